@@ -1,0 +1,7 @@
+// Package v1alpha1 is the vocabulary that people and all parts of Holdfast share at the API server:
+// the Gang object, its condition types and reasons, and every label and annotation key under
+// holdfast.dev. It promises that a key or reason that is not listed here means nothing to Holdfast.
+//
+// +kubebuilder:object:generate=true
+// +groupName=holdfast.dev
+package v1alpha1

@@ -1,0 +1,248 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Gang shows the pods of one training job that are placed together, restarted together and share one
+// generation. Holdfast creates it for an opted-in job; people read it and never need to write it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=gangs,singular=gang,scope=Namespaced,categories=all
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.jobRef.kind`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Gen",type=integer,JSONPath=`.status.run.generation`
+// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.step`
+// +kubebuilder:printcolumn:name="Saved",type=string,JSONPath=`.status.saved`
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.run.restarts`
+// +kubebuilder:printcolumn:name="Goodput",type=string,JSONPath=`.status.goodput`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.placement.reason`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Gang struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   GangSpec   `json:"spec,omitempty"`
+	Status GangStatus `json:"status,omitempty"`
+}
+
+// GangList is a list of Gangs.
+//
+// +kubebuilder:object:root=true
+type GangList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Gang `json:"items"`
+}
+
+// GangSpec is what the job asks for.
+type GangSpec struct {
+	// JobRef is the job that the Gang was made for.
+	JobRef JobReference `json:"jobRef"`
+	// Members is the number of pods that are placed together.
+	Members int32 `json:"members"`
+	// StateBytes is the size of the state that each rank keeps in memory; 0: off.
+	// +optional
+	StateBytes int64 `json:"stateBytes,omitempty"`
+}
+
+// JobReference names a job in the Gang's namespace.
+type JobReference struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+// GangStatus has one writer per part: the scheduler writes Placement, the coordinator writes Run, the
+// gang controller everything else. Each applies its own part under its own field manager.
+type GangStatus struct {
+	// Phase sums up the conditions for people.
+	Phase GangPhase `json:"phase,omitempty"`
+	// Nodes is "bound/wanted".
+	Nodes string `json:"nodes,omitempty"`
+	// Step is the newest step that all ranks finished, as far as scripts tell.
+	Step int64 `json:"step,omitempty"`
+	// SavedStep is the newest step that all ranks hold sealed.
+	SavedStep int64 `json:"savedStep,omitempty"`
+	// Saved is the age of SavedStep when the status was written, such as "9s".
+	Saved string `json:"saved,omitempty"`
+	// Goodput is the share of time since the first start that was spent on steps that were kept.
+	Goodput string `json:"goodput,omitempty"`
+	// Members has one entry per slot, by slot.
+	// +listType=map
+	// +listMapKey=slot
+	Members []MemberStatus `json:"members,omitempty"`
+	// Notes explain what is off or degraded and why.
+	Notes []string `json:"notes,omitempty"`
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Placement is the scheduler's present answer.
+	// +optional
+	Placement *PlacementStatus `json:"placement,omitempty"`
+	// Run is the coordinator's record; its generation never falls.
+	// +optional
+	Run *RunStatus `json:"run,omitempty"`
+}
+
+// GangPhase is one word for people.
+// +kubebuilder:validation:Enum=Waiting;Starting;Running;Recovering;Finished;Failed
+type GangPhase string
+
+const (
+	// PhaseWaiting: not all pods are bound.
+	PhaseWaiting GangPhase = "Waiting"
+	// PhaseStarting: bound, but no generation runs yet.
+	PhaseStarting GangPhase = "Starting"
+	// PhaseRunning: all ranks of the newest generation run.
+	PhaseRunning GangPhase = "Running"
+	// PhaseRecovering: a failure is being repaired.
+	PhaseRecovering GangPhase = "Recovering"
+	// PhaseFinished: all ranks ended with exit code 0.
+	PhaseFinished GangPhase = "Finished"
+	// PhaseFailed: the job was given up.
+	PhaseFailed GangPhase = "Failed"
+)
+
+// MemberStatus is one pod of the gang.
+type MemberStatus struct {
+	Slot  int32  `json:"slot"`
+	Pod   string `json:"pod,omitempty"`
+	Node  string `json:"node,omitempty"`
+	Ranks int32  `json:"ranks,omitempty"`
+	// StandbysReady is how many warm standby processes wait on this pod.
+	StandbysReady int32 `json:"standbysReady,omitempty"`
+	// Attached says whether the pod's agent is connected to the coordinator.
+	Attached bool `json:"attached,omitempty"`
+}
+
+// PlacementStatus is the scheduler's answer for the whole gang: a placement or a refusal.
+type PlacementStatus struct {
+	// Placed is true once every member has a node.
+	Placed bool `json:"placed"`
+	// Reason is a condition reason (ReasonPlaced, ReasonWaitingForMembers, ReasonInsufficientNodes, ...).
+	Reason string `json:"reason"`
+	// Message is the same for people, with the counts.
+	Message string `json:"message"`
+	// Fits and Wanted count pods that would fit now, and pods that must be placed.
+	Fits   int32 `json:"fits"`
+	Wanted int32 `json:"wanted"`
+	// Excluded counts nodes by why they were left out.
+	Excluded map[string]int32 `json:"excluded,omitempty"`
+	// Nodes is the plan, by slot, once there is one.
+	Nodes []string `json:"nodes,omitempty"`
+	// ObservedAt is when the answer last changed.
+	ObservedAt metav1.MicroTime `json:"observedAt"`
+}
+
+// RunStatus is the coordinator's record of generations.
+type RunStatus struct {
+	// Generation is the newest generation that was ever handed out.
+	Generation int64 `json:"generation"`
+	// RestoreStep is the step that Generation started from; 0: the beginning.
+	RestoreStep int64 `json:"restoreStep,omitempty"`
+	// Restarts counts generations that were made because of failures.
+	Restarts int32 `json:"restarts"`
+	// StartedAt is when generation 1 first ran on all ranks.
+	StartedAt *metav1.MicroTime `json:"startedAt,omitempty"`
+	// WithoutProgress counts restarts since the newest commonly sealed step last rose.
+	WithoutProgress int32 `json:"withoutProgress,omitempty"`
+	// BestStep is the newest step that all ranks ever held sealed.
+	BestStep int64 `json:"bestStep,omitempty"`
+	// State is what the coordinator last decided or saw.
+	State RunState `json:"state,omitempty"`
+	// Progress is what the agents last told; written at most every few seconds.
+	Progress Progress `json:"progress,omitempty"`
+	// Recoveries are the newest ones, oldest first, at most MaxRecoveries.
+	// +listType=atomic
+	Recoveries []Recovery `json:"recoveries,omitempty"`
+	// Verdict is set when the job was given up or has finished; it never changes afterwards.
+	Verdict *Verdict `json:"verdict,omitempty"`
+}
+
+// RunState is the coordinator's view of the newest generation.
+// +kubebuilder:validation:Enum=Forming;Running;Halting;Finished;GivenUp
+type RunState string
+
+const (
+	// RunForming: waits for agents to attach with a launcher and a port.
+	RunForming RunState = "Forming"
+	// RunRunning: the newest generation was handed out.
+	RunRunning RunState = "Running"
+	// RunHalting: a failure was seen; every process of the generation is being ended.
+	RunHalting RunState = "Halting"
+	// RunFinished: all ranks ended with exit code 0.
+	RunFinished RunState = "Finished"
+	// RunGivenUp: the verdict says why.
+	RunGivenUp RunState = "GivenUp"
+)
+
+// Progress is what the agents of a gang told last.
+type Progress struct {
+	// Ranks is the world size; StandbysReady counts ranks with a warm standby.
+	Ranks         int32 `json:"ranks,omitempty"`
+	StandbysReady int32 `json:"standbysReady,omitempty"`
+	// Step is the newest step that all ranks finished; SavedStep the newest that all hold sealed, since SavedAt.
+	Step      int64             `json:"step,omitempty"`
+	SavedStep int64             `json:"savedStep,omitempty"`
+	SavedAt   *metav1.MicroTime `json:"savedAt,omitempty"`
+	// LostMs is training time lost to recoveries so far: time at rest and time spent on recomputed steps.
+	LostMs int64 `json:"lostMs,omitempty"`
+	// Attached lists the slots whose agent is connected, ascending.
+	Attached []int32 `json:"attached,omitempty"`
+	// Notes are what agents say about things that are off or degraded.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// MaxRecoveries bounds RunStatus.Recoveries.
+const MaxRecoveries = 20
+
+// Recovery is one repaired failure. Times are as the agents saw them; phases add up to the whole.
+type Recovery struct {
+	// Generation is the one that the recovery started.
+	Generation int64 `json:"generation"`
+	// Cause is what failed first.
+	Cause Cause `json:"cause"`
+	// DetectedAt is when the first agent saw the failure.
+	DetectedAt metav1.MicroTime `json:"detectedAt"`
+	// Decide: failure seen to halt order received by the last agent. Stop: to the last process gone.
+	// Start: to the last rank started or handed its line. Restore: to the last rank's state restored.
+	// FirstStep: to the last rank's first step. All in milliseconds; absent while not reached.
+	DecideMs    *int64 `json:"decideMs,omitempty"`
+	StopMs      *int64 `json:"stopMs,omitempty"`
+	StartMs     *int64 `json:"startMs,omitempty"`
+	RestoreMs   *int64 `json:"restoreMs,omitempty"`
+	FirstStepMs *int64 `json:"firstStepMs,omitempty"`
+	// RestoreStep is where training resumed; StepsRecomputed is how many finished steps were done again.
+	RestoreStep     int64 `json:"restoreStep"`
+	StepsRecomputed int64 `json:"stepsRecomputed"`
+	// Standbys counts ranks that continued in a warm standby; Ranks counts all.
+	Standbys int32 `json:"standbys"`
+	Ranks    int32 `json:"ranks"`
+}
+
+// Cause is what failed first, with its evidence.
+type Cause struct {
+	// Code is the cause's name, such as RankKilled, RankFailed, PortConflict, PodLost.
+	Code string `json:"code"`
+	Rank int32  `json:"rank"`
+	Slot int32  `json:"slot"`
+	// ExitCode as a shell shows it.
+	ExitCode int32  `json:"exitCode,omitempty"`
+	Message  string `json:"message,omitempty"`
+	// Cascade counts further ranks that ended because of this one.
+	Cascade int32 `json:"cascade,omitempty"`
+}
+
+// Verdict ends a gang.
+type Verdict struct {
+	// Reason is ReasonFinished, ReasonSameFailureTwice, ReasonNoProgress or ReasonRefused.
+	Reason   string           `json:"reason"`
+	ExitCode int32            `json:"exitCode"`
+	Cause    *Cause           `json:"cause,omitempty"`
+	At       metav1.MicroTime `json:"at"`
+}

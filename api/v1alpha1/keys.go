@@ -1,0 +1,64 @@
+package v1alpha1
+
+// Prefix is the namespace of every label and annotation key that is ours.
+const Prefix = "holdfast.dev/"
+
+// Annotations that people write, on a job or on its pod template. Where both carry a key, the pod
+// template wins. A key under Prefix that is not listed in this file is refused at admission.
+const (
+	// AnnotationEnabled opts a job in ("true") or explicitly out ("false").
+	AnnotationEnabled = Prefix + "enabled"
+	// AnnotationStateSize is the size of the state that one rank keeps in memory, a quantity such as
+	// "40Gi". Each rank's arena holds three slots of this size. Absent: state in memory is off.
+	AnnotationStateSize = Prefix + "state-size"
+	// AnnotationStandbys is "auto" (default: one warm standby process per rank where memory allows) or "off".
+	AnnotationStandbys = Prefix + "standbys"
+	// AnnotationStandbyMemory is the memory added to the container for each standby, a quantity;
+	// default DefaultStandbyMemory.
+	AnnotationStandbyMemory = Prefix + "standby-memory"
+	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
+	// a launcher in the container's own command asks for, else the GPUs that it asks for, else 1.
+	AnnotationRanks = Prefix + "ranks"
+	// AnnotationContainer names the container that trains; default: the first one.
+	AnnotationContainer = Prefix + "container"
+)
+
+// DefaultStandbyMemory is the value of AnnotationStandbyMemory where it is absent.
+const DefaultStandbyMemory = "512Mi"
+
+// Keys that the webhook writes on the pod template and on pods; people's values for them are refused
+// on job kinds, and on pods unless they equal what the webhook would write.
+const (
+	// LabelGang is the name of the Gang that the pod belongs to, in the pod's namespace.
+	LabelGang = Prefix + "gang"
+	// AnnotationGangSize is the number of pods that are placed together.
+	AnnotationGangSize = Prefix + "gang-size"
+	// AnnotationInjected marks an injected pod: version and digest of what was injected.
+	AnnotationInjected = Prefix + "injected"
+	// AnnotationInjection carries, as JSON, what the webhook added and what it left out and why
+	// (type Injection); the Gang repeats it.
+	AnnotationInjection = Prefix + "injection"
+)
+
+// SchedulerName is the scheduler that the webhook writes into pods that name none or the default one.
+const SchedulerName = "holdfast-scheduler"
+
+// TokenAudience is the audience of the projected token by which an agent proves its pod.
+const TokenAudience = "holdfast-coordinator"
+
+// Namespace is where the manifests install Holdfast.
+const Namespace = "holdfast-system"
+
+// Injection says what the webhook did to a pod.
+type Injection struct {
+	// StateBytes is the size of one slot in bytes; 0: state in memory is off.
+	StateBytes int64 `json:"stateBytes,omitempty"`
+	// Ranks is the number of ranks per pod that memory was counted for.
+	Ranks int32 `json:"ranks,omitempty"`
+	// MemoryAdded is what was added to the memory request or limit, in bytes.
+	MemoryAdded int64 `json:"memoryAdded,omitempty"`
+	// Standbys says whether standby processes are on.
+	Standbys bool `json:"standbys,omitempty"`
+	// Notes explain, for people, what is off and why.
+	Notes []string `json:"notes,omitempty"`
+}

@@ -1,0 +1,49 @@
+package v1alpha1
+
+// Condition types of a Gang.
+const (
+	// ConditionPlaced: every member is bound to a node.
+	ConditionPlaced = "Placed"
+	// ConditionRunning: all ranks of the newest generation run.
+	ConditionRunning = "Running"
+	// ConditionStateInMemory: state is kept in memory; False says why not.
+	ConditionStateInMemory = "StateInMemory"
+	// ConditionStandbysReady: every rank has a warm standby.
+	ConditionStandbysReady = "StandbysReady"
+	// ConditionFinished: the job is over, well or not.
+	ConditionFinished = "Finished"
+)
+
+// Reasons. One word per thing: condition reason, event reason, metric label and runbook share it.
+const (
+	ReasonPlaced            = "Placed"
+	ReasonWaitingForMembers = "WaitingForMembers"
+	ReasonInsufficientNodes = "InsufficientNodes"
+	ReasonMemberLost        = "MemberLost"
+
+	ReasonStarting   = "Starting"
+	ReasonRunning    = "Running"
+	ReasonRecovering = "Recovering"
+	ReasonRecovered  = "Recovered"
+
+	ReasonSizeAnnotated = "SizeAnnotated"
+	ReasonNoStateSize   = "NoStateSize"
+	ReasonNoMemory      = "NoMemory"
+
+	ReasonStandbysReady   = "StandbysReady"
+	ReasonStandbysWarming = "StandbysWarming"
+	ReasonStandbysOff     = "StandbysOff"
+
+	ReasonFinished         = "Finished"
+	ReasonSameFailureTwice = "SameFailureTwice"
+	ReasonNoProgress       = "NoProgress"
+	ReasonRefused          = "LauncherRefused"
+)
+
+// Codes of Cause.
+const (
+	CauseRankKilled   = "RankKilled"
+	CauseRankFailed   = "RankFailed"
+	CausePortConflict = "PortConflict"
+	CausePodLost      = "PodLost"
+)
