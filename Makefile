@@ -1,0 +1,100 @@
+# Every verb of the project. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VERSION ?= v0.1.0-dev
+K8S_VERSION := v1.37.1
+# One build cache for everything: no cgo, no trimpath.
+export CGO_ENABLED := 0
+TOOLS := $(CURDIR)/.cache/tools
+STATICCHECK := $(TOOLS)/staticcheck-v0.7.0
+CONTROLLER_GEN := $(TOOLS)/controller-gen-v0.23.0
+PROTOC_GEN_GO := $(TOOLS)/protoc-gen-go
+PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc
+
+K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
+	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 \
+	-X k8s.io/client-go/pkg/version.gitVersion=$(K8S_VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+BINARIES := holdfast-agent holdfast-controller holdfast-scheduler kubectl-holdfast holdfast-dev
+PY := /opt/holdfast-python/venv/bin/python3
+GO_PACKAGES = $(shell go list ./... | grep -v '/test/')
+
+.PHONY: help
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / \t/' | sort | column -t -s $$'\t'
+
+.PHONY: build $(BINARIES)
+build: $(BINARIES) ## build all binaries into bin/
+
+holdfast-dev holdfast-scheduler: %:
+	@echo "building $@ (the first time compiles Kubernetes: several minutes on two cores)"
+	@go build -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o bin/$@ ./cmd/$@
+
+holdfast-agent holdfast-controller kubectl-holdfast: %:
+	@echo "building $@"
+	@go build -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
+
+.PHONY: prepare
+prepare: ## check the machine, install what is missing
+	@hack/prepare.sh
+
+.PHONY: demo
+demo: prepare build ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN=default-scheduler shows the half placement)
+	@go build -o bin/holdfast-demo ./cmd/holdfast-demo && exec bin/holdfast-demo $(if $(KEEP),--keep) $(if $(RUN),--run=$(RUN))
+
+.PHONY: test
+test: ## everything that checks the project, end-to-end tests on real kubelets included
+	@hack/test.sh
+
+.PHONY: check
+check: fmt vet lint unit python-unit ## format, vet, lint, unit tests: no cluster, no root
+
+.PHONY: fmt
+fmt:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt wants to change:"; echo "$$out"; exit 1; fi
+
+.PHONY: vet
+vet:
+	@go vet ./...
+
+.PHONY: lint
+lint: $(STATICCHECK)
+	@$(STATICCHECK) ./...
+
+.PHONY: unit
+unit:
+	@go test $(GO_PACKAGES)
+
+.PHONY: python-unit
+python-unit:
+	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover -q -s tests -t .
+
+.PHONY: bench-recovery
+bench-recovery: prepare build ## kill to first new step, next to torchrun, in one run
+	@go build -o bin/bench-recovery ./test/bench/recovery && bin/bench-recovery
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code
+	@$(CONTROLLER_GEN) object crd paths=./api/v1alpha1 output:crd:dir=manifests/crd
+	@protoc -I . --plugin=protoc-gen-go=$(PROTOC_GEN_GO) --plugin=protoc-gen-go-grpc=$(PROTOC_GEN_GO_GRPC) \
+		--go_out=. --go_opt=module=holdfast.dev/holdfast --go-grpc_out=. --go-grpc_opt=module=holdfast.dev/holdfast \
+		api/coordinator/v1/coordinator.proto
+
+.PHONY: verify
+verify: generate ## regenerate and fail on any difference
+	@git diff --exit-code -- api manifests/crd || { echo "generated files are stale: commit what make generate changed"; exit 1; }
+
+$(STATICCHECK):
+	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install honnef.co/go/tools/cmd/staticcheck@v0.7.0 && mv $(TOOLS)/staticcheck $@
+$(CONTROLLER_GEN):
+	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 && mv $(TOOLS)/controller-gen $@
+$(PROTOC_GEN_GO):
+	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.10
+$(PROTOC_GEN_GO_GRPC):
+	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.0
+
+.PHONY: clean
+clean: ## remove what was built here
+	@rm -rf bin .cache

@@ -1,0 +1,164 @@
+package layers
+
+import (
+	"encoding/json"
+	"errors"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "holdfast.dev/holdfast/"
+
+// cores lists every core with the cores that it may import. A core imports the standard library and
+// nothing else: the same values in must give the same values out, wherever it runs.
+var cores = map[string][]string{
+	"topology":          {},
+	"gang":              {"topology"},
+	"elastic":           {"gang", "elastic/cause"},
+	"elastic/cause":     {},
+	"ckptagent":         {"ckptagent/format", "ckptagent/launch"},
+	"ckptagent/format":  {},
+	"ckptagent/launch":  {},
+}
+
+// impure are standard packages that a core must not see: they do I/O or hide a clock or a seed.
+var impure = []string{"os", "os/exec", "net", "net/http", "syscall", "log", "log/slog", "math/rand", "io/ioutil", "time/tzdata"}
+
+// only says which of our packages may import a foreign tree, and why. Test files count as well.
+var only = []struct {
+	tree, why string
+	allowed   []string
+}{
+	{"k8s.io/kubernetes", "it drags the whole of Kubernetes into a binary", []string{"plugin", "cmd/holdfast-scheduler", "cmd/holdfast-dev", "cmd/deps"}},
+	{"google.golang.org/grpc", "the conversation has two ends", []string{"elastic/coordinator", "ckptagent/coord", "api/coordinator/v1", "test", "cmd/holdfast-dev", "ckptagent/proc"}},
+	{"go.etcd.io/etcd", "the product keeps no database", []string{"cmd/holdfast-dev"}},
+}
+
+type pkg struct {
+	ImportPath   string
+	Dir          string
+	GoFiles      []string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func (p pkg) rel() string { return strings.TrimPrefix(p.ImportPath, module) }
+
+func load(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", module+"...").Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v", err)
+	}
+	var all []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 10 {
+		t.Fatalf("found %d packages, so this test looks at the wrong tree", len(all))
+	}
+	return all
+}
+
+func TestCoresArePure(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range load(t) {
+		friends, core := cores[p.rel()]
+		if !core {
+			continue
+		}
+		seen[p.rel()] = true
+		for _, imp := range p.Imports {
+			switch {
+			case contains(impure, imp):
+				t.Errorf("core %s imports %s: a core does no I/O and reads no clock", p.rel(), imp)
+			case strings.HasPrefix(imp, module):
+				if !contains(friends, strings.TrimPrefix(imp, module)) {
+					t.Errorf("core %s imports %s; it may import only %v", p.rel(), imp, friends)
+				}
+			case strings.Contains(strings.SplitN(imp, "/", 2)[0], "."):
+				t.Errorf("core %s imports %s: a core imports the standard library and cores below it", p.rel(), imp)
+			}
+		}
+		for _, f := range p.GoFiles {
+			if name := clockUse(t, p.Dir+"/"+f); name != "" {
+				t.Errorf("core %s: %s uses %s; time comes in as an argument", p.rel(), f, name)
+			}
+		}
+	}
+	for c := range cores {
+		if !seen[c] {
+			t.Errorf("core %s is listed here but not in the tree", c)
+		}
+	}
+}
+
+func TestForeignTreesStayInTheirRoom(t *testing.T) {
+	for _, p := range load(t) {
+		for _, imp := range append(append(append([]string{}, p.Imports...), p.TestImports...), p.XTestImports...) {
+			for _, rule := range only {
+				if (imp == rule.tree || strings.HasPrefix(imp, rule.tree+"/")) && !within(p.rel(), rule.allowed) {
+					t.Errorf("%s imports %s; only %v may, because %s", p.rel(), imp, rule.allowed, rule.why)
+				}
+			}
+			if strings.HasPrefix(imp, module+"cmd/") || strings.HasPrefix(imp, module+"test/") {
+				if !within(p.rel(), []string{"cmd", "test"}) {
+					t.Errorf("%s imports %s; nothing imports cmd or test", p.rel(), imp)
+				}
+			}
+		}
+	}
+}
+
+func TestPackagesSayWhatTheyPromise(t *testing.T) {
+	for _, p := range load(t) {
+		if len(p.GoFiles) == 0 {
+			continue
+		}
+		if !hasPackageComment(t, p) {
+			t.Errorf("%s has no package comment; it should say what the package promises", p.rel())
+		}
+	}
+}
+
+func hasPackageComment(t *testing.T, p pkg) bool {
+	for _, f := range p.GoFiles {
+		file, err := parser.ParseFile(token.NewFileSet(), p.Dir+"/"+f, nil, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Doc != nil && len(file.Doc.Text()) > 40 {
+			return true
+		}
+	}
+	return false
+}
+
+func contains(list []string, s string) bool {
+	for _, l := range list {
+		if l == s {
+			return true
+		}
+	}
+	return false
+}
+
+func within(path string, roots []string) bool {
+	for _, r := range roots {
+		if path == r || strings.HasPrefix(path, r+"/") {
+			return true
+		}
+	}
+	return false
+}
