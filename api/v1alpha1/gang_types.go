@@ -151,7 +151,8 @@ type RunStatus struct {
 	StartedAt *metav1.MicroTime `json:"startedAt,omitempty"`
 	// WithoutProgress counts restarts since the newest commonly sealed step last rose.
 	WithoutProgress int32 `json:"withoutProgress,omitempty"`
-	// BestStep is the newest step that all ranks ever held sealed.
+	// BestStep is the newest step that all ranks ever held sealed or, where state is not kept in memory,
+	// that all ranks ever finished: a restart that gets beyond it has made progress.
 	BestStep int64 `json:"bestStep,omitempty"`
 	// State is what the coordinator last decided or saw.
 	State RunState `json:"state,omitempty"`
@@ -227,7 +228,7 @@ type Recovery struct {
 
 // Cause is what failed first, with its evidence.
 type Cause struct {
-	// Code is the cause's name, such as RankKilled, RankFailed, PortConflict, PodLost.
+	// Code is the cause's name, such as RankKilled, RankFailed, PortConflict, PodLost, RanksLost.
 	Code string `json:"code"`
 	Rank int32  `json:"rank"`
 	Slot int32  `json:"slot"`

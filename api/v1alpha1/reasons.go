@@ -46,4 +46,6 @@ const (
 	CauseRankFailed   = "RankFailed"
 	CausePortConflict = "PortConflict"
 	CausePodLost      = "PodLost"
+	// CauseRanksLost: a container or an agent came back without the ranks that it had run.
+	CauseRanksLost = "RanksLost"
 )

@@ -37,7 +37,8 @@ const (
 	State_STATE_RUNNING State = 2
 	// At least one rank of `generation` ended other than with exit code 0; others may still run.
 	State_STATE_FAILED State = 3
-	// All processes of `generation` are proven gone and `rank.sealed` is final for it.
+	// All processes of `generation` and below are proven gone and `rank.sealed` is final for it. Also the
+	// answer to ORDER_HALT of a generation that never ran here: `generation` is then the order's number.
 	State_STATE_HALTED State = 4
 	// All ranks of `generation` ended with exit code 0.
 	State_STATE_FINISHED State = 5
@@ -163,7 +164,8 @@ type Report struct {
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// Port on which rank 0's store may listen in the next generation (probed free just now). 0: none yet.
 	Port uint32 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
-	// Highest generation that this agent has ever run or was told to run.
+	// Highest generation that this agent has ever run, or was told to run or to halt. It outlives the
+	// agent process, so that a new incarnation never starts a generation for the second time.
 	Generation uint64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	State      State  `protobuf:"varint,7,opt,name=state,proto3,enum=holdfast.coordinator.v1.State" json:"state,omitempty"`
 	// One entry per local rank, ordered; present once a generation has run.
@@ -176,7 +178,7 @@ type Report struct {
 	Refused string `protobuf:"bytes,11,opt,name=refused,proto3" json:"refused,omitempty"`
 	// The pod is being shut down (SIGTERM).
 	Leaving bool `protobuf:"varint,12,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	// Ranks of `generation` were started at / timeline of the newest generation, unix nanoseconds, 0: not yet.
+	// What was reached when in the newest generation and in the repair that led to it; 0: not yet.
 	Timeline      *Timeline `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -310,7 +312,9 @@ type Rank struct {
 	Sealed []uint64 `protobuf:"varint,2,rep,packed,name=sealed,proto3" json:"sealed,omitempty"`
 	// Newest step the script told us of (save or step call); 0: none.
 	Step uint64 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
-	// Set when the process ended by itself or was killed by others than the agent.
+	// Set when the process ended by itself or was killed by others than the agent. A rank that had written
+	// a traceback before the agent ended it has an exit as well, with code 1 and that traceback. Kept
+	// until the next generation starts.
 	Exit         *Exit `protobuf:"bytes,4,opt,name=exit,proto3" json:"exit,omitempty"`
 	StandbyReady bool  `protobuf:"varint,5,opt,name=standby_ready,json=standbyReady,proto3" json:"standby_ready,omitempty"`
 	Pid          int32 `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -471,6 +475,8 @@ func (x *Exit) GetTraceback() string {
 	return ""
 }
 
+// Timeline covers one repair: it starts anew when a failure is detected or ORDER_HALT is received, and
+// goes on through the generation that follows. Unix nanoseconds of the pod's clock.
 type Timeline struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Detected      int64                  `protobuf:"varint,1,opt,name=detected,proto3" json:"detected,omitempty"` // the failure that ended the previous generation was seen here (0: elsewhere)
@@ -580,7 +586,8 @@ type Directive struct {
 	Order      Order  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
 	// For ORDER_RUN.
 	Run *Generation `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
-	// Newest step that every rank of the gang holds sealed; 0: none.
+	// Newest step that every rank of the gang holds sealed; 0: none known yet (a coordinator that has just
+	// started knows none; an agent keeps the highest it was told within a generation).
 	Common uint64 `protobuf:"varint,5,opt,name=common,proto3" json:"common,omitempty"`
 	// Lowest, over all ranks, of the newest sealed step; sealed steps below it other than `common` are of no use.
 	Frontier uint64 `protobuf:"varint,6,opt,name=frontier,proto3" json:"frontier,omitempty"`
@@ -688,7 +695,9 @@ type Generation struct {
 	Nodes      uint32 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	MasterAddr string `protobuf:"bytes,6,opt,name=master_addr,json=masterAddr,proto3" json:"master_addr,omitempty"`
 	MasterPort uint32 `protobuf:"varint,7,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
-	// Step that every rank restores from its arena; 0: start from the beginning (or the script's own checkpoint).
+	// Step that every rank restores from its arena; 0: start from the beginning (or the script's own
+	// checkpoint). Sealed steps above it belong to a past that is given up: the agent discards them before
+	// a rank starts, and reports them no more.
 	RestoreStep uint64 `protobuf:"varint,8,opt,name=restore_step,json=restoreStep,proto3" json:"restore_step,omitempty"`
 	// How many generations ran before because of failures (TORCHELASTIC_RESTART_COUNT).
 	RestartCount  uint32 `protobuf:"varint,9,opt,name=restart_count,json=restartCount,proto3" json:"restart_count,omitempty"`
