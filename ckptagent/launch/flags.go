@@ -1,0 +1,119 @@
+package launch
+
+import "strings"
+
+// handling says what becomes of a flag.
+type handling int
+
+const (
+	// honoured: the flag acts here as it does in torchrun.
+	honoured handling = iota
+	// superseded: the coordinator decides what the flag would; it is read and checked, then noted.
+	superseded
+	// refused: neither; only the value that changes nothing (flag.neutral) passes.
+	refused
+)
+
+// flag is one option of torchrun. The name is the option's longest spelling with hyphens; torchrun takes
+// underscores in its place for all of them.
+type flag struct {
+	name    string
+	short   byte
+	boolean bool
+	// noEnv marks the few options that torchrun does not read from PET_<NAME>.
+	noEnv    bool
+	handling handling
+	// neutral lists the values of a refused option that change nothing and so pass.
+	neutral []string
+	remedy  string
+}
+
+const (
+	remedyLogs  = "leave it out: the output of all ranks is the container's own (kubectl logs)"
+	remedyDrop  = "leave it out"
+	remedyPlain = "leave it out, or take the annotation holdfast.dev/enabled off the job to run it with plain torchrun"
+)
+
+// flags are the options of torch.distributed.run as of torch 2.15.
+var flags = []*flag{
+	{name: "nnodes"},
+	{name: "nproc-per-node"},
+	{name: "rdzv-backend", handling: superseded},
+	{name: "rdzv-endpoint", handling: superseded},
+	{name: "rdzv-id"},
+	{name: "rdzv-conf", handling: superseded},
+	{name: "standalone", boolean: true},
+	{name: "max-restarts"},
+	{name: "monitor-interval", handling: superseded},
+	{name: "start-method"},
+	{name: "event-log-handler", handling: refused, neutral: []string{"null"}, remedy: remedyDrop},
+	{name: "role"},
+	{name: "module", short: 'm', boolean: true},
+	{name: "no-python", boolean: true},
+	{name: "run-path", boolean: true, handling: refused, remedy: "leave it out: each rank is started as an interpreter of its own"},
+	{name: "log-dir", handling: refused, neutral: []string{""}, remedy: remedyLogs},
+	{name: "redirects", short: 'r', handling: refused, neutral: []string{"0"}, remedy: remedyLogs},
+	{name: "tee", short: 't', handling: refused, neutral: []string{"0"}, remedy: remedyLogs},
+	{name: "log-line-prefix-template", handling: refused, neutral: []string{""}, remedy: remedyLogs},
+	{name: "local-ranks-filter", handling: refused, neutral: []string{""}, remedy: remedyLogs},
+	{name: "duplicate-stdout-filters", handling: refused, neutral: []string{""}, remedy: remedyLogs},
+	{name: "duplicate-stderr-filters", handling: refused, neutral: []string{""}, remedy: remedyLogs},
+	{name: "node-rank", handling: superseded},
+	{name: "master-addr", handling: superseded},
+	{name: "master-port", handling: superseded},
+	{name: "local-addr", handling: superseded},
+	{name: "logs-specs", noEnv: true, handling: refused, remedy: remedyLogs},
+	{name: "numa-binding", noEnv: true, handling: refused, remedy: remedyPlain},
+	{name: "signals-to-handle", handling: refused, neutral: []string{"SIGTERM,SIGINT,SIGHUP,SIGQUIT"}, remedy: remedyDrop},
+	{name: "shutdown-timeout"},
+	{name: "virtual-local-rank", boolean: true, handling: refused, remedy: remedyPlain},
+	{name: "print-completion", noEnv: true, handling: refused, remedy: "ask the torchrun of the image by its full path"},
+	{name: "help", short: 'h', boolean: true, noEnv: true, handling: refused, remedy: "ask the torchrun of the image by its full path"},
+}
+
+// envName is the variable that torchrun reads the option's default from.
+func (f *flag) envName() string {
+	return "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
+}
+
+// passes reports whether v is a value of a refused option that changes nothing.
+func (f *flag) passes(v string) bool {
+	for _, n := range f.neutral {
+		if v == n {
+			return true
+		}
+	}
+	return false
+}
+
+// byLong finds the option that a long spelling (without the leading hyphens) names, in full or, as
+// argparse takes it, by a prefix that fits one option alone.
+func byLong(name string) (*flag, []string) {
+	want := strings.ReplaceAll(name, "_", "-")
+	var found []*flag
+	for _, f := range flags {
+		if f.name == want {
+			return f, nil
+		}
+		if strings.HasPrefix(f.name, want) {
+			found = append(found, f)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	var names []string
+	for _, f := range found {
+		names = append(names, "--"+f.name)
+	}
+	return nil, names
+}
+
+func byShort(c byte) *flag {
+	for _, f := range flags {
+		if f.short != 0 && f.short == c {
+			return f
+		}
+	}
+	return nil
+}
