@@ -1,0 +1,42 @@
+package cause
+
+import "time"
+
+// Code names a cause; a Gang's recoveries, events and metrics carry the same word.
+type Code string
+
+const (
+	// RankKilled: a signal from outside ended the process.
+	RankKilled Code = "RankKilled"
+	// RankFailed: the script or its native code ended the process.
+	RankFailed Code = "RankFailed"
+	// PortConflict: the port for rank 0's store was taken meanwhile.
+	PortConflict Code = "PortConflict"
+	// PodLost: the pod was replaced or is leaving.
+	PodLost Code = "PodLost"
+	// RanksLost: a container or an agent came back without the ranks that it had run.
+	RanksLost Code = "RanksLost"
+)
+
+// Cause is what failed first, with its evidence.
+type Cause struct {
+	Code     Code
+	Rank     int
+	Slot     int
+	ExitCode int
+	Signal   int
+	// Message is the evidence for people: the end of the traceback, or one sentence.
+	Message string
+	// Cascade counts further ranks that ended because of this one.
+	Cascade int
+}
+
+// Exit is how one rank's process ended.
+type Exit struct {
+	Rank      int
+	Slot      int
+	Code      int
+	Signal    int
+	At        time.Time
+	Traceback string
+}

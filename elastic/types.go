@@ -1,0 +1,192 @@
+package elastic
+
+import (
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// Slot is the place of one pod in its gang, from 0.
+type Slot int
+
+// Phase is what a gang does now.
+type Phase string
+
+const (
+	// Forming waits until every slot holds an agent that can start the next generation.
+	Forming Phase = "Forming"
+	// Running has handed the newest generation out.
+	Running Phase = "Running"
+	// Halting has seen a failure and ends every process of the newest generation.
+	Halting Phase = "Halting"
+	// Finished is final: all ranks ended with exit code 0.
+	Finished Phase = "Finished"
+	// GivenUp is final: the verdict says why.
+	GivenUp Phase = "GivenUp"
+)
+
+// AgentState is the state that an agent reports.
+type AgentState int
+
+// The states an agent can be in; their meaning stands in the protocol.
+const (
+	AgentUnknown AgentState = iota
+	AgentIdle
+	AgentRunning
+	AgentFailed
+	AgentHalted
+	AgentFinished
+)
+
+// Pod names one incarnation of a slot's pod.
+type Pod struct {
+	UID     string
+	Name    string
+	Created time.Time
+}
+
+// Report is the whole present truth of one agent.
+type Report struct {
+	Incarnation uint64
+	Ranks       int
+	Address     string
+	Port        int
+	Generation  int64
+	State       AgentState
+	Rank        []Rank
+	StateBytes  int64
+	Notes       []string
+	Refused     string
+	Leaving     bool
+	Timeline    Timeline
+}
+
+// Rank is what an agent knows of one of its ranks.
+type Rank struct {
+	Local        int
+	Sealed       []int64 // ascending
+	Step         int64
+	Exit         *Exit
+	StandbyReady bool
+	FromStandby  bool
+}
+
+// Exit is how a rank's process ended.
+type Exit struct {
+	Code      int
+	Signal    int
+	At        time.Time
+	Traceback string
+}
+
+// Timeline says when an agent reached what in the newest repair; a zero time was not reached.
+type Timeline struct {
+	Detected, HaltReceived, Stopped, RunReceived, Started, Restored, FirstStep, Verified time.Time
+}
+
+// Order is what an agent must do.
+type Order int
+
+// The orders; their meaning stands in the protocol.
+const (
+	OrderNone Order = iota
+	OrderWait
+	OrderRun
+	OrderHalt
+	OrderExit
+)
+
+// Directive is all that one agent must do now.
+type Directive struct {
+	Generation int64
+	Order      Order
+	Run        *Launch
+	Common     int64
+	Frontier   int64
+	ExitCode   int
+	Reason     string
+}
+
+// Launch is one pod's share of a generation.
+type Launch struct {
+	Number       int64
+	WorldSize    int
+	BaseRank     int
+	NodeRank     int
+	Nodes        int
+	MasterAddr   string
+	MasterPort   int
+	RestoreStep  int64
+	RestartCount int
+}
+
+// Record is all that must outlive a coordinator. It is what a Gang's status.run holds.
+type Record struct {
+	Generation      int64
+	RestoreStep     int64
+	Restarts        int
+	WithoutProgress int
+	BestStep        int64
+	StartedAt       time.Time
+	Phase           Phase
+	Progress        Progress
+	Recoveries      []Recovery // oldest first
+	Verdict         *Verdict
+}
+
+// Progress is what agents told last.
+type Progress struct {
+	Ranks         int
+	StandbysReady int
+	Step          int64
+	SavedStep     int64
+	SavedAt       time.Time
+	Lost          time.Duration
+	Attached      []Slot
+	Notes         []string
+}
+
+// Recovery is one repaired failure. A negative duration was not reached (yet).
+type Recovery struct {
+	Generation      int64
+	Cause           cause.Cause
+	DetectedAt      time.Time
+	Decide          time.Duration
+	Stop            time.Duration
+	Start           time.Duration
+	Restore         time.Duration
+	FirstStep       time.Duration
+	RestoreStep     int64
+	StepsRecomputed int64
+	Standbys        int
+	Ranks           int
+}
+
+// NotReached marks a phase of a Recovery that was not reached (yet).
+const NotReached time.Duration = -1
+
+// Reason says why a gang ended.
+type Reason string
+
+// The reasons of a Verdict; the Gang's conditions carry the same words.
+const (
+	ReasonFinished         Reason = "Finished"
+	ReasonSameFailureTwice Reason = "SameFailureTwice"
+	ReasonNoProgress       Reason = "NoProgress"
+	ReasonRefused          Reason = "LauncherRefused"
+)
+
+// Verdict ends a gang; it never changes.
+type Verdict struct {
+	Reason   Reason
+	ExitCode int
+	Cause    *cause.Cause
+	At       time.Time
+}
+
+// Notice is one line for people, on the user's job.
+type Notice struct {
+	Warning bool
+	Reason  string
+	Message string
+}
