@@ -1,0 +1,277 @@
+package format
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Write is one record to be written at an offset of the arena, by one call. Writes are carried out in the
+// order given, each done before the next begins.
+type Write struct {
+	Offset int64
+	Bytes  []byte
+}
+
+// Book is the agent's knowledge of one arena.
+//
+// Invariants: at most one slot is granted, and it is the one that the control record names (once Begin
+// ran); grant numbers only rise; a sealed slot is granted again only by SlotReusable, and never the
+// newest one.
+//
+//	         Begin, Levels: grant            Seal
+//	empty ─────────────────────────▶ granted ─────▶ sealed
+//	  ▲                                ▲               │ Levels: reusable
+//	  │                                └───────────────┤
+//	  └────────────────────────────────────────────────┘ Begin: abandoned · Drop: does not verify
+type Book struct {
+	Header  Header
+	Control Control
+	Slot    [Slots]Slot
+}
+
+// Copy is a complete copy: what must be checksummed before Seal.
+type Copy struct {
+	Slot   uint32
+	Grant  uint64
+	Step   uint64
+	Offset int64
+	Length uint64
+}
+
+// Create starts the book of a new arena. The writes must be carried out before anybody is told of the file.
+func Create(h Header) (*Book, []Write) {
+	b := &Book{Header: h, Control: Control{Slot: NoSlot, Seq: 1}}
+	var ws []Write
+	for i := range b.Slot {
+		ws = append(ws, b.slotWrite(uint32(i)))
+	}
+	ws = append(ws, b.controlWrite(), Write{HeaderOffset, h.Encode()})
+	return b, ws
+}
+
+// Open reads the book from the first MetaBytes of an arena. An error means that the arena is of no use
+// and must be made anew.
+func Open(meta []byte) (*Book, error) {
+	if len(meta) < MetaBytes {
+		return nil, fmt.Errorf("arena of %d bytes: %w", len(meta), ErrTorn)
+	}
+	h, err := DecodeHeader(meta)
+	if err != nil {
+		return nil, err
+	}
+	b := &Book{Header: h}
+	control, err := DecodeControl(meta[ControlOffset : ControlOffset+PageSize])
+	if err != nil && errors.Is(err, ErrVersion) {
+		return nil, err
+	}
+	torn := [Slots]bool{}
+	for i := range b.Slot {
+		at := SlotHeaderOffset(uint32(i))
+		s, err := DecodeSlot(meta[at : at+RecordSize])
+		if err != nil {
+			torn[i] = true
+			continue
+		}
+		if s.State == SlotSealed && s.Length > h.StateBytes {
+			continue // whole but impossible: of no use
+		}
+		b.Slot[i] = s
+	}
+	b.Control = control
+	b.reopenGrant(torn, meta)
+	return b, nil
+}
+
+// reopenGrant makes slot headers and control record agree after a death between two writes.
+func (b *Book) reopenGrant(torn [Slots]bool, meta []byte) {
+	c := &b.Control
+	if c.Seq == 0 { // no whole control record: the slot headers are all there is
+		c.Slot = NoSlot
+		for _, s := range b.Slot {
+			c.Generation = max(c.Generation, s.Generation)
+		}
+	}
+	// Cut while it was being sealed: it is still what control says it is.
+	if c.Slot < Slots && torn[c.Slot] {
+		b.Slot[c.Slot] = Slot{State: SlotGranted, Grant: c.Grant, Generation: c.Generation}
+	}
+	open := NoSlot
+	for i, s := range b.Slot {
+		c.Grant = max(c.Grant, s.Grant)
+		// A grant of another generation comes from a Begin that was cut; Begin will do it again.
+		if s.State == SlotGranted && s.Generation == c.Generation &&
+			(open == NoSlot || s.Grant > b.Slot[open].Grant) {
+			open = uint32(i)
+		}
+	}
+	for i := range b.Slot {
+		if b.Slot[i].State == SlotGranted && uint32(i) != open {
+			b.Slot[i].State = SlotEmpty
+		}
+	}
+	c.Slot = open
+	if open != NoSlot {
+		c.Grant = b.Slot[open].Grant
+		return
+	}
+	if cl, err := DecodeClient(meta[ClientOffset : ClientOffset+PageSize]); err == nil {
+		c.Grant = max(c.Grant, cl.Grant) // never hand out a number again that a client has seen
+	}
+}
+
+// Begin prepares the arena for a generation that restores from restoreStep (0: the beginning) and opens a
+// grant for it. Every process of older generations must be gone. For the generation that the book is
+// already at it returns what Publish returns.
+func (b *Book) Begin(generation, restoreStep uint64) []Write {
+	if generation == b.Control.Generation && b.Control.Seq > 0 {
+		return b.Publish()
+	}
+	var ws []Write
+	for i, s := range b.Slot {
+		if s.State == SlotSealed && Abandoned(s.Step, restoreStep) || s.State == SlotGranted {
+			b.Slot[i] = Slot{Grant: s.Grant, Generation: s.Generation}
+			ws = append(ws, b.slotWrite(uint32(i)))
+		}
+	}
+	b.Control.Generation = generation
+	b.Control.Slot = NoSlot
+	b.Control.Common, b.Control.Frontier = restoreStep, restoreStep
+	ws = append(ws, b.grant()...)
+	return append(ws, b.publish())
+}
+
+// Publish writes the control record again: after Open, so that the client sees the open grant whatever
+// the death of the agent before left.
+func (b *Book) Publish() []Write {
+	ws := b.grant()
+	return append(ws, b.publish())
+}
+
+// Levels takes the gang's common step and frontier and opens a grant if there is none and a slot is free.
+// Both only rise within a generation, so lower ones are old news. It returns nothing if nothing changed.
+func (b *Book) Levels(common, frontier uint64) []Write {
+	c := &b.Control
+	changed := common > c.Common || frontier > c.Frontier
+	c.Common, c.Frontier = max(c.Common, common), max(c.Frontier, frontier)
+	ws := b.grant()
+	if !changed && len(ws) == 0 {
+		return nil
+	}
+	return append(ws, b.publish())
+}
+
+// Announced says whether a client record announces a complete copy under the open grant, and which. An
+// announcement under any other grant, or one that cannot be true, is no copy.
+func (b *Book) Announced(c Client) (Copy, bool) {
+	open := b.Control.Slot
+	if open == NoSlot || c.Grant == 0 || c.Grant != b.Control.Grant || c.Slot != open {
+		return Copy{}, false
+	}
+	if c.Generation != b.Slot[open].Generation || c.CopyStep == 0 ||
+		c.Length == 0 || c.Length > b.Header.StateBytes {
+		return Copy{}, false
+	}
+	return Copy{
+		Slot: open, Grant: c.Grant, Step: c.CopyStep,
+		Offset: DataOffset(open, b.Header.StateBytes), Length: c.Length,
+	}, true
+}
+
+// Seal vouches for a copy whose bytes have checksum crc, then opens the next grant if a slot is free. A
+// copy that is no longer the open one is left alone.
+func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
+	if c.Slot != b.Control.Slot || c.Grant != b.Control.Grant {
+		return nil
+	}
+	b.Slot[c.Slot] = Slot{
+		State: SlotSealed, Grant: c.Grant, Generation: b.Slot[c.Slot].Generation,
+		Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt,
+	}
+	ws := []Write{b.slotWrite(c.Slot)}
+	b.Control.Slot = NoSlot
+	ws = append(ws, b.grant()...)
+	return append(ws, b.publish())
+}
+
+// Drop empties a sealed slot whose data does not verify.
+func (b *Book) Drop(slot uint32) []Write {
+	s := b.Slot[slot]
+	if s.State != SlotSealed {
+		return nil
+	}
+	b.Slot[slot] = Slot{Grant: s.Grant, Generation: s.Generation}
+	return []Write{b.slotWrite(slot)}
+}
+
+// Sealed lists the steps that the arena holds, ascending.
+func (b *Book) Sealed() []uint64 {
+	var steps []uint64
+	for _, s := range b.Slot {
+		if s.State == SlotSealed && !slices.Contains(steps, s.Step) {
+			steps = append(steps, s.Step)
+		}
+	}
+	slices.Sort(steps)
+	return steps
+}
+
+// Find names the slot to restore step from: if two hold it, the one sealed under the higher grant.
+func (b *Book) Find(step uint64) (uint32, bool) {
+	found := NoSlot
+	for i, s := range b.Slot {
+		if s.State == SlotSealed && s.Step == step && (found == NoSlot || s.Grant > b.Slot[found].Grant) {
+			found = uint32(i)
+		}
+	}
+	return found, found != NoSlot
+}
+
+// grant opens a grant if none is open and a slot may be written.
+func (b *Book) grant() []Write {
+	if b.Control.Slot != NoSlot || b.Control.Generation == 0 {
+		return nil
+	}
+	slot := b.free()
+	if slot == NoSlot {
+		return nil
+	}
+	b.Control.Grant++
+	b.Control.Slot = slot
+	b.Slot[slot] = Slot{State: SlotGranted, Grant: b.Control.Grant, Generation: b.Control.Generation}
+	return []Write{b.slotWrite(slot)}
+}
+
+// free picks the slot to be written next: one that holds nothing, else the oldest reusable step.
+func (b *Book) free() uint32 {
+	var newest uint64
+	for _, s := range b.Slot {
+		if s.State == SlotSealed {
+			newest = max(newest, s.Step)
+		}
+	}
+	best := NoSlot
+	for i, s := range b.Slot {
+		if s.State != SlotSealed {
+			return uint32(i)
+		}
+		if s.Step != newest && SlotReusable(s.Step, b.Control.Common, b.Control.Frontier) &&
+			(best == NoSlot || s.Step < b.Slot[best].Step) {
+			best = uint32(i)
+		}
+	}
+	return best
+}
+
+func (b *Book) slotWrite(slot uint32) Write {
+	return Write{SlotHeaderOffset(slot), b.Slot[slot].Encode()}
+}
+
+func (b *Book) publish() Write {
+	b.Control.Seq++
+	return b.controlWrite()
+}
+
+func (b *Book) controlWrite() Write {
+	return Write{recordOffset(ControlOffset, b.Control.Seq), b.Control.Encode()}
+}

@@ -1,0 +1,47 @@
+package format
+
+// Version of the format; every record carries it.
+const Version = 1
+
+// Sizes and places that do not depend on the state.
+const (
+	// PageSize is the unit of the layout and of its alignment.
+	PageSize = 4096
+	// Slots is the number of slots in an arena: two sealed ones and a spare one being written.
+	Slots = 3
+	// RecordSize is the size of one record, checksum included.
+	RecordSize = 128
+	// MetaBytes is how much of an arena precedes its data; Open wants to see exactly that.
+	MetaBytes = 8 * PageSize
+
+	// HeaderOffset, ControlOffset and ClientOffset are where those pages start.
+	HeaderOffset  = 0
+	ControlOffset = PageSize
+	ClientOffset  = 2 * PageSize
+
+	slotHeaderOffset = 3 * PageSize
+	secondRecord     = PageSize / 2
+)
+
+// NoSlot is the slot number that stands for none.
+const NoSlot = ^uint32(0)
+
+// Stride is the distance between the data of two slots: stateBytes rounded up to a page.
+func Stride(stateBytes uint64) uint64 {
+	return (stateBytes + PageSize - 1) / PageSize * PageSize
+}
+
+// FileSize is the size of an arena whose slots hold stateBytes each.
+func FileSize(stateBytes uint64) uint64 {
+	return MetaBytes + Slots*Stride(stateBytes)
+}
+
+// SlotHeaderOffset is where the header of a slot starts.
+func SlotHeaderOffset(slot uint32) int64 {
+	return slotHeaderOffset + int64(slot)*PageSize
+}
+
+// DataOffset is where the data of a slot starts.
+func DataOffset(slot uint32, stateBytes uint64) int64 {
+	return MetaBytes + int64(uint64(slot)*Stride(stateBytes))
+}
