@@ -1,0 +1,73 @@
+package translate
+
+import (
+	"strconv"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// MetadataAnnotations and TemplateAnnotations are where a job carries settings.
+var (
+	MetadataAnnotations = field.NewPath("metadata", "annotations")
+	TemplateAnnotations = field.NewPath("spec", "template", "metadata", "annotations")
+)
+
+// Job is a batch Job as Holdfast sees it.
+type Job struct {
+	Settings Settings
+	// Members is the number of pods that are placed together, as stamped at admission.
+	Members int32
+}
+
+// JobSettings reads the settings of a Job; its template's annotations win over its own.
+func JobSettings(job *batchv1.Job) (Settings, field.ErrorList) {
+	return ParseSettings(
+		Annotated{MetadataAnnotations, job.Annotations},
+		Annotated{TemplateAnnotations, job.Spec.Template.Annotations})
+}
+
+// PodSettings reads the settings of a pod.
+func PodSettings(pod *corev1.Pod) (Settings, field.ErrorList) {
+	return ParseSettings(Annotated{MetadataAnnotations, pod.Annotations})
+}
+
+// AdmittedJob reads a Job that was opted in when it was created; ok is false for any other. The template
+// decides, because it cannot change afterwards and all pods come from it.
+func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
+	members, err := strconv.ParseInt(job.Spec.Template.Annotations[v1alpha1.AnnotationGangSize], 10, 32)
+	if err != nil || members < 1 {
+		return Job{}, false
+	}
+	s, errs := ParseSettings(Annotated{TemplateAnnotations, job.Spec.Template.Annotations})
+	if len(errs) > 0 || !s.Enabled {
+		return Job{}, false
+	}
+	return Job{Settings: s, Members: int32(members)}, true
+}
+
+// OwningJob returns the batch Job that controls the pod.
+func OwningJob(pod *corev1.Pod) *metav1.OwnerReference {
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil || ref.Kind != "Job" || ref.APIVersion != batchv1.SchemeGroupVersion.String() {
+		return nil
+	}
+	return ref
+}
+
+// Slot returns the pod's place in its gang, which is the completion index of an Indexed Job.
+func Slot(pod *corev1.Pod) (int32, bool) {
+	text, ok := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
+	if !ok {
+		text = pod.Labels[batchv1.JobCompletionIndexAnnotation]
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		return 0, false
+	}
+	return int32(n), true
+}

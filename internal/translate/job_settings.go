@@ -1,0 +1,174 @@
+package translate
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// Bounds of what the settings accept: outside them a value is a slip of the pen, such as "40" for "40Gi".
+const (
+	minBytes = 4 << 10
+	maxBytes = 16 << 40
+	maxRanks = 1024
+)
+
+// Settings are what a job's annotations ask for.
+type Settings struct {
+	// Enabled says whether the job is opted in.
+	Enabled bool
+	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
+	StateBytes int64
+	// Standbys says whether each rank has a warm standby, StandbyBytes what one may use.
+	Standbys     bool
+	StandbyBytes int64
+	// Ranks is the number of ranks per pod; 0: not said.
+	Ranks int32
+	// Container names the container that trains; empty: the first one.
+	Container string
+}
+
+// Annotated is one place that carries settings: the annotations and the path of the field that holds them.
+type Annotated struct {
+	Path   *field.Path
+	Values map[string]string
+}
+
+// userKeys are the annotations that people write, each with what it accepts.
+var userKeys = map[string]string{
+	v1alpha1.AnnotationEnabled:       `"true" or "false"`,
+	v1alpha1.AnnotationStateSize:     `a size such as "40Gi"`,
+	v1alpha1.AnnotationStandbys:      `"auto" or "off"`,
+	v1alpha1.AnnotationStandbyMemory: `a size such as "512Mi"`,
+	v1alpha1.AnnotationRanks:         `a number such as "8"`,
+	v1alpha1.AnnotationContainer:     `a container's name`,
+}
+
+// systemKeys are the keys that only Holdfast writes.
+var systemKeys = map[string]bool{
+	v1alpha1.LabelGang:           true,
+	v1alpha1.AnnotationGangSize:  true,
+	v1alpha1.AnnotationInjected:  true,
+	v1alpha1.AnnotationInjection: true,
+}
+
+// IsUserKey says whether people may write the annotation key.
+func IsUserKey(key string) bool { return userKeys[key] != "" }
+
+// IsSystemKey says whether only Holdfast writes the key.
+func IsSystemKey(key string) bool { return systemKeys[key] }
+
+// ParseSettings reads the settings from places in rising priority. Unknown keys under our prefix and
+// bad values come back as errors, ordered by place and key; keys that Holdfast itself writes are left
+// to the caller.
+func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
+	s := Settings{Standbys: true, StandbyBytes: quantityBytes(v1alpha1.DefaultStandbyMemory)}
+	var errs field.ErrorList
+	var switched bool
+	var without *field.Error
+	for _, place := range places {
+		for _, key := range ourKeys(place.Values) {
+			path, value := place.Path.Key(key), place.Values[key]
+			if IsSystemKey(key) {
+				continue
+			}
+			if !IsUserKey(key) {
+				errs = append(errs, field.Invalid(path, value, "is not a key that holdfast knows: "+knownKeys()))
+				continue
+			}
+			if key == v1alpha1.AnnotationEnabled {
+				switched = true
+			} else if without == nil {
+				without = field.Invalid(path, value, `has no effect without `+v1alpha1.AnnotationEnabled+
+					`: write "true" to opt the job in, "false" to keep the setting for later, or remove the key`)
+			}
+			if problem := s.set(key, value); problem != "" {
+				errs = append(errs, field.Invalid(path, value, problem))
+			}
+		}
+	}
+	if !switched && without != nil && len(errs) == 0 {
+		errs = append(errs, without)
+	}
+	return s, errs
+}
+
+// set takes one value over and returns what is wrong with it.
+func (s *Settings) set(key, value string) (problem string) {
+	switch key {
+	case v1alpha1.AnnotationEnabled:
+		s.Enabled = value == "true"
+		if value != "true" && value != "false" {
+			return `must be "true" or "false"`
+		}
+	case v1alpha1.AnnotationStateSize:
+		s.StateBytes, problem = parseBytes(value, "to keep no state in memory remove the key")
+	case v1alpha1.AnnotationStandbyMemory:
+		s.StandbyBytes, problem = parseBytes(value, `to run without standbys write `+v1alpha1.AnnotationStandbys+`: "off"`)
+	case v1alpha1.AnnotationStandbys:
+		s.Standbys = value == "auto"
+		if value != "auto" && value != "off" {
+			return `must be "auto" (one warm standby per rank) or "off"`
+		}
+	case v1alpha1.AnnotationRanks:
+		n, err := strconv.ParseInt(value, 10, 32)
+		if err != nil || n < 1 || n > maxRanks {
+			return fmt.Sprintf("must be the number of ranks per pod, 1 to %d; remove the key to have it derived from the launcher or the GPUs", maxRanks)
+		}
+		s.Ranks = int32(n)
+	case v1alpha1.AnnotationContainer:
+		s.Container = value
+		if value == "" {
+			return "must name the container that trains; remove the key for the first one"
+		}
+	}
+	return problem
+}
+
+// parseBytes reads a size and returns what is wrong with it.
+func parseBytes(value, off string) (int64, string) {
+	q, err := resource.ParseQuantity(value)
+	if err != nil {
+		return 0, `must be a size such as "40Gi" or "512Mi"`
+	}
+	if q.Sign() == 0 {
+		return 0, "must be above zero; " + off
+	}
+	n := q.Value()
+	if n < minBytes || n > maxBytes {
+		return 0, fmt.Sprintf(`is %d bytes, outside of 4Ki to 16Ti; write a unit, as in "40Gi"`, n)
+	}
+	return n, ""
+}
+
+func quantityBytes(s string) int64 {
+	q := resource.MustParse(s)
+	return q.Value()
+}
+
+// ourKeys lists the keys under our prefix, sorted.
+func ourKeys(values map[string]string) []string {
+	var keys []string
+	for k := range values {
+		if strings.HasPrefix(k, v1alpha1.Prefix) {
+			keys = append(keys, k)
+		}
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+func knownKeys() string {
+	var keys []string
+	for k, accepts := range userKeys {
+		keys = append(keys, k+" ("+accepts+")")
+	}
+	sort.Strings(keys)
+	return "correct it or remove it; known are " + strings.Join(keys, ", ")
+}

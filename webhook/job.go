@@ -1,0 +1,175 @@
+package webhook
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+const anew = "delete the Job and create it anew"
+
+var (
+	metadataLabels = field.NewPath("metadata", "labels")
+	templatePath   = field.NewPath("spec", "template")
+	templateLabels = field.NewPath("spec", "template", "metadata", "labels")
+)
+
+// MutateJob answers about a Job that is created: it checks every key of ours and stamps the pod
+// template of a Job that is opted in.
+func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
+	job := in.DeepCopy()
+	settings, errs := translate.JobSettings(job)
+	var stampedLabels, stampedAnnotations map[string]string
+	if settings.Enabled {
+		stampedLabels = map[string]string{v1alpha1.LabelGang: job.Name}
+		stampedAnnotations = map[string]string{v1alpha1.AnnotationGangSize: strconv.Itoa(int(parallelism(job)))}
+	}
+	errs = append(errs, checkLabels(job.Labels, nil, metadataLabels)...)
+	errs = append(errs, checkSystemKeys(job.Annotations, nil, translate.MetadataAnnotations)...)
+	errs = append(errs, checkLabels(job.Spec.Template.Labels, stampedLabels, templateLabels)...)
+	errs = append(errs, checkSystemKeys(job.Spec.Template.Annotations, stampedAnnotations, translate.TemplateAnnotations)...)
+	if len(errs) > 0 || !settings.Enabled {
+		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
+	}
+	errs = append(errs, checkShape(job)...)
+	t, more := findTraining(&job.Spec.Template.Spec, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
+	errs = append(errs, more...)
+	if t != nil {
+		errs = append(errs, t.checkFresh(parallelism(job))...)
+	}
+	if len(errs) > 0 {
+		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
+	}
+	stamp(job, t.container().Name)
+	return Outcome[*batchv1.Job]{Object: job, Warnings: t.memoryWarnings(settings)}
+}
+
+// stamp writes on the pod template what every pod of the job must carry. A Job whose name the API
+// server has yet to generate gets its gang label on each pod, from the pod's owner.
+func stamp(job *batchv1.Job, container string) {
+	tmpl := &job.Spec.Template
+	for _, key := range sortedKeys(job.Annotations) {
+		if _, own := tmpl.Annotations[key]; translate.IsUserKey(key) && !own {
+			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
+		}
+	}
+	tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationContainer, container)
+	tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationGangSize, strconv.Itoa(int(parallelism(job))))
+	if job.Name != "" {
+		tmpl.Labels = setKey(tmpl.Labels, v1alpha1.LabelGang, job.Name)
+	}
+}
+
+// checkShape refuses Jobs whose pods do not make up one gang with fixed slots.
+func checkShape(job *batchv1.Job) field.ErrorList {
+	var errs field.ErrorList
+	spec := field.NewPath("spec")
+	if job.Spec.CompletionMode == nil || *job.Spec.CompletionMode != batchv1.IndexedCompletion {
+		mode := batchv1.NonIndexedCompletion
+		if job.Spec.CompletionMode != nil {
+			mode = *job.Spec.CompletionMode
+		}
+		errs = append(errs, field.Invalid(spec.Child("completionMode"), mode, "must be Indexed: each pod of a gang has a place of its own; set it, with completions equal to parallelism"))
+	}
+	n := parallelism(job)
+	if n < 1 {
+		errs = append(errs, field.Invalid(spec.Child("parallelism"), n, "must be at least 1; to create the Job without running it set spec.suspend"))
+	}
+	switch {
+	case job.Spec.Completions == nil:
+		errs = append(errs, field.Required(spec.Child("completions"), fmt.Sprintf("all pods of a gang run together: set it to %d, as parallelism", n)))
+	case *job.Spec.Completions != n:
+		errs = append(errs, field.Invalid(spec.Child("completions"), *job.Spec.Completions, fmt.Sprintf("must equal parallelism (%d): all pods of a gang run together", n)))
+	}
+	if ref := metav1.GetControllerOf(job); ref != nil && ref.Kind != "CronJob" {
+		errs = append(errs, field.Invalid(keyPath(job, v1alpha1.AnnotationEnabled), "true", fmt.Sprintf("the Job is a part of %s %s, a kind that holdfast does not know yet: remove the annotation there", ref.Kind, ref.Name)))
+	}
+	return errs
+}
+
+// CheckJobUpdate answers about a change of a Job that exists. Its pods keep what they were created
+// with, so a change of our keys is answered with a warning that says what to do.
+func CheckJobUpdate(old, in *batchv1.Job) Outcome[*batchv1.Job] {
+	if neverStarted(old) && neverStarted(in) {
+		return MutateJob(withoutStamp(old, in))
+	}
+	out := Outcome[*batchv1.Job]{Object: in}
+	admitted, wasAdmitted := translate.AdmittedJob(in)
+	if wasAdmitted && parallelism(in) != admitted.Members {
+		out.Errors = append(out.Errors, field.Invalid(field.NewPath("spec", "parallelism"), parallelism(in),
+			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, anew)))
+	}
+	changed := changedKeys(old.Annotations, in.Annotations)
+	if len(changed) == 0 {
+		return out
+	}
+	_, errs := translate.JobSettings(in)
+	errs = append(errs, checkSystemKeys(in.Annotations, nil, translate.MetadataAnnotations)...)
+	out.Errors = append(out.Errors, errs...)
+	if len(out.Errors) > 0 {
+		return out
+	}
+	if wasAdmitted {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%s: the change does nothing, pods keep the settings that Job %s was created with; to use it %s",
+			strings.Join(changed, ", "), in.Name, anew))
+	} else if in.Annotations[v1alpha1.AnnotationEnabled] == "true" {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%s: Job %s exists already and its pod template cannot change, so this opts in none of its pods; %s with the annotation in its file",
+			v1alpha1.AnnotationEnabled, in.Name, anew))
+	}
+	return out
+}
+
+// withoutStamp returns the Job without the stamps that it already had, so that they are made anew.
+func withoutStamp(old, in *batchv1.Job) *batchv1.Job {
+	job := in.DeepCopy()
+	was, now := &old.Spec.Template, &job.Spec.Template
+	for key, value := range was.Annotations {
+		if translate.IsSystemKey(key) && now.Annotations[key] == value {
+			delete(now.Annotations, key)
+		}
+	}
+	if now.Labels[v1alpha1.LabelGang] == was.Labels[v1alpha1.LabelGang] {
+		delete(now.Labels, v1alpha1.LabelGang)
+	}
+	return job
+}
+
+// neverStarted says whether the Job is suspended and never had a pod, so that its template may change.
+func neverStarted(job *batchv1.Job) bool {
+	return job.Spec.Suspend != nil && *job.Spec.Suspend && job.Status.StartTime == nil
+}
+
+// changedKeys lists our keys whose values differ, sorted.
+func changedKeys(old, in map[string]string) []string {
+	both := map[string]string{}
+	for _, m := range []map[string]string{old, in} {
+		for k := range m {
+			if strings.HasPrefix(k, v1alpha1.Prefix) && old[k] != in[k] {
+				both[k] = ""
+			}
+		}
+	}
+	return sortedKeys(both)
+}
+
+func parallelism(job *batchv1.Job) int32 {
+	if job.Spec.Parallelism == nil {
+		return 1
+	}
+	return *job.Spec.Parallelism
+}
+
+// keyPath is where the Job carries a setting: on its template, which wins, or on itself.
+func keyPath(job *batchv1.Job, key string) *field.Path {
+	if _, ok := job.Spec.Template.Annotations[key]; ok {
+		return translate.TemplateAnnotations.Key(key)
+	}
+	return translate.MetadataAnnotations.Key(key)
+}

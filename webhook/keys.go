@@ -1,0 +1,64 @@
+package webhook
+
+import (
+	"sort"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+const writtenByUs = "is written by holdfast alone: remove it"
+
+// checkSystemKeys refuses keys that only Holdfast writes, other than with the values in written.
+func checkSystemKeys(values, written map[string]string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, key := range sortedKeys(values) {
+		want, ours := written[key]
+		if translate.IsSystemKey(key) && (!ours || want != values[key]) {
+			errs = append(errs, field.Invalid(path.Key(key), values[key], writtenByUs))
+		}
+	}
+	return errs
+}
+
+// checkLabels refuses labels under our prefix other than those in written.
+func checkLabels(labels, written map[string]string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, key := range sortedKeys(labels) {
+		if !strings.HasPrefix(key, v1alpha1.Prefix) {
+			continue
+		}
+		want, ours := written[key]
+		switch {
+		case ours && want == labels[key]:
+		case translate.IsUserKey(key):
+			errs = append(errs, field.Invalid(path.Key(key), labels[key], "must be an annotation: move it from labels to annotations"))
+		case translate.IsSystemKey(key):
+			errs = append(errs, field.Invalid(path.Key(key), labels[key], writtenByUs))
+		default:
+			errs = append(errs, field.Invalid(path.Key(key), labels[key], "is not a label that holdfast knows: remove it"))
+		}
+	}
+	return errs
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// setKey returns m with the key set, making m if there is none.
+func setKey(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}

@@ -1,0 +1,132 @@
+package webhook
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// agentBytes is what the agent and its PID 1 may use beside the ranks.
+const agentBytes = 64 << 20
+
+// volumeSlack is room in the memory volume beside the arenas.
+const volumeSlack = 1 << 20
+
+// demand is the memory that one pod needs beside what its ranks use by themselves.
+type demand struct {
+	// Volume is the size of the memory volume: one arena per rank. 0: state in memory is off.
+	Volume int64
+	// Standbys is for standby processes.
+	Standbys int64
+}
+
+func demandOf(s translate.Settings, ranks int32) demand {
+	var d demand
+	if s.StateBytes > 0 {
+		d.Volume = int64(ranks)*arenaBytes(s.StateBytes) + volumeSlack
+	}
+	if s.Standbys {
+		d.Standbys = int64(ranks) * s.StandbyBytes
+	}
+	return d
+}
+
+func (d demand) total() int64 { return d.Volume + d.Standbys + agentBytes }
+
+// addMemory adds n bytes to each memory request and limit that the user set, on the container and on
+// the pod as a whole, and says whether there was any. Requests and limits that were equal stay equal.
+func addMemory(c *corev1.Container, spec *corev1.PodSpec, n int64) bool {
+	added := false
+	lists := []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits}
+	if spec.Resources != nil {
+		lists = append(lists, spec.Resources.Requests, spec.Resources.Limits)
+	}
+	for _, list := range lists {
+		if q, ok := list[corev1.ResourceMemory]; ok && !q.IsZero() {
+			q.Add(*resource.NewQuantity(n, resource.BinarySI))
+			list[corev1.ResourceMemory] = q
+			added = true
+		}
+	}
+	return added
+}
+
+// memorySet returns the largest memory value that the user set, 0 if none.
+func memorySet(c *corev1.Container, spec *corev1.PodSpec) int64 {
+	var n int64
+	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+		n = max(n, list.Memory().Value())
+	}
+	if spec.Resources != nil {
+		n = max(n, spec.Resources.Requests.Memory().Value(), spec.Resources.Limits.Memory().Value())
+	}
+	return n
+}
+
+// notReserved is the note for a pod whose memory is neither requested nor limited.
+func notReserved(container string, n int64) string {
+	return fmt.Sprintf("container %s sets neither a memory request nor a limit: nothing was added for the %s that holdfast may use; set them to reserve it", container, mebibytes(n))
+}
+
+// memoryWarnings tells what the job will need, where that is more than it asks for itself or unreserved.
+func (t *training) memoryWarnings(s translate.Settings) []string {
+	d := demandOf(s, t.ranks)
+	set := memorySet(t.container(), t.spec)
+	switch {
+	case set == 0:
+		return []string{notReserved(t.container().Name, d.total())}
+	case d.total() > set:
+		return []string{fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %d ranks need %s for state in memory and %s for standbys",
+			mebibytes(d.total()), mebibytes(set), t.ranks, mebibytes(d.Volume), mebibytes(d.Standbys))}
+	}
+	return nil
+}
+
+func mebibytes(n int64) string {
+	return resource.NewQuantity((n+(1<<20)-1)>>20<<20, resource.BinarySI).String()
+}
+
+// qosClass is what the kubelet will call the pod; init containers count.
+func qosClass(spec *corev1.PodSpec) corev1.PodQOSClass {
+	kinds := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+	if spec.Resources != nil && len(spec.Resources.Requests)+len(spec.Resources.Limits) > 0 {
+		return qosOf([]corev1.ResourceRequirements{*spec.Resources}, kinds)
+	}
+	var all []corev1.ResourceRequirements
+	for _, c := range spec.InitContainers {
+		all = append(all, c.Resources)
+	}
+	for _, c := range spec.Containers {
+		all = append(all, c.Resources)
+	}
+	return qosOf(all, kinds)
+}
+
+func qosOf(all []corev1.ResourceRequirements, kinds []corev1.ResourceName) corev1.PodQOSClass {
+	any, guaranteed := false, true
+	for _, r := range all {
+		for _, kind := range kinds {
+			request, asked := r.Requests[kind]
+			limit := r.Limits[kind]
+			if !asked {
+				request = limit
+			}
+			if !request.IsZero() || !limit.IsZero() {
+				any = true
+			}
+			if limit.IsZero() || request.Cmp(limit) != 0 {
+				guaranteed = false
+			}
+		}
+	}
+	switch {
+	case !any:
+		return corev1.PodQOSBestEffort
+	case guaranteed:
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}

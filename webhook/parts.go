@@ -1,0 +1,172 @@
+package webhook
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// Names and paths of what is injected.
+const (
+	installContainer = "holdfast-install"
+	volumeRun        = "holdfast"
+	volumeMemory     = "holdfast-memory"
+	volumeToken      = "holdfast-token"
+
+	runPath    = "/run/holdfast"
+	memoryPath = runPath + "/memory"
+	tokenPath  = runPath + "/token"
+	agentPath  = runPath + "/bin/holdfast-agent"
+)
+
+// tokenSeconds is how long one token is good for; the kubelet renews the file at 80 % of it.
+const tokenSeconds = 3600
+
+// nobody is who the install container runs as where the trainer is root.
+const nobody = 65532
+
+// wrapper stands before the user's command.
+var wrapper = []string{agentPath, "init", "--"}
+
+// arenaBytes is the size of one rank's arena.
+func arenaBytes(stateBytes int64) int64 { return int64(format.FileSize(uint64(stateBytes))) }
+
+// addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
+// command. Everything goes to the end of its list, so that what others put there keeps its place.
+func (t *training) addParts(cfg Config, s translate.Settings) {
+	c := t.container()
+	volumes, mounts := parts(demandOf(s, t.ranks))
+	for _, v := range volumes {
+		t.spec.Volumes = appendNew(t.spec.Volumes, v, func(v corev1.Volume) string { return v.Name })
+	}
+	t.spec.InitContainers = appendNew(t.spec.InitContainers, t.install(cfg), func(c corev1.Container) string { return c.Name })
+	for _, m := range mounts {
+		c.VolumeMounts = appendNew(c.VolumeMounts, m, func(m corev1.VolumeMount) string { return m.MountPath })
+	}
+	for _, e := range environment(cfg, s, t.ranks) {
+		c.Env = appendNew(c.Env, e, func(e corev1.EnvVar) string { return e.Name })
+	}
+	if c.Command[0] != agentPath {
+		c.Command = append(append([]string{}, wrapper...), c.Command...)
+	}
+}
+
+// appendNew appends item unless the list has one with the same key.
+func appendNew[T any](list []T, item T, key func(T) string) []T {
+	for _, have := range list {
+		if key(have) == key(item) {
+			return list
+		}
+	}
+	return append(list, item)
+}
+
+// parts are the pod's volumes and where the training container mounts them.
+func parts(d demand) ([]corev1.Volume, []corev1.VolumeMount) {
+	volumes := []corev1.Volume{
+		{Name: volumeRun, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: volumeToken, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+				Audience: v1alpha1.TokenAudience, ExpirationSeconds: ptr.To[int64](tokenSeconds), Path: "token"}}}}}},
+	}
+	mounts := []corev1.VolumeMount{
+		{Name: volumeRun, MountPath: runPath},
+		{Name: volumeToken, MountPath: tokenPath, ReadOnly: true},
+	}
+	if d.Volume > 0 {
+		volumes = append(volumes, corev1.Volume{Name: volumeMemory, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(d.Volume, resource.BinarySI)}}})
+		mounts = append(mounts, corev1.VolumeMount{Name: volumeMemory, MountPath: memoryPath})
+	}
+	return volumes, mounts
+}
+
+// environment is what the agent finds in its environment.
+func environment(cfg Config, s translate.Settings, ranks int32) []corev1.EnvVar {
+	standbys := "off"
+	if s.Standbys {
+		standbys = "auto"
+	}
+	from := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	}
+	return []corev1.EnvVar{
+		{Name: "HOLDFAST_COORDINATOR", Value: cfg.Coordinator},
+		{Name: "HOLDFAST_COORDINATOR_CA", Value: cfg.CoordinatorCA},
+		from("HOLDFAST_GANG", "metadata.labels['"+v1alpha1.LabelGang+"']"),
+		from("HOLDFAST_GANG_SIZE", "metadata.annotations['"+v1alpha1.AnnotationGangSize+"']"),
+		from("HOLDFAST_NAMESPACE", "metadata.namespace"),
+		from("HOLDFAST_POD_UID", "metadata.uid"),
+		from("HOLDFAST_POD_IP", "status.podIP"),
+		{Name: "HOLDFAST_RANKS", Value: strconv.Itoa(int(ranks))},
+		{Name: "HOLDFAST_STATE_BYTES", Value: strconv.FormatInt(s.StateBytes, 10)},
+		{Name: "HOLDFAST_STANDBYS", Value: standbys},
+	}
+}
+
+// install is the init container that copies the agent into the pod. It passes the restricted profile.
+func (t *training) install(cfg Config) corev1.Container {
+	user, group := t.identity()
+	return corev1.Container{
+		Name:            installContainer,
+		Image:           cfg.AgentImage,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/holdfast-agent", "install", runPath},
+		Resources:       t.installResources(),
+		VolumeMounts:    []corev1.VolumeMount{{Name: volumeRun, MountPath: runPath}},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: ptr.To(false),
+			ReadOnlyRootFilesystem:   ptr.To(true),
+			RunAsNonRoot:             ptr.To(true),
+			RunAsUser:                user,
+			RunAsGroup:               group,
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+// identity is who the install container runs as: as the training container does, or nobody where that
+// is root. Nil leaves it to the pod's own setting or the agent image's user.
+func (t *training) identity() (user, group *int64) {
+	var podUser *int64
+	if pc := t.spec.SecurityContext; pc != nil {
+		podUser = pc.RunAsUser
+	}
+	if cc := t.container().SecurityContext; cc != nil {
+		user, group = cc.RunAsUser, cc.RunAsGroup
+	}
+	effective := user
+	if effective == nil {
+		effective = podUser
+	}
+	if effective != nil && *effective == 0 {
+		return ptr.To[int64](nobody), nil
+	}
+	return user, group
+}
+
+// installResources are small and the same for request and limit, so that a Guaranteed pod stays so;
+// a pod that asks for no CPU and no memory, or that shares a budget of its own, gets none.
+func (t *training) installResources() corev1.ResourceRequirements {
+	if t.spec.Resources != nil || qosClass(t.spec) == corev1.PodQOSBestEffort {
+		return corev1.ResourceRequirements{}
+	}
+	cpu := resource.MustParse("100m")
+	if want := t.container().Resources.Requests.Cpu(); want.Cmp(cpu) > 0 {
+		cpu = resource.MustParse("500m")
+		if want.Cmp(cpu) < 0 {
+			cpu = want.DeepCopy()
+		}
+	}
+	list := func() corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: resource.MustParse("64Mi")}
+	}
+	return corev1.ResourceRequirements{Requests: list(), Limits: list()}
+}

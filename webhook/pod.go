@@ -1,0 +1,112 @@
+package webhook
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// injectionVersion is the version of what injection makes of a pod.
+const injectionVersion = "v1"
+
+// defaultContainerKey tells kubectl logs and exec which container is meant.
+const defaultContainerKey = "kubectl.kubernetes.io/default-container"
+
+var specPath = field.NewPath("spec")
+
+// MutatePod answers about a pod that is created: one that is opted in comes back injected.
+func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
+	pod := in.DeepCopy()
+	settings, errs := translate.PodSettings(pod)
+	written := map[string]string{}
+	owner := translate.OwningJob(pod)
+	size := pod.Annotations[v1alpha1.AnnotationGangSize]
+	if owner != nil && settings.Enabled {
+		// The Job's own admission checked or stamped these.
+		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
+		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection} {
+			written[key] = pod.Annotations[key]
+		}
+	}
+	errs = append(errs, checkLabels(pod.Labels, written, metadataLabels)...)
+	errs = append(errs, checkSystemKeys(pod.Annotations, written, translate.MetadataAnnotations)...)
+	if len(errs) > 0 || !settings.Enabled {
+		return Outcome[*corev1.Pod]{Object: pod, Errors: errs}
+	}
+	enabled := translate.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
+	if owner == nil {
+		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(enabled, "true",
+			"only pods of a batch Job (Indexed) can be opted in: annotate the Job, or remove the annotation here")}}
+	}
+	if size == "" {
+		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
+			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
+	}
+	return inject(pod, cfg, settings, owner.Name)
+}
+
+// inject adds to the pod all that its training container needs.
+func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, gang string) Outcome[*corev1.Pod] {
+	out := Outcome[*corev1.Pod]{Object: pod}
+	t, errs := findTraining(&pod.Spec, specPath, settings, translate.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
+	if len(errs) > 0 {
+		out.Errors = errs
+		return out
+	}
+	marker := markerOf(cfg, settings, gang, t)
+	had, again := pod.Annotations[v1alpha1.AnnotationInjected]
+	switch {
+	case again && had != marker:
+		out.Errors = field.ErrorList{field.Invalid(translate.MetadataAnnotations.Key(v1alpha1.AnnotationInjected), had, writtenByUs)}
+		return out
+	case !again:
+		if out.Errors = t.checkFresh(0); len(out.Errors) > 0 {
+			return out
+		}
+		describe(pod, t, settings, marker)
+	}
+	pod.Labels = setKey(pod.Labels, v1alpha1.LabelGang, gang)
+	if pod.Annotations[defaultContainerKey] == "" {
+		pod.Annotations = setKey(pod.Annotations, defaultContainerKey, t.container().Name)
+	}
+	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
+		pod.Spec.SchedulerName = v1alpha1.SchedulerName
+	}
+	t.addParts(cfg, settings)
+	return out
+}
+
+// describe adds the memory, which must happen once, and writes down what was done.
+func describe(pod *corev1.Pod, t *training, settings translate.Settings, marker string) {
+	d := demandOf(settings, t.ranks)
+	done := v1alpha1.Injection{StateBytes: settings.StateBytes, Ranks: t.ranks, Standbys: settings.Standbys}
+	if addMemory(t.container(), t.spec, d.total()) {
+		done.MemoryAdded = d.total()
+	} else {
+		done.Notes = append(done.Notes, notReserved(t.container().Name, d.total()))
+	}
+	text, err := json.Marshal(done)
+	if err != nil {
+		panic(err) // plain numbers and strings always encode
+	}
+	pod.Annotations = setKey(pod.Annotations, v1alpha1.AnnotationInjected, marker)
+	pod.Annotations = setKey(pod.Annotations, v1alpha1.AnnotationInjection, string(text))
+}
+
+// markerOf is what AnnotationInjected says: the version and a digest of all that decides the injection.
+// The certificate authority is not among it, because it may be renewed between two calls for one pod.
+func markerOf(cfg Config, settings translate.Settings, gang string, t *training) string {
+	text, err := json.Marshal([]any{cfg.AgentImage, cfg.Coordinator, settings, gang, t.container().Name, t.ranks})
+	if err != nil {
+		panic(err) // plain numbers and strings always encode
+	}
+	sum := sha256.Sum256(text)
+	return injectionVersion + ":" + hex.EncodeToString(sum[:8])
+}
