@@ -1,0 +1,158 @@
+package story
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// awayFor is how long the control plane is away.
+const awayFor = time.Minute
+
+const controllerName = "holdfast-controller"
+
+func (w *World) scale(ctx context.Context, replicas int32) error {
+	s, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).GetScale(ctx, controllerName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	s.Spec.Replicas = replicas
+	_, err = w.kube.AppsV1().Deployments(v1alpha1.Namespace).UpdateScale(ctx, controllerName, s, metav1.UpdateOptions{})
+	return err
+}
+
+func (w *World) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := w.kube.CoreV1().Pods(v1alpha1.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + controllerName})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func (r *run) controllerAway(ctx context.Context) ([]string, error) {
+	before, err := r.gang(ctx, JobName)
+	if err != nil {
+		return nil, err
+	}
+	generation, step := before.Status.Run.Generation, r.steps.Lowest(ranks)
+	if err := r.scale(ctx, 0); err != nil {
+		return nil, err
+	}
+	if err := r.until(ctx, "no controller pod left", 40*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.controllerPods(ctx)
+		return err == nil && len(pods) == 0, fmt.Sprintf("%d pods", len(pods))
+	}); err != nil {
+		return nil, err
+	}
+	gone := time.Now()
+	r.Say("  the controller is away; the undisturbed run starts on this machine meanwhile")
+	r.compareLater(ctx)
+	saw, err := r.othersWhileAway(ctx)
+	if err != nil {
+		return saw, err
+	}
+	if err := r.until(ctx, "training goes on for most of the minute", 2*awayFor, func(context.Context) (bool, string) {
+		return time.Since(gone) > awayFor-10*time.Second, ""
+	}); err != nil {
+		return saw, err
+	}
+	went := r.steps.Lowest(ranks) - step
+	if went < 20 {
+		return saw, fmt.Errorf("only %d steps went by while the controller was away", went)
+	}
+	saw = append(saw, fmt.Sprintf("%d steps went by without a controller", went))
+	n := r.steps.Count()
+	if err := r.killRank(ctx, 3, "rank 3, while the controller is away"); err != nil {
+		return saw, err
+	}
+	time.Sleep(time.Until(gone.Add(awayFor)))
+	if err := r.scale(ctx, 2); err != nil {
+		return saw, err
+	}
+	if err := r.available(ctx, controllerName, 2*time.Minute); err != nil {
+		return saw, err
+	}
+	if err := r.resumed(ctx, generation, n, 2*time.Minute); err != nil {
+		return saw, err
+	}
+	saw = append(saw, "the failure meanwhile was repaired when it was back")
+	leader, err := r.deleteLeader(ctx)
+	if err != nil {
+		return saw, err
+	}
+	return append(saw, leader), r.samePods(ctx)
+}
+
+// othersWhileAway makes a pod that is none of our business and a job that is, while nobody answers for the webhook.
+func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
+	zero := int64(0)
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "not-ours", Namespace: "default"}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &zero,
+		Containers: []corev1.Container{{Name: "sleep", Image: baseImage, Command: []string{"sleep", "600"}}}}}
+	if err := r.client.Create(ctx, plain); err != nil {
+		return nil, fmt.Errorf("other people's pods must be created while the webhook is away: %w", err)
+	}
+	if err := r.until(ctx, "other people's pod runs", 30*time.Second, func(ctx context.Context) (bool, string) {
+		err := r.client.Get(ctx, client.ObjectKeyFromObject(plain), plain)
+		return err == nil && plain.Status.Phase == corev1.PodRunning, string(plain.Status.Phase)
+	}); err != nil {
+		return nil, err
+	}
+	out, err := r.kubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged"))
+	if err == nil {
+		return nil, fmt.Errorf("a job of ours was admitted without the webhook: %s", out)
+	}
+	return []string{"other people's pods were created and ran", "a job of ours was refused until the webhook is back, instead of running without protection"},
+		r.client.Delete(ctx, plain)
+}
+
+// deleteLeader deletes the controller pod that leads, and demands that training does not notice.
+func (r *run) deleteLeader(ctx context.Context) (string, error) {
+	leases, err := r.kube.CoordinationV1().Leases(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	pods, err := r.controllerPods(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range leases.Items {
+		for _, p := range pods {
+			if l.Spec.HolderIdentity == nil || len(*l.Spec.HolderIdentity) < len(p.Name) || (*l.Spec.HolderIdentity)[:len(p.Name)] != p.Name {
+				continue
+			}
+			before, err := r.gang(ctx, JobName)
+			if err != nil {
+				return "", err
+			}
+			step := r.steps.Lowest(ranks)
+			if err := r.client.Delete(ctx, &p); err != nil {
+				return "", err
+			}
+			if err := r.until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
+				now, err := r.kube.CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
+				if err != nil || now.Spec.HolderIdentity == nil {
+					return false, fmt.Sprint(err)
+				}
+				return *now.Spec.HolderIdentity != *l.Spec.HolderIdentity && r.steps.Lowest(ranks) >= step+20, fmt.Sprintf("leader %s, step %d", *now.Spec.HolderIdentity, r.steps.Lowest(ranks))
+			}); err != nil {
+				return "", err
+			}
+			after, err := r.gang(ctx, JobName)
+			if err != nil {
+				return "", err
+			}
+			if after.Status.Run.Generation != before.Status.Run.Generation {
+				return "", fmt.Errorf("a new leader made generation %d of %d", after.Status.Run.Generation, before.Status.Run.Generation)
+			}
+			return "the leading controller pod was deleted: 20 steps went by, the generation is the same", nil
+		}
+	}
+	return "", fmt.Errorf("none of %d controller pods holds a lease", len(pods))
+}

@@ -1,0 +1,237 @@
+package story
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const unchangedName = "pytorch-unchanged"
+
+// unchanged plays the job whose script knows nothing of us and that names no size: placed, restarted, and told why state is not kept.
+func (r *run) unchanged(ctx context.Context) ([]string, error) {
+	if _, err := r.kubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
+		return nil, err
+	}
+	var why string
+	if err := r.until(ctx, "the Gang says why state in memory is off", time.Minute, func(ctx context.Context) (bool, string) {
+		gang, err := r.gang(ctx, unchangedName)
+		if err != nil {
+			return false, err.Error()
+		}
+		c := meta.FindStatusCondition(gang.Status.Conditions, v1alpha1.ConditionStateInMemory)
+		if c == nil {
+			return false, "no condition"
+		}
+		why = c.Message
+		return c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonNoStateSize, c.Reason
+	}); err != nil {
+		return nil, err
+	}
+	steps := NewSteps()
+	var pod corev1.Pod
+	if err := r.until(ctx, "it runs", 90*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.jobPods(ctx, unchangedName)
+		if err != nil || len(pods) == 0 {
+			return false, fmt.Sprint(err)
+		}
+		pod = pods[0]
+		return pod.Status.Phase == corev1.PodRunning, string(pod.Status.Phase)
+	}); err != nil {
+		return nil, err
+	}
+	r.follow(ctx, Namespace, pod.Name, Training, steps)
+	if err := r.until(ctx, "it steps", 2*time.Minute, func(context.Context) (bool, string) { return steps.Lowest(2) > 2, fmt.Sprint(steps.Tail(3)) }); err != nil {
+		return nil, err
+	}
+	other := &run{World: r.World, steps: steps}
+	pid, err := other.pidOf(0)
+	if err != nil {
+		return nil, err
+	}
+	n := steps.Count()
+	if _, err := r.killInside(ctx, Namespace, pod.Name, Training, pid); err != nil {
+		return nil, err
+	}
+	if err := r.until(ctx, "it steps again", 2*time.Minute, func(context.Context) (bool, string) {
+		for _, l := range steps.Since(n) {
+			if l.Step == 1 {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("%d losses since", steps.Count()-n)
+	}); err != nil {
+		return nil, err
+	}
+	return []string{"its Gang says: " + why, "rank 0 was killed: it was restarted in place, from the beginning"},
+		r.client.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: unchangedName, Namespace: Namespace}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+}
+
+// bug plays a job whose rank 1 raises the same error again and again.
+func (r *run) bug(ctx context.Context) ([]string, error) { return r.Bug(ctx, corev1.RestartPolicyNever, 1000) }
+
+// Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.
+func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLimit int32) ([]string, error) {
+	job := bugJob(policy, backoffLimit)
+	if err := w.client.Create(ctx, job); err != nil {
+		return nil, err
+	}
+	var decided, failed time.Time
+	var exit int32
+	if err := w.until(ctx, "the job fails", 90*time.Second, func(ctx context.Context) (bool, string) {
+		if gang, err := w.gang(ctx, job.Name); err == nil && gang.Status.Run != nil && gang.Status.Run.Verdict != nil && decided.IsZero() {
+			decided, exit = gang.Status.Run.Verdict.At.Time, gang.Status.Run.Verdict.ExitCode
+		}
+		if err := w.client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return false, err.Error()
+		}
+		for _, c := range job.Status.Conditions {
+			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
+				failed = time.Now()
+				return !decided.IsZero(), "failed, but no verdict"
+			}
+		}
+		return false, fmt.Sprintf("verdict %v, job %+v", decided, job.Status)
+	}); err != nil {
+		return nil, err
+	}
+	if took := failed.Sub(decided); took > 10*time.Second {
+		return nil, fmt.Errorf("the job's condition was Failed %s after the decision", took)
+	}
+	if exit != bugExit {
+		return nil, fmt.Errorf("the verdict's exit code is %d, the first failing rank's is %d", exit, bugExit)
+	}
+	if err := w.until(ctx, "an event on the Job with the traceback", 10*time.Second, func(ctx context.Context) (bool, string) {
+		return w.hasEvent(ctx, "Job", job.Name, v1alpha1.ReasonSameFailureTwice, bugText)
+	}); err != nil {
+		return nil, err
+	}
+	if err := w.during(ctx, "no pod comes again", 5*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := w.jobPods(ctx, job.Name)
+		live := 0
+		for _, p := range pods {
+			if p.Status.Phase == corev1.PodPending || p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && time.Since(failed) > 3*time.Second {
+				live++
+			}
+		}
+		return err == nil && live == 0, fmt.Sprintf("%d live pods, %v", live, err)
+	}); err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("restartPolicy %s, backoffLimit %d: Failed %.1f s after the decision, exit code %d, traceback in an event", policy, backoffLimit, failed.Sub(decided).Seconds(), exit)},
+		w.client.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
+}
+
+// compareLater runs the same script undisturbed on this machine, aside.
+func (r *run) compareLater(ctx context.Context) {
+	r.undisturbed = make(chan compared, 1)
+	go func() {
+		losses, err := r.Undisturbed(ctx)
+		r.undisturbed <- compared{losses, err}
+	}()
+}
+
+// Undisturbed runs the example's script under plain torchrun on this machine, with no part of ours but the client, which does nothing there.
+func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
+	dir := filepath.Join(w.Source, "examples/pytorch-ddp")
+	args, err := exampleArgs(filepath.Join(dir, "job.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, w.Python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(w.Source, "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("the undisturbed run: %w: %s", err, tail(out.String(), 2000))
+	}
+	steps := NewSteps()
+	if err := steps.Read(&out); err != nil {
+		return nil, err
+	}
+	return steps.Since(0), nil
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+func (r *run) losses(ctx context.Context) ([]string, error) {
+	if err := r.until(ctx, "the job finishes", 4*time.Minute, func(ctx context.Context) (bool, string) {
+		var job batchv1.Job
+		if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
+			return false, err.Error()
+		}
+		return job.Status.Succeeded == members, fmt.Sprintf("step %d; %s", r.steps.Lowest(ranks), strings.Join(r.steps.Tail(1), ""))
+	}); err != nil {
+		return nil, err
+	}
+	if err := r.collect(ctx); err != nil {
+		return nil, err
+	}
+	r.Say("  waiting for the undisturbed run")
+	var other compared
+	select {
+	case other = <-r.undisturbed:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if other.err != nil {
+		return nil, other.err
+	}
+	var restarts []int64
+	for _, rec := range r.report.Recoveries {
+		restarts = append(restarts, rec.RestoreStep)
+	}
+	var err error
+	r.report.Losses, err = Compare(r.steps.Since(0), other.losses, restarts)
+	if err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%d losses of %d ranks, those of recomputed steps included, are equal bit for bit", r.report.Losses.Equal, ranks)}, nil
+}
+
+// collect reads the recoveries from the Gang and joins them with what the story knows of their origin.
+func (r *run) collect(ctx context.Context) error {
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return err
+	}
+	r.report.Goodput = gang.Status.Goodput
+	for _, rec := range gang.Status.Run.Recoveries {
+		out := Recovery{What: rec.Cause.Code, RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: rec.Standbys, Ranks: rec.Ranks, Generation: rec.Generation}
+		for _, k := range r.kills {
+			if k.after == rec.Generation-1 {
+				out.What = "kill -9 " + k.what
+				out.add("detect", float64(rec.DetectedAt.Sub(k.at).Microseconds())/1000)
+			}
+		}
+		for i, ms := range []*int64{rec.DecideMs, rec.StopMs, rec.StartMs, rec.RestoreMs, rec.FirstStepMs} {
+			if ms != nil {
+				out.add(PhaseNames[i+1], float64(*ms))
+			}
+		}
+		r.report.Recoveries = append(r.report.Recoveries, out)
+	}
+	if len(r.report.Recoveries) != len(r.kills) {
+		return fmt.Errorf("the Gang tells of %d recoveries, but %d failures were caused", len(r.report.Recoveries), len(r.kills))
+	}
+	return nil
+}
+
+func (r *Recovery) add(name string, ms float64) {
+	r.Phases = append(r.Phases, Phase{Name: name, Ms: ms})
+	r.Total += ms
+}

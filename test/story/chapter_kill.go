@@ -1,0 +1,198 @@
+package story
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+func (r *run) injected(ctx context.Context) ([]string, error) {
+	if err := r.until(ctx, "both pods running", time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := r.jobPods(ctx, JobName)
+		running := 0
+		for _, p := range pods {
+			if p.Status.Phase == corev1.PodRunning {
+				running++
+			}
+		}
+		return err == nil && running == members, fmt.Sprintf("%d of %d running", running, members)
+	}); err != nil {
+		return nil, err
+	}
+	pods, err := r.jobPods(ctx, JobName)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return slot(a) - slot(b) })
+	for _, p := range pods {
+		r.pods, r.uids = append(r.pods, p.Name), append(r.uids, string(p.UID))
+		r.follow(ctx, Namespace, p.Name, Training, r.steps)
+	}
+	began := time.Now()
+	if err := r.until(ctx, "first step on all ranks", 2*time.Minute, func(context.Context) (bool, string) {
+		return r.steps.Lowest(ranks) > 0, fmt.Sprintf("%d losses, last lines: %q", r.steps.Count(), r.steps.Tail(3))
+	}); err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%d ranks on %d pods took their first step %.0f s after the pods ran", ranks, members, time.Since(began).Seconds())}, nil
+}
+
+func slot(p corev1.Pod) int {
+	n, _ := strconv.Atoi(p.Annotations["batch.kubernetes.io/job-completion-index"])
+	return n
+}
+
+var startLine = regexp.MustCompile(`rank (\d+) pid (\d+)`)
+
+// pidOf is the number inside its container of the newest process that runs a rank.
+func (r *run) pidOf(rank int) (int, error) {
+	lines := r.steps.Tail(10000)
+	slices.Reverse(lines)
+	for _, line := range lines {
+		if m := startLine.FindStringSubmatch(line); m != nil && m[1] == strconv.Itoa(rank) {
+			return strconv.Atoi(m[2])
+		}
+	}
+	return 0, fmt.Errorf("rank %d never said that it started", rank)
+}
+
+func (r *run) killRank(ctx context.Context, rank int, what string) error {
+	pid, err := r.pidOf(rank)
+	if err != nil {
+		return err
+	}
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return err
+	}
+	generation := gang.Status.Run.Generation
+	at, err := r.killInside(ctx, Namespace, r.pods[rank/(ranks/members)], Training, pid)
+	if err != nil {
+		return err
+	}
+	r.Say("  kill -9: %s", what)
+	r.kills = append(r.kills, kill{what: what, at: at, after: generation})
+	return nil
+}
+
+// resumed waits until every rank has taken a step that was printed after the n-th loss, in a generation above the given one.
+func (r *run) resumed(ctx context.Context, above int64, n int, limit time.Duration) error {
+	return r.until(ctx, "all ranks step again", limit, func(ctx context.Context) (bool, string) {
+		gang, err := r.gang(ctx, JobName)
+		if err != nil || gang.Status.Run == nil || gang.Status.Run.Generation <= above {
+			return false, fmt.Sprintf("still generation %d, %v", above, err)
+		}
+		run := gang.Status.Run
+		seen := map[int64]bool{}
+		for _, l := range r.steps.Since(n) {
+			if l.Step > run.RestoreStep && len(run.Recoveries) > 0 && l.Seen.After(run.Recoveries[len(run.Recoveries)-1].DetectedAt.Time) {
+				seen[l.Rank] = true
+			}
+		}
+		return len(seen) == ranks && run.State == v1alpha1.RunRunning, fmt.Sprintf("generation %d %s, %d of %d ranks step", run.Generation, run.State, len(seen), ranks)
+	})
+}
+
+func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
+	return r.until(ctx, "a warm standby for every rank", limit, func(ctx context.Context) (bool, string) {
+		gang, err := r.gang(ctx, JobName)
+		if err != nil || gang.Status.Run == nil {
+			return false, fmt.Sprint(err)
+		}
+		p := gang.Status.Run.Progress
+		return p.Ranks == ranks && p.StandbysReady == ranks, fmt.Sprintf("%d of %d", p.StandbysReady, p.Ranks)
+	})
+}
+
+func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
+	began := time.Now()
+	if err := r.standbysReady(ctx, 90*time.Second); err != nil {
+		return nil, err
+	}
+	saw := []string{fmt.Sprintf("every rank had a warm standby %.0f s after training began", time.Since(began).Seconds())}
+	for _, k := range []struct {
+		rank int
+		what string
+		wait bool
+	}{{1, "rank 1", false}, {2, "rank 2, one second later: no standby can be ready", true}, {0, "rank 0", true}} {
+		gang, err := r.gang(ctx, JobName)
+		if err != nil {
+			return saw, err
+		}
+		above, n := gang.Status.Run.Generation, r.steps.Count()
+		if err := r.killRank(ctx, k.rank, k.what); err != nil {
+			return saw, err
+		}
+		killed := time.Now()
+		if !k.wait {
+			// The next kill must hit the generation that repairs this one.
+			if err := r.resumed(ctx, above, n, 30*time.Second); err != nil {
+				return saw, err
+			}
+			time.Sleep(time.Until(killed.Add(time.Second)))
+			continue
+		}
+		if err := r.resumed(ctx, above, n, 90*time.Second); err != nil {
+			return saw, err
+		}
+	}
+	return append(saw, "no pod was made anew and no container restarted"), r.samePods(ctx)
+}
+
+// samePods fails where a pod or container of the job is not the one that started.
+func (r *run) samePods(ctx context.Context) error {
+	pods, err := r.jobPods(ctx, JobName)
+	if err != nil {
+		return err
+	}
+	if len(pods) != members {
+		return fmt.Errorf("the job has %d pods, not %d", len(pods), members)
+	}
+	for _, p := range pods {
+		if !slices.Contains(r.uids, string(p.UID)) {
+			return fmt.Errorf("pod %s was made anew", p.Name)
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			if c.RestartCount != 0 {
+				return fmt.Errorf("container %s of pod %s restarted %d times", c.Name, p.Name, c.RestartCount)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *run) agentKilled(ctx context.Context) ([]string, error) {
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return nil, err
+	}
+	generation := gang.Status.Run.Generation
+	if _, err := r.killAgent(ctx, Namespace, r.pods[0], Training); err != nil {
+		return nil, err
+	}
+	r.Say("  kill -9: the agent of %s", r.pods[0])
+	at := r.steps.Lowest(ranks)
+	if err := r.until(ctx, "20 more steps, agent back", 60*time.Second, func(ctx context.Context) (bool, string) {
+		gang, err := r.gang(ctx, JobName)
+		if err != nil {
+			return false, err.Error()
+		}
+		return r.steps.Lowest(ranks) >= at+20 && len(gang.Status.Run.Progress.Attached) == members, fmt.Sprintf("step %d, attached %v", r.steps.Lowest(ranks), gang.Status.Run.Progress.Attached)
+	}); err != nil {
+		return nil, err
+	}
+	if gang, err = r.gang(ctx, JobName); err != nil {
+		return nil, err
+	}
+	if gang.Status.Run.Generation != generation {
+		return nil, fmt.Errorf("generation %d became %d: ranks were restarted", generation, gang.Status.Run.Generation)
+	}
+	return []string{"20 steps went by, the generation is the same, a new agent runs the same ranks"}, r.samePods(ctx)
+}

@@ -1,0 +1,188 @@
+package story
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// The example that the story is about.
+const (
+	Namespace = "training"
+	JobName   = "pytorch-ddp"
+	ranks     = 4
+	members   = 2
+)
+
+func (r *run) install(ctx context.Context) ([]string, error) {
+	if err := r.Install(ctx); err != nil {
+		return nil, err
+	}
+	return []string{"kubectl apply --server-side -k manifests; controller, webhook and scheduler answer"}, nil
+}
+
+// Install loads the images and applies the manifests as a user would, and waits until all of it serves.
+func (w *World) Install(ctx context.Context) error {
+	if err := w.LoadImages(ctx); err != nil {
+		return fmt.Errorf("loading images: %w", err)
+	}
+	if _, err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, "manifests")); err != nil {
+		return err
+	}
+	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
+		if err := w.available(ctx, name, 2*time.Minute); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) available(ctx context.Context, deployment string, limit time.Duration) error {
+	return w.until(ctx, "deployment "+deployment+" available", limit, func(ctx context.Context) (bool, string) {
+		d, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).Get(ctx, deployment, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		s := d.Status
+		return s.ObservedGeneration == d.Generation && s.AvailableReplicas == *d.Spec.Replicas && s.UpdatedReplicas == *d.Spec.Replicas,
+			fmt.Sprintf("%d of %d replicas", s.AvailableReplicas, *d.Spec.Replicas)
+	})
+}
+
+// block takes all GPUs of n nodes and returns what gives them back.
+func (w *World) block(ctx context.Context, n int) (func(context.Context) error, error) {
+	zero := int64(0)
+	for i := range n {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("blocker-%d", i), Namespace: "default"}, Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: &zero,
+			Containers: []corev1.Container{{Name: "sleep", Image: baseImage, Command: []string{"sleep", "3600"},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}}}},
+		}}
+		if err := w.client.Create(ctx, pod); err != nil {
+			return nil, fmt.Errorf("creating a blocker: %w", err)
+		}
+	}
+	gone := func(ctx context.Context) error {
+		return w.client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace("default"), client.MatchingFields{}, client.GracePeriodSeconds(0))
+	}
+	err := w.until(ctx, "blockers running", time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := w.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
+		if err != nil {
+			return false, err.Error()
+		}
+		return len(pods.Items) == n, fmt.Sprintf("%d of %d", len(pods.Items), n)
+	})
+	return gone, err
+}
+
+func (r *run) placed(ctx context.Context) ([]string, error) {
+	unblock, err := r.block(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.kubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-ddp")); err != nil {
+		return nil, err
+	}
+	if err := r.until(ctx, "both pods exist", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.jobPods(ctx, JobName)
+		return err == nil && len(pods) == members, fmt.Sprintf("%d pods, %v", len(pods), err)
+	}); err != nil {
+		return nil, err
+	}
+	r.Say("  a blocker holds two of three nodes; for 10 s neither pod may be bound")
+	if err := r.during(ctx, "no pod is bound while one of two fits", 10*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.jobPods(ctx, JobName)
+		return err == nil && len(pods) == members && bound(pods) == 0, fmt.Sprintf("%d pods, %d bound, %v", len(pods), bound(pods), err)
+	}); err != nil {
+		return nil, err
+	}
+	why, err := r.refusal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	freed := time.Now()
+	if err := unblock(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.until(ctx, "both pods bound", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.jobPods(ctx, JobName)
+		if n := bound(pods); err == nil && n == 1 && time.Since(freed) > 5*time.Second {
+			return false, "only one pod is bound"
+		}
+		return err == nil && bound(pods) == members, fmt.Sprintf("%d bound", bound(pods))
+	}); err != nil {
+		return nil, err
+	}
+	return []string{
+		"for 10 s neither pod was bound; the Gang says: " + why,
+		"the same stands in an event on the Job",
+		fmt.Sprintf("both bound %.1f s after the blocker left", time.Since(freed).Seconds()),
+	}, nil
+}
+
+// refusal reads why the gang waits from the Gang, and demands the same of an event on the Job.
+func (r *run) refusal(ctx context.Context) (string, error) {
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return "", err
+	}
+	p := gang.Status.Placement
+	if p == nil || p.Placed || p.Reason != v1alpha1.ReasonInsufficientNodes || p.Wanted != members || p.Fits != 1 {
+		return "", fmt.Errorf("the Gang does not say that 1 of 2 fits: %+v", p)
+	}
+	return p.Message, r.until(ctx, "an event on the Job with the reason", 5*time.Second, func(ctx context.Context) (bool, string) {
+		return r.hasEvent(ctx, "Job", JobName, v1alpha1.ReasonInsufficientNodes, p.Message)
+	})
+}
+
+// hasEvent says whether an event with the reason and text stands on an object.
+func (w *World) hasEvent(ctx context.Context, kind, name, reason, text string) (bool, string) {
+	list, err := w.kube.CoreV1().Events(Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
+	if err != nil {
+		return false, err.Error()
+	}
+	var seen []string
+	for _, e := range list.Items {
+		if e.Reason == reason && strings.Contains(e.Message, text) {
+			return true, e.Message
+		}
+		seen = append(seen, e.Reason+": "+e.Message)
+	}
+	return false, fmt.Sprintf("%d events: %s", len(list.Items), strings.Join(seen, " | "))
+}
+
+func (w *World) jobPods(ctx context.Context, job string) ([]corev1.Pod, error) {
+	list, err := w.kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func bound(pods []corev1.Pod) int {
+	n := 0
+	for _, p := range pods {
+		if p.Spec.NodeName != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *World) gang(ctx context.Context, name string) (*v1alpha1.Gang, error) {
+	var g v1alpha1.Gang
+	if err := w.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, &g); err != nil {
+		return nil, fmt.Errorf("reading gang %s: %w", name, err)
+	}
+	return &g, nil
+}

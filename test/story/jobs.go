@@ -1,0 +1,81 @@
+package story
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// baseImage is the dev cluster's training base image.
+const baseImage = "holdfast.dev/dev/base:1"
+
+const (
+	bugExit = 7
+	bugText = "ValueError: the bug of rank 1"
+	// bugScript fails on rank 1 with a code of its own; rank 0 fails a moment later, because rank 1 is gone.
+	bugScript = `
+import os, sys, time
+rank = int(os.environ["RANK"])
+def hook(kind, value, trace, inner=sys.excepthook):
+    inner(kind, value, trace)
+    sys.stderr.flush()
+    os._exit(7 if rank == 1 else 9)
+sys.excepthook = hook
+if rank == 1:
+    time.sleep(0.3)
+    raise ValueError("the bug of rank 1")
+time.sleep(0.6)
+raise RuntimeError("Connection closed by peer [10.0.0.1]:1234")
+`
+)
+
+// bugJob is an opted-in job of one pod and two ranks that runs bugScript.
+func bugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
+	yes, one := true, int32(1)
+	indexed := batchv1.IndexedCompletion
+	no := false
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "bug-" + strings.ToLower(string(policy)), Namespace: Namespace, Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true"}},
+		Spec: batchv1.JobSpec{Completions: &one, Parallelism: &one, CompletionMode: &indexed, BackoffLimit: &backoffLimit,
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: policy,
+				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: ptr(int64(1000)),
+					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+				Containers: []corev1.Container{{Name: Training, Image: baseImage,
+					Command:         []string{"/opt/holdfast-python/venv/bin/torchrun", "--nproc-per-node=2", "--no-python", "/opt/holdfast-python/venv/bin/python3", "-c", bugScript},
+					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+					VolumeMounts:    []corev1.VolumeMount{{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
+				}},
+				Volumes: []corev1.Volume{{Name: "python", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true}}}},
+			}}},
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// exampleArgs reads what the example's job passes to torchrun from the script's name on, without its pauses.
+func exampleArgs(path string) ([]string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var job batchv1.Job
+	if err := yaml.Unmarshal(data, &job); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	for _, c := range job.Spec.Template.Spec.Containers {
+		for _, arg := range append(append([]string{}, c.Command...), c.Args...) {
+			if i := strings.Index(arg, "train.py"); i >= 0 {
+				return append(strings.Fields(arg[i:]), "--pause", "0"), nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%s runs no train.py", path)
+}

@@ -1,0 +1,106 @@
+package story
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// process is one process of a container, seen from this machine: nodes and their containers run here.
+type process struct {
+	host, inside int
+	args         []string
+}
+
+// processes lists what runs in one container of a pod.
+func (w *World) processes(ctx context.Context, namespace, pod, container string) ([]process, error) {
+	p, err := w.kube.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	id := containerID(p, container)
+	if id == "" {
+		return nil, fmt.Errorf("container %s of pod %s has no id yet", container, pod)
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var out []process
+	for _, dir := range dirs {
+		// A process may end while it is looked at: then it is not there.
+		cgroup, err := os.ReadFile(dir + "/cgroup")
+		if err != nil || !strings.Contains(string(cgroup), id) {
+			continue
+		}
+		host, _ := strconv.Atoi(filepath.Base(dir))
+		inside, err := insidePID(dir)
+		if err != nil {
+			continue
+		}
+		cmdline, _ := os.ReadFile(dir + "/cmdline")
+		out = append(out, process{host: host, inside: inside, args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")})
+	}
+	return out, nil
+}
+
+func containerID(p *corev1.Pod, container string) string {
+	for _, s := range p.Status.ContainerStatuses {
+		if s.Name == container {
+			_, id, _ := strings.Cut(s.ContainerID, "://")
+			return id
+		}
+	}
+	return ""
+}
+
+// insidePID is the number that a process has in the innermost PID namespace.
+func insidePID(dir string) (int, error) {
+	status, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "NSpid:" {
+			return strconv.Atoi(fields[len(fields)-1])
+		}
+	}
+	return 0, fmt.Errorf("no NSpid in %s/status", dir)
+}
+
+// killInside sends SIGKILL to the process that has the given number inside the container, and says when.
+func (w *World) killInside(ctx context.Context, namespace, pod, container string, inside int) (time.Time, error) {
+	return w.killWhere(ctx, namespace, pod, container, func(p process) bool { return p.inside == inside })
+}
+
+// killAgent sends SIGKILL to the agent, not to PID 1.
+func (w *World) killAgent(ctx context.Context, namespace, pod, container string) (time.Time, error) {
+	return w.killWhere(ctx, namespace, pod, container, func(p process) bool {
+		return p.inside != 1 && len(p.args) > 1 && filepath.Base(p.args[0]) == "holdfast-agent" && p.args[1] == "run"
+	})
+}
+
+func (w *World) killWhere(ctx context.Context, namespace, pod, container string, is func(process) bool) (time.Time, error) {
+	all, err := w.processes(ctx, namespace, pod, container)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for _, p := range all {
+		if is(p) {
+			at := time.Now()
+			if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil {
+				return at, fmt.Errorf("killing process %d of pod %s: %w", p.inside, pod, err)
+			}
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("the process to kill is not among the %d of pod %s", len(all), pod)
+}

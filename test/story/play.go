@@ -1,0 +1,68 @@
+package story
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// Training names the pods' container in every example.
+const Training = "trainer"
+
+// Play plays the whole story and reports what was seen; it stops at the first promise that does not hold, with the report so far.
+func Play(ctx context.Context, w *World) (*Report, error) {
+	r := &Report{Started: w.started, Machine: fmt.Sprintf("one machine, %d cores, 3 kubelets", runtime.NumCPU())}
+	played := &run{World: w, report: r, steps: NewSteps()}
+	for _, c := range []struct {
+		title string
+		play  func(*run, context.Context) ([]string, error)
+	}{
+		{"Holdfast is installed by the manifests that a user would apply", (*run).install},
+		{"Placed all together or not at all", (*run).placed},
+		{"Injected, and started from the user's own command", (*run).injected},
+		{"Ranks are killed: restarted in place, state from memory", (*run).ranksKilled},
+		{"The agent is killed: training does not stop", (*run).agentKilled},
+		{"The controller is away: training goes on", (*run).controllerAway},
+		{"A job with no changed line", (*run).unchanged},
+		{"A bug ends the job, and says which rank failed first", (*run).bug},
+		{"Every loss equals that of an undisturbed run", (*run).losses},
+	} {
+		w.Say("%s", c.title)
+		began := time.Now()
+		saw, err := c.play(played, ctx)
+		for _, s := range saw {
+			w.Say("  ✓ %s", s)
+		}
+		r.Chapters = append(r.Chapters, Chapter{Title: c.title, Took: time.Since(began), Saw: saw})
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", c.title, err)
+		}
+	}
+	return r, nil
+}
+
+// run is the story under way.
+type run struct {
+	*World
+	report *Report
+	steps  *Steps
+	// kills are the failures that the story caused, in order.
+	kills []kill
+	// pods are the names of the job's pods by slot, and their UIDs when they were first seen.
+	pods, uids []string
+	// undisturbed is filled by the comparison run on this machine.
+	undisturbed chan compared
+}
+
+// kill is one failure that the story caused while generation `after` ran.
+type kill struct {
+	what  string
+	at    time.Time
+	after int64
+}
+
+type compared struct {
+	losses []Loss
+	err    error
+}
