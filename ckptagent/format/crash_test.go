@@ -1,0 +1,389 @@
+package format
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// The tests of this file walk the crash table of docs/formats/checkpoint.md: they cut agent, client or
+// both at every write, and within it, then let the survivors go on, recover and train on. After each cut
+// they ask what the table promises: what reads as sealed is whole, and the newest step that all ranks
+// held sealed is still held by all.
+
+const crashStateBytes = 600
+
+// actor is one process: after its death its writes no longer reach memory.
+type actor struct {
+	name string
+	dead bool
+}
+
+// cut says at which write of which actors the death comes, and how much of that write is done.
+type cut struct {
+	victims []string // names of actors; all die together
+	write   int      // counted over the victims' writes
+	bytes   func(n int) int
+	seen    int
+}
+
+func (c *cut) hits(name string) bool {
+	if c == nil || !slices.Contains(c.victims, name) {
+		return false
+	}
+	c.seen++
+	return c.seen == c.write
+}
+
+type crashRank struct {
+	w     *crashWorld
+	rank  int
+	mem   []byte
+	agent actor
+	book  *Book
+
+	client    actor
+	seq       uint64
+	announced Client
+	step      uint64 // newest step trained
+}
+
+type crashWorld struct {
+	t          *testing.T
+	cut        *cut
+	generation uint64
+	ranks      []*crashRank
+	// common is the newest step that all ranks ever held sealed at one time.
+	common   uint64
+	frontier uint64
+	// history is the trace of a failure.
+	history []string
+}
+
+func newCrashWorld(t *testing.T, ranks int, c *cut) *crashWorld {
+	w := &crashWorld{t: t, cut: c, generation: 1}
+	for i := range ranks {
+		r := &crashRank{w: w, rank: i, mem: make([]byte, FileSize(crashStateBytes))}
+		r.agent.name, r.client.name = fmt.Sprintf("agent%d", i), fmt.Sprintf("client%d", i)
+		w.ranks = append(w.ranks, r)
+		var ws []Write
+		r.book, ws = Create(Header{LocalRank: uint32(i), StateBytes: crashStateBytes, PodUID: "pod"})
+		for _, x := range ws { // nobody knows of the file yet: an agent that dies here makes a new one
+			copy(r.mem[x.Offset:], x.Bytes)
+		}
+		r.carryOut(r.book.Begin(w.generation, 0))
+	}
+	return w
+}
+
+func (w *crashWorld) note(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf(format, args...))
+}
+
+// store is the only way to memory; the cut happens here.
+func (r *crashRank) store(a *actor, off int64, b []byte) {
+	if a.dead {
+		return
+	}
+	if c := r.w.cut; c.hits(a.name) {
+		n := c.bytes(len(b))
+		copy(r.mem[off:], b[:n])
+		r.w.note("%s dies at write %d after %d of %d bytes at %d", a.name, c.write, n, len(b), off)
+		for _, x := range r.w.ranks {
+			for _, v := range []*actor{&x.agent, &x.client} {
+				v.dead = v.dead || slices.Contains(c.victims, v.name)
+			}
+		}
+		return
+	}
+	copy(r.mem[off:], b)
+}
+
+func (r *crashRank) carryOut(ws []Write) {
+	for _, x := range ws {
+		r.store(&r.agent, x.Offset, x.Bytes)
+	}
+}
+
+// pattern is the state of a rank at a step of a generation; each byte depends on all three.
+func pattern(rank int, generation, step uint64, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(uint64(i)*7 + step*31 + generation*101 + uint64(rank)*13)
+	}
+	le.PutUint64(b, step)
+	le.PutUint64(b[8:], generation)
+	return b
+}
+
+// save is what the client does: copy, then announce. Without a grant it skips.
+func (r *crashRank) save() {
+	if r.client.dead {
+		return
+	}
+	r.step++
+	c, err := DecodeControl(r.mem[ControlOffset : ControlOffset+PageSize])
+	if err != nil || c.Generation != r.w.generation || c.Slot == NoSlot || c.Grant <= r.announced.Grant {
+		r.w.note("client%d skips step %d", r.rank, r.step)
+		return
+	}
+	length := crashStateBytes - int(r.step%5)
+	data := pattern(r.rank, r.w.generation, r.step, length)
+	at := DataOffset(c.Slot, crashStateBytes)
+	for i := 0; i < len(data); i += 200 {
+		r.store(&r.client, at+int64(i), data[i:min(i+200, len(data))])
+	}
+	r.seq++
+	r.announced = Client{
+		Seq: r.seq, Generation: r.w.generation, Attached: true, PID: 1,
+		Slot: c.Slot, Grant: c.Grant, CopyStep: r.step, Length: uint64(length), Step: r.step,
+	}
+	r.store(&r.client, recordOffset(ClientOffset, r.seq), r.announced.Encode())
+	r.w.note("client%d saved step %d in slot %d", r.rank, r.step, c.Slot)
+}
+
+// sealPending is what the agent does when it looks at the client page.
+func (r *crashRank) sealPending() {
+	if r.agent.dead {
+		return
+	}
+	c, err := DecodeClient(r.mem[ClientOffset : ClientOffset+PageSize])
+	if err != nil {
+		return
+	}
+	if cp, ok := r.book.Announced(c); ok {
+		crc := Checksum(r.mem[cp.Offset : cp.Offset+int64(cp.Length)])
+		r.carryOut(r.book.Seal(cp, crc, 1))
+		r.w.note("agent%d seals step %d in slot %d", r.rank, cp.Step, cp.Slot)
+	}
+}
+
+// sync is the coordinator's round: levels from the inventories of living agents, and back to them.
+func (w *crashWorld) sync() {
+	var inventories [][]uint64
+	for _, r := range w.ranks {
+		if r.agent.dead {
+			return // nothing newer becomes common while an agent is away
+		}
+		inventories = append(inventories, r.book.Sealed())
+	}
+	w.common, w.frontier = max(w.common, NewestCommon(inventories)), max(w.frontier, Frontier(inventories))
+	w.note("common %d frontier %d", w.common, w.frontier)
+	for _, r := range w.ranks {
+		r.carryOut(r.book.Levels(w.common, w.frontier))
+	}
+}
+
+// restartAgents opens every book from memory, as a new agent does.
+func (w *crashWorld) restartAgents() {
+	for _, r := range w.ranks {
+		if !r.agent.dead {
+			continue
+		}
+		r.agent.dead = false
+		book, err := Open(r.mem[:MetaBytes])
+		if err != nil {
+			w.fatal("reopen arena of rank %d: %v", r.rank, err)
+		}
+		r.book = book
+		w.note("agent%d is back", r.rank)
+		r.carryOut(book.Publish())
+	}
+}
+
+// recover ends the generation and starts the next one from the newest common step.
+func (w *crashWorld) recover() {
+	for _, r := range w.ranks {
+		r.client.dead = true
+	}
+	w.restartAgents()
+	var inventories [][]uint64
+	for _, r := range w.ranks {
+		r.sealPending()
+		if r.agent.dead {
+			w.restartAgents()
+			r.sealPending()
+		}
+		inventories = append(inventories, r.book.Sealed())
+	}
+	restore := NewestCommon(inventories)
+	w.note("inventories %v, restore %d", inventories, restore)
+	if restore < w.common {
+		w.fatal("restore point %d, but %d was held by all ranks", restore, w.common)
+	}
+	w.common, w.frontier = restore, restore
+	w.generation++
+	for _, r := range w.ranks {
+		r.carryOut(r.book.Begin(w.generation, restore))
+		if r.agent.dead {
+			w.restartAgents()
+			r.carryOut(r.book.Begin(w.generation, restore))
+		}
+		r.client.dead = false
+		r.announced = Client{}
+		if cl, err := DecodeClient(r.mem[ClientOffset : ClientOffset+PageSize]); err == nil {
+			r.seq = cl.Seq // a client goes on from the numbers that it finds
+		}
+		r.step = restore
+	}
+	w.check()
+}
+
+// check reads memory as a stranger would: sealed means whole, and the common step is there.
+func (w *crashWorld) check() {
+	for _, r := range w.ranks {
+		book, err := Open(r.mem[:MetaBytes])
+		if err != nil {
+			w.fatal("rank %d: %v", r.rank, err)
+		}
+		for i, s := range book.Slot {
+			if s.State != SlotSealed {
+				continue
+			}
+			at := DataOffset(uint32(i), crashStateBytes)
+			data := r.mem[at : at+int64(s.Length)]
+			if Checksum(data) != s.CRC {
+				w.fatal("rank %d slot %d: sealed step %d does not verify", r.rank, i, s.Step)
+			}
+			if want := pattern(r.rank, le.Uint64(data[8:]), s.Step, len(data)); !bytes.Equal(data, want) {
+				w.fatal("rank %d slot %d: sealed step %d is not the state of one step", r.rank, i, s.Step)
+			}
+		}
+		if _, ok := book.Find(w.common); w.common > 0 && !ok {
+			w.fatal("rank %d no longer holds step %d, which all ranks held; it holds %v", r.rank, w.common, book.Sealed())
+		}
+	}
+}
+
+func (w *crashWorld) fatal(format string, args ...any) {
+	w.t.Helper()
+	for _, h := range w.history {
+		w.t.Log(h)
+	}
+	w.t.Fatalf(format, args...)
+}
+
+// scripts are orders of events: "s0" rank 0 saves, "a0" its agent looks, "c" the coordinator's round,
+// "r" agents that died are started again, "!" recovery.
+var crashScripts = map[string]string{
+	"in step":       "s0 a0 s1 a1 c s0 a0 s1 a1 c s0 a0 s1 a1 c s0 a0 s1 a1 c",
+	"one runs far":  "s0 a0 s0 a0 s0 a0 s0 a0 s1 a1 c s0 a0 s1 a1 c s1 a1 c s0 a0 c",
+	"agent lags":    "s0 s0 s1 s1 a0 a1 c s0 s1 s0 a0 c a1 c s0 s1 a0 a1 c",
+	"agent is back": "s0 a0 s1 a1 c s0 a0 s1 a1 r c s0 r a0 s1 a1 c s0 a0 s1 a1 c",
+	"recovers":      "s0 a0 s1 a1 c s0 a0 s1 s0 a0 ! s0 a0 s1 a1 c s0 a0 s1 a1 c s0 s1 a0 a1",
+}
+
+func (w *crashWorld) play(script string) {
+	for _, event := range bytes.Fields([]byte(script)) {
+		switch event[0] {
+		case 's':
+			w.ranks[event[1]-'0'].save()
+		case 'a':
+			w.ranks[event[1]-'0'].sealPending()
+		case 'c':
+			w.sync()
+		case 'r':
+			w.restartAgents()
+		case '!':
+			w.recover()
+		}
+		w.check()
+	}
+}
+
+func TestCrashTable(t *testing.T) {
+	victims := [][]string{
+		{"agent0"}, {"agent1"}, {"client0"}, {"client1"},
+		{"agent0", "client0"}, {"agent0", "agent1"}, {"agent0", "client0", "agent1", "client1"},
+	}
+	amounts := map[string]func(int) int{
+		"nothing":  func(int) int { return 0 },
+		"a little": func(n int) int { return min(20, n) },
+		"half":     func(n int) int { return n / 2 },
+		"nearly":   func(n int) int { return n - 1 },
+		"all":      func(n int) int { return n },
+	}
+	cuts := 0
+	for name, script := range crashScripts {
+		for _, who := range victims {
+			for amount, bytes := range amounts {
+				for write := 1; ; write++ {
+					c := &cut{victims: who, write: write, bytes: bytes}
+					w := newCrashWorld(t, 2, c)
+					w.note("script %q, victims %v, %s of write %d", name, who, amount, write)
+					w.play(script)
+					hit := c.seen >= write
+					w.recover()
+					w.play("s0 a0 s1 a1 c s0 a0 s1 a1 c s0 a0 s1 a1 c")
+					if w.common < 3 {
+						w.fatal("after recovery three steps were saved by all, common is %d", w.common)
+					}
+					if !hit {
+						break
+					}
+					cuts++
+				}
+			}
+		}
+	}
+	if cuts < 1000 {
+		t.Fatalf("only %d cuts were made: the table is not walked", cuts)
+	}
+	t.Logf("%d cuts", cuts)
+}
+
+// TestCrashWithinRecovery cuts agents while they recover from the death of all clients.
+func TestCrashWithinRecovery(t *testing.T) {
+	for write := 1; ; write++ {
+		c := &cut{victims: []string{"agent0"}, write: write, bytes: func(n int) int { return n / 2 }}
+		w := newCrashWorld(t, 2, nil)
+		w.play("s0 a0 s1 a1 c s0 a0 s1 a1 c s0 a0 s0 s1")
+		w.cut = c
+		w.recover()
+		w.play("s0 a0 s1 a1 c s0 a0 s1 a1 c")
+		if w.common < 3 {
+			w.fatal("common is %d", w.common)
+		}
+		if c.seen < write {
+			return
+		}
+	}
+}
+
+// TestCrashTableCanFail breaks one order rule at a time and wants the walk to notice.
+func TestCrashTableCanFail(t *testing.T) {
+	t.Run("common step granted again", func(t *testing.T) {
+		w := newCrashWorld(t, 2, nil)
+		w.play("s0 a0 s1 a1 c s0 a0 s0 a0")
+		b := w.ranks[0].book
+		b.Control.Common, b.Control.Frontier = 0, 9 // as if the rule did not look at common
+		w.ranks[0].carryOut(b.Levels(0, 10))
+		if slot, ok := b.Find(w.common); ok {
+			t.Fatalf("step %d still in slot %d: the rule that was broken on purpose protects nothing", w.common, slot)
+		}
+	})
+	t.Run("control before slot header", func(t *testing.T) {
+		w := newCrashWorld(t, 1, nil)
+		w.play("s0 a0 s0 a0 s0 a0")
+		r := w.ranks[0]
+		before := slices.Clone(r.mem[:MetaBytes])
+		ws := r.book.Levels(3, 3)
+		if len(ws) != 2 {
+			t.Fatalf("%d writes, want slot header and control", len(ws))
+		}
+		copy(r.mem, before)
+		copy(r.mem[ws[1].Offset:], ws[1].Bytes) // control first, then death, while the client writes
+		c, _ := DecodeControl(r.mem[ControlOffset : ControlOffset+PageSize])
+		copy(r.mem[DataOffset(c.Slot, crashStateBytes):], "overwritten")
+		book, err := Open(r.mem[:MetaBytes])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := book.Slot[c.Slot]
+		at := DataOffset(c.Slot, crashStateBytes)
+		if s.State != SlotSealed || Checksum(r.mem[at:at+int64(s.Length)]) == s.CRC {
+			t.Fatal("the wrong order did no harm: rule 2 would be needless")
+		}
+	})
+}
