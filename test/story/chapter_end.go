@@ -81,7 +81,9 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 }
 
 // bug plays a job whose rank 1 raises the same error again and again.
-func (r *run) bug(ctx context.Context) ([]string, error) { return r.Bug(ctx, corev1.RestartPolicyNever, 1000) }
+func (r *run) bug(ctx context.Context) ([]string, error) {
+	return r.Bug(ctx, corev1.RestartPolicyNever, 1000)
+}
 
 // Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.
 func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLimit int32) ([]string, error) {
