@@ -1,0 +1,151 @@
+package gang
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+var update = flag.Bool("update", false, "write the answers into the golden files")
+
+// TestGolden plays the scripts in testdata: commands, then "----", then the answer.
+//
+//	node NAME [domain=a/b] [RESOURCE=N ...]
+//	role [RESOURCE=N ...] [cordoned=NODE] [tainted=NODE] [refused=NODE:RULE] [shown.RESOURCE=TEXT]
+//	gang SIZE
+//	member SLOT ROLE [NODE]
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d scripts: %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			script, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, script)
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !bytes.Equal(got, script) {
+				t.Errorf("the answers changed (see with go test ./gang -update and git diff):\n%s", got)
+			}
+		})
+	}
+}
+
+// play returns the script with its answers replaced by the present ones. Blocks are separated by an empty
+// line; each has a title line that starts with '#'.
+func play(t *testing.T, script []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	for i, block := range strings.Split(strings.TrimSpace(string(script)), "\n\n") {
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		commands, _, _ := strings.Cut(block, "----\n")
+		out.WriteString(commands)
+		if !strings.HasSuffix(commands, "\n") {
+			out.WriteString("\n")
+		}
+		out.WriteString("----\n")
+		out.WriteString(answer(t, commands))
+	}
+	return out.Bytes()
+}
+
+func answer(t *testing.T, commands string) string {
+	t.Helper()
+	var nodes []topology.Node
+	var g Gang
+	for sc := bufio.NewScanner(strings.NewReader(commands)); sc.Scan(); {
+		f := strings.Fields(sc.Text())
+		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		switch f[0] {
+		case "node":
+			nodes = append(nodes, parseNode(t, f[1], f[2:]))
+		case "role":
+			g.Roles = append(g.Roles, parseRole(t, f[1:]))
+		case "gang":
+			g.Size = number(t, f[1])
+		case "member":
+			m := Member{Slot: number(t, f[1]), Name: "pod-" + f[1], Role: number(t, f[2])}
+			if len(f) > 3 {
+				m.Node = f[3]
+			}
+			g.Members = append(g.Members, m)
+		case "apart":
+			g.Agree = oneEach
+		default:
+			t.Fatalf("unknown command %q", f[0])
+		}
+	}
+	p, r := Place(topology.New(nodes...), g)
+	if r != nil {
+		var causes []string
+		for _, c := range sortedCauses(r.Excluded) {
+			causes = append(causes, fmt.Sprintf("%s=%d", strings.ReplaceAll(c.String(), " ", "_"), r.Excluded[c]))
+		}
+		return fmt.Sprintf("%s wanted=%d fits=%d nodes=%d %s\n%s\n", r.Reason, r.Wanted, r.Fits, r.Nodes, strings.Join(causes, " "), r.Message)
+	}
+	return fmt.Sprintf("placed=%d on %s\n", p.Placed, strings.Join(p.Nodes(), " "))
+}
+
+func parseNode(t *testing.T, name string, fields []string) topology.Node {
+	n := topology.Node{Name: name, Free: topology.Resources{}}
+	for _, f := range fields {
+		k, v, _ := strings.Cut(f, "=")
+		if k == "domain" {
+			n.Domain = strings.Split(v, "/")
+			continue
+		}
+		n.Free[k] = int64(number(t, v))
+	}
+	return n
+}
+
+func parseRole(t *testing.T, fields []string) Role {
+	r := Role{Requests: topology.Resources{}, Out: map[string]Cause{}, Shown: map[string]string{}}
+	for _, f := range fields {
+		k, v, _ := strings.Cut(f, "=")
+		switch node, rule, _ := strings.Cut(v, ":"); {
+		case k == "cordoned":
+			r.Out[v] = Cause{Kind: Cordoned}
+		case k == "tainted":
+			r.Out[v] = Cause{Kind: Tainted}
+		case k == "refused" && node == "*":
+			r.OutAll = &Cause{Kind: Refused, Name: rule}
+		case k == "refused":
+			r.Out[node] = Cause{Kind: Refused, Name: rule}
+		case strings.HasPrefix(k, "shown."):
+			r.Shown[strings.TrimPrefix(k, "shown.")] = v
+		default:
+			r.Requests[k] = int64(number(t, v))
+		}
+	}
+	return r
+}
+
+func number(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,212 @@
+package gang
+
+import (
+	"fmt"
+	"math/rand"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// simple is a small random world of one or two shapes and one resource or two.
+func simple(rng *rand.Rand) (*topology.Tree, Gang) {
+	var nodes []topology.Node
+	for i := range rng.Intn(5) {
+		n := topology.Node{Name: "n" + strconv.Itoa(i), Free: topology.Resources{"gpu": int64(rng.Intn(5)), "cpu": int64(rng.Intn(6))}}
+		if rng.Intn(2) == 0 {
+			n.Domain = []string{"r" + strconv.Itoa(rng.Intn(2))}
+		}
+		nodes = append(nodes, n)
+	}
+	g := Gang{}
+	for range 1 + rng.Intn(2) {
+		role := Role{Requests: topology.Resources{"gpu": int64(rng.Intn(4)), "cpu": int64(rng.Intn(3))}, Out: map[string]Cause{}}
+		for _, n := range nodes {
+			if rng.Intn(4) == 0 {
+				role.Out[n.Name] = Cause{Kind: Kind(1 + rng.Intn(2))}
+			}
+		}
+		g.Roles = append(g.Roles, role)
+	}
+	for slot := range 1 + rng.Intn(5) {
+		m := Member{Slot: slot, Name: "p" + strconv.Itoa(slot), Role: rng.Intn(len(g.Roles))}
+		if len(nodes) > 0 && rng.Intn(5) == 0 {
+			m.Node = nodes[rng.Intn(len(nodes))].Name
+		}
+		g.Members = append(g.Members, m)
+	}
+	g.Size = len(g.Members)
+	if rng.Intn(4) == 0 {
+		g.Agree = oneEach
+	}
+	return topology.New(nodes...), g
+}
+
+// oneEach is what anti-affinity by host name says.
+func oneEach(_ int, node string, seats []Seat) (Cause, bool) {
+	for _, s := range seats {
+		if s.Node == node {
+			return Cause{Kind: Refused, Name: "Anti"}, false
+		}
+	}
+	return Cause{}, true
+}
+
+// twin tries every node for every member, in every combination, and returns the most that fit at once.
+func twin(tree *topology.Tree, g Gang) int {
+	free := map[string]topology.Resources{}
+	for i := range tree.Len() {
+		free[tree.Name(i)] = topology.Resources{"gpu": tree.Free(i, "gpu"), "cpu": tree.Free(i, "cpu")}
+	}
+	var missing []Member
+	for _, m := range g.Members {
+		if m.Node == "" {
+			missing = append(missing, m)
+		}
+	}
+	var best int
+	var try func(k, placed int, seats []Seat)
+	try = func(k, placed int, seats []Seat) {
+		best = max(best, placed)
+		if k == len(missing) {
+			return
+		}
+		role := g.Roles[missing[k].Role]
+		for name, f := range free {
+			if _, out := role.Out[name]; out || f["gpu"] < role.Requests["gpu"] || f["cpu"] < role.Requests["cpu"] {
+				continue
+			}
+			if g.Agree != nil {
+				if _, ok := g.Agree(0, name, seats); !ok {
+					continue
+				}
+			}
+			f["gpu"] -= role.Requests["gpu"]
+			f["cpu"] -= role.Requests["cpu"]
+			try(k+1, placed+1, append(slices.Clone(seats), Seat{Node: name}))
+			f["gpu"] += role.Requests["gpu"]
+			f["cpu"] += role.Requests["cpu"]
+		}
+		try(k+1, placed, seats)
+	}
+	try(0, 0, nil)
+	return best
+}
+
+func TestPlaceAgainstTwin(t *testing.T) {
+	for seed := range int64(4000) {
+		rng := rand.New(rand.NewSource(seed))
+		tree, g := simple(rng)
+		before := snapshot(tree)
+		p, r := Place(tree, g)
+		if !reflect.DeepEqual(before, snapshot(tree)) {
+			t.Fatalf("seed %d: the tree was changed", seed)
+		}
+		most, wanted := twin(tree, g), len(g.missing())
+		if fits := most == wanted; fits != (r == nil) {
+			t.Fatalf("seed %d: the twin fits %d of %d, Place says %v %v", seed, most, wanted, p, r)
+		}
+		if r != nil {
+			checkRefusal(t, seed, g, r, wanted, most)
+			continue
+		}
+		checkPlacement(t, seed, tree, g, p)
+	}
+}
+
+// Never half placed, never over capacity, never on a node that was ruled out.
+func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Placement) {
+	t.Helper()
+	if len(p.Seats) != g.Size || p.Placed != len(g.missing()) {
+		t.Fatalf("seed %d: half placed: %d seats of %d", seed, len(p.Seats), g.Size)
+	}
+	defer tree.Undo(tree.Mark())
+	var placed []Seat
+	for slot, seat := range p.Seats {
+		m := g.Members[slot]
+		if seat.Slot != slot || seat.Member != m.Name {
+			t.Fatalf("seed %d: seat %d is %v", seed, slot, seat)
+		}
+		if m.Node != "" {
+			if seat.Node != m.Node {
+				t.Fatalf("seed %d: member %d was moved from %s to %s", seed, slot, m.Node, seat.Node)
+			}
+			continue
+		}
+		role := g.Roles[m.Role]
+		i, known := tree.Find(seat.Node)
+		if !known || !tree.Take(i, role.Requests) {
+			t.Fatalf("seed %d: node %q is over capacity or unknown", seed, seat.Node)
+		}
+		if cause, out := role.Out[seat.Node]; out {
+			t.Fatalf("seed %d: member %d is on %s, which is %v", seed, slot, seat.Node, cause)
+		}
+		if g.Agree != nil {
+			if _, ok := g.Agree(slot, seat.Node, placed); !ok {
+				t.Fatalf("seed %d: member %d is on %s against Agree", seed, slot, seat.Node)
+			}
+		}
+		placed = append(placed, seat)
+	}
+}
+
+func checkRefusal(t *testing.T, seed int64, g Gang, r *Refusal, wanted, most int) {
+	t.Helper()
+	if r.Reason != InsufficientNodes || r.Wanted != wanted || r.Message == "" {
+		t.Fatalf("seed %d: refusal %+v, wanted %d", seed, r, wanted)
+	}
+	// With several shapes Fits counts members in the order in which they were tried, so it may be lower.
+	if r.Fits > most || (len(g.Roles) == 1 && g.Agree == nil && r.Fits != most) {
+		t.Fatalf("seed %d: %d fit, the twin says %d", seed, r.Fits, most)
+	}
+	sum := 0
+	for _, n := range r.Excluded {
+		sum += n
+	}
+	if sum > r.Nodes {
+		t.Fatalf("seed %d: %d nodes are excluded of %d", seed, sum, r.Nodes)
+	}
+}
+
+func TestPlaceIsDeterministic(t *testing.T) {
+	for seed := range int64(300) {
+		tree, g := simple(rand.New(rand.NewSource(seed)))
+		p, r := Place(tree, g)
+		for range 5 {
+			if p2, r2 := Place(tree, g); !reflect.DeepEqual(p, p2) || !reflect.DeepEqual(r, r2) {
+				t.Fatalf("seed %d: two answers to one question: %v %v and %v %v", seed, p, r, p2, r2)
+			}
+		}
+	}
+}
+
+func snapshot(tree *topology.Tree) map[string][2]int64 {
+	all := map[string][2]int64{}
+	for i := range tree.Len() {
+		all[tree.Name(i)] = [2]int64{tree.Free(i, "gpu"), tree.Free(i, "cpu")}
+	}
+	return all
+}
+
+func BenchmarkPlace(b *testing.B) {
+	for _, size := range []struct{ pods, nodes, free int }{{1000, 5000, 8}, {5000, 5000, 8}, {1000, 5000, 0}} {
+		var nodes []topology.Node
+		for i := range size.nodes {
+			free := topology.Resources{"cpu": 64000, "memory": 1 << 40, "nvidia.com/gpu": int64(size.free), "pods": 100}
+			nodes = append(nodes, topology.Node{Name: fmt.Sprintf("node-%05d", i), Domain: []string{fmt.Sprint("r", i/18)}, Free: free})
+		}
+		tree := topology.New(nodes...)
+		g := Gang{Size: size.pods, Roles: []Role{{Requests: topology.Resources{"cpu": 8000, "memory": 1 << 30, "nvidia.com/gpu": 8, "pods": 1}}}}
+		for i := range size.pods {
+			g.Members = append(g.Members, Member{Slot: i, Name: fmt.Sprintf("p-%05d", i)})
+		}
+		b.Run(fmt.Sprintf("%dpods_%dnodes_%dfree", size.pods, size.nodes, size.free), func(b *testing.B) {
+			for b.Loop() {
+				Place(tree, g)
+			}
+		})
+	}
+}
