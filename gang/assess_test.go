@@ -1,0 +1,80 @@
+package gang
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAssess(t *testing.T) {
+	on := func(nodes ...string) (ms []MemberView) {
+		for slot, n := range nodes {
+			ms = append(ms, MemberView{Slot: slot, Node: n})
+		}
+		return ms
+	}
+	refused := Answer{Reason: InsufficientNodes, Message: "2 pods wanted, 1 fits"}
+	for _, tc := range []struct {
+		name            string
+		v               View
+		phase           Phase
+		nodes           string
+		placed, message string
+	}{
+		{"nothing exists", View{Size: 2}, Waiting, "0/2", "WaitingForMembers", "0 of 2 pods exist"},
+		{"one exists, the scheduler has not spoken", View{Size: 2, Members: on("")}, Waiting, "0/2", "WaitingForMembers", "1 of 2"},
+		{"refused", View{Size: 2, Members: on("", ""), Answer: refused}, Waiting, "0/2", "InsufficientNodes", "2 pods wanted"},
+		{"a refusal of before a member went away", View{Size: 2, Members: on(""), Answer: refused}, Waiting, "0/2", "WaitingForMembers", "1 of 2"},
+		{"half bound for a moment", View{Size: 2, Members: on("a", "")}, Waiting, "1/2", "MemberLost", "2 of 2"},
+		{"bound", View{Size: 2, Members: on("a", "b"), Answer: refused}, Starting, "2/2", "Placed", "all 2 pods"},
+		{"forming", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunForming}}, Starting, "2/2", "Placed", ""},
+		{"running", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunRunning, Generation: 1, Ranks: 4}}, Running, "2/2", "Placed", ""},
+		{"halting", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunHalting, Generation: 1}}, Recovering, "2/2", "Placed", ""},
+		{"a member lost while running", View{Size: 2, Members: on("a"), Run: RunView{State: RunRunning, Generation: 3}}, Recovering, "1/2", "MemberLost", "1 of 2"},
+		{"forming again", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunForming, Generation: 3}}, Recovering, "2/2", "Placed", ""},
+		{"finished, pods are gone", View{Size: 2, Run: RunView{State: RunFinished, Generation: 1}}, Finished, "0/2", "WaitingForMembers", ""},
+		{"given up", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunGivenUp, VerdictReason: "NoProgress"}}, Failed, "2/2", "Placed", ""},
+		{"the job failed without a verdict", View{Size: 1, JobEnded: true, JobFailed: true, JobMessage: "deadline"}, Failed, "0/1", "WaitingForMembers", ""},
+		{"the job completed without a verdict", View{Size: 1, JobEnded: true}, Finished, "0/1", "WaitingForMembers", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := Assess(tc.v)
+			if s.Phase != tc.phase || s.Nodes != tc.nodes {
+				t.Errorf("phase %s nodes %s, want %s %s", s.Phase, s.Nodes, tc.phase, tc.nodes)
+			}
+			byType := map[string]Condition{}
+			for _, c := range s.Conditions {
+				byType[c.Type] = c
+				if c.Type != "StateInMemory" && c.Type != "StandbysReady" && (c.Reason == "" || c.Message == "") {
+					t.Errorf("condition %s says nothing: %+v", c.Type, c)
+				}
+			}
+			if c := byType["Placed"]; c.Reason != tc.placed || !strings.Contains(c.Message, tc.message) {
+				t.Errorf("Placed is %+v, want %s with %q", c, tc.placed, tc.message)
+			}
+			if got, want := byType["Running"].True, tc.phase == Running; got != want {
+				t.Errorf("Running is %v in phase %s", got, tc.phase)
+			}
+			if got, want := byType["Finished"].True, tc.phase == Finished || tc.phase == Failed; got != want {
+				t.Errorf("Finished is %v in phase %s", got, tc.phase)
+			}
+		})
+	}
+}
+
+func TestAssessFeatures(t *testing.T) {
+	v := View{Size: 1, State: Feature{Reason: "NoStateSize", Message: "no annotation"}, Standbys: Feature{On: true}, Run: RunView{Ranks: 2, StandbysReady: 1}}
+	byType := map[string]Condition{}
+	for _, c := range Assess(v).Conditions {
+		byType[c.Type] = c
+	}
+	if c := byType["StateInMemory"]; c.True || c.Reason != "NoStateSize" {
+		t.Errorf("StateInMemory %+v", c)
+	}
+	if c := byType["StandbysReady"]; c.True || c.Reason != "StandbysWarming" || !strings.HasPrefix(c.Message, "1 of 2 ranks have") {
+		t.Errorf("StandbysReady %+v", c)
+	}
+	v.Run.StandbysReady = 2
+	if c := Assess(v).Conditions[3]; !c.True {
+		t.Errorf("StandbysReady %+v", c)
+	}
+}
