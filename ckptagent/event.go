@@ -1,0 +1,130 @@
+package ckptagent
+
+import "time"
+
+// Event is something that happened; Step takes one at a time.
+type Event interface{ apply(*machine) }
+
+// Resumed starts an incarnation of the agent on the state that the one before left. SameContainer is
+// false where the container started anew, so that no process of the old one can be left.
+type Resumed struct{ SameContainer bool }
+
+// Launched says that the user's launcher, named ID, asks for Ranks ranks; again after each incarnation.
+type Launched struct {
+	ID        string
+	Ranks     int
+	Nodes     int
+	NodesFlag string
+}
+
+// LaunchRefused says that a launcher could not be honoured.
+type LaunchRefused struct{ Message string }
+
+// LauncherGone says that the launcher died without having been told to return.
+type LauncherGone struct{}
+
+// Directed brings a directive.
+type Directed struct{ Directive Directive }
+
+// Started says that a rank's process runs.
+type Started struct {
+	Generation  uint64
+	Local, PID  int
+	FromStandby bool
+}
+
+// Exited says that a rank's process ended, or could not be started. Signal is the signal that ended it.
+type Exited struct {
+	Generation uint64
+	Local      int
+	Code       int
+	Signal     int
+	At         time.Time
+	Traceback  string
+}
+
+// Gone answers End: no process of any generation is left. Tracebacks holds, by local rank, what ranks
+// that the agent ended had written before.
+type Gone struct{ Tracebacks map[int]Traceback }
+
+// Traceback is a traceback and when it was written.
+type Traceback struct {
+	Text string
+	At   time.Time
+}
+
+// Inventoried answers TakeInventory: the sealed and verified steps of each local rank.
+type Inventoried struct{ Sealed [][]uint64 }
+
+// Progress tells what a rank's client said, or what stands in its arena.
+type Progress struct {
+	Generation uint64
+	Local      int
+	Restored   bool
+	Step       uint64
+}
+
+// Sealed tells the steps that a rank's arena holds now.
+type Sealed struct {
+	Generation uint64
+	Local      int
+	Steps      []uint64
+}
+
+// StandbyChanged says whether a rank's standby waits for its line.
+type StandbyChanged struct {
+	Local int
+	Ready bool
+}
+
+// PortOffered names a port that rank 0's store could listen on.
+type PortOffered struct{ Port int }
+
+// Told gives what adapters know and people want to hear.
+type Told struct {
+	StateBytes uint64
+	Notes      []string
+}
+
+// Signalled says that the pod is being shut down.
+type Signalled struct{ Signal int }
+
+// Tick lets time pass.
+type Tick struct{}
+
+// Effect is something to be done; effects are carried out in order.
+type Effect interface{ effect() }
+
+// Start starts the ranks of a generation, in standbys where they are ready; answered by Started or Exited
+// for each. Sealed steps above Run.RestoreStep are discarded first.
+type Start struct {
+	Run   Run
+	Ranks int
+}
+
+// End ends every process of every generation and proves them gone; answered by Gone. Gentle asks them by
+// SIGTERM first and waits for the launcher's shutdown timeout.
+type End struct{ Gentle bool }
+
+// TakeInventory seals complete copies, verifies sealed slots and lists them; answered by Inventoried.
+type TakeInventory struct{}
+
+// Levels hands the gang's common step and frontier to the arenas.
+type Levels struct{ Common, Frontier uint64 }
+
+// Return lets the user's launcher return.
+type Return struct{ Returned Returned }
+
+// OfferPort looks for a free port; answered by PortOffered.
+type OfferPort struct{}
+
+// Standbys says whether standbys may be warmed now.
+type Standbys struct{ Warm bool }
+
+func (Start) effect()         {}
+func (End) effect()           {}
+func (TakeInventory) effect() {}
+func (Levels) effect()        {}
+func (Return) effect()        {}
+func (OfferPort) effect()     {}
+func (Standbys) effect()      {}

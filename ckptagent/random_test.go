@@ -1,0 +1,201 @@
+package ckptagent
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is a pod around the core: processes, arenas, a launcher, an agent that may die at any point.
+type world struct {
+	t        *testing.T
+	rnd      *rand.Rand
+	state    State
+	stored   []byte
+	now      time.Time
+	procs    map[int]uint64 // pid to generation
+	nextPID  int
+	queue    []Event // answers of adapters, any order
+	started  map[uint64]bool
+	returned []int
+	highest  uint64
+	newest   uint64 // generation of the newest directive
+	log      []string
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	for _, l := range w.log {
+		w.t.Log(l)
+	}
+	w.t.Fatalf(format, args...)
+}
+
+func (w *world) step(e Event) {
+	w.now = w.now.Add(time.Millisecond)
+	before := w.state
+	s, effects := Step(w.state, e, w.now)
+	w.log = append(w.log, fmt.Sprintf("%T%+v -> %s gen %d clean %v %+v", e, e, s.Phase, s.Generation, s.Clean, effects))
+	if d, ok := e.(Directed); ok && d.Directive.Generation < before.Generation {
+		old, _ := json.Marshal(before)
+		now, _ := json.Marshal(s)
+		if string(old) != string(now) || len(effects) > 0 {
+			w.fail("a directive of generation %d changed a state at %d", d.Directive.Generation, before.Generation)
+		}
+	}
+	w.state = s
+	w.stored, _ = json.Marshal(s)
+	for _, f := range effects {
+		if w.rnd.IntN(20) == 0 { // the agent dies before this effect and all that follow
+			w.die()
+			return
+		}
+		w.carryOut(f)
+	}
+	w.check()
+}
+
+func (w *world) carryOut(f Effect) {
+	switch f := f.(type) {
+	case Start:
+		if len(w.procs) > 0 {
+			w.fail("generation %d started while processes %v run", f.Run.Number, w.procs)
+		}
+		if w.started[f.Run.Number] {
+			w.fail("generation %d started twice", f.Run.Number)
+		}
+		w.started[f.Run.Number] = true
+		for i := range f.Ranks {
+			w.nextPID++
+			w.procs[w.nextPID] = f.Run.Number
+			w.queue = append(w.queue, Started{Generation: f.Run.Number, Local: i, PID: w.nextPID})
+		}
+	case End:
+		for pid, gen := range w.procs {
+			delete(w.procs, pid)
+			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(3), Code: 137, Signal: 9, At: w.now})
+		}
+		w.queue = append(w.queue, Gone{})
+	case TakeInventory:
+		if len(w.procs) > 0 {
+			w.fail("inventory while processes run")
+		}
+		w.queue = append(w.queue, Inventoried{Sealed: [][]uint64{{3}, {3}}})
+	case Return:
+		w.returned = append(w.returned, f.Returned.Code)
+	}
+}
+
+// die loses all that is not stored; what ran goes on, answers under way are lost.
+func (w *world) die() {
+	w.log = append(w.log, "the agent dies")
+	w.queue = nil
+	var s State
+	if err := json.Unmarshal(w.stored, &s); err != nil {
+		w.t.Fatal(err)
+	}
+	w.state = s
+	w.step(Resumed{SameContainer: true})
+	for i, r := range w.state.Rank {
+		if _, runs := w.procs[r.PID]; r.Exit == nil && !w.state.Clean && !runs {
+			w.queue = append(w.queue, Exited{Generation: w.state.Run.Number, Local: i, Code: 137, Signal: 9, At: w.now})
+		}
+	}
+	w.queue = append(w.queue, Launched{ID: "a", Ranks: 2})
+}
+
+func (w *world) check() {
+	s := w.state
+	if s.Generation < w.highest {
+		w.fail("generation fell from %d to %d", w.highest, s.Generation)
+	}
+	w.highest = s.Generation
+	if s.Clean && len(w.procs) > 0 {
+		w.fail("clean, but %v run", w.procs)
+	}
+	if r := s.Report(); r.State == Halted && len(w.procs) > 0 {
+		w.fail("HALTED while %v run", w.procs)
+	}
+	if s.Returned != nil && len(w.returned) > 0 && slices.ContainsFunc(w.returned, func(c int) bool { return c != s.Returned.Code }) {
+		w.fail("the launcher returned %v and then %d", w.returned, s.Returned.Code)
+	}
+}
+
+func (w *world) directive() Directive {
+	gen := w.newest
+	if w.rnd.IntN(3) == 0 {
+		gen = uint64(w.rnd.IntN(int(w.newest) + 3))
+	}
+	w.newest = max(w.newest, gen)
+	d := Directive{Generation: gen, Order: Order(1 + w.rnd.IntN(3)), Common: 3, Frontier: 3}
+	if w.rnd.IntN(60) == 0 {
+		d.Order, d.ExitCode = OrderExit, 7
+	}
+	d.Run = Run{Number: gen, Nodes: 1, RestoreStep: 3}
+	return d
+}
+
+func (w *world) happen() {
+	switch w.rnd.IntN(6) {
+	case 0, 1:
+		w.step(Directed{w.directive()})
+	case 2, 3:
+		if len(w.queue) > 0 {
+			i := w.rnd.IntN(len(w.queue))
+			e := w.queue[i]
+			w.queue = slices.Delete(w.queue, i, i+1)
+			w.step(e)
+		}
+	case 4:
+		for pid, gen := range w.procs { // a process ends by itself
+			delete(w.procs, pid)
+			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(2), Code: w.rnd.IntN(2), At: w.now})
+			break
+		}
+	case 5:
+		if w.rnd.IntN(10) == 0 {
+			w.die()
+		} else {
+			w.step(Tick{})
+		}
+	}
+}
+
+// TestRandomHistories plays random histories with an agent that dies anywhere, and checks what the
+// package promises after each event. At the end everything is made quiet: a last order must be met.
+func TestRandomHistories(t *testing.T) {
+	for seed := range uint64(3000) {
+		w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0), procs: map[int]uint64{}, started: map[uint64]bool{}, state: New()}
+		w.log = append(w.log, fmt.Sprintf("seed %d", seed))
+		w.step(Resumed{})
+		w.step(Launched{ID: "a", Ranks: 2})
+		for range 80 {
+			w.happen()
+		}
+		w.settle()
+	}
+}
+
+// settle orders HALT of the newest generation, answers every effect, and expects HALTED.
+func (w *world) settle() {
+	if w.state.Returned != nil {
+		return
+	}
+	last := Directive{Generation: w.newest + 1, Order: OrderHalt}
+	w.newest++
+	for range 200 {
+		w.step(Directed{last})
+		for len(w.queue) > 0 {
+			e := w.queue[0]
+			w.queue = w.queue[1:]
+			w.step(e)
+		}
+		if r := w.state.Report(); r.State == Halted && r.Generation == last.Generation {
+			return
+		}
+	}
+	w.fail("HALT %d was never met: %+v", last.Generation, w.state)
+}

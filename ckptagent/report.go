@@ -1,0 +1,44 @@
+package ckptagent
+
+// Report is the whole present truth of the agent, for the coordinator.
+type Report struct {
+	Incarnation uint64
+	Ranks       int
+	Port        int
+	Generation  uint64
+	State       Phase
+	Rank        []Rank
+	StateBytes  uint64
+	Notes       []string
+	Refused     string
+	Leaving     bool
+	Timeline    Timeline
+}
+
+// Report says what the state amounts to. Ranks stays 0 until the first inventory is taken, so that a
+// coordinator never decides on a pod whose sealed steps it does not know.
+func (s State) Report() Report {
+	r := Report{
+		Incarnation: s.Incarnation, Port: s.Port, Generation: s.Generation, State: s.Phase,
+		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
+	}
+	if s.Known {
+		r.Ranks, r.Rank = s.Ranks, s.clone().Rank
+	}
+	return r
+}
+
+// Urgent says whether the change from old to this report must be sent at once: anything but progress.
+func (r Report) Urgent(old Report) bool {
+	if r.Incarnation != old.Incarnation || r.Ranks != old.Ranks || r.Port != old.Port || r.Generation != old.Generation ||
+		r.State != old.State || r.StateBytes != old.StateBytes || len(r.Notes) != len(old.Notes) || r.Refused != old.Refused ||
+		r.Leaving != old.Leaving || r.Timeline != old.Timeline || len(r.Rank) != len(old.Rank) {
+		return true
+	}
+	for i := range r.Rank {
+		if r.Rank[i].Exit != old.Rank[i].Exit || r.Rank[i].StandbyReady != old.Rank[i].StandbyReady || r.Rank[i].PID != old.Rank[i].PID {
+			return true
+		}
+	}
+	return false
+}

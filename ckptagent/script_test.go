@@ -1,0 +1,206 @@
+package ckptagent
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden output of the scripts")
+
+// TestScripts plays the event lines of testdata/*.txt and compares what Step answers. A line that begins
+// with a letter is an event; lines that begin with "  " are its golden output.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(raw))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(raw) {
+				t.Errorf("differs from %s (run with -update to see the change as a diff):\n%s", file, got)
+			}
+		})
+	}
+}
+
+func play(t *testing.T, script string) string {
+	var out strings.Builder
+	now := time.Unix(0, 0)
+	s := New()
+	for _, line := range strings.Split(strings.TrimRight(script, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		now = now.Add(time.Second)
+		e, skip := parseEvent(t, line, now, s)
+		if skip > 0 {
+			now = now.Add(skip)
+			e = Tick{}
+		}
+		var effects []Effect
+		s, effects = Step(s, e, now)
+		for _, f := range effects {
+			fmt.Fprintf(&out, "  > %s\n", showEffect(f))
+		}
+		fmt.Fprintf(&out, "  %s\n", showReport(s.Report()))
+	}
+	return out.String()
+}
+
+func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.Duration) {
+	t.Helper()
+	w := strings.Fields(line)
+	opts := map[string]string{}
+	var pos []int
+	for _, f := range w[1:] {
+		if k, v, ok := strings.Cut(f, "="); ok {
+			opts[k] = v
+		} else if n, err := strconv.Atoi(f); err == nil {
+			pos = append(pos, n)
+		}
+	}
+	num := func(k string) int { n, _ := strconv.Atoi(opts[k]); return n }
+	gen := uint64(num("gen"))
+	if gen == 0 {
+		gen = s.Run.Number
+	}
+	d := Directive{Common: uint64(num("common")), Frontier: uint64(num("frontier")), ExitCode: num("code")}
+	if len(pos) > 0 {
+		d.Generation = uint64(pos[0])
+	}
+	switch w[0] {
+	case "resumed":
+		return Resumed{SameContainer: opts["same"] != "no"}, 0
+	case "launched":
+		return Launched{ID: w[1], Ranks: num("ranks"), Nodes: num("nodes"), NodesFlag: "--nnodes=" + opts["nodes"]}, 0
+	case "refused":
+		return LaunchRefused{"bad flag"}, 0
+	case "launcher-gone":
+		return LauncherGone{}, 0
+	case "wait":
+		d.Order = OrderWait
+	case "run":
+		d.Order = OrderRun
+		d.Run = Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: uint64(num("restore"))}
+	case "halt":
+		d.Order = OrderHalt
+	case "exit-job":
+		d.Order = OrderExit
+	case "started":
+		return Started{Generation: gen, Local: pos[0], PID: 100 + pos[0], FromStandby: opts["standby"] != ""}, 0
+	case "exited":
+		return Exited{Generation: gen, Local: pos[0], Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}, 0
+	case "gone":
+		tb := map[int]Traceback{}
+		if v := opts["traceback"]; v != "" {
+			tb[0] = Traceback{v, now}
+		}
+		return Gone{Tracebacks: tb}, 0
+	case "inventory":
+		var e Inventoried
+		for _, f := range w[1:] {
+			e.Sealed = append(e.Sealed, steps(f))
+		}
+		return e, 0
+	case "progress":
+		return Progress{Generation: gen, Local: pos[0], Restored: opts["restored"] != "", Step: uint64(num("step"))}, 0
+	case "sealed":
+		return Sealed{Generation: gen, Local: pos[0], Steps: steps(opts["steps"])}, 0
+	case "standby":
+		return StandbyChanged{Local: pos[0], Ready: opts["ready"] != "no"}, 0
+	case "signal":
+		return Signalled{pos[0]}, 0
+	case "port":
+		return PortOffered{pos[0]}, 0
+	case "pass":
+		return nil, time.Duration(pos[0]) * time.Second
+	default:
+		t.Fatalf("unknown event %q", line)
+	}
+	return Directed{d}, 0
+}
+
+func steps(f string) []uint64 {
+	var out []uint64
+	for _, v := range strings.Split(f, ",") {
+		if n, err := strconv.ParseUint(v, 10, 64); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func showEffect(e Effect) string {
+	switch e := e.(type) {
+	case Start:
+		return fmt.Sprintf("start generation %d, %d ranks, from step %d", e.Run.Number, e.Ranks, e.Run.RestoreStep)
+	case End:
+		if e.Gentle {
+			return "end, gently"
+		}
+		return "end"
+	case TakeInventory:
+		return "take inventory"
+	case Levels:
+		return fmt.Sprintf("levels common %d frontier %d", e.Common, e.Frontier)
+	case Return:
+		return strings.TrimSpace(fmt.Sprintf("launcher returns %d %s", e.Returned.Code, e.Returned.Message))
+	case OfferPort:
+		return "offer port"
+	case Standbys:
+		return fmt.Sprintf("warm standbys %v", e.Warm)
+	}
+	return fmt.Sprintf("%#v", e)
+}
+
+func showReport(r Report) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s", r.Generation, r.State)
+	for i, rank := range r.Rank {
+		fmt.Fprintf(&b, " [%d pid %d step %d sealed %v", i, rank.PID, rank.Step, rank.Sealed)
+		if rank.Exit != nil {
+			fmt.Fprintf(&b, " exit %d/%d %s", rank.Exit.Code, rank.Exit.Signal, rank.Exit.Traceback)
+		}
+		if rank.StandbyReady {
+			b.WriteString(" standby")
+		}
+		b.WriteString("]")
+	}
+	if r.Leaving {
+		b.WriteString(" leaving")
+	}
+	if r.Refused != "" {
+		b.WriteString(" refused: " + r.Refused)
+	}
+	tl := r.Timeline
+	for _, p := range []struct {
+		name string
+		at   time.Time
+	}{{"detected", tl.Detected}, {"halt", tl.HaltReceived}, {"stopped", tl.Stopped}, {"verified", tl.Verified}, {"run", tl.RunReceived}, {"started", tl.Started}, {"restored", tl.Restored}, {"first", tl.FirstStep}} {
+		if !p.at.IsZero() {
+			fmt.Fprintf(&b, " %s@%d", p.name, p.at.Unix())
+		}
+	}
+	return b.String()
+}

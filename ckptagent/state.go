@@ -1,0 +1,175 @@
+package ckptagent
+
+import (
+	"slices"
+	"time"
+)
+
+// Phase is what holds of the newest generation in this pod.
+//
+//	         start                 all exit 0
+//	Idle ───────────▶ Running ──────────────▶ Finished
+//	  │      ▲           │ one exits badly        │
+//	  │      │           ▼                        │
+//	  │      │        Failed                      │
+//	  │      │ start     │ all gone, inventory    │
+//	  └──▶ Halted ◀──────┴────────────────────────┘
+type Phase string
+
+const (
+	// Idle: no process of any generation has run in this container.
+	Idle Phase = "Idle"
+	// Running: the ranks of the generation were started and none has ended badly.
+	Running Phase = "Running"
+	// Failed: a rank ended badly; others may still run.
+	Failed Phase = "Failed"
+	// Finished: all ranks ended with exit code 0.
+	Finished Phase = "Finished"
+	// Halted: all processes of the generation and below are gone and the inventory is taken.
+	Halted Phase = "Halted"
+)
+
+// Order is what the coordinator wants; the values are those of the protocol.
+type Order int
+
+// The orders of the protocol.
+const (
+	OrderNone Order = iota
+	OrderWait
+	OrderRun
+	OrderHalt
+	OrderExit
+)
+
+// Directive is all that the agent must do now.
+type Directive struct {
+	Generation       uint64
+	Order            Order
+	Run              Run
+	Common, Frontier uint64
+	ExitCode         int
+	Reason           string
+}
+
+// Run is this pod's share of one generation.
+type Run struct {
+	Number       uint64 `json:"number"`
+	WorldSize    int    `json:"worldSize"`
+	BaseRank     int    `json:"baseRank"`
+	NodeRank     int    `json:"nodeRank"`
+	Nodes        int    `json:"nodes"`
+	MasterAddr   string `json:"masterAddr"`
+	MasterPort   int    `json:"masterPort"`
+	RestoreStep  uint64 `json:"restoreStep"`
+	RestartCount int    `json:"restartCount"`
+}
+
+// State is all that the agent knows and must not forget.
+//
+// Invariants: Clean is false from before the first process of a generation is started until all are
+// proven gone; Generation never falls; Run.Number is the generation that the ranks belong to;
+// Returned, once set, never changes.
+type State struct {
+	Incarnation uint64 `json:"incarnation"`
+	// Generation is the highest that was run, or halted, here.
+	Generation uint64 `json:"generation"`
+	Phase      Phase  `json:"phase"`
+	Run        Run    `json:"run"`
+	// Clean: no process of any generation is left.
+	Clean bool `json:"clean"`
+	// Inventoried: the sealed steps of the ranks are final for what has run.
+	Inventoried bool `json:"inventoried"`
+	// Known: an inventory was taken in this container.
+	Known bool `json:"known"`
+	// Ranks is the number of ranks that the launcher asked for; 0: it has not run.
+	Ranks int    `json:"ranks"`
+	Rank  []Rank `json:"rank,omitempty"`
+	// Nodes is the number of pods that the launcher asked for, and NodesFlag how; 0: it said nothing.
+	Nodes     int    `json:"nodes,omitempty"`
+	NodesFlag string `json:"nodesFlag,omitempty"`
+	// Launcher names the launcher process that is served; another one is refused.
+	Launcher string    `json:"launcher,omitempty"`
+	Returned *Returned `json:"returned,omitempty"`
+	Refused  string    `json:"refused,omitempty"`
+	// Leaving: the pod is being shut down, by this signal.
+	Leaving  bool     `json:"leaving,omitempty"`
+	Signal   int      `json:"signal,omitempty"`
+	Timeline Timeline `json:"timeline"`
+	Common   uint64   `json:"common"`
+	Frontier uint64   `json:"frontier"`
+
+	// What follows is true of this incarnation only.
+
+	Want Directive `json:"-"`
+	// Attached: the launcher's command, environment and output are at hand.
+	Attached bool `json:"-"`
+	// Ending and Counting: the effect is under way.
+	Ending   bool `json:"-"`
+	Counting bool `json:"-"`
+	// Warm: standbys may be warmed now.
+	Warm       bool     `json:"-"`
+	Port       int      `json:"-"`
+	StateBytes uint64   `json:"-"`
+	Notes      []string `json:"-"`
+}
+
+// Returned is what the launcher was told to return.
+type Returned struct {
+	Code    int    `json:"code"`
+	Message string `json:"message,omitempty"`
+}
+
+// Rank is one local rank.
+type Rank struct {
+	PID         int      `json:"pid,omitempty"`
+	Alive       bool     `json:"alive,omitempty"`
+	FromStandby bool     `json:"fromStandby,omitempty"`
+	Restored    bool     `json:"restored,omitempty"`
+	Stepped     bool     `json:"stepped,omitempty"`
+	Step        uint64   `json:"step,omitempty"`
+	Sealed      []uint64 `json:"sealed,omitempty"`
+	Exit        *Exit    `json:"exit,omitempty"`
+
+	StandbyReady bool `json:"-"`
+}
+
+// Exit is how a rank's process ended by itself, or by the hand of others than the agent.
+type Exit struct {
+	Code      int       `json:"code"`
+	Signal    int       `json:"signal,omitempty"`
+	At        time.Time `json:"at"`
+	Traceback string    `json:"traceback,omitempty"`
+}
+
+// Timeline covers one repair; a zero time was not reached.
+type Timeline struct {
+	Detected     time.Time `json:"detected,omitzero"`
+	HaltReceived time.Time `json:"haltReceived,omitzero"`
+	Stopped      time.Time `json:"stopped,omitzero"`
+	Verified     time.Time `json:"verified,omitzero"`
+	RunReceived  time.Time `json:"runReceived,omitzero"`
+	Started      time.Time `json:"started,omitzero"`
+	Restored     time.Time `json:"restored,omitzero"`
+	FirstStep    time.Time `json:"firstStep,omitzero"`
+}
+
+// New is the state of an agent in a fresh pod.
+func New() State { return State{Phase: Idle, Clean: true} }
+
+// Serves says whether a launcher named id is the one that this pod serves, and if not why.
+func (s State) Serves(id string) (bool, string) {
+	switch {
+	case s.Launcher == "" || s.Launcher == id:
+		return true, ""
+	case s.Returned != nil:
+		return false, "a launcher has run in this container already, and holdfast runs one per container; put further work into the same script, or into another job"
+	default:
+		return false, "a launcher runs in this container already, and holdfast runs one per container; ask it for more ranks instead (--nproc-per-node)"
+	}
+}
+
+// clone copies what Step may change in place.
+func (s State) clone() State {
+	s.Rank = slices.Clone(s.Rank)
+	return s
+}

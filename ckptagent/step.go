@@ -1,0 +1,341 @@
+package ckptagent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// warmAnyway is how long after the start of a generation standbys are warmed even though not every rank
+// has told of a first step: not every script tells.
+const warmAnyway = 15 * time.Second
+
+// exitRefused is the exit code of a launcher that could not be honoured.
+const exitRefused = 2
+
+const sigkill, sigterm = 9, 15
+
+// machine is one Step under way.
+type machine struct {
+	s       State
+	now     time.Time
+	effects []Effect
+}
+
+// Step takes one event and says what is to be done.
+func Step(s State, e Event, now time.Time) (State, []Effect) {
+	m := machine{s: s.clone(), now: now}
+	e.apply(&m)
+	m.advance()
+	return m.s, m.effects
+}
+
+func (m *machine) emit(e Effect) { m.effects = append(m.effects, e) }
+
+// advance does the next thing that the levels ask for, if any.
+func (m *machine) advance() {
+	switch {
+	case m.s.Leaving:
+		m.leave()
+	case m.s.Returned != nil:
+	case m.s.Want.Generation < m.s.Generation:
+		// Old news: the generation has moved on here.
+	case m.s.Want.Order == OrderRun:
+		m.run()
+	case m.s.Want.Order == OrderHalt:
+		if m.ended(false) {
+			m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
+		}
+	case m.s.Want.Order == OrderExit:
+		m.exit()
+	}
+	m.warm()
+}
+
+// run starts the wanted generation if it is a new one and all is ready, else passes the levels on.
+func (m *machine) run() {
+	run := m.s.Want.Run
+	if run.Number <= m.s.Generation {
+		if run.Number == m.s.Run.Number && !m.s.Clean {
+			m.levels()
+		}
+		return
+	}
+	if !m.s.Attached || m.s.Ranks == 0 || !m.ended(false) {
+		return
+	}
+	if m.s.Nodes != 0 && m.s.Nodes != run.Nodes {
+		m.s.Refused = fmt.Sprintf("%s: asks for %d, the gang has %d pods; leave the flag out, or make it equal to the job's parallelism",
+			m.s.NodesFlag, m.s.Nodes, run.Nodes)
+		m.giveBack(exitRefused, m.s.Refused)
+		return
+	}
+	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, Running
+	m.s.Clean, m.s.Inventoried = false, false
+	m.s.Common, m.s.Frontier = run.RestoreStep, run.RestoreStep
+	if !m.repairing() {
+		m.s.Timeline = Timeline{}
+	}
+	m.s.Timeline.RunReceived = m.now
+	for i := range m.s.Rank {
+		r := &m.s.Rank[i]
+		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step uint64) bool { return step > run.RestoreStep })
+		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep}
+	}
+	m.emit(Start{Run: run, Ranks: m.s.Ranks})
+	m.levels()
+}
+
+// levels passes common and frontier on as they rise.
+func (m *machine) levels() {
+	common, frontier := max(m.s.Common, m.s.Want.Common), max(m.s.Frontier, m.s.Want.Frontier)
+	if common == m.s.Common && frontier == m.s.Frontier {
+		return
+	}
+	m.s.Common, m.s.Frontier = common, frontier
+	m.emit(Levels{Common: common, Frontier: frontier})
+}
+
+// exit ends what runs and lets the launcher return.
+func (m *machine) exit() {
+	if !m.ended(false) {
+		return
+	}
+	m.s.Generation = m.s.Want.Generation
+	if m.s.Phase != Finished {
+		m.s.Phase = Halted
+	}
+	if m.s.Launcher != "" {
+		m.giveBack(m.s.Want.ExitCode, "")
+	}
+}
+
+// leave ends what runs, gently, because the pod is being shut down.
+func (m *machine) leave() {
+	if !m.ended(true) {
+		return
+	}
+	if m.s.Phase == Running || m.s.Phase == Failed {
+		m.s.Phase = Halted
+	}
+	if m.s.Launcher != "" && m.s.Returned == nil {
+		m.giveBack(128+m.s.Signal, "")
+	}
+}
+
+func (m *machine) giveBack(code int, message string) {
+	m.s.Returned = &Returned{Code: code, Message: message}
+	m.emit(Return{*m.s.Returned})
+}
+
+// ended says whether no process is left and the inventory is taken, and sees to it where not.
+func (m *machine) ended(gentle bool) bool {
+	switch {
+	case !m.s.Clean:
+		if !m.s.Ending {
+			m.s.Ending = true
+			m.emit(End{Gentle: gentle})
+		}
+		return false
+	case !m.s.Inventoried && m.s.Ranks > 0:
+		if !m.s.Counting {
+			m.s.Counting = true
+			m.emit(TakeInventory{})
+		}
+		return false
+	}
+	return true
+}
+
+// warm says whether standbys may be warmed: while a generation runs and is past its first step.
+func (m *machine) warm() {
+	started := m.s.Timeline.Started
+	settled := !started.IsZero() && (!m.s.Timeline.FirstStep.IsZero() || m.now.Sub(started) >= warmAnyway)
+	warm := m.s.Phase == Running && m.s.Attached && !m.s.Ending && !m.s.Leaving && settled
+	if warm != m.s.Warm {
+		m.s.Warm = warm
+		m.emit(Standbys{Warm: warm})
+	}
+}
+
+// rank finds the rank that an event of a generation speaks of, nil if that is not the present one.
+func (m *machine) rank(generation uint64, local int) *Rank {
+	if generation != m.s.Run.Number || m.s.Clean || local < 0 || local >= len(m.s.Rank) {
+		return nil
+	}
+	return &m.s.Rank[local]
+}
+
+func (m *machine) every(is func(Rank) bool) bool {
+	return len(m.s.Rank) > 0 && !slices.ContainsFunc(m.s.Rank, func(r Rank) bool { return !is(r) })
+}
+
+func (e Resumed) apply(m *machine) {
+	m.s.Incarnation++
+	m.s.Want, m.s.Attached, m.s.Ending, m.s.Counting, m.s.Warm = Directive{}, false, false, false, false
+	if !e.SameContainer {
+		old := m.s
+		m.s = New()
+		m.s.Incarnation, m.s.Generation = old.Incarnation, old.Generation
+	}
+	m.emit(OfferPort{})
+}
+
+func (e Launched) apply(m *machine) {
+	m.s.Launcher, m.s.Attached = e.ID, true
+	if m.s.Ranks == 0 {
+		m.s.Ranks, m.s.Nodes, m.s.NodesFlag = e.Ranks, e.Nodes, e.NodesFlag
+		m.s.Rank = make([]Rank, e.Ranks)
+	}
+	if m.s.Clean {
+		m.ended(false)
+	}
+}
+
+func (e LaunchRefused) apply(m *machine) { m.s.Refused = e.Message }
+
+func (e LauncherGone) apply(m *machine) {
+	if m.s.Returned == nil {
+		m.s.Leaving, m.s.Signal = true, sigkill
+	}
+}
+
+func (e Directed) apply(m *machine) {
+	d := e.Directive
+	if d.Generation < m.s.Generation || d.Generation < m.s.Want.Generation {
+		return
+	}
+	m.s.Want = d
+	if d.Order != OrderHalt || m.s.Clean {
+		return
+	}
+	if !m.repairing() {
+		m.s.Timeline = Timeline{}
+	}
+	if m.s.Timeline.HaltReceived.IsZero() {
+		m.s.Timeline.HaltReceived = m.now
+	}
+}
+
+// repairing says whether a repair is under way that has not led to a new generation yet.
+func (m *machine) repairing() bool {
+	t := m.s.Timeline
+	return t.RunReceived.IsZero() && (!t.Detected.IsZero() || !t.HaltReceived.IsZero())
+}
+
+func (e Started) apply(m *machine) {
+	r := m.rank(e.Generation, e.Local)
+	if r == nil {
+		return
+	}
+	r.PID, r.Alive, r.FromStandby = e.PID, true, e.FromStandby
+	if e.FromStandby {
+		r.StandbyReady = false
+	}
+	if m.s.Timeline.Started.IsZero() && m.every(func(r Rank) bool { return r.PID != 0 }) {
+		m.s.Timeline.Started = m.now
+	}
+}
+
+func (e Exited) apply(m *machine) {
+	r := m.rank(e.Generation, e.Local)
+	if r == nil || r.Exit != nil {
+		return
+	}
+	r.Alive = false
+	byAgent := m.s.Ending && (e.Signal == sigkill || e.Signal == sigterm)
+	if byAgent && e.Traceback == "" {
+		return
+	}
+	r.Exit = &Exit{Code: e.Code, Signal: e.Signal, At: e.At, Traceback: e.Traceback}
+	if byAgent {
+		r.Exit.Code, r.Exit.Signal = 1, 0
+	}
+	if m.s.Ending {
+		return
+	}
+	if e.Code != 0 && m.s.Phase == Running {
+		m.s.Phase = Failed
+		m.s.Timeline = Timeline{Detected: m.now}
+	}
+	if m.every(func(r Rank) bool { return r.Exit != nil && r.Exit.Code == 0 }) {
+		m.s.Phase = Finished
+	}
+}
+
+func (e Gone) apply(m *machine) {
+	if !m.s.Ending {
+		return
+	}
+	for i := range m.s.Rank {
+		r := &m.s.Rank[i]
+		if tb, ok := e.Tracebacks[i]; ok && r.Exit == nil {
+			r.Exit = &Exit{Code: 1, At: tb.At, Traceback: tb.Text}
+		}
+		r.Alive, r.PID = false, 0
+	}
+	m.s.Ending, m.s.Clean = false, true
+	if m.repairing() {
+		m.s.Timeline.Stopped = m.now
+	}
+	m.emit(OfferPort{})
+}
+
+func (e Inventoried) apply(m *machine) {
+	if !m.s.Counting {
+		return
+	}
+	m.s.Counting, m.s.Inventoried, m.s.Known = false, m.s.Clean, true
+	for i := range m.s.Rank {
+		m.s.Rank[i].Sealed = nil
+		if i < len(e.Sealed) {
+			m.s.Rank[i].Sealed = e.Sealed[i]
+		}
+	}
+	if m.repairing() {
+		m.s.Timeline.Verified = m.now
+	}
+	if m.s.Phase == Idle && m.s.Generation > 0 { // the container came back; what it ran is gone
+		m.s.Phase = Halted
+	}
+}
+
+func (e Progress) apply(m *machine) {
+	r := m.rank(e.Generation, e.Local)
+	if r == nil {
+		return
+	}
+	r.Restored = r.Restored || e.Restored
+	r.Stepped = r.Stepped || e.Step > m.s.Run.RestoreStep
+	r.Step = max(r.Step, e.Step)
+	if m.s.Timeline.Restored.IsZero() && m.every(func(r Rank) bool { return r.Restored }) {
+		m.s.Timeline.Restored = m.now
+	}
+	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == Running && m.every(func(r Rank) bool { return r.Stepped }) {
+		m.s.Timeline.FirstStep = m.now
+	}
+}
+
+func (e Sealed) apply(m *machine) {
+	if r := m.rank(e.Generation, e.Local); r != nil {
+		r.Sealed = e.Steps
+	}
+}
+
+func (e StandbyChanged) apply(m *machine) {
+	if e.Local >= 0 && e.Local < len(m.s.Rank) {
+		m.s.Rank[e.Local].StandbyReady = e.Ready
+	}
+}
+
+func (e PortOffered) apply(m *machine) { m.s.Port = e.Port }
+
+func (e Told) apply(m *machine) { m.s.StateBytes, m.s.Notes = e.StateBytes, e.Notes }
+
+func (e Signalled) apply(m *machine) {
+	if !m.s.Leaving {
+		m.s.Leaving, m.s.Signal = true, e.Signal
+	}
+}
+
+func (Tick) apply(*machine) {}
