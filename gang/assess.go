@@ -144,6 +144,8 @@ func (v View) placed(bound int) Condition {
 		c.Reason, c.Message = "Placed", fmt.Sprintf("all %s on nodes", count(v.Size, "pod is", "pods are"))
 	case !v.Answer.Placed && v.Answer.Reason != "" && !v.staleWait():
 		c.Reason, c.Message = v.Answer.Reason, v.Answer.Message
+	case len(v.Members) >= v.Size:
+		c.Reason, c.Message = WaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
 	default:
 		r := Incomplete(v.Size, len(v.Members), bound)
 		c.Reason, c.Message = r.Reason, r.Message

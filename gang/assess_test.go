@@ -24,7 +24,7 @@ func TestAssess(t *testing.T) {
 		{"one exists, the scheduler has not spoken", View{Size: 2, Members: on("")}, Waiting, "0/2", "WaitingForMembers", "1 of 2"},
 		{"refused", View{Size: 2, Members: on("", ""), Answer: refused}, Waiting, "0/2", "InsufficientNodes", "2 pods wanted"},
 		{"a refusal of before a member went away", View{Size: 2, Members: on(""), Answer: refused}, Waiting, "0/2", "WaitingForMembers", "1 of 2"},
-		{"half bound for a moment", View{Size: 2, Members: on("a", "")}, Waiting, "1/2", "MemberLost", "2 of 2"},
+		{"half bound for a moment", View{Size: 2, Members: on("a", "")}, Waiting, "1/2", "WaitingForMembers", "1 of 2 pods are on nodes"},
 		{"bound", View{Size: 2, Members: on("a", "b"), Answer: refused}, Starting, "2/2", "Placed", "all 2 pods"},
 		{"forming", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunForming}}, Starting, "2/2", "Placed", ""},
 		{"running", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunRunning, Generation: 1, Ranks: 4}}, Running, "2/2", "Placed", ""},

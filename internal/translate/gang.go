@@ -1,0 +1,116 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+// GangOf names the Gang that a pod belongs to.
+func GangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
+	name := pod.Labels[v1alpha1.LabelGang]
+	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != ""
+}
+
+// GangSize is how many members a pod says that its Gang has.
+func GangSize(pod *corev1.Pod) (int, error) {
+	value, ok := pod.Annotations[v1alpha1.AnnotationGangSize]
+	if !ok {
+		return 0, fmt.Errorf("pod %s has label %s but no annotation %s: it was not made through the webhook", pod.Name, v1alpha1.LabelGang, v1alpha1.AnnotationGangSize)
+	}
+	size, err := strconv.Atoi(value)
+	if err != nil || size < 1 {
+		return 0, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 is needed", v1alpha1.AnnotationGangSize, pod.Name, value)
+	}
+	return size, nil
+}
+
+// slotKeys carry a pod's index, each written by the controller that makes such pods.
+var slotKeys = []string{batchv1.JobCompletionIndexAnnotation, "apps.kubernetes.io/pod-index"}
+
+// GangSlot is the pod's index in its job, if its controller gave it one.
+func GangSlot(pod *corev1.Pod) (int, bool) {
+	for _, key := range slotKeys {
+		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
+			if slot, err := strconv.Atoi(from[key]); err == nil && slot >= 0 {
+				return slot, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// Shown writes resources as people do in a pod: "4" or "500m" cores, "2Gi", "8" devices.
+func Shown(r topology.Resources) map[string]string {
+	shown := make(map[string]string, len(r))
+	for name, n := range r {
+		switch corev1.ResourceName(name) {
+		case corev1.ResourceCPU:
+			shown[name] = resource.NewMilliQuantity(n, resource.DecimalSI).String()
+		case corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+			shown[name] = resource.NewQuantity(n, resource.BinarySI).String()
+		default:
+			shown[name] = strconv.FormatInt(n, 10)
+		}
+	}
+	return shown
+}
+
+// PlacedStatus is the status of a gang whose members are all on nodes; nodes are by slot.
+func PlacedStatus(nodes []string) v1alpha1.PlacementStatus {
+	return v1alpha1.PlacementStatus{
+		Placed:  true,
+		Reason:  v1alpha1.ReasonPlaced,
+		Message: fmt.Sprintf("%d of %d pods are on nodes", len(nodes), len(nodes)),
+		Nodes:   slices.Clone(nodes),
+	}
+}
+
+// RefusedStatus is the status of a gang that is not placed.
+func RefusedStatus(r gang.Refusal) v1alpha1.PlacementStatus {
+	s := v1alpha1.PlacementStatus{Reason: r.Reason, Message: r.Message, Wanted: int32(r.Wanted), Fits: int32(r.Fits)}
+	if len(r.Excluded) > 0 {
+		s.Excluded = make(map[string]int32, len(r.Excluded))
+		for cause, n := range r.Excluded {
+			s.Excluded[cause.String()] = int32(n)
+		}
+	}
+	return s
+}
+
+// SamePlacement says whether two answers are the same, whenever they were given.
+func SamePlacement(a, b v1alpha1.PlacementStatus) bool {
+	a.ObservedAt, b.ObservedAt = metav1.MicroTime{}, metav1.MicroTime{}
+	return a.Placed == b.Placed && a.Reason == b.Reason && a.Message == b.Message && a.Fits == b.Fits && a.Wanted == b.Wanted &&
+		slices.Equal(a.Nodes, b.Nodes) && sameCounts(a.Excluded, b.Excluded)
+}
+
+func sameCounts(a, b map[string]int32) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// Answer is what the scheduler said last, for gang.Assess.
+func Answer(s *v1alpha1.PlacementStatus) gang.Answer {
+	if s == nil {
+		return gang.Answer{}
+	}
+	return gang.Answer{Placed: s.Placed, Reason: s.Reason, Message: s.Message}
+}

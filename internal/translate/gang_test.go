@@ -1,0 +1,77 @@
+package translate
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+func TestGangOfPod(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+	if _, ok := GangOf(pod); ok {
+		t.Error("a pod without the label belongs to a gang")
+	}
+	pod.Labels = map[string]string{v1alpha1.LabelGang: "g", "batch.kubernetes.io/job-completion-index": "3"}
+	if key, ok := GangOf(pod); !ok || key.String() != "ns/g" {
+		t.Errorf("gang %v, %v", key, ok)
+	}
+	if slot, ok := GangSlot(pod); !ok || slot != 3 {
+		t.Errorf("slot %d, %v", slot, ok)
+	}
+	for value, want := range map[string]int{"2": 2, "0": 0, "-1": 0, "x": 0, "": 0} {
+		pod.Annotations = map[string]string{v1alpha1.AnnotationGangSize: value}
+		size, err := GangSize(pod)
+		if size != want || (err == nil) != (want > 0) {
+			t.Errorf("size of %q is %d, %v", value, size, err)
+		}
+	}
+	pod.Annotations = nil
+	if _, err := GangSize(pod); err == nil {
+		t.Error("a missing size is not an error")
+	}
+}
+
+func TestShown(t *testing.T) {
+	got := Shown(topology.Resources{"cpu": 500, "memory": 2 << 30, "nvidia.com/gpu": 8})
+	if want := map[string]string{"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": "8"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestPlacementStatus(t *testing.T) {
+	r := gang.Refusal{Reason: gang.InsufficientNodes, Message: "m", Wanted: 2, Fits: 1, Excluded: map[gang.Cause]int{{Name: "nvidia.com/gpu"}: 2, {Kind: gang.Cordoned}: 1}}
+	s := RefusedStatus(r)
+	if want := map[string]int32{"insufficient nvidia.com/gpu": 2, "cordoned": 1}; !reflect.DeepEqual(s.Excluded, want) {
+		t.Errorf("excluded %v, want %v", s.Excluded, want)
+	}
+	later := s
+	later.ObservedAt = metav1.NewMicroTime(time.Unix(9, 0))
+	if !SamePlacement(s, later) {
+		t.Error("the time of an answer makes it another one")
+	}
+	for name, other := range map[string]v1alpha1.PlacementStatus{"count": RefusedStatus(gang.Refusal{Reason: r.Reason, Message: r.Message, Wanted: 2, Fits: 1}), "placed": PlacedStatus([]string{"a"})} {
+		if SamePlacement(s, other) {
+			t.Errorf("%s: another answer is taken for the same", name)
+		}
+	}
+}
+
+// The words of the core are the words of the vocabulary.
+func TestReasonsAreTheVocabulary(t *testing.T) {
+	for core, word := range map[string]string{
+		gang.WaitingForMembers: v1alpha1.ReasonWaitingForMembers, gang.MemberLost: v1alpha1.ReasonMemberLost, gang.InsufficientNodes: v1alpha1.ReasonInsufficientNodes,
+		string(gang.Waiting): string(v1alpha1.PhaseWaiting), string(gang.Starting): string(v1alpha1.PhaseStarting), string(gang.Running): string(v1alpha1.PhaseRunning),
+		string(gang.Recovering): string(v1alpha1.PhaseRecovering), string(gang.Finished): string(v1alpha1.PhaseFinished), string(gang.Failed): string(v1alpha1.PhaseFailed),
+	} {
+		if core != word {
+			t.Errorf("the core says %q, the vocabulary %q", core, word)
+		}
+	}
+}
