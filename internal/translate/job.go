@@ -58,16 +58,3 @@ func OwningJob(pod *corev1.Pod) *metav1.OwnerReference {
 	}
 	return ref
 }
-
-// Slot returns the pod's place in its gang, which is the completion index of an Indexed Job.
-func Slot(pod *corev1.Pod) (int32, bool) {
-	text, ok := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
-	if !ok {
-		text = pod.Labels[batchv1.JobCompletionIndexAnnotation]
-	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 0 {
-		return 0, false
-	}
-	return int32(n), true
-}

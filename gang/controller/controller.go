@@ -1,0 +1,151 @@
+// Package controller keeps one Gang per opted-in Job and its status true. It promises that a Gang is made
+// for a Job that was opted in at its creation and for no other, that it writes only its own part of the
+// status, that it forgets nothing by being restarted, because all it knows is read anew, and that people
+// hear on their Job when the answer to "is it placed" changes. What the status says is decided by
+// gang.Assess.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// FieldManager owns a Gang's spec and this controller's part of its status.
+const FieldManager = "holdfast-gang"
+
+const (
+	// figuresEvery bounds how often figures alone (step, ages, goodput) are written.
+	figuresEvery = 5 * time.Second
+	// refreshEvery is how often the figures of a gang that runs are looked at without an event.
+	refreshEvery = 30 * time.Second
+	// retakeAfter is how long to wait for the Gang of a former Job of the same name to be collected.
+	retakeAfter = time.Second
+)
+
+// Options of New; all must be set.
+type Options struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Controller is the reconciler of Jobs.
+type Controller struct {
+	Options
+
+	mu sync.Mutex
+	// written is when a Gang's status was last written; guarded by mu. To lose it costs one write.
+	written map[types.UID]time.Time
+}
+
+// New returns a Controller.
+func New(o Options) *Controller { return &Controller{Options: o, written: map[types.UID]time.Time{}} }
+
+// SetupWithManager registers the reconciler; it runs on the leader alone.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	admitted := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		job, ok := o.(*batchv1.Job)
+		if !ok {
+			return false
+		}
+		_, ok = translate.AdmittedJob(job)
+		return ok
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("gang").
+		For(&batchv1.Job{}, builder.WithPredicates(admitted)).
+		Owns(&v1alpha1.Gang{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod)).
+		Complete(c)
+}
+
+// jobOfPod names the Job to look at when a pod of it changed.
+func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.Labels[v1alpha1.LabelGang] == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}}}
+}
+
+// Reconcile gathers what is known of one Job's gang, has it assessed and writes the result.
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	job := &batchv1.Job{}
+	if err := c.Client.Get(ctx, req.NamespacedName, job); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	j, ok := translate.AdmittedJob(job)
+	if !ok || job.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	g, err := c.ensure(ctx, job, j)
+	if err != nil || g == nil {
+		return reconcile.Result{RequeueAfter: retakeAfter}, err
+	}
+	pods := &corev1.PodList{}
+	if err := c.Client.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelGang: job.Name}); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s: %w", req, err)
+	}
+	now := c.Now()
+	known := translate.GatherJobGang(g, job, j, pods.Items)
+	return c.write(ctx, g, job, statusOf(g, known, gang.Assess(known.View), now), now)
+}
+
+// ensure returns the Job's Gang, made or corrected if need be; nil while the name is held by another's.
+func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j translate.Job) (*v1alpha1.Gang, error) {
+	want := translate.GangSpec(job, j)
+	g := &v1alpha1.Gang{}
+	err := c.Client.Get(ctx, client.ObjectKeyFromObject(job), g)
+	if apierrors.IsNotFound(err) {
+		g = &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}, Spec: want}
+		if err := controllerutil.SetControllerReference(job, g, c.Client.Scheme()); err != nil {
+			return nil, fmt.Errorf("making Job %s the owner of its Gang: %w", job.Name, err)
+		}
+		if err := c.Client.Create(ctx, g, client.FieldOwner(FieldManager)); err != nil {
+			if apierrors.IsAlreadyExists(err) {
+				return nil, nil // the cache is behind
+			}
+			return nil, fmt.Errorf("creating the Gang of Job %s/%s: %w", job.Namespace, job.Name, err)
+		}
+		return g, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the Gang of Job %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	if !metav1.IsControlledBy(g, job) {
+		log.FromContext(ctx).Info("the Gang of this name belongs to another Job; waiting for it to be collected", "gang", g.Name)
+		return nil, nil
+	}
+	if !equality.Semantic.DeepEqual(g.Spec, want) {
+		before := g.DeepCopy()
+		g = before.DeepCopy()
+		g.Spec = want
+		if err := c.Client.Patch(ctx, g, client.MergeFrom(before), client.FieldOwner(FieldManager)); err != nil {
+			return nil, fmt.Errorf("correcting the Gang of Job %s/%s: %w", job.Namespace, job.Name, err)
+		}
+	}
+	return g, nil
+}

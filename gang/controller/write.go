@@ -1,0 +1,143 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// maxNote is what the API server takes as an event's note.
+const maxNote = 1024
+
+// write brings the Gang's status to what is wanted, then tells people on the Job what changed.
+func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, want v1alpha1.GangStatus, now time.Time) (reconcile.Result, error) {
+	result := reconcile.Result{}
+	if want.Phase == v1alpha1.PhaseRunning || want.Phase == v1alpha1.PhaseRecovering {
+		result.RequeueAfter = refreshEvery
+	}
+	switch have := ownPart(g.Status); {
+	case equality.Semantic.DeepEqual(have, want):
+		return result, nil
+	case equality.Semantic.DeepEqual(withoutFigures(have), withoutFigures(want)):
+		if wait := figuresEvery - now.Sub(c.lastWritten(g.UID)); wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, nil
+		}
+	}
+	patch, err := applyOf(g, want)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := c.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(patch), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return reconcile.Result{}, nil // collected meanwhile
+		}
+		return reconcile.Result{}, fmt.Errorf("writing the status of Gang %s/%s: %w", g.Namespace, g.Name, err)
+	}
+	c.setWritten(g.UID, now)
+	c.tell(job, g.Status, want)
+	return result, nil
+}
+
+// statusOf is this controller's part of the status. A condition keeps the time of its last change.
+func statusOf(g *v1alpha1.Gang, known translate.JobGang, s gang.Status, now time.Time) v1alpha1.GangStatus {
+	status := v1alpha1.GangStatus{Phase: v1alpha1.GangPhase(s.Phase), Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
+	translate.Figures(&status, g.Status.Run, now)
+	for _, c := range g.Status.Conditions {
+		status.Conditions = append(status.Conditions, *c.DeepCopy())
+	}
+	for _, c := range s.Conditions {
+		value := metav1.ConditionFalse
+		if c.True {
+			value = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: c.Type, Status: value, Reason: c.Reason, Message: c.Message,
+			ObservedGeneration: g.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+		})
+	}
+	return status
+}
+
+// ownPart is the status without the parts of the scheduler and the coordinator.
+func ownPart(s v1alpha1.GangStatus) v1alpha1.GangStatus {
+	own := *s.DeepCopy()
+	own.Placement, own.Run = nil, nil
+	return own
+}
+
+// withoutFigures is the status without what changes all the time.
+func withoutFigures(s v1alpha1.GangStatus) v1alpha1.GangStatus {
+	s.Step, s.SavedStep, s.Saved, s.Goodput = 0, 0, "", ""
+	return s
+}
+
+// applyOf is the apply configuration that states this controller's part of the status and nothing else.
+func applyOf(g *v1alpha1.Gang, status v1alpha1.GangStatus) (*unstructured.Unstructured, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the status of Gang %s: %w", g.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": fields}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
+	u.SetNamespace(g.Namespace)
+	u.SetName(g.Name)
+	u.SetUID(g.UID) // so that a successor of the same name is never written to
+	return u, nil
+}
+
+// tell writes an event on the Job when the answer to "is it placed" changed: placed, or refused with
+// another count. Waiting for pods that the Job controller is still creating is not worth one.
+func (c *Controller) tell(job *batchv1.Job, before, after v1alpha1.GangStatus) {
+	was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionPlaced)
+	now := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPlaced)
+	if now == nil || was != nil && was.Reason == now.Reason && was.Message == now.Message {
+		return
+	}
+	kind := corev1.EventTypeWarning
+	switch {
+	case now.Status == metav1.ConditionTrue && was != nil && was.Status == metav1.ConditionTrue:
+		return
+	case now.Status == metav1.ConditionTrue:
+		kind = corev1.EventTypeNormal
+	case now.Reason == v1alpha1.ReasonWaitingForMembers:
+		return
+	}
+	note := now.Message
+	if len(note) > maxNote {
+		note = note[:maxNote]
+	}
+	c.Recorder.Eventf(job, nil, kind, now.Reason, "Place", "%s", note)
+}
+
+func (c *Controller) lastWritten(uid types.UID) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written[uid]
+}
+
+// setWritten notes a write, and forgets those that bound nothing any more.
+func (c *Controller) setWritten(uid types.UID, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other, at := range c.written {
+		if now.Sub(at) > figuresEvery {
+			delete(c.written, other)
+		}
+	}
+	c.written[uid] = now
+}

@@ -1,0 +1,212 @@
+package translate
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+// GangSpec is the spec of the Gang of an admitted Job.
+func GangSpec(job *batchv1.Job, j Job) v1alpha1.GangSpec {
+	return v1alpha1.GangSpec{
+		JobRef: v1alpha1.JobReference{
+			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: string(job.UID)},
+		Members:    j.Members,
+		StateBytes: j.Settings.StateBytes,
+	}
+}
+
+// JobGang is what Gang, Job and pods say about a gang now.
+type JobGang struct {
+	View gang.View
+	// Members has one entry per slot.
+	Members []v1alpha1.MemberStatus
+	// Notes are what injection and agents say about things that are off, each once, sorted.
+	Notes []string
+}
+
+// GatherJobGang puts together what is known of a Job's gang. Pods of other owners are left out; of two
+// pods in one slot the one that is not on its way out counts, else the newer one.
+func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod) JobGang {
+	out := JobGang{View: gang.View{
+		Size:     int(j.Members),
+		State:    stateFeature(j.Settings),
+		Standbys: standbyFeature(j.Settings),
+		Answer:   Answer(g.Status.Placement),
+		Run:      runView(g.Status.Run),
+	}}
+	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
+	bySlot := podsBySlot(job, j, pods)
+	notes := map[string]bool{}
+	for slot := range j.Members {
+		m := v1alpha1.MemberStatus{Slot: slot}
+		if pod := bySlot[slot]; pod != nil {
+			var said []string
+			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
+			m.Ranks, said = injected(pod)
+			for _, n := range said {
+				notes[n] = true
+			}
+			if !gone(pod) {
+				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Node: pod.Spec.NodeName})
+			}
+		}
+		out.Members = append(out.Members, m)
+	}
+	if run := g.Status.Run; run != nil {
+		for _, slot := range run.Progress.Attached {
+			if slot >= 0 && int(slot) < len(out.Members) {
+				out.Members[slot].Attached = true
+			}
+		}
+		for _, n := range run.Progress.Notes {
+			notes[n] = true
+		}
+	}
+	for n := range notes {
+		out.Notes = append(out.Notes, n)
+	}
+	sort.Strings(out.Notes)
+	return out
+}
+
+func podsBySlot(job *batchv1.Job, j Job, pods []corev1.Pod) map[int32]*corev1.Pod {
+	bySlot := map[int32]*corev1.Pod{}
+	for i := range pods {
+		pod := &pods[i]
+		owner := OwningJob(pod)
+		slot, ok := GangSlot(pod)
+		if owner == nil || owner.UID != job.UID || !ok || slot >= int(j.Members) {
+			continue
+		}
+		if have := bySlot[int32(slot)]; have == nil || better(pod, have) {
+			bySlot[int32(slot)] = pod
+		}
+	}
+	return bySlot
+}
+
+// better says whether pod a, rather than b, is the one that holds their slot.
+func better(a, b *corev1.Pod) bool {
+	if gone(a) != gone(b) {
+		return gone(b)
+	}
+	return b.CreationTimestamp.Before(&a.CreationTimestamp)
+}
+
+// gone says whether the pod holds its slot no more.
+func gone(p *corev1.Pod) bool {
+	return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed
+}
+
+// injected is what the webhook wrote down about the pod.
+func injected(pod *corev1.Pod) (ranks int32, notes []string) {
+	text := pod.Annotations[v1alpha1.AnnotationInjection]
+	if text == "" {
+		return 0, []string{"pod " + pod.Name + " was not injected"}
+	}
+	var done v1alpha1.Injection
+	if err := json.Unmarshal([]byte(text), &done); err != nil {
+		return 0, []string{fmt.Sprintf("pod %s: its annotation %s cannot be read: %v", pod.Name, v1alpha1.AnnotationInjection, err)}
+	}
+	return done.Ranks, done.Notes
+}
+
+func stateFeature(s Settings) gang.Feature {
+	if s.StateBytes == 0 {
+		return gang.Feature{Reason: v1alpha1.ReasonNoStateSize, Message: "no state is kept in memory, because the job has no annotation " + v1alpha1.AnnotationStateSize +
+			`; to turn it on create the job with it: the size of what one rank saves, such as "40Gi"`}
+	}
+	return gang.Feature{On: true, Reason: v1alpha1.ReasonSizeAnnotated,
+		Message: "each rank has room for three copies of " + resource.NewQuantity(s.StateBytes, resource.BinarySI).String() + " in memory"}
+}
+
+func standbyFeature(s Settings) gang.Feature {
+	if !s.Standbys {
+		return gang.Feature{Reason: v1alpha1.ReasonStandbysOff, Message: "the job's annotation " + v1alpha1.AnnotationStandbys + ` is "off"`}
+	}
+	return gang.Feature{On: true}
+}
+
+// jobEnd is how the Job itself ended.
+func jobEnd(job *batchv1.Job) (ended, failed bool, message string) {
+	for _, c := range job.Status.Conditions {
+		if c.Status != corev1.ConditionTrue {
+			continue
+		}
+		switch c.Type {
+		case batchv1.JobComplete:
+			return true, false, "the Job is complete"
+		case batchv1.JobFailed:
+			return true, true, c.Reason + ": " + c.Message
+		}
+	}
+	return false, false, ""
+}
+
+var runStates = map[v1alpha1.RunState]gang.RunState{
+	v1alpha1.RunForming: gang.RunForming, v1alpha1.RunRunning: gang.RunRunning, v1alpha1.RunHalting: gang.RunHalting,
+	v1alpha1.RunFinished: gang.RunFinished, v1alpha1.RunGivenUp: gang.RunGivenUp,
+}
+
+func runView(r *v1alpha1.RunStatus) gang.RunView {
+	if r == nil {
+		return gang.RunView{}
+	}
+	v := gang.RunView{
+		State: runStates[r.State], Generation: r.Generation,
+		Ranks: int(r.Progress.Ranks), StandbysReady: int(r.Progress.StandbysReady), Trouble: trouble(r),
+	}
+	if r.Verdict != nil {
+		v.VerdictReason, v.VerdictMessage = r.Verdict.Reason, verdictText(r.Verdict)
+	}
+	return v
+}
+
+// trouble says what is being repaired.
+func trouble(r *v1alpha1.RunStatus) string {
+	switch r.State {
+	case v1alpha1.RunHalting:
+		return "a failure was seen, its processes are being ended"
+	case v1alpha1.RunForming:
+		return "ended; the next one waits for all agents"
+	}
+	return "not all pods are on nodes"
+}
+
+func verdictText(d *v1alpha1.Verdict) string {
+	if d.Cause == nil {
+		return fmt.Sprintf("ended with exit code %d", d.ExitCode)
+	}
+	text := fmt.Sprintf("ended with exit code %d: %s, rank %d on slot %d", d.ExitCode, d.Cause.Code, d.Cause.Rank, d.Cause.Slot)
+	if d.Cause.Cascade > 0 {
+		text += fmt.Sprintf("; %d further ranks ended because of it", d.Cause.Cascade)
+	}
+	return text
+}
+
+// Figures fills in the parts of a Gang's status that count: steps, ages, goodput. They stand still once
+// the gang has ended.
+func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
+	if r == nil {
+		return
+	}
+	if r.Verdict != nil && r.Verdict.At.Time.Before(now) {
+		now = r.Verdict.At.Time
+	}
+	s.Step, s.SavedStep = r.Progress.Step, r.Progress.SavedStep
+	if r.Progress.SavedAt != nil && s.SavedStep > 0 {
+		s.Saved = gang.Age(r.Progress.SavedAt.Time, now)
+	}
+	if r.StartedAt != nil {
+		s.Goodput = gang.Goodput(r.StartedAt.Time, now, time.Duration(r.Progress.LostMs)*time.Millisecond)
+	}
+}
