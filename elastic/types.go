@@ -84,6 +84,17 @@ type Timeline struct {
 	Detected, HaltReceived, Stopped, RunReceived, Started, Restored, FirstStep, Verified time.Time
 }
 
+// Newer says whether the pod takes the slot over from old.
+func (p Pod) Newer(old Pod) bool {
+	if p.UID == old.UID {
+		return false
+	}
+	if !p.Created.Equal(old.Created) {
+		return p.Created.After(old.Created)
+	}
+	return p.UID > old.UID
+}
+
 // Order is what an agent must do.
 type Order int
 
@@ -100,11 +111,12 @@ const (
 type Directive struct {
 	Generation int64
 	Order      Order
-	Run        *Launch
-	Common     int64
-	Frontier   int64
-	ExitCode   int
-	Reason     string
+	// Run is the generation for OrderRun; for OrderHalt its number and restore step alone.
+	Run      *Launch
+	Common   int64
+	Frontier int64
+	ExitCode int
+	Reason   string
 }
 
 // Launch is one pod's share of a generation.
@@ -182,11 +194,4 @@ type Verdict struct {
 	ExitCode int
 	Cause    *cause.Cause
 	At       time.Time
-}
-
-// Notice is one line for people, on the user's job.
-type Notice struct {
-	Warning bool
-	Reason  string
-	Message string
 }

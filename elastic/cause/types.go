@@ -29,6 +29,8 @@ type Cause struct {
 	Message string
 	// Cascade counts further ranks that ended because of this one.
 	Cascade int
+	// Weak says that this rank, too, only lost another one: what came first is not among the exits.
+	Weak bool
 }
 
 // Exit is how one rank's process ended.

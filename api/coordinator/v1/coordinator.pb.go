@@ -584,7 +584,9 @@ type Directive struct {
 	// Number of the newest generation of this gang. Never falls.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	Order      Order  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
-	// For ORDER_RUN.
+	// For ORDER_RUN: what to run. With ORDER_HALT `number` and `restore_step` alone are set: an agent that
+	// never ran that generation discards its sealed steps above `restore_step` before it reports HALTED,
+	// for the others of the gang may have sealed the same steps anew meanwhile.
 	Run *Generation `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
 	// Newest step that every rank of the gang holds sealed; 0: none known yet (a coordinator that has just
 	// started knows none; an agent keeps the highest it was told within a generation).

@@ -1,0 +1,146 @@
+package elastic
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+const (
+	// restartsWithoutProgress is how often a gang is restarted before something is finished that was not
+	// finished before.
+	restartsWithoutProgress = 10
+	// conflictsInARow is how many generations port conflicts may cost before they count as failures.
+	conflictsInARow = 5
+	// longRun counts as progress where a script tells of no steps and keeps no state in memory.
+	longRun = 10 * time.Minute
+	// keptRecoveries bounds Record.Recoveries, keptMessage the message of each.
+	keptRecoveries = 20
+	keptMessage    = 700
+)
+
+// judge finds the cause of the failure that ended the newest generation, and decides whether another
+// one is worth it.
+//
+//   - A port conflict costs a generation and is no failure, unless it comes again and again.
+//   - A failure of the script (an exception, an exit code, a crash) that is seen for the second time with
+//     no progress between is a bug in the script.
+//   - What comes from outside (kill, lost pod) says nothing about the script; it ends a gang only after
+//     many restarts without progress.
+//
+// Progress is a step that all ranks sealed and that is newer than any before; where state is not kept in
+// memory a step that all ranks finished; where the script tells of none, ten minutes of running.
+func (s *State) judge(now time.Time) {
+	c := s.cause()
+	r := &s.Record
+	if r.BestStep == 0 && r.Progress.Step == 0 && !s.runningSince.IsZero() && s.detected.Sub(s.runningSince) >= longRun {
+		r.WithoutProgress = 0
+	}
+	free := false
+	if c.Code == cause.PortConflict {
+		s.conflicts++
+		free = s.conflicts <= conflictsInARow
+	} else {
+		s.conflicts = 0
+	}
+	if !free {
+		reason := Reason("")
+		switch {
+		case !c.External() && s.seenBefore(c):
+			reason = ReasonSameFailureTwice
+		case r.WithoutProgress >= restartsWithoutProgress:
+			reason = ReasonNoProgress
+		}
+		if reason != "" {
+			s.conclude(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+			return
+		}
+		r.WithoutProgress++
+		r.Restarts++
+	}
+	s.open(c)
+	r.Phase = Forming
+}
+
+// exitCode is what a launcher returns for a failure; never 0.
+func exitCode(c cause.Cause) int {
+	if c.ExitCode == 0 {
+		return 1
+	}
+	return c.ExitCode
+}
+
+// cause is what came first: an exit that speaks for itself, else what is known of lost pods, else the
+// best exit there is.
+func (s *State) cause() cause.Cause {
+	exits := make([]cause.Exit, 0, len(s.exits))
+	for _, e := range s.exits {
+		exits = append(exits, e)
+	}
+	c, ok := cause.First(exits)
+	switch {
+	case s.suspect != nil && (!ok || c.Weak):
+		known := *s.suspect
+		known.Cascade = c.Cascade
+		if ok {
+			known.Cascade++
+		}
+		return known
+	case !ok:
+		return cause.Cause{Code: cause.RanksLost, Slot: -1, Rank: -1, Message: "no agent says how a rank ended"}
+	}
+	if c.Code == cause.RankKilled && s.slots[c.Slot].report.Leaving {
+		c.Code, c.Message = cause.PodLost, "the pod is being shut down"
+	}
+	return c
+}
+
+// seenBefore says whether the same failure was repaired since the last progress.
+func (s *State) seenBefore(c cause.Cause) bool {
+	left := s.Record.WithoutProgress
+	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
+		old := s.Record.Recoveries[i].Cause
+		if old.Code == cause.PortConflict {
+			continue
+		}
+		short := c
+		short.Message = cause.Tail(c.Message, keptMessage)
+		if cause.Same(old, short) {
+			return true
+		}
+		left--
+	}
+	return false
+}
+
+// open begins the account of a recovery; begin and track complete it.
+func (s *State) open(c cause.Cause) {
+	s.settle(s.detected, false)
+	c.Message = cause.Tail(c.Message, keptMessage)
+	r := &s.Record
+	at := s.detected
+	if first := s.firstDetection(); !first.IsZero() {
+		at = first
+	}
+	r.Recoveries = append(r.Recoveries, Recovery{
+		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
+		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
+	})
+	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
+		r.Recoveries = slices.Delete(r.Recoveries, 0, n)
+	}
+	s.emit(Tell{Notice{Warning: true, Reason: "Recovering", Message: recovering(r.Generation, c)}})
+}
+
+// firstDetection is when the first agent saw the failure, by its clock.
+func (s *State) firstDetection() time.Time {
+	first := time.Time{}
+	for i := range s.slots {
+		m := &s.slots[i]
+		if at := m.report.Timeline.Detected; m.known && m.report.Generation == s.Record.Generation && !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first
+}

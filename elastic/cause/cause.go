@@ -1,0 +1,150 @@
+package cause
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// class orders exits by how likely they came first; lower is likelier.
+type class int
+
+const (
+	// portTaken: the store could not listen; nothing else can have gone wrong before that.
+	portTaken class = iota
+	// own: the rank says itself what it did, or a signal ended it.
+	own
+	// vague: an exit without a word, or a connection that any code may have lost.
+	vague
+	// waited: a collective or the store timed out: this rank lost patience with another one.
+	waited
+	// torn: a collective or the store lost its peer: another process ended before this one.
+	torn
+)
+
+// storeWords say that the process could not open the store's listening socket.
+var storeWords = []string{"server socket has failed to listen", "server socket has failed to bind"}
+
+// fabric are words of the libraries that connect ranks: gloo, NCCL, UCC, MPI and PyTorch's store.
+var fabric = []string{
+	"gloo/transport", "gloo/", "NCCL", "ncclSystemError", "ncclRemoteError", "ProcessGroup", "TCPStore", "c10d", "rendezvous.py",
+	"torch.distributed.Dist", "DistBackendError", "DistNetworkError", "DistStoreError", "recvValue failed", "sendBytes failed", "recvBytes",
+	"watchdog thread terminated", "torch/distributed/", "monitoredBarrier",
+}
+
+var tornWords = []string{
+	"connection closed by peer", "connection reset by peer", "connection refused", "broken pipe", "socket closed", "remote process exited",
+	"failed to recv, got 0 bytes", "remote peer", "connection was likely closed", "ncclremoteerror", "aborted on rank", "unhandled system error",
+	"stop_waiting response", "connection aborted", "transport endpoint is not connected", "no route to host",
+}
+
+var waitedWords = []string{"timed out", "timeout", "deadline exceeded", "wait timeout"}
+
+// First returns the exit that came first and what it was. ok is false where no exit is other than 0.
+// Which exit is named does not depend on their order; what a rank says outweighs when it ended, because
+// clocks of nodes differ.
+func First(exits []Exit) (c Cause, ok bool) {
+	bad := make([]Exit, 0, len(exits))
+	for _, e := range exits {
+		if e.Code != 0 || e.Signal != 0 {
+			bad = append(bad, e)
+		}
+	}
+	if len(bad) == 0 {
+		return Cause{}, false
+	}
+	first := slices.MinFunc(bad, func(a, b Exit) int {
+		return cmp.Or(cmp.Compare(classify(a), classify(b)), a.At.Compare(b.At), cmp.Compare(a.Rank, b.Rank))
+	})
+	return describe(first, len(bad)-1), true
+}
+
+func describe(e Exit, cascade int) Cause {
+	c := Cause{Code: RankFailed, Rank: e.Rank, Slot: e.Slot, ExitCode: e.Code, Signal: e.Signal, Message: Clean(e.Traceback), Cascade: cascade, Weak: classify(e) > own}
+	switch {
+	case classify(e) == portTaken:
+		c.Code = PortConflict
+	case outside(e.Signal):
+		c.Code = RankKilled
+		c.Message = fmt.Sprintf("signal %s from outside ended the process", signalName(e.Signal))
+	case c.Message == "" && e.Signal != 0:
+		c.Message = fmt.Sprintf("signal %s ended the process", signalName(e.Signal))
+	case c.Message == "":
+		c.Message = fmt.Sprintf("the process ended with exit code %d and wrote no traceback", e.Code)
+	}
+	return c
+}
+
+func classify(e Exit) class {
+	text := e.Traceback
+	last := rootError(text)
+	switch {
+	case e.Rank == 0 && containsAny(last, storeWords) && strings.Contains(strings.ToLower(last), "address already in use"):
+		return portTaken
+	case outside(e.Signal):
+		return own
+	case text == "" && e.Signal != 0:
+		return own
+	case text == "":
+		return silent(e)
+	}
+	low := strings.ToLower(last)
+	lost, late := containsAny(low, tornWords), containsAny(low, waitedWords)
+	switch {
+	case !lost && !late:
+		return own
+	case !containsAny(text, fabric):
+		return vague
+	case late && !lost:
+		return waited
+	default:
+		return torn
+	}
+}
+
+// silent judges an exit without a traceback: a code that only a script chooses is its own doing, 1 may be
+// a traceback that was not caught.
+func silent(e Exit) class {
+	if e.Code == 1 {
+		return vague
+	}
+	return own
+}
+
+// outside says whether a signal comes from outside the process as a rule: an operator, the kernel short
+// of memory, a pod that is being shut down.
+func outside(signal int) bool {
+	switch signal {
+	case 1, 2, 9, 15: // HUP, INT, KILL, TERM
+		return true
+	}
+	return false
+}
+
+// External says whether the failure came from outside the script, so that seeing it again says nothing
+// about the script.
+func (c Cause) External() bool {
+	switch c.Code {
+	case RankKilled, PodLost, RanksLost, PortConflict:
+		return true
+	case RankFailed:
+	}
+	return false
+}
+
+func containsAny(s string, words []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s, w) })
+}
+
+func signalName(n int) string {
+	if name, ok := signals[n]; ok {
+		return fmt.Sprintf("%d (%s)", n, name)
+	}
+	return fmt.Sprint(n)
+}
+
+var signals = map[int]string{
+	1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+	10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
+}

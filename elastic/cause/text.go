@@ -1,0 +1,123 @@
+package cause
+
+import (
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+var (
+	rankPrefix = regexp.MustCompile(`(?m)^\[rank\d+\]: ?`)
+	// volatile are the parts of a message that change from run to run with the same bug.
+	volatile = []struct {
+		re *regexp.Regexp
+		to string
+	}{
+		{regexp.MustCompile(`0x[0-9a-fA-F]+`), "0x"},
+		{regexp.MustCompile(`\[?(?:\d{1,3}\.){3}\d{1,3}\]?(?::\d+)?`), "address"},
+		{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?`), "time"},
+		{regexp.MustCompile(`/tmp/[^\s'":]+`), "/tmp/"},
+		{regexp.MustCompile(`(?i)\b(pid|port|thread|process)[ =:#]*\d+`), "$1"},
+		{regexp.MustCompile(`\d{5,}`), "n"},
+	}
+	frame = regexp.MustCompile(`^\s*File "([^"]*)", line \d+, in `)
+)
+
+// Clean strips what PyTorch puts before each line, and blank ends.
+func Clean(traceback string) string {
+	return strings.TrimSpace(rankPrefix.ReplaceAllString(strings.ToValidUTF8(traceback, "?"), ""))
+}
+
+// Tail returns the last whole lines of text that fit into limit bytes; of a last line that alone is
+// longer, its beginning.
+func Tail(text string, limit int) string {
+	text = strings.TrimRight(text, "\n ")
+	if len(text) <= limit {
+		return text
+	}
+	if i := strings.LastIndexByte(text, '\n'); len(text)-i-1 > limit {
+		return cut(text[i+1:], limit)
+	}
+	text = text[len(text)-limit-1:]
+	return text[strings.IndexByte(text, '\n')+1:]
+}
+
+// cut shortens s to limit bytes without breaking a character.
+func cut(s string, limit int) string {
+	const mark = "…"
+	if len(s) <= limit {
+		return s
+	}
+	s = s[:max(0, limit-len(mark))]
+	for len(s) > 0 {
+		if r, n := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || n != 1 {
+			break
+		}
+		s = s[:len(s)-1]
+	}
+	return s + mark
+}
+
+const header = "Traceback (most recent call last):"
+
+// chained stand between two tracebacks of one chain, the older one first.
+var chained = []string{"During handling of the above exception", "The above exception was the direct cause"}
+
+// rootError is the message of the exception that a traceback's last chain began with: an exception raised
+// while another one was handled is not what went wrong first.
+func rootError(traceback string) string {
+	blocks := strings.Split(Clean(traceback), header)
+	i := len(blocks) - 1
+	for i > 0 && containsAny(blocks[i-1], chained) {
+		i--
+	}
+	block := blocks[i]
+	for _, mark := range chained {
+		block, _, _ = strings.Cut(block, mark)
+	}
+	return lastError(block)
+}
+
+// lastError is all that follows the last stack frame.
+func lastError(block string) string {
+	lines := strings.Split(strings.TrimSpace(block), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if strings.HasPrefix(lines[i], "  ") { // source line or marker of the last frame
+			return strings.Join(lines[i+1:], "\n")
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// signatureLimit bounds what of a message counts for Same.
+const signatureLimit = 300
+
+// Same says whether two failures are one bug seen twice: the same code, exit code and message, the
+// message without what changes from run to run. Which rank it hit counts only where there is no
+// traceback: a bug in the script may show on another rank first.
+func Same(a, b Cause) bool {
+	if a.Code != b.Code || a.ExitCode != b.ExitCode {
+		return false
+	}
+	as, bs := signature(a.Message), signature(b.Message)
+	return as == bs && (a.Rank == b.Rank || strings.HasPrefix(as, "File "))
+}
+
+// signature is the place of the last stack frame and the last line, normalised. A message without a
+// stack frame has its last line only.
+func signature(message string) string {
+	lines := strings.Split(strings.TrimSpace(message), "\n")
+	where := ""
+	for i := len(lines) - 1; i >= 0; i-- {
+		if frame.MatchString(lines[i]) {
+			where = strings.TrimSpace(lines[i])
+			break
+		}
+	}
+	last := cut(strings.TrimSpace(lines[len(lines)-1]), signatureLimit)
+	s := where + "\n" + last
+	for _, v := range volatile {
+		s = v.re.ReplaceAllString(s, v.to)
+	}
+	return strings.TrimSpace(s)
+}

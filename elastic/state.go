@@ -1,0 +1,180 @@
+package elastic
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// State is one gang as the coordinator knows it. Step alone changes it.
+//
+//	                  all ready                 failure
+//	Forming ────────────────────────► Running ─────────────► Halting
+//	   ▲     persist, then hand out      │                      │ all halted
+//	   └──────────── budget left ────────┼──────────────────────┤
+//	                                     ▼ all finished         ▼ budget spent, or refused
+//	                                 Finished                GivenUp
+type State struct {
+	// Record is what is decided; its Generation never falls.
+	Record Record
+	// stored is the highest generation that the store has, storedVerdict whether it has the verdict.
+	stored        int64
+	storedVerdict bool
+	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
+	ended, ending bool
+
+	// slots has one entry per member; the agent's truth as last reported.
+	slots []member
+	// layout is who takes part in Record.Generation; nil where an earlier coordinator handed it out.
+	layout *layout
+	// common and frontier as in Directive; within a generation they only rise.
+	common, frontier int64
+	// exits of the newest generation, by rank; they outlive their pod.
+	exits map[int]cause.Exit
+	// suspect is what is known of a failure that no exit tells of.
+	suspect *cause.Cause
+	// detected is when the present failure was seen, by our clock.
+	detected time.Time
+	// runningSince is when all ranks of the newest generation were first seen to run.
+	runningSince time.Time
+	// conflicts counts port conflicts in a row.
+	conflicts int
+	// pace is the time that a step takes, smoothed; paceStep and paceAt are where it was measured last.
+	pace     time.Duration
+	paceStep int64
+	paceAt   time.Time
+	// settled is the newest generation whose recovery is accounted for in Progress.Lost and was told.
+	settled int64
+
+	out []Effect
+}
+
+// member is what is known of a slot.
+type member struct {
+	known    bool
+	attached bool
+	pod      Pod
+	report   Report
+	// ran: this pod has reported that it ran the newest generation.
+	ran bool
+}
+
+// layout is the membership of one generation.
+type layout struct {
+	pods         []string // by slot
+	incarnations []uint64
+	base         []int
+	world        int
+	addr         string
+	port         int
+}
+
+// New returns the state of a gang of members pods, with the record that the store has of it.
+func New(members int, r Record) *State {
+	s := &State{Record: r, slots: make([]member, members), exits: map[int]cause.Exit{}, stored: r.Generation}
+	s.Record.Recoveries = slices.Clone(r.Recoveries)
+	s.Record.Progress.Attached = nil
+	switch {
+	case r.Verdict != nil:
+		s.storedVerdict = true
+		s.Record.Phase = GivenUp
+		if r.Verdict.Reason == ReasonFinished {
+			s.Record.Phase = Finished
+		}
+	case r.Generation == 0 || s.judged():
+		s.Record.Phase = Forming
+	default:
+		s.Record.Phase = Running // until an agent says otherwise
+	}
+	if last := s.lastRecovery(); last != nil && last.Start >= 0 {
+		s.settled = last.Generation
+	}
+	return s
+}
+
+// judged says whether the failure that ended the newest generation is already accounted for.
+func (s *State) judged() bool {
+	last := s.lastRecovery()
+	return last != nil && last.Generation > s.Record.Generation
+}
+
+func (s *State) lastRecovery() *Recovery {
+	if n := len(s.Record.Recoveries); n > 0 {
+		return &s.Record.Recoveries[n-1]
+	}
+	return nil
+}
+
+// Members is the number of pods.
+func (s *State) Members() int { return len(s.slots) }
+
+// Final says whether a verdict was reached.
+func (s *State) Final() bool { return s.Record.Verdict != nil }
+
+// Directive is what the agent of a slot's pod must do now. A pod whose place was taken by a newer one
+// must end what it runs.
+func (s *State) Directive(slot Slot, pod string) Directive {
+	r := &s.Record
+	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.common, Frontier: s.frontier}
+	m := &s.slots[slot]
+	if m.known && m.pod.UID != pod {
+		d.Order, d.Reason = OrderHalt, "a newer pod has taken this place in the gang"
+		return d
+	}
+	switch r.Phase {
+	case Forming:
+		s.directHalt(&d)
+		d.Reason = s.waitsFor()
+	case Running:
+		s.directRunning(&d, slot, pod)
+	case Halting:
+		s.directHalt(&d)
+		if s.suspect != nil {
+			d.Reason = s.suspect.Message
+		}
+	case Finished, GivenUp:
+		s.directFinal(&d)
+	}
+	return d
+}
+
+// directHalt ends the newest generation. A pod that never ran it holds steps of an older past: what lies
+// above the point that the generation restored is of no use to it any more.
+func (s *State) directHalt(d *Directive) {
+	if d.Generation == 0 {
+		return
+	}
+	d.Order = OrderHalt
+	if s.stored == s.Record.Generation {
+		d.Run = &Launch{Number: s.stored, RestoreStep: s.Record.RestoreStep}
+	}
+}
+
+func (s *State) directRunning(d *Directive, slot Slot, pod string) {
+	r, l := &s.Record, s.layout
+	switch {
+	case s.stored < r.Generation: // not handed out before it is stored
+		if s.stored > 0 {
+			d.Order = OrderHalt
+		}
+	case l == nil || l.pods[slot] != pod: // handed out by an earlier coordinator: keep what runs
+	default:
+		d.Order = OrderRun
+		d.Run = &Launch{
+			Number: r.Generation, WorldSize: l.world, BaseRank: l.base[slot], NodeRank: int(slot), Nodes: len(s.slots),
+			MasterAddr: l.addr, MasterPort: l.port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts,
+		}
+	}
+}
+
+func (s *State) directFinal(d *Directive) {
+	v := s.Record.Verdict
+	if !s.storedVerdict || (s.Record.Phase == GivenUp && !s.ended) {
+		if s.Record.Phase == GivenUp {
+			s.directHalt(d)
+		}
+		return
+	}
+	d.Order, d.ExitCode, d.Reason = OrderExit, v.ExitCode, string(v.Reason)
+}

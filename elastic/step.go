@@ -1,0 +1,333 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// maxGeneration bounds what an agent may claim; far above any real number, far below overflow.
+const maxGeneration = 1 << 52
+
+// Step applies one event and returns what must be done, in order.
+func Step(s *State, e Event, now time.Time) []Effect {
+	s.out = nil
+	switch e := e.(type) {
+	case Reported:
+		s.reported(e, now)
+	case Detached:
+		m := &s.slots[e.Slot]
+		if m.known && m.pod.UID == e.Pod && m.attached {
+			m.attached = false
+			s.refresh(now)
+		}
+	case Stored:
+		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))
+		s.storedVerdict = s.storedVerdict || (e.Verdict && s.Final())
+		s.emit(Direct{})
+	case Ended:
+		s.ended = true
+		s.emit(Direct{})
+	}
+	s.advance(now)
+	return s.out
+}
+
+func (s *State) emit(e Effect) { s.out = append(s.out, e) }
+
+// reported takes a report over, unless it is older than what is known.
+func (s *State) reported(e Reported, now time.Time) {
+	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) || e.Report.Generation > maxGeneration {
+		return
+	}
+	m := &s.slots[e.Slot]
+	switch {
+	case !m.known:
+	case m.pod.UID == e.Pod.UID:
+		if stale(&m.report, &e.Report) {
+			return
+		}
+	case e.Pod.Newer(m.pod):
+		*m = member{}
+	default:
+		s.emit(Direct{})
+		return
+	}
+	if !m.known || !m.attached || m.report.Generation != e.Report.Generation || m.report.State != e.Report.State {
+		s.emit(Direct{})
+	}
+	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
+	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
+		// The store lost a record: numbers that agents have seen are never used again.
+		s.Record.Generation, s.Record.RestoreStep, s.layout = r.Generation, 0, nil
+		s.Record.Phase = Running // until an agent says otherwise
+		s.begun()
+		s.emit(Persist{s.snapshot()})
+	}
+	s.keepExits(e.Slot)
+	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
+		m.ran = true
+	}
+	s.track(now)
+	s.refresh(now)
+}
+
+func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }
+
+// order of an agent's states within one generation and incarnation; it only rises.
+func order(a AgentState) int {
+	switch a {
+	case AgentIdle:
+		return 1
+	case AgentRunning:
+		return 2
+	case AgentFinished:
+		return 3
+	case AgentFailed:
+		return 4
+	case AgentHalted:
+		return 5
+	case AgentUnknown:
+	}
+	return 0
+}
+
+// stale says whether a report of the same pod is older than the known one.
+func stale(known, r *Report) bool {
+	switch {
+	case r.Incarnation != known.Incarnation:
+		return r.Incarnation < known.Incarnation
+	case r.Generation != known.Generation:
+		return r.Generation < known.Generation
+	case order(r.State) != order(known.State):
+		return order(r.State) < order(known.State)
+	}
+	for i := range min(len(r.Rank), len(known.Rank)) {
+		if newest(r.Rank[i].Sealed) < newest(known.Rank[i].Sealed) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *State) keepExits(slot Slot) {
+	r := &s.slots[slot].report
+	if r.Generation != s.Record.Generation || s.Record.Generation == 0 {
+		return
+	}
+	base := s.baseRank(slot)
+	for _, k := range r.Rank {
+		if k.Exit == nil {
+			continue
+		}
+		rank := base + k.Local
+		s.exits[rank] = cause.Exit{Rank: rank, Slot: int(slot), Code: k.Exit.Code, Signal: k.Exit.Signal, At: k.Exit.At, Traceback: k.Exit.Traceback}
+	}
+}
+
+// baseRank is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks
+// where an earlier coordinator laid the generation out and not all slots are known.
+func (s *State) baseRank(slot Slot) int {
+	if s.layout != nil {
+		return s.layout.base[slot]
+	}
+	own, base := s.slots[slot].report.Ranks, 0
+	for i := range slot {
+		if n := s.slots[i].report.Ranks; n > 0 {
+			base += n
+		} else {
+			base += own
+		}
+	}
+	return base
+}
+
+// advance does what the levels ask for, until nothing changes.
+func (s *State) advance(now time.Time) {
+	for range 4 {
+		before := s.Record.Phase
+		switch {
+		case s.Final():
+			s.closing()
+		case s.refused(now), s.stored < s.Record.Generation:
+		default:
+			s.live(now)
+		}
+		if s.Record.Phase == before {
+			return
+		}
+		s.emit(Direct{})
+	}
+}
+
+func (s *State) live(now time.Time) {
+	switch s.Record.Phase {
+	case Forming:
+		if s.waitsFor() == "" {
+			s.begin()
+		}
+	case Running:
+		s.watch(now)
+	case Halting:
+		if s.all(func(m *member) bool { return s.halted(m) }) {
+			s.judge(now)
+		}
+	case Finished, GivenUp:
+	}
+}
+
+func (s *State) all(is func(*member) bool) bool {
+	for i := range s.slots {
+		if !is(&s.slots[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// halted: every process of the newest generation on this pod is gone and its inventory is final.
+func (s *State) halted(m *member) bool {
+	return m.known && m.report.State == AgentHalted && m.report.Generation >= s.Record.Generation
+}
+
+// waitsFor says, for people, what the next generation waits for; "" when nothing.
+func (s *State) waitsFor() string {
+	for i := range s.slots {
+		m, r := &s.slots[i], &s.slots[i].report
+		switch {
+		case !m.known || !m.attached:
+			return fmt.Sprintf("waits for the agent of slot %d", i)
+		case r.Leaving:
+			return fmt.Sprintf("pod %s of slot %d is leaving; waits for its replacement", m.pod.Name, i)
+		case r.Ranks == 0 || r.Port == 0 || r.Address == "":
+			return fmt.Sprintf("waits for the launcher of slot %d", i)
+		case s.Record.Generation > 0 && !s.halted(m):
+			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
+		}
+	}
+	return ""
+}
+
+// begin lays the next generation out; it is handed out once it is stored.
+func (s *State) begin() {
+	l := &layout{addr: s.slots[0].report.Address, port: s.slots[0].report.Port}
+	inventories := make([][]int64, 0, len(s.slots))
+	for i := range s.slots {
+		m := &s.slots[i]
+		l.pods = append(l.pods, m.pod.UID)
+		l.incarnations = append(l.incarnations, m.report.Incarnation)
+		l.base = append(l.base, l.world)
+		l.world += m.report.Ranks
+		inventories = append(inventories, inventory(&m.report)...)
+	}
+	restore, _ := RestorePoint(inventories)
+	r := &s.Record
+	r.Generation++
+	r.RestoreStep, r.Phase = restore, Running
+	r.Progress.Ranks = l.world
+	if rec := s.lastRecovery(); rec != nil && rec.Generation > r.Generation-1 {
+		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation, restore, l.world
+		rec.StepsRecomputed = max(0, r.Progress.Step-restore)
+	}
+	s.layout = l
+	s.begun()
+	s.common, s.frontier = restore, restore
+	s.emit(Persist{s.snapshot()})
+}
+
+// begun forgets what belonged to the generation before.
+func (s *State) begun() {
+	s.exits = map[int]cause.Exit{}
+	s.suspect, s.runningSince, s.paceAt = nil, time.Time{}, time.Time{}
+	s.common, s.frontier = 0, 0
+	for i := range s.slots {
+		s.slots[i].ran = false
+	}
+}
+
+// watch looks for a failure, or the end, of the newest generation.
+func (s *State) watch(now time.Time) {
+	g := s.Record.Generation
+	failed := false
+	for i := range s.slots {
+		m := &s.slots[i]
+		if !m.known {
+			continue
+		}
+		if m.report.State == AgentFailed && m.report.Generation == g {
+			failed = true
+		} else if c := s.lost(Slot(i)); c != nil && s.suspect == nil {
+			s.suspect = c
+		}
+	}
+	switch {
+	case failed || s.suspect != nil:
+		s.Record.Phase, s.detected = Halting, now
+		s.emit(Touch{})
+	case s.all(func(m *member) bool { return m.known && m.report.State == AgentFinished && m.report.Generation == g }):
+		s.conclude(Verdict{Reason: ReasonFinished, At: now}, Finished)
+	}
+}
+
+// lost says what is known if the ranks that a slot should run are gone without an exit.
+func (s *State) lost(slot Slot) *cause.Cause {
+	m, g := &s.slots[slot], s.Record.Generation
+	r := &m.report
+	c := &cause.Cause{Code: cause.RanksLost, Rank: s.baseRank(slot), Slot: int(slot)}
+	halted := r.State == AgentHalted && r.Generation >= g
+	idle := r.State == AgentIdle && r.Generation == g
+	switch {
+	case s.layout != nil && s.layout.pods[slot] != m.pod.UID:
+		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
+	case s.layout == nil && r.Generation < g:
+		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
+	case halted, idle && (m.ran || s.layout == nil || s.layout.incarnations[slot] != r.Incarnation):
+		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.pod.Name, slot, g)
+	default:
+		return nil
+	}
+	return c
+}
+
+// refused gives up when a launcher cannot be honoured.
+func (s *State) refused(now time.Time) bool {
+	for i := range s.slots {
+		m := &s.slots[i]
+		if !m.known || m.report.Refused == "" {
+			continue
+		}
+		c := &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: refusedCode, Message: m.report.Refused}
+		s.conclude(Verdict{Reason: ReasonRefused, ExitCode: refusedCode, Cause: c, At: now}, GivenUp)
+		return true
+	}
+	return false
+}
+
+// refusedCode is the exit code of a command line that cannot be used.
+const refusedCode = 2
+
+func (s *State) conclude(v Verdict, p Phase) {
+	s.Record.Phase, s.Record.Verdict = p, &v
+	s.emit(Persist{s.snapshot()})
+}
+
+// closing carries a verdict out: the job makes no pods any more before agents are told to exit.
+func (s *State) closing() {
+	if s.Record.Phase == GivenUp && s.storedVerdict && !s.ended && !s.ending {
+		s.ending = true
+		s.emit(End{*s.Record.Verdict})
+	}
+}
+
+// Snapshot is the record as it is now; it shares nothing with the state.
+func (s *State) Snapshot() Record { return s.snapshot() }
+
+func (s *State) snapshot() Record {
+	r := s.Record
+	r.Recoveries = slices.Clone(r.Recoveries)
+	r.Progress.Attached = slices.Clone(r.Progress.Attached)
+	r.Progress.Notes = slices.Clone(r.Progress.Notes)
+	return r
+}

@@ -1,0 +1,281 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// track follows what the ranks of the newest generation have sealed, finished and reached.
+func (s *State) track(now time.Time) {
+	if s.Record.Generation == 0 || s.Final() {
+		return
+	}
+	s.trackSealed(now)
+	s.trackSteps(now)
+	s.trackRecovery(now)
+}
+
+// current says whether a slot's report speaks of the newest generation's ranks.
+func (s *State) current(m *member) bool {
+	return m.known && m.report.Generation == s.Record.Generation && (ran(m.report.State) || m.report.State == AgentHalted && m.ran)
+}
+
+func (s *State) trackSealed(now time.Time) {
+	if !s.all(s.current) {
+		return
+	}
+	inventories := [][]int64{}
+	for i := range s.slots {
+		inventories = append(inventories, inventory(&s.slots[i].report)...)
+	}
+	common, _ := RestorePoint(inventories)
+	frontier := lowestNewest(inventories)
+	if common > s.common || frontier > s.frontier {
+		s.emit(Direct{})
+	}
+	s.common, s.frontier = max(s.common, common), max(s.frontier, frontier)
+	p := &s.Record.Progress
+	if s.common != p.SavedStep {
+		if s.common > p.SavedStep {
+			p.SavedAt = now
+		}
+		p.SavedStep = s.common
+		s.emit(Touch{})
+	}
+	s.best(s.common)
+}
+
+// best takes note of progress: a step that was never reached before refills the budget.
+func (s *State) best(step int64) {
+	if r := &s.Record; step > r.BestStep {
+		r.BestStep, r.WithoutProgress = step, 0
+	}
+}
+
+func (s *State) trackSteps(now time.Time) {
+	low, keeps, running := int64(-1), false, true
+	for i := range s.slots {
+		m := &s.slots[i]
+		if !s.current(m) || len(m.report.Rank) == 0 {
+			return
+		}
+		running = running && ran(m.report.State)
+		keeps = keeps || m.report.StateBytes > 0
+		for _, k := range m.report.Rank {
+			if low < 0 || k.Step < low {
+				low = k.Step
+			}
+		}
+	}
+	if running && s.runningSince.IsZero() {
+		s.runningSince = s.started(now)
+	}
+	if s.Record.StartedAt.IsZero() {
+		s.Record.StartedAt = s.runningSince
+		s.emit(Touch{})
+	}
+	p := &s.Record.Progress
+	if low <= 0 || low == p.Step {
+		return
+	}
+	s.measure(low, now)
+	p.Step = low
+	if !keeps {
+		s.best(low)
+	}
+	s.emit(Touch{})
+}
+
+// started is when the newest generation began to run, as its agents say.
+func (s *State) started(now time.Time) time.Time {
+	at := now
+	for i := range s.slots {
+		if t := s.slots[i].report.Timeline.Started; !t.IsZero() && t.Before(at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// measure follows how long a step takes.
+func (s *State) measure(step int64, now time.Time) {
+	if n := step - s.paceStep; !s.paceAt.IsZero() && n > 0 && now.After(s.paceAt) {
+		each := now.Sub(s.paceAt) / time.Duration(n)
+		if s.pace == 0 {
+			s.pace = each
+		}
+		s.pace += (each - s.pace) / 5
+	}
+	s.paceStep, s.paceAt = step, now
+}
+
+// trackRecovery fills in when the newest recovery reached what, from agents that are in its generation.
+func (s *State) trackRecovery(now time.Time) {
+	rec := s.lastRecovery()
+	if rec == nil || rec.Generation != s.Record.Generation || rec.FirstStep >= 0 {
+		return
+	}
+	var detected, halt, stopped, started, restored, first moment
+	told, keeps, standbys := false, false, 0
+	for i := range s.slots {
+		m := &s.slots[i]
+		if !s.current(m) {
+			return
+		}
+		t := &m.report.Timeline
+		detected.earliest(t.Detected)
+		halt.latest(t.HaltReceived)
+		stopped.latest(t.Stopped)
+		started.latest(t.Started)
+		restored.latest(t.Restored)
+		first.latest(t.FirstStep)
+		told = told || !t.Restored.IsZero() || !t.FirstStep.IsZero()
+		keeps = keeps || m.report.StateBytes > 0
+		for _, k := range m.report.Rank {
+			if k.FromStandby {
+				standbys++
+			}
+		}
+	}
+	before := *rec
+	rec.Standbys = standbys
+	if !detected.at.IsZero() {
+		rec.DetectedAt = detected.at
+	}
+	rec.reach(len(s.slots), halt, stopped, started, restored, first)
+	if *rec != before {
+		s.emit(Touch{})
+	}
+	if rec.FirstStep >= 0 || (rec.Start >= 0 && !told && !keeps) {
+		s.settle(now, true)
+	}
+}
+
+// moment is the time at which a number of agents had reached something.
+type moment struct {
+	at time.Time
+	n  int
+}
+
+func (m *moment) latest(t time.Time) {
+	if !t.IsZero() {
+		m.n++
+		if t.After(m.at) {
+			m.at = t
+		}
+	}
+}
+
+func (m *moment) earliest(t time.Time) {
+	if !t.IsZero() && (m.at.IsZero() || t.Before(m.at)) {
+		m.at = t
+	}
+}
+
+// reach sets how long each phase took. What happens before ranks start has happened once they run; what
+// comes after is reached when all n agents have reached it. Clocks of nodes differ, so that no phase is
+// shorter than nothing.
+func (r *Recovery) reach(n int, halt, stopped, started, restored, first moment) {
+	if first.n >= n && restored.n < n {
+		restored = started // nothing was restored from memory
+	}
+	from := r.DetectedAt
+	for _, p := range []struct {
+		d    *time.Duration
+		to   moment
+		need int
+	}{{&r.Decide, halt, 0}, {&r.Stop, stopped, 0}, {&r.Start, started, n}, {&r.Restore, restored, n}, {&r.FirstStep, first, n}} {
+		switch {
+		case p.to.n < p.need:
+			return
+		case p.to.n == 0:
+			continue
+		}
+		*p.d = max(0, p.to.at.Sub(from))
+		if p.to.at.After(from) {
+			from = p.to.at
+		}
+	}
+}
+
+// settle closes the account of the newest recovery: what it cost and, where it came to its end, a word to people.
+func (s *State) settle(now time.Time, tell bool) {
+	rec := s.lastRecovery()
+	if rec == nil || rec.Generation <= s.settled || rec.Generation > s.Record.Generation {
+		return
+	}
+	s.settled = rec.Generation
+	rest := rec.Total()
+	if rec.Start < 0 {
+		rest = max(0, now.Sub(rec.DetectedAt))
+	}
+	s.Record.Progress.Lost += rest + time.Duration(rec.StepsRecomputed)*s.pace
+	s.emit(Touch{})
+	if tell {
+		s.emit(Tell{Notice{Reason: "Recovered", Message: recovered(rec)}})
+	}
+}
+
+// Total is the time from the failure to the last phase that was reached.
+func (r *Recovery) Total() time.Duration {
+	total := time.Duration(0)
+	for _, d := range []time.Duration{r.Decide, r.Stop, r.Start, r.Restore, r.FirstStep} {
+		total += max(0, d)
+	}
+	return total
+}
+
+// refresh brings what people see up to date.
+func (s *State) refresh(time.Time) {
+	p := &s.Record.Progress
+	attached, notes, standbys := []Slot{}, []string{}, 0
+	for i := range s.slots {
+		m := &s.slots[i]
+		if !m.known {
+			continue
+		}
+		if m.attached {
+			attached = append(attached, Slot(i))
+		}
+		for _, n := range m.report.Notes {
+			if n = cause.Tail(n, 200); len(notes) < 10 && !slices.Contains(notes, n) {
+				notes = append(notes, n)
+			}
+		}
+		for _, k := range m.report.Rank {
+			if k.StandbyReady && m.attached {
+				standbys++
+			}
+		}
+	}
+	if !slices.Equal(attached, p.Attached) || !slices.Equal(notes, p.Notes) || standbys != p.StandbysReady {
+		p.Attached, p.Notes, p.StandbysReady = attached, notes, standbys
+		s.emit(Touch{})
+	}
+}
+
+func recovering(generation int64, c cause.Cause) string {
+	return fmt.Sprintf("generation %d is being ended: %s of rank %d in slot %d with exit code %d: %s", generation, c.Code, c.Rank, c.Slot, c.ExitCode, lastLine(c.Message))
+}
+
+func recovered(r *Recovery) string {
+	parts := []string{}
+	for _, p := range []struct {
+		name string
+		d    time.Duration
+	}{{"decide", r.Decide}, {"stop", r.Stop}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
+		if p.d >= 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
+		}
+	}
+	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; from step %d, %d steps again, %d of %d ranks in a warm standby",
+		r.Generation, r.Total().Round(time.Millisecond), r.Cause.Code, r.Cause.Rank, strings.Join(parts, ", "), r.RestoreStep, r.StepsRecomputed, r.Standbys, r.Ranks)
+}
+
+func lastLine(s string) string {
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
