@@ -45,7 +45,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	if err := r.scale(ctx, 0); err != nil {
 		return nil, err
 	}
-	if err := r.until(ctx, "no controller pod left", 40*time.Second, func(ctx context.Context) (bool, string) {
+	if err := r.Until(ctx, "no controller pod left", 40*time.Second, func(ctx context.Context) (bool, string) {
 		pods, err := r.controllerPods(ctx)
 		return err == nil && len(pods) == 0, fmt.Sprintf("%d pods", len(pods))
 	}); err != nil {
@@ -58,7 +58,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return saw, err
 	}
-	if err := r.until(ctx, "training goes on for most of the minute", 2*awayFor, func(context.Context) (bool, string) {
+	if err := r.Until(ctx, "training goes on for most of the minute", 2*awayFor, func(context.Context) (bool, string) {
 		return time.Since(gone) > awayFor-10*time.Second, ""
 	}); err != nil {
 		return saw, err
@@ -98,13 +98,13 @@ func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 	if err := r.client.Create(ctx, plain); err != nil {
 		return nil, fmt.Errorf("other people's pods must be created while the webhook is away: %w", err)
 	}
-	if err := r.until(ctx, "other people's pod runs", 30*time.Second, func(ctx context.Context) (bool, string) {
+	if err := r.Until(ctx, "other people's pod runs", 30*time.Second, func(ctx context.Context) (bool, string) {
 		err := r.client.Get(ctx, client.ObjectKeyFromObject(plain), plain)
 		return err == nil && plain.Status.Phase == corev1.PodRunning, string(plain.Status.Phase)
 	}); err != nil {
 		return nil, err
 	}
-	out, err := r.kubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged"))
+	out, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged"))
 	if err == nil {
 		return nil, fmt.Errorf("a job of ours was admitted without the webhook: %s", out)
 	}
@@ -135,7 +135,7 @@ func (r *run) deleteLeader(ctx context.Context) (string, error) {
 			if err := r.client.Delete(ctx, &p); err != nil {
 				return "", err
 			}
-			if err := r.until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
+			if err := r.Until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
 				now, err := r.kube.CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
 				if err != nil || now.Spec.HolderIdentity == nil {
 					return false, fmt.Sprint(err)

@@ -23,11 +23,11 @@ const unchangedName = "pytorch-unchanged"
 
 // unchanged plays the job whose script knows nothing of us and that names no size: placed, restarted, and told why state is not kept.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
-	if _, err := r.kubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
+	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
 		return nil, err
 	}
 	var why string
-	if err := r.until(ctx, "the Gang says why state in memory is off", time.Minute, func(ctx context.Context) (bool, string) {
+	if err := r.Until(ctx, "the Gang says why state in memory is off", time.Minute, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, unchangedName)
 		if err != nil {
 			return false, err.Error()
@@ -43,8 +43,8 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	}
 	steps := NewSteps()
 	var pod corev1.Pod
-	if err := r.until(ctx, "it runs", 90*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.jobPods(ctx, unchangedName)
+	if err := r.Until(ctx, "it runs", 90*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.Pods(ctx, unchangedName)
 		if err != nil || len(pods) == 0 {
 			return false, fmt.Sprint(err)
 		}
@@ -54,7 +54,7 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	r.follow(ctx, Namespace, pod.Name, Training, steps)
-	if err := r.until(ctx, "it steps", 2*time.Minute, func(context.Context) (bool, string) { return steps.Lowest(2) > 2, fmt.Sprint(steps.Tail(3)) }); err != nil {
+	if err := r.Until(ctx, "it steps", 2*time.Minute, func(context.Context) (bool, string) { return steps.Lowest(2) > 2, fmt.Sprint(steps.Tail(3)) }); err != nil {
 		return nil, err
 	}
 	other := &run{World: r.World, steps: steps}
@@ -66,7 +66,7 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	if _, err := r.killInside(ctx, Namespace, pod.Name, Training, pid); err != nil {
 		return nil, err
 	}
-	if err := r.until(ctx, "it steps again", 2*time.Minute, func(context.Context) (bool, string) {
+	if err := r.Until(ctx, "it steps again", 2*time.Minute, func(context.Context) (bool, string) {
 		for _, l := range steps.Since(n) {
 			if l.Step == 1 {
 				return true, ""
@@ -87,13 +87,13 @@ func (r *run) bug(ctx context.Context) ([]string, error) {
 
 // Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.
 func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLimit int32) ([]string, error) {
-	job := bugJob(policy, backoffLimit)
+	job := BugJob(policy, backoffLimit)
 	if err := w.client.Create(ctx, job); err != nil {
 		return nil, err
 	}
 	var decided, failed time.Time
 	var exit int32
-	if err := w.until(ctx, "the job fails", 90*time.Second, func(ctx context.Context) (bool, string) {
+	if err := w.Until(ctx, "the job fails", 90*time.Second, func(ctx context.Context) (bool, string) {
 		if gang, err := w.gang(ctx, job.Name); err == nil && gang.Status.Run != nil && gang.Status.Run.Verdict != nil && decided.IsZero() {
 			decided, exit = gang.Status.Run.Verdict.At.Time, gang.Status.Run.Verdict.ExitCode
 		}
@@ -116,13 +116,13 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 	if exit != bugExit {
 		return nil, fmt.Errorf("the verdict's exit code is %d, the first failing rank's is %d", exit, bugExit)
 	}
-	if err := w.until(ctx, "an event on the Job with the traceback", 10*time.Second, func(ctx context.Context) (bool, string) {
-		return w.hasEvent(ctx, "Job", job.Name, v1alpha1.ReasonSameFailureTwice, bugText)
+	if err := w.Until(ctx, "an event on the Job with the traceback", 10*time.Second, func(ctx context.Context) (bool, string) {
+		return w.HasEvent(ctx, "Job", job.Name, v1alpha1.ReasonSameFailureTwice, bugText)
 	}); err != nil {
 		return nil, err
 	}
 	if err := w.during(ctx, "no pod comes again", 5*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := w.jobPods(ctx, job.Name)
+		pods, err := w.Pods(ctx, job.Name)
 		live := 0
 		for _, p := range pods {
 			if p.Status.Phase == corev1.PodPending || p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && time.Since(failed) > 3*time.Second {
@@ -171,7 +171,7 @@ func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
 func (r *run) losses(ctx context.Context) ([]string, error) {
-	if err := r.until(ctx, "the job finishes", 4*time.Minute, func(ctx context.Context) (bool, string) {
+	if err := r.Until(ctx, "the job finishes", 4*time.Minute, func(ctx context.Context) (bool, string) {
 		var job batchv1.Job
 		if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
 			return false, err.Error()

@@ -14,8 +14,8 @@ import (
 )
 
 func (r *run) injected(ctx context.Context) ([]string, error) {
-	if err := r.until(ctx, "both pods running", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := r.jobPods(ctx, JobName)
+	if err := r.Until(ctx, "both pods running", time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := r.Pods(ctx, JobName)
 		running := 0
 		for _, p := range pods {
 			if p.Status.Phase == corev1.PodRunning {
@@ -26,7 +26,7 @@ func (r *run) injected(ctx context.Context) ([]string, error) {
 	}); err != nil {
 		return nil, err
 	}
-	pods, err := r.jobPods(ctx, JobName)
+	pods, err := r.Pods(ctx, JobName)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (r *run) injected(ctx context.Context) ([]string, error) {
 		r.follow(ctx, Namespace, p.Name, Training, r.steps)
 	}
 	began := time.Now()
-	if err := r.until(ctx, "first step on all ranks", 2*time.Minute, func(context.Context) (bool, string) {
+	if err := r.Until(ctx, "first step on all ranks", 2*time.Minute, func(context.Context) (bool, string) {
 		return r.steps.Lowest(ranks) > 0, fmt.Sprintf("%d losses, last lines: %q", r.steps.Count(), r.steps.Tail(3))
 	}); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (r *run) killRank(ctx context.Context, rank int, what string) error {
 
 // resumed waits until every rank has taken a step that was printed after the n-th loss, in a generation above the given one.
 func (r *run) resumed(ctx context.Context, above int64, n int, limit time.Duration) error {
-	return r.until(ctx, "all ranks step again", limit, func(ctx context.Context) (bool, string) {
+	return r.Until(ctx, "all ranks step again", limit, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, JobName)
 		if err != nil || gang.Status.Run == nil || gang.Status.Run.Generation <= above {
 			return false, fmt.Sprintf("still generation %d, %v", above, err)
@@ -101,7 +101,7 @@ func (r *run) resumed(ctx context.Context, above int64, n int, limit time.Durati
 }
 
 func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
-	return r.until(ctx, "a warm standby for every rank", limit, func(ctx context.Context) (bool, string) {
+	return r.Until(ctx, "a warm standby for every rank", limit, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, JobName)
 		if err != nil || gang.Status.Run == nil {
 			return false, fmt.Sprint(err)
@@ -148,7 +148,7 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 
 // samePods fails where a pod or container of the job is not the one that started.
 func (r *run) samePods(ctx context.Context) error {
-	pods, err := r.jobPods(ctx, JobName)
+	pods, err := r.Pods(ctx, JobName)
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (r *run) agentKilled(ctx context.Context) ([]string, error) {
 	}
 	r.Say("  kill -9: the agent of %s", r.pods[0])
 	at := r.steps.Lowest(ranks)
-	if err := r.until(ctx, "20 more steps, agent back", 60*time.Second, func(ctx context.Context) (bool, string) {
+	if err := r.Until(ctx, "20 more steps, agent back", 60*time.Second, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, JobName)
 		if err != nil {
 			return false, err.Error()

@@ -36,7 +36,7 @@ func (w *World) Install(ctx context.Context) error {
 	if err := w.LoadImages(ctx); err != nil {
 		return fmt.Errorf("loading images: %w", err)
 	}
-	if _, err := w.kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, "manifests")); err != nil {
+	if _, err := w.RunKubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, "manifests")); err != nil {
 		return err
 	}
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
@@ -48,7 +48,7 @@ func (w *World) Install(ctx context.Context) error {
 }
 
 func (w *World) available(ctx context.Context, deployment string, limit time.Duration) error {
-	return w.until(ctx, "deployment "+deployment+" available", limit, func(ctx context.Context) (bool, string) {
+	return w.Until(ctx, "deployment "+deployment+" available", limit, func(ctx context.Context) (bool, string) {
 		d, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).Get(ctx, deployment, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -75,7 +75,7 @@ func (w *World) block(ctx context.Context, n int) (func(context.Context) error, 
 	gone := func(ctx context.Context) error {
 		return w.client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace("default"), client.MatchingFields{}, client.GracePeriodSeconds(0))
 	}
-	err := w.until(ctx, "blockers running", time.Minute, func(ctx context.Context) (bool, string) {
+	err := w.Until(ctx, "blockers running", time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := w.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
 		if err != nil {
 			return false, err.Error()
@@ -90,18 +90,18 @@ func (r *run) placed(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.kubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-ddp")); err != nil {
+	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-ddp")); err != nil {
 		return nil, err
 	}
-	if err := r.until(ctx, "both pods exist", 30*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.jobPods(ctx, JobName)
+	if err := r.Until(ctx, "both pods exist", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.Pods(ctx, JobName)
 		return err == nil && len(pods) == members, fmt.Sprintf("%d pods, %v", len(pods), err)
 	}); err != nil {
 		return nil, err
 	}
 	r.Say("  a blocker holds two of three nodes; for 10 s neither pod may be bound")
 	if err := r.during(ctx, "no pod is bound while one of two fits", 10*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.jobPods(ctx, JobName)
+		pods, err := r.Pods(ctx, JobName)
 		return err == nil && len(pods) == members && bound(pods) == 0, fmt.Sprintf("%d pods, %d bound, %v", len(pods), bound(pods), err)
 	}); err != nil {
 		return nil, err
@@ -114,8 +114,8 @@ func (r *run) placed(ctx context.Context) ([]string, error) {
 	if err := unblock(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.until(ctx, "both pods bound", 30*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.jobPods(ctx, JobName)
+	if err := r.Until(ctx, "both pods bound", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.Pods(ctx, JobName)
 		if n := bound(pods); err == nil && n == 1 && time.Since(freed) > 5*time.Second {
 			return false, "only one pod is bound"
 		}
@@ -140,13 +140,13 @@ func (r *run) refusal(ctx context.Context) (string, error) {
 	if p == nil || p.Placed || p.Reason != v1alpha1.ReasonInsufficientNodes || p.Wanted != members || p.Fits != 1 {
 		return "", fmt.Errorf("the Gang does not say that 1 of 2 fits: %+v", p)
 	}
-	return p.Message, r.until(ctx, "an event on the Job with the reason", 5*time.Second, func(ctx context.Context) (bool, string) {
-		return r.hasEvent(ctx, "Job", JobName, v1alpha1.ReasonInsufficientNodes, p.Message)
+	return p.Message, r.Until(ctx, "an event on the Job with the reason", 5*time.Second, func(ctx context.Context) (bool, string) {
+		return r.HasEvent(ctx, "Job", JobName, v1alpha1.ReasonInsufficientNodes, p.Message)
 	})
 }
 
-// hasEvent says whether an event with the reason and text stands on an object.
-func (w *World) hasEvent(ctx context.Context, kind, name, reason, text string) (bool, string) {
+// HasEvent says whether an event with the reason and text stands on an object.
+func (w *World) HasEvent(ctx context.Context, kind, name, reason, text string) (bool, string) {
 	list, err := w.kube.CoreV1().Events(Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
 	if err != nil {
 		return false, err.Error()
@@ -161,7 +161,8 @@ func (w *World) hasEvent(ctx context.Context, kind, name, reason, text string) (
 	return false, fmt.Sprintf("%d events: %s", len(list.Items), strings.Join(seen, " | "))
 }
 
-func (w *World) jobPods(ctx context.Context, job string) ([]corev1.Pod, error) {
+// Pods are the pods of a job.
+func (w *World) Pods(ctx context.Context, job string) ([]corev1.Pod, error) {
 	list, err := w.kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job})
 	if err != nil {
 		return nil, err

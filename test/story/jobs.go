@@ -36,8 +36,8 @@ raise RuntimeError("Connection closed by peer [10.0.0.1]:1234")
 `
 )
 
-// bugJob is an opted-in job of one pod and two ranks that runs bugScript.
-func bugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
+// BugJob is an opted-in job of one pod and two ranks that runs bugScript.
+func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 	yes, one := true, int32(1)
 	indexed := batchv1.IndexedCompletion
 	no := false

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
@@ -71,8 +73,8 @@ func (w *World) Say(format string, args ...any) {
 	fmt.Fprintf(w.Out, "[%4.0fs] %s\n", time.Since(w.started).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// kubectl runs the cluster's own kubectl, as a person would.
-func (w *World) kubectl(ctx context.Context, args ...string) (string, error) {
+// RunKubectl runs the cluster's own kubectl, as a person would.
+func (w *World) RunKubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, w.Kubectl, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
 	out, err := cmd.CombinedOutput()
@@ -82,8 +84,8 @@ func (w *World) kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// until asks again and again whether something holds, and says what did not when time is up. The answer's text is what was seen last.
-func (w *World) until(ctx context.Context, what string, limit time.Duration, holds func(context.Context) (bool, string)) error {
+// Until asks again and again whether something holds, and says what did not when time is up. The answer's text is what was seen last.
+func (w *World) Until(ctx context.Context, what string, limit time.Duration, holds func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began, told := time.Now(), time.Now()
@@ -118,4 +120,19 @@ func (w *World) during(ctx context.Context, what string, span time.Duration, hol
 		}
 	}
 	return nil
+}
+
+// Client reads and writes objects of the cluster.
+func (w *World) Client() client.Client { return w.client }
+
+// Gone waits until neither a job nor a pod of it is left.
+func (w *World) Gone(ctx context.Context, job string) error {
+	return w.Until(ctx, job+" is gone", time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := w.Pods(ctx, job)
+		if err != nil || len(pods) > 0 {
+			return false, fmt.Sprintf("%d pods, %v", len(pods), err)
+		}
+		err = w.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: job}, &batchv1.Job{})
+		return apierrors.IsNotFound(err), fmt.Sprint(err)
+	})
 }
