@@ -1,0 +1,202 @@
+package format
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct{ state, stride, size uint64 }{
+		{0, 0, 32768}, {1, 4096, 45056}, {4096, 4096, 45056}, {4097, 8192, 57344}, {40 << 30, 40 << 30, 120<<30 + 32768},
+	} {
+		if Stride(c.state) != c.stride || FileSize(c.state) != c.size {
+			t.Errorf("state %d: stride %d, file %d; want %d, %d", c.state, Stride(c.state), FileSize(c.state), c.stride, c.size)
+		}
+		if DataOffset(2, c.state)%PageSize != 0 {
+			t.Errorf("state %d: slot 2 at %d is not aligned", c.state, DataOffset(2, c.state))
+		}
+	}
+}
+
+func TestEveryDamagedByteIsSeen(t *testing.T) {
+	whole := Slot{State: SlotSealed, Grant: 5, Generation: 2, Step: 10, Length: 99, CRC: 7}.Encode()
+	for i := range whole {
+		damaged := slices.Clone(whole)
+		damaged[i] ^= 0x40
+		if _, err := DecodeSlot(damaged); err == nil {
+			t.Fatalf("byte %d changed and nobody saw it", i)
+		}
+	}
+	future := slices.Clone(whole)
+	le.PutUint32(future[8:], 2)
+	if _, err := DecodeSlot(seal(future)); !errors.Is(err, ErrVersion) {
+		t.Fatalf("version 2 reads as %v, want ErrVersion", err)
+	}
+	if _, err := DecodeSlot(make([]byte, RecordSize)); !errors.Is(err, ErrTorn) {
+		t.Fatalf("zeroes read as %v, want ErrTorn", err)
+	}
+}
+
+func TestSlotReusable(t *testing.T) {
+	for _, c := range []struct {
+		step, common, frontier uint64
+		want                   bool
+	}{
+		{10, 10, 20, false}, // the common step
+		{10, 20, 20, true},  // below both
+		{20, 10, 20, false}, // the frontier itself may become common
+		{30, 10, 20, false}, // above: may become common
+		{15, 10, 20, true},  // between: some rank is past it without having it
+		{10, 0, 0, false},   // nothing known
+	} {
+		if got := SlotReusable(c.step, c.common, c.frontier); got != c.want {
+			t.Errorf("step %d, common %d, frontier %d: %v", c.step, c.common, c.frontier, got)
+		}
+	}
+}
+
+func TestNewestCommonAndFrontier(t *testing.T) {
+	for _, c := range []struct {
+		inventories      [][]uint64
+		common, frontier uint64
+	}{
+		{nil, 0, 0},
+		{[][]uint64{{}, {10}}, 0, 0},
+		{[][]uint64{{10, 20}, {10}}, 10, 10},
+		{[][]uint64{{20, 10}, {10, 20}}, 20, 20},
+		{[][]uint64{{10, 30}, {20, 10}}, 10, 20},
+		{[][]uint64{{30}, {20}}, 0, 20},
+	} {
+		if got := NewestCommon(c.inventories); got != c.common {
+			t.Errorf("%v: common %d, want %d", c.inventories, got, c.common)
+		}
+		if got := Frontier(c.inventories); got != c.frontier {
+			t.Errorf("%v: frontier %d, want %d", c.inventories, got, c.frontier)
+		}
+	}
+}
+
+// TestStaleLevelsAreSafe: whatever mixture of old levels each agent has, and in whatever order ranks save, the
+// newest step that all ranks hold is never granted away.
+func TestStaleLevelsAreSafe(t *testing.T) {
+	newestSum := uint64(0)
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		const ranks = 4
+		books := make([]*Book, ranks)
+		steps := make([]uint64, ranks)
+		type levels struct{ common, frontier uint64 }
+		told := []levels{{}}
+		for i := range books {
+			books[i], _ = Create(Header{StateBytes: 100})
+			books[i].Begin(1, 0)
+		}
+		best := uint64(0)
+		for range 400 {
+			r := rng.IntN(ranks)
+			if steps[r] > slices.Min(steps)+1 {
+				continue // training is synchronous: nobody runs far ahead
+			}
+			steps[r]++
+			b := books[r]
+			if rng.IntN(4) > 0 && b.Control.Slot != NoSlot {
+				b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: steps[r], Length: 1}, 0, 0)
+			}
+			var inventories [][]uint64
+			for _, b := range books {
+				inventories = append(inventories, b.Sealed())
+			}
+			common := NewestCommon(inventories)
+			if common < best {
+				t.Fatalf("seed %d: step %d was held by all and is gone; held: %v", seed, best, inventories)
+			}
+			best = common
+			told = append(told, levels{common, Frontier(inventories)})
+			for range ranks {
+				old := told[max(0, len(told)-1-rng.IntN(8))]
+				books[rng.IntN(ranks)].Levels(old.common, old.frontier)
+			}
+		}
+		newestSum += best
+	}
+	if newestSum/300 < 20 {
+		t.Fatalf("the newest common step is %d on average: too little was saved for this to mean anything", newestSum/300)
+	}
+}
+
+func TestAnnouncedRefuses(t *testing.T) {
+	b, _ := Create(Header{StateBytes: 100})
+	b.Begin(3, 0)
+	good := Client{Generation: 3, Grant: b.Control.Grant, Slot: b.Control.Slot, CopyStep: 1, Length: 100}
+	if _, ok := b.Announced(good); !ok {
+		t.Fatal("a true announcement is refused")
+	}
+	for name, change := range map[string]func(*Client){
+		"nothing":          func(c *Client) { *c = Client{} },
+		"older grant":      func(c *Client) { c.Grant-- },
+		"newer grant":      func(c *Client) { c.Grant++ },
+		"another slot":     func(c *Client) { c.Slot++ },
+		"older generation": func(c *Client) { c.Generation-- },
+		"too long":         func(c *Client) { c.Length = 101 },
+		"empty":            func(c *Client) { c.Length = 0 },
+		"step 0":           func(c *Client) { c.CopyStep = 0 },
+	} {
+		c := good
+		change(&c)
+		if _, ok := b.Announced(c); ok {
+			t.Errorf("%s: taken for a copy", name)
+		}
+	}
+}
+
+func TestBeginEmptiesTheAbandoned(t *testing.T) {
+	b, _ := Create(Header{StateBytes: 100})
+	b.Begin(1, 0)
+	for step := uint64(10); step <= 20; step += 10 {
+		b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 1}, 0, 0)
+	}
+	b.Begin(2, 10)
+	if got := b.Sealed(); !slices.Equal(got, []uint64{10}) {
+		t.Fatalf("holds %v, want [10]: 20 belongs to a history that no longer is", got)
+	}
+	if b.Control.Slot == NoSlot || b.Slot[b.Control.Slot].Generation != 2 {
+		t.Fatalf("no grant for generation 2: %+v", b.Control)
+	}
+	grant := b.Control.Grant
+	b.Begin(2, 10)
+	if b.Control.Grant != grant {
+		t.Fatal("beginning the same generation again handed out another grant")
+	}
+}
+
+func TestDrop(t *testing.T) {
+	b, _ := Create(Header{StateBytes: 100})
+	b.Begin(1, 0)
+	b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: 5, Length: 1}, 0, 0)
+	slot, ok := b.Find(5)
+	if !ok || len(b.Drop(slot)) != 1 {
+		t.Fatal("sealed slot was not dropped")
+	}
+	if _, ok := b.Find(5); ok || len(b.Drop(slot)) != 0 {
+		t.Fatal("a dropped slot is still there")
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	for _, mem := range goldenArenas() {
+		f.Add(mem[:MetaBytes])
+	}
+	f.Fuzz(func(t *testing.T, mem []byte) {
+		b, err := Open(mem)
+		if err != nil {
+			return
+		}
+		b.Begin(b.Control.Generation+1, 1)
+		b.Levels(1, 2)
+		if b.Control.Slot != NoSlot && b.Control.Slot >= Slots {
+			t.Fatalf("slot %d granted", b.Control.Slot)
+		}
+	})
+}
