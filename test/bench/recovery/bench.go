@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/test/story"
+)
+
+// plan says what is measured.
+type plan struct {
+	shapes  []shape
+	systems []string
+	loads   []load
+	kills   int
+}
+
+var (
+	onePod  = shape{"1x4", 1, 4}
+	twoPods = shape{"2x2", 2, 2}
+
+	full = plan{
+		shapes:  []shape{onePod, twoPods},
+		systems: []string{systemLimit, systemTorchrun, systemCold, systemHoldfast, systemAsComes},
+		loads:   []load{paused, busy}, kills: 5,
+	}
+	quick = plan{
+		shapes:  []shape{onePod},
+		systems: []string{systemLimit, systemTorchrun, systemHoldfast},
+		loads:   []load{paused}, kills: 1,
+	}
+)
+
+// bench is one run on one cluster.
+type bench struct {
+	w       *story.World
+	plan    plan
+	results *results
+}
+
+// run measures everything in the plan. A system that breaks does not stop the others; all that broke is returned together.
+func (b *bench) run(ctx context.Context) error {
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	var broken []error
+	for _, sh := range b.plan.shapes {
+		for _, name := range b.plan.systems {
+			if err := b.measure(ctx, systems[name], sh); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				b.w.Say("  BROKEN: %v", err)
+				broken = append(broken, fmt.Errorf("%s, %s: %w", sh.name, name, err))
+			}
+		}
+	}
+	return errors.Join(broken...)
+}
+
+func (b *bench) prepare(ctx context.Context) error {
+	ns, scripts, claim := room()
+	for _, o := range []client.Object{ns, scripts, claim} {
+		if err := b.w.Client().Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// measure runs one system in one shape, from creating its job to its last pod's end.
+func (b *bench) measure(ctx context.Context, s system, sh shape) (err error) {
+	b.w.Say("%s, %s", sh.name, s.name)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	name := s.jobName(sh)
+	defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), name)) }()
+	for _, o := range []client.Object{serviceFor(name), jobFor(s, sh, b.plan.kills)} {
+		if err := b.w.Client().Create(ctx, o); err != nil {
+			return fmt.Errorf("creating job %s: %w", name, err)
+		}
+	}
+	t := &trial{bench: b, system: s, shape: sh, rec: newRecord()}
+	if err := b.follow(ctx, name, sh, t.rec); err != nil {
+		return err
+	}
+	if s.name == systemLimit {
+		return t.limit(ctx)
+	}
+	if err := b.w.Until(ctx, "steady steps", 2*time.Minute, func(context.Context) (bool, string) {
+		return len(t.rec.ratesBetween(time.Time{}, time.Now())) > 0, strings.Join(t.rec.tail(4), " | ")
+	}); err != nil {
+		return err
+	}
+	if s.name == systemAsComes {
+		return t.never(ctx)
+	}
+	for _, l := range b.plan.loads {
+		if err := t.underKills(ctx, l, b.plan.kills); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow waits for the job's pods and collects what they print.
+func (b *bench) follow(ctx context.Context, job string, sh shape, into *record) error {
+	var running []corev1.Pod
+	if err := b.w.Until(ctx, "pods of "+job+" running", 2*time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := b.w.PodsOf(ctx, namespace, job)
+		if err != nil {
+			return false, err.Error()
+		}
+		running = running[:0]
+		var seen []string
+		for _, p := range pods {
+			seen = append(seen, describe(p))
+			if p.Status.Phase == corev1.PodRunning {
+				running = append(running, p)
+			}
+		}
+		return len(running) == sh.pods, strings.Join(seen, "; ")
+	}); err != nil {
+		return err
+	}
+	for _, p := range running {
+		go func() {
+			err := b.w.Follow(ctx, namespace, p.Name, training, func(line string) { into.line(p.Name, line) })
+			if err != nil && ctx.Err() == nil {
+				b.w.Say("  reading the output of %s was cut: %v", p.Name, err)
+			}
+		}()
+	}
+	return nil
+}
+
+// describe says in a few words what a pod waits for.
+func describe(p corev1.Pod) string {
+	out := p.Name + " " + string(p.Status.Phase)
+	for _, c := range p.Status.Conditions {
+		if c.Status == corev1.ConditionFalse && c.Message != "" {
+			out += ", " + c.Message
+		}
+	}
+	for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+		if w := c.State.Waiting; w != nil {
+			out += fmt.Sprintf(", %s: %s %s", c.Name, w.Reason, w.Message)
+		}
+	}
+	return out
+}
+
+// remove deletes a job and waits until its pods are gone: the next system gets the machine for itself.
+func (b *bench) remove(ctx context.Context, job string) error {
+	background := metav1.DeletePropagationBackground
+	err := b.w.Kube().BatchV1().Jobs(namespace).Delete(ctx, job, metav1.DeleteOptions{PropagationPolicy: &background})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting job %s: %w", job, err)
+	}
+	if err := b.w.Kube().CoreV1().Services(namespace).Delete(ctx, job, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting service %s: %w", job, err)
+	}
+	return b.w.Until(ctx, "pods of "+job+" gone", time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := b.w.PodsOf(ctx, namespace, job)
+		return err == nil && len(pods) == 0, fmt.Sprintf("%d pods, %v", len(pods), err)
+	})
+}
+
+// limit notes what forked processes took, in every case of the shape: no pause comes before a first step.
+func (t *trial) limit(ctx context.Context) error {
+	if err := t.w.Until(ctx, "forked processes have stepped", time.Minute, func(context.Context) (bool, string) {
+		return len(t.rec.limitTimes()) >= t.plan.kills, strings.Join(t.rec.tail(4), " | ")
+	}); err != nil {
+		return err
+	}
+	for _, l := range t.plan.loads {
+		t.results.add(t.caseName(l), systemLimit, killToStep, "s", t.rec.limitTimes()...)
+	}
+	t.w.Say("  %s: group joined and one step taken in %.2f s", t.shape.name, median(t.rec.limitTimes()))
+	return nil
+}
+
+// never shows that a system does not recover within a time in which the others do several times over.
+func (t *trial) never(ctx context.Context) error {
+	kase := t.caseName(t.plan.loads[0])
+	if err := t.calm(ctx, kase); err != nil {
+		return err
+	}
+	killed, err := t.kill(ctx, victims[0])
+	if err != nil {
+		return err
+	}
+	value := 0.0
+	if got, err := t.recovery(ctx, killed, neverWait); err == nil {
+		value = 1
+		t.note(kase, got)
+	} else if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	t.results.add(kase, t.system.name, recoveredAny, "bool", value)
+	t.results.add(kase, t.system.name, "waited_s", "s", time.Since(killed).Seconds())
+	t.w.Say("  %s, %s: recovered within %s: %t", kase, t.system.name, neverWait, value == 1)
+	return nil
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Figure is one row of the benchmark: the median of n samples.
+type Figure struct {
+	Bench  string  `json:"bench"`
+	Case   string  `json:"case"`
+	System string  `json:"system"`
+	Metric string  `json:"metric"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`
+	N      int     `json:"n"`
+}
+
+// The systems, in the order of the table.
+const (
+	systemLimit    = "limit"
+	systemHoldfast = "holdfast"
+	systemCold     = "holdfast-cold"
+	systemTorchrun = "torchrun"
+	systemAsComes  = "torchrun as it comes"
+)
+
+// The metrics that the table and the goals read.
+const (
+	killToStep   = "kill_to_step"
+	standbyReady = "standby_ready_s"
+	stepMs       = "step_ms"
+	warmingMs    = "step_ms_while_warming"
+	recoveredAny = "recovered"
+)
+
+// goals are upper bounds of kill_to_step against torchrun in the same case.
+var goals = []struct {
+	system string
+	ratio  float64
+}{{systemHoldfast, 0.15}, {systemCold, 1.1}}
+
+type key struct{ kase, system, metric string }
+
+// results collects samples. It promises that rows come out in the order in which their first sample came in.
+type results struct {
+	order   []key
+	unit    map[key]string
+	samples map[key][]float64
+}
+
+func newResults() *results {
+	return &results{unit: map[key]string{}, samples: map[key][]float64{}}
+}
+
+func (r *results) add(kase, system, metric, unit string, values ...float64) {
+	k := key{kase, system, metric}
+	if len(values) == 0 {
+		return
+	}
+	if _, ok := r.samples[k]; !ok {
+		r.order, r.unit[k] = append(r.order, k), unit
+	}
+	r.samples[k] = append(r.samples[k], values...)
+}
+
+func (r *results) median(kase, system, metric string) (float64, bool) {
+	v := r.samples[key{kase, system, metric}]
+	if len(v) == 0 {
+		return 0, false
+	}
+	return median(v), true
+}
+
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	n := len(s)
+	if n%2 == 1 {
+		return s[n/2]
+	}
+	return (s[n/2-1] + s[n/2]) / 2
+}
+
+// figures are the rows: every median, then every ratio against torchrun.
+func (r *results) figures() []Figure {
+	var out []Figure
+	for _, k := range r.order {
+		out = append(out, Figure{"recovery", k.kase, k.system, k.metric, round(median(r.samples[k])), r.unit[k], len(r.samples[k])})
+	}
+	for _, kase := range r.cases() {
+		for _, system := range []string{systemLimit, systemHoldfast, systemCold} {
+			if ratio, ok := r.ratio(kase, system); ok {
+				out = append(out, Figure{"recovery", kase, system, killToStep + "_vs_torchrun", round(ratio), "ratio", len(r.samples[key{kase, system, killToStep}])})
+			}
+		}
+	}
+	return out
+}
+
+func round(v float64) float64 { return float64(int64(v*1e4+0.5)) / 1e4 }
+
+func (r *results) ratio(kase, system string) (float64, bool) {
+	mine, ok1 := r.median(kase, system, killToStep)
+	theirs, ok2 := r.median(kase, systemTorchrun, killToStep)
+	if !ok1 || !ok2 || theirs <= 0 {
+		return 0, false
+	}
+	return mine / theirs, true
+}
+
+func (r *results) cases() []string {
+	var out []string
+	for _, k := range r.order {
+		if !slices.Contains(out, k.kase) {
+			out = append(out, k.kase)
+		}
+	}
+	return out
+}
+
+func (r *results) systems(kase string) []string {
+	var out []string
+	for _, s := range []string{systemLimit, systemHoldfast, systemCold, systemTorchrun, systemAsComes} {
+		if slices.ContainsFunc(r.order, func(k key) bool { return k.kase == kase && k.system == s }) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// verdict is whether one goal was reached in one case.
+type verdict struct {
+	kase, system string
+	ratio, goal  float64
+}
+
+func (v verdict) reached() bool { return v.ratio <= v.goal }
+
+func (r *results) verdicts() []verdict {
+	var out []verdict
+	for _, kase := range r.cases() {
+		for _, g := range goals {
+			if ratio, ok := r.ratio(kase, g.system); ok {
+				out = append(out, verdict{kase, g.system, ratio, g.ratio})
+			}
+		}
+	}
+	return out
+}
+
+// writeLines writes one JSON object per figure.
+func (r *results) writeLines(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	for _, f := range r.figures() {
+		if err := enc.Encode(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tableMetrics are the columns of the table.
+var tableMetrics = []struct{ title, metric, format string }{
+	{"new processes", "kill_to_start", "%.2f s"}, {"imported", "kill_to_import", "%.2f s"}, {"joined", "kill_to_join", "%.2f s"},
+	{"restored", "kill_to_restore", "%.2f s"}, {"recomputed", "steps_recomputed", "%.0f"}, {"save", "save_ms", "%.2f ms"}, {"load", "load_ms", "%.1f ms"},
+	{"standbys ready", standbyReady, "%.1f s"}, {"step", stepMs, "%.1f ms"}, {"step while warming", warmingMs, "%.1f ms"},
+}
+
+// writeTable writes the same for people.
+func (r *results) writeTable(w io.Writer) error {
+	var b strings.Builder
+	for _, kase := range r.cases() {
+		fmt.Fprintf(&b, "\n%s: kill -9 of one rank to the first new step on all ranks (median; range)\n", kase)
+		tw := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+		fmt.Fprint(tw, "  system\tkills\tkill to step\trange\t× torchrun")
+		for _, m := range tableMetrics {
+			fmt.Fprint(tw, "\t", m.title)
+		}
+		fmt.Fprintln(tw)
+		for _, system := range r.systems(kase) {
+			fmt.Fprintln(tw, strings.Join(r.row(kase, system), "\t"))
+		}
+		tw.Flush()
+	}
+	fmt.Fprintln(&b, "\nGoals")
+	for _, v := range r.verdicts() {
+		word := "reached"
+		if !v.reached() {
+			word = "MISSED"
+		}
+		fmt.Fprintf(&b, "  %-8s %-14s %s: %.3f × torchrun, at most %.2f\n", word, v.system, v.kase, v.ratio, v.goal)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *results) row(kase, system string) []string {
+	cells := []string{"  " + system}
+	samples := r.samples[key{kase, system, killToStep}]
+	switch never, asked := r.median(kase, system, recoveredAny); {
+	case len(samples) > 0:
+		cells = append(cells, fmt.Sprint(len(samples)), fmt.Sprintf("%.2f s", median(samples)), fmt.Sprintf("%.2f–%.2f", slices.Min(samples), slices.Max(samples)))
+	case asked && never == 0:
+		waited, _ := r.median(kase, system, "waited_s")
+		cells = append(cells, "1", "never", fmt.Sprintf("waited %.0f s", waited))
+	default:
+		cells = append(cells, "-", "-", "-")
+	}
+	if ratio, ok := r.ratio(kase, system); ok {
+		cells = append(cells, fmt.Sprintf("%.3f", ratio))
+	} else {
+		cells = append(cells, "-")
+	}
+	for _, m := range tableMetrics {
+		cell := "-"
+		if v, ok := r.median(kase, system, m.metric); ok {
+			cell = fmt.Sprintf(m.format, v)
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}

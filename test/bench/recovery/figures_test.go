@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func sample() *results {
+	r := newResults()
+	r.add("1x4", systemTorchrun, killToStep, "s", 9, 8, 30)
+	r.add("1x4", systemCold, killToStep, "s", 9, 10)
+	r.add("1x4", systemHoldfast, killToStep, "s", 0.2)
+	r.add("1x4", systemHoldfast, standbyReady, "s", 12)
+	r.add("1x4", systemAsComes, recoveredAny, "bool", 0)
+	r.add("1x4", systemAsComes, "waited_s", "s", 25)
+	r.add("2x2", systemHoldfast, killToStep, "s", 0.3)
+	return r
+}
+
+func TestFiguresAreMediansAndRatios(t *testing.T) {
+	var out bytes.Buffer
+	if err := sample().writeLines(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`{"bench":"recovery","case":"1x4","system":"torchrun","metric":"kill_to_step","value":9,"unit":"s","n":3}`,
+		`{"bench":"recovery","case":"1x4","system":"holdfast-cold","metric":"kill_to_step","value":9.5,"unit":"s","n":2}`,
+		`{"bench":"recovery","case":"1x4","system":"torchrun as it comes","metric":"recovered","value":0,"unit":"bool","n":1}`,
+		`{"bench":"recovery","case":"1x4","system":"holdfast","metric":"kill_to_step_vs_torchrun","value":0.0222,"unit":"ratio","n":1}`,
+	} {
+		if !strings.Contains(out.String(), want+"\n") {
+			t.Errorf("no line %s in\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), `"case":"2x2","system":"holdfast","metric":"kill_to_step_vs_torchrun"`) {
+		t.Error("a ratio without torchrun in the same case")
+	}
+}
+
+func TestGoalsAreJudgedPerCase(t *testing.T) {
+	r := sample()
+	if err := r.missed(); err != nil {
+		t.Fatalf("missed: %v; 0.022 and 1.056 reach 0.15 and 1.1", err)
+	}
+	r.add("2x2", systemTorchrun, killToStep, "s", 1)
+	err := r.missed()
+	if err == nil || !strings.Contains(err.Error(), "2x2, holdfast: 0.300") || strings.Contains(err.Error(), "1x4") {
+		t.Fatalf("missed: %v; want holdfast in 2x2 alone", err)
+	}
+	var table bytes.Buffer
+	if err := r.writeTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"MISSED   holdfast", "reached  holdfast-cold", "never", "waited 25 s", "12.0 s", "8.00–30.00"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("table lacks %q:\n%s", want, table.String())
+		}
+	}
+}

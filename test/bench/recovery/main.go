@@ -1,0 +1,142 @@
+// Command bench-recovery measures what the death of one rank costs: the time from kill -9 to the first new step on all ranks, for Holdfast
+// with and without warm standbys and for torchrun, in one run, in the same pods, with the same script. It promises that the systems differ
+// by annotations and environment only, that all times are the script's own, and that a missed goal is shown, never hidden.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast.dev/holdfast/test/story"
+)
+
+// timeLimit is what the whole run may take.
+const timeLimit = 13 * time.Minute
+
+type options struct {
+	quick, check, keep bool
+	kubeconfig         string
+	kubectl            string
+	systems, shapes    []string
+	kills              int
+}
+
+func main() {
+	var o options
+	cmd := &cobra.Command{
+		Use:           "bench-recovery",
+		Short:         "Measure the time from the death of one rank to the first new step on all ranks, next to torchrun",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.quick, "quick", false, "one case and one kill per system: shows that everything works, not how fast it is")
+	f.BoolVar(&o.check, "check", false, "fail when a goal is missed or the run takes longer than "+timeLimit.String())
+	f.BoolVar(&o.keep, "keep", false, "leave the cluster up")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
+	f.StringVar(&o.kubectl, "kubectl", "kubectl", "kubectl of the cluster named by --kubeconfig")
+	f.StringSliceVar(&o.systems, "systems", nil, "measure these systems only: "+strings.Join(full.systems, ", "))
+	f.StringSliceVar(&o.shapes, "shapes", nil, "measure these shapes only: 1x4, 2x2")
+	f.IntVar(&o.kills, "kills", 0, "kills per case and system")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-recovery:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
+	began := time.Now()
+	p, err := o.plan()
+	if err != nil {
+		return err
+	}
+	w, done, err := connect(ctx, o, progress)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	b := &bench{w: w, plan: p, results: newResults()}
+	err = b.run(ctx)
+	took := time.Since(began)
+	if writeErr := errors.Join(b.results.writeLines(out), b.results.writeTable(progress)); writeErr != nil {
+		return errors.Join(err, writeErr)
+	}
+	fmt.Fprintf(progress, "  the run took %.0f s\n", took.Seconds())
+	if o.check {
+		err = errors.Join(err, b.results.missed(), tooLong(took))
+	}
+	return err
+}
+
+func (o options) plan() (plan, error) {
+	p := full
+	if o.quick {
+		p = quick
+	}
+	if o.kills > 0 {
+		p.kills = o.kills
+	}
+	var err error
+	if p.systems, err = pick("system", o.systems, p.systems, full.systems, func(s string) string { return s }); err != nil {
+		return p, err
+	}
+	p.shapes, err = pick("shape", o.shapes, p.shapes, full.shapes, func(s shape) string { return s.name })
+	return p, err
+}
+
+// pick returns the named ones of all; given where none is named.
+func pick[T any](what string, names []string, given, all []T, nameOf func(T) string) ([]T, error) {
+	if len(names) == 0 {
+		return given, nil
+	}
+	var out []T
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(v T) bool { return nameOf(v) == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no %s %q", what, name)
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+// missed is an error that names every goal that was not reached.
+func (r *results) missed() error {
+	var out []error
+	for _, v := range r.verdicts() {
+		if !v.reached() {
+			out = append(out, fmt.Errorf("%s, %s: %.3f × torchrun, the goal is at most %.2f", v.kase, v.system, v.ratio, v.goal))
+		}
+	}
+	return errors.Join(out...)
+}
+
+func tooLong(took time.Duration) error {
+	if took <= timeLimit {
+		return nil
+	}
+	return fmt.Errorf("the run took %s, longer than %s", took.Round(time.Second), timeLimit)
+}
+
+// connect reaches the given cluster, or starts one and installs Holdfast in it; done takes away what was started.
+func connect(ctx context.Context, o options, progress io.Writer) (*story.World, func() error, error) {
+	if o.kubeconfig != "" {
+		w, err := story.NewWorld(story.Options{Kubeconfig: o.kubeconfig, Kubectl: o.kubectl, Out: progress})
+		return w, func() error { return nil }, err
+	}
+	return startCluster(ctx, o, progress)
+}

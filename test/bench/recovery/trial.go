@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// load is how busy the script keeps the cores between kills.
+type load struct {
+	name string
+	// pause is what the script's pace page is set to: seconds, below 0 none.
+	pause float64
+}
+
+var (
+	paused = load{"20 ms pause", 0.02}
+	busy   = load{"no pause", -1}
+	// coasting is the pace of the script while standbys warm for the later kills of a case, so that all kills fit the run's time.
+	coasting = load{"coasting", 0.25}
+)
+
+// victims is the order in which ranks are killed: all of them, rank 0 too.
+var victims = []int{1, 3, 0, 2}
+
+const (
+	// calm is how long a job trains undisturbed before each kill, and how long its step time is measured.
+	calm         = 1500 * time.Millisecond
+	recoverLimit = 90 * time.Second
+	warmLimit    = 120 * time.Second
+	// neverWait is how long a system that is said never to recover is waited for: three times what the others take.
+	neverWait = 25 * time.Second
+	// coastAbove is the wait for standbys beyond which the later ones of a case coast.
+	coastAbove = 14 * time.Second
+	// redo bounds the kills that are done again because a standby was not used.
+	redo = 3
+)
+
+// trial is one job under kills.
+type trial struct {
+	*bench
+	system system
+	shape  shape
+	rec    *record
+	// generation is the newest that the Gang showed before the last kill.
+	generation int64
+	// rested is when the job last finished recovering, or started.
+	rested time.Time
+	kills  int
+}
+
+func (t *trial) caseName(l load) string { return fmt.Sprintf("%s, %s", t.shape.name, l.name) }
+
+// underKills measures one load: kills times, the ranks in turn.
+func (t *trial) underKills(ctx context.Context, l load, kills int) error {
+	kase := t.caseName(l)
+	if err := t.setPace(ctx, l); err != nil {
+		return err
+	}
+	t.rested = time.Now()
+	coast, again := false, 0
+	for done := 0; done < kills; {
+		took, err := t.warm(ctx, kase, l, coast)
+		if err != nil {
+			return err
+		}
+		coast = coast || took > coastAbove
+		if err := t.calm(ctx, kase); err != nil {
+			return err
+		}
+		rank := victims[t.kills%len(victims)]
+		t.kills++
+		killed, err := t.kill(ctx, rank)
+		if err != nil {
+			return err
+		}
+		got, err := t.recovery(ctx, killed, recoverLimit)
+		if err != nil {
+			return fmt.Errorf("%s, %s, after the kill of rank %d: %w", kase, t.system.name, rank, err)
+		}
+		t.rested = time.Now()
+		if cold, err := t.usedColdRank(ctx); err != nil {
+			return err
+		} else if cold != "" {
+			t.w.Say("  %s, %s: kill of rank %d: %.2f s, not counted: %s", kase, t.system.name, rank, got.stepped, cold)
+			if again++; again > redo {
+				return fmt.Errorf("%s: standbys said to be ready were not used %d times", kase, again)
+			}
+			continue
+		}
+		done++
+		t.note(kase, got)
+		t.w.Say("  %s, %s: kill %d of %d (rank %d): %.2f s to the first new step", kase, t.system.name, done, kills, rank, got.stepped)
+	}
+	return nil
+}
+
+func (t *trial) note(kase string, got recovery) {
+	for _, m := range []struct {
+		metric, unit string
+		value        float64
+	}{
+		{killToStep, "s", got.stepped}, {"kill_to_start", "s", got.started}, {"kill_to_import", "s", got.imported}, {"kill_to_join", "s", got.joined},
+		{"kill_to_restore", "s", got.restored}, {"load_ms", "ms", got.loadMs}, {"steps_recomputed", "steps", float64(got.recomputed)},
+	} {
+		t.results.add(kase, t.system.name, m.metric, m.unit, m.value)
+	}
+}
+
+// warm waits until every rank has a warm standby. The wait is a figure where the script keeps the case's own pace meanwhile.
+func (t *trial) warm(ctx context.Context, kase string, l load, coast bool) (time.Duration, error) {
+	if t.system.name != systemHoldfast {
+		return 0, nil
+	}
+	if coast {
+		if err := t.setPace(ctx, coasting); err != nil {
+			return 0, err
+		}
+	}
+	if err := t.w.Until(ctx, "a warm standby for every rank", warmLimit, t.standbysReady); err != nil {
+		return 0, err
+	}
+	ready := time.Now()
+	took := ready.Sub(t.rested)
+	if coast {
+		return took, t.setPace(ctx, l)
+	}
+	t.results.add(kase, t.system.name, standbyReady, "s", took.Seconds())
+	for _, e := range t.rec.ratesBetween(t.rested, ready) {
+		t.results.add(kase, t.system.name, warmingMs, "ms", e.StepMs)
+	}
+	return took, nil
+}
+
+func (t *trial) standbysReady(ctx context.Context) (bool, string) {
+	run, err := t.run(ctx)
+	if err != nil {
+		return false, err.Error()
+	}
+	ranks := int32(t.shape.ranks())
+	p := run.Progress
+	return run.Generation > t.generation && run.State == v1alpha1.RunRunning && p.Ranks == ranks && p.StandbysReady == ranks,
+		fmt.Sprintf("generation %d %s, %d of %d", run.Generation, run.State, p.StandbysReady, p.Ranks)
+}
+
+func (t *trial) run(ctx context.Context) (*v1alpha1.RunStatus, error) {
+	var g v1alpha1.Gang
+	if err := t.w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: t.system.jobName(t.shape)}, &g); err != nil {
+		return nil, fmt.Errorf("reading the gang: %w", err)
+	}
+	if g.Status.Run == nil {
+		return &v1alpha1.RunStatus{}, nil
+	}
+	return g.Status.Run, nil
+}
+
+// usedColdRank says, in words, that a kill met standbys that were not all ready after all; empty where they were, or are not asked for.
+func (t *trial) usedColdRank(ctx context.Context) (string, error) {
+	if t.system.name != systemHoldfast {
+		return "", nil
+	}
+	var cold string
+	err := t.w.Until(ctx, "the recovery on the Gang", 15*time.Second, func(ctx context.Context) (bool, string) {
+		run, err := t.run(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		if len(run.Recoveries) == 0 {
+			return false, "none"
+		}
+		r := run.Recoveries[len(run.Recoveries)-1]
+		if r.Standbys < r.Ranks {
+			cold = fmt.Sprintf("%d of %d ranks continued in a standby", r.Standbys, r.Ranks)
+		}
+		return r.Generation > t.generation && r.FirstStepMs != nil, fmt.Sprintf("generation %d", r.Generation)
+	})
+	return cold, err
+}
+
+// calm lets the job train undisturbed and notes what a step takes and what a save takes of it.
+func (t *trial) calm(ctx context.Context, kase string) error {
+	from := time.Now()
+	if err := t.w.Until(ctx, "steady steps", recoverLimit, func(context.Context) (bool, string) {
+		return time.Since(from) >= calm && len(t.rec.ratesBetween(from, time.Now())) > 0, fmt.Sprintf("last lines: %q", t.rec.tail(3))
+	}); err != nil {
+		return err
+	}
+	for _, e := range t.rec.ratesBetween(from, time.Now()) {
+		t.results.add(kase, t.system.name, stepMs, "ms", e.StepMs)
+		t.results.add(kase, t.system.name, "save_ms", "ms", e.SaveMs)
+	}
+	return nil
+}
+
+// kill ends a rank's newest process by SIGKILL and says when.
+func (t *trial) kill(ctx context.Context, rank int) (time.Time, error) {
+	if t.system.holdfast() {
+		run, err := t.run(ctx)
+		if err != nil {
+			return time.Time{}, err
+		}
+		t.generation = run.Generation
+	}
+	pid, err := t.hostPID(ctx, rank)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return at, fmt.Errorf("killing rank %d: %w", rank, err)
+	}
+	return at, nil
+}
+
+func (t *trial) hostPID(ctx context.Context, rank int) (int, error) {
+	pod, pid, ok := t.rec.victim(rank)
+	if !ok {
+		return 0, fmt.Errorf("rank %d never said that it started", rank)
+	}
+	return t.w.HostPID(ctx, namespace, pod, training, pid)
+}
+
+func (t *trial) recovery(ctx context.Context, killed time.Time, limit time.Duration) (recovery, error) {
+	var got recovery
+	err := t.w.Until(ctx, "first new step on all ranks", limit, func(context.Context) (bool, string) {
+		var ok bool
+		got, ok = t.rec.recovered(t.shape.ranks(), killed)
+		return ok, fmt.Sprintf("last lines: %q", t.rec.tail(4))
+	})
+	return got, err
+}
+
+// setPace changes the script's pause in every pod, through the page of the memory volume that the script looks at after each step.
+func (t *trial) setPace(ctx context.Context, l load) error {
+	var bits [8]byte
+	binary.LittleEndian.PutUint64(bits[:], math.Float64bits(l.pause))
+	for pod := range t.shape.pods {
+		pid, err := t.hostPID(ctx, pod*t.shape.each)
+		if err != nil {
+			return err
+		}
+		if err := writePage(fmt.Sprintf("/proc/%d/root/state/pace", pid), bits[:]); err != nil {
+			return fmt.Errorf("setting the script's pace: %w", err)
+		}
+	}
+	return nil
+}
+
+func writePage(path string, bits []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(bits, 0)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
