@@ -158,9 +158,10 @@ func trustPatch(hooks *admissionregistrationv1.MutatingWebhookConfiguration, aut
 	return json.Marshal(ops)
 }
 
-// TLS is the configuration of a server that always serves the newest certificate.
-func (k *Keeper) TLS() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: k.GetCertificate}
+// Serve makes a server always present the newest certificate.
+func (k *Keeper) Serve(c *tls.Config) {
+	c.MinVersion = tls.VersionTLS13
+	c.GetCertificate = k.GetCertificate
 }
 
 // GetCertificate returns the newest certificate.

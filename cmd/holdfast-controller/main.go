@@ -1,0 +1,49 @@
+// Command holdfast-controller is the control plane of Holdfast in one process: it answers admission on
+// every replica, serves agents on every replica, and on the one that leads keeps Gangs true, decides
+// generations and carries them out. It may die at any time; training goes on.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+// version is set when the binary is linked.
+var version = "dev"
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "holdfast-controller:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	o := defaults()
+	cmd := &cobra.Command{
+		Use:           "holdfast-controller",
+		Short:         "admission, gangs, generations and the coordinator that agents attach to",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(*cobra.Command, []string) error {
+			ctrl.SetLogger(zap.New(zap.UseDevMode(false)))
+			return run(ctrl.SetupSignalHandler(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.agentImage, "agent-image", "", "image of holdfast-agent that pods are injected with (required)")
+	f.StringVar(&o.webhookAddress, "webhook-address", o.webhookAddress, "address to answer admission at")
+	f.StringVar(&o.coordinatorAddress, "coordinator-address", o.coordinatorAddress, "address to serve agents at")
+	f.StringVar(&o.healthAddress, "health-address", o.healthAddress, "address of /healthz and /readyz")
+	f.StringVar(&o.metricsAddress, "metrics-address", o.metricsAddress, "address of /metrics; 0 turns it off")
+	if err := cmd.MarkFlagRequired("agent-image"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}

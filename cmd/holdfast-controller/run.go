@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	"holdfast.dev/holdfast/webhook"
+	"holdfast.dev/holdfast/webhook/certs"
+)
+
+// Names that the manifests give.
+const (
+	secretName         = "holdfast-certs"
+	webhookConfig      = "holdfast"
+	webhookService     = "holdfast-webhook"
+	coordinatorService = "holdfast-coordinator"
+	coordinatorPort    = 7443
+)
+
+// apiQPS and apiBurst are what one replica may ask of the API server, which has fairness of its own.
+const (
+	apiQPS   = 200
+	apiBurst = 400
+)
+
+type options struct {
+	agentImage         string
+	webhookAddress     string
+	coordinatorAddress string
+	healthAddress      string
+	metricsAddress     string
+}
+
+func defaults() options {
+	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8080"}
+}
+
+func serviceName(service string) string { return service + "." + v1alpha1.Namespace + ".svc" }
+
+// run is the process: it returns when ctx ends or a part cannot go on.
+func run(ctx context.Context, o options) error {
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w", err)
+	}
+	cfg.QPS, cfg.Burst = apiQPS, apiBurst
+	host, port, err := splitAddress(o.webhookAddress)
+	if err != nil {
+		return err
+	}
+	var keeper *certs.Keeper
+	mgr, err := ctrl.NewManager(cfg, managerOptions(o, ctrlwebhook.NewServer(ctrlwebhook.Options{
+		Host: host, Port: port,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) { keeper.Serve(c) }},
+	})))
+	if err != nil {
+		return fmt.Errorf("starting the manager: %w", err)
+	}
+	keeper = certs.New(certs.Options{
+		Client:  mgr.GetClient(),
+		Secret:  types.NamespacedName{Namespace: v1alpha1.Namespace, Name: secretName},
+		Webhook: webhookConfig,
+		Names:   []string{serviceName(webhookService), serviceName(coordinatorService)},
+	})
+	if err := keeper.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("setting up certificates: %w", err)
+	}
+	addWebhooks(mgr, keeper, o)
+	if err := addControllers(mgr, keeper, o); err != nil {
+		return err
+	}
+	if err := addChecks(mgr, keeper); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func splitAddress(address string) (string, int, error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("reading --webhook-address: %w", err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		return "", 0, fmt.Errorf("reading the port of --webhook-address %q: %w", address, err)
+	}
+	return host, port, nil
+}
+
+// managerOptions keep the caches to what is ours: pods of gangs, the one Secret, the one configuration.
+func managerOptions(o options, server ctrlwebhook.Server) manager.Options {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err) // two of the schemes disagree
+		}
+	}
+	ofGangs, err := labels.NewRequirement(v1alpha1.LabelGang, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the key is a valid one
+	}
+	grace := 10 * time.Second
+	return manager.Options{
+		Scheme:                        scheme,
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.healthAddress,
+		WebhookServer:                 server,
+		LeaderElection:                true,
+		LeaderElectionID:              "holdfast-controller",
+		LeaderElectionNamespace:       v1alpha1.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       &grace,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}: {Label: labels.NewSelector().Add(*ofGangs)},
+				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+					v1alpha1.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", secretName)}}},
+				&admissionregistrationv1.MutatingWebhookConfiguration{}: {Field: fields.OneTermEqualSelector("metadata.name", webhookConfig)},
+			},
+		},
+	}
+}
+
+// addWebhooks answers admission on every replica.
+func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) {
+	config := func() (webhook.Config, error) {
+		authority, err := keeper.Authority()
+		return webhook.Config{
+			AgentImage:    o.agentImage,
+			Coordinator:   net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
+			CoordinatorCA: authority,
+		}, err
+	}
+	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
+	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs()})
+}
+
+// addControllers adds what works on the leader, and the coordinator, which listens on every replica.
+func addControllers(mgr manager.Manager, keeper *certs.Keeper, o options) error {
+	gangs := gangcontroller.New(gangcontroller.Options{
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
+	if err := gangs.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("setting up the gang controller: %w", err)
+	}
+	store := elasticcontroller.New(elasticcontroller.Options{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: mgr.GetLogger().WithName("elastic")})
+	if err := store.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("setting up the elastic controller: %w", err)
+	}
+	secure := &tls.Config{NextProtos: []string{"h2"}}
+	keeper.Serve(secure)
+	server, err := coordinator.New(coordinator.Options{
+		Listen: o.coordinatorAddress, TLS: secure, Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
+		Store: store, Elected: mgr.Elected(), Log: mgr.GetLogger().WithName("coordinator"), Metrics: metrics.Registry})
+	if err != nil {
+		return fmt.Errorf("setting up the coordinator: %w", err)
+	}
+	if err := mgr.Add(server); err != nil {
+		return fmt.Errorf("adding the coordinator: %w", err)
+	}
+	return nil
+}
+
+// addChecks makes the process ready once the API server can reach its webhook and trusts it.
+func addChecks(mgr manager.Manager, keeper *certs.Keeper) error {
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("adding the health check: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("certificates", keeper.Ready); err != nil {
+		return fmt.Errorf("adding the certificates' check: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
+		return fmt.Errorf("adding the webhook's check: %w", err)
+	}
+	return nil
+}
