@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast.dev/holdfast/test/devcluster/enter"
+	"holdfast.dev/holdfast/test/devcluster/host"
+	"holdfast.dev/holdfast/test/devcluster/image"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+func nodeCommand(w *where) *cobra.Command {
+	cmd := &cobra.Command{Use: "node", Short: "Break, mend and enter real nodes"}
+	each := func(use, short string, do func(rec *layout.Record, i int) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " NODE", Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				rec, err := w.record()
+				if err != nil {
+					return err
+				}
+				i, err := rec.Spec.NodeIndex(args[0])
+				if err != nil {
+					return err
+				}
+				return do(rec, i)
+			},
+		}
+	}
+	cmd.AddCommand(
+		each("cut", "Drop all traffic of a node", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, true) }),
+		each("mend", "Let the traffic of a node pass again", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, false) }),
+		each("off", "Switch a node off: all its processes end at once", func(rec *layout.Record, i int) error { return host.PowerOff(rec, rec.Spec.NodeName(i)) }),
+		each("on", "Switch a node on again", func(rec *layout.Record, i int) error { return host.PowerOn(rec, rec.Spec.NodeName(i)) }),
+		&cobra.Command{
+			Use: "exec NODE -- COMMAND…", Short: "Run a command inside a node", Args: cobra.MinimumNArgs(2),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				rec, err := w.record()
+				if err != nil {
+					return err
+				}
+				c, err := enter.Node(cmd.Context(), rec, args[0], args[1:]...)
+				if err != nil {
+					return err
+				}
+				return passThrough(c)
+			},
+		},
+	)
+	return cmd
+}
+
+// runCommand runs a program of the machine with the cluster's names and kubeconfig.
+func runCommand(w *where) *cobra.Command {
+	return &cobra.Command{
+		Use: "run -- COMMAND…", Short: "Run a command of this machine for which Service names resolve", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rec, err := w.record()
+			if err != nil {
+				return err
+			}
+			c, err := enter.Named(cmd.Context(), rec, args...)
+			if err != nil {
+				return err
+			}
+			return passThrough(c)
+		},
+	}
+}
+
+func passThrough(c *exec.Cmd) error {
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := c.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	}
+	return err
+}
+
+func imageCommand(w *where) *cobra.Command {
+	cmd := &cobra.Command{Use: "image", Short: "Build images from files of this machine and load them into nodes"}
+	cmd.AddCommand(imageBuildCommand(), imageLoadCommand(w))
+	return cmd
+}
+
+func imageBuildCommand() *cobra.Command {
+	img := &image.Image{}
+	var add []string
+	var output string
+	var base bool
+	cmd := &cobra.Command{
+		Use: "build NAME:TAG", Short: "Write an image archive", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			what := img
+			if base {
+				var err error
+				if what, err = image.Base(pythonDir); err != nil {
+					return err
+				}
+			} else if len(args) == 0 {
+				return errors.New("name the image, such as holdfast.dev/agent:v1")
+			}
+			if len(args) == 1 {
+				what.Name = args[0]
+			}
+			for _, a := range add {
+				src, dst, ok := strings.Cut(a, ":")
+				if !ok {
+					return fmt.Errorf("--add %q: write SOURCE:DESTINATION", a)
+				}
+				files, err := image.Copy(src, dst)
+				if err != nil {
+					return err
+				}
+				what.Files = append(what.Files, files...)
+			}
+			tar, err := what.Tar()
+			if err != nil {
+				return err
+			}
+			if output == "" {
+				output = strings.NewReplacer("/", "_", ":", "_").Replace(what.Name) + ".tar"
+			}
+			return os.WriteFile(filepath.Clean(output), tar, 0o644)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&add, "add", nil, "file or folder to add, SOURCE:DESTINATION")
+	f.StringArrayVar(&img.Entrypoint, "entrypoint", nil, "entry point, once per word")
+	f.StringArrayVar(&img.Env, "env", nil, "environment variable, KEY=VALUE")
+	f.StringVar(&img.User, "user", "65532:65532", "uid:gid that the image runs as")
+	f.StringVar(&output, "output", "", "archive to write")
+	f.BoolVar(&base, "base", false, "build the training base image instead: a shell, core tools, shared libraries")
+	return cmd
+}
+
+func imageLoadCommand(w *where) *cobra.Command {
+	return &cobra.Command{
+		Use: "load ARCHIVE…", Short: "Load image archives into all real nodes", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rec, err := w.record()
+			if err != nil {
+				return err
+			}
+			for _, a := range args {
+				tar, err := os.ReadFile(a)
+				if err != nil {
+					return err
+				}
+				for i := range rec.Spec.Nodes {
+					if err := enter.Import(cmd.Context(), rec, rec.Spec.NodeName(i), bytes.NewReader(tar)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		},
+	}
+}

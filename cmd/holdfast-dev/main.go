@@ -1,0 +1,72 @@
+// Command holdfast-dev runs a Kubernetes cluster on one machine: a stock
+// control plane, real kubelets with their own containerd, and simulated nodes.
+// The one binary is also every program of that cluster, chosen by argv[0].
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"holdfast.dev/holdfast/test/devcluster/image"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/devcluster/node"
+	"holdfast.dev/holdfast/test/devcluster/supervise"
+)
+
+func main() {
+	if run, ok := components[filepath.Base(os.Args[0])]; ok {
+		os.Exit(run())
+	}
+	if len(os.Args) > 1 {
+		var err error
+		switch os.Args[1] {
+		case "supervise":
+			err = runSupervise(os.Args[2:])
+		case "node-init":
+			err = runNodeInit(os.Args[2:])
+		default:
+			os.Exit(runCLI())
+		}
+		fmt.Fprintln(os.Stderr, "holdfast-dev "+os.Args[1]+":", err)
+		os.Exit(1)
+	}
+	os.Exit(runCLI())
+}
+
+// ordersFD is the pipe on which a child of ours is told how to go on.
+const ordersFD = 3
+
+func runSupervise(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want the cluster's directory")
+	}
+	rec, err := layout.ReadRecord(args[0])
+	if err != nil {
+		return err
+	}
+	return supervise.Run(&rec.Spec, os.NewFile(ordersFD, "orders"))
+}
+
+func runNodeInit(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("want the cluster's directory and the node's name")
+	}
+	rec, err := layout.ReadRecord(args[0])
+	if err != nil {
+		return err
+	}
+	i, err := rec.Spec.NodeIndex(args[1])
+	if err != nil {
+		return err
+	}
+	pause, err := image.Pause()
+	if err != nil {
+		return err
+	}
+	tar, err := pause.Tar()
+	if err != nil {
+		return err
+	}
+	return node.Init(&rec.Spec, i, os.NewFile(ordersFD, "orders"), tar)
+}

@@ -1,0 +1,139 @@
+package host
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+// patience is how long the kernel may take to end a cluster's processes.
+const patience = 20 * time.Second
+
+// Remove ends a cluster and takes away all that its record names. It works on
+// a cluster that runs, one that died, and one that was half made.
+func Remove(rec *layout.Record) error {
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return remove(rec)
+}
+
+// RemoveDead removes the clusters under base whose processes have ended.
+func RemoveDead(base string, say func(string)) error {
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return removeDead(base, say)
+}
+
+func removeDead(base string, say func(string)) error {
+	recs, err := Records(base)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if Alive(rec.Supervisor) || (rec.Supervisor.PID == 0 && Alive(rec.Owner)) {
+			continue
+		}
+		say(fmt.Sprintf("removing what is left of cluster %s, which is dead", rec.Spec.Name))
+		if err := remove(rec); err != nil {
+			return fmt.Errorf("removing dead cluster %s: %w", rec.Spec.Name, err)
+		}
+	}
+	return nil
+}
+
+func remove(rec *layout.Record) error {
+	deadline := time.Now().Add(patience)
+	if err := Kill(rec.Supervisor); err != nil {
+		return err
+	}
+	for Alive(rec.Supervisor) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("process %d of cluster %s does not end", rec.Supervisor.PID, rec.Spec.Name)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := RemoveCgroups(rec.Cgroups, deadline); err != nil {
+		return err
+	}
+	for _, name := range rec.Links {
+		if err := removeLink(name); err != nil {
+			return err
+		}
+	}
+	if err := unmountBelow(rec.Spec.Dir); err != nil {
+		return err
+	}
+	// The record goes last: until then another try can finish the work.
+	entries, err := os.ReadDir(rec.Spec.Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != layout.RecordFile {
+			if err := os.RemoveAll(filepath.Join(rec.Spec.Dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.RemoveAll(rec.Spec.Dir); err != nil {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(rec.Spec.Dir)) // stays while another cluster is in it
+	return nil
+}
+
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return ignoreNoLink(err)
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		if _, again := netlink.LinkByName(name); ignoreNoLink(again) == nil && again != nil {
+			return nil // the kernel removed it together with its namespace
+		}
+		return fmt.Errorf("removing link %s: %w", name, err)
+	}
+	return nil
+}
+
+func ignoreNoLink(err error) error {
+	var gone netlink.LinkNotFoundError
+	if errors.As(err, &gone) {
+		return nil
+	}
+	return err
+}
+
+// unmountBelow detaches mounts inside dir. A cluster makes none on the
+// machine; this keeps a removal from reaching through one that somebody else made.
+func unmountBelow(dir string) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		fields := strings.Fields(sc.Text())
+		if len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			if err := syscall.Unmount(fields[4], syscall.MNT_DETACH); err != nil {
+				return fmt.Errorf("unmounting %s: %w", fields[4], err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package image
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+// BaseUser is who runs in the base image.
+const BaseUser = "1000:1000"
+
+// baseTools are the programs of the base image. One that this machine lacks is left out.
+var baseTools = strings.Fields(`
+	bash sh env ls cat cp mv rm ln mkdir rmdir touch chmod sleep echo printf true false test
+	head tail tee wc sort uniq cut tr seq date id whoami uname hostname nproc df du stat dd sync
+	sha256sum md5sum od base64 basename dirname readlink realpath timeout nice mktemp mkfifo
+	grep sed find xargs ps getent`)
+
+// extraLibraries are loaded at run time by name, so that no file's header asks for them.
+var extraLibraries = strings.Fields(`
+	libgcc_s.so.1 libstdc++.so.6 libgomp.so.1 libnss_dns.so.2 libnss_files.so.2
+	libssl.so.3 libcrypto.so.3 libffi.so.8 libz.so.1 liblzma.so.5 libbz2.so.1.0 libsqlite3.so.0
+	libexpat.so.1 libuuid.so.1 libncursesw.so.6 libtinfo.so.6 libreadline.so.8 libpanelw.so.6
+	libgdbm.so.6 libdb-5.3.so libnsl.so.2 libtirpc.so.3 libcrypt.so.1 librt.so.1 libdl.so.2 libutil.so.1 libpthread.so.0`)
+
+// Base is the training base image: a shell, the core tools and the shared
+// libraries that they and the Python in pythonDir (may be empty) need. Python
+// itself comes by a volume.
+func Base(pythonDir string) (*Image, error) {
+	img := &Image{
+		Name:       layout.BaseImage,
+		Cmd:        []string{"/bin/bash"},
+		Env:        []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8"},
+		User:       BaseUser,
+		WorkDir:    "/tmp",
+		Files:      baseSkeleton(),
+		Entrypoint: nil,
+	}
+	libs := newLibraries()
+	for _, tool := range baseTools {
+		p, err := exec.LookPath(tool)
+		if err != nil {
+			continue
+		}
+		if err := libs.needsOf(p); err != nil {
+			return nil, err
+		}
+		img.Files = append(img.Files, File{Path: "/usr/bin/" + tool, Mode: 0o755, Source: p})
+	}
+	for _, lib := range extraLibraries {
+		if err := libs.add(lib); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	if pythonDir != "" {
+		if err := libs.needsBelow(filepath.Join(pythonDir, "base")); err != nil {
+			return nil, err
+		}
+	}
+	img.Files = append(img.Files, libs.files()...)
+	for _, opt := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/protocols", "/etc/services"} {
+		if _, err := os.Stat(opt); err == nil {
+			img.Files = append(img.Files, File{Path: opt, Mode: 0o644, Source: opt})
+		}
+	}
+	return img, nil
+}
+
+func baseSkeleton() []File {
+	return []File{
+		{Path: "/bin", Link: "usr/bin"}, {Path: "/sbin", Link: "usr/bin"},
+		{Path: "/lib", Link: "usr/lib"}, {Path: "/lib64", Link: "usr/lib64"},
+		Dir("/tmp", 0o777|fs.ModeSticky), Dir("/var/tmp", 0o777|fs.ModeSticky), Dir("/opt", 0o755), Dir("/dev", 0o755), Dir("/proc", 0o755), Dir("/sys", 0o755),
+		{Path: "/etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0:root:/root:/bin/bash\ntrainer:x:1000:1000:trainer:/tmp:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
+		{Path: "/etc/group", Mode: 0o644, Content: []byte("root:x:0:\ntrainer:x:1000:\nnogroup:x:65534:\n")},
+		{Path: "/etc/nsswitch.conf", Mode: 0o644, Content: []byte("passwd: files\ngroup: files\nhosts: files dns\n")},
+	}
+}
+
+// libraries collects shared libraries with all that they need in turn.
+type libraries struct {
+	dirs  []string
+	found map[string]string // where the image has it: where the machine has it
+}
+
+func newLibraries() *libraries {
+	return &libraries{
+		dirs: []string{
+			"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+			"/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/lib",
+		},
+		found: map[string]string{},
+	}
+}
+
+func (l *libraries) files() []File {
+	var out []File
+	for at, src := range l.found {
+		out = append(out, File{Path: at, Mode: 0o755, Source: src})
+	}
+	return out
+}
+
+// add takes the library named so, and what it needs.
+func (l *libraries) add(lib string) error {
+	for _, d := range l.dirs {
+		p := filepath.Join(d, lib)
+		if _, err := os.Stat(p); err != nil {
+			continue
+		}
+		return l.take(p)
+	}
+	return fmt.Errorf("finding library %s: %w", lib, fs.ErrNotExist)
+}
+
+func (l *libraries) take(p string) error {
+	at := p
+	if !strings.HasPrefix(p, "/usr/") {
+		at = "/usr" + p // the image's /lib leads to /usr/lib
+	}
+	if _, ok := l.found[at]; ok {
+		return nil
+	}
+	l.found[at] = p
+	return l.needsOf(p)
+}
+
+// needsOf takes what the program or library p needs; p itself is not taken.
+func (l *libraries) needsOf(p string) error {
+	f, err := elf.Open(p)
+	var notELF *elf.FormatError
+	if errors.As(err, &notELF) {
+		return nil // a script
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if sec := f.Section(".interp"); sec != nil {
+		b, err := sec.Data()
+		if err != nil {
+			return err
+		}
+		if err := l.take(strings.TrimRight(string(b), "\x00")); err != nil {
+			return err
+		}
+	}
+	needs, err := f.ImportedLibraries()
+	if err != nil {
+		return fmt.Errorf("reading what %s needs: %w", p, err)
+	}
+	for _, n := range needs {
+		if err := l.add(n); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// needsBelow takes what the programs and extension modules below dir need. A
+// library that is missing on this machine would be missing there, too.
+func (l *libraries) needsBelow(dir string) error {
+	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if !strings.Contains(d.Name(), ".so") && filepath.Base(filepath.Dir(p)) != "bin" {
+			return nil
+		}
+		if err := l.needsOf(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+}

@@ -1,0 +1,95 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+// enterRoot turns the process's mount namespace into the node's own file
+// system: the machine's, with own /etc (changes stay in the node), /var/lib,
+// /var/log, /tmp, /run, /proc, /sys and /dev/kmsg.
+func enterRoot(s *layout.Spec, i int) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("leaving the machine's mounts: %w", err)
+	}
+	for _, d := range []string{"etc", "etc.work", "lib", "lib/holdfast-dev/hold", "lib/kubelet", "lib/cni", "log", "tmp"} {
+		if err := os.MkdirAll(s.NodePath(i, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(s.NodePath(i, "tmp"), 0o777|os.ModeSticky); err != nil {
+		return err
+	}
+	kmsg := s.NodePath(i, "kmsg")
+	f, err := os.OpenFile(kmsg, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	steps := []mount{
+		{kmsg, "/dev/kmsg", "", unix.MS_BIND, ""},
+		{s.NodePath(i, "log"), "/var/log", "", unix.MS_BIND, ""},
+		{"overlay", "/etc", "overlay", 0, fmt.Sprintf("lowerdir=/etc,upperdir=%s,workdir=%s", s.NodePath(i, "etc"), s.NodePath(i, "etc.work"))},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755,size=256m"},
+		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{s.NodePath(i, "tmp"), "/tmp", "", unix.MS_BIND, ""},
+		{s.NodePath(i, "lib"), "/var/lib", "", unix.MS_BIND, ""}, // hides the cluster's directory: comes last
+	}
+	if err := freshSys(s.NodePath(i, "cgroup")); err != nil {
+		return err
+	}
+	for _, m := range steps {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("sharing the node's mounts with its containers: %w", err)
+	}
+	return nil
+}
+
+// freshSys mounts a sysfs that shows the node's own network links, with the cgroup trees below it.
+func freshSys(keep string) error {
+	if err := os.MkdirAll(keep, 0o755); err != nil {
+		return err
+	}
+	for _, m := range []mount{
+		{"/sys/fs/cgroup", keep, "", unix.MS_BIND | unix.MS_REC, ""},
+		{"sysfs", "/sys", "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{keep, "/sys/fs/cgroup", "", unix.MS_BIND | unix.MS_REC, ""},
+	} {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Unmount(keep, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmounting %s: %w", keep, err)
+	}
+	return nil
+}
+
+type mount struct {
+	from, to, kind string
+	flags          uintptr
+	data           string
+}
+
+func (m mount) do() error {
+	if err := unix.Mount(m.from, m.to, m.kind, m.flags, m.data); err != nil {
+		return fmt.Errorf("mounting %s on %s: %w", m.from, m.to, err)
+	}
+	return nil
+}
+
+func writeFile(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(content), 0o644)
+}

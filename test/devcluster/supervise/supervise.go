@@ -1,0 +1,222 @@
+// Package supervise is process 1 of a cluster. It runs in a process and a
+// network namespace that the cluster owns: the control plane's programs, the
+// nodes and the router between them are its children, and when it dies,
+// however it dies, the kernel ends all of them.
+package supervise
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"holdfast.dev/holdfast/test/devcluster/dns"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/devcluster/wire"
+)
+
+// startPatience is how long a whole start may take on a slow, busy machine.
+const startPatience = 5 * time.Minute
+
+// Run runs the cluster until the process ends. It waits for a line on orders
+// first: then its record is written and its link to the machine is there.
+func Run(s *layout.Spec, orders *os.File) error {
+	began := time.Now()
+	if !bufio.NewScanner(orders).Scan() {
+		return errors.New("whoever started the cluster ended before it was recorded")
+	}
+	sv := &supervisor{spec: s, began: began}
+	if err := sv.start(); err != nil {
+		sv.say(layout.Broken, err.Error())
+		return err
+	}
+	sv.say(layout.Ready, "")
+	select {}
+}
+
+type supervisor struct {
+	spec   *layout.Spec
+	began  time.Time
+	client kubernetes.Interface
+}
+
+func (sv *supervisor) say(phase layout.Phase, message string) {
+	st := layout.Status{Phase: phase, Message: message, Since: time.Now()}
+	if phase == layout.Ready {
+		st.ReadySeconds = time.Since(sv.began).Seconds()
+	}
+	if err := st.Write(sv.spec.Dir); err != nil {
+		fmt.Fprintln(os.Stderr, "supervisor: writing the status:", err)
+	}
+	fmt.Fprintf(os.Stderr, "supervisor: %6.2fs %s %s\n", time.Since(sv.began).Seconds(), phase, message)
+}
+
+func (sv *supervisor) start() error {
+	s := sv.spec
+	sv.say(layout.Starting, "etcd and API server")
+	if err := ownMounts(); err != nil {
+		return err
+	}
+	if err := wire.Forward(); err != nil {
+		return err
+	}
+	if err := wire.LoadRules(); err != nil {
+		return err
+	}
+	for _, d := range []string{"etcd", "logs", "hold"} {
+		if err := os.MkdirAll(s.Path(d), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := keep(s, etcdCommand(s)); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(startPatience)
+	if err := until(deadline, "etcd", "etcd", s, func() error { return dial("127.0.0.1:2379") }); err != nil {
+		return err
+	}
+	if err := keep(s, apiServerCommand(s)); err != nil {
+		return err
+	}
+	join := make(chan struct{})
+	for i := range s.Nodes {
+		if err := keepNode(s, i, join); err != nil {
+			return err
+		}
+	}
+	if err := sv.connect(deadline); err != nil {
+		return err
+	}
+	close(join)
+	if err := sv.controllers(); err != nil {
+		return err
+	}
+	return sv.settle(deadline)
+}
+
+// connect waits for the API server.
+func (sv *supervisor) connect(deadline time.Time) error {
+	s := sv.spec
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = 500, 1000
+	if sv.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	url := s.APIURL() + "/readyz"
+	probe := &http.Client{Timeout: time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // asks for a word; the clients verify
+	}}
+	defer probe.CloseIdleConnections()
+	return until(deadline, "the API server", "kube-apiserver", s, func() error {
+		resp, err := probe.Get(url)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("readyz says %s", resp.Status)
+		}
+		return nil
+	})
+}
+
+// controllers starts all that needs an API server.
+func (sv *supervisor) controllers() error {
+	s := sv.spec
+	sv.say(layout.Starting, "controllers, nodes and DNS")
+	if err := os.WriteFile(s.Path("pki", "proxy.json"), []byte(routerProxyConfig(s)), 0o644); err != nil {
+		return err
+	}
+	for _, c := range []command{controllerManagerCommand(s), schedulerCommand(s), routerProxyCommand(s)} {
+		if err := keep(s, c); err != nil {
+			return err
+		}
+	}
+	if err := bootstrap(context.Background(), sv.client, s); err != nil {
+		return fmt.Errorf("making the cluster's first objects: %w", err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", s.Path("pki", "dns.kubeconfig"))
+	if err != nil {
+		return err
+	}
+	if err := dns.Start(context.Background(), config, layout.ClusterDomain, s.ControlIP()+":53"); err != nil {
+		return fmt.Errorf("starting the cluster DNS: %w", err)
+	}
+	if s.PythonDir != "" {
+		go providePython(context.Background(), sv.client, s)
+	}
+	return nil
+}
+
+// settle waits until pods can run and names resolve.
+func (sv *supervisor) settle(deadline time.Time) error {
+	s := sv.spec
+	ctx := context.Background()
+	if err := until(deadline, "nodes", s.NodeName(0), s, func() error { return nodesReady(ctx, sv.client, s) }); err != nil {
+		return err
+	}
+	sv.say(layout.Starting, "Service addresses and names")
+	if err := until(deadline, "the Service address of the API server", "kube-proxy", s, func() error {
+		return dial(s.KubernetesServiceIP() + ":443")
+	}); err != nil {
+		return err
+	}
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, s.DNSIP()+":53")
+	}}
+	return until(deadline, "the cluster DNS", "supervisor", s, func() error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := resolver.LookupHost(ctx, "kubernetes.default.svc."+layout.ClusterDomain+".")
+		return err
+	})
+}
+
+// ownMounts keeps the control plane's files out of the machine's /run and
+// shows it the processes of its own namespace.
+func ownMounts() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("leaving the machine's mounts: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("mounting /run: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
+	}
+	return nil
+}
+
+func dial(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// until tries check until it succeeds; the last answer is part of the error.
+func until(deadline time.Time, what, log string, s *layout.Spec, check func() error) error {
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("waiting for %s: %w; see %s", what, err, s.Log(log))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
