@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden arenas anew")
 
-const goldenStateBytes = 300
+const goldenStateBytes = 600
 
 // golden is what an arena in testdata holds; the Python client's tests read the same files.
 type golden struct {

@@ -1,0 +1,212 @@
+"""The arena of one rank: records to values and back, and the mapping of the file.
+
+The layout and its rules stand in docs/formats/checkpoint.md; the Go twin is ckptagent/format. Both read the
+golden arenas in ckptagent/format/testdata.
+"""
+
+import collections
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import time
+
+VERSION = 1
+PAGE = 4096
+SLOTS = 3
+RECORD = 128
+META = 8 * PAGE
+CONTROL = PAGE
+CLIENT = 2 * PAGE
+SECOND = PAGE // 2
+NO_SLOT = 0xFFFFFFFF
+EMPTY, GRANTED, SEALED = 0, 1, 2
+
+_HEADER = struct.Struct("<8s4I3Qq40s")
+_CONTROL = struct.Struct("<8sII5Q")
+_CLIENT = struct.Struct("<8sII7QII4Q")
+_SLOT = struct.Struct("<8sII4QI4xq")
+_U32 = struct.Struct("<I")
+
+Header = collections.namedtuple("Header", "local_rank state_bytes data_offset stride created_at pod_uid")
+Control = collections.namedtuple("Control", "seq slot generation grant common frontier")
+Client = collections.namedtuple(
+    "Client",
+    "seq slot generation grant copy_step length step restored_step pid flags saves skipped needed refused",
+)
+Slot = collections.namedtuple("Slot", "state grant generation step length crc sealed_at")
+
+FLAG_ATTACHED, FLAG_RESTORED = 1, 2
+
+
+class ArenaError(RuntimeError):
+    """The arena cannot be used; the text says why and what to do."""
+
+
+def _table():
+    table = []
+    for n in range(256):
+        for _ in range(8):
+            n = (n >> 1) ^ 0x82F63B78 if n & 1 else n >> 1
+        table.append(n)
+    return tuple(table)
+
+
+_TABLE = _table()
+
+
+def crc32c(data):
+    """CRC32C of a few bytes; the standard library has none. Data is checksummed by the agent."""
+    crc, table = 0xFFFFFFFF, _TABLE
+    for byte in bytes(data):
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def seal(body):
+    """Pads body to a record and adds its checksum."""
+    body = body.ljust(RECORD - 4, b"\0")
+    return body + _U32.pack(crc32c(body))
+
+
+def whole(record, magic):
+    """Whether record is one of the given kind, not torn, of a version that is known here."""
+    return (
+        len(record) >= RECORD
+        and record[:8] == magic
+        and _U32.unpack_from(record, RECORD - 4)[0] == crc32c(record[: RECORD - 4])
+        and _U32.unpack_from(record, 8)[0] == VERSION
+    )
+
+
+def decode_header(record):
+    if not whole(record, b"HOLDFAST"):
+        raise ArenaError("the arena's header is torn or of another version than %d" % VERSION)
+    (_, _, slots, page, rank, state, data, stride, created, uid) = _HEADER.unpack_from(record)
+    if slots != SLOTS or page != PAGE:
+        raise ArenaError("the arena has %d slots and pages of %d, this client knows %d and %d" % (slots, page, SLOTS, PAGE))
+    return Header(rank, state, data, stride, created, uid.rstrip(b"\0").decode("ascii", "replace"))
+
+
+def decode_control_record(record):
+    if not whole(record, b"HFCONTRL"):
+        return None
+    (_, _, slot, seq, generation, grant, common, frontier) = _CONTROL.unpack_from(record)
+    return Control(seq, slot, generation, grant, common, frontier)
+
+
+def decode_client_record(record):
+    if not whole(record, b"HFCLIENT"):
+        return None
+    (_, _, slot, seq, generation, grant, copy_step, length, step, restored, pid, flags, saves, skipped, needed, refused) = (
+        _CLIENT.unpack_from(record)
+    )
+    return Client(seq, slot, generation, grant, copy_step, length, step, restored, pid, flags, saves, skipped, needed, refused)
+
+
+def encode_client(c):
+    return seal(
+        _CLIENT.pack(
+            b"HFCLIENT", VERSION, c.slot, c.seq, c.generation, c.grant, c.copy_step, c.length, c.step, c.restored_step,
+            c.pid, c.flags, c.saves, c.skipped, c.needed, c.refused,
+        )
+    )
+
+
+def decode_slot(record):
+    if not whole(record, b"HFSLOTHD"):
+        return None
+    (_, _, state, grant, generation, step, length, crc, sealed_at) = _SLOT.unpack_from(record)
+    return Slot(state, grant, generation, step, length, crc, sealed_at)
+
+
+def newer(page, decode):
+    """The whole record with the higher number of the two on a page, or None."""
+    a, b = decode(page[:RECORD]), decode(page[SECOND : SECOND + RECORD])
+    if a is None or (b is not None and b.seq > a.seq):
+        return b
+    return a
+
+
+def record_offset(page, seq):
+    return page + (SECOND if seq % 2 else 0)
+
+
+class Arena:
+    """One rank's arena, mapped and locked. Only the process that opened it may use it."""
+
+    def __init__(self, path, wait=5.0):
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as e:
+            raise ArenaError("opening the arena %s: %s" % (path, e.strerror)) from e
+        try:
+            self._lock(wait)
+            size = os.fstat(self._fd).st_size
+            if size < META:
+                raise ArenaError("the arena %s has %d bytes and is not whole" % (path, size))
+            self.map = mmap.mmap(self._fd, size)
+            self.header = decode_header(self.map[:RECORD])
+            if size < self.header.data_offset + SLOTS * self.header.stride:
+                raise ArenaError("the arena %s is shorter than its header says" % path)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._control_bytes = None
+        self._control = None
+
+    def _lock(self, wait):
+        """One client at a time: a second process of this rank, or one that should be dead, is kept out."""
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as e:
+                if e.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise ArenaError("locking the arena %s: %s" % (self.path, e.strerror)) from e
+                if time.monotonic() >= deadline:
+                    raise ArenaError("the arena %s is in use by another process" % self.path) from None
+            time.sleep(0.01)
+
+    def control(self):
+        """The agent's newest word, or None while there is none."""
+        page = self.map[CONTROL : CONTROL + RECORD] + self.map[CONTROL + SECOND : CONTROL + SECOND + RECORD]
+        if page != self._control_bytes:
+            a, b = decode_control_record(page[:RECORD]), decode_control_record(page[RECORD:])
+            newest = b if a is None or (b is not None and b.seq > a.seq) else a
+            if newest is None:
+                return self._control
+            self._control_bytes, self._control = page, newest
+        return self._control
+
+    def client(self):
+        return newer(self.map[CLIENT : CLIENT + PAGE], decode_client_record)
+
+    def publish(self, client):
+        """Writes a client record; what was written before must be visible first."""
+        at = record_offset(CLIENT, client.seq)
+        self.map[at : at + RECORD] = encode_client(client)
+
+    def slot(self, i):
+        at = (3 + i) * PAGE
+        return decode_slot(self.map[at : at + RECORD])
+
+    def data_offset(self, i):
+        return self.header.data_offset + i * self.header.stride
+
+    def find(self, step):
+        """Slot that holds step sealed, or None; of two, the one sealed under the higher grant."""
+        found = None
+        for i in range(SLOTS):
+            s = self.slot(i)
+            if s is not None and s.state == SEALED and s.step == step and s.length <= self.header.stride:
+                if found is None or s.grant > found[1].grant:
+                    found = (i, s)
+        return found
+
+    def sealed_steps(self):
+        slots = [self.slot(i) for i in range(SLOTS)]
+        return sorted({s.step for s in slots if s is not None and s.state == SEALED})

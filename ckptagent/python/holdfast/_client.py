@@ -1,0 +1,357 @@
+"""attach, track, restore, save: what a training script calls.
+
+A save costs the script one copy, one small record and one datagram. It takes no lock, runs no collective, waits for
+nobody but (a bounded time) for a free slot, and never raises because of Holdfast: a state that cannot be kept is
+counted and said once, and training goes on. Restoring is the opposite: if the generation is to start from a step,
+anything less than that step whole is an error.
+"""
+
+import json
+import os
+import random
+import socket
+import sys
+import time
+import traceback
+
+from . import _arena, _memory, _modules
+from ._arena import Arena, ArenaError, Client
+from ._state import Flat, Packer, Unpacker, Unsupported, assign
+
+_RNG = "__rng__"
+_SAVE_WAIT = 0.5
+_PREFAULT_FROM = 8 << 20
+
+
+class RestoreError(RuntimeError):
+    """The step that this generation starts from cannot be restored whole."""
+
+
+class Saved:
+    """What became of one save. True if the state was copied; `sealed` once the agent vouches for it."""
+
+    __slots__ = ("step", "copied", "reason", "_arena", "_slot", "_grant")
+
+    def __init__(self, step, copied, reason="", arena=None, slot=None, grant=0):
+        self.step, self.copied, self.reason = step, copied, reason
+        self._arena, self._slot, self._grant = arena, slot, grant
+
+    def __bool__(self):
+        return self.copied
+
+    def __repr__(self):
+        return "Saved(step=%d, copied=%s%s)" % (self.step, self.copied, ", reason=%r" % self.reason if self.reason else "")
+
+    @property
+    def sealed(self):
+        if not self.copied:
+            return False
+        s = self._arena.slot(self._slot)
+        return s is not None and s.state == _arena.SEALED and s.grant == self._grant
+
+
+def _say(text):
+    print("holdfast: " + text, file=sys.stderr, flush=True)
+
+
+def _number(name):
+    text = os.environ.get(name, "")
+    if not text:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise ArenaError("environment variable %s=%r is not a number" % (name, text)) from None
+
+
+_attached = None
+
+
+def attach():
+    """The checkpoint of this process; the same one each time. Without an agent all of its calls do nothing."""
+    global _attached
+    if _attached is None or _attached._pid != os.getpid():
+        _attached = Checkpoint()
+    return _attached
+
+
+class Checkpoint:
+    """One per training process. Get it by attach()."""
+
+    def __init__(self):
+        self._pid = os.getpid()
+        self._tracked = {}
+        self._rng = False
+        self._said = set()
+        self._packer = Packer()
+        self._ready = set()  # slots whose pages are known to be there
+        self._socket = None
+        self._arena = None
+        self._last_copied = 0
+        self._waited_in_vain = 0  # grant after which waiting was of no use
+        self._steps_seen = 0
+        self._modules_sent = False
+
+        self._to = os.environ.get("HOLDFAST_SOCKET", "")
+        self._rank = _number("HOLDFAST_LOCAL_RANK")
+        self._generation = _number("HOLDFAST_GENERATION")
+        self._restore_step = _number("HOLDFAST_RESTORE_STEP")
+        path = os.environ.get("HOLDFAST_ARENA", "")
+        if not self._to and not path:
+            return  # not in a Holdfast job
+        if self._to:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        _modules.client_reports()
+        if not path:
+            _say("state in memory is off: no arena (annotation holdfast.dev/state-size says how much to keep); restarts begin where the script itself begins")
+        else:
+            self._open(path)
+        self._send("attached")
+
+    def _open(self, path):
+        try:
+            self._arena = Arena(path)
+        except ArenaError as e:
+            if self._restore_step:
+                raise
+            _say("state in memory is off: %s" % e)
+            return
+        old = self._arena.client()
+        self._record = Client(
+            seq=old.seq if old else 0, slot=_arena.NO_SLOT, generation=self._generation, grant=0, copy_step=0, length=0, step=0,
+            restored_step=0, pid=self._pid, flags=_arena.FLAG_ATTACHED, saves=0, skipped=0, needed=0, refused=0,
+        )  # fmt: skip
+        self._publish()
+
+    # What the agent is told.
+
+    def _publish(self, **changes):
+        self._record = self._record._replace(seq=self._record.seq + 1, **changes)
+        self._arena.publish(self._record)
+
+    def _send(self, event, **fields):
+        if self._socket is None:
+            return False
+        message = {"v": 1, "rank": self._rank, "gen": self._generation, "pid": self._pid, "ev": event}
+        message.update(fields)
+        try:
+            self._socket.sendto(json.dumps(message, separators=(",", ":")).encode(), self._to)
+            return True
+        except OSError:
+            return False  # the arena says the same; the agent looks there too
+
+    def _once(self, key, text):
+        if key not in self._said:
+            self._said.add(key)
+            _say(text)
+
+    # What a script calls.
+
+    @property
+    def active(self):
+        """Whether state is kept in memory."""
+        return self._arena is not None
+
+    def track(self, *, rng=False, **objects):
+        """Names what makes up the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
+        and dicts and lists of these. rng=True adds the random states of Python, torch and numpy."""
+        for name, value in objects.items():
+            if name == _RNG:
+                raise ValueError("%r is a name of Holdfast's own" % name)
+            self._tracked[name] = value
+        self._rng = self._rng or bool(rng)
+
+    def restore(self):
+        """Brings every tracked object to the step that this generation starts from and returns that step; 0: none."""
+        step = self._restore_step
+        if step and os.getpid() == self._pid:
+            self._restore(step)
+        if self._arena is not None:
+            self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
+        self._send("restored", step=step)
+        self._last_copied = max(self._last_copied, step)
+        return step
+
+    def _restore(self, step):
+        if self._arena is None:
+            raise RestoreError("restoring step %d: this process has no arena" % step)
+        found = self._arena.find(step)
+        if found is None:
+            raise RestoreError("restoring step %d: the arena holds %s" % (step, self._arena.sealed_steps() or "no sealed step"))
+        slot, header = found
+        try:
+            state = Unpacker(self._arena.map, self._arena.data_offset(slot), header.length)
+        except (ValueError, KeyError) as e:
+            raise RestoreError("restoring step %d from slot %d: %s" % (step, slot, e)) from e
+        names = set(self._tracked) | ({_RNG} if self._rng else set())
+        missing, extra = names - set(state.names()), set(state.names()) - names
+        if missing:
+            raise RestoreError("restoring step %d: it holds no %s; it was saved by a script that tracked %s" % (step, ", ".join(sorted(missing)), ", ".join(sorted(state.names()))))
+        if extra:
+            _say("restoring step %d: %s was saved and is not tracked now" % (step, ", ".join(sorted(extra))))
+        for name in self._tracked:
+            self._bring_back(state, name)
+        if self._rng:
+            _set_rng(state.value(_RNG))
+
+    def _bring_back(self, state, name):
+        current = self._tracked[name]
+        if _copies_from_views(current):
+            current.load_state_dict(state.value(name, borrow=True))
+            return
+        if assign(current, state.value(name)) is not current:
+            raise RestoreError("%s is a %s, which cannot be changed in place; track a dict that holds it" % (name, type(current).__name__))
+
+    def step(self, step):
+        """Says that `step` steps are finished; save says so too."""
+        if os.getpid() != self._pid:
+            return
+        if self._arena is not None:
+            self._publish(step=step)
+        self._send("step", step=step)
+        self._after_step()
+
+    def save(self, step):
+        """Copies the tracked state into memory that outlives this process. Returns a Saved, true if it was copied."""
+        if not isinstance(step, int) or step < 1:
+            raise ValueError("save(%r): a step is the number of finished steps, from 1" % (step,))
+        if os.getpid() != self._pid:
+            return Saved(step, False, "called in a child process")
+        if self._arena is None:
+            self._send("step", step=step)
+            self._after_step()
+            return Saved(step, False, "state in memory is off")
+        try:
+            saved = self._save(step)
+        except Unsupported as e:
+            saved = self._refuse(step, str(e))
+        except Exception:  # training is worth more than one copy of its state
+            saved = self._refuse(step, "taking the state: " + traceback.format_exc())
+        self._after_step()
+        return saved
+
+    def _save(self, step):
+        if step <= self._last_copied:
+            self._once("order", "save(%d) after save(%d): steps must rise; not saved" % (step, self._last_copied))
+            return self._tell(step, "steps must rise")
+        control = self._await_grant()
+        if control is None:
+            self._publish(step=step, skipped=self._record.skipped + 1)
+            self._send("step", step=step)
+            return Saved(step, False, "no free slot")
+        flat = self._flatten()
+        plan, needed = self._packer.plan(flat)
+        if needed > self._arena.header.state_bytes:
+            return self._too_large(step, needed)
+        at = self._arena.data_offset(control.slot)
+        if not self._prefault(control.slot, at, needed):
+            return self._refuse(step, "no memory for %d bytes of the arena; raise the container's memory limit" % needed)
+        self._packer.pack(self._arena.map, at, flat, plan)
+        _memory.barrier()
+        self._publish(slot=control.slot, grant=control.grant, copy_step=step, length=needed, step=step, saves=self._record.saves + 1)
+        self._last_copied = step
+        self._send("copied", step=step, slot=control.slot, bytes=needed)
+        return Saved(step, True, "", self._arena, control.slot, control.grant)
+
+    def _tell(self, step, reason):
+        self._publish(step=max(step, self._record.step))
+        self._send("step", step=step)
+        return Saved(step, False, reason)
+
+    def _refuse(self, step, reason):
+        self._once(reason.splitlines()[0], "step %d is not kept: %s" % (step, reason))
+        self._publish(step=step, refused=self._record.refused + 1)
+        self._send("step", step=step)
+        return Saved(step, False, reason)
+
+    def _too_large(self, step, needed):
+        have = self._arena.header.state_bytes
+        self._once("size", "state needs %d bytes per rank but only %d are kept: set annotation holdfast.dev/state-size to %s or more; training goes on without saves" % (needed, have, _quantity(needed)))
+        self._publish(step=step, refused=self._record.refused + 1, needed=needed)
+        self._send("step", step=step, bytes=needed)
+        return Saved(step, False, "state needs %d bytes, the slot has %d" % (needed, have))
+
+    def _await_grant(self):
+        """A grant that was not used yet, or None after a bounded time. While nothing comes it does not wait again."""
+        deadline, pause = None, 0.0001
+        while True:
+            c = self._arena.control()
+            if c is not None and c.generation == self._generation and c.slot != _arena.NO_SLOT and c.grant > self._record.grant:
+                self._waited_in_vain = 0
+                return c
+            if self._waited_in_vain and self._waited_in_vain == self._record.grant + 1:
+                return None
+            now = time.monotonic()
+            if deadline is None:
+                deadline = now + _SAVE_WAIT
+            if now >= deadline:
+                self._waited_in_vain = self._record.grant + 1
+                self._once("slow", "no free slot within %.1f s: saves are skipped until the agent hands one out" % _SAVE_WAIT)
+                return None
+            time.sleep(pause)
+            pause = min(pause * 2, 0.002)
+
+    def _prefault(self, slot, at, needed):
+        if slot in self._ready:
+            return True
+        if not _memory.populate(self._arena.map, at, max(needed, 1)):
+            return False
+        self._ready.add(slot)
+        return True
+
+    def _flatten(self):
+        flat = Flat()
+        for name, value in self._tracked.items():
+            flat.add(name, value)
+        if self._rng:
+            flat.add(_RNG, _get_rng())
+        return flat
+
+    def _after_step(self):
+        self._steps_seen += 1
+        if self._steps_seen >= 3 and not self._modules_sent and self._steps_seen % 3 == 0:
+            self._modules_sent = self._report_modules()
+
+    def _report_modules(self):
+        if not _modules.hook_runs():
+            return True  # without the site hook there are no standbys to warm
+        return self._send("modules", modules=_modules.names())
+
+
+def _quantity(n):
+    """The smallest whole Mi that holds n bytes, as a Kubernetes quantity."""
+    return "%dMi" % -(-n // (1 << 20))
+
+
+def _copies_from_views(value):
+    """Whether value is a module that copies what it is given: then nothing of the arena stays behind in it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.nn.Module):
+        return False
+    plain = torch.nn.Module
+    return type(value).load_state_dict is plain.load_state_dict and all(
+        type(m).set_extra_state is plain.set_extra_state and type(m)._load_from_state_dict is plain._load_from_state_dict
+        for m in value.modules()
+    )
+
+
+def _get_rng():
+    state = {"python": random.getstate()}
+    torch, np = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+    if np is not None:
+        state["numpy"] = np.random.get_state()
+    return state
+
+
+def _set_rng(state):
+    random.setstate(state["python"])
+    if "torch" in state:
+        __import__("torch").set_rng_state(state["torch"])
+    if "cuda" in state:
+        __import__("torch").cuda.set_rng_state_all(state["cuda"])
+    if "numpy" in state:
+        __import__("numpy").random.set_state(state["numpy"])

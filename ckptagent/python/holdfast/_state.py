@@ -1,0 +1,350 @@
+"""What a script tracks, to bytes in a slot and back.
+
+A state is a *tree* of containers and scalars whose leaves are buffers: tensors, arrays, bytes. Pack walks tracked
+objects once per save and copies the buffers; the layout (where each buffer lies) stays the same bytes until a name,
+shape or type changes. See "Data" in docs/formats/checkpoint.md.
+"""
+
+import array
+import collections
+import json
+import math
+import pickle
+import struct
+import sys
+
+MAGIC = b"HFSTATE1"
+HEAD = struct.Struct("<8s6Q")
+HEAD_BYTES = 64
+_U64 = struct.Struct("<Q")
+_BIG = 64 * 1024
+
+
+class Unsupported(TypeError):
+    """A part of the state cannot be kept; the text names it."""
+
+
+def _align(n, to):
+    return (n + to - 1) // to * to
+
+
+def _torch():
+    return sys.modules.get("torch")
+
+
+def _numpy():
+    return sys.modules.get("numpy")
+
+
+class Leaf:
+    """One buffer of the state: what it is and where its bytes come from."""
+
+    __slots__ = ("spec", "nbytes", "source")
+
+    def __init__(self, spec, nbytes, source):
+        self.spec = spec  # (kind, dtype, shape, strides or None): equal specs, equal layout
+        self.nbytes = nbytes
+        self.source = source
+
+
+def _torch_leaf(torch, t, path):
+    if type(t).__name__ == "DTensor" or hasattr(t, "__tensor_flatten__"):
+        raise Unsupported("%s is a %s; only plain tensors can be kept yet" % (path, type(t).__name__))
+    if t.layout != torch.strided or t.device.type == "meta" or t.is_quantized:
+        raise Unsupported("%s is a %s tensor; only dense ones with data can be kept" % (path, t.layout if t.layout != torch.strided else t.device.type if t.device.type == "meta" else "quantised"))
+    t = t.detach()
+    strides = None
+    if not t.is_contiguous() and t.numel() > 0:
+        strides = tuple(t.stride())
+        if not _dense(t.shape, strides):
+            strides = None
+    return Leaf(("torch", str(t.dtype)[6:], tuple(t.shape), strides), t.numel() * t.element_size(), t)
+
+
+def _dense(shape, strides):
+    """Whether strides describe a permutation of a contiguous tensor, so that they can be made again."""
+    expect = 1
+    for stride, size in sorted(zip(strides, shape)):
+        if size == 1:
+            continue
+        if stride != expect:
+            return False
+        expect *= size
+    return True
+
+
+class Flat:
+    """A state taken apart: leaves, JSON tree, pickled objects."""
+
+    def __init__(self):
+        self.leaves = []
+        self.tree = {}
+        self.objects = []
+        self._seen = {}  # identity of a tensor's memory -> its leaf, so that tied weights are one
+
+    def add(self, name, value):
+        self.tree[name] = self._walk(value, name)
+
+    def _walk(self, v, path):
+        kind = type(v)
+        if v is None or kind is bool or kind is int or kind is str:
+            return v
+        if kind is float:
+            if math.isfinite(v):
+                return v
+            return {"f": "nan" if v != v else "inf" if v > 0 else "-inf"}
+        if kind is dict or kind is collections.OrderedDict:
+            pairs = [[self._key(k, path), self._walk(x, "%s[%r]" % (path, k))] for k, x in v.items()]
+            return {"d" if kind is dict else "o": pairs}
+        if kind is list or kind is tuple:
+            return {"l" if kind is list else "t": [self._walk(x, "%s[%d]" % (path, i)) for i, x in enumerate(v)]}
+        torch = _torch()
+        if torch is not None and isinstance(v, torch.Tensor):
+            return {"T": self._tensor(torch, v, path)}
+        leaf = _plain_leaf(v)
+        if leaf is not None:
+            return {"T": self._once(("id", id(v)), leaf)}
+        if hasattr(v, "state_dict") and hasattr(v, "load_state_dict"):
+            return self._walk(v.state_dict(), path)
+        if isinstance(v, collections.OrderedDict):  # a state_dict with _metadata and its kin
+            return {"o": [[self._key(k, path), self._walk(x, "%s[%r]" % (path, k))] for k, x in v.items()]}
+        return {"p": self._object(v, path)}
+
+    def _key(self, k, path):
+        if k is None or type(k) in (str, int, bool):
+            return k
+        return self._walk(k, path)
+
+    def _tensor(self, torch, t, path):
+        leaf = _torch_leaf(torch, t, path)
+        if leaf.nbytes == 0:
+            return self._append(leaf)
+        x = leaf.source
+        return self._once((x.data_ptr(), str(x.device), leaf.spec, x.stride()), leaf)
+
+    def _once(self, identity, leaf):
+        at = self._seen.get(identity)
+        if at is None:
+            at = self._seen[identity] = self._append(leaf)
+        return at
+
+    def _append(self, leaf):
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
+
+    def _object(self, v, path):
+        try:
+            blob = pickle.dumps(v, protocol=4)
+        except Exception as e:
+            raise Unsupported("%s (%s) cannot be kept: %s" % (path, type(v).__name__, e)) from e
+        self.objects.append(blob)
+        return len(self.objects) - 1
+
+
+def _plain_leaf(v):
+    kind = type(v)
+    if kind is bytes or kind is bytearray:
+        return Leaf((kind.__name__, "", (len(v),), None), len(v), v)
+    if kind is array.array and v.typecode != "u":
+        return Leaf(("array", v.typecode, (len(v),), None), len(v) * v.itemsize, v)
+    np = _numpy()
+    if np is not None and kind is np.ndarray and v.dtype.kind in "biufc" and not v.dtype.metadata:
+        return Leaf(("numpy", v.dtype.str, tuple(v.shape), None), v.nbytes, v)
+    return None
+
+
+class Layout:
+    """Where each leaf lies; the JSON bytes that say so."""
+
+    def __init__(self, specs, sizes):
+        self.specs = specs
+        self.offsets = []
+        at = HEAD_BYTES
+        rows = []
+        for (kind, dtype, shape, strides), n in zip(specs, sizes):
+            at = _align(at, 4096 if n >= _BIG else 64)
+            self.offsets.append(at)
+            rows.append([kind, dtype, list(shape), at, n, list(strides) if strides else None])
+            at += n
+        self.end = _align(at, 64)
+        self.json = json.dumps({"v": 1, "tensors": rows}, separators=(",", ":")).encode()
+
+
+class Packer:
+    """Copies states into slots of a mapped arena; remembers layout and destinations between saves."""
+
+    def __init__(self):
+        self._layout = None
+        self._views = {}  # (offset of the slot) -> list of destination tensors, for the present layout
+
+    def plan(self, flat):
+        """Returns what pack needs and the number of bytes it will write."""
+        specs = [leaf.spec for leaf in flat.leaves]
+        if self._layout is None or self._layout.specs != specs:
+            self._layout = Layout(specs, [leaf.nbytes for leaf in flat.leaves])
+            self._views.clear()
+        tree = json.dumps(flat.tree, separators=(",", ":")).encode()
+        objects = b"".join(_U64.pack(len(b)) + b for b in flat.objects)
+        tail = self._layout.json + tree + objects
+        return (self._layout, len(tree), len(objects), tail), self._layout.end + len(tail)
+
+    def pack(self, buffer, at, flat, plan):
+        """Writes the state at offset `at` of buffer."""
+        layout, tree, objects, tail = plan
+        views = self._views.get(at)
+        if views is None:
+            views = self._views[at] = [
+                _view(buffer, at + offset, leaf) for offset, leaf in zip(layout.offsets, flat.leaves)
+            ]
+        for leaf, view, offset in zip(flat.leaves, views, layout.offsets):
+            if view is not None:
+                _copy(view, leaf)
+            elif leaf.nbytes:
+                buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
+        end, n = layout.end, len(layout.json)
+        buffer[at + end : at + end + len(tail)] = tail
+        head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
+        buffer[at : at + HEAD_BYTES] = head.ljust(HEAD_BYTES, b"\0")
+
+
+def _view(buffer, offset, leaf):
+    """Destination of one leaf as a tensor or array over the arena; None: copied as bytes."""
+    kind, dtype, shape, _ = leaf.spec
+    if leaf.nbytes == 0:
+        return None
+    if kind == "torch":
+        return _torch_view(_torch(), buffer, offset, dtype, shape, leaf.nbytes)
+    if kind == "numpy":
+        np = _numpy()
+        return np.frombuffer(buffer, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
+    return None
+
+
+def _torch_view(torch, buffer, offset, dtype, shape, nbytes):
+    raw = torch.frombuffer(buffer, dtype=torch.uint8, count=nbytes, offset=offset)
+    return raw.view(getattr(torch, dtype)).view(shape)
+
+
+def _copy(view, leaf):
+    if leaf.spec[0] == "torch":
+        view.copy_(leaf.source)
+    else:
+        view[...] = leaf.source
+
+
+class Unpacker:
+    """Reads a state from a slot. Buffers are views of the arena until they are copied."""
+
+    def __init__(self, buffer, at, length):
+        if length < HEAD_BYTES:
+            raise ValueError("%d bytes are no state" % length)
+        magic, lo, ln, to, tn, oo, on = HEAD.unpack_from(buffer, at)
+        if magic != MAGIC:
+            raise ValueError("no state: magic %r" % magic)
+        if max(lo + ln, to + tn, oo + on) > length:
+            raise ValueError("the state's directory points past its end")
+        self._buffer, self._at, self._length = buffer, at, length
+        layout = json.loads(bytes(buffer[at + lo : at + lo + ln]))
+        if layout.get("v") != 1:
+            raise ValueError("layout version %r is not known here" % layout.get("v"))
+        self._rows = layout["tensors"]
+        self.tree = json.loads(bytes(buffer[at + to : at + to + tn]))
+        self._objects = bytes(buffer[at + oo : at + oo + on])
+
+    def names(self):
+        return list(self.tree)
+
+    def value(self, name, borrow=False):
+        """The value saved under name. With borrow, tensors are views of the arena, to be copied from at once."""
+        return self._build(self.tree[name], borrow)
+
+    def _build(self, v, borrow):
+        if not isinstance(v, dict):
+            return v
+        ((tag, x),) = v.items()
+        if tag == "d" or tag == "o":
+            pairs = ((self._build(k, borrow), self._build(y, borrow)) for k, y in x)
+            return dict(pairs) if tag == "d" else collections.OrderedDict(pairs)
+        if tag == "l":
+            return [self._build(y, borrow) for y in x]
+        if tag == "t":
+            return tuple(self._build(y, borrow) for y in x)
+        if tag == "f":
+            return float(x)
+        if tag == "T":
+            return self._leaf(x, borrow)
+        if tag == "p":
+            return self._object(x)
+        raise ValueError("tree tag %r is not known here" % tag)
+
+    def _object(self, index):
+        at = 0
+        for _ in range(index):
+            at += 8 + _U64.unpack_from(self._objects, at)[0]
+        (n,) = _U64.unpack_from(self._objects, at)
+        return pickle.loads(self._objects[at + 8 : at + 8 + n])
+
+    def _leaf(self, index, borrow):
+        kind, dtype, shape, offset, n, strides = self._rows[index]
+        if offset + n > self._length:
+            raise ValueError("buffer %d points past the end of the state" % index)
+        at = self._at + offset
+        if kind == "torch":
+            return self._tensor(dtype, shape, at, n, strides, borrow)
+        if kind == "numpy":
+            np = _numpy() or __import__("numpy")
+            if n == 0:
+                return np.zeros(shape, np.dtype(dtype))
+            view = np.frombuffer(self._buffer, np.dtype(dtype), math.prod(shape), at).reshape(shape)
+            return view if borrow else view.copy()
+        data = bytes(self._buffer[at : at + n])
+        if kind == "bytes":
+            return data
+        if kind == "bytearray":
+            return bytearray(data)
+        if kind == "array":
+            return array.array(dtype, data)
+        raise ValueError("buffer kind %r is not known here" % kind)
+
+    def _tensor(self, dtype, shape, at, n, strides, borrow):
+        torch = _torch() or __import__("torch")
+        if n == 0:
+            return torch.empty(shape, dtype=getattr(torch, dtype))
+        view = _torch_view(torch, self._buffer, at, dtype, shape, n)
+        if borrow:
+            return view
+        if strides:
+            return torch.empty_strided(shape, strides, dtype=view.dtype).copy_(view)
+        return view.clone()
+
+
+def assign(current, saved):
+    """Makes current equal to saved, in place where it can be; returns what stands in its place."""
+    torch, np = _torch(), _numpy()
+    if torch is not None and isinstance(current, torch.Tensor) and isinstance(saved, torch.Tensor):
+        if current.shape == saved.shape and current.dtype == saved.dtype:
+            with torch.no_grad():
+                current.copy_(saved)
+            return current
+        return saved
+    if hasattr(current, "load_state_dict") and hasattr(current, "state_dict"):
+        current.load_state_dict(saved)
+        return current
+    if np is not None and isinstance(current, np.ndarray) and isinstance(saved, np.ndarray):
+        if current.shape == saved.shape and current.dtype == saved.dtype:
+            current[...] = saved
+            return current
+        return saved
+    if isinstance(current, dict) and isinstance(saved, dict):
+        for k in [k for k in current if k not in saved]:
+            del current[k]
+        for k, v in saved.items():
+            current[k] = assign(current[k], v) if k in current else v
+        return current
+    if type(current) is list and type(saved) is list:
+        current[:] = [assign(a, b) for a, b in zip(current, saved)] + saved[len(current) :]
+        return current
+    if type(current) is type(saved) and isinstance(current, (bytearray, array.array)):
+        current[:] = saved
+        return current
+    return saved

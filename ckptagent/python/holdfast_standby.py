@@ -1,0 +1,141 @@
+"""Holds a standby before the first line of its script, with the modules imported that the script is going to want.
+
+A standby is started by the rank's own command line, so nothing has to be imitated: when hold() returns, Python goes on
+and runs the script as it always does. The lines on the control socket stand in docs/architecture.md.
+"""
+
+import os
+import sys
+
+# Modules that act when they are imported: they open devices, start threads or join a group.
+_NEVER = (
+    "mpi4py.MPI", "pycuda.autoinit", "cupy", "horovod", "tensorflow", "jax", "jaxlib", "torch_xla", "IPython", "antigravity",
+    "this", "idlelib", "turtle", "tkinter",
+)  # fmt: skip
+
+
+def hold():
+    """Returns when this process is to be the rank; ends it quietly when it is not needed any more."""
+    import gc
+    import json
+    import socket
+
+    control = socket.socket(fileno=int(os.environ.pop("HOLDFAST_STANDBY_FD")))
+    name = _rename("hf-standby")
+    lines = control.makefile("r", encoding="utf-8", newline="\n")
+    try:
+        imported, skipped = warm(_next(lines, json).get("modules", []))
+        gc.collect()
+        gc.freeze()
+        _tell(control, json, {
+            "ready": True, "imported": imported, "skipped": skipped, "threads": _threads(), "cuda": _holds_gpu(), "rss": _resident(),
+        })  # fmt: skip
+        order = _next(lines, json)
+    except (EOFError, KeyboardInterrupt, OSError, ValueError) as e:
+        if not isinstance(e, EOFError):
+            print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(0 if isinstance(e, EOFError) else 1)
+    _become(order)
+    _rename(name)
+    lines.close()
+    control.close()
+    sys.modules.pop("holdfast_standby", None)
+
+
+def warm(names):
+    """Imports what can be imported; returns how many were and how many were not."""
+    import importlib
+
+    main = sys.modules["__main__"]
+    if sys.argv and os.path.isfile(sys.argv[0]):
+        main.__file__ = os.path.abspath(sys.argv[0])  # some modules ask at import whether there is a script
+    imported = skipped = 0
+    for name in names:
+        if name in sys.modules:
+            imported += 1
+            continue
+        if _refused(name) or not _there(name):
+            skipped += 1
+            continue
+        try:
+            importlib.import_module(name)
+            imported += 1
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # whatever it is, the script will meet it again and deal with it
+            skipped += 1
+    main.__dict__.pop("__file__", None)
+    return imported, skipped
+
+
+def _refused(name):
+    return any(name == never or name.startswith(never + ".") for never in _NEVER)
+
+
+def _there(name):
+    """False for a child of something that is no package here: importing it would only make noise."""
+    parent, _, child = name.rpartition(".")
+    return not child or not parent or parent not in sys.modules or hasattr(sys.modules[parent], "__path__")
+
+
+def _next(lines, json):
+    line = lines.readline()
+    if not line.endswith("\n"):
+        raise EOFError
+    return json.loads(line)
+
+
+def _tell(control, json, message):
+    control.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+
+def _become(order):
+    """Takes on what is new: environment and working directory."""
+    for key in order.get("unset", []):
+        os.environ.pop(key, None)
+    os.environ.update(order.get("env", {}))
+    if order.get("cwd"):
+        os.chdir(order["cwd"])
+
+
+def _rename(name):
+    """Shows in `ps` which processes are standbys; returns the name before."""
+    try:
+        with open("/proc/self/comm", "r+") as f:
+            old = f.read().strip()
+            f.seek(0)
+            f.write(name)
+            return old
+    except OSError:
+        return name
+
+
+def _threads():
+    threading = sys.modules.get("threading")
+    return threading.active_count() - 1 if threading else 0
+
+
+def _holds_gpu():
+    """Whether a GPU context was opened here, which would keep memory of the device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        return True
+    try:
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink("/proc/self/fd/" + fd).startswith("/dev/nvidia"):
+                    return True
+            except OSError:
+                continue
+    except OSError:
+        pass
+    return False
+
+
+def _resident():
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

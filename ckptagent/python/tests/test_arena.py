@@ -1,0 +1,116 @@
+"""The Python reader against the golden arenas that the Go codec writes."""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from holdfast import _arena as A
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "format" / "testdata"
+
+
+def fields(value, names):
+    """A tuple in the shape that Go's JSON has."""
+    return None if value is None else {go: getattr(value, py) for go, py in names.items()}
+
+
+HEADER = {"LocalRank": "local_rank", "StateBytes": "state_bytes", "CreatedAt": "created_at", "PodUID": "pod_uid"}
+CONTROL = {"Seq": "seq", "Slot": "slot", "Generation": "generation", "Grant": "grant", "Common": "common", "Frontier": "frontier"}
+CLIENT = {
+    "Seq": "seq", "Generation": "generation", "PID": "pid", "RestoredStep": "restored_step", "Step": "step", "Slot": "slot",
+    "Grant": "grant", "CopyStep": "copy_step", "Length": "length", "Saves": "saves", "Skipped": "skipped", "Refused": "refused",
+    "Needed": "needed",
+}  # fmt: skip
+SLOT = {
+    "State": "state", "Grant": "grant", "Generation": "generation", "Step": "step", "Length": "length", "CRC": "crc",
+    "SealedAt": "sealed_at",
+}  # fmt: skip
+
+
+class GoldenArenas(unittest.TestCase):
+    def test_values(self):
+        files = [p for p in sorted(GOLDEN.glob("*.arena")) if p.stem != "python"]
+        self.assertGreaterEqual(len(files), 5)
+        for file in files:
+            with self.subTest(file.name):
+                mem = file.read_bytes()
+                want = json.loads(file.with_suffix(".json").read_text())
+                client = A.newer(mem[A.CLIENT : A.CLIENT + A.PAGE], A.decode_client_record)
+                got_client = fields(client, CLIENT)
+                if client is not None:
+                    got_client["Attached"] = bool(client.flags & A.FLAG_ATTACHED)
+                    got_client["Restored"] = bool(client.flags & A.FLAG_RESTORED)
+                slots = [A.decode_slot(mem[(3 + i) * A.PAGE :][: A.RECORD]) for i in range(A.SLOTS)]
+                got = {
+                    "Header": fields(A.decode_header(mem[: A.RECORD]), HEADER),
+                    "Control": fields(A.newer(mem[A.CONTROL : A.CONTROL + A.PAGE], A.decode_control_record), CONTROL),
+                    "Client": got_client,
+                    "Slots": [fields(s, SLOT) for s in slots],
+                    "Sealed": [s.step for s in slots if s and s.state == A.SEALED] or None,
+                }
+                self.assertEqual(got, want)
+
+    def test_a_client_record_is_written_as_go_writes_it(self):
+        mem = (GOLDEN / "full.arena").read_bytes()
+        page = mem[A.CLIENT : A.CLIENT + A.PAGE]
+        record = A.newer(page, A.decode_client_record)
+        at = A.record_offset(0, record.seq)
+        self.assertEqual(A.encode_client(record), page[at : at + A.RECORD])
+
+    def test_every_damaged_byte_is_seen(self):
+        mem = (GOLDEN / "full.arena").read_bytes()
+        whole = mem[3 * A.PAGE :][: A.RECORD]
+        self.assertIsNotNone(A.decode_slot(whole))
+        for i in range(A.RECORD):
+            torn = bytearray(whole)
+            torn[i] ^= 0x40
+            self.assertIsNone(A.decode_slot(bytes(torn)), "byte %d" % i)
+
+    def test_crc32c(self):
+        self.assertEqual(A.crc32c(b"123456789"), 0xE3069283)
+        self.assertEqual(A.crc32c(b""), 0)
+
+
+class Opening(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def golden(self, name):
+        path = os.path.join(self.folder, name)
+        shutil.copy(GOLDEN / (name + ".arena"), path)
+        return path
+
+    def test_find_takes_only_sealed_slots(self):
+        arena = A.Arena(self.golden("torn"))
+        self.assertIsNone(arena.find(10))  # its header is torn
+        self.assertEqual(arena.find(20)[0], 1)
+        self.assertEqual(arena.sealed_steps(), [20, 30])
+
+    def test_one_client_at_a_time(self):
+        path = self.golden("full")
+        first = A.Arena(path)
+        with self.assertRaisesRegex(A.ArenaError, "in use by another process"):
+            A.Arena(path, wait=0.05)
+        del first
+
+    def test_what_is_no_arena(self):
+        for name, content, text in [
+            ("short", b"x" * 100, "not whole"),
+            ("zero", bytes(65536), "torn or of another version"),
+            ("cut", (GOLDEN / "full.arena").read_bytes()[: A.META + A.PAGE], "shorter than its header"),
+        ]:
+            path = os.path.join(self.folder, name)
+            with open(path, "wb") as f:
+                f.write(content)
+            with self.assertRaisesRegex(A.ArenaError, text):
+                A.Arena(path)
+        with self.assertRaisesRegex(A.ArenaError, "No such file"):
+            A.Arena(os.path.join(self.folder, "missing"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,466 @@
+"""attach, track, save and restore without torch."""
+
+import array
+import collections
+import contextlib
+import fcntl
+import io
+import math
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+from unittest import mock
+
+import holdfast
+from holdfast import _arena as A
+from holdfast import _client
+
+from .fakeagent import FakeAgent
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+GOLDEN = ROOT.parent / "format" / "testdata"
+
+
+class Holder:
+    """An object with state, as optimizers and schedulers are."""
+
+    def __init__(self, **state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+class ClientCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.agents = []
+
+    def agent(self, **options):
+        agent = FakeAgent(self.folder, **options)
+        agent.open_grant()
+        self.addCleanup(agent.close)
+        return agent
+
+    def attach(self, agent=None, environment=None):
+        """As a new process would: a fresh client with that agent's environment, and none other."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        clean.update(environment if environment is not None else agent.environment() if agent else {})
+        self.said = io.StringIO()
+        with mock.patch.dict(os.environ, clean, clear=True), contextlib.redirect_stderr(self.said):
+            ck = holdfast.Checkpoint()
+        self.addCleanup(self.release, ck)
+        return ck
+
+    @staticmethod
+    def release(ck):
+        """What a process's end does: the lock goes."""
+        if ck._arena is not None:
+            fcntl.flock(ck._arena._fd, fcntl.LOCK_UN)
+        if ck._socket is not None:
+            ck._socket.close()
+
+    def next_generation(self, ck, agent, step):
+        self.release(ck)
+        agent.close()
+        after = FakeAgent(self.folder, rank=agent.rank, generation=agent.generation + 1, restore_step=step)
+        after.open_grant()
+        self.addCleanup(after.close)
+        return after
+
+    def quiet(self):
+        return contextlib.redirect_stderr(io.StringIO())
+
+
+class WithoutAgent(ClientCase):
+    def test_everything_does_nothing(self):
+        ck = self.attach()
+        state = {"n": 1}
+        ck.track(state=state, rng=True)
+        self.assertEqual(ck.restore(), 0)
+        self.assertFalse(ck.save(1))
+        ck.step(2)
+        self.assertFalse(ck.active)
+        self.assertEqual(state, {"n": 1})
+        self.assertEqual(self.said.getvalue(), "")
+
+    def test_state_in_memory_off_reports_steps(self):
+        agent = self.agent()
+        env = agent.environment()
+        del env["HOLDFAST_ARENA"]
+        ck = self.attach(environment=env)
+        self.assertIn("state in memory is off", self.said.getvalue())
+        ck.restore()
+        self.assertFalse(ck.save(1))
+        ck.step(2)
+        events = agent.events()
+        self.assertEqual([(e["ev"], e.get("step")) for e in events], [("attached", None), ("restored", 0), ("step", 1), ("step", 2)])
+        self.assertTrue(all(e["v"] == 1 and e["rank"] == 0 and e["gen"] == 1 and e["pid"] == os.getpid() for e in events))
+
+    def test_a_restore_step_without_an_arena_is_an_error(self):
+        ck = self.attach(environment={"HOLDFAST_SOCKET": "/nowhere", "HOLDFAST_RESTORE_STEP": "4"})
+        with self.assertRaisesRegex(holdfast.RestoreError, "no arena"):
+            ck.restore()
+
+
+class SaveAndRestore(ClientCase):
+    def test_round_trip(self):
+        agent = self.agent()
+        state = {
+            "none": None, "yes": True, "n": 12345678901234567890, "x": 0.1, "nan": math.nan, "inf": -math.inf, "text": "ä",
+            "bytes": b"\0\1", "buffer": bytearray(b"hello"), "array": array.array("d", [1.5, -2.5]),
+            "list": [1, [2, (3, "4")]], "tuple": (0.9, 0.999), 7: "int key", (1, 2): "tuple key", None: "none key", False: 0,
+            "ordered": collections.OrderedDict([("b", 1), ("a", 2)]), "set": {1, 2}, "empty": {}, "complex": 1 + 2j,
+        }  # fmt: skip
+        ck = self.attach(agent)
+        ck.track(all=Holder(**{str(i): v for i, v in enumerate(state.items())}), plain=dict(state))
+        self.assertEqual(ck.restore(), 0)
+        self.assertTrue(ck.save(5))
+        self.assertEqual(agent.seal(), 5)
+
+        agent = self.next_generation(ck, agent, 5)
+        ck = self.attach(agent)
+        back, held = {"buffer": bytearray(5), "gone": 1}, Holder()
+        buffer = back["buffer"]
+        ck.track(all=held, plain=back)
+        self.assertEqual(ck.restore(), 5)
+        self.assertEqual(list(back), ["buffer"] + [k for k in state if k != "buffer"])
+        self.assertIs(back["buffer"], buffer)
+        self.assertTrue(math.isnan(back.pop("nan")))
+        state.pop("nan")
+        self.assertEqual(back, state)
+        for k, v in back.items():
+            self.assertIs(type(v), type(state[k]), k)
+        self.assertEqual(held.state["0"], ("none", None))
+
+    def test_datagrams_and_levels(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s=bytearray(b"x"))
+        ck.restore()
+        saved = ck.save(3)
+        self.assertFalse(saved.sealed)
+        agent.seal()
+        self.assertTrue(saved.sealed)
+        ck.step(4)
+        self.assertEqual([e["ev"] for e in agent.events()], ["attached", "restored", "copied", "step"])
+        c = agent.client()
+        self.assertEqual((c.step, c.copy_step, c.saves, c.pid), (4, 3, 1, os.getpid()))
+        self.assertEqual(c.flags, A.FLAG_ATTACHED | A.FLAG_RESTORED)
+
+    def test_nobody_listens(self):
+        agent = self.agent()
+        agent.socket.close()
+        os.unlink(agent.socket_path)
+        ck = self.attach(agent)
+        ck.track(s=bytearray(b"x"))
+        ck.restore()
+        self.assertTrue(ck.save(1))
+        self.assertEqual(agent.seal(), 1)
+
+    def test_full_queue_does_not_block(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        begin = time.monotonic()
+        for step in range(1, 2000):
+            ck.step(step)
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(agent.client().step, 1999)
+
+    def test_without_a_grant_save_waits_once_and_then_skips(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s=bytearray(b"x"))
+        ck.restore()
+        with self.quiet():
+            self.assertTrue(ck.save(1))  # nobody seals from here on
+            begin = time.monotonic()
+            self.assertFalse(ck.save(2))
+            waited = time.monotonic() - begin
+            begin = time.monotonic()
+            for step in range(3, 20):
+                self.assertFalse(ck.save(step))
+        self.assertGreaterEqual(waited, _client._SAVE_WAIT)
+        self.assertLess(time.monotonic() - begin, _client._SAVE_WAIT)
+        self.assertEqual(agent.client().skipped, 18)
+        agent.seal()
+        self.assertTrue(ck.save(20))
+
+    def test_another_generations_grant_is_not_ours(self):
+        agent = self.agent()
+        env = agent.environment()
+        agent.generation = 2
+        agent.open_grant()
+        ck = self.attach(environment=env)
+        ck.track(s=bytearray(b"x"))
+        with self.quiet(), mock.patch.object(_client, "_SAVE_WAIT", 0.01):
+            self.assertFalse(ck.save(1))
+
+    def test_too_large_is_said_once_and_counted(self):
+        agent = self.agent(state_bytes=4096)
+        ck = self.attach(agent)
+        ck.track(s=bytearray(3 << 20))
+        ck.restore()
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            for step in (1, 2, 3):
+                self.assertFalse(ck.save(step))
+        lines = said.getvalue().splitlines()
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("holdfast.dev/state-size to 4Mi or more", lines[0])
+        c = agent.client()
+        self.assertEqual((c.refused, c.saves, c.step), (3, 0, 3))
+        self.assertGreater(c.needed, 3 << 20)
+        self.assertLess(c.needed, (3 << 20) + 8192)
+
+    def test_exactly_full(self):
+        agent = self.agent(state_bytes=4096)
+        ck = self.attach(agent)
+        state = bytearray(100)
+        ck.track(s=state)
+        needed = ck._packer.plan(ck._flatten())[1]
+        state.extend(bytes((4096 - needed) // 64 * 64))
+        ck._last_copied = 0
+        while ck._packer.plan(ck._flatten())[1] < 4096:
+            state.append(1)
+        if ck._packer.plan(ck._flatten())[1] == 4096:
+            self.assertTrue(ck.save(1))
+        state.extend(bytes(64))
+        with self.quiet():
+            self.assertFalse(ck.save(2))
+
+    def test_what_cannot_be_kept_does_not_stop_training(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s={"f": lambda: 0})
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertFalse(ck.save(1))
+            self.assertFalse(ck.save(2))
+        self.assertEqual(said.getvalue().count("s['f']"), 1, said.getvalue())
+        self.assertEqual(agent.client().refused, 2)
+
+    def test_a_state_dict_that_raises_does_not_stop_training(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        broken = Holder()
+        broken.state_dict = lambda: 1 / 0
+        ck.track(s=broken)
+        with self.quiet():
+            self.assertFalse(ck.save(1))
+
+    def test_steps_must_rise(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1))
+        self.assertTrue(ck.save(5))
+        agent.seal()
+        with self.quiet():
+            self.assertFalse(ck.save(5))
+        for bad in (0, -1, "7", 1.5):
+            with self.assertRaises(ValueError):
+                ck.save(bad)
+
+    def test_a_child_process_does_not_save(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1))
+        pid = os.fork()
+        if pid == 0:
+            ck.step(9)
+            os._exit(0 if not ck.save(9) else 1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        self.assertEqual(agent.client().step, 0)
+
+    def test_random_states(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(rng=True)
+        random.seed(3)
+        ck.restore()
+        self.assertTrue(ck.save(1))
+        want = [random.random() for _ in range(3)]
+        agent.seal()
+        agent = self.next_generation(ck, agent, 1)
+        ck = self.attach(agent)
+        ck.track(rng=True)
+        random.seed(99)
+        ck.restore()
+        self.assertEqual([random.random() for _ in range(3)], want)
+
+    def test_layout_follows_a_changed_shape(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        state = {"a": bytearray(b"one")}
+        ck.track(s=state)
+        self.assertTrue(ck.save(1))
+        agent.seal()
+        state["b"] = bytearray(b"longer than before")
+        del state["a"]
+        self.assertTrue(ck.save(2))
+        agent.seal()
+        agent = self.next_generation(ck, agent, 2)
+        ck = self.attach(agent)
+        back = {}
+        ck.track(s=back)
+        self.assertEqual(ck.restore(), 2)
+        self.assertEqual(back, {"b": bytearray(b"longer than before")})
+
+    def test_numpy(self):
+        try:
+            import numpy as np
+        except ImportError:
+            self.skipTest("NUMPY IS MISSING: numpy arrays are not tested here")
+        agent = self.agent()
+        ck = self.attach(agent)
+        w = np.arange(12, dtype="f4").reshape(3, 4)
+        state = {"w": w, "t": w.T.copy(order="F"), "zero": np.zeros((0, 3)), "scalar": np.array(2.5), "bool": np.array([True]),
+                 "generic": np.float64(1.25), "objects": np.array([None, "x"], dtype=object)}  # fmt: skip
+        ck.track(s=state, rng=True)
+        self.assertTrue(ck.save(1))
+        draws = np.random.random(4)
+        agent.seal()
+        agent = self.next_generation(ck, agent, 1)
+        ck = self.attach(agent)
+        mine = np.zeros((3, 4), dtype="f4")
+        back = {"w": mine}
+        ck.track(s=back, rng=True)
+        ck.restore()
+        self.assertIs(back["w"], mine)
+        for k in ("w", "t", "zero", "scalar", "bool", "objects"):
+            np.testing.assert_array_equal(back[k], state[k])
+            self.assertEqual(back[k].dtype, state[k].dtype)
+        self.assertIs(type(back["generic"]), np.float64)
+        np.testing.assert_array_equal(np.random.random(4), draws)
+        mine[:] = 7  # nothing of it is the arena's memory
+        slot, header = ck._arena.find(1)
+        self.assertEqual(A.crc32c(agent.data(slot, 64)), header.crc)
+
+
+class RefusedRestores(ClientCase):
+    def saved(self, **objects):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(**objects)
+        self.assertTrue(ck.save(4))
+        agent.seal()
+        return self.next_generation(ck, agent, 4)
+
+    def test_a_step_that_is_not_there(self):
+        agent = self.saved(s=bytearray(1))
+        agent.restore_step = 9
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1))
+        with self.assertRaisesRegex(holdfast.RestoreError, r"restoring step 9: the arena holds \[4\]"):
+            ck.restore()
+
+    def test_a_granted_slot_is_never_read(self):
+        agent = self.saved(s=bytearray(1))
+        for i in range(A.SLOTS):
+            if agent.slot(i).step == 4:
+                agent.set_slot(i, agent.slot(i)._replace(state=A.GRANTED))
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1))
+        with self.assertRaisesRegex(holdfast.RestoreError, "no sealed step"):
+            ck.restore()
+
+    def test_a_name_that_was_not_saved(self):
+        agent = self.saved(s=bytearray(1))
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1), optimizer=bytearray(1))
+        with self.assertRaisesRegex(holdfast.RestoreError, "it holds no optimizer; it was saved by a script that tracked s"):
+            ck.restore()
+
+    def test_a_value_that_cannot_change(self):
+        agent = self.saved(s=(1, 2))
+        ck = self.attach(agent)
+        ck.track(s=(3, 4))
+        with self.assertRaisesRegex(holdfast.RestoreError, "cannot be changed in place"):
+            ck.restore()
+
+    def test_directory_that_lies(self):
+        agent = self.saved(s=bytearray(1))
+        slot = next(i for i in range(A.SLOTS) if agent.slot(i).step == 4 and agent.slot(i).state == A.SEALED)
+        agent._write(A.META + slot * agent.stride + 8, (1 << 40).to_bytes(8, "little"))
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1))
+        with self.assertRaisesRegex(holdfast.RestoreError, "past its end"):
+            ck.restore()
+
+
+class GoldenPythonArena(ClientCase):
+    """What this client writes is what the Go tests read. HOLDFAST_UPDATE_GOLDEN=1 writes the file anew."""
+
+    def test_bytes(self):
+        golden = GOLDEN / "python.arena"
+        path = os.path.join(self.folder, "rank-1.arena")
+        shutil.copy(GOLDEN / "granted.arena", path)
+        env = {"HOLDFAST_ARENA": path, "HOLDFAST_GENERATION": "7", "HOLDFAST_LOCAL_RANK": "1"}
+        with mock.patch("os.getpid", return_value=4242):
+            ck = self.attach(environment=env)
+            ck.track(words={"greeting": bytearray(b"hello"), "n": 3, "again": array.array("i", [1, 2, 3])})
+            ck.restore()
+            self.assertTrue(ck.save(3), "slot holds %d" % ck._arena.header.state_bytes)
+        got = pathlib.Path(path).read_bytes()
+        if os.environ.get("HOLDFAST_UPDATE_GOLDEN"):
+            golden.write_bytes(got)
+        self.assertEqual(got, golden.read_bytes(), "the client no longer writes these bytes")
+
+
+class KilledWhileSaving(ClientCase):
+    """A trainer is killed at random moments of saving; what is sealed must always be one step, whole."""
+
+    SCRIPT = textwrap.dedent(
+        """
+        import holdfast
+        ck = holdfast.attach()
+        words = bytearray(200_000)
+        ck.track(words=words)
+        step = ck.restore()
+        assert not step or words == bytes([step % 251]) * len(words), "torn"
+        print("ready", flush=True)
+        while True:
+            step += 1
+            words[:] = bytes([step % 251]) * len(words)
+            ck.save(step)
+        """
+    )
+
+    def test_nothing_torn(self):
+        agent = FakeAgent(self.folder, state_bytes=210_000)
+        self.addCleanup(lambda: agent.close())
+        agent.open_grant()
+        chance, best = random.Random(5), 0
+        for generation in range(1, 13):
+            env = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", **agent.environment())
+            child = subprocess.Popen([sys.executable, "-c", self.SCRIPT], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual(child.stdout.readline(), b"ready\n", child.stderr.read() if child.poll() is not None else "")
+            until = time.monotonic() + chance.uniform(0.005, 0.06)
+            while time.monotonic() < until:
+                agent.seal()
+            child.kill()
+            child.communicate()
+            agent.seal()
+            steps = [agent.slot(i) for i in range(A.SLOTS) if agent.slot(i).state == A.SEALED]
+            newest = max((s.step for s in steps), default=0)
+            self.assertGreaterEqual(newest, best, "generation %d" % generation)
+            best = newest
+            agent.close()
+            agent = FakeAgent(self.folder, state_bytes=210_000, generation=generation + 1, restore_step=best)
+            agent.open_grant()
+        self.assertGreater(best, 10)
+
+
+if __name__ == "__main__":
+    unittest.main()
