@@ -187,3 +187,46 @@ func (w *World) gang(ctx context.Context, name string) (*v1alpha1.Gang, error) {
 	}
 	return &g, nil
 }
+
+// HalfPlaced shows what the stock scheduler does to the same job without our annotations: it binds one pod, which holds its GPUs and waits for ever.
+func HalfPlaced(ctx context.Context, w *World) error {
+	w.Say("the same job, without Holdfast, under the stock scheduler")
+	if err := w.LoadImages(ctx); err != nil {
+		return err
+	}
+	if _, err := w.block(ctx, 2); err != nil {
+		return err
+	}
+	dir := filepath.Join(w.Source, "examples/pytorch-ddp")
+	out, err := w.RunKubectl(ctx, "kustomize", dir)
+	if err != nil {
+		return err
+	}
+	var plain []string
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, v1alpha1.Prefix) {
+			plain = append(plain, line)
+		}
+	}
+	if err := w.apply(ctx, strings.Join(plain, "")); err != nil {
+		return err
+	}
+	if err := w.Until(ctx, "one pod of two bound", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := w.Pods(ctx, JobName)
+		return err == nil && len(pods) == members && bound(pods) == 1, fmt.Sprintf("%d pods, %d bound", len(pods), bound(pods))
+	}); err != nil {
+		return err
+	}
+	if err := w.during(ctx, "half placed", 10*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := w.Pods(ctx, JobName)
+		return err == nil && bound(pods) == 1, fmt.Sprintf("%d bound", bound(pods))
+	}); err != nil {
+		return err
+	}
+	table, err := w.RunKubectl(ctx, "get", "pods", "-n", Namespace, "-o", "wide")
+	if err != nil {
+		return err
+	}
+	w.Say("half placed for 10 s: one pod holds a node and waits for the other, which cannot come\n%s", table)
+	return nil
+}

@@ -84,6 +84,17 @@ func (w *World) RunKubectl(ctx context.Context, args ...string) (string, error) 
 	return string(out), nil
 }
 
+// apply applies objects given as text.
+func (w *World) apply(ctx context.Context, objects string) error {
+	cmd := exec.CommandContext(ctx, w.Kubectl, "apply", "-f", "-")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
+	cmd.Stdin = strings.NewReader(objects)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl apply: %w: %s", err, out)
+	}
+	return nil
+}
+
 // Until asks again and again whether something holds, and says what did not when time is up. The answer's text is what was seen last.
 func (w *World) Until(ctx context.Context, what string, limit time.Duration, holds func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
