@@ -89,10 +89,15 @@ func mebibytes(n int64) string {
 	return resource.NewQuantity((n+(1<<20)-1)>>20<<20, resource.BinarySI).String()
 }
 
+// sharesBudget says whether the pod as a whole has requests or limits.
+func sharesBudget(spec *corev1.PodSpec) bool {
+	return spec.Resources != nil && len(spec.Resources.Requests)+len(spec.Resources.Limits) > 0
+}
+
 // qosClass is what the kubelet will call the pod; init containers count.
 func qosClass(spec *corev1.PodSpec) corev1.PodQOSClass {
 	kinds := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
-	if spec.Resources != nil && len(spec.Resources.Requests)+len(spec.Resources.Limits) > 0 {
+	if sharesBudget(spec) {
 		return qosOf([]corev1.ResourceRequirements{*spec.Resources}, kinds)
 	}
 	var all []corev1.ResourceRequirements

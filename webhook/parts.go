@@ -155,7 +155,7 @@ func (t *training) identity() (user, group *int64) {
 // installResources are small and the same for request and limit, so that a Guaranteed pod stays so;
 // a pod that asks for no CPU and no memory, or that shares a budget of its own, gets none.
 func (t *training) installResources() corev1.ResourceRequirements {
-	if t.spec.Resources != nil || qosClass(t.spec) == corev1.PodQOSBestEffort {
+	if sharesBudget(t.spec) || qosClass(t.spec) == corev1.PodQOSBestEffort {
 		return corev1.ResourceRequirements{}
 	}
 	cpu := resource.MustParse("100m")

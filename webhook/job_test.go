@@ -1,0 +1,189 @@
+package webhook
+
+import (
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+func TestJobRefusals(t *testing.T) {
+	label := func(key, value string) func(*batchv1.Job) {
+		return func(j *batchv1.Job) { j.Labels = setKey(j.Labels, key, value) }
+	}
+	direct := func(args ...string) func(*batchv1.Job) {
+		return trainer(func(c *corev1.Container) { c.Command, c.Args = []string{"torchrun"}, args })
+	}
+	cases := []struct {
+		name   string
+		change func(*batchv1.Job)
+	}{
+		{"unknown key", annotate("holdfast.dev/stat-size", "1Gi")},
+		{"unknown key on the template", annotateTemplate("holdfast.dev/node", "x")},
+		{"unknown label", label("holdfast.dev/x", "y")},
+		{"setting as a label", label("holdfast.dev/enabled", "true")},
+		{"enabled maybe", annotate(v1alpha1.AnnotationEnabled, "yes")},
+		{"setting without opt-in", func(j *batchv1.Job) { delete(j.Annotations, v1alpha1.AnnotationEnabled) }},
+		{"state size without unit", annotate(v1alpha1.AnnotationStateSize, "40")},
+		{"state size zero", annotate(v1alpha1.AnnotationStateSize, "0")},
+		{"state size negative", annotate(v1alpha1.AnnotationStateSize, "-4Gi")},
+		{"state size in words", annotate(v1alpha1.AnnotationStateSize, "big")},
+		{"state size too big", annotate(v1alpha1.AnnotationStateSize, "1Pi")},
+		{"standbys maybe", annotate(v1alpha1.AnnotationStandbys, "on")},
+		{"standby memory", annotate(v1alpha1.AnnotationStandbyMemory, "lots")},
+		{"ranks zero", annotate(v1alpha1.AnnotationRanks, "0")},
+		{"ranks fraction", annotate(v1alpha1.AnnotationRanks, "1.5")},
+		{"container unknown", annotate(v1alpha1.AnnotationContainer, "train")},
+		{"container empty", annotateTemplate(v1alpha1.AnnotationContainer, "")},
+		{"gang label of another", podSpecMeta(func(m *metav1.ObjectMeta) { m.Labels = setKey(m.Labels, v1alpha1.LabelGang, "other") })},
+		{"gang label on the job", label(v1alpha1.LabelGang, "llama")},
+		{"gang size by hand", annotateTemplate(v1alpha1.AnnotationGangSize, "3")},
+		{"gang size on the job", annotate(v1alpha1.AnnotationGangSize, "2")},
+		{"injected by hand", annotateTemplate(v1alpha1.AnnotationInjected, "v1:0")},
+		{"not indexed", func(j *batchv1.Job) { j.Spec.CompletionMode = nil }},
+		{"more completions than pods", func(j *batchv1.Job) { j.Spec.Completions = ptr.To[int32](8) }},
+		{"no completions", func(j *batchv1.Job) { j.Spec.Completions = nil }},
+		{"no pods", func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](0), ptr.To[int32](0) }},
+		{"part of a job set", func(j *batchv1.Job) {
+			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet", Name: "set", Controller: ptr.To(true)}}
+		}},
+		{"no command", trainer(func(c *corev1.Container) { c.Command = nil })},
+		{"wrapped by hand", trainer(func(c *corev1.Container) { c.Command = []string{agentPath, "init", "--", "torchrun"} })},
+		{"volume of our name", podSpec(func(s *corev1.PodSpec) { s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeMemory}) })},
+		{"init container of our name", podSpec(func(s *corev1.PodSpec) { s.InitContainers = []corev1.Container{{Name: installContainer}} })},
+		{"mount at our path", trainer(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast/memory/"})
+		})},
+		{"variable of our name", trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "HOLDFAST_RANKS", Value: "9"}) })},
+		{"launcher flag that is unknown", direct("--nproc-per-node=2", "--hold-fast", "train.py")},
+		{"launcher flag that is refused", direct("--nproc-per-node=2", "--log-dir=/logs", "train.py")},
+		{"launcher flag after a space", direct("--nproc-per-node", "2", "--log-dir", "/logs", "train.py")},
+		{"launcher variable that is refused", func(j *batchv1.Job) {
+			direct("train.py")(j)
+			trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "PET_LOG_DIR", Value: "/logs"}) })(j)
+		}},
+		{"launcher for more pods", direct("--nnodes=4", "train.py")},
+		{"launcher for more pods, by a variable", func(j *batchv1.Job) {
+			direct("--nnodes=$(NODES)", "train.py")(j)
+			trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "NODES", Value: "4"}) })(j)
+		}},
+		{"launcher without a script", direct("--nproc-per-node=2")},
+	}
+	var b strings.Builder
+	for _, c := range cases {
+		out := MutateJob(job(t, c.change))
+		if len(out.Errors) == 0 {
+			t.Errorf("%s: not refused", c.name)
+		}
+		b.WriteString("# " + c.name + "\n" + said(out))
+	}
+	golden(t, "refusals.txt", b.String())
+}
+
+// podSpecMeta changes the metadata of the Job's pod template.
+func podSpecMeta(f func(*metav1.ObjectMeta)) func(*batchv1.Job) {
+	return func(j *batchv1.Job) { f(&j.Spec.Template.ObjectMeta) }
+}
+
+func TestJobsThatAreFine(t *testing.T) {
+	direct := func(env []corev1.EnvVar, args ...string) func(*batchv1.Job) {
+		return trainer(func(c *corev1.Container) { c.Command, c.Args, c.Env = []string{"torchrun"}, args, env })
+	}
+	for name, change := range map[string]func(*batchv1.Job){
+		"as is":                       func(*batchv1.Job) {},
+		"opted out, settings kept":    annotate(v1alpha1.AnnotationEnabled, "false"),
+		"torchrun itself":             direct(nil, "--nnodes=2", "--nproc-per-node=8", "train.py"),
+		"python -m":                   trainer(func(c *corev1.Container) { c.Command = []string{"python3", "-m", "torch.distributed.run", "train.py"} }),
+		"a plain program":             trainer(func(c *corev1.Container) { c.Command, c.Args = []string{"/train"}, []string{"--log-dir=/x"} }),
+		"count known to the pod only": direct([]corev1.EnvVar{{Name: "N", ValueFrom: &corev1.EnvVarSource{}}}, "--nnodes=$(N)", "train.py"),
+		"from a cron job": func(j *batchv1.Job) {
+			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: "nightly", Controller: ptr.To(true)}}
+		},
+		"a name still to be generated": func(j *batchv1.Job) { j.Name, j.GenerateName = "", "llama-" },
+		"mount beside ours": trainer(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast-data"})
+		}),
+	} {
+		if out := MutateJob(job(t, change)); len(out.Errors) > 0 {
+			t.Errorf("%s: refused: %v", name, out.Errors.ToAggregate())
+		}
+	}
+}
+
+func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
+	for name, change := range map[string]func(*batchv1.Job){
+		"no keys":           func(j *batchv1.Job) { j.Annotations = map[string]string{"a": "b"} },
+		"opted out":         annotate(v1alpha1.AnnotationEnabled, "false"),
+		"template opts out": annotateTemplate(v1alpha1.AnnotationEnabled, "false"),
+	} {
+		in := job(t, change)
+		out := MutateJob(in)
+		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
+			t.Errorf("%s: touched: %s", name, said(out))
+		}
+	}
+}
+
+func TestJobAdmissionIsIdempotent(t *testing.T) {
+	once := admitted(t, job(t))
+	twice := MutateJob(once)
+	if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
+		t.Fatalf("the second call changes the Job: %s\n%s", said(twice), asYAML(t, twice.Object))
+	}
+}
+
+func TestTemplateWins(t *testing.T) {
+	got := admitted(t, job(t, annotateTemplate(v1alpha1.AnnotationStateSize, "1Gi")))
+	if size := got.Spec.Template.Annotations[v1alpha1.AnnotationStateSize]; size != "1Gi" {
+		t.Errorf("the template's state size became %s", size)
+	}
+}
+
+func TestJobUpdates(t *testing.T) {
+	plain := func(j *batchv1.Job) { j.Annotations = nil }
+	suspended := func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }
+	stamped := admitted(t, job(t))
+	changed := func(j *batchv1.Job, f ...func(*batchv1.Job)) *batchv1.Job {
+		j = j.DeepCopy()
+		for _, g := range f {
+			g(j)
+		}
+		return j
+	}
+	var b strings.Builder
+	for _, c := range []struct {
+		name     string
+		old, now *batchv1.Job
+	}{
+		{"a running job is annotated", job(t, plain), job(t)},
+		{"a running job is annotated badly", job(t, plain), job(t, annotate(v1alpha1.AnnotationStateSize, "40"))},
+		{"a setting of a gang changes", stamped, changed(stamped, annotate(v1alpha1.AnnotationStateSize, "1Gi"))},
+		{"a gang is opted out", stamped, changed(stamped, annotate(v1alpha1.AnnotationEnabled, "false"))},
+		{"a gang grows", stamped, changed(stamped, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](3), ptr.To[int32](3) })},
+		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
+	} {
+		out := CheckJobUpdate(c.old, c.now)
+		if !equality.Semantic.DeepEqual(out.Object, c.now) {
+			t.Errorf("%s: the Job was changed", c.name)
+		}
+		b.WriteString("# " + c.name + "\n" + said(out))
+	}
+	golden(t, "updates.txt", b.String())
+
+	out := CheckJobUpdate(job(t, plain, suspended), job(t, suspended))
+	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "2" {
+		t.Errorf("a suspended Job that never ran is not opted in: %s", said(out))
+	}
+	was := admitted(t, job(t, suspended))
+	grown := changed(was, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](5), ptr.To[int32](5) })
+	out = CheckJobUpdate(was, grown)
+	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "5" {
+		t.Errorf("a suspended Job that never ran does not grow: %s", said(out))
+	}
+}

@@ -1,0 +1,291 @@
+package webhook
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	psaapi "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+func TestInjectedPodPassesTheRestrictedProfile(t *testing.T) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := injected(t, job(t))
+	level := psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}
+	for _, r := range evaluator.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec) {
+		if !r.Allowed {
+			t.Errorf("%s: %s", r.ForbiddenReason, r.ForbiddenDetail)
+		}
+	}
+}
+
+func TestPodsThatAreNotTouched(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"no keys": func(p *corev1.Pod) { p.Annotations, p.Labels = nil, nil },
+		"opted out": func(p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "false"}
+			p.Labels = nil
+		},
+		"of a Job that existed before Holdfast": func(p *corev1.Pod) {
+			delete(p.Annotations, v1alpha1.AnnotationGangSize)
+			delete(p.Labels, v1alpha1.LabelGang)
+		},
+	} {
+		pod := podOf(admitted(t, job(t)))
+		change(pod)
+		out := MutatePod(pod, config)
+		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(pod, out.Object) {
+			t.Errorf("%s: touched: %s", name, said(out))
+		}
+	}
+}
+
+func TestPodRefusals(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"unknown key":   func(p *corev1.Pod) { p.Annotations["holdfast.dev/x"] = "" },
+		"unknown label": func(p *corev1.Pod) { p.Labels["holdfast.dev/x"] = "" },
+		"nobody's pod":  func(p *corev1.Pod) { p.OwnerReferences = nil },
+		"of a replica set": func(p *corev1.Pod) {
+			p.OwnerReferences[0].Kind, p.OwnerReferences[0].APIVersion = "ReplicaSet", "apps/v1"
+		},
+		"of another gang":      func(p *corev1.Pod) { p.Labels[v1alpha1.LabelGang] = "other" },
+		"gang without opt-in":  func(p *corev1.Pod) { p.Annotations = nil },
+		"marked by hand":       func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "v1:0123456789abcdef" },
+		"no command after all": func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil },
+	} {
+		pod := podOf(admitted(t, job(t)))
+		change(pod)
+		if out := MutatePod(pod, config); len(out.Errors) == 0 {
+			t.Errorf("%s: not refused", name)
+		}
+	}
+}
+
+func TestGeneratedJobNameReachesThePod(t *testing.T) {
+	j := admitted(t, job(t, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "llama-" }))
+	j.Name = "llama-x7k"
+	pod := podOf(j)
+	out := MutatePod(pod, config)
+	if len(out.Errors) > 0 || out.Object.Labels[v1alpha1.LabelGang] != "llama-x7k" {
+		t.Errorf("labels %v: %s", out.Object.Labels, said(out))
+	}
+}
+
+func TestRanks(t *testing.T) {
+	torchrun := func(args ...string) func(*batchv1.Job) {
+		return trainer(func(c *corev1.Container) { c.Command, c.Args = []string{"torchrun"}, append(args, "train.py") })
+	}
+	noGPU := trainer(func(c *corev1.Container) {
+		delete(c.Resources.Limits, gpuResource)
+		delete(c.Resources.Requests, gpuResource)
+	})
+	for name, c := range map[string]struct {
+		change []func(*batchv1.Job)
+		want   string
+	}{
+		"GPUs":                     {nil, "2"},
+		"annotation":               {[]func(*batchv1.Job){annotate(v1alpha1.AnnotationRanks, "5"), torchrun("--nproc-per-node=4")}, "5"},
+		"launcher":                 {[]func(*batchv1.Job){torchrun("--nproc-per-node=4")}, "4"},
+		"launcher says nothing":    {[]func(*batchv1.Job){torchrun()}, "1"},
+		"launcher counts GPUs":     {[]func(*batchv1.Job){torchrun("--nproc-per-node=gpu")}, "2"},
+		"launcher counts, no GPUs": {[]func(*batchv1.Job){torchrun("--nproc-per-node=auto"), noGPU}, "1"},
+		"nothing known":            {[]func(*batchv1.Job){noGPU}, "1"},
+	} {
+		pod := injected(t, job(t, c.change...))
+		if got := envOf(pod, "HOLDFAST_RANKS"); got != c.want {
+			t.Errorf("%s: %s ranks, want %s", name, got, c.want)
+		}
+	}
+}
+
+func envOf(pod *corev1.Pod, name string) string {
+	for _, c := range pod.Spec.Containers {
+		for _, e := range c.Env {
+			if e.Name == name {
+				return e.Value
+			}
+		}
+	}
+	return ""
+}
+
+// TestInjectionTwice: as the API server calls again after other webhooks, among them such that change
+// what we added or what we counted.
+func TestInjectionTwice(t *testing.T) {
+	for name, between := range map[string]func(*corev1.Pod){
+		"nothing between": func(*corev1.Pod) {},
+		"a sidecar between": func(p *corev1.Pod) {
+			p.Spec.Containers = append([]corev1.Container{{Name: "proxy"}}, p.Spec.Containers...)
+		},
+		"a mirror between": func(p *corev1.Pod) { p.Spec.InitContainers[0].Image = "mirror.example.com/agent:1" },
+		"more memory between": func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory] = resource.MustParse("9Gi")
+		},
+		"an environment before": func(p *corev1.Pod) {
+			p.Spec.Containers[0].Env = append([]corev1.EnvVar{{Name: "A"}}, p.Spec.Containers[0].Env...)
+		},
+	} {
+		once := injected(t, job(t))
+		between(once)
+		twice := MutatePod(once, config)
+		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
+			t.Errorf("%s: the second call changes the pod: %s", name, said(twice))
+		}
+	}
+	removed := injected(t, job(t))
+	removed.Spec.InitContainers = nil
+	if out := MutatePod(removed, config); len(out.Object.Spec.InitContainers) != 1 {
+		t.Error("what another webhook removed is not put back")
+	}
+}
+
+// TestRandomPods holds every kind of pod against what injection promises.
+func TestRandomPods(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		j := randomJob(t, r)
+		before := podOf(admitted(t, j))
+		out := MutatePod(before, config)
+		if len(out.Errors) > 0 {
+			t.Fatalf("seed %d: %v", seed, out.Errors.ToAggregate())
+		}
+		after := out.Object
+		if err := promises(before, after); err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, asYAML(t, after))
+		}
+		if again := MutatePod(after, config); len(again.Errors) > 0 || !equality.Semantic.DeepEqual(after, again.Object) {
+			t.Fatalf("seed %d: injecting twice differs: %s", seed, said(again))
+		}
+	}
+}
+
+// promises checks what must hold between a pod and the same pod injected.
+func promises(before, after *corev1.Pod) error {
+	if b, a := qosClass(&before.Spec), qosClass(&after.Spec); a != b {
+		return fmt.Errorf("QoS class %s became %s", b, a)
+	}
+	if len(after.Spec.Containers) != len(before.Spec.Containers) {
+		return fmt.Errorf("containers were added or removed")
+	}
+	for i := range before.Spec.Containers {
+		b, a := before.Spec.Containers[i], after.Spec.Containers[i]
+		if !equality.Semantic.DeepEqual(a.VolumeMounts[:len(b.VolumeMounts)], append([]corev1.VolumeMount{}, b.VolumeMounts...)) {
+			return fmt.Errorf("mounts of %s changed", b.Name)
+		}
+		if !equality.Semantic.DeepEqual(a.Args, b.Args) || !equality.Semantic.DeepEqual(a.Lifecycle, b.Lifecycle) {
+			return fmt.Errorf("arguments or hooks of %s changed", b.Name)
+		}
+		for _, m := range a.VolumeMounts[len(b.VolumeMounts):] {
+			if m.MountPath == "/dev/shm" {
+				return fmt.Errorf("/dev/shm was mounted")
+			}
+		}
+		if limit, ok := a.Resources.Limits[corev1.ResourceMemory]; ok {
+			request := a.Resources.Requests[corev1.ResourceMemory]
+			if request.Cmp(limit) > 0 {
+				return fmt.Errorf("the memory request of %s exceeds its limit", b.Name)
+			}
+		}
+	}
+	return sameMemory(before, after)
+}
+
+// sameMemory checks that memory was added where it was set and nowhere else, as the annotation says.
+func sameMemory(before, after *corev1.Pod) error {
+	trains := before.Annotations[v1alpha1.AnnotationContainer]
+	for i := range before.Spec.Containers {
+		b, a := before.Spec.Containers[i], after.Spec.Containers[i]
+		for _, pair := range [][2]corev1.ResourceList{{b.Resources.Requests, a.Resources.Requests}, {b.Resources.Limits, a.Resources.Limits}} {
+			was, set := pair[0][corev1.ResourceMemory]
+			is, still := pair[1][corev1.ResourceMemory]
+			grew := is.Value() - was.Value()
+			switch {
+			case set != still:
+				return fmt.Errorf("a memory value of %s came or went", b.Name)
+			case b.Name != trains && grew != 0, set && b.Name == trains && grew <= 0:
+				return fmt.Errorf("memory of %s grew by %d", b.Name, grew)
+			}
+		}
+	}
+	return nil
+}
+
+// randomJob is a Job with resources, containers and security settings of every kind.
+func randomJob(t *testing.T, r *rand.Rand) *batchv1.Job {
+	list := func() corev1.ResourceList {
+		l := corev1.ResourceList{}
+		if r.IntN(2) == 0 {
+			l[corev1.ResourceCPU] = resource.MustParse([]string{"50m", "250m", "1", "32"}[r.IntN(4)])
+		}
+		if r.IntN(2) == 0 {
+			l[corev1.ResourceMemory] = resource.MustParse([]string{"64M", "1Gi", "900Gi"}[r.IntN(3)])
+		}
+		return l
+	}
+	resources := func() corev1.ResourceRequirements {
+		switch limits := list(); r.IntN(4) {
+		case 0:
+			return corev1.ResourceRequirements{}
+		case 1:
+			return corev1.ResourceRequirements{Requests: limits.DeepCopy(), Limits: limits}
+		case 2:
+			return corev1.ResourceRequirements{Requests: limits}
+		default:
+			full := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+			return corev1.ResourceRequirements{Requests: full.DeepCopy(), Limits: full}
+		}
+	}
+	j := job(t)
+	spec := &j.Spec.Template.Spec
+	for i := range r.IntN(3) {
+		spec.Containers = append(spec.Containers, corev1.Container{Name: fmt.Sprintf("side-%d", i), Resources: resources()})
+	}
+	for i := range r.IntN(3) {
+		spec.InitContainers = append(spec.InitContainers, corev1.Container{Name: fmt.Sprintf("init-%d", i), Resources: resources()})
+	}
+	spec.Containers[0].Resources = resources()
+	if r.IntN(4) == 0 {
+		spec.Resources = ptr.To(resources())
+	}
+	spec.SecurityContext = []*corev1.PodSecurityContext{nil, {RunAsUser: ptr.To[int64](0)}, {RunAsUser: ptr.To[int64](1000), FSGroup: ptr.To[int64](5)}}[r.IntN(3)]
+	annotate(v1alpha1.AnnotationStandbys, []string{"auto", "off"}[r.IntN(2)])(j)
+	if r.IntN(3) == 0 {
+		delete(j.Annotations, v1alpha1.AnnotationStateSize)
+	}
+	j.Spec.Template.ObjectMeta = metav1.ObjectMeta{}
+	return j
+}
+
+func TestInstallRunsAsTheTrainerDoesButNeverAsRoot(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod       *corev1.PodSecurityContext
+		container *corev1.SecurityContext
+		want      *int64
+	}{
+		"nothing said":           {nil, nil, nil},
+		"the pod's user":         {&corev1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, nil, nil},
+		"the container's user":   {&corev1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, &corev1.SecurityContext{RunAsUser: ptr.To[int64](8)}, ptr.To[int64](8)},
+		"root":                   {&corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}, nil, ptr.To[int64](nobody)},
+		"root in the container":  {nil, &corev1.SecurityContext{RunAsUser: ptr.To[int64](0)}, ptr.To[int64](nobody)},
+		"root in the pod, not c": {&corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}, &corev1.SecurityContext{RunAsUser: ptr.To[int64](8)}, ptr.To[int64](8)},
+	} {
+		pod := injected(t, job(t, podSpec(func(s *corev1.PodSpec) {
+			s.SecurityContext, s.Containers[0].SecurityContext = c.pod, c.container
+		})))
+		if got := pod.Spec.InitContainers[0].SecurityContext.RunAsUser; !ptr.Equal(got, c.want) {
+			t.Errorf("%s: runs as %v", name, ptr.Deref(got, -1))
+		}
+	}
+}
