@@ -1,0 +1,248 @@
+//go:build linux
+
+// Package arena keeps the shared memory of the ranks of one pod: it makes and opens the arena files,
+// seals what clients have copied, and lists what is sealed. What may be written when is decided by
+// ckptagent/format; here it is carried out, one record by one write, in the order given.
+package arena
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+)
+
+// Set is the arenas of one pod, by local rank.
+type Set struct{ arenas []*Arena }
+
+// Arena is one rank's file.
+type Arena struct {
+	mu   sync.Mutex
+	book *format.Book
+	file *os.File
+	data []byte // the whole file, shared
+}
+
+// Progress is what a client said in its page.
+type Progress struct {
+	Generation uint64
+	Attached   bool
+	Restored   bool
+	Step       uint64
+	// Skipped counts saves that found no free slot in time, Refused those of a state that cannot be held.
+	Skipped, Refused uint64
+	// Needed is what the state needs when it did not fit.
+	Needed uint64
+}
+
+// Open opens the arena of each rank in dir, or makes it: with all its memory, so that a lack of it is an
+// error here and not a signal to the training process later.
+func Open(dir string, ranks int, stateBytes uint64, podUID string, now time.Time) (*Set, error) {
+	s := &Set{}
+	for local := range ranks {
+		a, err := open(path(dir, local), format.Header{LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID})
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.arenas = append(s.arenas, a)
+	}
+	return s, nil
+}
+
+func path(dir string, local int) string {
+	return filepath.Join(dir, "rank-"+strconv.Itoa(local)+".arena")
+}
+
+// open takes a file over as an earlier agent left it, if it is whole and of the size asked for.
+func open(file string, h format.Header) (*Arena, error) {
+	if a, err := reopen(file, h); err == nil {
+		return a, nil
+	}
+	part := file + ".new"
+	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("making an arena: %w", err)
+	}
+	size := int64(format.FileSize(h.StateBytes))
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+		f.Close()
+		os.Remove(part)
+		return nil, fmt.Errorf("taking %d MiB of memory for the state of a rank: %w; give the volume and the container more memory, or set a smaller holdfast.dev/state-size", size>>20, err)
+	}
+	a := &Arena{file: f}
+	if err := a.mmap(size); err != nil {
+		return nil, err
+	}
+	var writes []format.Write
+	a.book, writes = format.Create(h)
+	a.carryOut(writes)
+	if err := os.Rename(part, file); err != nil {
+		a.close()
+		return nil, fmt.Errorf("making an arena: %w", err)
+	}
+	return a, nil
+}
+
+func reopen(file string, h format.Header) (*Arena, error) {
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() != int64(format.FileSize(h.StateBytes)) {
+		err = errors.New("of another size")
+	}
+	meta := make([]byte, format.MetaBytes)
+	if err == nil {
+		_, err = f.ReadAt(meta, 0)
+	}
+	a := &Arena{file: f}
+	if err == nil {
+		a.book, err = format.Open(meta)
+	}
+	if err == nil && (a.book.Header.StateBytes != h.StateBytes || a.book.Header.PodUID != h.PodUID || a.book.Header.LocalRank != h.LocalRank) {
+		err = errors.New("of another pod")
+	}
+	if err == nil {
+		err = a.mmap(st.Size())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Arena) mmap(size int64) error {
+	data, err := unix.Mmap(int(a.file.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mapping an arena: %w", err)
+	}
+	a.data = data
+	return nil
+}
+
+// carryOut writes records in order. A write to shared memory that was taken in advance cannot fail but
+// for a bug, and then nothing here is worth keeping.
+func (a *Arena) carryOut(writes []format.Write) {
+	for _, w := range writes {
+		if _, err := a.file.WriteAt(w.Bytes, w.Offset); err != nil {
+			panic(fmt.Sprintf("writing a record of an arena at %d: %v", w.Offset, err))
+		}
+	}
+}
+
+func (a *Arena) close() {
+	if a.data != nil {
+		_ = unix.Munmap(a.data)
+	}
+	a.file.Close()
+}
+
+// Close lets the mappings go; the files stay.
+func (s *Set) Close() {
+	for _, a := range s.arenas {
+		a.close()
+	}
+}
+
+// Begin prepares all arenas for a generation; all processes of older ones must be gone.
+func (s *Set) Begin(generation, restoreStep uint64) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Begin(generation, restoreStep)) })
+}
+
+// Publish makes the open grants known again, after an agent took over while a generation runs.
+func (s *Set) Publish() {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Publish()) })
+}
+
+// Levels passes on the gang's common step and frontier.
+func (s *Set) Levels(common, frontier uint64) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Levels(common, frontier)) })
+}
+
+func (s *Set) each(do func(int, *Arena)) {
+	for i, a := range s.arenas {
+		a.mu.Lock()
+		do(i, a)
+		a.mu.Unlock()
+	}
+}
+
+// Look reads a rank's client page and seals the copy that it announces, if any. It returns what the
+// client said and the steps that are sealed now.
+func (s *Set) Look(local int, now time.Time) (p Progress, sealed []uint64) {
+	if local < 0 || local >= len(s.arenas) {
+		return p, nil
+	}
+	a := s.arenas[local]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p = a.seal(now)
+	return p, a.book.Sealed()
+}
+
+// seal seals an announced copy. The checksum is of the bytes as they lie there now, after the announcement.
+func (a *Arena) seal(now time.Time) Progress {
+	page := make([]byte, format.PageSize)
+	if _, err := a.file.ReadAt(page, format.ClientOffset); err != nil {
+		return Progress{}
+	}
+	c, err := format.DecodeClient(page)
+	if err != nil {
+		return Progress{}
+	}
+	if copied, ok := a.book.Announced(c); ok {
+		crc := format.Checksum(a.data[copied.Offset : uint64(copied.Offset)+copied.Length])
+		a.carryOut(a.book.Seal(copied, crc, now.UnixNano()))
+	}
+	return Progress{
+		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
+		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed,
+	}
+}
+
+// Inventory seals complete copies, verifies every sealed slot, empties those whose data is not what was
+// sealed, and lists the steps of each rank. No client may run.
+func (s *Set) Inventory(now time.Time) [][]uint64 {
+	out := make([][]uint64, len(s.arenas))
+	var all sync.WaitGroup
+	for i, a := range s.arenas {
+		all.Go(func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.seal(now)
+			for slot, h := range a.book.Slot {
+				if h.State != format.SlotSealed {
+					continue
+				}
+				at := format.DataOffset(uint32(slot), a.book.Header.StateBytes)
+				if format.Checksum(a.data[at:uint64(at)+h.Length]) != h.CRC {
+					a.carryOut(a.book.Drop(uint32(slot)))
+				}
+			}
+			out[i] = a.book.Sealed()
+		})
+	}
+	all.Wait()
+	return out
+}
+
+// Prune removes the arenas of ranks that there are no more.
+func Prune(dir string, ranks int) {
+	files, _ := filepath.Glob(filepath.Join(dir, "rank-*.arena*"))
+	for _, f := range files {
+		var local int
+		if _, err := fmt.Sscanf(filepath.Base(f), "rank-%d.arena", &local); err != nil || local >= ranks {
+			os.Remove(f)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+// Package coord is the agent's end of the conversation with the coordinator. It keeps trying for as long
+// as the agent lives, each time over a fresh connection with the token read anew; it sends the newest
+// report at once when something changed and every second, and hands on directives in the order they came.
+package coord
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent"
+)
+
+// Timing of the conversation.
+const (
+	heartbeat = time.Second
+	coalesce  = 10 * time.Millisecond
+	backoff   = 50 * time.Millisecond
+	// backoffMax bounds the pause between attempts; deniedMax after a token was refused.
+	backoffMax = time.Second
+	deniedMax  = 5 * time.Second
+	// attach bounds one attempt to connect; silent is how long sent bytes may stay unacknowledged.
+	attach = 5 * time.Second
+	silent = 5 * time.Second
+)
+
+// Options of New.
+type Options struct {
+	// Target is host:port of the coordinator; the host is the name that its certificate must carry.
+	Target string
+	// CA is the PEM of the authority that signed that certificate.
+	CA string
+	// TokenFile holds the projected token.
+	TokenFile string
+	// Address is where other pods reach this one.
+	Address string
+	// Directed is called with each directive, Lost with why the conversation ended, for the log.
+	Directed func(ckptagent.Directive)
+	Lost     func(error)
+}
+
+// Client keeps up the conversation.
+type Client struct {
+	o   Options
+	tls *tls.Config
+
+	mu     sync.Mutex
+	report ckptagent.Report
+	known  bool
+	finish chan struct{} // closed: the last report is to be sent
+	urgent chan struct{} // something is to be sent at once
+	soon   chan struct{} // within coalesce
+}
+
+// New checks the options.
+func New(o Options) (*Client, error) {
+	host, _, err := net.SplitHostPort(o.Target)
+	if err != nil {
+		return nil, fmt.Errorf("reading the coordinator's address %q: %w", o.Target, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(o.CA)) {
+		return nil, errors.New("reading the coordinator's CA: no certificate in it")
+	}
+	return &Client{
+		o: o, finish: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
+		tls: &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS13},
+	}, nil
+}
+
+// Update sets what is reported.
+func (c *Client) Update(r ckptagent.Report) {
+	c.mu.Lock()
+	wake := c.soon
+	if !c.known || r.Urgent(c.report) {
+		wake = c.urgent
+	}
+	c.report, c.known = r, true
+	c.mu.Unlock()
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// errFinished says that the last report was sent.
+var errFinished = errors.New("finished")
+
+// Finish sends the newest report for the last time; Run returns once the other side has read it.
+func (c *Client) Finish() { close(c.finish) }
+
+// Run talks until ctx ends, or after Finish.
+func (c *Client) Run(ctx context.Context) {
+	pause := backoff
+	for ctx.Err() == nil {
+		heard, err := c.talk(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.finish:
+			if heard {
+				return
+			}
+		default:
+		}
+		most := backoffMax
+		if code := status.Code(err); code == codes.Unauthenticated || code == codes.PermissionDenied {
+			most = deniedMax
+		}
+		if heard {
+			pause = backoff
+		}
+		if c.o.Lost != nil {
+			c.o.Lost(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = min(pause*2, most)
+	}
+}
+
+// talk is one conversation; heard says that the other side answered.
+func (c *Client) talk(ctx context.Context) (heard bool, err error) {
+	token, err := os.ReadFile(c.o.TokenFile)
+	if err != nil {
+		return false, fmt.Errorf("reading the token: %w", err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+c.o.Target,
+		grpc.WithTransportCredentials(credentials.NewTLS(c.tls)), grpc.WithContextDialer(dial),
+		grpc.WithReadBufferSize(4096), grpc.WithWriteBufferSize(4096), grpc.WithDisableServiceConfig())
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.TrimSpace(string(token)))
+	guard := time.AfterFunc(attach, cancel)
+	stream, err := v1.NewCoordinatorClient(conn).Attach(ctx)
+	guard.Stop()
+	if err != nil {
+		return false, err
+	}
+	first := c.latest()
+	if err := stream.Send(first); err != nil {
+		return false, recvError(stream, err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		err := c.send(ctx, stream)
+		sent <- err
+		if !errors.Is(err, errFinished) { // else the other side ends the stream, having read all of it
+			cancel()
+		}
+	}()
+	for {
+		d, err := stream.Recv()
+		if err != nil {
+			cancel()
+			<-sent
+			return heard, err
+		}
+		heard = true
+		c.o.Directed(fromDirective(d))
+	}
+}
+
+// recvError is why a stream ended, which Send does not tell.
+func recvError(stream v1.Coordinator_AttachClient, err error) error {
+	if _, why := stream.Recv(); why != nil {
+		return why
+	}
+	return err
+}
+
+func (c *Client) latest() *v1.Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return toReport(c.report, c.o.Address)
+}
+
+// send sends the newest report whenever it is due.
+func (c *Client) send(ctx context.Context, stream v1.Coordinator_AttachClient) error {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.finish:
+			if err := stream.Send(c.latest()); err != nil {
+				return err
+			}
+			return errors.Join(stream.CloseSend(), errFinished)
+		case <-c.urgent:
+		case <-beat.C:
+		case <-c.soon:
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-c.urgent:
+			case <-time.After(coalesce):
+			}
+		}
+		if err := stream.Send(c.latest()); err != nil {
+			return err
+		}
+	}
+}
+
+// dial connects such that a peer that vanished is noticed: a report is sent every second.
+func dial(ctx context.Context, target string) (net.Conn, error) {
+	d := net.Dialer{Timeout: attach, Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silent.Milliseconds()))
+		})
+	}}
+	return d.DialContext(ctx, "tcp", target)
+}

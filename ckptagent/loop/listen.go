@@ -1,0 +1,187 @@
+//go:build linux
+
+package loop
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/arena"
+	"holdfast.dev/holdfast/ckptagent/proc"
+)
+
+// lookEvery is how often an arena is looked at where no datagram asks for it.
+const lookEvery = 500 * time.Millisecond
+
+// maxDatagram is more than a unix datagram can hold by default.
+const maxDatagram = 256 << 10
+
+// listen opens both sockets.
+func (a *Agent) listen() (func(), error) {
+	path := a.c.Root.ClientSocket()
+	_ = os.Remove(path)
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("listening for clients: %w", err)
+	}
+	_ = os.Chmod(path, 0o777)
+	go a.receive(datagrams)
+	launches, err := proc.Launches(a.c.Root,
+		func(l *proc.Launch) { a.do(func() { a.arrive(l) }) },
+		func(l *proc.Launch, sig int) {
+			a.do(func() {
+				if l == a.launch {
+					a.take(ckptagent.Signalled{Signal: sig})
+				}
+			})
+		},
+		func(l *proc.Launch) {
+			a.do(func() {
+				if l == a.launch {
+					a.take(ckptagent.LauncherGone{})
+				}
+			})
+		})
+	if err != nil {
+		datagrams.Close()
+		return nil, err
+	}
+	return func() { launches.Close(); datagrams.Close() }, nil
+}
+
+// arrive serves a launcher, or tells it why not.
+func (a *Agent) arrive(l *proc.Launch) {
+	if ok, why := a.state.Serves(l.ID); !ok {
+		l.Refuse(why)
+		return
+	}
+	if r := a.state.Returned; r != nil { // told by the agent before, which died over it
+		l.Return(r.Code, r.Message)
+		return
+	}
+	job, err := proc.NewJob(a.c.Root, a.c.Container, l)
+	if err != nil {
+		l.Refuse(err.Error())
+		a.take(ckptagent.LaunchRefused{Message: err.Error()})
+		return
+	}
+	a.launch = l
+	a.openArenas(job.Spec.Ranks)
+	job.Arena = a.arenas != nil
+	a.job = job
+	a.standbys.Configure(job, a.standbysOff())
+	a.tell()
+	a.take(ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag})
+}
+
+func (a *Agent) standbysOff() string {
+	switch {
+	case !a.c.Standbys:
+		return "standbys are off: holdfast.dev/standbys is off"
+	case a.job.Spec.NoPython:
+		return "standbys are off: --no-python, so what runs is not known to be a Python script"
+	}
+	return ""
+}
+
+// openArenas opens or makes the arenas of this pod; where there are none it says why.
+func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
+	switch {
+	case c.StateBytes == 0:
+		return nil, "state in memory is off: no holdfast.dev/state-size"
+	case c.Ranks > 0 && ranks > c.Ranks:
+		return nil, fmt.Sprintf("state in memory is off: the launcher starts %d ranks and memory was counted for %d; set holdfast.dev/ranks to %d", ranks, c.Ranks, ranks)
+	}
+	arena.Prune(c.Root.Memory(), ranks)
+	set, err := arena.Open(c.Root.Memory(), ranks, c.StateBytes, c.PodUID, now)
+	if err != nil {
+		return nil, "state in memory is off: " + err.Error()
+	}
+	return set, ""
+}
+
+// datagram is what a client says; each only announces what stands in its arena, but for the modules.
+type datagram struct {
+	Rank    int      `json:"rank"`
+	Gen     uint64   `json:"gen"`
+	Ev      string   `json:"ev"`
+	Step    uint64   `json:"step"`
+	Modules []string `json:"modules"`
+}
+
+func (a *Agent) receive(conn *net.UnixConn) {
+	buf := make([]byte, maxDatagram)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		var d datagram
+		if json.Unmarshal(buf[:n], &d) == nil {
+			a.do(func() { a.hear(d) })
+		}
+	}
+}
+
+func (a *Agent) hear(d datagram) {
+	switch d.Ev {
+	case "modules":
+		a.learn(d)
+		return
+	case "restored", "step", "copied":
+		a.take(ckptagent.Progress{Generation: d.Gen, Local: d.Rank, Restored: d.Ev == "restored", Step: d.Step})
+	}
+	if d.Rank >= 0 && d.Rank < len(a.looks) {
+		select {
+		case a.looks[d.Rank] <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// learn takes the list of modules that a rank imported; the longest list is kept.
+func (a *Agent) learn(d datagram) {
+	if len(d.Modules) == 0 {
+		raw, err := os.ReadFile(a.c.Root.ModulesFile(d.Rank))
+		if err != nil || json.Unmarshal(raw, &d.Modules) != nil {
+			return
+		}
+	}
+	if d.Gen != a.state.Run.Number || len(d.Modules) <= len(a.modules) || slices.Equal(d.Modules, a.modules) {
+		return
+	}
+	a.modules = d.Modules
+	a.standbys.SetModules(d.Modules)
+	a.store()
+}
+
+// follow looks at a rank's arena when asked to, and now and then in case the asking was lost.
+func (a *Agent) follow(set *arena.Set, local int, look <-chan struct{}) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var before arena.Progress
+	var held []uint64
+	for {
+		select {
+		case <-look:
+		case <-tick.C:
+		}
+		p, sealed := set.Look(local, time.Now())
+		if p.Generation == 0 {
+			continue
+		}
+		if p != before {
+			before = p
+			a.post(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
+		}
+		if !slices.Equal(sealed, held) {
+			held = sealed
+			a.post(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
+		}
+	}
+}

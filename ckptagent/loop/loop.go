@@ -1,0 +1,227 @@
+//go:build linux
+
+// Package loop is the agent at work: it gathers what processes, arenas, launchers and the coordinator
+// tell, gives it to ckptagent.Step one event at a time, and has the adapters carry out what Step answers.
+// It promises that the state is stored before its effects are carried out, and takes no decisions.
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/arena"
+	"holdfast.dev/holdfast/ckptagent/coord"
+	"holdfast.dev/holdfast/ckptagent/proc"
+)
+
+// finishWait bounds how long the last report may take.
+const finishWait = time.Second
+
+// Config is what the pod tells the agent.
+type Config struct {
+	Root        proc.Root
+	Container   string // names this start of the container
+	Coordinator string
+	CA          string
+	PodIP       string
+	PodUID      string
+	// Ranks that memory was counted for; 0: unknown.
+	Ranks      int
+	StateBytes uint64
+	Standbys   bool
+	// Poke is init's pipe; nil without init.
+	Poke *os.File
+	Log  io.Writer
+}
+
+// Agent is one incarnation.
+//
+// All fields are used by the goroutine of Run only, except where a type guards itself; everybody else
+// sends functions to inbox.
+type Agent struct {
+	c     Config
+	state ckptagent.State
+	inbox chan func()
+	queue []ckptagent.Event
+
+	exits    *proc.Exits
+	launch   *proc.Launch
+	job      proc.Job
+	ranks    map[int]proc.Process
+	watchers *sync.WaitGroup // one for each rank process of the present generation
+	standbys *proc.Standbys
+	arenas   *arena.Set
+	arenaOff string // why state in memory is off
+	looks    []chan struct{}
+	port     proc.Port
+	client   *coord.Client
+	modules  []string
+
+	stored    string // newest content of the state file
+	signalled bool
+}
+
+// Run is the agent until it is told to end by a signal, and all that it ran has ended.
+func Run(ctx context.Context, c Config) error {
+	a := &Agent{
+		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), ranks: map[int]proc.Process{}, watchers: &sync.WaitGroup{},
+		exits: proc.NewExits(c.Root, c.Poke),
+	}
+	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
+	defer a.standbys.Close()
+	var err error
+	a.client, err = coord.New(coord.Options{
+		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), Address: c.PodIP,
+		Directed: func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
+		Lost:     a.lost(),
+	})
+	if err != nil {
+		return err
+	}
+	a.resume()
+	closeSockets, err := a.listen()
+	if err != nil {
+		return err
+	}
+	defer closeSockets()
+	talkCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	talking := make(chan struct{})
+	go func() {
+		defer close(talking)
+		a.client.Run(talkCtx)
+	}()
+	a.loop(ctx)
+	a.client.Finish()
+	select {
+	case <-talking:
+	case <-time.After(finishWait):
+	}
+	return nil
+}
+
+// lost logs why the conversation with the coordinator ended, once until that changes.
+func (a *Agent) lost() func(error) {
+	last := ""
+	return func(err error) {
+		if err == nil || err.Error() == last {
+			return
+		}
+		last = err.Error()
+		a.logf("coordinator: %v", err)
+	}
+}
+
+func (a *Agent) logf(format string, args ...any) {
+	fmt.Fprintf(a.c.Log, "holdfast: "+format+"\n", args...)
+}
+
+// do has the agent's goroutine call f; post has it take an event.
+func (a *Agent) do(f func())             { a.inbox <- f }
+func (a *Agent) post(e ckptagent.Event)  { a.do(func() { a.take(e) }) }
+func (a *Agent) later(e ckptagent.Event) { a.queue = append(a.queue, e) }
+
+func (a *Agent) loop(ctx context.Context) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for !a.done() {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-a.inbox:
+			f()
+		case s := <-signals:
+			a.signalled = true
+			a.take(ckptagent.Signalled{Signal: int(s.(syscall.Signal))})
+		case <-tick.C:
+			a.tell()
+			a.take(ckptagent.Tick{})
+		}
+	}
+}
+
+// done says that the agent was told to end and nothing of it runs any more.
+func (a *Agent) done() bool {
+	return a.signalled && a.state.Clean && (a.state.Launcher == "" || a.state.Returned != nil)
+}
+
+// take gives an event to the core and carries out what it answers, and the events that this brings.
+func (a *Agent) take(e ckptagent.Event) {
+	a.later(e)
+	for len(a.queue) > 0 {
+		e, a.queue = a.queue[0], a.queue[1:]
+		var effects []ckptagent.Effect
+		a.state, effects = ckptagent.Step(a.state, e, time.Now())
+		switch e.(type) {
+		case ckptagent.Progress, ckptagent.Sealed, ckptagent.StandbyChanged:
+			// Stands in the arenas, or is true of this incarnation only.
+		default:
+			a.store()
+		}
+		for _, f := range effects {
+			a.carryOut(f)
+		}
+	}
+	a.client.Update(a.state.Report())
+}
+
+// kept is what the state file holds.
+type kept struct {
+	Container string               `json:"container"`
+	State     ckptagent.State      `json:"state"`
+	Ranks     map[int]proc.Process `json:"ranks"`
+	Standbys  []proc.Process       `json:"standbys"`
+	Shim      proc.Process         `json:"shim"`
+	Modules   []string             `json:"modules,omitempty"`
+}
+
+// store writes the state file if it would change. The rename makes it whole; it need not survive the
+// machine, so there is no fsync.
+func (a *Agent) store() {
+	k := kept{Container: a.c.Container, State: a.state, Ranks: a.ranks, Standbys: a.standbys.Processes(), Modules: a.modules}
+	if a.launch != nil {
+		k.Shim = a.launch.Shim
+	}
+	raw, err := json.Marshal(k)
+	if err != nil {
+		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values
+	}
+	if string(raw) == a.stored {
+		return
+	}
+	part := a.c.Root.StateFile() + ".new"
+	err = os.WriteFile(part, raw, 0o666)
+	if err == nil {
+		err = os.Rename(part, a.c.Root.StateFile())
+	}
+	if err != nil {
+		a.logf("storing the agent's state: %v", err)
+		return
+	}
+	a.stored = string(raw)
+}
+
+// tell gives the core what people should know.
+func (a *Agent) tell() {
+	t := ckptagent.Told{}
+	if a.arenas != nil {
+		t.StateBytes = a.c.StateBytes
+	}
+	for _, note := range []string{a.arenaOff, a.standbys.Note()} {
+		if note != "" {
+			t.Notes = append(t.Notes, note)
+		}
+	}
+	a.take(t)
+}

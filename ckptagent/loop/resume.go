@@ -1,0 +1,108 @@
+//go:build linux
+
+package loop
+
+import (
+	"encoding/json"
+	"os"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/proc"
+)
+
+// resume goes on from what the agent before left, if there was one.
+func (a *Agent) resume() {
+	var k kept
+	raw, err := os.ReadFile(a.c.Root.StateFile())
+	if err == nil {
+		err = json.Unmarshal(raw, &k)
+	}
+	if err != nil {
+		k = kept{State: ckptagent.New()}
+		if !os.IsNotExist(err) {
+			a.logf("reading the state of the agent before: %v", err)
+		}
+	}
+	same := err == nil && k.Container == a.c.Container
+	a.state, a.modules = k.State, k.Modules
+	a.standbys.SetModules(a.modules)
+	if same {
+		a.ranks = k.Ranks
+		for _, b := range k.Standbys { // they have lost the agent that they listened to
+			b.Kill()
+		}
+	}
+	if a.ranks == nil {
+		a.ranks = map[int]proc.Process{}
+	}
+	a.take(ckptagent.Resumed{SameContainer: same})
+	if !same {
+		return
+	}
+	a.logf("agent %d takes over: generation %d is %s", a.state.Incarnation, a.state.Generation, a.state.Phase)
+	a.adopt()
+	if a.state.Ranks > 0 {
+		a.openArenas(a.state.Ranks)
+		if a.arenas != nil && !a.state.Clean {
+			a.arenas.Publish()
+		}
+	}
+	if a.state.Launcher != "" && a.state.Returned == nil && !k.Shim.Alive() {
+		a.take(ckptagent.LauncherGone{})
+	}
+}
+
+// adopt watches the ranks that still run and learns how the others ended.
+func (a *Agent) adopt() {
+	if a.state.Clean {
+		return
+	}
+	for local, r := range a.state.Rank {
+		if r.Exit != nil {
+			continue
+		}
+		p, known := a.ranks[local]
+		if !known {
+			a.take(proc.Lost(a.state.Run.Number, local))
+			continue
+		}
+		a.watch(local, p, nil)
+	}
+}
+
+// watch tells the core when a rank's process has ended; ended brings it where somebody waits already.
+func (a *Agent) watch(local int, p proc.Process, ended <-chan proc.Ended) {
+	generation := a.state.Run.Number
+	watchers := a.watchers
+	watchers.Add(1)
+	go func() {
+		var end proc.Ended
+		if ended != nil {
+			end = <-ended
+		} else {
+			end = p.Wait(a.exits)
+		}
+		e := proc.Exited(end, a.c.Root, generation, local)
+		a.do(func() {
+			a.take(e)
+			watchers.Done()
+		})
+	}()
+}
+
+// openArenas opens or makes the arenas, or notes why there are none.
+func (a *Agent) openArenas(ranks int) {
+	if a.arenas != nil {
+		return
+	}
+	a.arenas, a.arenaOff = openArenas(a.c, ranks, time.Now())
+	if a.arenas == nil {
+		return
+	}
+	a.looks = make([]chan struct{}, ranks)
+	for local := range ranks {
+		a.looks[local] = make(chan struct{}, 1)
+		go a.follow(a.arenas, local, a.looks[local])
+	}
+}

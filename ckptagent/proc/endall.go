@@ -1,0 +1,114 @@
+//go:build linux
+
+package proc
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// EndAll ends every process that carries mark in its environment or belongs to one of the sessions, except
+// those of the spared sessions, and returns when none is left. With grace it asks them by SIGTERM first.
+//
+// A process escapes only by leaving both its session and its environment behind.
+func EndAll(mark string, sessions, spared []int, grace time.Duration) {
+	if grace > 0 {
+		for _, s := range sessions {
+			_ = syscall.Kill(-s, syscall.SIGTERM)
+			_ = syscall.Kill(-s, syscall.SIGCONT)
+		}
+		deadline := time.Now().Add(grace)
+		for time.Now().Before(deadline) {
+			left := find(mark, sessions, spared)
+			if len(left) == 0 {
+				break
+			}
+			awaitAll(left, time.Until(deadline))
+		}
+	}
+	for _, s := range sessions { // the common case at once, before looking for strays
+		_ = syscall.Kill(-s, syscall.SIGKILL)
+	}
+	// Two empty looks in a row: a process that was born behind the back of the first has an ancestor that
+	// either was seen by it or is seen, with its descendants, by the second.
+	for empty := 0; empty < 2; {
+		left := find(mark, sessions, spared)
+		if len(left) == 0 {
+			empty++
+			continue
+		}
+		empty = 0
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		awaitAll(left, time.Second)
+	}
+}
+
+// find lists the processes that EndAll is after.
+func find(mark string, sessions, spared []int) []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	want := []byte(EnvMark + "=" + mark)
+	self := os.Getpid()
+	var found []int
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid == self {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || st.dead() || slices.Contains(spared, st.session) {
+			continue
+		}
+		if slices.Contains(sessions, st.session) || hasVariable(pid, want) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func hasVariable(pid int, want []byte) bool {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	for kv := range bytes.SplitSeq(raw, []byte{0}) {
+		if bytes.Equal(kv, want) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitAll waits until all of the processes have ended, or for as long as patience.
+func awaitAll(pids []int, patience time.Duration) {
+	deadline := time.Now().Add(patience)
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		for {
+			left := time.Until(deadline)
+			if left <= 0 {
+				break
+			}
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		unix.Close(fd)
+	}
+}

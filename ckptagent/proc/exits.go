@@ -1,0 +1,81 @@
+//go:build linux
+
+package proc
+
+import (
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// PokeFD is the read end of init's pipe in the agent.
+const PokeFD = 3
+
+// Exits reads what init recorded about the ends of orphans.
+type Exits struct {
+	path string
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at each poke
+}
+
+// NewExits follows the exits file of root; poke is the pipe that init writes to (nil: look only once).
+func NewExits(root Root, poke *os.File) *Exits {
+	e := &Exits{path: root.ExitsFile(), changed: make(chan struct{})}
+	if poke != nil {
+		go e.follow(poke)
+	}
+	return e
+}
+
+func (e *Exits) follow(poke *os.File) {
+	buf := make([]byte, 256)
+	for {
+		if _, err := poke.Read(buf); err != nil {
+			return
+		}
+		e.mu.Lock()
+		close(e.changed)
+		e.changed = make(chan struct{})
+		e.mu.Unlock()
+	}
+}
+
+// Wait returns the wait status of an orphan that was alive at since, waiting up to patience for init's
+// record. ok is false where init knows nothing: the process was not its child.
+func (e *Exits) Wait(pid int, since time.Time, patience time.Duration) (ws syscall.WaitStatus, at time.Time, ok bool) {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		e.mu.Lock()
+		changed := e.changed
+		e.mu.Unlock()
+		if ws, at, ok = e.find(pid, since); ok {
+			return ws, at, true
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			return 0, time.Time{}, false
+		}
+	}
+}
+
+func (e *Exits) find(pid int, since time.Time) (ws syscall.WaitStatus, at time.Time, ok bool) {
+	raw, err := os.ReadFile(e.path)
+	if err != nil {
+		return 0, time.Time{}, false
+	}
+	for line := range strings.Lines(string(raw)) {
+		f := strings.Fields(line)
+		if len(f) != 3 || atoi(f[0]) != pid {
+			continue
+		}
+		if t := time.Unix(0, int64(atoi(f[2]))); !t.Before(since) {
+			ws, at, ok = syscall.WaitStatus(atoi(f[1])), t, true
+		}
+	}
+	return ws, at, ok
+}

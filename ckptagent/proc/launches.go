@@ -1,0 +1,245 @@
+//go:build linux
+
+package proc
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Launch is a launcher that a shim stands in for.
+type Launch struct {
+	ID     string
+	Argv   []string
+	Dir    string
+	Env    map[string]string
+	Files  [3]*os.File
+	Limits Limits
+	// Shim is the shim's process.
+	Shim Process
+
+	conn *net.UnixConn
+	once sync.Once
+}
+
+// maxHello bounds what a shim may send: arguments and environment are below 6 MiB on Linux.
+const maxHello = 16 << 20
+
+// Launches takes shims in at the launch socket. For each it calls arrived, then signalled for each signal
+// that the shim was sent and left when it is gone; the calls for one launch come in order.
+func Launches(root Root, arrived func(*Launch), signalled func(*Launch, int), left func(*Launch)) (io.Closer, error) {
+	path := root.LaunchSocket()
+	_ = os.Remove(path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listening for launchers: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // the next agent has its own by then
+	_ = os.Chmod(path, 0o777)
+	go func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go serve(conn, arrived, signalled, left)
+		}
+	}()
+	return l, nil
+}
+
+func serve(conn *net.UnixConn, arrived func(*Launch), signalled func(*Launch, int), left func(*Launch)) {
+	defer conn.Close()
+	launch, err := receive(conn)
+	if err != nil {
+		return
+	}
+	arrived(launch)
+	r := bufio.NewReader(conn)
+	for {
+		line, err := r.ReadBytes('\n')
+		var w word
+		if err == nil && json.Unmarshal(line, &w) == nil && w.Signal > 0 {
+			signalled(launch, w.Signal)
+		}
+		if err != nil {
+			left(launch)
+			return
+		}
+	}
+}
+
+func receive(conn *net.UnixConn) (*Launch, error) {
+	size, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, _, _, err := conn.ReadMsgUnix(size, oob)
+	if err == nil && n < 4 {
+		_, err = io.ReadFull(conn, size[n:])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading from a launcher: %w", err)
+	}
+	files, err := descriptors(oob[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	body := make([]byte, min(binary.BigEndian.Uint32(size), maxHello))
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return nil, fmt.Errorf("reading from a launcher: %w", err)
+	}
+	var h hello
+	if err := json.Unmarshal(body, &h); err != nil {
+		return nil, fmt.Errorf("reading from a launcher: %w", err)
+	}
+	l := &Launch{ID: h.ID, Argv: h.Argv, Dir: h.Dir, Env: envMap(h.Env), Files: files, Limits: h.Limits, conn: conn}
+	l.Shim, err = peer(conn)
+	return l, err
+}
+
+func descriptors(oob []byte) (files [3]*os.File, err error) {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 {
+		return files, fmt.Errorf("a launcher sent no descriptors: %w", err)
+	}
+	fds, err := syscall.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 3 {
+		return files, fmt.Errorf("a launcher sent %d descriptors: %w", len(fds), err)
+	}
+	for i, fd := range fds {
+		syscall.CloseOnExec(fd)
+		files[i] = os.NewFile(uintptr(fd), []string{"stdin", "stdout", "stderr"}[i])
+	}
+	return files, nil
+}
+
+// peer finds the process at the other end.
+func peer(conn *net.UnixConn) (Process, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return Process{}, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return Process{}, err
+	}
+	if credErr != nil {
+		return Process{}, fmt.Errorf("finding a launcher's process: %w", credErr)
+	}
+	st, err := readStat(int(cred.Pid))
+	return Process{PID: int(cred.Pid), Start: st.start}, err
+}
+
+// Refuse tells the launcher why it is not honoured; it ends with exit code 2.
+func (l *Launch) Refuse(why string) { l.answer(answer{Refused: why}) }
+
+// Return lets the launcher return.
+func (l *Launch) Return(code int, message string) { l.answer(answer{Exit: &code, Message: message}) }
+
+func (l *Launch) answer(a answer) {
+	l.once.Do(func() {
+		line, _ := json.Marshal(a)
+		_, _ = l.conn.Write(append(line, '\n'))
+	})
+}
+
+// Close lets the launcher's descriptors go.
+func (l *Launch) Close() {
+	for _, f := range l.Files {
+		f.Close()
+	}
+}
+
+// environ is the launcher's environment as a list.
+func (l *Launch) environ(set map[string]string) []string {
+	env := make(map[string]string, len(l.Env)+len(set))
+	for k, v := range l.Env {
+		env[k] = v
+	}
+	for k, v := range set {
+		env[k] = v
+	}
+	return sortedEnv(env)
+}
+
+// interpreter finds the Python that the launcher would run: the one that its installation names in its
+// first line, else python3 or python on PATH.
+func (l *Launch) interpreter() (string, error) {
+	if launcher := l.lookPath("torchrun"); launcher != "" {
+		if p := l.firstLine(launcher); p != "" {
+			return p, nil
+		}
+	}
+	for _, name := range []string{"python3", "python"} {
+		if p := l.lookPath(name); p != "" {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("finding the Python interpreter of torchrun: none on PATH=%s; write python -m torch.distributed.run, or put python3 on PATH", l.Env["PATH"])
+}
+
+// lookPath finds a program on the launcher's PATH, past our own shims.
+func (l *Launch) lookPath(name string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	for _, dir := range strings.Split(l.Env["PATH"], ":") {
+		if dir == "" {
+			dir = l.Dir
+		}
+		if dir == l.Env[EnvRoot]+"/shims" {
+			continue
+		}
+		if !strings.HasPrefix(dir, "/") {
+			dir = l.Dir + "/" + dir
+		}
+		file := dir + "/" + name
+		if st, err := os.Stat(file); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return file
+		}
+	}
+	return ""
+}
+
+// firstLine reads the interpreter of a script, also in the two-line form that pip writes for long paths.
+func (l *Launch) firstLine(file string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	r := bufio.NewReader(io.LimitReader(f, 8192))
+	first, _ := r.ReadString('\n')
+	words := strings.Fields(strings.TrimPrefix(first, "#!"))
+	if !strings.HasPrefix(first, "#!") || len(words) == 0 {
+		return ""
+	}
+	if words[0] == "/bin/sh" {
+		second, _ := r.ReadString('\n')
+		rest, ok := strings.CutPrefix(second, `'''exec' `)
+		if !ok {
+			return ""
+		}
+		words = strings.Fields(rest)
+		if strings.HasPrefix(rest, `"`) {
+			quoted, _, _ := strings.Cut(rest[1:], `"`)
+			words = []string{quoted}
+		}
+	}
+	if strings.HasSuffix(words[0], "/env") && len(words) > 1 {
+		return l.lookPath(words[len(words)-1])
+	}
+	if len(words) == 0 || !strings.Contains(words[0], "python") {
+		return ""
+	}
+	return words[0]
+}

@@ -1,0 +1,103 @@
+//go:build linux
+
+package proc
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits are what a process inherits besides its environment and a shell can change: they must reach the
+// ranks although these are not the launcher's children.
+type Limits struct {
+	Umask int `json:"umask"`
+	// Resource limits by number, soft and hard.
+	Resource map[int][2]uint64 `json:"resource"`
+	// CPUs that the process may run on.
+	CPUs []int `json:"cpus"`
+}
+
+// resources are those that pods change; RLIMIT_NOFILE is treated apart.
+var resources = []int{unix.RLIMIT_AS, unix.RLIMIT_CORE, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE, unix.RLIMIT_MEMLOCK,
+	unix.RLIMIT_MSGQUEUE, unix.RLIMIT_NPROC, unix.RLIMIT_SIGPENDING, unix.RLIMIT_STACK, unix.RLIMIT_NOFILE}
+
+func readLimits() Limits {
+	l := Limits{Resource: map[int][2]uint64{}, Umask: syscall.Umask(0o077)}
+	syscall.Umask(l.Umask)
+	for _, r := range resources {
+		var lim unix.Rlimit
+		if unix.Prlimit(0, r, nil, &lim) == nil {
+			l.Resource[r] = [2]uint64{lim.Cur, lim.Max}
+		}
+	}
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) == nil {
+		for i := range 1024 {
+			if set.IsSet(i) {
+				l.CPUs = append(l.CPUs, i)
+			}
+		}
+	}
+	return l
+}
+
+// Exec takes limits on and becomes the command: exec LIMITS DIR -- ARGV…. It is how ranks are started, so
+// that a rank has what the launcher had.
+func Exec(args []string) int {
+	if len(args) < 3 || args[1] != "--" {
+		fmt.Fprintln(os.Stderr, "holdfast: exec: called by hand; it is for the agent only")
+		return exitRefused
+	}
+	var l Limits
+	if err := json.Unmarshal([]byte(args[0]), &l); err != nil {
+		fmt.Fprintln(os.Stderr, "holdfast: exec:", err)
+		return exitNotExecutable
+	}
+	runtime.LockOSThread()
+	l.apply()
+	argv := args[2:]
+	file, err := exec.LookPath(argv[0])
+	if err == nil {
+		err = syscall.Exec(file, argv, os.Environ())
+	}
+	fmt.Fprintf(os.Stderr, "holdfast: starting %s: %v\n", argv[0], err)
+	if file == "" {
+		return exitNotFound
+	}
+	return exitNotExecutable
+}
+
+// apply takes the limits on, each as far as it can be: what the launcher had can be had.
+func (l Limits) apply() {
+	syscall.Umask(l.Umask)
+	now := readLimits()
+	for r, want := range l.Resource {
+		have := now.Resource[r]
+		if r == unix.RLIMIT_NOFILE {
+			// The Go runtime raises its own soft limit and lowers it again in what it executes, so the
+			// launcher's soft limit is unknown unless the hard one was changed, which sets both.
+			if want[1] == have[1] {
+				continue
+			}
+			want[0] = want[1]
+			_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: want[0], Max: want[1]})
+			continue
+		}
+		if want != have {
+			_ = unix.Prlimit(0, r, &unix.Rlimit{Cur: want[0], Max: want[1]}, nil)
+		}
+	}
+	if len(l.CPUs) > 0 && len(l.CPUs) != len(now.CPUs) {
+		var set unix.CPUSet
+		for _, c := range l.CPUs {
+			set.Set(c)
+		}
+		_ = unix.SchedSetaffinity(0, &set)
+	}
+}

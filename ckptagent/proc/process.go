@@ -1,0 +1,158 @@
+//go:build linux
+
+package proc
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tick is the unit of times in /proc/<pid>/stat; it is 100 per second on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// stat is what this package needs of /proc/<pid>/stat.
+type stat struct {
+	state   byte
+	session int
+	threads int
+	start   uint64 // ticks after boot; with the pid it names one process
+}
+
+// dead says that a process has ended: a zombie whose other threads are gone too.
+func (s stat) dead() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
+
+func readStat(pid int) (stat, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return stat{}, err
+	}
+	end := bytes.LastIndexByte(raw, ')') // the name before it may hold anything
+	f := strings.Fields(string(raw[end+1:]))
+	if end < 0 || len(f) < 20 {
+		return stat{}, fmt.Errorf("reading the state of process %d: %q is too short", pid, raw)
+	}
+	start, err := strconv.ParseUint(f[19], 10, 64)
+	return stat{state: f[0][0], session: atoi(f[3]), threads: atoi(f[17]), start: start}, err
+}
+
+// Process is one process that was started here, by this or an earlier incarnation of the agent.
+type Process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // as in stat
+	own   *os.Process
+}
+
+// Ended is how a process ended.
+type Ended struct {
+	Code, Signal int
+	At           time.Time
+	// Known is false where nobody could say how it ended.
+	Known bool
+}
+
+// command is what start needs.
+type command struct {
+	file  string // empty: argv[0]
+	argv  []string
+	env   []string
+	dir   string
+	files [3]*os.File
+	extra []*os.File // from descriptor 3 on
+}
+
+// start starts a process in a session of its own, so that all that it starts can be found again.
+func start(c command) (Process, error) {
+	files := append([]*os.File{c.files[0], c.files[1], c.files[2]}, c.extra...)
+	if c.file == "" {
+		c.file = c.argv[0]
+	}
+	p, err := os.StartProcess(c.file, c.argv, &os.ProcAttr{
+		Dir: c.dir, Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return Process{}, fmt.Errorf("starting %s: %w", c.file, err)
+	}
+	st, err := readStat(p.Pid)
+	if err != nil { // cannot be: it is our child and not yet reaped
+		return Process{}, err
+	}
+	return Process{PID: p.Pid, Start: st.start, own: p}, nil
+}
+
+// Alive says whether the process is the one that was started and has not ended.
+func (p Process) Alive() bool {
+	st, err := readStat(p.PID)
+	return err == nil && st.start == p.Start && !st.dead()
+}
+
+// Wait returns when the process has ended.
+func (p Process) Wait(exits *Exits) Ended {
+	if p.own != nil {
+		ps, err := p.own.Wait()
+		if err != nil {
+			return Ended{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
+		}
+		code, sig := exitCode(ps.Sys().(syscall.WaitStatus))
+		return Ended{Code: code, Signal: sig, At: time.Now(), Known: true}
+	}
+	born := startTime(p.Start)
+	waitGone(p)
+	ws, at, ok := exits.Wait(p.PID, born, 2*time.Second)
+	if !ok {
+		return Ended{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
+	}
+	code, sig := exitCode(ws)
+	return Ended{Code: code, Signal: sig, At: at, Known: true}
+}
+
+// Kill ends the process and its session, if it still runs.
+func (p Process) Kill() {
+	if p.PID > 0 && p.Alive() {
+		_ = syscall.Kill(-p.PID, syscall.SIGKILL)
+	}
+}
+
+// waitGone blocks until a process that is not our child has ended.
+func waitGone(p Process) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if !p.Alive() { // the pid is somebody else's by now
+		return
+	}
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// startTime is when a process started, a little early rather than late.
+func startTime(ticks uint64) time.Time {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return time.Time{}
+	}
+	age := time.Duration(ts.Nano()) - time.Duration(ticks)*tick
+	return time.Now().Add(-age - tick)
+}
+
+// cpuTime is the processor time that all threads of a process have used.
+func cpuTime(pid int) (time.Duration, error) {
+	var ts unix.Timespec
+	clock := int32(^pid)<<3 | 2 // as clock_getcpuclockid(3) makes it
+	if err := unix.ClockGettime(clock, &ts); err != nil {
+		return 0, fmt.Errorf("reading the processor time of process %d: %w", pid, err)
+	}
+	return time.Duration(ts.Nano()), nil
+}

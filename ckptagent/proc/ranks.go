@@ -1,0 +1,156 @@
+//go:build linux
+
+package proc
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/launch"
+)
+
+// maxTraceback is how much of a traceback is passed on.
+const maxTraceback = 4096
+
+// Job is what is run on this pod: a launcher, what it asked for, and how ranks are started.
+type Job struct {
+	Root   Root
+	Mark   string
+	Launch *Launch
+	Spec   launch.Spec
+	// Arena says whether each rank has an arena.
+	Arena bool
+	// Own are the agent's own limits; a rank is started through Exec only if the launcher's differ.
+	Own Limits
+}
+
+// NewJob reads what a launcher asks for. The error is for people; a *launch.Refusal where a flag is to blame.
+func NewJob(root Root, mark string, l *Launch) (Job, error) {
+	spec, err := launch.Parse(l.Argv, l.Env)
+	if err != nil {
+		return Job{}, err
+	}
+	if spec, err = spec.Resolve(countGPUs(l.Env), len(l.Limits.CPUs)); err != nil {
+		return Job{}, err
+	}
+	switch given := l.Env["HOLDFAST_PYTHON"]; {
+	case spec.NoPython || len(spec.Python) > 0:
+	case given != "":
+		spec.Python = []string{given}
+	default:
+		python, err := l.interpreter()
+		if err != nil {
+			return Job{}, err
+		}
+		spec.Python = []string{python}
+	}
+	delete(l.Env, "HOLDFAST_PYTHON")
+	return Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: readLimits()}, nil
+}
+
+// argv is the command line of a rank, as torchrun writes it.
+func (j Job) argv() []string {
+	if j.Spec.NoPython {
+		return append([]string{j.Spec.Script}, j.Spec.Args...)
+	}
+	argv := append(append([]string{}, j.Spec.Python...), "-u")
+	if j.Spec.Module {
+		argv = append(argv, "-m")
+	}
+	return append(append(argv, j.Spec.Script), j.Spec.Args...)
+}
+
+// command is how a rank or standby is started, env being what is set on top of the launcher's environment.
+func (j Job) command(env map[string]string, extra ...*os.File) (command, error) {
+	argv := j.argv()
+	c := command{dir: j.Launch.Dir, env: j.Launch.environ(env), files: j.Launch.Files, extra: extra}
+	if !j.Launch.Limits.equal(j.Own) {
+		limits, err := json.Marshal(j.Launch.Limits)
+		if err != nil {
+			return command{}, err
+		}
+		c.argv = append([]string{j.Root.Binary(), "exec", string(limits), "--"}, argv...)
+		return c, nil
+	}
+	file := j.Launch.lookPath(argv[0])
+	if file == "" {
+		return command{}, fmt.Errorf("starting %s: not found on PATH=%s", argv[0], j.Launch.Env["PATH"])
+	}
+	if !j.Spec.NoPython { // as torchrun does: by its full path
+		argv[0] = file
+	}
+	c.file, c.argv = file, argv
+	return c, nil
+}
+
+// env is all that a rank is given on top of the launcher's environment.
+func (j Job) env(run ckptagent.Run, local int) map[string]string {
+	env := constantEnv(j.Launch.Env, j.Spec, j.Root, local)
+	for k, v := range generationEnv(run, j.Root, local) {
+		env[k] = v
+	}
+	if j.Arena {
+		env[EnvArena] = j.Root.ArenaFile(local)
+	}
+	return env
+}
+
+// standbyEnv is what a standby is started with: all that a rank has but what belongs to one generation.
+func (j Job) standbyEnv(run ckptagent.Run, local, fd int) map[string]string {
+	env := j.env(run, local)
+	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"} {
+		delete(env, name)
+	}
+	env[EnvMark], env[EnvStandbyFD] = j.Mark, fmt.Sprint(fd)
+	return env
+}
+
+// Start starts a local rank of a generation cold.
+func (j Job) Start(run ckptagent.Run, local int) (Process, error) {
+	env := j.env(run, local)
+	env[EnvMark] = j.Mark
+	c, err := j.command(env)
+	if err != nil {
+		return Process{}, err
+	}
+	return start(c)
+}
+
+// Exited is the event that tells of the end of a rank's process, with the traceback that it left.
+func Exited(end Ended, root Root, generation uint64, local int) ckptagent.Exited {
+	e := ckptagent.Exited{Generation: generation, Local: local, Code: end.Code, Signal: end.Signal, At: end.At}
+	if tb, ok := ReadTraceback(root, generation, local); ok && end.Code != 0 {
+		e.Traceback = tb.Text
+	}
+	return e
+}
+
+// ReadTraceback reads what a rank wrote about an exception that nothing caught.
+func ReadTraceback(root Root, generation uint64, local int) (ckptagent.Traceback, bool) {
+	f, err := os.Open(root.ErrorFile(generation, local))
+	if err != nil {
+		return ckptagent.Traceback{}, false
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.Size() == 0 {
+		return ckptagent.Traceback{}, false
+	}
+	buf := make([]byte, min(st.Size(), maxTraceback))
+	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
+	buf = buf[:n]
+	for len(buf) > 0 && !utf8.RuneStart(buf[0]) { // cut in the middle of a letter
+		buf = buf[1:]
+	}
+	return ckptagent.Traceback{Text: strings.ToValidUTF8(string(buf), "?"), At: st.ModTime()}, true
+}
+
+// Lost is the exit of a rank that was started by an agent that died before it could say so.
+func Lost(generation uint64, local int) ckptagent.Exited {
+	return ckptagent.Exited{Generation: generation, Local: local, Code: 137, Signal: 9, At: time.Now()}
+}

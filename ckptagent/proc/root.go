@@ -1,0 +1,87 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Variables that init sets for everything below it.
+const (
+	EnvRoot        = "HOLDFAST_ROOT"
+	EnvContainer   = "HOLDFAST_CONTAINER" // names this start of the container
+	EnvCoordinator = "HOLDFAST_COORDINATOR"
+	EnvCA          = "HOLDFAST_COORDINATOR_CA"
+	EnvPodIP       = "HOLDFAST_POD_IP"
+	EnvPodUID      = "HOLDFAST_POD_UID"
+	EnvRanks       = "HOLDFAST_RANKS"
+	EnvStateBytes  = "HOLDFAST_STATE_BYTES"
+	EnvStandbys    = "HOLDFAST_STANDBYS"
+)
+
+// Variables of ranks and standbys.
+const (
+	// EnvMark is set for each rank and standby, and so for all that descend from them.
+	EnvMark        = "HOLDFAST_MARK"
+	EnvGeneration  = "HOLDFAST_GENERATION"
+	EnvRestoreStep = "HOLDFAST_RESTORE_STEP"
+	EnvArena       = "HOLDFAST_ARENA"
+	EnvSocket      = "HOLDFAST_SOCKET"
+	EnvLocalRank   = "HOLDFAST_LOCAL_RANK"
+	EnvErrorFile   = "HOLDFAST_ERROR_FILE"
+	EnvModulesFile = "HOLDFAST_MODULES_FILE"
+	EnvStandbyFD   = "HOLDFAST_STANDBY_FD"
+)
+
+// DefaultRoot is where the webhook mounts what install laid out.
+const DefaultRoot = "/run/holdfast"
+
+// Root is the folder that install made; all paths of one pod lie under it.
+type Root string
+
+// FindRoot returns the folder of this installation: what init said, else the parent of the folder that
+// this binary lies in.
+func FindRoot() (Root, error) {
+	if r := os.Getenv(EnvRoot); r != "" {
+		return Root(r), nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this binary: %w", err)
+	}
+	return Root(filepath.Dir(filepath.Dir(exe))), nil
+}
+
+func (r Root) join(parts ...string) string {
+	return filepath.Join(append([]string{string(r)}, parts...)...)
+}
+
+// Binary is the agent's own file; Shims the folder that goes first on PATH, Python on PYTHONPATH.
+func (r Root) Binary() string { return r.join("bin", "holdfast-agent") }
+func (r Root) Shims() string  { return r.join("shims") }
+func (r Root) Python() string { return r.join("python") }
+func (r Root) Run() string    { return r.join("run") }
+
+// LaunchSocket takes launchers, ClientSocket the datagrams of ranks.
+func (r Root) LaunchSocket() string { return r.join("run", "launch.sock") }
+func (r Root) ClientSocket() string { return r.join("run", "agent.sock") }
+
+// StateFile is what an agent leaves to the next one, ExitsFile what init keeps for it.
+func (r Root) StateFile() string { return r.join("run", "agent.json") }
+func (r Root) ExitsFile() string { return r.join("run", "exits") }
+
+// Memory is the mount of the memory volume, Token that of the projected token.
+func (r Root) Memory() string { return r.join("memory") }
+func (r Root) Token() string  { return r.join("token", "token") }
+
+// ErrorFile takes the traceback of one rank of one generation.
+func (r Root) ErrorFile(generation uint64, local int) string {
+	return r.join("run", fmt.Sprintf("error-%d-%d.txt", generation, local))
+}
+
+// ModulesFile may take the list of modules of one rank.
+func (r Root) ModulesFile(local int) string {
+	return r.join("run", fmt.Sprintf("modules-%d.json", local))
+}

@@ -1,0 +1,91 @@
+//go:build linux
+
+// Command holdfast-agent is what runs of Holdfast inside a training container, in one static binary: the
+// init mode that is PID 1, the agent, the shims that stand in for launchers, and the installer that puts
+// all of them into the shared folder.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+
+	"holdfast.dev/holdfast/ckptagent/loop"
+	"holdfast.dev/holdfast/ckptagent/proc"
+)
+
+const usage = `usage:
+  holdfast-agent install DIR       put binary, shims and Python files into DIR
+  holdfast-agent init -- CMD...    be PID 1: run CMD beside the agent, return its exit code
+  holdfast-agent run               be the agent (started by init)
+  holdfast-agent launch -- CMD...  stand in for the launcher CMD
+  torchrun ...                     the same, by name
+`
+
+// memoryLimit is where the agent's garbage collector starts to work hard.
+const memoryLimit = 40 << 20
+
+func main() {
+	debug.SetGCPercent(50)
+	os.Exit(run(os.Args))
+}
+
+func run(args []string) int {
+	root, err := proc.FindRoot()
+	if err != nil {
+		return fail(err)
+	}
+	if name := filepath.Base(args[0]); name == "torchrun" {
+		return proc.Shim(root, append([]string{name}, args[1:]...))
+	}
+	if len(args) < 2 {
+		fmt.Fprint(os.Stderr, usage)
+		return 2
+	}
+	switch rest := args[2:]; {
+	case args[1] == "install" && len(rest) == 1:
+		if err := install(rest[0]); err != nil {
+			return fail(err)
+		}
+		return 0
+	case args[1] == "init" && len(rest) > 1 && rest[0] == "--":
+		return proc.Init(root, rest[1:])
+	case args[1] == "launch" && len(rest) > 1 && rest[0] == "--":
+		return proc.Shim(root, rest[1:])
+	case args[1] == "torchrun":
+		return proc.Shim(root, args[1:])
+	case args[1] == "exec":
+		return proc.Exec(rest)
+	case args[1] == "run" && len(rest) == 0:
+		debug.SetMemoryLimit(memoryLimit)
+		if err := loop.Run(context.Background(), config(root)); err != nil {
+			return fail(err)
+		}
+		return 0
+	}
+	fmt.Fprint(os.Stderr, usage)
+	return 2
+}
+
+func fail(err error) int {
+	fmt.Fprintln(os.Stderr, "holdfast:", err)
+	return 1
+}
+
+// config reads what the webhook and init put into the environment.
+func config(root proc.Root) loop.Config {
+	ranks, _ := strconv.Atoi(os.Getenv(proc.EnvRanks))
+	state, _ := strconv.ParseUint(os.Getenv(proc.EnvStateBytes), 10, 64)
+	c := loop.Config{
+		Root: root, Container: os.Getenv(proc.EnvContainer), Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
+		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state,
+		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
+	}
+	if f := os.NewFile(proc.PokeFD, "init"); c.Container != "" && f != nil {
+		c.Poke = f
+	}
+	return c
+}
