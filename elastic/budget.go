@@ -130,7 +130,7 @@ func (s *State) open(c cause.Cause) {
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)
 	}
-	s.emit(Tell{Notice{Warning: true, Reason: "Recovering", Message: recovering(r.Generation, c)}})
+	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: recovering(r.Generation, c)}})
 }
 
 // firstDetection is when the first agent saw the failure, by its clock.

@@ -49,11 +49,21 @@ type End struct{ Verdict Verdict }
 // Tell wants people told, on the gang's job.
 type Tell struct{ Notice Notice }
 
+// Settled says that the account of a recovery is closed; phases that it never reached stay so.
+type Settled struct{ Recovery Recovery }
+
 func (Persist) effect() {}
 func (Touch) effect()   {}
 func (Direct) effect()  {}
 func (End) effect()     {}
 func (Tell) effect()    {}
+func (Settled) effect() {}
+
+// Reasons of a Notice.
+const (
+	NoticeRecovering = "Recovering"
+	NoticeRecovered  = "Recovered"
+)
 
 // Notice is one line for people, on the user's job.
 type Notice struct {

@@ -215,8 +215,9 @@ func (s *State) settle(now time.Time, tell bool) {
 	}
 	s.Record.Progress.Lost += rest + time.Duration(rec.StepsRecomputed)*s.pace
 	s.emit(Touch{})
+	s.emit(Settled{*rec})
 	if tell {
-		s.emit(Tell{Notice{Reason: "Recovered", Message: recovered(rec)}})
+		s.emit(Tell{Notice{Reason: NoticeRecovered, Message: recovered(rec)}})
 	}
 }
 

@@ -108,7 +108,7 @@ func (w *world) apply(e Event) {
 		case End:
 			w.verdicts++
 			w.apply(Ended{})
-		case Touch, Direct, Tell:
+		case Touch, Direct, Tell, Settled:
 		}
 	}
 	if w.state.Record.Generation < before {

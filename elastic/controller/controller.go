@@ -4,14 +4,34 @@
 package controller
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/translate"
 )
 
 // FieldManager owns status.run of every Gang.
 const FieldManager = "holdfast-elastic"
+
+// noteLimit is what the API server takes as an event's note, less some room.
+const noteLimit = 1000
+
+// ErrSuperseded says that the Gang already has a newer generation: another process leads.
+var ErrSuperseded = errors.New("the Gang has a newer generation than this process knows; it does not lead any more")
 
 // Options of New. All fields must be set.
 type Options struct {
@@ -30,8 +50,88 @@ type Controller struct {
 	Options
 }
 
+var _ coordinator.Store = (*Controller)(nil)
+
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller { return &Controller{Options: o} }
 
-// SetupWithManager registers the reconciler; it runs on the leader alone.
-func (c *Controller) SetupWithManager(mgr ctrl.Manager) error { return nil }
+// Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
+// an older copy.
+func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, elastic.Record, error) {
+	g, err := c.gang(ctx, c.Live, key)
+	if err != nil {
+		return 0, elastic.Record{}, err
+	}
+	return int(g.Spec.Members), translate.Record(g.Status.Run), nil
+}
+
+// gang reads the Gang of the key's job; a Gang of an older job with the same name is not found.
+func (c *Controller) gang(ctx context.Context, from client.Reader, key coordinator.Key) (*v1alpha1.Gang, error) {
+	g := &v1alpha1.Gang{}
+	if err := from.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, g); err != nil {
+		return nil, fmt.Errorf("reading gang %s/%s: %w", key.Namespace, key.Name, err)
+	}
+	if g.Spec.JobRef.UID != key.Job {
+		return nil, fmt.Errorf("gang %s/%s is of job %s, not %s: %w", key.Namespace, key.Name, g.Spec.JobRef.UID, key.Job,
+			apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("gangs").GroupResource(), key.Name))
+	}
+	return g, nil
+}
+
+// Persist applies status.run. The write holds only for the version of the Gang that was looked at, so
+// that a process which has lost its lead without knowing cannot lower a generation.
+func (c *Controller) Persist(ctx context.Context, key coordinator.Key, r elastic.Record) error {
+	from := client.Reader(c.Client)
+	for {
+		g, err := c.gang(ctx, from, key)
+		if err != nil {
+			return err
+		}
+		if g.Status.Run != nil && g.Status.Run.Generation > r.Generation {
+			return ErrSuperseded
+		}
+		err = c.apply(ctx, g, r)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		from = c.Live
+	}
+}
+
+func (c *Controller) apply(ctx context.Context, g *v1alpha1.Gang, r elastic.Record) error {
+	status := translate.RunStatus(r)
+	run, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		return fmt.Errorf("encoding the record of gang %s/%s: %w", g.Namespace, g.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"run": run}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
+	u.SetNamespace(g.Namespace)
+	u.SetName(g.Name)
+	u.SetResourceVersion(g.ResourceVersion)
+	err = c.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("writing generation %d of gang %s/%s: %w", r.Generation, g.Namespace, g.Name, err)
+	}
+	return nil
+}
+
+// Announce writes an event on the gang's job.
+func (c *Controller) Announce(ctx context.Context, key coordinator.Key, n elastic.Notice) {
+	g, err := c.gang(ctx, c.Client, key)
+	if err != nil {
+		c.Log.Info("an event is left out", "gang", key, "reason", n.Reason, "message", n.Message, "because", err.Error())
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if n.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	c.Recorder.Eventf(jobOf(g), g, kind, n.Reason, "Restart", "%s", cause.Tail(n.Message, noteLimit))
+}
+
+// jobOf refers to the job that a Gang was made for.
+func jobOf(g *v1alpha1.Gang) *corev1.ObjectReference {
+	ref := g.Spec.JobRef
+	return &corev1.ObjectReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Namespace: g.Namespace, Name: ref.Name, UID: types.UID(ref.UID)}
+}

@@ -7,21 +7,33 @@ package coordinator
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
 )
 
-// Key names a gang.
-type Key struct{ Namespace, Name string }
+// Key names a gang: the Gang object of one job. A job that is made anew under the same name is another one.
+type Key struct{ Namespace, Name, Job string }
 
 // Store keeps what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
 	// Load returns the number of members and the record of a gang; an error that apierrors.IsNotFound
-	// knows where there is no such Gang yet.
+	// knows where there is no such Gang (yet).
 	Load(ctx context.Context, key Key) (members int, r elastic.Record, err error)
 	// Persist stores the record; it refuses to lower a generation.
 	Persist(ctx context.Context, key Key, r elastic.Record) error
@@ -30,6 +42,17 @@ type Store interface {
 	// Announce tells people, on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
 }
+
+const (
+	// maxMessage bounds a report: a thousand ranks with a little traceback each.
+	maxMessage = 4 << 20
+	// maxStreams bounds what one connection may open; an agent needs one.
+	maxStreams = 8
+	// shutdown bounds how long streams may take to end.
+	shutdown = 2 * time.Second
+	// idleGang is how long a gang without agents is remembered.
+	idleGang = 5 * time.Minute
+)
 
 // Options of New. All fields but Metrics must be set.
 type Options struct {
@@ -52,15 +75,127 @@ type Options struct {
 
 // Server is a manager.Runnable that serves on every replica, leader or not.
 type Server struct {
+	coordinatorv1.UnimplementedCoordinatorServer
 	Options
+	metrics *metrics
+	guard   *guard
+	// ctx ends with Start; gangs live no longer.
+	ctx context.Context
+
+	mu    sync.Mutex
+	gangs map[Key]*gang // guarded by mu
+
+	agents atomic.Int64 // open streams
 }
 
+// attached counts streams.
+func (s *Server) attached(change int64) int64 { return s.agents.Add(change) }
+
 // New checks the options and returns a Server; add it to the manager with mgr.Add.
-func New(o Options) (*Server, error) { return &Server{Options: o}, nil }
+func New(o Options) (*Server, error) {
+	switch {
+	case o.Listen == "":
+		return nil, errors.New("coordinator: an address to listen at is needed")
+	case o.TLS == nil:
+		return nil, errors.New("coordinator: TLS is needed: agents send tokens")
+	case o.Client == nil || o.Live == nil || o.Store == nil || o.Elected == nil:
+		return nil, errors.New("coordinator: Client, Live, Store and Elected are needed")
+	}
+	m, err := newMetrics(o.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, ctx: context.Background()}, nil
+}
 
 // NeedLeaderElection says that the server runs on every replica: agents that reach one that does not
 // lead must hear so.
 func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends.
-func (s *Server) Start(ctx context.Context) error { <-ctx.Done(); return nil }
+func (s *Server) Start(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.Listen)
+	if err != nil {
+		return fmt.Errorf("listening for agents: %w", err)
+	}
+	return s.serve(ctx, listener)
+}
+
+func (s *Server) serve(ctx context.Context, listener net.Listener) error {
+	s.ctx = ctx
+	server := grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(s.TLS)),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
+	)
+	coordinatorv1.RegisterCoordinatorServer(server, s)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serving agents: %w", err)
+	case <-ctx.Done():
+	}
+	timer := time.AfterFunc(shutdown, server.Stop)
+	defer timer.Stop()
+	server.GracefulStop() // streams end with ctx
+	return nil
+}
+
+func (s *Server) leads() bool {
+	select {
+	case <-s.Elected:
+		return true
+	default:
+		return false
+	}
+}
+
+var errNotLeader = status.Error(codes.Unavailable, "this replica does not lead: dial again")
+
+// gang returns the gang of the key, loading its record where it is not known.
+func (s *Server) gang(ctx context.Context, key Key) (*gang, error) {
+	s.mu.Lock()
+	g := s.gangs[key]
+	if g == nil {
+		g = newGang(s, key)
+		s.gangs[key] = g
+	}
+	g.users++
+	s.mu.Unlock()
+	if err := g.load(ctx); err != nil {
+		s.release(g)
+		return nil, err
+	}
+	return g, nil
+}
+
+// release gives a gang back; one that nobody uses for a while is forgotten.
+func (s *Server) release(g *gang) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.users--; g.users > 0 {
+		return
+	}
+	g.uses++
+	uses := g.uses
+	time.AfterFunc(s.idle(g), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if g.users == 0 && g.uses == uses && s.gangs[g.key] == g {
+			delete(s.gangs, g.key)
+			g.cancel()
+		}
+	})
+}
+
+// idle is how long a gang may be unused: one that never loaded has nothing to remember.
+func (s *Server) idle(g *gang) time.Duration {
+	if !g.loaded() {
+		return 0
+	}
+	return idleGang
+}

@@ -1,0 +1,173 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/elastic"
+)
+
+const (
+	// protocol is the version that this coordinator speaks.
+	protocol = 1
+	// reportsPerSecond and reportsBurst bound what one agent may send; progress is coalesced to 100 a second.
+	reportsPerSecond, reportsBurst = 200, 400
+	// maxRanks and maxNotes bound what one report may hold.
+	maxRanks, maxNotes, maxText = 1024, 32, 4096
+	// recheck is how often a stream's pod is looked up again; maxAge how long a stream may live on one token.
+	recheck, maxAge = 10 * time.Second, 40 * time.Minute
+)
+
+// stream is one agent's connection.
+type stream struct {
+	peer identity
+	// next holds the newest directive that was not sent; older ones are of no use.
+	next chan elastic.Directive
+	// last is what was put into next last; guarded by the gang.
+	last  elastic.Directive
+	asked bool
+	// gone ends the stream: another one of the same pod has taken over.
+	gone chan struct{}
+}
+
+// offer replaces what the agent was to be told.
+func (st *stream) offer(d elastic.Directive) {
+	if st.asked && same(st.last, d) {
+		return
+	}
+	st.last, st.asked = d, true
+	select {
+	case <-st.next:
+	default:
+	}
+	st.next <- d // room for one, and this is the only writer
+}
+
+func same(a, b elastic.Directive) bool {
+	ar, br := a.Run, b.Run
+	a.Run, b.Run = nil, nil
+	return a == b && (ar == nil) == (br == nil) && (ar == nil || *ar == *br)
+}
+
+// Attach is one agent's conversation.
+func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
+	if !s.leads() {
+		return errNotLeader
+	}
+	ctx, cancel := context.WithCancel(rpc.Context())
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	peer, err := s.guard.admit(ctx)
+	if err != nil {
+		return err
+	}
+	g, err := s.gang(ctx, peer.key)
+	if err != nil {
+		return err
+	}
+	defer s.release(g)
+	if int(peer.slot) >= g.members() {
+		return status.Errorf(codes.PermissionDenied, "pod %s has index %d, but gang %s has %d members", peer.pod.Name, peer.slot, peer.key.Name, g.members())
+	}
+	st := &stream{peer: peer, next: make(chan elastic.Directive, 1), gone: make(chan struct{})}
+	g.attach(st)
+	defer g.detach(st)
+	s.Log.V(1).Info("an agent has attached", "gang", peer.key, "slot", peer.slot, "pod", peer.pod.Name)
+
+	ends := make(chan error, 2)
+	go func() { ends <- s.receive(ctx, g, st, rpc) }()
+	go func() { ends <- s.watch(ctx, st) }()
+	for {
+		select {
+		case d := <-st.next:
+			if err := rpc.Send(directive(d)); err != nil {
+				return err
+			}
+		case err := <-ends:
+			return err
+		case <-st.gone:
+			return status.Error(codes.Aborted, "another stream of this pod has taken over")
+		case <-ctx.Done():
+			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
+		}
+	}
+}
+
+// receive feeds reports to the gang until the stream ends.
+func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
+	limit := rate.NewLimiter(reportsPerSecond, reportsBurst)
+	for {
+		if err := limit.Wait(ctx); err != nil {
+			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
+		}
+		m, err := rpc.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := check(m, st.peer); err != nil {
+			return err
+		}
+		g.reported(st, report(m))
+	}
+}
+
+// watch looks now and then whether the pod is still what it was, and ends streams whose proof is old.
+func (s *Server) watch(ctx context.Context, st *stream) error {
+	ticker := time.NewTicker(recheck)
+	defer ticker.Stop()
+	age := time.NewTimer(maxAge - rand.N(maxAge/4))
+	defer age.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
+		case <-age.C:
+			return status.Error(codes.Unavailable, "the token that this stream was opened with is old: dial again with a fresh one")
+		case <-ticker.C:
+			if err := s.guard.still(ctx, st.peer); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// check refuses what no agent of ours would say.
+func check(m *coordinatorv1.Report, peer identity) error {
+	if m.GetProtocol() != protocol {
+		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", m.GetProtocol(), protocol)
+	}
+	texts := []string{m.GetRefused()}
+	for _, k := range m.GetRank() {
+		texts = append(texts, k.GetExit().GetTraceback())
+	}
+	switch {
+	case m.GetRanks() > maxRanks || len(m.GetRank()) > maxRanks:
+		return status.Errorf(codes.InvalidArgument, "%d ranks on one pod, %d at most", m.GetRanks(), maxRanks)
+	case len(m.GetNotes()) > maxNotes:
+		return status.Errorf(codes.InvalidArgument, "%d notes, %d at most", len(m.GetNotes()), maxNotes)
+	case m.GetPort() > 65535:
+		return status.Errorf(codes.InvalidArgument, "port %d", m.GetPort())
+	case m.GetGeneration() > 1<<52:
+		return status.Errorf(codes.InvalidArgument, "generation %d", m.GetGeneration())
+	case m.GetAddress() != "" && len(peer.addresses) > 0 && !slices.Contains(peer.addresses, m.GetAddress()):
+		return status.Errorf(codes.PermissionDenied, "address %s is not one of pod %s, which has %v", m.GetAddress(), peer.pod.Name, peer.addresses)
+	case slices.ContainsFunc(texts, func(t string) bool { return len(t) > maxText+maxText/2 }):
+		return status.Errorf(codes.InvalidArgument, "a text of more than %d bytes", maxText)
+	}
+	return nil
+}
+
+func (k Key) String() string { return fmt.Sprintf("%s/%s", k.Namespace, k.Name) }

@@ -1,0 +1,590 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+)
+
+// memory is a store that forgets nothing while the test lasts.
+type memory struct {
+	mu      sync.Mutex
+	members map[Key]int
+	records map[Key]elastic.Record
+	ended   map[Key]elastic.Verdict
+	notices map[Key][]elastic.Notice
+	// refuse makes the next writes break.
+	refuse int
+	writes chan elastic.Record
+}
+
+func newMemory() *memory {
+	return &memory{members: map[Key]int{}, records: map[Key]elastic.Record{}, ended: map[Key]elastic.Verdict{}, notices: map[Key][]elastic.Notice{}, writes: make(chan elastic.Record, 1000)}
+}
+
+func (m *memory) Load(_ context.Context, key Key) (int, elastic.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, ok := m.members[key]
+	if !ok {
+		return 0, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
+	}
+	return n, m.records[key], nil
+}
+
+func (m *memory) Persist(_ context.Context, key Key, r elastic.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.refuse > 0 {
+		m.refuse--
+		return errors.New("the API server is away")
+	}
+	if r.Generation < m.records[key].Generation {
+		return errors.New("a generation would fall")
+	}
+	m.records[key] = r
+	m.writes <- r
+	return nil
+}
+
+func (m *memory) End(_ context.Context, key Key, v elastic.Verdict) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended[key] = v
+	return nil
+}
+
+func (m *memory) Announce(_ context.Context, key Key, n elastic.Notice) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.notices[key] = append(m.notices[key], n)
+}
+
+func (m *memory) verdictAtEnd(key Key) elastic.Verdict {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended[key]
+}
+
+// house is a coordinator with its API server and store.
+type house struct {
+	t      *testing.T
+	api    client.Client
+	store  *memory
+	addr   string
+	pool   *x509.CertPool
+	tokens map[string]authenticationv1.TokenReviewStatus
+	stop   context.CancelFunc
+	done   chan error
+}
+
+func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"coordinator"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+func open(t *testing.T, elected <-chan struct{}, objects ...client.Object) *house {
+	t.Helper()
+	h := &house{t: t, store: newMemory(), tokens: map[string]authenticationv1.TokenReviewStatus{}}
+	h.api = fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if tr, ok := o.(*authenticationv1.TokenReview); ok {
+				if len(tr.Spec.Audiences) != 1 || tr.Spec.Audiences[0] != v1alpha1.TokenAudience {
+					t.Errorf("a token is reviewed for audiences %v", tr.Spec.Audiences)
+				}
+				tr.Status = h.tokens[tr.Spec.Token]
+				return nil
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	}).Build()
+	h.serve(elected)
+	return h
+}
+
+// serve starts a coordinator on the house's store; restart by calling it again after close.
+func (h *house) serve(elected <-chan struct{}) {
+	h.t.Helper()
+	cert, pool := certificate(h.t)
+	h.pool = pool
+	s, err := New(Options{Listen: "127.0.0.1:0", TLS: &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}},
+		Client: h.api, Live: h.api, Store: h.store, Elected: elected, Log: testr.New(h.t)})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.addr = listener.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	h.stop, h.done = cancel, make(chan error, 1)
+	go func() { h.done <- s.serve(ctx, listener) }()
+	h.t.Cleanup(h.close)
+}
+
+func (h *house) close() {
+	if h.stop == nil {
+		return
+	}
+	h.stop()
+	h.stop = nil
+	if err := <-h.done; err != nil {
+		h.t.Errorf("serving: %v", err)
+	}
+}
+
+func leading() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func pod(namespace, job string, slot string, uid string) *corev1.Pod {
+	yes := true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: job + "-" + slot, UID: types.UID(uid), CreationTimestamp: metav1.Now(),
+			Labels:          map[string]string{v1alpha1.LabelGang: job, batchv1.JobCompletionIndexAnnotation: slot},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job, UID: types.UID(namespace + "-" + job), Controller: &yes}}},
+		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
+	}
+}
+
+// allow makes a token that is bound to the pod.
+func (h *house) allow(p *corev1.Pod) string {
+	token := "token-of-" + string(p.UID)
+	h.tokens[token] = bound(p.Namespace, p.Name, string(p.UID))
+	return token
+}
+
+func bound(namespace, name, uid string) authenticationv1.TokenReviewStatus {
+	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{v1alpha1.TokenAudience}, User: authenticationv1.UserInfo{
+		Username: "system:serviceaccount:" + namespace + ":default",
+		Extra:    map[string]authenticationv1.ExtraValue{extraPodName: {name}, extraPodUID: {uid}},
+	}}
+}
+
+func keyOf(p *corev1.Pod) Key {
+	return Key{Namespace: p.Namespace, Name: p.Labels[v1alpha1.LabelGang], Job: string(p.OwnerReferences[0].UID)}
+}
+
+// agent is the least agent that keeps the protocol; what it was told comes out of orders.
+type agent struct {
+	t      *testing.T
+	rpc    coordinatorv1.Coordinator_AttachClient
+	conn   *grpc.ClientConn
+	report *coordinatorv1.Report
+	orders chan *coordinatorv1.Directive
+	ended  chan error
+}
+
+func (h *house) dial(token string) *agent {
+	h.t.Helper()
+	conn, err := grpc.NewClient(h.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	ctx := context.Background()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	a := &agent{t: h.t, rpc: rpc, conn: conn, orders: make(chan *coordinatorv1.Directive, 100), ended: make(chan error, 1),
+		report: &coordinatorv1.Report{Protocol: 1, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1}}
+	for i := range uint32(2) {
+		a.report.Rank = append(a.report.Rank, &coordinatorv1.Rank{LocalRank: i})
+	}
+	go func() {
+		for {
+			d, err := rpc.Recv()
+			if err != nil {
+				a.ended <- err
+				return
+			}
+			a.orders <- d
+		}
+	}()
+	return a
+}
+
+func (a *agent) say() {
+	if err := a.rpc.Send(a.report); err != nil {
+		a.t.Logf("sending: %v", err)
+	}
+}
+
+// await obeys directives until one is of the order.
+func (a *agent) await(order coordinatorv1.Order, generation uint64) *coordinatorv1.Directive {
+	a.t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case d := <-a.orders:
+			if d.Order == order && d.Generation == generation {
+				return d
+			}
+		case err := <-a.ended:
+			a.t.Fatalf("the stream ended while %v %d was awaited: %v", order, generation, err)
+		case <-deadline:
+			a.t.Fatalf("no %v of generation %d came", order, generation)
+		}
+	}
+}
+
+func (a *agent) runs(generation uint64) {
+	a.report.Generation, a.report.State = generation, coordinatorv1.State_STATE_RUNNING
+	for _, k := range a.report.Rank {
+		k.Exit = nil
+	}
+	a.say()
+}
+
+func (a *agent) seals(step uint64) {
+	for _, k := range a.report.Rank {
+		k.Sealed, k.Step = append(k.Sealed, step), step
+	}
+	a.say()
+}
+
+func (a *agent) fails(local int, e *coordinatorv1.Exit) {
+	a.report.State = coordinatorv1.State_STATE_FAILED
+	a.report.Rank[local].Exit = e
+	a.say()
+}
+
+func (a *agent) halted(generation uint64) {
+	a.report.Generation, a.report.State = generation, coordinatorv1.State_STATE_HALTED
+	a.say()
+}
+
+// refused waits for the end of the stream and returns why.
+func (a *agent) refused() codes.Code {
+	a.t.Helper()
+	select {
+	case err := <-a.ended:
+		return status.Code(err)
+	case <-time.After(20 * time.Second):
+		a.t.Fatal("the stream was not ended")
+		return codes.OK
+	}
+}
+
+// pair opens a house with one gang of two pods whose agents wait.
+func pair(t *testing.T) (h *house, p []*corev1.Pod, a []*agent, key Key) {
+	p = []*corev1.Pod{pod("team-a", "train", "0", "a0"), pod("team-a", "train", "1", "a1")}
+	h = open(t, leading(), p[0], p[1])
+	key = keyOf(p[0])
+	h.store.members[key] = 2
+	for i := range p {
+		a = append(a, h.dial(h.allow(p[i])))
+		a[i].say()
+	}
+	return h, p, a, key
+}
+
+func start(a []*agent, generation uint64) *coordinatorv1.Directive {
+	var first *coordinatorv1.Directive
+	for i := range a {
+		d := a[i].await(coordinatorv1.Order_ORDER_RUN, generation)
+		if i == 0 {
+			first = d
+		}
+		a[i].runs(generation)
+	}
+	return first
+}
+
+func TestKillAndRunAgain(t *testing.T) {
+	h, _, a, key := pair(t)
+	d := start(a, 1)
+	if r := d.Run; r.WorldSize != 4 || r.Nodes != 2 || r.MasterAddr != "10.0.0.1" || r.MasterPort != 4000 || r.RestartCount != 0 {
+		t.Errorf("generation 1 is %v", r)
+	}
+	for step := uint64(1); step <= 3; step++ {
+		a[0].seals(step)
+		if step < 3 {
+			a[1].seals(step)
+		}
+	}
+	for d := a[1].await(coordinatorv1.Order_ORDER_RUN, 1); d.Common < 2; d = a[1].await(coordinatorv1.Order_ORDER_RUN, 1) {
+	}
+	begun := time.Now()
+	a[1].fails(0, &coordinatorv1.Exit{Code: 137, Signal: 9, At: time.Now().UnixNano()})
+	for i := range a {
+		a[i].await(coordinatorv1.Order_ORDER_HALT, 1)
+		a[i].halted(1)
+	}
+	second := a[0].await(coordinatorv1.Order_ORDER_RUN, 2)
+	took := time.Since(begun)
+	t.Logf("from the failure's report to the next generation: %s", took)
+	if second.Run.RestoreStep != 2 || second.Run.RestartCount != 1 || second.Run.BaseRank != 0 {
+		t.Errorf("generation 2 is %v", second.Run)
+	}
+	if got := a[1].await(coordinatorv1.Order_ORDER_RUN, 2).Run.BaseRank; got != 2 {
+		t.Errorf("slot 1 begins at rank %d", got)
+	}
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	r := h.store.records[key]
+	if len(r.Recoveries) != 1 || r.Recoveries[0].Cause.Rank != 2 || r.Recoveries[0].Cause.Code != "RankKilled" {
+		t.Errorf("recoveries: %+v", r.Recoveries)
+	}
+}
+
+func TestNothingIsHandedOutBeforeItIsStored(t *testing.T) {
+	h, p, _, key := pair(t)
+	_ = p
+	h.store.mu.Lock()
+	h.store.refuse = 3
+	h.store.mu.Unlock()
+	other := pod("team-b", "train", "0", "b0")
+	if err := h.api.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	_ = key
+	h.store.mu.Lock()
+	h.store.members[keyOf(other)] = 1
+	h.store.mu.Unlock()
+	b := h.dial(h.allow(other))
+	b.say()
+	d := b.await(coordinatorv1.Order_ORDER_RUN, 1)
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	if got := h.store.records[keyOf(other)].Generation; got < int64(d.Run.Number) {
+		t.Errorf("generation %d was handed out, %d is stored", d.Run.Number, got)
+	}
+}
+
+func TestTenantsAreApart(t *testing.T) {
+	h, _, a, key := pair(t)
+	start(a, 1)
+	other := pod("team-b", "train", "0", "b0") // the same job name in another namespace
+	if err := h.api.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	h.store.mu.Lock()
+	h.store.members[keyOf(other)] = 1
+	h.store.mu.Unlock()
+	b := h.dial(h.allow(other))
+	b.say()
+	if d := b.await(coordinatorv1.Order_ORDER_RUN, 1); d.Run.WorldSize != 2 {
+		t.Errorf("the other tenant's generation is %v", d.Run)
+	}
+	b.runs(1)
+	b.fails(0, &coordinatorv1.Exit{Code: 1, Traceback: "ValueError: x"})
+	b.await(coordinatorv1.Order_ORDER_HALT, 1)
+	b.halted(1)
+	b.await(coordinatorv1.Order_ORDER_RUN, 2)
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	if got := h.store.records[key]; got.Generation != 1 || got.Restarts != 0 {
+		t.Errorf("another tenant's failure reached this gang: %+v", got)
+	}
+}
+
+func TestWhoIsRefused(t *testing.T) {
+	mine, later := pod("team-a", "train", "0", "a0"), pod("team-a", "later", "0", "l0")
+	plain := pod("team-a", "plain", "0", "p0")
+	delete(plain.Labels, v1alpha1.LabelGang)
+	forged := pod("team-a", "forged", "0", "f0")
+	forged.Labels[v1alpha1.LabelGang] = "train" // labels itself into another job's gang
+	far := pod("team-a", "train", "7", "a7")
+	h := open(t, leading(), mine, later, plain, forged, far)
+	h.store.members[keyOf(mine)] = 1
+	h.allow(mine)
+	stolen := bound("team-a", "train-0", "a-pod-that-is-gone")
+	unbound := bound("team-a", "", "")
+	wrong := bound("team-a", "train-0", "a0")
+	wrong.Audiences = []string{"kubernetes"}
+	node := bound("team-a", "train-0", "a0")
+	node.User.Username = "system:node:n1"
+	elsewhere := bound("team-b", "train-0", "a0")
+	h.tokens["stolen"], h.tokens["unbound"], h.tokens["wrong"], h.tokens["node"], h.tokens["elsewhere"] = stolen, unbound, wrong, node, elsewhere
+	for name, c := range map[string]struct {
+		token string
+		want  codes.Code
+	}{
+		"no token":                         {"", codes.Unauthenticated},
+		"a token nobody knows":             {"who", codes.Unauthenticated},
+		"a token for another audience":     {"wrong", codes.Unauthenticated},
+		"a token bound to no pod":          {"unbound", codes.PermissionDenied},
+		"a token that is not of a pod":     {"node", codes.PermissionDenied},
+		"a token of the pod's predecessor": {"stolen", codes.PermissionDenied},
+		"a pod name in another namespace":  {"elsewhere", codes.PermissionDenied},
+		"a pod whose job is not opted in":  {h.allow(plain), codes.PermissionDenied},
+		"a pod of another job":             {h.allow(forged), codes.PermissionDenied},
+		"an index that the gang has not":   {h.allow(far), codes.PermissionDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := h.dial(c.token)
+			a.t = t
+			a.say()
+			if got := a.refused(); got != c.want {
+				t.Errorf("refused with %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestReportsThatNoAgentSends(t *testing.T) {
+	mine := pod("team-a", "train", "0", "a0")
+	h := open(t, leading(), mine)
+	h.store.members[keyOf(mine)] = 1
+	token := h.allow(mine)
+	for name, c := range map[string]struct {
+		change func(*coordinatorv1.Report)
+		want   codes.Code
+	}{
+		"another host's address":     {func(r *coordinatorv1.Report) { r.Address = "10.0.0.99" }, codes.PermissionDenied},
+		"too many ranks":             {func(r *coordinatorv1.Report) { r.Ranks = 1 << 20 }, codes.InvalidArgument},
+		"a generation near overflow": {func(r *coordinatorv1.Report) { r.Generation = 1 << 60 }, codes.InvalidArgument},
+		"another protocol":           {func(r *coordinatorv1.Report) { r.Protocol = 2 }, codes.FailedPrecondition},
+		"a long text":                {func(r *coordinatorv1.Report) { r.Refused = string(make([]byte, 10000)) }, codes.InvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := h.dial(token)
+			a.t = t
+			c.change(a.report)
+			a.say()
+			if got := a.refused(); got != c.want {
+				t.Errorf("refused with %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestNotTheLeader(t *testing.T) {
+	mine := pod("team-a", "train", "0", "a0")
+	elected := make(chan struct{})
+	h := open(t, elected, mine)
+	h.store.members[keyOf(mine)] = 1
+	token := h.allow(mine)
+	a := h.dial(token)
+	a.say()
+	if got := a.refused(); got != codes.Unavailable {
+		t.Errorf("a replica that does not lead answers %v", got)
+	}
+	close(elected)
+	b := h.dial(token)
+	b.say()
+	b.await(coordinatorv1.Order_ORDER_RUN, 1)
+}
+
+func TestRestartChangesNothing(t *testing.T) {
+	h, p, a, key := pair(t)
+	start(a, 1)
+	h.close()
+	for i := range a {
+		if got := a[i].refused(); got != codes.Unavailable {
+			t.Errorf("a coordinator that ends says %v", got)
+		}
+	}
+	h.serve(leading())
+	for i := range a {
+		old := a[i].report
+		a[i] = h.dial(h.allow(p[i]))
+		a[i].report = old
+		a[i].say()
+		if d := a[i].await(coordinatorv1.Order_ORDER_WAIT, 1); d.Run != nil {
+			t.Errorf("after a restart slot %d is told %v", i, d)
+		}
+	}
+	// A failure is repaired by the new one.
+	a[0].fails(1, &coordinatorv1.Exit{Code: 137, Signal: 9})
+	for i := range a {
+		a[i].await(coordinatorv1.Order_ORDER_HALT, 1)
+		a[i].halted(1)
+	}
+	start(a, 2)
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	if got := h.store.records[key].Restarts; got != 1 {
+		t.Errorf("%d restarts are counted", got)
+	}
+}
+
+func TestGivenUp(t *testing.T) {
+	h, _, a, key := pair(t)
+	for generation := uint64(1); generation <= 2; generation++ {
+		start(a, generation)
+		a[1].fails(1, &coordinatorv1.Exit{Code: 7, At: time.Now().UnixNano(), Traceback: "Traceback (most recent call last):\n  File \"t.py\", line 3, in f\n    g()\nValueError: bad"})
+		for i := range a {
+			a[i].await(coordinatorv1.Order_ORDER_HALT, generation)
+			a[i].halted(generation)
+		}
+	}
+	for i := range a {
+		if d := a[i].await(coordinatorv1.Order_ORDER_EXIT, 2); d.ExitCode != 7 {
+			t.Errorf("slot %d is told to exit with %d", i, d.ExitCode)
+		}
+	}
+	if v := h.store.verdictAtEnd(key); v.Reason != elastic.ReasonSameFailureTwice || v.Cause.Rank != 3 {
+		t.Errorf("the job was ended for %+v", v)
+	}
+}
+
+func TestTheNewerStreamSpeaks(t *testing.T) {
+	h, p, a, _ := pair(t)
+	start(a, 1)
+	again := h.dial(h.allow(p[0]))
+	again.report = a[0].report
+	again.report.Incarnation = 2
+	again.say()
+	if got := a[0].refused(); got != codes.Aborted {
+		t.Errorf("the older stream ended with %v", got)
+	}
+	if d := again.await(coordinatorv1.Order_ORDER_RUN, 1); d.Run.Number != 1 {
+		t.Errorf("the agent that took over is told %v", d)
+	}
+}

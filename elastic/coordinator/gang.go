@@ -1,0 +1,282 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"holdfast.dev/holdfast/elastic"
+)
+
+const (
+	// writeEvery is how often progress is written at most.
+	writeEvery = 2 * time.Second
+	// waitForGang is how long an agent waits for its Gang to be made.
+	waitForGang = 10 * time.Second
+	// retryFirst and retryMost are how long a failed write waits for its next try.
+	retryFirst, retryMost = 10 * time.Millisecond, time.Second
+	// maxNotices bounds notices that wait to be told.
+	maxNotices = 64
+)
+
+// gang joins the core's state of one gang with its streams and its store.
+type gang struct {
+	key    Key
+	server *Server
+	cancel context.CancelFunc
+	ctx    context.Context
+	// users and uses count streams; guarded by the server.
+	users, uses int
+	// wake tells the writer that there is work.
+	wake chan struct{}
+
+	loading sync.Mutex // held while the record is read
+
+	mu      sync.Mutex
+	state   *elastic.State // nil until loaded; this and all below guarded by mu
+	streams map[*stream]bool
+	current map[elastic.Slot]*stream // the newest stream of the slot's newest pod
+	persist *elastic.Record          // must be stored at once
+	end     *elastic.Verdict         // the job must be made to fail
+	dirty   bool                     // the record has changed
+	notices []elastic.Notice
+}
+
+func newGang(s *Server, key Key) *gang {
+	ctx, cancel := context.WithCancel(s.ctx)
+	return &gang{key: key, server: s, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), streams: map[*stream]bool{}, current: map[elastic.Slot]*stream{}}
+}
+
+func (g *gang) loaded() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state != nil
+}
+
+func (g *gang) members() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state.Members()
+}
+
+// load reads the record once; it waits a while for a Gang that is about to be made.
+func (g *gang) load(ctx context.Context) error {
+	g.loading.Lock()
+	defer g.loading.Unlock()
+	if g.loaded() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, waitForGang)
+	defer cancel()
+	for {
+		members, record, err := g.server.Store.Load(ctx, g.key)
+		if err == nil {
+			g.mu.Lock()
+			g.state = elastic.New(members, record)
+			g.mu.Unlock()
+			go g.write()
+			return nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return status.Errorf(codes.Unavailable, "reading the record of gang %s: %v", g.key, err)
+		}
+		select {
+		case <-ctx.Done():
+			return status.Errorf(codes.Unavailable, "there is no Gang %s for this job yet: dial again", g.key)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// attach makes a stream the one that speaks for its pod.
+func (g *gang) attach(st *stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.streams[st] = true
+	old := g.current[st.peer.slot]
+	switch {
+	case old == nil || st.peer.pod.Newer(old.peer.pod):
+		g.current[st.peer.slot] = st
+	case old.peer.pod.UID == st.peer.pod.UID:
+		g.current[st.peer.slot] = st
+		delete(g.streams, old)
+		close(old.gone)
+	}
+	g.server.metrics.agents.Set(float64(g.server.attached(1)))
+}
+
+func (g *gang) detach(st *stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.server.metrics.agents.Set(float64(g.server.attached(-1)))
+	delete(g.streams, st)
+	if g.current[st.peer.slot] == st {
+		delete(g.current, st.peer.slot)
+		g.step(elastic.Detached{Slot: st.peer.slot, Pod: st.peer.pod.UID})
+	}
+}
+
+// reported takes a report in. What a stream says that another one of its pod has replaced is dropped.
+func (g *gang) reported(st *stream, r elastic.Report) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.streams[st] {
+		return
+	}
+	g.step(elastic.Reported{Slot: st.peer.slot, Pod: st.peer.pod, Report: r})
+	if !st.asked {
+		st.offer(g.state.Directive(st.peer.slot, st.peer.pod.UID))
+	}
+}
+
+// step gives the core an event and carries its effects out, or hands them to the writer. g.mu is held.
+func (g *gang) step(e elastic.Event) {
+	direct, wake := false, false
+	for _, eff := range elastic.Step(g.state, e, time.Now()) {
+		switch eff := eff.(type) {
+		case elastic.Persist:
+			g.persist, wake = &eff.Record, true
+		case elastic.End:
+			g.end, wake = &eff.Verdict, true
+		case elastic.Touch:
+			g.dirty, wake = true, true
+		case elastic.Tell:
+			g.notices, wake = append(g.notices[max(0, len(g.notices)-maxNotices+1):], eff.Notice), true
+		case elastic.Direct:
+			direct = true
+		case elastic.Settled:
+			g.server.metrics.settled(eff.Recovery)
+		}
+	}
+	if direct {
+		for st := range g.streams {
+			if st.asked {
+				st.offer(g.state.Directive(st.peer.slot, st.peer.pod.UID))
+			}
+		}
+	}
+	if wake {
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// work is what the writer has to do.
+type work struct {
+	persist *elastic.Record
+	end     *elastic.Verdict
+	notices []elastic.Notice
+	dirty   bool
+}
+
+func (g *gang) take() work {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := work{persist: g.persist, end: g.end, notices: g.notices, dirty: g.dirty}
+	g.persist, g.end, g.notices = nil, nil, nil
+	return w
+}
+
+// write stores records, at once what the core waits for and now and then what people see.
+func (g *gang) write() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-g.wake:
+		case <-timer.C:
+		}
+		w := g.take()
+		if w.persist != nil {
+			g.store(*w.persist)
+			last = time.Now()
+		}
+		if w.end != nil {
+			g.retry("making the job fail", func() error { return g.server.Store.End(g.ctx, g.key, *w.end) })
+			g.mu.Lock()
+			g.step(elastic.Ended{})
+			g.mu.Unlock()
+		}
+		for _, n := range w.notices {
+			g.server.Store.Announce(g.ctx, g.key, n)
+		}
+		if !w.dirty || w.persist != nil {
+			continue
+		}
+		if wait := writeEvery - time.Since(last); wait > 0 {
+			timer.Reset(wait)
+			continue
+		}
+		g.progress()
+		last = time.Now()
+	}
+}
+
+// store writes what the core waits for, as often as it takes, and tells the core.
+func (g *gang) store(r elastic.Record) {
+	begun := time.Now()
+	if !g.retry("storing the record", func() error {
+		g.mu.Lock()
+		if g.persist != nil { // a newer record replaces this one
+			r, g.persist = *g.persist, nil
+		}
+		g.mu.Unlock()
+		return g.server.Store.Persist(g.ctx, g.key, r)
+	}) {
+		return
+	}
+	g.server.metrics.stored(r, time.Since(begun))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.step(elastic.Stored{Generation: r.Generation, Verdict: r.Verdict != nil})
+}
+
+// progress writes what people see; one that does not succeed is made up for by the next.
+func (g *gang) progress() {
+	g.mu.Lock()
+	r := g.state.Snapshot()
+	g.dirty = false
+	must := g.persist != nil
+	g.mu.Unlock()
+	if must {
+		return // that write has it all
+	}
+	if err := g.server.Store.Persist(g.ctx, g.key, r); err != nil && g.ctx.Err() == nil {
+		g.server.Log.Info("progress is not written", "gang", g.key, "because", err.Error())
+		g.mu.Lock()
+		g.dirty = true
+		g.mu.Unlock()
+	}
+}
+
+// retry does something until it succeeds or the gang is forgotten; it says which.
+func (g *gang) retry(what string, do func() error) bool {
+	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		err := do()
+		if err == nil {
+			return true
+		}
+		if g.ctx.Err() != nil {
+			return false
+		}
+		if apierrors.IsNotFound(errors.Unwrap(err)) || apierrors.IsNotFound(err) {
+			wait = retryMost
+		}
+		g.server.Log.Error(err, what+" did not succeed; tries again", "gang", g.key)
+		select {
+		case <-g.ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+}

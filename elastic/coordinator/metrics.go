@@ -1,0 +1,60 @@
+package coordinator
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast.dev/holdfast/elastic"
+)
+
+// metrics are what operators see of all gangs together.
+type metrics struct {
+	agents      prometheus.Gauge
+	generations prometheus.Counter
+	recoveries  *prometheus.CounterVec
+	verdicts    *prometheus.CounterVec
+	phases      *prometheus.HistogramVec
+	storing     prometheus.Histogram
+}
+
+func newMetrics(registry prometheus.Registerer) (*metrics, error) {
+	phases := prometheus.ExponentialBuckets(0.001, 2, 17) // 1 ms to 65 s
+	m := &metrics{
+		agents:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_agents_attached", Help: "Agents with an open stream to this replica."}),
+		generations: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_generations_total", Help: "Generations that were stored and handed out."}),
+		recoveries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_recoveries_total", Help: "Repaired failures by their first cause."}, []string{"cause"}),
+		verdicts:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_verdicts_total", Help: "Gangs that ended, by why."}, []string{"reason"}),
+		phases:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_recovery_phase_seconds", Help: "How long each phase of a recovery took.", Buckets: phases}, []string{"phase"}),
+		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "How long it took to store a generation or verdict before it was handed out.", Buckets: phases}),
+	}
+	if registry == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.storing} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// stored counts a record that the core waited for.
+func (m *metrics) stored(r elastic.Record, took time.Duration) {
+	m.storing.Observe(took.Seconds())
+	if r.Verdict != nil {
+		m.verdicts.WithLabelValues(string(r.Verdict.Reason)).Inc()
+		return
+	}
+	m.generations.Inc()
+}
+
+func (m *metrics) settled(r elastic.Recovery) {
+	m.recoveries.WithLabelValues(string(r.Cause.Code)).Inc()
+	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep} {
+		if d >= 0 {
+			m.phases.WithLabelValues(name).Observe(d.Seconds())
+		}
+	}
+}

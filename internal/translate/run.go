@@ -1,0 +1,113 @@
+package translate
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// RunStatus is a record as a Gang shows it. Record is its inverse, to the microsecond and, for lengths of
+// time, to the millisecond.
+func RunStatus(r elastic.Record) v1alpha1.RunStatus {
+	s := v1alpha1.RunStatus{
+		Generation: r.Generation, RestoreStep: r.RestoreStep, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
+		WithoutProgress: int32(r.WithoutProgress), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
+		Progress: v1alpha1.Progress{
+			Ranks: int32(r.Progress.Ranks), StandbysReady: int32(r.Progress.StandbysReady), Step: r.Progress.Step, SavedStep: r.Progress.SavedStep,
+			SavedAt: microTime(r.Progress.SavedAt), LostMs: r.Progress.Lost.Milliseconds(), Notes: r.Progress.Notes,
+		},
+	}
+	for _, slot := range r.Progress.Attached {
+		s.Progress.Attached = append(s.Progress.Attached, int32(slot))
+	}
+	for _, rec := range r.Recoveries {
+		s.Recoveries = append(s.Recoveries, v1alpha1.Recovery{
+			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
+			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
+			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
+		})
+	}
+	if v := r.Verdict; v != nil {
+		s.Verdict = &v1alpha1.Verdict{Reason: string(v.Reason), ExitCode: int32(v.ExitCode), At: metav1.NewMicroTime(v.At)}
+		if v.Cause != nil {
+			c := causeStatus(*v.Cause)
+			s.Verdict.Cause = &c
+		}
+	}
+	return s
+}
+
+// Record is what a Gang's status says of its generations.
+func Record(s *v1alpha1.RunStatus) elastic.Record {
+	if s == nil {
+		return elastic.Record{}
+	}
+	r := elastic.Record{
+		Generation: s.Generation, RestoreStep: s.RestoreStep, Restarts: int(s.Restarts), StartedAt: plainTime(s.StartedAt),
+		WithoutProgress: int(s.WithoutProgress), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
+		Progress: elastic.Progress{
+			Ranks: int(s.Progress.Ranks), StandbysReady: int(s.Progress.StandbysReady), Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
+			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes,
+		},
+	}
+	for _, slot := range s.Progress.Attached {
+		r.Progress.Attached = append(r.Progress.Attached, elastic.Slot(slot))
+	}
+	for _, rec := range s.Recoveries {
+		r.Recoveries = append(r.Recoveries, elastic.Recovery{
+			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
+			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
+			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
+		})
+	}
+	if v := s.Verdict; v != nil {
+		r.Verdict = &elastic.Verdict{Reason: elastic.Reason(v.Reason), ExitCode: int(v.ExitCode), At: v.At.Time}
+		if v.Cause != nil {
+			c := plainCause(*v.Cause)
+			r.Verdict.Cause = &c
+		}
+	}
+	return r
+}
+
+func causeStatus(c cause.Cause) v1alpha1.Cause {
+	return v1alpha1.Cause{Code: string(c.Code), Rank: int32(c.Rank), Slot: int32(c.Slot), ExitCode: int32(c.ExitCode), Message: c.Message, Cascade: int32(c.Cascade)}
+}
+
+func plainCause(c v1alpha1.Cause) cause.Cause {
+	return cause.Cause{Code: cause.Code(c.Code), Rank: int(c.Rank), Slot: int(c.Slot), ExitCode: int(c.ExitCode), Message: c.Message, Cascade: int(c.Cascade)}
+}
+
+func microTime(t time.Time) *metav1.MicroTime {
+	if t.IsZero() {
+		return nil
+	}
+	m := metav1.NewMicroTime(t)
+	return &m
+}
+
+func plainTime(t *metav1.MicroTime) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+func millis(d time.Duration) *int64 {
+	if d < 0 {
+		return nil
+	}
+	ms := d.Milliseconds()
+	return &ms
+}
+
+func duration(ms *int64) time.Duration {
+	if ms == nil {
+		return elastic.NotReached
+	}
+	return time.Duration(*ms) * time.Millisecond
+}

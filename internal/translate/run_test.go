@@ -1,0 +1,71 @@
+package translate
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+func TestRecordSurvivesTheGang(t *testing.T) {
+	at := time.UnixMicro(1_700_000_000_123_456).UTC()
+	c := cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "ValueError: x", Cascade: 2}
+	for name, r := range map[string]elastic.Record{
+		"nothing yet": {Phase: elastic.Forming},
+		"all": {
+			Generation: 4, RestoreStep: 9, Restarts: 3, WithoutProgress: 2, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
+			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}},
+			Recoveries: []elastic.Recovery{
+				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4},
+			},
+			Verdict: &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
+		},
+	} {
+		status := RunStatus(r)
+		wire, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back v1alpha1.RunStatus
+		if err := json.Unmarshal(wire, &back); err != nil {
+			t.Fatal(err)
+		}
+		got := Record(&back)
+		utc(&got)
+		if !reflect.DeepEqual(got, r) {
+			t.Errorf("%s: got %+v, want %+v", name, got, r)
+		}
+	}
+	if got := Record(nil); !reflect.DeepEqual(got, elastic.Record{}) {
+		t.Errorf("Record(nil) = %+v", got)
+	}
+}
+
+func utc(r *elastic.Record) {
+	if r.StartedAt.IsZero() {
+		return
+	}
+	r.StartedAt, r.Progress.SavedAt = r.StartedAt.UTC(), r.Progress.SavedAt.UTC()
+	r.Recoveries[0].DetectedAt, r.Verdict.At = r.Recoveries[0].DetectedAt.UTC(), r.Verdict.At.UTC()
+}
+
+func TestElasticWordsAreTheVocabulary(t *testing.T) {
+	for got, want := range map[string]string{
+		string(elastic.Forming): string(v1alpha1.RunForming), string(elastic.Running): string(v1alpha1.RunRunning), string(elastic.Halting): string(v1alpha1.RunHalting),
+		string(elastic.GivenUp):                string(v1alpha1.RunGivenUp),
+		string(elastic.ReasonFinished):         v1alpha1.ReasonFinished, // the word of the phase as well
+		string(elastic.ReasonSameFailureTwice): v1alpha1.ReasonSameFailureTwice,
+		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress, string(elastic.ReasonRefused): v1alpha1.ReasonRefused,
+		string(cause.RankKilled): v1alpha1.CauseRankKilled, string(cause.RankFailed): v1alpha1.CauseRankFailed, string(cause.PortConflict): v1alpha1.CausePortConflict,
+		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost,
+		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
+	} {
+		if got != want {
+			t.Errorf("the core says %q, the vocabulary %q", got, want)
+		}
+	}
+}
