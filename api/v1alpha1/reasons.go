@@ -20,6 +20,8 @@ const (
 	ReasonWaitingForMembers = "WaitingForMembers"
 	ReasonInsufficientNodes = "InsufficientNodes"
 	ReasonMemberLost        = "MemberLost"
+	// ReasonUndone: a pod was deleted because the rest of its gang got no nodes.
+	ReasonUndone = "Undone"
 
 	ReasonStarting   = "Starting"
 	ReasonRunning    = "Running"

@@ -1,0 +1,247 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// nestedKey marks the state of filter runs that the plugin asked for itself.
+const nestedKey fwk.StateKey = Name + "/nested"
+
+type nestedMark struct{}
+
+func (nestedMark) Clone() fwk.StateData { return nestedMark{} }
+
+func isNested(state fwk.CycleState) bool {
+	_, err := state.Read(nestedKey)
+	return err == nil
+}
+
+// newNestedState is a fresh state for one nested PreFilter and its Filters. It must be a fresh one: plugins
+// leave their findings in it, and which of them are skipped stands there only after all PreFilters.
+func newNestedState() fwk.CycleState {
+	state := framework.NewCycleState()
+	state.Write(nestedKey, nestedMark{})
+	return state
+}
+
+// scout finds a place for one gang in one scheduling cycle.
+type scout struct {
+	ctx    context.Context
+	p      *Plugin
+	nodes  []fwk.NodeInfo
+	byName map[string]fwk.NodeInfo
+	roster roster
+	// infos[i] is roster.members[i] as the framework sees it; at finds i by the pod's name.
+	infos []fwk.PodInfo
+	at    map[string]int
+	// asked is the last question put to agree; see there.
+	asked question
+	// err is what broke inside agree.
+	err error
+}
+
+func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *scout {
+	s := &scout{ctx: ctx, p: p, nodes: nodes, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.members))}
+	for _, n := range nodes {
+		s.byName[n.Node().Name] = n
+	}
+	return s
+}
+
+// place asks the core. Rules among members that are more than counts are looked at only if the first answer
+// breaks one: then members are placed one by one, each beside those before it.
+func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
+	g, delicate, err := s.gang()
+	if err != nil {
+		return gang.Placement{}, nil, err
+	}
+	placement, no := gang.Place(s.p.tree, g)
+	if no != nil || !delicate {
+		return placement, no, nil
+	}
+	if s.holds(placement) || s.err != nil {
+		return placement, nil, s.err
+	}
+	g.Agree = s.agree
+	placement, no = gang.Place(s.p.tree, g)
+	return placement, no, s.err
+}
+
+// gang translates the roster. delicate: some members have rules that counts cannot express.
+func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
+	g.Size = s.roster.size
+	roles := map[string]int{}
+	for i, m := range s.roster.members {
+		info, err := framework.NewPodInfo(m.pod)
+		if err != nil {
+			return g, false, fmt.Errorf("reading the affinity of pod %s: %w", m.pod.Name, err)
+		}
+		s.infos, s.at[m.pod.Name] = append(s.infos, info), i
+		member := gang.Member{Slot: m.slot, Name: m.pod.Name}
+		if m.state != pending {
+			member.Node = m.node
+			g.Members = append(g.Members, member)
+			continue
+		}
+		role, known := roles[m.role]
+		if !known {
+			role = len(g.Roles)
+			roles[m.role] = role
+			shape, err := s.role(i)
+			if err != nil {
+				return g, false, err
+			}
+			g.Roles = append(g.Roles, shape)
+			delicate = delicate || touchesOthers(m.pod)
+		}
+		member.Role = role
+		g.Members = append(g.Members, member)
+	}
+	return g, delicate, nil
+}
+
+// role runs the framework's filters for one member on every node.
+func (s *scout) role(member int) (gang.Role, error) {
+	info := s.infos[member]
+	role := gang.Role{Requests: asked(info), Out: map[string]gang.Cause{}}
+	role.Shown = translate.Shown(role.Requests)
+	state := newNestedState()
+	only, status, by := s.p.nested.RunPreFilterPlugins(s.ctx, state, info.GetPod())
+	switch {
+	case status.IsRejected():
+		cause := causeOf(status, role)
+		role.OutAll = &cause
+		return role, nil
+	case !status.IsSuccess():
+		return role, fmt.Errorf("looking for nodes for pod %s: %w", info.GetPod().Name, status.AsError())
+	}
+	statuses := make([]*fwk.Status, len(s.nodes))
+	s.p.handle.Parallelizer().Until(s.ctx, len(s.nodes), func(i int) {
+		if only.AllNodes() || only.NodeNames.Has(s.nodes[i].Node().Name) {
+			statuses[i] = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), s.nodes[i])
+			return
+		}
+		statuses[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable).WithPlugin(strings.Join(slices.Sorted(slices.Values(by.UnsortedList())), "+"))
+	}, Name)
+	if err := s.ctx.Err(); err != nil {
+		return role, err
+	}
+	for i, status := range statuses {
+		switch {
+		case status.IsSuccess():
+		case status.IsRejected():
+			role.Out[s.nodes[i].Node().Name] = causeOf(status, role)
+		default:
+			return role, fmt.Errorf("filtering node %s for pod %s: %w", s.nodes[i].Node().Name, info.GetPod().Name, status.AsError())
+		}
+	}
+	return role, nil
+}
+
+// insufficient is how the framework's resource filter starts its reasons.
+const insufficient = "Insufficient "
+
+// causeOf translates a filter's no. Which resource is lacking the core finds out by itself from the counts.
+func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
+	switch status.Plugin() {
+	case names.NodeUnschedulable:
+		return gang.Cause{Kind: gang.Cordoned}
+	case names.TaintToleration:
+		return gang.Cause{Kind: gang.Tainted}
+	case names.NodeResourcesFit:
+		for _, reason := range slices.Sorted(slices.Values(status.Reasons())) {
+			if name, ok := strings.CutPrefix(reason, insufficient); ok && role.Requests[name] > 0 {
+				return gang.Cause{Kind: gang.Insufficient, Name: name}
+			}
+		}
+	}
+	return gang.Cause{Kind: gang.Refused, Name: status.Plugin()}
+}
+
+// holds checks a placement that was made by counts alone against the rules among members.
+func (s *scout) holds(p gang.Placement) bool {
+	var before []gang.Seat
+	for i, m := range s.roster.members {
+		if m.state != pending {
+			continue
+		}
+		if _, ok := s.agree(i, p.Seats[i].Node, before); !ok {
+			return false
+		}
+		before = append(before, p.Seats[i])
+	}
+	return true
+}
+
+// question is a member beside others; it is kept because the core asks it for one node after another.
+type question struct {
+	member int
+	seats  []gang.Seat
+	state  fwk.CycleState
+	status *fwk.Status
+	only   *fwk.PreFilterResult
+}
+
+// agree asks the framework's filters whether a member may be on a node beside members placed before.
+func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
+	if s.err != nil {
+		return gang.Cause{}, false
+	}
+	if s.asked.state == nil || s.asked.member != member || !slices.Equal(s.asked.seats, seats) {
+		s.ask(member, seats)
+	}
+	q := s.asked
+	if q.status.IsRejected() {
+		return causeOf(q.status, gang.Role{}), false
+	}
+	if !q.only.AllNodes() && !q.only.NodeNames.Has(node) {
+		return gang.Cause{Kind: gang.Refused, Name: "PreFilter"}, false
+	}
+	on := s.byName[node].Snapshot()
+	for _, seat := range seats {
+		if seat.Node == node {
+			on.AddPodInfo(s.infoOf(seat))
+		}
+	}
+	status := s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, q.state, s.infos[member].GetPod(), on)
+	switch {
+	case status.IsSuccess():
+		return gang.Cause{}, true
+	case !status.IsRejected():
+		s.err = fmt.Errorf("filtering node %s for pod %s: %w", node, s.infos[member].GetPod().Name, status.AsError())
+	}
+	return causeOf(status, gang.Role{}), false
+}
+
+// ask runs PreFilter for a member and tells the plugins of the members placed before.
+func (s *scout) ask(member int, seats []gang.Seat) {
+	pod := s.infos[member].GetPod()
+	q := question{member: member, seats: slices.Clone(seats), state: newNestedState()}
+	q.only, q.status, _ = s.p.nested.RunPreFilterPlugins(s.ctx, q.state, pod)
+	if !q.status.IsSuccess() && !q.status.IsRejected() {
+		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
+	}
+	if q.status.IsSuccess() && relatesToPods(pod) {
+		for _, seat := range seats {
+			status := s.p.handle.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(seat), s.byName[seat.Node])
+			if !status.IsSuccess() {
+				s.err = fmt.Errorf("supposing pod %s on node %s: %w", seat.Member, seat.Node, status.AsError())
+			}
+		}
+	}
+	s.asked = q
+}
+
+func (s *scout) infoOf(seat gang.Seat) fwk.PodInfo {
+	return s.infos[s.at[seat.Member]]
+}

@@ -1,0 +1,65 @@
+package plugin
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// PreEnqueue holds a pod until all of its gang exist, and then all but the one that plans. It runs under
+// the queue's lock.
+func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	key, ok := p.mine(pod)
+	if !ok {
+		return nil
+	}
+	// This may come before our own handler has seen the pod.
+	seen := p.ledger.observeIf(key, pod, func() bool {
+		now, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
+		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil
+	})
+	if seen.completed {
+		go p.wake(klog.FromContext(ctx), key)
+	}
+	p.status.eventually(key)
+	if wait := p.ledger.admit(key, pod.UID); wait != "" {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, wait)
+	}
+	return nil
+}
+
+// EventsToRegister names what may make a refused gang fit. Only the leader is woken; it plans for all.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	nodeChanges := fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition | fwk.UpdateNodeAnnotation
+	events := []fwk.ClusterEvent{
+		{Resource: fwk.Node, ActionType: nodeChanges},
+		{Resource: fwk.AssignedPod, ActionType: fwk.Add | fwk.Delete | fwk.UpdatePodLabel | fwk.UpdatePodScaleDown},
+		{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Add | fwk.Update},
+		{Resource: fwk.PersistentVolume, ActionType: fwk.Add | fwk.Update},
+		{Resource: fwk.StorageClass, ActionType: fwk.Add | fwk.Update},
+		{Resource: fwk.CSINode, ActionType: fwk.Add | fwk.Update},
+	}
+	var hints []fwk.ClusterEventWithHint
+	for _, e := range events {
+		hints = append(hints, fwk.ClusterEventWithHint{Event: e, QueueingHintFn: p.leaderOnly})
+	}
+	return hints, nil
+}
+
+// leaderOnly runs under the queue's lock.
+func (p *Plugin) leaderOnly(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
+	if key, ok := p.mine(pod); ok && !p.ledger.leads(key, pod.UID) {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
+}
+
+// SignPod keeps results of one scheduling cycle from being reused for a member: its node is planned.
+func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if _, ok := p.mine(pod); ok {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "members of a gang follow a plan")
+	}
+	return nil, nil
+}

@@ -1,0 +1,98 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// plannedKey is where PreFilter leaves the planned node for the rest of the cycle.
+const plannedKey fwk.StateKey = Name + "/planned"
+
+type plannedNode string
+
+func (n plannedNode) Clone() fwk.StateData { return n }
+
+// Filter refuses every node but the planned one: a nominated node is tried before PreFilter's narrowing.
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if _, ok := p.mine(pod); !ok {
+		return nil
+	}
+	if data, err := state.Read(plannedKey); err == nil {
+		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
+			return nil
+		}
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) are not the planned one")
+}
+
+// PostFilter runs when a pod found no node. For a gang nothing is preempted on behalf of a single member; a
+// member that could not follow its plan ends it.
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	key, ok := p.mine(pod)
+	if !ok {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	if _, err := state.Read(plannedKey); err == nil {
+		p.abandon(klog.FromContext(ctx), key, "a member found its planned node taken")
+	}
+	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+}
+
+// Reserve checks once more that the node is the planned one.
+func (p *Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	key, ok := p.mine(pod)
+	if !ok || p.ledger.reserve(key, pod, node) {
+		return nil
+	}
+	return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang does not name node "+node+" for this pod any more")
+}
+
+// Unreserve runs when a member that had its node could not be bound.
+func (p *Plugin) Unreserve(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+	key, ok := p.mine(pod)
+	if !ok {
+		return
+	}
+	if p.ledger.unreserve(key, pod.UID) {
+		p.abandon(klog.FromContext(ctx), key, "a member could not be bound to its planned node")
+	}
+}
+
+const (
+	// replanAfter is how long the second plan in a row waits after one that could not be followed; it doubles
+	// with each, up to replanAtMost. The first one does not wait.
+	replanAfter  = 100 * time.Millisecond
+	replanAtMost = 10 * time.Second
+)
+
+// abandon ends the gang's plan and has the members without a node planned anew, for instance to other
+// nodes. If there is no place for them, undo takes back what a fresh gang holds.
+func (p *Plugin) abandon(logger klog.Logger, key types.NamespacedName, why string) {
+	released, inARow := p.ledger.giveUp(key)
+	logger.V(2).Info("Plan of a gang is given up", "gang", key, "reason", why, "released", len(released), "inARow", inARow)
+	for _, pod := range released {
+		p.handle.DeleteNominatedPodIfExists(pod)
+	}
+	if inARow == 0 {
+		return
+	}
+	time.AfterFunc(replanDelay(inARow), func() { p.wake(logger, key) })
+}
+
+func replanDelay(inARow int) time.Duration {
+	if inARow <= 1 {
+		return 0
+	}
+	delay := replanAfter
+	for range inARow - 2 {
+		if delay *= 2; delay >= replanAtMost {
+			return replanAtMost
+		}
+	}
+	return delay
+}

@@ -1,0 +1,202 @@
+// Package plugin joins the gang core to an unforked kube-scheduler. It promises that the pods of a gang are
+// bound together or not at all: siblings wait at PreEnqueue until all exist, one leader plans for all in one
+// scheduling cycle on one snapshot, each member then follows its line of the plan, and where a line cannot be
+// followed the missing part is planned anew or what was placed is taken back, newest first. A node is named
+// only if the framework's own filters accept it. For a pod without our label it does nothing.
+//
+// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
+// eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve, Bind), ledger.go (what is known
+// of each gang), undo.go, publish.go (the Gang's status).
+//
+// Locks: the ledger's lock is a leaf. PreEnqueue and queueing hints run under the scheduling queue's lock and
+// take it; so nothing that takes the queue's lock (Activate, nominations) is called while it is held.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Name is the plugin's name in a KubeSchedulerConfiguration.
+const Name = "Holdfast"
+
+const (
+	// planPatience is how long a plan may stand without all members having followed it.
+	planPatience = 30 * time.Second
+	// inspection is how often plans are checked for that.
+	inspection = 5 * time.Second
+)
+
+// nested are the parts of the framework that are not on a plugin's handle and that eligibility needs.
+type nested interface {
+	RunPreFilterPlugins(context.Context, fwk.CycleState, *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string])
+}
+
+var (
+	_ nested                = framework.Framework(nil)
+	_ fwk.PreEnqueuePlugin  = (*Plugin)(nil)
+	_ fwk.EnqueueExtensions = (*Plugin)(nil)
+	_ fwk.PreFilterPlugin   = (*Plugin)(nil)
+	_ fwk.FilterPlugin      = (*Plugin)(nil)
+	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
+	_ fwk.ReservePlugin     = (*Plugin)(nil)
+	_ fwk.SignPlugin        = (*Plugin)(nil)
+)
+
+// Plugin is one instance, for one scheduler profile.
+type Plugin struct {
+	handle fwk.Handle
+	nested nested
+	pods   corelisters.PodLister
+	ledger *ledger
+	status *publisher
+
+	// tree follows the snapshot; seen holds the generation of each node in it. Both belong to the scheduling
+	// cycle, which is one at a time.
+	tree *topology.Tree
+	seen map[string]int64
+}
+
+// New is the plugin's factory.
+func New(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	if err := noArguments(args); err != nil {
+		return nil, err
+	}
+	if h.KubeConfig() == nil {
+		return nil, fmt.Errorf("plugin %s: the scheduler gives no client configuration", Name)
+	}
+	client, err := dynamic.NewForConfig(h.KubeConfig())
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
+	}
+	return newPlugin(ctx, h, client)
+}
+
+// newPlugin wires an instance. The given client only ever writes the status of Gangs.
+func newPlugin(ctx context.Context, h fwk.Handle, gangs dynamic.Interface) (*Plugin, error) {
+	runner, ok := h.(nested)
+	if !ok {
+		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
+	}
+	informer := h.SharedInformerFactory().Core().V1().Pods()
+	p := &Plugin{handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(), seen: map[string]int64{}}
+	p.status = newPublisher(gangs, p.ledger.standing)
+	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {
+		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
+	}
+	go p.status.run(ctx)
+	go wait.UntilWithContext(ctx, p.inspect, inspection)
+	return p, nil
+}
+
+// Name returns the plugin's name.
+func (p *Plugin) Name() string { return Name }
+
+func noArguments(args runtime.Object) error {
+	if u, ok := args.(*runtime.Unknown); ok && len(u.Raw) > 0 && string(u.Raw) != "{}" && string(u.Raw) != "null" {
+		return fmt.Errorf("plugin %s takes no arguments, got %s", Name, u.Raw)
+	}
+	return nil
+}
+
+// mine says whether the pod belongs to a gang that this scheduler places.
+func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
+	key, ok := translate.GangOf(pod)
+	return key, ok && pod.Spec.SchedulerName == p.handle.ProfileName()
+}
+
+func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if pod, ok := obj.(*v1.Pod); ok {
+				p.podSeen(logger, pod)
+			}
+		},
+		UpdateFunc: func(_, obj any) {
+			if pod, ok := obj.(*v1.Pod); ok {
+				p.podSeen(logger, pod)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if pod, ok := obj.(*v1.Pod); ok {
+				p.podGone(logger, pod)
+			}
+		},
+	}
+}
+
+// podSeen notes what a pod is now, and wakes the leader once nobody is missing any more.
+func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
+	key, ok := p.mine(pod)
+	if !ok {
+		return
+	}
+	if pod.DeletionTimestamp != nil {
+		p.podGone(logger, pod)
+		return
+	}
+	change := p.ledger.observe(key, pod)
+	if change.completed {
+		p.wake(logger, key)
+	}
+	if change.bound {
+		p.status.soon(key)
+	}
+}
+
+func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
+	key, ok := p.mine(pod)
+	if !ok {
+		return
+	}
+	if p.ledger.forget(key, pod.UID) {
+		p.abandon(logger, key, "a planned pod went away")
+	}
+	p.status.soon(key)
+}
+
+// wake activates the pod that plans for the gang, if there is one to be placed.
+func (p *Plugin) wake(logger klog.Logger, key types.NamespacedName) {
+	if leader := p.ledger.leader(key); leader != nil {
+		p.activate(logger, []*v1.Pod{leader})
+	}
+}
+
+// activate puts pods in front of the scheduler, past gate and backoff. It must not be called under the
+// queue's lock or the ledger's.
+func (p *Plugin) activate(logger klog.Logger, pods []*v1.Pod) {
+	if len(pods) == 0 {
+		return
+	}
+	byName := make(map[string]*v1.Pod, len(pods))
+	for _, pod := range pods {
+		byName[pod.Namespace+"/"+pod.Name] = pod
+	}
+	p.handle.Activate(logger, byName)
+}
+
+// inspect gives up plans that members do not follow, for instance because another plugin gates them.
+func (p *Plugin) inspect(ctx context.Context) {
+	for _, key := range p.ledger.overdue(time.Now().Add(-planPatience)) {
+		p.abandon(klog.FromContext(ctx), key, "members did not follow the plan in time")
+	}
+}

@@ -1,0 +1,100 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+// PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
+// first, on this cycle's snapshot.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	key, ok := p.mine(pod)
+	if !ok || isNested(state) {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	node, ok := p.ledger.plannedNode(key, pod.UID)
+	if !ok {
+		refusal, err := p.plan(ctx, key, pod, nodes)
+		if err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+		if refusal != "" {
+			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, refusal)
+		}
+		if node, ok = p.ledger.plannedNode(key, pod.UID); !ok {
+			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the gang changed while it was planned")
+		}
+	}
+	state.Write(plannedKey, plannedNode(node))
+	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
+}
+
+// PreFilterExtensions returns nil: a plan does not depend on single pods of a node.
+func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// plan answers for the whole gang; a refusal is returned as its message, "" means that a plan is open.
+func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (refusal string, err error) {
+	roster, missing := p.ledger.brief(key)
+	if missing != nil {
+		return missing.Message, nil
+	}
+	if !p.ledger.leads(key, pod.UID) {
+		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
+		return "another pod plans for the gang", nil
+	}
+	p.follow(nodes)
+	defer p.tree.Undo(p.tree.Mark())
+	p.reserveNominated(nodes, roster)
+
+	started := time.Now()
+	scout := newScout(ctx, p, nodes, roster)
+	placement, no, err := scout.place()
+	if err != nil {
+		return "", err
+	}
+	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
+	if no != nil {
+		if undo := p.ledger.refuse(key, no); len(undo) > 0 {
+			go p.undo(context.WithoutCancel(ctx), key, undo, no.Message)
+		}
+		p.status.soon(key)
+		return no.Message, nil
+	}
+	return "", p.adopt(ctx, key, pod, roster, placement)
+}
+
+// adopt opens the plan, holds the other members' places against pods that come between, and lets them in.
+func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1.Pod, r roster, placement gang.Placement) error {
+	logger := klog.FromContext(ctx)
+	plan := make(map[types.UID]string, placement.Placed)
+	var siblings []*v1.Pod
+	for i, m := range r.members {
+		if m.state != pending {
+			continue
+		}
+		plan[m.pod.UID] = placement.Seats[i].Node
+		if m.pod.UID != leader.UID {
+			siblings = append(siblings, m.pod)
+		}
+	}
+	p.ledger.open(key, plan, time.Now())
+	for _, pod := range siblings {
+		info, err := framework.NewPodInfo(pod)
+		if err != nil {
+			p.abandon(logger, key, "a member's affinity cannot be read")
+			return err
+		}
+		p.handle.AddNominatedPod(logger, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: plan[pod.UID]})
+	}
+	go p.activate(logger, siblings)
+	return nil
+}

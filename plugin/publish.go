@@ -1,0 +1,144 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+const (
+	// fieldManager owns status.placement of a Gang.
+	fieldManager = "holdfast-scheduler"
+	// gather is how long news about members that come and go is gathered before it is written.
+	gather = 250 * time.Millisecond
+	// retryFirst and retryLast bound how often a write is tried again, for instance while there is no Gang.
+	retryFirst = 100 * time.Millisecond
+	retryLast  = 10 * time.Second
+)
+
+// publisher keeps status.placement of Gangs as the ledger says. It works aside from scheduling: callers only
+// leave the Gang's name, the newest answer counts, and an answer that did not change is not written.
+type publisher struct {
+	gangs    dynamic.NamespaceableResourceInterface
+	standing func(types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool)
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	// written is what the API server has, as far as known. It belongs to run.
+	written map[types.NamespacedName]written
+}
+
+type written struct {
+	uid    types.UID
+	status v1alpha1.PlacementStatus
+}
+
+func newPublisher(client dynamic.Interface, standing func(types.NamespacedName) (v1alpha1.PlacementStatus, bool, bool)) *publisher {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryLast)
+	return &publisher{
+		gangs:    client.Resource(v1alpha1.GroupVersion.WithResource("gangs")),
+		standing: standing,
+		queue:    workqueue.NewTypedRateLimitingQueue(limiter),
+		written:  map[types.NamespacedName]written{},
+	}
+}
+
+// soon has the Gang looked at now, eventually after news has gathered. Both return at once.
+func (p *publisher) soon(key types.NamespacedName)       { p.queue.Add(key) }
+func (p *publisher) eventually(key types.NamespacedName) { p.queue.AddAfter(key, gather) }
+
+// run writes until the context ends.
+func (p *publisher) run(ctx context.Context) {
+	go func() {
+		<-ctx.Done()
+		p.queue.ShutDown()
+	}()
+	for {
+		key, stop := p.queue.Get()
+		if stop {
+			return
+		}
+		if err := p.publish(ctx, key); err != nil {
+			klog.FromContext(ctx).V(3).Info("Writing the placement of a Gang; will be tried again", "gang", key, "reason", err)
+			p.queue.AddRateLimited(key)
+		} else {
+			p.queue.Forget(key)
+		}
+		p.queue.Done(key)
+	}
+}
+
+// publish writes the present answer, if the API server has another one.
+func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error {
+	want, ok, exists := p.standing(key)
+	if !exists {
+		delete(p.written, key)
+	}
+	if !ok {
+		return nil
+	}
+	have, known := p.written[key]
+	if !known {
+		var err error
+		if have, err = p.read(ctx, key); err != nil {
+			return err
+		}
+		p.written[key] = have
+	}
+	if translate.SamePlacement(have.status, want) {
+		return nil
+	}
+	want.ObservedAt = metav1.NewMicroTime(time.Now())
+	err := p.apply(ctx, key, have.uid, want)
+	if err != nil {
+		delete(p.written, key) // it may be gone, or another of the same name
+		return err
+	}
+	p.written[key] = written{uid: have.uid, status: want}
+	return nil
+}
+
+func (p *publisher) read(ctx context.Context, key types.NamespacedName) (written, error) {
+	u, err := p.gangs.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return written{}, fmt.Errorf("there is no Gang %s yet", key)
+	}
+	if err != nil {
+		return written{}, fmt.Errorf("reading Gang %s: %w", key, err)
+	}
+	var g v1alpha1.Gang
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &g); err != nil {
+		return written{}, fmt.Errorf("reading Gang %s: %w", key, err)
+	}
+	w := written{uid: g.UID}
+	if g.Status.Placement != nil {
+		w.status = *g.Status.Placement
+	}
+	return w, nil
+}
+
+func (p *publisher) apply(ctx context.Context, key types.NamespacedName, uid types.UID, s v1alpha1.PlacementStatus) error {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&s)
+	if err != nil {
+		return fmt.Errorf("encoding the placement of Gang %s: %w", key, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"placement": fields}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
+	u.SetName(key.Name)
+	u.SetNamespace(key.Namespace)
+	u.SetUID(uid)
+	if _, err := p.gangs.Namespace(key.Namespace).ApplyStatus(ctx, key.Name, u, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+		return fmt.Errorf("applying the placement of Gang %s: %w", key, err)
+	}
+	return nil
+}

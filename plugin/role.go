@@ -1,0 +1,93 @@
+package plugin
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// perPod are labels that tell pods of one template apart. No rule that selects pods of a gang selects by them.
+var perPod = []string{"batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"}
+
+// roleOf is equal for pods that every filter judges alike: it covers all of the pod's labels and spec but
+// what only the kubelet and the container read. Pods that differ needlessly only cost time.
+func roleOf(pod *v1.Pod) string {
+	labels := make(map[string]string, len(pod.Labels))
+	for k, v := range pod.Labels {
+		labels[k] = v
+	}
+	for _, k := range perPod {
+		delete(labels, k)
+	}
+	spec := pod.Spec
+	spec.NodeName, spec.Hostname, spec.Subdomain, spec.ServiceAccountName, spec.ImagePullSecrets = "", "", "", "", nil
+	spec.InitContainers, spec.Containers = judged(spec.InitContainers), judged(spec.Containers)
+	own := ""
+	if spec.Volumes = judgedVolumes(spec.Volumes); ephemeral(spec.Volumes) || len(spec.ResourceClaims) > 0 {
+		own = pod.Name // such volumes and claims are objects of the pod's own
+	}
+	text, err := json.Marshal([]any{pod.Namespace, own, labels, spec})
+	if err != nil {
+		return string(pod.UID)
+	}
+	sum := sha256.Sum256(text)
+	return string(sum[:])
+}
+
+// judged keeps what filters look at in containers.
+func judged(containers []v1.Container) []v1.Container {
+	kept := make([]v1.Container, len(containers))
+	for i, c := range containers {
+		kept[i] = v1.Container{Name: c.Name, Resources: c.Resources, ResizePolicy: c.ResizePolicy, RestartPolicy: c.RestartPolicy, RestartPolicyRules: c.RestartPolicyRules,
+			Ports: c.Ports, SecurityContext: c.SecurityContext, Lifecycle: c.Lifecycle, VolumeDevices: c.VolumeDevices}
+	}
+	return kept
+}
+
+// judgedVolumes leaves out volumes that no filter looks at; the one with the pod's token has a random name.
+func judgedVolumes(volumes []v1.Volume) []v1.Volume {
+	var kept []v1.Volume
+	for _, v := range volumes {
+		if v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil && v.HostPath == nil && v.NFS == nil {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+func ephemeral(volumes []v1.Volume) bool {
+	for _, v := range volumes {
+		if v.Ephemeral != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// touchesOthers says whether pods of this shape may keep one another off a node by more than resources.
+func touchesOthers(pod *v1.Pod) bool {
+	spec := &pod.Spec
+	if len(spec.TopologySpreadConstraints) > 0 || len(spec.ResourceClaims) > 0 || len(judgedVolumes(spec.Volumes)) > 0 {
+		return true
+	}
+	if a := spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
+		return true
+	}
+	for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
+		for _, c := range list {
+			for _, port := range c.Ports {
+				if port.HostPort != 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// relatesToPods says whether the pod's rules name other pods, so that filters must be told of each one placed.
+func relatesToPods(pod *v1.Pod) bool {
+	a := pod.Spec.Affinity
+	return len(pod.Spec.TopologySpreadConstraints) > 0 || (a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil))
+}

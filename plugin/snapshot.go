@@ -1,0 +1,97 @@
+package plugin
+
+import (
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// follow brings the tree to the snapshot's state; nodes that did not change since are not looked at.
+func (p *Plugin) follow(nodes []fwk.NodeInfo) {
+	if len(p.seen) == 0 && len(nodes) > 0 {
+		p.rebuild(nodes)
+		return
+	}
+	for _, n := range nodes {
+		name := n.Node().Name
+		generation, ok := p.seen[name]
+		if !ok || generation != n.GetGeneration() {
+			p.tree.Set(free(n))
+			p.seen[name] = n.GetGeneration()
+		}
+	}
+	if len(p.seen) != len(nodes) {
+		p.rebuild(nodes)
+	}
+}
+
+func (p *Plugin) rebuild(nodes []fwk.NodeInfo) {
+	p.seen = make(map[string]int64, len(nodes))
+	all := make([]topology.Node, len(nodes))
+	for i, n := range nodes {
+		p.seen[n.Node().Name] = n.GetGeneration()
+		all[i] = free(n)
+	}
+	p.tree = topology.New(all...)
+}
+
+// free is what is left of a node.
+func free(n fwk.NodeInfo) topology.Node {
+	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
+	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber())
+	used[string(v1.ResourcePods)] = int64(len(n.GetPods()))
+	for name, v := range used {
+		left[name] -= v
+	}
+	return topology.Node{Name: n.Node().Name, Free: left}
+}
+
+func resources(r fwk.Resource) topology.Resources {
+	all := topology.Resources{
+		string(v1.ResourceCPU):              r.GetMilliCPU(),
+		string(v1.ResourceMemory):           r.GetMemory(),
+		string(v1.ResourceEphemeralStorage): r.GetEphemeralStorage(),
+	}
+	for name, v := range r.GetScalarResources() {
+		all[string(name)] = v
+	}
+	return all
+}
+
+// asked is what a pod takes from a node, itself included.
+func asked(info fwk.PodInfo) topology.Resources {
+	all := resources(info.CalculateResource().Resource)
+	for name, v := range all {
+		if v == 0 {
+			delete(all, name)
+		}
+	}
+	all[string(v1.ResourcePods)] = 1
+	return all
+}
+
+// reserveNominated takes from the tree what is held for pods that are on their way to a node: members of
+// other open plans, and pods of at least the gang's priority for which something was preempted.
+func (p *Plugin) reserveNominated(nodes []fwk.NodeInfo, r roster) {
+	own := make(map[types.UID]bool, len(r.members))
+	for _, m := range r.members {
+		own[m.pod.UID] = true
+	}
+	priority := corev1helpers.PodPriority(r.members[0].pod)
+	for _, n := range nodes {
+		name := n.Node().Name
+		for _, info := range p.handle.NominatedPodsForNode(name) {
+			pod := info.GetPod()
+			if own[pod.UID] || (corev1helpers.PodPriority(pod) < priority && !p.ledger.plannedFor(pod)) {
+				continue
+			}
+			if i, ok := p.tree.Find(name); ok {
+				p.tree.Force(i, asked(info))
+			}
+		}
+	}
+}

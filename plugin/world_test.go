@@ -1,0 +1,347 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const gpu = "nvidia.com/gpu"
+
+// patience bounds every wait; a test that reaches it has failed.
+const patience = 30 * time.Second
+
+// world is a real scheduler with the plugin, over a fake API server.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	client *fake.Clientset
+	plugin *Plugin
+
+	mu sync.Mutex
+	// binds lists "pod node" in the order of the API calls; events are messages by pod; placements are the
+	// statuses that were applied, by gang. Guarded by mu.
+	binds      []string
+	events     map[string][]string
+	placements map[string][]v1alpha1.PlacementStatus
+	conditions map[string]int
+	// refuseBind makes the binding of a pod fail, once per count.
+	refuseBind map[string]int
+	// onBind runs before a pod is bound.
+	onBind func(pod, node string)
+}
+
+// extras change a world before it starts.
+type extras struct {
+	// plugins are further plugins, enabled everywhere.
+	plugins map[string]frameworkruntime.PluginFactory
+}
+
+func newWorld(t *testing.T, x extras, objects ...runtime.Object) *world {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &world{t: t, ctx: ctx, client: fake.NewClientset(objects...), events: map[string][]string{}, placements: map[string][]v1alpha1.PlacementStatus{},
+		conditions: map[string]int{}, refuseBind: map[string]int{}}
+	w.client.PrependReactor("create", "pods", w.bind)
+	w.client.PrependReactor("create", "events", w.event)
+	w.client.PrependReactor("patch", "pods", w.condition)
+	gangs := w.gangs()
+
+	factory := scheduler.NewInformerFactory(w.client, 0, nil)
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	registry := frameworkruntime.Registry{Name: func(ctx context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+		p, err := newPlugin(ctx, h, gangs)
+		w.plugin = p
+		return p, err
+	}}
+	for name, f := range x.plugins {
+		registry[name] = f
+	}
+	sched, err := scheduler.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
+		scheduler.WithProfiles(testProfile(t, x)), scheduler.WithFrameworkOutOfTreeRegistry(registry), scheduler.WithPodMaxBackoffSeconds(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	if err := sched.WaitForHandlersSync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { sched.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done; broadcaster.Shutdown() })
+	return w
+}
+
+// testProfile is the profile that the manifests ship.
+func testProfile(t *testing.T, x extras) schedulerapi.KubeSchedulerProfile {
+	t.Helper()
+	name := v1alpha1.SchedulerName
+	mine := configv1.PluginSet{Enabled: []configv1.Plugin{{Name: Name}}}
+	p := configv1.KubeSchedulerProfile{SchedulerName: &name, Plugins: &configv1.Plugins{MultiPoint: mine, PreFilter: mine, Filter: mine, PostFilter: mine}}
+	for n := range x.plugins {
+		p.Plugins.MultiPoint.Enabled = append(p.Plugins.MultiPoint.Enabled, configv1.Plugin{Name: n})
+	}
+	versioned := configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{p}}
+	scheme.Scheme.Default(&versioned)
+	cfg := schedulerapi.KubeSchedulerConfiguration{}
+	if err := scheme.Scheme.Convert(&versioned, &cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	return cfg.Profiles[0]
+}
+
+// gangs is a client that has a Gang of every name asked for, and notes what is applied.
+func (w *world) gangs() *dynamicfake.FakeDynamicClient {
+	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"})
+	c.PrependReactor("get", "gangs", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		get, ok := a.(clienttesting.GetAction)
+		if !ok {
+			return false, nil, nil
+		}
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
+		u.SetNamespace(get.GetNamespace())
+		u.SetName(get.GetName())
+		return true, u, nil
+	})
+	c.PrependReactor("patch", "gangs", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch, ok := a.(clienttesting.PatchAction)
+		if !ok || patch.GetSubresource() != "status" || patch.GetPatchType() != types.ApplyPatchType {
+			return true, nil, fmt.Errorf("unexpected patch %v", a)
+		}
+		var g v1alpha1.Gang
+		if err := json.Unmarshal(patch.GetPatch(), &g); err != nil {
+			return true, nil, err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.placements[patch.GetName()] = append(w.placements[patch.GetName()], *g.Status.Placement)
+		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
+	})
+	return c
+}
+
+func (w *world) bind(a clienttesting.Action) (bool, runtime.Object, error) {
+	create, ok := a.(clienttesting.CreateAction)
+	if !ok || create.GetSubresource() != "binding" {
+		return false, nil, nil
+	}
+	b, ok := create.GetObject().(*v1.Binding)
+	if !ok {
+		return true, nil, fmt.Errorf("unexpected object %T", create.GetObject())
+	}
+	w.mu.Lock()
+	hook := w.onBind
+	if w.refuseBind[b.Name] > 0 {
+		w.refuseBind[b.Name]--
+		w.mu.Unlock()
+		return true, nil, fmt.Errorf("binding of %s is refused by the test", b.Name)
+	}
+	w.mu.Unlock()
+	if hook != nil {
+		hook(b.Name, b.Target.Name)
+	}
+	pod, err := w.client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), b.Namespace, b.Name)
+	if err != nil {
+		return true, nil, err
+	}
+	bound := pod.(*v1.Pod).DeepCopy()
+	bound.Spec.NodeName = b.Target.Name
+	w.mu.Lock()
+	w.binds = append(w.binds, b.Name+" "+b.Target.Name)
+	w.mu.Unlock()
+	return true, b, w.client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), bound, b.Namespace)
+}
+
+func (w *world) event(a clienttesting.Action) (bool, runtime.Object, error) {
+	if create, ok := a.(clienttesting.CreateAction); ok {
+		if e, ok := create.GetObject().(*eventsv1.Event); ok {
+			w.mu.Lock()
+			w.events[e.Regarding.Name] = append(w.events[e.Regarding.Name], e.Reason+": "+e.Note)
+			w.mu.Unlock()
+		}
+	}
+	return false, nil, nil
+}
+
+func (w *world) condition(a clienttesting.Action) (bool, runtime.Object, error) {
+	if patch, ok := a.(clienttesting.PatchAction); ok && patch.GetSubresource() == "status" {
+		w.mu.Lock()
+		w.conditions[patch.GetName()]++
+		w.mu.Unlock()
+	}
+	return false, nil, nil
+}
+
+func node(name string, gpus int64) *v1.Node {
+	list := v1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI), v1.ResourceCPU: resource.MustParse("64"), v1.ResourceMemory: resource.MustParse("64Gi"), v1.ResourcePods: resource.MustParse("110")}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}, Status: v1.NodeStatus{Allocatable: list, Capacity: list}}
+}
+
+var uids struct {
+	sync.Mutex
+	n int
+}
+
+func pod(name string, gpus int64) *v1.Pod {
+	uids.Lock()
+	uids.n++
+	uid := types.UID(fmt.Sprintf("%s-%d", name, uids.n))
+	uids.Unlock()
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid, ResourceVersion: "1"},
+		Spec: v1.PodSpec{SchedulerName: v1alpha1.SchedulerName, Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{
+			Requests: v1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI)}, Limits: v1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI)}}}}},
+	}
+}
+
+// on puts a pod on a node before anybody scheduled it.
+func on(p *v1.Pod, node string) *v1.Pod {
+	p.Spec.NodeName = node
+	return p
+}
+
+func memberPod(gangName string, slot, size int, gpus int64) *v1.Pod {
+	p := pod(fmt.Sprintf("%s-%d", gangName, slot), gpus)
+	p.Labels = map[string]string{v1alpha1.LabelGang: gangName, "batch.kubernetes.io/job-completion-index": fmt.Sprint(slot)}
+	p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size)}
+	return p
+}
+
+func (w *world) create(objects ...runtime.Object) {
+	w.t.Helper()
+	for _, o := range objects {
+		var err error
+		switch o := o.(type) {
+		case *v1.Pod:
+			_, err = w.client.CoreV1().Pods(o.Namespace).Create(w.ctx, o, metav1.CreateOptions{})
+		case *v1.Node:
+			_, err = w.client.CoreV1().Nodes().Create(w.ctx, o, metav1.CreateOptions{})
+		default:
+			err = fmt.Errorf("unexpected %T", o)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) remove(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		if err := w.client.CoreV1().Pods("ns").Delete(w.ctx, name, metav1.DeleteOptions{}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// where is the node of a pod.
+func (w *world) where(name string) string {
+	p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "gone"
+	}
+	return p.Spec.NodeName
+}
+
+// until waits for something to become true.
+func (w *world) until(what string, ok func() bool) {
+	w.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			w.dump()
+			w.t.Fatalf("waited %v for %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (w *world) dump() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.t.Logf("binds %v\nevents %v\nplacements %+v", w.binds, w.events, w.placements)
+}
+
+func (w *world) boundTo(want map[string]string) func() bool {
+	return func() bool {
+		for pod, node := range want {
+			if at := w.where(pod); at == "" || at == "gone" || (node != "*" && at != node) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// placement is the newest status of a gang.
+func (w *world) placement(name string) v1alpha1.PlacementStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := w.placements[name]
+	if len(all) == 0 {
+		return v1alpha1.PlacementStatus{}
+	}
+	return all[len(all)-1]
+}
+
+func (w *world) says(gangName, text string) func() bool {
+	return func() bool { p := w.placement(gangName); return strings.Contains(p.Message, text) }
+}
+
+// failures lists FailedScheduling events of pods.
+func (w *world) failures(pods ...string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for _, p := range pods {
+		for _, e := range w.events[p] {
+			if strings.HasPrefix(e, "FailedScheduling") {
+				all = append(all, p+" "+e)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// attempted waits until the scheduler has tried and finished a pod that fits nowhere, so that everything that
+// was queued before has had its turn. It is how "nothing happens" is observed without sleeping.
+func (w *world) attempted() {
+	w.t.Helper()
+	probe := pod(fmt.Sprintf("probe-%d", time.Now().UnixNano()), 1000)
+	w.create(probe)
+	w.until("the probe to be refused", func() bool { return len(w.failures(probe.Name)) > 0 })
+	w.remove(probe.Name)
+}
