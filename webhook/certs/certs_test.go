@@ -1,0 +1,300 @@
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+var (
+	names = []string{"a.holdfast-system.svc", "b.holdfast-system.svc"}
+	now   = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	day   = 24 * time.Hour
+)
+
+func made(t *testing.T, data map[string][]byte, r Renewal, at time.Time) map[string][]byte {
+	t.Helper()
+	data, err := Renew(data, r, names, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestDecide(t *testing.T) {
+	fresh := made(t, nil, RenewAll, now)
+	without := func(key string) map[string][]byte {
+		m := map[string][]byte{}
+		for k, v := range fresh {
+			if k != key {
+				m[k] = v
+			}
+		}
+		return m
+	}
+	other := made(t, nil, RenewAll, now)
+	mixed := without(dataServer)
+	mixed[dataServer], mixed[dataServerKey] = other[dataServer], other[dataServerKey]
+	for name, c := range map[string]struct {
+		data  map[string][]byte
+		names []string
+		at    time.Time
+		want  Renewal
+	}{
+		"empty":                       {nil, names, now, RenewAll},
+		"fresh":                       {fresh, names, now, Keep},
+		"long before the end":         {fresh, names, now.Add(serverLife - renewAhead - day), Keep},
+		"ahead of the server's end":   {fresh, names, now.Add(serverLife - renewAhead + day), RenewServer},
+		"ahead of the authority's":    {fresh, names, now.Add(authorityLife - renewAhead + day), RenewAll},
+		"another name":                {fresh, append([]string{"c.svc"}, names...), now, RenewServer},
+		"no server certificate":       {without(dataServer), names, now, RenewServer},
+		"no server key":               {without(dataServerKey), names, now, RenewServer},
+		"no authority":                {without(dataAuthority), names, now, RenewAll},
+		"no authority key":            {without(dataAuthorityKey), names, now, RenewAll},
+		"signed by another authority": {mixed, names, now, RenewServer},
+		"rubbish":                     {map[string][]byte{dataAuthority: []byte("x"), dataAuthorityKey: []byte("y")}, names, now, RenewAll},
+	} {
+		if got := Decide(c.data, c.names, c.at); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestRenewedServerKeepsTheAuthority(t *testing.T) {
+	fresh := made(t, nil, RenewAll, now)
+	later := now.Add(serverLife - day)
+	next := made(t, fresh, RenewServer, later)
+	if !bytes.Equal(next[dataAuthority], fresh[dataAuthority]) || bytes.Equal(next[dataServer], fresh[dataServer]) {
+		t.Error("the authority changed or the server's certificate did not")
+	}
+	if got := Decide(next, names, later); got != Keep {
+		t.Errorf("after renewal: %v", got)
+	}
+}
+
+func TestRenewedAuthorityKeepsItsForerunnerWhileThatHolds(t *testing.T) {
+	fresh := made(t, nil, RenewAll, now)
+	late := now.Add(authorityLife - day)
+	next := made(t, fresh, RenewAll, late)
+	if !bytes.HasSuffix(next[dataAuthority], fresh[dataAuthority]) || Decide(next, names, late) != Keep {
+		t.Error("servers with the former certificate would not be trusted any more")
+	}
+	if after := made(t, fresh, RenewAll, now.Add(authorityLife+day)); bytes.Contains(after[dataAuthority], fresh[dataAuthority]) {
+		t.Error("an authority that has ended is kept")
+	}
+	if again := made(t, next, RenewServer, late); Decide(again, names, late) != Keep {
+		t.Error("a server certificate of the newer authority is not good")
+	}
+}
+
+func keeperOn(t *testing.T, c client.Client) *Keeper {
+	t.Helper()
+	return New(Options{Client: c, Secret: secretKey, Webhook: "holdfast", Names: names})
+}
+
+var secretKey = types.NamespacedName{Namespace: "holdfast-system", Name: "holdfast-certs"}
+
+func apiServer(objs ...client.Object) *fake.ClientBuilder {
+	return fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(objs...)
+}
+
+func emptySecret() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secretKey.Namespace, Name: secretKey.Name}}
+}
+
+func hooks() *admissionregistrationv1.MutatingWebhookConfiguration {
+	return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "holdfast"},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "a.holdfast.dev"}, {Name: "b.holdfast.dev"}}}
+}
+
+func settle(t *testing.T, k *Keeper) {
+	t.Helper()
+	for range 3 {
+		if _, err := k.Reconcile(context.Background(), reconcile.Request{NamespacedName: secretKey}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// dial connects as a client that trusts what the keeper says.
+func dial(t *testing.T, k *Keeper, address, name string) error {
+	t.Helper()
+	authority, err := k.Authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(authority)) {
+		t.Fatal("the authority is not PEM")
+	}
+	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: pool, ServerName: name})
+	if err == nil {
+		err = conn.Close()
+	}
+	return err
+}
+
+func TestKeeperServesFromAnEmptySecret(t *testing.T) {
+	c := apiServer(emptySecret(), hooks()).Build()
+	k := keeperOn(t, c)
+	if k.Ready(nil) == nil {
+		t.Error("ready without a certificate")
+	}
+	if _, err := k.Authority(); err == nil {
+		t.Error("an authority out of nothing")
+	}
+	settle(t, k)
+	if err := k.Ready(nil); err != nil {
+		t.Error(err)
+	}
+	got := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := c.Get(context.Background(), types.NamespacedName{Name: "holdfast"}, got); err != nil {
+		t.Fatal(err)
+	}
+	authority, err := k.Authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range got.Webhooks {
+		if string(h.ClientConfig.CABundle) != authority {
+			t.Errorf("webhook %s trusts %q", h.Name, h.ClientConfig.CABundle)
+		}
+	}
+	listener := listen(t, k)
+	for _, name := range names {
+		if err := dial(t, k, listener.Addr().String(), name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if dial(t, k, listener.Addr().String(), "c.holdfast-system.svc") == nil {
+		t.Error("a name that is not ours is served")
+	}
+	rotate(t, c, k)
+	if err := dial(t, k, listener.Addr().String(), names[0]); err != nil {
+		t.Errorf("after the certificates were made anew: %v", err)
+	}
+}
+
+// listen serves handshakes, as a server that was started once.
+func listen(t *testing.T, k *Keeper) net.Listener {
+	t.Helper()
+	cfg := &tls.Config{}
+	k.Serve(cfg)
+	l, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if c, ok := conn.(*tls.Conn); ok {
+				_ = c.Handshake() // the client's side is what is looked at
+			}
+			_ = conn.Close()
+		}
+	}()
+	return l
+}
+
+// rotate empties the Secret, as somebody who has new certificates made.
+func rotate(t *testing.T, c client.Client, k *Keeper) {
+	t.Helper()
+	before, err := k.Authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &corev1.Secret{}
+	if err := c.Get(context.Background(), secretKey, s); err != nil {
+		t.Fatal(err)
+	}
+	s.Data = nil
+	if err := c.Update(context.Background(), s); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, k)
+	if after, err := k.Authority(); err != nil || after == before {
+		t.Errorf("the authority is still the same: %v", err)
+	}
+}
+
+// TestReplicasThatStartTogetherAgree has two of them read the empty Secret before either writes.
+func TestReplicasThatStartTogetherAgree(t *testing.T) {
+	c := apiServer(emptySecret(), hooks()).Build()
+	stale := &corev1.Secret{}
+	if err := c.Get(context.Background(), secretKey, stale); err != nil {
+		t.Fatal(err)
+	}
+	first := keeperOn(t, c)
+	settle(t, first)
+	behind := true
+	second := keeperOn(t, interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if s, ok := obj.(*corev1.Secret); ok && behind {
+				behind = false
+				stale.DeepCopyInto(s)
+				return nil
+			}
+			return w.Get(ctx, key, obj, opts...)
+		}}))
+	settle(t, second)
+	a, errA := first.Authority()
+	b, errB := second.Authority()
+	if errA != nil || errB != nil || a != b {
+		t.Errorf("two authorities: %v, %v", errA, errB)
+	}
+}
+
+func TestReadyWithoutAConfiguration(t *testing.T) {
+	k := keeperOn(t, apiServer(emptySecret()).Build())
+	settle(t, k)
+	if err := k.Ready(nil); err != nil {
+		t.Errorf("where nobody calls the webhook the rest must go on: %v", err)
+	}
+}
+
+func TestMissingSecretIsNotReady(t *testing.T) {
+	k := keeperOn(t, apiServer(hooks()).Build())
+	settle(t, k)
+	if k.Ready(nil) == nil {
+		t.Error("ready without a Secret")
+	}
+}
+
+func TestTrustPatchChangesNothingElse(t *testing.T) {
+	h := hooks()
+	h.Webhooks[0].ClientConfig.CABundle = []byte("ca")
+	patch, err := trustPatch(h, []byte("ca"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []map[string]any
+	if err := json.Unmarshal(patch, &ops); err != nil {
+		t.Fatal(err)
+	}
+	if len(ops) != 2 || ops[0]["path"] != "/webhooks/1/name" || ops[1]["path"] != "/webhooks/1/clientConfig/caBundle" || ops[1]["value"] != "Y2E=" {
+		t.Errorf("patch %s", patch)
+	}
+	h.Webhooks[1].ClientConfig.CABundle = []byte("ca")
+	if patch, err := trustPatch(h, []byte("ca")); patch != nil || err != nil {
+		t.Errorf("patch %s, %v", patch, err)
+	}
+}

@@ -1,0 +1,139 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+func raw(t *testing.T, obj any) runtime.RawExtension {
+	t.Helper()
+	text, err := json.Marshal(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runtime.RawExtension{Raw: text}
+}
+
+func request(operation admissionv1.Operation, obj, old runtime.RawExtension) admission.Request {
+	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UID: "1", Operation: operation, Kind: metav1.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}, Name: "llama", Object: obj, OldObject: old}}
+}
+
+// applied is the object after the response's patch.
+func applied(t *testing.T, before []byte, r admission.Response) []byte {
+	t.Helper()
+	if !r.Allowed {
+		t.Fatalf("refused: %v", r.Result)
+	}
+	text, err := json.Marshal(r.Patches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := jsonpatch.DecodePatch(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := patch.Apply(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+func pods() admission.Handler {
+	return Pods(func() (Config, error) { return config, nil })
+}
+
+func TestPatchIsTheMutation(t *testing.T) {
+	pod := podOf(admitted(t, job(t)))
+	in := raw(t, pod)
+	got := &corev1.Pod{}
+	if err := json.Unmarshal(applied(t, in.Raw, pods().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))), got); err != nil {
+		t.Fatal(err)
+	}
+	if want := MutatePod(pod, config).Object; !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got\n%s", asYAML(t, got))
+	}
+}
+
+// TestFieldsOfNewerServersStay: what this build does not know must come back untouched and in its place.
+func TestFieldsOfNewerServersStay(t *testing.T) {
+	in := raw(t, podOf(admitted(t, job(t, podSpec(func(s *corev1.PodSpec) {
+		s.InitContainers = []corev1.Container{{Name: "first"}, {Name: "second"}}
+	})))))
+	var tree map[string]any
+	if err := json.Unmarshal(in.Raw, &tree); err != nil {
+		t.Fatal(err)
+	}
+	spec := tree["spec"].(map[string]any)
+	spec["newField"] = "x"
+	for _, list := range []string{"containers", "initContainers", "volumes"} {
+		for _, item := range spec[list].([]any) {
+			item.(map[string]any)["newField"] = item.(map[string]any)["name"]
+		}
+	}
+	in = raw(t, tree)
+	after := applied(t, in.Raw, pods().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})))
+	if err := json.Unmarshal(after, &tree); err != nil {
+		t.Fatal(err)
+	}
+	spec = tree["spec"].(map[string]any)
+	if spec["newField"] != "x" {
+		t.Error("a field of the spec is gone")
+	}
+	for list, ours := range map[string]int{"containers": 0, "initContainers": 1, "volumes": 3} {
+		items := spec[list].([]any)
+		for _, item := range items[:len(items)-ours] {
+			if m := item.(map[string]any); m["newField"] != m["name"] {
+				t.Errorf("%s: %v has %v", list, m["name"], m["newField"])
+			}
+		}
+	}
+}
+
+func TestRefusalNamesTheField(t *testing.T) {
+	in := raw(t, job(t, annotate("holdfast.dev/x", "y")))
+	r := Jobs().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))
+	if r.Allowed || r.Result.Reason != metav1.StatusReasonInvalid || len(r.Result.Details.Causes) != 1 {
+		t.Fatalf("answer %+v", r)
+	}
+	if field := r.Result.Details.Causes[0].Field; field != "metadata.annotations[holdfast.dev/x]" {
+		t.Errorf("field %s", field)
+	}
+}
+
+func TestUpdateWarns(t *testing.T) {
+	old := raw(t, job(t, func(j *batchv1.Job) { j.Annotations = nil }))
+	r := Jobs().Handle(context.Background(), request(admissionv1.Update, raw(t, job(t)), old))
+	if !r.Allowed || len(r.Patches) != 0 || len(r.Warnings) != 1 {
+		t.Errorf("answer %+v", r)
+	}
+}
+
+func TestWithoutAnAuthorityPodsAreToldToComeBack(t *testing.T) {
+	h := Pods(func() (Config, error) { return Config{}, errors.New("none yet") })
+	in := raw(t, podOf(admitted(t, job(t))))
+	if r := h.Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})); r.Allowed || r.Result.Code != 503 {
+		t.Errorf("answer %+v", r)
+	}
+}
+
+func TestRubbishIsRefused(t *testing.T) {
+	in := runtime.RawExtension{Raw: []byte(`{"spec":`)}
+	for name, h := range map[string]admission.Handler{"jobs": Jobs(), "pods": pods()} {
+		if r := h.Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})); r.Allowed || r.Result.Code != 400 {
+			t.Errorf("%s: answer %+v", name, r)
+		}
+	}
+}
