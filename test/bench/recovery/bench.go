@@ -95,11 +95,12 @@ func (b *bench) measure(ctx context.Context, s system, sh shape) (err error) {
 	if s.name == systemLimit {
 		return t.limit(ctx)
 	}
-	if err := b.w.Until(ctx, "steady steps", 2*time.Minute, func(context.Context) (bool, string) {
-		return len(t.rec.ratesBetween(time.Time{}, time.Now())) > 0, strings.Join(t.rec.tail(4), " | ")
+	if err := b.w.Until(ctx, "first steps", 2*time.Minute, func(context.Context) (bool, string) {
+		return len(t.rec.ratesBetween(time.Time{}, time.Now())) > 0, t.rec.progress(sh.ranks(), time.Time{})
 	}); err != nil {
-		return err
+		return fmt.Errorf("%w; the job's last lines: %q", err, t.rec.tail(6))
 	}
+	t.rested = time.Now()
 	if s.name == systemAsComes {
 		return t.never(ctx)
 	}
@@ -155,7 +156,7 @@ func describe(p corev1.Pod) string {
 			out += fmt.Sprintf(", %s: %s %s", c.Name, w.Reason, w.Message)
 		}
 	}
-	return out
+	return out[:min(len(out), 220)]
 }
 
 // remove deletes a job and waits until its pods are gone: the next system gets the machine for itself.
@@ -177,7 +178,7 @@ func (b *bench) remove(ctx context.Context, job string) error {
 // limit notes what forked processes took, in every case of the shape: no pause comes before a first step.
 func (t *trial) limit(ctx context.Context) error {
 	if err := t.w.Until(ctx, "forked processes have stepped", time.Minute, func(context.Context) (bool, string) {
-		return len(t.rec.limitTimes()) >= t.plan.kills, strings.Join(t.rec.tail(4), " | ")
+		return len(t.rec.limitTimes()) >= t.plan.kills, fmt.Sprintf("last line: %q", t.rec.tail(1))
 	}); err != nil {
 		return err
 	}

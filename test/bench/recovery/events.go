@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -131,6 +132,29 @@ func (r *record) recovered(ranks int, killed time.Time) (recovery, bool) {
 		out.loadMs = max(out.loadMs, l.loadMs)
 	}
 	return out, true
+}
+
+// progress says in a few words how far the processes that were started after a moment have come.
+func (r *record) progress(ranks int, after time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var started, imported, joined, restored int
+	for _, lives := range r.lives {
+		l := lives[len(lives)-1]
+		if l.started.Before(after) {
+			continue
+		}
+		started++
+		for _, c := range []struct {
+			at    time.Time
+			count *int
+		}{{l.imported, &imported}, {l.joined, &joined}, {l.restored, &restored}} {
+			if !c.at.IsZero() {
+				*c.count++
+			}
+		}
+	}
+	return fmt.Sprintf("of %d ranks %d started, %d imported, %d joined, %d restored", ranks, started, imported, joined, restored)
 }
 
 func firstAbove(steps []event, floor int64) (time.Time, bool) {

@@ -26,7 +26,7 @@ const timeLimit = 13 * time.Minute
 type options struct {
 	quick, check, keep bool
 	kubeconfig         string
-	kubectl            string
+	source             string
 	systems, shapes    []string
 	kills              int
 }
@@ -46,7 +46,7 @@ func main() {
 	f.BoolVar(&o.check, "check", false, "fail when a goal is missed or the run takes longer than "+timeLimit.String())
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster up")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
-	f.StringVar(&o.kubectl, "kubectl", "kubectl", "kubectl of the cluster named by --kubeconfig")
+	f.StringVar(&o.source, "source", ".", "root of the source tree, with its binaries built")
 	f.StringSliceVar(&o.systems, "systems", nil, "measure these systems only: "+strings.Join(full.systems, ", "))
 	f.StringSliceVar(&o.shapes, "shapes", nil, "measure these shapes only: 1x4, 2x2")
 	f.IntVar(&o.kills, "kills", 0, "kills per case and system")
@@ -135,7 +135,7 @@ func tooLong(took time.Duration) error {
 // connect reaches the given cluster, or starts one and installs Holdfast in it; done takes away what was started.
 func connect(ctx context.Context, o options, progress io.Writer) (*story.World, func() error, error) {
 	if o.kubeconfig != "" {
-		w, err := story.NewWorld(story.Options{Kubeconfig: o.kubeconfig, Kubectl: o.kubectl, Out: progress})
+		w, err := story.NewWorld(story.Options{Kubeconfig: o.kubeconfig, Out: progress})
 		return w, func() error { return nil }, err
 	}
 	return startCluster(ctx, o, progress)

@@ -52,9 +52,9 @@ type trial struct {
 	rec    *record
 	// generation is the newest that the Gang showed before the last kill.
 	generation int64
-	// rested is when the job last finished recovering, or started.
-	rested time.Time
-	kills  int
+	// rested is when the job last finished recovering, or took its first step; paced is when its pace last changed.
+	rested, paced time.Time
+	kills         int
 }
 
 func (t *trial) caseName(l load) string { return fmt.Sprintf("%s, %s", t.shape.name, l.name) }
@@ -65,7 +65,6 @@ func (t *trial) underKills(ctx context.Context, l load, kills int) error {
 	if err := t.setPace(ctx, l); err != nil {
 		return err
 	}
-	t.rested = time.Now()
 	coast, again := false, 0
 	for done := 0; done < kills; {
 		took, err := t.warm(ctx, kase, l, coast)
@@ -134,7 +133,11 @@ func (t *trial) warm(ctx context.Context, kase string, l load, coast bool) (time
 		return took, t.setPace(ctx, l)
 	}
 	t.results.add(kase, t.system.name, standbyReady, "s", took.Seconds())
-	for _, e := range t.rec.ratesBetween(t.rested, ready) {
+	from := t.rested
+	if t.paced.After(from) {
+		from = t.paced
+	}
+	for _, e := range t.rec.ratesBetween(from, ready) {
 		t.results.add(kase, t.system.name, warmingMs, "ms", e.StepMs)
 	}
 	return took, nil
@@ -189,7 +192,7 @@ func (t *trial) usedColdRank(ctx context.Context) (string, error) {
 func (t *trial) calm(ctx context.Context, kase string) error {
 	from := time.Now()
 	if err := t.w.Until(ctx, "steady steps", recoverLimit, func(context.Context) (bool, string) {
-		return time.Since(from) >= calm && len(t.rec.ratesBetween(from, time.Now())) > 0, fmt.Sprintf("last lines: %q", t.rec.tail(3))
+		return time.Since(from) >= calm && len(t.rec.ratesBetween(from, time.Now())) > 0, fmt.Sprintf("last line: %q", t.rec.tail(1))
 	}); err != nil {
 		return err
 	}
@@ -233,9 +236,12 @@ func (t *trial) recovery(ctx context.Context, killed time.Time, limit time.Durat
 	err := t.w.Until(ctx, "first new step on all ranks", limit, func(context.Context) (bool, string) {
 		var ok bool
 		got, ok = t.rec.recovered(t.shape.ranks(), killed)
-		return ok, fmt.Sprintf("last lines: %q", t.rec.tail(4))
+		return ok, t.rec.progress(t.shape.ranks(), killed)
 	})
-	return got, err
+	if err != nil {
+		return got, fmt.Errorf("%w; the job's last lines: %q", err, t.rec.tail(6))
+	}
+	return got, nil
 }
 
 // setPace changes the script's pause in every pod, through the page of the memory volume that the script looks at after each step.
@@ -251,6 +257,7 @@ func (t *trial) setPace(ctx context.Context, l load) error {
 			return fmt.Errorf("setting the script's pace: %w", err)
 		}
 	}
+	t.paced = time.Now()
 	return nil
 }
 
