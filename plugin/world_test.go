@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
-	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -106,19 +106,23 @@ func newWorld(t *testing.T, x extras, objects ...runtime.Object) *world {
 // testProfile is the profile that the manifests ship.
 func testProfile(t *testing.T, x extras) schedulerapi.KubeSchedulerProfile {
 	t.Helper()
-	name := v1alpha1.SchedulerName
-	mine := configv1.PluginSet{Enabled: []configv1.Plugin{{Name: Name}}}
-	p := configv1.KubeSchedulerProfile{SchedulerName: &name, Plugins: &configv1.Plugins{MultiPoint: mine, PreFilter: mine, Filter: mine, PostFilter: mine}}
-	for n := range x.plugins {
-		p.Plugins.MultiPoint.Enabled = append(p.Plugins.MultiPoint.Enabled, configv1.Plugin{Name: n})
-	}
-	versioned := configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{p}}
-	scheme.Scheme.Default(&versioned)
-	cfg := schedulerapi.KubeSchedulerConfiguration{}
-	if err := scheme.Scheme.Convert(&versioned, &cfg, nil); err != nil {
+	text, err := os.ReadFile("../manifests/scheduler/config.yaml")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return cfg.Profiles[0]
+	obj, _, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, ok := obj.(*schedulerapi.KubeSchedulerConfiguration)
+	if !ok || len(cfg.Profiles) != 1 || cfg.Profiles[0].SchedulerName != v1alpha1.SchedulerName {
+		t.Fatalf("the shipped configuration is %T with profiles %+v", obj, cfg.Profiles)
+	}
+	p := cfg.Profiles[0]
+	for name := range x.plugins {
+		p.Plugins.MultiPoint.Enabled = append(p.Plugins.MultiPoint.Enabled, schedulerapi.Plugin{Name: name})
+	}
+	return p
 }
 
 // gangs is a client that has a Gang of every name asked for, and notes what is applied.
