@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/explain"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// patience bounds how long the API server may take.
+const patience = 30 * time.Second
+
+func explainCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
+	output := "text"
+	cmd := &cobra.Command{
+		Use:   "explain (job/NAME | gang/NAME)",
+		Short: "where a job's pods are, what each recovery took, and why a job was given up",
+		Example: `  kubectl holdfast explain job/train -n team-a
+  kubectl holdfast explain gang/train -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			print, err := printer(output)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+			defer cancel()
+			c, namespace, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			g, err := find(ctx, c, namespace, args[0])
+			if err != nil {
+				return err
+			}
+			return print(streams.Out, explain.Of(g, time.Now()))
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", output, "text, json or yaml")
+	return cmd
+}
+
+// printer is how an explanation is written in a format.
+func printer(format string) (func(io.Writer, explain.Explanation) error, error) {
+	switch format {
+	case "text":
+		return func(w io.Writer, e explain.Explanation) error {
+			_, err := io.WriteString(w, e.Text())
+			return err
+		}, nil
+	case "json":
+		return func(w io.Writer, e explain.Explanation) error {
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "  ")
+			return enc.Encode(e)
+		}, nil
+	case "yaml":
+		return func(w io.Writer, e explain.Explanation) error {
+			b, err := yaml.Marshal(e)
+			if err != nil {
+				return fmt.Errorf("writing yaml: %w", err)
+			}
+			_, err = w.Write(b)
+			return err
+		}, nil
+	}
+	return nil, fmt.Errorf("unknown output format %q: use text, json or yaml", format)
+}
+
+func connect(flags *genericclioptions.ConfigFlags) (client.Client, string, error) {
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	cfg, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{batchv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, "", err
+		}
+	}
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, "", fmt.Errorf("connecting to the cluster: %w", err)
+	}
+	return c, namespace, nil
+}
+
+// find reads the Gang of "job/NAME", "gang/NAME" or, for a gang, "NAME".
+func find(ctx context.Context, c client.Reader, namespace, what string) (*v1alpha1.Gang, error) {
+	kind, name, found := strings.Cut(what, "/")
+	if !found {
+		kind, name = "gang", what
+	}
+	var job *batchv1.Job
+	switch strings.ToLower(kind) {
+	case "job", "jobs", "job.batch", "jobs.batch":
+		job = &batchv1.Job{}
+		if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, job); err != nil {
+			return nil, explainJobError(err, namespace, name)
+		}
+	case "gang", "gangs", "gang.holdfast.dev", "gangs.holdfast.dev":
+	default:
+		return nil, fmt.Errorf("cannot explain a %q: ask for job/NAME or gang/NAME", kind)
+	}
+	g := &v1alpha1.Gang{}
+	err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, g)
+	switch {
+	case err == nil && job != nil && g.Spec.JobRef.UID != string(job.UID):
+		return nil, fmt.Errorf("gang %s in namespace %s is of an older job of the same name; the controller will replace it in a moment, ask again", name, namespace)
+	case err == nil:
+		return g, nil
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("this cluster has no Gangs (%w): install Holdfast with its manifests, then create the job again", err)
+	case apierrors.IsNotFound(err) && job != nil:
+		return nil, noGang(job)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no gang %s in namespace %s: name another namespace with -n, or see all with kubectl get gangs -A", name, namespace)
+	}
+	return nil, fmt.Errorf("reading gang %s in namespace %s: %w", name, namespace, err)
+}
+
+func explainJobError(err error, namespace, name string) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no job %s in namespace %s: name another namespace with -n, or see all with kubectl get jobs -A", name, namespace)
+	}
+	return fmt.Errorf("reading job %s in namespace %s: %w", name, namespace, err)
+}
+
+// noGang says why a job has none and what to do.
+func noGang(job *batchv1.Job) error {
+	if _, admitted := translate.AdmittedJob(job); admitted {
+		return fmt.Errorf("job %s has no Gang yet: ask again in a moment; if that does not help, look whether holdfast-controller runs in namespace %s", job.Name, v1alpha1.Namespace)
+	}
+	if s, errs := translate.JobSettings(job); s.Enabled && len(errs) == 0 {
+		return fmt.Errorf(`job %s was annotated with %s: "true" after it was created, and its pods cannot change any more: delete it and create it again with the annotation`, job.Name, v1alpha1.AnnotationEnabled)
+	}
+	return fmt.Errorf(`job %s is not opted in: create it with the annotation %s: "true"`, job.Name, v1alpha1.AnnotationEnabled)
+}

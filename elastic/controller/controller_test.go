@@ -1,0 +1,316 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/coordinator"
+)
+
+var key = coordinator.Key{Namespace: "team-a", Name: "train", Job: "job-uid"}
+
+func objects(policy corev1.RestartPolicy, backoff int32) (*v1alpha1.Gang, *batchv1.Job) {
+	g := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
+		Spec: v1alpha1.GangSpec{Members: 2, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: "job-uid"}}}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train", UID: "job-uid"}}
+	job.Spec.BackoffLimit = &backoff
+	job.Spec.Template.Spec.RestartPolicy = policy
+	return g, job
+}
+
+type bench struct {
+	*Controller
+	recorder *events.FakeRecorder
+	// before runs ahead of each write of a Gang's status.
+	before func()
+	// refuse makes patches of Job specs fail.
+	refuse bool
+}
+
+func newBench(t *testing.T, all ...client.Object) *bench {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &bench{recorder: events.NewFakeRecorder(20)}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, ac runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			if b.before != nil {
+				b.before()
+			}
+			return c.SubResource(sub).Apply(ctx, ac, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if _, ok := o.(*batchv1.Job); ok && b.refuse {
+				return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+	}).Build()
+	b.Controller = New(Options{Client: api, Live: api, Recorder: b.recorder, Log: testr.New(t)})
+	return b
+}
+
+func (b *bench) gang(t *testing.T) *v1alpha1.Gang {
+	t.Helper()
+	g := &v1alpha1.Gang{}
+	if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "train"}, g); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func (b *bench) readJob(t *testing.T) *batchv1.Job {
+	t.Helper()
+	job := &batchv1.Job{}
+	if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "train"}, job); err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+func (b *bench) event() string {
+	select {
+	case e := <-b.recorder.Events:
+		return e
+	default:
+		return ""
+	}
+}
+
+func TestPersistAndLoad(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	g.Status.Placement = &v1alpha1.PlacementStatus{Placed: true, Reason: "Placed"}
+	b := newBench(t, g, job)
+	want := elastic.Record{Generation: 3, RestoreStep: 7, Phase: elastic.Running, BestStep: 7}
+	if err := b.Persist(t.Context(), key, want); err != nil {
+		t.Fatal(err)
+	}
+	members, got, err := b.Load(t.Context(), key)
+	if err != nil || members != 2 || got.Generation != 3 || got.RestoreStep != 7 || got.Phase != elastic.Running {
+		t.Errorf("Load = %d, %+v, %v", members, got, err)
+	}
+	after := b.gang(t)
+	if after.Status.Placement == nil || !after.Status.Placement.Placed {
+		t.Error("another writer's part of the status is gone")
+	}
+	managed := false
+	for _, m := range after.ManagedFields {
+		managed = managed || m.Manager == FieldManager && m.Operation == metav1.ManagedFieldsOperationApply
+	}
+	if !managed {
+		t.Errorf("status.run is not applied as %s: %+v", FieldManager, after.ManagedFields)
+	}
+	if _, _, err := b.Load(t.Context(), coordinator.Key{Namespace: "team-a", Name: "train", Job: "a newer job"}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Gang of an older job is loaded: %v", err)
+	}
+}
+
+func TestPersistNeverLowersAGeneration(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	b := newBench(t, g, job)
+	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 3, Phase: elastic.Running}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 2}); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("generation 2 after 3: %v", err)
+	}
+	// Another leader writes generation 9 between this one's look and its write.
+	once := false
+	b.before = func() {
+		if once {
+			return
+		}
+		once = true
+		other := b.gang(t)
+		other.Status.Run.Generation = 9
+		if err := b.Client.Status().Update(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 4}); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("generation 4 after another leader's 9: %v", err)
+	}
+	if got := b.gang(t).Status.Run.Generation; got != 9 {
+		t.Errorf("generation %d is stored", got)
+	}
+}
+
+func TestPersistBesideAnotherWriter(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	b := newBench(t, g, job)
+	times := 0
+	b.before = func() {
+		if times++; times > 1 {
+			return
+		}
+		other := b.gang(t)
+		other.Status.Phase = v1alpha1.PhaseRunning
+		if err := b.Client.Status().Update(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 1, Phase: elastic.Running}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.gang(t); got.Status.Run == nil || got.Status.Run.Generation != 1 || got.Status.Phase != v1alpha1.PhaseRunning {
+		t.Errorf("status is %+v", got.Status)
+	}
+}
+
+func verdict(at time.Time) elastic.Verdict {
+	return elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, At: at,
+		Cause: &cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "Traceback (most recent call last):\nValueError: bad", Cascade: 2}}
+}
+
+func failureTarget(job *batchv1.Job) *batchv1.JobCondition {
+	for i, c := range job.Status.Conditions {
+		if c.Type == batchv1.JobFailureTarget {
+			return &job.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func TestEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy    corev1.RestartPolicy
+		backoff   int32
+		failed    int32
+		refuse    bool
+		wantLimit int32
+		wantFail  bool
+	}{
+		"Never":                       {corev1.RestartPolicyNever, 6, 0, false, 0, false},
+		"Never, large limit":          {corev1.RestartPolicyNever, 1 << 30, 0, false, 0, false},
+		"Never, no retries":           {corev1.RestartPolicyNever, 0, 0, false, 0, false},
+		"Never, pods failed before":   {corev1.RestartPolicyNever, 6, 2, false, 2, false},
+		"Never, the limit is refused": {corev1.RestartPolicyNever, 6, 0, true, 6, true},
+		"OnFailure":                   {corev1.RestartPolicyOnFailure, 6, 0, false, 6, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(c.policy, c.backoff)
+			job.Status.Failed = c.failed
+			b := newBench(t, g, job)
+			b.refuse = c.refuse
+			for range 2 { // twice is once
+				if err := b.End(t.Context(), key, verdict(time.Now())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			after := b.readJob(t)
+			if *after.Spec.BackoffLimit != c.wantLimit {
+				t.Errorf("backoffLimit %d, want %d", *after.Spec.BackoffLimit, c.wantLimit)
+			}
+			target := failureTarget(after)
+			if (target != nil) != c.wantFail {
+				t.Fatalf("conditions %+v", after.Status.Conditions)
+			}
+			if target != nil && (target.Reason != "SameFailureTwice" || !strings.Contains(target.Message, "rank 3 in slot 1 failed first, with exit code 7")) {
+				t.Errorf("condition %+v", target)
+			}
+			if e := b.event(); !strings.Contains(e, "SameFailureTwice") || !strings.Contains(e, "ValueError: bad") || !strings.Contains(e, "2 further ranks") {
+				t.Errorf("event %q", e)
+			}
+		})
+	}
+}
+
+func TestEndOfAJobThatIsGone(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	job.UID = "a newer job"
+	b := newBench(t, g, job)
+	if err := b.End(t.Context(), key, verdict(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if got := *b.readJob(t).Spec.BackoffLimit; got != 6 {
+		t.Errorf("another job of the same name was touched: backoffLimit %d", got)
+	}
+}
+
+func TestReconcileEndsWhatIsLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		age       time.Duration
+		wantFail  bool
+		wantAgain bool
+	}{
+		"within the grace":         {time.Second, false, true},
+		"pods did not end by then": {time.Minute, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(corev1.RestartPolicyNever, 6)
+			b := newBench(t, g, job)
+			v := verdict(time.Now().Add(-c.age))
+			if err := b.Persist(t.Context(), key, elastic.Record{Generation: 2, Phase: elastic.GivenUp, Verdict: &v}); err != nil {
+				t.Fatal(err)
+			}
+			req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}}
+			res, err := b.Reconcile(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (res.RequeueAfter > 0) != c.wantAgain {
+				t.Errorf("result %+v", res)
+			}
+			after := b.readJob(t)
+			if (failureTarget(after) != nil) != c.wantFail {
+				t.Errorf("conditions %+v", after.Status.Conditions)
+			}
+			if !c.wantFail && *after.Spec.BackoffLimit != 0 {
+				t.Errorf("backoffLimit %d", *after.Spec.BackoffLimit)
+			}
+		})
+	}
+}
+
+func TestReconcileLeavesOthersAlone(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	b := newBench(t, g, job)
+	v := elastic.Verdict{Reason: elastic.ReasonFinished, At: time.Now().Add(-time.Hour)}
+	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 2, Phase: elastic.Finished, Verdict: &v}); err != nil {
+		t.Fatal(err)
+	}
+	req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}}
+	if res, err := b.Reconcile(t.Context(), req); err != nil || res.RequeueAfter != 0 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if after := b.readJob(t); *after.Spec.BackoffLimit != 6 || failureTarget(after) != nil {
+		t.Errorf("a finished gang's job was touched: %+v", after)
+	}
+}
+
+func TestAnnounce(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	b := newBench(t, g, job)
+	b.Announce(t.Context(), key, elastic.Notice{Reason: elastic.NoticeRecovered, Message: "generation 2 runs"})
+	if e := b.event(); e != "Normal Recovered generation 2 runs" {
+		t.Errorf("event %q", e)
+	}
+	b.Announce(t.Context(), coordinator.Key{Namespace: "team-a", Name: "gone", Job: "x"}, elastic.Notice{Reason: "Recovered", Message: "m"})
+	if e := b.event(); e != "" {
+		t.Errorf("event %q of a gang that is gone", e)
+	}
+}
