@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -193,10 +194,13 @@ func addChecks(mgr manager.Manager, keeper *certs.Keeper) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health check: %w", err)
 	}
-	if err := mgr.AddReadyzCheck("certificates", keeper.Ready); err != nil {
-		return fmt.Errorf("adding the certificates' check: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
+	started := mgr.GetWebhookServer().StartedChecker()
+	if err := mgr.AddReadyzCheck("webhook", func(req *http.Request) error {
+		if err := keeper.Ready(req); err != nil {
+			return err
+		}
+		return started(req)
+	}); err != nil {
 		return fmt.Errorf("adding the webhook's check: %w", err)
 	}
 	return nil

@@ -1,0 +1,108 @@
+package translate
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+func TestSettings(t *testing.T) {
+	low, high := field.NewPath("low"), field.NewPath("high")
+	type m = map[string]string
+	for name, c := range map[string]struct {
+		low, high m
+		want      Settings
+		errs      []string
+	}{
+		"nothing":       {nil, nil, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"others' keys":  {m{"a/b": "c", "holdfast.devil/x": ""}, nil, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"on":            {m{v1alpha1.AnnotationEnabled: "true"}, nil, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"high wins":     {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationRanks: "2"}, m{v1alpha1.AnnotationRanks: "4"}, Settings{Enabled: true, Ranks: 4, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"high opts out": {m{v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationEnabled: "false"}, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"all": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1.5Gi", v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStandbyMemory: "2G", v1alpha1.AnnotationContainer: "c"}, nil,
+			Settings{Enabled: true, StateBytes: 3 << 29, StandbyBytes: 2e9, Container: "c"}, nil},
+		"errors are ordered": {m{"holdfast.dev/z": "", "holdfast.dev/a": "", v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationRanks: "x"}, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20},
+			[]string{"low[holdfast.dev/a]", "low[holdfast.dev/z]", "high[holdfast.dev/ranks]"}},
+		"setting alone": {m{v1alpha1.AnnotationRanks: "2"}, nil, Settings{Ranks: 2, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/ranks]"}},
+	} {
+		got, errs := ParseSettings(Annotated{low, c.low}, Annotated{high, c.high})
+		var paths []string
+		for _, e := range errs {
+			paths = append(paths, e.Field)
+		}
+		if got != c.want || !slices.Equal(paths, c.errs) {
+			t.Errorf("%s: %+v, errors at %v", name, got, paths)
+		}
+	}
+}
+
+func TestAdmittedJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		own, template map[string]string
+		ok            bool
+	}{
+		"stamped":                  {nil, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4"}, true},
+		"annotated later":          {map[string]string{v1alpha1.AnnotationEnabled: "true"}, nil, false},
+		"annotated, not stamped":   {nil, map[string]string{v1alpha1.AnnotationEnabled: "true"}, false},
+		"opted out":                {nil, map[string]string{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationGangSize: "4"}, false},
+		"size that is none":        {nil, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "0"}, false},
+		"the job's own turned off": {map[string]string{v1alpha1.AnnotationEnabled: "false"}, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4"}, true},
+	} {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: c.own}}
+		job.Spec.Template.Annotations = c.template
+		j, ok := AdmittedJob(job)
+		if ok != c.ok || ok && j.Members != 4 {
+			t.Errorf("%s: %v %+v", name, ok, j)
+		}
+	}
+}
+
+func TestOwningJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		ref  metav1.OwnerReference
+		want bool
+	}{
+		"its Job":           {metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Controller: ptr.To(true)}, true},
+		"not in control":    {metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job"}, false},
+		"another's Job":     {metav1.OwnerReference{APIVersion: "batch.volcano.sh/v1alpha1", Kind: "Job", Controller: ptr.To(true)}, false},
+		"some other object": {metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Controller: ptr.To(true)}, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{c.ref}}}
+		if got := OwningJob(pod) != nil; got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestFiguresStandStillAfterTheEnd(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(start.Add(d)) }
+	run := &v1alpha1.RunStatus{
+		StartedAt: ptr.To(at(0)),
+		Progress:  v1alpha1.Progress{Step: 10, SavedStep: 9, SavedAt: ptr.To(at(50 * time.Second)), LostMs: 10_000},
+		Verdict:   &v1alpha1.Verdict{Reason: v1alpha1.ReasonFinished, At: at(100 * time.Second)},
+	}
+	var s v1alpha1.GangStatus
+	Figures(&s, run, start.Add(24*time.Hour))
+	if s.Step != 10 || s.SavedStep != 9 || s.Saved != "50s" || s.Goodput != "90.0%" {
+		t.Errorf("%+v", s)
+	}
+	Figures(&s, nil, start)
+}
+
+func TestRunStatesAgree(t *testing.T) {
+	for _, state := range []v1alpha1.RunState{v1alpha1.RunForming, v1alpha1.RunRunning, v1alpha1.RunHalting, v1alpha1.RunFinished, v1alpha1.RunGivenUp} {
+		if runView(&v1alpha1.RunStatus{State: state}).State == gang.RunUnknown {
+			t.Errorf("state %s is not translated", state)
+		}
+	}
+}
