@@ -23,8 +23,8 @@ func main() {
 		switch os.Args[1] {
 		case "supervise":
 			err = runSupervise(os.Args[2:])
-		case "node-init":
-			err = runNodeInit(os.Args[2:])
+		case "node-enter", "node-init":
+			err = runNode(os.Args[1], os.Args[2:])
 		default:
 			os.Exit(runCLI())
 		}
@@ -48,7 +48,7 @@ func runSupervise(args []string) error {
 	return supervise.Run(&rec.Spec, os.NewFile(ordersFD, "orders"))
 }
 
-func runNodeInit(args []string) error {
+func runNode(mode string, args []string) error {
 	if len(args) != 2 {
 		return fmt.Errorf("want the cluster's directory and the node's name")
 	}
@@ -59,6 +59,9 @@ func runNodeInit(args []string) error {
 	i, err := rec.Spec.NodeIndex(args[1])
 	if err != nil {
 		return err
+	}
+	if mode == "node-enter" {
+		return node.Enter(&rec.Spec, i, []string{"holdfast-dev", "node-init", rec.Spec.Dir, args[1]})
 	}
 	pause, err := image.Pause()
 	if err != nil {

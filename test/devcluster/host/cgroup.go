@@ -14,22 +14,25 @@ import (
 	"time"
 )
 
-// hierarchy is one mounted cgroup tree.
-type hierarchy struct {
-	mount string
-	v2    bool
-	// cpuset hierarchies of version 1 take no process until cpus and memory nodes are set.
-	cpuset bool
+// Hierarchy is one mounted cgroup tree.
+type Hierarchy struct {
+	Mount string
+	V2    bool
+	// Options tell a version 1 tree from others when it is mounted: its controllers, or its name.
+	Options []string
 }
 
-// hierarchies lists the machine's cgroup trees: several of version 1, one of version 2, or both kinds.
-func hierarchies() ([]hierarchy, error) {
+// cpuset hierarchies of version 1 take no process until cpus and memory nodes are set.
+func (h Hierarchy) cpuset() bool { return slices.Contains(h.Options, "cpuset") }
+
+// Hierarchies lists the machine's cgroup trees: several of version 1, one of version 2, or both kinds.
+func Hierarchies() ([]Hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var out []hierarchy
+	var out []Hierarchy
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		left, right, ok := strings.Cut(sc.Text(), " - ")
 		l, r := strings.Fields(left), strings.Fields(right)
@@ -38,9 +41,9 @@ func hierarchies() ([]hierarchy, error) {
 		}
 		switch r[0] {
 		case "cgroup":
-			out = append(out, hierarchy{mount: l[4], cpuset: slices.Contains(strings.Split(r[2], ","), "cpuset")})
+			out = append(out, Hierarchy{Mount: l[4], Options: identity(r[2])})
 		case "cgroup2":
-			out = append(out, hierarchy{mount: l[4], v2: true})
+			out = append(out, Hierarchy{Mount: l[4], V2: true})
 		}
 	}
 	if len(out) == 0 {
@@ -49,29 +52,44 @@ func hierarchies() ([]hierarchy, error) {
 	return out, nil
 }
 
+// identity picks what names a tree from its mount options.
+func identity(options string) []string {
+	var out []string
+	for _, o := range strings.Split(options, ",") {
+		switch {
+		case o == "rw" || o == "ro" || o == "xattr" || o == "clone_children" || o == "noprefix" || strings.HasPrefix(o, "release_agent="):
+		case strings.HasPrefix(o, "name="):
+			return []string{"none", o}
+		default:
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
 // CgroupDirs are the directories that a cluster's cgroup path has on this machine.
 func CgroupDirs(path string) ([]string, error) {
-	hs, err := hierarchies()
+	hs, err := Hierarchies()
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for _, h := range hs {
-		out = append(out, filepath.Join(h.mount, path))
+		out = append(out, filepath.Join(h.Mount, path))
 	}
 	return out, nil
 }
 
 // MakeCgroups makes path in every hierarchy with all controllers usable below it.
 func MakeCgroups(path string) error {
-	hs, err := hierarchies()
+	hs, err := Hierarchies()
 	if err != nil {
 		return err
 	}
 	for _, h := range hs {
-		dir := h.mount
+		dir := h.Mount
 		for _, part := range strings.Split(strings.Trim(path, "/"), "/") {
-			if h.v2 {
+			if h.V2 {
 				enableControllers(dir)
 			}
 			parent := dir
@@ -79,11 +97,13 @@ func MakeCgroups(path string) error {
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("making cgroup: %w", err)
 			}
-			if h.cpuset {
+			if h.cpuset() {
 				if err := inheritCpuset(parent, dir); err != nil {
 					return err
 				}
 			}
+			// To the scheduler a cgroup is one more process; a cluster is many.
+			weigh(dir)
 		}
 	}
 	return nil
@@ -98,6 +118,15 @@ func enableControllers(dir string) {
 	}
 	for _, c := range strings.Fields(string(b)) {
 		_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)
+	}
+}
+
+// weigh gives dir the weight of eight processes where its tree schedules the CPU.
+func weigh(dir string) {
+	for file, weight := range map[string]string{"cpu.shares": "8192", "cpu.weight": "800"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			_ = os.WriteFile(filepath.Join(dir, file), []byte(weight), 0) // a refusal costs speed only
+		}
 	}
 }
 
@@ -118,25 +147,48 @@ func inheritCpuset(parent, dir string) error {
 	return nil
 }
 
-// JoinCgroups moves a process into path. On version 2 it goes one level
-// deeper, since a cgroup there has processes or children, not both.
-func JoinCgroups(path string, pid int) error {
-	hs, err := hierarchies()
+// JoinCgroups moves a process into path; 0 is the caller. Sub is where below
+// path it goes in version 2 trees, in which a cgroup has processes or children
+// with controllers, not both; it may be empty.
+func JoinCgroups(path, sub string, pid int) error {
+	hs, err := Hierarchies()
 	if err != nil {
 		return err
 	}
 	for _, h := range hs {
-		dir := filepath.Join(h.mount, path)
-		if h.v2 {
-			dir = filepath.Join(dir, "system")
+		dir := filepath.Join(h.Mount, path)
+		if h.V2 {
+			dir = filepath.Join(dir, sub)
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
-			enableControllers(filepath.Dir(dir))
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
 			return fmt.Errorf("moving process %d into cgroup %s: %w", pid, dir, err)
 		}
+	}
+	return nil
+}
+
+// StepAside moves the caller from path to a child of it in version 2 trees, so
+// that path can have children with controllers.
+func StepAside(path string) error {
+	hs, err := Hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range hs {
+		if !h.V2 {
+			continue
+		}
+		dir := filepath.Join(h.Mount, path, "system")
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return fmt.Errorf("moving into cgroup %s: %w", dir, err)
+		}
+		enableControllers(filepath.Dir(dir))
 	}
 	return nil
 }

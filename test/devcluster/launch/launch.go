@@ -137,7 +137,7 @@ func supervisor(rec *layout.Record) error {
 	if err := rec.Write(); err != nil {
 		return err
 	}
-	if err := host.JoinCgroups(s.CgroupPath(), cmd.Process.Pid); err != nil {
+	if err := host.JoinCgroups(s.CgroupPath(), "system", cmd.Process.Pid); err != nil {
 		return err
 	}
 	if err := wire.Host(s, cmd.Process.Pid); err != nil {

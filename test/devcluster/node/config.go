@@ -109,8 +109,8 @@ func kubeletConfig(s *layout.Spec, i int) string {
 		// The machine may have cgroups of version 1 only.
 		"failCgroupV1":           false,
 		"cgroupDriver":           "cgroupfs",
-		"cgroupRoot":             s.NodeCgroup(i),
-		"cgroupsPerQOS":          false,
+		"cgroupRoot":             "/",
+		"cgroupsPerQOS":          true,
 		"enforceNodeAllocatable": []string{},
 		"failSwapOn":             false,
 		"makeIPTablesUtilChains": false,

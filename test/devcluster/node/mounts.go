@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
@@ -40,7 +42,7 @@ func enterRoot(s *layout.Spec, i int) error {
 		{s.NodePath(i, "tmp"), "/tmp", "", unix.MS_BIND, ""},
 		{s.NodePath(i, "lib"), "/var/lib", "", unix.MS_BIND, ""}, // hides the cluster's directory: comes last
 	}
-	if err := freshSys(s.NodePath(i, "cgroup")); err != nil {
+	if err := freshSys(); err != nil {
 		return err
 	}
 	for _, m := range steps {
@@ -54,24 +56,65 @@ func enterRoot(s *layout.Spec, i int) error {
 	return nil
 }
 
-// freshSys mounts a sysfs that shows the node's own network links, with the cgroup trees below it.
-func freshSys(keep string) error {
-	if err := os.MkdirAll(keep, 0o755); err != nil {
+// freshSys mounts a sysfs that shows the node's own network links, and below
+// it the cgroup trees as the node's cgroup namespace shows them: from its own cgroup down.
+func freshSys() error {
+	const at, safe = "/sys/fs/cgroup", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	trees, err := host.Hierarchies()
+	if err != nil {
 		return err
 	}
-	for _, m := range []mount{
-		{"/sys/fs/cgroup", keep, "", unix.MS_BIND | unix.MS_REC, ""},
-		{"sysfs", "/sys", "sysfs", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		{keep, "/sys/fs/cgroup", "", unix.MS_BIND | unix.MS_REC, ""},
-	} {
+	links, err := symlinks(at)
+	if err != nil {
+		return err
+	}
+	steps := []mount{{"sysfs", "/sys", "sysfs", safe, ""}}
+	if trees[0].Mount != at {
+		steps = append(steps, mount{"tmpfs", at, "tmpfs", safe, "mode=755"})
+	}
+	for _, t := range trees {
+		if t.V2 {
+			steps = append(steps, mount{"cgroup2", t.Mount, "cgroup2", safe, ""})
+		} else {
+			steps = append(steps, mount{"cgroup", t.Mount, "cgroup", safe, strings.Join(t.Options, ",")})
+		}
+	}
+	for _, m := range steps {
+		if m.to != at && m.to != "/sys" {
+			if err := os.MkdirAll(m.to, 0o755); err != nil {
+				return err
+			}
+		}
 		if err := m.do(); err != nil {
 			return err
 		}
 	}
-	if err := unix.Unmount(keep, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmounting %s: %w", keep, err)
+	for name, to := range links {
+		if err := os.Symlink(to, filepath.Join(at, name)); err != nil {
+			return err
+		}
 	}
-	return nil
+	return host.StepAside("/")
+}
+
+// symlinks are the further names that trees have, such as cpu for cpu,cpuacct.
+func symlinks(dir string) (map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, e := range entries {
+		if e.Type()&os.ModeSymlink == 0 {
+			continue
+		}
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		out[e.Name()] = to
+	}
+	return out, nil
 }
 
 type mount struct {

@@ -10,11 +10,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast.dev/holdfast/test/devcluster/gpu"
+	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
@@ -29,6 +31,20 @@ const (
 
 // Self is how the node calls this binary by another name.
 const Self = "/proc/self/exe"
+
+// Enter moves the process into node i's cgroup, makes that the root of a cgroup
+// namespace and becomes args. A namespace is a matter of one thread, so only a
+// fresh program has it as a whole.
+func Enter(s *layout.Spec, i int, args []string) error {
+	runtime.LockOSThread()
+	if err := host.JoinCgroups(s.NodeCgroup(i), "", 0); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("making a cgroup namespace: %w", err)
+	}
+	return fmt.Errorf("starting over: %w", unix.Exec(Self, args, os.Environ()))
+}
 
 // Init runs node i until the end of the process. Orders come from the supervisor.
 func Init(s *layout.Spec, i int, orders *os.File, pauseTar []byte) error {

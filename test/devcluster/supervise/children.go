@@ -70,7 +70,7 @@ func runNode(s *layout.Spec, i int, join <-chan struct{}, log *os.File) error {
 		return err
 	}
 	defer tell.Close()
-	cmd := exec.Command(node.Self, "node-init", s.Dir, s.NodeName(i))
+	cmd := exec.Command(node.Self, "node-enter", s.Dir, s.NodeName(i))
 	cmd.Args[0] = "holdfast-dev"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{orders}
