@@ -158,7 +158,12 @@ func (s *State) directRunning(d *Directive, slot Slot, pod string) {
 		if s.stored > 0 {
 			d.Order = OrderHalt
 		}
-	case l == nil || l.pods[slot] != pod: // handed out by an earlier coordinator: keep what runs
+	case l == nil:
+		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
+		if m := &s.slots[slot]; m.known && m.pod.UID == pod && m.report.Generation == r.Generation && ran(m.report.State) {
+			d.Order, d.Run = OrderRun, &Launch{Number: r.Generation, RestoreStep: r.RestoreStep}
+		}
+	case l.pods[slot] != pod:
 	default:
 		d.Order = OrderRun
 		d.Run = &Launch{

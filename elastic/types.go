@@ -111,7 +111,8 @@ const (
 type Directive struct {
 	Generation int64
 	Order      Order
-	// Run is the generation for OrderRun; for OrderHalt its number and restore step alone.
+	// Run is the generation for OrderRun; its number and restore step alone for OrderHalt, and for an
+	// agent that already runs what an earlier coordinator handed out.
 	Run      *Launch
 	Common   int64
 	Frontier int64

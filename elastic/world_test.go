@@ -131,6 +131,12 @@ func (w *world) checkDirective(slot int, d Directive) {
 	if d.Run.Number > w.stored.Generation {
 		w.failf("no run before it is stored", "generation %d, stored %d", d.Run.Number, w.stored.Generation)
 	}
+	if d.Run.WorldSize == 0 {
+		if a := w.agents[slot]; a.gen < d.Run.Number {
+			w.failf("no agent runs half a generation", "slot %d in generation %d is told to run %+v", slot, a.gen, d.Run)
+		}
+		return
+	}
 	share := *d.Run
 	share.BaseRank, share.NodeRank = 0, 0
 	if old, ok := w.generations[share.Number]; ok && old != share {

@@ -536,7 +536,7 @@ func TestRestartChangesNothing(t *testing.T) {
 		a[i] = h.dial(h.allow(p[i]))
 		a[i].report = old
 		a[i].say()
-		if d := a[i].await(coordinatorv1.Order_ORDER_WAIT, 1); d.Run != nil {
+		if d := a[i].await(coordinatorv1.Order_ORDER_RUN, 1); d.Run.Number != 1 {
 			t.Errorf("after a restart slot %d is told %v", i, d)
 		}
 	}

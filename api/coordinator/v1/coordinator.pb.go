@@ -97,7 +97,7 @@ const (
 	Order_ORDER_UNSPECIFIED Order = 0
 	// Wait; keep what runs.
 	Order_ORDER_WAIT Order = 1
-	// Run `run`; an agent that already runs it does nothing.
+	// Run `run`; an agent that already runs it takes over `common` and `frontier` and does nothing else.
 	Order_ORDER_RUN Order = 2
 	// End every process of `generation` and below, then report HALTED with the inventory.
 	Order_ORDER_HALT Order = 3
@@ -584,7 +584,8 @@ type Directive struct {
 	// Number of the newest generation of this gang. Never falls.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	Order      Order  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
-	// For ORDER_RUN: what to run. With ORDER_HALT `number` and `restore_step` alone are set: an agent that
+	// For ORDER_RUN: what to run. To an agent that already runs it, a coordinator that did not hand it out
+	// itself sends `number` and `restore_step` alone. With ORDER_HALT `number` and `restore_step` alone are set: an agent that
 	// never ran that generation discards its sealed steps above `restore_step` before it reports HALTED,
 	// for the others of the gang may have sealed the same steps anew meanwhile.
 	Run *Generation `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
