@@ -79,6 +79,11 @@ func (s *State) cause() cause.Cause {
 		exits = append(exits, e)
 	}
 	c, ok := cause.First(exits)
+	for i := 0; i < len(s.slots) && s.suspect == nil; i++ {
+		if s.layout != nil && s.layout.pods[i] != s.slots[i].pod.UID {
+			s.suspect = s.lost(Slot(i))
+		}
+	}
 	switch {
 	case s.suspect != nil && (!ok || c.Weak):
 		known := *s.suspect

@@ -66,10 +66,10 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.begun()
 		s.emit(Persist{s.snapshot()})
 	}
-	s.keepExits(e.Slot)
 	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
 		m.ran = true
 	}
+	s.keepExits(e.Slot)
 	s.track(now)
 	s.refresh(now)
 }
@@ -112,9 +112,11 @@ func stale(known, r *Report) bool {
 	return false
 }
 
+// keepExits remembers how ranks of the newest generation ended. A pod that has not been seen to run it
+// tells of an older one, which is accounted for.
 func (s *State) keepExits(slot Slot) {
 	r := &s.slots[slot].report
-	if r.Generation != s.Record.Generation || s.Record.Generation == 0 {
+	if !s.slots[slot].ran || r.Generation != s.Record.Generation {
 		return
 	}
 	base := s.baseRank(slot)

@@ -260,7 +260,14 @@ func (s *State) refresh(time.Time) {
 }
 
 func recovering(generation int64, c cause.Cause) string {
-	return fmt.Sprintf("generation %d is being ended: %s of rank %d in slot %d with exit code %d: %s", generation, c.Code, c.Rank, c.Slot, c.ExitCode, lastLine(c.Message))
+	what := string(c.Code)
+	if c.Rank >= 0 {
+		what += fmt.Sprintf(" of rank %d in slot %d", c.Rank, c.Slot)
+	}
+	if c.ExitCode != 0 {
+		what += fmt.Sprintf(" with exit code %d", c.ExitCode)
+	}
+	return fmt.Sprintf("generation %d has ended: %s: %s", generation, what, lastLine(c.Message))
 }
 
 func recovered(r *Recovery) string {

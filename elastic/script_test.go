@@ -1,0 +1,259 @@
+package elastic
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite what the scripts expect")
+
+// TestScripts plays testdata/*.txt: a line is a command, lines that begin with "  " are what it brought
+// about. -update rewrites them; read the difference.
+//
+//	gang N                       a gang of N pods with an empty record
+//	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
+//	                             pod inc ranks port gen state bytes refused leaving notes; step and sealed
+//	                             per local rank, "3|4" and "1,3|3,4"; exit=LOCAL:CODE:SIGNAL:TEXT;
+//	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
+//	detach SLOT | stored | ended | at MS | restart | record
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(want))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+type stage struct {
+	t       *testing.T
+	now     time.Time
+	state   *State
+	reports []Report
+	pods    []Pod
+	pending []Persist
+	stored  Record
+	last    []string // directive per slot as last shown
+	out     strings.Builder
+}
+
+func play(t *testing.T, script string) string {
+	s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC()}
+	for line := range strings.Lines(script) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		s.out.WriteString(line + "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		s.command(strings.Fields(line))
+	}
+	return s.out.String()
+}
+
+func (s *stage) command(f []string) {
+	switch f[0] {
+	case "gang":
+		s.open(s.number(f[1]))
+	case "report":
+		slot := s.number(f[1])
+		for _, kv := range f[2:] {
+			k, v, _ := strings.Cut(kv, "=")
+			s.change(slot, k, strings.ReplaceAll(v, "_", " "))
+		}
+		r := s.reports[slot]
+		r.Rank = slices.Clone(r.Rank)
+		s.step(Reported{Slot: Slot(slot), Pod: s.pods[slot], Report: r})
+	case "detach":
+		s.step(Detached{Slot: Slot(s.number(f[1])), Pod: s.pods[s.number(f[1])].UID})
+	case "stored":
+		p := s.pending[len(s.pending)-1]
+		s.pending, s.stored = nil, p.Record
+		s.step(Stored{Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
+	case "ended":
+		s.step(Ended{})
+	case "at":
+		s.now = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(f[1])) * time.Millisecond)
+	case "restart":
+		s.pending = nil
+		s.state = New(len(s.pods), s.stored)
+		s.directives()
+	case "record":
+		r := s.state.Snapshot()
+		s.sayf("generation %d from %d, %s, restarts %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.WithoutProgress, r.BestStep)
+		s.sayf("step %d, saved %d, lost %s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost)
+		for _, rec := range r.Recoveries {
+			s.sayf("recovery %d: %s rank %d; %v %v %v %v %v; from %d, %d again, %d/%d standbys", rec.Generation, rec.Cause.Code, rec.Cause.Rank, rec.Decide, rec.Stop, rec.Start, rec.Restore, rec.FirstStep, rec.RestoreStep, rec.StepsRecomputed, rec.Standbys, rec.Ranks)
+		}
+	default:
+		s.t.Fatalf("unknown command %q", f[0])
+	}
+}
+
+func (s *stage) open(members int) {
+	s.state = New(members, Record{})
+	s.reports, s.pods, s.last = nil, nil, make([]string, members)
+	for i := range members {
+		s.reports = append(s.reports, Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: AgentIdle, StateBytes: 1})
+		s.pods = append(s.pods, Pod{UID: fmt.Sprintf("pod%d", i), Name: fmt.Sprintf("pod%d", i), Created: s.now})
+	}
+}
+
+func (s *stage) number(v string) int {
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		s.t.Fatalf("%q is no number", v)
+	}
+	return n
+}
+
+var agentStates = map[string]AgentState{"idle": AgentIdle, "running": AgentRunning, "failed": AgentFailed, "halted": AgentHalted, "finished": AgentFinished}
+
+func (s *stage) change(slot int, key, value string) {
+	r := &s.reports[slot]
+	switch key {
+	case "pod":
+		s.pods[slot] = Pod{UID: value, Name: value, Created: s.now}
+		*r = Report{Incarnation: 1, Address: r.Address, State: AgentIdle, StateBytes: r.StateBytes}
+	case "inc":
+		r.Incarnation = uint64(s.number(value))
+	case "ranks":
+		r.Ranks = s.number(value)
+		r.Rank = nil
+		for i := range r.Ranks {
+			r.Rank = append(r.Rank, Rank{Local: i})
+		}
+	case "port":
+		r.Port = s.number(value)
+	case "gen":
+		r.Generation = int64(s.number(value))
+	case "state":
+		r.State = agentStates[value]
+		if r.State == AgentRunning {
+			r.Timeline = Timeline{}
+			for i := range r.Rank {
+				r.Rank[i].Exit = nil
+			}
+		}
+	case "bytes":
+		r.StateBytes = int64(s.number(value))
+	case "refused":
+		r.Refused = value
+	case "leaving":
+		r.Leaving = true
+	case "notes":
+		r.Notes = strings.Split(value, ",")
+	case "step":
+		for i, v := range strings.Split(value, "|") {
+			r.Rank[i].Step = int64(s.number(v))
+		}
+	case "sealed":
+		for i, v := range strings.Split(value, "|") {
+			r.Rank[i].Sealed = nil
+			for _, n := range strings.Split(v, ",") {
+				if n != "" {
+					r.Rank[i].Sealed = append(r.Rank[i].Sealed, int64(s.number(n)))
+				}
+			}
+		}
+	case "exit":
+		p := strings.SplitN(value, ":", 4)
+		r.Rank[s.number(p[0])].Exit = &Exit{Code: s.number(p[1]), Signal: s.number(p[2]), At: s.now, Traceback: p[3]}
+	case "standby":
+		for i := range r.Rank {
+			r.Rank[i].FromStandby = value == "yes"
+		}
+	case "t":
+		s.timeline(r, value)
+	default:
+		s.t.Fatalf("unknown key %q", key)
+	}
+}
+
+func (s *stage) timeline(r *Report, value string) {
+	fields := map[string]*time.Time{"detected": &r.Timeline.Detected, "halt": &r.Timeline.HaltReceived, "stopped": &r.Timeline.Stopped,
+		"started": &r.Timeline.Started, "restored": &r.Timeline.Restored, "first": &r.Timeline.FirstStep}
+	for _, kv := range strings.Split(value, ",") {
+		k, v, _ := strings.Cut(kv, ":")
+		*fields[k] = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(v)) * time.Millisecond)
+	}
+}
+
+func (s *stage) sayf(format string, args ...any) { fmt.Fprintf(&s.out, "  "+format+"\n", args...) }
+
+func (s *stage) step(e Event) {
+	for _, eff := range Step(s.state, e, s.now) {
+		switch eff := eff.(type) {
+		case Persist:
+			s.pending = append(s.pending, eff)
+			s.sayf("persist generation %d %s", eff.Record.Generation, eff.Record.Phase)
+			if v := eff.Record.Verdict; v != nil {
+				s.verdict(*v)
+			}
+		case End:
+			s.sayf("end the job: %s", eff.Verdict.Reason)
+		case Tell:
+			s.sayf("tell %s: %s", eff.Notice.Reason, eff.Notice.Message)
+		case Touch, Direct, Settled:
+		}
+	}
+	s.directives()
+}
+
+func (s *stage) verdict(v Verdict) {
+	s.sayf("verdict %s, exit code %d", v.Reason, v.ExitCode)
+	if v.Cause != nil {
+		s.sayf("cause %s rank %d slot %d, cascade %d: %s", v.Cause.Code, v.Cause.Rank, v.Cause.Slot, v.Cause.Cascade, lastLine(v.Cause.Message))
+	}
+}
+
+func (s *stage) directives() {
+	names := map[Order]string{OrderWait: "wait", OrderRun: "run", OrderHalt: "halt", OrderExit: "exit"}
+	for i, p := range s.pods {
+		d := s.state.Directive(Slot(i), p.UID)
+		line := fmt.Sprintf("%s %d", names[d.Order], d.Generation)
+		if r := d.Run; r != nil && r.WorldSize > 0 {
+			line += fmt.Sprintf(" (world %d, base %d, node %d/%d, %s:%d, from %d, restart %d)", r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes, r.MasterAddr, r.MasterPort, r.RestoreStep, r.RestartCount)
+		} else if r != nil {
+			line += fmt.Sprintf(" (from %d)", r.RestoreStep)
+		}
+		if d.Common+d.Frontier > 0 {
+			line += fmt.Sprintf(" common %d frontier %d", d.Common, d.Frontier)
+		}
+		if d.Order == OrderExit {
+			line += fmt.Sprintf(" with %d", d.ExitCode)
+		}
+		if d.Reason != "" {
+			line += ": " + d.Reason
+		}
+		if line != s.last[i] {
+			s.last[i] = line
+			s.sayf("slot %d: %s", i, line)
+		}
+	}
+}
