@@ -70,7 +70,7 @@ func (a *Agent) arrive(l *proc.Launch) {
 		a.take(ckptagent.LaunchRefused{Message: err.Error()})
 		return
 	}
-	a.launch = l
+	a.launch, a.shim = l, l.Shim
 	a.openArenas(job.Spec.Ranks)
 	job.Arena = a.arenas != nil
 	a.job = job

@@ -54,6 +54,7 @@ type Agent struct {
 
 	exits    *proc.Exits
 	launch   *proc.Launch
+	shim     proc.Process // of the launcher that is served, by this agent or the one before
 	job      proc.Job
 	ranks    map[int]proc.Process
 	watchers *sync.WaitGroup // one for each rank process of the present generation
@@ -189,10 +190,7 @@ type kept struct {
 // store writes the state file if it would change. The rename makes it whole; it need not survive the
 // machine, so there is no fsync.
 func (a *Agent) store() {
-	k := kept{Container: a.c.Container, State: a.state, Ranks: a.ranks, Standbys: a.standbys.Processes(), Modules: a.modules}
-	if a.launch != nil {
-		k.Shim = a.launch.Shim
-	}
+	k := kept{Container: a.c.Container, State: a.state, Ranks: a.ranks, Standbys: a.standbys.Processes(), Shim: a.shim, Modules: a.modules}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values

@@ -28,7 +28,7 @@ func (a *Agent) resume() {
 	a.state, a.modules = k.State, k.Modules
 	a.standbys.SetModules(a.modules)
 	if same {
-		a.ranks = k.Ranks
+		a.ranks, a.shim = k.Ranks, k.Shim
 		for _, b := range k.Standbys { // they have lost the agent that they listened to
 			b.Kill()
 		}
@@ -48,7 +48,7 @@ func (a *Agent) resume() {
 			a.arenas.Publish()
 		}
 	}
-	if a.state.Launcher != "" && a.state.Returned == nil && !k.Shim.Alive() {
+	if a.state.Launcher != "" && a.state.Returned == nil && !a.shim.Alive() {
 		a.take(ckptagent.LauncherGone{})
 	}
 }

@@ -54,12 +54,15 @@ func Init(root Root, command []string) int {
 		fmt.Fprintln(os.Stderr, "holdfast: init:", err)
 		return exitNotExecutable
 	}
+	i.startAgent()
+	env := i.env(path)
+	os.Setenv("PATH", i.root.Shims()+":"+path) // a command that is a launcher itself is our shim
 	file, code := lookUp(command[0])
 	if code != 0 {
+		i.signal(i.agent, syscall.SIGKILL)
 		return code
 	}
-	i.startAgent()
-	pid, err := syscall.ForkExec(file, command, &syscall.ProcAttr{Env: i.env(path), Files: []uintptr{0, 1, 2}})
+	pid, err := syscall.ForkExec(file, command, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "holdfast: init: starting %s: %v\n", file, err)
 		return exitNotExecutable

@@ -1,0 +1,355 @@
+//go:build linux
+
+package loop_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+func runs(generation uint64, number int) func(*v1.Report) bool {
+	return func(r *v1.Report) bool {
+		if r.State != v1.State_STATE_RUNNING || r.Generation != generation || len(r.Rank) != number {
+			return false
+		}
+		for _, rank := range r.Rank {
+			if rank.Pid == 0 {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func TestInitReturnsTheExitCodeOfTheCommand(t *testing.T) {
+	for _, coordinator := range []bool{false, true} {
+		for command, want := range map[string]int{"exit 7": 7, "exit 0": 0, "kill -9 $$": 137, "exec nothing-like-this": 127} {
+			t.Run(fmt.Sprintf("%v %s", coordinator, command), func(t *testing.T) {
+				var c *coordtest.Coordinator
+				if coordinator {
+					c = coordtest.Start(t)
+				}
+				p := newPod(t, c, "a")
+				p.start("bash", "-c", command)
+				got := p.wait()
+				if !coordinator && command == "kill -9 $$" {
+					want = -1 // the command itself was killed, not a parent that says so
+				}
+				if got != want {
+					t.Errorf("exit code %d, want %d", got, want)
+				}
+			})
+		}
+	}
+}
+
+func TestInitWithoutCoordinatorChangesNothing(t *testing.T) {
+	p := newPod(t, nil, "a")
+	p.start("bash", "-c", `echo "$PATH|$PYTHONPATH|$HOLDFAST_ROOT|$$"`)
+	pid := p.init.Process.Pid
+	if code := p.wait(); code != 0 {
+		t.Fatal(code)
+	}
+	if want := fmt.Sprintf("%s|||%d\n", os.Getenv("PATH"), pid); p.out.String() != want {
+		t.Errorf("got %q, want %q", p.out, want)
+	}
+}
+
+func TestInitForwardsSignals(t *testing.T) {
+	p := newPod(t, coordtest.Start(t), "a")
+	p.start("bash", "-c", `trap 'echo got TERM; exit 3' TERM; trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.05; done`)
+	p.out.await(t, "ready")
+	kill(t, p.init.Process.Pid, syscall.SIGUSR1)
+	p.out.await(t, "got USR1")
+	kill(t, p.init.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 3 || !strings.Contains(p.out.String(), "got TERM") {
+		t.Errorf("exit code %d, output %q", code, p.out)
+	}
+}
+
+func TestLaunchRunsAndReturns(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", `
+import os, sys
+names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID OMP_NUM_THREADS HOLDFAST_GENERATION HOLDFAST_RESTORE_STEP MINE"
+os.write(1, (" ".join(os.environ.get(n, "-") for n in names.split()) + " " + repr(sys.argv) + " " + os.getcwd() + "\n").encode())
+os.write(2, b"to standard error \xff\n")
+`)
+	c.Drive("a")
+	p.start("bash", "-c", "mkdir sub; cd sub; MINE=x torchrun --nproc-per-node=2 --max-restarts=3 --rdzv-id=j ../train.py --a 'b c'; echo code $?")
+	if code := p.wait(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	for rank := range 2 {
+		want := fmt.Sprintf("%d %d 2 2 0 1 %d 2 default 127.0.0.1 0 3 j 1 1 0 x ['../train.py', '--a', 'b c'] %s/sub\n", rank, rank, rank, p.work)
+		if !strings.Contains(p.out.String(), want) {
+			t.Errorf("no %q in %q", want, p.out)
+		}
+	}
+	if !strings.HasSuffix(p.out.String(), "code 0\n") || strings.Count(p.errs.String(), "to standard error \xff\n") != 2 {
+		t.Errorf("output %q and %q", p.out, p.errs)
+	}
+}
+
+const sleeper = `
+import os, sys, time, signal
+signal.signal(signal.SIGUSR1, lambda *a: sys.exit(5))
+def boom(*a): raise ValueError("boom " + os.environ["RANK"])
+signal.signal(signal.SIGUSR2, boom)
+signal.signal(signal.SIGHUP, lambda *a: sys.exit(0))
+os.write(1, b"rank %s generation %s\n" % (os.environb[b"RANK"], os.environb[b"HOLDFAST_GENERATION"]))
+while True: time.sleep(0.01)
+`
+
+func TestKilledRankLeadsToANewGeneration(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	a, b := newPod(t, c, "a"), newPod(t, c, "b")
+	for _, p := range []*pod{a, b} {
+		p.file("train.py", sleeper)
+		p.start("torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py")
+	}
+	c.Drive("a", "b")
+	first := c.Await(t, "b", "runs generation 1", runs(1, 2))
+	a.out.await(t, "rank 0 generation 1", "rank 1 generation 1")
+	b.out.await(t, "rank 2 generation 1", "rank 3 generation 1")
+	kill(t, int(first.Rank[1].Pid), syscall.SIGKILL)
+	for _, p := range []*pod{a, b} {
+		r := c.Await(t, p.name, "runs generation 2", runs(2, 2))
+		if r.Incarnation != 1 {
+			t.Errorf("incarnation %d", r.Incarnation)
+		}
+	}
+	a.out.await(t, "rank 0 generation 2", "rank 1 generation 2")
+	b.out.await(t, "rank 2 generation 2", "rank 3 generation 2")
+	for _, p := range []*pod{a, b} {
+		for _, rank := range c.Report(p.name).Rank {
+			kill(t, int(rank.Pid), syscall.SIGHUP)
+		}
+	}
+	for _, p := range []*pod{a, b} {
+		if code := p.wait(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
+func TestExitsAreReported(t *testing.T) {
+	needPython(t)
+	for _, tt := range []struct {
+		sig       syscall.Signal
+		code, by  int32
+		traceback string
+	}{{syscall.SIGKILL, 137, 9, ""}, {syscall.SIGUSR1, 5, 0, ""}, {syscall.SIGUSR2, 1, 0, "ValueError: boom 0"}} {
+		for _, orphan := range []bool{false, true} {
+			t.Run(fmt.Sprintf("signal %d orphan %v", tt.sig, orphan), func(t *testing.T) {
+				c := coordtest.Start(t)
+				p := newPod(t, c, "a")
+				p.file("train.py", sleeper)
+				c.Drive("a")
+				p.start("torchrun", "train.py")
+				r := c.Await(t, "a", "runs", runs(1, 1))
+				p.out.await(t, "generation 1")
+				c.Direct("a", nil)
+				c.Drive() // nobody leads any more
+				if orphan {
+					kill(t, p.agent(), syscall.SIGKILL)
+					again := c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 })
+					if again.State != v1.State_STATE_RUNNING || again.Rank[0].Pid != r.Rank[0].Pid {
+						t.Fatalf("not taken over: %v", again)
+					}
+				}
+				kill(t, int(r.Rank[0].Pid), tt.sig)
+				r = c.Await(t, "a", "failed", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED })
+				e := r.Rank[0].Exit
+				if e.GetCode() != tt.code || e.GetSignal() != tt.by || !strings.Contains(e.GetTraceback(), tt.traceback) || (tt.traceback == "") != (e.GetTraceback() == "") {
+					t.Errorf("exit %v", e)
+				}
+				c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT, ExitCode: e.GetCode()})
+				if code := p.wait(); code != int(tt.code) {
+					t.Errorf("the container returned %d", code)
+				}
+			})
+		}
+	}
+}
+
+func TestHaltEndsStraysToo(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", `
+import subprocess, time, os
+# in a session of its own; and one that has left its environment but not the session; each with a child
+subprocess.Popen(["setsid", "sh", "-c", "sleep 1000 & sleep 1001"])
+subprocess.Popen(["env", "-i", "sh", "-c", "trap '' TERM HUP; sleep 1002 & wait"])
+time.sleep(0.3)
+print("ready", flush=True)
+time.sleep(1000)
+`)
+	c.Drive("a")
+	p.start("torchrun", "train.py")
+	p.out.await(t, "ready")
+	if n := sleeps(); n["1000"]+n["1001"]+n["1002"] != 3 {
+		t.Fatalf("the strays did not start: %v", n)
+	}
+	c.Drive()
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
+	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
+	if n := sleeps(); n["1000"]+n["1001"]+n["1002"] != 0 {
+		t.Errorf("HALTED was said while these run: %v", n)
+	}
+}
+
+// sleeps counts the strays of TestHaltEndsStraysToo by their argument.
+func sleeps() map[string]int {
+	found := map[string]int{}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		raw, _ := os.ReadFile(f)
+		if name, ok := strings.CutPrefix(string(raw), "sleep\x00"); ok {
+			found[strings.TrimRight(name, "\x00")]++
+		}
+	}
+	return found
+}
+
+func TestAgentDiesAgainAndAgain(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", sleeper)
+	c.Drive("a")
+	p.start("bash", "-c", "torchrun --nproc-per-node=2 train.py; echo the launcher returned $?")
+	first := c.Await(t, "a", "runs", runs(1, 2))
+	p.out.await(t, "rank 0 generation 1", "rank 1 generation 1")
+	for i := range uint64(3) {
+		kill(t, p.agent(), syscall.SIGKILL)
+		r := c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == i+2 })
+		if r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != first.Rank[0].Pid || r.Rank[1].Pid != first.Rank[1].Pid {
+			t.Fatalf("not taken over: %v", r)
+		}
+	}
+	// The launcher has handed itself over again, so that a new generation can start.
+	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+	second := c.Await(t, "a", "runs generation 2", runs(2, 2))
+	p.out.await(t, "rank 0 generation 2", "rank 1 generation 2")
+	kill(t, p.agent(), syscall.SIGKILL)
+	for _, rank := range second.Rank {
+		kill(t, int(rank.Pid), syscall.SIGHUP)
+	}
+	if code := p.wait(); code != 0 || !strings.Contains(p.out.String(), "the launcher returned 0") {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTermination(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", `
+import os, signal, sys, time
+def term(*a):
+    print("saving what there is", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, term)
+print("ready", flush=True)
+while True: time.sleep(0.01)
+`)
+	c.Drive("a")
+	p.start("torchrun", "train.py")
+	p.out.await(t, "ready")
+	kill(t, p.init.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 143 {
+		t.Errorf("exit code %d, want 143", code)
+	}
+	if !strings.Contains(p.out.String(), "saving what there is") {
+		t.Errorf("the rank was not asked: %q", p.out)
+	}
+	if r := c.Report("a"); !r.Leaving || r.State != v1.State_STATE_HALTED {
+		t.Errorf("last report %v", r)
+	}
+	if left := p.processes(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestRefusedLauncher(t *testing.T) {
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.start("bash", "-c", "torchrun --tee 3 train.py; echo code $?")
+	c.Await(t, "a", "is refused", func(r *v1.Report) bool { return strings.HasPrefix(r.Refused, "--tee=3: is not honoured") })
+	p.out.await(t, "code 2")
+	p.errs.await(t, "holdfast: --tee=3: is not honoured under holdfast; leave it out")
+}
+
+func TestSecondLauncherIsRefused(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", "")
+	c.Drive("a")
+	p.start("bash", "-c", "torchrun train.py; torchrun train.py; echo code $?")
+	p.out.await(t, "code 2")
+	p.errs.await(t, "a launcher has run in this container already")
+}
+
+func TestPortConflictIsReported(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", sleeper)
+	p.start("torchrun", "train.py")
+	r := c.Await(t, "a", "is ready", func(r *v1.Report) bool { return r.Ranks == 1 && r.Port != 0 })
+	// Only who asks for the port by its number gets it.
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", r.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: r.Port}
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: run})
+	r = c.Await(t, "a", "failed", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED })
+	if tb := r.Rank[0].Exit.GetTraceback(); !strings.Contains(tb, "address already in use") {
+		t.Errorf("traceback %q", tb)
+	}
+	l.Close()
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
+	halted := c.Await(t, "a", "halted with another port", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
+	if halted.Port == run.MasterPort || halted.Port == 0 {
+		t.Errorf("port %d is offered again", halted.Port)
+	}
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterPort: halted.Port}})
+	p.out.await(t, "generation 2")
+}
+
+func TestCoordinatorAway(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", sleeper)
+	c.Drive("a")
+	p.start("torchrun", "train.py")
+	first := c.Await(t, "a", "runs", runs(1, 1))
+	p.out.await(t, "generation 1")
+	c.Stop()
+	kill(t, int(first.Rank[0].Pid), syscall.SIGUSR1)
+	p.file(filepath.Join(p.root, "token", "token"), "renewed")
+	c.Again(t)
+	r := c.Await(t, "renewed", "tells of the failure", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED })
+	if r.Rank[0].Exit.GetCode() != 5 {
+		t.Errorf("exit %v", r.Rank[0].Exit)
+	}
+	if tokens := c.Tokens(); tokens[len(tokens)-1] != "renewed" {
+		t.Errorf("the token was not read again: %v", tokens)
+	}
+}
