@@ -31,18 +31,15 @@ def run():
 
 
 def become_shim():
-    arguments = launcher_arguments(command_line())
-    if arguments is None:
+    line = command_line()
+    if not is_launcher(line) or not os.environ.get("HOLDFAST_CONTAINER"):
         return
-    root = os.path.dirname(_HERE)
-    shim = os.path.join(root, "shims", "torchrun")
-    launch = os.environ.get("HOLDFAST_LAUNCH_SOCKET") or os.path.join(root, "run", "launch.sock")
-    if not os.path.exists(launch) or not os.access(shim, os.X_OK):
+    agent = os.path.join(os.environ.get("HOLDFAST_ROOT") or os.path.dirname(_HERE), "bin", "holdfast-agent")
+    if not os.access(agent, os.X_OK):
         return
-    os.environ["HOLDFAST_PYTHON"] = sys.executable
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(shim, [shim] + arguments)
+    os.execv(agent, [agent, "launch", "--", sys.executable] + line[1:])
 
 
 def command_line():
@@ -57,29 +54,24 @@ def command_line():
         return []
 
 
-def launcher_arguments(line):
-    """What follows the launcher in an interpreter's command line, or None if that runs something else."""
+def is_launcher(line):
+    """Whether an interpreter's command line runs a launcher. What its flags mean is the agent's to say."""
     i = 1
     while i < len(line):
         word = line[i]
-        if word == "--":
-            i += 1
-            break
-        if word.startswith("--"):
+        if word.startswith("--") and word != "--":
             i += 2 if word == "--check-hash-based-pycs" else 1
-            continue
-        if not word.startswith("-") or word == "-":
+        elif not word.startswith("-") or word in ("-", "--"):
             break
-        taken, i = _short_options(line, i)
-        if taken is not None:
-            return line[i:] if taken in _LAUNCHER_MODULES else None
-    if i < len(line) and os.path.basename(line[i]) == "torchrun":
-        return line[i + 1 :]
-    return None
+        else:
+            module, i = _short_options(line, i)
+            if module is not None:
+                return module in _LAUNCHER_MODULES
+    return i < len(line) and os.path.basename(line[i]) == "torchrun"
 
 
 def _short_options(line, i):
-    """Reads one word of single-letter options. Returns (module or "" for -c, or None) and the index after it."""
+    """Reads one word of single-letter options: the module of -m, "" for -c, else None, and the index after it."""
     word = line[i]
     for at, letter in enumerate(word[1:], 1):
         if letter in "cm":

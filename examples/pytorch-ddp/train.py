@@ -105,6 +105,7 @@ def main():
         checkpoint = holdfast.attach()
         checkpoint.track(model=model, optimizer=optimizer, schedule=schedule, rng=True)
         start = checkpoint.restore()
+    print(f"rank {rank} pid {os.getpid()} starts after step {start}\n", end="", flush=True)
 
     for step in range(start + 1, args.steps + 1):
         x, y = batch(text, step, rank, args.batch, args.context, args.seed)

@@ -2,6 +2,7 @@
 """Learns to tell three kinds of points apart, data parallel. Not one line here knows of Holdfast."""
 
 import argparse
+import os
 import time
 
 import torch
@@ -24,6 +25,7 @@ def main():
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(100 + rank)
+    print(f"rank {rank} pid {os.getpid()} starts\n", end="", flush=True)
 
     for step in range(1, args.steps + 1):
         kind = torch.randint(3, (16,))

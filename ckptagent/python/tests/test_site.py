@@ -1,0 +1,334 @@
+"""The site hook and standbys, in real interpreters."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+import _holdfast_site as site_hook
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def environment(**extra):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
+    env.update(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
+    env.update(extra)
+    return env
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def file(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(textwrap.dedent(text))
+        return path
+
+    def python(self, *args, **extra):
+        return subprocess.run([sys.executable, *args], env=environment(**extra), cwd=self.folder, capture_output=True, text=True)
+
+
+class Chain(Case):
+    def test_the_next_sitecustomize_runs_in_our_place(self):
+        other = os.path.dirname(self.file("other/sitecustomize.py", "import sys; sys.marked = __name__"))
+        done = self.python(
+            "-c", "import sys, sitecustomize; print(sys.marked, sitecustomize.__file__, '_holdfast_site' in sys.modules)",
+            PYTHONPATH=str(ROOT) + os.pathsep + other,
+        )  # fmt: skip
+        self.assertEqual(done.stdout.split(), ["sitecustomize", os.path.join(other, "sitecustomize.py"), "True"])
+
+    def test_an_error_in_the_next_one_is_shown_as_without_us(self):
+        other = os.path.dirname(self.file("other/sitecustomize.py", "raise ValueError('theirs')"))
+        both = self.python("-c", "print('script')", PYTHONPATH=str(ROOT) + os.pathsep + other)
+        alone = self.python("-c", "print('script')", PYTHONPATH=other)
+        self.assertEqual((both.stdout, both.returncode), (alone.stdout, alone.returncode))
+        self.assertIn("ValueError: theirs", both.stderr)
+
+    def test_it_costs_little(self):
+        # The smallest of many: what else runs on the machine only adds.
+        times = []
+        for _ in range(9):
+            done = self.python("-X", "importtime", "-c", "pass", PYTHONPYCACHEPREFIX=self.folder, PYTHONDONTWRITEBYTECODE="")
+            ours = [line.split("|")[1] for line in done.stderr.splitlines() if line.endswith("| sitecustomize") or line.endswith(" sitecustomize")]
+            self.assertEqual(len(ours), 1, done.stderr)
+            times.append(int(ours[0]))
+        self.assertLess(min(times), 5000, "microseconds")
+
+
+class Launchers(Case):
+    def test_which_command_lines_are_launchers(self):
+        for line, want in {
+            "python -m torch.distributed.run --nproc-per-node=2 t.py": True,
+            "python -um torch.distributed.run t.py": True,
+            "python -mtorch.distributed.launch t.py": True,
+            "python -X dev -W ignore -m torch.distributed.run": True,
+            "python -Xdev -u /v/bin/torchrun t.py": True,
+            "python --check-hash-based-pycs always -m torch.distributed.run": True,
+            "python t.py -m torch.distributed.run": False,
+            "python -c pass -m torch.distributed.run": False,
+            "python -m pdb torchrun": False,
+            "python mytorchrun": False,
+            "python": False,
+            "python -": False,
+        }.items():
+            self.assertIs(site_hook.is_launcher(line.split()), want, line)
+
+    def installed(self):
+        """A folder as the installer leaves it, with an agent that shows how it was called."""
+        root = os.path.join(self.folder, "hf")
+        agent = self.file("hf/bin/holdfast-agent", '#!/bin/sh\nfor a in "$@"; do echo "$a"; done\n')
+        os.chmod(agent, os.stat(agent).st_mode | stat.S_IXUSR)
+        return {"HOLDFAST_ROOT": root, "HOLDFAST_CONTAINER": "c1"}
+
+    def test_a_launcher_becomes_the_shim(self):
+        env = self.installed()
+        torchrun = self.file("elsewhere/torchrun", "print('the real one')")
+        done = self.python("-X", "dev", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "a b", **env)
+        self.assertEqual(done.stdout.splitlines(), ["launch", "--", sys.executable, "-X", "dev", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "a b"])
+        done = self.python(torchrun, "x", **env)
+        self.assertEqual(done.stdout.splitlines(), ["launch", "--", sys.executable, torchrun, "x"])
+
+    def test_others_pass(self):
+        env = self.installed()
+        torchrun = self.file("elsewhere/torchrun", "print('the real one')")
+        self.assertEqual(self.python("-c", "print(1)", **env).stdout, "1\n")
+        self.assertEqual(self.python(torchrun, HOLDFAST_ROOT=env["HOLDFAST_ROOT"]).stdout, "the real one\n")
+        self.assertEqual(self.python(torchrun, HOLDFAST_LOCAL_RANK="0", **env).stdout, "the real one\n")
+
+
+class Errors(Case):
+    def test_the_traceback_is_also_in_the_file(self):
+        script = self.file("s.py", "import os\nassert 'HOLDFAST_ERROR_FILE' not in os.environ\nraise ValueError('first')\n")
+        path = os.path.join(self.folder, "error.txt")
+        done = self.python(script, HOLDFAST_LOCAL_RANK="0", HOLDFAST_ERROR_FILE=path)
+        self.assertEqual(done.returncode, 1)
+        with open(path) as f:
+            self.assertEqual(f.read(), done.stderr)
+        self.assertEqual(done.stderr, self.python(script).stderr)
+
+    def test_no_file_for_a_good_end_or_an_exit(self):
+        path = os.path.join(self.folder, "error.txt")
+        for text, code in [("print(1)", 0), ("raise SystemExit(3)", 3)]:
+            done = self.python(self.file("s.py", text), HOLDFAST_LOCAL_RANK="0", HOLDFAST_ERROR_FILE=path)
+            self.assertEqual(done.returncode, code)
+            self.assertFalse(os.path.exists(path))
+
+    def test_a_child_process_does_not_write_there(self):
+        path = os.path.join(self.folder, "error.txt")
+        script = self.file("s.py", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '1/0'])\n")
+        done = self.python(script, HOLDFAST_LOCAL_RANK="0", HOLDFAST_ERROR_FILE=path)
+        self.assertIn("ZeroDivisionError", done.stderr)
+        self.assertFalse(os.path.exists(path))
+
+    def test_a_hook_of_the_scripts_own_is_kept(self):
+        path = os.path.join(self.folder, "error.txt")
+        other = os.path.dirname(self.file("o/sitecustomize.py", "import sys\nsys.excepthook = lambda *a: print('theirs', a[1])\n"))
+        done = self.python("-c", "1/0", HOLDFAST_LOCAL_RANK="0", HOLDFAST_ERROR_FILE=path, PYTHONPATH=str(ROOT) + os.pathsep + other)
+        self.assertEqual(done.stdout, "theirs division by zero\n")
+        self.assertTrue(os.path.exists(path))
+
+
+class Modules(Case):
+    def test_a_script_without_the_client_reports_once(self):
+        clock = [0.0]
+        watch = site_hook.ModuleWatch(clock=lambda: clock[0])
+        sent = []
+        watch._send = lambda: sent.append(clock[0]) or True
+        watch.start()
+        self.addCleanup(watch.stop)
+        import gc
+
+        for second in range(30):
+            clock[0] = float(second)
+            if second == 9:
+                sys.modules["holdfast_test_module"] = site_hook
+                self.addCleanup(sys.modules.pop, "holdfast_test_module")
+            gc.collect()
+        self.assertEqual(sent, [14.0], "five quiet seconds after the last new module, once")
+
+    def test_only_installed_modules_are_named(self):
+        self.file("mine.py", "")
+        script = self.file("s.py", "import json, mine, xml.dom\nfrom holdfast import _modules\nprint('\\n'.join(_modules.names()))\n")
+        names = self.python(script).stdout.split()
+        for name in ("json", "json.decoder", "xml.dom", "os", "sys"):
+            self.assertIn(name, names)
+        for name in ("mine", "__main__", "holdfast", "holdfast._modules", "sitecustomize", "_holdfast_site"):
+            self.assertNotIn(name, names)
+
+
+FACTS = """
+import json, os, signal, sys, threading, gc, pickle
+import __main__
+
+class Mine:
+    pass
+
+def facts():
+    frame, depth = sys._getframe(), 0
+    while frame:
+        depth, frame = depth + 1, frame.f_back
+    return {
+        "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", None), "path": sys.path, "flags": str(sys.flags), "cwd": os.getcwd(),
+        "main": sorted((k, repr(v) if k in ("__file__", "__name__", "__package__", "__cached__", "__doc__") else type(v).__name__)
+                       for k, v in vars(__main__).items()),
+        "spec": getattr(__main__.__spec__, "name", None), "builtins": type(__builtins__).__name__,
+        "pickled": pickle.loads(pickle.dumps(Mine)) is Mine, "depth": depth, "threads": threading.active_count(),
+        "signals": [str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)],
+        "stdio": [f.isatty() for f in (sys.stdin, sys.stdout, sys.stderr)], "stdin": sys.stdin.read(),
+        "stdio_modes": [f.write_through for f in (sys.stdout, sys.stderr)],
+        "encodings": [f.encoding for f in (sys.stdin, sys.stdout)], "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__],
+        "fds": sorted(os.readlink("/proc/self/fd/%d" % f).split(":")[0] for f in range(64) if os.path.exists("/proc/self/fd/%d" % f)),
+        "env": {k: v for k, v in os.environ.items()}, "gc": gc.isenabled(), "comm": open("/proc/self/comm").read(),
+        "leftover": sorted(m for m in sys.modules if m == "holdfast_standby"), "pgid": os.getpgid(0) == os.getpid(),
+        "executable": sys.executable, "prefix": sys.prefix, "int": sys.getrecursionlimit(),
+        "argv0": open("/proc/self/cmdline").read(),
+    }
+
+if __name__ == "__main__":
+    print(json.dumps(facts()))
+    END
+"""
+
+
+class Standby(Case):
+    """The same command line, once started in the normal way and once held as a standby first."""
+
+    ENV = {"HOLDFAST_LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
+    NEWS = {"RANK": "1", "MASTER_PORT": "12345", "HOLDFAST_GENERATION": "4"}
+
+    def standby(self, *args, modules=("json", "xml.dom.minidom", "no_such_module_anywhere", "mpi4py.MPI"), **extra):
+        ours, theirs = socket.socketpair()
+        env = environment(**self.ENV, DROPPED="1", HOLDFAST_STANDBY_FD=str(theirs.fileno()), **extra)
+        child = subprocess.Popen(
+            [sys.executable, "-u", *args], env=env, cwd=self.folder, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        theirs.close()
+        lines = ours.makefile("rw")
+        ours.close()  # with the file, the socket
+        lines.write(json.dumps({"modules": list(modules)}) + "\n")
+        lines.flush()
+        return child, lines
+
+    def become(self, child, lines, **order):
+        ready = json.loads(lines.readline())
+        order.setdefault("env", self.NEWS)
+        lines.write(json.dumps({"unset": ["DROPPED"], "cwd": self.folder, **order}) + "\n")
+        lines.flush()
+        out, err = child.communicate("typed", timeout=60)
+        return ready, subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+    def normal(self, *args, **extra):
+        return subprocess.run(
+            [sys.executable, "-u", *args], env=environment(**self.ENV, **self.NEWS, **extra), cwd=self.folder, capture_output=True, text=True, input="typed"
+        )  # fmt: skip
+
+    def assert_same(self, *args, **extra):
+        normal = self.normal(*args, **extra)
+        ready, held = self.become(*self.standby(*args, **extra))
+        self.assertTrue(ready["ready"])
+        self.assertEqual(held.returncode, normal.returncode)
+        self.assertEqual(held.stderr, normal.stderr)
+        if held.stdout.startswith("{"):
+            got, want = json.loads(held.stdout), json.loads(normal.stdout)
+            for fact in want:
+                self.assertEqual(got[fact], want[fact], fact)
+        else:
+            self.assertEqual(held.stdout, normal.stdout)
+        return normal
+
+    def test_facts_of_a_script(self):
+        script = self.file("sub/facts.py", FACTS.replace("END", "pass"))
+        self.assertEqual(self.assert_same(script, "--flag", "x y").returncode, 0)
+
+    def test_facts_of_a_relative_script(self):
+        self.file("facts.py", FACTS.replace("END", "pass"))
+        self.assertEqual(self.assert_same("facts.py").returncode, 0)
+
+    def test_facts_of_a_module(self):
+        self.file("pack/__init__.py", "")
+        self.file("pack/facts.py", FACTS.replace("END", "pass"))
+        path = str(ROOT) + os.pathsep + self.folder
+        self.assertEqual(self.assert_same("-m", "pack.facts", "x", PYTHONPATH=path).returncode, 0)
+
+    def test_tracebacks_and_exit_codes(self):
+        for text in ("def f():\n    return 1 / 0\nf()\n", "raise SystemExit(7)", "raise SystemExit('words')", "import sys\nsys.exit()",
+                     "syntax error here", "raise KeyboardInterrupt", "import os\nos._exit(3)", "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+                     "import no_such_module_anywhere"):  # fmt: skip
+            with self.subTest(text):
+                self.assert_same(self.file("s.py", text))
+
+    def test_the_error_file_of_its_generation(self):
+        path = os.path.join(self.folder, "error.txt")
+        _, held = self.become(*self.standby(self.file("s.py", "1/0")), env=dict(self.NEWS, HOLDFAST_ERROR_FILE=path))
+        with open(path) as f:
+            self.assertEqual(f.read(), held.stderr)
+
+    def test_multiprocessing_spawn(self):
+        script = self.file("s.py", """
+            import multiprocessing as mp, os
+            def work(q):
+                q.put((__name__, os.environ["RANK"]))
+            if __name__ == "__main__":
+                c = mp.get_context("spawn")
+                q = c.Queue()
+                p = c.Process(target=work, args=(q,))
+                p.start()
+                print(q.get())
+                p.join()
+        """)  # fmt: skip
+        self.assertEqual(self.assert_same(script).stdout, "('__mp_main__', '1')\n")
+
+    def test_what_it_says_when_ready(self):
+        child, lines = self.standby(self.file("s.py", "pass"))
+        ready, _ = self.become(child, lines)
+        self.assertEqual((ready["imported"], ready["skipped"], ready["threads"], ready["cuda"]), (2, 2, 0, False))
+        self.assertGreater(ready["rss"], 1 << 20)
+
+    def test_the_script_does_not_run_before_its_time(self):
+        child, lines = self.standby(self.file("s.py", "print('ran')"))
+        json.loads(lines.readline())
+        with open("/proc/%d/comm" % child.pid) as f:
+            self.assertEqual(f.read(), "hf-standby\n")
+        lines.close()
+        child_out, child_err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, child_out, child_err), (0, "", ""))
+
+    def test_the_agents_death_ends_it_while_it_warms(self):
+        child, lines = self.standby(self.file("s.py", "print('ran')"), modules=())
+        lines.close()
+        self.assertEqual(child.communicate(timeout=60)[0], "")
+
+    def test_nonsense_ends_it(self):
+        child, lines = self.standby(self.file("s.py", "print('ran')"))
+        lines.readline()
+        lines.write("what\n")
+        lines.flush()
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (1, ""))
+        self.assertIn("holdfast: standby:", err)
+
+    def test_a_module_that_fails_is_met_again_by_the_script(self):
+        folder = os.path.join(self.folder, "lib")
+        self.file("lib/bad.py", "raise RuntimeError('at import')")
+        path = str(ROOT) + os.pathsep + folder
+        script = self.file("s.py", "try:\n    import bad\nexcept RuntimeError as e:\n    print(e)\n")
+        ready, held = self.become(*self.standby(script, modules=["bad"], PYTHONPATH=path))
+        self.assertEqual((ready["skipped"], held.stdout), (1, "at import\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

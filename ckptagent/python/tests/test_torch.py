@@ -1,0 +1,229 @@
+"""The client with torch: every kind of tensor that a training script holds."""
+
+import contextlib
+import io
+import sys
+import unittest
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+from holdfast import _arena as A
+
+from .test_client import ClientCase
+
+if torch is None:
+    print("TORCH IS MISSING: tensors, modules and optimizers are not tested here", file=sys.stderr)
+
+
+def bits(t):
+    """The bytes of a tensor, so that nan equals nan and -0 differs from 0."""
+    t = t.detach().contiguous()
+    return t.view(-1).view(torch.uint8).tolist() if t.numel() else []
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Tensors(ClientCase):
+    def through(self, state, target=None, **options):
+        """Saves state, starts a new generation, restores it into target."""
+        agent = self.agent(state_bytes=1 << 20)
+        ck = self.attach(agent)
+        ck.track(s=state)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertTrue(ck.save(1), said.getvalue())
+        agent.seal()
+        agent = self.next_generation(ck, agent, 1)
+        ck = self.attach(agent)
+        target = {} if target is None else target
+        ck.track(s=target)
+        self.assertEqual(ck.restore(), 1)
+        self.ck, self.fake = ck, agent
+        return target
+
+    def assert_same(self, got, want):
+        self.assertEqual(got.dtype, want.dtype)
+        self.assertEqual(got.shape, want.shape)
+        self.assertEqual(bits(got), bits(want))
+
+    def test_dtypes(self):
+        names = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64",
+                 "float8_e4m3fn", "float8_e5m2", "uint16", "uint32"]  # fmt: skip
+        state = {}
+        for name in names:
+            dtype = getattr(torch, name, None)
+            if dtype is not None:
+                size = torch.empty((), dtype=dtype).element_size()
+                raw = torch.randint(0, 2 if name == "bool" else 256, (6 * size,), dtype=torch.uint8)
+                state[name] = raw.view(dtype).view(2, 3)
+        self.assertGreater(len(state), 10)
+        back = self.through(state)
+        for name, t in state.items():
+            with self.subTest(name):
+                self.assert_same(back[name], t)
+
+    def test_shapes(self):
+        wide = torch.arange(24.0).reshape(2, 3, 4)
+        state = {
+            "zero dim": torch.tensor(7.0), "zero size": torch.empty(0, 5), "transposed": wide.permute(2, 0, 1),
+            "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), "step slice": torch.arange(10)[::3],
+            "expanded": torch.tensor([[1.0], [2.0]]).expand(2, 4), "narrow": wide[:, 1:2, ::2], "conj": torch.tensor([1 + 2j]).conj(),
+            "grad": torch.randn(3, requires_grad=True), "big": torch.randn(200, 201), "one": torch.ones(1, 1, 1),
+        }  # fmt: skip
+        back = self.through(state)
+        for name, t in state.items():
+            with self.subTest(name):
+                self.assert_same(back[name], t.resolve_conj())
+                self.assertFalse(back[name].requires_grad)
+        self.assertEqual(back["transposed"].stride(), state["transposed"].stride())
+        self.assertTrue(back["channels last"].is_contiguous(memory_format=torch.channels_last))
+
+    def test_in_place(self):
+        mine, view = torch.zeros(4), torch.zeros(2, 3).t()
+        back = self.through({"a": torch.arange(4.0), "v": torch.arange(6.0).reshape(3, 2), "l": [torch.ones(2), 1]}, {"a": mine, "v": view, "l": [torch.zeros(2)]})
+        self.assertIs(back["a"], mine)
+        self.assertEqual(mine.tolist(), [0, 1, 2, 3])
+        self.assertEqual(view.tolist(), [[0, 1], [2, 3], [4, 5]])
+        self.assertEqual(back["l"][0].tolist(), [1, 1])
+
+    def test_nothing_stays_in_the_arena(self):
+        back = self.through({"a": torch.arange(4.0), "b": torch.ones(3)})
+        slot, header = self.ck._arena.find(1)
+        before = self.fake.data(slot, header.length)
+        for t in back.values():
+            t.fill_(9)
+        self.assertEqual(self.fake.data(slot, header.length), before)
+
+    def test_tied_weights_are_stored_once(self):
+        class Tied(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = torch.nn.Embedding(100, 64)
+                self.head = torch.nn.Linear(64, 100, bias=False)
+                self.head.weight = self.embed.weight
+
+        model = Tied()
+        want = bits(model.head.weight)
+        fresh = Tied()
+        self.through(model, fresh)
+        self.assertEqual(bits(fresh.head.weight), want)
+        self.assertIs(fresh.head.weight, fresh.embed.weight)
+        _, header = self.ck._arena.find(1)
+        self.assertLess(header.length, 2 * 100 * 64 * 4)
+
+    def test_model_and_optimizers(self):
+        def make(seed, kind):
+            torch.manual_seed(seed)
+            model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 3))
+            if kind == "adamw":
+                opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            elif kind == "sgd":
+                opt = torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.1}, {"params": model[3].parameters()}], lr=0.01, momentum=0.9)
+            else:
+                opt = torch.optim.Adagrad(model.parameters())
+            return model, opt, torch.optim.lr_scheduler.StepLR(opt, 2, 0.5)
+
+        def train(model, opt, sched, steps):
+            losses = []
+            for _ in range(steps):
+                x = torch.randn(5, 1, 8, 8)
+                opt.zero_grad()
+                loss = model(x).square().mean()
+                loss.backward()
+                opt.step()
+                sched.step()
+                losses.append(loss.item().hex())
+            return losses
+
+        for kind in ("adamw", "sgd", "adagrad"):
+            with self.subTest(kind):
+                self.setUp()
+                model, opt, sched = make(1, kind)
+                agent = self.agent(state_bytes=1 << 20)
+                ck = self.attach(agent)
+                ck.track(model=model, optimizer=opt, scheduler=sched, rng=True)
+                ck.restore()
+                train(model, opt, sched, 3)
+                self.assertTrue(ck.save(3))
+                want = train(model, opt, sched, 4)
+                agent.seal()
+                agent = self.next_generation(ck, agent, 3)
+                model, opt, sched = make(2, kind)
+                ck = self.attach(agent)
+                ck.track(model=model, optimizer=opt, scheduler=sched, rng=True)
+                self.assertEqual(ck.restore(), 3)
+                self.assertEqual(train(model, opt, sched, 4), want)
+                self.release(ck)
+
+    def test_one_changed_byte_is_seen_in_what_follows(self):
+        state = {"w": torch.ones(4)}
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s=state)
+        self.assertTrue(ck.save(1))
+        agent.seal()
+        slot, header = ck._arena.find(1)
+        agent.flip(slot, 64)  # the first byte of the first tensor
+        agent = self.next_generation(ck, agent, 1)
+        ck = self.attach(agent)
+        back = {}
+        ck.track(s=back)
+        ck.restore()
+        self.assertNotEqual(bits(back["w"]), bits(state["w"]))
+
+    def test_extra_state_is_not_borrowed(self):
+        class WithExtra(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = torch.nn.Parameter(torch.ones(2))
+                self.extra = torch.full((3,), 5.0)
+
+            def get_extra_state(self):
+                return {"t": self.extra}
+
+            def set_extra_state(self, state):
+                self.extra = state["t"]
+
+        fresh = WithExtra()
+        self.through(WithExtra(), fresh)
+        slot, header = self.ck._arena.find(1)
+        before = self.fake.data(slot, header.length)
+        fresh.extra.fill_(1)
+        self.assertEqual(self.fake.data(slot, header.length), before)
+
+    def test_what_cannot_be_kept_is_named(self):
+        for name, t in {
+            "sparse": torch.eye(3).to_sparse(),
+            "meta": torch.empty(3, device="meta"),
+            "quantised": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        }.items():
+            with self.subTest(name):
+                self.setUp()
+                ck = self.attach(self.agent())
+                ck.track(s={"w": t})
+                with contextlib.redirect_stderr(io.StringIO()) as said:
+                    self.assertFalse(ck.save(1))
+                self.assertIn("s['w']", said.getvalue())
+                self.release(ck)
+
+    def test_mutation_after_save_does_not_reach_the_copy(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        w = torch.ones(1000)
+        ck.track(s={"w": w})
+        for step in range(1, 6):
+            w.fill_(step)
+            self.assertTrue(ck.save(step))
+            w.fill_(-1)
+            agent.seal()
+        agent = self.next_generation(ck, agent, 5)
+        ck = self.attach(agent)
+        ck.track(s={"w": w})
+        ck.restore()
+        self.assertEqual(w.unique().tolist(), [5.0])
+        self.assertEqual(A.SLOTS, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
