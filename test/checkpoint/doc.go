@@ -1,0 +1,4 @@
+// Package checkpoint kills training processes of real agents at random moments, and between the seals of
+// different ranks, and promises what users are told: a step that all ranks hold sealed is never lost, no
+// torn state is ever restored, and no more than one save interval is computed again.
+package checkpoint

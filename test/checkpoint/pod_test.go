@@ -1,0 +1,154 @@
+//go:build linux
+
+package checkpoint
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/format"
+)
+
+// agent is the real binary, built once.
+var agent string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "holdfast-checkpoint")
+	if err != nil {
+		panic(err)
+	}
+	agent = filepath.Join(dir, "holdfast-agent")
+	build := exec.Command("go", "build", "-o", agent, "holdfast.dev/holdfast/cmd/holdfast-agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("building the agent: %v\n%s", err, out))
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// pod is a training container without the container: init, agent, launcher, ranks.
+type pod struct {
+	name, dir, root string
+	cmd             *exec.Cmd
+	out             lockedBuffer
+	ended           chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[string]string, command ...string) *pod {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hfc") // short: a socket's path ends at 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pod{name: name, dir: dir, root: filepath.Join(dir, "h"), ended: make(chan struct{})}
+	if out, err := exec.Command(agent, "install", p.root).CombinedOutput(); err != nil {
+		t.Fatalf("install: %v\n%s", err, out)
+	}
+	for _, d := range []string{"memory", "token"} {
+		if err := os.MkdirAll(filepath.Join(p.root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(p.root, "token", "token"), []byte(name), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.cmd = exec.Command(filepath.Join(p.root, "bin", "holdfast-agent"), append([]string{"init", "--"}, command...)...)
+	p.cmd.Dir = dir
+	p.cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "HOLDFAST_ROOT=" + p.root, "HOLDFAST_POD_IP=127.0.0.1", "HOLDFAST_POD_UID=uid-" + name,
+		"HOLDFAST_COORDINATOR=" + c.Address(), "HOLDFAST_COORDINATOR_CA=" + c.CA, "PYTHONDONTWRITEBYTECODE=1",
+	}
+	for k, v := range env {
+		p.cmd.Env = append(p.cmd.Env, k+"="+v)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // its exit code is asked for later
+		close(p.ended)
+	}()
+	t.Cleanup(func() { p.end(t) })
+	return p
+}
+
+// end shuts the pod down as a kubelet does, and says what it wrote if the test failed.
+func (p *pod) end(t *testing.T) {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(20 * time.Second):
+		t.Errorf("pod %s did not end within 20 s of SIGTERM", p.name)
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	}
+	if t.Failed() {
+		out := p.out.String()
+		t.Logf("pod %s wrote, at the end:\n%s", p.name, out[max(0, len(out)-4000):])
+	}
+	os.RemoveAll(p.dir)
+}
+
+// agentPID is the agent's process, found by its parent and its command line.
+func (p *pod) agentPID() (int, bool) {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.cmd.Process.Pid, p.cmd.Process.Pid))
+	if err != nil {
+		return 0, false
+	}
+	for child := range strings.FieldsSeq(string(children)) {
+		line, err := os.ReadFile("/proc/" + child + "/cmdline")
+		if err == nil && strings.HasSuffix(strings.TrimRight(string(line), "\x00"), "holdfast-agent\x00run") {
+			var pid int
+			_, err := fmt.Sscan(child, &pid)
+			return pid, err == nil
+		}
+	}
+	return 0, false
+}
+
+// sealed reads a rank's arena as a stranger would.
+func (p *pod) sealed(local int) []uint64 {
+	f, err := os.Open(filepath.Join(p.root, "memory", fmt.Sprintf("rank-%d.arena", local)))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	meta := make([]byte, format.MetaBytes)
+	if _, err := f.ReadAt(meta, 0); err != nil {
+		return nil
+	}
+	book, err := format.Open(meta)
+	if err != nil {
+		return nil
+	}
+	return book.Sealed()
+}
