@@ -25,7 +25,7 @@ import (
 
 // grace is how long the pods of a given-up job have to end by themselves, so that they stay as failed
 // pods, with their logs and exit codes, before the Job controller is told to delete what is left.
-const grace = 4 * time.Second
+const grace = 5 * time.Second
 
 // How a Job is made to fail, so that no pod of it comes again whatever its restart policy, its
 // backoffLimit and its failure policy say. Both ways are the Job controller's own (1.37:
