@@ -20,8 +20,6 @@ import (
 
 // Settings of the warming of standbys.
 const (
-	// warmShare is the part of one processor that a pod spends on warming.
-	warmShare = 0.3
 	// warmTick is how often the share is looked at; warmBurst how much unused share is kept.
 	warmTick  = 10 * time.Millisecond
 	warmBurst = 50 * time.Millisecond
@@ -40,7 +38,7 @@ const (
 type Standbys struct {
 	changed func(local int, ready bool)
 	exits   *Exits
-	share   float64
+	share   share
 	room    func() (uint64, bool)
 
 	mu        sync.Mutex
@@ -54,7 +52,9 @@ type Standbys struct {
 	notBefore []time.Time
 	failures  []int
 	need      uint64
-	wake      chan struct{}
+	// spent is the processor time that warming used between the last two looks.
+	spent time.Duration
+	wake  chan struct{}
 }
 
 // standby is one interpreter.
@@ -79,7 +79,7 @@ type readyLine struct {
 
 // NewStandbys starts the warming, which waits for Configure, SetModules and SetWarm.
 func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
-	s := &Standbys{changed: changed, exits: exits, share: warmShare, room: memoryRoom, need: standbyMemory, wake: make(chan struct{}, 1)}
+	s := &Standbys{changed: changed, exits: exits, share: newShare(), room: memoryRoom, need: standbyMemory, wake: make(chan struct{}, 1)}
 	go s.loop()
 	return s
 }
@@ -211,7 +211,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		return 0
 	}
 	if warming != nil {
-		warming.duty(now, s.share)
+		s.spent = warming.duty(now, s.share.now(now, s.spent))
 		return warmTick
 	}
 	var wait time.Duration
@@ -334,13 +334,14 @@ func (b *standby) kill() {
 	b.control.Close()
 }
 
-// duty stops the standby when it has used its share and continues it when it has some again.
-func (b *standby) duty(now time.Time, share float64) {
+// duty stops the standby when it has used its share and continues it when it has some again. It returns what it used since the last look.
+func (b *standby) duty(now time.Time, share float64) time.Duration {
 	used, err := cpuTime(b.process.PID)
 	if err != nil {
-		return // it has ended; reap knows
+		return 0 // it has ended; reap knows
 	}
-	b.credit += time.Duration(share*float64(now.Sub(b.looked))) - (used - b.used)
+	spent := used - b.used
+	b.credit += time.Duration(share*float64(now.Sub(b.looked))) - spent
 	b.credit = min(b.credit, warmBurst)
 	b.used, b.looked = used, now
 	switch {
@@ -351,6 +352,7 @@ func (b *standby) duty(now time.Time, share float64) {
 		b.stopped = false
 		_ = syscall.Kill(-b.process.PID, syscall.SIGCONT)
 	}
+	return spent
 }
 
 // pause stops a standby that is being warmed while a generation ends or starts.

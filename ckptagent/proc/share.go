@@ -1,0 +1,94 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// warmShare is the part of one processor that a pod spends on warming however busy the machine is.
+	warmShare = 0.3
+	// spareShare is the part of what is idle that warming uses on top, up to one processor in all.
+	spareShare = 0.8
+	// spareEvery is how often idleness is looked at: the kernel counts it in hundredths of a second.
+	spareEvery = 200 * time.Millisecond
+)
+
+// share says which part of one processor warming may use now: a guaranteed part, and most of what would be idle without it.
+type share struct {
+	// idle is for how long all processors together have been idle; false: unknown, or this pod may not use them all.
+	idle  func() (time.Duration, bool)
+	part  float64
+	at    time.Time
+	idled time.Duration
+	// spent is what warming itself used since then: without it that would have been idle, too.
+	spent time.Duration
+}
+
+func newShare() share { return share{idle: idleTime, part: warmShare} }
+
+// now takes what warming used since the last call.
+func (s *share) now(now time.Time, spent time.Duration) float64 {
+	s.spent += spent
+	since := now.Sub(s.at)
+	if since < spareEvery {
+		return s.part
+	}
+	idled, ok := s.idle()
+	if !ok {
+		s.part = warmShare
+		return s.part
+	}
+	if since < 10*spareEvery { // else nothing is known of the last moment
+		free := float64(idled-s.idled+s.spent) / float64(since)
+		s.part = min(max(spareShare*free, warmShare), 1)
+	}
+	s.at, s.idled, s.spent = now, idled, 0
+	return s.part
+}
+
+// idleTime reads for how long the machine's processors have been idle. Where the container may use only so much of them, their
+// idleness is none of its own.
+func idleTime() (time.Duration, bool) {
+	if cpuLimited() {
+		return 0, false
+	}
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, false
+	}
+	idle, err := parseIdle(string(data))
+	return idle, err == nil
+}
+
+// parseIdle adds up idle and I/O wait of the first line of /proc/stat, which counts hundredths of a second.
+func parseIdle(stat string) (time.Duration, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 6 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("reading idle time: no sum of all processors in %q", line)
+	}
+	var ticks int64
+	for _, f := range fields[4:6] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("reading idle time: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
+}
+
+// cpuLimited says whether the container's control group has a CPU limit; unknown counts as one.
+func cpuLimited() bool {
+	if data, err := os.ReadFile("/sys/fs/cgroup/cpu.max"); err == nil {
+		return !strings.HasPrefix(string(data), "max")
+	}
+	data, err := os.ReadFile("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+	return err != nil || !strings.HasPrefix(strings.TrimSpace(string(data)), "-")
+}
