@@ -15,7 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"holdfast.dev/holdfast/test/story"
 )
@@ -32,6 +34,7 @@ type options struct {
 }
 
 func main() {
+	ctrllog.SetLogger(logr.Discard()) // clients' errors are returned
 	var o options
 	cmd := &cobra.Command{
 		Use:           "bench-recovery",

@@ -180,6 +180,7 @@ func (t *trial) usedColdRank(ctx context.Context) (string, error) {
 			return false, "none"
 		}
 		r := run.Recoveries[len(run.Recoveries)-1]
+		cold = ""
 		if r.Standbys < r.Ranks {
 			cold = fmt.Sprintf("%d of %d ranks continued in a standby", r.Standbys, r.Ranks)
 		}
