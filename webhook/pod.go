@@ -63,7 +63,7 @@ func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, gang strin
 	marker := markerOf(cfg, settings, gang, t)
 	had, again := pod.Annotations[v1alpha1.AnnotationInjected]
 	switch {
-	case again && had != marker:
+	case again && (had != marker || len(t.container().Command) == 0):
 		out.Errors = field.ErrorList{field.Invalid(translate.MetadataAnnotations.Key(v1alpha1.AnnotationInjected), had, writtenByUs)}
 		return out
 	case !again:

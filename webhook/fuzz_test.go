@@ -1,0 +1,99 @@
+package webhook
+
+import (
+	"encoding/json"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+// FuzzPod: whatever a pod holds, it is refused or comes back the same from a second call.
+func FuzzPod(f *testing.F) {
+	for _, pod := range []*corev1.Pod{podOf(admitted(f, job(f))), injected(f, job(f)), {}} {
+		text, err := json.Marshal(pod)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	noCommand := injected(f, job(f))
+	noCommand.Spec.Containers[0].Command = nil
+	text, err := json.Marshal(noCommand)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		pod := &corev1.Pod{}
+		if json.Unmarshal(text, pod) != nil {
+			return
+		}
+		once := MutatePod(pod, config)
+		if len(once.Errors) > 0 {
+			return
+		}
+		twice := MutatePod(once.Object, config)
+		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+			t.Fatalf("injecting twice differs: %s", said(twice))
+		}
+	})
+}
+
+// FuzzJob: whatever a Job holds, it is refused or comes back the same from a second call.
+func FuzzJob(f *testing.F) {
+	for _, j := range []*batchv1.Job{job(f), admitted(f, job(f)), {}} {
+		text, err := json.Marshal(j)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		j := &batchv1.Job{}
+		if json.Unmarshal(text, j) != nil {
+			return
+		}
+		once := MutateJob(j)
+		if len(once.Errors) > 0 {
+			return
+		}
+		twice := MutateJob(once.Object)
+		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+			t.Fatalf("the second call differs: %s", said(twice))
+		}
+	})
+}
+
+// FuzzExpand: resolving references never fails and leaves text without a dollar sign alone.
+func FuzzExpand(f *testing.F) {
+	for _, s := range []string{"", "$", "$$", "$(A)", "$(A", "$$(A)", "x$(B)y$(A)$"} {
+		f.Add(s)
+	}
+	env := map[string]string{"A": "1"}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, _ := expand(s, env, nil)
+		plain := true
+		for _, c := range s {
+			plain = plain && c != '$'
+		}
+		if plain && got != s {
+			t.Fatalf("%q became %q", s, got)
+		}
+	})
+}
+
+func TestExpand(t *testing.T) {
+	env := map[string]string{"A": "1", "EMPTY": ""}
+	for in, want := range map[string]string{
+		"$(A)": "1", "x$(A)y": "x1y", "$$(A)": "$(A)", "$(B)": "$(B)", "$A": "$A", "$(A": "$(A", "$": "$", "$(EMPTY)": "", "$$$(A)": "$1",
+	} {
+		if got, known := expand(in, env, nil); got != want || !known {
+			t.Errorf("%q: %q, %v", in, got, known)
+		}
+	}
+	if _, known := expand("x$(S)", env, map[string]bool{"S": true}); known {
+		t.Error("a value that only the pod knows passes for known")
+	}
+}
