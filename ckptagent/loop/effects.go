@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
@@ -85,7 +86,10 @@ func (a *Agent) end(e ckptagent.End) {
 	}
 	var grace time.Duration
 	if e.Gentle {
-		grace = a.job.Spec.ShutdownTimeout
+		grace = launch.DefaultShutdownTimeout
+		if a.launch != nil {
+			grace = a.job.Spec.ShutdownTimeout
+		}
 	}
 	generation, ranks, watchers := a.state.Run.Number, a.state.Ranks, a.watchers
 	go func() {

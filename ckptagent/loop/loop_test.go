@@ -58,7 +58,7 @@ func TestInitWithoutCoordinatorChangesNothing(t *testing.T) {
 	if code := p.wait(); code != 0 {
 		t.Fatal(code)
 	}
-	if want := fmt.Sprintf("%s|||%d\n", os.Getenv("PATH"), pid); p.out.String() != want {
+	if want := fmt.Sprintf("%s|||%d\n", p.env["PATH"], pid); p.out.String() != want {
 		t.Errorf("got %q, want %q", p.out, want)
 	}
 }

@@ -115,7 +115,7 @@ func newPod(t testing.TB, c *coordtest.Coordinator, name string) *pod {
 	}
 	p.file(filepath.Join(p.root, "token", "token"), name)
 	p.env = map[string]string{
-		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "HOLDFAST_POD_IP": "127.0.0.1", "HOLDFAST_POD_UID": "uid-" + name, "HOLDFAST_STANDBYS": "off",
+		"PATH": pythonDir() + os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "HOLDFAST_POD_IP": "127.0.0.1", "HOLDFAST_POD_UID": "uid-" + name, "HOLDFAST_STANDBYS": "off",
 	}
 	if c != nil {
 		p.env["HOLDFAST_COORDINATOR"], p.env["HOLDFAST_COORDINATOR_CA"] = c.Address(), c.CA
@@ -167,8 +167,8 @@ func (p *pod) wait() int {
 			p.t.Fatalf("waiting for the container: %v", err)
 		}
 		return p.init.ProcessState.ExitCode()
-	case <-time.After(30 * time.Second):
-		p.t.Fatal("the container did not end within 30 s")
+	case <-time.After(60 * time.Second):
+		p.t.Fatal("the container did not end within a minute")
 		return -1
 	}
 }
@@ -224,6 +224,15 @@ func (p *pod) agent() int {
 	p.t.Fatalf("no agent among %v", p.processes())
 	return 0
 }
+
+// pythonDir is the folder of the interpreter itself, followed by a colon: what stands on PATH may be a wrapper.
+var pythonDir = sync.OnceValue(func() string {
+	out, err := exec.Command("python3", "-c", "import os, sys; print(os.path.dirname(sys.executable))").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out)) + ":"
+})
 
 func needPython(t testing.TB) {
 	t.Helper()

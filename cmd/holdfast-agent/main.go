@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 
 	"holdfast.dev/holdfast/ckptagent/loop"
 	"holdfast.dev/holdfast/ckptagent/proc"
@@ -84,8 +85,9 @@ func config(root proc.Root) loop.Config {
 		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state,
 		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
 	}
-	if f := os.NewFile(proc.PokeFD, "init"); c.Container != "" && f != nil {
-		c.Poke = f
+	if c.Container != "" { // started by init, which left its pipe open for us and for nobody below
+		syscall.CloseOnExec(proc.PokeFD)
+		c.Poke = os.NewFile(proc.PokeFD, "init")
 	}
 	return c
 }

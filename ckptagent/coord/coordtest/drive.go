@@ -148,3 +148,20 @@ func levels(reports []*v1.Report) (common, frontier uint64) {
 	}
 	return common, frontier
 }
+
+// Common is the newest step that all ranks were seen to hold.
+func (d *Driver) Common() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.common
+}
+
+// RestoreStep is where the newest generation started.
+func (d *Driver) RestoreStep() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.run) == 0 {
+		return 0
+	}
+	return d.run[0].RestoreStep
+}

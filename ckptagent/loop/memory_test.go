@@ -1,0 +1,229 @@
+//go:build linux
+
+package loop_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+// trainer counts steps into its state, checks what it restores, and writes what it did to a file of its
+// own; the ranks of a gang go in step by a lock file each, as collectives would make them.
+const trainer = `
+import array, os, sys, time, holdfast
+rank, world, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[2])
+shared = sys.argv[1]
+state = array.array("Q", [0] * 4096)
+def fill(step):
+    for i in range(0, 4096, 64): state[i] = step * 1000003 + i + rank
+class Thing:
+    def state_dict(self): return {"state": state}
+    def load_state_dict(self, d): state[:] = d["state"]
+ck = holdfast.attach()
+ck.track(thing=Thing())
+start = ck.restore()
+if start:
+    for i in range(0, 4096, 64):
+        assert state[i] == start * 1000003 + i + rank, (start, i, state[i])
+gen = os.environ["HOLDFAST_GENERATION"]
+log = os.open(os.path.join(shared, "log-%d" % rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+os.write(log, b"%s start %d\n" % (gen.encode(), start))
+def barrier(step):
+    me = os.path.join(shared, "at-%s-%d" % (gen, rank))
+    with open(me + ".new", "w") as f: f.write(str(step))
+    os.replace(me + ".new", me)
+    for other in range(world):
+        while True:
+            try:
+                with open(os.path.join(shared, "at-%s-%d" % (gen, other))) as f:
+                    if int(f.read()) >= step: break
+            except FileNotFoundError: pass
+            time.sleep(0.0005)
+for step in range(start + 1, last + 1):
+    time.sleep(0.003)
+    barrier(step)
+    fill(step)
+    s = ck.save(step)
+    ck.step(step)
+    os.write(log, b"%s step %d %s\n" % (gen.encode(), step, b"saved" if s else b"skipped"))
+`
+
+// TestKillsLoseNothing kills ranks and agents at random times: every step that all ranks had sealed is
+// there in the next generation, or a newer one.
+func TestKillsLoseNothing(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+	shared := t.TempDir()
+	d := c.Drive("a", "b")
+	for _, p := range pods {
+		p.env["HOLDFAST_STATE_BYTES"], p.env["HOLDFAST_RANKS"] = "65536", "2"
+		p.file("train.py", trainer)
+		p.start("torchrun", "--nproc-per-node=2", "train.py", shared, "100")
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for generation := uint64(1); generation <= 6; generation++ {
+		for _, p := range pods {
+			c.Await(t, p.name, fmt.Sprintf("runs generation %d and is past its restore", generation), func(r *v1.Report) bool {
+				return r.Generation == generation && r.Timeline.FirstStep != 0 && r.Rank[0].Step > 0
+			})
+		}
+		time.Sleep(time.Duration(rnd.IntN(60)) * time.Millisecond) // not to synchronise: the moment of the kill is what is random
+		p := pods[rnd.IntN(2)]
+		if generation%3 == 0 {
+			kill(t, p.agent(), syscall.SIGKILL)
+		}
+		acknowledged := d.Common()
+		kill(t, int(c.Report(p.name).Rank[rnd.IntN(2)].Pid), syscall.SIGKILL)
+		r := c.Await(t, p.name, "runs the next generation", runs(generation+1, 2))
+		if restored := d.RestoreStep(); restored < acknowledged {
+			t.Fatalf("generation %d restores step %d; %d was acknowledged by all: %v", generation+1, restored, acknowledged, r)
+		}
+	}
+	for _, p := range pods {
+		if code := p.wait(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	if n := d.Restarts(); n != 6 {
+		t.Errorf("%d restarts for 6 kills", n)
+	}
+	// Saves are rarely skipped: the agent seals and grants as fast as the ranks step.
+	steps, skipped := 0, 0
+	for rank := range 4 {
+		log, err := os.ReadFile(filepath.Join(shared, fmt.Sprintf("log-%d", rank)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, skipped = steps+strings.Count(string(log), " step "), skipped+strings.Count(string(log), " skipped\n")
+	}
+	t.Logf("%d steps of 4 ranks, %d saves skipped", steps, skipped)
+	if skipped*10 > steps {
+		t.Errorf("%d of %d saves were skipped", skipped, steps)
+	}
+}
+
+// modest imports some modules that a bare interpreter has not, tells how it was started, and waits.
+const modest = `
+import os, sys, json, decimal, xml.dom.minidom, holdfast
+ck = holdfast.attach()
+ck.restore()
+def link(n):
+    try: return n + " " + os.readlink("/proc/self/fd/" + n).split(":")[0]
+    except OSError: return n
+def told():
+    env = {k: v for k, v in os.environ.items() if k not in ("RANDOM",)}
+    main = sys.modules["__main__"]
+    return {"argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "flags": list(sys.flags), "orig": sys.orig_argv, "env": env, "name": __name__,
+        "file": main.__file__, "doc": main.__doc__, "pgid": os.getpgid(0) == os.getpid(), "sid": os.getsid(0) == os.getpid(), "exe": sys.executable,
+        "fds": sorted(link(n) for n in os.listdir("/proc/self/fd") if n != "0"), "limits": open("/proc/self/limits").read(), "main": sorted(k for k in vars(main) if k != "told"),
+        "excepthook": sys.excepthook.__name__, "warm": "_holdfast_site" in sys.modules}
+print(json.dumps(told(), sort_keys=True), flush=True)
+import time, signal
+signal.signal(signal.SIGHUP, lambda *a: sys.exit(0))
+def boom(*a): raise ValueError("boom")
+signal.signal(signal.SIGUSR2, boom)
+step = ck.restore() if False else 0
+while True:
+    step += 1
+    ck.step(step)
+    time.sleep(0.02)
+`
+
+func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.env["HOLDFAST_STANDBYS"] = "auto"
+	p.file("train.py", modest)
+	c.Drive("a")
+	p.start("bash", "-c", "ulimit -c 0; umask 027; torchrun train.py --x 'y z'")
+	first := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
+	if first.Rank[0].FromStandby {
+		t.Error("the first generation cannot come from a standby")
+	}
+	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+	second := c.Await(t, "a", "runs generation 2", runs(2, 1))
+	if !second.Rank[0].FromStandby {
+		t.Errorf("generation 2 was started cold: %v", second.Rank[0])
+	}
+	c.Await(t, "a", "has a standby again", func(r *v1.Report) bool { return r.Generation == 2 && r.Rank[0].StandbyReady })
+	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("output %q", p.out)
+	}
+	if diff := differences(t, lines[0], lines[1]); len(diff) > 0 {
+		t.Errorf("a warm start differs from a cold one:\n%s", strings.Join(diff, "\n"))
+	}
+	// Exit codes and tracebacks are those of a normal start.
+	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR2)
+	c.Await(t, "a", "runs generation 3", runs(3, 1))
+	p.errs.await(t, "ValueError: boom")
+	// One second later no standby can be ready: the cold path.
+	third := c.Report("a")
+	kill(t, int(third.Rank[0].Pid), syscall.SIGKILL)
+	c.Await(t, "a", "runs generation 4", runs(4, 1))
+	p.out.await(t, `"HOLDFAST_GENERATION": "4"`)
+	c.Await(t, "a", "steps", func(r *v1.Report) bool { return r.Timeline.FirstStep != 0 })
+	kill(t, int(c.Report("a").Rank[0].Pid), syscall.SIGHUP)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if left := p.processes(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestStandbyThatDiesIsReplaced(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.env["HOLDFAST_STANDBYS"] = "auto"
+	p.file("train.py", modest)
+	c.Drive("a")
+	p.start("torchrun", "--nproc-per-node=2", "train.py")
+	ready := func(want ...bool) func(*v1.Report) bool {
+		return func(r *v1.Report) bool {
+			return len(r.Rank) == 2 && r.Rank[0].StandbyReady == want[0] && r.Rank[1].StandbyReady == want[1]
+		}
+	}
+	r := c.Await(t, "a", "has standbys", ready(true, true))
+	standbys := 0
+	for pid, cmd := range p.processes() {
+		if strings.HasSuffix(cmd, "train.py") && !strings.Contains(cmd, "holdfast-agent") && pid != int(r.Rank[0].Pid) && pid != int(r.Rank[1].Pid) && !strings.Contains(cmd, "torchrun") {
+			standbys++
+			if standbys == 1 {
+				kill(t, pid, syscall.SIGKILL)
+			}
+		}
+	}
+	if standbys != 2 {
+		t.Fatalf("%d standbys in %v", standbys, p.processes())
+	}
+	c.Await(t, "a", "lost a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady != r.Rank[1].StandbyReady })
+	c.Await(t, "a", "has standbys again", ready(true, true))
+	if r := c.Report("a"); r.Generation != 1 || r.State != v1.State_STATE_RUNNING {
+		t.Errorf("the ranks were hurt: %v", r)
+	}
+	// An agent that dies takes its standbys along; the next one has its own, and no stray is left.
+	kill(t, p.agent(), syscall.SIGKILL)
+	c.Await(t, "a", "has standbys of the next agent", func(r *v1.Report) bool { return r.Incarnation == 2 && ready(true, true)(r) })
+	count := 0
+	for _, cmd := range p.processes() {
+		if strings.HasSuffix(cmd, "train.py") && !strings.Contains(cmd, "torchrun") {
+			count++
+		}
+	}
+	if count != 4 {
+		t.Errorf("%d processes of the script, want 2 ranks and 2 standbys: %v", count, p.processes())
+	}
+}
