@@ -31,7 +31,7 @@ const (
 	perPod   = 2
 	ranks    = pods * perPod
 	python   = "/opt/holdfast-python/venv/bin/python3"
-	patience = 90 * time.Second
+	patience = 5 * time.Minute // only how long a failure takes to be said: torch alone takes minutes to import on a busy machine
 )
 
 // gang is the pods of one job under a small coordinator.
