@@ -33,7 +33,7 @@ var victims = []int{1, 3, 0, 2}
 
 const (
 	// calm is how long a job trains undisturbed before each kill, and how long its step time is measured.
-	calm         = 1500 * time.Millisecond
+	calm         = time.Second
 	recoverLimit = 90 * time.Second
 	warmLimit    = 120 * time.Second
 	// neverWait is how long a system that is said never to recover is waited for: three times what the others take.
