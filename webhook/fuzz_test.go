@@ -2,6 +2,9 @@ package webhook
 
 import (
 	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -96,4 +99,70 @@ func TestExpand(t *testing.T) {
 	if _, known := expand("x$(S)", env, map[string]bool{"S": true}); known {
 		t.Error("a value that only the pod knows passes for known")
 	}
+}
+
+// TestDamagedObjects takes parts out of objects at random and holds the rest to the same promise.
+func TestDamagedObjects(t *testing.T) {
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		for _, from := range []any{podOf(admitted(t, job(t))), injected(t, job(t))} {
+			pod := &corev1.Pod{}
+			damage(t, r, from, pod)
+			if once := MutatePod(pod, config); len(once.Errors) == 0 {
+				if twice := MutatePod(once.Object, config); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+					t.Fatalf("seed %d: injecting twice differs: %s", seed, said(twice))
+				}
+			}
+		}
+		j := &batchv1.Job{}
+		damage(t, r, job(t), j)
+		if once := MutateJob(j); len(once.Errors) == 0 {
+			if twice := MutateJob(once.Object); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+				t.Fatalf("seed %d: admitting twice differs: %s", seed, said(twice))
+			}
+		}
+	}
+}
+
+// damage writes the object from into to, but for some parts.
+func damage(t *testing.T, r *rand.Rand, from, to any) {
+	t.Helper()
+	text, err := json.Marshal(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		t.Fatal(err)
+	}
+	text, err = json.Marshal(thinned(r, tree))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// thinned is the tree without one part in thirty.
+func thinned(r *rand.Rand, tree any) any {
+	switch node := tree.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(node)) {
+			if r.IntN(30) == 0 {
+				delete(node, key)
+				continue
+			}
+			node[key] = thinned(r, node[key])
+		}
+	case []any:
+		kept := []any{}
+		for _, item := range node {
+			if r.IntN(30) != 0 {
+				kept = append(kept, thinned(r, item))
+			}
+		}
+		return kept
+	}
+	return tree
 }

@@ -60,7 +60,9 @@ func stamp(job *batchv1.Job, container string) {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
-	tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationContainer, container)
+	if container != "" { // without a name the Job is invalid, which is not ours to say
+		tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationContainer, container)
+	}
 	tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationGangSize, strconv.Itoa(int(parallelism(job))))
 	if job.Name != "" {
 		tmpl.Labels = setKey(tmpl.Labels, v1alpha1.LabelGang, job.Name)

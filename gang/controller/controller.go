@@ -57,12 +57,16 @@ type Controller struct {
 	Options
 
 	mu sync.Mutex
-	// written is when a Gang's status was last written; guarded by mu. To lose it costs one write.
+	// written is when a Gang's status was last written, and told what its Job's people heard last; both are
+	// guarded by mu. To lose the first costs one write; the second bridges a cache that is behind.
 	written map[types.UID]time.Time
+	told    map[types.NamespacedName]string
 }
 
 // New returns a Controller.
-func New(o Options) *Controller { return &Controller{Options: o, written: map[types.UID]time.Time{}} }
+func New(o Options) *Controller {
+	return &Controller{Options: o, written: map[types.UID]time.Time{}, told: map[types.NamespacedName]string{}}
+}
 
 // SetupWithManager registers the reconciler; it runs on the leader alone.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
@@ -95,6 +99,7 @@ func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	job := &batchv1.Job{}
 	if err := c.Client.Get(ctx, req.NamespacedName, job); err != nil {
+		c.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	j, ok := translate.AdmittedJob(job)

@@ -117,11 +117,29 @@ func (c *Controller) tell(job *batchv1.Job, before, after v1alpha1.GangStatus) {
 	case now.Reason == v1alpha1.ReasonWaitingForMembers:
 		return
 	}
+	if !c.news(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {
+		return
+	}
 	note := now.Message
 	if len(note) > maxNote {
 		note = note[:maxNote]
 	}
 	c.Recorder.Eventf(job, nil, kind, now.Reason, "Place", "%s", note)
+}
+
+// news says whether people have not just heard this, and takes it as heard.
+func (c *Controller) news(job types.NamespacedName, what string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	heard := c.told[job] == what
+	c.told[job] = what
+	return !heard
+}
+
+func (c *Controller) forget(job types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.told, job)
 }
 
 func (c *Controller) lastWritten(uid types.UID) time.Time {
