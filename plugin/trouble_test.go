@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 	fwk "k8s.io/kube-scheduler/framework"
+	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
 )
@@ -325,4 +326,56 @@ func at(second int64) time.Time { return time.Unix(second, 0) }
 
 func key(gang string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: gang}
+}
+
+// A member whose planned node was taken must not have the default plugin preempt for it alone; for the pods
+// of others that plugin has its turn.
+func TestPostFilterStopsPreemptionForMembersAlone(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2))
+	for _, c := range []struct {
+		pod  *v1.Pod
+		want fwk.Code
+	}{{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable}, {pod("plain", 1), fwk.Unschedulable}} {
+		if _, status := w.plugin.PostFilter(w.ctx, newNestedState(), c.pod, nil); status.Code() != c.want {
+			t.Errorf("%s: %v, want %v", c.pod.Name, status.Code(), c.want)
+		}
+	}
+	if first := w.plugin.handle.(interface{ ListPlugins() *schedulerapi.Plugins }).ListPlugins().PostFilter.Enabled[0].Name; first != Name {
+		t.Errorf("%s comes first at PostFilter, so it preempts for single members", first)
+	}
+}
+
+func TestReplanningSlowsDown(t *testing.T) {
+	for inARow, want := range map[int]time.Duration{1: 0, 2: replanAfter, 3: 2 * replanAfter, 50: replanAtMost} {
+		if got := replanDelay(inARow); got != want {
+			t.Errorf("after %d plans in a row: %v, want %v", inARow, got, want)
+		}
+	}
+}
+
+func TestRolesTellOnlyRelevantDifferencesApart(t *testing.T) {
+	base := memberPod("g", 0, 2, 2)
+	same := memberPod("g", 1, 2, 2)
+	same.Spec.Hostname = "g-1"
+	same.Spec.Containers[0].Env = []v1.EnvVar{{Name: "RANK", Value: "1"}}
+	same.Spec.Volumes = []v1.Volume{{Name: "kube-api-access-x7z2q", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}}
+	if roleOf(base) != roleOf(same) {
+		t.Error("pods that differ in index, environment and token volume are planned apart")
+	}
+	for name, change := range map[string]func(*v1.Pod){
+		"request":    func(p *v1.Pod) { *p = *memberPod("g", 1, 2, 1) },
+		"selector":   func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} },
+		"toleration": func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{{Key: "a"}} },
+		"label":      func(p *v1.Pod) { p.Labels["role"] = "launcher" },
+		"claim":      func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}} },
+		"volume": func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}}}
+		},
+	} {
+		other := memberPod("g", 1, 2, 2)
+		change(other)
+		if roleOf(base) == roleOf(other) {
+			t.Errorf("%s: pods that filters may judge differently share a role", name)
+		}
+	}
 }
