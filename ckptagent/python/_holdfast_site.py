@@ -169,17 +169,20 @@ class ModuleWatch:
 
     def _send(self):
         try:
-            import json
-            import socket
-
             from holdfast import _modules
 
-            message = {
-                "v": 1, "rank": int(os.environ.get("HOLDFAST_LOCAL_RANK", "0")), "pid": self._pid,
-                "gen": int(os.environ.get("HOLDFAST_GENERATION", "0")), "ev": "modules", "modules": _modules.names(),
-            }  # fmt: skip
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as s:
-                s.sendto(json.dumps(message, separators=(",", ":")).encode(), os.environ["HOLDFAST_SOCKET"])
-            return True
+            return _modules.report(self._tell)
         except (OSError, ValueError, KeyError):
             return False
+
+    def _tell(self, modules):
+        import json
+        import socket
+
+        message = {
+            "v": 1, "rank": int(os.environ.get("HOLDFAST_LOCAL_RANK", "0")), "pid": self._pid,
+            "gen": int(os.environ.get("HOLDFAST_GENERATION", "0")), "ev": "modules", "modules": modules,
+        }  # fmt: skip
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as s:
+            s.sendto(json.dumps(message, separators=(",", ":")).encode(), os.environ["HOLDFAST_SOCKET"])
+        return True

@@ -315,7 +315,7 @@ class Checkpoint:
     def _report_modules(self):
         if not _modules.hook_runs():
             return True  # without the site hook there are no standbys to warm
-        return self._send("modules", modules=_modules.names())
+        return _modules.report(lambda modules: self._send("modules", modules=modules))
 
 
 def _quantity(n):

@@ -3,11 +3,12 @@
 Only modules of the standard library and of installed packages: a user's own files may act when they are imported.
 """
 
+import json
 import os
 import sys
 
-#: A datagram of the kernel's default size carries this much with room to spare.
-MAX_BYTES = 120 * 1024
+#: A datagram carries this much with room to spare; a longer list goes through a file.
+MAX_BYTES = 100 * 1024
 
 
 def hook_runs():
@@ -22,18 +23,26 @@ def client_reports():
         site.client_reports()
 
 
+def report(send):
+    """Tells the agent the names by send(modules=[...]); returns whether it has been told."""
+    found = names()
+    path = os.environ.get("HOLDFAST_MODULES_FILE")
+    if path and sum(map(len, found)) + 3 * len(found) > MAX_BYTES:
+        part = "%s.%d" % (path, os.getpid())
+        try:
+            with open(part, "w") as f:
+                json.dump(found, f)
+            os.replace(part, path)
+        except OSError:
+            return False
+        found = []  # the agent looks into the file
+    return send(modules=found)
+
+
 def names():
     """Importable names in the order in which they were imported."""
     stdlib = os.path.dirname(os.__file__) + os.sep
-    found, size = [], 0
-    for name, module in list(sys.modules.items()):
-        if not _wanted(name, module, stdlib):
-            continue
-        size += len(name) + 3
-        if size > MAX_BYTES:
-            break
-        found.append(name)
-    return found
+    return [name for name, module in list(sys.modules.items()) if _wanted(name, module, stdlib)]
 
 
 def _wanted(name, module, stdlib):

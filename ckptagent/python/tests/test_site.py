@@ -159,6 +159,37 @@ class Modules(Case):
             gc.collect()
         self.assertEqual(sent, [14.0], "five quiet seconds after the last new module, once")
 
+    def test_what_is_sent(self):
+        """The whole way: a script that collects garbage, with a clock that runs fast."""
+        path = os.path.join(self.folder, "agent.sock")
+        agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        agent.bind(path)
+        agent.settimeout(30)
+        self.addCleanup(agent.close)
+        script = self.file("s.py", """
+            import gc, sys, _holdfast_site as site
+            ticks = iter(range(1000))
+            site._watch._clock = lambda begin=site._watch._begin: begin + next(ticks)
+            if len(sys.argv) > 1:
+                from holdfast import _modules
+                _modules.MAX_BYTES = 10
+            for _ in range(30):
+                gc.collect()
+            assert site._watch._collected not in gc.callbacks
+        """)
+        listed = os.path.join(self.folder, "modules.json")
+        env = {"HOLDFAST_LOCAL_RANK": "1", "HOLDFAST_GENERATION": "3", "HOLDFAST_ERROR_FILE": self.folder + "/e", "HOLDFAST_SOCKET": path, "HOLDFAST_MODULES_FILE": listed}
+        done = self.python(script, **env)
+        self.assertEqual(done.stderr, "")
+        said = json.loads(agent.recv(1 << 20))
+        self.assertEqual((said["v"], said["rank"], said["gen"], said["ev"]), (1, 1, 3, "modules"))
+        self.assertIn("os", said["modules"])
+        self.assertFalse(os.path.exists(listed))
+        self.assertEqual(self.python(script, "long", **env).stderr, "")
+        self.assertEqual(json.loads(agent.recv(1 << 20))["modules"], [])
+        with open(listed) as f:
+            self.assertIn("os", json.load(f))
+
     def test_only_installed_modules_are_named(self):
         self.file("mine.py", "")
         script = self.file("s.py", "import json, mine, xml.dom\nfrom holdfast import _modules\nprint('\\n'.join(_modules.names()))\n")
