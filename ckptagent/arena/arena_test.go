@@ -1,0 +1,200 @@
+//go:build linux
+
+package arena
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+)
+
+const stateBytes = 10000
+
+var now = time.Unix(1000, 0)
+
+func mustOpen(t *testing.T, dir string, size uint64, uid string) *Set {
+	t.Helper()
+	s, err := Open(dir, 2, size, uid, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// client copies as the Python client does: data under the open grant, then the announcement.
+type client struct {
+	t    *testing.T
+	file *os.File
+	page format.Client
+}
+
+func attach(t *testing.T, dir, name string) *client {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &client{t: t, file: f}
+}
+
+func (c *client) control() format.Control {
+	page := make([]byte, format.PageSize)
+	if _, err := c.file.ReadAt(page, format.ControlOffset); err != nil {
+		c.t.Fatal(err)
+	}
+	control, err := format.DecodeControl(page)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return control
+}
+
+// save copies one step; it says false where no slot is granted.
+func (c *client) save(step uint64) bool {
+	control := c.control()
+	if control.Slot == format.NoSlot || control.Grant == c.page.Grant {
+		return false
+	}
+	data := []byte{byte(step), 1, 2, 3}
+	if _, err := c.file.WriteAt(data, format.DataOffset(control.Slot, stateBytes)); err != nil {
+		c.t.Fatal(err)
+	}
+	c.page.Seq++
+	c.page.Generation, c.page.Slot, c.page.Grant, c.page.CopyStep, c.page.Length, c.page.Step = control.Generation, control.Slot, control.Grant, step, 4, step
+	at := int64(format.ClientOffset)
+	if c.page.Seq%2 == 1 {
+		at += format.PageSize / 2
+	}
+	if _, err := c.file.WriteAt(c.page.Encode(), at); err != nil {
+		c.t.Fatal(err)
+	}
+	return true
+}
+
+func sealed(t *testing.T, s *Set, local int, want ...uint64) {
+	t.Helper()
+	if _, got := s.Look(local, now); !reflect.DeepEqual(got, want) {
+		t.Errorf("rank %d holds %v, want %v", local, got, want)
+	}
+}
+
+func TestSealsWhatIsAnnouncedAndNeverTheCommonStep(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	c := attach(t, dir, "rank-0.arena")
+	if c.save(1) {
+		t.Fatal("a slot is granted before a generation began")
+	}
+	s.Begin(1, 0)
+	for step := uint64(1); step <= 3; step++ {
+		if !c.save(step) {
+			t.Fatalf("no slot for step %d", step)
+		}
+		p, _ := s.Look(0, now)
+		if p.Step != step || p.Generation != 1 {
+			t.Errorf("progress %+v", p)
+		}
+	}
+	sealed(t, s, 0, 1, 2, 3)
+	if c.save(4) {
+		t.Fatal("a slot is granted though nothing is common yet")
+	}
+	s.Levels(2, 2) // step 1 is of no use any more, step 2 is what all hold
+	if !c.save(4) {
+		t.Fatal("no slot after the levels rose")
+	}
+	sealed(t, s, 0, 2, 3, 4)
+	s.Levels(2, 3)
+	if c.save(5) {
+		t.Fatal("the common step's slot was granted")
+	}
+}
+
+func TestAnotherAgentGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	c := attach(t, dir, "rank-0.arena")
+	s.Begin(1, 0)
+	c.save(1)
+	// The agent dies before it has sealed; the next one finds the announcement.
+	again := mustOpen(t, dir, stateBytes, "uid")
+	again.Publish()
+	sealed(t, again, 0, 1)
+	if !c.save(2) {
+		t.Fatal("no slot from the next agent")
+	}
+	if got := again.Inventory(now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+		t.Errorf("inventory %v", got)
+	}
+}
+
+func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	c := attach(t, dir, "rank-0.arena")
+	s.Begin(1, 0)
+	c.save(1)
+	sealed(t, s, 0, 1)
+	slot := c.page.Slot
+	c.save(2)
+	if got := s.Inventory(now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+		t.Fatalf("inventory %v", got)
+	}
+	if _, err := c.file.WriteAt([]byte{99}, format.DataOffset(slot, stateBytes)+2); err != nil { // one byte of step 1
+		t.Fatal(err)
+	}
+	if got := s.Inventory(now); !reflect.DeepEqual(got, [][]uint64{{2}, nil}) {
+		t.Errorf("inventory %v holds a step whose bytes have changed", got)
+	}
+	s.Begin(2, 1) // the gang restores step 1: what is newer belongs to a past that is given up
+	if got := s.Inventory(now); !reflect.DeepEqual(got, [][]uint64{nil, nil}) {
+		t.Errorf("inventory %v", got)
+	}
+}
+
+func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	c := attach(t, dir, "rank-0.arena")
+	s.Begin(1, 0)
+	c.save(1)
+	sealed(t, s, 0, 1)
+	for name, open := range map[string]func() *Set{
+		"another size": func() *Set { return mustOpen(t, dir, stateBytes*2, "uid") },
+		"another pod":  func() *Set { return mustOpen(t, dir, stateBytes, "other") },
+		"a torn header": func() *Set {
+			if err := os.WriteFile(filepath.Join(dir, "rank-0.arena"), make([]byte, format.FileSize(stateBytes)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return mustOpen(t, dir, stateBytes, "uid")
+		},
+	} {
+		if _, got := open().Look(0, now); len(got) > 0 {
+			t.Errorf("%s: %v is taken over", name, got)
+		}
+	}
+	st, err := os.Stat(filepath.Join(dir, "rank-1.arena"))
+	if err != nil || st.Size() != int64(format.FileSize(stateBytes)) {
+		t.Errorf("%v %v", st, err)
+	}
+	Prune(dir, 1)
+	left, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if !reflect.DeepEqual(left, []string{filepath.Join(dir, "rank-0.arena")}) {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestOpenWithoutRoomIsAnError(t *testing.T) {
+	if _, err := Open(filepath.Join(t.TempDir(), "nowhere"), 1, stateBytes, "uid", now); err == nil {
+		t.Error("arenas in a folder that is not there")
+	}
+	if _, err := Open(t.TempDir(), 1, 1<<60, "uid", now); err == nil {
+		t.Error("an arena of an exbibyte")
+	}
+}

@@ -1,0 +1,147 @@
+package coord_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/coord"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+type talk struct {
+	client     *coord.Client
+	token      string
+	directives chan ckptagent.Directive
+	lost       chan error
+	done       chan struct{}
+}
+
+func dial(t *testing.T, c *coordtest.Coordinator) *talk {
+	t.Helper()
+	k := &talk{token: filepath.Join(t.TempDir(), "token"), directives: make(chan ckptagent.Directive, 100), lost: make(chan error, 1000), done: make(chan struct{})}
+	write(t, k.token, "one")
+	var err error
+	k.client, err = coord.New(coord.Options{
+		Target: c.Address(), CA: c.CA, TokenFile: k.token, Address: "10.0.0.7",
+		Directed: func(d ckptagent.Directive) { k.directives <- d },
+		Lost: func(err error) {
+			select {
+			case k.lost <- err:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer close(k.done)
+		k.client.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-k.done })
+	return k
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (k *talk) await(t *testing.T, generation uint64) ckptagent.Directive {
+	t.Helper()
+	for {
+		select {
+		case d := <-k.directives:
+			if d.Generation == generation {
+				return d
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no directive of generation %d within 20 s", generation)
+		}
+	}
+}
+
+func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
+	c := coordtest.Start(t)
+	k := dial(t, c)
+	at := time.Unix(100, 5)
+	k.client.Update(ckptagent.Report{
+		Incarnation: 2, Ranks: 2, Port: 4000, Generation: 7, State: ckptagent.Failed, StateBytes: 9, Notes: []string{"n"}, Refused: "r", Leaving: true,
+		Timeline: ckptagent.Timeline{Detected: at},
+		Rank: []ckptagent.Rank{
+			{PID: 5, Step: 3, Sealed: []uint64{2, 3}, StandbyReady: true},
+			{FromStandby: true, Exit: &ckptagent.Exit{Code: 137, Signal: 9, At: at, Traceback: "tb"}},
+		},
+	})
+	r := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 7 })
+	if r.Protocol != 1 || r.Incarnation != 2 || r.Ranks != 2 || r.Address != "10.0.0.7" || r.Port != 4000 || r.State != v1.State_STATE_FAILED || r.StateBytes != 9 ||
+		r.Notes[0] != "n" || r.Refused != "r" || !r.Leaving || r.Timeline.Detected != at.UnixNano() || r.Timeline.Started != 0 {
+		t.Errorf("report %v", r)
+	}
+	if a, b := r.Rank[0], r.Rank[1]; a.Pid != 5 || a.Step != 3 || len(a.Sealed) != 2 || !a.StandbyReady || a.Exit != nil || b.LocalRank != 1 || !b.FromStandby ||
+		b.Exit.Code != 137 || b.Exit.Signal != 9 || b.Exit.At != at.UnixNano() || b.Exit.Traceback != "tb" {
+		t.Errorf("ranks %v", r.Rank)
+	}
+	c.Direct("one", &v1.Directive{Generation: 8, Order: v1.Order_ORDER_RUN, Common: 3, Frontier: 2, ExitCode: 4, Reason: "why", Run: &v1.Generation{
+		Number: 8, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "m", MasterPort: 5, RestoreStep: 3, RestartCount: 6,
+	}})
+	want := ckptagent.Directive{Generation: 8, Order: ckptagent.OrderRun, Common: 3, Frontier: 2, ExitCode: 4, Reason: "why", Run: ckptagent.Run{
+		Number: 8, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "m", MasterPort: 5, RestoreStep: 3, RestartCount: 6,
+	}}
+	if got := k.await(t, 8); got != want {
+		t.Errorf("directive %+v, want %+v", got, want)
+	}
+}
+
+func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
+	c := coordtest.Start(t)
+	c.Deny(codes.Unauthenticated)
+	k := dial(t, c)
+	<-k.lost
+	write(t, k.token, "two")
+	c.Deny(codes.OK)
+	k.client.Update(ckptagent.Report{Generation: 3})
+	c.Await(t, "two", "came with the new token", func(r *v1.Report) bool { return r.Generation == 3 })
+	for i := range uint64(3) { // a coordinator that comes and goes
+		c.Stop()
+		<-k.lost
+		k.client.Update(ckptagent.Report{Generation: 10 + i})
+		c.Again(t)
+		c.Await(t, "two", "came again", func(r *v1.Report) bool { return r.Generation == 10+i })
+		c.Direct("two", &v1.Directive{Generation: 20 + i, Order: v1.Order_ORDER_WAIT})
+		k.await(t, 20+i)
+	}
+}
+
+func TestFinishDeliversTheLastReport(t *testing.T) {
+	c := coordtest.Start(t)
+	k := dial(t, c)
+	k.client.Update(ckptagent.Report{Generation: 1})
+	c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 1 })
+	c.Direct("one", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_WAIT})
+	k.await(t, 1)
+	k.client.Update(ckptagent.Report{Generation: 2, Refused: "why"})
+	k.client.Finish()
+	<-k.done
+	if r := c.Report("one"); r.Generation != 2 || r.Refused != "why" {
+		t.Errorf("the last report is %v", r)
+	}
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	for _, o := range []coord.Options{{Target: "no-port", CA: "x"}, {Target: "a:1", CA: "not PEM"}} {
+		if _, err := coord.New(o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+}

@@ -1,0 +1,326 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/launch"
+)
+
+// sh starts a shell in a session of its own and kills it at the end of the test.
+func sh(t *testing.T, script string, env ...string) Process {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	p, err := start(command{argv: []string{"/bin/sh", "-c", script}, env: append(os.Environ(), env...), files: [3]*os.File{null, null, null}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(-p.PID, syscall.SIGKILL) })
+	return p
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}
+
+func TestWaitTellsCodeAndSignal(t *testing.T) {
+	exits := NewExits(Root(t.TempDir()), nil)
+	for script, want := range map[string]Ended{
+		"exit 3":     {Code: 3, Known: true},
+		"exit 0":     {Known: true},
+		"kill -9 $$": {Code: 137, Signal: 9, Known: true},
+		"kill $$":    {Code: 143, Signal: 15, Known: true},
+	} {
+		got := sh(t, script).Wait(exits)
+		got.At = time.Time{}
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", script, got, want)
+		}
+	}
+}
+
+func TestExitsFindTheRightProcess(t *testing.T) {
+	root := Root(t.TempDir())
+	if err := os.MkdirAll(root.Run(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	lines := fmt.Sprintf("41 0 %d\n42 256 %d\n42 9 %d\nhalf a li", now.UnixNano(), now.Add(-time.Hour).UnixNano(), now.Add(time.Second).UnixNano())
+	if err := os.WriteFile(root.ExitsFile(), []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	e := NewExits(root, r)
+	// An earlier process of the same number ended an hour ago; it is not the one asked for.
+	ws, at, ok := e.Wait(42, now, time.Second)
+	if !ok || !ws.Signaled() || ws.Signal() != 9 || !at.Equal(time.Unix(0, now.Add(time.Second).UnixNano())) {
+		t.Errorf("got %v %v %v", ws, at, ok)
+	}
+	if _, _, ok := e.Wait(43, now, time.Millisecond); ok {
+		t.Error("an exit that nobody recorded was found")
+	}
+	done := make(chan bool)
+	go func() {
+		_, _, ok := e.Wait(44, now, 20*time.Second)
+		done <- ok
+	}()
+	f, err := os.OpenFile(root.ExitsFile(), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(f, "\n44 0 %d\n", now.UnixNano())
+	f.Close()
+	if _, err := w.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if !<-done {
+		t.Error("a record that came with a poke was not found")
+	}
+}
+
+func TestAliveKnowsTheProcessNotTheNumber(t *testing.T) {
+	p := sh(t, "exec sleep 100")
+	if !p.Alive() {
+		t.Error("a process that runs is not alive")
+	}
+	if other := (Process{PID: p.PID, Start: p.Start + 1}); other.Alive() {
+		t.Error("another process of the same number is taken for it")
+	}
+	p.Kill()
+	p.Wait(nil)
+	if p.Alive() {
+		t.Error("a process that has ended is alive")
+	}
+}
+
+func TestEndAll(t *testing.T) {
+	mark := filepath.Base(t.TempDir())
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	there := func(names ...string) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(names, func(n string) bool { _, err := os.Stat(file(n)); return err != nil })
+		}
+	}
+	rank := sh(t, fmt.Sprintf(`trap 'touch %s' TERM; (setsid sh -c 'touch %s; exec sleep 100') & (exec env -i sleep 101) & touch %s; while :; do wait; sleep 0.1; done`, file("asked"), file("stray"), file("ready")), EnvMark+"="+mark)
+	spared := sh(t, "exec sleep 100", EnvMark+"="+mark)
+	other := sh(t, "exec sleep 100", EnvMark+"=not-"+mark)
+	await(t, "the processes start", there("stray", "ready"))
+	go rank.Wait(nil) // as the agent does: nobody stays a zombie
+	EndAll(mark, []int{rank.PID}, []int{spared.PID}, 300*time.Millisecond)
+	if left := find(mark, []int{rank.PID}, []int{spared.PID}); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if rank.Alive() {
+		t.Error("the rank is alive")
+	}
+	if !there("asked")() {
+		t.Error("the rank was not asked by SIGTERM")
+	}
+	if !spared.Alive() || !other.Alive() {
+		t.Error("a process was ended that had to be spared")
+	}
+}
+
+func TestReadStatOfAnOddName(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "a) Z 1")
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, raw, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := sh(t, "exec '"+name+"' 100")
+	await(t, "exec", func() bool {
+		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID))
+		return strings.HasPrefix(string(raw), "a) Z")
+	})
+	if st, err := readStat(p.PID); err != nil || st.dead() || st.session != p.PID || st.start != p.Start {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+func TestPortIsKeptForTheStore(t *testing.T) {
+	p, err := OfferPort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := CheckPort(p.Number); err != nil {
+		t.Errorf("the store could not listen: %v", err)
+	}
+	store, err := net.Listen("tcp", fmt.Sprintf(":%d", p.Number)) // with SO_REUSEADDR, as the store does
+	if err != nil {
+		t.Fatalf("the store could not listen: %v", err)
+	}
+	if err := CheckPort(p.Number); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("a port in use: %v", err)
+	}
+	store.Close()
+	low, high := 32768, 60999
+	if raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		fmt.Sscan(string(raw), &low, &high)
+	}
+	if p.Number < low || p.Number > high {
+		t.Errorf("port %d", p.Number)
+	}
+}
+
+// TestDutyKeepsToItsShare runs a process that takes all it gets and measures what it got.
+func TestDutyKeepsToItsShare(t *testing.T) {
+	p := sh(t, "while :; do :; done")
+	b := &standby{process: p, looked: time.Now()}
+	const share = 0.2
+	begin := time.Now()
+	for time.Since(begin) < 1500*time.Millisecond {
+		b.duty(time.Now(), share)
+		time.Sleep(warmTick)
+	}
+	took := time.Since(begin)
+	used, err := cpuTime(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It may overdraw by what it can use between two looks, which a busy machine makes longer.
+	if got := float64(used) / float64(took); got > share*1.6 {
+		t.Errorf("used %.0f %% of a processor, its share is %.0f %%", 100*got, 100*share)
+	}
+	b.pause(time.Now())
+	await(t, "stop", func() bool { st, _ := readStat(p.PID); return st.state == 'T' })
+	before, _ := cpuTime(p.PID)
+	b.looked = time.Now().Add(-time.Second)
+	b.duty(time.Now(), share) // it has credit again
+	await(t, "go on", func() bool { now, _ := cpuTime(p.PID); return now > before })
+}
+
+func TestReadTraceback(t *testing.T) {
+	root := Root(t.TempDir())
+	if err := os.MkdirAll(root.Run(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := ReadTraceback(root, 3, 1); ok {
+		t.Error("a traceback that is not there")
+	}
+	long := strings.Repeat("ä", 5000) + "\xff end"
+	if err := os.WriteFile(root.ErrorFile(3, 1), []byte(long), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tb, ok := ReadTraceback(root, 3, 1)
+	if !ok || len(tb.Text) > maxTraceback || !strings.HasSuffix(tb.Text, "ä? end") || strings.HasPrefix(tb.Text, "?") {
+		t.Errorf("%v %d %q", ok, len(tb.Text), tb.Text[len(tb.Text)-10:])
+	}
+}
+
+func TestInterpreter(t *testing.T) {
+	dir := t.TempDir()
+	shims := filepath.Join(dir, "root", "shims")
+	bin, empty := filepath.Join(dir, "bin"), filepath.Join(dir, "empty")
+	for _, d := range []string{shims, bin, empty} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(path, content string) {
+		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(shims, "torchrun"), "#!/our/own/python\n")
+	write(filepath.Join(bin, "python3"), "")
+	long := "/" + strings.Repeat("x", 130) + "/bin/python3"
+	for first, want := range map[string]string{
+		"#!/opt/venv/bin/python3.11\n":                        "/opt/venv/bin/python3.11",
+		"#!/opt/venv/bin/python3 -E\n":                        "/opt/venv/bin/python3",
+		"#!/usr/bin/env python3\n":                            filepath.Join(bin, "python3"),
+		"#!/bin/sh\n'''exec' " + long + " \"$0\" \"$@\"\n":    long,
+		"#!/bin/sh\n'''exec' \"/a b/python\" \"$0\" \"$@\"\n": "/a b/python",
+		"#!/bin/bash\n":                                       filepath.Join(bin, "python3"), // no Python script: what is on PATH
+		"\x7fELF":                                             filepath.Join(bin, "python3"),
+	} {
+		write(filepath.Join(bin, "torchrun"), first)
+		l := &Launch{Dir: dir, Env: map[string]string{"PATH": shims + "::" + empty + ":" + bin, EnvRoot: filepath.Join(dir, "root")}}
+		got, err := l.interpreter()
+		if err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", first, got, err, want)
+		}
+	}
+	if _, err := (&Launch{Dir: dir, Env: map[string]string{"PATH": empty}}).interpreter(); err == nil || !strings.Contains(err.Error(), "none on PATH") {
+		t.Error(err)
+	}
+}
+
+func TestCountGPUs(t *testing.T) {
+	for v, want := range map[string]int{"": 0, "0": 1, "0,1,2": 3, "GPU-a, GPU-b": 2, "0,-1,2": 1, "-1": 0} {
+		if got := countGPUs(map[string]string{"CUDA_VISIBLE_DEVICES": v}); got != want {
+			t.Errorf("%q: %d, want %d", v, got, want)
+		}
+	}
+}
+
+func TestRankEnvironment(t *testing.T) {
+	spec := launch.Spec{Ranks: 2, Role: "r", RunID: "id", MaxRestarts: 4, Python: []string{"python3"}, Script: "t.py"}
+	j := Job{Root: "/r", Mark: "m", Spec: spec, Arena: true, Launch: &Launch{Env: map[string]string{"A": "b", "RANK": "old"}}}
+	run := ckptagent.Run{Number: 7, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "10.0.0.1", MasterPort: 4000, RestoreStep: 9, RestartCount: 3}
+	env := j.env(run, 1)
+	for name, want := range map[string]string{
+		"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4",
+		"ROLE_NAME": "r", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000", "TORCHELASTIC_RESTART_COUNT": "3", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "id",
+		"OMP_NUM_THREADS": "1", EnvGeneration: "7", EnvRestoreStep: "9", EnvArena: "/r/memory/rank-1.arena", EnvSocket: "/r/run/agent.sock", EnvLocalRank: "1",
+		EnvErrorFile: "/r/run/error-7-1.txt", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+	} {
+		if env[name] != want {
+			t.Errorf("%s=%q, want %q", name, env[name], want)
+		}
+	}
+	list := j.Launch.environ(env)
+	if !slices.Contains(list, "A=b") || !slices.Contains(list, "RANK=3") || slices.Contains(list, "RANK=old") {
+		t.Errorf("environment %v", list)
+	}
+	standby := j.standbyEnv(run, 1, 3)
+	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"} {
+		if v, ok := standby[name]; ok {
+			t.Errorf("a standby knows %s=%s, which belongs to one generation", name, v)
+		}
+	}
+	j.Launch.Env["OMP_NUM_THREADS"] = "8"
+	if _, ok := j.env(run, 0)["OMP_NUM_THREADS"]; ok {
+		t.Error("the user's OMP_NUM_THREADS is overridden")
+	}
+	if got := strings.Join(j.argv(), " "); got != "python3 -u t.py" {
+		t.Errorf("command line %q", got)
+	}
+	j.Spec.Module, j.Spec.Args = true, []string{"x"}
+	if got := strings.Join(j.argv(), " "); got != "python3 -u -m t.py x" {
+		t.Errorf("command line %q", got)
+	}
+}
