@@ -6,11 +6,13 @@ counted and said once, and training goes on. Restoring is the opposite: if the g
 anything less than that step whole is an error.
 """
 
+import gc
 import json
 import os
 import random
 import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -21,6 +23,7 @@ from ._state import Flat, Packer, Unpacker, Unsupported, assign
 _RNG = "__rng__"
 _SAVE_WAIT = 0.5
 _PREFAULT_FROM = 8 << 20
+_PREFAULT_PIECE = 64 << 20
 
 
 class RestoreError(RuntimeError):
@@ -84,7 +87,7 @@ class Checkpoint:
         self._rng = False
         self._said = set()
         self._packer = Packer()
-        self._ready = set()  # slots whose pages are known to be there
+        self._ready = {}  # slot -> bytes of it whose pages are known to be there
         self._socket = None
         self._arena = None
         self._last_copied = 0
@@ -168,6 +171,7 @@ class Checkpoint:
             self._restore(step)
         if self._arena is not None:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
+            self._prefault_ahead()
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
         return step
@@ -292,20 +296,43 @@ class Checkpoint:
             pause = min(pause * 2, 0.002)
 
     def _prefault(self, slot, at, needed):
-        if slot in self._ready:
-            return True
-        if not _memory.populate(self._arena.map, at, max(needed, 1)):
-            return False
-        self._ready.add(slot)
+        """Whether the slot's pages are there. They are touched once, ahead of the copy, which would be slow and might be deadly."""
+        if needed > self._ready.get(slot, 0):
+            if not _memory.populate(self._arena.map, at, needed):
+                return False
+            self._ready[slot] = needed
         return True
 
+    def _prefault_ahead(self):
+        """Touches large slots aside, so that the first saves find them. A thread that soon ends; it holds no lock of Python's."""
+        size = self._arena.header.stride
+        if size < _PREFAULT_FROM:
+            return
+
+        def run():
+            for slot in range(_arena.SLOTS):
+                at = self._arena.data_offset(slot)
+                for part in range(0, size, _PREFAULT_PIECE):
+                    if not _memory.populate(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)):
+                        return  # save will meet it again and say so
+                self._ready[slot] = size
+
+        threading.Thread(target=run, name="holdfast-prefault", daemon=True).start()
+
     def _flatten(self):
-        flat = Flat()
-        for name, value in self._tracked.items():
-            flat.add(name, value)
-        if self._rng:
-            flat.add(_RNG, _get_rng())
-        return flat
+        """Takes the state apart. Its many small objects are gone soon: the garbage collector need not look at them."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            flat = Flat()
+            for name, value in self._tracked.items():
+                flat.add(name, value)
+            if self._rng:
+                flat.add(_RNG, _get_rng())
+            return flat
+        finally:
+            if collecting:
+                gc.enable()
 
     def _after_step(self):
         self._steps_seen += 1

@@ -47,18 +47,27 @@ class Leaf:
         self.source = source
 
 
-def _torch_leaf(torch, t, path):
-    if type(t).__name__ == "DTensor" or hasattr(t, "__tensor_flatten__"):
-        raise Unsupported("%s is a %s; only plain tensors can be kept yet" % (path, type(t).__name__))
-    if t.layout != torch.strided or t.device.type == "meta" or t.is_quantized:
-        raise Unsupported("%s is a %s tensor; only dense ones with data can be kept" % (path, t.layout if t.layout != torch.strided else t.device.type if t.device.type == "meta" else "quantised"))
-    t = t.detach()
+_names = {}  # dtype -> its name
+
+
+def _torch_leaf(torch, t):
+    if type(t) is not torch.Tensor and type(t) is not torch.nn.Parameter:
+        if type(t).__name__ == "DTensor" or hasattr(t, "__tensor_flatten__"):
+            raise Unsupported("is a %s; only plain tensors can be kept yet" % type(t).__name__)
+    if t.layout is not torch.strided:
+        raise Unsupported("is a %s tensor; only dense ones can be kept" % t.layout)
+    if t.is_meta or t.is_quantized:
+        raise Unsupported("is a %s tensor; only plain ones with data can be kept" % ("meta" if t.is_meta else "quantised"))
+    dtype = t.dtype
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = str(dtype)[6:]
     strides = None
     if not t.is_contiguous() and t.numel() > 0:
         strides = tuple(t.stride())
         if not _dense(t.shape, strides):
             strides = None
-    return Leaf(("torch", str(t.dtype)[6:], tuple(t.shape), strides), t.numel() * t.element_size(), t)
+    return Leaf(("torch", name, tuple(t.shape), strides), t.nbytes, t)
 
 
 def _dense(shape, strides):
@@ -83,9 +92,12 @@ class Flat:
         self._seen = {}  # identity of a tensor's memory -> its leaf, so that tied weights are one
 
     def add(self, name, value):
-        self.tree[name] = self._walk(value, name)
+        try:
+            self.tree[name] = self._walk(value)
+        except Unsupported as e:
+            raise Unsupported("%s%s" % (name, e)) from e.__cause__
 
-    def _walk(self, v, path):
+    def _walk(self, v):
         kind = type(v)
         if v is None or kind is bool or kind is int or kind is str:
             return v
@@ -93,34 +105,50 @@ class Flat:
             if math.isfinite(v):
                 return v
             return {"f": "nan" if v != v else "inf" if v > 0 else "-inf"}
-        if kind is dict or kind is collections.OrderedDict:
-            pairs = [[self._key(k, path), self._walk(x, "%s[%r]" % (path, k))] for k, x in v.items()]
-            return {"d" if kind is dict else "o": pairs}
+        if kind is dict or isinstance(v, collections.OrderedDict):
+            return {"d" if kind is dict else "o": self._items(v.items(), True)}
         if kind is list or kind is tuple:
-            return {"l" if kind is list else "t": [self._walk(x, "%s[%d]" % (path, i)) for i, x in enumerate(v)]}
+            return {"l" if kind is list else "t": self._items(enumerate(v), False)}
+        try:
+            return self._leaf_or_object(v)
+        except Unsupported as e:
+            text = str(e)
+            if not text.startswith(("[", " ")):
+                raise Unsupported(" " + text) from e.__cause__
+            raise
+
+    def _items(self, items, keyed):
+        """Walks a container. Only where something cannot be kept is its path put together, on the way up."""
+        out, walk = [], self._walk
+        for k, x in items:
+            try:
+                value = walk(x)
+            except Unsupported as e:
+                raise Unsupported("[%r]%s" % (k, e)) from e.__cause__
+            if not keyed:
+                out.append(value)
+            elif k is None or type(k) in (str, int, bool):
+                out.append([k, value])
+            else:
+                out.append([walk(k), value])
+        return out
+
+    def _leaf_or_object(self, v):
         torch = _torch()
         if torch is not None and isinstance(v, torch.Tensor):
-            return {"T": self._tensor(torch, v, path)}
+            return {"T": self._tensor(torch, v)}
         leaf = _plain_leaf(v)
         if leaf is not None:
-            return {"T": self._once(("id", id(v)), leaf)}
+            return {"T": self._once(id(v), leaf)}
         if hasattr(v, "state_dict") and hasattr(v, "load_state_dict"):
-            return self._walk(v.state_dict(), path)
-        if isinstance(v, collections.OrderedDict):  # a state_dict with _metadata and its kin
-            return {"o": [[self._key(k, path), self._walk(x, "%s[%r]" % (path, k))] for k, x in v.items()]}
-        return {"p": self._object(v, path)}
+            return self._walk(v.state_dict())
+        return {"p": self._object(v)}
 
-    def _key(self, k, path):
-        if k is None or type(k) in (str, int, bool):
-            return k
-        return self._walk(k, path)
-
-    def _tensor(self, torch, t, path):
-        leaf = _torch_leaf(torch, t, path)
+    def _tensor(self, torch, t):
+        leaf = _torch_leaf(torch, t)
         if leaf.nbytes == 0:
             return self._append(leaf)
-        x = leaf.source
-        return self._once((x.data_ptr(), str(x.device), leaf.spec, x.stride()), leaf)
+        return self._once((t.data_ptr(), t.device, leaf.spec, t.stride()), leaf)
 
     def _once(self, identity, leaf):
         at = self._seen.get(identity)
@@ -132,11 +160,11 @@ class Flat:
         self.leaves.append(leaf)
         return len(self.leaves) - 1
 
-    def _object(self, v, path):
+    def _object(self, v):
         try:
             blob = pickle.dumps(v, protocol=4)
         except Exception as e:
-            raise Unsupported("%s (%s) cannot be kept: %s" % (path, type(v).__name__, e)) from e
+            raise Unsupported("is a %s and cannot be kept: %s" % (type(v).__name__, e)) from e
         self.objects.append(blob)
         return len(self.objects) - 1
 
@@ -196,11 +224,18 @@ class Packer:
             views = self._views[at] = [
                 _view(buffer, at + offset, leaf) for offset, leaf in zip(layout.offsets, flat.leaves)
             ]
+        tensors, sources = [], []
         for leaf, view, offset in zip(flat.leaves, views, layout.offsets):
-            if view is not None:
-                _copy(view, leaf)
-            elif leaf.nbytes:
-                buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
+            if view is None:
+                if leaf.nbytes:
+                    buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
+            elif leaf.spec[0] == "torch":
+                tensors.append(view)
+                sources.append(leaf.source)
+            else:
+                view[...] = leaf.source
+        if tensors:
+            _copy_tensors(tensors, sources)
         end, n = layout.end, len(layout.json)
         buffer[at + end : at + end + len(tail)] = tail
         head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
@@ -225,11 +260,15 @@ def _torch_view(torch, buffer, offset, dtype, shape, nbytes):
     return raw.view(getattr(torch, dtype)).view(shape)
 
 
-def _copy(view, leaf):
-    if leaf.spec[0] == "torch":
-        view.copy_(leaf.source)
-    else:
-        view[...] = leaf.source
+def _copy_tensors(views, sources):
+    torch = _torch()
+    with torch.no_grad():
+        many = getattr(torch, "_foreach_copy_", None)  # one call instead of thousands, where torch has it
+        if many is not None:
+            many(views, sources)
+            return
+        for view, source in zip(views, sources):
+            view.copy_(source)
 
 
 class Unpacker:
