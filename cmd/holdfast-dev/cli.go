@@ -79,7 +79,7 @@ func upCommand(w *where) *cobra.Command {
 			say := func(line string) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "[%5.1fs] %s\n", time.Since(began).Seconds(), line)
 			}
-			rec, err := launch.Up(cmd.Context(), w.base, spec, say)
+			rec, err := launch.Up(cmd.Context(), w.base, spec, attached, say)
 			if err != nil {
 				return err
 			}

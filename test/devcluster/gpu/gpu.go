@@ -38,14 +38,17 @@ type Plugin struct {
 	log    io.Writer
 }
 
-// New describes count devices of node. Their ids are GPU-node-0 and so on.
+// New describes count devices of node. Their ids are those of ID.
 func New(node string, count int, healthFile string, log io.Writer) *Plugin {
 	p := &Plugin{health: healthFile, log: log}
 	for i := range count {
-		p.ids = append(p.ids, fmt.Sprintf("GPU-%s-%d", node, i))
+		p.ids = append(p.ids, ID(node, i))
 	}
 	return p
 }
+
+// ID is the id of a node's device i.
+func ID(node string, i int) string { return fmt.Sprintf("GPU-%s-%d", node, i) }
 
 // Devices is the state of all devices, given the content of the health file.
 func Devices(ids []string, sick string) []*v1beta1.Device {

@@ -19,9 +19,10 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-// Up starts the cluster and waits until it is ready, ctx ends or it breaks.
-// Say is told about progress, one line at a time.
-func Up(ctx context.Context, base string, spec layout.Spec, say func(string)) (*layout.Record, error) {
+// Up starts the cluster and waits until it is ready, ctx ends or it breaks. An
+// attached cluster's processes end with the calling one. Say is told about
+// progress, one line at a time.
+func Up(ctx context.Context, base string, spec layout.Spec, attached bool, say func(string)) (*layout.Record, error) {
 	if err := Preflight(); err != nil {
 		return nil, err
 	}
@@ -29,7 +30,7 @@ func Up(ctx context.Context, base string, spec layout.Spec, say func(string)) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := start(ctx, rec, say); err != nil {
+	if err := start(ctx, rec, attached, say); err != nil {
 		return nil, errors.Join(withLog(rec, err), host.Remove(rec))
 	}
 	return rec, nil
@@ -54,7 +55,7 @@ func Preflight() error {
 	return nil
 }
 
-func start(ctx context.Context, rec *layout.Record, say func(string)) error {
+func start(ctx context.Context, rec *layout.Record, attached bool, say func(string)) error {
 	s := &rec.Spec
 	say(fmt.Sprintf("cluster %s: %d real and %d simulated nodes, addresses %s, files in %s", s.Name, s.Nodes, s.Sim.Nodes, s.Supernet(), s.Dir))
 	if err := pki.WriteCluster(s, time.Now()); err != nil {
@@ -71,11 +72,14 @@ func start(ctx context.Context, rec *layout.Record, say func(string)) error {
 			return err
 		}
 	}
-	if err := supervisor(rec); err != nil {
+	if err := supervisor(rec, attached); err != nil {
 		return err
 	}
 	return follow(ctx, rec, say)
 }
+
+// untilWeEnd keeps pipes from being closed when nothing refers to them any more.
+var untilWeEnd []*os.File
 
 // linkPrograms puts kubectl, and this program, where a user's PATH can find them.
 func linkPrograms(s *layout.Spec) error {
@@ -99,14 +103,21 @@ func linkPrograms(s *layout.Spec) error {
 }
 
 // supervisor starts process 1 of the cluster. It does nothing until it is
-// recorded, and ends by itself if it never is.
-func supervisor(rec *layout.Record) error {
+// recorded, and ends by itself if it never is. An attached one ends with the
+// pipe on which it was told, which is ours until we end.
+func supervisor(rec *layout.Record, attached bool) error {
 	s := &rec.Spec
 	orders, tell, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer tell.Close()
+	word := layout.Go
+	if attached {
+		word = layout.GoWithMe
+		untilWeEnd = append(untilWeEnd, tell)
+	} else {
+		defer tell.Close()
+	}
 	if err := os.MkdirAll(s.Path("logs"), 0o755); err != nil {
 		return err
 	}
@@ -143,7 +154,7 @@ func supervisor(rec *layout.Record) error {
 	if err := wire.Host(s, cmd.Process.Pid); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(tell, "go")
+	_, err = fmt.Fprintln(tell, word)
 	return err
 }
 

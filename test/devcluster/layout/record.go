@@ -106,3 +106,11 @@ func writeJSON(path string, v any) error {
 	}
 	return os.Rename(tmp, path)
 }
+
+// What the supervisor is told once its cluster is recorded.
+const (
+	// Go: start, and run until killed.
+	Go = "go"
+	// GoWithMe: start, and end when the pipe that said so is closed.
+	GoWithMe = "go with me"
+)

@@ -21,18 +21,27 @@ import (
 
 	"holdfast.dev/holdfast/test/devcluster/dns"
 	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/devcluster/simnode"
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
 // startPatience is how long a whole start may take on a slow, busy machine.
-const startPatience = 5 * time.Minute
+const startPatience = 3 * time.Minute
 
 // Run runs the cluster until the process ends. It waits for a line on orders
 // first: then its record is written and its link to the machine is there.
 func Run(s *layout.Spec, orders *os.File) error {
 	began := time.Now()
-	if !bufio.NewScanner(orders).Scan() {
+	told := bufio.NewScanner(orders)
+	if !told.Scan() {
 		return errors.New("whoever started the cluster ended before it was recorded")
+	}
+	if told.Text() == layout.GoWithMe {
+		go func() {
+			told.Scan()
+			fmt.Fprintln(os.Stderr, "supervisor: whoever started the cluster has ended")
+			os.Exit(1)
+		}()
 	}
 	sv := &supervisor{spec: s, began: began}
 	if err := sv.start(); err != nil {
@@ -154,10 +163,42 @@ func (sv *supervisor) controllers() error {
 	if err := dns.Start(context.Background(), config, layout.ClusterDomain, s.ControlIP()+":53"); err != nil {
 		return fmt.Errorf("starting the cluster DNS: %w", err)
 	}
+	if s.Sim.Nodes > 0 {
+		if err := sv.simulate(); err != nil {
+			return err
+		}
+	}
 	if s.PythonDir != "" {
 		go providePython(context.Background(), sv.client, s)
 	}
 	return nil
+}
+
+// simulate makes the simulated nodes and keeps them from then on.
+func (sv *supervisor) simulate() error {
+	config, err := clientcmd.BuildConfigFromFlags("", sv.spec.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = 5000, 10000
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	sv.say(layout.Starting, fmt.Sprintf("%d simulated nodes", sv.spec.Sim.Nodes))
+	made, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		err := simnode.Run(context.Background(), client, sv.spec, made)
+		fmt.Fprintln(os.Stderr, "supervisor: simulated nodes:", err)
+		ended <- err
+	}()
+	select {
+	case <-made:
+		return nil
+	case err := <-ended:
+		return err
+	}
 }
 
 // settle waits until pods can run and names resolve.

@@ -1,0 +1,201 @@
+// Package devcluster starts one-machine Kubernetes clusters for tests, demos
+// and benchmarks. It runs the built holdfast-dev binary as a child and does
+// not import k8s.io/kubernetes, so that packages that use it link quickly. A
+// cluster ends with the process that started it, also when that is killed.
+package devcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"holdfast.dev/holdfast/test/devcluster/host"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+// Options say what to start. The zero value is one real node with 2 GPUs and a name made up.
+type Options struct {
+	// Name of the cluster; an earlier one of that name must be down.
+	Name string
+	// Nodes is the number of real nodes; 1 if that and SimNodes are 0.
+	Nodes int
+	// SimNodes is the number of simulated nodes.
+	SimNodes int
+	// Args are further arguments of "holdfast-dev up", such as "--arg=kube-apiserver=--v=4".
+	Args []string
+	// Base is where clusters are kept; /var/lib/hf unless set.
+	Base string
+	// Out is told about progress; standard error unless set.
+	Out io.Writer
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	record *layout.Record
+	binary string
+	base   string
+	child  *exec.Cmd
+	stdin  io.Closer
+}
+
+// Binary is the holdfast-dev binary: HOLDFAST_DEV_BIN, else bin/holdfast-dev of this source tree.
+func Binary() (string, error) {
+	path := os.Getenv("HOLDFAST_DEV_BIN")
+	if path == "" {
+		_, here, _, ok := runtime.Caller(0)
+		if !ok {
+			return "", errors.New("set HOLDFAST_DEV_BIN to the holdfast-dev binary")
+		}
+		path = filepath.Join(filepath.Dir(here), "..", "..", "bin", "holdfast-dev")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("finding holdfast-dev: %w; build it with: make holdfast-dev", err)
+	}
+	return path, nil
+}
+
+// Start starts a cluster that ends with the test. Where this machine or user
+// cannot, the test is skipped, loudly.
+func Start(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: real kubelets need Linux and root")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
+	defer cancel()
+	c, err := Up(ctx, o)
+	if err != nil {
+		t.Fatalf("starting a dev cluster: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Down(); err != nil {
+			t.Errorf("stopping the dev cluster: %v", err)
+		}
+	})
+	return c
+}
+
+// Up starts a cluster and waits until it is ready.
+func Up(ctx context.Context, o Options) (*Cluster, error) {
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	o = withDefaults(o)
+	args := append([]string{
+		"up", "--attached", "--name", o.Name, "--dir", o.Base,
+		fmt.Sprintf("--nodes=%d", o.Nodes), fmt.Sprintf("--sim-nodes=%d", o.SimNodes),
+	}, o.Args...)
+	c := &Cluster{binary: binary, base: o.Base, child: exec.Command(binary, args...)}
+	c.child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us, who then stop it in order
+	c.child.Stderr = o.Out
+	stdout, err := c.child.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if c.stdin, err = c.child.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := c.child.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", binary, err)
+	}
+	ready := make(chan bool, 1)
+	go func() { // the first line comes when the cluster is ready
+		n, _ := stdout.Read(make([]byte, 1))
+		ready <- n == 1
+		_, _ = io.Copy(io.Discard, stdout)
+	}()
+	select {
+	case ok := <-ready:
+		if !ok {
+			return nil, errors.Join(errors.New("holdfast-dev up ended; what it said stands above"), c.Down())
+		}
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), c.child.Process.Signal(syscall.SIGTERM), c.child.Wait())
+	}
+	c.record, err = layout.ReadRecord(filepath.Join(o.Base, o.Name))
+	if err != nil {
+		return nil, errors.Join(err, c.Down())
+	}
+	return c, nil
+}
+
+func withDefaults(o Options) Options {
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("t%d-%d", os.Getpid()%100000, time.Now().UnixNano()/1000%10000)
+	}
+	if o.Nodes == 0 && o.SimNodes == 0 {
+		o.Nodes = 1
+	}
+	if o.Base == "" {
+		o.Base = host.DefaultBase
+	}
+	if o.Out == nil {
+		o.Out = os.Stderr
+	}
+	return o
+}
+
+// Down stops the cluster and waits until nothing of it is left.
+func (c *Cluster) Down() error {
+	return errors.Join(c.stdin.Close(), c.child.Wait())
+}
+
+// Name is the cluster's name.
+func (c *Cluster) Name() string { return c.record.Spec.Name }
+
+// Spec is the cluster's layout: paths, addresses and names.
+func (c *Cluster) Spec() *layout.Spec { return &c.record.Spec }
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (c *Cluster) Kubeconfig() string { return c.record.Spec.Kubeconfig() }
+
+// Config connects as administrator, without the small default rate limit of clients.
+func (c *Cluster) Config() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 5000, 10000
+	return config, nil
+}
+
+// Kubectl runs kubectl of the cluster's version and returns what it prints.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.KubectlIn(ctx, "", args...)
+}
+
+// KubectlIn is Kubectl with a standard input, such as a manifest for "apply -f -".
+func (c *Cluster) KubectlIn(ctx context.Context, stdin string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.record.Spec.BinDir(), "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+	cmd.Stdin = strings.NewReader(stdin)
+	return output(cmd)
+}
+
+// Run runs a program of this machine for which the cluster's Service names resolve.
+func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
+	return output(exec.CommandContext(ctx, c.binary, append([]string{"run", "--name", c.Name(), "--dir", c.base, "--"}, args...)...))
+}
+
+func output(cmd *exec.Cmd) (string, error) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, errs.String())
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,424 @@
+package devcluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"holdfast.dev/holdfast/test/devcluster"
+	"holdfast.dev/holdfast/test/devcluster/host"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+const patience = 90 * time.Second
+
+// TestCluster starts one cluster and looks at it from all sides; the order of
+// the parts does not matter, but for the ones that break things, which come last.
+func TestCluster(t *testing.T) {
+	c := devcluster.Start(t, devcluster.Options{Nodes: 2})
+	w := newWorld(t, c)
+	if err := c.LoadBase(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.apply(workload)
+	t.Run("pod on each node", w.podOnEachNode)
+	t.Run("logs and exec", w.logsAndExec)
+	t.Run("limits and memory volume", w.limits)
+	t.Run("kernel log per node", w.kernelLog)
+	t.Run("names and addresses", w.namesAndAddresses)
+	t.Run("restricted pod imports torch", w.python)
+	t.Run("devices", w.devices)
+	t.Run("second cluster, killed", w.secondCluster)
+	t.Run("cut and mended cable", w.cutAndMend)
+	t.Run("kubelet and node die", w.powerOff)
+}
+
+// TestAttachedClusterDiesWithItsOwner kills "up" itself: all processes must end, and the next removal finds the rest.
+func TestAttachedClusterDiesWithItsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT TESTED: real kubelets need Linux and root")
+	}
+	binary, err := devcluster.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "tkill"
+	cmd := exec.Command(binary, "up", "--attached", "--nodes", "1", "--name", name)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("the cluster did not become ready: %v", err)
+	}
+	rec, err := layout.ReadRecord(filepath.Join(host.DefaultBase, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	eventually(t, "the cluster's processes to end", func() error {
+		if host.Alive(rec.Supervisor) {
+			return fmt.Errorf("supervisor %d lives", rec.Supervisor.PID)
+		}
+		return nil
+	})
+	down(t, binary, name)
+	nothingLeft(t, rec)
+}
+
+type world struct {
+	c      *devcluster.Cluster
+	ctx    context.Context
+	client kubernetes.Interface
+	t      *testing.T
+}
+
+func newWorld(t *testing.T, c *devcluster.Cluster) *world {
+	t.Helper()
+	config, err := c.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{c: c, ctx: t.Context(), client: client, t: t}
+}
+
+func (w *world) apply(manifest string) {
+	w.t.Helper()
+	if _, err := w.c.KubectlIn(w.ctx, manifest, "apply", "-f", "-"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// pods waits until the pods of an app are Ready and returns them by node.
+func (w *world) pods(t *testing.T, namespace, app string, want int) map[string]corev1.Pod {
+	t.Helper()
+	out := map[string]corev1.Pod{}
+	eventually(t, fmt.Sprintf("%d pods of %s", want, app), func() error {
+		list, err := w.client.CoreV1().Pods(namespace).List(w.ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+		if err != nil {
+			return err
+		}
+		clear(out)
+		for _, p := range list.Items {
+			for _, cond := range p.Status.Conditions {
+				if cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue {
+					out[p.Spec.NodeName] = p
+				}
+			}
+		}
+		if len(out) != want {
+			return fmt.Errorf("%d of %d are Ready", len(out), want)
+		}
+		return nil
+	})
+	return out
+}
+
+func (w *world) exec(t *testing.T, p corev1.Pod, script string) string {
+	t.Helper()
+	out, err := w.c.Kubectl(w.ctx, "exec", "-n", p.Namespace, p.Name, "--", "bash", "-c", script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+func (w *world) podOnEachNode(t *testing.T) {
+	pods := w.pods(t, "default", "probe", 2)
+	for i, n := range w.c.Nodes() {
+		_, cidr, err := net.ParseCIDR(w.c.Spec().NodePodCIDR(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := pods[n.Name]
+		if ip := net.ParseIP(p.Status.PodIP); !cidr.Contains(ip) {
+			t.Errorf("pod on %s has address %s, want one of %s", n.Name, ip, cidr)
+		}
+	}
+}
+
+func (w *world) logsAndExec(t *testing.T) {
+	for node, p := range w.pods(t, "default", "probe", 2) {
+		logs, err := w.c.Kubectl(w.ctx, "logs", p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(logs) != "hello from "+node {
+			t.Errorf("the log on %s is %q", node, logs)
+		}
+		if got := w.exec(t, p, "id -u; uname -n"); got != "1000\n"+p.Name {
+			t.Errorf("exec on %s says %q", node, got)
+		}
+	}
+}
+
+func (w *world) limits(t *testing.T) {
+	p := w.pods(t, "default", "probe", 2)["n1"]
+	got := w.exec(t, p, `stat -f -c %T /mem; cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max`)
+	if got != "tmpfs\n134217728" {
+		t.Errorf("memory volume and limit are %q", got)
+	}
+	if out, err := w.c.Kubectl(w.ctx, "exec", p.Name, "--", "bash", "-c", "head -c 40M /dev/zero > /mem/x"); err == nil {
+		t.Errorf("40 MiB went into a memory volume of 32 MiB: %s", out)
+	}
+}
+
+func (w *world) kernelLog(t *testing.T) {
+	pods := w.pods(t, "default", "kmsg", 2)
+	for _, n := range w.c.Nodes() {
+		if err := os.WriteFile(n.Path("/dev/kmsg"), []byte("log of "+n.Name+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for node, p := range pods {
+		if got := w.exec(t, p, "cat /host/kmsg"); got != "log of "+node {
+			t.Errorf("the pod on %s reads %q", node, got)
+		}
+		if got := w.exec(t, p, "cat /host/sys/class/net/eth0/address"); got == "" {
+			t.Errorf("the pod on %s does not see its node's link", node)
+		}
+	}
+}
+
+func (w *world) namesAndAddresses(t *testing.T) {
+	web := w.pods(t, "train", "web", 1)
+	probes := w.pods(t, "default", "probe", 2)
+	svc, err := w.client.CoreV1().Services("train").Get(w.ctx, "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := &http.Client{Timeout: 5 * time.Second}
+	eventually(t, "the Service's address from the machine", func() error {
+		resp, err := ask.Get("http://" + svc.Spec.ClusterIP)
+		if err != nil {
+			return err
+		}
+		return resp.Body.Close()
+	})
+	for _, name := range []string{"web.train.svc.cluster.local", "kubernetes.default"} {
+		out, err := w.c.Run(w.ctx, "getent", "hosts", name)
+		if err != nil || !strings.HasPrefix(out, w.c.Spec().Supernet()[:6]) {
+			t.Errorf("%s on the machine is %q, %v", name, out, err)
+		}
+	}
+	for node, p := range probes {
+		script := `exec 3<>/dev/tcp/web.train/80 && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && head -1 <&3; exec 4<>/dev/tcp/kubernetes.default/443 && echo api`
+		got := strings.ReplaceAll(w.exec(t, p, script), "\r", "")
+		if !strings.HasSuffix(got, "200 OK\napi") {
+			t.Errorf("Services from the pod on %s: %q", node, got)
+		}
+		if got := w.exec(t, p, "getent hosts one.peers.train.svc.cluster.local"); !strings.HasPrefix(got, web[webNode(web)].Status.PodIP+" ") {
+			t.Errorf("the pod's host name is %q on %s", got, node)
+		}
+	}
+}
+
+func webNode(pods map[string]corev1.Pod) string {
+	for node := range pods {
+		return node
+	}
+	return ""
+}
+
+func (w *world) python(t *testing.T) {
+	for _, p := range w.pods(t, "train", "web", 1) {
+		got := w.exec(t, p, `/opt/holdfast-python/venv/bin/python3 -c 'import torch, ssl, sqlite3, lzma, bz2, ctypes; print(int(torch.ones(3).sum()))'`)
+		if got != "3" {
+			t.Errorf("torch says %q", got)
+		}
+		if out, err := w.c.Kubectl(w.ctx, "exec", "-n", "train", p.Name, "--", "touch", "/opt/holdfast-python/x"); err == nil {
+			t.Errorf("the pod may write to the shared folder: %s", out)
+		}
+	}
+	_, err := w.c.KubectlIn(w.ctx, strings.Replace(privileged, "namespace: default", "namespace: train", 1), "apply", "-f", "-")
+	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
+		t.Errorf("a pod with hostPath was taken in a restricted namespace: %v", err)
+	}
+}
+
+func (w *world) devices(t *testing.T) {
+	n := w.c.Node("n2")
+	want := func(count int64) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%d devices on n2", count), func() error {
+			got, err := w.client.CoreV1().Nodes().Get(w.ctx, n.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			q := got.Status.Allocatable[layout.GPUResource]
+			if q.Value() != count {
+				return fmt.Errorf("there are %d", q.Value())
+			}
+			return nil
+		})
+	}
+	want(2)
+	if err := n.SetSickGPUs(n.GPU(1)); err != nil {
+		t.Fatal(err)
+	}
+	want(1)
+	if err := n.SetSickGPUs(); err != nil {
+		t.Fatal(err)
+	}
+	want(2)
+	p := w.pods(t, "default", "probe", 2)["n2"]
+	if got := w.exec(t, p, "echo $NVIDIA_VISIBLE_DEVICES"); !strings.HasPrefix(got, "GPU-n2-") {
+		t.Errorf("the container's device is %q", got)
+	}
+}
+
+// secondCluster runs another cluster beside the first, with simulated nodes, and kills all of it.
+func (w *world) secondCluster(t *testing.T) {
+	second := devcluster.Options{Name: "tsecond", Nodes: 1, SimNodes: 30}
+	c, err := devcluster.Up(w.ctx, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w2 := newWorld(t, c)
+	w2.apply(simulated)
+	w2.pods(t, "default", "sim", 30)
+	rec, err := layout.ReadRecord(c.Spec().Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Kill(rec.Supervisor); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Down(); err != nil {
+		t.Fatal(err)
+	}
+	nothingLeft(t, rec)
+	w.pods(t, "default", "probe", 2) // the first one does not mind
+}
+
+func (w *world) cutAndMend(t *testing.T) {
+	n := w.c.Node("n2")
+	dial := func() error {
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(n.IP(), "10250"), 500*time.Millisecond)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	if err := dial(); err != nil {
+		t.Fatalf("before the cut: %v", err)
+	}
+	if err := n.Cut(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := dial(); err == nil {
+		t.Error("the node answers although its cable is cut")
+	}
+	if out, err := n.Exec(w.ctx, "bash", "-c", "timeout 1 bash -c 'exec 3<>/dev/tcp/"+w.c.Spec().ControlIP()+"/6443'"); err == nil {
+		t.Errorf("the node reaches the API server although its cable is cut: %s", out)
+	}
+	if err := n.Mend(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the mended node", dial)
+}
+
+func (w *world) powerOff(t *testing.T) {
+	n := w.c.Node("n2")
+	if err := n.KillKubelet(); err != nil {
+		t.Fatal(err)
+	}
+	started := func(p corev1.Pod) string { return p.Status.ContainerStatuses[0].ContainerID }
+	before := started(w.pods(t, "default", "probe", 2)["n2"])
+	if err := n.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node to be off", func() error {
+		if _, err := n.Exec(w.ctx, "true"); err == nil {
+			return errors.New("it runs commands")
+		}
+		return nil
+	})
+	if err := n.PowerOn(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pod to run again after the node came back", func() error {
+		if now := started(w.pods(t, "default", "probe", 2)["n2"]); now == before {
+			return errors.New("it shows the former container")
+		}
+		return nil
+	})
+}
+
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+	}
+}
+
+func down(t *testing.T, binary, name string) {
+	t.Helper()
+	if out, err := exec.Command(binary, "down", "--name", name).CombinedOutput(); err != nil {
+		t.Fatalf("down: %v: %s", err, out)
+	}
+}
+
+// nothingLeft checks that no trace of a removed cluster is on the machine.
+func nothingLeft(t *testing.T, rec *layout.Record) {
+	t.Helper()
+	for _, path := range append([]string{rec.Spec.Dir}, rec.Cgroups...) {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left (%v)", path, err)
+		}
+	}
+	for _, link := range rec.Links {
+		if _, err := net.InterfaceByName(link); err == nil {
+			t.Errorf("link %s is left", link)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), rec.Spec.Dir+"/") {
+		t.Error("a mount is left below " + rec.Spec.Dir)
+	}
+	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range cmdlines {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), rec.Spec.Dir+"\x00") {
+			t.Errorf("a process is left: %s", strings.ReplaceAll(string(b), "\x00", " "))
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package devcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"holdfast.dev/holdfast/test/devcluster/enter"
+	"holdfast.dev/holdfast/test/devcluster/gpu"
+	"holdfast.dev/holdfast/test/devcluster/host"
+	"holdfast.dev/holdfast/test/devcluster/image"
+)
+
+// Load imports images into all real nodes.
+func (c *Cluster) Load(ctx context.Context, images ...*image.Image) error {
+	for _, img := range images {
+		tar, err := img.Tar()
+		if err != nil {
+			return err
+		}
+		if err := c.LoadArchive(ctx, bytes.NewReader(tar)); err != nil {
+			return fmt.Errorf("loading %s: %w", img.Name, err)
+		}
+	}
+	return nil
+}
+
+// LoadArchive imports an image archive into all real nodes.
+func (c *Cluster) LoadArchive(ctx context.Context, archive io.ReadSeeker) error {
+	for i := range c.record.Spec.Nodes {
+		if _, err := archive.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if err := enter.Import(ctx, c.record, c.record.Spec.NodeName(i), archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoadBase builds the training base image (layout.BaseImage) and loads it into all real nodes.
+func (c *Cluster) LoadBase(ctx context.Context) error {
+	img, err := image.Base(c.record.Spec.PythonDir)
+	if err != nil {
+		return err
+	}
+	return c.Load(ctx, img)
+}
+
+// Node is a real node.
+type Node struct {
+	c     *Cluster
+	index int
+	// Name is the node's name, such as n1.
+	Name string
+}
+
+// Nodes are all real nodes.
+func (c *Cluster) Nodes() []*Node {
+	var out []*Node
+	for i := range c.record.Spec.Nodes {
+		out = append(out, &Node{c: c, index: i, Name: c.record.Spec.NodeName(i)})
+	}
+	return out
+}
+
+// Node finds a real node; it panics where there is none of that name, which is a mistake in the test.
+func (c *Cluster) Node(name string) *Node {
+	i, err := c.record.Spec.NodeIndex(name)
+	if err != nil {
+		panic(err)
+	}
+	return c.Nodes()[i]
+}
+
+// Exec runs a command inside the node, as a shell on that machine would.
+func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
+	cmd, err := enter.Node(ctx, n.c.record, n.Name, args...)
+	if err != nil {
+		return "", err
+	}
+	return output(cmd)
+}
+
+// Cut drops all traffic to and from the node.
+func (n *Node) Cut(ctx context.Context) error { return enter.Cut(ctx, n.c.record, n.index, true) }
+
+// Mend lets the traffic pass again.
+func (n *Node) Mend(ctx context.Context) error { return enter.Cut(ctx, n.c.record, n.index, false) }
+
+// PowerOff ends all that runs on the node at once.
+func (n *Node) PowerOff() error { return host.PowerOff(n.c.record, n.Name) }
+
+// PowerOn starts the node again with the disk it had.
+func (n *Node) PowerOn() error { return host.PowerOn(n.c.record, n.Name) }
+
+// StopKubelet ends the kubelet and keeps it down; the pods go on.
+func (n *Node) StopKubelet() error { return host.StopComponent(n.c.record, n.index, "kubelet") }
+
+// StartKubelet starts a stopped kubelet.
+func (n *Node) StartKubelet() error { return host.StartComponent(n.c.record, n.index, "kubelet") }
+
+// KillKubelet ends the kubelet, which the node starts again.
+func (n *Node) KillKubelet() error { return host.KillComponent(n.c.record, n.index, "kubelet") }
+
+// IP is the node's address.
+func (n *Node) IP() string { return n.c.record.Spec.NodeIP(n.index) }
+
+// Path is where a file below the node's /var/lib, /var/log, /etc or /tmp, or its
+// /dev/kmsg, lies on this machine; other files are the machine's own.
+func (n *Node) Path(inside string) string {
+	for prefix, dir := range map[string]string{"/var/lib/": "lib", "/var/log/": "log", "/etc/": "etc", "/tmp/": "tmp"} {
+		if rest, ok := strings.CutPrefix(inside, prefix); ok {
+			return n.c.record.Spec.NodePath(n.index, dir, rest)
+		}
+	}
+	if inside == "/dev/kmsg" {
+		return n.c.record.Spec.NodePath(n.index, "kmsg")
+	}
+	return inside
+}
+
+// GPU is the id of the node's device i.
+func (n *Node) GPU(i int) string { return gpu.ID(n.Name, i) }
+
+// SetSickGPUs makes exactly these devices Unhealthy.
+func (n *Node) SetSickGPUs(ids ...string) error {
+	return os.WriteFile(n.c.record.Spec.NodeControl(n.index, gpu.HealthFile), []byte(strings.Join(ids, "\n")), 0o644)
+}
