@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientfake "k8s.io/client-go/kubernetes/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -316,6 +318,43 @@ func TestOnlyPodsOfThisJobCount(t *testing.T) {
 		if got := w.gang().Status.Nodes; got != c.want {
 			t.Errorf("%s: nodes %s, want %s", name, got, c.want)
 		}
+	}
+}
+
+func TestPodsOfAJobThatEndedStayInTheCount(t *testing.T) {
+	j := job(admitted())
+	j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "BackoffLimitExceeded"}}
+	w := newWorld(t, j, pod(0, "n0", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), pod(1, "n1"))
+	w.reconcile()
+	if s := w.gang().Status; s.Nodes != "2/2" || s.Phase != v1alpha1.PhaseFailed {
+		t.Errorf("nodes %s, phase %s", s.Nodes, s.Phase)
+	}
+}
+
+// TestEventsWithAnotherCountAreApart: the recorder that runs for real must not fold them.
+func TestEventsWithAnotherCountAreApart(t *testing.T) {
+	clientset := clientfake.NewClientset()
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clientset.EventsV1()})
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, job(admitted()), pod(0, ""), pod(1, ""))
+	w.c.Recorder = broadcaster.NewRecorder(w.client.Scheme(), "holdfast-gang")
+	w.reconcile()
+	for fits := range int64(2) {
+		w.others("holdfast-scheduler", map[string]any{"placement": map[string]any{"placed": false, "reason": "InsufficientNodes",
+			"message": fmt.Sprintf("%d of 2 pods fit", fits), "fits": fits, "wanted": int64(2), "observedAt": "2026-01-02T03:04:05.000000Z"}})
+		w.reconcile()
+	}
+	err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		list, err := clientset.EventsV1().Events(key.Namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(list.Items) == 2, err
+	})
+	if err != nil {
+		t.Fatalf("two answers did not become two events: %v", err)
 	}
 }
 

@@ -49,7 +49,7 @@ func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.J
 		return reconcile.Result{}, fmt.Errorf("writing the status of Gang %s/%s: %w", g.Namespace, g.Name, err)
 	}
 	c.setWritten(g.UID, now)
-	c.tell(job, g.Status, want)
+	c.tell(job, g, want)
 	return result, nil
 }
 
@@ -102,8 +102,8 @@ func applyOf(g *v1alpha1.Gang, status v1alpha1.GangStatus) (*unstructured.Unstru
 
 // tell writes an event on the Job when the answer to "is it placed" changed: placed, or refused with
 // another count. Waiting for pods that the Job controller is still creating is not worth one.
-func (c *Controller) tell(job *batchv1.Job, before, after v1alpha1.GangStatus) {
-	was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionPlaced)
+func (c *Controller) tell(job *batchv1.Job, g *v1alpha1.Gang, after v1alpha1.GangStatus) {
+	was := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionPlaced)
 	now := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPlaced)
 	if now == nil || was != nil && was.Reason == now.Reason && was.Message == now.Message {
 		return
@@ -124,7 +124,9 @@ func (c *Controller) tell(job *batchv1.Job, before, after v1alpha1.GangStatus) {
 	if len(note) > maxNote {
 		note = note[:maxNote]
 	}
-	c.Recorder.Eventf(job, nil, kind, now.Reason, "Place", "%s", note)
+	// The recorder folds events that differ in their note alone into the first one; the Gang's resource
+	// version, which changes with the answer, keeps them apart.
+	c.Recorder.Eventf(job, g, kind, now.Reason, "Place", "%s", note)
 }
 
 // news says whether people have not just heard this, and takes it as heard.

@@ -55,7 +55,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 			for _, n := range said {
 				notes[n] = true
 			}
-			if !gone(pod) {
+			if !gone(pod) || out.View.JobEnded { // what has ended stays where it was
 				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Node: pod.Spec.NodeName})
 			}
 		}
