@@ -44,6 +44,8 @@ type State struct {
 	pace     time.Duration
 	paceStep int64
 	paceAt   time.Time
+	// owed is what the steps that the newest recovery does again cost; settle adds it to Progress.Lost.
+	owed time.Duration
 	// settled is the newest generation whose recovery is accounted for in Progress.Lost and was told.
 	settled int64
 

@@ -226,13 +226,15 @@ func (s *State) begin() {
 	}
 	restore, _ := RestorePoint(inventories)
 	r := &s.Record
+	rec := s.lastRecovery()
+	if rec != nil && rec.Generation > r.Generation {
+		rec.StepsRecomputed = max(0, r.Progress.Step-restore)
+		s.owed = time.Duration(rec.StepsRecomputed) * s.stepTime()
+		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, restore, l.world
+	}
 	r.Generation++
 	r.RestoreStep, r.Phase = restore, Running
 	r.Progress.Ranks = l.world
-	if rec := s.lastRecovery(); rec != nil && rec.Generation > r.Generation-1 {
-		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation, restore, l.world
-		rec.StepsRecomputed = max(0, r.Progress.Step-restore)
-	}
 	s.layout = l
 	s.begun()
 	s.common, s.frontier = restore, restore

@@ -101,8 +101,12 @@ func (s *State) started(now time.Time) time.Time {
 	return at
 }
 
-// measure follows how long a step takes.
+// measure follows how long a step takes. It begins with the first step of a generation: what comes before
+// is start, not step.
 func (s *State) measure(step int64, now time.Time) {
+	if step <= s.Record.RestoreStep {
+		return
+	}
 	if n := step - s.paceStep; !s.paceAt.IsZero() && n > 0 && now.After(s.paceAt) {
 		each := now.Sub(s.paceAt) / time.Duration(n)
 		if s.pace == 0 {
@@ -202,6 +206,19 @@ func (r *Recovery) reach(n int, halt, stopped, started, restored, first moment) 
 	}
 }
 
+// stepTime is how long a step takes: as measured, else on average since the first start.
+func (s *State) stepTime() time.Duration {
+	p := &s.Record.Progress
+	until := s.detected
+	if first := s.firstDetection(); !first.IsZero() {
+		until = first
+	}
+	if s.pace > 0 || p.Step <= 0 || s.Record.StartedAt.IsZero() || until.IsZero() {
+		return s.pace
+	}
+	return max(0, until.Sub(s.Record.StartedAt)-p.Lost) / time.Duration(p.Step)
+}
+
 // settle closes the account of the newest recovery: what it cost and, where it came to its end, a word to people.
 func (s *State) settle(now time.Time, tell bool) {
 	rec := s.lastRecovery()
@@ -213,7 +230,8 @@ func (s *State) settle(now time.Time, tell bool) {
 	if rec.Start < 0 {
 		rest = max(0, now.Sub(rec.DetectedAt))
 	}
-	s.Record.Progress.Lost += rest + time.Duration(rec.StepsRecomputed)*s.pace
+	s.Record.Progress.Lost += rest + s.owed
+	s.owed = 0
 	s.emit(Touch{})
 	s.emit(Settled{*rec})
 	if tell {

@@ -104,7 +104,8 @@ type house struct {
 	store  *memory
 	addr   string
 	pool   *x509.CertPool
-	tokens map[string]authenticationv1.TokenReviewStatus
+	mu     sync.Mutex
+	tokens map[string]authenticationv1.TokenReviewStatus // guarded by mu
 	stop   context.CancelFunc
 	done   chan error
 }
@@ -139,6 +140,8 @@ func open(t *testing.T, elected <-chan struct{}, objects ...client.Object) *hous
 				if len(tr.Spec.Audiences) != 1 || tr.Spec.Audiences[0] != v1alpha1.TokenAudience {
 					t.Errorf("a token is reviewed for audiences %v", tr.Spec.Audiences)
 				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
 				tr.Status = h.tokens[tr.Spec.Token]
 				return nil
 			}
@@ -200,6 +203,8 @@ func pod(namespace, job string, slot string, uid string) *corev1.Pod {
 // allow makes a token that is bound to the pod.
 func (h *house) allow(p *corev1.Pod) string {
 	token := "token-of-" + string(p.UID)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.tokens[token] = bound(p.Namespace, p.Name, string(p.UID))
 	return token
 }
@@ -383,19 +388,9 @@ func TestKillAndRunAgain(t *testing.T) {
 }
 
 func TestNothingIsHandedOutBeforeItIsStored(t *testing.T) {
-	h, p, _, key := pair(t)
-	_ = p
-	h.store.mu.Lock()
-	h.store.refuse = 3
-	h.store.mu.Unlock()
 	other := pod("team-b", "train", "0", "b0")
-	if err := h.api.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
-	_ = key
-	h.store.mu.Lock()
-	h.store.members[keyOf(other)] = 1
-	h.store.mu.Unlock()
+	h := open(t, leading(), other)
+	h.store.members[keyOf(other)], h.store.refuse = 1, 3
 	b := h.dial(h.allow(other))
 	b.say()
 	d := b.await(coordinatorv1.Order_ORDER_RUN, 1)
