@@ -67,11 +67,6 @@ func start(ctx context.Context, rec *layout.Record, attached bool, say func(stri
 	if err := host.MakeCgroups(s.CgroupPath()); err != nil {
 		return err
 	}
-	for i := range s.Nodes {
-		if err := host.MakeCgroups(s.NodeCgroup(i)); err != nil {
-			return err
-		}
-	}
 	if err := supervisor(rec, attached); err != nil {
 		return err
 	}

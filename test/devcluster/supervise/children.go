@@ -8,12 +8,17 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/devcluster/node"
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-const restartAfter = time.Second
+const (
+	restartAfter = time.Second
+	// nodePatience is how long the processes of a dead node may take to end.
+	nodePatience = 20 * time.Second
+)
 
 // keep runs a control plane program and starts it again when it ends, unless
 // a file of its name lies in the cluster's "hold" directory.
@@ -65,6 +70,9 @@ func keepNode(s *layout.Spec, i int, join <-chan struct{}) error {
 }
 
 func runNode(s *layout.Spec, i int, join <-chan struct{}, log *os.File) error {
+	if err := freshCgroup(s, i); err != nil {
+		return err
+	}
 	orders, tell, err := os.Pipe()
 	if err != nil {
 		return err
@@ -97,4 +105,16 @@ func runNode(s *layout.Spec, i int, join <-chan struct{}, log *os.File) error {
 		return err
 	}
 	return <-ended
+}
+
+// freshCgroup gives node i an empty cgroup; what its former life left there is removed.
+func freshCgroup(s *layout.Spec, i int) error {
+	dirs, err := host.CgroupDirs(s.NodeCgroup(i))
+	if err != nil {
+		return err
+	}
+	if err := host.RemoveCgroups(dirs, time.Now().Add(nodePatience)); err != nil {
+		return err
+	}
+	return host.MakeCgroups(s.NodeCgroup(i))
 }
