@@ -1,0 +1,109 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+// Whatever happens in whatever order: the counts follow from the members, the leader is the pending member of
+// the lowest slot, a node stands exactly where the state says so, and forming lists members with a node.
+func TestLedgerUnderRandomHistories(t *testing.T) {
+	for seed := range int64(300) {
+		rng := rand.New(rand.NewSource(seed))
+		l, k := newLedger(), key("g")
+		pods := map[types.UID]*v1.Pod{}
+		pick := func() *v1.Pod {
+			if len(pods) == 0 {
+				return memberPod("g", 9, 4, 1)
+			}
+			uids := slices.SortedFunc(maps.Keys(pods), func(a, b types.UID) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+			return pods[uids[rng.Intn(len(uids))]]
+		}
+		for step := range 80 {
+			switch rng.Intn(9) {
+			case 0, 1, 2:
+				p := memberPod("g", rng.Intn(4), 4, 1)
+				if rng.Intn(8) == 0 {
+					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "other"}}
+				}
+				pods[p.UID] = p
+				l.observe(k, p)
+			case 3:
+				p := pick()
+				delete(pods, p.UID)
+				l.forget(k, p.UID)
+			case 4:
+				if r, missing := l.brief(k); missing == nil {
+					plan := map[types.UID]string{}
+					for _, m := range r.members {
+						plan[m.pod.UID] = "n"
+					}
+					l.open(k, plan, at(int64(step)))
+				}
+			case 5:
+				l.reserve(k, pick(), "n")
+			case 6:
+				l.unreserve(k, pick().UID)
+			case 7:
+				p := pick().DeepCopy()
+				if _, ok := pods[p.UID]; ok {
+					p.Spec.NodeName = "n"
+					pods[p.UID] = p
+					l.observe(k, p)
+				}
+			case 8:
+				if rng.Intn(2) == 0 {
+					l.giveUp(k)
+				} else {
+					l.refuse(k, &gang.Refusal{})
+				}
+			}
+			checkLedger(t, fmt.Sprintf("seed %d step %d", seed, step), l.groups[k])
+		}
+	}
+}
+
+func checkLedger(t *testing.T, when string, g *group) {
+	t.Helper()
+	if g == nil {
+		return
+	}
+	var counts [bound + 1]int
+	var lowest *member
+	gated := 0
+	for _, m := range g.members {
+		counts[m.state]++
+		if m.gated {
+			gated++
+		}
+		if m.state == pending && (lowest == nil || bySlot(*m, *lowest) < 0) {
+			lowest = m
+		}
+		if (m.node == "") != (m.state == pending) {
+			t.Fatalf("%s: a member in state %d has node %q", when, m.state, m.node)
+		}
+	}
+	if counts != g.counts || gated != g.gated {
+		t.Fatalf("%s: counts %v gated %d, want %v %d", when, g.counts, g.gated, counts, gated)
+	}
+	if first := g.first(); (first == nil) != (lowest == nil) || (first != nil && bySlot(*first, *lowest) != 0) {
+		t.Fatalf("%s: the leader is %v, want %v", when, first, lowest)
+	}
+	for _, p := range g.forming {
+		if m := g.members[p.UID]; m == nil || m.state < reserved {
+			t.Fatalf("%s: %s is to be taken back though it holds nothing", when, p.Name)
+		}
+	}
+	if counts[planned] > 0 && !g.open {
+		t.Fatalf("%s: members are planned without a plan", when)
+	}
+}
