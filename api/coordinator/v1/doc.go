@@ -1,4 +1,4 @@
-// Package coordinatorv1 is the conversation of agent and coordinator, generated from coordinator.proto.
-// It promises that every message states the whole present truth of its sender, and that numbers in it
-// only rise, so that a message that is lost, doubled or late changes nothing.
+// Package coordinatorv1 is the conversation of one agent with the coordinator, generated from
+// coordinator.proto. Both sides send levels, never commands: each message states the whole present truth of
+// its sender, so that a lost, doubled or late one changes nothing.
 package coordinatorv1
