@@ -47,7 +47,7 @@ func (w *world) step(e Event) {
 		}
 	}
 	w.state = s
-	w.stored, _ = json.Marshal(s)
+	w.stored, _ = json.Marshal(s.Durable())
 	for _, f := range effects {
 		if w.rnd.IntN(20) == 0 { // the agent dies before this effect and all that follow
 			w.die()

@@ -95,10 +95,12 @@ type State struct {
 	Leaving  bool     `json:"leaving,omitempty"`
 	Signal   int      `json:"signal,omitempty"`
 	Timeline Timeline `json:"timeline"`
-	Common   uint64   `json:"common"`
-	Frontier uint64   `json:"frontier"`
 
-	// What follows is true of this incarnation only.
+	// What follows is true of this incarnation only, or is learned again.
+
+	// Common and Frontier are the gang's levels as the arenas were told them.
+	Common   uint64 `json:"-"`
+	Frontier uint64 `json:"-"`
 
 	Want Directive `json:"-"`
 	// Attached: the launcher's command, environment and output are at hand.
@@ -166,6 +168,18 @@ func (s State) Serves(id string) (bool, string) {
 	default:
 		return false, "a launcher runs in this container already, and holdfast runs one per container; ask it for more ranks instead (--nproc-per-node)"
 	}
+}
+
+// Durable is what must be stored: the state without what rises with each step while ranks run and stands
+// in their arenas.
+func (s State) Durable() State {
+	s = s.clone()
+	for i := range s.Rank {
+		if !s.Clean {
+			s.Rank[i].Step, s.Rank[i].Sealed = 0, nil
+		}
+	}
+	return s
 }
 
 // clone copies what Step may change in place.

@@ -157,7 +157,13 @@ func (a *Agent) learn(d datagram) {
 	}
 	a.modules = d.Modules
 	a.standbys.SetModules(d.Modules)
-	a.store()
+	raw, err := json.Marshal(d.Modules)
+	if err == nil {
+		err = replace(a.c.Root.KnownModulesFile(), raw)
+	}
+	if err != nil {
+		a.logf("storing the list of modules: %v", err)
+	}
 }
 
 // follow looks at a rank's arena when asked to, and now and then in case the asking was lost.

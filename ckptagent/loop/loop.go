@@ -184,13 +184,12 @@ type kept struct {
 	Ranks     map[int]proc.Process `json:"ranks"`
 	Standbys  []proc.Process       `json:"standbys"`
 	Shim      proc.Process         `json:"shim"`
-	Modules   []string             `json:"modules,omitempty"`
 }
 
 // store writes the state file if it would change. The rename makes it whole; it need not survive the
 // machine, so there is no fsync.
 func (a *Agent) store() {
-	k := kept{Container: a.c.Container, State: a.state, Ranks: a.ranks, Standbys: a.standbys.Processes(), Shim: a.shim, Modules: a.modules}
+	k := kept{Container: a.c.Container, State: a.state.Durable(), Ranks: a.ranks, Standbys: a.standbys.Processes(), Shim: a.shim}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values
@@ -198,16 +197,20 @@ func (a *Agent) store() {
 	if string(raw) == a.stored {
 		return
 	}
-	part := a.c.Root.StateFile() + ".new"
-	err = os.WriteFile(part, raw, 0o666)
-	if err == nil {
-		err = os.Rename(part, a.c.Root.StateFile())
-	}
-	if err != nil {
+	if err := replace(a.c.Root.StateFile(), raw); err != nil {
 		a.logf("storing the agent's state: %v", err)
 		return
 	}
 	a.stored = string(raw)
+}
+
+// replace writes a file whole or not at all.
+func replace(path string, content []byte) error {
+	part := path + ".new"
+	if err := os.WriteFile(part, content, 0o666); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
 }
 
 // tell gives the core what people should know.

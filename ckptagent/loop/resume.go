@@ -25,8 +25,8 @@ func (a *Agent) resume() {
 		}
 	}
 	same := err == nil && k.Container == a.c.Container
-	a.state, a.modules = k.State, k.Modules
-	a.standbys.SetModules(a.modules)
+	a.state = k.State
+	a.recallModules()
 	if same {
 		a.ranks, a.shim = k.Ranks, k.Shim
 		for _, b := range k.Standbys { // they have lost the agent that they listened to
@@ -46,11 +46,26 @@ func (a *Agent) resume() {
 		a.openArenas(a.state.Ranks)
 		if a.arenas != nil && !a.state.Clean {
 			a.arenas.Publish()
+			for local := range a.state.Ranks {
+				p, sealed := a.arenas.Look(local, time.Now())
+				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
+				a.take(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
+			}
 		}
 	}
 	if a.state.Launcher != "" && a.state.Returned == nil && !a.shim.Alive() {
 		a.take(ckptagent.LauncherGone{})
 	}
+}
+
+// recallModules reads the list of modules that a rank told an agent before this one, in this container or
+// an earlier one of the pod.
+func (a *Agent) recallModules() {
+	raw, err := os.ReadFile(a.c.Root.KnownModulesFile())
+	if err != nil || json.Unmarshal(raw, &a.modules) != nil {
+		return
+	}
+	a.standbys.SetModules(a.modules)
 }
 
 // adopt watches the ranks that still run and learns how the others ended.

@@ -81,6 +81,9 @@ func (r Root) ErrorFile(generation uint64, local int) string {
 	return r.join("run", fmt.Sprintf("error-%d-%d.txt", generation, local))
 }
 
+// KnownModulesFile keeps the list that standbys import.
+func (r Root) KnownModulesFile() string { return r.join("run", "modules.json") }
+
 // ModulesFile may take the list of modules of one rank.
 func (r Root) ModulesFile(local int) string {
 	return r.join("run", fmt.Sprintf("modules-%d.json", local))
