@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
@@ -74,6 +75,9 @@ func (a *Agent) arrive(l *proc.Launch) {
 	a.openArenas(job.Spec.Ranks)
 	job.Arena = a.arenas != nil
 	a.job = job
+	if len(job.Spec.Superseded) > 0 {
+		a.logf("decided by the coordinator instead: %s", strings.Join(job.Spec.Superseded, " "))
+	}
 	a.standbys.Configure(job, a.standbysOff())
 	a.tell()
 	a.take(ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag})
@@ -183,7 +187,10 @@ func (a *Agent) follow(set *arena.Set, local int, look <-chan struct{}) {
 		}
 		if p != before {
 			before = p
-			a.post(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
+			a.do(func() {
+				a.needed = max(a.needed, p.Needed)
+				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
+			})
 		}
 		if !slices.Equal(sealed, held) {
 			held = sealed

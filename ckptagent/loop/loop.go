@@ -61,6 +61,7 @@ type Agent struct {
 	standbys *proc.Standbys
 	arenas   *arena.Set
 	arenaOff string // why state in memory is off
+	needed   uint64 // what the state of a rank needs, where that is more than a slot holds
 	looks    []chan struct{}
 	port     proc.Port
 	client   *coord.Client
@@ -219,7 +220,12 @@ func (a *Agent) tell() {
 	if a.arenas != nil {
 		t.StateBytes = a.c.StateBytes
 	}
-	for _, note := range []string{a.arenaOff, a.standbys.Note()} {
+	tooSmall := ""
+	if a.needed > a.c.StateBytes {
+		tooSmall = fmt.Sprintf("state in memory is not kept: it needs %d MiB and a slot holds %d MiB; set holdfast.dev/state-size to %dMi",
+			(a.needed+1<<20-1)>>20, a.c.StateBytes>>20, (a.needed+1<<20-1)>>20)
+	}
+	for _, note := range []string{a.arenaOff, tooSmall, a.standbys.Note()} {
 		if note != "" {
 			t.Notes = append(t.Notes, note)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -98,6 +99,97 @@ os.write(2, b"to standard error \xff\n")
 	}
 	if !strings.HasSuffix(p.out.String(), "code 0\n") || strings.Count(p.errs.String(), "to standard error \xff\n") != 2 {
 		t.Errorf("output %q and %q", p.out, p.errs)
+	}
+}
+
+func TestLauncherAsModule(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", `import os, sys; os.write(1, b"rank %s %s\n" % (os.environb[b"RANK"], repr(sys.warnoptions).encode()))`)
+	c.Drive("a")
+	p.start("bash", "-c", "exec python3 -W error -m torch.distributed.run --nproc-per-node 2 train.py")
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if out := p.out.String(); !strings.Contains(out, "rank 0 ['error']\n") || !strings.Contains(out, "rank 1 ['error']\n") {
+		t.Errorf("output %q", out)
+	}
+}
+
+// TestRanksInheritWhatTheShellSet: ranks are not the launcher's children, and have its limits all the same.
+func TestRanksInheritWhatTheShellSet(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", `
+import os, resource as r, sys
+print(oct(os.umask(0)), r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NOFILE), sorted(os.sched_getaffinity(0)), sys.stdin.read())
+`)
+	c.Drive("a")
+	p.start("bash", "-c", "umask 027; ulimit -c 12; ulimit -n 777; echo from the pipe | taskset -c 0 torchrun train.py")
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if want := "0o27 (12288, 12288) (777, 777) [0] from the pipe\n\n"; p.out.String() != want {
+		t.Errorf("output %q, want %q", p.out, want)
+	}
+}
+
+func TestOrdinaryLimitsStayOrdinary(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	script := `import resource as r; print([r.getrlimit(n) for n in range(16)])`
+	p.file("train.py", script)
+	plain, err := exec.Command("python3", "-c", script).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Drive("a")
+	p.start("torchrun", "train.py")
+	if code := p.wait(); code != 0 || p.out.String() != string(plain) {
+		t.Errorf("exit code %d, limits %q, want %q", code, p.out, plain)
+	}
+}
+
+// TestNotes: what is off or does not fit is said, with the remedy, and training runs all the same.
+func TestNotes(t *testing.T) {
+	needPython(t)
+	for name, tt := range map[string]struct {
+		env  map[string]string
+		want []string
+	}{
+		"nothing asked for":  {nil, []string{"state in memory is off: no holdfast.dev/state-size", "standbys are off: holdfast.dev/standbys is off"}},
+		"too many ranks":     {map[string]string{"HOLDFAST_STATE_BYTES": "4096", "HOLDFAST_RANKS": "1"}, []string{"the launcher starts 2 ranks and memory was counted for 1; set holdfast.dev/ranks to 2"}},
+		"no room":            {map[string]string{"HOLDFAST_STATE_BYTES": "1152921504606846976"}, []string{"state in memory is off: taking", "set a smaller holdfast.dev/state-size"}},
+		"state does not fit": {map[string]string{"HOLDFAST_STATE_BYTES": "1048576"}, []string{"state in memory is not kept: it needs 4 MiB and a slot holds 1 MiB; set holdfast.dev/state-size to 4Mi"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := coordtest.Start(t)
+			p := newPod(t, c, "a")
+			for k, v := range tt.env {
+				p.env[k] = v
+			}
+			p.file("train.py", `
+import holdfast, time
+ck = holdfast.attach()
+ck.track(big=bytearray(3500000))
+ck.restore()
+for step in range(1, 1000000):
+    ck.save(step)
+    time.sleep(0.01)
+`)
+			c.Drive("a")
+			p.start("torchrun", "--nproc-per-node=2", "train.py")
+			for _, want := range tt.want {
+				r := c.Await(t, "a", "says "+want, func(r *v1.Report) bool { return strings.Contains(strings.Join(r.Notes, "\n"), want) })
+				if fits := r.StateBytes > 0; fits != (name == "state does not fit") {
+					t.Errorf("state bytes %d", r.StateBytes)
+				}
+			}
+			c.Await(t, "a", "runs", runs(1, 2))
+		})
 	}
 }
 
@@ -254,6 +346,12 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 }
 
 func TestTermination(t *testing.T) {
+	for _, command := range [][]string{{"torchrun", "train.py"}, {"bash", "-c", "torchrun train.py; echo never said"}} {
+		t.Run(command[0], func(t *testing.T) { terminate(t, command) })
+	}
+}
+
+func terminate(t *testing.T, command []string) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
@@ -267,7 +365,7 @@ print("ready", flush=True)
 while True: time.sleep(0.01)
 `)
 	c.Drive("a")
-	p.start("torchrun", "train.py")
+	p.start(command...)
 	p.out.await(t, "ready")
 	kill(t, p.init.Process.Pid, syscall.SIGTERM)
 	if code := p.wait(); code != 143 {
