@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -120,16 +121,18 @@ func (p *pod) end(t *testing.T) {
 
 // agentPID is the agent's process, found by its parent and its command line.
 func (p *pod) agentPID() (int, bool) {
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.cmd.Process.Pid, p.cmd.Process.Pid))
-	if err != nil {
-		return 0, false
-	}
-	for child := range strings.FieldsSeq(string(children)) {
-		line, err := os.ReadFile("/proc/" + child + "/cmdline")
-		if err == nil && strings.HasSuffix(strings.TrimRight(string(line), "\x00"), "holdfast-agent\x00run") {
-			var pid int
-			_, err := fmt.Sscan(child, &pid)
-			return pid, err == nil
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.cmd.Process.Pid)) // each thread has children of its own
+	for _, list := range lists {
+		children, err := os.ReadFile(list)
+		if err != nil {
+			continue
+		}
+		for child := range strings.FieldsSeq(string(children)) {
+			line, err := os.ReadFile("/proc/" + child + "/cmdline")
+			if err == nil && strings.HasSuffix(strings.TrimRight(string(line), "\x00"), "holdfast-agent\x00run") {
+				pid, err := strconv.Atoi(child)
+				return pid, err == nil
+			}
 		}
 	}
 	return 0, false

@@ -21,7 +21,8 @@ from ._arena import Arena, ArenaError, Client
 from ._state import Flat, Packer, Unpacker, Unsupported, assign
 
 _RNG = "__rng__"
-_SAVE_WAIT = 0.5
+# Longer than the agent takes to look into the arena by itself, so that a lost datagram costs no save.
+_SAVE_WAIT = 1.0
 _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
 
