@@ -99,7 +99,10 @@ from_given() {
 	"$dir/base/bin/python3" -m venv --without-pip "$dir/venv"
 	into=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	say "taking torch $found from $site"
-	cp -al "$site/." "$into/" 2>/dev/null || cp -a "$site/." "$into/"
+	# Links share their files' permissions, which are not ours to change.
+	if [ -n "$(find "$site" ! -type l ! -perm -o=r -print -quit)" ] || ! cp -al "$site/." "$into/" 2>/dev/null; then
+		cp -a "$site/." "$into/"
+	fi
 	printf '#!%s\nimport sys\nfrom torch.distributed.run import main\nsys.exit(main())\n' "$python" >"$dir/venv/bin/torchrun"
 	chmod 755 "$dir/venv/bin/torchrun"
 	"$python" -c 'import torch.distributed.run' || die "torch does not work from $dir: packages of $HOLDFAST_PYTHON may lie outside $site"

@@ -28,7 +28,17 @@ const patience = 90 * time.Second
 // TestCluster starts one cluster and looks at it from all sides; the order of
 // the parts does not matter, but for the ones that break things, which come last.
 func TestCluster(t *testing.T) {
+	var rec *layout.Record
+	t.Cleanup(func() { // runs after the one that stops the cluster
+		if rec != nil {
+			nothingLeft(t, rec)
+		}
+	})
 	c := devcluster.Start(t, devcluster.Options{Nodes: 2})
+	var err error
+	if rec, err = layout.ReadRecord(c.Spec().Dir); err != nil {
+		t.Fatal(err)
+	}
 	w := newWorld(t, c)
 	if err := c.LoadBase(w.ctx); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ spec:
   template:
     metadata: {labels: {app: sim}}
     spec:
-      nodeSelector: {holdfast.dev/simulated: "true"}
+      nodeSelector: {devcluster.holdfast.dev/simulated: "true"}
       containers:
       - name: rank
         image: example.com/never-pulled:1

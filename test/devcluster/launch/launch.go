@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -30,6 +32,7 @@ func Up(ctx context.Context, base string, spec layout.Spec, attached bool, say f
 	if err != nil {
 		return nil, err
 	}
+	warnInotify(say)
 	if err := start(ctx, rec, attached, say); err != nil {
 		return nil, errors.Join(withLog(rec, err), host.Remove(rec))
 	}
@@ -53,6 +56,18 @@ func Preflight() error {
 		return errors.New("the dev cluster needs /usr/lib/cni/ptp: apt-get install --no-install-recommends containernetworking-plugins")
 	}
 	return nil
+}
+
+// warnInotify speaks up where the kernel's default leaves room for two or three clusters only.
+func warnInotify(say func(string)) {
+	const path, clusterNeeds = "/proc/sys/fs/inotify/max_user_instances", 64
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n < 4*clusterNeeds {
+		say(fmt.Sprintf("note: fs.inotify.max_user_instances is %d and a cluster of three nodes takes about %d; for more clusters at once: sysctl -w fs.inotify.max_user_instances=1024", n, clusterNeeds))
+	}
 }
 
 func start(ctx context.Context, rec *layout.Record, attached bool, say func(string)) error {

@@ -13,10 +13,10 @@ import (
 )
 
 // RackLabel names a simulated node's rack; the zone stands in the well-known label.
-const RackLabel = "topology.holdfast.dev/rack"
+const RackLabel = "devcluster.holdfast.dev/rack"
 
 // SimLabel marks simulated nodes.
-const SimLabel = "holdfast.dev/simulated"
+const SimLabel = "devcluster.holdfast.dev/simulated"
 
 // Node is simulated node i, Ready from the start.
 func Node(s *layout.Spec, i int, now time.Time) *corev1.Node {

@@ -109,21 +109,21 @@ func pythonClass() *storagev1.StorageClass {
 }
 
 // nodesReady says which real node is not Ready with its devices yet.
-func nodesReady(ctx context.Context, c kubernetes.Interface, s *layout.Spec) error {
+func nodesReady(ctx context.Context, c kubernetes.Interface, s *layout.Spec) (int, error) {
 	for i := range s.Nodes {
 		n, err := c.CoreV1().Nodes().Get(ctx, s.NodeName(i), metav1.GetOptions{})
 		if err != nil {
-			return err
+			return i, err
 		}
 		if !isReady(n) {
-			return fmt.Errorf("node %s is not Ready", n.Name)
+			return i, fmt.Errorf("node %s is not Ready", n.Name)
 		}
 		have := n.Status.Allocatable[corev1.ResourceName(layout.GPUResource)]
 		if have.Value() != int64(s.GPUsPerNode) {
-			return fmt.Errorf("node %s offers %d of %d GPUs", n.Name, have.Value(), s.GPUsPerNode)
+			return i, fmt.Errorf("node %s offers %d of %d GPUs", n.Name, have.Value(), s.GPUsPerNode)
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 func isReady(n *corev1.Node) bool {

@@ -205,8 +205,14 @@ func (sv *supervisor) simulate() error {
 func (sv *supervisor) settle(deadline time.Time) error {
 	s := sv.spec
 	ctx := context.Background()
-	if err := until(deadline, "nodes", s.NodeName(0), s, func() error { return nodesReady(ctx, sv.client, s) }); err != nil {
+	waiting := 0
+	err := until(deadline, "nodes", "supervisor", s, func() error {
+		var err error
+		waiting, err = nodesReady(ctx, sv.client, s)
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s\n%s", err, tail(s.Log(s.NodeName(waiting))), tail(s.NodePath(waiting, "log", "kubelet.log")))
 	}
 	sv.say(layout.Starting, "Service addresses and names")
 	if err := until(deadline, "the Service address of the API server", "kube-proxy", s, func() error {
@@ -256,8 +262,18 @@ func until(deadline time.Time, what, log string, s *layout.Spec, check func() er
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("waiting for %s: %w; see %s", what, err, s.Log(log))
+			return fmt.Errorf("waiting for %s: %w; %s", what, err, tail(s.Log(log)))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// tail is the end of a log file that may be gone when somebody reads of it.
+func tail(path string) string {
+	const most = 1500
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "there is no " + path
+	}
+	return fmt.Sprintf("%s ends with:\n%s", path, b[max(0, len(b)-most):])
 }
