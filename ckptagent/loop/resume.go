@@ -45,7 +45,8 @@ func (a *Agent) resume() {
 	if a.state.Ranks > 0 {
 		a.openArenas(a.state.Ranks)
 		if a.arenas != nil && !a.state.Clean {
-			a.arenas.Publish()
+			// The agent before may have died between storing this generation and preparing the arenas for it.
+			a.arenas.Begin(a.state.Run.Number, a.state.Run.RestoreStep)
 			for local := range a.state.Ranks {
 				p, sealed := a.arenas.Look(local, time.Now())
 				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
