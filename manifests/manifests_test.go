@@ -169,6 +169,7 @@ func asked(t *testing.T, hook string, kind schema.GroupVersionKind, obj, old run
 		var answers []bool
 		// The API server has two ways to show an object to an expression.
 		for _, byType := range []bool{false, true} {
+			//lint:ignore SA1019 the server still has both ways
 			versioned.VersionedObject.UseSchemalessTypeRef, versioned.VersionedOldObject.UseSchemalessTypeRef = byType, byType
 			versioned.VersionedObject.Set(obj)
 			versioned.VersionedOldObject.Set(versioned.VersionedOldObject.Object())

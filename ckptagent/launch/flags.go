@@ -7,6 +7,7 @@ type handling int
 
 const (
 	// honoured: the flag acts here as it does in torchrun.
+	//lint:ignore U1000 the zero value: what the table does not mark otherwise
 	honoured handling = iota
 	// superseded: the coordinator decides what the flag would; it is read and checked, then noted.
 	superseded

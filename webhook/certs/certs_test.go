@@ -246,7 +246,7 @@ func TestReplicasThatStartTogetherAgree(t *testing.T) {
 	first := keeperOn(t, c)
 	settle(t, first)
 	behind := true
-	second := keeperOn(t, interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+	second := keeperOn(t, interceptor.NewClient(c, interceptor.Funcs{
 		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			if s, ok := obj.(*corev1.Secret); ok && behind {
 				behind = false
