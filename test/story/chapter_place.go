@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -188,6 +189,9 @@ func (w *World) gang(ctx context.Context, name string) (*v1alpha1.Gang, error) {
 	return &g, nil
 }
 
+// ourAnnotation is a line that sets one of our annotations in YAML.
+var ourAnnotation = regexp.MustCompile(`^\s+` + regexp.QuoteMeta(v1alpha1.Prefix) + `[a-z-]+: `)
+
 // HalfPlaced shows what the stock scheduler does to the same job without our annotations: it binds one pod, which holds its GPUs and waits for ever.
 func HalfPlaced(ctx context.Context, w *World) error {
 	w.Say("the same job, without Holdfast, under the stock scheduler")
@@ -204,7 +208,7 @@ func HalfPlaced(ctx context.Context, w *World) error {
 	}
 	var plain []string
 	for line := range strings.Lines(out) {
-		if !strings.Contains(line, v1alpha1.Prefix) {
+		if !ourAnnotation.MatchString(line) {
 			plain = append(plain, line)
 		}
 	}
