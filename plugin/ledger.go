@@ -129,8 +129,8 @@ func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
 	return c
 }
 
-// forget drops a pod that is gone or on its way out. It reports whether an open plan has lost a member that
-// had not followed it yet.
+// forget drops a pod that is gone or on its way out. It reports whether a plan is open, which is then to be
+// given up: it was made for a complete gang, and members that wait to follow it may be held back again.
 func (l *ledger) forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,7 @@ func (l *ledger) forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	if g == nil || g.members[uid] == nil {
 		return false
 	}
-	broken = g.open && g.members[uid].state == planned
+	broken = g.open
 	g.drop(uid)
 	g.unform(uid)
 	g.refusal = nil

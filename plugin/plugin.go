@@ -144,7 +144,8 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 	}
 }
 
-// podSeen notes what a pod is now, and wakes the leader once nobody is missing any more.
+// podSeen notes what a pod is now, and wakes the leader once nobody is missing any more, or once a plan is
+// done that left somebody out.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	key, ok := p.mine(pod)
 	if !ok {
@@ -155,7 +156,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 		return
 	}
 	change := p.ledger.observe(key, pod)
-	if change.completed {
+	if change.completed || change.bound {
 		p.wake(logger, key)
 	}
 	if change.bound {
@@ -169,7 +170,9 @@ func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 		return
 	}
 	if p.ledger.forget(key, pod.UID) {
-		p.abandon(logger, key, "a planned pod went away")
+		p.abandon(logger, key, "a member went away")
+	} else {
+		p.wake(logger, key) // one that came in its place may have been held back by the plan
 	}
 	p.status.soon(key)
 }

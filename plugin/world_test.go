@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -44,6 +45,9 @@ type world struct {
 	ctx    context.Context
 	client *fake.Clientset
 	plugin *Plugin
+
+	// api makes a binding one step against creations, as the API server does.
+	api sync.Mutex
 
 	mu sync.Mutex
 	// binds lists "pod node" in the order of the API calls; events are messages by pod; placements are the
@@ -176,11 +180,16 @@ func (w *world) bind(a clienttesting.Action) (bool, runtime.Object, error) {
 	if hook != nil {
 		hook(b.Name, b.Target.Name)
 	}
+	w.api.Lock()
+	defer w.api.Unlock()
 	pod, err := w.client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), b.Namespace, b.Name)
 	if err != nil {
 		return true, nil, err
 	}
 	bound := pod.(*v1.Pod).DeepCopy()
+	if bound.UID != b.UID || bound.Spec.NodeName != "" {
+		return true, nil, apierrors.NewConflict(v1.Resource("pods"), b.Name, fmt.Errorf("uid %s on node %q", bound.UID, bound.Spec.NodeName))
+	}
 	bound.Spec.NodeName = b.Target.Name
 	w.mu.Lock()
 	w.binds = append(w.binds, b.Name+" "+b.Target.Name)
@@ -245,6 +254,8 @@ func memberPod(gangName string, slot, size int, gpus int64) *v1.Pod {
 
 func (w *world) create(objects ...runtime.Object) {
 	w.t.Helper()
+	w.api.Lock()
+	defer w.api.Unlock()
 	for _, o := range objects {
 		var err error
 		switch o := o.(type) {
