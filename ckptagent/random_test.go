@@ -167,7 +167,7 @@ func (w *world) happen() {
 // TestRandomHistories plays random histories with an agent that dies anywhere, and checks what the
 // package promises after each event. At the end everything is made quiet: a last order must be met.
 func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(1500) {
 		w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0), procs: map[int]uint64{}, started: map[uint64]bool{}, state: New()}
 		w.log = append(w.log, fmt.Sprintf("seed %d", seed))
 		w.step(Resumed{})
