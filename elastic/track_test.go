@@ -1,0 +1,47 @@
+package elastic
+
+import (
+	"testing"
+	"time"
+)
+
+// TestLevelsCountOnlyTheNewestGeneration: an inventory from before a generation was prepared on a pod still
+// lists steps that were given up; together with the same steps sealed anew elsewhere they would make a
+// common step that is none.
+func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	report := func(generation int64, state AgentState, steps ...int64) Report {
+		return Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: generation, State: state, StateBytes: 1, Rank: []Rank{{Sealed: steps, Step: 6}}}
+	}
+	for name, tt := range map[string]struct {
+		other []Report
+		want  int64
+	}{
+		"runs it":                    {[]Report{report(2, AgentRunning, 4, 6)}, 6},
+		"has finished it":            {[]Report{report(2, AgentFinished, 4, 6)}, 6},
+		"has failed in it":           {[]Report{report(2, AgentFailed, 4, 6)}, 6},
+		"has run and halted it":      {[]Report{report(2, AgentRunning, 4), report(2, AgentHalted, 4, 6)}, 6},
+		"has halted it, and no more": {[]Report{report(2, AgentHalted, 4, 6)}, 0},
+		"came back in it":            {[]Report{report(2, AgentIdle, 4, 6)}, 0},
+		"runs the one before":        {[]Report{report(1, AgentRunning, 4, 6)}, 0},
+		"halted the one before":      {[]Report{report(1, AgentHalted, 4, 6)}, 0},
+		"ran it, and is another pod": {[]Report{report(2, AgentRunning, 4)}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(2, Record{Generation: 2, RestoreStep: 4, Phase: Running})
+			pods := []Pod{{UID: "a", Name: "a", Created: now}, {UID: "b", Name: "b", Created: now}}
+			for _, r := range tt.other {
+				Step(s, Reported{Slot: 1, Pod: pods[1], Report: r}, now)
+			}
+			if name == "ran it, and is another pod" {
+				Step(s, Reported{Slot: 0, Pod: pods[0], Report: report(2, AgentRunning, 4)}, now)
+				pods[1] = Pod{UID: "c", Name: "b", Created: now.Add(time.Second)}
+				Step(s, Reported{Slot: 1, Pod: pods[1], Report: report(2, AgentHalted, 4, 6)}, now)
+			}
+			Step(s, Reported{Slot: 0, Pod: pods[0], Report: report(2, AgentRunning, 4, 6)}, now)
+			if d := s.Directive(0, "a"); d.Common != tt.want {
+				t.Errorf("common %d, want %d", d.Common, tt.want)
+			}
+		})
+	}
+}
