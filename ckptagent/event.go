@@ -106,8 +106,9 @@ type Start struct {
 // SIGTERM first and waits for the launcher's shutdown timeout.
 type End struct{ Gentle bool }
 
-// TakeInventory seals complete copies, verifies sealed slots and lists them; answered by Inventoried.
-type TakeInventory struct{}
+// TakeInventory seals complete copies, discards what Past gives up, verifies sealed slots and lists them;
+// answered by Inventoried.
+type TakeInventory struct{ Past Past }
 
 // Levels hands the gang's common step and frontier to the arenas.
 type Levels struct{ Common, Frontier uint64 }

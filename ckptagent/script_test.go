@@ -105,6 +105,9 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		d.Run = Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: uint64(num("restore"))}
 	case "halt":
 		d.Order = OrderHalt
+		if opts["restore"] != "" {
+			d.Run = Run{Number: d.Generation, RestoreStep: uint64(num("restore"))}
+		}
 	case "exit-job":
 		d.Order = OrderExit
 	case "started":
@@ -161,6 +164,9 @@ func showEffect(e Effect) string {
 		}
 		return "end"
 	case TakeInventory:
+		if e.Past.Step > 0 {
+			return fmt.Sprintf("take inventory, where generation %d restored step %d", e.Past.Generation, e.Past.Step)
+		}
 		return "take inventory"
 	case Levels:
 		return fmt.Sprintf("levels common %d frontier %d", e.Common, e.Frontier)

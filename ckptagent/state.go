@@ -81,6 +81,8 @@ type State struct {
 	Inventoried bool `json:"inventoried"`
 	// Known: an inventory was taken in this container.
 	Known bool `json:"known"`
+	// Past is where the history of the gang last went back to, as far as this pod was told.
+	Past Past `json:"past"`
 	// Ranks is the number of ranks that the launcher asked for; 0: it has not run.
 	Ranks int    `json:"ranks"`
 	Rank  []Rank `json:"rank,omitempty"`
@@ -113,6 +115,12 @@ type State struct {
 	Port       int      `json:"-"`
 	StateBytes uint64   `json:"-"`
 	Notes      []string `json:"-"`
+}
+
+// Past says that Generation restores Step: steps above it that were sealed before Generation are given up.
+type Past struct {
+	Generation uint64 `json:"generation,omitempty"`
+	Step       uint64 `json:"step,omitempty"`
 }
 
 // Returned is what the launcher was told to return.

@@ -43,13 +43,29 @@ func (m *machine) advance() {
 	case m.s.Want.Order == OrderRun:
 		m.run()
 	case m.s.Want.Order == OrderHalt:
-		if m.ended(false) {
+		if m.abandon() && m.ended(false) {
 			m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
 		}
 	case m.s.Want.Order == OrderExit:
 		m.exit()
 	}
 	m.warm()
+}
+
+// abandon takes note of where a generation that never ran here restored: what this pod sealed above that
+// step is of a history that is given up, while the others of the gang may have sealed the same steps anew.
+// It says whether HALTED may be said once all has ended; it may not while an inventory that knows nothing
+// of this is under way.
+func (m *machine) abandon() bool {
+	run := m.s.Want.Run
+	switch {
+	case run.Number <= max(m.s.Generation, m.s.Past.Generation):
+		return true
+	case m.s.Counting:
+		return false
+	}
+	m.s.Past, m.s.Inventoried = Past{Generation: run.Number, Step: run.RestoreStep}, false
+	return true
 }
 
 // run starts the wanted generation if it is a new one and all is ready, else passes the levels on.
@@ -72,6 +88,7 @@ func (m *machine) run() {
 	}
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, Running
 	m.s.Clean, m.s.Inventoried = false, false
+	m.s.Past = Past{Generation: run.Number, Step: run.RestoreStep}
 	m.s.Common, m.s.Frontier = run.RestoreStep, run.RestoreStep
 	if !m.repairing() {
 		m.s.Timeline = Timeline{}
@@ -140,7 +157,7 @@ func (m *machine) ended(gentle bool) bool {
 	case !m.s.Inventoried && m.s.Ranks > 0:
 		if !m.s.Counting {
 			m.s.Counting = true
-			m.emit(TakeInventory{})
+			m.emit(TakeInventory{Past: m.s.Past})
 		}
 		return false
 	}
@@ -176,7 +193,7 @@ func (e Resumed) apply(m *machine) {
 	if !e.SameContainer {
 		old := m.s
 		m.s = New()
-		m.s.Incarnation, m.s.Generation = old.Incarnation, old.Generation
+		m.s.Incarnation, m.s.Generation, m.s.Past = old.Incarnation, old.Generation, old.Past
 	}
 	m.emit(OfferPort{})
 }

@@ -210,9 +210,10 @@ func (a *Arena) seal(now time.Time) Progress {
 	}
 }
 
-// Inventory seals complete copies, verifies every sealed slot, empties those whose data is not what was
-// sealed, and lists the steps of each rank. No client may run.
-func (s *Set) Inventory(now time.Time) [][]uint64 {
+// Inventory seals complete copies, empties what a generation that never ran here gave up by restoring
+// restoreStep (0, 0: none), verifies every sealed slot, empties those whose data is not what was sealed, and
+// lists the steps of each rank. No client may run.
+func (s *Set) Inventory(generation, restoreStep uint64, now time.Time) [][]uint64 {
 	out := make([][]uint64, len(s.arenas))
 	var all sync.WaitGroup
 	for i, a := range s.arenas {
@@ -220,6 +221,7 @@ func (s *Set) Inventory(now time.Time) [][]uint64 {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.seal(now)
+			a.carryOut(a.book.Abandon(generation, restoreStep))
 			for slot, h := range a.book.Slot {
 				if h.State != format.SlotSealed {
 					continue

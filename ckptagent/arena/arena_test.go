@@ -129,7 +129,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	if !c.save(2) {
 		t.Fatal("no slot from the next agent")
 	}
-	if got := again.Inventory(now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+	if got := again.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -143,18 +143,40 @@ func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	sealed(t, s, 0, 1)
 	slot := c.page.Slot
 	c.save(2)
-	if got := s.Inventory(now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
 		t.Fatalf("inventory %v", got)
 	}
 	if _, err := c.file.WriteAt([]byte{99}, format.DataOffset(slot, stateBytes)+2); err != nil { // one byte of step 1
 		t.Fatal(err)
 	}
-	if got := s.Inventory(now); !reflect.DeepEqual(got, [][]uint64{{2}, nil}) {
+	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{2}, nil}) {
 		t.Errorf("inventory %v holds a step whose bytes have changed", got)
 	}
 	s.Begin(2, 1) // the gang restores step 1: what is newer belongs to a past that is given up
-	if got := s.Inventory(now); !reflect.DeepEqual(got, [][]uint64{nil, nil}) {
+	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{nil, nil}) {
 		t.Errorf("inventory %v", got)
+	}
+}
+
+// TestInventoryDropsWhatIsGivenUp: a generation that ran elsewhere alone takes the steps above its restore
+// point with it; one that ran here has done so when it began, and what it sealed stays.
+func TestInventoryDropsWhatIsGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	c := attach(t, dir, "rank-0.arena")
+	s.Begin(3, 0)
+	for step := uint64(1); step <= 3; step++ {
+		c.save(step)
+		s.Look(0, now)
+	}
+	if got := s.Inventory(3, 1, now); !reflect.DeepEqual(got, [][]uint64{{1, 2, 3}, nil}) {
+		t.Errorf("generation 3 ran here, and its steps are gone: %v", got)
+	}
+	if got := s.Inventory(4, 2, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+		t.Errorf("generation 4 restored step 2 elsewhere: %v", got)
+	}
+	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+		t.Errorf("the next agent finds %v", got)
 	}
 }
 

@@ -141,6 +141,18 @@ func (b *Book) Begin(generation, restoreStep uint64) []Write {
 	return append(ws, b.publish())
 }
 
+// Abandon empties the sealed slots that a generation gives up by restoring from restoreStep, where the arena
+// was not prepared for that generation: it ran elsewhere and came to its end before it ran here.
+func (b *Book) Abandon(generation, restoreStep uint64) []Write {
+	var ws []Write
+	for i, s := range b.Slot {
+		if s.State == SlotSealed && b.Control.Generation < generation && Abandoned(s.Step, restoreStep) {
+			ws = append(ws, b.Drop(uint32(i))...)
+		}
+	}
+	return ws
+}
+
 // Publish writes the control record again: after Open, so that the client sees the open grant whatever
 // the death of the agent before left.
 func (b *Book) Publish() []Write {

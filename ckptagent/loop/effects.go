@@ -20,7 +20,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.End:
 		a.end(e)
 	case ckptagent.TakeInventory:
-		a.inventory()
+		a.inventory(e.Past)
 	case ckptagent.Levels:
 		if a.arenas != nil {
 			a.arenas.Levels(e.Common, e.Frontier)
@@ -106,13 +106,15 @@ func (a *Agent) end(e ckptagent.End) {
 }
 
 // inventory takes stock of the arenas.
-func (a *Agent) inventory() {
+func (a *Agent) inventory(past ckptagent.Past) {
 	arenas := a.arenas
 	if arenas == nil {
 		a.later(ckptagent.Inventoried{})
 		return
 	}
-	go func() { a.post(ckptagent.Inventoried{Sealed: arenas.Inventory(time.Now())}) }()
+	go func() {
+		a.post(ckptagent.Inventoried{Sealed: arenas.Inventory(past.Generation, past.Step, time.Now())})
+	}()
 }
 
 // offerPort keeps a fresh port; the one before is let go.
