@@ -28,6 +28,8 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.Return:
 		if a.launch != nil {
 			a.logf("the launcher returns %d", e.Returned.Code)
+			a.standbys.Close() // whoever reads the launcher's output waits for all that could write to it
+			a.launch.Close()
 			a.launch.Return(e.Returned.Code, e.Returned.Message)
 		}
 	case ckptagent.OfferPort:

@@ -58,15 +58,18 @@ func (a *Agent) listen() (func(), error) {
 // arrive serves a launcher, or tells it why not.
 func (a *Agent) arrive(l *proc.Launch) {
 	if ok, why := a.state.Serves(l.ID); !ok {
+		l.Close()
 		l.Refuse(why)
 		return
 	}
 	if r := a.state.Returned; r != nil { // told by the agent before, which died over it
+		l.Close()
 		l.Return(r.Code, r.Message)
 		return
 	}
 	job, err := proc.NewJob(a.c.Root, a.c.Container, l)
 	if err != nil {
+		l.Close()
 		l.Refuse(err.Error())
 		a.take(ckptagent.LaunchRefused{Message: err.Error()})
 		return

@@ -68,15 +68,18 @@ type Agent struct {
 	modules  []string
 
 	stored    string // newest content of the state file
+	signals   chan os.Signal
 	signalled bool
 }
 
 // Run is the agent until it is told to end by a signal, and all that it ran has ended.
 func Run(ctx context.Context, c Config) error {
 	a := &Agent{
-		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), ranks: map[int]proc.Process{}, watchers: &sync.WaitGroup{},
+		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), signals: make(chan os.Signal, 8), ranks: map[int]proc.Process{}, watchers: &sync.WaitGroup{},
 		exits: proc.NewExits(c.Root, c.Poke),
 	}
+	signal.Notify(a.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(a.signals)
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
 	defer a.standbys.Close()
 	var err error
@@ -132,9 +135,6 @@ func (a *Agent) post(e ckptagent.Event)  { a.do(func() { a.take(e) }) }
 func (a *Agent) later(e ckptagent.Event) { a.queue = append(a.queue, e) }
 
 func (a *Agent) loop(ctx context.Context) {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(signals)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for !a.done() {
@@ -143,7 +143,7 @@ func (a *Agent) loop(ctx context.Context) {
 			return
 		case f := <-a.inbox:
 			f()
-		case s := <-signals:
+		case s := <-a.signals:
 			a.signalled = true
 			a.take(ckptagent.Signalled{Signal: int(s.(syscall.Signal))})
 		case <-tick.C:

@@ -382,6 +382,35 @@ while True: time.sleep(0.01)
 	}
 }
 
+// TestAgentDiesDuringTermination: the next one goes on with what is left to do, and the launcher returns.
+func TestAgentDiesDuringTermination(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", `
+import signal, time
+signal.signal(signal.SIGTERM, lambda *a: print("asked", flush=True))
+signal.signal(signal.SIGHUP, lambda *a: exit(0))
+print("ready", flush=True)
+while True: time.sleep(0.01)
+`)
+	c.Drive("a")
+	p.start("torchrun", "train.py")
+	p.out.await(t, "ready")
+	rank := int(c.Await(t, "a", "runs", runs(1, 1)).Rank[0].Pid)
+	kill(t, p.init.Process.Pid, syscall.SIGTERM)
+	p.out.await(t, "asked")
+	kill(t, p.agent(), syscall.SIGKILL)
+	c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && r.Leaving })
+	kill(t, rank, syscall.SIGHUP)
+	if code := p.wait(); code != 143 {
+		t.Errorf("exit code %d, want 143", code)
+	}
+	if left := p.processes(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 func TestRefusedLauncher(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
@@ -400,6 +429,24 @@ func TestSecondLauncherIsRefused(t *testing.T) {
 	p.start("bash", "-c", "torchrun train.py; torchrun train.py; echo code $?")
 	p.out.await(t, "code 2")
 	p.errs.await(t, "a launcher has run in this container already")
+}
+
+// TestPipelinesEnd: whoever reads the launcher's output sees its end when the launcher has returned, though
+// agent and standbys had the same descriptors.
+func TestPipelinesEnd(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.env["HOLDFAST_STANDBYS"] = "auto"
+	p.file("train.py", modest)
+	c.Drive("a")
+	p.start("bash", "-c", `torchrun train.py 2>&1 | cat; echo "served ${PIPESTATUS[0]}"; torchrun train.py 2>&1 | cat; echo "refused ${PIPESTATUS[0]}"`)
+	r := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
+	kill(t, int(r.Rank[0].Pid), syscall.SIGHUP)
+	p.out.await(t, "served 0\n", "refused 2\n")
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }
 
 func TestPortConflictIsReported(t *testing.T) {

@@ -232,7 +232,7 @@ func (i *initProcess) reap() {
 
 func (i *initProcess) agentEnded() {
 	i.agent = 0
-	if i.userDone || i.leaving {
+	if i.userDone {
 		return
 	}
 	if time.Since(i.agentStarted) > time.Second {
@@ -253,11 +253,11 @@ func (i *initProcess) finish() {
 	if i.agent == 0 {
 		return
 	}
+	i.signal(i.agent, syscall.SIGTERM) // again, for it may be younger than the one that init was sent
 	if i.leaving {
 		i.restart.Stop()
 		return
 	}
-	i.signal(i.agent, syscall.SIGTERM)
 	i.restart.Reset(finishWait)
 }
 

@@ -170,7 +170,7 @@ func (s *Standbys) Take(run ckptagent.Run, local int) (Process, <-chan Ended, bo
 func (s *Standbys) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.off = "the agent ends"
+	s.off = "standbys are off: the launcher has returned"
 	for i, b := range s.slots {
 		if b != nil {
 			b.kill()
