@@ -95,6 +95,9 @@ func (p Process) Alive() bool {
 // Wait returns when the process has ended.
 func (p Process) Wait(exits *Exits) Ended {
 	if p.own != nil {
+		// An agent that is killed while it sleeps in wait(2) may still take the status with it, and init would
+		// never see it; one that sleeps here leaves the dead to init.
+		waitGone(p)
 		ps, err := p.own.Wait()
 		if err != nil {
 			return Ended{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
