@@ -219,23 +219,28 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 	return r, nil
 }
 
-// open starts a plan: nodes by pod, for those that have none.
-func (l *ledger) open(key types.NamespacedName, nodes map[types.UID]string, now time.Time) {
+// open starts a plan: nodes by pod, for all that have none. It refuses where the gang changed since it was
+// looked at.
+func (l *ledger) open(key types.NamespacedName, nodes map[types.UID]string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.groups[key]
-	if g == nil {
-		return
+	if g == nil || g.open || !g.complete() || len(nodes) == 0 || len(nodes) != g.counts[pending] {
+		return false
+	}
+	for uid := range nodes {
+		if m := g.members[uid]; m == nil || m.state != pending {
+			return false
+		}
 	}
 	if g.counts[reserved]+g.counts[bound] == 0 {
 		g.fresh, g.forming = true, nil
 	}
 	g.open, g.opened, g.refusal = true, now, nil
 	for uid, node := range nodes {
-		if m := g.members[uid]; m != nil && m.state == pending {
-			g.set(m, planned, node)
-		}
+		g.set(g.members[uid], planned, node)
 	}
+	return true
 }
 
 // plannedNode returns the node that the open plan names for a pod.

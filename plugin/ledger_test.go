@@ -47,7 +47,9 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 				if r, missing := l.brief(k); missing == nil {
 					plan := map[types.UID]string{}
 					for _, m := range r.members {
-						plan[m.pod.UID] = "n"
+						if m.state == pending {
+							plan[m.pod.UID] = "n"
+						}
 					}
 					l.open(k, plan, at(int64(step)))
 				}
@@ -65,7 +67,7 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 			case 8:
 				if rng.Intn(2) == 0 {
 					l.giveUp(k)
-				} else {
+				} else if g := l.groups[k]; g != nil && !g.open {
 					l.refuse(k, &gang.Refusal{})
 				}
 			}
@@ -105,7 +107,57 @@ func checkLedger(t *testing.T, when string, g *group) {
 			t.Fatalf("%s: %s is to be taken back though it holds nothing", when, p.Name)
 		}
 	}
+	if g.open && counts[planned] == 0 {
+		t.Fatalf("%s: a plan stands that nobody is to follow", when)
+	}
 	if counts[planned] > 0 && (!g.open || !g.complete()) {
 		t.Fatalf("%s: members are planned without a plan, or for a gang that is not complete", when)
+	}
+}
+
+// A plan that was made for members that have changed since is not opened: it would stand for ever.
+func TestAPlanForAChangedGangIsNotOpened(t *testing.T) {
+	l, k := newLedger(), key("g")
+	a, old, anew := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1), memberPod("g", 1, 2, 1)
+	l.observe(k, a)
+	l.observe(k, old)
+	plan := map[types.UID]string{a.UID: "n", old.UID: "n"}
+	l.forget(k, old.UID)
+	if l.open(k, plan, at(0)) {
+		t.Error("opened for a gang that lacks a member")
+	}
+	l.observe(k, anew)
+	if l.open(k, plan, at(0)) {
+		t.Error("opened for a member that is gone")
+	}
+	if leader := l.leader(k); leader == nil || leader.UID != a.UID {
+		t.Errorf("the leader is %v", leader)
+	}
+	if !l.open(k, map[types.UID]string{a.UID: "n", anew.UID: "n"}, at(0)) {
+		t.Error("not opened for the members that there are")
+	}
+}
+
+func TestWhatAFreshGangHoldsIsGivenBackNewestFirst(t *testing.T) {
+	l, k := newLedger(), key("g")
+	pods := []*v1.Pod{memberPod("g", 0, 3, 1), memberPod("g", 1, 3, 1), memberPod("g", 2, 3, 1)}
+	plan := map[types.UID]string{}
+	for _, p := range pods {
+		l.observe(k, p)
+		plan[p.UID] = "n"
+	}
+	l.open(k, plan, at(0))
+	l.reserve(k, pods[2], "n")
+	l.reserve(k, pods[0], "n")
+	l.giveUp(k)
+	undo := l.refuse(k, &gang.Refusal{})
+	if len(undo) != 2 || undo[0] != pods[0] || undo[1] != pods[2] {
+		t.Errorf("given back: %v", undo)
+	}
+	if l.observe(k, pods[0]); l.leader(k) != nil {
+		t.Error("a pod that is being taken back counts as a member")
+	}
+	if again := l.refuse(k, &gang.Refusal{}); len(again) != 0 {
+		t.Errorf("given back twice: %v", again)
 	}
 }

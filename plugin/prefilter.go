@@ -31,6 +31,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, refusal)
 		}
 		if node, ok = p.ledger.plannedNode(key, pod.UID); !ok {
+			go p.wake(klog.FromContext(ctx), key)
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the gang changed while it was planned")
 		}
 	}
@@ -41,7 +42,8 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 // PreFilterExtensions returns nil: a plan does not depend on single pods of a node.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// plan answers for the whole gang; a refusal is returned as its message, "" means that a plan is open.
+// plan answers for the whole gang; a refusal is returned as its message. With "" a plan is open, unless the
+// gang changed meanwhile.
 func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (refusal string, err error) {
 	roster, missing := p.ledger.brief(key)
 	if missing != nil {
@@ -86,7 +88,9 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 			siblings = append(siblings, m.pod)
 		}
 	}
-	p.ledger.open(key, plan, time.Now())
+	if !p.ledger.open(key, plan, time.Now()) {
+		return nil
+	}
 	for _, pod := range siblings {
 		info, err := framework.NewPodInfo(pod)
 		if err != nil {

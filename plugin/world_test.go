@@ -46,9 +46,6 @@ type world struct {
 	client *fake.Clientset
 	plugin *Plugin
 
-	// api makes a binding one step against creations, as the API server does.
-	api sync.Mutex
-
 	mu sync.Mutex
 	// binds lists "pod node" in the order of the API calls; events are messages by pod; placements are the
 	// statuses that were applied, by gang. Guarded by mu.
@@ -160,6 +157,8 @@ func (w *world) gangs() *dynamicfake.FakeDynamicClient {
 	return c
 }
 
+// bind does what the API server does with a binding. The fake client runs one reaction at a time, so it is one
+// step.
 func (w *world) bind(a clienttesting.Action) (bool, runtime.Object, error) {
 	create, ok := a.(clienttesting.CreateAction)
 	if !ok || create.GetSubresource() != "binding" {
@@ -180,8 +179,6 @@ func (w *world) bind(a clienttesting.Action) (bool, runtime.Object, error) {
 	if hook != nil {
 		hook(b.Name, b.Target.Name)
 	}
-	w.api.Lock()
-	defer w.api.Unlock()
 	pod, err := w.client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), b.Namespace, b.Name)
 	if err != nil {
 		return true, nil, err
@@ -254,8 +251,6 @@ func memberPod(gangName string, slot, size int, gpus int64) *v1.Pod {
 
 func (w *world) create(objects ...runtime.Object) {
 	w.t.Helper()
-	w.api.Lock()
-	defer w.api.Unlock()
 	for _, o := range objects {
 		var err error
 		switch o := o.(type) {
@@ -304,6 +299,14 @@ func (w *world) until(what string, ok func() bool) {
 }
 
 func (w *world) dump() {
+	w.plugin.ledger.mu.Lock()
+	for key, g := range w.plugin.ledger.groups {
+		w.t.Logf("gang %s: open %v fresh %v counts %v gated %d given up %d", key, g.open, g.fresh, g.counts, g.gated, g.givenUp)
+		for uid, m := range g.members {
+			w.t.Logf("  %s: state %d node %q", uid, m.state, m.node)
+		}
+	}
+	w.plugin.ledger.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.t.Logf("binds %v\nevents %v\nplacements %+v", w.binds, w.events, w.placements)
