@@ -210,7 +210,7 @@ func (g *gang) write() {
 		for _, n := range w.notices {
 			g.server.Store.Announce(g.ctx, g.key, n)
 		}
-		if !w.dirty || w.persist != nil {
+		if !w.dirty {
 			continue
 		}
 		if wait := writeEvery - time.Since(last); wait > 0 {
@@ -219,6 +219,7 @@ func (g *gang) write() {
 		}
 		g.progress()
 		last = time.Now()
+		timer.Reset(writeEvery) // to try again, should it be needed
 	}
 }
 

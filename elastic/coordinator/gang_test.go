@@ -1,0 +1,49 @@
+package coordinator
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast.dev/holdfast/elastic"
+)
+
+// TestWhatPeopleSeeIsWrittenInTheEnd: also where nothing happens any more that would wake the writer, after a
+// change that came while a record waited to be stored, and after a write that did not succeed.
+func TestWhatPeopleSeeIsWrittenInTheEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		persist *elastic.Record
+		refuse  int
+		writes  int
+	}{
+		"beside a record": {&elastic.Record{}, 0, 2},
+		"refused once":    {nil, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, err := newMetrics(prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			store := newMemory()
+			store.refuse = tt.refuse
+			g := newGang(&Server{Options: Options{Store: store, Log: logr.Discard()}, metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "train"})
+			g.state = elastic.New(1, elastic.Record{})
+			g.persist, g.dirty = tt.persist, true
+			g.wake <- struct{}{}
+			go g.write()
+			for range tt.writes {
+				select {
+				case <-store.writes:
+				case <-time.After(20 * time.Second):
+					t.Fatal("the change was never written")
+				}
+			}
+		})
+	}
+}
