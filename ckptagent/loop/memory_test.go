@@ -112,6 +112,42 @@ func TestKillsLoseNothing(t *testing.T) {
 	}
 }
 
+// TestContainerComesBack: a container that the kubelet starts anew, as restartPolicy OnFailure has it, finds
+// what the one before had sealed, runs nothing of the old generation, and joins the next one.
+func TestContainerComesBack(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+	shared := t.TempDir()
+	d := c.Drive("a", "b")
+	for _, p := range pods {
+		p.env["HOLDFAST_STATE_BYTES"], p.env["HOLDFAST_RANKS"] = "65536", "2"
+		p.file("train.py", trainer)
+		p.start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
+	}
+	for _, p := range pods {
+		c.Await(t, p.name, "has sealed something", func(r *v1.Report) bool {
+			return r.Timeline.FirstStep != 0 && len(r.Rank) == 2 && len(r.Rank[0].Sealed) > 0 && len(r.Rank[1].Sealed) > 0
+		})
+	}
+	c.Await(t, "b", "has told all that it sealed", func(*v1.Report) bool { return d.Common() > 0 })
+	acknowledged := d.Common()
+	pods[1].killAll()
+	pods[1].start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
+	back := c.Await(t, "b", "runs the next generation", runs(2, 2))
+	if restored := d.RestoreStep(); restored < acknowledged {
+		t.Errorf("generation 2 restores step %d; %d was acknowledged by all", restored, acknowledged)
+	}
+	if back.Incarnation != 2 {
+		t.Errorf("incarnation %d, so the state of the container before was not found", back.Incarnation)
+	}
+	for _, p := range pods {
+		if code := p.wait(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
 // modest imports some modules that a bare interpreter has not, tells how it was started, and waits.
 const modest = `
 import os, sys, json, decimal, xml.dom.minidom, holdfast
