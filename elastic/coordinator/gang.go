@@ -186,7 +186,8 @@ func (g *gang) take() work {
 
 // write stores records, at once what the core waits for and now and then what people see.
 func (g *gang) write() {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(writeEvery)
+	timer.Stop()
 	defer timer.Stop()
 	var last time.Time
 	for {
