@@ -13,6 +13,9 @@ _NEVER = (
     "this", "idlelib", "turtle", "tkinter",
 )  # fmt: skip
 
+# The longest, in seconds, that a rank waits for rank 0's store before its script goes on.
+_STORE_LIMIT = 0.5
+
 
 def hold():
     """Returns when this process is to be the rank; ends it quietly when it is not needed any more."""
@@ -37,6 +40,7 @@ def hold():
         sys.stderr.flush()
         os._exit(0 if isinstance(e, EOFError) else 1)
     _become(order)
+    _await_store(socket)
     _rename(name)
     lines.close()
     control.close()
@@ -97,6 +101,26 @@ def _become(order):
     os.environ.update(order.get("env", {}))
     if order.get("cwd"):
         os.chdir(order["cwd"])
+
+
+def _await_store(socket):
+    """Waits a moment for rank 0 to serve the group's store.
+
+    PyTorch's client that asks too early waits for up to a second before it asks again, although ranks that were all
+    warm come within milliseconds of one another. Where nobody serves, the script finds out by itself.
+    """
+    import time
+
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0" or not address or not port.isdigit():
+        return
+    end = time.monotonic() + _STORE_LIMIT
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address, int(port)), timeout=_STORE_LIMIT).close()
+            return
+        except OSError:
+            time.sleep(0.003)
 
 
 def _rename(name):

@@ -338,6 +338,40 @@ class Standby(Case):
         child_out, child_err = child.communicate(timeout=60)
         self.assertEqual((child.returncode, child_out, child_err), (0, "", ""))
 
+    def store(self, rank, listens):
+        """Becomes a script that asks for the store once; the store listens, if it does, after the order was given."""
+        self.file("torch/__init__.py", "")
+        self.file("torch/distributed/__init__.py", "")
+        script = self.file("s.py", """
+            import os, socket
+            try:
+                socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
+                print("served")
+            except ConnectionRefusedError:
+                print("refused")
+            """)
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            child, lines = self.standby(script, modules=("torch.distributed",), PYTHONPATH=str(ROOT) + os.pathsep + self.folder)
+            news = {"RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+            ready = json.loads(lines.readline())
+            self.assertEqual(ready["skipped"], 0)
+            lines.write(json.dumps({"env": news}) + "\n")
+            lines.flush()
+            if listens:
+                time.sleep(0.2)  # a script that did not wait has asked by now
+                server.listen()
+            out, err = child.communicate(timeout=60)
+            return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+    def test_it_waits_for_rank_0_to_serve_the_store(self):
+        done = self.store("1", True)
+        self.assertEqual((done.stdout, done.returncode), ("served\n", 0), done.stderr)
+
+    def test_it_does_not_wait_for_ever_and_rank_0_not_at_all(self):
+        self.assertEqual(self.store("1", False).stdout, "refused\n")
+        self.assertEqual(self.store("0", True).stdout, "refused\n")
+
     def test_the_agents_death_ends_it_while_it_warms(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"), modules=())
         lines.close()
