@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -108,22 +109,13 @@ func upCommand(w *where) *cobra.Command {
 
 func addExtraArgs(into map[string][]string, extra []string) error {
 	for _, e := range extra {
-		name, arg, ok := cut(e)
+		name, arg, ok := strings.Cut(e, "=")
 		if _, known := components[name]; !ok || !known || name == "etcd" || name == "kubectl" || name == "kube-proxy" {
 			return fmt.Errorf("--arg %q: write COMPONENT=--FLAG=VALUE with kube-apiserver, kube-controller-manager, kube-scheduler or kubelet", e)
 		}
 		into[name] = append(into[name], arg)
 	}
 	return nil
-}
-
-func cut(e string) (name, arg string, ok bool) {
-	for i := range e {
-		if e[i] == '=' {
-			return e[:i], e[i+1:], true
-		}
-	}
-	return "", "", false
 }
 
 // awaitEnd returns when in ends, which it does when whoever started us ends, or with ctx.

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
 // awayFor is how long the control plane is away.
@@ -94,7 +95,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 	zero := int64(0)
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "not-ours", Namespace: "default"}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &zero,
-		Containers: []corev1.Container{{Name: "sleep", Image: baseImage, Command: []string{"sleep", "600"}}}}}
+		Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "600"}}}}}
 	if err := r.client.Create(ctx, plain); err != nil {
 		return nil, fmt.Errorf("other people's pods must be created while the webhook is away: %w", err)
 	}

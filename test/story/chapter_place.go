@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
 // The example that the story is about.
@@ -66,7 +67,7 @@ func (w *World) block(ctx context.Context, n int) (func(context.Context) error, 
 	for i := range n {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("blocker-%d", i), Namespace: "default"}, Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &zero,
-			Containers: []corev1.Container{{Name: "sleep", Image: baseImage, Command: []string{"sleep", "3600"},
+			Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "3600"},
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}}}},
 		}}
 		if err := w.client.Create(ctx, pod); err != nil {

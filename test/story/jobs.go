@@ -11,10 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster/layout"
 )
-
-// baseImage is the dev cluster's training base image.
-const baseImage = "holdfast.dev/dev/base:1"
 
 const (
 	bugExit = 7
@@ -48,7 +46,7 @@ func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 				RestartPolicy: policy,
 				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: ptr(int64(1000)),
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-				Containers: []corev1.Container{{Name: Training, Image: baseImage,
+				Containers: []corev1.Container{{Name: Training, Image: layout.BaseImage,
 					Command:         []string{"/opt/holdfast-python/venv/bin/torchrun", "--nproc-per-node=2", "--no-python", "/opt/holdfast-python/venv/bin/python3", "-c", bugScript},
 					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 					VolumeMounts:    []corev1.VolumeMount{{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},

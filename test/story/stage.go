@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
 // ImageTag is the tag of the product's images in manifests/kustomization.yaml.
@@ -135,7 +137,7 @@ func loadImages(ctx context.Context, dev string, o StageOptions) error {
 			return err
 		}
 	}
-	if err := build("base.tar", baseImage, "--base"); err != nil {
+	if err := build("base.tar", layout.BaseImage, "--base"); err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, dev, append([]string{"image", "load", "--name", o.Name}, archives...)...).CombinedOutput()
