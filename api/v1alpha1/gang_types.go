@@ -46,6 +46,15 @@ type GangSpec struct {
 	// StateBytes is the size of the state that each rank keeps in memory; 0: off.
 	// +optional
 	StateBytes int64 `json:"stateBytes,omitempty"`
+	// Storage is where steps are copied to; nil: nowhere.
+	// +optional
+	Storage *GangStorage `json:"storage,omitempty"`
+}
+
+// GangStorage names a claim and how often a step is copied to it.
+type GangStorage struct {
+	Claim           string `json:"claim"`
+	IntervalSeconds int32  `json:"intervalSeconds"`
 }
 
 // JobReference names a job in the Gang's namespace.
@@ -161,6 +170,16 @@ type RunStatus struct {
 	// Recoveries are the newest ones, oldest first, at most MaxRecoveries.
 	// +listType=atomic
 	Recoveries []Recovery `json:"recoveries,omitempty"`
+	// Durable is the newest step of which storage holds every rank's part and a manifest.
+	// +optional
+	Durable *StoredStep `json:"durable,omitempty"`
+	// Copies are parts that drained pods left in storage for the ranks that take their place; they are of
+	// use until a newer step is Durable.
+	// +listType=atomic
+	Copies []RankCopy `json:"copies,omitempty"`
+	// Doomed are pods that are to be replaced and were not yet.
+	// +listType=atomic
+	Doomed []Doom `json:"doomed,omitempty"`
 	// Verdict is set when the job was given up or has finished; it never changes afterwards.
 	Verdict *Verdict `json:"verdict,omitempty"`
 }
@@ -224,6 +243,58 @@ type Recovery struct {
 	// Standbys counts ranks that continued in a warm standby; Ranks counts all.
 	Standbys int32 `json:"standbys"`
 	Ranks    int32 `json:"ranks"`
+	// Drain: from the decision to replace a pod to its state copied out; it comes before Stop and holds
+	// Decide. Replace: from the last process gone to the last new pod's agent attached with a launcher.
+	// Fetch: from there to the state brought from storage. Absent where no pod was replaced.
+	DrainMs   *int64 `json:"drainMs,omitempty"`
+	ReplaceMs *int64 `json:"replaceMs,omitempty"`
+	FetchMs   *int64 `json:"fetchMs,omitempty"`
+	// Replaced are the pods that this recovery replaced.
+	// +listType=atomic
+	Replaced []Replacement `json:"replaced,omitempty"`
+}
+
+// StoredStep names a step in storage.
+type StoredStep struct {
+	Step       int64            `json:"step"`
+	Generation int64            `json:"generation"`
+	At         metav1.MicroTime `json:"at"`
+}
+
+// RankCopy is one rank's part of a step in storage.
+type RankCopy struct {
+	Rank       int32 `json:"rank"`
+	Step       int64 `json:"step"`
+	Generation int64 `json:"generation"`
+}
+
+// Doom says that a pod is to be replaced, and why.
+type Doom struct {
+	Slot   int32  `json:"slot"`
+	Pod    string `json:"pod"`
+	PodUID string `json:"podUID"`
+	Node   string `json:"node,omitempty"`
+	// Cause is the node's cause, or CauseDeleted.
+	Cause   string           `json:"cause"`
+	Message string           `json:"message,omitempty"`
+	At      metav1.MicroTime `json:"at"`
+	// Dead: nothing there can be asked; the pod is fenced.
+	Dead bool `json:"dead,omitempty"`
+}
+
+// CauseDeleted: somebody deletes or evicts the pod (kubectl drain, a spot notice, a person).
+const CauseDeleted = "PodDeleted"
+
+// Replacement is a pod that was replaced: the doom, and what came of it. Times are the API server's and
+// the controller's; a zero time was not reached.
+type Replacement struct {
+	Doom `json:",inline"`
+	// ReleasedAt is when it was taken out of its Job and evicted or deleted.
+	ReleasedAt metav1.MicroTime `json:"releasedAt"`
+	// By is the new pod, NewNode where it is, AttachedAt when its agent was first heard.
+	By         string            `json:"by,omitempty"`
+	NewNode    string            `json:"newNode,omitempty"`
+	AttachedAt *metav1.MicroTime `json:"attachedAt,omitempty"`
 }
 
 // Cause is what failed first, with its evidence.

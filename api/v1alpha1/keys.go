@@ -21,6 +21,25 @@ const (
 	AnnotationRanks = Prefix + "ranks"
 	// AnnotationContainer names the container that trains; default: the first one.
 	AnnotationContainer = Prefix + "container"
+	// AnnotationStorageClaim names a PersistentVolumeClaim in the job's namespace to which steps are copied
+	// aside from training. Absent: state outlives processes, not pods. Needs AnnotationStateSize.
+	AnnotationStorageClaim = Prefix + "storage-claim"
+	// AnnotationStorageInterval is how often a step is copied to storage, a duration; default DefaultStorageInterval.
+	AnnotationStorageInterval = Prefix + "storage-interval"
+	// AnnotationMode is ModeAct (default) or ModeObserve.
+	AnnotationMode = Prefix + "mode"
+)
+
+// DefaultStorageInterval is the value of AnnotationStorageInterval where it is absent.
+const DefaultStorageInterval = "1m"
+
+// Values of AnnotationMode.
+const (
+	// ModeAct: Holdfast places, restarts and replaces.
+	ModeAct = "act"
+	// ModeObserve: pods are left as they are; what Holdfast would have done, and the time that this would
+	// have saved, is told.
+	ModeObserve = "observe"
 )
 
 // DefaultStandbyMemory is the value of AnnotationStandbyMemory where it is absent.
@@ -39,6 +58,10 @@ const (
 	// (type Injection); the Gang repeats it.
 	AnnotationInjection = Prefix + "injection"
 )
+
+// LabelReplaced ("true") is put on a pod that was taken out of its gang because another one takes its
+// place. It is a member no more, for every part.
+const LabelReplaced = Prefix + "replaced"
 
 // SchedulerName is the scheduler that the webhook writes into pods that name none or the default one.
 const SchedulerName = "holdfast-scheduler"

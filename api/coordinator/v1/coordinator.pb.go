@@ -154,7 +154,7 @@ func (Order) EnumDescriptor() ([]byte, []int) {
 // 10 ms for progress alone) and at least every second.
 type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Protocol version spoken by the agent, now 1.
+	// Protocol version spoken by the agent, now 2. A coordinator understands the version before its own.
 	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Rises with each incarnation of the agent process in this pod.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
@@ -179,7 +179,17 @@ type Report struct {
 	// The pod is being shut down (SIGTERM).
 	Leaving bool `protobuf:"varint,12,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// What was reached when in the newest generation and in the repair that led to it; 0: not yet.
-	Timeline      *Timeline `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	Timeline *Timeline `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	// Storage is mounted and was found writable; steps can be copied there and fetched from there.
+	Storage bool `protobuf:"varint,14,opt,name=storage,proto3" json:"storage,omitempty"`
+	// How long this pod has between SIGTERM and SIGKILL, as far as the agent was told; 0: unknown.
+	GraceSeconds uint32 `protobuf:"varint,15,opt,name=grace_seconds,json=graceSeconds,proto3" json:"grace_seconds,omitempty"`
+	// The newest manifest that this agent wrote on the coordinator's word.
+	Manifested *Mark `protobuf:"bytes,16,opt,name=manifested,proto3" json:"manifested,omitempty"`
+	// The fetch that was tried and cannot succeed (a file that is missing, torn or of another size).
+	FetchFailed *Mark `protobuf:"bytes,17,opt,name=fetch_failed,json=fetchFailed,proto3" json:"fetch_failed,omitempty"`
+	// Steps copied to storage so far cost this much time, the newest one: milliseconds. For people.
+	CopyMs        uint32 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -305,6 +315,96 @@ func (x *Report) GetTimeline() *Timeline {
 	return nil
 }
 
+func (x *Report) GetStorage() bool {
+	if x != nil {
+		return x.Storage
+	}
+	return false
+}
+
+func (x *Report) GetGraceSeconds() uint32 {
+	if x != nil {
+		return x.GraceSeconds
+	}
+	return 0
+}
+
+func (x *Report) GetManifested() *Mark {
+	if x != nil {
+		return x.Manifested
+	}
+	return nil
+}
+
+func (x *Report) GetFetchFailed() *Mark {
+	if x != nil {
+		return x.FetchFailed
+	}
+	return nil
+}
+
+func (x *Report) GetCopyMs() uint32 {
+	if x != nil {
+		return x.CopyMs
+	}
+	return 0
+}
+
+// Mark names one step in storage: a step number alone says nothing, for a generation that went back
+// makes the same steps anew.
+type Mark struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Step  uint64                 `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
+	// The generation whose directory it lies in: the one that ran when it was copied.
+	Generation    uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mark) Reset() {
+	*x = Mark{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mark) ProtoMessage() {}
+
+func (x *Mark) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mark.ProtoReflect.Descriptor instead.
+func (*Mark) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Mark) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Mark) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type Rank struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	LocalRank uint32                 `protobuf:"varint,1,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
@@ -319,14 +419,16 @@ type Rank struct {
 	StandbyReady bool  `protobuf:"varint,5,opt,name=standby_ready,json=standbyReady,proto3" json:"standby_ready,omitempty"`
 	Pid          int32 `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
 	// Whether the running process was a warm standby.
-	FromStandby   bool `protobuf:"varint,7,opt,name=from_standby,json=fromStandby,proto3" json:"from_standby,omitempty"`
+	FromStandby bool `protobuf:"varint,7,opt,name=from_standby,json=fromStandby,proto3" json:"from_standby,omitempty"`
+	// The newest step of this rank that lies whole and synced in storage, written by this pod. Since version 2.
+	Copied        *Copied `protobuf:"bytes,8,opt,name=copied,proto3" json:"copied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +440,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +453,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Rank) GetLocalRank() uint32 {
@@ -403,6 +505,75 @@ func (x *Rank) GetFromStandby() bool {
 	return false
 }
 
+func (x *Rank) GetCopied() *Copied {
+	if x != nil {
+		return x.Copied
+	}
+	return nil
+}
+
+// Copied is one rank's file in storage.
+type Copied struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Mark   *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
+	Length uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	// CRC32C of the data, as the slot's seal has it.
+	Checksum      uint32 `protobuf:"varint,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Copied) Reset() {
+	*x = Copied{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Copied) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Copied) ProtoMessage() {}
+
+func (x *Copied) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Copied.ProtoReflect.Descriptor instead.
+func (*Copied) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Copied) GetMark() *Mark {
+	if x != nil {
+		return x.Mark
+	}
+	return nil
+}
+
+func (x *Copied) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *Copied) GetChecksum() uint32 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
 type Exit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exit code as a shell shows it: 128+n for signal n.
@@ -419,7 +590,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +602,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +615,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -493,7 +664,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +676,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +689,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Timeline) GetDetected() int64 {
@@ -579,8 +750,9 @@ func (x *Timeline) GetVerified() int64 {
 
 // Directive is all that an agent must do.
 type Directive struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Protocol uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version that the agent spoke, and that the directive keeps to.
+	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Number of the newest generation of this gang. Never falls.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	Order      Order  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
@@ -597,14 +769,24 @@ type Directive struct {
 	// For ORDER_EXIT: the code that the user's launcher must return on this pod.
 	ExitCode int32 `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	// For people: why.
-	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Ranks that have copied a step at or above this one stay in their save until they are ended or this is
+	// lifted; 0: nobody is held.
+	Hold uint64 `protobuf:"varint,9,opt,name=hold,proto3" json:"hold,omitempty"`
+	// This step is to be copied from memory to storage, once; an agent that does not hold it does nothing.
+	Copy *Mark `protobuf:"bytes,10,opt,name=copy,proto3" json:"copy,omitempty"`
+	// The manifest to be written now, by this agent.
+	Manifest *Manifest `protobuf:"bytes,11,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// This step is to be brought from storage into memory for every local rank that does not hold it, and
+	// sealed steps above it are given up. Only while no generation runs.
+	Fetch         *Mark `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +798,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +811,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Directive) GetProtocol() uint32 {
@@ -688,6 +870,140 @@ func (x *Directive) GetReason() string {
 	return ""
 }
 
+func (x *Directive) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
+func (x *Directive) GetCopy() *Mark {
+	if x != nil {
+		return x.Copy
+	}
+	return nil
+}
+
+func (x *Directive) GetManifest() *Manifest {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+func (x *Directive) GetFetch() *Mark {
+	if x != nil {
+		return x.Fetch
+	}
+	return nil
+}
+
+// Manifest says that a step lies whole in storage.
+type Manifest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mark  *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
+	// One entry per rank of the world, in order.
+	Rank          []*ManifestRank `protobuf:"bytes,2,rep,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Manifest) Reset() {
+	*x = Manifest{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Manifest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Manifest) ProtoMessage() {}
+
+func (x *Manifest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
+func (*Manifest) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Manifest) GetMark() *Mark {
+	if x != nil {
+		return x.Mark
+	}
+	return nil
+}
+
+func (x *Manifest) GetRank() []*ManifestRank {
+	if x != nil {
+		return x.Rank
+	}
+	return nil
+}
+
+type ManifestRank struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Length        uint64                 `protobuf:"varint,1,opt,name=length,proto3" json:"length,omitempty"`
+	Checksum      uint32                 `protobuf:"varint,2,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ManifestRank) Reset() {
+	*x = ManifestRank{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ManifestRank) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ManifestRank) ProtoMessage() {}
+
+func (x *ManifestRank) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ManifestRank.ProtoReflect.Descriptor instead.
+func (*ManifestRank) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ManifestRank) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *ManifestRank) GetChecksum() uint32 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
 type Generation struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Number    uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -710,7 +1026,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +1038,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +1051,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Generation) GetNumber() uint64 {
@@ -805,7 +1121,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xbd\x03\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x96\x05\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -823,7 +1139,19 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	" \x03(\tR\x05notes\x12\x18\n" +
 	"\arefused\x18\v \x01(\tR\arefused\x12\x18\n" +
 	"\aleaving\x18\f \x01(\bR\aleaving\x12=\n" +
-	"\btimeline\x18\r \x01(\v2!.holdfast.coordinator.v1.TimelineR\btimeline\"\xde\x01\n" +
+	"\btimeline\x18\r \x01(\v2!.holdfast.coordinator.v1.TimelineR\btimeline\x12\x18\n" +
+	"\astorage\x18\x0e \x01(\bR\astorage\x12#\n" +
+	"\rgrace_seconds\x18\x0f \x01(\rR\fgraceSeconds\x12=\n" +
+	"\n" +
+	"manifested\x18\x10 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\n" +
+	"manifested\x12@\n" +
+	"\ffetch_failed\x18\x11 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\vfetchFailed\x12\x17\n" +
+	"\acopy_ms\x18\x12 \x01(\rR\x06copyMs\":\n" +
+	"\x04Mark\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\"\x97\x02\n" +
 	"\x04Rank\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x16\n" +
@@ -832,7 +1160,12 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04exit\x18\x04 \x01(\v2\x1d.holdfast.coordinator.v1.ExitR\x04exit\x12#\n" +
 	"\rstandby_ready\x18\x05 \x01(\bR\fstandbyReady\x12\x10\n" +
 	"\x03pid\x18\x06 \x01(\x05R\x03pid\x12!\n" +
-	"\ffrom_standby\x18\a \x01(\bR\vfromStandby\"`\n" +
+	"\ffrom_standby\x18\a \x01(\bR\vfromStandby\x127\n" +
+	"\x06copied\x18\b \x01(\v2\x1f.holdfast.coordinator.v1.CopiedR\x06copied\"o\n" +
+	"\x06Copied\x121\n" +
+	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x1a\n" +
+	"\bchecksum\x18\x03 \x01(\rR\bchecksum\"`\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x0e\n" +
@@ -847,7 +1180,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\x9d\x02\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xd8\x03\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -858,7 +1191,18 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06common\x18\x05 \x01(\x04R\x06common\x12\x1a\n" +
 	"\bfrontier\x18\x06 \x01(\x04R\bfrontier\x12\x1b\n" +
 	"\texit_code\x18\a \x01(\x05R\bexitCode\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\x9d\x02\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x12\n" +
+	"\x04hold\x18\t \x01(\x04R\x04hold\x121\n" +
+	"\x04copy\x18\n" +
+	" \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04copy\x12=\n" +
+	"\bmanifest\x18\v \x01(\v2!.holdfast.coordinator.v1.ManifestR\bmanifest\x123\n" +
+	"\x05fetch\x18\f \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05fetch\"x\n" +
+	"\bManifest\x121\n" +
+	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
+	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\"B\n" +
+	"\fManifestRank\x12\x16\n" +
+	"\x06length\x18\x01 \x01(\x04R\x06length\x12\x1a\n" +
+	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\x9d\x02\n" +
 	"\n" +
 	"Generation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1d\n" +
@@ -906,31 +1250,44 @@ func file_api_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_api_coordinator_v1_coordinator_proto_goTypes = []any{
-	(State)(0),         // 0: holdfast.coordinator.v1.State
-	(Order)(0),         // 1: holdfast.coordinator.v1.Order
-	(*Report)(nil),     // 2: holdfast.coordinator.v1.Report
-	(*Rank)(nil),       // 3: holdfast.coordinator.v1.Rank
-	(*Exit)(nil),       // 4: holdfast.coordinator.v1.Exit
-	(*Timeline)(nil),   // 5: holdfast.coordinator.v1.Timeline
-	(*Directive)(nil),  // 6: holdfast.coordinator.v1.Directive
-	(*Generation)(nil), // 7: holdfast.coordinator.v1.Generation
+	(State)(0),           // 0: holdfast.coordinator.v1.State
+	(Order)(0),           // 1: holdfast.coordinator.v1.Order
+	(*Report)(nil),       // 2: holdfast.coordinator.v1.Report
+	(*Mark)(nil),         // 3: holdfast.coordinator.v1.Mark
+	(*Rank)(nil),         // 4: holdfast.coordinator.v1.Rank
+	(*Copied)(nil),       // 5: holdfast.coordinator.v1.Copied
+	(*Exit)(nil),         // 6: holdfast.coordinator.v1.Exit
+	(*Timeline)(nil),     // 7: holdfast.coordinator.v1.Timeline
+	(*Directive)(nil),    // 8: holdfast.coordinator.v1.Directive
+	(*Manifest)(nil),     // 9: holdfast.coordinator.v1.Manifest
+	(*ManifestRank)(nil), // 10: holdfast.coordinator.v1.ManifestRank
+	(*Generation)(nil),   // 11: holdfast.coordinator.v1.Generation
 }
 var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
-	0, // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
-	3, // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
-	5, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
-	4, // 3: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
-	1, // 4: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
-	7, // 5: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
-	2, // 6: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	6, // 7: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	0,  // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
+	4,  // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
+	7,  // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
+	3,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
+	3,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
+	6,  // 5: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
+	5,  // 6: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
+	3,  // 7: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
+	1,  // 8: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
+	11, // 9: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
+	3,  // 10: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
+	9,  // 11: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
+	3,  // 12: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
+	3,  // 13: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
+	10, // 14: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
+	2,  // 15: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	8,  // 16: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	16, // [16:17] is the sub-list for method output_type
+	15, // [15:16] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }
@@ -944,7 +1301,7 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_coordinator_v1_coordinator_proto_rawDesc), len(file_api_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   6,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

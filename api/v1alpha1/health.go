@@ -1,0 +1,95 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// NodeNamespace is where the manifests install the node daemon.
+const NodeNamespace = "holdfast-node"
+
+// What stands on a Node. The daemon of a node writes the first three of its own Node, the controller the
+// other two.
+const (
+	// AnnotationHealth carries the daemon's verdict as JSON (type NodeHealth).
+	AnnotationHealth = Prefix + "health"
+	// TaintUnhealthy (NoSchedule, value: the cause) stands while the verdict's action is Exclude or Evict.
+	TaintUnhealthy = Prefix + "unhealthy"
+	// ConditionHealthy is the verdict as a Node condition: False while the action is not None, Unknown while
+	// nothing can be said.
+	ConditionHealthy = "HoldfastHealthy"
+	// AnnotationOutage carries what the cluster decided as JSON (type NodeOutage).
+	AnnotationOutage = Prefix + "outage"
+	// TaintOutage (NoSchedule, value: the cause) stands while AnnotationOutage does.
+	TaintOutage = Prefix + "outage"
+)
+
+// NodeAction is what a verdict asks for.
+type NodeAction string
+
+const (
+	// ActionNone: nothing is wrong.
+	ActionNone NodeAction = "None"
+	// ActionWatch: something was seen that people may want to know; nothing is done.
+	ActionWatch NodeAction = "Watch"
+	// ActionExclude: nothing new is placed on the node.
+	ActionExclude NodeAction = "Exclude"
+	// ActionEvict: the node is of no use to what runs there; pods of gangs are replaced.
+	ActionEvict NodeAction = "Evict"
+)
+
+// NodeHealth is a daemon's whole verdict on its node.
+type NodeHealth struct {
+	Action NodeAction `json:"action"`
+	// Cause is one word, the same in taint, event, metric label and runbook; empty: healthy.
+	Cause string `json:"cause,omitempty"`
+	// Message is the verdict in one line for people.
+	Message string `json:"message,omitempty"`
+	// Next is what to do about it, for people.
+	Next string `json:"next,omitempty"`
+	// Since is when the cause was first seen.
+	Since metav1.MicroTime `json:"since"`
+	// Devices are the UUIDs of the GPUs concerned.
+	Devices []string `json:"devices,omitempty"`
+	// Evidence is what was seen, oldest first, at most MaxEvidence.
+	Evidence []NodeEvidence `json:"evidence,omitempty"`
+	// Boot is the boot id of the kernel that the verdict was made under.
+	Boot string `json:"boot,omitempty"`
+}
+
+// MaxEvidence bounds NodeHealth.Evidence.
+const MaxEvidence = 8
+
+// NodeEvidence is one thing that was seen.
+type NodeEvidence struct {
+	At metav1.MicroTime `json:"at"`
+	// Source is nvml, kmsg or probe.
+	Source string `json:"source"`
+	// Device is a UUID or a PCI address; empty: the node.
+	Device string `json:"device,omitempty"`
+	Text   string `json:"text"`
+}
+
+// NodeDecision is what the cluster decided about a node.
+type NodeDecision string
+
+const (
+	// DecisionExclude: nothing new is placed there; what runs is left alone.
+	DecisionExclude NodeDecision = "Exclude"
+	// DecisionEvict: pods of gangs there are replaced.
+	DecisionEvict NodeDecision = "Evict"
+	// DecisionHold: would evict, but may not now; the message says why.
+	DecisionHold NodeDecision = "Hold"
+)
+
+// NodeOutage is what the controller decided about a node; it stands until the node is well again.
+type NodeOutage struct {
+	Decision NodeDecision `json:"decision"`
+	// Cause is the verdict's cause, or CauseNodeSilent.
+	Cause   string `json:"cause"`
+	Message string `json:"message,omitempty"`
+	// Since is when this decision was first made.
+	Since metav1.MicroTime `json:"since"`
+	// Dead: neither the node's lease nor any agent on it was heard; nothing there can be asked.
+	Dead bool `json:"dead,omitempty"`
+}
+
+// CauseNodeSilent: a node's lease is not renewed.
+const CauseNodeSilent = "NodeSilent"
