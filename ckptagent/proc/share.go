@@ -12,14 +12,15 @@ import (
 
 const (
 	// warmShare is the part of one processor that a pod spends on warming however busy the machine is.
-	warmShare = 0.3
+	warmShare = 0.2
 	// spareShare is the part of what is idle that warming uses on top, up to one processor in all.
-	spareShare = 0.8
+	spareShare = 0.5
 	// spareEvery is how often idleness is looked at: the kernel counts it in hundredths of a second.
 	spareEvery = 200 * time.Millisecond
 )
 
-// share says which part of one processor warming may use now: a guaranteed part, and most of what would be idle without it.
+// share says which part of one processor warming may use now: a guaranteed part, and half of what would be idle without it:
+// the rest is left for the moments in which ranks that wait for one another all want to run.
 type share struct {
 	// idle is for how long all processors together have been idle; false: unknown, or this pod may not use them all.
 	idle  func() (time.Duration, bool)

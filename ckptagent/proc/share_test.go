@@ -16,7 +16,7 @@ func TestShareTakesWhatIsIdleAndNeverLessThanItsPart(t *testing.T) {
 		unknown           bool
 	}{
 		{name: "all processors are busy", idle: 0, spent: 0.3, want: warmShare},
-		{name: "half of one is idle", idle: 0.5, spent: 0.3, want: 0.64},
+		{name: "half of one is idle", idle: 0.5, spent: 0.3, want: 0.4},
 		{name: "two are idle: warming is one thread", idle: 2, spent: 0.3, want: 1},
 		{name: "a CPU limit, or nothing known", idle: 2, spent: 0.3, want: warmShare, unknown: true},
 	} {

@@ -20,8 +20,8 @@ import (
 
 // Settings of the warming of standbys.
 const (
-	// warmTick is how often the share is looked at; warmBurst how much unused share is kept.
-	warmTick  = 10 * time.Millisecond
+	// warmTick is how often the share is looked at: the longest that a rank may have to wait behind a standby; warmBurst how much unused share is kept.
+	warmTick  = 4 * time.Millisecond
 	warmBurst = 50 * time.Millisecond
 	// standbyMemory is what a standby is taken to need before one has told.
 	standbyMemory   = 400 << 20

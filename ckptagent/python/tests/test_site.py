@@ -222,7 +222,7 @@ def facts():
         "stdio_modes": [f.write_through for f in (sys.stdout, sys.stderr)],
         "encodings": [f.encoding for f in (sys.stdin, sys.stdout)], "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__],
         "fds": sorted(os.readlink("/proc/self/fd/%d" % f).split(":")[0] for f in range(64) if os.path.exists("/proc/self/fd/%d" % f)),
-        "env": {k: v for k, v in os.environ.items()}, "gc": gc.isenabled(), "comm": open("/proc/self/comm").read(),
+        "env": {k: v for k, v in os.environ.items()}, "gc": gc.isenabled(), "policy": os.sched_getscheduler(0), "comm": open("/proc/self/comm").read(),
         "leftover": sorted(m for m in sys.modules if m == "holdfast_standby"), "pgid": os.getpgid(0) == os.getpid(),
         "executable": sys.executable, "prefix": sys.prefix, "int": sys.getrecursionlimit(),
         "argv0": open("/proc/self/cmdline").read(),
@@ -334,6 +334,7 @@ class Standby(Case):
         json.loads(lines.readline())
         with open("/proc/%d/comm" % child.pid) as f:
             self.assertEqual(f.read(), "hf-standby\n")
+        self.assertEqual(os.sched_getscheduler(child.pid), os.SCHED_BATCH)
         lines.close()
         child_out, child_err = child.communicate(timeout=60)
         self.assertEqual((child.returncode, child_out, child_err), (0, "", ""))
