@@ -42,8 +42,15 @@ holdfast-agent holdfast-controller kubectl-holdfast: %:
 prepare: ## check the machine, install what is missing
 	@hack/prepare.sh
 
+# PyTorch comes from the network while Kubernetes is compiled: one waits for what the other does not need.
+.PHONY: ready
+ready: ## prepare and build
+	@HOLDFAST_PREPARE=system hack/prepare.sh
+	@hack/python.sh & python=$$!; \
+	$(MAKE) --no-print-directory build || { kill $$python 2>/dev/null; wait; exit 1; }; wait $$python
+
 .PHONY: demo
-demo: prepare build ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN=default-scheduler shows the half placement)
+demo: ready ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN=default-scheduler shows the half placement)
 	@go build -o bin/holdfast-demo ./cmd/holdfast-demo && exec bin/holdfast-demo $(if $(KEEP),--keep) $(if $(RUN),--run=$(RUN))
 
 .PHONY: test
@@ -74,7 +81,7 @@ python-unit:
 	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover -q -s tests -t .
 
 .PHONY: bench-recovery
-bench-recovery: prepare build ## kill to first new step, next to torchrun, in one run
+bench-recovery: ready ## kill to first new step, next to torchrun, in one run
 	@go build -o bin/bench-recovery ./test/bench/recovery && bin/bench-recovery
 
 .PHONY: generate
