@@ -59,6 +59,11 @@ const (
 	AnnotationInjection = Prefix + "injection"
 )
 
+// AnnotationForming is written by the scheduler with a pod's binding, where the pod got its node while its gang
+// was placed for the first time: the creation time of the youngest pod that was placed with it. A scheduler that
+// starts in the middle of that knows by it that the gang was never whole.
+const AnnotationForming = Prefix + "forming"
+
 // LabelReplaced ("true") is put on a pod that was taken out of its gang because another one takes its
 // place. It is a member no more, for every part.
 const LabelReplaced = Prefix + "replaced"

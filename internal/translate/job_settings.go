@@ -56,6 +56,7 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationGangSize:  true,
 	v1alpha1.AnnotationInjected:  true,
 	v1alpha1.AnnotationInjection: true,
+	v1alpha1.AnnotationForming:   true,
 }
 
 // IsUserKey says whether people may write the annotation key.

@@ -1,0 +1,60 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// How a preview is asked for: POST a PreviewRequest as JSON to PreviewPath of a scheduler, through the API
+// server's proxy of PreviewService, with a token of PreviewServiceAccount for PreviewAudience in the header
+// PreviewTokenHeader (the API server's proxy takes the header Authorization away). The answer is a
+// PreviewResponse or a metav1.Status. See docs/designs/preview.md.
+const (
+	PreviewPath = "/holdfast/preview"
+	// PreviewService is the name of the Service, in Namespace, as the proxy subresource wants it: scheme, name, port.
+	PreviewService = "https:holdfast-scheduler-preview:preview"
+	// PreviewServiceAccount, in Namespace, may do nothing but ask for previews.
+	PreviewServiceAccount = "holdfast-preview"
+	PreviewAudience       = "holdfast-preview"
+	PreviewTokenHeader    = "Holdfast-Preview-Token"
+	// ReasonNotLeading is the metav1.Status reason, with code 503, of a replica that does not schedule: ask
+	// again, the proxy picks replicas at random.
+	ReasonNotLeading = "NotLeading"
+	// MaxPreviewPods bounds PreviewRequest.Pods.
+	MaxPreviewPods = 5000
+	// MaxPreviewNames bounds PreviewExcluded.Nodes.
+	MaxPreviewNames = 20
+)
+
+// PreviewRequest asks where the pods of one gang would land now, or why not. Nothing is reserved or written.
+type PreviewRequest struct {
+	// Pods are the members to be placed, as the API server would store them (a server-side dry run gives
+	// them): with names, namespace, scheduler name, gang label, size annotation and, where their controller
+	// writes one, an index. Members that exist already are left out: the scheduler knows them.
+	Pods []corev1.Pod `json:"pods"`
+}
+
+// PreviewResponse is the scheduler's answer for its present view of the cluster.
+type PreviewResponse struct {
+	// Placement is what the Gang's status would say; Placed: the gang would be placed now.
+	Placement PlacementStatus `json:"placement"`
+	// Seats say where each member would land, by slot; none where the gang would be refused.
+	Seats []PreviewSeat `json:"seats,omitempty"`
+	// Nodes is how many nodes were looked at.
+	Nodes int32 `json:"nodes"`
+	// Excluded says which nodes take not even one member, by why; only for a refusal.
+	Excluded []PreviewExcluded `json:"excluded,omitempty"`
+}
+
+// PreviewSeat is one member on the node where it would land.
+type PreviewSeat struct {
+	Slot int32  `json:"slot"`
+	Pod  string `json:"pod"`
+	Node string `json:"node"`
+}
+
+// PreviewExcluded is a set of nodes that are out for one cause.
+type PreviewExcluded struct {
+	// Cause is as in PlacementStatus.Excluded.
+	Cause string `json:"cause"`
+	Count int32  `json:"count"`
+	// Nodes are the first MaxPreviewNames by name.
+	Nodes []string `json:"nodes,omitempty"`
+}
