@@ -39,7 +39,9 @@ func nodeCommand(w *where) *cobra.Command {
 		each("cut", "Drop all traffic of a node", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, true) }),
 		each("mend", "Let the traffic of a node pass again", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, false) }),
 		each("off", "Switch a node off: all its processes end at once", func(rec *layout.Record, i int) error { return host.PowerOff(rec, rec.Spec.NodeName(i)) }),
-		each("on", "Switch a node on again", func(rec *layout.Record, i int) error { return host.PowerOn(rec, rec.Spec.NodeName(i)) }),
+		each("on", "Switch a node on again", host.PowerOn),
+		each("kill", "Kill kubelet, containerd and all containers of a node, and keep them down", host.KillNode),
+		each("revive", "Let a killed node run again", host.PowerOn),
 		&cobra.Command{
 			Use: "exec NODE -- COMMAND…", Short: "Run a command inside a node", Args: cobra.MinimumNArgs(2),
 			RunE: func(cmd *cobra.Command, args []string) error {

@@ -50,10 +50,13 @@ func TestCluster(t *testing.T) {
 	t.Run("kernel log per node", w.kernelLog)
 	t.Run("names and addresses", w.namesAndAddresses)
 	t.Run("restricted pod imports torch", w.python)
+	t.Run("shared folder", w.shared)
 	t.Run("devices", w.devices)
 	t.Run("second cluster, killed", w.secondCluster)
 	t.Run("cut and mended cable", w.cutAndMend)
+	t.Run("node killed and revived", w.killAndRevive)
 	t.Run("kubelet and node die", w.powerOff)
+	t.Run("shared folder is taken back", w.sharedTakenBack)
 }
 
 // TestAttachedClusterDiesWithItsOwner kills "up" itself: all processes must end, and the next removal finds the rest.
@@ -273,6 +276,41 @@ func (w *world) python(t *testing.T) {
 	}
 }
 
+// shared: what one node writes the others read; nobody needs to be root for it.
+func (w *world) shared(t *testing.T) {
+	pods := w.pods(t, "train", "writer", 2)
+	w.exec(t, pods["n1"], "mkdir /shared/dir && echo from n1 > /shared/dir/x && chmod 600 /shared/dir/x")
+	if got := w.exec(t, pods["n2"], "cat /shared/dir/x && echo from n2 >> /shared/dir/x && mv /shared/dir/x /shared/y"); got != "from n1" {
+		t.Errorf("n2 reads %q", got)
+	}
+	if got := w.exec(t, pods["n1"], "cat /shared/y"); got != "from n1\nfrom n2" {
+		t.Errorf("n1 reads %q", got)
+	}
+}
+
+// sharedTakenBack: the folder outlives the nodes' power and ends with its claim.
+func (w *world) sharedTakenBack(t *testing.T) {
+	path, err := w.c.SharedPath(w.ctx, "train", "shared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.exec(t, w.pods(t, "train", "writer", 2)["n2"], "cat /shared/y"); got != "from n1\nfrom n2" {
+		t.Errorf("after n2 was off it reads %q", got)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.c.Kubectl(w.ctx, "delete", "-n", "train", "daemonset/writer", "persistentvolumeclaim/shared", "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the folder to be gone", func() error {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is there (%v)", path, err)
+		}
+		return nil
+	})
+}
+
 func (w *world) devices(t *testing.T) {
 	n := w.c.Node("n2")
 	want := func(count int64) {
@@ -353,6 +391,56 @@ func (w *world) cutAndMend(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the mended node", dial)
+}
+
+// killAndRevive: all that Kubernetes runs on the node is gone, but the machine itself answers; afterwards it is as before.
+func (w *world) killAndRevive(t *testing.T) {
+	n := w.c.Node("n2")
+	before := w.pods(t, "default", "probe", 2)["n2"]
+	proxy, err := n.Exec(w.ctx, "pgrep", "-f", "^kube-proxy ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := n.Exec(w.ctx, "ps", "-eo", "args", "--no-headers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []string{"kubelet --", "containerd --config", "containerd-shim", "sleep", "/pause"} {
+		if strings.Contains(out, gone) {
+			t.Errorf("%s runs on the killed node:\n%s", gone, out)
+		}
+	}
+	if again, err := n.Exec(w.ctx, "pgrep", "-f", "^kube-proxy "); err != nil || again != proxy {
+		t.Errorf("kube-proxy was process %s, now %s (%v): the network is not what it was", proxy, again, err)
+	}
+	eventually(t, "the control plane to miss the node", func() error {
+		got, err := w.client.CoreV1().Nodes().Get(w.ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range got.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return errors.New("it is Ready")
+	})
+	if out, err := n.Exec(w.ctx, "pgrep", "-f", "^kubelet "); err == nil {
+		t.Errorf("the kubelet was started again: %s", out)
+	}
+	if err := n.Revive(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pod to run again after the node was revived", func() error {
+		now := w.pods(t, "default", "probe", 2)["n2"]
+		if now.UID == before.UID && now.Status.ContainerStatuses[0].ContainerID == before.Status.ContainerStatuses[0].ContainerID {
+			return errors.New("it shows the former container")
+		}
+		return nil
+	})
 }
 
 func (w *world) powerOff(t *testing.T) {

@@ -33,6 +33,29 @@ metadata: {name: python, namespace: train}
 spec: {accessModes: [ReadOnlyMany], storageClassName: holdfast-python, resources: {requests: {storage: 1Gi}}}
 ---
 apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: shared, namespace: train}
+spec: {accessModes: [ReadWriteMany], storageClassName: holdfast-shared, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: writer, namespace: train}
+spec:
+  selector: {matchLabels: {app: writer}}
+  template:
+    metadata: {labels: {app: writer}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      securityContext: {runAsNonRoot: true, runAsUser: 1000, fsGroup: 2000, seccompProfile: {type: RuntimeDefault}}
+      containers:
+      - name: writer
+        image: holdfast.dev/dev/base:1
+        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+        command: [sleep, "100000"]
+        volumeMounts: [{name: shared, mountPath: /shared}]
+      volumes: [{name: shared, persistentVolumeClaim: {claimName: shared}}]
+---
+apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: train}
 spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}

@@ -50,6 +50,18 @@ func (c *Cluster) LoadBase(ctx context.Context) error {
 	return c.Load(ctx, img)
 }
 
+// SharedPath is where the folder behind a bound claim of class layout.SharedStorageClass lies on this machine.
+func (c *Cluster) SharedPath(ctx context.Context, namespace, claim string) (string, error) {
+	volume, err := c.Kubectl(ctx, "get", "persistentvolumeclaim", "-n", namespace, claim, "-o", "jsonpath={.spec.volumeName}")
+	if err != nil {
+		return "", err
+	}
+	if volume == "" {
+		return "", fmt.Errorf("claim %s/%s is not bound yet", namespace, claim)
+	}
+	return c.record.Spec.Shared(volume), nil
+}
+
 // Node is a real node.
 type Node struct {
 	c     *Cluster
@@ -95,7 +107,14 @@ func (n *Node) Mend(ctx context.Context) error { return enter.Cut(ctx, n.c.recor
 func (n *Node) PowerOff() error { return host.PowerOff(n.c.record, n.Name) }
 
 // PowerOn starts the node again with the disk it had.
-func (n *Node) PowerOn() error { return host.PowerOn(n.c.record, n.Name) }
+func (n *Node) PowerOn() error { return host.PowerOn(n.c.record, n.index) }
+
+// Kill ends kubelet, containerd and all containers of the node at once, with
+// no farewell, and keeps them down; its kernel and network go on.
+func (n *Node) Kill() error { return host.KillNode(n.c.record, n.index) }
+
+// Revive lets a killed node run again.
+func (n *Node) Revive() error { return host.PowerOn(n.c.record, n.index) }
 
 // StopKubelet ends the kubelet and keeps it down; the pods go on.
 func (n *Node) StopKubelet() error { return host.StopComponent(n.c.record, n.index, "kubelet") }

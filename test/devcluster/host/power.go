@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
+	"time"
 
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
@@ -21,9 +23,94 @@ func PowerOff(rec *layout.Record, node string) error {
 	return kill(pid)
 }
 
-// PowerOn lets a node that is off start again, with the disk it had.
-func PowerOn(rec *layout.Record, node string) error {
-	return gone(os.Remove(rec.Spec.Path("hold", node)))
+// PowerOn lets a node that is off start again, with the disk it had, and brings a killed one back.
+func PowerOn(rec *layout.Record, i int) error {
+	for _, name := range killed {
+		hold := rec.Spec.NodeControl(i, "hold", name)
+		if b, err := os.ReadFile(hold); err != nil || string(b) != killMark {
+			continue // held by somebody else, or not at all
+		}
+		if err := gone(os.Remove(hold)); err != nil {
+			return err
+		}
+	}
+	return gone(os.Remove(rec.Spec.Path("hold", rec.Spec.NodeName(i))))
+}
+
+// killed are the programs that KillNode keeps down; the mark tells its holds from those that somebody else put there.
+var killed = []string{"kubelet", "containerd"}
+
+const killMark = "killed"
+
+// KillNode ends kubelet, containerd and all containers of node i by SIGKILL
+// and keeps them down; the node's kernel, network and kube-proxy go on.
+func KillNode(rec *layout.Record, i int) error {
+	name := rec.Spec.NodeName(i)
+	root, err := NodeInit(rec, name)
+	if err != nil {
+		return err
+	}
+	if root == 0 {
+		return fmt.Errorf("node %s is off: nothing runs there", name)
+	}
+	for _, component := range killed {
+		hold := rec.Spec.NodeControl(i, "hold", component)
+		if _, err := os.Stat(hold); err == nil {
+			continue
+		}
+		if err := os.WriteFile(hold, []byte(killMark), 0o644); err != nil {
+			return err
+		}
+	}
+	// All are stopped first: none must live to tell of another's death.
+	seen := map[int]bool{}
+	for more := true; more; {
+		all, err := doomed(root)
+		if err != nil {
+			return err
+		}
+		more = false
+		for _, pid := range all {
+			if !seen[pid] {
+				seen[pid], more = true, true
+				if err := signal(pid, syscall.SIGSTOP); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		all, err := doomed(root)
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes of node %s do not end", len(all), name)
+		}
+		for _, pid := range all {
+			if err := kill(pid); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// doomed lists what runs below a node's process 1, but for kube-proxy.
+func doomed(root int) ([]int, error) {
+	all, err := Descendants(root)
+	if err != nil {
+		return nil, err
+	}
+	spared := map[int]bool{}
+	var out []int
+	for _, c := range all { // parents come before their children
+		if spared[c.Parent] || c.Parent == root && filepath.Base(c.Args[0]) == "kube-proxy" {
+			spared[c.PID] = true
+		} else {
+			out = append(out, c.PID)
+		}
+	}
+	return out, nil
 }
 
 // StopComponent ends a program of a node, such as kubelet, and keeps it down; what it started goes on.
@@ -51,9 +138,12 @@ func StartComponent(rec *layout.Record, i int, name string) error {
 	return gone(os.Remove(rec.Spec.NodeControl(i, "hold", name)))
 }
 
-func kill(pid int) error {
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("killing process %d: %w", pid, err)
+func kill(pid int) error { return signal(pid, syscall.SIGKILL) }
+
+// signal signals a process; one that has ended is as good as signalled.
+func signal(pid int, sig syscall.Signal) error {
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("sending %s to process %d: %w", sig, pid, err)
 	}
 	return nil
 }

@@ -56,6 +56,10 @@ const (
 	BaseImage = "holdfast.dev/dev/base:1"
 	// PythonStorageClass hands out the Python folder as read-only local volumes.
 	PythonStorageClass = "holdfast-python"
+	// SharedStorageClass hands out folders that all real nodes see and write.
+	SharedStorageClass = "holdfast-shared"
+	// SharedDir is where, inside every node, the folders of that class lie.
+	SharedDir = "/var/lib/holdfast-shared"
 	// GPUResource is the extended resource of the pretended devices.
 	GPUResource = "nvidia.com/gpu"
 )
@@ -156,6 +160,11 @@ func (s *Spec) Log(component string) string { return s.Path("logs", component+".
 // NodePath joins a path inside real node i's directory.
 func (s *Spec) NodePath(i int, elem ...string) string {
 	return s.Path(append([]string{"nodes", s.NodeName(i)}, elem...)...)
+}
+
+// Shared joins a path below the folder that all real nodes see as SharedDir.
+func (s *Spec) Shared(elem ...string) string {
+	return s.Path(append([]string{"shared"}, elem...)...)
 }
 
 // ControlDir, inside a node, is where tests steer the node from outside: the

@@ -12,6 +12,9 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
+// sharedIn is layout.SharedDir inside the node's directory.
+var sharedIn = filepath.Join("lib", filepath.Base(layout.SharedDir))
+
 // enterRoot turns the process's mount namespace into the node's own file
 // system: the machine's, with own /etc (changes stay in the node), /var/lib,
 // /var/log, /tmp, /run, /proc, /sys and /dev/kmsg.
@@ -19,7 +22,7 @@ func enterRoot(s *layout.Spec, i int) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("leaving the machine's mounts: %w", err)
 	}
-	for _, d := range []string{"etc", "etc.work", "lib", "lib/holdfast-dev/hold", "lib/kubelet", "lib/cni", "log", "tmp"} {
+	for _, d := range []string{"etc", "etc.work", "lib", "lib/holdfast-dev/hold", "lib/kubelet", "lib/cni", sharedIn, "log", "tmp"} {
 		if err := os.MkdirAll(s.NodePath(i, d), 0o755); err != nil {
 			return err
 		}
@@ -40,7 +43,9 @@ func enterRoot(s *layout.Spec, i int) error {
 		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755,size=256m"},
 		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{s.NodePath(i, "tmp"), "/tmp", "", unix.MS_BIND, ""},
-		{s.NodePath(i, "lib"), "/var/lib", "", unix.MS_BIND, ""}, // hides the cluster's directory: comes last
+		{s.Shared(), s.NodePath(i, sharedIn), "", unix.MS_BIND, ""},
+		// Hides the cluster's directory: comes last. It takes along what is mounted in it.
+		{s.NodePath(i, "lib"), "/var/lib", "", unix.MS_BIND | unix.MS_REC, ""},
 	}
 	if err := freshSys(); err != nil {
 		return err

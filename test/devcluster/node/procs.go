@@ -83,10 +83,13 @@ func (p *procs) keep(path string, args []string, log *os.File, held func() bool)
 			time.Sleep(look)
 		}
 		fmt.Fprintf(log, "node: starting %s\n", args[0])
-		_, done, err := p.start(path, args, log)
+		pid, done, err := p.start(path, args, log)
 		if err != nil {
 			fmt.Fprintln(log, "node:", err)
 		} else {
+			if held() { // since it was looked at above: whoever wants it down may have looked for it before it was there
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 			fmt.Fprintf(log, "node: %s ended with %s\n", args[0], describe(<-done))
 		}
 		time.Sleep(pause)

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -20,7 +19,6 @@ import (
 func bootstrap(ctx context.Context, c kubernetes.Interface, s *layout.Spec) error {
 	svc, slice := dnsService(s)
 	role, binding := dnsRole()
-	class := pythonClass()
 	creates := []func() error{
 		func() error {
 			_, err := c.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
@@ -38,10 +36,12 @@ func bootstrap(ctx context.Context, c kubernetes.Interface, s *layout.Spec) erro
 			_, err := c.DiscoveryV1().EndpointSlices(slice.Namespace).Create(ctx, slice, metav1.CreateOptions{})
 			return err
 		},
-		func() error {
-			_, err := c.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+	}
+	for _, o := range offers(s) {
+		creates = append(creates, func() error {
+			_, err := c.StorageV1().StorageClasses().Create(ctx, o.storageClass(), metav1.CreateOptions{})
 			return err
-		},
+		})
 	}
 	for _, create := range creates {
 		if err := create(); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -97,15 +97,6 @@ func dnsRole() (*rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding) {
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
 	}
 	return role, binding
-}
-
-func pythonClass() *storagev1.StorageClass {
-	now := storagev1.VolumeBindingImmediate
-	return &storagev1.StorageClass{
-		ObjectMeta:        metav1.ObjectMeta{Name: layout.PythonStorageClass},
-		Provisioner:       pythonProvisioner,
-		VolumeBindingMode: &now,
-	}
 }
 
 // nodesReady says which real node is not Ready with its devices yet.

@@ -86,6 +86,9 @@ func (sv *supervisor) start() error {
 			return err
 		}
 	}
+	if err := os.MkdirAll(s.Shared(), 0o755); err != nil {
+		return err
+	}
 	if err := keep(s, etcdCommand(s)); err != nil {
 		return err
 	}
@@ -168,9 +171,7 @@ func (sv *supervisor) controllers() error {
 			return err
 		}
 	}
-	if s.PythonDir != "" {
-		go providePython(context.Background(), sv.client, s)
-	}
+	provideVolumes(context.Background(), sv.client, s)
 	return nil
 }
 
