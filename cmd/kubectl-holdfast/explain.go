@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -12,97 +10,42 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/explain"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
-// patience bounds how long the API server may take.
-const patience = 30 * time.Second
-
 func explainCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
-	output := "text"
 	cmd := &cobra.Command{
 		Use:   "explain (job/NAME | gang/NAME)",
-		Short: "where a job's pods are, what each recovery took, and why a job was given up",
+		Short: "where a job's pods are, what each recovery took and by what evidence, and why a job was given up",
 		Example: `  kubectl holdfast explain job/train -n team-a
   kubectl holdfast explain gang/train -o json`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			print, err := printer(output)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), patience)
-			defer cancel()
-			c, namespace, err := connect(flags)
-			if err != nil {
-				return err
-			}
-			g, err := find(ctx, c, namespace, args[0])
-			if err != nil {
-				return err
-			}
-			return print(streams.Out, explain.Of(g, time.Now()))
-		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", output, "text, json or yaml")
-	return cmd
-}
-
-// printer is how an explanation is written in a format.
-func printer(format string) (func(io.Writer, explain.Explanation) error, error) {
-	switch format {
-	case "text":
-		return func(w io.Writer, e explain.Explanation) error {
-			_, err := io.WriteString(w, e.Text())
+	out := outputFlag(cmd, "text")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := out.check(); err != nil {
 			return err
-		}, nil
-	case "json":
-		return func(w io.Writer, e explain.Explanation) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			return enc.Encode(e)
-		}, nil
-	case "yaml":
-		return func(w io.Writer, e explain.Explanation) error {
-			b, err := yaml.Marshal(e)
-			if err != nil {
-				return fmt.Errorf("writing yaml: %w", err)
-			}
-			_, err = w.Write(b)
-			return err
-		}, nil
-	}
-	return nil, fmt.Errorf("unknown output format %q: use text, json or yaml", format)
-}
-
-func connect(flags *genericclioptions.ConfigFlags) (client.Client, string, error) {
-	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	cfg, err := flags.ToRESTConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{batchv1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, "", err
 		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		defer cancel()
+		c, _, namespace, err := connect(flags, nil)
+		if err != nil {
+			return err
+		}
+		g, err := find(ctx, c, namespace, args[0])
+		if err != nil {
+			return err
+		}
+		e := explain.Of(g, time.Now())
+		return out.print(streams.Out, e, func(string) string { return e.Text() })
 	}
-	c, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, "", fmt.Errorf("connecting to the cluster: %w", err)
-	}
-	return c, namespace, nil
+	return cmd
 }
 
 // find reads the Gang of "job/NAME", "gang/NAME" or, for a gang, "NAME".

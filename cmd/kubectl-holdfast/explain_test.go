@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -79,21 +82,25 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestPrinters(t *testing.T) {
+// Every command has one printer: text for people, the same facts as json and yaml.
+func TestOutput(t *testing.T) {
+	e := explain.Explanation{Namespace: "team-a", Gang: "good", Job: v1alpha1.JobReference{Kind: "Job", Name: "good"}}
 	for format, want := range map[string]string{"text": "Job team-a/good", "json": `"gang": "good"`, "yaml": "gang: good"} {
-		p, err := printer(format)
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := outputFlag(&cobra.Command{}, "text")
+		o.format = format
 		var out strings.Builder
-		if err := p(&out, explain.Explanation{Namespace: "team-a", Gang: "good", Job: v1alpha1.JobReference{Kind: "Job", Name: "good"}}); err != nil {
+		if err := errors.Join(o.check(), o.print(&out, e, func(string) string { return e.Text() })); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %q lacks %q", format, out.String(), want)
 		}
 	}
-	if _, err := printer("xml"); err == nil || !strings.Contains(err.Error(), "json") {
-		t.Errorf("printer(xml): %v", err)
+	for _, args := range [][]string{{"explain", "job/x", "-o", "xml"}, {"nodes", "-o", "xml"}} {
+		c := command(genericclioptions.NewTestIOStreamsDiscard())
+		c.SetArgs(args)
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "use one of text") {
+			t.Errorf("%v: %v", args, err)
+		}
 	}
 }

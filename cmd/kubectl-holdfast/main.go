@@ -33,6 +33,6 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(explainCommand(flags, streams))
+	root.AddCommand(explainCommand(flags, streams), nodesCommand(flags, streams))
 	return root
 }

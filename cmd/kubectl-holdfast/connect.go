@@ -1,0 +1,56 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// patience bounds how long the API server may take.
+const patience = 30 * time.Second
+
+// scheme knows what the commands read and show.
+func scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(corev1.AddToScheme(s), batchv1.AddToScheme(s), coordinationv1.AddToScheme(s), v1alpha1.AddToScheme(s))
+}
+
+// connect returns a client and the namespace that the flags name. Warnings of the API server go to warn.
+func connect(flags *genericclioptions.ConfigFlags, warn rest.WarningHandlerWithContext) (client.Client, *rest.Config, string, error) {
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	cfg, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	cfg.WarningHandlerWithContext = warn
+	s, err := scheme()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	c, err := client.New(cfg, client.Options{Scheme: s})
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("connecting to the cluster: %w", err)
+	}
+	return c, cfg, namespace, nil
+}
+
+// unreadable says whether an error means that something may not be read, or is not there to be read, by
+// this user on this cluster, rather than that the cluster is in trouble.
+func unreadable(err error) bool {
+	return apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err)
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/nodes"
+)
+
+func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "which nodes are sick, dead or held, by what evidence, and what to do about them",
+		Example: `  kubectl holdfast nodes
+  kubectl holdfast nodes --all -o wide`,
+		Args: cobra.NoArgs,
+	}
+	out := outputFlag(cmd, "text", "wide")
+	cmd.Flags().BoolVar(&all, "all", all, "show healthy nodes as well")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := out.check(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		defer cancel()
+		c, _, _, err := connect(flags, nil)
+		if err != nil {
+			return err
+		}
+		in, err := readNodes(ctx, c)
+		if err != nil {
+			return err
+		}
+		report := nodes.Of(in, time.Now())
+		return out.print(streams.Out, report, func(format string) string { return report.Text(all, format == "wide") })
+	}
+	return cmd
+}
+
+// readNodes reads what the report is made of; what this user may not read is noted and left out, but for
+// the nodes themselves.
+func readNodes(ctx context.Context, c client.Reader) (nodes.Input, error) {
+	in := nodes.Input{}
+	list := &corev1.NodeList{}
+	if err := c.List(ctx, list); err != nil {
+		if apierrors.IsForbidden(err) {
+			return in, fmt.Errorf("you may not list nodes (%w): ask for a ClusterRoleBinding to the ClusterRole holdfast-nodes-view", err)
+		}
+		return in, fmt.Errorf("listing nodes: %w", err)
+	}
+	in.Nodes = list.Items
+	leases := &coordinationv1.LeaseList{}
+	switch err := c.List(ctx, leases, client.InNamespace(corev1.NamespaceNodeLease)); {
+	case err == nil:
+		in.Leases = leases.Items
+	case unreadable(err):
+		in.Notes = append(in.Notes, "you may not list leases in namespace "+corev1.NamespaceNodeLease+": how old each is, is not known")
+	default:
+		return in, fmt.Errorf("listing node leases: %w", err)
+	}
+	gangs := &v1alpha1.GangList{}
+	switch err := c.List(ctx, gangs); {
+	case err == nil:
+		in.Gangs = append([]v1alpha1.Gang{}, gangs.Items...)
+	case unreadable(err):
+		in.Notes = append(in.Notes, "there are no Gangs on this cluster, or you may not list them in all namespaces: GANG-PODS is not known")
+	default:
+		return in, fmt.Errorf("listing Gangs: %w", err)
+	}
+	return in, nil
+}

@@ -1,0 +1,172 @@
+// Package nodes says in a table what Holdfast knows of a cluster's nodes: the verdict of each node's daemon,
+// what the cluster decided, and what to do. It promises that the same objects at the same time give the same
+// text, that the worst comes first, and that what could not be read is said and never taken for healthy.
+package nodes
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// Input is what was read. A list that could not be read is nil, with the reason in Notes.
+type Input struct {
+	Nodes []corev1.Node
+	// Leases are those of kube-node-lease, Gangs those of all namespaces.
+	Leases []coordinationv1.Lease
+	Gangs  []v1alpha1.Gang
+	// Notes say what could not be read.
+	Notes []string
+}
+
+// State is one word for what is known of a node.
+type State string
+
+// States, worst first.
+const (
+	// Dead: neither its lease nor an agent on it was heard.
+	Dead State = "Dead"
+	// Evict: fatal verdict.
+	Evict State = "Evict"
+	// Silent: its lease is not renewed.
+	Silent State = "Silent"
+	// Exclude: nothing new is placed there.
+	Exclude State = "Exclude"
+	// Unreadable: what stands on the node cannot be read.
+	Unreadable State = "Unreadable"
+	// Unknown: its daemon can say nothing at present.
+	Unknown State = "Unknown"
+	// Watch: something was seen that people may want to know.
+	Watch State = "Watch"
+	// Unwatched: no daemon has ever spoken there.
+	Unwatched State = "Unwatched"
+	// Healthy: its daemon says so.
+	Healthy State = "Healthy"
+)
+
+var order = []State{Dead, Evict, Silent, Exclude, Unreadable, Unknown, Watch, Unwatched, Healthy}
+
+// leaseSilent is after how long without renewal Kubernetes itself calls a node silent.
+const leaseSilent = 40 * time.Second
+
+// Row is one node; -o json and -o yaml print it as it is.
+type Row struct {
+	Name  string `json:"name"`
+	State State  `json:"state"`
+	// Health is the daemon's verdict, Outage the cluster's decision.
+	Health *v1alpha1.NodeHealth `json:"health,omitempty"`
+	Outage *v1alpha1.NodeOutage `json:"outage,omitempty"`
+	// GangPods counts members of gangs that are not over; nil: not known.
+	GangPods *int `json:"gangPods,omitempty"`
+	// LeaseSeconds is the age of the node's lease; nil: not known.
+	LeaseSeconds *float64 `json:"leaseSeconds,omitempty"`
+	// Cordoned: people (or other tools) made it unschedulable.
+	Cordoned bool `json:"cordoned,omitempty"`
+	// Problem says what on the node cannot be read.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Report is what is known of all nodes.
+type Report struct {
+	Nodes []Row     `json:"nodes"`
+	Notes []string  `json:"notes,omitempty"`
+	At    time.Time `json:"at"`
+}
+
+// Of is the report on what was read, as of now.
+func Of(in Input, now time.Time) Report {
+	leases := map[string]time.Time{}
+	for i := range in.Leases {
+		if renewed := in.Leases[i].Spec.RenewTime; renewed != nil {
+			leases[in.Leases[i].Name] = renewed.Time
+		}
+	}
+	pods := gangPods(in.Gangs)
+	r := Report{Nodes: []Row{}, Notes: in.Notes, At: now}
+	for i := range in.Nodes {
+		row := rowOf(&in.Nodes[i])
+		if in.Gangs != nil {
+			n := pods[row.Name]
+			row.GangPods = &n
+		}
+		if renewed, ok := leases[row.Name]; ok {
+			age := max(0, now.Sub(renewed).Seconds())
+			row.LeaseSeconds = &age
+		}
+		row.State = row.state(&in.Nodes[i])
+		r.Nodes = append(r.Nodes, row)
+	}
+	slices.SortFunc(r.Nodes, func(a, b Row) int {
+		return cmp.Or(slices.Index(order, a.State)-slices.Index(order, b.State), cmp.Compare(a.Name, b.Name))
+	})
+	return r
+}
+
+func rowOf(node *corev1.Node) Row {
+	row := Row{Name: node.Name, Cordoned: node.Spec.Unschedulable}
+	var errs [2]error
+	row.Health, errs[0] = translate.NodeHealth(node)
+	row.Outage, errs[1] = translate.NodeOutage(node)
+	for _, err := range errs {
+		if err != nil {
+			row.Problem = err.Error()
+		}
+	}
+	return row
+}
+
+func (r Row) state(node *corev1.Node) State {
+	own := Unwatched
+	for _, c := range node.Status.Conditions {
+		switch {
+		case c.Type != v1alpha1.ConditionHealthy:
+		case c.Status == corev1.ConditionTrue:
+			own = Healthy
+		default:
+			own = Unknown
+		}
+	}
+	if h := r.Health; h != nil && (own != Unknown || h.Action != v1alpha1.ActionNone) {
+		own = map[v1alpha1.NodeAction]State{v1alpha1.ActionNone: Healthy, v1alpha1.ActionWatch: Watch, v1alpha1.ActionExclude: Exclude, v1alpha1.ActionEvict: Evict}[h.Action]
+		if own == "" {
+			own = Unreadable // an action of a newer version
+		}
+	}
+	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeSilent || r.LeaseSeconds != nil && *r.LeaseSeconds > leaseSilent.Seconds()
+	switch {
+	case r.Outage != nil && r.Outage.Dead:
+		return Dead
+	case own == Evict:
+		return Evict
+	case silent:
+		return Silent
+	case r.Problem != "":
+		return Unreadable
+	case r.Outage != nil && (own == Healthy || own == Unwatched || own == Watch):
+		return Exclude // the verdict is over and the decision not yet
+	}
+	return own
+}
+
+// gangPods counts, by node, members of gangs that are not over.
+func gangPods(gangs []v1alpha1.Gang) map[string]int {
+	count := map[string]int{}
+	for i := range gangs {
+		s := &gangs[i].Status
+		if s.Phase == v1alpha1.PhaseFinished || s.Phase == v1alpha1.PhaseFailed {
+			continue
+		}
+		for _, m := range s.Members {
+			if m.Node != "" {
+				count[m.Node]++
+			}
+		}
+	}
+	return count
+}

@@ -1,0 +1,96 @@
+package nodes
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected texts")
+
+var now = time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)
+
+// read takes a file of Nodes, Leases and Gangs; a document of kind Note is something that could not be read.
+func read(t *testing.T, file string) Input {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := Input{}
+	for docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b))); ; {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return in
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kind struct{ Kind, Text string }
+		if err := yaml.Unmarshal(doc, &kind); err != nil {
+			t.Fatal(err)
+		}
+		switch kind.Kind {
+		case "Node":
+			in.Nodes = append(in.Nodes, decode[corev1.Node](t, doc))
+		case "Lease":
+			in.Leases = append(in.Leases, decode[coordinationv1.Lease](t, doc))
+		case "Gang":
+			in.Gangs = append(in.Gangs, decode[v1alpha1.Gang](t, doc))
+		case "Note":
+			in.Notes = append(in.Notes, kind.Text)
+		default:
+			t.Fatalf("%s: kind %q", file, kind.Kind)
+		}
+	}
+}
+
+func decode[T any](t *testing.T, doc []byte) T {
+	t.Helper()
+	var v T
+	if err := yaml.UnmarshalStrict(doc, &v); err != nil {
+		t.Fatalf("%v in\n%s", err, doc)
+	}
+	return v
+}
+
+// Each testdata/NAME.yaml holds objects; NAME.txt is the table of them, with --all and wide below.
+func TestText(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no nodes to tell of: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			r := Of(read(t, file), now)
+			got := "$ nodes\n" + r.Text(false, false) + "\n$ nodes --all\n" + r.Text(true, false) + "\n$ nodes -o wide\n" + r.Text(false, true)
+			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}

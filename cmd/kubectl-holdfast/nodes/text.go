@@ -1,0 +1,217 @@
+package nodes
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+)
+
+// Text is the report for people: nodes that need a look, or all of them; wide cuts nothing and shows more.
+func (r Report) Text(all, wide bool) string {
+	p := &page.Page{}
+	counts := map[State]int{}
+	var shown []Row
+	for _, row := range r.Nodes {
+		counts[row.State]++
+		if all || row.State != Healthy && row.State != Unwatched {
+			shown = append(shown, row)
+		}
+	}
+	p.Linef("%s", summary(len(r.Nodes), counts))
+	if len(shown) > 0 {
+		p.Linef("")
+		header := []string{"NAME", "STATE", "CAUSE", "SINCE", "DECISION", "GANG-PODS", "EVIDENCE", "NEXT-STEP"}
+		if wide {
+			header = []string{"NAME", "STATE", "CAUSE", "SINCE", "DECISION", "GANG-PODS", "LEASE-AGE", "CORDONED", "DEVICES", "EVIDENCE", "NEXT-STEP"}
+		}
+		var rows [][]string
+		for _, row := range shown {
+			rows = append(rows, row.cells(r.At, wide))
+		}
+		p.Table("", header, rows, wide)
+	}
+	decisions(p, shown)
+	if !wide {
+		steps(p, shown)
+	}
+	if len(r.Notes) > 0 {
+		p.Linef("")
+		for _, n := range r.Notes {
+			p.Wrapf("note: ", "%s", n)
+		}
+	}
+	return p.String()
+}
+
+func summary(n int, counts map[State]int) string {
+	if n == 0 {
+		return "the cluster has no nodes"
+	}
+	if counts[Healthy] == n {
+		return fmt.Sprintf("%s, all well", page.Count(n, "node", "nodes"))
+	}
+	var parts []string
+	for _, s := range order {
+		if counts[s] == 0 {
+			continue
+		}
+		part := fmt.Sprintf("%d %s", counts[s], s)
+		if s == Unwatched {
+			part += " (holdfast-node does not run there)"
+		}
+		parts = append(parts, part)
+	}
+	line := page.Count(n, "node", "nodes") + ": " + strings.Join(parts, ", ")
+	if counts[Unwatched] == n {
+		return fmt.Sprintf("%s: nothing is known to be wrong; there is no verdict on any, because holdfast-node runs on none", page.Count(n, "node", "nodes"))
+	}
+	if counts[Unwatched]+counts[Healthy] == n {
+		line += ", nothing is wrong"
+	}
+	return line
+}
+
+// decisions says, in whole sentences, why the cluster decided as it did.
+func decisions(p *page.Page, rows []Row) {
+	first := true
+	for _, row := range rows {
+		text := row.Problem
+		if o := row.Outage; text == "" && o != nil && o.Message != "" {
+			text = fmt.Sprintf("%s: %s", o.Decision, o.Message)
+		}
+		if text == "" {
+			continue
+		}
+		if first {
+			p.Linef("")
+			p.Linef("Why")
+			first = false
+		}
+		p.Wrapf("  "+row.Name+"  ", "%s", text)
+	}
+}
+
+// steps says what to do, each step once and whole, because the table may have cut it.
+func steps(p *page.Page, rows []Row) {
+	told := map[string]bool{}
+	for _, row := range rows {
+		next, about := row.next(), cmp.Or(row.cause(), string(row.State))
+		if next == "" || told[about+next] {
+			continue
+		}
+		if len(told) == 0 {
+			p.Linef("")
+			p.Linef("What to do")
+		}
+		told[about+next] = true
+		p.Wrapf("  "+about+"  ", "%s", next)
+	}
+}
+
+func (r Row) cells(now time.Time, wide bool) []string {
+	gangPods, lease := "?", "?"
+	if r.GangPods != nil {
+		gangPods = fmt.Sprint(*r.GangPods)
+	}
+	if r.LeaseSeconds != nil {
+		lease = fmt.Sprintf("%.0fs", *r.LeaseSeconds)
+	}
+	cells := []string{r.Name, string(r.State), page.Dash(r.cause()), page.Age(r.since(), now), page.Dash(r.decision()), gangPods}
+	if wide {
+		devices, cordoned := "", "no"
+		if r.Health != nil {
+			devices = strings.Join(r.Health.Devices, ",")
+		}
+		if r.Cordoned {
+			cordoned = "yes"
+		}
+		cells = append(cells, lease, cordoned, page.Dash(devices))
+	}
+	return append(cells, page.Dash(r.evidence(wide)), page.Dash(r.next()))
+}
+
+func (r Row) cause() string {
+	if r.Health != nil && r.Health.Cause != "" {
+		return r.Health.Cause
+	}
+	if r.Outage != nil {
+		return r.Outage.Cause
+	}
+	return ""
+}
+
+// since is when the cause was first seen, else when the decision was made.
+func (r Row) since() time.Time {
+	if r.Health != nil && r.Health.Cause != "" {
+		return r.Health.Since.Time
+	}
+	if r.Outage != nil {
+		return r.Outage.Since.Time
+	}
+	return time.Time{}
+}
+
+func (r Row) decision() string {
+	if r.Outage == nil {
+		return ""
+	}
+	return string(r.Outage.Decision)
+}
+
+// evidence is the newest thing that was seen and how many came before it, or all of them.
+func (r Row) evidence(all bool) string {
+	if r.Problem != "" {
+		return r.Problem
+	}
+	h := r.Health
+	switch {
+	case h != nil && len(h.Evidence) > 0:
+		if all {
+			var texts []string
+			for i := range h.Evidence {
+				texts = append(texts, Evidence(&h.Evidence[i]))
+			}
+			return strings.Join(texts, "; ")
+		}
+		text := Evidence(&h.Evidence[len(h.Evidence)-1])
+		if more := len(h.Evidence) - 1; more > 0 {
+			text = fmt.Sprintf("(+%d) %s", more, text)
+		}
+		return text
+	case h != nil && h.Message != "":
+		return h.Message
+	case r.State == Silent && r.LeaseSeconds != nil:
+		return fmt.Sprintf("lease not renewed for %.0fs", *r.LeaseSeconds)
+	case r.Outage != nil:
+		return r.Outage.Message
+	}
+	return ""
+}
+
+// Evidence is one thing that was seen, in one line.
+func Evidence(e *v1alpha1.NodeEvidence) string {
+	if e.Device == "" {
+		return e.Source + ": " + e.Text
+	}
+	return fmt.Sprintf("%s %s: %s", e.Source, e.Device, e.Text)
+}
+
+func (r Row) next() string {
+	if r.Health != nil && r.Health.Next != "" {
+		return r.Health.Next
+	}
+	switch r.State {
+	case Dead, Silent:
+		return "look at the machine: power, network, kubelet"
+	case Unknown:
+		return "look at holdfast-node on it: kubectl -n " + v1alpha1.NodeNamespace + " get pods -o wide"
+	case Unreadable:
+		return "use the kubectl-holdfast of the version that the cluster runs"
+	case Evict, Exclude, Watch, Unwatched, Healthy:
+	}
+	return ""
+}

@@ -1,0 +1,129 @@
+// Package page lays out text for a terminal: lines, sections and tables whose columns are aligned, without
+// colour. It promises that a page is no wider than Width unless it is asked for everything, and that what
+// was cut ends in "…".
+package page
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// Width is how many columns a page has.
+const Width = 160
+
+// Page collects lines.
+type Page struct{ text strings.Builder }
+
+// Linef adds one line, as it is.
+func (p *Page) Linef(format string, args ...any) {
+	p.text.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	p.text.WriteByte('\n')
+}
+
+// Wrapf adds one paragraph, each of its lines after the first indented like lead, which the first begins with.
+func (p *Page) Wrapf(lead, format string, args ...any) {
+	indent := strings.Repeat(" ", utf8.RuneCountInString(lead))
+	line := lead
+	for i, word := range strings.Fields(fmt.Sprintf(format, args...)) {
+		switch {
+		case i == 0:
+			line += word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > Width:
+			p.Linef("%s", line)
+			line = indent + word
+		default:
+			line += " " + word
+		}
+	}
+	p.Linef("%s", line)
+}
+
+// String is the whole page.
+func (p *Page) String() string { return p.text.String() }
+
+// Table adds rows under a header, each after indent. Where wide is false, the last two columns are cut so
+// that the page keeps its width; all others are never cut.
+func (p *Page) Table(indent string, header []string, rows [][]string, wide bool) {
+	widths := make([]int, len(header))
+	for _, row := range append([][]string{header}, rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	if !wide {
+		narrow(widths, Width-utf8.RuneCountInString(indent))
+	}
+	for _, row := range append([][]string{header}, rows...) {
+		var line strings.Builder
+		line.WriteString(indent)
+		for i, cell := range row {
+			cell = Cut(cell, widths[i])
+			line.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)))
+			if i < len(row)-1 {
+				line.WriteString("  ")
+			}
+		}
+		p.Linef("%s", line.String())
+	}
+}
+
+// narrow makes the last two columns narrower until all fit into width: the wider one first.
+func narrow(widths []int, width int) {
+	const least = 12
+	total := 2 * (len(widths) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	a, b := len(widths)-1, max(len(widths)-2, 0)
+	for ; total > width && (widths[a] > least || widths[b] > least); total-- {
+		if widths[a] < widths[b] {
+			widths[b]--
+		} else {
+			widths[a]--
+		}
+	}
+}
+
+// Cut is s in at most n columns and in one line.
+func Cut(s string, n int) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	if n < 1 {
+		return ""
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+// Count is "1 pod" or "3 pods".
+func Count[N ~int | ~int32 | ~int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// Dash is s, or "-" where there is nothing to say.
+func Dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// Age is how long ago something was, as kubectl writes it.
+func Age(at, now time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(max(0, now.Sub(at)))
+}
+
+// Bytes is a size with its unit.
+func Bytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
