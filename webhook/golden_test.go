@@ -56,6 +56,8 @@ func TestGoldenPods(t *testing.T) {
 		"guaranteed": nil,
 		"no-state": {func(j *batchv1.Job) { delete(j.Annotations, v1alpha1.AnnotationStateSize) },
 			annotate(v1alpha1.AnnotationStandbys, "off")},
+		"storage": {storage("ckpt"), annotate(v1alpha1.AnnotationStorageInterval, "30s"),
+			podSpec(func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = ptr.To[int64](5) })},
 		"best-effort": {noResources, annotate(v1alpha1.AnnotationRanks, "4")},
 		"request-only-root-second-container": {podSpec(func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}

@@ -1,13 +1,16 @@
 package webhook
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
@@ -42,13 +45,46 @@ func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
 	t, more := findTraining(&job.Spec.Template.Spec, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
 	if t != nil {
-		errs = append(errs, t.checkFresh(parallelism(job))...)
+		errs = append(errs, t.checkFresh(parallelism(job), settings)...)
 	}
 	if len(errs) > 0 {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
 	stamp(job, t.container().Name)
-	return Outcome[*batchv1.Job]{Object: job, Warnings: t.memoryWarnings(settings)}
+	return Outcome[*batchv1.Job]{Object: job, Warnings: append(t.memoryWarnings(settings), replaceOnlyFailed(job)...)}
+}
+
+// replaceOnlyFailed has a pod that somebody deletes not be counted before it is gone, so that Holdfast can
+// take it out of the Job first. The API server writes the other policy where none is named before it asks
+// us; where the object still tells that somebody named it, it stays and is warned of.
+func replaceOnlyFailed(job *batchv1.Job) (warnings []string) {
+	if p := job.Spec.PodReplacementPolicy; p != nil && *p == batchv1.TerminatingOrFailed && namesReplacementPolicy(job) {
+		return []string{"spec.podReplacementPolicy: with TerminatingOrFailed each pod that is deleted or drained uses up backoffLimit and is made anew only after a growing pause; write Failed, or remove the field"}
+	}
+	job.Spec.PodReplacementPolicy = ptr.To(batchv1.Failed)
+	return nil
+}
+
+// namesReplacementPolicy says whether what was applied names the policy, by the records that client-side and
+// server-side apply leave.
+func namesReplacementPolicy(job *batchv1.Job) bool {
+	type applied struct {
+		Spec map[string]json.RawMessage `json:"spec"`
+	}
+	var client applied
+	if json.Unmarshal([]byte(job.Annotations[corev1.LastAppliedConfigAnnotation]), &client) == nil && client.Spec["podReplacementPolicy"] != nil {
+		return true
+	}
+	for _, m := range job.ManagedFields {
+		var server struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if m.Operation == metav1.ManagedFieldsOperationApply && m.FieldsV1 != nil &&
+			json.Unmarshal(m.FieldsV1.Raw, &server) == nil && server.Spec["f:podReplacementPolicy"] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // stamp writes on the pod template what every pod of the job must carry. A Job whose name the API

@@ -39,6 +39,21 @@ func TestJobRefusals(t *testing.T) {
 		{"standby memory", annotate(v1alpha1.AnnotationStandbyMemory, "lots")},
 		{"ranks zero", annotate(v1alpha1.AnnotationRanks, "0")},
 		{"ranks fraction", annotate(v1alpha1.AnnotationRanks, "1.5")},
+		{"storage without state", func(j *batchv1.Job) {
+			delete(j.Annotations, v1alpha1.AnnotationStateSize)
+			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)
+		}},
+		{"storage claim that is no name", annotate(v1alpha1.AnnotationStorageClaim, "My Claim")},
+		{"storage interval without a claim", annotate(v1alpha1.AnnotationStorageInterval, "1m")},
+		{"storage interval too short", annotate(v1alpha1.AnnotationStorageInterval, "500ms")},
+		{"storage interval without a unit", annotate(v1alpha1.AnnotationStorageInterval, "60")},
+		{"storage interval with a fraction", annotate(v1alpha1.AnnotationStorageInterval, "1.5s")},
+		{"mode of another kind", annotate(v1alpha1.AnnotationMode, "dry-run")},
+		{"volume named as that of storage", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)
+			podSpec(func(s *corev1.PodSpec) { s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeStorage}) })(j)
+		}},
+		{"replaced by hand", label(v1alpha1.LabelReplaced, "true")},
 		{"container unknown", annotate(v1alpha1.AnnotationContainer, "train")},
 		{"container empty", annotateTemplate(v1alpha1.AnnotationContainer, "")},
 		{"gang label of another", podSpecMeta(func(m *metav1.ObjectMeta) { m.Labels = setKey(m.Labels, v1alpha1.LabelGang, "other") })},
@@ -106,6 +121,14 @@ func TestJobsThatAreFine(t *testing.T) {
 			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: "nightly", Controller: ptr.To(true)}}
 		},
 		"a name still to be generated": func(j *batchv1.Job) { j.Name, j.GenerateName = "", "llama-" },
+		"storage":                      storage("ckpt"),
+		"observed":                     annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve),
+		"opted out, storage kept": func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationEnabled, "false")(j)
+			delete(j.Annotations, v1alpha1.AnnotationStateSize)
+			storage("ckpt")(j)
+		},
+		"volume named as storage, no storage": podSpec(func(s *corev1.PodSpec) { s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeStorage}) }),
 		"mount beside ours": trainer(func(c *corev1.Container) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast-data"})
 		}),
@@ -185,5 +208,36 @@ func TestJobUpdates(t *testing.T) {
 	out = CheckJobUpdate(was, grown)
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "5" {
 		t.Errorf("a suspended Job that never ran does not grow: %s", said(out))
+	}
+}
+
+// TestReplacementPolicy: the API server writes TerminatingOrFailed where none is named, before it asks us.
+func TestReplacementPolicy(t *testing.T) {
+	other := func(j *batchv1.Job) { j.Spec.PodReplacementPolicy = ptr.To(batchv1.TerminatingOrFailed) }
+	for name, c := range map[string]struct {
+		change []func(*batchv1.Job)
+		want   batchv1.PodReplacementPolicy
+		warned bool
+	}{
+		"none":      {nil, batchv1.Failed, false},
+		"defaulted": {[]func(*batchv1.Job){other}, batchv1.Failed, false},
+		"failed":    {[]func(*batchv1.Job){func(j *batchv1.Job) { j.Spec.PodReplacementPolicy = ptr.To(batchv1.Failed) }}, batchv1.Failed, false},
+		"applied": {[]func(*batchv1.Job){other, annotate(corev1.LastAppliedConfigAnnotation, `{"spec":{"podReplacementPolicy":"TerminatingOrFailed"}}`)},
+			batchv1.TerminatingOrFailed, true},
+		"applied without it": {[]func(*batchv1.Job){other, annotate(corev1.LastAppliedConfigAnnotation, `{"spec":{}}`)}, batchv1.Failed, false},
+		"applied by the server": {[]func(*batchv1.Job){other, func(j *batchv1.Job) {
+			j.ManagedFields = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply,
+				FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:podReplacementPolicy":{}}}`)}}}
+		}}, batchv1.TerminatingOrFailed, true},
+	} {
+		out := MutateJob(job(t, c.change...))
+		got := out.Object.Spec.PodReplacementPolicy
+		if len(out.Errors) > 0 || got == nil || *got != c.want || strings.Contains(said(out), "backoffLimit") != c.warned {
+			t.Errorf("%s: %v, %s", name, got, said(out))
+		}
+	}
+	out := MutateJob(job(t, annotate(v1alpha1.AnnotationEnabled, "false")))
+	if out.Object.Spec.PodReplacementPolicy != nil {
+		t.Error("a Job that is not opted in was changed")
 	}
 }

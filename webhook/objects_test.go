@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // config is an installation with everything set.
@@ -55,6 +57,11 @@ func trainer(f func(*corev1.Container)) func(*batchv1.Job) {
 // podSpec changes the Job's pod spec.
 func podSpec(f func(*corev1.PodSpec)) func(*batchv1.Job) {
 	return func(j *batchv1.Job) { f(&j.Spec.Template.Spec) }
+}
+
+// storage has the Job copy to a claim.
+func storage(claim string) func(*batchv1.Job) {
+	return annotate(v1alpha1.AnnotationStorageClaim, claim)
 }
 
 // podOf is the pod that the Job controller makes of the Job.

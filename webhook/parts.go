@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -18,11 +19,14 @@ const (
 	volumeRun        = "holdfast"
 	volumeMemory     = "holdfast-memory"
 	volumeToken      = "holdfast-token"
+	volumeStorage    = "holdfast-storage"
 
 	runPath    = "/run/holdfast"
 	memoryPath = runPath + "/memory"
 	tokenPath  = runPath + "/token"
 	agentPath  = runPath + "/bin/holdfast-agent"
+
+	storagePath = runPath + "/storage"
 )
 
 // tokenSeconds is how long one token is good for; the kubelet renews the file at 80 % of it.
@@ -39,9 +43,9 @@ func arenaBytes(stateBytes int64) int64 { return int64(format.FileSize(uint64(st
 
 // addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
 // command. Everything goes to the end of its list, so that what others put there keeps its place.
-func (t *training) addParts(cfg Config, s translate.Settings) {
+func (t *training) addParts(cfg Config, s translate.Settings, job types.UID) {
 	c := t.container()
-	volumes, mounts := parts(demandOf(s, t.ranks))
+	volumes, mounts := parts(demandOf(s, t.ranks), s.StorageClaim)
 	for _, v := range volumes {
 		t.spec.Volumes = appendNew(t.spec.Volumes, v, func(v corev1.Volume) string { return v.Name })
 	}
@@ -49,7 +53,7 @@ func (t *training) addParts(cfg Config, s translate.Settings) {
 	for _, m := range mounts {
 		c.VolumeMounts = appendNew(c.VolumeMounts, m, func(m corev1.VolumeMount) string { return m.MountPath })
 	}
-	for _, e := range environment(cfg, s, t.ranks) {
+	for _, e := range t.environment(cfg, s, job) {
 		c.Env = appendNew(c.Env, e, func(e corev1.EnvVar) string { return e.Name })
 	}
 	if c.Command[0] != agentPath {
@@ -68,7 +72,7 @@ func appendNew[T any](list []T, item T, key func(T) string) []T {
 }
 
 // parts are the pod's volumes and where the training container mounts them.
-func parts(d demand) ([]corev1.Volume, []corev1.VolumeMount) {
+func parts(d demand, claim string) ([]corev1.Volume, []corev1.VolumeMount) {
 	volumes := []corev1.Volume{
 		{Name: volumeRun, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: volumeToken, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
@@ -84,11 +88,16 @@ func parts(d demand) ([]corev1.Volume, []corev1.VolumeMount) {
 			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(d.Volume, resource.BinarySI)}}})
 		mounts = append(mounts, corev1.VolumeMount{Name: volumeMemory, MountPath: memoryPath})
 	}
+	if claim != "" {
+		volumes = append(volumes, corev1.Volume{Name: volumeStorage, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
+		mounts = append(mounts, corev1.VolumeMount{Name: volumeStorage, MountPath: storagePath})
+	}
 	return volumes, mounts
 }
 
 // environment is what the agent finds in its environment.
-func environment(cfg Config, s translate.Settings, ranks int32) []corev1.EnvVar {
+func (t *training) environment(cfg Config, s translate.Settings, job types.UID) []corev1.EnvVar {
 	standbys := "off"
 	if s.Standbys {
 		standbys = "auto"
@@ -96,7 +105,7 @@ func environment(cfg Config, s translate.Settings, ranks int32) []corev1.EnvVar 
 	from := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
-	return []corev1.EnvVar{
+	env := []corev1.EnvVar{
 		{Name: "HOLDFAST_COORDINATOR", Value: cfg.Coordinator},
 		{Name: "HOLDFAST_COORDINATOR_CA", Value: cfg.CoordinatorCA},
 		from("HOLDFAST_GANG", "metadata.labels['"+v1alpha1.LabelGang+"']"),
@@ -104,10 +113,24 @@ func environment(cfg Config, s translate.Settings, ranks int32) []corev1.EnvVar 
 		from("HOLDFAST_NAMESPACE", "metadata.namespace"),
 		from("HOLDFAST_POD_UID", "metadata.uid"),
 		from("HOLDFAST_POD_IP", "status.podIP"),
-		{Name: "HOLDFAST_RANKS", Value: strconv.Itoa(int(ranks))},
+		{Name: "HOLDFAST_RANKS", Value: strconv.Itoa(int(t.ranks))},
 		{Name: "HOLDFAST_STATE_BYTES", Value: strconv.FormatInt(s.StateBytes, 10)},
 		{Name: "HOLDFAST_STANDBYS", Value: standbys},
+		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(graceSeconds(t.spec), 10)},
+		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
 	}
+	if s.StorageClaim != "" {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_STORAGE", Value: storagePath})
+	}
+	return env
+}
+
+// graceSeconds is how long the pod has between SIGTERM and SIGKILL, unless whoever deletes it says otherwise.
+func graceSeconds(spec *corev1.PodSpec) int64 {
+	if spec.TerminationGracePeriodSeconds == nil {
+		return corev1.DefaultTerminationGracePeriodSeconds
+	}
+	return *spec.TerminationGracePeriodSeconds
 }
 
 // install is the init container that copies the agent into the pod. It passes the restricted profile.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -18,6 +19,9 @@ const injectionVersion = "v1"
 
 // defaultContainerKey tells kubectl logs and exec which container is meant.
 const defaultContainerKey = "kubectl.kubernetes.io/default-container"
+
+// enoughGrace is the least time, in seconds, in which a pod that is told to go can be expected to copy anything.
+const enoughGrace = 10
 
 var specPath = field.NewPath("spec")
 
@@ -49,12 +53,13 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
 	}
-	return inject(pod, cfg, settings, owner.Name)
+	return inject(pod, cfg, settings, owner)
 }
 
 // inject adds to the pod all that its training container needs.
-func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, gang string) Outcome[*corev1.Pod] {
+func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
 	out := Outcome[*corev1.Pod]{Object: pod}
+	gang := owner.Name
 	t, errs := findTraining(&pod.Spec, specPath, settings, translate.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
 	if len(errs) > 0 {
 		out.Errors = errs
@@ -67,7 +72,7 @@ func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, gang strin
 		out.Errors = field.ErrorList{field.Invalid(translate.MetadataAnnotations.Key(v1alpha1.AnnotationInjected), had, writtenByUs)}
 		return out
 	case !again:
-		if out.Errors = t.checkFresh(0); len(out.Errors) > 0 {
+		if out.Errors = t.checkFresh(0, settings); len(out.Errors) > 0 {
 			return out
 		}
 		describe(pod, t, settings, marker)
@@ -79,7 +84,7 @@ func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, gang strin
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
-	t.addParts(cfg, settings)
+	t.addParts(cfg, settings, owner.UID)
 	return out
 }
 
@@ -91,6 +96,9 @@ func describe(pod *corev1.Pod, t *training, settings translate.Settings, marker 
 		done.MemoryAdded = d.total()
 	} else {
 		done.Notes = append(done.Notes, notReserved(t.container().Name, d.total()))
+	}
+	if grace := graceSeconds(t.spec); settings.StorageClaim != "" && grace < enoughGrace {
+		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d: too short to copy the newest step to storage when a pod is told to go; set it to %d or more", grace, enoughGrace))
 	}
 	text, err := json.Marshal(done)
 	if err != nil {

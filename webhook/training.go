@@ -75,7 +75,7 @@ func gpusOf(c *corev1.Container) int32 {
 }
 
 // checkFresh refuses what stands in the way of injection into a pod that was not injected yet.
-func (t *training) checkFresh(members int32) field.ErrorList {
+func (t *training) checkFresh(members int32, s translate.Settings) field.ErrorList {
 	c := t.container()
 	var errs field.ErrorList
 	if len(c.Command) == 0 {
@@ -87,7 +87,9 @@ func (t *training) checkFresh(members int32) field.ErrorList {
 		errs = append(errs, t.checkLauncher(members)...)
 	}
 	for i, v := range t.spec.Volumes {
-		if v.Name == volumeRun || v.Name == volumeMemory || v.Name == volumeToken {
+		// The storage volume's name is ours only where storage is on: pods of jobs that were admitted before
+		// there was storage may carry it.
+		if v.Name == volumeRun || v.Name == volumeMemory || v.Name == volumeToken || v.Name == volumeStorage && s.StorageClaim != "" {
 			errs = append(errs, field.Invalid(t.specPath.Child("volumes").Index(i).Child("name"), v.Name, "is a volume that holdfast adds: rename or remove it"))
 		}
 	}

@@ -16,12 +16,16 @@ import (
 
 // GangSpec is the spec of the Gang of an admitted Job.
 func GangSpec(job *batchv1.Job, j Job) v1alpha1.GangSpec {
-	return v1alpha1.GangSpec{
+	spec := v1alpha1.GangSpec{
 		JobRef: v1alpha1.JobReference{
 			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: string(job.UID)},
 		Members:    j.Members,
 		StateBytes: j.Settings.StateBytes,
 	}
+	if j.Settings.StorageClaim != "" {
+		spec.Storage = &v1alpha1.GangStorage{Claim: j.Settings.StorageClaim, IntervalSeconds: int32(j.Settings.StorageInterval / time.Second)}
+	}
+	return spec
 }
 
 // JobGang is what Gang, Job and pods say about a gang now.

@@ -5,8 +5,10 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -17,6 +19,9 @@ const (
 	minBytes = 4 << 10
 	maxBytes = 16 << 40
 	maxRanks = 1024
+
+	minInterval = time.Second
+	maxInterval = 24 * time.Hour
 )
 
 // Settings are what a job's annotations ask for.
@@ -32,6 +37,12 @@ type Settings struct {
 	Ranks int32
 	// Container names the container that trains; empty: the first one.
 	Container string
+	// StorageClaim names the claim that steps are copied to; empty: storage is off. StorageInterval is how
+	// often, 0 where storage is off.
+	StorageClaim    string
+	StorageInterval time.Duration
+	// Observe says that nothing is to be done to the job's pods, only told.
+	Observe bool
 }
 
 // Annotated is one place that carries settings: the annotations and the path of the field that holds them.
@@ -42,12 +53,15 @@ type Annotated struct {
 
 // userKeys are the annotations that people write, each with what it accepts.
 var userKeys = map[string]string{
-	v1alpha1.AnnotationEnabled:       `"true" or "false"`,
-	v1alpha1.AnnotationStateSize:     `a size such as "40Gi"`,
-	v1alpha1.AnnotationStandbys:      `"auto" or "off"`,
-	v1alpha1.AnnotationStandbyMemory: `a size such as "512Mi"`,
-	v1alpha1.AnnotationRanks:         `a number such as "8"`,
-	v1alpha1.AnnotationContainer:     `a container's name`,
+	v1alpha1.AnnotationEnabled:         `"true" or "false"`,
+	v1alpha1.AnnotationStateSize:       `a size such as "40Gi"`,
+	v1alpha1.AnnotationStandbys:        `"auto" or "off"`,
+	v1alpha1.AnnotationStandbyMemory:   `a size such as "512Mi"`,
+	v1alpha1.AnnotationRanks:           `a number such as "8"`,
+	v1alpha1.AnnotationContainer:       `a container's name`,
+	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
+	v1alpha1.AnnotationStorageInterval: `a duration such as "1m"`,
+	v1alpha1.AnnotationMode:            `"act" or "observe"`,
 }
 
 // systemKeys are the keys that only Holdfast writes.
@@ -57,6 +71,7 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationInjected:  true,
 	v1alpha1.AnnotationInjection: true,
 	v1alpha1.AnnotationForming:   true,
+	v1alpha1.LabelReplaced:       true,
 }
 
 // IsUserKey says whether people may write the annotation key.
@@ -73,6 +88,7 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 	var errs field.ErrorList
 	var switched bool
 	var without *field.Error
+	at := map[string]*field.Path{}
 	for _, place := range places {
 		for _, key := range ourKeys(place.Values) {
 			path, value := place.Path.Key(key), place.Values[key]
@@ -89,6 +105,7 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 				without = field.Invalid(path, value, `has no effect without `+v1alpha1.AnnotationEnabled+
 					`: write "true" to opt the job in, "false" to keep the setting for later, or remove the key`)
 			}
+			at[key] = path
 			if problem := s.set(key, value); problem != "" {
 				errs = append(errs, field.Invalid(path, value, problem))
 			}
@@ -97,8 +114,36 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 	if !switched && without != nil && len(errs) == 0 {
 		errs = append(errs, without)
 	}
+	if len(errs) == 0 {
+		errs = s.checkStorage(at)
+	}
 	return s, errs
 }
+
+// checkStorage refuses settings of storage that would do nothing; at is where each key stands.
+func (s *Settings) checkStorage(at map[string]*field.Path) field.ErrorList {
+	claim, interval := at[v1alpha1.AnnotationStorageClaim], at[v1alpha1.AnnotationStorageInterval]
+	switch {
+	case s.StorageClaim != "" && s.StorageInterval == 0:
+		s.StorageInterval = defaultInterval
+	case s.StorageClaim == "" && interval != nil && s.Enabled:
+		return field.ErrorList{field.Invalid(interval, s.StorageInterval.String(),
+			"has no effect without "+v1alpha1.AnnotationStorageClaim+": name the claim that steps are copied to, or remove the key")}
+	}
+	if s.StorageClaim != "" && s.StateBytes == 0 && s.Enabled {
+		return field.ErrorList{field.Invalid(claim, s.StorageClaim,
+			"needs "+v1alpha1.AnnotationStateSize+": what is copied to storage is the state that is kept in memory; set it to what one rank saves, or remove the key")}
+	}
+	return nil
+}
+
+var defaultInterval = func() time.Duration {
+	d, err := time.ParseDuration(v1alpha1.DefaultStorageInterval)
+	if err != nil {
+		panic(err) // a constant of ours
+	}
+	return d
+}()
 
 // set takes one value over and returns what is wrong with it.
 func (s *Settings) set(key, value string) (problem string) {
@@ -127,6 +172,22 @@ func (s *Settings) set(key, value string) (problem string) {
 		s.Container = value
 		if value == "" {
 			return "must name the container that trains; remove the key for the first one"
+		}
+	case v1alpha1.AnnotationStorageClaim:
+		s.StorageClaim = value
+		if bad := validation.IsDNS1123Subdomain(value); len(bad) > 0 {
+			return "must be the name of a PersistentVolumeClaim in the job's namespace; to keep nothing in storage remove the key"
+		}
+	case v1alpha1.AnnotationStorageInterval:
+		d, err := time.ParseDuration(value)
+		if err != nil || d < minInterval || d > maxInterval || d%time.Second != 0 {
+			return `must be a duration in whole seconds, from "1s" to "24h", such as "1m"`
+		}
+		s.StorageInterval = d
+	case v1alpha1.AnnotationMode:
+		s.Observe = value == v1alpha1.ModeObserve
+		if value != v1alpha1.ModeAct && value != v1alpha1.ModeObserve {
+			return `must be "act" or "observe"`
 		}
 	}
 	return problem
