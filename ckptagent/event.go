@@ -60,8 +60,10 @@ type Inventoried struct{ Sealed [][]uint64 }
 type Progress struct {
 	Generation uint64
 	Local      int
-	Restored   bool
-	Step       uint64
+	// Attached: the script has got as far as the client's attach, which is after its imports.
+	Attached bool
+	Restored bool
+	Step     uint64
 }
 
 // Sealed tells the steps that a rank's arena holds now.

@@ -127,7 +127,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		}
 		return e, 0
 	case "progress":
-		return Progress{Generation: gen, Local: pos[0], Restored: opts["restored"] != "", Step: uint64(num("step"))}, 0
+		return Progress{Generation: gen, Local: pos[0], Attached: opts["attached"] != "", Restored: opts["restored"] != "", Step: uint64(num("step"))}, 0
 	case "sealed":
 		return Sealed{Generation: gen, Local: pos[0], Steps: steps(opts["steps"])}, 0
 	case "standby":

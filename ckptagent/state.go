@@ -134,6 +134,7 @@ type Rank struct {
 	PID         int      `json:"pid,omitempty"`
 	Alive       bool     `json:"alive,omitempty"`
 	FromStandby bool     `json:"fromStandby,omitempty"`
+	Attached    bool     `json:"attached,omitempty"`
 	Restored    bool     `json:"restored,omitempty"`
 	Stepped     bool     `json:"stepped,omitempty"`
 	Step        uint64   `json:"step,omitempty"`
@@ -158,9 +159,10 @@ type Timeline struct {
 	Stopped      time.Time `json:"stopped,omitzero"`
 	Verified     time.Time `json:"verified,omitzero"`
 	RunReceived  time.Time `json:"runReceived,omitzero"`
-	Started      time.Time `json:"started,omitzero"`
-	Restored     time.Time `json:"restored,omitzero"`
-	FirstStep    time.Time `json:"firstStep,omitzero"`
+	// Started is when the last rank's process ran or, where scripts use the client, had attached.
+	Started   time.Time `json:"started,omitzero"`
+	Restored  time.Time `json:"restored,omitzero"`
+	FirstStep time.Time `json:"firstStep,omitzero"`
 }
 
 // New is the state of an agent in a fresh pod.

@@ -322,6 +322,12 @@ func (e Progress) apply(m *machine) {
 	if r == nil {
 		return
 	}
+	if e.Attached && !r.Attached {
+		r.Attached = true
+		if m.s.Timeline.Restored.IsZero() && m.s.Timeline.FirstStep.IsZero() && m.every(func(r Rank) bool { return r.Attached }) {
+			m.s.Timeline.Started = m.now
+		}
+	}
 	r.Restored = r.Restored || e.Restored
 	r.Stepped = r.Stepped || e.Step > m.s.Run.RestoreStep
 	r.Step = max(r.Step, e.Step)

@@ -230,7 +230,7 @@ type Recovery struct {
 	// DetectedAt is when the first agent saw the failure.
 	DetectedAt metav1.MicroTime `json:"detectedAt"`
 	// Decide: failure seen to halt order received by the last agent. Stop: to the last process gone.
-	// Start: to the last rank started or handed its line. Restore: to the last rank's state restored.
+	// Start: to the last rank running or, where scripts use the client, attached, so that imports are over. Restore: to the last rank's state restored.
 	// FirstStep: to the last rank's first step. All in milliseconds; absent while not reached.
 	DecideMs    *int64 `json:"decideMs,omitempty"`
 	StopMs      *int64 `json:"stopMs,omitempty"`

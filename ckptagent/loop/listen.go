@@ -140,8 +140,8 @@ func (a *Agent) hear(d datagram) {
 	case "modules":
 		a.learn(d)
 		return
-	case "restored", "step", "copied":
-		a.take(ckptagent.Progress{Generation: d.Gen, Local: d.Rank, Restored: d.Ev == "restored", Step: d.Step})
+	case "attached", "restored", "step", "copied":
+		a.take(ckptagent.Progress{Generation: d.Gen, Local: d.Rank, Attached: true, Restored: d.Ev == "restored", Step: d.Step})
 	}
 	if d.Rank >= 0 && d.Rank < len(a.looks) {
 		select {
@@ -192,7 +192,7 @@ func (a *Agent) follow(set *arena.Set, local int, look <-chan struct{}) {
 			before = p
 			a.do(func() {
 				a.needed = max(a.needed, p.Needed)
-				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
+				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 			})
 		}
 		if !slices.Equal(sealed, held) {

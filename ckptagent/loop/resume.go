@@ -49,7 +49,7 @@ func (a *Agent) resume() {
 			a.arenas.Begin(a.state.Run.Number, a.state.Run.RestoreStep)
 			for local := range a.state.Ranks {
 				p, sealed := a.arenas.Look(local, time.Now())
-				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Restored: p.Restored, Step: p.Step})
+				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 				a.take(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
 			}
 		}

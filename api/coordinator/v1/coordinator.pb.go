@@ -654,7 +654,7 @@ type Timeline struct {
 	HaltReceived  int64                  `protobuf:"varint,2,opt,name=halt_received,json=haltReceived,proto3" json:"halt_received,omitempty"`
 	Stopped       int64                  `protobuf:"varint,3,opt,name=stopped,proto3" json:"stopped,omitempty"` // all processes of the previous generation gone
 	RunReceived   int64                  `protobuf:"varint,4,opt,name=run_received,json=runReceived,proto3" json:"run_received,omitempty"`
-	Started       int64                  `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"`                      // last local rank was started or handed its standby line
+	Started       int64                  `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"`                      // last local rank runs or, where scripts use the client, has attached: its imports are done
 	Restored      int64                  `protobuf:"varint,6,opt,name=restored,proto3" json:"restored,omitempty"`                    // last local rank said that its state is restored
 	FirstStep     int64                  `protobuf:"varint,7,opt,name=first_step,json=firstStep,proto3" json:"first_step,omitempty"` // last local rank finished its first step
 	Verified      int64                  `protobuf:"varint,8,opt,name=verified,proto3" json:"verified,omitempty"`                    // sealed slots verified for the inventory
