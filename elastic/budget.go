@@ -26,6 +26,7 @@ const (
 //   - A port conflict costs a generation and is no failure, unless it comes again and again.
 //   - A failure of the script (an exception, an exit code, a crash) that is seen for the second time with
 //     no progress between is a bug in the script.
+//   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
 //   - What comes from outside (kill, lost pod) says nothing about the script; it ends a gang only after
 //     many restarts without progress.
 //
@@ -43,6 +44,7 @@ func (s *State) judge(now time.Time) {
 		free = s.conflicts <= conflictsInARow
 	} else {
 		s.conflicts = 0
+		free = c.Code == cause.PodReplaced
 	}
 	if !free {
 		reason := Reason("")
@@ -85,7 +87,7 @@ func (s *State) cause() cause.Cause {
 		}
 	}
 	switch {
-	case s.suspect != nil && (!ok || c.Weak):
+	case s.suspect != nil && (!ok || c.Weak || s.suspect.Code == cause.PodReplaced && s.doom(Slot(c.Slot)) != nil):
 		known := *s.suspect
 		known.Cascade = c.Cascade
 		if ok {
@@ -106,7 +108,7 @@ func (s *State) seenBefore(c cause.Cause) bool {
 	left := s.Record.WithoutProgress
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := s.Record.Recoveries[i].Cause
-		if old.Code == cause.PortConflict {
+		if old.Code == cause.PortConflict || old.Code == cause.PodReplaced {
 			continue
 		}
 		short := c
@@ -131,6 +133,7 @@ func (s *State) open(c cause.Cause) {
 	r.Recoveries = append(r.Recoveries, Recovery{
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
+		Drain: NotReached, Replace: NotReached, Fetch: NotReached,
 	})
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)

@@ -1,5 +1,7 @@
 package elastic
 
+import "time"
+
 // Event is what can happen to a gang.
 type Event interface{ event() }
 
@@ -17,8 +19,9 @@ type Detached struct {
 	Pod  string
 }
 
-// Stored says that a record with this generation is stored, and whether it had a verdict.
+// Stored says that the record of a Persist is stored: its revision, its generation, and whether it had a verdict.
 type Stored struct {
+	Revision   int64
 	Generation int64
 	Verdict    bool
 }
@@ -26,16 +29,35 @@ type Stored struct {
 // Ended says that the job of a gang that was given up makes no pods any more.
 type Ended struct{}
 
+// Doomed is the level: every pod of the gang that must be replaced now. One that is not listed any more and
+// was not released yet stays.
+type Doomed struct{ Pods []Doom }
+
+// Released answers Replace: the pod is out of its job, and evicted or deleted.
+type Released struct {
+	Pod string
+	At  time.Time
+}
+
+// Tick says that time has passed; it is wanted while State.Ticks says so.
+type Tick struct{}
+
 func (Reported) event() {}
 func (Detached) event() {}
 func (Stored) event()   {}
 func (Ended) event()    {}
+func (Doomed) event()   {}
+func (Released) event() {}
+func (Tick) event()     {}
 
 // Effect is what must be done.
 type Effect interface{ effect() }
 
 // Persist wants the record stored now; Stored answers. Until then nothing new is handed out.
-type Persist struct{ Record Record }
+type Persist struct {
+	Revision int64
+	Record   Record
+}
 
 // Touch wants the record stored when convenient: only what people see has changed.
 type Touch struct{}
@@ -49,6 +71,10 @@ type End struct{ Verdict Verdict }
 // Tell wants people told, on the gang's job.
 type Tell struct{ Notice Notice }
 
+// Replace wants the pod released from its job and evicted, or, where it is dead, deleted; Released answers.
+// It comes again for the same pod after a restart.
+type Replace struct{ Doom Doom }
+
 // Settled says that the account of a recovery is closed; phases that it never reached stay so.
 type Settled struct{ Recovery Recovery }
 
@@ -58,11 +84,16 @@ func (Direct) effect()  {}
 func (End) effect()     {}
 func (Tell) effect()    {}
 func (Settled) effect() {}
+func (Replace) effect() {}
 
 // Reasons of a Notice.
 const (
 	NoticeRecovering = "Recovering"
 	NoticeRecovered  = "Recovered"
+	NoticeDoomed     = "PodDoomed"
+	NoticeDrained    = "Drained"
+	NoticeNotDrained = "NotDrained"
+	NoticeReplaced   = "PodReplaced"
 )
 
 // Notice is one line for people, on the user's job.

@@ -22,6 +22,8 @@ var update = flag.Bool("update", false, "rewrite what the scripts expect")
 //	                             pod inc ranks port gen state bytes refused leaving notes; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
+//	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
+//	released POD | tick
 //	detach SLOT | stored | ended | at MS | restart | record
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -49,15 +51,16 @@ func TestScripts(t *testing.T) {
 }
 
 type stage struct {
-	t       *testing.T
-	now     time.Time
-	state   *State
-	reports []Report
-	pods    []Pod
-	pending []Persist
-	stored  Record
-	last    []string // directive per slot as last shown
-	out     strings.Builder
+	t        *testing.T
+	now      time.Time
+	state    *State
+	reports  []Report
+	pods     []Pod
+	pending  []Persist
+	interval time.Duration
+	stored   Record
+	last     []string // directive per slot as last shown
+	out      strings.Builder
 }
 
 func play(t *testing.T, script string) string {
@@ -94,14 +97,20 @@ func (s *stage) command(f []string) {
 	case "stored":
 		p := s.pending[len(s.pending)-1]
 		s.pending, s.stored = nil, p.Record
-		s.step(Stored{Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
+		s.step(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 	case "ended":
 		s.step(Ended{})
+	case "doomed":
+		s.step(Doomed{Pods: s.dooms(f[1:])})
+	case "released":
+		s.step(Released{Pod: f[1], At: s.now})
+	case "tick":
+		s.step(Tick{})
 	case "at":
 		s.now = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(f[1])) * time.Millisecond)
 	case "restart":
 		s.pending = nil
-		s.state = New(len(s.pods), s.stored)
+		s.state = New(len(s.pods), s.interval, s.stored)
 		s.directives()
 	case "record":
 		r := s.state.Snapshot()
@@ -115,8 +124,18 @@ func (s *stage) command(f []string) {
 	}
 }
 
+func (s *stage) dooms(pods []string) []Doom {
+	out := []Doom{}
+	for _, p := range pods {
+		f := strings.Split(p, ":")
+		name, slot, _ := strings.Cut(f[0], "@")
+		out = append(out, Doom{Slot: Slot(s.number(slot)), Pod: name, Name: name, Node: "node-of-" + name, Cause: f[1], Dead: len(f) > 2})
+	}
+	return out
+}
+
 func (s *stage) open(members int) {
-	s.state = New(members, Record{})
+	s.state = New(members, 0, Record{})
 	s.reports, s.pods, s.last = nil, nil, make([]string, members)
 	for i := range members {
 		s.reports = append(s.reports, Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: AgentIdle, StateBytes: 1})
@@ -166,6 +185,8 @@ func (s *stage) change(slot int, key, value string) {
 		r.Refused = value
 	case "leaving":
 		r.Leaving = true
+	case "proto":
+		r.Protocol = s.number(value)
 	case "notes":
 		r.Notes = strings.Split(value, ",")
 	case "step":
@@ -219,6 +240,8 @@ func (s *stage) step(e Event) {
 			s.sayf("end the job: %s", eff.Verdict.Reason)
 		case Tell:
 			s.sayf("tell %s: %s", eff.Notice.Reason, eff.Notice.Message)
+		case Replace:
+			s.sayf("replace %s of slot %d: %s", eff.Doom.Name, eff.Doom.Slot, eff.Doom.why())
 		case Touch, Direct, Settled:
 		}
 	}

@@ -21,6 +21,14 @@ type State struct {
 	// stored is the highest generation that the store has, storedVerdict whether it has the verdict.
 	stored        int64
 	storedVerdict bool
+	// revision counts Persists; storedRevision is the newest that the store has.
+	revision, storedRevision int64
+	// asked are pods that Replace was emitted for in this life; gone are those that were released in it,
+	// past those that a newer pod took the slot over from.
+	asked      map[string]bool
+	gone, past []string
+	// storage is how often steps are copied to storage; 0: there is none.
+	storage time.Duration
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
 
@@ -49,7 +57,7 @@ type State struct {
 	// settled is the newest generation whose recovery is accounted for in Progress.Lost and was told.
 	settled int64
 
-	out []Effect
+	effects []Effect
 }
 
 // member is what is known of a slot.
@@ -72,10 +80,14 @@ type layout struct {
 	port         int
 }
 
-// New returns the state of a gang of members pods, with the record that the store has of it.
-func New(members int, r Record) *State {
-	s := &State{Record: r, slots: make([]member, members), exits: map[int]cause.Exit{}, stored: r.Generation}
+// New returns the state of a gang of members pods that copies steps to storage so often (0: never), with the
+// record that the store has of it.
+func New(members int, storage time.Duration, r Record) *State {
+	s := &State{Record: r, slots: make([]member, members), exits: map[int]cause.Exit{}, stored: r.Generation, storage: storage, asked: map[string]bool{}}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
+	for i := range s.Record.Recoveries {
+		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
+	}
 	s.Record.Progress.Attached = nil
 	switch {
 	case r.Verdict != nil:
@@ -120,6 +132,10 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	r := &s.Record
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.common, Frontier: s.frontier}
 	m := &s.slots[slot]
+	if s.Fenced(pod) {
+		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
+		return d
+	}
 	if m.known && m.pod.UID != pod {
 		d.Order, d.Reason = OrderHalt, "a newer pod has taken this place in the gang"
 		return d

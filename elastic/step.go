@@ -13,7 +13,7 @@ const maxGeneration = 1 << 52
 
 // Step applies one event and returns what must be done, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
-	s.out = nil
+	s.effects = nil
 	switch e := e.(type) {
 	case Reported:
 		s.reported(e, now)
@@ -27,15 +27,27 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))
 		s.storedVerdict = s.storedVerdict || (e.Verdict && s.Final())
 		s.emit(Direct{})
+		s.storedRevision = max(s.storedRevision, min(e.Revision, s.revision))
 	case Ended:
 		s.ended = true
 		s.emit(Direct{})
+	case Doomed:
+		s.doomed(e.Pods, now)
+	case Released:
+		s.release(e, now)
+	case Tick:
 	}
 	s.advance(now)
-	return s.out
+	return s.effects
 }
 
-func (s *State) emit(e Effect) { s.out = append(s.out, e) }
+func (s *State) emit(e Effect) { s.effects = append(s.effects, e) }
+
+// save wants the record as it is now stored at once.
+func (s *State) save() {
+	s.revision++
+	s.emit(Persist{s.revision, s.snapshot()})
+}
 
 // reported takes a report over, unless it is older than what is known.
 func (s *State) reported(e Reported, now time.Time) {
@@ -44,12 +56,16 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 	m := &s.slots[e.Slot]
 	switch {
+	case s.Fenced(e.Pod.UID):
+		s.emit(Direct{})
+		return
 	case !m.known:
 	case m.pod.UID == e.Pod.UID:
 		if stale(&m.report, &e.Report) {
 			return
 		}
-	case e.Pod.Newer(m.pod):
+	case s.Fenced(m.pod.UID), e.Pod.Newer(m.pod):
+		s.past = append(s.past, m.pod.UID)
 		*m = member{}
 	default:
 		s.emit(Direct{})
@@ -64,12 +80,14 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.Record.Generation, s.Record.RestoreStep, s.layout = r.Generation, 0, nil
 		s.Record.Phase = Running // until an agent says otherwise
 		s.begun()
-		s.emit(Persist{s.snapshot()})
+		s.save()
 	}
 	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
 		m.ran = true
 	}
 	s.keepExits(e.Slot)
+	s.succeeded(e.Slot, now)
+	s.leaving(e.Slot, now)
 	s.track(now)
 	s.refresh(now)
 }
@@ -167,13 +185,15 @@ func (s *State) advance(now time.Time) {
 func (s *State) live(now time.Time) {
 	switch s.Record.Phase {
 	case Forming:
+		s.commit()
+		s.ask()
 		if s.waitsFor() == "" {
 			s.begin()
 		}
 	case Running:
 		s.watch(now)
 	case Halting:
-		if s.all(func(m *member) bool { return s.halted(m) }) {
+		if s.allHalted(now) {
 			s.judge(now)
 		}
 	case Finished, GivenUp:
@@ -183,6 +203,16 @@ func (s *State) live(now time.Time) {
 func (s *State) all(is func(*member) bool) bool {
 	for i := range s.slots {
 		if !is(&s.slots[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// allHalted: so is every pod, but for those that are left behind.
+func (s *State) allHalted(now time.Time) bool {
+	for i := range s.slots {
+		if !s.halted(&s.slots[i]) && !s.out(Slot(i), now) {
 			return false
 		}
 	}
@@ -199,6 +229,10 @@ func (s *State) waitsFor() string {
 	for i := range s.slots {
 		m, r := &s.slots[i], &s.slots[i].report
 		switch {
+		case s.doom(Slot(i)) != nil:
+			return fmt.Sprintf("replaces %s of slot %d: %s", s.doom(Slot(i)).where(), i, s.doom(Slot(i)).why())
+		case m.known && s.Fenced(m.pod.UID):
+			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.pod.Name, i)
 		case !m.known || !m.attached:
 			return fmt.Sprintf("waits for the agent of slot %d", i)
 		case r.Leaving:
@@ -238,7 +272,7 @@ func (s *State) begin() {
 	s.layout = l
 	s.begun()
 	s.common, s.frontier = restore, restore
-	s.emit(Persist{s.snapshot()})
+	s.save()
 }
 
 // begun forgets what belonged to the generation before.
@@ -265,6 +299,9 @@ func (s *State) watch(now time.Time) {
 		} else if c := s.lost(Slot(i)); c != nil && s.suspect == nil {
 			s.suspect = c
 		}
+	}
+	if c := s.doomCause(); c != nil {
+		s.suspect = c
 	}
 	switch {
 	case failed || s.suspect != nil:
@@ -299,7 +336,7 @@ func (s *State) lost(slot Slot) *cause.Cause {
 func (s *State) refused(now time.Time) bool {
 	for i := range s.slots {
 		m := &s.slots[i]
-		if !m.known || m.report.Refused == "" {
+		if !m.known || m.report.Refused == "" || s.doom(Slot(i)) != nil {
 			continue
 		}
 		c := &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: refusedCode, Message: m.report.Refused}
@@ -314,7 +351,7 @@ const refusedCode = 2
 
 func (s *State) conclude(v Verdict, p Phase) {
 	s.Record.Phase, s.Record.Verdict = p, &v
-	s.emit(Persist{s.snapshot()})
+	s.save()
 }
 
 // closing carries a verdict out: the job makes no pods any more before agents are told to exit.
@@ -333,5 +370,9 @@ func (s *State) snapshot() Record {
 	r.Recoveries = slices.Clone(r.Recoveries)
 	r.Progress.Attached = slices.Clone(r.Progress.Attached)
 	r.Progress.Notes = slices.Clone(r.Progress.Notes)
+	r.Doomed, r.Copies = slices.Clone(r.Doomed), slices.Clone(r.Copies)
+	for i := range r.Recoveries {
+		r.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
+	}
 	return r
 }

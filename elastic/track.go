@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -151,7 +152,7 @@ func (s *State) trackRecovery(now time.Time) {
 		rec.DetectedAt = detected.at
 	}
 	rec.reach(len(s.slots), halt, stopped, started, restored, first)
-	if *rec != before {
+	if !reflect.DeepEqual(*rec, before) {
 		s.emit(Touch{})
 	}
 	if rec.FirstStep >= 0 || (rec.Start >= 0 && !told && !keeps) {

@@ -28,7 +28,7 @@ func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 		"ran it, and is another pod": {[]Report{report(2, AgentRunning, 4)}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := New(2, Record{Generation: 2, RestoreStep: 4, Phase: Running})
+			s := New(2, 0, Record{Generation: 2, RestoreStep: 4, Phase: Running})
 			pods := []Pod{{UID: "a", Name: "a", Created: now}, {UID: "b", Name: "b", Created: now}}
 			for _, r := range tt.other {
 				Step(s, Reported{Slot: 1, Pod: pods[1], Report: r}, now)

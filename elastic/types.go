@@ -42,6 +42,7 @@ const (
 type Pod struct {
 	UID     string
 	Name    string
+	Node    string
 	Created time.Time
 }
 
@@ -59,6 +60,13 @@ type Report struct {
 	Refused     string
 	Leaving     bool
 	Timeline    Timeline
+
+	// Protocol is the version that the agent speaks; what follows is of version 2.
+	Protocol    int
+	Storage     bool
+	Grace       time.Duration // 0: unknown
+	Manifested  Mark
+	FetchFailed Mark
 }
 
 // Rank is what an agent knows of one of its ranks.
@@ -69,6 +77,29 @@ type Rank struct {
 	Exit         *Exit
 	StandbyReady bool
 	FromStandby  bool
+	Copied       Copied
+}
+
+// Mark names a step in storage; the zero Mark is none.
+type Mark struct{ Step, Generation int64 }
+
+// Copied is one rank's file in storage.
+type Copied struct {
+	Mark
+	Length   int64
+	Checksum uint32
+}
+
+// Manifest says that a step lies whole in storage; Ranks has one entry per rank of the world.
+type Manifest struct {
+	Mark
+	Ranks []ManifestRank
+}
+
+// ManifestRank is what a Manifest says of one rank's file.
+type ManifestRank struct {
+	Length   int64
+	Checksum uint32
 }
 
 // Exit is how a rank's process ended.
@@ -118,6 +149,12 @@ type Directive struct {
 	Frontier int64
 	ExitCode int
 	Reason   string
+
+	// Hold, Copy, Manifest and Fetch are set for agents of protocol 2 alone; their meaning stands there.
+	Hold     int64
+	Copy     Mark
+	Manifest *Manifest
+	Fetch    Mark
 }
 
 // Launch is one pod's share of a generation.
@@ -145,6 +182,53 @@ type Record struct {
 	Progress        Progress
 	Recoveries      []Recovery // oldest first
 	Verdict         *Verdict
+	// Replacements counts pods that were replaced.
+	Replacements int
+	// Durable is the newest step that lies whole in storage; nil: none. Copies are parts of steps that
+	// drained pods left there.
+	Durable *StoredStep
+	Copies  []RankCopy
+	// Doomed are pods that must be replaced and were not yet.
+	Doomed []Doom
+}
+
+// StoredStep is a step in storage, and when it was whole there.
+type StoredStep struct {
+	Mark
+	At time.Time
+}
+
+// RankCopy is one rank's part of a step in storage.
+type RankCopy struct {
+	Mark
+	Rank int
+}
+
+// Doom says that a pod must be replaced, and why.
+type Doom struct {
+	Slot Slot
+	Pod  string // UID
+	Name string
+	Node string
+	// Cause is the node's cause, or PodDeleted.
+	Cause   string
+	Message string
+	// At is when that was decided; Deadline is how long the pod's state may be waited for (zero: 30 s).
+	At, Deadline time.Time
+	// Dead: nothing there can be asked; the pod is fenced.
+	Dead bool
+}
+
+// PodDeleted is the cause of a Doom where somebody deletes or evicts the pod.
+const PodDeleted = "PodDeleted"
+
+// Replacement is a Doom that was carried out; what was not reached is zero.
+type Replacement struct {
+	Doom
+	ReleasedAt time.Time
+	// By is the new pod's name, Node where it is.
+	By, NewNode string
+	AttachedAt  time.Time
 }
 
 // Progress is what agents told last.
@@ -173,6 +257,11 @@ type Recovery struct {
 	StepsRecomputed int64
 	Standbys        int
 	Ranks           int
+	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
+	Drain    time.Duration
+	Replace  time.Duration
+	Fetch    time.Duration
+	Replaced []Replacement
 }
 
 // NotReached marks a phase of a Recovery that was not reached (yet).

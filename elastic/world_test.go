@@ -54,7 +54,7 @@ type simAgent struct {
 
 func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), generations: map[int64]Launch{}}
-	w.state = New(members, Record{})
+	w.state = New(members, 0, Record{})
 	for i := range members {
 		w.agents = append(w.agents, w.newAgent(i))
 	}
@@ -108,6 +108,8 @@ func (w *world) apply(e Event) {
 		case End:
 			w.verdicts++
 			w.apply(Ended{})
+		case Replace:
+			w.apply(Released{Pod: eff.Doom.Pod, At: w.now})
 		case Touch, Direct, Tell, Settled:
 		}
 	}
@@ -325,7 +327,7 @@ func (w *world) crash() {
 		w.store()
 	}
 	w.pending = nil
-	w.state = New(len(w.agents), w.stored)
+	w.state = New(len(w.agents), 0, w.stored)
 	w.notef("coordinator starts anew at generation %d", w.stored.Generation)
 	for i := range w.reports {
 		w.reports[i] = nil
@@ -342,7 +344,7 @@ func (w *world) store() {
 		w.failf("generation only rises", "%d stored after %d", p.Record.Generation, w.stored.Generation)
 	}
 	w.stored = p.Record
-	w.apply(Stored{Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
+	w.apply(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 }
 
 func (w *world) deliverReport(slot int) {

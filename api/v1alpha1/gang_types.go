@@ -156,6 +156,8 @@ type RunStatus struct {
 	RestoreStep int64 `json:"restoreStep,omitempty"`
 	// Restarts counts generations that were made because of failures.
 	Restarts int32 `json:"restarts"`
+	// Replacements counts pods that were replaced; a restart because of that is no failure and not in Restarts.
+	Replacements int32 `json:"replacements,omitempty"`
 	// StartedAt is when generation 1 first ran on all ranks.
 	StartedAt *metav1.MicroTime `json:"startedAt,omitempty"`
 	// WithoutProgress counts restarts since the newest commonly sealed step last rose.
@@ -278,6 +280,9 @@ type Doom struct {
 	Cause   string           `json:"cause"`
 	Message string           `json:"message,omitempty"`
 	At      metav1.MicroTime `json:"at"`
+	// Deadline is how long the pod's state may be waited for.
+	// +optional
+	Deadline *metav1.MicroTime `json:"deadline,omitempty"`
 	// Dead: nothing there can be asked; the pod is fenced.
 	Dead bool `json:"dead,omitempty"`
 }

@@ -28,6 +28,14 @@ const (
 	ReasonRecovering = "Recovering"
 	ReasonRecovered  = "Recovered"
 
+	// ReasonPodDoomed: a pod is to be replaced, for its node's sake or because somebody deletes it.
+	ReasonPodDoomed = "PodDoomed"
+	// ReasonDrained and ReasonNotDrained: whether what a doomed pod had in memory was copied out.
+	ReasonDrained    = "Drained"
+	ReasonNotDrained = "NotDrained"
+	// ReasonPodReplaced: a new pod has taken the place of a doomed one.
+	ReasonPodReplaced = "PodReplaced"
+
 	ReasonSizeAnnotated = "SizeAnnotated"
 	ReasonNoStateSize   = "NoStateSize"
 	ReasonNoMemory      = "NoMemory"
@@ -48,6 +56,8 @@ const (
 	CauseRankFailed   = "RankFailed"
 	CausePortConflict = "PortConflict"
 	CausePodLost      = "PodLost"
+	// CausePodReplaced: a pod had to leave its node and was replaced; the message begins with the node's cause.
+	CausePodReplaced = "PodReplaced"
 	// CauseRanksLost: a container or an agent came back without the ranks that it had run.
 	CauseRanksLost = "RanksLost"
 )

@@ -126,7 +126,7 @@ func outside(signal int) bool {
 // about the script.
 func (c Cause) External() bool {
 	switch c.Code {
-	case RankKilled, PodLost, RanksLost, PortConflict:
+	case RankKilled, PodLost, PodReplaced, RanksLost, PortConflict:
 		return true
 	case RankFailed:
 	}

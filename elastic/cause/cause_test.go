@@ -120,7 +120,7 @@ func TestTail(t *testing.T) {
 }
 
 func TestExternal(t *testing.T) {
-	for code, want := range map[Code]bool{RankKilled: true, PodLost: true, RanksLost: true, PortConflict: true, RankFailed: false} {
+	for code, want := range map[Code]bool{RankKilled: true, PodLost: true, PodReplaced: true, RanksLost: true, PortConflict: true, RankFailed: false} {
 		if got := (Cause{Code: code}).External(); got != want {
 			t.Errorf("%s: External = %v, want %v", code, got, want)
 		}

@@ -14,6 +14,8 @@ const (
 	PortConflict Code = "PortConflict"
 	// PodLost: the pod was replaced or is leaving.
 	PodLost Code = "PodLost"
+	// PodReplaced: the pod had to leave its node and was replaced; no fault of the script.
+	PodReplaced Code = "PodReplaced"
 	// RanksLost: a container or an agent came back without the ranks that it had run.
 	RanksLost Code = "RanksLost"
 )

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -57,12 +58,21 @@ func New(o Options) *Controller { return &Controller{Options: o} }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
 // an older copy.
-func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, elastic.Record, error) {
+func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, time.Duration, elastic.Record, error) {
 	g, err := c.gang(ctx, c.Live, key)
 	if err != nil {
-		return 0, elastic.Record{}, err
+		return 0, 0, elastic.Record{}, err
 	}
-	return int(g.Spec.Members), translate.Record(g.Status.Run), nil
+	storage := time.Duration(0)
+	if st := g.Spec.Storage; st != nil {
+		storage = time.Duration(st.IntervalSeconds) * time.Second
+	}
+	return int(g.Spec.Members), storage, translate.Record(g.Status.Run), nil
+}
+
+// Replace takes a pod out of its Job and evicts it.
+func (c *Controller) Replace(_ context.Context, key coordinator.Key, d elastic.Doom) error {
+	return fmt.Errorf("replacing pod %s/%s: not built yet", key.Namespace, d.Name)
 }
 
 // gang reads the Gang of the key's job; a Gang of an older job with the same name is not found.

@@ -109,7 +109,7 @@ func TestPersistAndLoad(t *testing.T) {
 	if err := b.Persist(t.Context(), key, want); err != nil {
 		t.Fatal(err)
 	}
-	members, got, err := b.Load(t.Context(), key)
+	members, _, got, err := b.Load(t.Context(), key)
 	if err != nil || members != 2 || got.Generation != 3 || got.RestoreStep != 7 || got.Phase != elastic.Running {
 		t.Errorf("Load = %d, %+v, %v", members, got, err)
 	}
@@ -124,7 +124,7 @@ func TestPersistAndLoad(t *testing.T) {
 	if !managed {
 		t.Errorf("status.run is not applied as %s: %+v", FieldManager, after.ManagedFields)
 	}
-	if _, _, err := b.Load(t.Context(), coordinator.Key{Namespace: "team-a", Name: "train", Job: "a newer job"}); !apierrors.IsNotFound(err) {
+	if _, _, _, err := b.Load(t.Context(), coordinator.Key{Namespace: "team-a", Name: "train", Job: "a newer job"}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Gang of an older job is loaded: %v", err)
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -18,8 +20,8 @@ import (
 )
 
 const (
-	// protocol is the version that this coordinator speaks.
-	protocol = 1
+	// protocol is the version that this coordinator speaks, oldest the oldest that it understands.
+	protocol, oldest = 2, 1
 	// reportsPerSecond and reportsBurst bound what one agent may send; progress is coalesced to 100 a second.
 	reportsPerSecond, reportsBurst = 200, 400
 	// maxRanks and maxNotes bound what one report may hold.
@@ -36,6 +38,8 @@ type stream struct {
 	// last is what was put into next last; guarded by the gang.
 	last  elastic.Directive
 	asked bool
+	// version is the protocol's that the agent speaks.
+	version atomic.Uint32
 	// gone ends the stream: another one of the same pod has taken over.
 	gone chan struct{}
 }
@@ -53,11 +57,7 @@ func (st *stream) offer(d elastic.Directive) {
 	st.next <- d // room for one, and this is the only writer
 }
 
-func same(a, b elastic.Directive) bool {
-	ar, br := a.Run, b.Run
-	a.Run, b.Run = nil, nil
-	return a == b && (ar == nil) == (br == nil) && (ar == nil || *ar == *br)
-}
+func same(a, b elastic.Directive) bool { return reflect.DeepEqual(a, b) }
 
 // Attach is one agent's conversation.
 func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
@@ -90,7 +90,7 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	for {
 		select {
 		case d := <-st.next:
-			if err := rpc.Send(directive(d)); err != nil {
+			if err := rpc.Send(directive(d, st.version.Load())); err != nil {
 				return err
 			}
 		case err := <-ends:
@@ -120,6 +120,7 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 		if err := check(m, st.peer); err != nil {
 			return err
 		}
+		st.version.Store(m.GetProtocol())
 		g.reported(st, report(m))
 	}
 }
@@ -146,7 +147,7 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 
 // check refuses what no agent of ours would say.
 func check(m *coordinatorv1.Report, peer identity) error {
-	if m.GetProtocol() != protocol {
+	if v := m.GetProtocol(); v < oldest || v > protocol {
 		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", m.GetProtocol(), protocol)
 	}
 	texts := []string{m.GetRefused()}

@@ -32,13 +32,16 @@ type Key struct{ Namespace, Name, Job string }
 
 // Store keeps what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
-	// Load returns the number of members and the record of a gang; an error that apierrors.IsNotFound
-	// knows where there is no such Gang (yet).
-	Load(ctx context.Context, key Key) (members int, r elastic.Record, err error)
+	// Load returns the number of members of a gang, how often it copies steps to storage (0: never) and its
+	// record; an error that apierrors.IsNotFound knows where there is no such Gang (yet).
+	Load(ctx context.Context, key Key) (members int, storage time.Duration, r elastic.Record, err error)
 	// Persist stores the record; it refuses to lower a generation.
 	Persist(ctx context.Context, key Key, r elastic.Record) error
 	// End makes the gang's job fail for the verdict's reason, such that no further pod of it is made.
 	End(ctx context.Context, key Key, v elastic.Verdict) error
+	// Replace takes the pod out of its job and evicts it or, where it is dead, deletes it. It may be asked
+	// again for the same pod; one that is gone already is a success.
+	Replace(ctx context.Context, key Key, d elastic.Doom) error
 	// Announce tells people, on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
 }
@@ -83,7 +86,8 @@ type Server struct {
 	ctx context.Context
 
 	mu    sync.Mutex
-	gangs map[Key]*gang // guarded by mu
+	gangs map[Key]*gang        // guarded by mu
+	heard map[string]time.Time // by pod UID: when its agent last said anything; guarded by mu
 
 	agents atomic.Int64 // open streams
 }
@@ -105,7 +109,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, ctx: context.Background()}, nil
+	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, heard: map[string]time.Time{}, ctx: context.Background()}, nil
 }
 
 // NeedLeaderElection says that the server runs on every replica: agents that reach one that does not

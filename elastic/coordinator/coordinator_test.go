@@ -47,20 +47,23 @@ type memory struct {
 	// refuse makes the next writes break.
 	refuse int
 	writes chan elastic.Record
+	// storage is how often gangs copy to storage.
+	storage  time.Duration
+	replaced []elastic.Doom
 }
 
 func newMemory() *memory {
 	return &memory{members: map[Key]int{}, records: map[Key]elastic.Record{}, ended: map[Key]elastic.Verdict{}, notices: map[Key][]elastic.Notice{}, writes: make(chan elastic.Record, 1000)}
 }
 
-func (m *memory) Load(_ context.Context, key Key) (int, elastic.Record, error) {
+func (m *memory) Load(_ context.Context, key Key) (int, time.Duration, elastic.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, ok := m.members[key]
 	if !ok {
-		return 0, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
+		return 0, 0, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
 	}
-	return n, m.records[key], nil
+	return n, m.storage, m.records[key], nil
 }
 
 func (m *memory) Persist(_ context.Context, key Key, r elastic.Record) error {
@@ -82,6 +85,13 @@ func (m *memory) End(_ context.Context, key Key, v elastic.Verdict) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ended[key] = v
+	return nil
+}
+
+func (m *memory) Replace(_ context.Context, _ Key, d elastic.Doom) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replaced = append(m.replaced, d)
 	return nil
 }
 
@@ -484,7 +494,7 @@ func TestReportsThatNoAgentSends(t *testing.T) {
 		"another host's address":     {func(r *coordinatorv1.Report) { r.Address = "10.0.0.99" }, codes.PermissionDenied},
 		"too many ranks":             {func(r *coordinatorv1.Report) { r.Ranks = 1 << 20 }, codes.InvalidArgument},
 		"a generation near overflow": {func(r *coordinatorv1.Report) { r.Generation = 1 << 60 }, codes.InvalidArgument},
-		"another protocol":           {func(r *coordinatorv1.Report) { r.Protocol = 2 }, codes.FailedPrecondition},
+		"another protocol":           {func(r *coordinatorv1.Report) { r.Protocol = 3 }, codes.FailedPrecondition},
 		"a long text":                {func(r *coordinatorv1.Report) { r.Refused = string(make([]byte, 10000)) }, codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,10 +41,11 @@ type gang struct {
 	state   *elastic.State // nil until loaded; this and all below guarded by mu
 	streams map[*stream]bool
 	current map[elastic.Slot]*stream // the newest stream of the slot's newest pod
-	persist *elastic.Record          // must be stored at once
+	persist *elastic.Persist         // must be stored at once
 	end     *elastic.Verdict         // the job must be made to fail
 	dirty   bool                     // the record has changed
 	notices []elastic.Notice
+	counted int64 // the newest generation that the metrics have
 }
 
 func newGang(s *Server, key Key) *gang {
@@ -74,12 +75,13 @@ func (g *gang) load(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, waitForGang)
 	defer cancel()
 	for {
-		members, record, err := g.server.Store.Load(ctx, g.key)
+		members, storage, record, err := g.server.Store.Load(ctx, g.key)
 		if err == nil {
 			g.mu.Lock()
-			g.state = elastic.New(members, record)
+			g.state, g.counted = elastic.New(members, storage, record), record.Generation
 			g.mu.Unlock()
 			go g.write()
+			go g.tick()
 			return nil
 		}
 		if !apierrors.IsNotFound(err) {
@@ -123,6 +125,7 @@ func (g *gang) detach(st *stream) {
 
 // reported takes a report in. What a stream says that another one of its pod has replaced is dropped.
 func (g *gang) reported(st *stream, r elastic.Report) {
+	g.server.hears(st.peer.pod.UID, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.streams[st] {
@@ -140,7 +143,7 @@ func (g *gang) step(e elastic.Event) {
 	for _, eff := range elastic.Step(g.state, e, time.Now()) {
 		switch eff := eff.(type) {
 		case elastic.Persist:
-			g.persist, wake = &eff.Record, true
+			g.persist, wake = &eff, true
 		case elastic.End:
 			g.end, wake = &eff.Verdict, true
 		case elastic.Touch:
@@ -149,6 +152,8 @@ func (g *gang) step(e elastic.Event) {
 			g.notices, wake = append(g.notices[max(0, len(g.notices)-maxNotices+1):], eff.Notice), true
 		case elastic.Direct:
 			direct = true
+		case elastic.Replace:
+			go g.replace(eff.Doom)
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
 		}
@@ -170,7 +175,7 @@ func (g *gang) step(e elastic.Event) {
 
 // work is what the writer has to do.
 type work struct {
-	persist *elastic.Record
+	persist *elastic.Persist
 	end     *elastic.Verdict
 	notices []elastic.Notice
 	dirty   bool
@@ -225,22 +230,23 @@ func (g *gang) write() {
 }
 
 // store writes what the core waits for, as often as it takes, and tells the core.
-func (g *gang) store(r elastic.Record) {
+func (g *gang) store(p elastic.Persist) {
 	begun := time.Now()
 	if !g.retry("storing the record", func() error {
 		g.mu.Lock()
 		if g.persist != nil { // a newer record replaces this one
-			r, g.persist = *g.persist, nil
+			p, g.persist = *g.persist, nil
 		}
 		g.mu.Unlock()
-		return g.server.Store.Persist(g.ctx, g.key, r)
+		return g.server.Store.Persist(g.ctx, g.key, p.Record)
 	}) {
 		return
 	}
-	g.server.metrics.stored(r, time.Since(begun))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.step(elastic.Stored{Generation: r.Generation, Verdict: r.Verdict != nil})
+	g.server.metrics.stored(p.Record, p.Record.Generation > g.counted, time.Since(begun))
+	g.counted = max(g.counted, p.Record.Generation)
+	g.step(elastic.Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 }
 
 // progress writes what people see; one that does not succeed is made up for by the next.

@@ -15,11 +15,11 @@ import (
 // change that came while a record waited to be stored, and after a write that did not succeed.
 func TestWhatPeopleSeeIsWrittenInTheEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
-		persist *elastic.Record
+		persist *elastic.Persist
 		refuse  int
 		writes  int
 	}{
-		"beside a record": {&elastic.Record{}, 0, 2},
+		"beside a record": {&elastic.Persist{}, 0, 2},
 		"refused once":    {nil, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestWhatPeopleSeeIsWrittenInTheEnd(t *testing.T) {
 			store := newMemory()
 			store.refuse = tt.refuse
 			g := newGang(&Server{Options: Options{Store: store, Log: logr.Discard()}, metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "train"})
-			g.state = elastic.New(1, elastic.Record{})
+			g.state = elastic.New(1, 0, elastic.Record{})
 			g.persist, g.dirty = tt.persist, true
 			g.wake <- struct{}{}
 			go g.write()

@@ -41,18 +41,21 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 }
 
 // stored counts a record that the core waited for.
-func (m *metrics) stored(r elastic.Record, took time.Duration) {
+func (m *metrics) stored(r elastic.Record, fresh bool, took time.Duration) {
 	m.storing.Observe(took.Seconds())
 	if r.Verdict != nil {
 		m.verdicts.WithLabelValues(string(r.Verdict.Reason)).Inc()
 		return
 	}
-	m.generations.Inc()
+	if fresh {
+		m.generations.Inc()
+	}
 }
 
 func (m *metrics) settled(r elastic.Recovery) {
 	m.recoveries.WithLabelValues(string(r.Cause.Code)).Inc()
-	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep} {
+	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep,
+		"drain": r.Drain, "replace": r.Replace, "fetch": r.Fetch} {
 		if d >= 0 {
 			m.phases.WithLabelValues(name).Observe(d.Seconds())
 		}

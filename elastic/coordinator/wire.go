@@ -28,6 +28,8 @@ func report(m *coordinatorv1.Report) elastic.Report {
 			Detected: at(t.GetDetected()), HaltReceived: at(t.GetHaltReceived()), Stopped: at(t.GetStopped()), RunReceived: at(t.GetRunReceived()),
 			Started: at(t.GetStarted()), Restored: at(t.GetRestored()), FirstStep: at(t.GetFirstStep()), Verified: at(t.GetVerified()),
 		},
+		Protocol: int(m.GetProtocol()), Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second,
+		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()),
 	}
 	for _, k := range m.GetRank() {
 		rank := elastic.Rank{Local: int(k.GetLocalRank()), Step: int64(k.GetStep()), StandbyReady: k.GetStandbyReady(), FromStandby: k.GetFromStandby()}
@@ -38,9 +40,23 @@ func report(m *coordinatorv1.Report) elastic.Report {
 		if e := k.GetExit(); e != nil {
 			rank.Exit = &elastic.Exit{Code: int(e.GetCode()), Signal: int(e.GetSignal()), At: at(e.GetAt()), Traceback: e.GetTraceback()}
 		}
+		if c := k.GetCopied(); c != nil {
+			rank.Copied = elastic.Copied{Mark: mark(c.GetMark()), Length: int64(c.GetLength()), Checksum: c.GetChecksum()}
+		}
 		r.Rank = append(r.Rank, rank)
 	}
 	return r
+}
+
+func mark(m *coordinatorv1.Mark) elastic.Mark {
+	return elastic.Mark{Step: int64(m.GetStep()), Generation: int64(m.GetGeneration())}
+}
+
+func markMessage(m elastic.Mark) *coordinatorv1.Mark {
+	if m == (elastic.Mark{}) {
+		return nil
+	}
+	return &coordinatorv1.Mark{Step: uint64(m.Step), Generation: uint64(m.Generation)}
 }
 
 func at(nanos int64) time.Time {
@@ -50,16 +66,26 @@ func at(nanos int64) time.Time {
 	return time.Unix(0, nanos)
 }
 
-// directive is what the core wants as a message.
-func directive(d elastic.Directive) *coordinatorv1.Directive {
+// directive is what the core wants as a message, in the agent's version of the protocol.
+func directive(d elastic.Directive, version uint32) *coordinatorv1.Directive {
 	m := &coordinatorv1.Directive{
-		Protocol: protocol, Generation: uint64(d.Generation), Order: orders[d.Order],
+		Protocol: version, Generation: uint64(d.Generation), Order: orders[d.Order],
 		Common: uint64(d.Common), Frontier: uint64(d.Frontier), ExitCode: int32(d.ExitCode), Reason: d.Reason,
 	}
 	if r := d.Run; r != nil {
 		m.Run = &coordinatorv1.Generation{
 			Number: uint64(r.Number), WorldSize: uint32(r.WorldSize), BaseRank: uint32(r.BaseRank), NodeRank: uint32(r.NodeRank), Nodes: uint32(r.Nodes),
 			MasterAddr: r.MasterAddr, MasterPort: uint32(r.MasterPort), RestoreStep: uint64(r.RestoreStep), RestartCount: uint32(r.RestartCount),
+		}
+	}
+	if version < 2 {
+		return m
+	}
+	m.Hold, m.Copy, m.Fetch = uint64(d.Hold), markMessage(d.Copy), markMessage(d.Fetch)
+	if d.Manifest != nil {
+		m.Manifest = &coordinatorv1.Manifest{Mark: markMessage(d.Manifest.Mark)}
+		for _, k := range d.Manifest.Ranks {
+			m.Manifest.Rank = append(m.Manifest.Rank, &coordinatorv1.ManifestRank{Length: uint64(k.Length), Checksum: k.Checksum})
 		}
 	}
 	return m

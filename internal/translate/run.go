@@ -15,7 +15,7 @@ import (
 func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 	s := v1alpha1.RunStatus{
 		Generation: r.Generation, RestoreStep: r.RestoreStep, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
-		WithoutProgress: int32(r.WithoutProgress), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
+		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
 		Progress: v1alpha1.Progress{
 			Ranks: int32(r.Progress.Ranks), StandbysReady: int32(r.Progress.StandbysReady), Step: r.Progress.Step, SavedStep: r.Progress.SavedStep,
 			SavedAt: microTime(r.Progress.SavedAt), LostMs: r.Progress.Lost.Milliseconds(), Notes: r.Progress.Notes,
@@ -29,7 +29,17 @@ func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
+			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replaced(rec.Replaced),
 		})
+	}
+	if d := r.Durable; d != nil {
+		s.Durable = &v1alpha1.StoredStep{Step: d.Step, Generation: d.Generation, At: metav1.NewMicroTime(d.At)}
+	}
+	for _, c := range r.Copies {
+		s.Copies = append(s.Copies, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation})
+	}
+	for _, d := range r.Doomed {
+		s.Doomed = append(s.Doomed, doom(d))
 	}
 	if v := r.Verdict; v != nil {
 		s.Verdict = &v1alpha1.Verdict{Reason: string(v.Reason), ExitCode: int32(v.ExitCode), At: metav1.NewMicroTime(v.At)}
@@ -48,7 +58,7 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	r := elastic.Record{
 		Generation: s.Generation, RestoreStep: s.RestoreStep, Restarts: int(s.Restarts), StartedAt: plainTime(s.StartedAt),
-		WithoutProgress: int(s.WithoutProgress), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
+		Replacements: int(s.Replacements), WithoutProgress: int(s.WithoutProgress), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
 			Ranks: int(s.Progress.Ranks), StandbysReady: int(s.Progress.StandbysReady), Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
 			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes,
@@ -62,7 +72,17 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
 			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
+			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplaced(rec.Replaced),
 		})
+	}
+	if d := s.Durable; d != nil {
+		r.Durable = &elastic.StoredStep{Mark: elastic.Mark{Step: d.Step, Generation: d.Generation}, At: d.At.Time}
+	}
+	for _, c := range s.Copies {
+		r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank), Mark: elastic.Mark{Step: c.Step, Generation: c.Generation}})
+	}
+	for i := range s.Doomed {
+		r.Doomed = append(r.Doomed, plainDoom(&s.Doomed[i]))
 	}
 	if v := s.Verdict; v != nil {
 		r.Verdict = &elastic.Verdict{Reason: elastic.Reason(v.Reason), ExitCode: int(v.ExitCode), At: v.At.Time}
@@ -80,6 +100,33 @@ func causeStatus(c cause.Cause) v1alpha1.Cause {
 
 func plainCause(c v1alpha1.Cause) cause.Cause {
 	return cause.Cause{Code: cause.Code(c.Code), Rank: int(c.Rank), Slot: int(c.Slot), ExitCode: int(c.ExitCode), Message: c.Message, Cascade: int(c.Cascade)}
+}
+
+func doom(d elastic.Doom) v1alpha1.Doom {
+	return v1alpha1.Doom{Slot: int32(d.Slot), Pod: d.Name, PodUID: d.Pod, Node: d.Node, Cause: d.Cause, Message: d.Message,
+		At: metav1.NewMicroTime(d.At), Deadline: microTime(d.Deadline), Dead: d.Dead}
+}
+
+func plainDoom(d *v1alpha1.Doom) elastic.Doom {
+	return elastic.Doom{Slot: elastic.Slot(d.Slot), Name: d.Pod, Pod: d.PodUID, Node: d.Node, Cause: d.Cause, Message: d.Message,
+		At: d.At.Time, Deadline: plainTime(d.Deadline), Dead: d.Dead}
+}
+
+func replaced(all []elastic.Replacement) []v1alpha1.Replacement {
+	var out []v1alpha1.Replacement
+	for _, r := range all {
+		out = append(out, v1alpha1.Replacement{Doom: doom(r.Doom), ReleasedAt: metav1.NewMicroTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
+	}
+	return out
+}
+
+func plainReplaced(all []v1alpha1.Replacement) []elastic.Replacement {
+	var out []elastic.Replacement
+	for i := range all {
+		r := &all[i]
+		out = append(out, elastic.Replacement{Doom: plainDoom(&r.Doom), ReleasedAt: r.ReleasedAt.Time, By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
+	}
+	return out
 }
 
 func microTime(t time.Time) *metav1.MicroTime {

@@ -1,0 +1,288 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+const (
+	// doomTime is how long a doomed pod's state may be waited for where nobody says.
+	doomTime = 30 * time.Second
+	// haltTime is how long a doomed pod may take to halt; then it is left behind.
+	haltTime = 10 * time.Second
+)
+
+// A doom goes through three stations. It is known (Record.Doomed) and can be withdrawn; it is committed (in
+// Replaced of the open recovery, or asked) once everything is halted, and Replace is emitted as soon as that
+// is stored; it is released when Released comes, and then it is out of Record.Doomed. From the second
+// station on the pod is fenced; a dead one is from the first.
+
+// doomed takes the level over.
+func (s *State) doomed(pods []Doom, now time.Time) {
+	if s.Final() {
+		return
+	}
+	next := []Doom{}
+	for _, d := range s.Record.Doomed {
+		if s.mustStay(d) && !slices.ContainsFunc(pods, func(o Doom) bool { return o.Pod == d.Pod }) {
+			next = append(next, d)
+		}
+	}
+	for _, d := range pods {
+		if int(d.Slot) < 0 || int(d.Slot) >= len(s.slots) || s.released(d.Pod) || s.takenOver(d) {
+			continue
+		}
+		old := s.doomOfPod(d.Pod)
+		if old == nil {
+			s.announce(&d, now)
+		} else {
+			d.At, d.Deadline = old.At, old.Deadline
+		}
+		d.Message = cause.Tail(d.Message, keptMessage)
+		next = append(next, d)
+	}
+	slices.SortFunc(next, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
+	s.withdrawn(next)
+	if slices.Equal(next, s.Record.Doomed) {
+		return
+	}
+	s.Record.Doomed = next
+	for _, d := range next {
+		if m := &s.slots[d.Slot]; d.Dead && m.pod.UID == d.Pod {
+			m.attached = false
+		}
+	}
+	s.refresh(now)
+	s.save()
+	s.emit(Direct{})
+}
+
+// announce gives a new doom its times and tells people.
+func (s *State) announce(d *Doom, now time.Time) {
+	if d.At.IsZero() {
+		d.At = now
+	}
+	if d.Deadline.IsZero() {
+		d.Deadline = now.Add(doomTime)
+	}
+	s.emit(Tell{Notice{Warning: true, Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d is to be replaced: %s", d.where(), d.Slot, d.why())}})
+}
+
+func (d Doom) where() string {
+	if d.Node == "" {
+		return "pod " + d.Name
+	}
+	return fmt.Sprintf("pod %s on node %s", d.Name, d.Node)
+}
+
+func (d Doom) why() string {
+	if d.Message == "" {
+		return d.Cause
+	}
+	return d.Cause + ": " + d.Message
+}
+
+// withdrawn tells of dooms that are no more.
+func (s *State) withdrawn(next []Doom) {
+	for _, d := range s.Record.Doomed {
+		if !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
+			s.emit(Tell{Notice{Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d stays: %s is over", d.where(), d.Slot, d.Cause)}})
+		}
+	}
+}
+
+// mustStay says whether a doom cannot be withdrawn any more: it was carried out, or the pod is ending by itself.
+func (s *State) mustStay(d Doom) bool {
+	m := &s.slots[d.Slot]
+	return s.committed(d.Pod) || m.known && m.pod.UID == d.Pod && m.report.Leaving
+}
+
+// takenOver says whether the slot has a newer pod already and nothing is known of this one.
+func (s *State) takenOver(d Doom) bool {
+	return slices.Contains(s.past, d.Pod) && s.doomOfPod(d.Pod) == nil
+}
+
+func (s *State) doomOfPod(pod string) *Doom {
+	for i := range s.Record.Doomed {
+		if s.Record.Doomed[i].Pod == pod {
+			return &s.Record.Doomed[i]
+		}
+	}
+	return nil
+}
+
+// doom is why the pod that holds a slot must go; nil: it need not.
+func (s *State) doom(slot Slot) *Doom {
+	for i := range s.Record.Doomed {
+		if d := &s.Record.Doomed[i]; d.Slot == slot && (!s.slots[slot].known || s.slots[slot].pod.UID == d.Pod) {
+			return d
+		}
+	}
+	return nil
+}
+
+// openRecovery is the account of the repair that is under way; nil: none is.
+func (s *State) openRecovery() *Recovery {
+	if rec := s.lastRecovery(); rec != nil && rec.Generation > s.Record.Generation {
+		return rec
+	}
+	return nil
+}
+
+// replacement is the newest account of a pod's replacement.
+func (s *State) replacement(pod string) *Replacement {
+	for i := len(s.Record.Recoveries) - 1; i >= 0; i-- {
+		all := s.Record.Recoveries[i].Replaced
+		for j := range all {
+			if all[j].Pod == pod {
+				return &all[j]
+			}
+		}
+	}
+	return nil
+}
+
+// committed: the pod was, or is about to be, asked to be replaced.
+func (s *State) committed(pod string) bool {
+	return s.asked[pod] || s.replacement(pod) != nil
+}
+
+// released: the pod is out of its job.
+func (s *State) released(pod string) bool {
+	r := s.replacement(pod)
+	return slices.Contains(s.gone, pod) || r != nil && !r.ReleasedAt.IsZero()
+}
+
+// Fenced says whether nothing that the pod says counts: it was replaced, or it counts as dead.
+func (s *State) Fenced(pod string) bool {
+	d := s.doomOfPod(pod)
+	return s.committed(pod) || s.released(pod) || d != nil && d.Dead
+}
+
+// leaving takes a pod that is being shut down as doomed, before anybody else says so.
+func (s *State) leaving(slot Slot, now time.Time) {
+	m := &s.slots[slot]
+	if !m.report.Leaving || s.Final() || s.doomOfPod(m.pod.UID) != nil || s.Fenced(m.pod.UID) {
+		return
+	}
+	d := Doom{Slot: slot, Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: PodDeleted, Message: "the pod is being shut down"}
+	s.announce(&d, now)
+	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
+	s.save()
+}
+
+// out says whether the pod of a slot is not waited for when everything halts: it is fenced, or it is doomed
+// and has had its time.
+func (s *State) out(slot Slot, now time.Time) bool {
+	d := s.doom(slot)
+	if d == nil {
+		return false
+	}
+	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.detected) > haltTime
+}
+
+// deadline is until when a doomed pod's state may be waited for.
+func (s *State) deadline(d Doom) time.Time {
+	return d.Deadline
+}
+
+// doomCause is the failure that the dooms stand for; nil: there is none.
+func (s *State) doomCause() *cause.Cause {
+	for _, d := range s.Record.Doomed {
+		if s.committed(d.Pod) && s.openRecovery() == nil {
+			continue
+		}
+		return &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
+	}
+	return nil
+}
+
+// commit carries dooms out while everything is halted: they are written into the account of the recovery,
+// and once that is stored Replace is asked for each.
+func (s *State) commit() {
+	fresh := false
+	for _, d := range s.Record.Doomed {
+		if s.committed(d.Pod) {
+			continue
+		}
+		fresh = true
+		if rec := s.openRecovery(); rec != nil {
+			r := Replacement{Doom: d}
+			if m := &s.slots[d.Slot]; m.known && m.pod.UID != d.Pod {
+				r.By, r.NewNode = m.pod.Name, m.pod.Node
+			}
+			rec.Replaced = append(slices.Clone(rec.Replaced), r)
+		}
+		if s.openRecovery() == nil {
+			s.asked[d.Pod] = true
+			s.emit(Replace{d})
+		}
+	}
+	if fresh {
+		s.save()
+		s.emit(Direct{})
+	}
+}
+
+// ask emits Replace for what is committed and stored, once in this life of the coordinator.
+func (s *State) ask() {
+	if s.storedRevision < s.revision {
+		return
+	}
+	for _, d := range s.Record.Doomed {
+		if s.committed(d.Pod) && !s.asked[d.Pod] {
+			s.asked[d.Pod] = true
+			s.emit(Replace{d})
+		}
+	}
+}
+
+// release takes note that a pod is out of its job.
+func (s *State) release(e Released, now time.Time) {
+	d := s.doomOfPod(e.Pod)
+	if d == nil || !s.committed(e.Pod) {
+		return
+	}
+	if r := s.replacement(e.Pod); r != nil {
+		r.ReleasedAt = e.At
+	}
+	s.gone = append(s.gone, e.Pod)
+	s.Record.Replacements++
+	if m := &s.slots[d.Slot]; m.pod.UID == e.Pod {
+		m.attached = false
+	}
+	s.Record.Doomed = slices.DeleteFunc(slices.Clone(s.Record.Doomed), func(o Doom) bool { return o.Pod == e.Pod })
+	s.refresh(now)
+	s.save()
+	s.emit(Direct{})
+}
+
+// succeeded takes note of a pod that takes the place of a replaced one.
+func (s *State) succeeded(slot Slot, now time.Time) {
+	rec := s.lastRecovery()
+	if rec == nil {
+		return
+	}
+	m := &s.slots[slot]
+	for i := range rec.Replaced {
+		r := &rec.Replaced[i]
+		if r.Slot != slot || r.Pod == m.pod.UID || !r.AttachedAt.IsZero() {
+			continue
+		}
+		rec.Replaced = slices.Clone(rec.Replaced)
+		r = &rec.Replaced[i]
+		r.By, r.NewNode, r.AttachedAt = m.pod.Name, m.pod.Node, now
+		where := ""
+		if m.pod.Node != "" {
+			where = " on node " + m.pod.Node
+		}
+		s.emit(Tell{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.pod.Name, where)}})
+		s.emit(Touch{})
+	}
+}
+
+// Ticks says whether Tick is wanted every so often.
+func (s *State) Ticks() bool { return len(s.Record.Doomed) > 0 && !s.Final() }
