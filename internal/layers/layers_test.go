@@ -17,6 +17,7 @@ const module = "holdfast.dev/holdfast/"
 // nothing else: the same values in must give the same values out, wherever it runs.
 var cores = map[string][]string{
 	"topology":         {},
+	"nodehealth":       {},
 	"gang":             {"topology"},
 	"elastic":          {"gang", "elastic/cause"},
 	"elastic/cause":    {},

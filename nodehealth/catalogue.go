@@ -1,0 +1,209 @@
+package nodehealth
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Action is what a verdict asks for; a higher one is worse.
+type Action int
+
+const (
+	// None: nothing is wrong.
+	None Action = iota
+	// Watch: people may want to know; nothing is done.
+	Watch
+	// Exclude: nothing new is placed on the node.
+	Exclude
+	// Evict: the node is of no use to what runs there.
+	Evict
+)
+
+func (a Action) String() string {
+	return [...]string{"None", "Watch", "Exclude", "Evict"}[a]
+}
+
+// Exit is how a cause goes away by itself. A reboot ends every cause: what is still so is seen again.
+type Exit string
+
+const (
+	// ExitReads: NVML has read the device, and found it well, for the hold-off since the last bad sign.
+	ExitReads Exit = "reads well"
+	// ExitCleared: NVML has been answering, without this very sign, for the hold-off.
+	ExitCleared Exit = "sign is gone"
+	// ExitQuiet: not seen again for QuietFor.
+	ExitQuiet Exit = "quiet"
+)
+
+const (
+	// HoldOff is how long a check must pass again before a cause goes away. Each return within a day doubles
+	// it, up to HoldOffMax.
+	HoldOff = 30 * time.Second
+	// HoldOffBlind takes its place after an error of a GPU whose driver names no recovery action, and of a
+	// switch: that GPUs answer proves less.
+	HoldOffBlind = 10 * time.Minute
+	// HoldOffMax bounds the doubling.
+	HoldOffMax = time.Hour
+	// QuietFor ends what is only watched.
+	QuietFor = 10 * time.Minute
+	// RepeatWithin is how long errors of applications count towards Row.Repeat, and returns towards the
+	// hold-off.
+	RepeatWithin = 24 * time.Hour
+	// HangGrace is how long a probe that hangs only excludes.
+	HangGrace = 20 * time.Second
+)
+
+// Cause is one word, the same in taint, event, metric label and runbook.
+type Cause string
+
+// The causes, worst and most specific first: of several with the same action the first one is told.
+const (
+	OffTheBus          Cause = "GPUOffTheBus"
+	GPULost            Cause = "GPULost"
+	RowRemapFailed     Cause = "RowRemapFailed"
+	DoubleBitECC       Cause = "GPUDoubleBitECC"
+	GSPTimeout         Cause = "GPUFirmwareTimeout"
+	NVLinkError        Cause = "NVLinkError"
+	SwitchError        Cause = "NVSwitchError"
+	PowerCable         Cause = "GPUPowerCable"
+	GPUNeedsReset      Cause = "GPUNeedsReset"
+	NodeNeedsReboot    Cause = "NodeNeedsReboot"
+	DrainPeers         Cause = "GPUDrainPeers"
+	GPUFault           Cause = "GPUFault"
+	DriverHangs        Cause = "DriverHangs"
+	DriverGone         Cause = "DriverGone"
+	FabricRecovery     Cause = "FabricRecovery"
+	RowRemapPending    Cause = "RowRemapPending"
+	ContainedECC       Cause = "GPUContainedECC"
+	ECCRate            Cause = "GPUECCRate"
+	GPUDegraded        Cause = "GPUDegraded"
+	UncorrectableECC   Cause = "GPUUncorrectableECC"
+	NVLinkReport       Cause = "NVLinkReport"
+	SwitchReport       Cause = "NVSwitchReport"
+	GPUReport          Cause = "GPUReport"
+	UnknownXid         Cause = "UnknownXid"
+	ApplicationRepeats Cause = "ApplicationErrors"
+	Noted              Cause = "Noted"
+)
+
+// Row is what the catalogue says about one cause.
+type Row struct {
+	Cause  Cause
+	Action Action
+	// Xids are the codes that mean this cause; other rows come from readings or text.
+	Xids []int
+	// Meaning is what happened, Next what to do, both for people.
+	Meaning, Next string
+	Exit          Exit
+	// Repeat: a row of action None becomes Watch after so many on one device within RepeatWithin.
+	Repeat int
+	// Confirm: while the driver can name a recovery action, the row only excludes until the driver agrees.
+	Confirm bool
+}
+
+const (
+	reset  = "Drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot the node. "
+	again  = "If it comes again, have the GPU examined."
+	byself = " The mark goes away by itself once the GPU has been read well for the hold-off."
+)
+
+// Catalogue has one row per cause, in the order of the constants. The codes are those of NVIDIA's Xid catalogue.
+var Catalogue = []Row{
+	{OffTheBus, Evict, []int{79}, "the GPU has fallen off the bus", "Reboot the node; a power cycle is surer. The second time, have GPU, riser and power examined." + byself, ExitReads, 0, true},
+	{GPULost, Evict, nil, "the GPU does not answer the driver any more", "Reboot the node. The second time, have the GPU examined." + byself, ExitReads, 0, false},
+	{RowRemapFailed, Evict, []int{64}, "a broken memory row could not be replaced: no spare rows are left", "Have the GPU replaced. A reset shows whether the mark stands.", ExitReads, 0, false},
+	{DoubleBitECC, Evict, []int{48}, "memory error that could not be corrected", reset + again, ExitReads, 0, true},
+	{GSPTimeout, Evict, []int{119, 120}, "the GPU's system processor does not answer", reset + "If it comes again, update driver and firmware.", ExitReads, 0, true},
+	{NVLinkError, Evict, []int{74, 149}, "an NVLink has failed", reset + "If the same link fails again, have it examined.", ExitReads, 0, true},
+	{SwitchError, Evict, nil, "an NVSwitch reported a fatal error", "Reboot the node; all GPUs of the switch are concerned. If it comes again, have the switch examined.", ExitReads, 0, false},
+	{PowerCable, Evict, []int{54}, "the GPU lacks power: a cable is not connected", "Have the power cables of the GPU examined.", ExitReads, 0, true},
+	{GPUNeedsReset, Evict, nil, "the driver asks for a reset of the GPU", reset + again, ExitReads, 0, false},
+	{NodeNeedsReboot, Evict, nil, "the driver asks for a reboot of the node", "Reboot the node. " + again, ExitReads, 0, false},
+	{DrainPeers, Evict, nil, "the driver asks that everything which talks to the GPU be stopped", "Stop all processes on the GPUs of the node and look whether the driver asks for more.", ExitReads, 0, false},
+	{GPUFault, Evict, []int{46, 62, 95, 109, 110, 136, 140, 143, 151, 155, 156, 158, 159, 167, 169}, "the GPU has failed and needs a reset", reset + again, ExitReads, 0, true},
+	{DriverHangs, Evict, nil, "the driver does not answer", "Reboot the node. Look for tasks in state D and for messages of NVRM in the kernel log.", ExitCleared, 0, false},
+	{DriverGone, Exclude, nil, "the driver was there and is gone", "Look whether somebody is updating the driver; else load it or reboot the node.", ExitCleared, 0, false},
+	{FabricRecovery, Exclude, nil, "the driver asks for a recovery of the fabric's domain", "Look at the fabric manager and the IMEX service of the domain; the node itself may stay.", ExitReads, 0, false},
+	{RowRemapPending, Exclude, []int{63}, "a broken memory row waits for a reset to be replaced", "Reset the GPU when the node is empty; what runs may end first.", ExitReads, 0, false},
+	{ContainedECC, Exclude, []int{94}, "memory error that could not be corrected, contained to one process", "Reset the GPU when the node is empty; what runs may end first.", ExitReads, 0, false},
+	{ECCRate, Exclude, []int{92, 93}, "memory errors come often", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
+	{GPUDegraded, Exclude, []int{157, 168}, "the GPU works with less than it should", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
+	{UncorrectableECC, Watch, nil, "memory errors could not be corrected since the driver was loaded", "Look whether rows are being replaced; a reset starts the count anew.", ExitCleared, 0, false},
+	{NVLinkReport, Watch, []int{144, 145, 146, 147, 148, 150}, "an NVLink reported an error that the driver did not act on", "Nothing, unless jobs on the node fail.", ExitQuiet, 0, false},
+	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "Nothing, unless it comes often.", ExitQuiet, 0, false},
+	{GPUReport, Watch, []int{78, 142, 162, 163, 164, 165}, "the GPU reported a condition that people may want to know", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
+	{UnknownXid, Watch, nil, "the GPU reported an error that this catalogue does not know", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
+	{ApplicationRepeats, None, application(), "errors of applications keep coming on one GPU", "If they come with different jobs, have the GPU examined; else it is the job.", ExitQuiet, 5, false},
+	{Noted, None, []int{37, 38, 43, 44, 45, 66, 67, 106, 107, 108, 121, 137, 141, 154, 160, 161, 171, 172}, "follows from another error or needs nothing", "Nothing.", ExitQuiet, 0, false},
+}
+
+// application are the codes that a program can bring about by itself.
+func application() []int {
+	codes := []int{8, 11, 13, 25, 31, 32, 60, 68, 69, 80, 139}
+	for _, span := range [][2]int{{39, 41}, {70, 72}, {75, 77}, {82, 86}, {96, 105}, {126, 135}} {
+		for c := span[0]; c <= span[1]; c++ {
+			codes = append(codes, c)
+		}
+	}
+	slices.Sort(codes)
+	return codes
+}
+
+// RowOf finds the row of a cause; there is one for every cause that a verdict names.
+func RowOf(c Cause) (Row, bool) {
+	i := rank(c)
+	if i < 0 {
+		return Row{}, false
+	}
+	return Catalogue[i], true
+}
+
+func rank(c Cause) int {
+	return slices.IndexFunc(Catalogue, func(r Row) bool { return r.Cause == c })
+}
+
+// ofXid is the cause of an Xid.
+func ofXid(code int) Cause {
+	for _, r := range Catalogue {
+		if slices.Contains(r.Xids, code) {
+			return r.Cause
+		}
+	}
+	return UnknownXid
+}
+
+// ofRecovery is the cause of a recovery action other than none. One that is not known may ask for anything:
+// it is taken for the most.
+func ofRecovery(code int) Cause {
+	switch code {
+	case RecoveryGPUReset, RecoveryDrainReset, RecoveryBusReset:
+		return GPUNeedsReset
+	case RecoveryDrainP2P:
+		return DrainPeers
+	case RecoveryFabric:
+		return FabricRecovery
+	}
+	return NodeNeedsReboot
+}
+
+// alwaysFatal are errors of an NVSwitch that are fatal whether or not they are marked so.
+func alwaysFatal(code int) bool {
+	return code == 10003 || code == 12020 || code == 22003 || code == 22011 || code >= 23001 && code <= 23017
+}
+
+func ofSXid(code int, fatal bool) Cause {
+	if fatal || alwaysFatal(code) {
+		return SwitchError
+	}
+	return SwitchReport
+}
+
+func recoveryText(code int) string {
+	names := map[int]string{RecoveryNone: "none", RecoveryGPUReset: "GPU reset", RecoveryNodeReboot: "node reboot", RecoveryDrainP2P: "drain peers",
+		RecoveryDrainReset: "drain and reset", RecoveryFabric: "recover the fabric's domain", RecoveryBusReset: "bus reset", RecoverySystemReset: "system reboot"}
+	if n, ok := names[code]; ok {
+		return "the driver's recovery action is: " + n
+	}
+	return fmt.Sprintf("the driver's recovery action is %d, which is not known here", code)
+}

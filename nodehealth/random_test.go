@@ -1,0 +1,210 @@
+package nodehealth
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+var names = []string{"a", "b", "c"}
+
+func randomReading(r *rand.Rand, device string) Reading {
+	out := Reading{Device: device, PCI: "p" + device}
+	switch r.IntN(10) {
+	case 0:
+		out.Lost = true
+	case 1:
+		out.ResetRequired = true
+	case 2:
+		out.Recovery = r.IntN(10) - 1
+	case 3:
+		out.RemapPending = true
+	case 4:
+		out.RemapFailed = true
+	case 5:
+		out.Uncorrected = uint64(r.IntN(3))
+	}
+	return out
+}
+
+// bad is a signal that can only speak against the node.
+func bad(r *rand.Rand, at time.Time) Signal {
+	device := names[r.IntN(len(names))]
+	if r.IntN(2) == 0 {
+		device = "p" + device
+	}
+	switch r.IntN(6) {
+	case 0:
+		return Signal{At: at, Kind: SXid, Source: Kmsg, Device: "sw", Code: 10000 + r.IntN(15000), Fatal: r.IntN(2) == 0}
+	case 1:
+		return Signal{At: at, Kind: OffBus, Source: Kmsg, Device: device}
+	case 2:
+		return Signal{At: at, Kind: RecoveryChanged, Source: Kmsg, Device: device, Code: 1 + r.IntN(9)}
+	case 3:
+		return Signal{At: at, Kind: Hang, Source: Probe}
+	}
+	return Signal{At: at, Kind: Xid, Source: NVML, Device: device, Code: r.IntN(180)}
+}
+
+func randomSignal(r *rand.Rand, at time.Time) Signal {
+	switch r.IntN(4) {
+	case 0:
+		return bad(r, at)
+	case 1:
+		if r.IntN(4) == 0 {
+			return Signal{At: at, Kind: Blind, Source: Probe, Text: "gone"}
+		}
+		return Signal{At: at, Kind: RecoveryChanged, Source: Kmsg, Device: "p" + names[r.IntN(len(names))]}
+	}
+	return round(at, func(d string) Reading { return randomReading(r, d) })
+}
+
+func round(at time.Time, of func(string) Reading) Signal {
+	sig := Signal{At: at, Kind: Read, Source: NVML}
+	for _, n := range names {
+		sig.Readings = append(sig.Readings, of(n))
+	}
+	return sig
+}
+
+func well(device string) Reading { return Reading{Device: device, PCI: "p" + device} }
+
+// history plays a random one and returns where it led.
+func history(r *rand.Rand, check func(before, after State, sig Signal, now time.Time)) (State, time.Time) {
+	s, now := New("boot"), epoch
+	for range r.IntN(200) {
+		now = now.Add(time.Duration(r.Int64N(int64(5 * time.Second))))
+		if r.IntN(30) == 0 {
+			now = now.Add(time.Duration(r.Int64N(int64(2 * time.Hour))))
+		}
+		before, sig := s, randomSignal(r, now)
+		s = Fold(s, sig, now)
+		if check != nil {
+			check(before, s, sig, now)
+		}
+	}
+	return s, now
+}
+
+func each(t *testing.T, do func(t *testing.T, r *rand.Rand)) {
+	for seed := range uint64(150) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { do(t, rand.New(rand.NewPCG(seed, 1))) })
+	}
+}
+
+// TestAlwaysAWayBack: whatever happened, a node whose GPUs read well goes back to healthy by itself, and so
+// does one that is booted anew.
+func TestAlwaysAWayBack(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand) {
+		s, now := history(r, nil)
+		if v := Assess(Restore("next boot", Assess(s, now)), now); v.Action != None {
+			t.Errorf("after a reboot: %+v", v)
+		}
+		// Addresses that NVML never listed are not in this world: names and their addresses only.
+		for end := now.Add(25 * time.Hour); now.Before(end); now = now.Add(5 * time.Second) {
+			if s = Fold(s, round(now, well), now); Assess(s, now).Action == None {
+				break
+			}
+		}
+		if v := Assess(s, now); v.Action != None || !v.Known {
+			t.Errorf("after a day of good readings: %+v", v)
+		}
+	})
+}
+
+// TestMoreEvidenceNeverHeals: at one instant, a further bad sign makes no verdict milder.
+func TestMoreEvidenceNeverHeals(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand) {
+		s, now := history(r, nil)
+		for range 30 {
+			before, sig := Assess(s, now), bad(r, now)
+			s = Fold(s, sig, now)
+			if after := Assess(s, now); after.Action < before.Action {
+				t.Fatalf("%+v made %s of %s (%s, %s)", sig, after.Action, before.Action, before.Cause, after.Cause)
+			}
+		}
+	})
+}
+
+// TestSameInputSameVerdict: Fold leaves its argument alone and answers the same again.
+func TestSameInputSameVerdict(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand) {
+		history(r, func(before, after State, sig Signal, now time.Time) {
+			if again := Fold(before, sig, now); !reflect.DeepEqual(again, after) {
+				t.Fatalf("%+v led to\n%+v and to\n%+v", sig, after, again)
+			}
+		})
+	})
+}
+
+// TestBounded: whatever comes in, state and evidence stay small, and a verdict says what to do.
+func TestBounded(t *testing.T) {
+	s, now := New("boot"), epoch
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 5000 {
+		now = now.Add(time.Millisecond)
+		s = Fold(s, Signal{At: now, Kind: Xid, Source: Kmsg, Device: fmt.Sprint("p", r.IntN(1000)), Code: r.IntN(200), Text: fmt.Sprintf("%0*d", r.IntN(2000), i)}, now)
+		s = Fold(s, Signal{At: now, Kind: Read, Readings: []Reading{randomReading(r, fmt.Sprint("d", r.IntN(1000)))}}, now)
+		v := Assess(s, now)
+		if len(s.findings) > maxFindings || len(s.devices) > maxDevices || len(s.returns) > maxReturns || len(v.Evidence) > MaxEvidence || len(v.Devices) > maxFindings {
+			t.Fatalf("%d findings, %d devices, %d returns, %d evidence", len(s.findings), len(s.devices), len(s.returns), len(v.Evidence))
+		}
+		for _, e := range v.Evidence {
+			if len(e.Text) > maxText {
+				t.Fatalf("evidence of %d bytes", len(e.Text))
+			}
+		}
+		if v.Action > None && (v.Cause == "" || v.Message == "" || v.Next == "" || v.Since.IsZero() || len(v.Evidence) == 0) {
+			t.Fatalf("says too little: %+v", v)
+		}
+	}
+}
+
+// TestRestartKeepsTheVerdict: a process that begins again from its last verdict, and reads on, judges the
+// same as one that went on: never milder at once, and the same after the hold-off.
+func TestRestartKeepsTheVerdict(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand) {
+		s, now := history(r, nil)
+		v := Assess(s, now)
+		if again := Assess(Restore("boot", v), now); again.Action != v.Action || again.Cause != v.Cause {
+			t.Fatalf("restored %s %s from %s %s", again.Action, again.Cause, v.Action, v.Cause)
+		}
+	})
+}
+
+func TestCatalogue(t *testing.T) {
+	seen := map[int]Cause{}
+	causes := map[Cause]bool{}
+	for i, row := range Catalogue {
+		if causes[row.Cause] {
+			t.Errorf("two rows for %s", row.Cause)
+		}
+		causes[row.Cause] = true
+		if row.Meaning == "" || row.Next == "" || row.Exit == "" {
+			t.Errorf("%s says too little", row.Cause)
+		}
+		if i > 0 && Catalogue[i-1].Action < row.Action {
+			t.Errorf("%s is worse than %s before it", row.Cause, Catalogue[i-1].Cause)
+		}
+		if row.Exit == ExitQuiet && row.Action > Watch {
+			t.Errorf("%s keeps jobs away and would go just because it is quiet", row.Cause)
+		}
+		for _, x := range row.Xids {
+			if c, twice := seen[x]; twice {
+				t.Errorf("Xid %d is %s and %s", x, c, row.Cause)
+			}
+			seen[x] = row.Cause
+		}
+	}
+	for code, want := range map[int]Cause{79: OffTheBus, 119: GSPTimeout, 13: ApplicationRepeats, 31: ApplicationRepeats, 43: Noted, 95: GPUFault, 63: RowRemapPending, 64: RowRemapFailed, 9999: UnknownXid} {
+		if got := ofXid(code); got != want {
+			t.Errorf("Xid %d is %s, want %s", code, got, want)
+		}
+	}
+	if !slices.IsSorted(application()) {
+		t.Error("codes of applications are not sorted")
+	}
+}

@@ -1,0 +1,356 @@
+package nodehealth
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// maxFindings, maxDevices and maxReturns bound a State whatever comes in.
+	maxFindings = 64
+	maxDevices  = 64
+	maxReturns  = 64
+	// maxText bounds what is kept of a signal's text, in bytes.
+	maxText = 240
+	// maxGap: with no reading for so long, a device counts as just found.
+	maxGap = 10 * time.Second
+	// freshFor: a device that was read so recently is one whose driver can be waited for.
+	freshFor = 5 * time.Second
+	// sameAs: signs of one cause this close together are one.
+	sameAs = time.Second
+)
+
+// State is what has been seen of one node under one boot. It is a value: Fold leaves its argument alone.
+type State struct {
+	boot     string
+	findings []finding
+	devices  []device
+	returns  []comeback
+	// settled: kernel log records up to this number were dealt with.
+	settled uint64
+	// read is when NVML last answered, readSince since when it has answered without a break; hungSince is
+	// zero unless it hangs.
+	read, readSince, hungSince time.Time
+	// blind is why there is nothing to ask; empty: there is, or nobody has tried yet.
+	blind string
+}
+
+// finding is one cause on one device: at most one each.
+type finding struct {
+	cause       Cause
+	device      string
+	source      Source
+	text        string
+	first, last time.Time
+	count       int
+	seq         uint64
+	// confirmed: the action need not wait for the driver or the grace any more.
+	confirmed bool
+}
+
+// device is what NVML last said. goodSince is zero while it is bad.
+type device struct {
+	id, pci         string
+	read, goodSince time.Time
+	speaks          bool
+}
+
+// comeback remembers how often a cause went away and came again.
+type comeback struct {
+	cause  Cause
+	device string
+	healed time.Time
+	times  int
+}
+
+// New is the state of a node of which nothing has been seen.
+func New(boot string) State { return State{boot: boot} }
+
+// Restore goes on from what an earlier process knew. Under another boot nothing of it holds.
+func Restore(boot string, v Verdict) State {
+	s := New(boot)
+	if v.Boot != boot {
+		return s
+	}
+	s.settled = v.Settled
+	for _, e := range v.Evidence {
+		at := rank(e.Cause)
+		if at < 0 {
+			continue
+		}
+		// What ranks before the verdict's cause was not confirmed, or it would be the cause.
+		s.findings = append(s.findings, finding{cause: e.Cause, device: e.Device, source: e.Source, text: e.Text, first: e.At, last: e.At,
+			count: max(1, Catalogue[at].Repeat), confirmed: v.Action == Evict && at >= rank(v.Cause)})
+	}
+	return s
+}
+
+// Fold takes one signal in. Now is the present time; a signal may be older.
+func Fold(s State, sig Signal, now time.Time) State {
+	if sig.Seq != 0 && sig.Seq <= s.settled {
+		return s
+	}
+	s.findings, s.devices, s.returns = slices.Clone(s.findings), slices.Clone(s.devices), slices.Clone(s.returns)
+	sig.Device = s.known(sig.Device)
+	switch sig.Kind {
+	case Xid:
+		s.event(ofXid(sig.Code), sig)
+	case SXid:
+		s.event(ofSXid(sig.Code, sig.Fatal), sig)
+	case OffBus:
+		s.event(OffTheBus, sig)
+	case RecoveryChanged:
+		s.recovery(sig)
+	case Read:
+		s.round(sig)
+	case Hang:
+		s.hang(sig)
+	case Blind:
+		s.lose(sig)
+	case Tick:
+	}
+	s.heal(now)
+	return s
+}
+
+// known turns the PCI address of a device that NVML has listed into its UUID.
+func (s *State) known(id string) string {
+	for _, d := range s.devices {
+		if d.pci == id && id != "" {
+			return d.id
+		}
+	}
+	return id
+}
+
+func (s *State) device(id string) *device {
+	for i := range s.devices {
+		if s.devices[i].id == id {
+			return &s.devices[i]
+		}
+	}
+	return nil
+}
+
+// event is a thing that happened once. Where the row allows it and the driver can be asked, its word is awaited.
+func (s *State) event(c Cause, sig Signal) {
+	f := s.touch(c, sig)
+	d := s.device(sig.Device)
+	asked := d != nil && d.speaks && s.hungSince.IsZero() && sig.At.Sub(d.read) < freshFor
+	unasked := s.read.IsZero() && s.blind == ""
+	f.confirmed = f.confirmed || !Catalogue[rank(c)].Confirm || !asked && !unasked
+}
+
+// stopWaiting confirms what waits for a driver that says nothing about it.
+func (s *State) stopWaiting() {
+	for i := range s.findings {
+		f := &s.findings[i]
+		if d := s.device(f.device); Catalogue[rank(f.cause)].Confirm && (d == nil || !d.speaks || s.blind != "") {
+			f.confirmed = true
+		}
+	}
+}
+
+// touch finds or makes the finding and notes that it was seen.
+func (s *State) touch(c Cause, sig Signal) *finding {
+	text := sig.Text
+	if len(text) > maxText {
+		text = text[:maxText]
+	}
+	for i := range s.findings {
+		f := &s.findings[i]
+		if f.cause != c || f.device != sig.Device {
+			continue
+		}
+		if sig.At.Sub(f.last) > sameAs {
+			f.count++
+		}
+		f.first, f.last, f.seq = earlier(f.first, sig.At), later(f.last, sig.At), max(f.seq, sig.Seq)
+		return f
+	}
+	if len(s.findings) == maxFindings {
+		s.dropWeakest()
+	}
+	s.findings = append(s.findings, finding{cause: c, device: sig.Device, source: sig.Source, text: text, first: sig.At, last: sig.At, count: 1, seq: sig.Seq})
+	return &s.findings[len(s.findings)-1]
+}
+
+// dropWeakest makes room: the least action, of these the last row, goes.
+func (s *State) dropWeakest() {
+	at := 0
+	for i, f := range s.findings {
+		w := s.findings[at]
+		if a, b := f.action(), w.action(); a < b || a == b && rank(f.cause) > rank(w.cause) {
+			at = i
+		}
+	}
+	s.findings = slices.Delete(s.findings, at, at+1)
+}
+
+// recovery is the driver's word in the kernel log. Where NVML reads the device it says the same, sooner.
+func (s *State) recovery(sig Signal) {
+	if sig.Code != RecoveryNone {
+		s.touch(ofRecovery(sig.Code), sig).confirmed = true
+		s.confirm(sig.Device)
+		return
+	}
+	if s.device(sig.Device) != nil {
+		return
+	}
+	for i := len(s.findings) - 1; i >= 0; i-- {
+		if f := s.findings[i]; f.device == sig.Device && Catalogue[rank(f.cause)].Exit == ExitReads && !sig.At.Before(f.last) {
+			s.remove(i, sig.At)
+		}
+	}
+}
+
+func (s *State) confirm(device string) {
+	for i := range s.findings {
+		if s.findings[i].device == device {
+			s.findings[i].confirmed = true
+		}
+	}
+}
+
+// round takes the readings of all devices that NVML lists. One that it listed before and does not now is lost.
+func (s *State) round(sig Signal) {
+	if s.readSince.IsZero() || !s.hungSince.IsZero() || s.blind != "" || sig.At.Sub(s.read) > maxGap {
+		s.readSince = sig.At
+	}
+	s.read, s.hungSince, s.blind = sig.At, time.Time{}, ""
+	listed := map[string]bool{}
+	for _, r := range sig.Readings {
+		listed[r.Device] = true
+		s.reading(r, sig.At)
+	}
+	for i := range s.devices {
+		if d := &s.devices[i]; !listed[d.id] {
+			d.goodSince = time.Time{}
+			s.sign(GPULost, d.id, sig.At, "NVML does not list the device any more")
+			s.confirm(d.id)
+		}
+	}
+	s.stopWaiting()
+}
+
+func (s *State) reading(r Reading, at time.Time) {
+	s.note(r, at)
+	if r.Lost {
+		s.sign(GPULost, r.Device, at, "NVML answers that the GPU is lost")
+	}
+	if r.ResetRequired {
+		s.sign(GPUNeedsReset, r.Device, at, "NVML answers that the GPU must be reset")
+	}
+	if r.Recovery > RecoveryNone {
+		s.sign(ofRecovery(r.Recovery), r.Device, at, recoveryText(r.Recovery))
+	}
+	if r.RemapPending {
+		s.sign(RowRemapPending, r.Device, at, "NVML answers that a row remapping is pending")
+	}
+	if r.RemapFailed {
+		s.sign(RowRemapFailed, r.Device, at, "NVML answers that a row remapping has failed")
+	}
+	if r.Uncorrected > 0 {
+		s.sign(UncorrectableECC, r.Device, at, fmt.Sprintf("NVML counts %d memory errors that could not be corrected", r.Uncorrected))
+	}
+	if r.bad() {
+		s.confirm(r.Device)
+	}
+}
+
+// note keeps what a reading says of the device as such, and joins what was known under its address.
+func (s *State) note(r Reading, at time.Time) {
+	if r.Device == "" {
+		return
+	}
+	d := s.device(r.Device)
+	if d == nil {
+		if len(s.devices) == maxDevices {
+			return
+		}
+		s.devices = append(s.devices, device{id: r.Device})
+		d = &s.devices[len(s.devices)-1]
+	}
+	if r.PCI != "" && d.pci != r.PCI {
+		d.pci = r.PCI
+		s.rename(r.PCI, r.Device)
+	}
+	switch {
+	case r.bad():
+		d.goodSince = time.Time{}
+	case d.goodSince.IsZero() || at.Sub(d.read) > maxGap:
+		d.goodSince = at
+	}
+	d.read, d.speaks = at, d.speaks || r.Recovery != RecoveryUnknown
+}
+
+// rename moves findings from an address to the UUID that it turned out to be.
+func (s *State) rename(from, to string) {
+	for i := len(s.findings) - 1; i >= 0; i-- {
+		f := s.findings[i]
+		if f.device != from {
+			continue
+		}
+		s.findings[i].device = to
+		for j, g := range s.findings {
+			if j != i && g.cause == f.cause && g.device == to {
+				s.findings[j] = joined(g, f)
+				s.findings = slices.Delete(s.findings, i, i+1)
+				break
+			}
+		}
+	}
+}
+
+func joined(g, f finding) finding {
+	if f.first.Before(g.first) {
+		g.first, g.text, g.source = f.first, f.text, f.source
+	}
+	g.last, g.count, g.seq = later(g.last, f.last), max(g.count, f.count), max(g.seq, f.seq)
+	g.confirmed = g.confirmed || f.confirmed
+	return g
+}
+
+// sign notes something that is so at this moment, read from NVML.
+func (s *State) sign(c Cause, device string, at time.Time, text string) {
+	s.touch(c, Signal{At: at, Source: NVML, Device: device, Text: text}).confirmed = true
+}
+
+// hang notes that NVML still does not answer; after the grace that is as bad as a dead GPU.
+func (s *State) hang(sig Signal) {
+	if s.hungSince.IsZero() {
+		s.hungSince = sig.At
+	}
+	for i := range s.devices {
+		s.devices[i].goodSince = time.Time{}
+	}
+	f := s.touch(DriverHangs, Signal{At: sig.At, Source: Probe, Text: sig.Text})
+	f.confirmed = f.confirmed || sig.At.Sub(s.hungSince) >= HangGrace
+}
+
+// lose notes that there is nothing to ask. A driver that was never there is nobody's fault.
+func (s *State) lose(sig Signal) {
+	s.blind, s.hungSince = sig.Text, time.Time{}
+	for i := range s.devices {
+		s.devices[i].goodSince = time.Time{}
+	}
+	if !s.read.IsZero() {
+		s.touch(DriverGone, Signal{At: sig.At, Source: Probe, Text: sig.Text}).confirmed = true
+	}
+	s.stopWaiting()
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
