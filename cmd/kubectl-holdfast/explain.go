@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,10 +43,32 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 		if err != nil {
 			return err
 		}
-		e := explain.Of(g, time.Now())
+		nodes, unread, err := nodesOf(ctx, c, g)
+		if err != nil {
+			return err
+		}
+		e := explain.Of(g, nodes, unread, time.Now())
 		return out.print(streams.Out, e, func(string) string { return e.Text() })
 	}
 	return cmd
+}
+
+// nodesOf reads the nodes that an explanation speaks of; to see them is not every user's right.
+func nodesOf(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (nodes []corev1.Node, unread []string, err error) {
+	for _, name := range explain.NodesOf(g) {
+		node := corev1.Node{}
+		switch err := c.Get(ctx, types.NamespacedName{Name: name}, &node); {
+		case err == nil:
+			nodes = append(nodes, node)
+		case apierrors.IsNotFound(err):
+			unread = append(unread, fmt.Sprintf("node %s is not in the cluster any more", name))
+		case apierrors.IsForbidden(err):
+			return nil, []string{"you may not read nodes, so what is said of them is left out: the ClusterRole holdfast-nodes-view, bound with a ClusterRoleBinding, allows it"}, nil
+		default:
+			return nil, nil, fmt.Errorf("reading node %s: %w", name, err)
+		}
+	}
+	return nodes, unread, nil
 }
 
 // find reads the Gang of "job/NAME", "gang/NAME" or, for a gang, "NAME".

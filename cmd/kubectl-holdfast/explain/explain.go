@@ -1,14 +1,20 @@
 // Package explain says in words what a Gang's status says in fields: where its pods are, what is kept in
-// memory, each recovery phase by phase with its evidence, and the verdict. It promises that the same
-// objects at the same time give the same text, and that it reads nothing but what it is given.
+// memory and in storage, which pods are to be replaced and what they wait for, each recovery phase by phase
+// with its evidence, and the verdict. It promises that the same objects at the same time give the same
+// text, and that it reads nothing but what it is given.
 package explain
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -20,58 +26,69 @@ type Explanation struct {
 	Members   int32                 `json:"members"`
 	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
 	StateBytes int64 `json:"stateBytes"`
+	// Storage is where steps are copied to; nil: nowhere.
+	Storage *v1alpha1.GangStorage `json:"storage,omitempty"`
 	// Status is the Gang's, with figures as of At.
 	Status v1alpha1.GangStatus `json:"status"`
-	At     time.Time           `json:"at"`
+	// Nodes are those that the gang's pods are on or were on, with what is said of them now.
+	Nodes []NodeWords `json:"nodes,omitempty"`
+	// Unread says what could not be read.
+	Unread []string  `json:"unread,omitempty"`
+	At     time.Time `json:"at"`
 }
 
-// Of is the explanation of a Gang as of now.
-func Of(g *v1alpha1.Gang, now time.Time) Explanation {
-	e := Explanation{Namespace: g.Namespace, Job: g.Spec.JobRef, Gang: g.Name, Members: g.Spec.Members, StateBytes: g.Spec.StateBytes, Status: *g.Status.DeepCopy(), At: now}
+// Of is the explanation of a Gang as of now. Nodes are those of NodesOf that could be read, unread says
+// what could not.
+func Of(g *v1alpha1.Gang, nodes []corev1.Node, unread []string, now time.Time) Explanation {
+	e := Explanation{Namespace: g.Namespace, Job: g.Spec.JobRef, Gang: g.Name, Members: g.Spec.Members, StateBytes: g.Spec.StateBytes,
+		Storage: g.Spec.Storage, Status: *g.Status.DeepCopy(), Unread: unread, At: now}
+	for i := range nodes {
+		e.Nodes = append(e.Nodes, wordsOf(&nodes[i]))
+	}
 	translate.Figures(&e.Status, e.Status.Run, now)
 	return e
 }
 
 // Text is the explanation for people.
 func (e Explanation) Text() string {
-	w := &page{}
+	w := &page.Page{}
 	e.head(w)
 	e.conditions(w)
 	e.members(w)
+	e.replacements(w)
 	if len(e.Status.Notes) > 0 {
-		w.linef("")
-		w.linef("Notes")
+		w.Linef("")
+		w.Linef("Notes")
 		for _, n := range e.Status.Notes {
-			w.linef("  - %s", n)
+			w.Wrapf("  - ", "%s", n)
 		}
 	}
 	if r := e.Status.Run; r != nil {
 		e.recoveries(w, r)
 		verdict(w, r.Verdict)
 	}
+	if len(e.Unread) > 0 {
+		w.Linef("")
+		for _, n := range e.Unread {
+			w.Wrapf("note: ", "%s", n)
+		}
+	}
 	return w.String()
 }
 
-type page struct{ strings.Builder }
-
-func (p *page) linef(format string, args ...any) {
-	fmt.Fprintf(p, format, args...)
-	p.WriteByte('\n')
-}
-
-func (e Explanation) head(w *page) {
+func (e Explanation) head(w *page.Page) {
 	s := &e.Status
 	phase := string(s.Phase)
 	if phase == "" {
 		phase = "not looked at yet"
 	}
-	w.linef("%s %s/%s: %s", e.Job.Kind, e.Namespace, e.Job.Name, phase)
+	w.Linef("%s %s/%s: %s", e.Job.Kind, e.Namespace, e.Job.Name, phase)
 	r := s.Run
 	if r == nil || r.Generation == 0 {
-		w.linef("  no generation has run yet; the gang has %s", count(int64(e.Members), "pod", "pods"))
+		w.Linef("  no generation has run yet; the gang has %s", page.Count(int64(e.Members), "pod", "pods"))
 		return
 	}
-	w.linef("  generation %d, %s on %s, %s so far", r.Generation, count(int64(r.Progress.Ranks), "rank", "ranks"), count(int64(e.Members), "pod", "pods"), count(int64(r.Restarts), "restart", "restarts"))
+	w.Linef("  generation %d, %s on %s, %s so far", r.Generation, page.Count(int64(r.Progress.Ranks), "rank", "ranks"), page.Count(int64(e.Members), "pod", "pods"), page.Count(int64(r.Restarts), "restart", "restarts"))
 	parts := []string{}
 	if s.Step > 0 {
 		parts = append(parts, fmt.Sprintf("all ranks finished step %d", s.Step))
@@ -83,10 +100,24 @@ func (e Explanation) head(w *page) {
 		parts = append(parts, "goodput "+s.Goodput)
 	}
 	if len(parts) > 0 {
-		w.linef("  %s", strings.Join(parts, ", "))
+		w.Linef("  %s", strings.Join(parts, ", "))
 	}
+	e.storage(w, r)
 	if r.Verdict == nil && r.WithoutProgress > 0 {
-		w.linef("  %s since the last progress; 10 end the job", count(int64(r.WithoutProgress), "restart", "restarts"))
+		w.Linef("  %s since the last progress; 10 end the job", page.Count(int64(r.WithoutProgress), "restart", "restarts"))
+	}
+}
+
+// storage says what outlives the pods.
+func (e Explanation) storage(w *page.Page, r *v1alpha1.RunStatus) {
+	switch d := r.Durable; {
+	case e.Storage == nil && d == nil:
+	case d == nil:
+		w.Linef("  no step is in storage yet (claim %s, every %s)", e.Storage.Claim, time.Duration(e.Storage.IntervalSeconds)*time.Second)
+	case e.Storage == nil:
+		w.Linef("  storage holds step %d (%s ago)", d.Step, page.Age(d.At.Time, e.At))
+	default:
+		w.Linef("  storage holds step %d (%s ago; claim %s, every %s)", d.Step, page.Age(d.At.Time, e.At), e.Storage.Claim, time.Duration(e.Storage.IntervalSeconds)*time.Second)
 	}
 }
 
@@ -96,16 +127,16 @@ var titles = []struct{ condition, title string }{
 	{v1alpha1.ConditionStandbysReady, "Standbys"}, {v1alpha1.ConditionFinished, "Finished"},
 }
 
-func (e Explanation) conditions(w *page) {
-	w.linef("")
+func (e Explanation) conditions(w *page.Page) {
+	w.Linef("")
 	for _, t := range titles {
 		for _, c := range e.Status.Conditions {
 			if c.Type != t.condition || c.Type == v1alpha1.ConditionFinished && c.Status != "True" {
 				continue
 			}
-			w.linef("%-16s %-5s %s: %s", t.title, yes(string(c.Status)), c.Reason, c.Message)
+			w.Linef("%-16s %-5s %s: %s", t.title, yes(string(c.Status)), c.Reason, c.Message)
 			if c.Type == v1alpha1.ConditionStateInMemory && c.Status == "True" && e.StateBytes > 0 {
-				w.linef("%-16s %-5s %s for each rank and slot", "", "", bytes(e.StateBytes))
+				w.Linef("%-16s %-5s %s for each rank and slot", "", "", page.Bytes(e.StateBytes))
 			}
 		}
 	}
@@ -113,9 +144,9 @@ func (e Explanation) conditions(w *page) {
 	if p == nil || p.Placed {
 		return
 	}
-	w.linef("%-16s %-5s %d of %d pods would fit now", "", "", p.Fits, p.Wanted)
-	for _, k := range sorted(p.Excluded) {
-		w.linef("%-16s %-5s %s", "", "", fmt.Sprintf("%s left out: %s", count(int64(p.Excluded[k]), "node", "nodes"), k))
+	w.Linef("%-16s %-5s %d of %d pods would fit now", "", "", p.Fits, p.Wanted)
+	for _, k := range slices.Sorted(maps.Keys(p.Excluded)) {
+		w.Linef("%-16s %-5s %s", "", "", fmt.Sprintf("%s left out: %s", page.Count(int64(p.Excluded[k]), "node", "nodes"), k))
 	}
 }
 
@@ -129,112 +160,18 @@ func yes(status string) string {
 	return "?"
 }
 
-func (e Explanation) members(w *page) {
+func (e Explanation) members(w *page.Page) {
 	if len(e.Status.Members) == 0 {
 		return
 	}
-	w.linef("")
-	w.linef("Slot  Pod                             Node                  Ranks  Standbys  Agent")
+	w.Linef("")
+	var rows [][]string
 	for _, m := range e.Status.Members {
 		agent := "not attached"
 		if m.Attached {
 			agent = "attached"
 		}
-		w.linef("%-4d  %-30s  %-20s  %5d  %8d  %s", m.Slot, dash(m.Pod), dash(m.Node), m.Ranks, m.StandbysReady, agent)
+		rows = append(rows, []string{fmt.Sprint(m.Slot), page.Dash(m.Pod), page.Dash(m.Node), fmt.Sprint(m.Ranks), fmt.Sprint(m.StandbysReady), agent, page.Dash(e.words(m.Node).Line())})
 	}
-}
-
-func (e Explanation) recoveries(w *page, r *v1alpha1.RunStatus) {
-	if len(r.Recoveries) == 0 {
-		return
-	}
-	w.linef("")
-	w.linef("Recoveries, oldest first")
-	for i := range r.Recoveries {
-		recovery(w, &r.Recoveries[i])
-	}
-}
-
-func recovery(w *page, r *v1alpha1.Recovery) {
-	w.linef("")
-	w.linef("  %s  to generation %d: %s", r.DetectedAt.UTC().Format("15:04:05.000"), r.Generation, causeLine(&r.Cause))
-	if m := lastLine(r.Cause.Message); m != "" {
-		w.linef("    %s", m)
-	}
-	total, reached := int64(0), ""
-	for _, p := range []struct {
-		name     string
-		ms       *int64
-		evidence string
-	}{
-		{"decide", r.DecideMs, "until the last agent had the order to halt"},
-		{"stop", r.StopMs, "until the last process was gone"},
-		{"start", r.StartMs, fmt.Sprintf("%d of %s continued in a warm standby", r.Standbys, count(int64(r.Ranks), "rank", "ranks"))},
-		{"restore", r.RestoreMs, restored(r)},
-		{"first step", r.FirstStepMs, fmt.Sprintf("%s done again", count(r.StepsRecomputed, "step", "steps"))},
-	} {
-		if p.ms == nil {
-			continue
-		}
-		total += *p.ms
-		reached = p.name
-		w.linef("    %-10s %7d ms  %s", p.name, *p.ms, p.evidence)
-	}
-	switch {
-	case reached == "":
-		w.linef("    no phase is known yet")
-	case r.FirstStepMs == nil:
-		w.linef("    %-10s %7d ms  up to %s; no first step was told (yet)", "total", total, reached)
-	default:
-		w.linef("    %-10s %7d ms", "total", total)
-	}
-}
-
-func restored(r *v1alpha1.Recovery) string {
-	if r.RestoreStep == 0 {
-		return "from the beginning, or the script's own checkpoint"
-	}
-	return fmt.Sprintf("from step %d in memory", r.RestoreStep)
-}
-
-func verdict(w *page, v *v1alpha1.Verdict) {
-	if v == nil {
-		return
-	}
-	w.linef("")
-	w.linef("Verdict at %s: %s, exit code %d", v.At.UTC().Format(time.RFC3339), v.Reason, v.ExitCode)
-	if meaning := meanings[v.Reason]; meaning != "" {
-		w.linef("  %s", meaning)
-	}
-	if v.Cause == nil {
-		return
-	}
-	w.linef("  %s", causeLine(v.Cause))
-	for _, l := range strings.Split(strings.TrimSpace(v.Cause.Message), "\n") {
-		w.linef("    | %s", l)
-	}
-}
-
-var meanings = map[string]string{
-	v1alpha1.ReasonFinished:         "all ranks ended with exit code 0",
-	v1alpha1.ReasonSameFailureTwice: "the same failure came twice with no new step that all ranks hold in between: a bug in the script, which a restart does not mend",
-	v1alpha1.ReasonNoProgress:       "10 restarts brought no step that was not reached before",
-	v1alpha1.ReasonRefused:          "the launcher asked for something that cannot be honoured; change its command line as said below",
-}
-
-func causeLine(c *v1alpha1.Cause) string {
-	if c.Code == v1alpha1.ReasonRefused {
-		return fmt.Sprintf("%s in slot %d", c.Code, c.Slot)
-	}
-	line := c.Code
-	if c.Rank >= 0 && c.Slot >= 0 {
-		line += fmt.Sprintf(", rank %d in slot %d", c.Rank, c.Slot)
-	}
-	if c.ExitCode != 0 {
-		line += fmt.Sprintf(", exit code %d", c.ExitCode)
-	}
-	if c.Cascade > 0 {
-		line += fmt.Sprintf("; %s ended because of it", count(int64(c.Cascade), "further rank", "further ranks"))
-	}
-	return line
+	w.Table("", []string{"Slot", "Pod", "Node", "Ranks", "Standbys", "Agent", "Verdict on the node"}, rows, false)
 }

@@ -4,10 +4,12 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -15,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected texts")
 
-// Each testdata/NAME.yaml is a Gang, NAME.txt what explain says of it.
+// Each testdata/NAME.yaml is a Gang and the nodes that are read with it, NAME.txt what explain says of it.
 func TestText(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -28,11 +30,21 @@ func TestText(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			docs := strings.Split(string(b), "\n---\n")
 			g := &v1alpha1.Gang{}
-			if err := yaml.UnmarshalStrict(b, g); err != nil {
+			if err := yaml.UnmarshalStrict([]byte(docs[0]), g); err != nil {
 				t.Fatal(err)
 			}
-			got := Of(g, time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)).Text()
+			nodes := make([]corev1.Node, len(docs)-1)
+			for i, doc := range docs[1:] {
+				if err := yaml.UnmarshalStrict([]byte(doc), &nodes[i]); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Contains(NodesOf(g), nodes[i].Name) {
+					t.Errorf("node %s would not be read", nodes[i].Name)
+				}
+			}
+			got := Of(g, nodes, nil, time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)).Text()
 			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
 			if *update {
 				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {

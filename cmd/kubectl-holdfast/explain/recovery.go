@@ -1,0 +1,182 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+)
+
+// tailLines is how much of a failing rank's last words is shown for a recovery; a verdict shows all.
+const tailLines = 8
+
+func (e Explanation) recoveries(w *page.Page, r *v1alpha1.RunStatus) {
+	if len(r.Recoveries) == 0 {
+		return
+	}
+	w.Linef("")
+	w.Linef("Recoveries, oldest first")
+	for i := range r.Recoveries {
+		e.recovery(w, &r.Recoveries[i])
+	}
+}
+
+func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
+	w.Linef("")
+	w.Linef("  %s  to generation %d: %s", r.DetectedAt.UTC().Format("15:04:05.000"), r.Generation, causeLine(&r.Cause))
+	lastWords(w, r.Cause.Message)
+	w.Linef("    %-10s %10s  %s", "detect", "", detected(r))
+	total, reached := int64(0), ""
+	for _, p := range phases(r) {
+		if p.ms == nil {
+			continue
+		}
+		reached = p.name
+		if p.within == nil {
+			total += *p.ms
+		}
+		w.Wrapf(fmt.Sprintf("    %-10s %7d ms  ", p.name, *p.ms), "%s", p.evidence)
+		if p.name == "replace" {
+			e.replaced(w, r.Replaced)
+		}
+	}
+	if r.ReplaceMs == nil {
+		e.replaced(w, r.Replaced)
+	}
+	switch {
+	case reached == "":
+		w.Linef("    no phase is known yet")
+	case r.FirstStepMs == nil:
+		w.Linef("    %-10s %7d ms  up to %s; no first step was told (yet)", "total", total, reached)
+	default:
+		w.Linef("    %-10s %7d ms", "total", total)
+	}
+}
+
+// phase is one part of a recovery; one that lies within another is not added to the total.
+type phase struct {
+	name     string
+	ms       *int64
+	within   *int64
+	evidence string
+}
+
+func phases(r *v1alpha1.Recovery) []phase {
+	decide := phase{"decide", r.DecideMs, r.DrainMs, "the coordinator ordered a halt; until the last agent had the order"}
+	if r.DrainMs != nil {
+		decide.evidence += ", within the drain"
+	}
+	return []phase{
+		{"drain", r.DrainMs, nil, fmt.Sprintf("until the state of %s was copied to storage", page.Count(len(r.Replaced), "doomed pod", "doomed pods"))},
+		decide,
+		{"stop", r.StopMs, nil, "until the last process was gone"},
+		{"replace", r.ReplaceMs, nil, "until the agent of the last new pod was attached; the other pods kept their containers"},
+		{"fetch", r.FetchMs, nil, fmt.Sprintf("until step %d was brought from storage", r.RestoreStep)},
+		{"start", r.StartMs, nil, fmt.Sprintf("%d of %s continued in a warm standby", r.Standbys, page.Count(int64(r.Ranks), "rank", "ranks"))},
+		{"restore", r.RestoreMs, nil, restored(r)},
+		{"first step", r.FirstStepMs, nil, fmt.Sprintf("%s done again", page.Count(r.StepsRecomputed, "step", "steps"))},
+	}
+}
+
+// detected says who saw the failure first.
+func detected(r *v1alpha1.Recovery) string {
+	switch c := r.Cause.Code; {
+	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CausePortConflict || c == v1alpha1.CauseRanksLost:
+		if r.Cause.Slot < 0 {
+			return "the coordinator"
+		}
+		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
+	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseDeleted:
+		return fmt.Sprintf("the API server: pod %s is being deleted", r.Replaced[0].Pod)
+	case len(r.Replaced) > 0 && r.Replaced[0].Dead:
+		return fmt.Sprintf("the controller: neither node %s nor an agent on it was heard", r.Replaced[0].Node)
+	case len(r.Replaced) > 0:
+		return fmt.Sprintf("holdfast-node on %s, and the outage budget let its pods go", r.Replaced[0].Node)
+	case c == v1alpha1.CausePodLost:
+		return fmt.Sprintf("the coordinator: the pod of slot %d is gone", r.Cause.Slot)
+	}
+	return "the coordinator"
+}
+
+// replaced says which pod took the place of which, and why.
+func (e Explanation) replaced(w *page.Page, all []v1alpha1.Replacement) {
+	for i := range all {
+		r := &all[i]
+		to := "no new pod was seen (yet)"
+		if r.By != "" {
+			to = fmt.Sprintf("%s on %s", r.By, page.Dash(r.NewNode))
+		}
+		w.Linef("      slot %d: %s on %s -> %s", r.Slot, r.Pod, page.Dash(r.Node), to)
+		w.Wrapf("        ", "%s", e.why(&r.Doom))
+	}
+}
+
+// lastWords shows the end of what the first failing rank said.
+func lastWords(w *page.Page, message string) {
+	message = strings.TrimSpace(message)
+	if message == "" {
+		return
+	}
+	lines := strings.Split(message, "\n")
+	if skipped := len(lines) - tailLines; skipped > 0 {
+		w.Linef("    | (%s more)", page.Count(skipped, "line", "lines"))
+		lines = lines[skipped:]
+	}
+	for _, l := range lines {
+		w.Linef("    | %s", l)
+	}
+}
+
+func restored(r *v1alpha1.Recovery) string {
+	switch {
+	case r.RestoreStep == 0:
+		return "from the beginning, or the script's own checkpoint"
+	case r.FetchMs != nil:
+		return fmt.Sprintf("from step %d, in memory or brought there from storage", r.RestoreStep)
+	}
+	return fmt.Sprintf("from step %d in memory", r.RestoreStep)
+}
+
+func verdict(w *page.Page, v *v1alpha1.Verdict) {
+	if v == nil {
+		return
+	}
+	w.Linef("")
+	w.Linef("Verdict at %s: %s, exit code %d", v.At.UTC().Format(time.RFC3339), v.Reason, v.ExitCode)
+	if meaning := meanings[v.Reason]; meaning != "" {
+		w.Linef("  %s", meaning)
+	}
+	if v.Cause == nil {
+		return
+	}
+	w.Linef("  %s", causeLine(v.Cause))
+	for _, l := range strings.Split(strings.TrimSpace(v.Cause.Message), "\n") {
+		w.Linef("    | %s", l)
+	}
+}
+
+var meanings = map[string]string{
+	v1alpha1.ReasonFinished:         "all ranks ended with exit code 0",
+	v1alpha1.ReasonSameFailureTwice: "the same failure came twice with no new step that all ranks hold in between: a bug in the script, which a restart does not mend",
+	v1alpha1.ReasonNoProgress:       "10 restarts brought no step that was not reached before",
+	v1alpha1.ReasonRefused:          "the launcher asked for something that cannot be honoured; change its command line as said below",
+}
+
+func causeLine(c *v1alpha1.Cause) string {
+	if c.Code == v1alpha1.ReasonRefused {
+		return fmt.Sprintf("%s in slot %d", c.Code, c.Slot)
+	}
+	line := c.Code
+	if c.Rank >= 0 && c.Slot >= 0 {
+		line += fmt.Sprintf(", rank %d in slot %d", c.Rank, c.Slot)
+	}
+	if c.ExitCode != 0 {
+		line += fmt.Sprintf(", exit code %d", c.ExitCode)
+	}
+	if c.Cascade > 0 {
+		line += fmt.Sprintf("; %s ended because of it", page.Count(int64(c.Cascade), "further rank", "further ranks"))
+	}
+	return line
+}

@@ -1,0 +1,154 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/nodes"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// NodeWords is what is said of one node now.
+type NodeWords struct {
+	Name string `json:"name"`
+	// Health is the daemon's verdict, Outage the cluster's decision.
+	Health *v1alpha1.NodeHealth `json:"health,omitempty"`
+	Outage *v1alpha1.NodeOutage `json:"outage,omitempty"`
+	// Problem says what on the node cannot be read.
+	Problem string `json:"problem,omitempty"`
+}
+
+func wordsOf(node *corev1.Node) NodeWords {
+	n := NodeWords{Name: node.Name}
+	var errs [2]error
+	n.Health, errs[0] = translate.NodeHealth(node)
+	n.Outage, errs[1] = translate.NodeOutage(node)
+	for _, err := range errs {
+		if err != nil {
+			n.Problem = err.Error()
+		}
+	}
+	return n
+}
+
+// Line is the node in one line; empty: nothing is wrong, or nothing is known.
+func (n NodeWords) Line() string {
+	switch h, o := n.Health, n.Outage; {
+	case n.Problem != "":
+		return n.Problem
+	case o != nil && o.Dead:
+		return fmt.Sprintf("%s: dead", o.Cause)
+	case o != nil:
+		return fmt.Sprintf("%s: %s", cmp.Or(o.Cause, "?"), o.Decision)
+	case h != nil && h.Action != v1alpha1.ActionNone:
+		return fmt.Sprintf("%s: %s, nothing decided", h.Cause, h.Action)
+	}
+	return ""
+}
+
+// NodesOf names the nodes that the gang's pods are on or were on before they were replaced, sorted.
+func NodesOf(g *v1alpha1.Gang) []string {
+	var names []string
+	for _, m := range g.Status.Members {
+		names = append(names, m.Node)
+	}
+	if r := g.Status.Run; r != nil {
+		for _, d := range r.Doomed {
+			names = append(names, d.Node)
+		}
+		for _, rec := range r.Recoveries {
+			for _, old := range rec.Replaced {
+				names = append(names, old.Node)
+			}
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return slices.DeleteFunc(names, func(n string) bool { return n == "" })
+}
+
+func (e Explanation) words(node string) NodeWords {
+	for _, n := range e.Nodes {
+		if n.Name == node {
+			return n
+		}
+	}
+	return NodeWords{Name: node}
+}
+
+// why is the reason of a doom: what was said then and, where the node still says it, the newest evidence.
+func (e Explanation) why(d *v1alpha1.Doom) string {
+	text := d.Cause
+	if d.Message != "" {
+		text += ": " + d.Message
+	}
+	if d.Dead {
+		text += "; nothing there could be asked, the pod is fenced"
+	}
+	if h := e.words(d.Node).Health; h != nil && h.Cause == d.Cause && len(h.Evidence) > 0 {
+		text += "; " + nodes.Evidence(&h.Evidence[len(h.Evidence)-1])
+	}
+	return text
+}
+
+// replacements says which pods must go and what they wait for, and which would have to go but are held.
+func (e Explanation) replacements(w *page.Page) {
+	var doomed []v1alpha1.Doom
+	if e.Status.Run != nil {
+		doomed = e.Status.Run.Doomed
+	}
+	held := e.held(doomed)
+	if len(doomed)+len(held) == 0 {
+		return
+	}
+	w.Linef("")
+	w.Linef("To be replaced")
+	for i := range doomed {
+		d := &doomed[i]
+		w.Linef("  slot %d: %s on %s, since %s", d.Slot, d.Pod, page.Dash(d.Node), d.At.UTC().Format(time.TimeOnly))
+		w.Wrapf("    why:        ", "%s", e.why(d))
+		w.Wrapf("    waits for:  ", "%s", e.waitsFor(d))
+	}
+	for _, m := range held {
+		o := e.words(m.Node).Outage
+		w.Linef("  slot %d: %s on %s would be replaced, but is held", m.Slot, m.Pod, m.Node)
+		w.Wrapf("    why:        ", "%s", o.Cause)
+		w.Wrapf("    held:       ", "%s", cmp.Or(o.Message, "no reason was given"))
+	}
+}
+
+// held are members on nodes that would be evicted if the budget let them.
+func (e Explanation) held(doomed []v1alpha1.Doom) []v1alpha1.MemberStatus {
+	var held []v1alpha1.MemberStatus
+	for _, m := range e.Status.Members {
+		o := e.words(m.Node).Outage
+		already := slices.ContainsFunc(doomed, func(d v1alpha1.Doom) bool { return d.Pod == m.Pod })
+		if o != nil && o.Decision == v1alpha1.DecisionHold && m.Pod != "" && !already {
+			held = append(held, m)
+		}
+	}
+	return held
+}
+
+// waitsFor is what stands between a doomed pod and its replacement.
+func (e Explanation) waitsFor(d *v1alpha1.Doom) string {
+	present := slices.ContainsFunc(e.Status.Members, func(m v1alpha1.MemberStatus) bool { return m.Pod == d.Pod })
+	run := e.Status.Run
+	switch p := e.Status.Placement; {
+	case !present && p != nil && !p.Placed:
+		return fmt.Sprintf("a node for the new pod: %s: %s", p.Reason, p.Message)
+	case !present:
+		return "the new pod's agent"
+	case run.State == v1alpha1.RunRunning && !d.Dead:
+		return "its state to be copied out, or the deadline"
+	case run.State == v1alpha1.RunHalting:
+		return "the last process of the gang to be gone"
+	}
+	return "its eviction: a PodDisruptionBudget that covers it may stand against it (kubectl get pdb); events on the job say so"
+}
