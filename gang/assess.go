@@ -64,6 +64,8 @@ type View struct {
 // MemberView is one pod.
 type MemberView struct {
 	Slot int
+	// Pod is its name.
+	Pod string
 	// Node is where the pod is; empty: nowhere yet.
 	Node string
 }
@@ -169,11 +171,59 @@ func (v View) running(p Phase) Condition {
 	case Starting:
 		c.Message = "agents are attaching"
 	case Recovering:
-		c.Message = strings.TrimSpace(fmt.Sprintf("generation %d: %s", v.Run.Generation, v.Run.Trouble))
+		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, v.repair())
 	case Finished, Failed:
 		c.Reason, c.Message = v.ended(p)
 	}
 	return c
+}
+
+// repair says what a recovering gang is about: what failed, which member is awaited, and what the scheduler
+// says of it.
+func (v View) repair() string {
+	var parts []string
+	if v.Run.Trouble != "" {
+		parts = append(parts, v.Run.Trouble)
+	}
+	if who := v.awaited(); who != "" {
+		parts = append(parts, who)
+		if !v.Answer.Placed && v.Answer.Message != "" && !v.staleWait() {
+			parts = append(parts, "the scheduler says: "+v.Answer.Message)
+		}
+	}
+	if len(parts) == 0 {
+		return "its ranks are being started again"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// maxAwaited bounds how many slots are named.
+const maxAwaited = 4
+
+// awaited names the slots without a pod on a node; "" where there are none.
+func (v View) awaited() string {
+	have := make(map[int]MemberView, len(v.Members))
+	for _, m := range v.Members {
+		have[m.Slot] = m
+	}
+	var slots []string
+	more := 0
+	for slot := range v.Size {
+		switch m, ok := have[slot]; {
+		case ok && m.Node != "":
+			continue
+		case len(slots) == maxAwaited:
+			more++
+		case ok:
+			slots = append(slots, fmt.Sprintf("pod %s of slot %d waits for a node", m.Pod, slot))
+		default:
+			slots = append(slots, fmt.Sprintf("slot %d waits for a new pod", slot))
+		}
+	}
+	if more > 0 {
+		slots = append(slots, fmt.Sprintf("%d more are awaited", more))
+	}
+	return strings.Join(slots, "; ")
 }
 
 func (v View) stateInMemory() Condition {

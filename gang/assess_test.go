@@ -61,6 +61,40 @@ func TestAssess(t *testing.T) {
 	}
 }
 
+// TestRecoveringSaysWhoIsAwaited: people see which member is missing and why it has no place.
+func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
+	run := RunView{State: RunForming, Generation: 3, Trouble: "pod p-1 on node n2 is to be replaced: NodeSilent"}
+	refused := Answer{Reason: InsufficientNodes, Message: "1 pod wanted, 0 fit"}
+	for _, tc := range []struct {
+		name string
+		v    View
+		want string
+	}{
+		{"no new pod yet", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: run},
+			"generation 3: pod p-1 on node n2 is to be replaced: NodeSilent; slot 1 waits for a new pod"},
+		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: RunView{State: RunForming, Generation: 3}, Answer: refused},
+			"generation 3: pod p-1b of slot 1 waits for a node; the scheduler says: 1 pod wanted, 0 fit"},
+		{"an answer of before", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: RunView{Generation: 3}, Answer: refused},
+			"generation 3: slot 1 waits for a new pod"},
+		{"many", View{Size: 7, Members: []MemberView{{Slot: 6, Node: "n1"}}, Run: RunView{Generation: 1}},
+			"generation 1: slot 0 waits for a new pod; slot 1 waits for a new pod; slot 2 waits for a new pod; slot 3 waits for a new pod; 2 more are awaited"},
+		{"all are there", View{Size: 1, Members: []MemberView{{Slot: 0, Node: "n1"}}, Run: RunView{Generation: 2}},
+			"generation 2: its ranks are being started again"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := Assess(tc.v)
+			if s.Phase != Recovering {
+				t.Fatalf("phase %s", s.Phase)
+			}
+			for _, c := range s.Conditions {
+				if c.Type == "Running" && c.Message != tc.want {
+					t.Errorf("says %q, want %q", c.Message, tc.want)
+				}
+			}
+		})
+	}
+}
+
 func TestAssessFeatures(t *testing.T) {
 	v := View{Size: 1, State: Feature{Reason: "NoStateSize", Message: "no annotation"}, Standbys: Feature{On: true}, Run: RunView{Ranks: 2, StandbysReady: 1}}
 	byType := map[string]Condition{}

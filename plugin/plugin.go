@@ -121,6 +121,13 @@ func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
 	return key, ok && pod.Spec.SchedulerName == p.handle.ProfileName()
 }
 
+// left says whether the pod was a member and is none any more, because another one takes its place.
+func (p *Plugin) left(old, now *v1.Pod) bool {
+	_, was := p.mine(old)
+	_, is := p.mine(now)
+	return was && !is
+}
+
 func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -128,10 +135,16 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 				p.podSeen(logger, pod)
 			}
 		},
-		UpdateFunc: func(_, obj any) {
-			if pod, ok := obj.(*v1.Pod); ok {
-				p.podSeen(logger, pod)
+		UpdateFunc: func(before, obj any) {
+			pod, ok := obj.(*v1.Pod)
+			if !ok {
+				return
 			}
+			if old, ok := before.(*v1.Pod); ok && p.left(old, pod) {
+				p.podGone(logger, old)
+				return
+			}
+			p.podSeen(logger, pod)
 		},
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {

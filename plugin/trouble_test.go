@@ -19,6 +19,8 @@ import (
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // saboteur is a plugin that makes nodes go bad in the middle of a plan.
@@ -71,6 +73,29 @@ func (w *world) deleted() []string {
 		}
 	}
 	return names
+}
+
+// TestAReplacedMemberIsNoneAnyMore: a pod that gets the label while it still runs gives its slot to the new
+// one, which is placed alone while the others stay.
+func TestAReplacedMemberIsNoneAnyMore(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
+	w.create(on(memberPod("g", 0, 2, 2), "a"), on(memberPod("g", 1, 2, 2), "b"))
+	old, err := w.client.CoreV1().Pods("ns").Get(w.ctx, "g-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old = old.DeepCopy()
+	old.Labels[v1alpha1.LabelReplaced], old.ResourceVersion = "true", "2"
+	if _, err := w.client.CoreV1().Pods("ns").Update(w.ctx, old, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fresh := memberPod("g", 1, 2, 2)
+	fresh.Name = "g-1b"
+	w.create(fresh)
+	w.until("the new one to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b", "g-1b": "c"}))
+	if gone := w.deleted(); len(gone) > 0 {
+		t.Errorf("deleted %v", gone)
+	}
 }
 
 func TestAMemberThatFailsAtReserveIsPlannedAnew(t *testing.T) {

@@ -445,7 +445,9 @@ func TestWhoIsRefused(t *testing.T) {
 	forged := pod("team-a", "forged", "0", "f0")
 	forged.Labels[v1alpha1.LabelGang] = "train" // labels itself into another job's gang
 	far := pod("team-a", "train", "7", "a7")
-	h := open(t, leading(), mine, later, plain, forged, far)
+	replaced := pod("team-a", "train", "1", "a1")
+	replaced.Labels[v1alpha1.LabelReplaced] = "true"
+	h := open(t, leading(), mine, later, plain, forged, far, replaced)
 	h.store.members[keyOf(mine)] = 1
 	h.allow(mine)
 	stolen := bound("team-a", "train-0", "a-pod-that-is-gone")
@@ -469,6 +471,7 @@ func TestWhoIsRefused(t *testing.T) {
 		"a pod name in another namespace":  {"elsewhere", codes.PermissionDenied},
 		"a pod whose job is not opted in":  {h.allow(plain), codes.PermissionDenied},
 		"a pod of another job":             {h.allow(forged), codes.PermissionDenied},
+		"a pod that was replaced":          {h.allow(replaced), codes.PermissionDenied},
 		"an index that the gang has not":   {h.allow(far), codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -78,10 +79,16 @@ func (g *guard) admit(ctx context.Context) (identity, error) {
 	return g.identify(ctx, r.pod, r.uid)
 }
 
-// still answers whether an identity holds yet.
+// errReplaced: the pod is a member no more.
+var errReplaced = status.Error(codes.PermissionDenied, "the pod was taken out of its gang: another one takes its place")
+
+// still answers whether an identity holds yet. A pod that was replaced may tell its last words on the
+// stream that it has, until that ends; it gets no new one.
 func (g *guard) still(ctx context.Context, peer identity) error {
 	now, err := g.identify(ctx, types.NamespacedName{Namespace: peer.key.Namespace, Name: peer.pod.Name}, types.UID(peer.pod.UID))
 	switch {
+	case errors.Is(err, errReplaced):
+		return nil
 	case status.Code(err) == codes.Unavailable:
 		return nil // the API server is away: training goes on
 	case err != nil:
@@ -173,6 +180,9 @@ func (g *guard) identify(ctx context.Context, name types.NamespacedName, uid typ
 		return identity{}, status.Errorf(codes.Unavailable, "reading pod %s: %v", name, err)
 	case pod.UID != uid:
 		return identity{}, status.Errorf(codes.PermissionDenied, "pod %s is another one than the token was made for", name)
+	}
+	if translate.Replaced(pod) {
+		return identity{}, errReplaced
 	}
 	gangName, ok := translate.GangOf(pod)
 	job := translate.OwningJob(pod)

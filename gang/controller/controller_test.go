@@ -300,6 +300,7 @@ func TestOnlyPodsOfThisJobCount(t *testing.T) {
 	released := func(p *corev1.Pod) { p.OwnerReferences = nil }
 	beyond := func(p *corev1.Pod) { p.Annotations[batchv1.JobCompletionIndexAnnotation] = "2" }
 	failed := func(p *corev1.Pod) { p.Name += "-old"; p.Status.Phase = corev1.PodFailed }
+	replaced := func(p *corev1.Pod) { p.Name += "-old"; p.Labels[v1alpha1.LabelReplaced] = "true" }
 	for name, c := range map[string]struct {
 		pods []*corev1.Pod
 		want string
@@ -308,6 +309,7 @@ func TestOnlyPodsOfThisJobCount(t *testing.T) {
 		"nobody's":            {[]*corev1.Pod{pod(0, "n", released)}, "0/2"},
 		"beyond the size":     {[]*corev1.Pod{pod(0, "n", beyond)}, "0/2"},
 		"failed":              {[]*corev1.Pod{pod(0, "n", failed)}, "0/2"},
+		"replaced":            {[]*corev1.Pod{pod(0, "n", replaced), pod(1, "n")}, "1/2"},
 		"failed and its heir": {[]*corev1.Pod{pod(0, "n", failed), pod(0, "m"), pod(1, "n")}, "2/2"},
 	} {
 		w := newWorld(t, job(admitted()))

@@ -16,11 +16,14 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// GangOf names the Gang that a pod belongs to.
+// GangOf names the Gang that a pod belongs to. A pod whose place another one takes belongs to none.
 func GangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
 	name := pod.Labels[v1alpha1.LabelGang]
-	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != ""
+	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != "" && !Replaced(pod)
 }
+
+// Replaced says whether the pod was taken out of its gang because another one takes its place.
+func Replaced(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelReplaced] == "true" }
 
 // GangSize is how many members a pod says that its Gang has.
 func GangSize(pod *corev1.Pod) (int, error) {

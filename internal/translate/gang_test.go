@@ -25,6 +25,10 @@ func TestGangOfPod(t *testing.T) {
 	if slot, ok := GangSlot(pod); !ok || slot != 3 {
 		t.Errorf("slot %d, %v", slot, ok)
 	}
+	pod.Labels[v1alpha1.LabelReplaced] = "true"
+	if _, ok := GangOf(pod); ok {
+		t.Error("a pod that was replaced belongs to a gang")
+	}
 	for value, want := range map[string]int{"2": 2, "0": 0, "-1": 0, "x": 0, "": 0} {
 		pod.Annotations = map[string]string{v1alpha1.AnnotationGangSize: value}
 		size, err := GangSize(pod)

@@ -60,7 +60,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 				notes[n] = true
 			}
 			if !gone(pod) || out.View.JobEnded { // what has ended stays where it was
-				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Node: pod.Spec.NodeName})
+				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
 			}
 		}
 		out.Members = append(out.Members, m)
@@ -88,7 +88,7 @@ func podsBySlot(job *batchv1.Job, j Job, pods []corev1.Pod) map[int32]*corev1.Po
 		pod := &pods[i]
 		owner := OwningJob(pod)
 		slot, ok := GangSlot(pod)
-		if owner == nil || owner.UID != job.UID || !ok || slot >= int(j.Members) {
+		if owner == nil || owner.UID != job.UID || !ok || slot >= int(j.Members) || Replaced(pod) {
 			continue
 		}
 		if have := bySlot[int32(slot)]; have == nil || better(pod, have) {
@@ -175,15 +175,31 @@ func runView(r *v1alpha1.RunStatus) gang.RunView {
 	return v
 }
 
-// trouble says what is being repaired.
+// trouble says what is being repaired; "" where that is said by what is missing alone.
 func trouble(r *v1alpha1.RunStatus) string {
-	switch r.State {
-	case v1alpha1.RunHalting:
+	switch {
+	case len(r.Doomed) > 0:
+		return doomed(r.Doomed)
+	case r.State == v1alpha1.RunHalting:
 		return "a failure was seen, its processes are being ended"
-	case v1alpha1.RunForming:
+	case r.State == v1alpha1.RunForming:
 		return "ended; the next one waits for all agents"
 	}
-	return "not all pods are on nodes"
+	return ""
+}
+
+// doomed says which pods are to be replaced, the first one with its cause.
+func doomed(all []v1alpha1.Doom) string {
+	d := all[0]
+	text := "pod " + d.Pod
+	if d.Node != "" {
+		text += " on node " + d.Node
+	}
+	text += " is to be replaced: " + d.Cause
+	if n := len(all) - 1; n > 0 {
+		text += fmt.Sprintf("; %d more", n)
+	}
+	return text
 }
 
 func verdictText(d *v1alpha1.Verdict) string {
