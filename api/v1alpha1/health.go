@@ -44,7 +44,7 @@ type NodeHealth struct {
 	Message string `json:"message,omitempty"`
 	// Next is what to do about it, for people.
 	Next string `json:"next,omitempty"`
-	// Since is when the cause was first seen.
+	// Since is when the cause was first seen; null: healthy.
 	Since metav1.MicroTime `json:"since"`
 	// Devices are the UUIDs of the GPUs concerned.
 	Devices []string `json:"devices,omitempty"`
@@ -52,6 +52,8 @@ type NodeHealth struct {
 	Evidence []NodeEvidence `json:"evidence,omitempty"`
 	// Boot is the boot id of the kernel that the verdict was made under.
 	Boot string `json:"boot,omitempty"`
+	// Settled: records of that boot's kernel log up to this number were dealt with.
+	Settled uint64 `json:"settled,omitempty"`
 }
 
 // MaxEvidence bounds NodeHealth.Evidence.
@@ -64,7 +66,9 @@ type NodeEvidence struct {
 	Source string `json:"source"`
 	// Device is a UUID or a PCI address; empty: the node.
 	Device string `json:"device,omitempty"`
-	Text   string `json:"text"`
+	// Cause is what it was taken for.
+	Cause string `json:"cause,omitempty"`
+	Text  string `json:"text"`
 }
 
 // NodeDecision is what the cluster decided about a node.

@@ -1,0 +1,210 @@
+// Package node keeps one Node object true to its daemon's verdict: the annotation with the whole of it, the
+// taint that keeps pods away, the condition for people. It publishes a level: the newest verdict is written
+// until it stands, whatever failed before, and what somebody else takes away comes back. Taints,
+// annotations and conditions of others are never touched.
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+const (
+	// FieldManager names us at the API server.
+	FieldManager = "holdfast-node"
+	// lookEvery is how often the Node is read to see that the verdict still stands there.
+	lookEvery = time.Minute
+	// firstPause and longestPause are the time between attempts while the API server is away.
+	firstPause, longestPause = 200 * time.Millisecond, 5 * time.Second
+	requestLimit             = 10 * time.Second
+)
+
+// Options of New. All fields must be set.
+type Options struct {
+	// Client speaks to the API server at Server, such as https://10.0.0.1:443, with its credentials.
+	Client *http.Client
+	Server string
+	// Node is the name of the one Node that is written.
+	Node string
+	Log  *slog.Logger
+}
+
+// Writer writes one Node.
+type Writer struct {
+	Options
+	wake chan struct{}
+
+	mu sync.Mutex
+	// guarded by mu: what is to stand there, and whether anything was published yet.
+	newest    nodehealth.Verdict
+	published bool
+}
+
+// New returns a Writer of which Run must be called.
+func New(o Options) *Writer { return &Writer{Options: o, wake: make(chan struct{}, 1)} }
+
+// Load reads what an earlier process wrote; a Node that was never written gives the zero Verdict. It tries
+// until it is answered or ctx ends: to begin without that knowledge would be to forget it.
+func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		n, err := w.get(ctx)
+		if err == nil {
+			text, ok := n.Metadata.Annotations[v1alpha1.AnnotationHealth]
+			if !ok {
+				return nodehealth.Verdict{}, nil
+			}
+			v, err := Verdict(text)
+			if err != nil {
+				w.Log.Warn("what stands on the Node cannot be read; beginning anew", "error", err)
+			}
+			return v, nil
+		}
+		w.Log.Warn("reading the Node", "error", err, "again in", pause)
+		if err := sleep(ctx, pause); err != nil {
+			return nodehealth.Verdict{}, err
+		}
+	}
+}
+
+// Publish makes v the verdict that is to stand on the Node. It never waits.
+func (w *Writer) Publish(v nodehealth.Verdict) {
+	w.mu.Lock()
+	w.newest, w.published = v, true
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes until ctx ends.
+func (w *Writer) Run(ctx context.Context) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	var known *object // as last seen; nil: must be read
+	pause := firstPause
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-look.C:
+			known = nil
+		}
+		for {
+			v, ok := w.level()
+			if !ok {
+				break
+			}
+			var err error
+			if known, err = w.reconcile(ctx, known, v); err == nil {
+				pause = firstPause
+				break
+			}
+			known = nil
+			if errors.Is(err, errConflict) {
+				continue // somebody else wrote: read and try again
+			}
+			w.Log.Warn("writing the verdict", "error", err, "again in", pause)
+			if sleep(ctx, pause) != nil {
+				return
+			}
+			pause = min(2*pause, longestPause)
+		}
+	}
+}
+
+func (w *Writer) level() (nodehealth.Verdict, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.newest, w.published
+}
+
+// reconcile makes the Node say v and returns it as it is then.
+func (w *Writer) reconcile(ctx context.Context, n *object, v nodehealth.Verdict) (*object, error) {
+	var err error
+	if n == nil {
+		if n, err = w.get(ctx); err != nil {
+			return nil, err
+		}
+	}
+	patch, err := metadataPatch(n, v)
+	if err != nil {
+		return nil, err
+	}
+	if patch != nil {
+		if n, err = w.send(ctx, http.MethodPatch, "", "application/merge-patch+json", patch); err != nil {
+			return nil, err
+		}
+	}
+	if patch, err = conditionPatch(n, v, time.Now()); err != nil || patch == nil {
+		return n, err
+	}
+	return w.send(ctx, http.MethodPatch, "/status", "application/strategic-merge-patch+json", patch)
+}
+
+func (w *Writer) get(ctx context.Context) (*object, error) {
+	return w.send(ctx, http.MethodGet, "", "", nil)
+}
+
+var errConflict = errors.New("somebody else wrote the Node at the same time")
+
+func (w *Writer) send(ctx context.Context, method, subresource, kind string, body []byte) (*object, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	address := w.Server + "/api/v1/nodes/" + url.PathEscape(w.Node) + subresource
+	if method == http.MethodPatch {
+		address += "?fieldManager=" + FieldManager
+	}
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	if kind != "" {
+		req.Header.Set("Content-Type", kind)
+	}
+	resp, err := w.Client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer to %s %s: %w", method, address, err)
+	}
+	switch {
+	case resp.StatusCode == http.StatusConflict:
+		return nil, errConflict
+	case resp.StatusCode >= 300:
+		return nil, fmt.Errorf("%s %s: %s: %.500s", method, address, resp.Status, text)
+	}
+	n := &object{}
+	if err := json.Unmarshal(text, n); err != nil {
+		return nil, fmt.Errorf("reading the answer to %s %s: %w", method, address, err)
+	}
+	return n, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

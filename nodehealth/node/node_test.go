@@ -1,0 +1,263 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+// server is the part of an API server that keeps one Node: patches apply as there, to the version they name.
+type server struct {
+	t  *testing.T
+	mu sync.Mutex
+	// guarded by mu
+	node   corev1.Node
+	writes int
+	refuse int
+	before func(*corev1.Node) // somebody else writes between read and write, once
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse > 0 {
+		s.refuse--
+		http.Error(w, "away", http.StatusServiceUnavailable)
+		return
+	}
+	if r.Method == http.MethodPatch {
+		if !s.patch(w, r) {
+			return
+		}
+	}
+	_ = json.NewEncoder(w).Encode(&s.node)
+}
+
+func (s *server) bump() {
+	var n int
+	_, _ = fmt.Sscan(s.node.ResourceVersion, &n)
+	s.node.ResourceVersion = fmt.Sprint(n + 1)
+}
+
+func (s *server) patch(w http.ResponseWriter, r *http.Request) bool {
+	if s.before != nil {
+		s.before(&s.node)
+		s.before = nil
+		s.bump()
+	}
+	body, _ := io.ReadAll(r.Body)
+	old, _ := json.Marshal(&s.node)
+	var out []byte
+	var err error
+	if strings.HasSuffix(r.URL.Path, "/status") {
+		out, err = strategicpatch.StrategicMergePatch(old, body, corev1.Node{})
+	} else {
+		var meta metav1.PartialObjectMetadata
+		if err := json.Unmarshal(body, &meta); err != nil || meta.ResourceVersion == "" {
+			s.t.Errorf("a write of the whole list of taints must name the version: %s", body)
+		}
+		if meta.ResourceVersion != s.node.ResourceVersion {
+			http.Error(w, "conflict", http.StatusConflict)
+			return false
+		}
+		out, err = jsonpatch.MergePatch(old, body)
+	}
+	var n corev1.Node
+	if err == nil {
+		err = json.Unmarshal(out, &n)
+	}
+	if err != nil {
+		s.t.Errorf("patch %s: %v", body, err)
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return false
+	}
+	s.node = n
+	s.writes++
+	s.bump()
+	return true
+}
+
+func (s *server) now() *corev1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node.DeepCopy()
+}
+
+func (s *server) change(do func(*server)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(s)
+}
+
+var others = []corev1.Taint{
+	{Key: "example.com/a", Value: "1", Effect: corev1.TaintEffectNoExecute, TimeAdded: &metav1.Time{Time: time.Unix(1_600_000_000, 0).UTC()}},
+	{Key: v1alpha1.TaintOutage, Value: "GPULost", Effect: corev1.TaintEffectNoSchedule},
+}
+
+func start(t *testing.T) (*server, *Writer) {
+	s := &server{t: t, node: corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: "5", Annotations: map[string]string{"x": "y"}},
+		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: others},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "R", Message: "m"}}},
+	}}
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	w := New(Options{Client: web.Client(), Server: web.URL, Node: "n1", Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return s, w
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+var at = time.Unix(1_700_000_000, 123000).UTC()
+
+func sick(c nodehealth.Cause, a nodehealth.Action) nodehealth.Verdict {
+	return nodehealth.Verdict{Action: a, Cause: c, Message: "m", Next: "n", Since: at, Devices: []string{"GPU-1"}, Known: true, Boot: "b", Settled: 7,
+		Evidence: []nodehealth.Evidence{{At: at, Source: nodehealth.NVML, Device: "GPU-1", Cause: c, Text: "t"}}}
+}
+
+var fine = nodehealth.Verdict{Known: true, Message: "nothing is wrong", Boot: "b"}
+
+// stands says whether the Node says exactly v, and all that is others' is untouched.
+func stands(t *testing.T, s *server, v nodehealth.Verdict) bool {
+	n := s.now()
+	got, err := Verdict(n.Annotations[v1alpha1.AnnotationHealth])
+	if err != nil || got.Action != v.Action || got.Cause != v.Cause {
+		return false
+	}
+	want := others
+	if v.Action >= nodehealth.Exclude {
+		want = append(append([]corev1.Taint{}, others...), corev1.Taint{Key: v1alpha1.TaintUnhealthy, Value: string(v.Cause), Effect: corev1.TaintEffectNoSchedule})
+	}
+	if len(n.Status.Conditions) != 2 {
+		return false
+	}
+	c, ready := n.Status.Conditions[0], n.Status.Conditions[1]
+	if ready.Type != corev1.NodeReady {
+		c, ready = ready, c
+	}
+	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[v.Action == nodehealth.None]
+	if c.Type != v1alpha1.ConditionHealthy || c.Status != status {
+		return false
+	}
+	if !reflect.DeepEqual(taintsOf(n.Spec.Taints), taintsOf(want)) || n.Annotations["x"] != "y" || n.Spec.PodCIDR != "10.0.0.0/24" || ready.Reason != "R" {
+		t.Fatalf("what is others' has changed: %+v", n)
+	}
+	return true
+}
+
+func text(t *testing.T, v nodehealth.Verdict) string {
+	out, err := json.Marshal(Health(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func taintsOf(in []corev1.Taint) string {
+	text, _ := json.Marshal(in)
+	return string(text)
+}
+
+func TestVerdictComesAndGoes(t *testing.T) {
+	s, w := start(t)
+	for _, v := range []nodehealth.Verdict{fine, sick(nodehealth.GPULost, nodehealth.Exclude), sick(nodehealth.OffTheBus, nodehealth.Evict), sick(nodehealth.UnknownXid, nodehealth.Watch), fine} {
+		w.Publish(v)
+		eventually(t, fmt.Sprint("the Node says ", v.Action), func() bool { return stands(t, s, v) })
+	}
+	v := sick(nodehealth.GPULost, nodehealth.Evict)
+	w.Publish(v)
+	eventually(t, "written", func() bool { return stands(t, s, v) })
+	got, err := w.Load(context.Background())
+	if err != nil || text(t, got) != text(t, v) {
+		t.Errorf("read back %+v, %v; want %+v", got, err, v)
+	}
+}
+
+// TestNothingIsWrittenTwice: a verdict that stands costs no write.
+func TestNothingIsWrittenTwice(t *testing.T) {
+	s, w := start(t)
+	w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
+	eventually(t, "written", func() bool { return stands(t, s, sick(nodehealth.GPULost, nodehealth.Evict)) })
+	var writes, more int
+	s.change(func(s *server) { writes = s.writes })
+	for range 20 {
+		w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
+	}
+	v := sick(nodehealth.OffTheBus, nodehealth.Evict)
+	w.Publish(v)
+	eventually(t, "the next one", func() bool { return stands(t, s, v) })
+	if s.change(func(s *server) { more = s.writes - writes }); more != 2 {
+		t.Errorf("%d writes for one verdict", more)
+	}
+}
+
+// TestOthersWriteAtTheSameTime: a taint that comes between read and write stays.
+func TestOthersWriteAtTheSameTime(t *testing.T) {
+	s, w := start(t)
+	s.change(func(s *server) {
+		s.before = func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "late", Effect: corev1.TaintEffectNoSchedule})
+		}
+	})
+	w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
+	eventually(t, "both taints", func() bool { return len(s.now().Spec.Taints) == len(others)+2 })
+}
+
+// TestServerAway: the newest verdict is written when it is back, not those before it.
+func TestServerAway(t *testing.T) {
+	s, w := start(t)
+	s.change(func(s *server) { s.refuse = 3 })
+	w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
+	w.Publish(fine)
+	eventually(t, "healthy", func() bool { return stands(t, s, fine) })
+}
+
+func TestUnknown(t *testing.T) {
+	s, w := start(t)
+	w.Publish(nodehealth.Verdict{Message: "no driver"})
+	eventually(t, "Unknown", func() bool {
+		for _, c := range s.now().Status.Conditions {
+			if c.Type == v1alpha1.ConditionHealthy {
+				return c.Status == corev1.ConditionUnknown && c.Message == "no driver"
+			}
+		}
+		return false
+	})
+}
+
+func TestUnreadableAnnotationBeginsAnew(t *testing.T) {
+	s, w := start(t)
+	s.change(func(s *server) { s.node.Annotations[v1alpha1.AnnotationHealth] = "{" })
+	if v, err := w.Load(context.Background()); err != nil || v.Action != nodehealth.None {
+		t.Errorf("%+v, %v", v, err)
+	}
+}

@@ -1,0 +1,46 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+var actions = map[nodehealth.Action]v1alpha1.NodeAction{
+	nodehealth.None: v1alpha1.ActionNone, nodehealth.Watch: v1alpha1.ActionWatch, nodehealth.Exclude: v1alpha1.ActionExclude, nodehealth.Evict: v1alpha1.ActionEvict,
+}
+
+// Health is the verdict as the annotation carries it.
+func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
+	h := v1alpha1.NodeHealth{
+		Action: actions[v.Action], Cause: string(v.Cause), Message: v.Message, Next: v.Next,
+		Since: metav1.NewMicroTime(v.Since), Devices: v.Devices, Boot: v.Boot, Settled: v.Settled,
+	}
+	for _, e := range v.Evidence {
+		h.Evidence = append(h.Evidence, v1alpha1.NodeEvidence{At: metav1.NewMicroTime(e.At), Source: string(e.Source), Device: e.Device, Cause: string(e.Cause), Text: e.Text})
+	}
+	return h
+}
+
+// Verdict reads an annotation back. One that was written by another version may lack things; what cannot be
+// read at all is an error.
+func Verdict(annotation string) (nodehealth.Verdict, error) {
+	var h v1alpha1.NodeHealth
+	if err := json.Unmarshal([]byte(annotation), &h); err != nil {
+		return nodehealth.Verdict{}, fmt.Errorf("reading annotation %s: %w", v1alpha1.AnnotationHealth, err)
+	}
+	v := nodehealth.Verdict{Cause: nodehealth.Cause(h.Cause), Message: h.Message, Next: h.Next, Since: h.Since.Time, Devices: h.Devices, Boot: h.Boot, Settled: h.Settled, Known: true}
+	for a, name := range actions {
+		if name == h.Action {
+			v.Action = a
+		}
+	}
+	for _, e := range h.Evidence {
+		v.Evidence = append(v.Evidence, nodehealth.Evidence{At: e.At.Time, Source: nodehealth.Source(e.Source), Device: e.Device, Cause: nodehealth.Cause(e.Cause), Text: e.Text})
+	}
+	return v, nil
+}
