@@ -1,0 +1,96 @@
+// Package kmsg is a kernel log of a node's own, in place of the one that all nodes of a machine share: a file that programs read,
+// write, seek and poll as they do the kernel's /dev/kmsg.
+package kmsg
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	// MaxText is the longest text that a record holds, as in the kernel.
+	MaxText = 1024
+	// DefaultLimit is the sum of texts that is kept, the size of a small kernel's buffer.
+	DefaultLimit = 128 << 10
+	userFacility = 1
+	defaultLevel = 4
+)
+
+// Log is what the kernel's ring buffer is: records in order, of which the oldest give way.
+type Log struct {
+	limit, size int
+	// records are numbered first, first+1, …
+	records [][]byte
+	first   uint64
+}
+
+// NewLog keeps records whose sizes add up to limit, but always the newest one.
+func NewLog(limit int) *Log { return &Log{limit: limit} }
+
+// Append adds a record in the form in which it is read.
+func (l *Log) Append(prio int, usec int64, text string) {
+	record := fmt.Appendf(nil, "%d,%d,%d,-;%s\n", prio, l.next(), usec, escape(text))
+	l.records = append(l.records, record)
+	l.size += len(record)
+	for l.size > l.limit && len(l.records) > 1 {
+		l.size -= len(l.records[0])
+		l.records[0] = nil
+		l.records = l.records[1:]
+		l.first++
+	}
+}
+
+// next is the number of the record to come.
+func (l *Log) next() uint64 { return l.first + uint64(len(l.records)) }
+
+// read returns the record at *at and moves on; EAGAIN at the end, EPIPE once where records were lost, EINVAL for a buffer too small.
+func (l *Log) read(at *uint64, room int) ([]byte, syscall.Errno) {
+	switch {
+	case *at < l.first:
+		*at = l.first
+		return nil, syscall.EPIPE
+	case *at >= l.next():
+		return nil, syscall.EAGAIN
+	}
+	record := l.records[*at-l.first]
+	if len(record) > room {
+		return nil, syscall.EINVAL
+	}
+	*at++
+	return record, 0
+}
+
+// ParseLine takes "<prio>" off the front of what is logged; without one it is a warning.
+func ParseLine(line string) (facility, level int, text string) {
+	text = strings.TrimSuffix(line, "\n")
+	if prio, rest, ok := strings.Cut(text, ">"); ok && strings.HasPrefix(prio, "<") {
+		if n, err := strconv.ParseUint(prio[1:], 10, 16); err == nil {
+			return int(n >> 3), int(n & 7), rest
+		}
+	}
+	return 0, defaultLevel, text
+}
+
+// fromUser is what the kernel makes of a line that a program writes: it may not speak as the kernel, whose facility is 0.
+func fromUser(line string) (prio int, text string) {
+	facility, level, text := ParseLine(line)
+	if facility == 0 {
+		facility = userFacility
+	}
+	return facility<<3 | level, text
+}
+
+// escape keeps a record on one line of plain characters, as the kernel does.
+func escape(text string) string {
+	var out strings.Builder
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c >= 127 || c == '\\' {
+			fmt.Fprintf(&out, `\x%02x`, c)
+		} else {
+			out.WriteByte(c)
+		}
+	}
+	return out.String()
+}
