@@ -80,8 +80,14 @@ if [ ${#packages[@]} -gt 0 ]; then
 	apt-get update -q
 	apt-get install -q -y --no-install-recommends "${packages[@]}"
 fi
-for module in overlay br_netfilter nf_tables veth; do
+for module in overlay br_netfilter nf_tables veth fuse; do
 	modprobe -q "$module" 2>/dev/null || true # built in, or the cluster will say what it misses
 done
-[ "${HOLDFAST_PREPARE:-}" = system ] || hack/python.sh
+[ "${HOLDFAST_PREPARE:-}" = system ] || # Each node has a kernel log of its own, which a file system of a program serves. Containers often lack the device's file.
+[ -e /dev/fuse ] || mknod -m 600 /dev/fuse c 10 229 || true
+(: <>/dev/fuse) 2>/dev/null || {
+	echo "prepare: /dev/fuse cannot be opened: load the kernel module fuse, or, in a container, let it have the device (docker run --device /dev/fuse)" >&2
+	exit 1
+}
+hack/python.sh
 echo "prepare: this machine is ready"

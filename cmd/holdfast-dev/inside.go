@@ -43,6 +43,20 @@ func nodeCommand(w *where) *cobra.Command {
 		each("kill", "Kill kubelet, containerd and all containers of a node, and keep them down", host.KillNode),
 		each("revive", "Let a killed node run again", host.PowerOn),
 		&cobra.Command{
+			Use: "log NODE TEXT", Short: "Let a node's kernel log a line; <n> in front gives its priority, such as \"<3>NVRM: Xid …\"", Args: cobra.ExactArgs(2),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				rec, err := w.record()
+				if err != nil {
+					return err
+				}
+				i, err := rec.Spec.NodeIndex(args[0])
+				if err != nil {
+					return err
+				}
+				return host.LogKernel(rec, i, args[1])
+			},
+		},
+		&cobra.Command{
 			Use: "exec NODE -- COMMAND…", Short: "Run a command inside a node", Args: cobra.MinimumNArgs(2),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				rec, err := w.record()

@@ -206,18 +206,32 @@ func (w *world) limits(t *testing.T) {
 func (w *world) kernelLog(t *testing.T) {
 	pods := w.pods(t, "default", "kmsg", 2)
 	for _, n := range w.c.Nodes() {
-		if err := os.WriteFile(n.Path("/dev/kmsg"), []byte("log of "+n.Name+"\n"), 0o644); err != nil {
+		if err := n.LogKernel("<3>log of " + n.Name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for node, p := range pods {
-		if got := w.exec(t, p, "cat /host/kmsg"); got != "log of "+node {
+		got := w.exec(t, p, `timeout 60 grep -m 1 -o "^3,.*log of .*" /host/kmsg`)
+		if !strings.HasPrefix(got, "3,") || !strings.HasSuffix(got, ";log of "+node) {
 			t.Errorf("the pod on %s reads %q", node, got)
 		}
 		if got := w.exec(t, p, "cat /host/sys/class/net/eth0/address"); got == "" {
 			t.Errorf("the pod on %s does not see its node's link", node)
 		}
 	}
+	if err := w.c.Node("n1").LogKernel("two\nlines"); err == nil {
+		t.Error("two lines were taken for one")
+	}
+}
+
+// bootID is what the kubelet of a node says of its boot.
+func (w *world) bootID(t *testing.T, node string) string {
+	t.Helper()
+	n, err := w.client.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Status.NodeInfo.BootID
 }
 
 func (w *world) namesAndAddresses(t *testing.T) {
@@ -448,6 +462,10 @@ func (w *world) powerOff(t *testing.T) {
 	if err := n.KillKubelet(); err != nil {
 		t.Fatal(err)
 	}
+	booted := w.bootID(t, n.Name)
+	if booted == "" || booted == w.bootID(t, "n1") {
+		t.Errorf("n2's boot id is %q, that of n1 %q", booted, w.bootID(t, "n1"))
+	}
 	started := func(p corev1.Pod) string { return p.Status.ContainerStatuses[0].ContainerID }
 	before := started(w.pods(t, "default", "probe", 2)["n2"])
 	if err := n.PowerOff(); err != nil {
@@ -459,12 +477,21 @@ func (w *world) powerOff(t *testing.T) {
 		}
 		return nil
 	})
+	if err := n.LogKernel("x"); err == nil {
+		t.Error("the kernel of a node that is off logs")
+	}
 	if err := n.PowerOn(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the pod to run again after the node came back", func() error {
 		if now := started(w.pods(t, "default", "probe", 2)["n2"]); now == before {
 			return errors.New("it shows the former container")
+		}
+		return nil
+	})
+	eventually(t, "the node's new boot id", func() error {
+		if w.bootID(t, n.Name) == booted {
+			return errors.New("it shows the former one")
 		}
 		return nil
 	})

@@ -128,16 +128,15 @@ func (n *Node) KillKubelet() error { return host.KillComponent(n.c.record, n.ind
 // IP is the node's address.
 func (n *Node) IP() string { return n.c.record.Spec.NodeIP(n.index) }
 
-// Path is where a file below the node's /var/lib, /var/log, /etc or /tmp, or its
-// /dev/kmsg, lies on this machine; other files are the machine's own.
+// LogKernel makes the node's kernel log one line, such as "<3>NVRM: Xid (PCI:0000:01:00): 79, …".
+func (n *Node) LogKernel(line string) error { return host.LogKernel(n.c.record, n.index, line) }
+
+// Path is where a file below the node's /var/lib, /var/log, /etc or /tmp lies on this machine; other files are the machine's own.
 func (n *Node) Path(inside string) string {
 	for prefix, dir := range map[string]string{"/var/lib/": "lib", "/var/log/": "log", "/etc/": "etc", "/tmp/": "tmp"} {
 		if rest, ok := strings.CutPrefix(inside, prefix); ok {
 			return n.c.record.Spec.NodePath(n.index, dir, rest)
 		}
-	}
-	if inside == "/dev/kmsg" {
-		return n.c.record.Spec.NodePath(n.index, "kmsg")
 	}
 	return inside
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/test/devcluster/host"
+	"holdfast.dev/holdfast/test/devcluster/kmsg"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/devcluster/pki"
 	"holdfast.dev/holdfast/test/devcluster/wire"
@@ -55,7 +56,11 @@ func Preflight() error {
 	if _, err := os.Stat("/usr/lib/cni/ptp"); err != nil {
 		return errors.New("the dev cluster needs /usr/lib/cni/ptp: apt-get install --no-install-recommends containernetworking-plugins")
 	}
-	return nil
+	fuse, err := kmsg.OpenFUSE()
+	if err != nil {
+		return err
+	}
+	return syscall.Close(fuse)
 }
 
 // warnInotify speaks up where the kernel's default leaves room for two or three clusters only.

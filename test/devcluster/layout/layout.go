@@ -171,6 +171,9 @@ func (s *Spec) Shared(elem ...string) string {
 // files of Hold and GPUHealth lie here. On the machine it is NodePath(i, "lib", "holdfast-dev").
 const ControlDir = "/var/lib/holdfast-dev"
 
+// KernelLogPipe, in ControlDir, takes lines for the node's kernel log.
+const KernelLogPipe = "kernel-log"
+
 // NodeControl is node i's ControlDir as seen from the machine.
 func (s *Spec) NodeControl(i int, elem ...string) string {
 	return s.NodePath(i, append([]string{"lib", "holdfast-dev"}, elem...)...)

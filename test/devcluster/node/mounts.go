@@ -30,18 +30,18 @@ func enterRoot(s *layout.Spec, i int) error {
 	if err := os.Chmod(s.NodePath(i, "tmp"), 0o777|os.ModeSticky); err != nil {
 		return err
 	}
-	kmsg := s.NodePath(i, "kmsg")
-	f, err := os.OpenFile(kmsg, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
+	if err := newBoot(s, i); err != nil {
 		return err
 	}
-	f.Close()
+	if err := serveKernelLog(s, i); err != nil {
+		return err
+	}
 	steps := []mount{
-		{kmsg, "/dev/kmsg", "", unix.MS_BIND, ""},
 		{s.NodePath(i, "log"), "/var/log", "", unix.MS_BIND, ""},
 		{"overlay", "/etc", "overlay", 0, fmt.Sprintf("lowerdir=/etc,upperdir=%s,workdir=%s", s.NodePath(i, "etc"), s.NodePath(i, "etc.work"))},
 		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755,size=256m"},
 		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{s.NodePath(i, "boot_id"), bootIDFile, "", unix.MS_BIND, ""},
 		{s.NodePath(i, "tmp"), "/tmp", "", unix.MS_BIND, ""},
 		{s.Shared(), s.NodePath(i, sharedIn), "", unix.MS_BIND, ""},
 		// Hides the cluster's directory: comes last. It takes along what is mounted in it.

@@ -1,0 +1,49 @@
+package node
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"holdfast.dev/holdfast/test/devcluster/kmsg"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+const (
+	kmsgFile   = "/dev/kmsg"
+	bootIDFile = "/proc/sys/kernel/random/boot_id"
+)
+
+// newBoot writes the id of this life of the node, as a kernel makes one at each boot.
+func newBoot(s *layout.Spec, i int) error {
+	return os.WriteFile(s.NodePath(i, "boot_id"), []byte(string(uuid.NewUUID())+"\n"), 0o444)
+}
+
+// serveKernelLog puts the node's own kernel log in place of the machine's. What is written to the log pipe in the
+// node's control directory, one record a line, is logged as the kernel's own word.
+func serveKernelLog(s *layout.Spec, i int) error {
+	pipe := s.NodeControl(i, layout.KernelLogPipe)
+	if err := unix.Mkfifo(pipe, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("making %s: %w", pipe, err)
+	}
+	lines, err := os.OpenFile(pipe, os.O_RDWR, 0) // to write as well: it never ends
+	if err != nil {
+		return err
+	}
+	device, err := kmsg.Mount(kmsgFile, kmsg.NewLog(kmsg.DefaultLimit))
+	if err != nil {
+		return err
+	}
+	device.Append(5, "Linux version of "+s.NodeName(i)+", a node of the dev cluster "+s.Name)
+	go func() {
+		for in := bufio.NewScanner(lines); in.Scan(); {
+			facility, level, text := kmsg.ParseLine(in.Text())
+			device.Append(facility<<3|level, text)
+		}
+	}()
+	return nil
+}
