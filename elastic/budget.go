@@ -130,10 +130,14 @@ func (s *State) open(c cause.Cause) {
 	if first := s.firstDetection(); !first.IsZero() {
 		at = first
 	}
+	drained := NotReached
+	if s.drain != nil && s.drain.hold > 0 {
+		at, drained = s.drain.since, s.detected.Sub(s.drain.since)
+	}
 	r.Recoveries = append(r.Recoveries, Recovery{
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
-		Drain: NotReached, Replace: NotReached, Fetch: NotReached,
+		Drain: drained, Replace: NotReached, Fetch: NotReached,
 	})
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)

@@ -165,6 +165,9 @@ func (s *State) Fenced(pod string) bool {
 // leaving takes a pod that is being shut down as doomed, before anybody else says so.
 func (s *State) leaving(slot Slot, now time.Time) {
 	m := &s.slots[slot]
+	if m.report.Leaving && m.leavingAt.IsZero() {
+		m.leavingAt = now
+	}
 	if !m.report.Leaving || s.Final() || s.doomOfPod(m.pod.UID) != nil || s.Fenced(m.pod.UID) {
 		return
 	}
@@ -184,20 +187,48 @@ func (s *State) out(slot Slot, now time.Time) bool {
 	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.detected) > haltTime
 }
 
-// deadline is until when a doomed pod's state may be waited for.
+// deadline is until when a doomed pod's state may be waited for. A pod that is being shut down keeps some of
+// its grace for stopping.
 func (s *State) deadline(d Doom) time.Time {
+	m := &s.slots[d.Slot]
+	if m.pod.UID != d.Pod || m.leavingAt.IsZero() {
+		return d.Deadline
+	}
+	grace := m.report.Grace
+	if grace == 0 {
+		grace = doomTime
+	}
+	if at := m.leavingAt.Add(grace - grace/5); at.Before(d.Deadline) {
+		return at
+	}
 	return d.Deadline
 }
 
 // doomCause is the failure that the dooms stand for; nil: there is none.
 func (s *State) doomCause() *cause.Cause {
 	for _, d := range s.Record.Doomed {
-		if s.committed(d.Pod) && s.openRecovery() == nil {
+		if s.orphan(d) && s.lost(d.Slot) == nil || s.committed(d.Pod) {
 			continue
 		}
 		return &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
 	}
 	return nil
+}
+
+// orphan: another pod holds the slot of a doomed one.
+func (s *State) orphan(d Doom) bool {
+	m := &s.slots[d.Slot]
+	return m.known && m.pod.UID != d.Pod
+}
+
+// askOrphans has doomed pods released that a newer pod took over from, while the gang runs.
+func (s *State) askOrphans() {
+	for _, d := range s.Record.Doomed {
+		if s.orphan(d) && !s.asked[d.Pod] {
+			s.asked[d.Pod] = true
+			s.emit(Replace{d})
+		}
+	}
 }
 
 // commit carries dooms out while everything is halted: they are written into the account of the recovery,
@@ -215,8 +246,8 @@ func (s *State) commit() {
 				r.By, r.NewNode = m.pod.Name, m.pod.Node
 			}
 			rec.Replaced = append(slices.Clone(rec.Replaced), r)
-		}
-		if s.openRecovery() == nil {
+			s.blame(rec, d)
+		} else { // before the first generation
 			s.asked[d.Pod] = true
 			s.emit(Replace{d})
 		}
@@ -225,6 +256,18 @@ func (s *State) commit() {
 		s.save()
 		s.emit(Direct{})
 	}
+}
+
+// blame puts a failure down to the node where it turns out, while it is being repaired, that the rank which
+// failed first was on a sick one.
+func (s *State) blame(rec *Recovery, d Doom) {
+	c := &rec.Cause
+	if d.Cause == PodDeleted || Slot(c.Slot) != d.Slot || c.Code == cause.PodReplaced || c.Code == cause.PortConflict {
+		return
+	}
+	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)
+	c.Code = cause.PodReplaced
+	s.Record.Restarts, s.Record.WithoutProgress = max(0, s.Record.Restarts-1), max(0, s.Record.WithoutProgress-1)
 }
 
 // ask emits Replace for what is committed and stored, once in this life of the coordinator.

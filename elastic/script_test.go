@@ -17,9 +17,11 @@ var update = flag.Bool("update", false, "rewrite what the scripts expect")
 // TestScripts plays testdata/*.txt: a line is a command, lines that begin with "  " are what it brought
 // about. -update rewrites them; read the difference.
 //
-//	gang N                       a gang of N pods with an empty record
+//	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
+//	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc ranks port gen state bytes refused leaving notes; step and sealed
+//	                             pod inc ranks port gen state bytes refused leaving notes proto storage grace;
+//	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
 //	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
@@ -82,7 +84,15 @@ func play(t *testing.T, script string) string {
 func (s *stage) command(f []string) {
 	switch f[0] {
 	case "gang":
+		s.interval = 0
+		if len(f) > 2 {
+			s.interval = time.Duration(s.number(f[2])) * time.Second
+		}
 		s.open(s.number(f[1]))
+	case "reports":
+		for _, slot := range strings.Split(f[1], ",") {
+			s.command(append([]string{"report", slot}, f[2:]...))
+		}
 	case "report":
 		slot := s.number(f[1])
 		for _, kv := range f[2:] {
@@ -95,6 +105,10 @@ func (s *stage) command(f []string) {
 	case "detach":
 		s.step(Detached{Slot: Slot(s.number(f[1])), Pod: s.pods[s.number(f[1])].UID})
 	case "stored":
+		if len(s.pending) == 0 {
+			s.sayf("nothing to store")
+			return
+		}
 		p := s.pending[len(s.pending)-1]
 		s.pending, s.stored = nil, p.Record
 		s.step(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
@@ -114,9 +128,15 @@ func (s *stage) command(f []string) {
 		s.directives()
 	case "record":
 		r := s.state.Snapshot()
-		s.sayf("generation %d from %d, %s, restarts %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.WithoutProgress, r.BestStep)
+		s.sayf("generation %d from %d, %s, restarts %d, replacements %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.Replacements, r.WithoutProgress, r.BestStep)
 		s.sayf("step %d, saved %d, lost %s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost)
 		for _, rec := range r.Recoveries {
+			if len(rec.Replaced) > 0 {
+				s.sayf("  drain %v, replace %v, fetch %v", rec.Drain, rec.Replace, rec.Fetch)
+			}
+			for _, p := range rec.Replaced {
+				s.sayf("  %s by %s, %s: %s, released %v, attached %v", p.Name, p.By, p.NewNode, p.why(), s.since(p.ReleasedAt), s.since(p.AttachedAt))
+			}
 			s.sayf("recovery %d: %s rank %d; %v %v %v %v %v; from %d, %d again, %d/%d standbys", rec.Generation, rec.Cause.Code, rec.Cause.Rank, rec.Decide, rec.Stop, rec.Start, rec.Restore, rec.FirstStep, rec.RestoreStep, rec.StepsRecomputed, rec.Standbys, rec.Ranks)
 		}
 	default:
@@ -135,7 +155,7 @@ func (s *stage) dooms(pods []string) []Doom {
 }
 
 func (s *stage) open(members int) {
-	s.state = New(members, 0, Record{})
+	s.state = New(members, s.interval, Record{})
 	s.reports, s.pods, s.last = nil, nil, make([]string, members)
 	for i := range members {
 		s.reports = append(s.reports, Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: AgentIdle, StateBytes: 1})
@@ -187,6 +207,19 @@ func (s *stage) change(slot int, key, value string) {
 		r.Leaving = true
 	case "proto":
 		r.Protocol = s.number(value)
+	case "storage":
+		r.Storage = value == "yes"
+	case "grace":
+		r.Grace = time.Duration(s.number(value)) * time.Second
+	case "copied":
+		m := s.mark(value)
+		for i := range r.Rank {
+			r.Rank[i].Copied = Copied{Mark: m, Length: 100 + int64(i), Checksum: uint32(m.Step)}
+		}
+	case "manifested":
+		r.Manifested = s.mark(value)
+	case "fetchfailed":
+		r.FetchFailed = s.mark(value)
 	case "notes":
 		r.Notes = strings.Split(value, ",")
 	case "step":
@@ -216,6 +249,12 @@ func (s *stage) change(slot int, key, value string) {
 	}
 }
 
+// mark reads STEP@GENERATION.
+func (s *stage) mark(value string) Mark {
+	step, generation, _ := strings.Cut(value, "@")
+	return Mark{int64(s.number(step)), int64(s.number(generation))}
+}
+
 func (s *stage) timeline(r *Report, value string) {
 	fields := map[string]*time.Time{"detected": &r.Timeline.Detected, "halt": &r.Timeline.HaltReceived, "stopped": &r.Timeline.Stopped,
 		"started": &r.Timeline.Started, "restored": &r.Timeline.Restored, "first": &r.Timeline.FirstStep}
@@ -223,6 +262,13 @@ func (s *stage) timeline(r *Report, value string) {
 		k, v, _ := strings.Cut(kv, ":")
 		*fields[k] = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(v)) * time.Millisecond)
 	}
+}
+
+func (s *stage) since(at time.Time) time.Duration {
+	if at.IsZero() {
+		return NotReached
+	}
+	return at.Sub(time.Unix(1_700_000_000, 0))
 }
 
 func (s *stage) sayf(format string, args ...any) { fmt.Fprintf(&s.out, "  "+format+"\n", args...) }
@@ -233,6 +279,7 @@ func (s *stage) step(e Event) {
 		case Persist:
 			s.pending = append(s.pending, eff)
 			s.sayf("persist generation %d %s", eff.Record.Generation, eff.Record.Phase)
+			s.storage(&eff.Record)
 			if v := eff.Record.Verdict; v != nil {
 				s.verdict(*v)
 			}
@@ -246,6 +293,23 @@ func (s *stage) step(e Event) {
 		}
 	}
 	s.directives()
+}
+
+// storage shows what a record says of doomed pods and of storage.
+func (s *stage) storage(r *Record) {
+	if len(r.Doomed) > 0 {
+		names := []string{}
+		for _, d := range r.Doomed {
+			names = append(names, d.Name)
+		}
+		s.sayf("  doomed %s", strings.Join(names, " "))
+	}
+	if d := r.Durable; d != nil {
+		s.sayf("  durable %d@%d", d.Step, d.Generation)
+	}
+	for _, c := range r.Copies {
+		s.sayf("  copy of rank %d: %d@%d", c.Rank, c.Step, c.Generation)
+	}
 }
 
 func (s *stage) verdict(v Verdict) {
@@ -270,6 +334,18 @@ func (s *stage) directives() {
 		}
 		if d.Order == OrderExit {
 			line += fmt.Sprintf(" with %d", d.ExitCode)
+		}
+		if d.Hold > 0 {
+			line += fmt.Sprintf(" hold %d", d.Hold)
+		}
+		if m := d.Copy; m != (Mark{}) {
+			line += fmt.Sprintf(" copy %d@%d", m.Step, m.Generation)
+		}
+		if m := d.Fetch; m != (Mark{}) {
+			line += fmt.Sprintf(" fetch %d@%d", m.Step, m.Generation)
+		}
+		if m := d.Manifest; m != nil {
+			line += fmt.Sprintf(" manifest %d@%d %v", m.Step, m.Generation, m.Ranks)
 		}
 		if d.Reason != "" {
 			line += ": " + d.Reason

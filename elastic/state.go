@@ -29,6 +29,17 @@ type State struct {
 	gone, past []string
 	// storage is how often steps are copied to storage; 0: there is none.
 	storage time.Duration
+	// drain is under way while the newest generation runs with doomed pods; salvage is what doomed pods are
+	// to copy while everything is halted.
+	drain   *drain
+	salvage Mark
+	// copying is the step on its way to storage, from all ranks; fetching what comes from there, before a
+	// generation begins, and fetched whether something did.
+	copying  *copying
+	fetching plan
+	fetched  bool
+	// haltedAt is when all was halted, readyAt when all pods were there for the next generation.
+	haltedAt, readyAt time.Time
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
 
@@ -68,6 +79,8 @@ type member struct {
 	report   Report
 	// ran: this pod has reported that it ran the newest generation.
 	ran bool
+	// leavingAt is when it was first heard that the pod is being shut down.
+	leavingAt time.Time
 }
 
 // layout is the membership of one generation.
@@ -143,7 +156,9 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	switch r.Phase {
 	case Forming:
 		s.directHalt(&d)
-		d.Reason = s.waitsFor()
+		if d.Reason = s.waitsFor(); d.Reason == "" {
+			d.Reason = s.fetchReason()
+		}
 	case Running:
 		s.directRunning(&d, slot, pod)
 	case Halting:
@@ -154,17 +169,21 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	case Finished, GivenUp:
 		s.directFinal(&d)
 	}
+	if m.known && m.report.Protocol >= 2 {
+		s.directDrain(&d, slot)
+	}
 	return d
 }
 
 // directHalt ends the newest generation. A pod that never ran it holds steps of an older past: what lies
-// above the point that the generation restored is of no use to it any more.
+// above the point that the generation restored is of no use to it any more. Where that point is not known,
+// nothing is said of it, and everything is kept.
 func (s *State) directHalt(d *Directive) {
 	if d.Generation == 0 {
 		return
 	}
 	d.Order = OrderHalt
-	if s.stored == s.Record.Generation {
+	if s.stored == s.Record.Generation && s.Record.RestoreStep != StepUnknown {
 		d.Run = &Launch{Number: s.stored, RestoreStep: s.Record.RestoreStep}
 	}
 }
@@ -179,7 +198,7 @@ func (s *State) directRunning(d *Directive, slot Slot, pod string) {
 	case l == nil:
 		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
 		if m := &s.slots[slot]; m.known && m.pod.UID == pod && m.report.Generation == r.Generation && ran(m.report.State) {
-			d.Order, d.Run = OrderRun, &Launch{Number: r.Generation, RestoreStep: r.RestoreStep}
+			d.Order, d.Run = OrderRun, &Launch{Number: r.Generation, RestoreStep: max(0, r.RestoreStep)}
 		}
 	case l.pods[slot] != pod:
 	default:

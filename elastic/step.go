@@ -61,7 +61,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		return
 	case !m.known:
 	case m.pod.UID == e.Pod.UID:
-		if stale(&m.report, &e.Report) {
+		if stale(&m.report, &e.Report) && !s.brought(e.Slot, &e.Report) {
 			return
 		}
 	case s.Fenced(m.pod.UID), e.Pod.Newer(m.pod):
@@ -77,7 +77,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
 	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
 		// The store lost a record: numbers that agents have seen are never used again.
-		s.Record.Generation, s.Record.RestoreStep, s.layout = r.Generation, 0, nil
+		s.Record.Generation, s.Record.RestoreStep, s.layout = r.Generation, StepUnknown, nil
 		s.Record.Phase = Running // until an agent says otherwise
 		s.begun()
 		s.save()
@@ -131,20 +131,33 @@ func stale(known, r *Report) bool {
 }
 
 // keepExits remembers how ranks of the newest generation ended. A pod that has not been seen to run it
-// tells of an older one, which is accounted for.
+// tells of an older one, which is accounted for; where an earlier coordinator handed it out, the time of
+// the exit says which one it was.
 func (s *State) keepExits(slot Slot) {
 	r := &s.slots[slot].report
-	if !s.slots[slot].ran || r.Generation != s.Record.Generation {
+	if r.Generation != s.Record.Generation || !s.slots[slot].ran && s.layout != nil {
 		return
 	}
 	base := s.baseRank(slot)
 	for _, k := range r.Rank {
-		if k.Exit == nil {
+		if k.Exit == nil || !s.slots[slot].ran && !k.Exit.At.After(s.accounted()) {
 			continue
 		}
 		rank := base + k.Local
 		s.exits[rank] = cause.Exit{Rank: rank, Slot: int(slot), Code: k.Exit.Code, Signal: k.Exit.Signal, At: k.Exit.At, Traceback: k.Exit.Traceback}
 	}
+}
+
+// accounted is the time up to which exits belong to what the newest generation repaired.
+func (s *State) accounted() time.Time {
+	rec := s.lastRecovery()
+	switch {
+	case rec == nil:
+		return time.Time{}
+	case rec.Stop < 0:
+		return rec.DetectedAt.Add(haltTime)
+	}
+	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
 }
 
 // baseRank is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks
@@ -183,18 +196,26 @@ func (s *State) advance(now time.Time) {
 }
 
 func (s *State) live(now time.Time) {
+	s.confirm(now)
 	switch s.Record.Phase {
 	case Forming:
-		s.commit()
+		if s.salvaged(now) {
+			s.commit()
+		}
 		s.ask()
-		if s.waitsFor() == "" {
-			s.begin()
+		if s.waitsFor() == "" && s.gather(now) {
+			s.begin(now)
 		}
 	case Running:
 		s.watch(now)
 	case Halting:
 		if s.allHalted(now) {
-			s.judge(now)
+			if s.haltedAt.IsZero() {
+				s.haltedAt = now
+			}
+			if s.salvaged(now) {
+				s.judge(now)
+			}
 		}
 	case Finished, GivenUp:
 	}
@@ -247,7 +268,7 @@ func (s *State) waitsFor() string {
 }
 
 // begin lays the next generation out; it is handed out once it is stored.
-func (s *State) begin() {
+func (s *State) begin(now time.Time) {
 	l := &layout{addr: s.slots[0].report.Address, port: s.slots[0].report.Port}
 	inventories := make([][]int64, 0, len(s.slots))
 	for i := range s.slots {
@@ -265,7 +286,14 @@ func (s *State) begin() {
 		rec.StepsRecomputed = max(0, r.Progress.Step-restore)
 		s.owed = time.Duration(rec.StepsRecomputed) * s.stepTime()
 		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, restore, l.world
+		if len(rec.Replaced) > 0 && !s.haltedAt.IsZero() {
+			rec.Replace = max(0, s.readyAt.Sub(s.haltedAt))
+		}
 	}
+	if restore == 0 && r.Progress.SavedStep > 0 {
+		s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
+	}
+	s.forget(restore)
 	r.Generation++
 	r.RestoreStep, r.Phase = restore, Running
 	r.Progress.Ranks = l.world
@@ -280,6 +308,8 @@ func (s *State) begun() {
 	s.exits = map[int]cause.Exit{}
 	s.suspect, s.runningSince, s.paceAt = nil, time.Time{}, time.Time{}
 	s.common, s.frontier = 0, 0
+	s.drain, s.salvage, s.copying, s.fetching, s.fetched = nil, Mark{}, nil, plan{}, false
+	s.haltedAt, s.readyAt = time.Time{}, time.Time{}
 	for i := range s.slots {
 		s.slots[i].ran = false
 	}
@@ -300,15 +330,30 @@ func (s *State) watch(now time.Time) {
 			s.suspect = c
 		}
 	}
-	if c := s.doomCause(); c != nil {
-		s.suspect = c
+	halt := failed || s.suspect != nil
+	switch c := s.doomCause(); {
+	case c == nil:
+		if s.drain != nil {
+			s.drain = nil
+			s.emit(Direct{})
+		}
+	case halt:
+		s.drain = nil // what is done by now counts
+		if s.suspect == nil || s.suspect.Code == cause.RanksLost || s.doom(Slot(s.suspect.Slot)) != nil || s.suspect.Slot == c.Slot {
+			s.suspect = c
+		}
+	case !s.draining(now):
+		s.suspect, halt = c, true
 	}
 	switch {
-	case failed || s.suspect != nil:
+	case halt:
 		s.Record.Phase, s.detected = Halting, now
 		s.emit(Touch{})
 	case s.all(func(m *member) bool { return m.known && m.report.State == AgentFinished && m.report.Generation == g }):
 		s.conclude(Verdict{Reason: ReasonFinished, At: now}, Finished)
+	case s.drain == nil:
+		s.askOrphans()
+		s.preserve(now)
 	}
 }
 

@@ -133,8 +133,10 @@ func (s *State) trackRecovery(now time.Time) {
 		}
 		t := &m.report.Timeline
 		detected.earliest(t.Detected)
-		halt.latest(t.HaltReceived)
-		stopped.latest(t.Stopped)
+		if !rec.brings(m.pod) { // a new pod had nothing to halt
+			halt.latest(t.HaltReceived)
+			stopped.latest(t.Stopped)
+		}
 		started.latest(t.Started)
 		restored.latest(t.Restored)
 		first.latest(t.FirstStep)
@@ -148,7 +150,7 @@ func (s *State) trackRecovery(now time.Time) {
 	}
 	before := *rec
 	rec.Standbys = standbys
-	if !detected.at.IsZero() {
+	if !detected.at.IsZero() && rec.Drain < 0 {
 		rec.DetectedAt = detected.at
 	}
 	rec.reach(len(s.slots), halt, stopped, started, restored, first)
@@ -189,11 +191,17 @@ func (r *Recovery) reach(n int, halt, stopped, started, restored, first moment) 
 		restored = started // nothing was restored from memory
 	}
 	from := r.DetectedAt
+	if r.Drain >= 0 {
+		from, halt = from.Add(r.Drain), moment{}
+	}
 	for _, p := range []struct {
 		d    *time.Duration
 		to   moment
 		need int
 	}{{&r.Decide, halt, 0}, {&r.Stop, stopped, 0}, {&r.Start, started, n}, {&r.Restore, restored, n}, {&r.FirstStep, first, n}} {
+		if p.d == &r.Start {
+			from = from.Add(max(0, r.Replace) + max(0, r.Fetch))
+		}
 		switch {
 		case p.to.n < p.need:
 			return
@@ -205,6 +213,11 @@ func (r *Recovery) reach(n int, halt, stopped, started, restored, first moment) 
 			from = p.to.at
 		}
 	}
+}
+
+// brings says whether a pod came with this recovery.
+func (r *Recovery) brings(pod Pod) bool {
+	return slices.ContainsFunc(r.Replaced, func(o Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) || pod.Created.After(r.DetectedAt)
 }
 
 // stepTime is how long a step takes: as measured, else on average since the first start.
@@ -243,7 +256,7 @@ func (s *State) settle(now time.Time, tell bool) {
 // Total is the time from the failure to the last phase that was reached.
 func (r *Recovery) Total() time.Duration {
 	total := time.Duration(0)
-	for _, d := range []time.Duration{r.Decide, r.Stop, r.Start, r.Restore, r.FirstStep} {
+	for _, d := range []time.Duration{r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Start, r.Restore, r.FirstStep} {
 		total += max(0, d)
 	}
 	return total
@@ -294,7 +307,7 @@ func recovered(r *Recovery) string {
 	for _, p := range []struct {
 		name string
 		d    time.Duration
-	}{{"decide", r.Decide}, {"stop", r.Stop}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
+	}{{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
 		if p.d >= 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
 		}

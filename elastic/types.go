@@ -170,6 +170,9 @@ type Launch struct {
 	RestartCount int
 }
 
+// StepUnknown is Record.RestoreStep where the store lost the record of a generation that agents have run.
+const StepUnknown = -1
+
 // Record is all that must outlive a coordinator. It is what a Gang's status.run holds.
 type Record struct {
 	Generation      int64

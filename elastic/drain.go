@@ -1,0 +1,270 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// leadTime is how far ahead of the newest step that was told a hold is set, so that it comes to every
+	// rank before the rank is there; leadMost bounds it in steps, leadUnknown is for a pace not known yet.
+	leadTime    = 300 * time.Millisecond
+	leadMost    = 1000
+	leadUnknown = 2
+)
+
+// drain is the time in which the ranks go on to a common step, stay there, and doomed pods copy it out.
+//
+//	hold chosen ──► all hold a step ≥ hold: mark chosen ──► doomed pods copied it ──► halt
+//	   └──────────── deadline, a failure, or nothing to be had ──────────────────────► halt
+type drain struct {
+	since  time.Time
+	hold   int64
+	raised bool
+	mark   Mark
+}
+
+// draining says whether everything goes on for doomed pods to be drained; false: halt now.
+func (s *State) draining(now time.Time) bool {
+	if s.drain == nil {
+		s.drain = &drain{since: now}
+	}
+	d := s.drain
+	if why := s.undrainable(); why != "" {
+		return s.undrained(why)
+	}
+	until := s.drainUntil()
+	switch {
+	case now.After(until):
+		return s.undrained(fmt.Sprintf("its time was over after %s", now.Sub(d.since).Round(time.Millisecond)))
+	case !s.all(func(m *member) bool { return m.attached && s.current(m) }):
+		if now.Sub(d.since) > haltTime {
+			return s.undrained("not all agents are connected")
+		}
+		return true
+	}
+	s.chooseHold()
+	s.chooseMark(now, until)
+	if d.mark == (Mark{}) || !s.drained(d.mark) {
+		return true
+	}
+	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.doomedNames())}})
+	s.save()
+	return false
+}
+
+// undrainable says why waiting is of no use; "": it is of use.
+func (s *State) undrainable() string {
+	for _, d := range s.pendingDooms() {
+		m := &s.slots[d.Slot]
+		if d.Dead {
+			return fmt.Sprintf("%s is dead", d.where())
+		}
+		if m.known && m.pod.UID == d.Pod && m.report.Protocol >= 2 && !m.report.Storage {
+			return fmt.Sprintf("pod %s has no storage to copy to", d.Name)
+		}
+	}
+	for i := range s.slots {
+		m := &s.slots[i]
+		switch {
+		case !m.known:
+		case m.report.Protocol < 2:
+			return fmt.Sprintf("the agent of pod %s speaks protocol %d, which knows of no drain", m.pod.Name, m.report.Protocol)
+		case m.report.StateBytes == 0:
+			return "state is not kept in memory"
+		}
+	}
+	return ""
+}
+
+// undrained gives the drain up.
+func (s *State) undrained(why string) bool {
+	if s.drain != nil {
+		s.drain.mark = Mark{}
+	}
+	s.emit(Tell{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s goes without a drain: %s", s.doomedNames(), why)}})
+	return false
+}
+
+// pendingDooms are those that are not carried out yet.
+func (s *State) pendingDooms() []Doom {
+	return slices.DeleteFunc(slices.Clone(s.Record.Doomed), func(d Doom) bool { return s.committed(d.Pod) })
+}
+
+func (s *State) doomedNames() string {
+	names := ""
+	for i, d := range s.pendingDooms() {
+		if i > 0 {
+			names += ", "
+		}
+		names += "pod " + d.Name
+	}
+	return names
+}
+
+// drainUntil is the earliest deadline of all dooms.
+func (s *State) drainUntil() time.Time {
+	until := time.Time{}
+	for _, d := range s.pendingDooms() {
+		if at := s.deadline(d); until.IsZero() || at.Before(until) {
+			until = at
+		}
+	}
+	return until
+}
+
+// told is the newest step that any rank finished or sealed.
+func (s *State) told() int64 {
+	step := int64(0)
+	for i := range s.slots {
+		for _, k := range s.slots[i].report.Rank {
+			step = max(step, k.Step, newest(k.Sealed))
+		}
+	}
+	return step
+}
+
+func (s *State) lead() int64 {
+	if s.pace <= 0 {
+		return leadUnknown
+	}
+	return min(1+int64((leadTime+s.pace-1)/s.pace), leadMost)
+}
+
+// chooseHold sets the step at which ranks stay, and moves it on once where some rank was beyond it already.
+func (s *State) chooseHold() {
+	d := s.drain
+	if d.hold == 0 {
+		d.hold = s.told() + s.lead()
+		s.emit(Direct{})
+	}
+	inventories := [][]int64{}
+	for i := range s.slots {
+		inventories = append(inventories, inventory(&s.slots[i].report)...)
+	}
+	if common, _ := RestorePoint(inventories); common < d.hold && lowestNewest(inventories) >= d.hold && !d.raised {
+		d.hold, d.raised = s.told()+s.lead(), true
+		s.emit(Direct{})
+	}
+}
+
+// chooseMark names the step that doomed pods copy: the one that all are held at, or, where that does not
+// come in half of the time there is, the newest that all hold now.
+func (s *State) chooseMark(now, until time.Time) {
+	d := s.drain
+	before := d.mark
+	if d.mark != (Mark{}) && !s.possible(d.mark) {
+		d.mark = Mark{}
+	}
+	window := until.Sub(d.since)
+	late := now.Sub(d.since) > window/2 || s.pace > 0 && s.pace*time.Duration(d.hold-s.told()) > window/2
+	if d.mark == (Mark{}) && s.common > 0 && (s.common >= d.hold || late) {
+		d.mark = Mark{s.common, s.Record.Generation}
+	}
+	if d.mark != before {
+		s.emit(Direct{})
+	}
+}
+
+// possible: every doomed pod can still copy the step, or has.
+func (s *State) possible(mark Mark) bool {
+	for _, d := range s.Record.Doomed {
+		if m := &s.slots[d.Slot]; m.pod.UID == d.Pod && !canWrite(m, mark) && !s.safe(d.Slot, mark.Step) {
+			return false
+		}
+	}
+	return true
+}
+
+// drained records what doomed pods have copied and says whether that is all.
+func (s *State) drained(mark Mark) bool {
+	all := true
+	for _, d := range s.Record.Doomed {
+		m := &s.slots[d.Slot]
+		if m.pod.UID != d.Pod || s.Fenced(d.Pod) || s.safe(d.Slot, mark.Step) {
+			continue
+		}
+		if wrote(m, mark) {
+			s.keep(d.Slot, mark)
+		} else {
+			all = false
+		}
+	}
+	return all
+}
+
+// salvaged sees to it, while everything is halted, that doomed pods which still live copy the step that will
+// be wanted; it says whether they did, or cannot.
+func (s *State) salvaged(now time.Time) bool {
+	mark, late := Mark{}, now.After(s.drainUntil())
+	if !late {
+		mark = s.salvageMark()
+	}
+	if mark != s.salvage {
+		s.salvage = mark
+		s.emit(Direct{})
+	}
+	if mark == (Mark{}) {
+		return true
+	}
+	if !s.drained(mark) {
+		return false
+	}
+	s.salvage = Mark{}
+	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.doomedNames())}})
+	s.emit(Direct{})
+	return true
+}
+
+// salvageMark is the step that doomed pods have to copy before they go; none where they need not or cannot.
+func (s *State) salvageMark() Mark {
+	lost := func(slot Slot) bool {
+		m := &s.slots[slot]
+		return !m.known || s.Fenced(m.pod.UID)
+	}
+	p := s.plan(lost)
+	if p.step == 0 {
+		return Mark{}
+	}
+	mark, need := Mark{p.step, s.Record.Generation}, false
+	for _, d := range s.Record.Doomed {
+		m := &s.slots[d.Slot]
+		if m.pod.UID != d.Pod || s.Fenced(d.Pod) || s.safe(d.Slot, p.step) {
+			continue
+		}
+		if !m.attached || m.report.Protocol < 2 || !m.report.Storage || !s.halted(m) || !canWrite(m, mark) {
+			return Mark{} // this step will be gone with the pod
+		}
+		need = true
+	}
+	if !need {
+		return Mark{}
+	}
+	return mark
+}
+
+// directDrain adds what agents of protocol 2 are told beside the order.
+func (s *State) directDrain(d *Directive, slot Slot) {
+	if s.stored < s.Record.Generation || s.Final() {
+		return
+	}
+	if s.copying != nil && slot == 0 {
+		d.Manifest = s.copying.manifest
+	}
+	doomed := s.doom(slot) != nil
+	switch {
+	case s.Record.Phase != Running:
+		if doomed {
+			d.Copy = s.salvage
+		}
+		d.Fetch = s.fetching.fetch[slot]
+	case s.drain != nil:
+		d.Hold = s.drain.hold
+		if doomed {
+			d.Copy = s.drain.mark
+		}
+	case s.copying != nil:
+		d.Copy = s.copying.mark
+	}
+}

@@ -1,0 +1,276 @@
+package elastic
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// plan is how a step comes into the memory of every rank: what each slot has to fetch from storage first.
+type plan struct {
+	step  int64
+	fetch map[Slot]Mark
+}
+
+// plan finds the newest step that every rank holds, in memory or in recorded storage. The memory of a lost
+// slot's pod does not count; the pod that takes its place is expected to read storage.
+func (s *State) plan(lost func(Slot) bool) plan {
+	for _, step := range s.candidates(lost) {
+		if fetch, ok := s.sources(step, lost); ok {
+			return plan{step, fetch}
+		}
+	}
+	return plan{}
+}
+
+// candidates are all steps that anybody holds, newest first.
+func (s *State) candidates(lost func(Slot) bool) []int64 {
+	steps := []int64{}
+	for i := range s.slots {
+		if lost(Slot(i)) {
+			continue
+		}
+		for _, inv := range inventory(&s.slots[i].report) {
+			steps = append(steps, inv...)
+		}
+	}
+	if d := s.Record.Durable; d != nil {
+		steps = append(steps, d.Step)
+	}
+	for _, c := range s.Record.Copies {
+		steps = append(steps, c.Step)
+	}
+	slices.SortFunc(steps, func(a, b int64) int { return cmp.Compare(b, a) })
+	steps = slices.Compact(steps)
+	return slices.DeleteFunc(steps, func(step int64) bool { return step <= 0 })
+}
+
+// sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere.
+func (s *State) sources(step int64, lost func(Slot) bool) (fetch map[Slot]Mark, ok bool) {
+	fetch = map[Slot]Mark{}
+	base := 0
+	for i := range s.slots {
+		slot, m := Slot(i), &s.slots[i]
+		held := inventory(&m.report)
+		want := Mark{}
+		for local := range s.ranks(slot) {
+			if !lost(slot) && local < len(held) && holds(held[local], step) {
+				continue
+			}
+			mark, ok := s.inStorage(step, base+local, m.report.FetchFailed)
+			if !ok || want != (Mark{}) && want != mark {
+				return nil, false
+			}
+			want = mark
+		}
+		base += s.ranks(slot)
+		if want == (Mark{}) {
+			continue
+		}
+		if !lost(slot) && (m.report.Protocol < 2 || !m.report.Storage) {
+			return nil, false
+		}
+		fetch[slot] = want
+	}
+	return fetch, base > 0
+}
+
+// ranks is how many ranks a slot has; a slot whose pod is not known has as many as the others.
+func (s *State) ranks(slot Slot) int {
+	if n := s.slots[slot].report.Ranks; n > 0 {
+		return n
+	}
+	for i := range s.slots {
+		if n := s.slots[i].report.Ranks; n > 0 {
+			return n
+		}
+	}
+	return s.Record.Progress.Ranks / len(s.slots)
+}
+
+// inStorage says where storage has a rank's part of a step, as far as that is recorded and was not found
+// to be of no use. What was stored by a world of another size is of none.
+func (s *State) inStorage(step int64, rank int, failed Mark) (Mark, bool) {
+	world := 0
+	for i := range s.slots {
+		world += s.ranks(Slot(i))
+	}
+	if n := s.Record.Progress.Ranks; n > 0 && n != world {
+		return Mark{}, false
+	}
+	if d := s.Record.Durable; d != nil && d.Step == step && d.Mark != failed {
+		return d.Mark, true
+	}
+	for _, c := range s.Record.Copies {
+		if c.Rank == rank && c.Step == step && c.Mark != failed {
+			return c.Mark, true
+		}
+	}
+	return Mark{}, false
+}
+
+// nobody is lost.
+func nobody(Slot) bool { return false }
+
+// gather sees to it that every rank holds the newest step that can be had, before a generation begins; it
+// says whether they do.
+func (s *State) gather(now time.Time) bool {
+	if s.readyAt.IsZero() {
+		s.readyAt = now
+	}
+	p := s.plan(nobody)
+	if p.step != s.fetching.step || !maps.Equal(p.fetch, s.fetching.fetch) {
+		s.emit(Direct{})
+	}
+	s.fetching = p
+	if rec := s.openRecovery(); rec != nil && s.fetched && len(p.fetch) == 0 {
+		rec.Fetch = max(0, now.Sub(s.readyAt))
+	}
+	s.fetched = s.fetched || len(p.fetch) > 0
+	return len(p.fetch) == 0
+}
+
+// brought says whether a report tells of a step that was fetched: newer ones were given up for it.
+func (s *State) brought(slot Slot, r *Report) bool {
+	mark, ok := s.fetching.fetch[slot]
+	return ok && r.State == AgentHalted && !slices.ContainsFunc(inventory(r), func(inv []int64) bool { return !holds(inv, mark.Step) })
+}
+
+// forget drops what storage has of a past that is given up.
+func (s *State) forget(restore int64) {
+	r := &s.Record
+	if r.Durable != nil && r.Durable.Step > restore {
+		r.Durable = nil
+	}
+	r.Copies = slices.DeleteFunc(slices.Clone(r.Copies), func(c RankCopy) bool { return c.Step > restore })
+}
+
+// copying is a step on its way to storage, from all ranks.
+type copying struct {
+	mark     Mark
+	manifest *Manifest
+}
+
+// preserve copies a step of all ranks to storage every so often: the newest that all hold, each rank's file
+// first, then the manifest, then the record.
+func (s *State) preserve(now time.Time) {
+	if s.storage <= 0 || !s.all(s.canCopy) {
+		return
+	}
+	c := s.copying
+	switch {
+	case c == nil:
+		if last := s.lastDurable(); last.IsZero() || now.Sub(last) < s.storage {
+			return
+		}
+		s.pick()
+	case c.manifest != nil:
+	case s.all(func(m *member) bool { return wrote(m, c.mark) }):
+		c.manifest = s.manifest(c.mark)
+		s.emit(Direct{})
+	case !s.all(func(m *member) bool { return canWrite(m, c.mark) }):
+		s.pick() // some rank dropped the step before it could be copied
+	}
+}
+
+// confirm records a step as durable once its manifest is written, also while the gang is being halted. What a
+// fenced pod's generation still leaves there is not recorded.
+func (s *State) confirm(now time.Time) {
+	c := s.copying
+	if c == nil || c.manifest == nil {
+		return
+	}
+	if slices.ContainsFunc(s.Record.Doomed, func(d Doom) bool { return s.Fenced(d.Pod) }) {
+		s.copying = nil
+		return
+	}
+	if m := &s.slots[0]; !m.known || m.report.Manifested != c.mark {
+		return
+	}
+	s.Record.Durable = &StoredStep{Mark: c.mark, At: now}
+	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= c.mark.Step })
+	s.copying = nil
+	s.save()
+	s.emit(Direct{})
+}
+
+// canCopy: the pod runs the newest generation and can write to storage.
+func (s *State) canCopy(m *member) bool {
+	return m.attached && s.current(m) && ran(m.report.State) && m.report.Protocol >= 2 && m.report.Storage && m.report.Ranks > 0
+}
+
+func (s *State) lastDurable() time.Time {
+	if s.Record.Durable != nil {
+		return s.Record.Durable.At
+	}
+	return s.Record.StartedAt
+}
+
+// pick chooses the step that is copied next; there may be none yet.
+func (s *State) pick() {
+	before := s.copying
+	s.copying = nil
+	if d := s.Record.Durable; s.common > 0 && (d == nil || s.common > d.Step) {
+		s.copying = &copying{mark: Mark{s.common, s.Record.Generation}}
+	}
+	if before != s.copying {
+		s.emit(Direct{})
+	}
+}
+
+func (s *State) manifest(mark Mark) *Manifest {
+	out := &Manifest{Mark: mark}
+	for i := range s.slots {
+		for _, k := range s.slots[i].report.Rank {
+			out.Ranks = append(out.Ranks, ManifestRank{k.Copied.Length, k.Copied.Checksum})
+		}
+	}
+	return out
+}
+
+// wrote: every rank of the pod has copied that very step.
+func wrote(m *member, mark Mark) bool {
+	return len(m.report.Rank) == m.report.Ranks && !slices.ContainsFunc(m.report.Rank, func(k Rank) bool { return k.Copied.Mark != mark })
+}
+
+// canWrite: every rank of the pod has copied that step or still holds it.
+func canWrite(m *member, mark Mark) bool {
+	return !slices.ContainsFunc(m.report.Rank, func(k Rank) bool { return k.Copied.Mark != mark && !holds(k.Sealed, mark.Step) })
+}
+
+// keep records what a doomed pod has copied: the newest step of each rank.
+func (s *State) keep(slot Slot, mark Mark) {
+	base := s.baseRank(slot)
+	copies := slices.Clone(s.Record.Copies)
+	for _, k := range s.slots[slot].report.Rank {
+		if k.Copied.Mark != mark {
+			continue
+		}
+		rank := base + k.Local
+		copies = slices.DeleteFunc(copies, func(c RankCopy) bool { return c.Rank == rank })
+		copies = append(copies, RankCopy{Mark: mark, Rank: rank})
+	}
+	slices.SortFunc(copies, func(a, b RankCopy) int { return cmp.Compare(a.Rank, b.Rank) })
+	s.Record.Copies = copies
+}
+
+// safe says whether storage has a slot's part of a step.
+func (s *State) safe(slot Slot, step int64) bool {
+	base := s.baseRank(slot)
+	for local := range s.ranks(slot) {
+		if _, ok := s.inStorage(step, base+local, Mark{}); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// fetchReason tells people what a generation waits for.
+func (s *State) fetchReason() string {
+	if len(s.fetching.fetch) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("brings step %d from storage to %d of %d pods", s.fetching.step, len(s.fetching.fetch), len(s.slots))
+}
