@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -15,9 +17,33 @@ var version = "dev"
 
 func main() {
 	if err := command(genericclioptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}).Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+		os.Exit(report(os.Stderr, err))
 	}
+}
+
+// exitError ends the command with a code of its own; without err all was said already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// report tells people of an error and returns the exit code for it.
+func report(w io.Writer, err error) int {
+	exit := &exitError{code: 1, err: err}
+	errors.As(err, &exit)
+	if exit.err != nil {
+		fmt.Fprintln(w, "error:", exit.err)
+	}
+	return exit.code
 }
 
 func command(streams genericclioptions.IOStreams) *cobra.Command {
@@ -33,6 +59,6 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(explainCommand(flags, streams), nodesCommand(flags, streams))
+	root.AddCommand(explainCommand(flags, streams), nodesCommand(flags, streams), previewCommand(flags, streams))
 	return root
 }

@@ -125,5 +125,11 @@ func Age(at, now time.Time) string {
 	return duration.HumanDuration(max(0, now.Sub(at)))
 }
 
-// Bytes is a size with its unit.
-func Bytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
+// Bytes is a size with its unit; above 1 Mi it is rounded up to whole Mi.
+func Bytes(n int64) string {
+	const mebi = 1 << 20
+	if n > mebi {
+		n = (n + mebi - 1) / mebi * mebi
+	}
+	return resource.NewQuantity(n, resource.BinarySI).String()
+}

@@ -34,7 +34,7 @@ func TestWrap(t *testing.T) {
 func TestWords(t *testing.T) {
 	for got, want := range map[string]string{
 		Count(1, "pod", "pods"): "1 pod", Count(int64(0), "pod", "pods"): "0 pods", Dash(""): "-", Dash("a"): "a",
-		Cut("one\n two", 20): "one two", Cut("abcdef", 4): "abc…", Cut("a", 0): "", Bytes(64 << 20): "64Mi",
+		Cut("one\n two", 20): "one two", Cut("abcdef", 4): "abc…", Cut("a", 0): "", Bytes(64 << 20): "64Mi", Bytes(64<<20 + 1): "65Mi", Bytes(4096): "4Ki",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/preview"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// Exit codes of preview beside 0 and 1.
+const (
+	// exitRefused: admission refuses the Job or its pods.
+	exitRefused = 2
+	// exitNoRoom: the pods would not be placed now.
+	exitNoRoom = 3
+)
+
+func previewCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
+	file := ""
+	cmd := &cobra.Command{
+		Use:   "preview -f FILE",
+		Short: "what Holdfast would make of a job and where its pods would land, without creating anything",
+		Long: `What Holdfast would make of a job and where its pods would land, without creating anything: the API server
+is asked by dry runs, the scheduler by a question. Exit code 0: the job would be admitted and placed (or the
+scheduler was not asked, and the text says why); 1: an error; 2: admission refuses it; 3: its pods would not
+be placed now.`,
+		Example: `  kubectl holdfast preview -f job.yaml
+  kustomize build . | kubectl holdfast preview -f -`,
+		Args: cobra.NoArgs,
+	}
+	out := outputFlag(cmd, "text")
+	cmd.Flags().StringVarP(&file, "filename", "f", file, "file or URL with the Job, - for standard input")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := out.check(); err != nil {
+			return err
+		}
+		if file == "" {
+			return errors.New("name the file with the Job: -f job.yaml, or -f - for standard input")
+		}
+		job, err := readJob(file)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		defer cancel()
+		var warnings warned
+		c, cfg, namespace, err := connect(flags, &warnings)
+		if err != nil {
+			return err
+		}
+		if err := settleNamespace(job, namespace, flags.Namespace != nil && *flags.Namespace != ""); err != nil {
+			return err
+		}
+		a, err := dryRun(ctx, c, job)
+		if err != nil {
+			return err
+		}
+		if a.Pod != nil {
+			a.Where, a.Unasked, err = askWhere(ctx, cfg, preview.Members(a.Pod, a.Job))
+			if err != nil {
+				return err
+			}
+		}
+		a.Warnings = append(a.Warnings, warnings.texts...)
+		p, err := preview.Of(a)
+		if err != nil {
+			return err
+		}
+		if err := out.print(streams.Out, p, func(string) string { return p.Text() }); err != nil {
+			return err
+		}
+		if fits, known := p.Fits(); known && !fits {
+			return &exitError{code: exitNoRoom}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// warned collects what the API server says beside its answers.
+type warned struct{ texts []string }
+
+func (w *warned) HandleWarningHeaderWithContext(_ context.Context, code int, _, text string) {
+	if code == 299 && !slices.Contains(w.texts, text) {
+		w.texts = append(w.texts, text)
+	}
+}
+
+// readJob reads the one Job of a file, which may hold other objects as well.
+func readJob(file string) (*unstructured.Unstructured, error) {
+	infos, err := resource.NewLocalBuilder().Unstructured().FilenameParam(false, &resource.FilenameOptions{Filenames: []string{file}}).Flatten().Do().Infos()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", file, err)
+	}
+	var jobs []*unstructured.Unstructured
+	var others []string
+	for _, info := range infos {
+		u, ok := info.Object.(*unstructured.Unstructured)
+		switch {
+		case ok && u.GroupVersionKind() == batchv1.SchemeGroupVersion.WithKind("Job"):
+			jobs = append(jobs, u)
+		case ok:
+			others = append(others, u.GetAPIVersion()+" "+u.GetKind())
+		}
+	}
+	switch {
+	case len(jobs) == 1:
+		return jobs[0], nil
+	case len(jobs) > 1:
+		return nil, fmt.Errorf("%s holds %d Jobs: put the one to be previewed into a file of its own", file, len(jobs))
+	case len(others) > 0:
+		return nil, fmt.Errorf("%s holds no batch/v1 Job, only %s: Holdfast understands batch Jobs", file, strings.Join(others, ", "))
+	}
+	return nil, fmt.Errorf("%s holds no object", file)
+}
+
+// settleNamespace puts the Job where kubectl would create it.
+func settleNamespace(job *unstructured.Unstructured, namespace string, asked bool) error {
+	own := job.GetNamespace()
+	if own != "" && asked && own != namespace {
+		return fmt.Errorf("the Job says namespace %s and -n says %s: leave one of them out", own, namespace)
+	}
+	if own == "" {
+		job.SetNamespace(namespace)
+	}
+	return nil
+}
+
+// dryRun asks the API server what it would make of the Job and of its first pod, with and without Holdfast.
+func dryRun(ctx context.Context, c client.Client, file *unstructured.Unstructured) (preview.Answers, error) {
+	var a preview.Answers
+	job, err := try[batchv1.Job](ctx, c, file)
+	if apierrors.IsAlreadyExists(err) {
+		name := file.GetName()
+		file = file.DeepCopy()
+		file.SetName(name[:min(len(name), 50)] + "-preview")
+		a.Warnings = append(a.Warnings, fmt.Sprintf("a Job %s exists already: the preview is of one named %s", name, file.GetName()))
+		job, err = try[batchv1.Job](ctx, c, file)
+	}
+	if err != nil {
+		return a, refusal("the Job", "jobs", file.GetNamespace(), err)
+	}
+	a.Job = job
+	if _, admitted := translate.AdmittedJob(job); !admitted {
+		if s, errs := translate.JobSettings(job); s.Enabled && len(errs) == 0 {
+			return a, fmt.Errorf("the cluster admits the Job, but Holdfast's webhook was not asked: look whether Holdfast is installed (kubectl -n %s get pods)", v1alpha1.Namespace)
+		}
+		return a, fmt.Errorf(`the Job is not opted in, Holdfast would leave it as it is: annotate it with %s: "true"`, v1alpha1.AnnotationEnabled)
+	}
+	if a.Plain, err = try[batchv1.Job](ctx, c, preview.Plain(file)); err != nil {
+		return a, refusal("the Job without Holdfast", "jobs", file.GetNamespace(), err)
+	}
+	plain := a.Plain.DeepCopy()
+	plain.UID = job.UID
+	for _, pod := range []struct {
+		of   *batchv1.Job
+		into **corev1.Pod
+	}{{job, &a.Pod}, {plain, &a.PlainPod}} {
+		u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(preview.PodOf(pod.of, 0))
+		if err != nil {
+			return a, fmt.Errorf("encoding a pod: %w", err)
+		}
+		object := &unstructured.Unstructured{Object: u}
+		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		*pod.into, err = try[corev1.Pod](ctx, c, object)
+		if notAllowed(err) {
+			a.Pod, a.PlainPod = nil, nil
+			a.Unshown = fmt.Sprintf("you may not create pods in namespace %s, which a dry run of one needs", file.GetNamespace())
+			a.Unasked = "the scheduler is asked with the pods, which could not be made"
+			return a, nil
+		}
+		if err != nil {
+			return a, refusal("a pod of the Job", "pods", file.GetNamespace(), err)
+		}
+	}
+	return a, nil
+}
+
+// try creates an object in a dry run and returns what would be stored.
+func try[T any](ctx context.Context, c client.Client, object *unstructured.Unstructured) (*T, error) {
+	u := object.DeepCopy()
+	if err := c.Create(ctx, u, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
+		return nil, err
+	}
+	out := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
+		return nil, fmt.Errorf("decoding the API server's answer: %w", err)
+	}
+	return out, nil
+}
+
+// notAllowed says whether the user lacks a right, as opposed to an object that admission forbids.
+func notAllowed(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot create resource")
+}
+
+// refusal says what a failed dry run means and what to do.
+func refusal(what, resource, namespace string, err error) error {
+	switch {
+	case notAllowed(err):
+		return fmt.Errorf("you may not create %s in namespace %s, which a dry run needs although it creates nothing: %w", resource, namespace, err)
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		return &exitError{code: exitRefused, err: fmt.Errorf("%s would be refused: %w", what, err)}
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%w: create the namespace first, or name another with -n", err)
+	case strings.Contains(err.Error(), "failed calling webhook"):
+		return fmt.Errorf("an admission webhook does not answer, so that nothing can be created either (Holdfast's: kubectl -n %s get pods): %w", v1alpha1.Namespace, err)
+	}
+	return fmt.Errorf("asking the API server what it would make of %s: %w", what, err)
+}

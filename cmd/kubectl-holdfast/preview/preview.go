@@ -1,0 +1,160 @@
+// Package preview says what Holdfast would make of a Job before it is created: what changes in the Job and
+// in each of its pods, what memory is added, and where the pods would land now or why not. It promises to
+// show what the API server and the scheduler answered, and to read nothing but that.
+package preview
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+)
+
+// Answers are what the API server made of dry runs, and the scheduler of the pods.
+type Answers struct {
+	// Plain and Job are the Job without a key of ours and as it is in the file, as they would be stored.
+	Plain, Job *batchv1.Job
+	// PlainPod and Pod are the first pod of each; nil where Unshown says why.
+	PlainPod, Pod *corev1.Pod
+	Unshown       string
+	// Warnings are what the API server said beside its answers.
+	Warnings []string
+	// Where is the scheduler's answer; nil where Unasked says why.
+	Where   *v1alpha1.PreviewResponse
+	Unasked string
+}
+
+// Preview is what would become of a Job; -o json and -o yaml print it as it is.
+type Preview struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Members   int32  `json:"members"`
+	// JobDiff and PodDiff are unified diffs from what would be without Holdfast.
+	JobDiff string `json:"jobDiff,omitempty"`
+	PodDiff string `json:"podDiff,omitempty"`
+	Unshown string `json:"unshown,omitempty"`
+	// Injection is what the webhook says that it did to each pod.
+	Injection *v1alpha1.Injection `json:"injection,omitempty"`
+	Warnings  []string            `json:"warnings,omitempty"`
+	// Where is where the pods would land now, or why not.
+	Where   *v1alpha1.PreviewResponse `json:"where,omitempty"`
+	Unasked string                    `json:"unasked,omitempty"`
+}
+
+// Of is the preview that follows from what was answered.
+func Of(a Answers) (Preview, error) {
+	p := Preview{Namespace: a.Job.Namespace, Job: a.Job.Name, Members: 1, Unshown: a.Unshown, Warnings: slices.Compact(slices.Clone(a.Warnings)), Where: a.Where, Unasked: a.Unasked}
+	if a.Job.Spec.Parallelism != nil {
+		p.Members = *a.Job.Spec.Parallelism
+	}
+	var err error
+	if p.JobDiff, err = diff("Job", jobText, a.Plain, a.Job); err != nil {
+		return p, err
+	}
+	if a.Pod == nil {
+		return p, nil
+	}
+	if text := a.Pod.Annotations[v1alpha1.AnnotationInjection]; text != "" {
+		p.Injection = &v1alpha1.Injection{}
+		if err := json.Unmarshal([]byte(text), p.Injection); err != nil {
+			return p, fmt.Errorf("reading the annotation %s that the webhook wrote: %w", v1alpha1.AnnotationInjection, err)
+		}
+	}
+	p.PodDiff, err = diff("Pod", podText, a.PlainPod, a.Pod)
+	return p, err
+}
+
+// Fits says whether the pods would all be placed now; known is false where the scheduler was not asked.
+func (p Preview) Fits() (fits, known bool) {
+	return p.Where != nil && p.Where.Placement.Placed, p.Where != nil
+}
+
+// Text is the preview for people.
+func (p Preview) Text() string {
+	w := &page.Page{}
+	w.Linef("Job %s/%s: %s, placed together; nothing was created", p.Namespace, p.Job, page.Count(p.Members, "pod", "pods"))
+	for _, warning := range p.Warnings {
+		w.Wrapf("  warning: ", "%s", warning)
+	}
+	changes(w, "The Job", p.JobDiff, "")
+	changes(w, "Each pod", p.PodDiff, p.Unshown)
+	p.memory(w)
+	w.Linef("")
+	p.where(w)
+	return w.String()
+}
+
+func changes(w *page.Page, what, diff, unshown string) {
+	w.Linef("")
+	switch {
+	case unshown != "":
+		w.Wrapf(what+": ", "not shown: %s", unshown)
+	case diff == "":
+		w.Linef("%s: stays as it is", what)
+	default:
+		w.Linef("%s changes (- without Holdfast, + with it)", what)
+		for i, l := range strings.Split(strings.TrimRight(diff, " \n"), "\n") {
+			if i >= 2 { // the names of the two sides stand above
+				w.Linef("  %s", l)
+			}
+		}
+	}
+}
+
+func (p Preview) memory(w *page.Page) {
+	i := p.Injection
+	if i == nil {
+		return
+	}
+	w.Linef("")
+	if i.MemoryAdded > 0 {
+		w.Linef("Memory: %s more for each pod, for %s", page.Bytes(i.MemoryAdded), page.Count(i.Ranks, "rank", "ranks"))
+	} else {
+		w.Linef("Memory: none added")
+	}
+	if i.StateBytes > 0 {
+		w.Linef("  state in memory: %s for each rank, three times", page.Bytes(i.StateBytes))
+	} else {
+		w.Linef("  state in memory: off")
+	}
+	standbys := "off"
+	if i.Standbys {
+		standbys = "one for each rank"
+	}
+	w.Linef("  warm standbys: %s", standbys)
+	for _, n := range i.Notes {
+		w.Wrapf("  - ", "%s", n)
+	}
+}
+
+func (p Preview) where(w *page.Page) {
+	if p.Where == nil {
+		w.Wrapf("Where: ", "not asked: %s", p.Unasked)
+		return
+	}
+	r := p.Where
+	if r.Placement.Placed {
+		w.Linef("Where: all would be placed now; %s looked at", page.Count(r.Nodes, "node was", "nodes were"))
+		var rows [][]string
+		for _, s := range r.Seats {
+			rows = append(rows, []string{fmt.Sprint(s.Slot), s.Node})
+		}
+		w.Table("  ", []string{"SLOT", "NODE"}, rows, true)
+		return
+	}
+	w.Wrapf("Where: ", "would not be placed now: %s: %s", r.Placement.Reason, r.Placement.Message)
+	w.Linef("  %d of %s would fit", r.Placement.Fits, page.Count(r.Placement.Wanted, "pod", "pods"))
+	for _, x := range r.Excluded {
+		names := strings.Join(x.Nodes, ", ")
+		if more := int(x.Count) - len(x.Nodes); more > 0 && names != "" {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		w.Wrapf("  ", "%s: %s: %s", page.Count(x.Count, "node takes none", "nodes take none"), x.Cause, page.Dash(names))
+	}
+}

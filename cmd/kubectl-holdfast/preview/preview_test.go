@@ -1,0 +1,96 @@
+package preview
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected texts")
+
+// Each testdata/NAME.yaml holds what API server and scheduler answered, NAME.txt is the preview.
+func TestText(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no Jobs to preview: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var a Answers
+			if err := yaml.UnmarshalStrict(b, &a); err != nil {
+				t.Fatal(err)
+			}
+			p, err := Of(a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := p.Text()
+			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			if fits, known := p.Fits(); known != (a.Where != nil) || fits != strings.Contains(got, "all would be placed now") {
+				t.Errorf("fits %v, known %v", fits, known)
+			}
+		})
+	}
+}
+
+// What the API server makes up for each object is no difference.
+func TestDiffIsAboutHoldfastAlone(t *testing.T) {
+	job := &batchv1.Job{}
+	job.UID, job.ResourceVersion, job.Generation = "a", "1", 3
+	job.Spec.Template.Labels = map[string]string{"controller-uid": "a", batchv1.ControllerUidLabel: "a", "app": "x"}
+	other := job.DeepCopy()
+	other.UID, other.ResourceVersion, other.Generation = "b", "2", 1
+	other.Spec.Template.Labels["controller-uid"], other.Spec.Template.Labels[batchv1.ControllerUidLabel] = "b", "b"
+	if d, err := diff("Job", jobText, job, other); d != "" || err != nil {
+		t.Errorf("%v\n%s", err, d)
+	}
+	other.Spec.Template.Labels["app"] = "other"
+	if d, err := diff("Job", jobText, job, other); !strings.Contains(d, "+        app: other") || err != nil {
+		t.Errorf("%v\n%s", err, d)
+	}
+	if other.UID != "b" {
+		t.Error("the diff changed what it was given")
+	}
+}
+
+func TestMembers(t *testing.T) {
+	job := &batchv1.Job{}
+	job.Name = "train"
+	mode, n := batchv1.IndexedCompletion, int32(3)
+	job.Spec.CompletionMode, job.Spec.Parallelism = &mode, &n
+	first := PodOf(job, 0)
+	pods := Members(first, job)
+	if len(pods) != 3 {
+		t.Fatalf("%d pods", len(pods))
+	}
+	for i, pod := range pods {
+		want := PodOf(job, i)
+		if pod.Name != want.Name || pod.Annotations[batchv1.JobCompletionIndexAnnotation] != want.Annotations[batchv1.JobCompletionIndexAnnotation] || pod.Spec.Hostname != want.Spec.Hostname {
+			t.Errorf("member %d: %+v", i, pod.ObjectMeta)
+		}
+	}
+	if first.Annotations[batchv1.JobCompletionIndexAnnotation] != "0" {
+		t.Error("the first pod was changed")
+	}
+}
