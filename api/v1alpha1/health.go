@@ -97,3 +97,6 @@ type NodeOutage struct {
 
 // CauseNodeSilent: a node's lease is not renewed.
 const CauseNodeSilent = "NodeSilent"
+
+// CauseNodeGone: there is no Node of that name any more; whoever took it away did not wait for its pods.
+const CauseNodeGone = "NodeGone"

@@ -35,6 +35,8 @@ const (
 	ReasonNotDrained = "NotDrained"
 	// ReasonPodReplaced: a new pod has taken the place of a doomed one.
 	ReasonPodReplaced = "PodReplaced"
+	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
+	ReasonEvictionRefused = "EvictionRefused"
 
 	ReasonSizeAnnotated = "SizeAnnotated"
 	ReasonNoStateSize   = "NoStateSize"

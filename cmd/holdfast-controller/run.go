@@ -171,10 +171,8 @@ func addControllers(mgr manager.Manager, keeper *certs.Keeper, o options) error 
 		return fmt.Errorf("setting up the gang controller: %w", err)
 	}
 	store := elasticcontroller.New(elasticcontroller.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: mgr.GetLogger().WithName("elastic")})
-	if err := store.SetupWithManager(mgr); err != nil {
-		return fmt.Errorf("setting up the elastic controller: %w", err)
-	}
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: mgr.GetLogger().WithName("elastic"),
+		Metrics: metrics.Registry})
 	secure := &tls.Config{NextProtos: []string{"h2"}}
 	keeper.Serve(secure)
 	server, err := coordinator.New(coordinator.Options{
@@ -185,6 +183,9 @@ func addControllers(mgr manager.Manager, keeper *certs.Keeper, o options) error 
 	}
 	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("adding the coordinator: %w", err)
+	}
+	if err := store.SetupWithManager(mgr, server); err != nil {
+		return fmt.Errorf("setting up the elastic controller: %w", err)
 	}
 	return nil
 }

@@ -1,15 +1,19 @@
 // Package controller carries the decisions of package elastic out at the API server. It writes a Gang's
-// status.run under its own field manager, makes the job of a gang that was given up fail, and tells on
-// the user's job what happened. It takes no decisions, and each thing it does may be done twice.
+// status.run under its own field manager, makes the job of a gang that was given up fail, tells on the
+// user's job what happened, tells the coordinator which pods their nodes or somebody else doom, takes these
+// out of their Job and sees to it that they go. It takes no decisions, and each thing it does may be done
+// twice.
 package controller
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,7 +38,7 @@ const noteLimit = 1000
 // ErrSuperseded says that the Gang already has a newer generation: another process leads.
 var ErrSuperseded = errors.New("the Gang has a newer generation than this process knows; it does not lead any more")
 
-// Options of New. All fields must be set.
+// Options of New. All fields but Metrics must be set.
 type Options struct {
 	// Client writes, and reads from the manager's cache.
 	Client client.Client
@@ -43,18 +47,31 @@ type Options struct {
 	// Recorder writes events, such as mgr.GetEventRecorder("holdfast-elastic").
 	Recorder events.EventRecorder
 	Log      logr.Logger
+	// Metrics registers this package's metrics; nil: nowhere.
+	Metrics prometheus.Registerer
 }
 
-// Controller is the store of the coordinator and, as a reconciler of Gangs, makes sure that the job of a
-// gang that was given up fails.
+// Controller is the store of the coordinator and reconciles: the job of a gang that was given up fails, the
+// coordinator knows which pods are doomed, and a pod that was taken out of its gang goes.
 type Controller struct {
 	Options
+	// Coordinator is told of dooms; set by SetupWithManager.
+	Coordinator Coordinator
+	counts      counts
+
+	mu sync.Mutex
+	// told are gangs of which dooms stand at the coordinator; vacant are seats whose pod was taken out. Both are
+	// guarded by mu, and to lose them costs a call and a figure.
+	told   map[coordinator.Key]bool
+	vacant map[seat]vacancy
 }
 
 var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
-func New(o Options) *Controller { return &Controller{Options: o} }
+func New(o Options) *Controller {
+	return &Controller{Options: o, counts: newCounts(), told: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+}
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
 // an older copy.
@@ -68,11 +85,6 @@ func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, time.D
 		storage = time.Duration(st.IntervalSeconds) * time.Second
 	}
 	return int(g.Spec.Members), storage, translate.Record(g.Status.Run), nil
-}
-
-// Replace takes a pod out of its Job and evicts it.
-func (c *Controller) Replace(_ context.Context, key coordinator.Key, d elastic.Doom) error {
-	return fmt.Errorf("replacing pod %s/%s: not built yet", key.Namespace, d.Name)
 }
 
 // gang reads the Gang of the key's job; a Gang of an older job with the same name is not found.

@@ -163,8 +163,12 @@ func verdictNote(v elastic.Verdict) string {
 	return line + "\n" + cause.Tail(v.Cause.Message, noteLimit-len(line)-1)
 }
 
-// SetupWithManager registers the reconciler; it runs on the leader alone.
-func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+// SetupWithManager registers the reconcilers; they run on the leader alone.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager, told Coordinator) error {
+	c.Coordinator = told
+	if err := c.counts.register(c.Metrics); err != nil {
+		return err
+	}
 	err := ctrl.NewControllerManagedBy(mgr).Named("elastic").
 		For(&v1alpha1.Gang{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 			g, ok := o.(*v1alpha1.Gang)
@@ -173,7 +177,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("registering the elastic controller: %w", err)
 	}
-	return nil
+	return c.watch(mgr)
 }
 
 func givenUp(g *v1alpha1.Gang) bool {

@@ -1,0 +1,119 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// View is what is known of a gang's pods and of the nodes that they are on.
+type View struct {
+	// Job is the Job that the gang was made for.
+	Job types.UID
+	// Members is how many slots there are.
+	Members int
+	// Pods are all that carry the gang's label.
+	Pods []corev1.Pod
+	// Outages are the decisions that stand, by node; Gone are nodes that exist no more.
+	Outages map[string]v1alpha1.NodeOutage
+	Gone    map[string]bool
+}
+
+// Dooms is the level: the pods that must be replaced, by slot. A slot is judged by the pod that holds it: one
+// that another pod of its Job has succeeded is not made anew, and one that has ended is the Job's business.
+func Dooms(v View) []elastic.Doom {
+	holders := make([]*corev1.Pod, v.Members)
+	for i := range v.Pods {
+		pod := &v.Pods[i]
+		slot, ok := v.slot(pod)
+		if !ok {
+			continue
+		}
+		if have := holders[slot]; have == nil || holds(pod, have) {
+			holders[slot] = pod
+		}
+	}
+	var dooms []elastic.Doom
+	for slot, pod := range holders {
+		if pod == nil {
+			continue
+		}
+		if d, ok := v.doom(pod); ok {
+			d.Slot, d.Pod, d.Name, d.Node = elastic.Slot(slot), string(pod.UID), pod.Name, pod.Spec.NodeName
+			dooms = append(dooms, d)
+		}
+	}
+	return dooms
+}
+
+// slot is the place of a pod that is, or was until it ended, a member of the gang.
+func (v View) slot(pod *corev1.Pod) (int, bool) {
+	_, member := translate.GangOf(pod)
+	owner := translate.OwningJob(pod)
+	slot, ok := translate.GangSlot(pod)
+	return slot, ok && member && owner != nil && owner.UID == v.Job && slot < v.Members
+}
+
+// holds says whether pod a, rather than b, holds their slot.
+func holds(a, b *corev1.Pod) bool {
+	if x, y := ended(a) || a.DeletionTimestamp != nil, ended(b) || b.DeletionTimestamp != nil; x != y {
+		return y
+	}
+	return b.CreationTimestamp.Before(&a.CreationTimestamp)
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// doom says why one pod must go. What its node is comes before who deletes it: it says whether anything
+// there can be asked.
+func (v View) doom(pod *corev1.Pod) (elastic.Doom, bool) {
+	if ended(pod) {
+		return elastic.Doom{}, false
+	}
+	node := pod.Spec.NodeName
+	var o v1alpha1.NodeOutage
+	if node != "" {
+		o = v.Outages[node]
+	}
+	switch {
+	case node != "" && v.Gone[node]:
+		return elastic.Doom{Cause: v1alpha1.CauseNodeGone, Message: "there is no node " + node + " any more", Dead: true}, true
+	case o.Decision == v1alpha1.DecisionEvict:
+		return elastic.Doom{Cause: o.Cause, Message: o.Message, At: o.Since.Time, Dead: o.Dead}, true
+	case pod.DeletionTimestamp != nil:
+		at, deadline := deletion(pod)
+		return elastic.Doom{Cause: v1alpha1.CauseDeleted, Message: deleter(pod), At: at, Deadline: deadline, Dead: o.Dead}, true
+	}
+	return elastic.Doom{}, false
+}
+
+// killMargin is how long before the kubelet kills a pod its state is no longer waited for, at most.
+const killMargin = 3 * time.Second
+
+// deletion is when a pod was asked to go, and until when its state may be waited for.
+func deletion(pod *corev1.Pod) (at, deadline time.Time) {
+	kill := pod.DeletionTimestamp.Time
+	grace := time.Duration(0)
+	if s := pod.DeletionGracePeriodSeconds; s != nil {
+		grace = time.Duration(*s) * time.Second
+	}
+	return kill.Add(-grace), kill.Add(-min(killMargin, grace/4))
+}
+
+// deleter is what the pod says of who has it deleted.
+func deleter(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return fmt.Sprintf("%s: %s", c.Reason, c.Message)
+		}
+	}
+	return "somebody deletes the pod"
+}

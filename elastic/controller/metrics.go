@@ -1,0 +1,40 @@
+package controller
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast.dev/holdfast/elastic"
+)
+
+// counts are what operators see of replacements.
+type counts struct {
+	replacements *prometheus.CounterVec
+	recreated    prometheus.Histogram
+	refusals     prometheus.Counter
+}
+
+func newCounts() counts {
+	return counts{
+		replacements: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_replacements_total", Help: "Pods that were taken out of their Job so that another one takes their place, by why."}, []string{"cause", "dead"}),
+		recreated:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_replacement_recreated_seconds", Help: "From a pod taken out of its Job to the new pod in its place.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}),
+		refusals:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_evictions_refused_total", Help: "Evictions of replaced pods that a disruption budget refused; each is asked again."}),
+	}
+}
+
+func (m counts) register(registry prometheus.Registerer) error {
+	if registry == nil {
+		return nil
+	}
+	for _, c := range []prometheus.Collector{m.replacements, m.recreated, m.refusals} {
+		if err := registry.Register(c); err != nil {
+			return fmt.Errorf("registering the metrics of replacements: %w", err)
+		}
+	}
+	return nil
+}
+
+func (m counts) replaced(d elastic.Doom) {
+	m.replacements.WithLabelValues(d.Cause, fmt.Sprint(d.Dead)).Inc()
+}

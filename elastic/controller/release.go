@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// How one pod is replaced while its Job goes on (1.37: pkg/controller/job/job_controller.go, getPodsForJob;
+// pkg/controller/controller_ref_manager.go):
+//
+//   - A pod that its Job's selector does not match any more is released: the Job controller takes its owner
+//     reference and its finalizer away, counts nothing and makes the index anew in the same sync, with no
+//     back-off and whatever backoffLimit says. It does so also for a pod that is being deleted.
+//   - From then on the pod is nobody's, so it must be told to go: that is a level of its own. Whatever carries
+//     LabelReplaced is evicted or, where its node is dead, deleted at once. So a leader that dies between the
+//     two leaves nothing behind, and a budget of the user's may refuse for as long as it likes.
+
+// Replace takes a pod out of its Job. It may be asked again, and of a pod that an earlier leader took out.
+func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Doom) error {
+	pod := &corev1.Pod{}
+	name := types.NamespacedName{Namespace: key.Namespace, Name: d.Name}
+	err := c.Live.Get(ctx, name, pod)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && string(pod.UID) != d.Pod:
+		return nil // it is gone, and with it what there was to do
+	case err != nil:
+		return fmt.Errorf("reading pod %s: %w", name, err)
+	case translate.Replaced(pod):
+		return nil
+	}
+	owner := translate.OwningJob(pod)
+	if owner == nil || string(owner.UID) != key.Job {
+		return nil // somebody else took it out
+	}
+	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name})
+	if err != nil {
+		return err
+	}
+	labels := map[string]any{v1alpha1.LabelReplaced: "true"}
+	for _, k := range keys {
+		labels[k] = nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": labels}})
+	if err != nil {
+		return fmt.Errorf("encoding the release of pod %s: %w", name, err)
+	}
+	err = c.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("taking pod %s out of its Job: %w", name, err)
+	}
+	c.Log.Info("a pod was taken out of its Job", "gang", key, "slot", d.Slot, "pod", d.Name, "node", d.Node, "cause", d.Cause, "dead", d.Dead)
+	c.counts.replaced(d)
+	c.vacate(key, d)
+	return nil
+}
+
+// selected are the labels by which a Job knows its pods: its own, and what a selector made by hand names.
+func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([]string, error) {
+	keys := []string{"controller-uid", batchv1.ControllerUidLabel}
+	job := &batchv1.Job{}
+	if err := c.Client.Get(ctx, name, job); err != nil {
+		return keys, client.IgnoreNotFound(err)
+	}
+	if job.Spec.Selector == nil {
+		return keys, nil
+	}
+	for k := range job.Spec.Selector.MatchLabels {
+		if k != v1alpha1.LabelGang && !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}
+
+const (
+	// evictAgain is how long to wait where a budget refuses.
+	evictAgain = 5 * time.Second
+	// lingers is how often a pod that is ending is looked at: its node may die meanwhile.
+	lingers = 15 * time.Second
+)
+
+// reconcileReplaced sees to it that a pod that was taken out of its gang goes.
+func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pod := &corev1.Pod{}
+	if err := c.Client.Get(ctx, req.NamespacedName, pod); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if pod.Labels[v1alpha1.LabelGang] == "" || !translate.Replaced(pod) {
+		return ctrl.Result{}, nil
+	}
+	outages, gone, err := c.nodes(ctx, []corev1.Pod{*pod})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	switch node := pod.Spec.NodeName; {
+	case gone[node] || outages[node].Dead:
+		return ctrl.Result{}, c.remove(ctx, pod)
+	case pod.DeletionTimestamp != nil:
+		return ctrl.Result{RequeueAfter: lingers}, nil
+	}
+	return c.evict(ctx, pod)
+}
+
+// remove deletes a pod that no kubelet will end.
+func (c *Controller) remove(ctx context.Context, pod *corev1.Pod) error {
+	if s := pod.DeletionGracePeriodSeconds; pod.DeletionTimestamp != nil && s != nil && *s == 0 {
+		return nil // it goes as soon as the Job controller has let go of it
+	}
+	err := c.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting pod %s/%s of a dead node: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// evict asks for the pod's end; a budget of the user's that refuses is named in an event and asked again.
+func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, error) {
+	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
+	err := c.Client.SubResource("eviction").Create(ctx, pod, eviction)
+	why, refused := refusal(err)
+	switch {
+	case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return ctrl.Result{}, nil
+	case refused:
+		c.counts.refusals.Inc()
+		c.tellRefused(ctx, pod, why)
+		return ctrl.Result{RequeueAfter: evictAgain}, nil
+	}
+	return ctrl.Result{}, fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+}
+
+// refusal is what a disruption budget says; an API server that has too much to do is none.
+func refusal(err error) (string, bool) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return "", false
+	}
+	if d := status.Status().Details; apierrors.IsTooManyRequests(err) && d != nil {
+		for _, c := range d.Causes {
+			if c.Type == policyv1.DisruptionBudgetCause {
+				return c.Message, true
+			}
+		}
+	}
+	return "", false
+}
+
+// tellRefused says on the Job which budget keeps a replaced pod.
+func (c *Controller) tellRefused(ctx context.Context, pod *corev1.Pod, why string) {
+	note := fmt.Sprintf("pod %s on node %s was replaced but may not be evicted yet: %s; it is asked again every %s", pod.Name, pod.Spec.NodeName, why, evictAgain)
+	g := &v1alpha1.Gang{}
+	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g); err != nil {
+		c.Log.Info(note, "pod", client.ObjectKeyFromObject(pod))
+		return
+	}
+	c.Recorder.Eventf(jobOf(g), pod, corev1.EventTypeWarning, v1alpha1.ReasonEvictionRefused, "Evict", "%s", cause.Tail(note, noteLimit))
+}

@@ -1,0 +1,280 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+)
+
+func node(name string, o *v1alpha1.NodeOutage) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if o != nil {
+		text, err := json.Marshal(o)
+		if err != nil {
+			panic(err)
+		}
+		n.Annotations = map[string]string{v1alpha1.AnnotationOutage: string(text)}
+	}
+	return n
+}
+
+// on returns the pod as an object.
+func on(p corev1.Pod) *corev1.Pod { return &p }
+
+func (b *bench) pod(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	p := &corev1.Pod{}
+	err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "team-a", Name: name}, p)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func doomOf(p *corev1.Pod) elastic.Doom {
+	return elastic.Doom{Slot: 1, Pod: string(p.UID), Name: p.Name, Node: p.Spec.NodeName, Cause: "XidFatal"}
+}
+
+func TestReplaceTakesAPodOutOfItsJob(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	job.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "llama"}} // made by hand
+	p := on(member("b", 1, "n2"))
+	b := newBench(t, g, job, p)
+	for range 2 { // twice is once
+		if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := b.pod(t, "b")
+	for _, gone := range []string{"controller-uid", batchv1.ControllerUidLabel, "app"} {
+		if v, ok := after.Labels[gone]; ok {
+			t.Errorf("label %s=%s is left: the Job does not let go of the pod", gone, v)
+		}
+	}
+	if after.Labels[v1alpha1.LabelReplaced] != "true" || after.Labels[v1alpha1.LabelGang] != "train" {
+		t.Errorf("labels %v", after.Labels)
+	}
+}
+
+func TestReplaceLeavesOthersAlone(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	successor, adopted := on(member("b", 1, "n2")), on(member("c", 1, "n2"))
+	adopted.OwnerReferences[0].UID = "another job"
+	b := newBench(t, g, job, successor, adopted)
+	former := doomOf(successor)
+	former.Pod = "the uid of a pod that had this name before"
+	gone := doomOf(successor)
+	gone.Name = "no-such-pod"
+	for name, d := range map[string]elastic.Doom{"a pod of the same name": former, "a pod that is gone": gone, "another Job's pod": doomOf(adopted)} {
+		if err := b.Replace(t.Context(), key, d); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"b", "c"} {
+		if p := b.pod(t, name); p.Labels[v1alpha1.LabelReplaced] != "" || p.Labels["controller-uid"] == "" {
+			t.Errorf("pod %s was touched: %v", name, p.Labels)
+		}
+	}
+}
+
+// budget answers evictions as the API server does where a disruption budget allows none.
+func budgetSays(text string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: text}}}}}
+}
+
+func TestAReplacedPodGoes(t *testing.T) {
+	dead := &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: v1alpha1.CauseNodeSilent, Dead: true}
+	sick := &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal"}
+	const budget = "The disruption budget keep needs 2 healthy pods and has 2 currently"
+	for name, c := range map[string]struct {
+		pod     corev1.Pod
+		node    *corev1.Node
+		answer  error
+		evicted int
+		grace   []int64 // of each delete
+		again   bool
+		wantErr bool
+		event   string
+	}{
+		"evicted":                         {pod: member("b", 1, "n2", replaced), node: node("n2", sick), evicted: 1},
+		"evicted where all is well":       {pod: member("b", 1, "n2", replaced), node: node("n2", nil), evicted: 1},
+		"a member is left alone":          {pod: member("b", 1, "n2"), node: node("n2", dead)},
+		"a stranger is left alone":        {pod: member("b", 1, "n2", replaced, func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelGang) }), node: node("n2", dead)},
+		"deleted on a dead node":          {pod: member("b", 1, "n2", replaced), node: node("n2", dead), grace: []int64{0}},
+		"deleted where the node is gone":  {pod: member("b", 1, "n2", replaced), node: node("n1", nil), grace: []int64{0}},
+		"ending, and the node dies":       {pod: member("b", 1, "n2", replaced, deleted), node: node("n2", dead), grace: []int64{0}},
+		"ending by itself":                {pod: member("b", 1, "n2", replaced, deleted), node: node("n2", sick), again: true},
+		"a budget refuses":                {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, again: true, event: budget},
+		"the API server has much to do":   {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: apierrors.NewTooManyRequests("later", 1), evicted: 1, wantErr: true},
+		"gone before it could be evicted": {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: apierrors.NewNotFound(corev1.Resource("pods"), "b"), evicted: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(corev1.RestartPolicyNever, 0)
+			b := newBench(t, g, job, &c.pod, c.node)
+			evicted, grace := 0, []int64(nil)
+			b.Client = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+				SubResourceCreate: func(_ context.Context, _ client.Client, sub string, o client.Object, e client.Object, _ ...client.SubResourceCreateOption) error {
+					if opts := e.(*policyv1.Eviction).DeleteOptions; sub != "eviction" || opts.Preconditions == nil || *opts.Preconditions.UID != o.GetUID() {
+						t.Errorf("%s of %s with %+v", sub, o.GetName(), opts)
+					}
+					evicted++
+					return c.answer
+				},
+				Delete: func(_ context.Context, _ client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+					d := client.DeleteOptions{}
+					d.ApplyOptions(opts)
+					if d.Preconditions == nil || *d.Preconditions.UID != o.GetUID() {
+						t.Errorf("%s is deleted whatever its uid", o.GetName())
+					}
+					grace = append(grace, *d.GracePeriodSeconds)
+					return nil
+				},
+			})
+			res, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&c.pod)})
+			if (err != nil) != c.wantErr || (res.RequeueAfter > 0) != c.again || evicted != c.evicted || !slices.Equal(grace, c.grace) {
+				t.Errorf("%+v, %v; %d evictions, deletes with grace %v", res, err, evicted, grace)
+			}
+			if e := b.event(); (e != "") != (c.event != "") || !strings.Contains(e, c.event) {
+				t.Errorf("event %q, want %q", e, c.event)
+			}
+		})
+	}
+}
+
+// listener is a coordinator that remembers what it was told last.
+type listener struct {
+	calls int
+	key   coordinator.Key
+	last  []elastic.Doom
+	err   error
+}
+
+func (l *listener) Doomed(_ context.Context, key coordinator.Key, pods []elastic.Doom) error {
+	l.calls++
+	l.key, l.last = key, pods
+	return l.err
+}
+
+func TestDoomsAreTold(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	a, p := on(member("a", 0, "n1")), on(member("b", 1, "n2"))
+	n1, n2 := node("n1", nil), node("n2", nil)
+	b := newBench(t, g, job, a, p, n1, n2)
+	l := &listener{}
+	b.Coordinator = l
+	look := func() ctrl.Result {
+		t.Helper()
+		res, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	if look(); l.calls != 0 {
+		t.Error("the coordinator hears of a gang that is well")
+	}
+	sick := node("n2", &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal", Since: metav1.NowMicro()})
+	n2.Annotations = sick.Annotations
+	if err := b.Client.Update(t.Context(), n2); err != nil {
+		t.Fatal(err)
+	}
+	if res := look(); l.calls != 1 || l.key != key || len(l.last) != 1 || l.last[0].Pod != "uid-b" || res.RequeueAfter == 0 {
+		t.Errorf("%d calls, %+v, again after %s", l.calls, l.last, res.RequeueAfter)
+	}
+	// Healed: the level falls, once.
+	n2.Annotations = nil
+	if err := b.Client.Update(t.Context(), n2); err != nil {
+		t.Fatal(err)
+	}
+	if look(); l.calls != 2 || len(l.last) != 0 {
+		t.Errorf("%d calls, %+v", l.calls, l.last)
+	}
+	if look(); l.calls != 2 {
+		t.Error("nothing is told again")
+	}
+	// A leader that is new finds a doom in the Gang that is none any more.
+	with := b.gang(t)
+	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, Doomed: []v1alpha1.Doom{{Pod: "b", PodUID: "uid-b"}}}
+	if err := b.Client.Status().Update(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	if look(); l.calls != 3 || len(l.last) != 0 {
+		t.Errorf("%d calls, %+v", l.calls, l.last)
+	}
+	l.err = errors.New("does not lead")
+	if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err == nil {
+		t.Error("a level that nobody heard is not told again")
+	}
+}
+
+// TestNothingIsReplacedWhereTheJobEnds: whoever ends a Job has its pods deleted.
+func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
+	yes := true
+	for name, spoil := range map[string]func(*v1alpha1.Gang, *batchv1.Job){
+		"failed": func(_ *v1alpha1.Gang, j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
+		},
+		"suspended": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.Spec.Suspend = &yes },
+		"made anew": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.UID = "a newer job" },
+		"being taken": func(_ *v1alpha1.Gang, j *batchv1.Job) {
+			j.DeletionTimestamp, j.Finalizers = &metav1.Time{Time: time.Now()}, []string{"foregroundDeletion"}
+		},
+		"given up": func(g *v1alpha1.Gang, _ *batchv1.Job) {
+			g.Status.Run = &v1alpha1.RunStatus{Verdict: &v1alpha1.Verdict{Reason: "NoProgress"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(corev1.RestartPolicyNever, 0)
+			spoil(g, job)
+			b := newBench(t, g, job, on(member("b", 1, "n2", deleted)), node("n2", nil))
+			l := &listener{}
+			b.Coordinator = l
+			if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
+				t.Fatal(err)
+			}
+			if l.calls != 0 {
+				t.Errorf("told %+v", l.last)
+			}
+		})
+	}
+}
+
+func TestANewPodEndsAVacancy(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	p := on(member("b", 1, "n2"))
+	b := newBench(t, g, job, p)
+	if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+		t.Fatal(err)
+	}
+	old := *b.pod(t, "b")
+	if b.occupied(key, []corev1.Pod{old}); len(b.vacant) != 1 {
+		t.Errorf("the old pod took its own place: %v", b.vacant)
+	}
+	if b.occupied(key, []corev1.Pod{old, member("b2", 1, "")}); len(b.vacant) != 0 {
+		t.Errorf("the place is still free: %v", b.vacant)
+	}
+}

@@ -1,0 +1,266 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// Coordinator is told which pods of a gang must be replaced.
+type Coordinator interface {
+	Doomed(ctx context.Context, key coordinator.Key, pods []elastic.Doom) error
+}
+
+var _ Coordinator = (*coordinator.Server)(nil)
+
+const (
+	// podNode is the index of pods by node.
+	podNode = "spec.nodeName"
+	// tellAgain is how often a level that stands is told: the coordinator forgets a gang without agents.
+	tellAgain = 30 * time.Second
+	// gangComes is how long to wait for a Gang that is about to be made.
+	gangComes = time.Second
+)
+
+// watch registers what follows pods and nodes.
+func (c *Controller) watch(mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, podNode, nodeOf)
+	if err != nil {
+		return fmt.Errorf("indexing pods by node: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).Named("doom").
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
+		Complete(reconcile.Func(c.reconcileDooms))
+	if err != nil {
+		return fmt.Errorf("registering the controller of dooms: %w", err)
+	}
+	replaced := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		pod, ok := o.(*corev1.Pod)
+		return ok && translate.Replaced(pod)
+	})
+	err = ctrl.NewControllerManagedBy(mgr).Named("replaced").
+		For(&corev1.Pod{}, builder.WithPredicates(replaced)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(replacedPod)), builder.WithPredicates(outageChanged)).
+		Complete(reconcile.Func(c.reconcileReplaced))
+	if err != nil {
+		return fmt.Errorf("registering the controller of replaced pods: %w", err)
+	}
+	return nil
+}
+
+func nodeOf(o client.Object) []string {
+	if pod, ok := o.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+		return []string{pod.Spec.NodeName}
+	}
+	return nil
+}
+
+// outageChanged passes what may doom or spare pods: a Node's heartbeats, of thousands of nodes, do not.
+var outageChanged = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return e.Object.GetAnnotations()[v1alpha1.AnnotationOutage] != "" },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetAnnotations()[v1alpha1.AnnotationOutage] != e.ObjectNew.GetAnnotations()[v1alpha1.AnnotationOutage]
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return true },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+func gangOfPod(_ context.Context, o client.Object) []reconcile.Request {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.Labels[v1alpha1.LabelGang] == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}}}
+}
+
+func replacedPod(_ context.Context, o client.Object) []reconcile.Request {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || !translate.Replaced(pod) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
+}
+
+// podsOn maps a Node to what its pods map to.
+func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
+	return func(ctx context.Context, node client.Object) []reconcile.Request {
+		pods := &corev1.PodList{}
+		if err := c.Client.List(ctx, pods, client.MatchingFields{podNode: node.GetName()}); err != nil {
+			c.Log.Error(err, "listing the pods of a node", "node", node.GetName())
+			return nil
+		}
+		var out []reconcile.Request
+		for i := range pods.Items {
+			out = append(out, each(ctx, &pods.Items[i])...)
+		}
+		return out
+	}
+}
+
+// reconcileDooms tells the coordinator which pods of one gang must be replaced. It is silent about gangs of
+// which none must, so that the coordinator need not know them all.
+func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pods := &corev1.PodList{}
+	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelGang: req.Name}); err != nil {
+		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
+	}
+	g := &v1alpha1.Gang{}
+	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {
+		if apierrors.IsNotFound(err) && len(pods.Items) > 0 {
+			return ctrl.Result{RequeueAfter: gangComes}, nil
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
+	c.occupied(key, pods.Items)
+	dooms, err := c.dooms(ctx, g, pods.Items)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if len(dooms) == 0 && !c.standing(key) && (g.Status.Run == nil || len(g.Status.Run.Doomed) == 0) {
+		return ctrl.Result{}, nil
+	}
+	if err := c.Coordinator.Doomed(ctx, key, dooms); err != nil {
+		return ctrl.Result{}, fmt.Errorf("telling the coordinator of %d doomed pods of gang %s: %w", len(dooms), req, err)
+	}
+	c.stands(key, len(dooms) > 0)
+	if len(dooms) > 0 {
+		return ctrl.Result{RequeueAfter: tellAgain}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// dooms gathers the view of one gang. Where its Job makes no pods any more nothing is replaced: whoever deletes,
+// suspends or ends a Job has its pods deleted, too.
+func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.Pod) ([]elastic.Doom, error) {
+	if g.DeletionTimestamp != nil || g.Status.Run != nil && g.Status.Run.Verdict != nil {
+		return nil, nil
+	}
+	outages, gone, err := c.nodes(ctx, pods)
+	if err != nil {
+		return nil, err
+	}
+	dooms := Dooms(View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods, Outages: outages, Gone: gone})
+	if len(dooms) == 0 {
+		return nil, nil
+	}
+	job, err := c.job(ctx, g) // as it is now: its pods' end may be seen before its own
+	if err != nil {
+		return nil, err
+	}
+	if job == nil || over(job) || suspended(job) {
+		return nil, nil
+	}
+	return dooms, nil
+}
+
+func suspended(job *batchv1.Job) bool { return job.Spec.Suspend != nil && *job.Spec.Suspend }
+
+// nodes are the decisions on the nodes that pods are on, and those of the nodes that exist no more.
+func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v1alpha1.NodeOutage, map[string]bool, error) {
+	outages, gone, seen := map[string]v1alpha1.NodeOutage{}, map[string]bool{}, map[string]bool{}
+	for i := range pods {
+		name := pods[i].Spec.NodeName
+		if name == "" || seen[name] {
+			continue
+		}
+		seen[name] = true
+		node := &corev1.Node{}
+		err := c.Client.Get(ctx, types.NamespacedName{Name: name}, node)
+		if apierrors.IsNotFound(err) { // the cache may be behind
+			err = c.Live.Get(ctx, types.NamespacedName{Name: name}, node)
+		}
+		switch {
+		case apierrors.IsNotFound(err):
+			gone[name] = true
+			continue
+		case err != nil:
+			return nil, nil, fmt.Errorf("reading node %s: %w", name, err)
+		}
+		outage, err := translate.NodeOutage(node)
+		if err != nil {
+			c.Log.Error(err, "a decision on a node cannot be read; it is taken for none", "node", name)
+		}
+		if outage != nil {
+			outages[name] = *outage
+		}
+	}
+	return outages, gone, nil
+}
+
+// standing says whether dooms were told of a gang and not taken back since.
+func (c *Controller) standing(key coordinator.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told[key]
+}
+
+func (c *Controller) stands(key coordinator.Key, some bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if some {
+		c.told[key] = true
+	} else {
+		delete(c.told, key)
+	}
+}
+
+// seat is a slot of one gang.
+type seat struct {
+	gang coordinator.Key
+	slot elastic.Slot
+}
+
+// vacancy is a seat whose pod was taken out.
+type vacancy struct {
+	pod   string
+	since time.Time
+}
+
+// vacate notes when a seat became free; occupied counts how long it stayed so.
+func (c *Controller) vacate(key coordinator.Key, d elastic.Doom) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.vacant[seat{key, d.Slot}] = vacancy{d.Pod, time.Now()}
+}
+
+// occupied looks for new pods in free seats. Seats of gangs that nothing is heard of any more are forgotten.
+func (c *Controller) occupied(key coordinator.Key, pods []corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at, v := range c.vacant {
+		if time.Since(v.since) > vacancyKept {
+			delete(c.vacant, at)
+		}
+	}
+	for i := range pods {
+		slot, ok := translate.GangSlot(&pods[i])
+		at := seat{key, elastic.Slot(slot)}
+		v, free := c.vacant[at]
+		if ok && free && string(pods[i].UID) != v.pod && !translate.Replaced(&pods[i]) && pods[i].DeletionTimestamp == nil {
+			c.counts.recreated.Observe(time.Since(v.since).Seconds())
+			delete(c.vacant, at)
+		}
+	}
+}
+
+// vacancyKept bounds how long a free seat is remembered.
+const vacancyKept = 10 * time.Minute
