@@ -87,13 +87,25 @@ const (
 type NodeOutage struct {
 	Decision NodeDecision `json:"decision"`
 	// Cause is the verdict's cause, or CauseNodeSilent.
-	Cause   string `json:"cause"`
+	Cause string `json:"cause"`
+	// Reason is what a node on hold waits for: HoldClusterBudget, HoldDomainBudget or HoldBreaker.
+	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Since is when this decision was first made.
 	Since metav1.MicroTime `json:"since"`
 	// Dead: neither the node's lease nor any agent on it was heard; nothing there can be asked.
 	Dead bool `json:"dead,omitempty"`
 }
+
+// Values of NodeOutage.Reason.
+const (
+	// HoldClusterBudget: as many nodes are out as the cluster may miss.
+	HoldClusterBudget = "ClusterBudget"
+	// HoldDomainBudget: as many nodes are out as the node's failure domain may miss.
+	HoldDomainBudget = "DomainBudget"
+	// HoldBreaker: so many nodes are red at once that people are asked to look first.
+	HoldBreaker = "Breaker"
+)
 
 // CauseNodeSilent: a node's lease is not renewed.
 const CauseNodeSilent = "NodeSilent"

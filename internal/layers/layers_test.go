@@ -16,14 +16,15 @@ const module = "holdfast.dev/holdfast/"
 // cores lists every core with the cores that it may import. A core imports the standard library and
 // nothing else: the same values in must give the same values out, wherever it runs.
 var cores = map[string][]string{
-	"topology":         {},
-	"nodehealth":       {},
-	"gang":             {"topology"},
-	"elastic":          {"gang", "elastic/cause"},
-	"elastic/cause":    {},
-	"ckptagent":        {"ckptagent/format", "ckptagent/launch"},
-	"ckptagent/format": {},
-	"ckptagent/launch": {},
+	"topology":          {},
+	"nodehealth":        {},
+	"gang":              {"topology"},
+	"elastic":           {"gang", "elastic/cause"},
+	"elastic/cause":     {},
+	"ckptagent":         {"ckptagent/format", "ckptagent/launch"},
+	"ckptagent/format":  {},
+	"ckptagent/launch":  {},
+	"nodehealth/budget": {},
 }
 
 // impure are standard packages that a core must not see: they do I/O or hide a clock or a seed.

@@ -1,0 +1,172 @@
+package translate
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+// gpuSuffix ends the names of extended resources that are GPUs, such as nvidia.com/gpu.
+const gpuSuffix = "/gpu"
+
+// maxMessage bounds what is told of an outage, in bytes.
+const maxMessage = 512
+
+// BudgetNode is what a Node itself says: verdict, failure domain (the first of the labels that it has) and what
+// stands. With an error it is of use all the same: a verdict that cannot be read is taken for one that
+// did not change.
+func BudgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
+	n := budget.Node{Name: node.Name}
+	for _, key := range domainLabels {
+		if value := node.Labels[key]; value != "" {
+			n.Domain = key + "=" + value
+			break
+		}
+	}
+	for name, quantity := range node.Status.Capacity {
+		if strings.HasSuffix(string(name), gpuSuffix) {
+			n.GPUs += int(quantity.Value())
+		}
+	}
+	var err error
+	if n.Stands, err = NodeOutageOf(node); err != nil {
+		n.Stands = budget.Outage{} // written anew
+	}
+	verdict, unread := nodeVerdict(node)
+	if unread != nil {
+		verdict, err = unchanged(n.Stands), unread
+	}
+	n.Verdict = verdict
+	return n, err
+}
+
+// nodeVerdict reads the daemon's verdict; none means that nothing is wrong.
+func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
+	text, ok := node.Annotations[v1alpha1.AnnotationHealth]
+	if !ok {
+		return budget.Verdict{Action: budget.ActionNone}, nil
+	}
+	path := field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationHealth)
+	var h v1alpha1.NodeHealth
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		return budget.Verdict{}, field.Invalid(path, text, fmt.Sprintf("is not a verdict (%v): take the annotation away, the node's daemon writes it anew", err))
+	}
+	action := budget.Action(h.Action)
+	switch action {
+	case budget.ActionNone, budget.ActionWatch, budget.ActionExclude, budget.ActionEvict:
+	default:
+		return budget.Verdict{}, field.NotSupported(path.Child("action"), h.Action,
+			[]v1alpha1.NodeAction{v1alpha1.ActionNone, v1alpha1.ActionWatch, v1alpha1.ActionExclude, v1alpha1.ActionEvict})
+	}
+	return budget.Verdict{Action: action, Cause: h.Cause, Message: h.Message, Since: h.Since.Time}, nil
+}
+
+// unchanged is a verdict that asks for what stands.
+func unchanged(o budget.Outage) budget.Verdict {
+	v := budget.Verdict{Action: budget.ActionNone, Cause: o.Cause, Since: o.Since}
+	switch {
+	case o.Cause == budget.CauseSilent: // not a daemon's word
+	case o.Outcome == budget.Exclude:
+		v.Action = budget.ActionExclude
+	case o.Outcome != budget.None:
+		v.Action = budget.ActionEvict
+	}
+	return v
+}
+
+// NodeOutageOf is the decision that stands on a Node.
+func NodeOutageOf(node *corev1.Node) (budget.Outage, error) {
+	text, ok := node.Annotations[v1alpha1.AnnotationOutage]
+	if !ok {
+		return budget.Outage{}, nil
+	}
+	path := field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationOutage)
+	var o v1alpha1.NodeOutage
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return budget.Outage{}, field.Invalid(path, text, fmt.Sprintf("is not a decision (%v): take the annotation away", err))
+	}
+	outcome := budget.Outcome(o.Decision)
+	switch outcome {
+	case budget.Evict, budget.Hold, budget.Exclude:
+	default:
+		return budget.Outage{}, field.NotSupported(path.Child("decision"), o.Decision,
+			[]v1alpha1.NodeDecision{v1alpha1.DecisionEvict, v1alpha1.DecisionHold, v1alpha1.DecisionExclude})
+	}
+	return budget.Outage{Outcome: outcome, Cause: o.Cause, Reason: budget.Reason(o.Reason), Message: o.Message, Since: o.Since.UTC(), Dead: o.Dead}, nil
+}
+
+// HasOutage says whether a decision, or a part of one, stands on the Node.
+func HasOutage(node *corev1.Node) bool {
+	_, ok := node.Annotations[v1alpha1.AnnotationOutage]
+	return ok || slices.ContainsFunc(node.Spec.Taints, isOutage)
+}
+
+func isOutage(t corev1.Taint) bool { return t.Key == v1alpha1.TaintOutage }
+
+// PutOutage writes a decision on a Node, annotation and taint, and says whether that changed anything. Others'
+// annotations and taints stay as they are.
+func PutOutage(node *corev1.Node, o budget.Outage) (bool, error) {
+	if o.Outcome == budget.None {
+		changed := HasOutage(node)
+		delete(node.Annotations, v1alpha1.AnnotationOutage)
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOutage)
+		return changed, nil
+	}
+	text, err := json.Marshal(v1alpha1.NodeOutage{
+		Decision: v1alpha1.NodeDecision(o.Outcome), Cause: o.Cause, Reason: string(o.Reason),
+		Message: strings.ToValidUTF8(o.Message[:min(len(o.Message), maxMessage)], ""), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead,
+	})
+	if err != nil {
+		return false, fmt.Errorf("writing the outage of Node %s: %w", node.Name, err)
+	}
+	taint := corev1.Taint{Key: v1alpha1.TaintOutage, Value: labelValue(o.Cause), Effect: corev1.TaintEffectNoSchedule}
+	ours := 0
+	for _, t := range node.Spec.Taints {
+		if isOutage(t) {
+			ours++
+		}
+	}
+	at := slices.Index(node.Spec.Taints, taint)
+	if at >= 0 && ours == 1 && node.Annotations[v1alpha1.AnnotationOutage] == string(text) {
+		return false, nil
+	}
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations[v1alpha1.AnnotationOutage] = string(text)
+	if at < 0 || ours != 1 {
+		node.Spec.Taints = append(slices.DeleteFunc(node.Spec.Taints, isOutage), taint)
+	}
+	return true, nil
+}
+
+// labelValue makes a cause one that a taint can carry; the annotation has the cause as it is.
+func labelValue(cause string) string {
+	if len(validation.IsValidLabelValue(cause)) == 0 {
+		return cause
+	}
+	kept := strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return -1
+	}, cause)
+	return kept[:min(len(kept), validation.LabelValueMaxLength)]
+}
+
+// GangPodOn is the node that a pod of a gang is on, and whether it is: a pod that has ended or was replaced is not.
+func GangPodOn(pod *corev1.Pod) (string, bool) {
+	_, member := GangOf(pod)
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	replaced := pod.Labels[v1alpha1.LabelReplaced] != ""
+	return pod.Spec.NodeName, member && !ended && !replaced && pod.Spec.NodeName != ""
+}

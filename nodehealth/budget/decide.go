@@ -1,0 +1,291 @@
+package budget
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// hearing is what silence says about a node.
+type hearing int
+
+const (
+	heard hearing = iota
+	// late: the lease does not move, but that is not enough to call the node dead.
+	late
+	dead
+)
+
+// judged is a node with what Decide found out about it.
+type judged struct {
+	Node
+	hearing hearing
+	// want is None, Exclude or Evict, before any budget.
+	want Outcome
+	// red since then: candidates for a budget come in this order.
+	red time.Time
+}
+
+// ours says whether the node is judged and counted: what stands on it keeps it so until it is well.
+func (j *judged) ours() bool {
+	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != "" && j.Verdict.Action != ActionNone || j.want != None
+}
+
+// Decide answers for all nodes at once.
+func Decide(c Config, v View, now time.Time) Plan {
+	p := Plan{Deaf: deaf(c, v, now), Domains: map[string]Use{}}
+	nodes := make([]judged, 0, len(v.Nodes))
+	for _, n := range v.Nodes {
+		j := judged{Node: n}
+		j.judge(c, v, p.Deaf, now)
+		nodes = append(nodes, j)
+	}
+	slices.SortFunc(nodes, func(a, b judged) int { return cmp.Compare(a.Name, b.Name) })
+	sizes := count(&p, nodes)
+	p.Cluster.Max = c.MaxOut.Of(p.Of)
+	p.Broken = p.Of >= c.BreakerNodes && p.Red*100 >= c.BreakerPercent*p.Of
+	s := &spender{config: c, view: v, plan: &p, sizes: sizes, now: now}
+	answers := s.spend(nodes)
+	for i := range nodes {
+		p.Decisions = append(p.Decisions, settle(&nodes[i], answers[nodes[i].Name], v, now))
+	}
+	return p
+}
+
+// deaf says whether so many leases stand still that the fault is not the nodes'.
+func deaf(c Config, v View, now time.Time) bool {
+	all, silent := 0, 0
+	for _, n := range v.Nodes {
+		if n.Lease {
+			all++
+			if now.Sub(latest(n.LeaseHeard, v.Led)) >= c.LeaseSilent {
+				silent++
+			}
+		}
+	}
+	return all > 0 && silent*100 >= c.DeafPercent*all
+}
+
+func latest(times ...time.Time) time.Time {
+	return slices.MaxFunc(times, time.Time.Compare)
+}
+
+// judge fills in what the node's silence and its verdict ask for.
+func (j *judged) judge(c Config, v View, deaf bool, now time.Time) {
+	if j.ours() || j.Stands.Outcome != None {
+		j.hearing = j.listen(c, v, deaf, now)
+	}
+	switch {
+	case j.Verdict.Action == ActionEvict:
+		j.want, j.red = Evict, j.Verdict.Since
+	case j.hearing == dead:
+		j.want, j.red = Evict, latest(j.LeaseHeard, v.Led)
+	case j.Verdict.Action == ActionExclude || j.hearing == late:
+		j.want = Exclude
+	}
+}
+
+func (j *judged) listen(c Config, v View, deaf bool, now time.Time) hearing {
+	// What was decided from silence is taken back by a lease that moves and by nothing else: a caller
+	// that began just now, or was deaf, has heard nothing yet.
+	if !j.LeaseHeard.After(j.Stands.Since) {
+		switch {
+		case j.Stands.Dead:
+			return dead
+		case j.Stands.Cause == CauseSilent && (deaf || !j.Lease || !j.silent(c, v, now)):
+			return late
+		}
+	}
+	lease := now.Sub(latest(j.LeaseHeard, v.Led, v.Deaf))
+	switch {
+	case !j.Lease || deaf:
+		return heard
+	case j.silent(c, v, now):
+		return dead
+	case j.Agents > 0 && lease >= c.LeaseLate:
+		return late
+	}
+	return heard
+}
+
+// silent says whether lease and agents together mean death.
+func (j *judged) silent(c Config, v View, now time.Time) bool {
+	lease := now.Sub(latest(j.LeaseHeard, v.Led, v.Deaf))
+	if j.Agents == 0 {
+		return lease >= c.LeaseAlone
+	}
+	return lease >= c.LeaseSilent && now.Sub(latest(j.AgentHeard, v.Led, v.Deaf)) >= c.AgentSilent
+}
+
+// count fills in how many nodes are ours and red, and what is out already; it returns the domains' sizes.
+func count(p *Plan, nodes []judged) map[string]int {
+	sizes := map[string]int{}
+	for i := range nodes {
+		n := &nodes[i]
+		if !n.ours() {
+			continue
+		}
+		p.Of++
+		sizes[n.Domain]++
+		if n.want == Evict {
+			p.Red++
+		}
+	}
+	return sizes
+}
+
+// answer is Evict, or Hold with its reason.
+type answer struct {
+	outcome Outcome
+	reason  Reason
+	text    string
+}
+
+// spender hands out what the budgets have left.
+type spender struct {
+	config Config
+	view   View
+	plan   *Plan
+	sizes  map[string]int
+	now    time.Time
+}
+
+// spend answers for every node that would be evicted. Nothing that stands is taken back for a budget's sake.
+func (s *spender) spend(nodes []judged) map[string]answer {
+	answers := map[string]answer{}
+	var wait []*judged
+	for i := range nodes {
+		n := &nodes[i]
+		switch {
+		case n.want != Evict:
+		case n.Stands.Outcome == Evict:
+			s.take(n)
+			answers[n.Name] = answer{outcome: Evict}
+		default:
+			wait = append(wait, n)
+		}
+	}
+	slices.SortStableFunc(wait, func(a, b *judged) int {
+		return cmp.Or(
+			cmp.Compare(min(a.GangPods, 1), min(b.GangPods, 1)), // nothing to evict there: only counted
+			-cmp.Compare(a.hearing, b.hearing),                  // the gangs of a dead node stand still
+			a.red.Compare(b.red), cmp.Compare(a.Name, b.Name))
+	})
+	for _, n := range wait {
+		if s.room(n) {
+			s.take(n)
+			answers[n.Name] = answer{outcome: Evict}
+		}
+	}
+	for _, n := range wait { // why, once it is known what is out
+		if _, ok := answers[n.Name]; !ok {
+			answers[n.Name] = s.hold(n)
+		}
+	}
+	return answers
+}
+
+// room says whether one more node may be given up.
+func (s *spender) room(n *judged) bool {
+	domain := s.domain(n)
+	switch {
+	case s.plan.Broken || s.unsure(n):
+		return false
+	case n.GangPods == 0: // no gang is hurt
+		return true
+	}
+	return s.plan.Cluster.Out < s.plan.Cluster.Max && (n.Domain == "" || domain.Out < domain.Max)
+}
+
+func (s *spender) hold(n *judged) answer {
+	p, domain := s.plan, s.domain(n)
+	switch {
+	case p.Broken:
+		return answer{Hold, Breaker, fmt.Sprintf("%d of %d nodes are red at once, %d %% or more hold everything new", p.Red, p.Of, s.config.BreakerPercent)}
+	case s.unsure(n):
+		return answer{outcome: Hold, reason: n.Stands.Reason}
+	case n.Domain != "" && domain.Out >= domain.Max:
+		return answer{Hold, DomainBudget, fmt.Sprintf("%d of at most %d nodes of %s are out", domain.Out, domain.Max, n.Domain)}
+	}
+	return answer{Hold, ClusterBudget, fmt.Sprintf("%d of at most %d nodes of the cluster are out", p.Cluster.Out, p.Cluster.Max)}
+}
+
+// unsure says of a node that was called dead and is held that it was not silent for long enough since so many were
+// that the breaker held or nobody was heard: nodes that come back do so over seconds.
+func (s *spender) unsure(n *judged) bool {
+	if n.Stands.Outcome != Hold || n.Verdict.Action == ActionEvict {
+		return false
+	}
+	v := s.view
+	v.Deaf = latest(v.Deaf, v.Broken)
+	return s.plan.Deaf || !n.silent(s.config, v, s.now)
+}
+
+func (s *spender) domain(n *judged) Use {
+	use, ok := s.plan.Domains[n.Domain]
+	if !ok {
+		use.Max = s.config.MaxOutPerDomain.Of(s.sizes[n.Domain])
+		if n.Domain != "" {
+			s.plan.Domains[n.Domain] = use
+		}
+	}
+	return use
+}
+
+func (s *spender) take(n *judged) {
+	s.plan.Cluster.Out++
+	use := s.domain(n)
+	use.Out++
+	if n.Domain != "" {
+		s.plan.Domains[n.Domain] = use
+	}
+}
+
+// settle makes the decision; one that says the same as what stands is what stands, word for word.
+func settle(n *judged, a answer, v View, now time.Time) Decision {
+	o := Outage{Outcome: n.want, Since: now}
+	if n.want == Evict {
+		o.Outcome, o.Reason, o.Dead = a.outcome, a.reason, n.hearing == dead
+	}
+	if o.Outcome == None {
+		return Decision{Node: n.Name, Changed: n.Stands != Outage{}}
+	}
+	o.Cause, o.Message = n.why(v, now)
+	if a.text != "" {
+		o.Message = join(o.Message, "held: "+a.text)
+	}
+	had := n.Stands
+	if had.Outcome == o.Outcome {
+		o.Since = had.Since
+		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead {
+			return Decision{Node: n.Name, Outage: had}
+		}
+	}
+	return Decision{Node: n.Name, Outage: o, Changed: true}
+}
+
+// why is the cause and what is told about it.
+func (n *judged) why(v View, now time.Time) (cause, message string) {
+	var silence string
+	if n.hearing != heard {
+		silence = fmt.Sprintf("the node's lease has not moved for %s", now.Sub(latest(n.LeaseHeard, v.Led)).Round(time.Second))
+		switch {
+		case n.hearing == late:
+			silence += ", though agents there are heard"
+		case n.Agents > 0:
+			silence += fmt.Sprintf(" and no agent there was heard for %s", now.Sub(latest(n.AgentHeard, v.Led)).Round(time.Second))
+		default:
+			silence += " and no agent there was ever heard"
+		}
+	}
+	if n.Verdict.Action == ActionEvict || (n.Verdict.Action == ActionExclude && n.hearing != dead) {
+		return n.Verdict.Cause, join(n.Verdict.Message, silence)
+	}
+	return CauseSilent, silence
+}
+
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+}

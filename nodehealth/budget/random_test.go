@@ -1,0 +1,261 @@
+package budget
+
+import (
+	"fmt"
+	"math/rand"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// history is a random life of a cluster, with the plan carried out after each event.
+type history struct {
+	t      *testing.T
+	r      *rand.Rand
+	config Config
+	view   View
+	now    time.Time
+	log    []string
+}
+
+// TestRandomHistories plays random events and checks after each plan the invariants that are named below.
+func TestRandomHistories(t *testing.T) {
+	for seed := range int64(400) {
+		r := rand.New(rand.NewSource(seed))
+		h := &history{t: t, r: r, config: Defaults(), now: time.Unix(1_700_000_000, 0)}
+		h.config.MaxOut = Limit{Count: r.Intn(4)}
+		h.config.MaxOutPerDomain = Limit{Count: 1 + r.Intn(2)}
+		h.view.Led = h.now
+		for i := range 1 + r.Intn(14) {
+			n := Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"", "a", "b"}[r.Intn(3)], GPUs: r.Intn(2) * 8, GangPods: r.Intn(3), Lease: r.Intn(8) > 0, LeaseHeard: h.now}
+			n.Agents = r.Intn(n.GangPods + 1)
+			h.view.Nodes = append(h.view.Nodes, n)
+		}
+		for range 120 {
+			h.event()
+			h.plan()
+			if t.Failed() {
+				t.Fatalf("seed %d, events: %v", seed, h.log)
+			}
+		}
+		h.healsCompletely()
+		if t.Failed() {
+			t.Fatalf("seed %d, events: %v", seed, h.log)
+		}
+	}
+}
+
+func (h *history) event() {
+	n := &h.view.Nodes[h.r.Intn(len(h.view.Nodes))]
+	switch h.r.Intn(10) {
+	case 0, 1:
+		actions := []Action{ActionNone, ActionWatch, ActionExclude, ActionEvict, ActionEvict}
+		n.Verdict = Verdict{Action: actions[h.r.Intn(len(actions))], Cause: []string{"X", "Y"}[h.r.Intn(2)], Since: h.now}
+		h.say("%s says %s", n.Name, n.Verdict.Action)
+	case 2, 3, 4:
+		h.now = h.now.Add(time.Duration(h.r.Intn(9000)) * time.Millisecond)
+		h.say("later")
+	case 5, 6:
+		for i := range h.view.Nodes {
+			if m := &h.view.Nodes[i]; h.r.Intn(3) > 0 {
+				m.LeaseHeard = h.now
+			}
+		}
+		h.say("leases")
+	case 7:
+		n.AgentHeard = h.now
+		h.say("agent of %s", n.Name)
+	case 8:
+		n.GangPods = h.r.Intn(3)
+		n.Agents = h.r.Intn(n.GangPods + 1)
+		h.say("%s has %d pods", n.Name, n.GangPods)
+	case 9:
+		h.view.Led, h.view.Deaf, h.view.Broken = h.now, time.Time{}, time.Time{}
+		for i := range h.view.Nodes {
+			h.view.Nodes[i].LeaseHeard, h.view.Nodes[i].AgentHeard = time.Time{}, time.Time{}
+		}
+		h.say("new leader")
+	}
+}
+
+func (h *history) say(format string, args ...any) {
+	h.log = append(h.log, fmt.Sprintf(format, args...))
+}
+
+func (h *history) plan() {
+	before := slices.Clone(h.view.Nodes)
+	p := Decide(h.config, h.view, h.now)
+	h.sameWhateverTheOrder(p)
+	h.neverBeyondBudget(p, before)
+	h.nothingTakenBackForABudget(p, before)
+	h.neverWithoutReason(p, before)
+	h.deathNeedsSilence(p, before)
+	if p.Deaf {
+		h.view.Deaf = h.now
+	}
+	if p.Broken {
+		h.view.Broken = h.now
+	}
+	for i := range h.view.Nodes {
+		h.view.Nodes[i].Stands = p.Decisions[i].Outage
+	}
+	for _, d := range Decide(h.config, h.view, h.now).Decisions {
+		if d.Changed {
+			h.t.Errorf("carried out, the plan changes again: %+v", d)
+		}
+	}
+}
+
+func (h *history) sameWhateverTheOrder(p Plan) {
+	other := h.view
+	other.Nodes = slices.Clone(other.Nodes)
+	h.r.Shuffle(len(other.Nodes), func(i, j int) { other.Nodes[i], other.Nodes[j] = other.Nodes[j], other.Nodes[i] })
+	if got := Decide(h.config, other, h.now); !reflect.DeepEqual(got, p) {
+		h.t.Errorf("the order of the nodes matters:\n%+v\n%+v", got, p)
+	}
+}
+
+// neverBeyondBudget: a node with gangs is newly given up only while what is out, itself included, is within both budgets
+// and the breaker does not hold.
+func (h *history) neverBeyondBudget(p Plan, before []Node) {
+	out, outOf, fresh := 0, map[string]int{}, []Node{}
+	for i, d := range p.Decisions {
+		if d.Outcome != Evict {
+			continue
+		}
+		out++
+		outOf[before[i].Domain]++
+		if before[i].Stands.Outcome != Evict {
+			if p.Broken {
+				h.t.Errorf("%s is given up while the breaker holds", d.Node)
+			}
+			if before[i].GangPods > 0 {
+				fresh = append(fresh, before[i])
+			}
+		}
+	}
+	for _, n := range fresh {
+		if out > h.config.MaxOut.Of(p.Of) {
+			h.t.Errorf("%s is given up, %d nodes are out", n.Name, out)
+		}
+		if n.Domain != "" && outOf[n.Domain] > h.config.MaxOutPerDomain.Count {
+			h.t.Errorf("%s is given up, %d nodes of %s are out", n.Name, outOf[n.Domain], n.Domain)
+		}
+	}
+}
+
+// nothingTakenBackForABudget: what is given up stays so until the verdict eases or the lease moves.
+func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
+	for i, d := range p.Decisions {
+		n := before[i]
+		bad := n.Verdict.Action == ActionEvict || n.Stands.Dead && !n.LeaseHeard.After(n.Stands.Since)
+		if n.Stands.Outcome == Evict && bad && d.Outcome != Evict {
+			h.t.Errorf("%s was given up and is %q though nothing got better", d.Node, d.Outcome)
+		}
+	}
+}
+
+// neverWithoutReason: a decision stands only on a node whose verdict or silence asks for it, a hold says what
+// for, and what is decided anew has another cause, reason or death than before.
+func (h *history) neverWithoutReason(p Plan, before []Node) {
+	for i, d := range p.Decisions {
+		n := before[i]
+		asked := n.Verdict.Action == ActionEvict || n.Verdict.Action == ActionExclude || d.Cause == CauseSilent
+		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
+			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
+		}
+		if (d.Outcome == Hold) != (d.Reason != "") {
+			h.t.Errorf("%s: %s because of %q", d.Node, d.Outcome, d.Reason)
+		}
+		s := n.Stands
+		if d.Changed == (s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead) {
+			h.t.Errorf("%s: changed is %v from %+v to %+v", d.Node, d.Changed, s, d.Outage)
+		}
+	}
+}
+
+// deathNeedsSilence: a node is newly called dead only when it was not heard for long enough, and most others were.
+func (h *history) deathNeedsSilence(p Plan, before []Node) {
+	for i, d := range p.Decisions {
+		n := before[i]
+		if !d.Dead || n.Stands.Dead {
+			continue
+		}
+		since := func(t time.Time) time.Duration { return h.now.Sub(latest(t, h.view.Led)) }
+		long := since(n.LeaseHeard) >= h.config.LeaseAlone
+		if n.Agents > 0 {
+			long = since(n.LeaseHeard) >= h.config.LeaseSilent && since(n.AgentHeard) >= h.config.AgentSilent
+		}
+		if !long || p.Deaf || !n.Lease {
+			h.t.Errorf("%s is called dead: lease %s, agents %d %s, deaf %v", d.Node, since(n.LeaseHeard), n.Agents, since(n.AgentHeard), p.Deaf)
+		}
+	}
+}
+
+// healsCompletely: whatever happened, once every daemon is content and every lease moves nothing stands.
+func (h *history) healsCompletely() {
+	h.now = h.now.Add(time.Second)
+	for i := range h.view.Nodes {
+		n := &h.view.Nodes[i]
+		n.Verdict, n.Lease, n.LeaseHeard, n.AgentHeard = Verdict{Action: ActionNone}, true, h.now, h.now
+	}
+	for _, d := range Decide(h.config, h.view, h.now).Decisions {
+		if d.Outcome != None {
+			h.t.Errorf("%s is well and still %s", d.Node, d.Outcome)
+		}
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for text, want := range map[string][3]int{"0": {0, 0, 0}, "3": {3, 3, 3}, "5%": {1, 1, 5}, "100%": {1, 19, 100}} {
+		l, err := ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [3]int{l.Of(1), l.Of(19), l.Of(100)}; got != want || l.String() != text {
+			t.Errorf("%s: %v of 1, 19 and 100, want %v; prints %s", text, got, want, l)
+		}
+	}
+	for _, text := range []string{"", "-1", "0%", "101%", "x", "1.5", "+3", "%"} {
+		if l, err := ParseLimit(text); err == nil {
+			t.Errorf("%q was read as %v", text, l)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	if err := Defaults().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*Config){
+		"breaker":     func(c *Config) { c.BreakerPercent = 0 },
+		"lease":       func(c *Config) { c.LeaseSilent = 10 * time.Second },
+		"agent":       func(c *Config) { c.AgentSilent = time.Second },
+		"alone":       func(c *Config) { c.LeaseAlone = 11 * time.Second },
+		"late":        func(c *Config) { c.LeaseLate = time.Second },
+		"deaf":        func(c *Config) { c.DeafPercent = 0 },
+		"breakerless": func(c *Config) { c.BreakerPercent = 101 },
+	} {
+		c := Defaults()
+		spoil(&c)
+		if c.Validate() == nil {
+			t.Errorf("%s: %+v is taken", name, c)
+		}
+	}
+}
+
+// BenchmarkDecide: five thousand nodes, a hundred of them sick.
+func BenchmarkDecide(b *testing.B) {
+	now := time.Unix(1_700_000_000, 0)
+	v := View{Led: now}
+	for i := range 5000 {
+		v.Nodes = append(v.Nodes, Node{Name: fmt.Sprintf("n%04d", i), Domain: fmt.Sprintf("r%d", i/18), GPUs: 8, GangPods: 1, Agents: 1, Lease: true, LeaseHeard: now, AgentHeard: now})
+	}
+	for i := range 100 {
+		v.Nodes[i*37].Verdict = Verdict{Action: ActionEvict, Cause: "X", Since: now}
+	}
+	for b.Loop() {
+		Decide(Defaults(), v, now)
+	}
+}

@@ -1,0 +1,260 @@
+package budget
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite what the scripts expect")
+
+// TestScripts plays testdata/*.txt: a line is a command, lines that begin with "  " are what it brought
+// about. -update rewrites them; read the difference.
+//
+//	config max-out=N|N% domain=N|N% breaker=N
+//	nodes N [domain=D] [gpus=N] [pods=N] [agents=N]   N more nodes, n1, n2, ...
+//	set NODES KEY=VALUE ...      domain, gpus, pods, agents
+//	verdict NODES ACTION CAUSE [MESSAGE_WITH_UNDERSCORES]
+//	heal NODES | gone NODES
+//	mute NODES lease|agents|all  not heard from now on; speak NODES lease|agents|all
+//	at S                         second by second to then, deciding each time
+//	lead                         another leader takes over
+//
+// NODES is "all" or a list such as n1,n3-n5.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &stage{t: t, config: Defaults()}
+			s.view.Led = s.clock()
+			for line := range strings.Lines(string(want)) {
+				line = strings.TrimRight(line, "\n")
+				if strings.HasPrefix(line, "  ") {
+					continue
+				}
+				s.out.WriteString(line + "\n")
+				if line != "" && !strings.HasPrefix(line, "#") {
+					s.command(strings.Fields(line))
+				}
+			}
+			got := s.out.String()
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+type stage struct {
+	t      *testing.T
+	config Config
+	second int
+	view   View
+	// mute are nodes whose lease ("n1 lease") or agents ("n1 agents") are not heard.
+	mute map[string]bool
+	last Plan
+	out  strings.Builder
+}
+
+func (s *stage) clock() time.Time {
+	return time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.second) * time.Second)
+}
+
+func (s *stage) number(v string) int {
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		s.t.Fatalf("%q is no number", v)
+	}
+	return n
+}
+
+func (s *stage) command(f []string) {
+	switch f[0] {
+	case "config":
+		s.configure(f[1:])
+	case "nodes":
+		for range s.number(f[1]) {
+			n := Node{Name: fmt.Sprintf("n%d", len(s.view.Nodes)+1), GPUs: 8, Lease: true, LeaseHeard: s.clock(), AgentHeard: s.clock()}
+			s.set(&n, f[2:])
+			s.view.Nodes = append(s.view.Nodes, n)
+		}
+	case "gone":
+		gone := s.named(f[1])
+		s.view.Nodes = slices.DeleteFunc(s.view.Nodes, func(n Node) bool {
+			return slices.ContainsFunc(gone, func(g *Node) bool { return g.Name == n.Name })
+		})
+	case "lead":
+		s.view.Led, s.view.Deaf, s.view.Broken = s.clock(), time.Time{}, time.Time{}
+		for i := range s.view.Nodes {
+			s.view.Nodes[i].LeaseHeard, s.view.Nodes[i].AgentHeard = time.Time{}, time.Time{}
+		}
+	case "at":
+		for until := s.number(f[1]); s.second < until; {
+			s.second++
+			s.listen()
+			s.decide()
+		}
+		return
+	default:
+		for _, n := range s.named(f[1]) {
+			s.change(f, n)
+		}
+	}
+	s.decide()
+}
+
+func (s *stage) configure(values []string) {
+	for _, kv := range values {
+		k, v, _ := strings.Cut(kv, "=")
+		limit, err := ParseLimit(v)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		switch k {
+		case "max-out":
+			s.config.MaxOut = limit
+		case "domain":
+			s.config.MaxOutPerDomain = limit
+		case "breaker":
+			s.config.BreakerPercent = limit.Percent
+		default:
+			s.t.Fatalf("unknown %q", k)
+		}
+	}
+}
+
+func (s *stage) named(list string) []*Node {
+	var out []*Node
+	for i := range s.view.Nodes {
+		n := &s.view.Nodes[i]
+		for _, part := range strings.Split(list, ",") {
+			first, last, many := strings.Cut(part, "-")
+			number := s.number(n.Name[1:])
+			if list == "all" || part == n.Name || many && number >= s.number(first[1:]) && number <= s.number(last[1:]) {
+				out = append(out, n)
+			}
+		}
+	}
+	if len(out) == 0 {
+		s.t.Fatalf("no node %s", list)
+	}
+	return out
+}
+
+func (s *stage) set(n *Node, values []string) {
+	for _, kv := range values {
+		switch k, v, _ := strings.Cut(kv, "="); k {
+		case "domain":
+			n.Domain = v
+		case "gpus":
+			n.GPUs = s.number(v)
+		case "pods":
+			n.GangPods = s.number(v)
+		case "agents":
+			n.Agents = s.number(v)
+		default:
+			s.t.Fatalf("unknown %q", k)
+		}
+	}
+}
+
+func (s *stage) change(f []string, n *Node) {
+	switch f[0] {
+	case "set":
+		s.set(n, f[2:])
+	case "verdict":
+		n.Verdict = Verdict{Action: Action(f[2]), Cause: f[3], Since: s.clock()}
+		if len(f) > 4 {
+			n.Verdict.Message = strings.ReplaceAll(f[4], "_", " ")
+		}
+	case "heal":
+		n.Verdict = Verdict{Action: ActionNone}
+	case "mute", "speak":
+		if s.mute == nil {
+			s.mute = map[string]bool{}
+		}
+		for _, what := range []string{"lease", "agents"} {
+			if f[2] == what || f[2] == "all" {
+				s.mute[n.Name+" "+what] = f[0] == "mute"
+			}
+		}
+	default:
+		s.t.Fatalf("unknown command %q", f[0])
+	}
+}
+
+// listen has leases move every 10 seconds, all at other times, and agents every second.
+func (s *stage) listen() {
+	for i := range s.view.Nodes {
+		n := &s.view.Nodes[i]
+		if !s.mute[n.Name+" lease"] && (s.second+s.number(n.Name[1:]))%10 == 0 {
+			n.LeaseHeard = s.clock()
+		}
+		if n.Agents > 0 && !s.mute[n.Name+" agents"] {
+			n.AgentHeard = s.clock()
+		}
+	}
+}
+
+func (s *stage) decide() {
+	p := Decide(s.config, s.view, s.clock())
+	if p.Deaf {
+		s.view.Deaf = s.clock()
+	}
+	if p.Broken {
+		s.view.Broken = s.clock()
+	}
+	say := func(format string, args ...any) {
+		fmt.Fprintf(&s.out, "  %3ds "+format+"\n", append([]any{s.second}, args...)...)
+	}
+	if p.Deaf != s.last.Deaf {
+		say("deaf: %v", p.Deaf)
+	}
+	if p.Broken != s.last.Broken {
+		say("breaker: %v (%d of %d red)", p.Broken, p.Red, p.Of)
+	}
+	for i, d := range p.Decisions {
+		if !d.Changed {
+			continue
+		}
+		line := fmt.Sprintf("%s: %s", d.Node, d.Outcome)
+		if d.Outcome == None {
+			line = d.Node + ": free"
+		} else {
+			line += " " + d.Cause
+		}
+		if d.Reason != "" {
+			line += " " + string(d.Reason)
+		}
+		if d.Dead {
+			line += " dead"
+		}
+		if d.Message != "" {
+			line += ": " + d.Message
+		}
+		say("%s", line)
+		slices.SortFunc(s.view.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+		s.view.Nodes[i].Stands = d.Outage
+	}
+	if p.Cluster != s.last.Cluster {
+		say("out %d of at most %d", p.Cluster.Out, p.Cluster.Max)
+	}
+	s.last = p
+}

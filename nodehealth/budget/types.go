@@ -1,0 +1,208 @@
+package budget
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Action is what the verdict on a node asks for; the words are those of the Node's annotation.
+type Action string
+
+const (
+	// ActionNone: nothing is wrong.
+	ActionNone Action = "None"
+	// ActionWatch: nothing is done.
+	ActionWatch Action = "Watch"
+	// ActionExclude: nothing new is placed on the node.
+	ActionExclude Action = "Exclude"
+	// ActionEvict: pods of gangs there are to be replaced.
+	ActionEvict Action = "Evict"
+)
+
+// Outcome is what is decided about a node.
+type Outcome string
+
+const (
+	// None: the node is used.
+	None Outcome = ""
+	// Exclude: nothing new is placed there; what runs is left alone.
+	Exclude Outcome = "Exclude"
+	// Hold: would be Evict; Outage.Reason says what it waits for.
+	Hold Outcome = "Hold"
+	// Evict: pods of gangs there are replaced.
+	Evict Outcome = "Evict"
+)
+
+// Reason is why a node is held.
+type Reason string
+
+const (
+	// ClusterBudget: as many nodes are out as the cluster may miss.
+	ClusterBudget Reason = "ClusterBudget"
+	// DomainBudget: as many nodes are out as the node's failure domain may miss.
+	DomainBudget Reason = "DomainBudget"
+	// Breaker: so many nodes are red at once that the cause is more likely one than many.
+	Breaker Reason = "Breaker"
+)
+
+// CauseSilent is the cause where a node is not heard.
+const CauseSilent = "NodeSilent"
+
+// Verdict is what the node's own daemon says.
+type Verdict struct {
+	Action  Action
+	Cause   string
+	Message string
+	Since   time.Time
+}
+
+// Outage is a decision that stands; the zero value is None.
+type Outage struct {
+	Outcome Outcome
+	Cause   string
+	// Reason is set if and only if the outcome is Hold.
+	Reason  Reason
+	Message string
+	// Since is when this outcome was decided.
+	Since time.Time
+	// Dead: neither the node's lease nor any agent on it was heard.
+	Dead bool
+}
+
+// Node is what is known of one node.
+type Node struct {
+	Name string
+	// Domain is its failure domain; empty: unknown, no budget but the cluster's holds for it.
+	Domain string
+	// GPUs it has. A node without GPUs, gangs, verdict and outage is none of ours: it is neither judged nor counted.
+	GPUs int
+	// GangPods on it that are not yet replaced.
+	GangPods int
+	Verdict  Verdict
+	// Lease says whether the node has one; without it silence means nothing.
+	Lease bool
+	// LeaseHeard is when the lease was last seen to move, by the clock that Decide is given; zero: not since
+	// View.Led.
+	LeaseHeard time.Time
+	// Agents counts agents on it that were ever heard, or that may have been heard before View.Led;
+	// AgentHeard is when the last of them was, zero: not since View.Led.
+	Agents     int
+	AgentHeard time.Time
+	// Stands is the decision that stands now.
+	Stands Outage
+}
+
+// View is what Decide looks at.
+type View struct {
+	Nodes []Node
+	// Led is when the caller began to listen: everything counts as heard then.
+	Led time.Time
+	// Deaf is when a plan last said so; zero: never. Everything counts as heard then: after a time without hearing, nodes are
+	// given the time to be heard again.
+	Deaf time.Time
+	// Broken is when a plan last said so; zero: never.
+	Broken time.Time
+}
+
+// Decision is what is decided about one node.
+type Decision struct {
+	Node string
+	Outage
+	// Changed: it differs from what stands.
+	Changed bool
+}
+
+// Use is how much of a budget is used.
+type Use struct{ Out, Max int }
+
+// Plan is the answer: one decision per node, by name.
+type Plan struct {
+	Decisions []Decision
+	// Deaf: nearly no lease moves, so it is us or the API server and not the nodes. Nothing is decided from silence.
+	Deaf bool
+	// Broken: the breaker holds.
+	Broken bool
+	// Red counts nodes that are sick beyond use or dead; Of counts the nodes that are ours.
+	Red, Of int
+	Cluster Use
+	// Domains are those with a node out or held, by name.
+	Domains map[string]Use
+}
+
+// Config is what people may choose.
+type Config struct {
+	// MaxOut bounds nodes out of the cluster, MaxOutPerDomain of one failure domain.
+	MaxOut, MaxOutPerDomain Limit
+	// BreakerPercent of at least BreakerNodes nodes red at once hold everything new.
+	BreakerPercent, BreakerNodes int
+	// LeaseSilent and AgentSilent together mean death where agents were heard; LeaseAlone means death where none ever was.
+	LeaseSilent, AgentSilent, LeaseAlone time.Duration
+	// LeaseLate excludes a node whose agents are heard.
+	LeaseLate time.Duration
+	// DeafPercent of leases silent for LeaseSilent mean that the caller is deaf.
+	DeafPercent int
+}
+
+// Defaults are the values of Config that hold where people choose none. A kubelet renews its lease every 10 s.
+func Defaults() Config {
+	return Config{
+		MaxOut: Limit{Percent: 5}, MaxOutPerDomain: Limit{Percent: 20},
+		BreakerPercent: 40, BreakerNodes: 5,
+		LeaseSilent: 12 * time.Second, AgentSilent: 5 * time.Second, LeaseAlone: 40 * time.Second, LeaseLate: 22 * time.Second,
+		DeafPercent: 80,
+	}
+}
+
+// Validate says which value cannot be, and what may.
+func (c Config) Validate() error {
+	switch {
+	case c.BreakerPercent < 1 || c.BreakerPercent > 100:
+		return fmt.Errorf("breaker %d%%: give a share from 1%% to 100%%", c.BreakerPercent)
+	case c.LeaseSilent < 11*time.Second:
+		return fmt.Errorf("lease silent after %s: a kubelet renews its lease every 10s; give at least 11s", c.LeaseSilent)
+	case c.AgentSilent < 3*time.Second:
+		return fmt.Errorf("agent silent after %s: an agent reports every second; give at least 3s", c.AgentSilent)
+	case c.LeaseAlone < c.LeaseSilent:
+		return fmt.Errorf("lease silent without agents after %s: less evidence cannot mean death sooner; give at least %s", c.LeaseAlone, c.LeaseSilent)
+	case c.LeaseLate < c.LeaseSilent:
+		return fmt.Errorf("lease late after %s: it is late no sooner than it is silent; give at least %s", c.LeaseLate, c.LeaseSilent)
+	case c.DeafPercent < 1 || c.DeafPercent > 100 || c.BreakerNodes < 1:
+		return fmt.Errorf("deaf at %d%%, breaker from %d nodes: give a share from 1%% to 100%% and at least 1 node", c.DeafPercent, c.BreakerNodes)
+	}
+	return nil
+}
+
+// Limit is a number of nodes, or a share of them that is never less than one node.
+type Limit struct{ Count, Percent int }
+
+// ParseLimit reads "3" or "5%". "0" means none at all.
+func ParseLimit(text string) (Limit, error) {
+	digits, percent := strings.CutSuffix(text, "%")
+	n, err := strconv.Atoi(digits)
+	switch {
+	case err != nil || n < 0 || strings.HasPrefix(digits, "+"):
+		return Limit{}, fmt.Errorf("%q: give a number of nodes such as 3, or a share such as 5%%", text)
+	case !percent:
+		return Limit{Count: n}, nil
+	case n < 1 || n > 100:
+		return Limit{}, fmt.Errorf("%q: give a share from 1%% to 100%%; 0 (without %%) means none at all", text)
+	}
+	return Limit{Percent: n}, nil
+}
+
+func (l Limit) String() string {
+	if l.Percent > 0 {
+		return fmt.Sprintf("%d%%", l.Percent)
+	}
+	return strconv.Itoa(l.Count)
+}
+
+// Of is the limit in a set of nodes of this size.
+func (l Limit) Of(nodes int) int {
+	if l.Percent > 0 {
+		return max(1, nodes*l.Percent/100)
+	}
+	return l.Count
+}
