@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -31,6 +32,7 @@ import (
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 	"holdfast.dev/holdfast/webhook"
 	"holdfast.dev/holdfast/webhook/certs"
 )
@@ -56,10 +58,11 @@ type options struct {
 	coordinatorAddress string
 	healthAddress      string
 	metricsAddress     string
+	nodes              nodeOptions
 }
 
 func defaults() options {
-	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8080"}
+	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8080", nodes: nodeDefaults()}
 }
 
 func serviceName(service string) string { return service + "." + v1alpha1.Namespace + ".svc" }
@@ -73,6 +76,9 @@ func run(ctx context.Context, o options) error {
 	cfg.QPS, cfg.Burst = apiQPS, apiBurst
 	host, port, err := splitAddress(o.webhookAddress)
 	if err != nil {
+		return err
+	}
+	if _, err := o.nodes.config(); err != nil {
 		return err
 	}
 	var keeper *certs.Keeper
@@ -140,7 +146,10 @@ func managerOptions(o options, server ctrlwebhook.Server) manager.Options {
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}: {Label: labels.NewSelector().Add(*ofGangs)},
+				&corev1.Pod{}:  {Label: labels.NewSelector().Add(*ofGangs)},
+				&corev1.Node{}: {Transform: nodecontroller.SlimNode},
+				&coordinationv1.Lease{}: {Transform: nodecontroller.SlimLease, Namespaces: map[string]cache.Config{
+					corev1.NamespaceNodeLease: {}}},
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 					v1alpha1.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", secretName)}}},
 				&admissionregistrationv1.MutatingWebhookConfiguration{}: {Field: fields.OneTermEqualSelector("metadata.name", webhookConfig)},
@@ -187,7 +196,7 @@ func addControllers(mgr manager.Manager, keeper *certs.Keeper, o options) error 
 	if err := store.SetupWithManager(mgr, server); err != nil {
 		return fmt.Errorf("setting up the elastic controller: %w", err)
 	}
-	return nil
+	return addNodes(mgr, server, o.nodes)
 }
 
 // addChecks makes the process ready once the API server can reach its webhook and trusts it.

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"holdfast.dev/holdfast/nodehealth/budget"
+	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
+)
+
+// Values of --nodes.
+const (
+	nodesAct    = "act"
+	nodesDryRun = "dry-run"
+	nodesOff    = "off"
+)
+
+// nodeQPS and nodeBurst are the writes on Nodes alone: when a rack fails, no other part's writes stand before them.
+const (
+	nodeQPS   = 1000
+	nodeBurst = 2000
+)
+
+type nodeOptions struct {
+	mode                                 string
+	maxOut, maxOutPerDomain, breaker     string
+	domainLabels                         []string
+	leaseSilent, agentSilent, leaseAlone time.Duration
+}
+
+func nodeDefaults() nodeOptions {
+	d := budget.Defaults()
+	return nodeOptions{
+		mode: nodesAct, maxOut: d.MaxOut.String(), maxOutPerDomain: d.MaxOutPerDomain.String(), breaker: fmt.Sprintf("%d%%", d.BreakerPercent),
+		domainLabels: []string{"topology.kubernetes.io/rack", "topology.kubernetes.io/zone"},
+		leaseSilent:  d.LeaseSilent, agentSilent: d.AgentSilent, leaseAlone: d.LeaseAlone,
+	}
+}
+
+func (o *nodeOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.mode, "nodes", o.mode, "what to do about sick and dead nodes: act, dry-run (decide and tell, change nothing) or off")
+	f.StringVar(&o.maxOut, "nodes-max-out", o.maxOut, "how many nodes may be given up at a time: a number, or a share (never less than one node)")
+	f.StringVar(&o.maxOutPerDomain, "nodes-max-out-per-domain", o.maxOutPerDomain, "the same for each failure domain")
+	f.StringSliceVar(&o.domainLabels, "nodes-domain-labels", o.domainLabels, "labels that name a node's failure domain; the first that a node has counts")
+	f.StringVar(&o.breaker, "nodes-breaker", o.breaker, "share of nodes (of five or more) red at once that holds everything new until people have looked; 100% all but turns it off")
+	f.DurationVar(&o.leaseSilent, "nodes-lease-silent", o.leaseSilent, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead")
+	f.DurationVar(&o.agentSilent, "nodes-agent-silent", o.agentSilent, "see --nodes-lease-silent")
+	f.DurationVar(&o.leaseAlone, "nodes-lease-alone", o.leaseAlone, "a node on which no agent was ever heard is dead when its lease is silent for this long")
+}
+
+// config checks the values; an error names the flag.
+func (o *nodeOptions) config() (budget.Config, error) {
+	c := budget.Defaults()
+	if o.mode != nodesAct && o.mode != nodesDryRun && o.mode != nodesOff {
+		return c, fmt.Errorf("--nodes=%s: give %s, %s or %s", o.mode, nodesAct, nodesDryRun, nodesOff)
+	}
+	for _, limit := range []struct {
+		flag, text string
+		into       *budget.Limit
+	}{{"--nodes-max-out", o.maxOut, &c.MaxOut}, {"--nodes-max-out-per-domain", o.maxOutPerDomain, &c.MaxOutPerDomain}} {
+		var err error
+		if *limit.into, err = budget.ParseLimit(limit.text); err != nil {
+			return c, fmt.Errorf("%s=%w", limit.flag, err)
+		}
+	}
+	share, err := budget.ParseLimit(o.breaker)
+	if err != nil || share.Percent == 0 {
+		return c, fmt.Errorf("--nodes-breaker=%q: give a share from 1%% to 100%%", o.breaker)
+	}
+	c.BreakerPercent = share.Percent
+	for _, key := range o.domainLabels {
+		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+			return c, fmt.Errorf("--nodes-domain-labels: %q is no label key: %s", key, strings.Join(wrong, "; "))
+		}
+	}
+	c.LeaseSilent, c.AgentSilent, c.LeaseAlone = o.leaseSilent, o.agentSilent, o.leaseAlone
+	c.LeaseLate = max(c.LeaseLate, c.LeaseSilent)
+	if err := c.Validate(); err != nil {
+		return c, fmt.Errorf("--nodes-lease-silent, --nodes-agent-silent, --nodes-lease-alone: %w", err)
+	}
+	return c, nil
+}
+
+// addNodes adds the controller of nodes, with a client of its own.
+func addNodes(mgr manager.Manager, heard nodecontroller.Heard, o nodeOptions) error {
+	if o.mode == nodesOff {
+		return nil
+	}
+	config, err := o.config()
+	if err != nil {
+		return err
+	}
+	cfg := rest.CopyConfig(mgr.GetConfig())
+	cfg.QPS, cfg.Burst = nodeQPS, nodeBurst
+	writer, err := client.New(cfg, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("making the client that writes on Nodes: %w", err)
+	}
+	nodes, err := nodecontroller.New(nodecontroller.Options{
+		Informers: mgr.GetCache(), Reader: mgr.GetCache(), Writer: writer, Recorder: mgr.GetEventRecorder("holdfast-nodes"),
+		Heard: heard, Now: time.Now, Log: mgr.GetLogger().WithName("nodes"), Metrics: metrics.Registry,
+		Budget: config, DomainLabels: o.domainLabels, DryRun: o.mode == nodesDryRun,
+	})
+	if err != nil {
+		return fmt.Errorf("setting up the controller of nodes: %w", err)
+	}
+	if err := nodes.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("adding the controller of nodes: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+// maxNote is what the API server takes as an event's note.
+const maxNote = 1024
+
+// order is in which decisions are written: what stops work first, what frees last.
+var order = map[budget.Outcome]int{budget.Evict: 0, budget.Hold: 1, budget.Exclude: 2, budget.None: 3}
+
+// apply brings the Nodes to what is decided, and tells what changed.
+func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node, plan budget.Plan) {
+	due := slices.DeleteFunc(slices.Clone(plan.Decisions), func(d budget.Decision) bool { return !c.due(objects[d.Node], d) })
+	slices.SortStableFunc(due, func(a, b budget.Decision) int { return cmp.Compare(order[a.Outcome], order[b.Outcome]) })
+	results := make([]written, len(due))
+	errs := make([]error, len(due))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, writers)
+	for i, d := range due {
+		slots <- struct{}{}
+		wg.Go(func() {
+			results[i], errs[i] = c.write(ctx, objects[d.Node], d.Outage)
+			<-slots
+		})
+	}
+	wg.Wait()
+	for i, d := range due {
+		c.metrics.wrote(errs[i])
+		if errs[i] != nil {
+			if ctx.Err() == nil {
+				c.Log.Error(errs[i], "writing a decision; it is decided anew", "node", d.Node)
+			}
+			continue
+		}
+		c.written[d.Node] = results[i]
+		if d.Changed {
+			c.tell(objects[d.Node], d)
+		}
+	}
+}
+
+// due says whether a Node is to be written: the decision is new, or somebody has changed what stood.
+func (c *Controller) due(node *corev1.Node, d budget.Decision) bool {
+	if _, behind := c.written[node.Name]; d.Changed || behind || c.DryRun {
+		return d.Changed
+	}
+	if d.Outcome == budget.None {
+		return translate.HasOutage(node)
+	}
+	changed, err := translate.PutOutage(node.DeepCopy(), d.Outage)
+	return changed || err != nil
+}
+
+// write puts one decision on its Node. The patch holds the whole list of taints, so it counts only for the Node
+// that it was made from; where that has changed it is made anew from the Node as it is.
+func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Outage) (written, error) {
+	if c.DryRun {
+		return written{uid: cached.UID, outage: o}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	node := cached
+	for {
+		after := node.DeepCopy()
+		changed, err := translate.PutOutage(after, o)
+		if err != nil {
+			return written{}, err
+		}
+		if changed {
+			err = c.Writer.Patch(ctx, after, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldManager))
+		}
+		switch {
+		case err == nil || apierrors.IsNotFound(err):
+			return written{uid: after.UID, version: after.ResourceVersion, outage: o}, nil
+		case !apierrors.IsConflict(err):
+			return written{}, fmt.Errorf("patching Node %s: %w", node.Name, err)
+		}
+		node = &corev1.Node{}
+		if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
+			return written{}, fmt.Errorf("reading Node %s anew: %w", cached.Name, err)
+		}
+		if node.UID != cached.UID {
+			return written{}, fmt.Errorf("node %s was replaced by another of its name", node.Name)
+		}
+	}
+}
+
+// words name a decision in events.
+var words = map[budget.Outcome]string{budget.None: "NodeFreed", budget.Exclude: "NodeExcluded", budget.Hold: "NodeHeld", budget.Evict: "NodeGivenUp"}
+
+// tell says on the Node, in the log and in a counter what was decided.
+func (c *Controller) tell(node *corev1.Node, d budget.Decision) {
+	c.metrics.decided(d)
+	c.Log.Info("decided", "node", d.Node, "decision", cmp.Or(string(d.Outcome), "None"), "cause", d.Cause, "reason", d.Reason, "dead", d.Dead, "message", d.Message, "dryRun", c.DryRun)
+	kind, note := corev1.EventTypeWarning, d.Cause
+	if d.Message != "" {
+		note += ": " + d.Message
+	}
+	if d.Outcome == budget.None {
+		kind, note = corev1.EventTypeNormal, "the node is well: it takes new pods again"
+	}
+	if c.DryRun {
+		note = "dry run, nothing was done: " + note
+	}
+	c.Recorder.Eventf(node, nil, kind, words[d.Outcome], "Decide", "%s", note[:min(len(note), maxNote)])
+}

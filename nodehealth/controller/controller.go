@@ -1,0 +1,189 @@
+// Package controller spends the outage budget of the cluster: it gathers verdicts, leases, agents and gangs of all
+// nodes, has budget.Decide decide and writes each decision on its Node, annotation and taint in one patch. It
+// promises to write only where something changed, to leave others' taints alone, to remember nothing that
+// is not on the Nodes (so that a leader can die at any time), and to write nothing at all in a dry run, which
+// tells the same things.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+// FieldManager owns the decisions on Nodes.
+const FieldManager = "holdfast-nodes"
+
+const (
+	// every is how often silence is looked for; a changed verdict is decided on at once.
+	every = time.Second
+	// writers bounds writes at a time, writeTimeout how long one may take: what was not written is decided anew.
+	writers      = 32
+	writeTimeout = 10 * time.Second
+)
+
+// Heard says when the agent in a pod was last heard; false: never by this process.
+type Heard interface {
+	Heard(podUID string) (time.Time, bool)
+}
+
+// Options of New; all but Heard and Metrics must be set.
+type Options struct {
+	// Informers and Reader are one cache, such as mgr.GetCache(): of Nodes, of the Leases of
+	// corev1.NamespaceNodeLease and of pods of gangs.
+	Informers cache.Informers
+	Reader    client.Reader
+	// Writer writes Nodes, and reads one anew after a conflict; its limit is not shared with anybody.
+	Writer client.Client
+	// Recorder writes events, such as mgr.GetEventRecorder("holdfast-nodes").
+	Recorder events.EventRecorder
+	// Heard may be nil: no agent is ever heard.
+	Heard   Heard
+	Now     func() time.Time
+	Log     logr.Logger
+	Metrics prometheus.Registerer
+
+	Budget budget.Config
+	// DomainLabels name a node's failure domain; the first that a node has counts.
+	DomainLabels []string
+	// DryRun decides and tells, and writes nothing on Nodes.
+	DryRun bool
+}
+
+// Controller decides on the leader alone.
+type Controller struct {
+	Options
+	leases  *leases
+	metrics *metrics
+	// wake is filled when a node's own words changed.
+	wake chan struct{}
+
+	// What follows belongs to the goroutine of Start.
+
+	led, deaf, broken time.Time
+	was               budget.Plan
+	// written holds what was written and the cache may not show yet; in a dry run, what would have been.
+	written map[string]written
+	// told are Nodes whose words could not be read, with the error that was logged.
+	told map[string]string
+}
+
+// New returns a Controller.
+func New(o Options) (*Controller, error) {
+	if err := o.Budget.Validate(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(o.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{Options: o, leases: newLeases(o.Now), metrics: m, wake: make(chan struct{}, 1), written: map[string]written{}, told: map[string]string{}}, nil
+}
+
+// SetupWithManager has the manager start the controller on the leader.
+func (c *Controller) SetupWithManager(mgr ctrl.Manager) error { return mgr.Add(c) }
+
+// NeedLeaderElection says that one replica alone decides.
+func (c *Controller) NeedLeaderElection() bool { return true }
+
+// Start decides until ctx ends.
+func (c *Controller) Start(ctx context.Context) error {
+	if err := c.listen(ctx); err != nil {
+		return err
+	}
+	// Only now is anything heard.
+	c.led = c.Now()
+	c.Log.Info("deciding on nodes", "dryRun", c.DryRun, "maxOut", c.Budget.MaxOut.String(), "maxOutPerDomain", c.Budget.MaxOutPerDomain.String())
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := c.decide(ctx); err != nil && ctx.Err() == nil {
+			c.Log.Error(err, "deciding on nodes")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-c.wake:
+		}
+	}
+}
+
+// listen starts to hear of Nodes and leases; it is not done on replicas that do not lead.
+func (c *Controller) listen(ctx context.Context) error {
+	for _, source := range []struct {
+		what    client.Object
+		handler interface {
+			OnAdd(obj any, first bool)
+			OnUpdate(before, after any)
+			OnDelete(obj any)
+		}
+	}{
+		{&coordinationv1.Lease{}, c.leases},
+		{&corev1.Node{}, nodes{c.wake}},
+		{&corev1.Pod{}, nil},
+	} {
+		informer, err := c.Informers.GetInformer(ctx, source.what)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", source.what, err)
+		}
+		if source.handler == nil {
+			continue
+		}
+		handle, err := informer.AddEventHandler(source.handler)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", source.what, err)
+		}
+		for !handle.HasSynced() {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// decide is one round: gather, decide, apply.
+func (c *Controller) decide(ctx context.Context) error {
+	objects, view, err := c.gather(ctx)
+	if err != nil {
+		return err
+	}
+	now := c.Now()
+	plan := budget.Decide(c.Budget, view, now)
+	c.remember(plan, now)
+	c.metrics.show(plan)
+	c.apply(ctx, objects, plan)
+	return nil
+}
+
+// remember keeps what the next view needs of this plan, and tells what has become of hearing and breaker.
+func (c *Controller) remember(plan budget.Plan, now time.Time) {
+	if plan.Deaf != c.was.Deaf {
+		c.Log.Info("hearing", "deaf", plan.Deaf, "message", map[bool]string{
+			true: "nearly no node's lease moves: nothing is decided from silence", false: "leases move again"}[plan.Deaf])
+	}
+	if plan.Broken != c.was.Broken {
+		c.Log.Info("breaker", "holds", plan.Broken, "red", plan.Red, "of", plan.Of)
+	}
+	if plan.Deaf {
+		c.deaf = now
+	}
+	if plan.Broken {
+		c.broken = now
+	}
+	c.was = plan
+}

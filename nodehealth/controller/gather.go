@@ -1,0 +1,126 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+// written is a decision that was written and the cache may not show yet.
+type written struct {
+	uid     types.UID
+	version string
+	outage  budget.Outage
+}
+
+// shown says whether the cached Node is as new as what was written, or newer.
+func (w written) shown(node *corev1.Node) bool {
+	if node.UID != w.uid {
+		return true
+	}
+	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, w.version)
+	return err != nil || order >= 0
+}
+
+// crew are the gangs' pods of one node.
+type crew struct {
+	pods, agents int
+	heard        time.Time
+}
+
+// gather reads the caches; the Nodes must not be changed.
+func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budget.View, error) {
+	view := budget.View{Led: c.led, Deaf: c.deaf, Broken: c.broken}
+	crews, err := c.crews(ctx)
+	if err != nil {
+		return nil, view, err
+	}
+	list := &corev1.NodeList{}
+	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, view, fmt.Errorf("listing nodes: %w", err)
+	}
+	objects := make(map[string]*corev1.Node, len(list.Items))
+	view.Nodes = make([]budget.Node, 0, len(list.Items))
+	for i := range list.Items {
+		node := &list.Items[i]
+		objects[node.Name] = node
+		n, err := translate.BudgetNode(node, c.DomainLabels)
+		c.unreadable(node.Name, err)
+		n.LeaseHeard, n.Lease = c.leases.of(node.Name)
+		crew := crews[node.Name]
+		n.GangPods, n.Agents, n.AgentHeard = crew.pods, crew.agents, crew.heard
+		n.Stands = c.stands(node, n.Stands)
+		view.Nodes = append(view.Nodes, n)
+	}
+	for name := range c.written {
+		if objects[name] == nil {
+			delete(c.written, name)
+		}
+	}
+	return objects, view, nil
+}
+
+// stands is the decision that stands on a Node on which the cache shows this one.
+func (c *Controller) stands(node *corev1.Node, shows budget.Outage) budget.Outage {
+	w, ok := c.written[node.Name]
+	switch {
+	case c.DryRun || ok && !w.shown(node):
+		return w.outage
+	default:
+		delete(c.written, node.Name)
+		return shows
+	}
+}
+
+// unreadable logs once what a Node says that cannot be read.
+func (c *Controller) unreadable(node string, err error) {
+	switch {
+	case err == nil:
+		delete(c.told, node)
+	case c.told[node] != err.Error():
+		c.told[node] = err.Error()
+		c.Log.Error(err, "a node's words cannot be read; what was decided stands", "node", node)
+	}
+}
+
+// crews counts pods of gangs, and agents, by node. An agent that this process never heard may have been heard by
+// an earlier leader if its pod ran before.
+func (c *Controller) crews(ctx context.Context) (map[string]crew, error) {
+	list := &corev1.PodList{}
+	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing pods of gangs: %w", err)
+	}
+	crews := map[string]crew{}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		node, ok := translate.GangPodOn(pod)
+		if !ok {
+			continue
+		}
+		on := crews[node]
+		on.pods++
+		var at time.Time
+		heard := false
+		if c.Heard != nil {
+			at, heard = c.Heard.Heard(string(pod.UID))
+			started := pod.Status.StartTime
+			heard = heard || pod.Status.Phase == corev1.PodRunning && started != nil && started.Time.Before(c.led)
+		}
+		if heard {
+			on.agents++
+		}
+		if at.After(on.heard) {
+			on.heard = at
+		}
+		crews[node] = on
+	}
+	return crews, nil
+}
