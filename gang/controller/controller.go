@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -55,6 +56,7 @@ type Options struct {
 // Controller is the reconciler of Jobs.
 type Controller struct {
 	Options
+	metrics *metrics
 
 	mu sync.Mutex
 	// written is when a Gang's status was last written, and told what its Job's people heard last; both are
@@ -65,11 +67,14 @@ type Controller struct {
 
 // New returns a Controller.
 func New(o Options) *Controller {
-	return &Controller{Options: o, written: map[types.UID]time.Time{}, told: map[types.NamespacedName]string{}}
+	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, told: map[types.NamespacedName]string{}}
 }
 
 // SetupWithManager registers the reconciler; it runs on the leader alone.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
+	if err := c.metrics.register(ctrlmetrics.Registry); err != nil {
+		return err
+	}
 	admitted := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		job, ok := o.(*batchv1.Job)
 		if !ok {
@@ -100,6 +105,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	job := &batchv1.Job{}
 	if err := c.Client.Get(ctx, req.NamespacedName, job); err != nil {
 		c.forget(req.NamespacedName)
+		c.metrics.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	j, ok := translate.AdmittedJob(job)
@@ -115,6 +121,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s: %w", req, err)
 	}
 	now := c.Now()
+	c.metrics.show(g, now)
 	known := translate.GatherJobGang(g, job, j, pods.Items)
 	return c.write(ctx, g, job, statusOf(g, known, gang.Assess(known.View), now), now)
 }

@@ -219,9 +219,7 @@ func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	if r == nil {
 		return
 	}
-	if r.Verdict != nil && r.Verdict.At.Time.Before(now) {
-		now = r.Verdict.At.Time
-	}
+	now = lastMoment(r, now)
 	s.Step, s.SavedStep = r.Progress.Step, r.Progress.SavedStep
 	if r.Progress.SavedAt != nil && s.SavedStep > 0 {
 		s.Saved = gang.Age(r.Progress.SavedAt.Time, now)
@@ -229,4 +227,20 @@ func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	if r.StartedAt != nil {
 		s.Goodput = gang.Goodput(r.StartedAt.Time, now, time.Duration(r.Progress.LostMs)*time.Millisecond)
 	}
+}
+
+// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start.
+func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
+	if r == nil || r.StartedAt == nil {
+		return 0, false
+	}
+	return gang.GoodputShare(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)
+}
+
+// lastMoment is now, or when the gang ended.
+func lastMoment(r *v1alpha1.RunStatus, now time.Time) time.Time {
+	if r.Verdict != nil && r.Verdict.At.Time.Before(now) {
+		return r.Verdict.At.Time
+	}
+	return now
 }

@@ -101,6 +101,12 @@ func TestFiguresStandStillAfterTheEnd(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	Figures(&s, nil, start)
+	if share, ok := Goodput(run, start.Add(24*time.Hour)); !ok || share != 0.9 {
+		t.Errorf("goodput %v, %v", share, ok)
+	}
+	if _, ok := Goodput(nil, start); ok {
+		t.Error("a gang that never ran has a goodput")
+	}
 }
 
 func TestRunStatesAgree(t *testing.T) {

@@ -128,25 +128,34 @@ var titles = []struct{ condition, title string }{
 }
 
 func (e Explanation) conditions(w *page.Page) {
-	w.Linef("")
+	if len(e.Status.Conditions) > 0 {
+		w.Linef("")
+	}
 	for _, t := range titles {
 		for _, c := range e.Status.Conditions {
 			if c.Type != t.condition || c.Type == v1alpha1.ConditionFinished && c.Status != "True" {
 				continue
 			}
-			w.Linef("%-16s %-5s %s: %s", t.title, yes(string(c.Status)), c.Reason, c.Message)
-			if c.Type == v1alpha1.ConditionStateInMemory && c.Status == "True" && e.StateBytes > 0 {
+			w.Wrapf(fmt.Sprintf("%-16s %-5s ", t.title, yes(string(c.Status))), "%s: %s", c.Reason, c.Message)
+			switch {
+			case c.Type == v1alpha1.ConditionStateInMemory && c.Status == "True" && e.StateBytes > 0:
 				w.Linef("%-16s %-5s %s for each rank and slot", "", "", page.Bytes(e.StateBytes))
+			case c.Type == v1alpha1.ConditionPlaced && c.Status != "True":
+				e.refused(w)
 			}
 		}
 	}
+}
+
+// refused says what the scheduler counted.
+func (e Explanation) refused(w *page.Page) {
 	p := e.Status.Placement
 	if p == nil || p.Placed {
 		return
 	}
 	w.Linef("%-16s %-5s %d of %d pods would fit now", "", "", p.Fits, p.Wanted)
 	for _, k := range slices.Sorted(maps.Keys(p.Excluded)) {
-		w.Linef("%-16s %-5s %s", "", "", fmt.Sprintf("%s left out: %s", page.Count(int64(p.Excluded[k]), "node", "nodes"), k))
+		w.Linef("%-16s %-5s %s left out: %s", "", "", page.Count(int64(p.Excluded[k]), "node", "nodes"), k)
 	}
 }
 

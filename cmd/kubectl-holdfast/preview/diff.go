@@ -32,6 +32,7 @@ func diff[T any](kind string, text func(*T) (string, error), before, after *T) (
 func jobText(in *batchv1.Job) (string, error) {
 	job := in.DeepCopy()
 	settle(&job.ObjectMeta)
+	job.Labels = unlike(job.Labels)
 	job.Spec.Template.Labels = unlike(job.Spec.Template.Labels)
 	job.Spec.Selector = nil // names the uid
 	return render(map[string]any{"metadata": job.ObjectMeta, "spec": job.Spec})

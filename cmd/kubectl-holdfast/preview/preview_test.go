@@ -58,9 +58,11 @@ func TestText(t *testing.T) {
 func TestDiffIsAboutHoldfastAlone(t *testing.T) {
 	job := &batchv1.Job{}
 	job.UID, job.ResourceVersion, job.Generation = "a", "1", 3
+	job.Labels = map[string]string{"controller-uid": "a", batchv1.ControllerUidLabel: "a"}
 	job.Spec.Template.Labels = map[string]string{"controller-uid": "a", batchv1.ControllerUidLabel: "a", "app": "x"}
 	other := job.DeepCopy()
 	other.UID, other.ResourceVersion, other.Generation = "b", "2", 1
+	other.Labels["controller-uid"], other.Labels[batchv1.ControllerUidLabel] = "b", "b"
 	other.Spec.Template.Labels["controller-uid"], other.Spec.Template.Labels[batchv1.ControllerUidLabel] = "b", "b"
 	if d, err := diff("Job", jobText, job, other); d != "" || err != nil {
 		t.Errorf("%v\n%s", err, d)

@@ -1,0 +1,272 @@
+// Package docs has only tests: pages that speak of words and figures of the code name all of them, and none
+// that is not there.
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+var update = flag.Bool("update", false, "rewrite what is made from the code")
+
+// sources are the files of the product, without tests.
+func sources(t *testing.T) []*ast.File {
+	t.Helper()
+	var files []*ast.File
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "../test" || path == "../bin" || strings.HasPrefix(d.Name(), ".") && path != ".."):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			files = append(files, f)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 100 {
+		t.Fatalf("found %d files, so this test looks at the wrong tree", len(files))
+	}
+	return files
+}
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// metric is one registered metric; kind and labels are empty where the source does not say them in one call.
+type metric struct {
+	kind   string
+	labels []string
+}
+
+var metricName = regexp.MustCompile(`^holdfast_[a-z0-9_]+$`)
+
+// metricsIn finds the metrics of a file: every string that has the form of a name, and what is known of it
+// where it stands in prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: …}, labels) or the like.
+func metricsIn(f *ast.File, into map[string]metric) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok {
+			if name := text(lit); metricName.MatchString(name) && into[name].kind == "" {
+				into[name] = metric{}
+			}
+		}
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) == 0 {
+			return true
+		}
+		fun, ok := call.Fun.(*ast.SelectorExpr)
+		opts, isOpts := call.Args[0].(*ast.CompositeLit)
+		if !ok || !isOpts || !strings.HasPrefix(fun.Sel.Name, "New") {
+			return true
+		}
+		for _, e := range opts.Elts {
+			kv, ok := e.(*ast.KeyValueExpr)
+			if !ok || fmt.Sprint(kv.Key) != "Name" {
+				continue
+			}
+			if name := text(kv.Value); metricName.MatchString(name) {
+				into[name] = metric{strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(fun.Sel.Name, "New"), "Vec"), "Func")), labelsOf(call)}
+			}
+		}
+		return true
+	})
+}
+
+func labelsOf(call *ast.CallExpr) []string {
+	var labels []string
+	for _, arg := range call.Args[1:] {
+		if list, ok := arg.(*ast.CompositeLit); ok {
+			for _, e := range list.Elts {
+				labels = append(labels, text(e))
+			}
+		}
+	}
+	return labels
+}
+
+func text(e ast.Expr) string {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return ""
+	}
+	s, err := strconv.Unquote(lit.Value)
+	if err != nil {
+		return ""
+	}
+	return s
+}
+
+func TestMetricsPage(t *testing.T) {
+	registered := map[string]metric{}
+	for _, f := range sources(t) {
+		metricsIn(f, registered)
+	}
+	if len(registered) < 5 {
+		t.Fatalf("found %d metrics, so this test does not see them", len(registered))
+	}
+	told := map[string]bool{}
+	ticked := regexp.MustCompile("`([^`]+)`")
+	for _, line := range strings.Split(page(t, "metrics.md"), "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) < 7 || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		name := strings.Trim(cells[1], " `")
+		told[name] = true
+		m, ok := registered[name]
+		if !ok {
+			t.Errorf("docs/metrics.md tells of %s, which nothing registers", name)
+			continue
+		}
+		var labels []string
+		for _, l := range ticked.FindAllStringSubmatch(cells[3], -1) {
+			labels = append(labels, l[1])
+		}
+		if kind := strings.TrimSpace(cells[2]); m.kind != "" && (kind != m.kind || !slices.Equal(labels, m.labels)) {
+			t.Errorf("%s is a %s with labels %v, docs/metrics.md says a %s with %v", name, m.kind, m.labels, kind, labels)
+		}
+	}
+	for name := range registered {
+		if !told[name] {
+			t.Errorf("docs/metrics.md does not tell of %s: add a row", name)
+		}
+	}
+}
+
+// TestRunbooks: every reason and cause that people can meet has its section.
+func TestRunbooks(t *testing.T) {
+	runbooks := page(t, "runbooks.md")
+	const begin, end = "<!-- catalogue -->\n", "<!-- end -->\n"
+	head, rest, ok := strings.Cut(runbooks, begin)
+	had, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("docs/runbooks.md lacks %q or %q", begin, end)
+	}
+	want := catalogue()
+	if had != want {
+		if !*update {
+			t.Error("docs/runbooks.md is older than the catalogue of nodehealth: go test ./docs -update")
+		} else if err := os.WriteFile("runbooks.md", []byte(head+begin+want+end+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sections := map[string]bool{}
+	for _, line := range strings.Split(head+want+tail, "\n") {
+		if word, ok := strings.CutPrefix(line, "### "); ok {
+			if sections[word] {
+				t.Errorf("docs/runbooks.md has two sections %s", word)
+			}
+			sections[word] = true
+		}
+	}
+	words := vocabulary(t)
+	for _, word := range words {
+		if !sections[word] {
+			t.Errorf("docs/runbooks.md has no section %s: say what it means and what to do", word)
+		}
+	}
+	for section := range sections {
+		if _, known := nodehealth.RowOf(nodehealth.Cause(section)); !known && !slices.Contains(words, section) {
+			t.Errorf("docs/runbooks.md has a section %s, a word that the code does not have", section)
+		}
+	}
+}
+
+// catalogue is the part of the runbooks that is made from what the daemon knows.
+func catalogue() string {
+	var b strings.Builder
+	for _, r := range nodehealth.Catalogue {
+		fmt.Fprintf(&b, "### %s\n%s: %s.", r.Cause, r.Action, r.Meaning)
+		if len(r.Xids) > 0 {
+			var codes []string
+			for _, x := range r.Xids {
+				codes = append(codes, strconv.Itoa(x))
+			}
+			fmt.Fprintf(&b, " Xid %s.", strings.Join(codes, ", "))
+		}
+		fmt.Fprintf(&b, "\n%s\n\n", strings.TrimSpace(r.Next))
+	}
+	return b.String()
+}
+
+// vocabulary are the values of the constants Reason… and Cause… of the API.
+func vocabulary(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("../api/v1alpha1/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no API: %v", err)
+	}
+	var words []string
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || len(spec.Values) != 1 {
+				return true
+			}
+			name := spec.Names[0].Name
+			if word := text(spec.Values[0]); word != "" && (strings.HasPrefix(name, "Reason") || strings.HasPrefix(name, "Cause")) {
+				words = append(words, word)
+			}
+			return true
+		})
+	}
+	if len(words) < 20 {
+		t.Fatalf("found %d words, so this test does not see them", len(words))
+	}
+	return words
+}
+
+// TestKubectlPage: what the page shows is what the commands print.
+func TestKubectlPage(t *testing.T) {
+	shown := page(t, "kubectl.md")
+	part := func(file, from, to string) string {
+		_, text, ok := strings.Cut(page(t, "../cmd/kubectl-holdfast/"+file), from)
+		if to != "" {
+			text, _, _ = strings.Cut(text, to)
+		}
+		if !ok || strings.TrimSpace(text) == "" {
+			t.Fatalf("%s holds nothing after %q", file, from)
+		}
+		return strings.TrimSpace(text)
+	}
+	for name, text := range map[string]string{
+		"nodes":                   part("nodes/testdata/trouble.txt", "$ nodes\n", "$ nodes --all"),
+		"explain":                 part("explain/testdata/replaced.txt", "", "  12:05:02"),
+		"explain, what is doomed": part("explain/testdata/doomed.txt", "To be replaced", ""),
+		"preview, its exit codes": "| 3 | admitted, but would not be placed now",
+	} {
+		if !strings.Contains(shown, text) {
+			t.Errorf("docs/kubectl.md does not show what %s prints:\n%s", name, text)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// metrics are each gang's figures, those of its status as numbers. A gang has them as long as its Job is there.
+type metrics struct {
+	goodput, lost, step *prometheus.GaugeVec
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		goodput: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept."}, []string{"namespace", "gang"}),
+		lost:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
+		step:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished, as far as the script tells."}, []string{"namespace", "gang"}),
+	}
+}
+
+func (m *metrics) register(registry prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{m.goodput, m.lost, m.step} {
+		if err := registry.Register(c); err != nil {
+			return fmt.Errorf("registering the metrics of gangs: %w", err)
+		}
+	}
+	return nil
+}
+
+// show sets the figures of a gang as of now.
+func (m *metrics) show(g *v1alpha1.Gang, now time.Time) {
+	r := g.Status.Run
+	if r == nil || r.StartedAt == nil {
+		return
+	}
+	m.lost.WithLabelValues(g.Namespace, g.Name).Set(float64(r.Progress.LostMs) / 1000)
+	m.step.WithLabelValues(g.Namespace, g.Name).Set(float64(r.Progress.Step))
+	if ratio, ok := translate.Goodput(r, now); ok {
+		m.goodput.WithLabelValues(g.Namespace, g.Name).Set(ratio)
+	}
+}
+
+func (m *metrics) forget(gang types.NamespacedName) {
+	for _, v := range []*prometheus.GaugeVec{m.goodput, m.lost, m.step} {
+		v.DeleteLabelValues(gang.Namespace, gang.Name)
+	}
+}
