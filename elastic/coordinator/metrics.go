@@ -17,7 +17,6 @@ type metrics struct {
 	verdicts    *prometheus.CounterVec
 	phases      *prometheus.HistogramVec
 	recomputed  *prometheus.CounterVec
-	replaced    *prometheus.CounterVec
 	storing     prometheus.Histogram
 }
 
@@ -30,13 +29,12 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		verdicts:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_verdicts_total", Help: "Gangs that ended, by why."}, []string{"reason"}),
 		phases:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_recovery_phase_seconds", Help: "How long each phase of a recovery took.", Buckets: phases}, []string{"phase"}),
 		recomputed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_steps_recomputed_total", Help: "Finished steps that were done again after recoveries, by the recovery's first cause."}, []string{"cause"}),
-		replaced:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_pods_replaced_total", Help: "Pods that recoveries replaced, by why they had to go."}, []string{"cause"}),
 		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "How long it took to store a generation or verdict before it was handed out.", Buckets: phases}),
 	}
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.replaced, m.storing} {
+	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.storing} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
 		}
@@ -59,9 +57,6 @@ func (m *metrics) stored(r elastic.Record, fresh bool, took time.Duration) {
 func (m *metrics) settled(r elastic.Recovery) {
 	m.recoveries.WithLabelValues(string(r.Cause.Code)).Inc()
 	m.recomputed.WithLabelValues(string(r.Cause.Code)).Add(float64(max(0, r.StepsRecomputed)))
-	for _, old := range r.Replaced {
-		m.replaced.WithLabelValues(old.Cause).Inc()
-	}
 	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep,
 		"drain": r.Drain, "replace": r.Replace, "fetch": r.Fetch} {
 		if d >= 0 {

@@ -150,5 +150,5 @@ func (e Explanation) waitsFor(d *v1alpha1.Doom) string {
 	case run.State == v1alpha1.RunHalting:
 		return "the last process of the gang to be gone"
 	}
-	return "its eviction: a PodDisruptionBudget that covers it may stand against it (kubectl get pdb); events on the job say so"
+	return "being taken out of its job and evicted; a PodDisruptionBudget that stands against it is told as event EvictionRefused on the job"
 }
