@@ -773,12 +773,14 @@ type Directive struct {
 	// Ranks that have copied a step at or above this one stay in their save until they are ended or this is
 	// lifted; 0: nobody is held.
 	Hold uint64 `protobuf:"varint,9,opt,name=hold,proto3" json:"hold,omitempty"`
-	// This step is to be copied from memory to storage, once; an agent that does not hold it does nothing.
+	// This step is to be copied from memory to storage, once; an agent that does not hold it does nothing. The
+	// mark's generation is the newest that ran, and the copy may go on after it was halted.
 	Copy *Mark `protobuf:"bytes,10,opt,name=copy,proto3" json:"copy,omitempty"`
 	// The manifest to be written now, by this agent.
 	Manifest *Manifest `protobuf:"bytes,11,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// This step is to be brought from storage into memory for every local rank that does not hold it, and
-	// sealed steps above it are given up. Only while no generation runs.
+	// sealed steps above it are given up. Only while no generation runs. `run.base_rank` and `run.world_size` say
+	// whose files they are (a pod that never ran knows no rank); they are set in addition to what the order needs.
 	Fetch         *Mark `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
