@@ -85,11 +85,16 @@ type PortOffered struct{ Port int }
 // Told gives what adapters know and people want to hear.
 type Told struct {
 	StateBytes uint64
+	Storage    bool
+	Grace      time.Duration
 	Notes      []string
 }
 
-// Signalled says that the pod is being shut down.
-type Signalled struct{ Signal int }
+// Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.
+type Signalled struct {
+	Signal   int
+	Launcher bool
+}
 
 // Tick lets time pass.
 type Tick struct{}
@@ -105,8 +110,11 @@ type Start struct {
 }
 
 // End ends every process of every generation and proves them gone; answered by Gone. Gentle asks them by
-// SIGTERM first and waits for the launcher's shutdown timeout.
-type End struct{ Gentle bool }
+// SIGTERM first and waits for the launcher's shutdown timeout, at most Within.
+type End struct {
+	Gentle bool
+	Within time.Duration
+}
 
 // TakeInventory seals complete copies, discards what Past gives up, verifies sealed slots and lists them;
 // answered by Inventoried.

@@ -36,7 +36,7 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) step(e Event) {
 	w.now = w.now.Add(time.Millisecond)
-	before := w.state
+	before := w.state.clone()
 	s, effects := Step(w.state, e, w.now)
 	w.log = append(w.log, fmt.Sprintf("%T%+v -> %s gen %d clean %v %+v", e, e, s.Phase, s.Generation, s.Clean, effects))
 	if d, ok := e.(Directed); ok && d.Directive.Generation < before.Generation {
@@ -79,6 +79,20 @@ func (w *world) carryOut(f Effect) {
 			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(3), Code: 137, Signal: 9, At: w.now})
 		}
 		w.queue = append(w.queue, Gone{})
+	case Fetch:
+		if f.Mark.Step == 0 {
+			break
+		}
+		if len(w.procs) > 0 {
+			w.fail("step %d is fetched while processes run", f.Mark.Step)
+		}
+		w.queue = append(w.queue, Fetched{Mark: f.Mark, Failed: w.rnd.IntN(3) == 0, Sealed: [][]uint64{{3}, {3}}})
+	case CopyStep:
+		for i := range 2 {
+			w.queue = append(w.queue, Copied{Local: i, Copy: Copy{Mark: f.Mark, Length: 1}})
+		}
+	case WriteManifest:
+		w.queue = append(w.queue, ManifestWritten{f.Manifest.Mark})
 	case TakeInventory:
 		if len(w.procs) > 0 {
 			w.fail("inventory while processes run")
@@ -119,6 +133,12 @@ func (w *world) check() {
 	if r := s.Report(); r.State == Halted && len(w.procs) > 0 {
 		w.fail("HALTED while %v run", w.procs)
 	}
+	if s.Fetching.Step != 0 && !s.Clean {
+		w.fail("fetching %v while a generation runs", s.Fetching)
+	}
+	if m := s.Copying; m.Step != 0 && m.Generation != s.Run.Number {
+		w.fail("copying %v in generation %d", m, s.Run.Number)
+	}
 	if s.Returned != nil && len(w.returned) > 0 && slices.ContainsFunc(w.returned, func(c int) bool { return c != s.Returned.Code }) {
 		w.fail("the launcher returned %v and then %d", w.returned, s.Returned.Code)
 	}
@@ -134,7 +154,21 @@ func (w *world) directive() Directive {
 	if w.rnd.IntN(60) == 0 {
 		d.Order, d.ExitCode = OrderExit, 7
 	}
-	d.Run = Run{Number: gen, Nodes: 1, RestoreStep: 3}
+	d.Run = Run{Number: gen, Nodes: 1, RestoreStep: 3, WorldSize: 2}
+	mark := func() Mark {
+		return Mark{Step: uint64(w.rnd.IntN(3) + 1), Generation: uint64(w.rnd.IntN(int(gen) + 1))}
+	}
+	switch w.rnd.IntN(6) {
+	case 0:
+		d.Copy = mark()
+	case 1:
+		d.Fetch = mark()
+	case 2:
+		m := mark()
+		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m}}}
+	case 3:
+		d.Hold = 4
+	}
 	return d
 }
 

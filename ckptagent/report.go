@@ -1,5 +1,7 @@
 package ckptagent
 
+import "time"
+
 // Report is the whole present truth of the agent, for the coordinator.
 type Report struct {
 	Incarnation uint64
@@ -13,6 +15,11 @@ type Report struct {
 	Refused     string
 	Leaving     bool
 	Timeline    Timeline
+
+	Storage                 bool
+	Grace                   time.Duration
+	Manifested, FetchFailed Mark
+	CopyTook                time.Duration
 }
 
 // Report says what the state amounts to. Ranks stays 0 until the first inventory is taken, so that a
@@ -21,6 +28,7 @@ func (s State) Report() Report {
 	r := Report{
 		Incarnation: s.Incarnation, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
+		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook,
 	}
 	if s.Known {
 		r.Ranks, r.Rank = s.Ranks, s.clone().Rank
@@ -32,11 +40,13 @@ func (s State) Report() Report {
 func (r Report) Urgent(old Report) bool {
 	if r.Incarnation != old.Incarnation || r.Ranks != old.Ranks || r.Port != old.Port || r.Generation != old.Generation ||
 		r.State != old.State || r.StateBytes != old.StateBytes || len(r.Notes) != len(old.Notes) || r.Refused != old.Refused ||
-		r.Leaving != old.Leaving || r.Timeline != old.Timeline || len(r.Rank) != len(old.Rank) {
+		r.Leaving != old.Leaving || r.Timeline != old.Timeline || r.Storage != old.Storage || r.Manifested != old.Manifested ||
+		r.FetchFailed != old.FetchFailed || len(r.Rank) != len(old.Rank) {
 		return true
 	}
 	for i := range r.Rank {
-		if r.Rank[i].Exit != old.Rank[i].Exit || r.Rank[i].StandbyReady != old.Rank[i].StandbyReady || r.Rank[i].PID != old.Rank[i].PID {
+		if r.Rank[i].Exit != old.Rank[i].Exit || r.Rank[i].StandbyReady != old.Rank[i].StandbyReady || r.Rank[i].PID != old.Rank[i].PID ||
+			r.Rank[i].Copied != old.Rank[i].Copied {
 			return true
 		}
 	}

@@ -89,6 +89,10 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	if len(pos) > 0 {
 		d.Generation = uint64(pos[0])
 	}
+	d.Hold, d.Copy, d.Fetch = uint64(num("hold")), mark(opts["copy"]), mark(opts["fetch"])
+	if m := mark(opts["manifest"]); m.Step != 0 {
+		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m, Length: 9, Checksum: 7}}}
+	}
 	switch w[0] {
 	case "resumed":
 		return Resumed{SameContainer: opts["same"] != "no"}, 0
@@ -100,6 +104,9 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		return LauncherGone{}, 0
 	case "wait":
 		d.Order = OrderWait
+		if opts["base"] != "" {
+			d.Run = Run{BaseRank: num("base"), WorldSize: 4}
+		}
 	case "run":
 		d.Order = OrderRun
 		d.Run = Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: uint64(num("restore"))}
@@ -133,9 +140,25 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "standby":
 		return StandbyChanged{Local: pos[0], Ready: opts["ready"] != "no"}, 0
 	case "signal":
-		return Signalled{pos[0]}, 0
+		return Signalled{Signal: pos[0], Launcher: opts["by"] == "launcher"}, 0
+	case "contact":
+		return Contact{Up: w[1] == "up"}, 0
+	case "told":
+		return Told{Storage: opts["storage"] == "yes", Grace: time.Duration(num("grace")) * time.Second}, 0
+	case "copied":
+		return Copied{Local: pos[0], Copy: Copy{Mark: mark(opts["mark"]), Length: 9, Checksum: 7}, Took: time.Second}, 0
+	case "manifest-written":
+		return ManifestWritten{mark(opts["mark"])}, 0
+	case "fetched":
+		e := Fetched{Mark: mark(opts["mark"]), Failed: opts["failed"] != ""}
+		for _, f := range strings.Split(opts["sealed"], "/") {
+			e.Sealed = append(e.Sealed, steps(f))
+		}
+		return e, 0
 	case "port":
 		return PortOffered{pos[0]}, 0
+	case "tick":
+		return Tick{}, 0
 	case "pass":
 		return nil, time.Duration(pos[0]) * time.Second
 	default:
@@ -143,6 +166,15 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	}
 	return Directed{d}, 0
 }
+
+// mark reads step/generation.
+func mark(f string) Mark {
+	var m Mark
+	_, _ = fmt.Sscanf(f, "%d/%d", &m.Step, &m.Generation)
+	return m
+}
+
+func (m Mark) String() string { return fmt.Sprintf("%d/%d", m.Step, m.Generation) }
 
 func steps(f string) []uint64 {
 	var out []uint64
@@ -160,9 +192,17 @@ func showEffect(e Effect) string {
 		return fmt.Sprintf("start generation %d, %d ranks, from step %d", e.Run.Number, e.Ranks, e.Run.RestoreStep)
 	case End:
 		if e.Gentle {
-			return "end, gently"
+			return fmt.Sprintf("end, gently within %s", e.Within)
 		}
 		return "end"
+	case Hold:
+		return fmt.Sprintf("hold %d", e.Step)
+	case CopyStep:
+		return fmt.Sprintf("copy %v as ranks from %d of %d", e.Mark, e.BaseRank, e.World)
+	case WriteManifest:
+		return fmt.Sprintf("write manifest %v of %d, keeping %v", e.Manifest.Mark, len(e.Manifest.Ranks), e.Keep)
+	case Fetch:
+		return fmt.Sprintf("fetch %v as ranks from %d", e.Mark, e.BaseRank)
 	case TakeInventory:
 		if e.Past.Step > 0 {
 			return fmt.Sprintf("take inventory, where generation %d restored step %d", e.Past.Generation, e.Past.Step)
@@ -188,6 +228,9 @@ func showReport(r Report) string {
 		if rank.Exit != nil {
 			fmt.Fprintf(&b, " exit %d/%d %s", rank.Exit.Code, rank.Exit.Signal, rank.Exit.Traceback)
 		}
+		if rank.Copied.Mark.Step > 0 {
+			fmt.Fprintf(&b, " copied %v", rank.Copied.Mark)
+		}
 		if rank.StandbyReady {
 			b.WriteString(" standby")
 		}
@@ -195,6 +238,12 @@ func showReport(r Report) string {
 	}
 	if r.Leaving {
 		b.WriteString(" leaving")
+	}
+	if r.Manifested.Step > 0 {
+		fmt.Fprintf(&b, " manifested %v", r.Manifested)
+	}
+	if r.FetchFailed.Step > 0 {
+		fmt.Fprintf(&b, " cannot fetch %v", r.FetchFailed)
 	}
 	if r.Refused != "" {
 		b.WriteString(" refused: " + r.Refused)

@@ -49,6 +49,12 @@ type Directive struct {
 	Common, Frontier uint64
 	ExitCode         int
 	Reason           string
+
+	// Since version 2 of the protocol; zero from a coordinator of version 1.
+
+	Hold        uint64
+	Copy, Fetch Mark
+	Manifest    Manifest
 }
 
 // Run is this pod's share of one generation.
@@ -71,6 +77,9 @@ type Run struct {
 // Returned, once set, never changes.
 type State struct {
 	Incarnation uint64 `json:"incarnation"`
+	// Forgot: the agent before left nothing that can be read. The first generation that the coordinator names
+	// counts as one that ran here.
+	Forgot bool `json:"forgot,omitempty"`
 	// Generation is the highest that was run, or halted, here.
 	Generation uint64 `json:"generation"`
 	Phase      Phase  `json:"phase"`
@@ -94,9 +103,17 @@ type State struct {
 	Returned *Returned `json:"returned,omitempty"`
 	Refused  string    `json:"refused,omitempty"`
 	// Leaving: the pod is being shut down, by this signal.
-	Leaving  bool     `json:"leaving,omitempty"`
-	Signal   int      `json:"signal,omitempty"`
-	Timeline Timeline `json:"timeline"`
+	Leaving bool `json:"leaving,omitempty"`
+	Signal  int  `json:"signal,omitempty"`
+	// ByLauncher: only the launcher has told so.
+	ByLauncher bool `json:"byLauncher,omitempty"`
+	// LeftAt is when the pod was told to go, LeaveBy until when it goes on training; zero: at once.
+	LeftAt   time.Time `json:"leftAt,omitzero"`
+	LeaveBy  time.Time `json:"leaveBy,omitzero"`
+	Timeline Timeline  `json:"timeline"`
+	// Hold is what the arenas were told; Manifested the newest manifest that was written here.
+	Hold       uint64 `json:"hold,omitempty"`
+	Manifested Mark   `json:"manifested,omitzero"`
 
 	// What follows is true of this incarnation only, or is learned again.
 
@@ -110,6 +127,16 @@ type State struct {
 	// Ending and Counting: the effect is under way.
 	Ending   bool `json:"-"`
 	Counting bool `json:"-"`
+	// Copying, Manifesting and Fetching are what the store was told to do, Fetched and FetchFailed what came of it.
+	Copying, Manifesting, Fetching Mark `json:"-"`
+	Fetched, FetchFailed           Mark `json:"-"`
+	// CopyTook is what the newest copy cost.
+	CopyTook time.Duration `json:"-"`
+	// AloneSince is when the coordinator was lost; zero: it is there.
+	AloneSince time.Time `json:"-"`
+	// Storage: it is mounted and can be written. Grace is the pod's, 0: unknown.
+	Storage bool          `json:"-"`
+	Grace   time.Duration `json:"-"`
 	// Warm: standbys may be warmed now.
 	Warm       bool     `json:"-"`
 	Port       int      `json:"-"`
@@ -140,6 +167,8 @@ type Rank struct {
 	Step        uint64   `json:"step,omitempty"`
 	Sealed      []uint64 `json:"sealed,omitempty"`
 	Exit        *Exit    `json:"exit,omitempty"`
+	// Copied is the newest step of this rank that this pod copied to storage.
+	Copied Copy `json:"copied,omitzero"`
 
 	StandbyReady bool `json:"-"`
 }
@@ -167,6 +196,12 @@ type Timeline struct {
 
 // New is the state of an agent in a fresh pod.
 func New() State { return State{Phase: Idle, Clean: true} }
+
+// Forgotten is the state of an agent that finds that something ran before it and cannot read what. Processes
+// may be left, and a generation that it is told of may have run.
+func Forgotten(incarnation uint64) State {
+	return State{Phase: Failed, Incarnation: incarnation, Forgot: true}
+}
 
 // Serves says whether a launcher named id is the one that this pod serves, and if not why.
 func (s State) Serves(id string) (bool, string) {

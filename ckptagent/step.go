@@ -34,8 +34,9 @@ func (m *machine) emit(e Effect) { m.effects = append(m.effects, e) }
 
 // advance does the next thing that the levels ask for, if any.
 func (m *machine) advance() {
+	m.copy() // before levels that rise with it
 	switch {
-	case m.s.Leaving:
+	case m.s.Leaving && !(m.news() && m.s.Want.Order == OrderExit) && m.goes():
 		m.leave()
 	case m.s.Returned != nil:
 	case m.s.Want.Generation < m.s.Generation:
@@ -49,6 +50,9 @@ func (m *machine) advance() {
 	case m.s.Want.Order == OrderExit:
 		m.exit()
 	}
+	m.hold()
+	m.manifest()
+	m.fetch()
 	m.warm()
 }
 
@@ -77,7 +81,7 @@ func (m *machine) run() {
 		}
 		return
 	}
-	if !m.s.Attached || m.s.Ranks == 0 || !m.ended(false) {
+	if !m.s.Attached || m.s.Ranks == 0 || m.s.Leaving || !m.ended(false) {
 		return
 	}
 	if m.s.Nodes != 0 && m.s.Nodes != run.Nodes {
@@ -89,7 +93,8 @@ func (m *machine) run() {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, Running
 	m.s.Clean, m.s.Inventoried = false, false
 	m.s.Past = Past{Generation: run.Number, Step: run.RestoreStep}
-	m.s.Common, m.s.Frontier = run.RestoreStep, run.RestoreStep
+	m.s.Common, m.s.Frontier, m.s.Hold = run.RestoreStep, run.RestoreStep, 0
+	m.s.Fetched, m.s.FetchFailed = Mark{}, Mark{}
 	if !m.repairing() {
 		m.s.Timeline = Timeline{}
 	}
@@ -97,9 +102,10 @@ func (m *machine) run() {
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
 		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step uint64) bool { return step > run.RestoreStep })
-		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep}
+		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
 	}
 	m.emit(Start{Run: run, Ranks: m.s.Ranks})
+	m.copy()
 	m.levels()
 }
 
@@ -127,13 +133,21 @@ func (m *machine) exit() {
 	}
 }
 
-// leave ends what runs, gently, because the pod is being shut down.
+// leave ends what runs, gently, because the pod is being shut down. What is being copied is waited for as
+// long as there is time: it is for the pod that takes this one's place.
 func (m *machine) leave() {
-	if !m.ended(true) {
+	halted := m.news() && m.s.Want.Order == OrderHalt
+	if halted && !m.abandon() || !m.ended(true) {
 		return
 	}
-	if m.s.Phase == Running || m.s.Phase == Failed {
+	switch {
+	case halted:
+		m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
+	case m.s.Phase == Running || m.s.Phase == Failed:
 		m.s.Phase = Halted
+	}
+	if m.s.Copying.Step != 0 && m.now.Before(m.s.LeaveBy) && m.alone() < leaveAlone {
+		return
 	}
 	if m.s.Launcher != "" && m.s.Returned == nil {
 		m.giveBack(128+m.s.Signal, "")
@@ -151,7 +165,11 @@ func (m *machine) ended(gentle bool) bool {
 	case !m.s.Clean:
 		if !m.s.Ending {
 			m.s.Ending = true
-			m.emit(End{Gentle: gentle})
+			end := End{Gentle: gentle}
+			if gentle {
+				end.Within = m.gentle()
+			}
+			m.emit(end)
 		}
 		return false
 	case !m.s.Inventoried && m.s.Ranks > 0:
@@ -190,12 +208,17 @@ func (m *machine) every(is func(Rank) bool) bool {
 func (e Resumed) apply(m *machine) {
 	m.s.Incarnation++
 	m.s.Want, m.s.Attached, m.s.Ending, m.s.Counting, m.s.Warm = Directive{}, false, false, false, false
+	m.s.AloneSince = m.now
 	if !e.SameContainer {
 		old := m.s
 		m.s = New()
 		m.s.Incarnation, m.s.Generation, m.s.Past = old.Incarnation, old.Generation, old.Past
+		m.s.AloneSince, m.s.Manifested = old.AloneSince, old.Manifested
 	}
 	m.emit(OfferPort{})
+	if m.s.Forgot {
+		m.ended(false)
+	}
 }
 
 func (e Launched) apply(m *machine) {
@@ -212,9 +235,10 @@ func (e Launched) apply(m *machine) {
 func (e LaunchRefused) apply(m *machine) { m.s.Refused = e.Message }
 
 func (e LauncherGone) apply(m *machine) {
-	if m.s.Returned == nil {
-		m.s.Leaving, m.s.Signal = true, sigkill
+	if m.s.Returned != nil || m.s.Leaving && !m.s.ByLauncher { // shutting down does that to launchers
+		return
 	}
+	m.s.Leaving, m.s.Signal, m.s.ByLauncher, m.s.LeaveBy = true, sigkill, false, time.Time{}
 }
 
 func (e Directed) apply(m *machine) {
@@ -223,6 +247,9 @@ func (e Directed) apply(m *machine) {
 		return
 	}
 	m.s.Want = d
+	if m.s.Forgot {
+		m.s.Forgot, m.s.Generation = false, d.Generation
+	}
 	if d.Order != OrderHalt || m.s.Clean {
 		return
 	}
@@ -296,6 +323,9 @@ func (e Gone) apply(m *machine) {
 		m.s.Timeline.Stopped = m.now
 	}
 	m.emit(OfferPort{})
+	if !m.s.Known {
+		m.ended(false)
+	}
 }
 
 func (e Inventoried) apply(m *machine) {
@@ -353,12 +383,24 @@ func (e StandbyChanged) apply(m *machine) {
 
 func (e PortOffered) apply(m *machine) { m.s.Port = e.Port }
 
-func (e Told) apply(m *machine) { m.s.StateBytes, m.s.Notes = e.StateBytes, e.Notes }
+func (e Told) apply(m *machine) {
+	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace = e.StateBytes, e.Notes, e.Storage, e.Grace
+}
 
 func (e Signalled) apply(m *machine) {
-	if !m.s.Leaving {
-		m.s.Leaving, m.s.Signal = true, e.Signal
+	patience := m.grace() - m.reserve()
+	switch {
+	case m.s.Leaving && (e.Launcher || !m.s.ByLauncher):
+		return
+	case m.s.Leaving: // the pod's own signal, behind that of its launcher
+		m.s.ByLauncher = false
+	default:
+		m.s.Leaving, m.s.Signal, m.s.ByLauncher, m.s.LeftAt = true, e.Signal, e.Launcher, m.now
 	}
+	if e.Launcher {
+		patience = min(patience, launcherPatience)
+	}
+	m.s.LeaveBy = m.s.LeftAt.Add(patience)
 }
 
 func (Tick) apply(*machine) {}

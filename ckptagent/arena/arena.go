@@ -159,11 +159,6 @@ func (s *Set) Begin(generation, restoreStep uint64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Begin(generation, restoreStep)) })
 }
 
-// Publish makes the open grants known again, after an agent took over while a generation runs.
-func (s *Set) Publish() {
-	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Publish()) })
-}
-
 // Levels passes on the gang's common step and frontier.
 func (s *Set) Levels(common, frontier uint64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Levels(common, frontier)) })
@@ -184,13 +179,15 @@ func (s *Set) Look(local int, now time.Time) (p Progress, sealed []uint64) {
 		return p, nil
 	}
 	a := s.arenas[local]
+	p = a.seal(now)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p = a.seal(now)
 	return p, a.book.Sealed()
 }
 
 // seal seals an announced copy. The checksum is of the bytes as they lie there now, after the announcement.
+// It is taken without the lock, so that nothing waits behind a big slot: what was announced is not touched
+// any more, and Seal leaves a copy alone that is no longer the open one.
 func (a *Arena) seal(now time.Time) Progress {
 	page := make([]byte, format.PageSize)
 	if _, err := a.file.ReadAt(page, format.ClientOffset); err != nil {
@@ -200,9 +197,14 @@ func (a *Arena) seal(now time.Time) Progress {
 	if err != nil {
 		return Progress{}
 	}
-	if copied, ok := a.book.Announced(c); ok {
+	a.mu.Lock()
+	copied, ok := a.book.Announced(c)
+	a.mu.Unlock()
+	if ok {
 		crc := format.Checksum(a.data[copied.Offset : uint64(copied.Offset)+copied.Length])
+		a.mu.Lock()
 		a.carryOut(a.book.Seal(copied, crc, now.UnixNano()))
+		a.mu.Unlock()
 	}
 	return Progress{
 		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
@@ -218,9 +220,9 @@ func (s *Set) Inventory(generation, restoreStep uint64, now time.Time) [][]uint6
 	var all sync.WaitGroup
 	for i, a := range s.arenas {
 		all.Go(func() {
+			a.seal(now)
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.seal(now)
 			a.carryOut(a.book.Abandon(generation, restoreStep))
 			for slot, h := range a.book.Slot {
 				if h.State != format.SlotSealed {

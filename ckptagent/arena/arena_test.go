@@ -124,7 +124,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	c.save(1)
 	// The agent dies before it has sealed; the next one finds the announcement.
 	again := mustOpen(t, dir, stateBytes, "uid")
-	again.Publish()
+	again.Begin(1, 0)
 	sealed(t, again, 0, 1)
 	if !c.save(2) {
 		t.Fatal("no slot from the next agent")

@@ -8,7 +8,7 @@ import (
 )
 
 // protocol is the version of the conversation that is spoken here.
-const protocol = 1
+const protocol = 2
 
 var states = map[ckptagent.Phase]v1.State{
 	ckptagent.Idle: v1.State_STATE_IDLE, ckptagent.Running: v1.State_STATE_RUNNING, ckptagent.Failed: v1.State_STATE_FAILED,
@@ -39,9 +39,25 @@ func toReport(r ckptagent.Report, address string) *v1.Report {
 		if e := rank.Exit; e != nil {
 			p.Exit = &v1.Exit{Code: int32(e.Code), Signal: int32(e.Signal), At: nanos(e.At), Traceback: e.Traceback}
 		}
+		if rank.Copied.Mark.Step != 0 {
+			p.Copied = &v1.Copied{Mark: toMark(rank.Copied.Mark), Length: rank.Copied.Length, Checksum: rank.Copied.Checksum}
+		}
 		out.Rank = append(out.Rank, p)
 	}
+	out.Storage, out.GraceSeconds, out.CopyMs = r.Storage, uint32(r.Grace/time.Second), uint32(r.CopyTook.Milliseconds())
+	out.Manifested, out.FetchFailed = toMark(r.Manifested), toMark(r.FetchFailed)
 	return out
+}
+
+func toMark(m ckptagent.Mark) *v1.Mark {
+	if m.Step == 0 {
+		return nil
+	}
+	return &v1.Mark{Step: m.Step, Generation: m.Generation}
+}
+
+func fromMark(m *v1.Mark) ckptagent.Mark {
+	return ckptagent.Mark{Step: m.GetStep(), Generation: m.GetGeneration()}
 }
 
 func fromDirective(d *v1.Directive) ckptagent.Directive {
@@ -57,6 +73,16 @@ func fromDirective(d *v1.Directive) ckptagent.Directive {
 		}
 	} else if out.Order == ckptagent.OrderRun {
 		out.Order = ckptagent.OrderWait // nothing to run in it
+	}
+	if d.GetProtocol() < protocol {
+		return out // of what came with version 2 nothing is meant
+	}
+	out.Hold, out.Copy, out.Fetch = d.GetHold(), fromMark(d.GetCopy()), fromMark(d.GetFetch())
+	if m := d.GetManifest(); m != nil {
+		out.Manifest.Mark = fromMark(m.GetMark())
+		for _, r := range m.GetRank() {
+			out.Manifest.Ranks = append(out.Manifest.Ranks, ckptagent.Copy{Mark: out.Manifest.Mark, Length: r.GetLength(), Checksum: r.GetChecksum()})
+		}
 	}
 	return out
 }

@@ -51,9 +51,11 @@ type Options struct {
 	TokenFile string
 	// Address is where other pods reach this one.
 	Address string
-	// Directed is called with each directive, Lost with why the conversation ended, for the log.
+	// Directed is called with each directive, Lost with why the conversation ended, for the log. Contact is
+	// called when the coordinator is there and when it was lost.
 	Directed func(ckptagent.Directive)
 	Lost     func(error)
+	Contact  func(up bool)
 }
 
 // Client keeps up the conversation.
@@ -111,6 +113,9 @@ func (c *Client) Run(ctx context.Context) {
 	pause := backoff
 	for ctx.Err() == nil {
 		heard, err := c.talk(ctx)
+		if heard && c.o.Contact != nil {
+			c.o.Contact(false)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -178,6 +183,9 @@ func (c *Client) talk(ctx context.Context) (heard bool, err error) {
 			cancel()
 			<-sent
 			return heard, err
+		}
+		if !heard && c.o.Contact != nil {
+			c.o.Contact(true)
 		}
 		heard = true
 		c.o.Directed(fromDirective(d))

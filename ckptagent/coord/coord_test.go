@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -77,14 +78,15 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 	at := time.Unix(100, 5)
 	k.client.Update(ckptagent.Report{
 		Incarnation: 2, Ranks: 2, Port: 4000, Generation: 7, State: ckptagent.Failed, StateBytes: 9, Notes: []string{"n"}, Refused: "r", Leaving: true,
-		Timeline: ckptagent.Timeline{Detected: at},
+		Timeline: ckptagent.Timeline{Detected: at}, Storage: true, Grace: 30 * time.Second, CopyTook: 1500 * time.Millisecond,
+		Manifested: ckptagent.Mark{Step: 3, Generation: 6}, FetchFailed: ckptagent.Mark{Step: 2, Generation: 5},
 		Rank: []ckptagent.Rank{
-			{PID: 5, Step: 3, Sealed: []uint64{2, 3}, StandbyReady: true},
+			{PID: 5, Step: 3, Sealed: []uint64{2, 3}, StandbyReady: true, Copied: ckptagent.Copy{Mark: ckptagent.Mark{Step: 3, Generation: 7}, Length: 10, Checksum: 11}},
 			{FromStandby: true, Exit: &ckptagent.Exit{Code: 137, Signal: 9, At: at, Traceback: "tb"}},
 		},
 	})
 	r := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 7 })
-	if r.Protocol != 1 || r.Incarnation != 2 || r.Ranks != 2 || r.Address != "10.0.0.7" || r.Port != 4000 || r.State != v1.State_STATE_FAILED || r.StateBytes != 9 ||
+	if r.Protocol != 2 || r.Incarnation != 2 || r.Ranks != 2 || r.Address != "10.0.0.7" || r.Port != 4000 || r.State != v1.State_STATE_FAILED || r.StateBytes != 9 ||
 		r.Notes[0] != "n" || r.Refused != "r" || !r.Leaving || r.Timeline.Detected != at.UnixNano() || r.Timeline.Started != 0 {
 		t.Errorf("report %v", r)
 	}
@@ -92,13 +94,32 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 		b.Exit.Code != 137 || b.Exit.Signal != 9 || b.Exit.At != at.UnixNano() || b.Exit.Traceback != "tb" {
 		t.Errorf("ranks %v", r.Rank)
 	}
+	if !r.Storage || r.GraceSeconds != 30 || r.CopyMs != 1500 || r.Manifested.GetStep() != 3 || r.Manifested.GetGeneration() != 6 || r.FetchFailed.GetStep() != 2 {
+		t.Errorf("storage in report %v", r)
+	}
+	if c := r.Rank[0].Copied; c.GetMark().GetGeneration() != 7 || c.GetLength() != 10 || c.GetChecksum() != 11 || r.Rank[1].Copied != nil {
+		t.Errorf("copies in report %v", r.Rank)
+	}
+	since2 := &v1.Directive{Protocol: 2, Generation: 7, Order: v1.Order_ORDER_WAIT, Hold: 9, Copy: &v1.Mark{Step: 8, Generation: 7}, Fetch: &v1.Mark{Step: 6, Generation: 5},
+		Manifest: &v1.Manifest{Mark: &v1.Mark{Step: 4, Generation: 3}, Rank: []*v1.ManifestRank{{Length: 1, Checksum: 2}}}}
+	c.Direct("one", since2)
+	mark := ckptagent.Mark{Step: 4, Generation: 3}
+	all := ckptagent.Directive{Generation: 7, Order: ckptagent.OrderWait, Hold: 9, Copy: ckptagent.Mark{Step: 8, Generation: 7}, Fetch: ckptagent.Mark{Step: 6, Generation: 5},
+		Manifest: ckptagent.Manifest{Mark: mark, Ranks: []ckptagent.Copy{{Mark: mark, Length: 1, Checksum: 2}}}}
+	if got := k.await(t, 7); !reflect.DeepEqual(got, all) {
+		t.Errorf("directive %+v, want %+v", got, all)
+	}
+	c.Direct("one", &v1.Directive{Protocol: 1, Generation: 6, Order: v1.Order_ORDER_WAIT, Hold: 9, Copy: since2.Copy, Fetch: since2.Fetch, Manifest: since2.Manifest})
+	if got, none := k.await(t, 6), (ckptagent.Directive{Generation: 6, Order: ckptagent.OrderWait}); !reflect.DeepEqual(got, none) {
+		t.Errorf("a coordinator of version 1 brought %+v", got)
+	}
 	c.Direct("one", &v1.Directive{Generation: 8, Order: v1.Order_ORDER_RUN, Common: 3, Frontier: 2, ExitCode: 4, Reason: "why", Run: &v1.Generation{
 		Number: 8, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "m", MasterPort: 5, RestoreStep: 3, RestartCount: 6,
 	}})
 	want := ckptagent.Directive{Generation: 8, Order: ckptagent.OrderRun, Common: 3, Frontier: 2, ExitCode: 4, Reason: "why", Run: ckptagent.Run{
 		Number: 8, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "m", MasterPort: 5, RestoreStep: 3, RestartCount: 6,
 	}}
-	if got := k.await(t, 8); got != want {
+	if got := k.await(t, 8); !reflect.DeepEqual(got, want) {
 		t.Errorf("directive %+v, want %+v", got, want)
 	}
 }

@@ -28,6 +28,10 @@ type Book struct {
 	Header  Header
 	Control Control
 	Slot    [Slots]Slot
+
+	// pins counts, for each slot, who reads or fills it aside from training. A pinned slot is never granted. It
+	// may be emptied, where its step is given up; its bytes stay. True of this process only.
+	pins [Slots]int
 }
 
 // Copy is a complete copy: what must be checksummed before Seal.
@@ -136,7 +140,7 @@ func (b *Book) Begin(generation, restoreStep uint64) []Write {
 	}
 	b.Control.Generation = generation
 	b.Control.Slot = NoSlot
-	b.Control.Common, b.Control.Frontier = restoreStep, restoreStep
+	b.Control.Common, b.Control.Frontier, b.Control.Hold = restoreStep, restoreStep, 0
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
 }
@@ -171,6 +175,13 @@ func (b *Book) Levels(common, frontier uint64) []Write {
 		return nil
 	}
 	return append(ws, b.publish())
+}
+
+// Hold sets the step from which on clients stay in their save (0: they are let go) and writes the control
+// record anew each time: a client that hears nothing for long is held no more.
+func (b *Book) Hold(step uint64) []Write {
+	b.Control.Hold = step
+	return []Write{b.publish()}
 }
 
 // Announced says whether a client record announces a complete copy under the open grant, and which. An
@@ -264,6 +275,9 @@ func (b *Book) free() uint32 {
 	}
 	best := NoSlot
 	for i, s := range b.Slot {
+		if b.pins[i] > 0 {
+			continue
+		}
 		if s.State != SlotSealed {
 			return uint32(i)
 		}

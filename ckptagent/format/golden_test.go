@@ -75,6 +75,8 @@ func goldenArenas() map[string][]byte {
 	mem[SlotHeaderOffset(0)+32] ^= 1                                     // step 10's header: torn
 	mem[recordOffset(ControlOffset, book.Control.Seq)+RecordSize-1] ^= 1 // newest control record: torn
 	keep("torn")
+	carry(book.Hold(31))
+	keep("held")
 	return arenas
 }
 

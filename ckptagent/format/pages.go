@@ -57,6 +57,8 @@ type Control struct {
 	Grant      uint64
 	// Common and Frontier are the coordinator's levels, for people.
 	Common, Frontier uint64
+	// Hold: whoever has saved a step at or above it stays in that save; 0: nobody is held.
+	Hold uint64
 }
 
 // Encode returns the control record.
@@ -68,6 +70,7 @@ func (c Control) Encode() []byte {
 	le.PutUint64(b[32:], c.Grant)
 	le.PutUint64(b[40:], c.Common)
 	le.PutUint64(b[48:], c.Frontier)
+	le.PutUint64(b[56:], c.Hold)
 	return seal(b)
 }
 
@@ -82,6 +85,7 @@ func decodeControlRecord(b []byte) (Control, error) {
 		Grant:      le.Uint64(b[32:]),
 		Common:     le.Uint64(b[40:]),
 		Frontier:   le.Uint64(b[48:]),
+		Hold:       le.Uint64(b[56:]),
 	}, nil
 }
 

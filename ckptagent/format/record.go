@@ -45,7 +45,10 @@ func seal(b []byte) []byte {
 }
 
 // check says whether b starts with a whole record of the given kind.
-func check(b []byte, magic string) error {
+func check(b []byte, magic string) error { return checkVersion(b, magic, Version) }
+
+// checkVersion is check for a format with a version of its own.
+func checkVersion(b []byte, magic string, version uint32) error {
 	if len(b) < RecordSize {
 		return fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), RecordSize)
 	}
@@ -55,8 +58,8 @@ func check(b []byte, magic string) error {
 	if got, want := Checksum(b[:RecordSize-4]), le.Uint32(b[RecordSize-4:]); got != want {
 		return fmt.Errorf("%w: checksum %08x, want %08x", ErrTorn, got, want)
 	}
-	if v := le.Uint32(b[8:]); v != Version {
-		return fmt.Errorf("%w: %d, this build knows %d", ErrVersion, v, Version)
+	if v := le.Uint32(b[8:]); v != version {
+		return fmt.Errorf("%w: %d, this build knows %d", ErrVersion, v, version)
 	}
 	return nil
 }

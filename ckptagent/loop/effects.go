@@ -25,6 +25,22 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		if a.arenas != nil {
 			a.arenas.Levels(e.Common, e.Frontier)
 		}
+	case ckptagent.Hold:
+		if a.arenas != nil {
+			a.arenas.Hold(e.Step)
+		}
+	case ckptagent.CopyStep:
+		if a.keeper != nil {
+			a.keeper.copy(e)
+		}
+	case ckptagent.WriteManifest:
+		if a.keeper != nil {
+			a.keeper.manifest(e)
+		}
+	case ckptagent.Fetch:
+		if a.keeper != nil {
+			a.keeper.fetch(e)
+		}
 	case ckptagent.Return:
 		if a.launch != nil {
 			a.logf("the launcher returns %d", e.Returned.Code)
@@ -92,6 +108,7 @@ func (a *Agent) end(e ckptagent.End) {
 		if a.launch != nil {
 			grace = a.job.Spec.ShutdownTimeout
 		}
+		grace = min(grace, e.Within)
 	}
 	generation, ranks, watchers := a.state.Run.Number, a.state.Ranks, a.watchers
 	go func() {

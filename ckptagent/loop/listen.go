@@ -37,7 +37,7 @@ func (a *Agent) listen() (func(), error) {
 		func(l *proc.Launch, sig int) {
 			a.do(func() {
 				if l == a.launch {
-					a.take(ckptagent.Signalled{Signal: sig})
+					a.take(ckptagent.Signalled{Signal: sig, Launcher: true})
 				}
 			})
 		},

@@ -37,6 +37,10 @@ type Config struct {
 	Ranks      int
 	StateBytes uint64
 	Standbys   bool
+	// Storage is where the claim is mounted; empty: none. Gang and JobUID name this job's folder there.
+	Storage, Gang, JobUID string
+	// Grace is how long the pod has between SIGTERM and SIGKILL; 0: unknown.
+	Grace time.Duration
 	// Poke is init's pipe; nil without init.
 	Poke *os.File
 	Log  io.Writer
@@ -66,8 +70,13 @@ type Agent struct {
 	port     proc.Port
 	client   *coord.Client
 	modules  []string
+	keeper   *keeper // nil: no storage
+	noKeeper string  // why
 
-	stored    string // newest content of the state file
+	stored    string             // newest content of the state file
+	owed      []ckptagent.Effect // not carried out, because the state could not be stored
+	unstored  bool
+	ready     chan struct{} // closed once the state was stored for the first time
 	signals   chan os.Signal
 	signalled bool
 }
@@ -76,7 +85,7 @@ type Agent struct {
 func Run(ctx context.Context, c Config) error {
 	a := &Agent{
 		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), signals: make(chan os.Signal, 8), ranks: map[int]proc.Process{}, watchers: &sync.WaitGroup{},
-		exits: proc.NewExits(c.Root, c.Poke),
+		exits: proc.NewExits(c.Root, c.Poke), ready: make(chan struct{}),
 	}
 	signal.Notify(a.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(a.signals)
@@ -87,10 +96,12 @@ func Run(ctx context.Context, c Config) error {
 		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), Address: c.PodIP,
 		Directed: func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
 		Lost:     a.lost(),
+		Contact:  func(up bool) { a.post(ckptagent.Contact{Up: up}) },
 	})
 	if err != nil {
 		return err
 	}
+	a.keeper, a.noKeeper = newKeeper(a)
 	a.resume()
 	closeSockets, err := a.listen()
 	if err != nil {
@@ -102,7 +113,11 @@ func Run(ctx context.Context, c Config) error {
 	talking := make(chan struct{})
 	go func() {
 		defer close(talking)
-		a.client.Run(talkCtx)
+		select {
+		case <-a.ready: // an incarnation that is not stored must not be heard of
+			a.client.Run(talkCtx)
+		case <-talkCtx.Done():
+		}
 	}()
 	a.loop(ctx)
 	a.client.Finish()
@@ -147,6 +162,9 @@ func (a *Agent) loop(ctx context.Context) {
 			a.signalled = true
 			a.take(ckptagent.Signalled{Signal: int(s.(syscall.Signal))})
 		case <-tick.C:
+			if a.state.Hold != 0 && a.arenas != nil {
+				a.arenas.Hold(a.state.Hold) // it lasts only while somebody says so
+			}
 			a.tell()
 			a.take(ckptagent.Tick{})
 		}
@@ -171,11 +189,16 @@ func (a *Agent) take(e ckptagent.Event) {
 		default:
 			a.store()
 		}
-		for _, f := range effects {
+		a.owed = append(a.owed, effects...)
+		for !a.unstored && len(a.owed) > 0 {
+			f := a.owed[0]
+			a.owed = a.owed[1:]
 			a.carryOut(f)
 		}
 	}
-	a.client.Update(a.state.Report())
+	if !a.unstored {
+		a.client.Update(a.state.Report())
+	}
 }
 
 // kept is what the state file holds.
@@ -188,21 +211,28 @@ type kept struct {
 }
 
 // store writes the state file if it would change. The rename makes it whole; it need not survive the
-// machine, so there is no fsync.
+// machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
+// event, of which there is one a second at least, tries again.
 func (a *Agent) store() {
 	k := kept{Container: a.c.Container, State: a.state.Durable(), Ranks: a.ranks, Standbys: a.standbys.Processes(), Shim: a.shim}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values
 	}
-	if string(raw) == a.stored {
+	if string(raw) == a.stored && !a.unstored {
 		return
 	}
 	if err := replace(a.c.Root.StateFile(), raw); err != nil {
-		a.logf("storing the agent's state: %v", err)
+		if !a.unstored {
+			a.logf("storing the agent's state, without which nothing is done; trying again: %v", err)
+		}
+		a.unstored = true
 		return
 	}
-	a.stored = string(raw)
+	if a.stored == "" {
+		close(a.ready)
+	}
+	a.stored, a.unstored = string(raw), false
 }
 
 // replace writes a file whole or not at all.
@@ -216,16 +246,21 @@ func replace(path string, content []byte) error {
 
 // tell gives the core what people should know.
 func (a *Agent) tell() {
-	t := ckptagent.Told{}
+	t := ckptagent.Told{Grace: a.c.Grace}
 	if a.arenas != nil {
 		t.StateBytes = a.c.StateBytes
+	}
+	storage := a.noKeeper
+	if a.keeper != nil {
+		t.Storage, storage = a.keeper.told(time.Now())
+		t.Storage = t.Storage && a.arenas != nil
 	}
 	tooSmall := ""
 	if a.needed > a.c.StateBytes {
 		tooSmall = fmt.Sprintf("state in memory is not kept: it needs %d MiB and a slot holds %d MiB; set holdfast.dev/state-size to %dMi",
 			(a.needed+1<<20-1)>>20, a.c.StateBytes>>20, (a.needed+1<<20-1)>>20)
 	}
-	for _, note := range []string{a.arenaOff, tooSmall, a.standbys.Note()} {
+	for _, note := range []string{a.arenaOff, tooSmall, storage, a.standbys.Note()} {
 		if note != "" {
 			t.Notes = append(t.Notes, note)
 		}

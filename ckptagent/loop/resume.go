@@ -18,11 +18,13 @@ func (a *Agent) resume() {
 	if err == nil {
 		err = json.Unmarshal(raw, &k)
 	}
+	forgot := err != nil && !os.IsNotExist(err)
 	if err != nil {
 		k = kept{State: ckptagent.New()}
-		if !os.IsNotExist(err) {
-			a.logf("reading the state of the agent before: %v", err)
-		}
+	}
+	if forgot {
+		a.logf("reading the state of the agent before, which is lost; what runs is ended: %v", err)
+		k.State = ckptagent.Forgotten(uint64(time.Now().UnixNano())) // above all that counted from 1, and above those before
 	}
 	same := err == nil && k.Container == a.c.Container
 	a.state = k.State
@@ -36,7 +38,7 @@ func (a *Agent) resume() {
 	if a.ranks == nil {
 		a.ranks = map[int]proc.Process{}
 	}
-	a.take(ckptagent.Resumed{SameContainer: same})
+	a.take(ckptagent.Resumed{SameContainer: same || forgot})
 	if !same {
 		return
 	}
@@ -47,6 +49,7 @@ func (a *Agent) resume() {
 		if a.arenas != nil && !a.state.Clean {
 			// The agent before may have died between storing this generation and preparing the arenas for it.
 			a.arenas.Begin(a.state.Run.Number, a.state.Run.RestoreStep)
+			a.arenas.Hold(a.state.Hold)
 			for local := range a.state.Ranks {
 				p, sealed := a.arenas.Look(local, time.Now())
 				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})

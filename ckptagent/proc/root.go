@@ -19,6 +19,10 @@ const (
 	EnvRanks       = "HOLDFAST_RANKS"
 	EnvStateBytes  = "HOLDFAST_STATE_BYTES"
 	EnvStandbys    = "HOLDFAST_STANDBYS"
+	EnvStorage     = "HOLDFAST_STORAGE"
+	EnvGang        = "HOLDFAST_GANG"
+	EnvJobUID      = "HOLDFAST_JOB_UID"
+	EnvGrace       = "HOLDFAST_GRACE_SECONDS"
 )
 
 // Variables of ranks and standbys.

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
+	"time"
 
 	"holdfast.dev/holdfast/ckptagent/loop"
 	"holdfast.dev/holdfast/ckptagent/proc"
@@ -80,10 +81,12 @@ func fail(err error) int {
 func config(root proc.Root) loop.Config {
 	ranks, _ := strconv.Atoi(os.Getenv(proc.EnvRanks))
 	state, _ := strconv.ParseUint(os.Getenv(proc.EnvStateBytes), 10, 64)
+	grace, _ := strconv.ParseUint(os.Getenv(proc.EnvGrace), 10, 31)
 	c := loop.Config{
 		Root: root, Container: os.Getenv(proc.EnvContainer), Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
 		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state,
 		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
+		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second,
 	}
 	if c.Container != "" { // started by init, which left its pipe open for us and for nobody below
 		syscall.CloseOnExec(proc.PokeFD)

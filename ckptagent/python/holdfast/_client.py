@@ -23,6 +23,9 @@ from ._state import Flat, Packer, Unpacker, Unsupported, assign
 _RNG = "__rng__"
 # Longer than the agent takes to look into the arena by itself, so that a lost datagram costs no save.
 _SAVE_WAIT = 1.0
+# How long a client is held that hears nothing new from the agent, which says every second that it holds.
+_HOLD_SILENCE = 15.0
+_HOLD_LOOK = 0.05
 _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
 
@@ -256,7 +259,23 @@ class Checkpoint:
         self._publish(slot=control.slot, grant=control.grant, copy_step=step, length=needed, step=step, saves=self._record.saves + 1)
         self._last_copied = step
         self._send("copied", step=step, slot=control.slot, bytes=needed)
+        self._stay(step)
         return Saved(step, True, "", self._arena, control.slot, control.grant)
+
+    def _stay(self, step):
+        """Waits while the agent holds whoever has copied this step: what is held by all ranks is being taken elsewhere."""
+        seq, heard = None, 0.0
+        while True:
+            c = self._arena.control()
+            if c is None or c.generation != self._generation or not c.hold or step < c.hold:
+                return
+            now = time.monotonic()
+            if c.seq != seq:
+                seq, heard = c.seq, now
+            elif now - heard > _HOLD_SILENCE:
+                self._once("held", "step %d: held in save, and the agent says nothing more; training goes on" % step)
+                return
+            time.sleep(_HOLD_LOOK)
 
     def _tell(self, step, reason):
         self._publish(step=max(step, self._record.step))

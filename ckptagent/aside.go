@@ -1,0 +1,261 @@
+package ckptagent
+
+import (
+	"slices"
+	"time"
+)
+
+// Bounds of going on without a coordinator.
+const (
+	// leaveAlone is how long a pod that is told to go waits for a coordinator that is away, holdAlone how
+	// long ranks are held for one.
+	leaveAlone = 5 * time.Second
+	holdAlone  = 10 * time.Second
+	// defaultGrace is what Kubernetes gives a pod that says nothing.
+	defaultGrace = 30 * time.Second
+	// leastReserve is the least of the grace that is kept for ending processes.
+	leastReserve = 3 * time.Second
+	// haltGentle is how long ranks of a leaving pod may take to end while the whole gang waits for them.
+	haltGentle = 5 * time.Second
+	// launcherPatience is how long a signal that only the launcher told of waits for the pod's own: the
+	// kubelet's reaches both.
+	launcherPatience = time.Second
+)
+
+// Mark names one step in storage: a generation that went back makes the same steps anew.
+type Mark struct {
+	Step       uint64 `json:"step,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
+}
+
+// Copy is one rank's file in storage.
+type Copy struct {
+	Mark     Mark   `json:"mark"`
+	Length   uint64 `json:"length"`
+	Checksum uint32 `json:"checksum"`
+}
+
+// Manifest says that a step lies whole in storage; Ranks holds length and checksum of each, in order.
+type Manifest struct {
+	Mark  Mark
+	Ranks []Copy
+}
+
+// Contact says whether the conversation with the coordinator goes on.
+type Contact struct{ Up bool }
+
+// Copied says that a rank's step lies whole and synced in storage.
+type Copied struct {
+	Local int
+	Copy  Copy
+	// Took is what copying it cost.
+	Took time.Duration
+}
+
+// ManifestWritten answers WriteManifest.
+type ManifestWritten struct{ Mark Mark }
+
+// Fetched answers Fetch: the step lies sealed in every local rank's arena, or cannot be had. Sealed lists
+// what each rank holds now.
+type Fetched struct {
+	Mark   Mark
+	Failed bool
+	Sealed [][]uint64
+}
+
+// Hold tells the arenas from which step on ranks stay in their save; 0: they are let go.
+type Hold struct{ Step uint64 }
+
+// CopyStep copies a step of every local rank to storage, for as long as that takes; answered by Copied for each.
+// It takes the place of the one before; the zero Mark ends that. The slots are pinned before any effect that
+// follows, so that levels that rose in the same directive do not give them away.
+type CopyStep struct {
+	Mark     Mark
+	BaseRank int
+	World    int
+}
+
+// WriteManifest writes a manifest, for as long as that takes; answered by ManifestWritten. Removing what is
+// superseded leaves Keep alone. The zero Mark ends the one before.
+type WriteManifest struct {
+	Manifest Manifest
+	Keep     []Mark
+}
+
+// Fetch brings a step into the arena of every local rank that does not hold it; answered by Fetched. The zero
+// Mark ends the one before.
+type Fetch struct {
+	Mark     Mark
+	BaseRank int
+}
+
+func (Hold) effect()          {}
+func (CopyStep) effect()      {}
+func (WriteManifest) effect() {}
+func (Fetch) effect()         {}
+
+// hold passes the gang's hold on, and lifts it where nobody is there to do so.
+func (m *machine) hold() {
+	switch {
+	case m.s.Clean:
+		m.s.Hold = 0 // the next generation begins with nobody held
+		return
+	case m.s.Ending:
+		return
+	}
+	hold := m.s.Hold
+	if m.news() {
+		hold = m.s.Want.Hold
+	}
+	if m.alone() >= holdAlone {
+		hold = 0
+	}
+	if hold != m.s.Hold {
+		m.s.Hold = hold
+		m.emit(Hold{Step: hold})
+	}
+}
+
+// news says whether the newest directive speaks of the present.
+func (m *machine) news() bool {
+	return m.s.Want.Order != OrderNone && m.s.Want.Generation >= m.s.Generation
+}
+
+// alone is how long there has been no coordinator.
+func (m *machine) alone() time.Duration {
+	if m.s.AloneSince.IsZero() {
+		return 0
+	}
+	return m.now.Sub(m.s.AloneSince)
+}
+
+// copy copies the step that is asked for once every local rank holds it.
+func (m *machine) copy() {
+	if !m.news() {
+		return // what is under way goes on until somebody says otherwise
+	}
+	mark := m.s.Want.Copy
+	settled := !m.s.Clean || m.s.Inventoried
+	switch {
+	case mark.Step == 0 || mark.Generation != m.s.Run.Number:
+		mark = Mark{}
+	case m.every(func(r Rank) bool { return r.Copied.Mark == mark }):
+		mark = Mark{}
+	case mark != m.s.Copying && !(settled && m.every(func(r Rank) bool { return slices.Contains(r.Sealed, mark.Step) })):
+		mark = Mark{}
+	}
+	if mark != m.s.Copying {
+		m.s.Copying = mark
+		m.emit(CopyStep{Mark: mark, BaseRank: m.s.Run.BaseRank, World: m.s.Run.WorldSize})
+	}
+}
+
+func (m *machine) manifest() {
+	if !m.news() {
+		return
+	}
+	want := m.s.Want.Manifest
+	if want.Mark.Step == 0 || want.Mark == m.s.Manifested || len(want.Ranks) == 0 {
+		want = Manifest{}
+	}
+	if want.Mark != m.s.Manifesting {
+		m.s.Manifesting = want.Mark
+		m.emit(WriteManifest{Manifest: want, Keep: []Mark{m.s.Want.Copy, m.s.Want.Fetch, m.s.Want.Manifest.Mark}})
+	}
+}
+
+// fetch brings the step that is asked for while no generation runs. Which ranks these are the directive
+// says, or the generation that ran here.
+func (m *machine) fetch() {
+	mark, base := Mark{}, 0
+	if m.news() && m.s.Clean && m.s.Inventoried && m.s.Ranks > 0 && !m.s.Leaving && m.s.Returned == nil {
+		mark = m.s.Want.Fetch
+	}
+	switch run := m.s.Want.Run; {
+	case mark.Step == 0 || mark == m.s.FetchFailed || mark == m.s.Fetched:
+		mark = Mark{}
+	case run.WorldSize > 0:
+		base = run.BaseRank
+	case m.s.Run.WorldSize > 0:
+		base = m.s.Run.BaseRank
+	default:
+		mark = Mark{}
+	}
+	if mark != m.s.Fetching {
+		m.s.Fetching = mark
+		m.emit(Fetch{Mark: mark, BaseRank: base})
+	}
+}
+
+func (e Contact) apply(m *machine) {
+	switch {
+	case e.Up:
+		m.s.AloneSince = time.Time{}
+	case m.s.AloneSince.IsZero():
+		m.s.AloneSince = m.now
+	}
+}
+
+func (e Copied) apply(m *machine) {
+	if e.Local < 0 || e.Local >= len(m.s.Rank) || e.Copy.Mark != m.s.Copying {
+		return
+	}
+	r := &m.s.Rank[e.Local]
+	if r.Copied.Mark != e.Copy.Mark {
+		m.s.CopyTook = max(e.Took, time.Millisecond)
+	}
+	r.Copied = e.Copy
+}
+
+func (e ManifestWritten) apply(m *machine) {
+	if e.Mark == m.s.Manifesting {
+		m.s.Manifested = e.Mark
+	}
+}
+
+func (e Fetched) apply(m *machine) {
+	if e.Mark != m.s.Fetching || !m.s.Clean {
+		return
+	}
+	for i := range m.s.Rank {
+		if i < len(e.Sealed) {
+			m.s.Rank[i].Sealed = e.Sealed[i]
+		}
+	}
+	if e.Failed {
+		m.s.FetchFailed = e.Mark
+	} else {
+		m.s.Fetched = e.Mark
+	}
+}
+
+// grace is how long the pod has in all once it is told to go.
+func (m *machine) grace() time.Duration {
+	if m.s.Grace > 0 {
+		return m.s.Grace
+	}
+	return defaultGrace
+}
+
+// goes says whether a pod that is told to go ends what runs now.
+func (m *machine) goes() bool {
+	halted := m.news() && m.s.Want.Order == OrderHalt
+	return m.s.Clean || m.s.Ending || halted || !m.now.Before(m.s.LeaveBy) || m.alone() >= leaveAlone
+}
+
+// gentle is how long ranks of a leaving pod may take to end by themselves.
+func (m *machine) gentle() time.Duration {
+	if m.s.LeftAt.IsZero() {
+		return m.grace() - m.reserve()/2 // the launcher is gone; nobody has set a time
+	}
+	left := m.s.LeftAt.Add(m.grace()).Sub(m.now) - m.reserve()/2
+	if m.news() && m.s.Want.Order == OrderHalt {
+		left = min(left, haltGentle)
+	}
+	return max(left, 0)
+}
+
+// reserve is the part of the grace that is kept for ending processes.
+func (m *machine) reserve() time.Duration {
+	return min(max(leastReserve, m.grace()/5), m.grace())
+}

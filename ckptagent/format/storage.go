@@ -1,0 +1,159 @@
+package format
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// StorageVersion of what lies in storage (docs/formats/storage.md); rank files and manifests carry it.
+const StorageVersion = 1
+
+// RankFileData is where the data of a rank's file starts.
+const RankFileData = PageSize
+
+const magicRankFile = "HFRANKFL"
+
+// RankFile describes one rank's state of one step in storage.
+type RankFile struct {
+	Rank, WorldSize  uint32
+	Step, Generation uint64
+	Length           uint64
+	Checksum         uint32
+}
+
+// Encode returns the file's header, RankFileData bytes.
+func (f RankFile) Encode() []byte {
+	b := make([]byte, RankFileData)
+	r := newRecord(magicRankFile)
+	le.PutUint32(r[8:], StorageVersion)
+	le.PutUint32(r[12:], f.Rank)
+	le.PutUint64(r[16:], f.Step)
+	le.PutUint64(r[24:], f.Generation)
+	le.PutUint64(r[32:], f.Length)
+	le.PutUint32(r[40:], f.Checksum)
+	le.PutUint32(r[44:], f.WorldSize)
+	copy(b, seal(r))
+	return b
+}
+
+// DecodeRankFile reads the header of a rank's file.
+func DecodeRankFile(b []byte) (RankFile, error) {
+	if err := checkVersion(b, magicRankFile, StorageVersion); err != nil {
+		return RankFile{}, fmt.Errorf("rank file: %w", err)
+	}
+	return RankFile{
+		Rank: le.Uint32(b[12:]), WorldSize: le.Uint32(b[44:]), Step: le.Uint64(b[16:]), Generation: le.Uint64(b[24:]),
+		Length: le.Uint64(b[32:]), Checksum: le.Uint32(b[40:]),
+	}, nil
+}
+
+// Manifest says that a step lies whole in storage: one entry per rank, in order.
+type Manifest struct {
+	Version    int            `json:"version"`
+	Step       uint64         `json:"step"`
+	Generation uint64         `json:"generation"`
+	Ranks      []ManifestRank `json:"ranks"`
+}
+
+// ManifestRank is what one rank's file holds.
+type ManifestRank struct {
+	Length   uint64 `json:"length"`
+	Checksum uint32 `json:"crc32c"`
+}
+
+// Encode returns the manifest's file.
+func (m Manifest) Encode() []byte {
+	m.Version = StorageVersion
+	b, err := json.MarshalIndent(m, "", " ")
+	if err != nil {
+		panic(err) // plain numbers
+	}
+	return append(b, '\n')
+}
+
+// DecodeManifest reads a manifest's file.
+func DecodeManifest(b []byte) (Manifest, error) {
+	var m Manifest
+	switch err := json.Unmarshal(b, &m); {
+	case err != nil:
+		return Manifest{}, fmt.Errorf("manifest: %w: %w", ErrTorn, err)
+	case m.Version != StorageVersion:
+		return Manifest{}, fmt.Errorf("manifest: %w: %d, this build knows %d", ErrVersion, m.Version, StorageVersion)
+	case m.Step == 0 || m.Generation == 0 || len(m.Ranks) == 0:
+		return Manifest{}, fmt.Errorf("manifest: %w: it names no step, generation or rank", ErrTorn)
+	}
+	return m, nil
+}
+
+// RankFileName names the file of a rank.
+func RankFileName(step uint64, rank uint32) string { return fmt.Sprintf("step-%d.rank-%d", step, rank) }
+
+// ManifestName names the manifest of a step.
+func ManifestName(step uint64) string { return fmt.Sprintf("step-%d.manifest.json", step) }
+
+// GenerationFolder names the folder of a generation.
+func GenerationFolder(generation uint64) string { return fmt.Sprintf("gen-%d", generation) }
+
+// PartSuffix ends the name of a file that is not whole; what stands before it, after a dot, names its writer.
+const PartSuffix = ".part"
+
+// ParseGenerationFolder reads a name that GenerationFolder made.
+func ParseGenerationFolder(name string) (generation uint64, ok bool) {
+	digits, ok := strings.CutPrefix(name, "gen-")
+	if !ok {
+		return 0, false
+	}
+	generation, err := strconv.ParseUint(digits, 10, 64)
+	return generation, err == nil && GenerationFolder(generation) == name
+}
+
+// FileKind says what a file of a generation's folder is.
+type FileKind int
+
+// The kinds of files.
+const (
+	// FileForeign: not named by us; never touched.
+	FileForeign FileKind = iota
+	// FileRank is a rank's state, whole.
+	FileRank
+	// FileManifest says that all of a step's files are there.
+	FileManifest
+	// FilePart is one of these before it is whole.
+	FilePart
+)
+
+// ParseFileName says what a file of a generation's folder is, and of which step.
+func ParseFileName(name string) (kind FileKind, step uint64) {
+	whole := name
+	if cut, ok := strings.CutSuffix(name, PartSuffix); ok {
+		dot := strings.LastIndexByte(cut, '.')
+		if dot < 0 {
+			return FileForeign, 0
+		}
+		whole = cut[:dot]
+	}
+	digits, ok := strings.CutPrefix(whole, "step-")
+	digits, rest, found := strings.Cut(digits, ".")
+	step, err := strconv.ParseUint(digits, 10, 64)
+	if !ok || !found || err != nil {
+		return FileForeign, 0
+	}
+	switch rank, isRank := strings.CutPrefix(rest, "rank-"); {
+	case whole == ManifestName(step):
+		kind = FileManifest
+	case isRank:
+		n, err := strconv.ParseUint(rank, 10, 32)
+		if err != nil || whole != RankFileName(step, uint32(n)) {
+			return FileForeign, 0
+		}
+		kind = FileRank
+	default:
+		return FileForeign, 0
+	}
+	if whole != name {
+		kind = FilePart
+	}
+	return kind, step
+}

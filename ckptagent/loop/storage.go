@@ -1,0 +1,282 @@
+//go:build linux
+
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/arena"
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/store"
+)
+
+// Pace of what goes wrong in storage.
+const (
+	retryFirst = time.Second
+	retryMost  = 15 * time.Second
+	// probeEvery is how often storage that cannot be written is tried again.
+	probeEvery = 10 * time.Second
+	// slowAfter is when people are told that a copy takes long.
+	slowAfter = time.Minute
+	// fetchTries is how often a file is looked for that is not there or not whole: a name that another machine
+	// has just made may take a moment to be seen.
+	fetchTries = 3
+	// streams bounds how many ranks are copied or fetched at once.
+	streams = 4
+)
+
+// keeper does the agent's errands in storage aside from its goroutine: at most one errand of each kind is
+// wanted, the newest. An errand that is no longer wanted ends as soon as storage lets go of it; until then
+// its slot stays pinned.
+type keeper struct {
+	store  *store.Store
+	post   func(ckptagent.Event)
+	logf   func(string, ...any)
+	arenas func() *arena.Set // called in the agent's goroutine
+
+	endCopy, endManifest, endFetch context.CancelFunc
+
+	mu      sync.Mutex
+	ok      bool
+	why     string // why it is not, for people
+	asked   time.Time
+	copying ckptagent.Mark
+	since   time.Time // of copying; zero: nothing is under way
+}
+
+// newKeeper uses the storage that the pod was given; nil and why, where there is none.
+func newKeeper(a *Agent) (*keeper, string) {
+	switch {
+	case a.c.Storage == "":
+		return nil, ""
+	case a.c.StateBytes == 0:
+		return nil, "storage is off: no holdfast.dev/state-size"
+	case a.c.Gang == "" || a.c.JobUID == "":
+		return nil, "storage is off: the pod was not told which job it belongs to"
+	}
+	nothing := func() {}
+	k := &keeper{
+		store: store.New(store.OS{}, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
+		post:  a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
+	}
+	go k.probe()
+	return k, ""
+}
+
+// probe finds out whether storage can be written, again for as long as it cannot.
+func (k *keeper) probe() {
+	for tick := time.NewTicker(probeEvery); ; <-tick.C {
+		k.mu.Lock()
+		known := k.ok
+		k.asked = time.Now()
+		k.mu.Unlock()
+		if known {
+			continue
+		}
+		err := k.store.Probe()
+		k.mu.Lock()
+		k.asked = time.Time{}
+		k.mu.Unlock()
+		k.said(err)
+	}
+}
+
+// said takes note of how storage answered.
+func (k *keeper) said(err error) {
+	why := ""
+	switch {
+	case err == nil:
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		why = "storage is full; give the claim more room, or remove from it what is not needed: " + err.Error()
+	default:
+		why = "storage cannot be used: " + err.Error()
+	}
+	k.mu.Lock()
+	changed := why != k.why
+	k.ok, k.why = err == nil, why
+	k.mu.Unlock()
+	if changed && why != "" {
+		k.logf("%s", why)
+	}
+}
+
+// told is what the core and people hear of storage.
+func (k *keeper) told(now time.Time) (ok bool, note string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch took := now.Sub(k.since); {
+	case k.why != "":
+		return k.ok, k.why
+	case !k.ok && !k.asked.IsZero() && now.Sub(k.asked) > probeEvery:
+		return false, "storage does not answer"
+	case !k.since.IsZero() && took > slowAfter:
+		return k.ok, fmt.Sprintf("storage is slow: copying step %d takes longer than %d min", k.copying.Step, int(took.Minutes()))
+	}
+	return k.ok, ""
+}
+
+// again does an errand until it is done, of no use, or not wanted any more.
+func (k *keeper) again(ctx context.Context, what string, tries int, do func() error) error {
+	pause := retryFirst
+	for n := 1; ; n++ {
+		err := do()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			k.said(nil)
+			return nil
+		}
+		err = fmt.Errorf("%s: %w", what, err)
+		if final := errors.Is(err, store.ErrChanged) || errors.Is(err, store.ErrUseless) && tries > 0; final {
+			k.logf("%v", err)
+			if n >= max(tries, 1) {
+				return err
+			}
+		} else {
+			k.said(err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		if tries == 0 || !errors.Is(err, store.ErrUseless) {
+			pause = min(pause*2, retryMost)
+		}
+	}
+}
+
+// copy copies the step of every local rank. The slots are pinned before it returns.
+func (k *keeper) copy(e ckptagent.CopyStep) {
+	k.endCopy()
+	k.mu.Lock()
+	k.copying, k.since = e.Mark, time.Time{}
+	k.mu.Unlock()
+	arenas := k.arenas()
+	if e.Mark.Step == 0 || arenas == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	k.endCopy = cancel
+	start, free := time.Now(), make(chan struct{}, streams)
+	k.mu.Lock()
+	k.since = start
+	k.mu.Unlock()
+	var all sync.WaitGroup
+	for local := range arenas.Len() {
+		pinned, ok := arenas.Pin(local, e.Mark.Step)
+		if !ok {
+			continue // an agent that does not hold it does nothing
+		}
+		all.Go(func() {
+			defer pinned.Release()
+			free <- struct{}{}
+			defer func() { <-free }()
+			f := format.RankFile{
+				Rank: uint32(e.BaseRank + local), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation,
+				Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC,
+			}
+			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error { return k.store.Put(ctx, f, pinned.Data()) })
+			if err == nil {
+				k.post(ckptagent.Copied{Local: local, Copy: ckptagent.Copy{Mark: e.Mark, Length: f.Length, Checksum: f.Checksum}, Took: time.Since(start)})
+			}
+		})
+	}
+	go func() {
+		all.Wait()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.copying == e.Mark {
+			k.since = time.Time{}
+		}
+	}()
+}
+
+// manifest writes a manifest, then removes what is superseded.
+func (k *keeper) manifest(e ckptagent.WriteManifest) {
+	k.endManifest()
+	mark := e.Manifest.Mark
+	if mark.Step == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	k.endManifest = cancel
+	m := format.Manifest{Step: mark.Step, Generation: mark.Generation}
+	for _, r := range e.Manifest.Ranks {
+		m.Ranks = append(m.Ranks, format.ManifestRank{Length: r.Length, Checksum: r.Checksum})
+	}
+	var keep []store.Mark
+	for _, other := range e.Keep {
+		keep = append(keep, store.Mark(other))
+	}
+	go func() {
+		if k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) }) != nil {
+			return
+		}
+		k.post(ckptagent.ManifestWritten{Mark: mark})
+		if err := k.store.Prune(store.Mark(mark), keep...); err != nil {
+			k.logf("removing old steps from storage: %v", err)
+		}
+	}()
+}
+
+// fetch brings a step into the arenas that do not hold it.
+func (k *keeper) fetch(e ckptagent.Fetch) {
+	k.endFetch()
+	arenas := k.arenas()
+	if e.Mark.Step == 0 || arenas == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	k.endFetch = cancel
+	go func() {
+		var all sync.WaitGroup
+		free, errs := make(chan struct{}, streams), make([]error, arenas.Len())
+		for local := range arenas.Len() {
+			all.Go(func() {
+				free <- struct{}{}
+				defer func() { <-free }()
+				rank := uint32(e.BaseRank + local)
+				errs[local] = k.again(ctx, fmt.Sprintf("fetching step %d of rank %d", e.Mark.Step, rank), fetchTries, func() error {
+					return k.fetchRank(ctx, arenas, e.Mark, local, rank)
+				})
+			})
+		}
+		all.Wait()
+		if err := errors.Join(errs...); ctx.Err() == nil {
+			k.post(ckptagent.Fetched{Mark: e.Mark, Failed: err != nil, Sealed: arenas.Sealed()})
+		}
+	}()
+}
+
+func (k *keeper) fetchRank(ctx context.Context, arenas *arena.Set, mark ckptagent.Mark, local int, rank uint32) error {
+	if arenas.Holds(local, mark.Step, mark.Generation) {
+		return nil
+	}
+	var hole *arena.Hole
+	f, err := k.store.Get(ctx, store.Mark(mark), rank, func(f format.RankFile) (out io.Writer, err error) {
+		if hole, err = arenas.Bring(local, f.Step, f.Generation, f.Length); err != nil {
+			return nil, fmt.Errorf("%w: %d bytes: %w", store.ErrUseless, f.Length, err)
+		}
+		return hole, nil
+	})
+	switch {
+	case err != nil && hole != nil:
+		hole.Leave()
+		return err
+	case err != nil:
+		return err
+	case !hole.Seal(f.Checksum, time.Now()):
+		return fmt.Errorf("%w: a generation began meanwhile", store.ErrUseless)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+//go:build linux
+
+// Package store keeps steps of one job in a mounted folder: rank files and manifests, as
+// docs/formats/storage.md has them. It promises: a file that bears its final name is whole; what Put and
+// PutManifest have said yes to outlives a loss of power; Get gives what was put or an error; only files of
+// our own naming, of steps that two newer manifests supersede, are removed.
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"sync/atomic"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+)
+
+const (
+	// chunk is how much is read, checksummed and written at once; syncEvery bounds what is not yet on disk.
+	chunk     = 1 << 20
+	syncEvery = 64 << 20
+	// keepSteps is how many complete steps stay.
+	keepSteps = 2
+	// maxManifest is more than any manifest has bytes.
+	maxManifest = 16 << 20
+)
+
+// ErrUseless says that a step cannot be had: a file is missing, torn, of another size or another step.
+var ErrUseless = errors.New("of no use")
+
+// ErrChanged says that bytes are not those that were sealed.
+var ErrChanged = errors.New("the bytes are not those that were sealed")
+
+// Mark names one step in storage.
+type Mark struct{ Step, Generation uint64 }
+
+// compare orders marks by when they were made: generations follow each other, and steps rise within one.
+func (m Mark) compare(o Mark) int {
+	return cmp.Or(cmp.Compare(m.Generation, o.Generation), cmp.Compare(m.Step, o.Step))
+}
+
+// Store is the folder of one job. Its methods may be called at once.
+type Store struct {
+	fs     FS
+	dir    string
+	writer string
+	parts  atomic.Uint64
+}
+
+// New uses the folder dir; writer tells the unfinished files of this process from those of others.
+func New(under FS, dir, writer string) *Store { return &Store{fs: under, dir: dir, writer: writer} }
+
+// Probe says whether the folder can be written.
+func (s *Store) Probe() error {
+	if err := s.fs.MkdirAll(s.dir); err != nil {
+		return fmt.Errorf("making the job's folder: %w", err)
+	}
+	name := path.Join(s.dir, "probe-"+s.writer+format.PartSuffix)
+	f, err := s.fs.Create(name)
+	if err != nil {
+		return fmt.Errorf("writing into the job's folder: %w", err)
+	}
+	_, err = f.Write([]byte("holdfast\n"))
+	return errors.Join(err, f.Sync(), f.Close(), s.fs.Remove(name))
+}
+
+func (s *Store) folder(generation uint64) string {
+	return path.Join(s.dir, format.GenerationFolder(generation))
+}
+
+// Put writes a rank's file; one that lies there already is not written again. The error is ErrChanged where
+// data does not have the checksum that f names.
+func (s *Store) Put(ctx context.Context, f format.RankFile, data []byte) error {
+	name := path.Join(s.folder(f.Generation), format.RankFileName(f.Step, f.Rank))
+	if have, err := s.header(name); err == nil && have == f {
+		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before it came to that
+	}
+	return s.put(f.Generation, name, func(out File) error {
+		if _, err := out.Write(f.Encode()); err != nil {
+			return err
+		}
+		sum, buf := format.NewChecksum(), make([]byte, min(chunk, len(data)))
+		for done := 0; done < len(data); {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			n := copy(buf, data[done:]) // what is checksummed is what is written, whatever becomes of data
+			_, _ = sum.Write(buf[:n])
+			if _, err := out.Write(buf[:n]); err != nil {
+				return err
+			}
+			if done += n; done%syncEvery == 0 {
+				if err := out.Sync(); err != nil {
+					return err
+				}
+			}
+		}
+		if sum.Sum32() != f.Checksum || uint64(len(data)) != f.Length {
+			return ErrChanged
+		}
+		return ctx.Err()
+	})
+}
+
+// put writes a file whole under another name, then gives it its own.
+func (s *Store) put(generation uint64, name string, fill func(File) error) error {
+	dir := s.folder(generation)
+	if err := s.makeFolder(dir); err != nil {
+		return err
+	}
+	part := fmt.Sprintf("%s.%s-%d%s", name, s.writer, s.parts.Add(1), format.PartSuffix)
+	out, err := s.fs.Create(part)
+	if err != nil {
+		return err
+	}
+	if err = fill(out); err == nil {
+		err = out.Sync()
+	}
+	if err = errors.Join(err, out.Close()); err == nil {
+		err = s.fs.Rename(part, name)
+	}
+	if err != nil {
+		_ = s.fs.Remove(part) // else it goes with the other files of its step
+		return err
+	}
+	return s.fs.SyncDir(dir)
+}
+
+// makeFolder makes a generation's folder such that its name outlives a loss of power.
+func (s *Store) makeFolder(dir string) error {
+	if err := s.fs.MkdirAll(dir); err != nil {
+		return err
+	}
+	for _, above := range []string{s.dir, path.Dir(s.dir)} {
+		if err := s.fs.SyncDir(above); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) header(name string) (format.RankFile, error) {
+	in, err := s.fs.Open(name)
+	if err != nil {
+		return format.RankFile{}, err
+	}
+	defer in.Close()
+	b := make([]byte, format.RankFileData)
+	if _, err := io.ReadFull(in, b); err != nil {
+		return format.RankFile{}, useless(err)
+	}
+	return format.DecodeRankFile(b)
+}
+
+// PutManifest says that a step is complete, having looked that its files are here as the manifest has them.
+func (s *Store) PutManifest(m format.Manifest) error {
+	name := path.Join(s.folder(m.Generation), format.ManifestName(m.Step))
+	for rank, want := range m.Ranks {
+		f, err := s.header(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, uint32(rank))))
+		if err != nil {
+			return fmt.Errorf("looking for the file of rank %d, step %d, generation %d: %w", rank, m.Step, m.Generation, err)
+		}
+		if f.Step != m.Step || f.Generation != m.Generation || f.Rank != uint32(rank) || f.Length != want.Length || f.Checksum != want.Checksum {
+			return fmt.Errorf("the file of rank %d, step %d, generation %d is another than the manifest says: %w", rank, m.Step, m.Generation, ErrUseless)
+		}
+	}
+	return s.put(m.Generation, name, func(out File) error {
+		_, err := out.Write(m.Encode())
+		return err
+	})
+}
+
+// Get reads a rank's file into what to returns for it, and checks all of it. The error is ErrUseless where
+// trying again cannot help.
+func (s *Store) Get(ctx context.Context, m Mark, rank uint32, to func(format.RankFile) (io.Writer, error)) (format.RankFile, error) {
+	in, err := s.fs.Open(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, rank)))
+	if err != nil {
+		return format.RankFile{}, useless(err)
+	}
+	defer in.Close()
+	buf := make([]byte, chunk)
+	if _, err := io.ReadFull(in, buf[:format.RankFileData]); err != nil {
+		return format.RankFile{}, useless(err)
+	}
+	f, err := format.DecodeRankFile(buf)
+	if err != nil {
+		return format.RankFile{}, fmt.Errorf("%w: %w", ErrUseless, err)
+	}
+	if f.Step != m.Step || f.Generation != m.Generation || f.Rank != rank {
+		return f, fmt.Errorf("%w: the file of rank %d says that it is rank %d, step %d, generation %d", ErrUseless, rank, f.Rank, f.Step, f.Generation)
+	}
+	out, err := to(f)
+	if err != nil {
+		return f, err
+	}
+	sum := format.NewChecksum()
+	for left := f.Length; left > 0; {
+		if err := ctx.Err(); err != nil {
+			return f, err
+		}
+		part := buf[:min(left, chunk)]
+		if _, err := io.ReadFull(in, part); err != nil {
+			return f, useless(err)
+		}
+		_, _ = sum.Write(part)
+		if _, err := out.Write(part); err != nil {
+			return f, err
+		}
+		left -= uint64(len(part))
+	}
+	if sum.Sum32() != f.Checksum {
+		return f, fmt.Errorf("%w: rank %d, step %d, generation %d has checksum %08x, its header says %08x", ErrUseless, rank, m.Step, m.Generation, sum.Sum32(), f.Checksum)
+	}
+	return f, nil
+}
+
+// useless marks errors that mean that a file is not there or is cut.
+func useless(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %w", ErrUseless, err)
+	}
+	return err
+}
+
+// Complete lists the steps that have a whole manifest, oldest first.
+func (s *Store) Complete() ([]Mark, error) {
+	var marks []Mark
+	err := s.walk(func(dir, name string, kind format.FileKind, m Mark) error {
+		if kind != format.FileManifest {
+			return nil
+		}
+		if have, err := s.manifest(path.Join(dir, name)); err == nil && have.Step == m.Step && have.Generation == m.Generation {
+			marks = append(marks, m)
+		}
+		return nil
+	})
+	slices.SortFunc(marks, Mark.compare)
+	return marks, err
+}
+
+// Manifest reads the manifest of a step.
+func (s *Store) Manifest(m Mark) (format.Manifest, error) {
+	return s.manifest(path.Join(s.folder(m.Generation), format.ManifestName(m.Step)))
+}
+
+func (s *Store) manifest(name string) (format.Manifest, error) {
+	in, err := s.fs.Open(name)
+	if err != nil {
+		return format.Manifest{}, err
+	}
+	defer in.Close()
+	b, err := io.ReadAll(io.LimitReader(in, maxManifest))
+	if err != nil {
+		return format.Manifest{}, err
+	}
+	return format.DecodeManifest(b)
+}
+
+// walk visits every file that is named as ours.
+func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m Mark) error) error {
+	folders, err := s.fs.List(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	slices.Sort(folders)
+	for _, folder := range folders {
+		generation, ok := format.ParseGenerationFolder(folder)
+		if !ok {
+			continue
+		}
+		dir := path.Join(s.dir, folder)
+		names, more := s.fs.List(dir)
+		if more != nil {
+			err = errors.Join(err, more)
+			continue
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			kind, step := format.ParseFileName(name)
+			if kind == format.FileForeign {
+				continue
+			}
+			if more := visit(dir, name, kind, Mark{Step: step, Generation: generation}); more != nil {
+				return errors.Join(err, more)
+			}
+		}
+	}
+	return err
+}
+
+// Prune removes what is older than the newest two complete steps, but for the marks in keep. The one that was
+// just written does not count among them: whoever asked for it may not know of it yet. A step's manifest goes
+// first, so that none is ever left that speaks of files that are gone.
+func (s *Store) Prune(written Mark, keep ...Mark) error {
+	complete, err := s.Complete()
+	complete = slices.DeleteFunc(complete, func(m Mark) bool { return m == written })
+	if err != nil || len(complete) < keepSteps+1 {
+		return err
+	}
+	line := complete[len(complete)-keepSteps]
+	var manifests, others []string
+	dirs := map[string]uint64{}
+	err = s.walk(func(dir, name string, kind format.FileKind, m Mark) error {
+		if m.Generation < line.Generation {
+			dirs[dir] = m.Generation
+		}
+		switch {
+		case m.compare(line) >= 0 || slices.Contains(keep, m):
+		case kind == format.FileManifest:
+			manifests = append(manifests, path.Join(dir, name))
+		default:
+			others = append(others, path.Join(dir, name))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	synced := map[string]bool{}
+	for _, name := range manifests {
+		if err := s.remove(name); err != nil {
+			return err
+		}
+		synced[path.Dir(name)] = true
+	}
+	for dir := range synced { // before the files go of which the manifests spoke
+		if err := s.fs.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	for _, name := range others {
+		if err := s.remove(name); err != nil {
+			return err
+		}
+	}
+	for dir := range dirs {
+		_ = s.fs.Remove(dir) // only an empty one goes
+	}
+	return nil
+}
+
+func (s *Store) remove(name string) error {
+	if err := s.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
