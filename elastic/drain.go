@@ -258,7 +258,14 @@ func (s *State) directDrain(d *Directive, slot Slot) {
 		if doomed {
 			d.Copy = s.salvage
 		}
-		d.Fetch = s.fetching.fetch[slot]
+		if d.Fetch = s.fetching.fetch[slot]; d.Fetch != (Mark{}) {
+			run := Launch{}
+			if d.Run != nil {
+				run = *d.Run
+			}
+			run.BaseRank, run.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
+			d.Run = &run
+		}
 	case s.drain != nil:
 		d.Hold = s.drain.hold
 		if doomed {

@@ -90,13 +90,19 @@ func (s *State) ranks(slot Slot) int {
 	return s.Record.Progress.Ranks / len(s.slots)
 }
 
+// world is how many ranks all slots have.
+func (s *State) world() int {
+	n := 0
+	for i := range s.slots {
+		n += s.ranks(Slot(i))
+	}
+	return n
+}
+
 // inStorage says where storage has a rank's part of a step, as far as that is recorded and was not found
 // to be of no use. What was stored by a world of another size is of none.
 func (s *State) inStorage(step int64, rank int, failed Mark) (Mark, bool) {
-	world := 0
-	for i := range s.slots {
-		world += s.ranks(Slot(i))
-	}
+	world := s.world()
 	if n := s.Record.Progress.Ranks; n > 0 && n != world {
 		return Mark{}, false
 	}

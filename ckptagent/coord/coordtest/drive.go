@@ -1,6 +1,7 @@
 package coordtest
 
 import (
+	"slices"
 	"sync"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
@@ -82,6 +83,11 @@ func (d *Driver) watch(reports []*v1.Report) {
 		case v1.State_STATE_FINISHED:
 			finished++
 		}
+		if r.Leaving && r.State == v1.State_STATE_RUNNING {
+			d.running, d.halting = false, true
+			d.direct(v1.Order_ORDER_HALT)
+			return
+		}
 	}
 	if finished == len(reports) {
 		d.over = true
@@ -96,6 +102,9 @@ func (d *Driver) watch(reports []*v1.Report) {
 }
 
 func (d *Driver) start(reports []*v1.Report) {
+	if slices.ContainsFunc(reports, func(r *v1.Report) bool { return r.Leaving }) {
+		return
+	}
 	d.common, _ = levels(reports)
 	d.frontier = d.common
 	d.generation++
