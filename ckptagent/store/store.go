@@ -147,7 +147,7 @@ func (s *Store) makeFolder(dir string) error {
 func (s *Store) header(name string) (format.RankFile, error) {
 	in, err := s.fs.Open(name)
 	if err != nil {
-		return format.RankFile{}, err
+		return format.RankFile{}, useless(err)
 	}
 	defer in.Close()
 	b := make([]byte, format.RankFileData)
@@ -183,8 +183,8 @@ func (s *Store) Get(ctx context.Context, m Mark, rank uint32, to func(format.Ran
 		return format.RankFile{}, useless(err)
 	}
 	defer in.Close()
-	buf := make([]byte, chunk)
-	if _, err := io.ReadFull(in, buf[:format.RankFileData]); err != nil {
+	buf := make([]byte, format.RankFileData)
+	if _, err := io.ReadFull(in, buf); err != nil {
 		return format.RankFile{}, useless(err)
 	}
 	f, err := format.DecodeRankFile(buf)
@@ -199,6 +199,7 @@ func (s *Store) Get(ctx context.Context, m Mark, rank uint32, to func(format.Ran
 		return f, err
 	}
 	sum := format.NewChecksum()
+	buf = make([]byte, min(chunk, f.Length))
 	for left := f.Length; left > 0; {
 		if err := ctx.Err(); err != nil {
 			return f, err

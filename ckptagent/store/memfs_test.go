@@ -1,0 +1,208 @@
+//go:build linux
+
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"path"
+	"sort"
+	"strings"
+)
+
+// errCrash says that the machine is gone: nothing is done from here on.
+var errCrash = errors.New("crashed")
+
+// node is a file or folder. synced is what of a file outlives a loss of power.
+type node struct {
+	dir          bool
+	data, synced []byte
+}
+
+// memFS is a file system that forgets what was not synced: data by Sync, names by SyncDir of their folder.
+type memFS struct {
+	rnd   *rand.Rand
+	ops   int // done so far
+	crash int // the operation that does not happen, or in part; 0: none
+	now   map[string]*node
+	safe  map[string]*node
+	trace []string
+}
+
+func newMemFS(rnd *rand.Rand, crash int) *memFS {
+	root, mount := &node{dir: true}, &node{dir: true}
+	return &memFS{rnd: rnd, crash: crash, now: map[string]*node{"/": root, "/claim": mount}, safe: map[string]*node{"/": root, "/claim": mount}}
+}
+
+// step counts an operation; true: the crash comes before it.
+func (m *memFS) step(format string, args ...any) bool {
+	m.ops++
+	m.trace = append(m.trace, fmt.Sprintf(format, args...))
+	return m.crash > 0 && m.ops >= m.crash
+}
+
+func (m *memFS) MkdirAll(dir string) error {
+	if m.step("mkdir %s", dir) {
+		return errCrash
+	}
+	for d := dir; d != "/"; d = path.Dir(d) {
+		if m.now[d] == nil {
+			m.now[d] = &node{dir: true}
+		}
+	}
+	return nil
+}
+
+type memFile struct {
+	fs *memFS
+	n  *node
+}
+
+func (m *memFS) Create(name string) (File, error) {
+	if m.step("create %s", name) {
+		return nil, errCrash
+	}
+	if d := m.now[path.Dir(name)]; d == nil || !d.dir {
+		return nil, fs.ErrNotExist
+	}
+	n := &node{}
+	m.now[name] = n
+	return memFile{m, n}, nil
+}
+
+func (f memFile) Write(b []byte) (int, error) {
+	if f.fs.step("write %d", len(b)) {
+		if f.fs.ops == f.fs.crash { // the one that is under way may be done in part
+			f.n.data = append(f.n.data, b[:f.fs.rnd.IntN(len(b)+1)]...)
+		}
+		return 0, errCrash
+	}
+	f.n.data = append(f.n.data, b...)
+	return len(b), nil
+}
+
+func (f memFile) Sync() error {
+	if f.fs.step("sync") {
+		return errCrash
+	}
+	f.n.synced = bytes.Clone(f.n.data)
+	return nil
+}
+
+func (f memFile) Close() error { return nil }
+
+func (m *memFS) Open(name string) (io.ReadCloser, error) {
+	n := m.now[name]
+	if n == nil || n.dir {
+		return nil, fs.ErrNotExist
+	}
+	return io.NopCloser(bytes.NewReader(n.data)), nil
+}
+
+func (m *memFS) Rename(from, to string) error {
+	if m.step("rename %s", to) {
+		return errCrash
+	}
+	n := m.now[from]
+	if n == nil {
+		return fs.ErrNotExist
+	}
+	delete(m.now, from)
+	m.now[to] = n
+	return nil
+}
+
+func (m *memFS) Remove(name string) error {
+	if m.step("remove %s", name) {
+		return errCrash
+	}
+	n := m.now[name]
+	if n == nil {
+		return fs.ErrNotExist
+	}
+	if n.dir {
+		if names, _ := m.List(name); len(names) > 0 {
+			return errors.New("not empty")
+		}
+	}
+	delete(m.now, name)
+	return nil
+}
+
+func (m *memFS) List(dir string) ([]string, error) {
+	if n := m.now[dir]; n == nil || !n.dir {
+		return nil, fs.ErrNotExist
+	}
+	var names []string
+	for p := range m.now {
+		if path.Dir(p) == dir && p != "/" {
+			names = append(names, path.Base(p))
+		}
+	}
+	return names, nil
+}
+
+func (m *memFS) SyncDir(dir string) error {
+	if m.step("syncdir %s", dir) {
+		return errCrash
+	}
+	if m.now[dir] == nil {
+		return fs.ErrNotExist
+	}
+	for p := range m.safe {
+		if path.Dir(p) == dir && m.now[p] == nil {
+			delete(m.safe, p)
+		}
+	}
+	for p, n := range m.now {
+		if path.Dir(p) == dir {
+			m.safe[p] = n
+		}
+	}
+	return nil
+}
+
+// reboot is the file system after the crash. Without a loss of power all that was done is there; with one,
+// of each thing that was not synced either the old or the new.
+func (m *memFS) reboot(power bool) *memFS {
+	out := newMemFS(m.rnd, 0)
+	paths := map[string]bool{}
+	for p := range m.now {
+		paths[p] = true
+	}
+	if power {
+		for p := range m.safe {
+			paths[p] = true
+		}
+	}
+	var sorted []string
+	for p := range paths {
+		sorted = append(sorted, p)
+	}
+	sort.Strings(sorted) // folders before what lies in them
+	for _, p := range sorted {
+		n := m.now[p]
+		if power && m.now[p] != m.safe[p] && m.rnd.IntN(2) == 0 {
+			n = m.safe[p]
+		}
+		if n == nil || p != "/" && out.now[path.Dir(p)] == nil {
+			continue
+		}
+		kept := &node{dir: n.dir, data: bytes.Clone(n.data)}
+		if power && !bytes.Equal(n.data, n.synced) {
+			kept.data = bytes.Clone(n.synced)
+			if cut := m.rnd.IntN(len(n.data) + 1); cut > len(n.synced) { // some of it, or zeros in its place
+				kept.data = append(kept.data, make([]byte, cut-len(n.synced))...)
+			}
+		}
+		kept.synced = kept.data
+		out.now[p], out.safe[p] = kept, kept
+	}
+	return out
+}
+
+func (m *memFS) String() string { return strings.Join(m.trace, "\n") }

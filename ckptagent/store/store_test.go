@@ -1,0 +1,290 @@
+//go:build linux
+
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+)
+
+const jobFolder = "/claim/llama-uid"
+
+// content is the state of one rank after one step, of a length of its own.
+func content(m Mark, rank uint32) []byte {
+	rnd := rand.New(rand.NewPCG(m.Step, m.Generation<<32|uint64(rank)))
+	b := make([]byte, 100+rnd.IntN(100))
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+	return b
+}
+
+func fileOf(m Mark, rank uint32) format.RankFile {
+	data := content(m, rank)
+	return format.RankFile{Rank: rank, WorldSize: 2, Step: m.Step, Generation: m.Generation, Length: uint64(len(data)), Checksum: format.Checksum(data)}
+}
+
+func put(s *Store, m Mark, rank uint32) error {
+	return s.Put(context.Background(), fileOf(m, rank), content(m, rank))
+}
+
+func manifestOf(m Mark) format.Manifest {
+	out := format.Manifest{Step: m.Step, Generation: m.Generation}
+	for rank := range uint32(2) {
+		f := fileOf(m, rank)
+		out.Ranks = append(out.Ranks, format.ManifestRank{Length: f.Length, Checksum: f.Checksum})
+	}
+	return out
+}
+
+// get reads a rank's part and says whether it is what was put.
+func get(s *Store, m Mark, rank uint32) error {
+	var b bytes.Buffer
+	_, err := s.Get(context.Background(), m, rank, func(format.RankFile) (io.Writer, error) { return &b, nil })
+	if err == nil && !bytes.Equal(b.Bytes(), content(m, rank)) {
+		err = errors.New("it is not what was put")
+	}
+	return err
+}
+
+// history is what a job does in storage; it stops at the first error. acknowledged is what was said yes to.
+type acknowledged struct {
+	files     map[Mark][2]bool
+	manifests []Mark
+}
+
+var marks = []Mark{{10, 1}, {20, 1}, {30, 1}, {25, 2}, {35, 2}, {45, 2}, {45, 4}}
+
+func history(s *Store) (ack acknowledged, err error) {
+	ack.files = map[Mark][2]bool{}
+	for _, m := range marks {
+		for rank := range uint32(2) {
+			if err := put(s, m, rank); err != nil {
+				return ack, err
+			}
+			done := ack.files[m]
+			done[rank] = true
+			ack.files[m] = done
+		}
+		if m == (Mark{30, 1}) {
+			continue // a step whose manifest was never written: generation 1 ended
+		}
+		if err := s.PutManifest(manifestOf(m)); err != nil {
+			return ack, err
+		}
+		ack.manifests = append(ack.manifests, m)
+		if err := s.Prune(m); err != nil {
+			return ack, err
+		}
+	}
+	return ack, nil
+}
+
+// check asks what the format page promises, of what lies there after a crash.
+func check(s *Store, ack acknowledged) error {
+	complete, err := s.Complete()
+	if err != nil {
+		return err
+	}
+	for _, m := range complete {
+		for rank := range uint32(2) {
+			if err := get(s, m, rank); err != nil {
+				return fmt.Errorf("step %v has a manifest, and the file of rank %d: %w", m, rank, err)
+			}
+		}
+	}
+	for i, m := range slices.Backward(ack.manifests) {
+		if i >= len(ack.manifests)-keepSteps && !slices.Contains(complete, m) {
+			return fmt.Errorf("step %v was acknowledged and is not complete; %v are", m, complete)
+		}
+	}
+	if n := len(ack.manifests); n > 0 {
+		for m, ranks := range ack.files {
+			for rank, done := range ranks {
+				if err := get(s, m, uint32(rank)); done && m.compare(ack.manifests[n-1]) > 0 && err != nil {
+					return fmt.Errorf("the file of rank %d of step %v was acknowledged: %w", rank, m, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// TestCrashAtEveryOperation: the writer dies at each operation, with and without a loss of power, and what
+// it acknowledged is there, what is there is whole, and the next writer goes on to the same end.
+func TestCrashAtEveryOperation(t *testing.T) {
+	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
+	if _, err := history(New(whole, jobFolder, "a")); err != nil {
+		t.Fatal(err)
+	}
+	for _, power := range []bool{false, true} {
+		for crash := 1; crash <= whole.ops; crash++ {
+			for seed := range uint64(3) {
+				m := newMemFS(rand.New(rand.NewPCG(uint64(crash), seed)), crash)
+				ack, err := history(New(m, jobFolder, "a"))
+				if err == nil {
+					t.Fatalf("crash at %d of %d did not happen", crash, whole.ops)
+				}
+				after := m.reboot(power)
+				s := New(after, jobFolder, "b")
+				if err := check(s, ack); err != nil {
+					t.Fatalf("power lost %v, crash at operation %d, seed %d: %v\n%s", power, crash, seed, err, m)
+				}
+				ack, err = history(s)
+				if err == nil {
+					err = check(s, ack)
+				}
+				if err != nil {
+					t.Fatalf("power lost %v, crash at operation %d, seed %d, the next writer: %v\n%s", power, crash, seed, err, after)
+				}
+			}
+		}
+	}
+	t.Logf("%d operations", whole.ops)
+}
+
+func TestPruneKeepsTwoBeforeTheNewest(t *testing.T) {
+	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
+	m.now["/claim/other-job"] = &node{dir: true}
+	s := New(m, jobFolder, "a")
+	if err := s.Probe(); err != nil {
+		t.Fatal(err)
+	}
+	foreign := []string{"/claim/other-job/step-1.rank-0", jobFolder + "/readme", jobFolder + "/gen-01", jobFolder + "/gen-1/notes", jobFolder + "/gen-1/step-01.rank-0"}
+	if err := m.MkdirAll(jobFolder + "/gen-1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range foreign {
+		if _, err := m.Create(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Create(jobFolder + "/gen-1/step-9.rank-0.x-1.part"); err != nil { // of a pod that is gone
+		t.Fatal(err)
+	}
+	if _, err := history(s); err != nil {
+		t.Fatal(err)
+	}
+	complete, err := s.Complete()
+	if want := []Mark{{35, 2}, {45, 2}, {45, 4}}; err != nil || !slices.Equal(complete, want) {
+		t.Errorf("complete are %v, %v; want %v", complete, err, want)
+	}
+	for _, f := range foreign {
+		if m.now[f] == nil {
+			t.Errorf("%s is not ours and is gone", f)
+		}
+	}
+	for p := range m.now {
+		if strings.Contains(p, "/gen-1/") && !slices.Contains(foreign, p) {
+			t.Errorf("%s is left", p)
+		}
+	}
+	if err := s.PutManifest(manifestOf(Mark{45, 4})); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(s, Mark{50, 4}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(s, Mark{50, 4}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutManifest(manifestOf(Mark{50, 4})); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Prune(Mark{50, 4}, Mark{35, 2}); err != nil {
+		t.Fatal(err)
+	}
+	if complete, _ = s.Complete(); !slices.Equal(complete, []Mark{{35, 2}, {45, 2}, {45, 4}, {50, 4}}) {
+		t.Errorf("35/2 was to be kept: %v", complete)
+	}
+}
+
+func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "llama-uid")
+	s := New(OS{}, dir, "a")
+	if err := s.Probe(); err != nil {
+		t.Fatal(err)
+	}
+	m := Mark{7, 3}
+	if err := s.PutManifest(manifestOf(m)); !errors.Is(err, ErrUseless) {
+		t.Errorf("a manifest of files that are not there: %v", err)
+	}
+	for rank := range uint32(2) {
+		if err := errors.Join(put(s, m, rank), get(s, m, rank)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := manifestOf(m)
+	other.Ranks[1].Checksum++
+	if err := s.PutManifest(other); !errors.Is(err, ErrUseless) {
+		t.Errorf("a manifest of another state: %v", err)
+	}
+	bad := fileOf(Mark{8, 3}, 0)
+	if err := s.Put(context.Background(), bad, content(m, 0)); !errors.Is(err, ErrChanged) {
+		t.Errorf("a slot that changed: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Put(ctx, fileOf(Mark{9, 3}, 0), content(Mark{9, 3}, 0)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a copy that nobody wants: %v", err)
+	}
+	names, err := os.ReadDir(filepath.Join(dir, "gen-3"))
+	if err != nil || len(names) != 2 {
+		t.Errorf("left in the folder: %v, %v", names, err)
+	}
+	name := filepath.Join(dir, "gen-3", "step-7.rank-0")
+	good, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func([]byte) []byte{
+		"a byte of the data":   func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"a byte of the header": func(b []byte) []byte { b[20] ^= 1; return b },
+		"cut":                  func(b []byte) []byte { return b[:len(b)-1] },
+		"empty":                func([]byte) []byte { return nil },
+		"of another rank":      func(b []byte) []byte { return append(fileOf(m, 1).Encode(), content(m, 1)...) },
+		"of another version": func(b []byte) []byte {
+			b[8]++
+			return b
+		},
+	} {
+		if err := os.WriteFile(name, change(bytes.Clone(good)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := get(s, m, 0); !errors.Is(err, ErrUseless) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := get(s, Mark{6, 3}, 0); !errors.Is(err, ErrUseless) {
+		t.Errorf("a step that is not there: %v", err)
+	}
+	if _, err := s.Manifest(m); err == nil {
+		t.Error("there is a manifest")
+	}
+}
+
+// TestWritesOnce: what lies there already is not written again, whoever wrote it.
+func TestWritesOnce(t *testing.T) {
+	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
+	if err := put(New(m, jobFolder, "a"), Mark{1, 1}, 0); err != nil {
+		t.Fatal(err)
+	}
+	before := m.ops
+	if err := put(New(m, jobFolder, "b"), Mark{1, 1}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if done := m.trace[before:]; len(done) != 1 || done[0] != "syncdir "+jobFolder+"/gen-1" {
+		t.Errorf("did %q", done)
+	}
+}
