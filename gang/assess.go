@@ -149,10 +149,25 @@ func (v View) placed(bound int) Condition {
 	case len(v.Members) >= v.Size:
 		c.Reason, c.Message = WaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
 	default:
-		r := Incomplete(v.Size, len(v.Members), bound)
+		r := Incomplete(Census{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
 		c.Reason, c.Message = r.Reason, r.Message
 	}
 	return c
+}
+
+// gaps lists the slots that no member holds.
+func (v View) gaps() []Gap {
+	held := make(map[int]bool, len(v.Members))
+	for _, m := range v.Members {
+		held[m.Slot] = true
+	}
+	var gaps []Gap
+	for slot := range v.Size {
+		if !held[slot] {
+			gaps = append(gaps, Gap{Slot: slot})
+		}
+	}
+	return gaps
 }
 
 // staleWait is true where the scheduler still speaks of missing members though all exist, or the reverse.

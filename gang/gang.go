@@ -82,8 +82,8 @@ type Refusal struct {
 	Wanted, Fits int
 	// Nodes counts all nodes.
 	Nodes int
-	// Excluded counts nodes on which not even one member fits, by why.
-	Excluded map[Cause]int
+	// Excluded lists the nodes on which not even one member fits, by why, in the tree's order.
+	Excluded map[Cause][]string
 	// Message says all of it for people.
 	Message string
 }
@@ -110,8 +110,10 @@ const (
 	Insufficient Kind = iota
 	// Cordoned: the node takes no new pods.
 	Cordoned
-	// Tainted: the node has a taint that the member does not tolerate.
+	// Tainted: the node has the taint Name, which the member does not tolerate; Name may be empty.
 	Tainted
+	// Unhealthy: Holdfast found the node to be of no use; Name is the cause, such as "XidOffBus".
+	Unhealthy
 	// Refused: the rule Name says no.
 	Refused
 )
@@ -124,7 +126,9 @@ func (c Cause) String() string {
 	case Cordoned:
 		return "cordoned"
 	case Tainted:
-		return "tainted"
+		return named("tainted", c.Name)
+	case Unhealthy:
+		return named("unhealthy", c.Name)
 	case Refused:
 		return c.Name
 	default:
@@ -132,14 +136,68 @@ func (c Cause) String() string {
 	}
 }
 
-// Incomplete is the answer while members are missing: exist of size members exist, bound of them on nodes.
-func Incomplete(size, exist, bound int) Refusal {
-	r := Refusal{Reason: WaitingForMembers, Wanted: size - bound, Message: fmt.Sprintf("%d of %s", exist, count(size, "pod exists", "pods exist"))}
-	if bound > 0 {
+func named(kind, name string) string {
+	if name == "" {
+		return kind
+	}
+	return kind + " (" + name + ")"
+}
+
+// Census is who of a gang is there.
+type Census struct {
+	// Size is how many members there must be, Exist how many do, Bound how many of these are on nodes, Ended
+	// how many ended well and are not needed any more.
+	Size, Exist, Bound, Ended int
+	// Gaps are the slots that nobody holds, by slot; none where slots are unknown.
+	Gaps []Gap
+}
+
+// Gap is a slot that nobody holds.
+type Gap struct {
+	Slot int
+	// Leaving names the pod that held the slot and is still ending, Node where; empty: there is none.
+	Leaving, Node string
+}
+
+// Incomplete is the answer while members are missing.
+func Incomplete(c Census) Refusal {
+	r := Refusal{Reason: WaitingForMembers, Wanted: c.Size - c.Ended - c.Bound, Message: fmt.Sprintf("%d of %s", c.Exist, count(c.Size, "pod exists", "pods exist"))}
+	if c.Ended > 0 {
+		r.Message += fmt.Sprintf(", %d ended well", c.Ended)
+	}
+	if c.Bound > 0 {
 		r.Reason = MemberLost
-		r.Message += fmt.Sprintf(", %d on nodes: waiting for the others to be created again", bound)
+		r.Message += fmt.Sprintf(", %d on nodes: waiting for %s", c.Bound, awaited(c.Gaps))
 	}
 	return r
+}
+
+// shownNames bounds how many slots or nodes a message names.
+const shownNames = 3
+
+func awaited(gaps []Gap) string {
+	if len(gaps) == 0 {
+		return "the others to be created again"
+	}
+	var slots, leaving []string
+	for _, g := range gaps[:min(len(gaps), shownNames)] {
+		slots = append(slots, fmt.Sprint(g.Slot))
+		if g.Leaving != "" {
+			leaving = append(leaving, fmt.Sprintf("pod %s is still ending on node %s", g.Leaving, g.Node))
+		}
+	}
+	text := "slot " + strings.Join(slots, ", ")
+	if len(gaps) > 1 {
+		text = "slots " + strings.Join(slots, ", ")
+	}
+	if more := len(gaps) - len(slots); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	text += " to be created again"
+	if len(leaving) > 0 {
+		text += " (" + strings.Join(leaving, ", ") + ")"
+	}
+	return text
 }
 
 func count(n int, one, many string) string {
@@ -151,11 +209,11 @@ func count(n int, one, many string) string {
 
 // insufficientNodes is the answer when not all members fit; blocked is the role of the first that did not.
 func insufficientNodes(tree *topology.Tree, g Gang, wanted, fits, blocked int) *Refusal {
-	r := &Refusal{Reason: InsufficientNodes, Wanted: wanted, Fits: fits, Nodes: tree.Len(), Excluded: map[Cause]int{}}
+	r := &Refusal{Reason: InsufficientNodes, Wanted: wanted, Fits: fits, Nodes: tree.Len(), Excluded: map[Cause][]string{}}
 	role := g.Roles[blocked]
 	for i := range tree.Len() {
 		if cause, out := excluded(tree, i, role); out {
-			r.Excluded[cause]++
+			r.Excluded[cause] = append(r.Excluded[cause], tree.Name(i))
 		}
 	}
 	r.Message = r.text(g, role)
@@ -205,9 +263,22 @@ func (r *Refusal) text(g Gang, role Role) string {
 	}
 	b.WriteString(count(r.Nodes, "node", "nodes"))
 	for _, c := range sortedCauses(r.Excluded) {
-		fmt.Fprintf(&b, ", %d %s", r.Excluded[c], c.phrase(role))
+		nodes := r.Excluded[c]
+		fmt.Fprintf(&b, ", %d %s", len(nodes), c.phrase(role))
+		if c.Kind == Unhealthy { // somebody has to go and see
+			b.WriteString(": " + some(nodes))
+		}
 	}
 	return b.String()
+}
+
+// some names the first few.
+func some(names []string) string {
+	text := strings.Join(names[:min(len(names), shownNames)], " ")
+	if more := len(names) - shownNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func (c Cause) phrase(role Role) string {

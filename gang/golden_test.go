@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the answers into the golden files
 // TestGolden plays the scripts in testdata: commands, then "----", then the answer.
 //
 //	node NAME [domain=a/b] [RESOURCE=N ...]
-//	role [RESOURCE=N ...] [cordoned=NODE] [tainted=NODE] [refused=NODE:RULE] [shown.RESOURCE=TEXT]
+//	role [RESOURCE=N ...] [cordoned=NODE] [tainted=NODE[:KEY]] [unhealthy=NODE:CAUSE] [refused=NODE:RULE] [shown.RESOURCE=TEXT]
 //	gang SIZE
 //	member SLOT ROLE [NODE]
 func TestGolden(t *testing.T) {
@@ -99,7 +99,7 @@ func answer(t *testing.T, commands string) string {
 	if r != nil {
 		var causes []string
 		for _, c := range sortedCauses(r.Excluded) {
-			causes = append(causes, fmt.Sprintf("%s=%d", strings.ReplaceAll(c.String(), " ", "_"), r.Excluded[c]))
+			causes = append(causes, fmt.Sprintf("%s=%d", strings.ReplaceAll(c.String(), " ", "_"), len(r.Excluded[c])))
 		}
 		return fmt.Sprintf("%s wanted=%d fits=%d nodes=%d %s\n%s\n", r.Reason, r.Wanted, r.Fits, r.Nodes, strings.Join(causes, " "), r.Message)
 	}
@@ -127,7 +127,9 @@ func parseRole(t *testing.T, fields []string) Role {
 		case k == "cordoned":
 			r.Out[v] = Cause{Kind: Cordoned}
 		case k == "tainted":
-			r.Out[v] = Cause{Kind: Tainted}
+			r.Out[node] = Cause{Kind: Tainted, Name: rule}
+		case k == "unhealthy":
+			r.Out[node] = Cause{Kind: Unhealthy, Name: rule}
 		case k == "refused" && node == "*":
 			r.OutAll = &Cause{Kind: Refused, Name: rule}
 		case k == "refused":

@@ -18,7 +18,7 @@ const maxTries = 50_000
 // are neighbours in the fabric.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	if exist := len(g.Members); exist < g.Size {
-		r := Incomplete(g.Size, exist, len(g.Members)-len(g.missing()))
+		r := Incomplete(Census{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
 		return Placement{}, &r
 	}
 	s := search{tree: tree, g: g, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1)}
@@ -214,13 +214,13 @@ func (s *search) disagreements(r *Refusal, blocked int) {
 			continue
 		}
 		if cause, ok := s.g.Agree(s.order[asked], s.tree.Name(i), nil); !ok {
-			r.Excluded[cause]++
+			r.Excluded[cause] = append(r.Excluded[cause], s.tree.Name(i))
 		}
 	}
 	r.Message = r.text(s.g, s.g.Roles[blocked])
 }
 
-func sortedCauses(m map[Cause]int) []Cause {
+func sortedCauses(m map[Cause][]string) []Cause {
 	return slices.SortedFunc(maps.Keys(m), func(a, b Cause) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	})

@@ -163,8 +163,8 @@ func checkRefusal(t *testing.T, seed int64, g Gang, r *Refusal, wanted, most int
 		t.Fatalf("seed %d: %d fit, the twin says %d", seed, r.Fits, most)
 	}
 	sum := 0
-	for _, n := range r.Excluded {
-		sum += n
+	for _, nodes := range r.Excluded {
+		sum += len(nodes)
 	}
 	if sum > r.Nodes {
 		t.Fatalf("seed %d: %d nodes are excluded of %d", seed, sum, r.Nodes)

@@ -84,8 +84,8 @@ func RefusedStatus(r gang.Refusal) v1alpha1.PlacementStatus {
 	s := v1alpha1.PlacementStatus{Reason: r.Reason, Message: r.Message, Wanted: int32(r.Wanted), Fits: int32(r.Fits)}
 	if len(r.Excluded) > 0 {
 		s.Excluded = make(map[string]int32, len(r.Excluded))
-		for cause, n := range r.Excluded {
-			s.Excluded[cause.String()] = int32(n)
+		for cause, nodes := range r.Excluded {
+			s.Excluded[cause.String()] = int32(len(nodes))
 		}
 	}
 	return s

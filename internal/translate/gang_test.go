@@ -50,7 +50,7 @@ func TestShown(t *testing.T) {
 }
 
 func TestPlacementStatus(t *testing.T) {
-	r := gang.Refusal{Reason: gang.InsufficientNodes, Message: "m", Wanted: 2, Fits: 1, Excluded: map[gang.Cause]int{{Name: "nvidia.com/gpu"}: 2, {Kind: gang.Cordoned}: 1}}
+	r := gang.Refusal{Reason: gang.InsufficientNodes, Message: "m", Wanted: 2, Fits: 1, Excluded: map[gang.Cause][]string{{Name: "nvidia.com/gpu"}: {"a", "b"}, {Kind: gang.Cordoned}: {"c"}}}
 	s := RefusedStatus(r)
 	if want := map[string]int32{"insufficient nvidia.com/gpu": 2, "cordoned": 1}; !reflect.DeepEqual(s.Excluded, want) {
 		t.Errorf("excluded %v, want %v", s.Excluded, want)
