@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -44,8 +47,8 @@ type scout struct {
 	// infos[i] is roster.members[i] as the framework sees it; at finds i by the pod's name.
 	infos []fwk.PodInfo
 	at    map[string]int
-	// asked is the last question put to agree; see there.
-	asked question
+	// asked is the last thing put to agree; see there.
+	asked beside
 	// err is what broke inside agree.
 	err error
 }
@@ -87,7 +90,7 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 			return g, false, fmt.Errorf("reading the affinity of pod %s: %w", m.pod.Name, err)
 		}
 		s.infos, s.at[m.pod.Name] = append(s.infos, info), i
-		member := gang.Member{Slot: m.slot, Name: m.pod.Name}
+		member := gang.Member{Slot: m.slot.n, Name: m.pod.Name}
 		if m.state != pending {
 			member.Node = m.node
 			g.Members = append(g.Members, member)
@@ -127,6 +130,9 @@ func (s *scout) role(member int) (gang.Role, error) {
 	}
 	statuses := make([]*fwk.Status, len(s.nodes))
 	s.p.handle.Parallelizer().Until(s.ctx, len(s.nodes), func(i int) {
+		if _, sick := unhealthy(s.nodes[i].Node()); sick {
+			return
+		}
 		if only.AllNodes() || only.NodeNames.Has(s.nodes[i].Node().Name) {
 			statuses[i] = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), s.nodes[i])
 			return
@@ -137,15 +143,33 @@ func (s *scout) role(member int) (gang.Role, error) {
 		return role, err
 	}
 	for i, status := range statuses {
+		node := s.nodes[i].Node()
+		cause, sick := unhealthy(node)
 		switch {
+		case sick:
+			role.Out[node.Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
 		case status.IsSuccess():
 		case status.IsRejected():
-			role.Out[s.nodes[i].Node().Name] = causeOf(status, role)
+			role.Out[node.Name] = causeOn(node, info.GetPod(), status, role)
 		default:
-			return role, fmt.Errorf("filtering node %s for pod %s: %w", s.nodes[i].Node().Name, info.GetPod().Name, status.AsError())
+			return role, fmt.Errorf("filtering node %s for pod %s: %w", node.Name, info.GetPod().Name, status.AsError())
 		}
 	}
 	return role, nil
+}
+
+// causeOn is causeOf with the taint's key.
+func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gang.Cause {
+	cause := causeOf(status, role)
+	if cause.Kind == gang.Tainted {
+		taint, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
+			return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
+		}, true)
+		if found {
+			cause.Name = taint.Key
+		}
+	}
+	return cause
 }
 
 // insufficient is how the framework's resource filter starts its reasons.
@@ -183,8 +207,8 @@ func (s *scout) holds(p gang.Placement) bool {
 	return true
 }
 
-// question is a member beside others; it is kept because the core asks it for one node after another.
-type question struct {
+// beside is a member next to others; it is kept because the core asks it for one node after another.
+type beside struct {
 	member int
 	seats  []gang.Seat
 	state  fwk.CycleState
@@ -226,7 +250,7 @@ func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, b
 // ask runs PreFilter for a member and tells the plugins of the members placed before.
 func (s *scout) ask(member int, seats []gang.Seat) {
 	pod := s.infos[member].GetPod()
-	q := question{member: member, seats: slices.Clone(seats), state: newNestedState()}
+	q := beside{member: member, seats: slices.Clone(seats), state: newNestedState()}
 	q.only, q.status, _ = s.p.nested.RunPreFilterPlugins(s.ctx, q.state, pod)
 	if !q.status.IsSuccess() && !q.status.IsRejected() {
 		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -16,9 +17,9 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	// This may come before our own handler has seen the pod.
-	seen := p.ledger.observeIf(key, pod, func() bool {
+	seen := p.ledger.enqueued(key, pod, func() bool {
 		now, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
-		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil
+		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil && isMember(now) && !over(now)
 	})
 	if seen.completed {
 		go p.wake(klog.FromContext(ctx), key)
@@ -48,10 +49,21 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	return hints, nil
 }
 
-// leaderOnly runs under the queue's lock.
-func (p *Plugin) leaderOnly(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
-	if key, ok := p.mine(pod); ok && !p.ledger.leads(key, pod.UID) {
+// nudgeEvery bounds how often the leader of a gang that lost members is sent past its backoff.
+const nudgeEvery = 100 * time.Millisecond
+
+// leaderOnly runs under the queue's lock, after the scheduler's cache has taken the event in.
+func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
+	key, ok := p.mine(pod)
+	if !ok {
+		return fwk.Queue, nil
+	}
+	leads, hurry := p.ledger.leads(key, pod.UID, time.Now())
+	if !leads {
 		return fwk.QueueSkip, nil
+	}
+	if hurry {
+		go p.wake(logger, key)
 	}
 	return fwk.Queue, nil
 }

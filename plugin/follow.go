@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // plannedKey is where PreFilter leaves the planned node for the rest of the cycle.
@@ -17,13 +19,28 @@ type plannedNode string
 
 func (n plannedNode) Clone() fwk.StateData { return n }
 
-// Filter refuses every node but the planned one: a nominated node is tried before PreFilter's narrowing.
+// unhealthy says whether Holdfast itself has put a node aside, and why. Tolerations do not count: a member there
+// would be replaced at once, and a pod that tolerates everything does not mean this.
+func unhealthy(node *v1.Node) (cause string, sick bool) {
+	for _, t := range node.Spec.Taints {
+		if t.Key == v1alpha1.TaintUnhealthy || (t.Key == v1alpha1.TaintOutage && !sick) {
+			cause, sick = t.Value, true
+		}
+	}
+	return cause, sick
+}
+
+// Filter refuses every node but the planned one: a nominated node is tried before PreFilter's narrowing. It
+// refuses the planned one, too, where Holdfast has put it aside since.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if _, ok := p.mine(pod); !ok {
 		return nil
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
+			if cause, sick := unhealthy(node.Node()); sick {
+				return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is unhealthy ("+cause+")")
+			}
 			return nil
 		}
 	}

@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -24,60 +23,6 @@ type ledger struct {
 	doomed map[types.UID]bool
 }
 
-// group is one gang. A member moves from pending through planned and reserved to bound:
-//
-//	pending ──plan──▶ planned ──Reserve──▶ reserved ──bound──▶ bound
-//	   ▲                 │ plan given up      │ Unreserve
-//	   └─────────────────┴────────────────────┘
-type group struct {
-	members map[types.UID]*member
-	// counts of members by state, and of gated ones; lead is the pending member of the lowest slot, nil: to
-	// be found again. All three follow from members and are kept by put, set and drop alone.
-	counts [bound + 1]int
-	gated  int
-	lead   *member
-	// size is what the members' annotation says; sizeErr is set where it says nothing usable.
-	size    int
-	sizeErr error
-	// open says that a plan stands which not all members have followed, since opened.
-	open   bool
-	opened time.Time
-	// fresh says that no member had a node when the gang was planned and that it has not been whole since.
-	// Only then is it taken back when it cannot be completed; forming are its members with a node, oldest
-	// first.
-	fresh   bool
-	forming []*v1.Pod
-	// givenUp counts plans in a row that could not be followed.
-	givenUp int
-	// refusal is the last answer, if it was one.
-	refusal *gang.Refusal
-}
-
-type member struct {
-	pod  *v1.Pod
-	slot int
-	// role is what the pod looks like to filters; see roleOf.
-	role string
-	// gated: the pod has scheduling gates of others.
-	gated bool
-	state state
-	// node is the planned, reserved or bound one.
-	node string
-}
-
-type state int
-
-const (
-	// pending: no node.
-	pending state = iota
-	// planned: the open plan names a node.
-	planned
-	// reserved: the scheduler has assumed the pod on the node.
-	reserved
-	// bound: the API server says so.
-	bound
-)
-
 func newLedger() *ledger {
 	return &ledger{groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{}}
 }
@@ -97,15 +42,25 @@ func (l *ledger) observe(key types.NamespacedName, pod *v1.Pod) change {
 	return l.note(key, pod)
 }
 
-// observeIf is observe for callers whose pod may be out of date: alive is asked under the lock, so that a
-// later forget is not overtaken.
-func (l *ledger) observeIf(key types.NamespacedName, pod *v1.Pod, alive func() bool) change {
+// enqueued notes that the scheduling queue takes the pod in, which may come before observe and be out of date:
+// alive is asked under the lock, so that a later forget is not overtaken.
+func (l *ledger) enqueued(key types.NamespacedName, pod *v1.Pod, alive func() bool) change {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g := l.groups[key]; (g != nil && g.members[pod.UID] != nil) || !alive() {
+	g := l.groups[key]
+	known := g != nil && g.members[pod.UID] != nil
+	if l.doomed[pod.UID] || (known && g.members[pod.UID].queued) || (!known && !alive()) {
 		return change{}
 	}
-	return l.note(key, pod)
+	c := change{}
+	if !known {
+		c = l.note(key, pod)
+		g = l.groups[key]
+	}
+	was := g.wanting()
+	g.enter(g.members[pod.UID])
+	c.completed = c.completed || (!was && g.wanting())
+	return c
 }
 
 func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
@@ -114,39 +69,68 @@ func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
 	}
 	g := l.groups[key]
 	if g == nil {
-		g = &group{members: map[types.UID]*member{}}
+		g = newGroup()
 		l.groups[key] = g
 	}
-	was := g.complete() && g.counts[pending] > 0
+	was := g.wanting()
 	m := g.put(pod)
 	c := change{}
 	if pod.Spec.NodeName != "" && m.state != bound {
+		g.enter(m)
 		g.set(m, bound, pod.Spec.NodeName)
 		c.bound = true
 		g.settle()
 	}
-	c.completed = !was && g.complete() && g.counts[pending] > 0
+	c.completed = !was && g.wanting()
 	return c
 }
 
-// forget drops a pod that is gone or on its way out. It reports whether a plan is open, which is then to be
-// given up: it was made for a complete gang, and members that wait to follow it may be held back again.
+// leave drops a pod that was told to end and has not done so yet.
+func (l *ledger) leave(key types.NamespacedName, pod *v1.Pod) (broken bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	if s := slotOf(pod); g != nil && s.known && pod.Spec.NodeName != "" {
+		g.leaving[pod.UID] = gang.Gap{Slot: s.n, Leaving: pod.Name, Node: pod.Spec.NodeName}
+	}
+	return l.dropped(key, pod.UID)
+}
+
+// forget drops a pod that is gone, or is a member no more.
 func (l *ledger) forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.doomed, uid)
+	if g := l.groups[key]; g != nil {
+		delete(g.leaving, uid)
+	}
+	return l.dropped(key, uid)
+}
+
+// dropped reports whether a plan is open that is to be given up: its line for the pod is void, or it was made
+// for a complete gang and members that wait to follow it may be held back again.
+func (l *ledger) dropped(key types.NamespacedName, uid types.UID) (broken bool) {
 	g := l.groups[key]
 	if g == nil || g.members[uid] == nil {
 		return false
 	}
-	broken = g.open
+	was := g.members[uid].state
 	g.drop(uid)
 	g.unform(uid)
 	g.refusal = nil
+	broken = g.open && (was == planned || !g.complete())
+	if g.open && !broken {
+		g.settle()
+	}
+	l.sweep(key, g)
+	return broken
+}
+
+// sweep ends a gang without members.
+func (l *ledger) sweep(key types.NamespacedName, g *group) {
 	if len(g.members) == 0 {
 		delete(l.groups, key)
 	}
-	return broken
 }
 
 // admit says whether a pod may enter the queue; if not, why it waits.
@@ -159,8 +143,10 @@ func (l *ledger) admit(key types.NamespacedName, uid types.UID) (wait string) {
 		return "" // it is gone; the scheduler finds out by itself
 	case g.sizeErr != nil:
 		return g.sizeErr.Error()
-	case !g.complete():
+	case !g.staffed() || g.gated > 0:
 		return g.incomplete().Message
+	case g.outside > 0:
+		return "the scheduling queue has not seen all of the gang yet"
 	case g.members[uid].state != pending:
 		return ""
 	}
@@ -185,9 +171,20 @@ func (l *ledger) leader(key types.NamespacedName) *v1.Pod {
 }
 
 // leads says whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
-func (l *ledger) leads(key types.NamespacedName, uid types.UID) bool {
+// hurry: the others of its gang wait for it on their nodes, so it is not to sit out its backoff.
+func (l *ledger) leads(key types.NamespacedName, uid types.UID, now time.Time) (leads, hurry bool) {
 	pod := l.leader(key)
-	return pod != nil && pod.UID == uid
+	if pod == nil || pod.UID != uid {
+		return false, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	if g == nil || g.refusal == nil || g.counts[bound] == 0 || now.Sub(g.nudged) < nudgeEvery {
+		return true, false
+	}
+	g.nudged = now
+	return true, true
 }
 
 // roster is the gang as it stands when it is planned: copies, by slot.
@@ -202,7 +199,7 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 	defer l.mu.Unlock()
 	g := l.groups[key]
 	if g == nil {
-		g = &group{}
+		g = newGroup()
 	}
 	if g.sizeErr != nil {
 		return roster{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}
@@ -211,7 +208,7 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 		r := g.incomplete()
 		return roster{}, &r
 	}
-	r.size = max(g.size, len(g.members))
+	r.size = max(g.size-g.over(), len(g.members))
 	for _, m := range g.members {
 		r.members = append(r.members, *m)
 	}
@@ -233,9 +230,7 @@ func (l *ledger) open(key types.NamespacedName, nodes map[types.UID]string, now 
 			return false
 		}
 	}
-	if g.counts[reserved]+g.counts[bound] == 0 {
-		g.fresh, g.forming = true, nil
-	}
+	g.begin()
 	g.open, g.opened, g.refusal = true, now, nil
 	for uid, node := range nodes {
 		g.set(g.members[uid], planned, node)
@@ -255,14 +250,22 @@ func (l *ledger) plannedNode(key types.NamespacedName, uid types.UID) (string, b
 	return "", false
 }
 
-// plannedFor says whether a pod is on any open plan.
-func (l *ledger) plannedFor(pod *v1.Pod) bool {
-	key, ok := translate.GangOf(pod)
-	if !ok {
-		return false
+// expected lists the members that are on their way to their planned node, by node.
+func (l *ledger) expected() map[string][]*v1.Pod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := map[string][]*v1.Pod{}
+	for _, g := range l.groups {
+		if g.counts[planned] == 0 {
+			continue
+		}
+		for _, m := range g.members {
+			if m.state == planned {
+				all[m.node] = append(all[m.node], m.pod)
+			}
+		}
 	}
-	_, ok = l.plannedNode(key, pod.UID)
-	return ok
+	return all
 }
 
 // reserve notes that the scheduler assumed the pod on the node; false: that is not the plan.
@@ -327,16 +330,8 @@ func (l *ledger) refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.P
 		return nil
 	}
 	g.refusal = r
-	if !g.fresh {
-		return nil
-	}
-	undo = g.forming
-	slices.Reverse(undo)
-	g.fresh, g.forming = false, nil
-	for _, pod := range undo {
-		l.doomed[pod.UID] = true
-		g.drop(pod.UID)
-	}
+	undo = l.takeBack(g)
+	l.sweep(key, g)
 	return undo
 }
 
@@ -375,102 +370,13 @@ func (l *ledger) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus,
 	case g.sizeErr != nil:
 		return translate.RefusedStatus(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
 	case g.whole():
-		return translate.PlacedStatus(g.nodesBySlot()), true, true
+		// What ends well leaves a gang that is not to be called placed anew for that.
+		return translate.PlacedStatus(g.nodesBySlot()), len(g.ended) == 0 || g.repaired, true
 	case g.refusal != nil:
 		return translate.RefusedStatus(*g.refusal), true, true
-	case !g.complete() && g.counts[bound] < len(g.members):
-		return translate.RefusedStatus(g.incomplete()), true, true
-	default:
-		return s, false, true
 	}
-}
-
-// put adds a member or brings what is known of it up to date.
-func (g *group) put(pod *v1.Pod) *member {
-	m := g.members[pod.UID]
-	if m == nil {
-		m = &member{role: roleOf(pod)}
-		g.members[pod.UID] = m
-		g.counts[pending]++
-		g.size, g.sizeErr = translate.GangSize(pod)
-	} else if m.gated {
-		g.gated--
+	if r, ok := g.census(); ok {
+		return translate.RefusedStatus(r), true, true
 	}
-	m.pod, m.gated = pod, len(pod.Spec.SchedulingGates) > 0
-	m.slot, _ = translate.GangSlot(pod)
-	if m.gated {
-		g.gated++
-	}
-	g.lead = nil
-	return m
-}
-
-func (g *group) set(m *member, s state, node string) {
-	g.counts[m.state]--
-	g.counts[s]++
-	m.state, m.node = s, node
-	g.lead = nil
-}
-
-func (g *group) drop(uid types.UID) {
-	m := g.members[uid]
-	g.counts[m.state]--
-	if m.gated {
-		g.gated--
-	}
-	g.lead = nil
-	delete(g.members, uid)
-}
-
-func (g *group) unform(uid types.UID) {
-	g.forming = slices.DeleteFunc(g.forming, func(p *v1.Pod) bool { return p.UID == uid })
-}
-
-// complete says whether all members exist and none is held back by others.
-func (g *group) complete() bool { return g.size > 0 && len(g.members) >= g.size && g.gated == 0 }
-
-// whole says whether all members exist and are bound.
-func (g *group) whole() bool { return len(g.members) >= g.size && g.counts[bound] == len(g.members) }
-
-func (g *group) incomplete() gang.Refusal {
-	return gang.Incomplete(g.size, len(g.members)-g.gated, g.counts[bound])
-}
-
-// first is the pending member with the lowest slot.
-func (g *group) first() *member {
-	if g.lead == nil {
-		for _, m := range g.members {
-			if m.state == pending && (g.lead == nil || bySlot(*m, *g.lead) < 0) {
-				g.lead = m
-			}
-		}
-	}
-	return g.lead
-}
-
-// settle closes the plan once all have followed it, and ends forming once all are bound.
-func (g *group) settle() {
-	if g.counts[planned] == 0 {
-		g.open = false
-	}
-	if g.whole() {
-		g.fresh, g.forming, g.givenUp, g.refusal = false, nil, 0, nil
-	}
-}
-
-func (g *group) nodesBySlot() []string {
-	members := make([]member, 0, len(g.members))
-	for _, m := range g.members {
-		members = append(members, *m)
-	}
-	slices.SortFunc(members, bySlot)
-	nodes := make([]string, len(members))
-	for i, m := range members {
-		nodes[i] = m.node
-	}
-	return nodes
-}
-
-func bySlot(a, b member) int {
-	return cmp.Or(cmp.Compare(a.slot, b.slot), cmp.Compare(a.pod.Name, b.pod.Name))
+	return s, false, true
 }

@@ -7,12 +7,18 @@ import (
 	"math/rand"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/gang"
 )
+
+// enter has the scheduling queue take a pod in.
+func enter(l *ledger, p *v1.Pod) change {
+	return l.enqueued(key("g"), p, func() bool { return true })
+}
 
 // Whatever happens in whatever order: the counts follow from the members, the leader is the pending member of
 // the lowest slot, a node stands exactly where the state says so, and forming lists members with a node.
@@ -29,18 +35,24 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 			return pods[uids[rng.Intn(len(uids))]]
 		}
 		for step := range 80 {
-			switch rng.Intn(9) {
+			switch rng.Intn(12) {
 			case 0, 1, 2:
 				p := memberPod("g", rng.Intn(4), 4, 1)
 				if g := l.groups[k]; (g == nil || !g.open) && rng.Intn(8) == 0 {
 					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "other"}}
 				}
 				pods[p.UID] = p
-				l.observe(k, p)
+				if l.observe(k, p); rng.Intn(4) > 0 {
+					enter(l, p)
+				}
 			case 3:
 				p := pick()
 				delete(pods, p.UID)
-				if l.forget(k, p.UID) {
+				gone := l.forget
+				if rng.Intn(2) == 0 {
+					gone = func(k types.NamespacedName, _ types.UID) bool { return l.leave(k, p) }
+				}
+				if gone(k, p.UID) {
 					l.giveUp(k)
 				}
 			case 4:
@@ -64,6 +76,14 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 					pods[p.UID] = p
 					l.observe(k, p)
 				}
+			case 9:
+				enter(l, pick())
+			case 10:
+				if rng.Intn(8) == 0 {
+					l.explain(question{key: k}, []*v1.Pod{memberPod("g", rng.Intn(4), 4, 1)})
+				}
+			case 11:
+				l.lapsed(at(int64(step)), 20*time.Second)
 			case 8:
 				if rng.Intn(2) == 0 {
 					l.giveUp(k)
@@ -71,6 +91,7 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 					l.refuse(k, &gang.Refusal{})
 				}
 			}
+			l.expected()
 			checkLedger(t, fmt.Sprintf("seed %d step %d", seed, step), l.groups[k])
 		}
 	}
@@ -83,18 +104,25 @@ func checkLedger(t *testing.T, when string, g *group) {
 	}
 	var counts [bound + 1]int
 	var lowest *member
-	gated := 0
+	gated, outside, slots := 0, 0, map[int]int{}
 	for _, m := range g.members {
 		counts[m.state]++
 		if m.gated {
 			gated++
 		}
+		if !m.queued {
+			outside++
+		}
+		slots[m.slot.n]++
 		if m.state == pending && (lowest == nil || bySlot(*m, *lowest) < 0) {
 			lowest = m
 		}
 		if (m.node == "") != (m.state == pending) {
 			t.Fatalf("%s: a member in state %d has node %q", when, m.state, m.node)
 		}
+	}
+	if outside != g.outside || !maps.Equal(slots, g.slots) || g.unslotted != 0 {
+		t.Fatalf("%s: %d are outside the queue and slots are %v, want %d %v", when, g.outside, g.slots, outside, slots)
 	}
 	if counts != g.counts || gated != g.gated {
 		t.Fatalf("%s: counts %v gated %d, want %v %d", when, g.counts, g.gated, counts, gated)
@@ -110,7 +138,7 @@ func checkLedger(t *testing.T, when string, g *group) {
 	if g.open && counts[planned] == 0 {
 		t.Fatalf("%s: a plan stands that nobody is to follow", when)
 	}
-	if counts[planned] > 0 && (!g.open || !g.complete()) {
+	if counts[planned] > 0 && (!g.open || !g.staffed()) {
 		t.Fatalf("%s: members are planned without a plan, or for a gang that is not complete", when)
 	}
 }
@@ -119,14 +147,14 @@ func checkLedger(t *testing.T, when string, g *group) {
 func TestAPlanForAChangedGangIsNotOpened(t *testing.T) {
 	l, k := newLedger(), key("g")
 	a, old, anew := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1), memberPod("g", 1, 2, 1)
-	l.observe(k, a)
-	l.observe(k, old)
+	enter(l, a)
+	enter(l, old)
 	plan := map[types.UID]string{a.UID: "n", old.UID: "n"}
 	l.forget(k, old.UID)
 	if l.open(k, plan, at(0)) {
 		t.Error("opened for a gang that lacks a member")
 	}
-	l.observe(k, anew)
+	enter(l, anew)
 	if l.open(k, plan, at(0)) {
 		t.Error("opened for a member that is gone")
 	}
@@ -143,7 +171,7 @@ func TestWhatAFreshGangHoldsIsGivenBackNewestFirst(t *testing.T) {
 	pods := []*v1.Pod{memberPod("g", 0, 3, 1), memberPod("g", 1, 3, 1), memberPod("g", 2, 3, 1)}
 	plan := map[types.UID]string{}
 	for _, p := range pods {
-		l.observe(k, p)
+		enter(l, p)
 		plan[p.UID] = "n"
 	}
 	l.open(k, plan, at(0))

@@ -2,11 +2,13 @@
 // bound together or not at all: siblings wait at PreEnqueue until all exist, one leader plans for all in one
 // scheduling cycle on one snapshot, each member then follows its line of the plan, and where a line cannot be
 // followed the missing part is planned anew or what was placed is taken back, newest first. A node is named
-// only if the framework's own filters accept it. For a pod without our label it does nothing.
+// only if the framework's own filters accept it, and never while Holdfast has put it aside. Only the replica
+// that schedules writes anything. For a pod without our label it does nothing.
 //
 // One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
-// eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve, Bind), ledger.go (what is known
-// of each gang), undo.go, publish.go (the Gang's status).
+// eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
+// (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells),
+// undo.go, publish.go (the Gang's status), station.go (who acts), preview.go (answers without placing).
 //
 // Locks: the ledger's lock is a leaf. PreEnqueue and queueing hints run under the scheduling queue's lock and
 // take it; so nothing that takes the queue's lock (Activate, nominations) is called while it is held.
@@ -39,7 +41,9 @@ const Name = "Holdfast"
 const (
 	// planPatience is how long a plan may stand without all members having followed it.
 	planPatience = 30 * time.Second
-	// inspection is how often plans are checked for that.
+	// gapPatience is how long a gang that never was whole may hold nodes while it lacks members.
+	gapPatience = time.Minute
+	// inspection is how often gangs are checked for that.
 	inspection = 5 * time.Second
 )
 
@@ -56,6 +60,7 @@ var (
 	_ fwk.FilterPlugin      = (*Plugin)(nil)
 	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
 	_ fwk.ReservePlugin     = (*Plugin)(nil)
+	_ fwk.BindPlugin        = (*Plugin)(nil)
 	_ fwk.SignPlugin        = (*Plugin)(nil)
 )
 
@@ -73,22 +78,8 @@ type Plugin struct {
 	seen map[string]int64
 }
 
-// New is the plugin's factory.
-func New(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	if err := noArguments(args); err != nil {
-		return nil, err
-	}
-	if h.KubeConfig() == nil {
-		return nil, fmt.Errorf("plugin %s: the scheduler gives no client configuration", Name)
-	}
-	client, err := dynamic.NewForConfig(h.KubeConfig())
-	if err != nil {
-		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
-	}
-	return newPlugin(ctx, h, client)
-}
-
-// newPlugin wires an instance. The given client only ever writes the status of Gangs.
+// newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
+// client only ever writes the status of Gangs.
 func newPlugin(ctx context.Context, h fwk.Handle, gangs dynamic.Interface) (*Plugin, error) {
 	runner, ok := h.(nested)
 	if !ok {
@@ -100,9 +91,13 @@ func newPlugin(ctx context.Context, h fwk.Handle, gangs dynamic.Interface) (*Plu
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}
+	return p, nil
+}
+
+// act starts what writes aside from scheduling cycles.
+func (p *Plugin) act(ctx context.Context) {
 	go p.status.run(ctx)
 	go wait.UntilWithContext(ctx, p.inspect, inspection)
-	return p, nil
 }
 
 // Name returns the plugin's name.
@@ -121,11 +116,15 @@ func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
 	return key, ok && pod.Spec.SchedulerName == p.handle.ProfileName()
 }
 
-// left says whether the pod was a member and is none any more, because another one takes its place.
-func (p *Plugin) left(old, now *v1.Pod) bool {
-	_, was := p.mine(old)
-	_, is := p.mine(now)
-	return was && !is
+// isMember says whether the pod belongs to any gang now.
+func isMember(pod *v1.Pod) bool {
+	_, ok := translate.GangOf(pod)
+	return ok
+}
+
+// over says whether the pod has ended. A scheduler's informer tells that as a deletion.
+func over(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
 func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
@@ -135,16 +134,14 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 				p.podSeen(logger, pod)
 			}
 		},
-		UpdateFunc: func(before, obj any) {
-			pod, ok := obj.(*v1.Pod)
-			if !ok {
-				return
+		UpdateFunc: func(old, obj any) {
+			was, _ := old.(*v1.Pod)
+			if pod, ok := obj.(*v1.Pod); ok {
+				if was != nil && !isMember(pod) {
+					p.podGone(logger, was) // it was released: it is a member no more, though it may run for a while
+				}
+				p.podSeen(logger, pod)
 			}
-			if old, ok := before.(*v1.Pod); ok && p.left(old, pod) {
-				p.podGone(logger, old)
-				return
-			}
-			p.podSeen(logger, pod)
 		},
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -164,8 +161,12 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if !ok {
 		return
 	}
-	if pod.DeletionTimestamp != nil {
+	if over(pod) {
 		p.podGone(logger, pod)
+		return
+	}
+	if pod.DeletionTimestamp != nil {
+		p.parted(logger, key, p.ledger.leave(key, pod))
 		return
 	}
 	change := p.ledger.observe(key, pod)
@@ -182,7 +183,12 @@ func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 	if !ok {
 		return
 	}
-	if p.ledger.forget(key, pod.UID) {
+	p.parted(logger, key, p.ledger.forget(key, pod.UID))
+}
+
+// parted follows on a member's departure; broken: an open plan is void.
+func (p *Plugin) parted(logger klog.Logger, key types.NamespacedName, broken bool) {
+	if broken {
 		p.abandon(logger, key, "a member went away")
 	} else {
 		p.wake(logger, key) // one that came in its place may have been held back by the plan
@@ -208,11 +214,4 @@ func (p *Plugin) activate(logger klog.Logger, pods []*v1.Pod) {
 		byName[pod.Namespace+"/"+pod.Name] = pod
 	}
 	p.handle.Activate(logger, byName)
-}
-
-// inspect gives up plans that members do not follow, for instance because another plugin gates them.
-func (p *Plugin) inspect(ctx context.Context) {
-	for _, key := range p.ledger.overdue(time.Now().Add(-planPatience)) {
-		p.abandon(klog.FromContext(ctx), key, "members did not follow the plan in time")
-	}
 }

@@ -49,17 +49,12 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	if missing != nil {
 		return missing.Message, nil
 	}
-	if !p.ledger.leads(key, pod.UID) {
+	if leader := p.ledger.leader(key); leader == nil || leader.UID != pod.UID {
 		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
 		return "another pod plans for the gang", nil
 	}
-	p.follow(nodes)
-	defer p.tree.Undo(p.tree.Mark())
-	p.reserveNominated(nodes, roster)
-
 	started := time.Now()
-	scout := newScout(ctx, p, nodes, roster)
-	placement, no, err := scout.place()
+	placement, no, err := p.answer(ctx, nodes, roster)
 	if err != nil {
 		return "", err
 	}
@@ -72,6 +67,16 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return no.Message, nil
 	}
 	return "", p.adopt(ctx, key, pod, roster, placement)
+}
+
+// answer asks the core on this cycle's snapshot.
+func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster) (gang.Placement, *gang.Refusal, error) {
+	p.follow(nodes)
+	defer p.tree.Undo(p.tree.Mark())
+	if err := p.reserveExpected(nodes, r); err != nil {
+		return gang.Placement{}, nil, err
+	}
+	return newScout(ctx, p, nodes, r).place()
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.

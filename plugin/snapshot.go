@@ -1,8 +1,11 @@
 package plugin
 
 import (
+	"fmt"
+
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,19 +77,32 @@ func asked(info fwk.PodInfo) topology.Resources {
 	return all
 }
 
-// reserveNominated takes from the tree what is held for pods that are on their way to a node: members of
-// other open plans, and pods of at least the gang's priority for which something was preempted.
-func (p *Plugin) reserveNominated(nodes []fwk.NodeInfo, r roster) {
+// reserveExpected takes from the tree what is held for pods that are on their way to a node: members of open
+// plans, as the ledger knows them, and pods of at least the gang's priority for which something was preempted.
+func (p *Plugin) reserveExpected(nodes []fwk.NodeInfo, r roster) error {
 	own := make(map[types.UID]bool, len(r.members))
 	for _, m := range r.members {
-		own[m.pod.UID] = true
+		own[m.pod.UID] = m.state == pending
+	}
+	held := map[types.UID]bool{}
+	for name, pods := range p.ledger.expected() {
+		for _, pod := range pods {
+			info, err := framework.NewPodInfo(pod)
+			if err != nil {
+				return fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
+			}
+			if i, ok := p.tree.Find(name); ok && !own[pod.UID] {
+				p.tree.Force(i, asked(info))
+			}
+			held[pod.UID] = true
+		}
 	}
 	priority := corev1helpers.PodPriority(r.members[0].pod)
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.handle.NominatedPodsForNode(name) {
 			pod := info.GetPod()
-			if own[pod.UID] || (corev1helpers.PodPriority(pod) < priority && !p.ledger.plannedFor(pod)) {
+			if own[pod.UID] || held[pod.UID] || corev1helpers.PodPriority(pod) < priority {
 				continue
 			}
 			if i, ok := p.tree.Find(name); ok {
@@ -94,4 +110,5 @@ func (p *Plugin) reserveNominated(nodes []fwk.NodeInfo, r roster) {
 			}
 		}
 	}
+	return nil
 }

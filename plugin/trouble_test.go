@@ -346,8 +346,8 @@ func TestNothingIsPreemptedForASingleMember(t *testing.T) {
 func TestOverduePlansAreGivenUp(t *testing.T) {
 	l := newLedger()
 	a, b := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1)
-	l.observe(key("g"), a)
-	l.observe(key("g"), b)
+	enter(l, a)
+	enter(l, b)
 	l.open(key("g"), map[types.UID]string{a.UID: "n", b.UID: "n"}, at(10))
 	if keys := l.overdue(at(10)); len(keys) != 0 {
 		t.Errorf("a plan is overdue at once: %v", keys)

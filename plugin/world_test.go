@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -45,6 +46,11 @@ type world struct {
 	ctx    context.Context
 	client *fake.Clientset
 	plugin *Plugin
+	// station is driven already, unless extras say so.
+	station *Station
+	sched   *scheduler.Scheduler
+	// stop ends the scheduler and waits for it.
+	stop func()
 
 	mu sync.Mutex
 	// binds lists "pod node" in the order of the API calls; events are messages by pod; placements are the
@@ -63,6 +69,10 @@ type world struct {
 type extras struct {
 	// plugins are further plugins, enabled everywhere.
 	plugins map[string]frameworkruntime.PluginFactory
+	// follower: the scheduler's informers run, but it does not lead until lead is called.
+	follower bool
+	// before runs before the scheduler starts.
+	before func(*world)
 }
 
 func newWorld(t *testing.T, x extras, objects ...runtime.Object) *world {
@@ -73,35 +83,54 @@ func newWorld(t *testing.T, x extras, objects ...runtime.Object) *world {
 	w.client.PrependReactor("create", "pods", w.bind)
 	w.client.PrependReactor("create", "events", w.event)
 	w.client.PrependReactor("patch", "pods", w.condition)
-	gangs := w.gangs()
+	if x.before != nil {
+		x.before(w)
+	}
+	w.start(ctx, cancel, x)
+	return w
+}
 
+// start puts a scheduler on the world's API server, in the place of any earlier one.
+func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) {
+	w.t.Helper()
+	gangs := w.gangs()
 	factory := scheduler.NewInformerFactory(w.client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: w.client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	registry := frameworkruntime.Registry{Name: func(ctx context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-		p, err := newPlugin(ctx, h, gangs)
-		w.plugin = p
-		return p, err
-	}}
+	station := newStation(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
+	registry := frameworkruntime.Registry{Name: station.New}
 	for name, f := range x.plugins {
 		registry[name] = f
 	}
 	sched, err := scheduler.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
-		scheduler.WithProfiles(testProfile(t, x)), scheduler.WithFrameworkOutOfTreeRegistry(registry), scheduler.WithPodMaxBackoffSeconds(1))
+		scheduler.WithProfiles(testProfile(w.t, x)), scheduler.WithFrameworkOutOfTreeRegistry(registry), scheduler.WithPodMaxBackoffSeconds(1))
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
+	station.Drive(ctx, sched)
+	w.plugin, w.station, w.sched = station.plugins[v1alpha1.SchedulerName], station, sched
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if err := sched.WaitForHandlersSync(ctx); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { sched.Run(ctx); close(done) }()
-	t.Cleanup(func() { cancel(); <-done; broadcaster.Shutdown() })
-	return w
+	var once sync.Once
+	w.stop = func() {
+		once.Do(func() {
+			cancel()
+			if !x.follower {
+				<-done
+			}
+			broadcaster.Shutdown()
+		})
+	}
+	w.t.Cleanup(w.stop)
+	if !x.follower {
+		go func() { sched.Run(ctx); close(done) }()
+	}
 }
 
 // testProfile is the profile that the manifests ship.
@@ -188,6 +217,9 @@ func (w *world) bind(a clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewConflict(v1.Resource("pods"), b.Name, fmt.Errorf("uid %s on node %q", bound.UID, bound.Spec.NodeName))
 	}
 	bound.Spec.NodeName = b.Target.Name
+	for k, v := range b.Annotations { // as the API server does
+		metav1.SetMetaDataAnnotation(&bound.ObjectMeta, k, v)
+	}
 	w.mu.Lock()
 	w.binds = append(w.binds, b.Name+" "+b.Target.Name)
 	w.mu.Unlock()

@@ -1,6 +1,6 @@
 // Holdfast-scheduler is kube-scheduler with the Holdfast plugin linked in: nothing of it is forked, every flag and
 // every KubeSchedulerConfiguration of kube-scheduler works. It schedules pods that name a profile of its
-// configuration; the default scheduler of the cluster goes on beside it.
+// configuration; the default scheduler of the cluster goes on beside it. Several replicas elect one that acts.
 package main
 
 import (
@@ -8,14 +8,14 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // for --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics, as kube-scheduler has them
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	kubeversion "k8s.io/component-base/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
-
-	"holdfast.dev/holdfast/plugin"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 )
 
 // version is set when the binary is built.
@@ -24,9 +24,17 @@ var version = "dev"
 func main() { os.Exit(cli.Run(command())) }
 
 func command() *cobra.Command {
-	cmd := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.New))
+	opts, preview := options.NewOptions(), defaultPreviewAddress
+	// The original keeps its options to itself; what it says of itself and checks is kept, what it runs is not.
+	cmd := app.NewSchedulerCommand()
+	cmd.ResetFlags()
 	cmd.Use = "holdfast-scheduler"
 	cmd.Short = "kube-scheduler that places gangs whole"
+	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, preview) }
+	flags(cmd, opts, func(fs *pflag.FlagSet) {
+		fs.StringVar(&preview, "preview-bind-address", preview, "Where previews of gangs are served by HTTPS; empty: nowhere.")
+	})
 	cmd.AddCommand(&cobra.Command{
 		Use:   "version",
 		Short: "print the versions of Holdfast and of the kube-scheduler that is in here",

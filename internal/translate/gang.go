@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -89,6 +90,20 @@ func RefusedStatus(r gang.Refusal) v1alpha1.PlacementStatus {
 		}
 	}
 	return s
+}
+
+// PreviewExcluded lists excluded nodes by why, the most first.
+func PreviewExcluded(r gang.Refusal) []v1alpha1.PreviewExcluded {
+	var all []v1alpha1.PreviewExcluded
+	for cause, nodes := range r.Excluded {
+		named := slices.Sorted(slices.Values(nodes))
+		named = named[:min(len(named), v1alpha1.MaxPreviewNames)]
+		all = append(all, v1alpha1.PreviewExcluded{Cause: cause.String(), Count: int32(len(nodes)), Nodes: named})
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.PreviewExcluded) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause))
+	})
+	return all
 }
 
 // SamePlacement says whether two answers are the same, whenever they were given.

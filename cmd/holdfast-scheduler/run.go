@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/tools/cache"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/cli/globalflag"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/term"
+	"k8s.io/component-base/version/verflag"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin"
+	"holdfast.dev/holdfast/plugin/ask"
+)
+
+const (
+	defaultPreviewAddress = ":10260"
+	shutdown              = 5 * time.Second
+)
+
+// flags puts kube-scheduler's flags and ours on the command, as kube-scheduler does with its own.
+func flags(cmd *cobra.Command, opts *options.Options, ours func(*pflag.FlagSet)) {
+	sets := opts.Flags
+	verflag.AddFlags(sets.FlagSet("global"))
+	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name(), logs.SkipLoggingConfigurationFlags())
+	ours(sets.FlagSet("holdfast"))
+	for _, fs := range sets.FlagSets {
+		cmd.Flags().AddFlagSet(fs)
+	}
+	cols, _, _ := term.TerminalSize(cmd.OutOrStdout())
+	cliflag.SetUsageAndHelpFunc(cmd, *sets, cols)
+}
+
+// run is what kube-scheduler's own command runs, with the plugin's station driven and previews served.
+func run(cmd *cobra.Command, opts *options.Options, preview string) error {
+	verflag.PrintAndExitIfRequested()
+	gates := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
+	if err := logsapi.ValidateAndApply(opts.Logs, gates); err != nil {
+		return err
+	}
+	cliflag.PrintFlags(cmd.Flags())
+	if opts.InformerName == nil {
+		name, err := cache.NewInformerName("kube-scheduler")
+		if err != nil {
+			return err
+		}
+		opts.InformerName = name
+	}
+	ctx, cancel := context.WithCancel(server.SetupSignalContext())
+	defer cancel()
+	station := plugin.NewStation()
+	config, sched, err := app.Setup(ctx, opts, app.WithPlugin(plugin.Name, station.New))
+	if err != nil {
+		return err
+	}
+	if mutable, ok := gates.(featuregate.MutableFeatureGate); ok {
+		mutable.AddMetrics()
+	}
+	opts.ComponentGlobalsRegistry.AddMetrics()
+	station.Drive(ctx, sched)
+	if preview != "" {
+		if err := servePreviews(ctx, preview, config, station); err != nil {
+			return err
+		}
+	}
+	return app.Run(ctx, config, sched)
+}
+
+// servePreviews serves with the certificate of kube-scheduler's own port.
+func servePreviews(ctx context.Context, address string, config *schedulerconfig.CompletedConfig, station *plugin.Station) error {
+	if config.SecureServing == nil {
+		return errors.New("--preview-bind-address needs kube-scheduler's own HTTPS port: set --secure-port, or give it an empty address")
+	}
+	authn, authz, err := ask.Delegate(config.Client)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("--preview-bind-address: %w", err)
+	}
+	own := *config.SecureServing
+	own.Listener, own.ClientCA = listener, nil
+	handler := &ask.Handler{Scheduler: station, Fault: fault, Authenticator: authn, Authorizer: authz}
+	if _, _, err := own.Serve(handler, shutdown, ctx.Done()); err != nil {
+		return fmt.Errorf("serving previews: %w", err)
+	}
+	return nil
+}
+
+// fault says what an error of the station is for whoever asked.
+func fault(err error) (ask.Fault, bool) {
+	var invalid *plugin.InvalidError
+	switch {
+	case errors.Is(err, plugin.ErrNotLeading):
+		return ask.Fault{Code: http.StatusServiceUnavailable, Reason: v1alpha1.ReasonNotLeading}, true
+	case errors.As(err, &invalid):
+		return ask.Fault{Code: http.StatusUnprocessableEntity, Reason: "Invalid"}, true
+	case errors.Is(err, context.DeadlineExceeded):
+		return ask.Fault{Code: http.StatusGatewayTimeout, Reason: "Timeout"}, true
+	default:
+		return ask.Fault{}, false
+	}
+}

@@ -1,0 +1,170 @@
+// Package ask serves previews over HTTPS: it checks who asks and whether they may, reads the question and writes
+// the answer. It decides nothing about placement and keeps nothing.
+//
+// The API server's proxy takes the header Authorization away, so the token comes in a header of its own. It must
+// be for this audience alone, so that a token which can do more is never sent here; the API server says whose it
+// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath).
+package ask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const (
+	// patience is how long a question waits for the scheduler, and an answer takes at most.
+	patience = 30 * time.Second
+	// maxBytes bounds a question.
+	maxBytes = 64 << 20
+	// remembered is how long the API server's word on a token or a right is relied on.
+	remembered = 10 * time.Second
+)
+
+// Scheduler answers questions.
+type Scheduler interface {
+	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
+}
+
+// Fault is an answer that is not the scheduler's failure: code and reason for whoever asked.
+type Fault struct {
+	Code   int
+	Reason metav1.StatusReason
+}
+
+// Handler answers on v1alpha1.PreviewPath.
+type Handler struct {
+	Scheduler Scheduler
+	// Fault says what an error of the scheduler means; ok is false where it is a failure.
+	Fault         func(error) (f Fault, ok bool)
+	Authenticator authenticator.Request
+	Authorizer    authorizer.UnconditionalAuthorizer
+}
+
+// Delegate makes authenticator and authorizer that ask the API server.
+func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Authorizer, error) {
+	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
+		TokenAccessReviewClient: client.AuthenticationV1(), TokenAccessReviewTimeout: patience,
+		WebhookRetryBackoff: options.DefaultAuthWebhookRetryBackoff(), CacheTTL: remembered,
+		APIAudiences: authenticator.Audiences{v1alpha1.PreviewAudience},
+	}.New()
+	if err != nil {
+		return nil, nil, fmt.Errorf("making an authenticator: %w", err)
+	}
+	authz, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: remembered, DenyCacheTTL: remembered,
+		WebhookRetryBackoff: options.DefaultAuthWebhookRetryBackoff(),
+	}.New()
+	if err != nil {
+		return nil, nil, fmt.Errorf("making an authorizer: %w", err)
+	}
+	return authn, authz, nil
+}
+
+// ServeHTTP answers one question.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	if r.URL.Path != v1alpha1.PreviewPath {
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, "only "+v1alpha1.PreviewPath+" is served here")
+		return
+	}
+	if r.Method != http.MethodPost {
+		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "a preview is asked for by POST")
+		return
+	}
+	if !h.admit(ctx, w, r) {
+		return
+	}
+	pods, err := question(http.MaxBytesReader(w, r.Body, maxBytes))
+	if err != nil {
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	response, err := h.Scheduler.Preview(ctx, pods)
+	if err != nil {
+		if fault, ok := h.Fault(err); ok {
+			refuse(w, fault.Code, fault.Reason, err.Error())
+			return
+		}
+		klog.FromContext(ctx).Error(err, "Answering a preview")
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error())
+		return
+	}
+	write(w, http.StatusOK, response)
+}
+
+// admit says who asks and whether they may; if not, it has answered.
+func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Request) bool {
+	token := r.Header.Get(v1alpha1.PreviewTokenHeader)
+	if token == "" {
+		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, fmt.Sprintf("the header %s must carry a token of service account %s/%s for audience %s",
+			v1alpha1.PreviewTokenHeader, v1alpha1.Namespace, v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience))
+		return false
+	}
+	bare := r.Clone(ctx)
+	bare.TLS = nil // nobody is known by a certificate here
+	bare.Header = http.Header{"Authorization": {"Bearer " + token}}
+	who, ok, err := h.Authenticator.AuthenticateRequest(bare)
+	if err != nil || !ok {
+		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the token is not valid for audience "+v1alpha1.PreviewAudience)
+		return false
+	}
+	may, why, err := h.Authorizer.Authorize(ctx, authorizer.AttributesRecord{User: who.User, Verb: "post", Path: v1alpha1.PreviewPath})
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "asking the API server what the token may do: "+err.Error())
+		return false
+	}
+	if may != authorizer.DecisionAllow {
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("%s may not post on %s: %s", who.User.GetName(), v1alpha1.PreviewPath, why))
+		return false
+	}
+	return true
+}
+
+// question reads the pods that are asked about.
+func question(body interface{ Read([]byte) (int, error) }) ([]*corev1.Pod, error) {
+	var q v1alpha1.PreviewRequest
+	if err := json.NewDecoder(body).Decode(&q); err != nil {
+		return nil, fmt.Errorf("reading the question: %w", err)
+	}
+	if n := len(q.Pods); n == 0 || n > v1alpha1.MaxPreviewPods {
+		return nil, fmt.Errorf("pods: %d pods are asked about, 1 to %d are needed", n, v1alpha1.MaxPreviewPods)
+	}
+	pods := make([]*corev1.Pod, len(q.Pods))
+	for i := range q.Pods {
+		if len(q.Pods[i].Spec.Containers) == 0 {
+			return nil, errors.New("pods[" + fmt.Sprint(i) + "].spec.containers: a pod has at least one")
+		}
+		pods[i] = &q.Pods[i]
+	}
+	return pods, nil
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	write(w, code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	})
+}
+
+func write(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}

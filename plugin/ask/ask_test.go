@@ -1,0 +1,106 @@
+package ask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+var errAway = errors.New("away")
+
+type scheduler struct {
+	asked []*corev1.Pod
+	err   error
+}
+
+func (s *scheduler) Preview(_ context.Context, pods []*corev1.Pod) (v1alpha1.PreviewResponse, error) {
+	s.asked = pods
+	return v1alpha1.PreviewResponse{Nodes: 7, Seats: []v1alpha1.PreviewSeat{{Slot: 1, Pod: "p", Node: "n"}}}, s.err
+}
+
+// handler lets the token "good" in as "reader", who may ask, and "weak" as somebody who may not.
+func handler(s *scheduler) *Handler {
+	return &Handler{
+		Scheduler: s,
+		Fault: func(err error) (Fault, bool) {
+			return Fault{Code: http.StatusServiceUnavailable, Reason: v1alpha1.ReasonNotLeading}, errors.Is(err, errAway)
+		},
+		Authenticator: authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+			if r.TLS != nil || len(r.Header) != 1 {
+				return nil, false, errors.New("something else than the token was looked at")
+			}
+			name, ok := map[string]string{"Bearer good": "reader", "Bearer weak": "stranger"}[r.Header.Get("Authorization")]
+			return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, ok, nil
+		}),
+		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if a.GetUser().GetName() == "reader" && a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" && !a.IsResourceRequest() {
+				return authorizer.DecisionAllow, "", nil
+			}
+			return authorizer.DecisionNoOpinion, "no rule", nil
+		}),
+	}
+}
+
+const onePod = `{"pods":[{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}]}`
+
+func TestWhoMayAskAndWhat(t *testing.T) {
+	for _, c := range []struct {
+		name, method, path, token, body string
+		err                             error
+		code                            int
+		reason                          metav1.StatusReason
+		says                            string
+	}{
+		{"well", "POST", "/holdfast/preview", "good", onePod, nil, 200, "", ""},
+		{"another path", "POST", "/metrics", "good", onePod, nil, 404, "NotFound", "/holdfast/preview"},
+		{"reading", "GET", "/holdfast/preview", "good", "", nil, 405, "MethodNotAllowed", "POST"},
+		{"no token", "POST", "/holdfast/preview", "", onePod, nil, 401, "Unauthorized", "Holdfast-Preview-Token"},
+		{"a bad token", "POST", "/holdfast/preview", "bad", onePod, nil, 401, "Unauthorized", "audience"},
+		{"no right", "POST", "/holdfast/preview", "weak", onePod, nil, 403, "Forbidden", "stranger may not"},
+		{"no JSON", "POST", "/holdfast/preview", "good", "pods", nil, 400, "BadRequest", "reading the question"},
+		{"no pods", "POST", "/holdfast/preview", "good", `{"pods":[]}`, nil, 400, "BadRequest", "0 pods"},
+		{"an empty pod", "POST", "/holdfast/preview", "good", `{"pods":[{}]}`, nil, 400, "BadRequest", "pods[0].spec.containers"},
+		{"a replica that does not lead", "POST", "/holdfast/preview", "good", onePod, errAway, 503, "NotLeading", "away"},
+		{"a failure", "POST", "/holdfast/preview", "good", onePod, errors.New("broken"), 500, "InternalError", "broken"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &scheduler{err: c.err}
+			r := httptest.NewRequest(c.method, "https://x"+c.path, strings.NewReader(c.body))
+			r.Header.Set("Authorization", "Bearer good") // means nothing here
+			if c.token != "" {
+				r.Header.Set(v1alpha1.PreviewTokenHeader, c.token)
+			}
+			w := httptest.NewRecorder()
+			handler(s).ServeHTTP(w, r)
+			if w.Code != c.code {
+				t.Fatalf("code %d, want %d: %s", w.Code, c.code, w.Body)
+			}
+			if c.code == 200 {
+				var got v1alpha1.PreviewResponse
+				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Nodes != 7 || len(got.Seats) != 1 || len(s.asked) != 1 || s.asked[0].Name != "p" {
+					t.Errorf("answer %s, asked %v, %v", w.Body, s.asked, err)
+				}
+				return
+			}
+			var got metav1.Status
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kind != "Status" || got.Reason != c.reason || got.Code != int32(c.code) || !strings.Contains(got.Message, c.says) {
+				t.Errorf("status %s, %v", w.Body, err)
+			}
+			if c.err == nil && s.asked != nil {
+				t.Error("the scheduler was asked")
+			}
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package plugin
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+// A gang that never was whole holds nodes for nothing unless it is completed: it is *forming*, and is taken back
+// when it is refused or lacks members for too long. A gang that was whole keeps its nodes whatever happens, for
+// its members run. This process knows which it is where it has seen the gang become whole or planned it; for
+// one that it found half bound, the stamps on the bound pods say so.
+
+// stampOf is the creation time of the youngest pod that was placed with this one; ok is false for a pod that
+// joined a gang which was whole before.
+func stampOf(pod *v1.Pod) (youngest time.Time, ok bool) {
+	youngest, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationForming])
+	return youngest, err == nil
+}
+
+// stamp returns what a pod's binding is to carry; "": nothing.
+func (l *ledger) stamp(key types.NamespacedName, uid types.UID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	if g == nil || !g.fresh || g.members[uid] == nil {
+		return ""
+	}
+	return g.youngest.UTC().Format(time.RFC3339)
+}
+
+// recall finds out about a gang that this process found half bound whether it was ever whole. It was not, if
+// all bound members carry a stamp and one that was there to be placed with them still has no node.
+func (g *group) recall() {
+	if g.fresh || g.settled {
+		return
+	}
+	var half []member
+	var youngest time.Time
+	for _, m := range g.members {
+		if m.state != bound {
+			continue
+		}
+		stamp, ok := stampOf(m.pod)
+		if !ok {
+			return
+		}
+		half = append(half, *m)
+		if stamp.After(youngest) {
+			youngest = stamp
+		}
+	}
+	left := false
+	for _, m := range g.members {
+		left = left || (m.state != bound && !m.pod.CreationTimestamp.After(youngest))
+	}
+	if len(half) == 0 || !left {
+		return
+	}
+	slices.SortFunc(half, bySlot)
+	g.fresh, g.youngest, g.forming = true, youngest, nil
+	for _, m := range half {
+		g.forming = append(g.forming, m.pod)
+	}
+}
+
+// begin notes, when a plan is opened, whether it is the gang's first.
+func (g *group) begin() {
+	g.recall()
+	g.repaired = len(g.ended) > 0
+	if g.counts[reserved]+g.counts[bound] == 0 {
+		g.fresh, g.settled, g.forming = true, false, nil
+	}
+	for _, m := range g.members {
+		if created := m.pod.CreationTimestamp.Time; created.After(g.youngest) {
+			g.youngest = created
+		}
+	}
+}
+
+// takeBack ends forming: the pods returned, newest first, are to be deleted and count no more.
+func (l *ledger) takeBack(g *group) (undo []*v1.Pod) {
+	g.recall()
+	if !g.fresh {
+		return nil
+	}
+	undo = g.forming
+	slices.Reverse(undo)
+	g.fresh, g.forming, g.gapSince = false, nil, time.Time{}
+	for _, pod := range undo {
+		l.doomed[pod.UID] = true
+		g.drop(pod.UID)
+	}
+	return undo
+}
+
+// lapse is a forming gang whose missing members were not made again in time.
+type lapse struct {
+	key  types.NamespacedName
+	undo []*v1.Pod
+	why  string
+}
+
+// lapsed looks at forming gangs that lack members, and gives up those that have done so for the patience.
+func (l *ledger) lapsed(now time.Time, patience time.Duration) []lapse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []lapse
+	for key, g := range l.groups {
+		if g.staffed() || g.open || g.sizeErr != nil || g.counts[reserved]+g.counts[bound] == 0 {
+			g.gapSince = time.Time{}
+			continue
+		}
+		g.recall()
+		switch {
+		case !g.fresh:
+		case g.gapSince.IsZero():
+			g.gapSince = now
+		case now.Sub(g.gapSince) >= patience && g.counts[reserved] == 0:
+			r := g.incomplete()
+			r.Message += ", for " + now.Sub(g.gapSince).Round(time.Second).String() + " by now: it never was whole and gives its nodes back"
+			g.refusal = &r
+			all = append(all, lapse{key: key, undo: l.takeBack(g), why: r.Message})
+			l.sweep(key, g)
+		}
+	}
+	return all
+}
+
+// question asks whether members that a gang lacks ended well.
+type question struct {
+	key     types.NamespacedName
+	member  *v1.Pod
+	version int
+}
+
+// unexplained lists gangs that have lacked members since the last inspection. Each change of a gang is listed
+// until it is explained.
+func (l *ledger) unexplained() []question {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var open []question
+	for key, g := range l.groups {
+		if g.size > 0 && !g.staffed() && g.calm == g.version && g.asked != g.version {
+			for _, m := range g.members {
+				open = append(open, question{key: key, member: m.pod, version: g.version})
+				break
+			}
+		}
+		g.calm = g.version
+	}
+	return open
+}
+
+// explain notes the members that ended well; the others that are missing did not.
+func (l *ledger) explain(q question, ended []*v1.Pod) change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[q.key]
+	if g == nil {
+		return change{}
+	}
+	was := g.wanting()
+	g.asked = q.version
+	for _, pod := range ended {
+		g.ended[pod.UID] = slotOf(pod)
+	}
+	return change{completed: !was && g.wanting()}
+}
+
+// census is the answer of a gang whose missing members are accounted for: they did not end well.
+func (g *group) census() (gang.Refusal, bool) {
+	if g.staffed() && g.gated == 0 {
+		return gang.Refusal{}, false
+	}
+	return g.incomplete(), g.counts[bound] < len(g.members) || g.asked == g.version
+}

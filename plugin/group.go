@@ -1,0 +1,265 @@
+package plugin
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// group is one gang. A member moves from pending through planned and reserved to bound:
+//
+//	pending ──plan──▶ planned ──Reserve──▶ reserved ──bound──▶ bound
+//	   ▲                 │ plan given up      │ Unreserve
+//	   └─────────────────┴────────────────────┘
+type group struct {
+	members map[types.UID]*member
+	// counts of members by state, of gated ones, and of those that are to be placed and not in the queue yet;
+	// slots counts members by slot, unslotted those without one; lead is the pending member of the lowest
+	// slot, nil: to be found again. All follow from members and are kept by put, enter, set and drop alone.
+	counts    [bound + 1]int
+	gated     int
+	outside   int
+	slots     map[int]int
+	unslotted int
+	lead      *member
+	// size is what the members' annotation says; sizeErr is set where it says nothing usable.
+	size    int
+	sizeErr error
+	// leaving are members that were told to end and still do; ended are pods that ended well, which nobody
+	// makes again. Their slots stand in them.
+	leaving map[types.UID]gang.Gap
+	ended   map[types.UID]slot
+	// version counts changes of who is there; calm is what it was at the last inspection, asked what it was
+	// when the API server last said who ended well.
+	version, calm, asked int
+	// open says that a plan stands which not all members have followed, since opened.
+	open   bool
+	opened time.Time
+	// fresh says that the gang never was whole; only then is it taken back when it cannot be completed.
+	// settled says that it was seen whole. forming are a fresh gang's members with a node, oldest first;
+	// youngest is when the last of the pods that it was first planned with was created.
+	fresh, settled bool
+	forming        []*v1.Pod
+	youngest       time.Time
+	// repaired: a plan was opened after members ended well.
+	repaired bool
+	// gapSince is since when a forming gang was seen to lack members.
+	gapSince time.Time
+	// givenUp counts plans in a row that could not be followed.
+	givenUp int
+	// refusal is the last answer, if it was one; nudged is when the leader was last sent past its backoff.
+	refusal *gang.Refusal
+	nudged  time.Time
+}
+
+type member struct {
+	pod  *v1.Pod
+	slot slot
+	// role is what the pod looks like to filters; see roleOf.
+	role string
+	// gated: the pod has scheduling gates of others.
+	gated bool
+	// queued: the scheduling queue knows the pod. Before, it would forget what is nominated for it.
+	queued bool
+	state  state
+	// node is the planned, reserved or bound one.
+	node string
+}
+
+// slot is a pod's place in its gang, where its controller gives it one.
+type slot struct {
+	n     int
+	known bool
+}
+
+func slotOf(pod *v1.Pod) slot {
+	n, ok := translate.GangSlot(pod)
+	return slot{n: n, known: ok}
+}
+
+type state int
+
+const (
+	// pending: no node.
+	pending state = iota
+	// planned: the open plan names a node.
+	planned
+	// reserved: the scheduler has assumed the pod on the node.
+	reserved
+	// bound: the API server says so.
+	bound
+)
+
+func newGroup() *group {
+	return &group{members: map[types.UID]*member{}, slots: map[int]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]slot{}, asked: -1}
+}
+
+// put adds a member or brings what is known of it up to date.
+func (g *group) put(pod *v1.Pod) *member {
+	m := g.members[pod.UID]
+	if m == nil {
+		m = &member{role: roleOf(pod), slot: slotOf(pod)}
+		g.members[pod.UID] = m
+		g.counts[pending]++
+		g.outside++
+		g.hold(m.slot, 1)
+		g.size, g.sizeErr = translate.GangSize(pod)
+		g.version++
+	} else if m.gated {
+		g.gated--
+	}
+	m.pod, m.gated = pod, len(pod.Spec.SchedulingGates) > 0
+	if m.gated {
+		g.gated++
+	}
+	g.lead = nil
+	return m
+}
+
+// enter notes that a member is in the queue, or needs it no more.
+func (g *group) enter(m *member) {
+	if !m.queued {
+		m.queued = true
+		g.outside--
+	}
+}
+
+func (g *group) hold(s slot, n int) {
+	if !s.known {
+		g.unslotted += n
+		return
+	}
+	if g.slots[s.n] += n; g.slots[s.n] == 0 {
+		delete(g.slots, s.n)
+	}
+}
+
+func (g *group) set(m *member, s state, node string) {
+	g.counts[m.state]--
+	g.counts[s]++
+	m.state, m.node = s, node
+	g.lead = nil
+}
+
+func (g *group) drop(uid types.UID) {
+	m := g.members[uid]
+	g.counts[m.state]--
+	if m.gated {
+		g.gated--
+	}
+	g.enter(m)
+	g.hold(m.slot, -1)
+	g.lead = nil
+	g.version++
+	delete(g.members, uid)
+}
+
+func (g *group) unform(uid types.UID) {
+	g.forming = slices.DeleteFunc(g.forming, func(p *v1.Pod) bool { return p.UID == uid })
+}
+
+// present is how many slots are held. Two pods in one slot, one of which is about to go, are one.
+func (g *group) present() int { return len(g.slots) + g.unslotted }
+
+// over is how many slots need nobody any more, because a pod there ended well.
+func (g *group) over() int {
+	n := 0
+	for _, s := range g.ended {
+		if !s.known || g.slots[s.n] == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// staffed says whether all members exist, complete whether they can be planned as well: none is held back by
+// others, and the queue knows all.
+func (g *group) staffed() bool  { return g.size > 0 && g.present()+g.over() >= g.size }
+func (g *group) complete() bool { return g.staffed() && g.gated == 0 && g.outside == 0 }
+
+// whole says whether all members exist and are bound.
+func (g *group) whole() bool {
+	return g.present()+g.over() >= g.size && g.counts[bound] == len(g.members)
+}
+
+func (g *group) incomplete() gang.Refusal {
+	return gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[bound], Ended: g.over(), Gaps: g.gaps()})
+}
+
+// gaps lists the slots that nobody holds, where all pods have one.
+func (g *group) gaps() []gang.Gap {
+	if g.unslotted > 0 {
+		return nil
+	}
+	held := map[int]bool{}
+	for _, s := range g.ended {
+		if !s.known {
+			return nil
+		}
+		held[s.n] = true
+	}
+	leaving := map[int]gang.Gap{}
+	for _, l := range g.leaving {
+		if have, ok := leaving[l.Slot]; !ok || l.Leaving < have.Leaving {
+			leaving[l.Slot] = l
+		}
+	}
+	var gaps []gang.Gap
+	for s := range g.size {
+		if held[s] || g.slots[s] > 0 {
+			continue
+		}
+		gap := leaving[s]
+		gap.Slot = s
+		gaps = append(gaps, gap)
+	}
+	return gaps
+}
+
+// first is the pending member with the lowest slot.
+func (g *group) first() *member {
+	if g.lead == nil {
+		for _, m := range g.members {
+			if m.state == pending && (g.lead == nil || bySlot(*m, *g.lead) < 0) {
+				g.lead = m
+			}
+		}
+	}
+	return g.lead
+}
+
+// settle closes the plan once all have followed it, and ends forming once all are bound.
+func (g *group) settle() {
+	if g.counts[planned] == 0 {
+		g.open = false
+	}
+	if g.whole() {
+		g.fresh, g.settled, g.forming, g.givenUp, g.refusal = false, true, nil, 0, nil
+	}
+}
+
+// wanting says whether there are members to be placed, and all that is needed to do so.
+func (g *group) wanting() bool { return g.complete() && g.counts[pending] > 0 }
+
+func (g *group) nodesBySlot() []string {
+	members := make([]member, 0, len(g.members))
+	for _, m := range g.members {
+		members = append(members, *m)
+	}
+	slices.SortFunc(members, bySlot)
+	nodes := make([]string, len(members))
+	for i, m := range members {
+		nodes[i] = m.node
+	}
+	return nodes
+}
+
+func bySlot(a, b member) int {
+	return cmp.Or(cmp.Compare(a.slot.n, b.slot.n), cmp.Compare(a.pod.Name, b.pod.Name))
+}

@@ -1,0 +1,230 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+func refusedFor(why string) *gang.Refusal {
+	return &gang.Refusal{Reason: gang.InsufficientNodes, Message: why}
+}
+
+// stamped is a bound pod with the stamp of a scheduler that was placing its gang.
+func stamped(p *v1.Pod, node string, youngest time.Time) *v1.Pod {
+	p.Annotations[v1alpha1.AnnotationForming] = youngest.UTC().Format(time.RFC3339)
+	return on(p, node)
+}
+
+func created(p *v1.Pod, at time.Time) *v1.Pod {
+	p.CreationTimestamp.Time = at
+	return p
+}
+
+// A scheduler died between two bindings; the next one completes the gang where it can.
+func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
+	then := at(1000)
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), created(stamped(memberPod("g", 0, 2, 2), "a", then), then), created(memberPod("g", 1, 2, 2), then))
+	w.until("the other to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
+	w.until("the gang to be placed", func() bool { return w.placement("g").Placed })
+	if d := w.deleted(); len(d) != 0 {
+		t.Errorf("deleted %v", d)
+	}
+	if stamp := w.pod("g-1").Annotations[v1alpha1.AnnotationForming]; stamp != then.UTC().Format(time.RFC3339) {
+		t.Errorf("the second half carries the stamp %q", stamp)
+	}
+}
+
+// Where it cannot, it takes back what the other bound; but never from a gang that was whole before.
+func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
+	then := at(1000)
+	for _, c := range []struct {
+		name   string
+		second *v1.Pod
+		undone bool
+	}{
+		{"a pod that was to be placed with it", created(memberPod("g", 1, 2, 2), then), true},
+		{"a pod that came in the place of another", created(memberPod("g", 1, 2, 2), then.Add(time.Minute)), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, extras{}, node("a", 2), created(stamped(memberPod("g", 0, 2, 2), "a", then), then), c.second)
+			w.until("the refusal", w.says("g", "1 pod wanted (1 of 2 are on nodes), 0 fit"))
+			if c.undone {
+				w.until("the first half to be taken back", func() bool { return w.where("g-0") == "gone" })
+				return
+			}
+			w.attempted()
+			if at := w.where("g-0"); at != "a" {
+				t.Errorf("g-0 is %q", at)
+			}
+		})
+	}
+}
+
+// Only a gang's first placement is stamped.
+func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
+	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
+	if _, ok := stampOf(w.pod("g-0")); !ok {
+		t.Error("no stamp on a pod of a forming gang")
+	}
+	w.until("the gang to be placed", func() bool { return w.placement("g").Placed })
+	w.remove("g-1")
+	w.knows(1)
+	w.create(again("g", 1, 2, 2))
+	w.until("it to be bound", w.boundTo(map[string]string{"g-1-again": "b"}))
+	if stamp, ok := stampOf(w.pod("g-1-again")); ok {
+		t.Errorf("stamped %v", stamp)
+	}
+}
+
+// A replica that does not lead sees everything and writes nothing, and says so when it is asked.
+func TestAFollowerWritesNothing(t *testing.T) {
+	w := newWorld(t, extras{follower: true}, node("a", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2), memberPod("h", 0, 2, 2))
+	w.knows(2)
+	w.plugin.ledger.lapsed(time.Now(), 0)
+	w.client.ClearActions()
+	w.create(memberPod("h", 1, 2, 2))
+	w.until("the follower to know it", func() bool { return w.plugin.ledger.leader(key("h")) != nil })
+	if w.station.Leads() {
+		t.Error("a follower thinks that it leads")
+	}
+	if _, err := w.station.Preview(w.ctx, []*v1.Pod{memberPod("i", 0, 1, 1)}); err != ErrNotLeading {
+		t.Errorf("a follower answered: %v", err)
+	}
+	for _, a := range w.client.Actions() {
+		if a.GetVerb() != "create" || a.GetResource().Resource != "pods" { // ours, above
+			t.Errorf("a follower did %v", a)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.placements) != 0 {
+		t.Errorf("a follower wrote %v", w.placements)
+	}
+}
+
+// The leader dies at some binding; what it still does is lost with it. The next one takes over: gangs are whole
+// or wait whole, and no pod is bound twice.
+func TestALeaderThatDiesInAPlacement(t *testing.T) {
+	for seed := range int64(8) {
+		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
+			rng := rand.New(rand.NewSource(seed))
+			var objects []runtime.Object
+			for i := range 7 {
+				objects = append(objects, node(fmt.Sprint("n", i), 2))
+			}
+			for g := range 3 {
+				for slot := range 3 {
+					objects = append(objects, created(memberPod(fmt.Sprint("g", g), slot, 3, 2), at(1000)))
+				}
+			}
+			var once sync.Once
+			dead := make(chan struct{})
+			last := 1 + rng.Intn(6)
+			w := newWorld(t, extras{before: func(w *world) {
+				w.client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					select {
+					case <-dead:
+						return a.GetVerb() != "list" && a.GetVerb() != "get" && a.GetVerb() != "watch", nil, fmt.Errorf("the scheduler that asks this is dead")
+					default:
+						return false, nil, nil
+					}
+				})
+				w.onBind = func(string, string) {
+					if last--; last == 0 {
+						once.Do(func() { close(dead) })
+					}
+				}
+			}}, objects...)
+			// Two gangs of three fit, so six bindings are made at most.
+			w.until("the leader to die or to be done", func() bool {
+				select {
+				case <-dead:
+					return true
+				default:
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					return len(w.binds) == 6
+				}
+			})
+			w.takeOver(dead, &once)
+			w.settled(3, 3)
+			w.checkWhole(t, 3, 3)
+			w.checkBoundOnce(t)
+		})
+	}
+}
+
+// takeOver stops the scheduler and puts another one on the same API server, with an empty memory.
+func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
+	w.t.Helper()
+	once.Do(func() { close(dead) })
+	w.stop()
+	w.client.Lock()
+	w.client.ReactionChain = w.client.ReactionChain[1:] // the dead one is gone
+	w.client.Unlock()
+	w.mu.Lock()
+	w.onBind = nil
+	w.mu.Unlock()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	w.ctx = ctx
+	w.start(ctx, cancel, extras{})
+}
+
+// settled makes pods that were taken back anew, and waits until two gangs are bound and the others wait.
+func (w *world) settled(gangs, size int) {
+	w.t.Helper()
+	w.until("two gangs to be placed and one to wait", func() bool {
+		whole, none := 0, 0
+		for g := range gangs {
+			bound := 0
+			for slot := range size {
+				name := fmt.Sprintf("g%d-%d", g, slot)
+				switch w.where(name) {
+				case "":
+				case "gone":
+					w.create(created(memberPod(fmt.Sprint("g", g), slot, size, 2), at(2000)))
+				default:
+					bound++
+				}
+			}
+			switch bound {
+			case size:
+				whole++
+			case 0:
+				none++
+			}
+		}
+		return whole == 2 && none == gangs-2
+	})
+}
+
+func (w *world) checkBoundOnce(t *testing.T) {
+	t.Helper()
+	deleted := map[string]int{}
+	for _, name := range w.deleted() {
+		deleted[name]++
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	times := map[string]int{}
+	for _, b := range w.binds {
+		name, _, _ := strings.Cut(b, " ")
+		if times[name]++; times[name] > 1+deleted[name] {
+			t.Errorf("%s was bound %d times and deleted %d times", name, times[name], deleted[name])
+		}
+	}
+}

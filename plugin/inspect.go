@@ -1,0 +1,68 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// inspect sees to what no event tells: plans that members do not follow, for instance because another plugin
+// gates them; gangs that hold nodes and never become whole; members that are missing because they ended well.
+func (p *Plugin) inspect(ctx context.Context) { p.inspectAt(ctx, time.Now()) }
+
+func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
+	logger := klog.FromContext(ctx)
+	for _, key := range p.ledger.overdue(now.Add(-planPatience)) {
+		p.abandon(logger, key, "members did not follow the plan in time")
+	}
+	for _, l := range p.ledger.lapsed(now, gapPatience) {
+		logger.Info("A gang that never was whole is taken back", "gang", l.key, "reason", l.why, "pods", len(l.undo))
+		p.undo(ctx, l.key, l.undo, l.why)
+		p.status.soon(l.key)
+	}
+	for _, q := range p.ledger.unexplained() {
+		ended, err := p.endedWell(ctx, q.key, q.member)
+		if err != nil {
+			logger.Info("Asking who of a gang ended well; will be tried again", "gang", q.key, "reason", err)
+			continue
+		}
+		if p.ledger.explain(q, ended).completed {
+			p.wake(logger, q.key)
+		}
+		p.status.soon(q.key)
+	}
+}
+
+// endedWell lists the pods of a gang that ended well, of the same owner as a member that there is: the informer
+// of a scheduler does not know pods that have ended.
+func (p *Plugin) endedWell(ctx context.Context, key types.NamespacedName, member *v1.Pod) ([]*v1.Pod, error) {
+	list, err := p.handle.ClientSet().CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: labels.SelectorFromSet(labels.Set{v1alpha1.LabelGang: key.Name}).String(),
+		FieldSelector: fields.OneTermEqualSelector("status.phase", string(v1.PodSucceeded)).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing pods of gang %s: %w", key, err)
+	}
+	owner := metav1.GetControllerOf(member)
+	var ended []*v1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if _, ok := translate.GangOf(pod); !ok || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if by := metav1.GetControllerOf(pod); (by == nil) == (owner == nil) && (by == nil || by.UID == owner.UID) {
+			ended = append(ended, pod)
+		}
+	}
+	return ended, nil
+}

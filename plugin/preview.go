@@ -1,0 +1,119 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// InvalidError says what is wrong with a question.
+type InvalidError struct{ text string }
+
+func (e *InvalidError) Error() string { return e.text }
+
+func invalid(format string, args ...any) error {
+	return &InvalidError{text: fmt.Sprintf(format, args...)}
+}
+
+// preview answers for a gang of the given pods on the present snapshot, as planning would: beside the members
+// that exist, and what other plans hold. It belongs to the scheduling goroutine.
+func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
+	r, err := p.supposed(pods)
+	if err != nil {
+		return v1alpha1.PreviewResponse{}, err
+	}
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return v1alpha1.PreviewResponse{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
+	}
+	out := v1alpha1.PreviewResponse{Nodes: int32(len(nodes))}
+	if len(r.members) < r.size {
+		no := gang.Incomplete(gang.Census{Size: r.size, Exist: len(r.members), Bound: r.onNodes()})
+		out.Placement = translate.RefusedStatus(no)
+		return out, nil
+	}
+	placement, no, err := p.answer(ctx, nodes, r)
+	if err != nil {
+		return v1alpha1.PreviewResponse{}, err
+	}
+	if no != nil {
+		out.Placement, out.Excluded = translate.RefusedStatus(*no), translate.PreviewExcluded(*no)
+		return out, nil
+	}
+	out.Placement = translate.PlacedStatus(placement.Nodes())
+	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(placement.Seats))
+	out.Placement.Wanted, out.Placement.Fits = int32(placement.Placed), int32(placement.Placed)
+	for _, s := range placement.Seats {
+		out.Seats = append(out.Seats, v1alpha1.PreviewSeat{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
+	}
+	return out, nil
+}
+
+// supposed is the roster of the gang if the pods existed: they come beside the members that do.
+func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
+	key, ok := p.mine(pods[0])
+	if !ok {
+		return roster{}, invalid("pod %s has no label %s: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
+	}
+	size, err := translate.GangSize(pods[0])
+	if err != nil {
+		return roster{}, invalid("%v", err)
+	}
+	r := p.ledger.muster(key)
+	r.size = max(size, len(r.members))
+	taken, names := map[slot]bool{}, map[string]bool{}
+	for _, m := range r.members {
+		taken[m.slot], names[m.pod.Name] = m.slot.known, true
+	}
+	for i, pod := range pods {
+		if other, ok := p.mine(pod); !ok || other != key {
+			return roster{}, invalid("pod %s is not of gang %s, as pod %s is: preview one gang at a time", pod.Name, key.Name, pods[0].Name)
+		}
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName, pod.UID = "", types.UID(fmt.Sprintf("preview-%d", i))
+		if pod.Name == "" {
+			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
+		}
+		m := member{pod: pod, slot: slotOf(pod), role: roleOf(pod)}
+		if taken[m.slot] {
+			continue // somebody holds the slot
+		}
+		if names[pod.Name] {
+			return roster{}, invalid("two pods are named %s: give each a name", pod.Name)
+		}
+		taken[m.slot], names[pod.Name] = m.slot.known, true
+		r.members = append(r.members, m)
+	}
+	slices.SortFunc(r.members, bySlot)
+	return r, nil
+}
+
+// muster returns the members that exist, whatever is missing.
+func (l *ledger) muster(key types.NamespacedName) roster {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var r roster
+	if g := l.groups[key]; g != nil {
+		for _, m := range g.members {
+			r.members = append(r.members, *m)
+		}
+	}
+	return r
+}
+
+func (r roster) onNodes() int {
+	n := 0
+	for _, m := range r.members {
+		if m.state != pending {
+			n++
+		}
+	}
+	return n
+}

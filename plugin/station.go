@@ -1,0 +1,174 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// Station holds the plugin's instances of one process, one per profile, and says when they act. kube-scheduler
+// starts plugins and informers in every replica and takes the first pod from its queue only once it leads; a
+// replica that loses the lead ends. So the first time that a pod is asked for is when this replica begins to act,
+// and it acts until it ends.
+type Station struct {
+	// clients makes a client for Gangs.
+	clients func(fwk.Handle) (dynamic.Interface, error)
+	// questions are asked in the scheduling goroutine, between two cycles.
+	questions chan preview
+	// leading is closed when this replica begins to act.
+	leading chan struct{}
+
+	mu sync.Mutex
+	// plugins by scheduler name. Guarded by mu.
+	plugins map[string]*Plugin
+}
+
+// NewStation returns a Station for one process.
+func NewStation() *Station {
+	return newStation(func(h fwk.Handle) (dynamic.Interface, error) {
+		if h.KubeConfig() == nil {
+			return nil, errors.New("the scheduler gives no client configuration")
+		}
+		return dynamic.NewForConfig(h.KubeConfig())
+	})
+}
+
+func newStation(clients func(fwk.Handle) (dynamic.Interface, error)) *Station {
+	return &Station{clients: clients, questions: make(chan preview), leading: make(chan struct{}), plugins: map[string]*Plugin{}}
+}
+
+// New is the plugin's factory.
+func (s *Station) New(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	if err := noArguments(args); err != nil {
+		return nil, err
+	}
+	client, err := s.clients(h)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
+	}
+	p, err := newPlugin(ctx, h, client)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plugins[h.ProfileName()] = p
+	return p, nil
+}
+
+// Drive has the instances act once the scheduler takes its first pod, and has questions answered where nothing
+// moves: in the scheduling goroutine, between two cycles. It must be called before the scheduler runs.
+func (s *Station) Drive(ctx context.Context, sched *scheduler.Scheduler) {
+	type popped struct {
+		entity framework.QueuedEntityInfo
+		err    error
+	}
+	pop := sched.NextEntity
+	next := make(chan popped, 1)
+	asked := false // belongs to the scheduling goroutine
+	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
+		s.lead(ctx)
+		if !asked {
+			asked = true
+			go func() {
+				entity, err := pop(logger)
+				next <- popped{entity, err}
+			}()
+		}
+		for {
+			select {
+			case got := <-next:
+				asked = false
+				return got.entity, got.err
+			case q := <-s.questions:
+				q.answer <- s.answer(q, sched.Cache)
+			}
+		}
+	}
+}
+
+// lead runs in the scheduling goroutine alone.
+func (s *Station) lead(ctx context.Context) {
+	select {
+	case <-s.leading:
+		return
+	default:
+	}
+	close(s.leading)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.plugins {
+		p.act(ctx)
+	}
+}
+
+// Leads says whether this replica schedules.
+func (s *Station) Leads() bool {
+	select {
+	case <-s.leading:
+		return true
+	default:
+		return false
+	}
+}
+
+// ErrNotLeading is the answer of a replica that does not schedule.
+var ErrNotLeading = errors.New("this replica of the scheduler does not lead: ask again, another one does")
+
+// preview is a question and where its answer goes.
+type preview struct {
+	ctx    context.Context
+	pods   []*v1.Pod
+	answer chan previewed
+}
+
+type previewed struct {
+	response v1alpha1.PreviewResponse
+	err      error
+}
+
+// Preview says where the pods of one gang would land now, or why not. Nothing is reserved or written.
+func (s *Station) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
+	if !s.Leads() {
+		return v1alpha1.PreviewResponse{}, ErrNotLeading
+	}
+	q := preview{ctx: ctx, pods: pods, answer: make(chan previewed, 1)}
+	select {
+	case s.questions <- q:
+	case <-ctx.Done():
+		return v1alpha1.PreviewResponse{}, fmt.Errorf("waiting for the scheduler to have a moment: %w", ctx.Err())
+	}
+	a := <-q.answer
+	return a.response, a.err
+}
+
+// answer runs in the scheduling goroutine, so that the framework's snapshot is this question's alone.
+func (s *Station) answer(q preview, c cache.Cache) previewed {
+	s.mu.Lock()
+	p := s.plugins[q.pods[0].Spec.SchedulerName]
+	s.mu.Unlock()
+	if p == nil {
+		return previewed{err: invalid("pod %s names scheduler %q, which is none of this one's", q.pods[0].Name, q.pods[0].Spec.SchedulerName)}
+	}
+	snapshot, ok := p.handle.SnapshotSharedLister().(*cache.Snapshot)
+	if !ok {
+		return previewed{err: fmt.Errorf("the scheduler's snapshot is a %T: this is not the Kubernetes version that the plugin was built for", p.handle.SnapshotSharedLister())}
+	}
+	if err := c.UpdateSnapshot(klog.FromContext(q.ctx), snapshot); err != nil {
+		return previewed{err: fmt.Errorf("bringing the snapshot up to date: %w", err)}
+	}
+	response, err := p.preview(q.ctx, q.pods)
+	return previewed{response: response, err: err}
+}
