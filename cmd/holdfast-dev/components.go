@@ -11,6 +11,7 @@ import (
 	_ "time/tzdata" // CronJob time zones, as in the stock binaries
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/embed"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl auth plugins
 	"k8s.io/component-base/cli"
@@ -25,6 +26,9 @@ import (
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+	kwokconfig "sigs.k8s.io/kwok/pkg/config"
+	kwok "sigs.k8s.io/kwok/pkg/kwok/cmd"
+	kwoklog "sigs.k8s.io/kwok/pkg/log"
 )
 
 // components are the stock programs this binary can be, chosen by the name it
@@ -37,6 +41,7 @@ var components = map[string]func() int{
 	"kubelet":                 stock(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
 	"kube-proxy":              stock(proxy.NewProxyCommand),
 	"kubectl":                 runKubectl,
+	"kwok":                    runKwok,
 }
 
 func stock(newCommand func() *cobra.Command) func() int {
@@ -49,6 +54,29 @@ func runKubectl() int {
 	}
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 		cmdutil.CheckErr(err)
+	}
+	return 0
+}
+
+// runKwok keeps simulated nodes.
+func runKwok() int {
+	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	flags.Usage = func() {}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	ctx, logger := kwoklog.InitFlags(ctx, flags)
+	ctx, err := kwokconfig.InitFlags(ctx, flags)
+	if err != nil {
+		logger.Error("reading the configuration", "err", err)
+		return 2
+	}
+	command := kwok.NewCommand(ctx)
+	command.Version = "" // its flag would meet the one of that name that Kubernetes declares for all programs
+	command.PersistentFlags().AddFlagSet(flags)
+	if err := command.ExecuteContext(ctx); err != nil {
+		logger.Error("ended", "err", err)
+		return 1
 	}
 	return 0
 }

@@ -21,6 +21,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/devcluster/simnode"
 )
 
 const patience = 90 * time.Second
@@ -366,6 +367,7 @@ func (w *world) secondCluster(t *testing.T) {
 	w2 := newWorld(t, c)
 	w2.apply(simulated)
 	w2.pods(t, "default", "sim", 30)
+	w2.silence(t, c.Spec().SimNodeName(0), c.Spec().SimNodeName(1))
 	rec, err := layout.ReadRecord(c.Spec().Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -378,6 +380,36 @@ func (w *world) secondCluster(t *testing.T) {
 	}
 	nothingLeft(t, rec)
 	w.pods(t, "default", "probe", 2) // the first one does not mind
+}
+
+// silence: a simulated node that kwok is told to leave renews its lease no more, while its neighbour does.
+func (w *world) silence(t *testing.T, silent, other string) {
+	renewed := func(node string) time.Time {
+		l, err := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(w.ctx, node, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Spec.RenewTime.Time
+	}
+	nextRenewal := func() {
+		before := renewed(other)
+		eventually(t, "a lease to be renewed", func() error {
+			if !renewed(other).After(before) {
+				return fmt.Errorf("%s's is of %s", other, before)
+			}
+			return nil
+		})
+	}
+	if _, err := w.c.Kubectl(w.ctx, "label", "--overwrite", "node", silent, simnode.AliveLabel+"=false"); err != nil {
+		t.Fatal(err)
+	}
+	nextRenewal() // time for kwok to see the label
+	last := renewed(silent)
+	nextRenewal()
+	nextRenewal()
+	if now := renewed(silent); now.After(last) {
+		t.Errorf("the silent node's lease was renewed at %s, after %s", now, last)
+	}
 }
 
 func (w *world) cutAndMend(t *testing.T) {

@@ -2,7 +2,6 @@ package simnode
 
 import (
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,9 @@ const RackLabel = "devcluster.holdfast.dev/rack"
 
 // SimLabel marks simulated nodes.
 const SimLabel = "devcluster.holdfast.dev/simulated"
+
+// AliveLabel, while it is "true", makes kwok keep a simulated node; any other value is a machine that has fallen silent.
+const AliveLabel = "devcluster.holdfast.dev/alive"
 
 // Node is simulated node i, Ready from the start.
 func Node(s *layout.Spec, i int, now time.Time) *corev1.Node {
@@ -40,7 +42,7 @@ func Node(s *layout.Spec, i int, now time.Time) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 			corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", zone), RackLabel: fmt.Sprintf("rack-%03d", rack),
-			SimLabel: "true",
+			SimLabel: "true", AliveLabel: "true",
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has,
@@ -53,30 +55,4 @@ func Node(s *layout.Spec, i int, now time.Time) *corev1.Node {
 			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v0.0.0-simulated", OperatingSystem: "linux", Architecture: "amd64"},
 		},
 	}
-}
-
-// RunningStatus is the status of a pod whose containers all run since now.
-func RunningStatus(p *corev1.Pod, s *layout.Spec, now time.Time) corev1.PodStatus {
-	at := metav1.NewTime(now)
-	st := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at, PodIP: podIP(p, s)}
-	st.PodIPs = []corev1.PodIP{{IP: st.PodIP}}
-	for _, t := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
-		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: at})
-	}
-	started := true
-	for _, c := range p.Spec.Containers {
-		st.ContainerStatuses = append(st.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Image: c.Image, Ready: true, Started: &started,
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}},
-		})
-	}
-	return st
-}
-
-// podIP makes an address up, outside of all ranges that real parts use.
-func podIP(p *corev1.Pod, s *layout.Spec) string {
-	h := fnv.New32a()
-	h.Write([]byte(p.UID)) // a hash's Write returns no error
-	v := h.Sum32()
-	return fmt.Sprintf("10.%d.%d.%d", s.Octet, 64+v>>8%64, 1+v%254)
 }

@@ -188,18 +188,18 @@ func (sv *supervisor) simulate() error {
 		return err
 	}
 	sv.say(layout.Starting, fmt.Sprintf("%d simulated nodes", sv.spec.Sim.Nodes))
-	made, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		err := simnode.Run(context.Background(), client, sv.spec, made)
-		fmt.Fprintln(os.Stderr, "supervisor: simulated nodes:", err)
-		ended <- err
-	}()
-	select {
-	case <-made:
-		return nil
-	case err := <-ended:
+	if err := simnode.Make(context.Background(), client, sv.spec); err != nil {
+		return fmt.Errorf("making simulated nodes: %w", err)
+	}
+	kwok, err := simnode.KwokConfig()
+	if err != nil {
 		return err
 	}
+	path := sv.spec.Path("kwok.yaml")
+	if err := os.WriteFile(path, []byte(kwok), 0o644); err != nil {
+		return err
+	}
+	return keep(sv.spec, command{"kwok", simnode.KwokArgs(sv.spec, path)})
 }
 
 // settle waits until pods can run and names resolve.
@@ -214,6 +214,15 @@ func (sv *supervisor) settle(deadline time.Time) error {
 	})
 	if err != nil {
 		return fmt.Errorf("%w\n%s\n%s", err, tail(s.Log(s.NodeName(waiting))), tail(s.NodePath(waiting, "log", "kubelet.log")))
+	}
+	if err := until(deadline, "simulated nodes", "kwok", s, func() error {
+		have, err := simnode.Leases(ctx, sv.client, s)
+		if err == nil && have < s.Sim.Nodes {
+			err = fmt.Errorf("%d of %d have a lease", have, s.Sim.Nodes)
+		}
+		return err
+	}); err != nil {
+		return err
 	}
 	sv.say(layout.Starting, "Service addresses and names")
 	if err := until(deadline, "the Service address of the API server", "kube-proxy", s, func() error {
