@@ -221,10 +221,11 @@ func (s *State) orphan(d Doom) bool {
 	return m.known && m.pod.UID != d.Pod
 }
 
-// askOrphans has doomed pods released that a newer pod took over from, while the gang runs.
+// askOrphans has doomed pods released of which nothing runs: another pod holds the slot, or held it last. What
+// a newer pod took over from goes into the account of the recovery instead.
 func (s *State) askOrphans() {
 	for _, d := range s.Record.Doomed {
-		if s.orphan(d) && !s.asked[d.Pod] {
+		if s.orphan(d) && (s.lost(d.Slot) == nil || !slices.Contains(s.past, d.Pod)) && !s.asked[d.Pod] && s.storedRevision >= s.revision {
 			s.asked[d.Pod] = true
 			s.emit(Replace{d})
 		}

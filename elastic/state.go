@@ -145,7 +145,7 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	r := &s.Record
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.common, Frontier: s.frontier}
 	m := &s.slots[slot]
-	if s.Fenced(pod) {
+	if s.Fenced(pod) && !s.Final() {
 		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
 		return d
 	}

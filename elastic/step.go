@@ -207,8 +207,10 @@ func (s *State) live(now time.Time) {
 			s.begin(now)
 		}
 	case Running:
+		s.askOrphans()
 		s.watch(now)
 	case Halting:
+		s.askOrphans()
 		if s.allHalted(now) {
 			if s.haltedAt.IsZero() {
 				s.haltedAt = now
@@ -352,7 +354,6 @@ func (s *State) watch(now time.Time) {
 	case s.all(func(m *member) bool { return m.known && m.report.State == AgentFinished && m.report.Generation == g }):
 		s.conclude(Verdict{Reason: ReasonFinished, At: now}, Finished)
 	case s.drain == nil:
-		s.askOrphans()
 		s.preserve(now)
 	}
 }

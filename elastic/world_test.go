@@ -27,6 +27,8 @@ type world struct {
 	failures    int
 	verdicts    int
 	log         []string
+
+	outside // dooms and storage
 }
 
 type seal struct {
@@ -38,6 +40,7 @@ type simRank struct {
 	step   int64
 	exit   *Exit
 	alive  bool
+	copied Mark
 }
 
 type simAgent struct {
@@ -50,11 +53,14 @@ type simAgent struct {
 	frontier int64
 	told     int64
 	exited   bool
+
+	pod2 // what is of protocol 2
 }
 
 func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), generations: map[int64]Launch{}}
-	w.state = New(members, 0, Record{})
+	w.outside = outside{old: seed%5 == 4, files: map[Mark]map[int]seal{}, torn: map[Mark]bool{}, doomedOnce: map[string]bool{}}
+	w.state = New(members, w.interval(), Record{})
 	for i := range members {
 		w.agents = append(w.agents, w.newAgent(i))
 	}
@@ -81,35 +87,42 @@ func (w *world) failf(property, format string, args ...any) {
 	w.t.Fatalf("%s: %s", property, fmt.Sprintf(format, args...))
 }
 
-func (a *simAgent) report() Report {
+func (w *world) report(a *simAgent) Report {
 	r := Report{Incarnation: a.inc, Ranks: len(a.ranks), Address: "10.0.0.1", Port: 1024 + int(a.inc), Generation: a.gen, State: a.state, StateBytes: 1 << 20}
 	for i, k := range a.ranks {
-		rank := Rank{Local: i, Step: k.step, Exit: k.exit}
+		rank := Rank{Local: i, Step: k.step, Exit: k.exit, Copied: Copied{Mark: k.copied}}
 		for _, s := range k.sealed {
 			rank.Sealed = append(rank.Sealed, s.step)
 		}
 		slices.Sort(rank.Sealed)
 		r.Rank = append(r.Rank, rank)
 	}
+	r.Protocol, r.Leaving = 1, a.leaving
+	if !w.old {
+		r.Protocol, r.Storage, r.Manifested, r.FetchFailed = 2, true, a.manifested, a.fetchFailed
+	}
 	return r
 }
 
 func (w *world) send(slot int) {
-	w.reports[slot] = append(w.reports[slot], Reported{Slot: Slot(slot), Pod: w.agents[slot].pod, Report: w.agents[slot].report()})
+	w.reports[slot] = append(w.reports[slot], Reported{Slot: Slot(slot), Pod: w.agents[slot].pod, Report: w.report(w.agents[slot])})
 }
 
 // apply gives the core an event and carries its effects as far as the lines.
 func (w *world) apply(e Event) {
 	before := w.state.Record.Generation
+	was := w.state.Record
 	for _, eff := range Step(w.state, e, w.now) {
 		switch eff := eff.(type) {
 		case Persist:
+			w.checkCopies(&was, &eff.Record)
 			w.pending = append(w.pending, eff)
 		case End:
 			w.verdicts++
 			w.apply(Ended{})
 		case Replace:
-			w.apply(Released{Pod: eff.Doom.Pod, At: w.now})
+			w.checkReplace(eff.Doom)
+			w.replacing = append(w.replacing, eff.Doom)
 		case Touch, Direct, Tell, Settled:
 		}
 	}
@@ -150,8 +163,11 @@ func (w *world) checkDirective(slot int, d Directive) {
 // obey is the agent's side of the protocol.
 func (w *world) obey(slot int, d Directive) {
 	a := w.agents[slot]
-	if d.Generation < a.told || a.exited {
+	if d.Generation < a.told || a.exited || a.dead {
 		return
+	}
+	if d.Generation > a.told {
+		a.hold, a.copy = 0, Mark{}
 	}
 	a.told = d.Generation
 	switch d.Order {
@@ -174,6 +190,7 @@ func (w *world) obey(slot int, d Directive) {
 		a.exited = true
 	case OrderWait, OrderNone:
 	}
+	w.obey2(slot, d)
 	if d.Generation == a.gen {
 		a.common, a.frontier = max(a.common, d.Common), max(a.frontier, d.Frontier)
 	}
@@ -228,7 +245,7 @@ func (w *world) checkSameBirth(run *Launch) {
 func (w *world) train(slot, local int) {
 	a := w.agents[slot]
 	k := &a.ranks[local]
-	if !k.alive || a.state != AgentRunning {
+	if !k.alive || a.state != AgentRunning || a.dead || a.held(k) {
 		return
 	}
 	k.step++
@@ -238,7 +255,7 @@ func (w *world) train(slot, local int) {
 	}
 	if len(k.sealed) < 3 {
 		k.sealed = append(k.sealed, s)
-	} else if i := slices.IndexFunc(k.sealed, func(o seal) bool { return o.step != a.common && o.step < a.frontier }); i >= 0 {
+	} else if i := slices.IndexFunc(k.sealed, func(o seal) bool { return o.step != a.common && o.step != a.copy.Step && o.step < a.frontier }); i >= 0 {
 		k.sealed[i] = s
 	}
 	w.acknowledge()
@@ -250,7 +267,7 @@ func (w *world) acknowledge() {
 		if a.gen != w.agents[0].gen || !ran(a.state) {
 			return
 		}
-		for _, k := range a.report().Rank {
+		for _, k := range w.report(a).Rank {
 			inventories = append(inventories, k.Sealed)
 		}
 	}
@@ -261,7 +278,7 @@ func (w *world) acknowledge() {
 
 func (w *world) kill(slot, local int, e Exit) {
 	a := w.agents[slot]
-	if !a.ranks[local].alive || !ran(a.state) {
+	if !a.ranks[local].alive || !ran(a.state) || a.dead {
 		return
 	}
 	w.failures++
@@ -275,6 +292,13 @@ func (w *world) chaos() {
 	slot, local := w.rng.Intn(len(w.agents)), w.rng.Intn(2)
 	a := w.agents[slot]
 	w.now = w.now.Add(time.Duration(w.rng.Intn(200)) * time.Millisecond)
+	if w.rng.Intn(25) == 0 {
+		w.outsideChaos(slot)
+		return
+	}
+	if a.dead {
+		return
+	}
 	switch p := w.rng.Intn(1000); {
 	case p < 350:
 		w.train(slot, local)
@@ -316,8 +340,8 @@ func (w *world) chaos() {
 func (w *world) replace(slot int) {
 	w.now = w.now.Add(time.Second)
 	w.agents[slot] = w.newAgent(slot)
-	w.orders[slot] = nil
-	w.acked = 0 // its memory is gone
+	w.orders[slot], w.reports[slot] = nil, nil
+	w.acked = min(w.acked, w.obtainable()) // its memory is gone
 	w.notef("slot %d has a new pod", slot)
 }
 
@@ -327,7 +351,8 @@ func (w *world) crash() {
 		w.store()
 	}
 	w.pending = nil
-	w.state = New(len(w.agents), 0, w.stored)
+	w.crashReplacing()
+	w.state = New(len(w.agents), w.interval(), w.stored)
 	w.notef("coordinator starts anew at generation %d", w.stored.Generation)
 	for i := range w.reports {
 		w.reports[i] = nil
@@ -372,10 +397,14 @@ func (w *world) deliverOrder(slot int) {
 // settle stops all faults and lets every line deliver.
 func (w *world) settle() {
 	for range 60 {
-		for slot, a := range w.agents {
+		w.settleOutside()
+		for slot := range w.agents {
 			w.reports[slot] = nil
 			w.now = w.now.Add(time.Millisecond)
-			w.apply(Reported{Slot: Slot(slot), Pod: a.pod, Report: a.report()})
+			a := w.agents[slot]
+			if !a.dead {
+				w.apply(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
+			}
 			for len(w.pending) > 0 {
 				w.store()
 			}
@@ -391,7 +420,7 @@ func (w *world) checkSettled() {
 			w.failf("every failure is answered", "verdict %+v", r.Verdict)
 		}
 		for slot, a := range w.agents {
-			if !a.exited {
+			if !a.exited && !a.dead {
 				w.failf("every failure is answered", "slot %d was not told to exit", slot)
 			}
 		}
@@ -407,6 +436,7 @@ func (w *world) checkSettled() {
 // TestProperties plays random histories; a seed that fails is printed by the subtest's name.
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
+	durable, fetches, replaced, drains := 0, 0, 0, 0
 	for seed := range int64(400) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
@@ -423,9 +453,13 @@ func TestProperties(t *testing.T) {
 			generations += w.state.Record.Generation
 			failures += w.failures
 			verdicts += w.verdicts
+			durable, fetches, replaced, drains = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains
 		})
 	}
-	t.Logf("%d generations, %d failures, %d verdicts", generations, failures, verdicts)
+	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained", generations, failures, verdicts, durable, fetches, replaced, drains)
+	if durable < 500 || fetches < 200 || replaced < 500 || drains < 200 {
+		t.Errorf("storage and dooms are too rare to show anything")
+	}
 	if generations < 2000 || failures < 1500 {
 		t.Errorf("histories are too quiet to show anything: %d generations, %d failures", generations, failures)
 	}

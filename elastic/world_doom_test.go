@@ -1,0 +1,299 @@
+package elastic
+
+import (
+	"slices"
+	"time"
+)
+
+// outside is what happens around a world's gang: nodes that fail and heal, the controller that replaces
+// pods, and storage.
+type outside struct {
+	old       bool // agents of protocol 1
+	level     []Doom
+	delivered []Doom
+	replacing []Doom // asked of the controller
+	zombies   []zombie
+	files     map[Mark]map[int]seal // by rank
+	torn      map[Mark]bool
+
+	doomedOnce map[string]bool // was ever in a delivered level, or left by itself
+	durable    int
+	fetches    int
+	replaced   int
+	healed     int
+	drains     int
+}
+
+// zombie is a pod that was replaced and does not know.
+type zombie struct {
+	slot  int
+	agent *simAgent
+}
+
+// pod2 is what an agent of protocol 2 knows.
+type pod2 struct {
+	dead, leaving           bool
+	hold                    int64
+	copy                    Mark
+	manifested, fetchFailed Mark
+}
+
+func (w *world) interval() time.Duration {
+	if w.old {
+		return 0
+	}
+	return 2 * time.Second
+}
+
+func (a *simAgent) held(k *simRank) bool {
+	return a.hold > 0 && len(k.sealed) > 0 && k.sealed[len(k.sealed)-1].step >= a.hold
+}
+
+func rankOf(slot, local int) int { return 2*slot + local }
+
+// obey2 is the agent's side of protocol 2.
+func (w *world) obey2(slot int, d Directive) {
+	a := w.agents[slot]
+	if w.old {
+		if d.Hold != 0 || d.Copy != (Mark{}) || d.Manifest != nil || d.Fetch != (Mark{}) {
+			w.failf("an agent of protocol 1 is told nothing of 2", "%+v", d)
+		}
+		return
+	}
+	a.hold, a.copy = 0, d.Copy
+	if d.Order == OrderRun && d.Generation == a.gen {
+		a.hold = d.Hold
+	}
+	for i := range a.ranks {
+		k := &a.ranks[i]
+		j := slices.IndexFunc(k.sealed, func(s seal) bool { return s.step == d.Copy.Step })
+		if d.Copy == (Mark{}) || j < 0 || d.Copy.Generation != a.gen || w.rng.Intn(3) == 0 {
+			continue
+		}
+		if w.files[d.Copy] == nil {
+			w.files[d.Copy] = map[int]seal{}
+		}
+		w.files[d.Copy][rankOf(slot, i)] = k.sealed[j]
+		k.copied = d.Copy
+	}
+	if m := d.Manifest; m != nil && w.rng.Intn(2) == 0 {
+		for rank := range 2 * len(w.agents) {
+			if _, ok := w.files[m.Mark][rank]; !ok || len(m.Ranks) != 2*len(w.agents) {
+				w.failf("a manifest is of a whole step", "%+v lacks rank %d", m.Mark, rank)
+			}
+		}
+		a.manifested = m.Mark
+	}
+	if d.Fetch != (Mark{}) && !ran(a.state) && w.rng.Intn(2) == 0 {
+		w.fetch(slot, d.Fetch)
+	}
+}
+
+func (w *world) fetch(slot int, mark Mark) {
+	a := w.agents[slot]
+	if w.torn[mark] {
+		a.fetchFailed = mark
+		return
+	}
+	w.fetches++
+	for i := range a.ranks {
+		k := &a.ranks[i]
+		if !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == mark.Step }) {
+			file, ok := w.files[mark][rankOf(slot, i)]
+			if !ok {
+				w.failf("what is fetched is in storage", "rank %d of %+v", rankOf(slot, i), mark)
+			}
+			k.sealed = append(k.sealed, file)
+		}
+	}
+	a.discard(mark.Step)
+	for i := range a.ranks {
+		k := &a.ranks[i]
+		slices.SortFunc(k.sealed, func(x, y seal) int { return int(x.step - y.step) })
+		k.sealed = k.sealed[max(0, len(k.sealed)-3):]
+	}
+}
+
+// obtainable is the newest step that all ranks truly hold, in living memory or in storage as it is recorded.
+func (w *world) obtainable() int64 {
+	best := int64(0)
+	for step := w.acked; step > best; step-- {
+		whole := true
+		for slot, a := range w.agents {
+			for i, k := range a.ranks {
+				memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == step })
+				whole = whole && (memory || w.recorded(step, rankOf(slot, i)))
+			}
+		}
+		if whole {
+			best = step
+		}
+	}
+	return best
+}
+
+func (w *world) recorded(step int64, rank int) bool {
+	if d := w.stored.Durable; d != nil && d.Step == step && !w.torn[d.Mark] {
+		return true
+	}
+	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Step == step && !w.torn[c.Mark] })
+}
+
+// checkReplace: a pod is replaced only while it is doomed, and only once that is stored.
+func (w *world) checkReplace(d Doom) {
+	committed := slices.ContainsFunc(w.stored.Recoveries, func(r Recovery) bool {
+		return slices.ContainsFunc(r.Replaced, func(o Replacement) bool { return o.Pod == d.Pod })
+	})
+	listed := slices.ContainsFunc(w.delivered, func(o Doom) bool { return o.Pod == d.Pod })
+	leaving := slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod && a.leaving })
+	m := &w.state.slots[d.Slot]
+	orphan := m.known && m.pod.UID != d.Pod // nothing of it runs, as far as is known
+	switch {
+	case !w.doomedOnce[d.Pod]:
+		w.failf("a pod is replaced only while doomed", "%+v was never", d)
+	case w.state.Record.Generation > 0 && !committed && !listed && !leaving && !orphan && slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
+		w.failf("healed before release is not replaced", "%+v", d)
+	case w.state.Record.Generation > 0 && !committed && !orphan:
+		w.failf("replaced only once that is stored", "%+v", d)
+	}
+	w.replaced++
+}
+
+// checkCopies: what a fenced pod copied is never recorded, and what is recorded is in storage.
+func (w *world) checkCopies(was, now *Record) {
+	for _, c := range now.Copies {
+		if _, ok := w.files[c.Mark][c.Rank]; !ok {
+			w.failf("what is recorded is in storage", "copy %+v", c)
+		}
+		if slices.Contains(was.Copies, c) {
+			continue
+		}
+		w.drains++
+		if i := slices.IndexFunc(was.Doomed, func(d Doom) bool { return int(d.Slot) == c.Rank/2 }); i >= 0 && was.Doomed[i].Dead && w.agents[c.Rank/2].pod.UID == was.Doomed[i].Pod {
+			w.failf("a fenced pod's copies are never recorded", "%+v of %+v", c, was.Doomed[i])
+		}
+	}
+	if d := now.Durable; d != nil && (was.Durable == nil || *was.Durable != *d) {
+		w.durable++
+		if len(w.files[d.Mark]) != 2*len(w.agents) {
+			w.failf("what is durable is whole", "%+v has %d files", d, len(w.files[d.Mark]))
+		}
+	}
+}
+
+func (w *world) outsideChaos(slot int) {
+	a := w.agents[slot]
+	switch p := w.rng.Intn(100); {
+	case p < 20:
+		w.deliverLevel()
+	case p < 40:
+		w.carryOut()
+	case p < 55:
+		w.apply(Tick{})
+	case p < 60 && len(w.level) > 0: // a node heals
+		i := w.rng.Intn(len(w.level))
+		w.level = slices.Delete(slices.Clone(w.level), i, i+1)
+		w.healed++
+	case p < 66 && !w.listed(a):
+		w.level = append(slices.Clone(w.level), w.doomOf(slot, false))
+		w.notef("slot %d is doomed", slot)
+	case p < 69: // the node is silent, and the pod there may live or not
+		w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Doom) bool { return d.Pod == a.pod.UID })
+		w.level = append(w.level, w.doomOf(slot, true))
+		if w.rng.Intn(2) == 0 {
+			w.dies(slot)
+		}
+		w.notef("slot %d is silent", slot)
+	case p < 72 && !a.dead:
+		a.leaving = true
+		w.doomedOnce[a.pod.UID] = true
+		w.notef("slot %d is leaving", slot)
+	case p < 73: // a file is torn
+		for mark := range w.files {
+			if w.rng.Intn(20) == 0 {
+				w.torn[mark] = true
+			}
+		}
+		w.acked = min(w.acked, w.obtainable())
+	case p < 85 && len(w.zombies) > 0:
+		z := w.zombies[w.rng.Intn(len(w.zombies))]
+		w.apply(Reported{Slot: Slot(z.slot), Pod: z.agent.pod, Report: w.report(z.agent)})
+	}
+}
+
+func (w *world) listed(a *simAgent) bool {
+	return slices.ContainsFunc(w.level, func(d Doom) bool { return d.Pod == a.pod.UID })
+}
+
+func (w *world) doomOf(slot int, dead bool) Doom {
+	a := w.agents[slot]
+	return Doom{Slot: Slot(slot), Pod: a.pod.UID, Name: a.pod.Name, Cause: "GPUFellOff", At: w.now, Dead: dead}
+}
+
+func (w *world) dies(slot int) {
+	a := w.agents[slot]
+	a.dead = true
+	for i := range a.ranks {
+		a.ranks[i].alive = false
+	}
+	w.failures++
+	w.acked = min(w.acked, w.obtainable())
+}
+
+func (w *world) deliverLevel() {
+	w.delivered = w.level
+	for _, d := range w.level {
+		w.doomedOnce[d.Pod] = true
+	}
+	w.apply(Doomed{Pods: slices.Clone(w.level)})
+}
+
+// carryOut replaces one pod that this was asked for.
+func (w *world) carryOut() {
+	if len(w.replacing) == 0 {
+		return
+	}
+	d := w.replacing[0]
+	w.replacing = w.replacing[1:]
+	w.swap(d)
+	w.apply(Released{Pod: d.Pod, At: w.now})
+}
+
+// swap takes a pod out of the job; another one comes.
+func (w *world) swap(d Doom) {
+	w.level = slices.DeleteFunc(slices.Clone(w.level), func(o Doom) bool { return o.Pod == d.Pod })
+	if a := w.agents[d.Slot]; a.pod.UID == d.Pod {
+		if !a.dead {
+			w.zombies = append(w.zombies, zombie{int(d.Slot), a})
+		}
+		w.replace(int(d.Slot))
+	}
+}
+
+// crashReplacing: what the controller was about to do is done, or not; nobody hears of it.
+func (w *world) crashReplacing() {
+	for _, d := range w.replacing {
+		if w.rng.Intn(2) == 0 {
+			w.swap(d)
+		}
+	}
+	w.replacing = nil
+}
+
+// settleOutside: every dead pod is found, everything asked for is done, and time passes.
+func (w *world) settleOutside() {
+	w.now = w.now.Add(2 * time.Second)
+	for slot, a := range w.agents {
+		if a.dead {
+			w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Doom) bool { return d.Pod == a.pod.UID })
+			w.level = append(w.level, w.doomOf(slot, true))
+		}
+	}
+	if !w.state.Final() {
+		w.deliverLevel()
+	}
+	w.apply(Tick{})
+	for len(w.replacing) > 0 {
+		w.carryOut()
+	}
+}
