@@ -94,10 +94,10 @@ func (s *State) withdrawn(next []Doom) {
 	}
 }
 
-// mustStay says whether a doom cannot be withdrawn any more: it was carried out, or the pod is ending by itself.
+// mustStay says whether a doom cannot be withdrawn any more: it was carried out, or the pod is being deleted.
 func (s *State) mustStay(d Doom) bool {
 	m := &s.slots[d.Slot]
-	return s.committed(d.Pod) || m.known && m.pod.UID == d.Pod && m.report.Leaving
+	return s.committed(d.Pod) || d.Cause == PodDeleted || m.known && m.pod.UID == d.Pod && m.report.Leaving
 }
 
 // takenOver says whether the slot has a newer pod already and nothing is known of this one.
@@ -160,6 +160,12 @@ func (s *State) released(pod string) bool {
 func (s *State) Fenced(pod string) bool {
 	d := s.doomOfPod(pod)
 	return s.committed(pod) || s.released(pod) || d != nil && d.Dead
+}
+
+// takesOver says whether a pod takes the slot over from old. Pods are made within one second where one is
+// replaced at once: then it counts that the old one was fenced.
+func (s *State) takesOver(p, old Pod) bool {
+	return p.Newer(old) || s.Fenced(old.UID) && p.Created.Equal(old.Created) && !slices.Contains(s.past, p.UID)
 }
 
 // leaving takes a pod that is being shut down as doomed, before anybody else says so.

@@ -81,6 +81,8 @@ type member struct {
 	ran bool
 	// leavingAt is when it was first heard that the pod is being shut down.
 	leavingAt time.Time
+	// failed are the fetches that this pod could not do.
+	failed []Mark
 }
 
 // layout is the membership of one generation.

@@ -64,7 +64,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		if stale(&m.report, &e.Report) && !s.brought(e.Slot, &e.Report) {
 			return
 		}
-	case s.Fenced(m.pod.UID), e.Pod.Newer(m.pod):
+	case s.takesOver(e.Pod, m.pod):
 		s.past = append(s.past, m.pod.UID)
 		*m = member{}
 	default:
@@ -84,6 +84,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
 		m.ran = true
+	}
+	if f := e.Report.FetchFailed; f != (Mark{}) && !slices.Contains(m.failed, f) {
+		m.failed = append(m.failed, f)
 	}
 	s.keepExits(e.Slot)
 	s.succeeded(e.Slot, now)

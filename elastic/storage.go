@@ -59,7 +59,7 @@ func (s *State) sources(step int64, lost func(Slot) bool) (fetch map[Slot]Mark, 
 			if !lost(slot) && local < len(held) && holds(held[local], step) {
 				continue
 			}
-			mark, ok := s.inStorage(step, base+local, m.report.FetchFailed)
+			mark, ok := s.inStorage(step, base+local, m.failed)
 			if !ok || want != (Mark{}) && want != mark {
 				return nil, false
 			}
@@ -101,16 +101,16 @@ func (s *State) world() int {
 
 // inStorage says where storage has a rank's part of a step, as far as that is recorded and was not found
 // to be of no use. What was stored by a world of another size is of none.
-func (s *State) inStorage(step int64, rank int, failed Mark) (Mark, bool) {
+func (s *State) inStorage(step int64, rank int, failed []Mark) (Mark, bool) {
 	world := s.world()
 	if n := s.Record.Progress.Ranks; n > 0 && n != world {
 		return Mark{}, false
 	}
-	if d := s.Record.Durable; d != nil && d.Step == step && d.Mark != failed {
+	if d := s.Record.Durable; d != nil && d.Step == step && !slices.Contains(failed, d.Mark) {
 		return d.Mark, true
 	}
 	for _, c := range s.Record.Copies {
-		if c.Rank == rank && c.Step == step && c.Mark != failed {
+		if c.Rank == rank && c.Step == step && !slices.Contains(failed, c.Mark) {
 			return c.Mark, true
 		}
 	}
@@ -266,7 +266,7 @@ func (s *State) keep(slot Slot, mark Mark) {
 func (s *State) safe(slot Slot, step int64) bool {
 	base := s.baseRank(slot)
 	for local := range s.ranks(slot) {
-		if _, ok := s.inStorage(step, base+local, Mark{}); !ok {
+		if _, ok := s.inStorage(step, base+local, nil); !ok {
 			return false
 		}
 	}

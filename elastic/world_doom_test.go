@@ -1,6 +1,8 @@
 package elastic
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -209,7 +211,10 @@ func (w *world) outsideChaos(slot int) {
 		w.doomedOnce[a.pod.UID] = true
 		w.notef("slot %d is leaving", slot)
 	case p < 73: // a file is torn
-		for mark := range w.files {
+		marks := slices.SortedFunc(maps.Keys(w.files), func(a, b Mark) int {
+			return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Step, b.Step))
+		})
+		for _, mark := range marks {
 			if w.rng.Intn(20) == 0 {
 				w.torn[mark] = true
 			}

@@ -1,0 +1,144 @@
+package elastic
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestCrashTable ends the coordinator at every point of a pod's replacement, one point a history: at each event
+// that the core is given, before and after what was on its way to the store has arrived. The next
+// coordinator starts from the stored record and hears the same agents and the same level again. Whatever the
+// point, the pod is replaced once, training goes on from the step it was at, in one more generation, and nothing
+// counts as a failure. Only a coordinator that ends between storing a generation and hearing that all run it
+// costs one more generation: its layout is lost.
+func TestCrashTable(t *testing.T) {
+	for name, prepare := range map[string]func(*world){
+		"drained": func(w *world) { w.level = []Doom{w.doomOf(1, false)} },
+		"leaving": func(w *world) { w.agents[1].leaving, w.doomedOnce[w.agents[1].pod.UID] = true, true },
+		"dead":    func(w *world) { w.level = []Doom{w.doomOf(1, true)}; w.dies(1) },
+		"two":     func(w *world) { w.level = []Doom{w.doomOf(0, false), w.doomOf(1, false)} },
+	} {
+		points := replaceWithCrash(t, prepare, name, -1, false)
+		if points < 20 {
+			t.Errorf("%s: a replacement has %d points only", name, points)
+		}
+		for at := range points {
+			for _, arrives := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%d/%v", name, at, arrives), func(t *testing.T) { replaceWithCrash(t, prepare, name, at, arrives) })
+			}
+		}
+	}
+}
+
+// replaceWithCrash runs one history with a crash at the given event and returns how many events it had.
+func replaceWithCrash(t *testing.T, prepare func(*world), name string, at int, arrives bool) int {
+	t.Helper()
+	w := newWorld(t, 1, 2)
+	w.settleUntil(func() bool { return w.agents[1].state == AgentRunning && w.agents[0].state == AgentRunning })
+	for range 5 {
+		w.trainAll()
+	}
+	w.settleUntil(func() bool { return w.state.Record.Durable != nil })
+	before := w.state.Snapshot()
+	prepare(w)
+	acked, events, midway := w.acked, 0, int64(0)
+	crash := func() {
+		if events++; events-1 != at {
+			return
+		}
+		for arrives && len(w.pending) > 0 {
+			w.store()
+		}
+		w.pending = nil
+		midway = w.stored.Generation - before.Generation
+		w.state = New(len(w.agents), w.interval(), w.stored)
+		replacing := w.replacing
+		w.replacing = nil
+		if arrives {
+			for _, d := range replacing {
+				w.swap(d) // the controller did it, but nobody heard
+			}
+		}
+	}
+	done := func() bool {
+		r := &w.state.Record
+		return r.Generation > before.Generation && r.Phase == Running && w.agents[0].gen == r.Generation && w.agents[1].gen == r.Generation &&
+			w.agents[0].state == AgentRunning && w.agents[1].state == AgentRunning && len(r.Doomed) == 0 && len(w.level) == 0
+	}
+	for round := 0; !done(); round++ {
+		if round > 400 {
+			w.failf("every point leads to the end", "phase %s generation %d, doomed %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.Record.Doomed, w.state.waitsFor())
+		}
+		w.turn(crash)
+	}
+	r := w.state.Snapshot()
+	switch {
+	case r.Generation > before.Generation+1+midway:
+		w.failf("one recovery", "generation %d after %d", r.Generation, before.Generation)
+	case r.Restarts > before.Restarts+int(midway) || r.WithoutProgress > before.WithoutProgress+int(midway):
+		w.failf("no failure", "restarts %d, without progress %d", r.Restarts, r.WithoutProgress)
+	case r.RestoreStep < acked:
+		w.failf("no step is lost", "%d after %d", r.RestoreStep, acked)
+	}
+	return events
+}
+
+// turn lets everything happen once: the level is told, agents report, orders are obeyed, records are stored,
+// pods are replaced, and every rank that may does a step.
+func (w *world) turn(between func()) {
+	w.now = w.now.Add(200 * time.Millisecond)
+	between()
+	w.deliverLevel()
+	between()
+	w.apply(Tick{})
+	for slot := range w.agents {
+		a := w.agents[slot]
+		if a.dead {
+			continue
+		}
+		between()
+		w.apply(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
+		between()
+		if len(w.pending) > 0 {
+			w.store()
+		}
+		w.obey(slot, w.state.Directive(Slot(slot), a.pod.UID))
+	}
+	between()
+	if len(w.replacing) > 0 {
+		w.carryOut()
+	}
+	w.trainAll()
+}
+
+func (w *world) settleUntil(done func() bool) {
+	for round := 0; !done(); round++ {
+		if round > 200 {
+			w.failf("it begins", "phase %s generation %d: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.waitsFor())
+		}
+		w.turn(func() {})
+	}
+}
+
+// trainAll lets the whole gang do a step in lockstep, unless some rank stays in its save.
+func (w *world) trainAll() {
+	for _, a := range w.agents {
+		for i := range a.ranks {
+			if k := &a.ranks[i]; !k.alive || a.state != AgentRunning || a.dead || a.held(k) || a.gen != w.agents[0].gen {
+				return
+			}
+		}
+	}
+	for _, a := range w.agents {
+		for i := range a.ranks {
+			k := &a.ranks[i]
+			k.step++
+			if len(k.sealed) == 3 {
+				k.sealed = k.sealed[1:]
+			}
+			k.sealed = append(k.sealed, seal{k.step, a.gen})
+		}
+	}
+	w.acknowledge()
+}
