@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"holdfast.dev/holdfast/test/bench/figure"
 	"holdfast.dev/holdfast/test/story"
 )
 
@@ -186,9 +187,9 @@ func (t *trial) limit(ctx context.Context) error {
 		return err
 	}
 	for _, l := range t.plan.loads {
-		t.results.add(t.caseName(l), systemLimit, killToStep, "s", t.rec.limitTimes()...)
+		t.results.Add(t.caseName(l), systemLimit, killToStep, "s", t.rec.limitTimes()...)
 	}
-	t.w.Say("  %s: group joined and one step taken in %.2f s", t.shape.name, median(t.rec.limitTimes()))
+	t.w.Say("  %s: group joined and one step taken in %.2f s", t.shape.name, figure.Median(t.rec.limitTimes()))
 	return nil
 }
 
@@ -209,8 +210,8 @@ func (t *trial) never(ctx context.Context) error {
 	} else if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	t.results.add(kase, t.system.name, recoveredAny, "bool", value)
-	t.results.add(kase, t.system.name, "waited_s", "s", time.Since(killed).Seconds())
+	t.results.Add(kase, t.system.name, recoveredAny, "bool", value)
+	t.results.Add(kase, t.system.name, "waited_s", "s", time.Since(killed).Seconds())
 	t.w.Say("  %s, %s: recovered within %s: %t", kase, t.system.name, neverWait, value == 1)
 	return nil
 }

@@ -1,24 +1,14 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
-)
 
-// Figure is one row of the benchmark: the median of n samples.
-type Figure struct {
-	Bench  string  `json:"bench"`
-	Case   string  `json:"case"`
-	System string  `json:"system"`
-	Metric string  `json:"metric"`
-	Value  float64 `json:"value"`
-	Unit   string  `json:"unit"`
-	N      int     `json:"n"`
-}
+	"holdfast.dev/holdfast/test/bench/figure"
+)
 
 // The systems, in the order of the table.
 const (
@@ -44,88 +34,38 @@ var goals = []struct {
 	ratio  float64
 }{{systemHoldfast, 0.15}, {systemCold, 1.1}}
 
-type key struct{ kase, system, metric string }
+// results are the samples of all cases.
+type results struct{ *figure.Set }
 
-// results collects samples. It promises that rows come out in the order in which their first sample came in.
-type results struct {
-	order   []key
-	unit    map[key]string
-	samples map[key][]float64
-}
-
-func newResults() *results {
-	return &results{unit: map[key]string{}, samples: map[key][]float64{}}
-}
-
-func (r *results) add(kase, system, metric, unit string, values ...float64) {
-	k := key{kase, system, metric}
-	if len(values) == 0 {
-		return
-	}
-	if _, ok := r.samples[k]; !ok {
-		r.order, r.unit[k] = append(r.order, k), unit
-	}
-	r.samples[k] = append(r.samples[k], values...)
-}
-
-func (r *results) median(kase, system, metric string) (float64, bool) {
-	v := r.samples[key{kase, system, metric}]
-	if len(v) == 0 {
-		return 0, false
-	}
-	return median(v), true
-}
-
-func median(values []float64) float64 {
-	s := slices.Sorted(slices.Values(values))
-	n := len(s)
-	if n%2 == 1 {
-		return s[n/2]
-	}
-	return (s[n/2-1] + s[n/2]) / 2
-}
+func newResults() *results { return &results{figure.NewSet("recovery")} }
 
 // figures are the rows: every median, then every ratio against torchrun.
-func (r *results) figures() []Figure {
-	var out []Figure
-	for _, k := range r.order {
-		out = append(out, Figure{"recovery", k.kase, k.system, k.metric, round(median(r.samples[k])), r.unit[k], len(r.samples[k])})
-	}
-	for _, kase := range r.cases() {
+func (r *results) figures() []figure.Figure {
+	out := r.Figures()
+	for _, kase := range r.Cases() {
 		for _, system := range []string{systemLimit, systemHoldfast, systemCold} {
 			if ratio, ok := r.ratio(kase, system); ok {
-				out = append(out, Figure{"recovery", kase, system, killToStep + "_vs_torchrun", round(ratio), "ratio", len(r.samples[key{kase, system, killToStep}])})
+				k := figure.Key{Case: kase, System: system, Metric: killToStep + "_vs_torchrun"}
+				out = append(out, r.Figure(k, ratio, "ratio", len(r.Samples(kase, system, killToStep))))
 			}
 		}
 	}
 	return out
 }
 
-func round(v float64) float64 { return float64(int64(v*1e4+0.5)) / 1e4 }
-
 func (r *results) ratio(kase, system string) (float64, bool) {
-	mine, ok1 := r.median(kase, system, killToStep)
-	theirs, ok2 := r.median(kase, systemTorchrun, killToStep)
+	mine, ok1 := r.Median(kase, system, killToStep)
+	theirs, ok2 := r.Median(kase, systemTorchrun, killToStep)
 	if !ok1 || !ok2 || theirs <= 0 {
 		return 0, false
 	}
 	return mine / theirs, true
 }
 
-func (r *results) cases() []string {
-	var out []string
-	for _, k := range r.order {
-		if !slices.Contains(out, k.kase) {
-			out = append(out, k.kase)
-		}
-	}
-	return out
-}
-
 func (r *results) systems(kase string) []string {
 	var out []string
 	for _, s := range []string{systemLimit, systemHoldfast, systemCold, systemTorchrun, systemAsComes} {
-		if slices.ContainsFunc(r.order, func(k key) bool { return k.kase == kase && k.system == s }) {
+		if slices.ContainsFunc(r.Keys(), func(k figure.Key) bool { return k.Case == kase && k.System == s }) {
 			out = append(out, s)
 		}
 	}
@@ -142,7 +82,7 @@ func (v verdict) reached() bool { return v.ratio <= v.goal }
 
 func (r *results) verdicts() []verdict {
 	var out []verdict
-	for _, kase := range r.cases() {
+	for _, kase := range r.Cases() {
 		for _, g := range goals {
 			if ratio, ok := r.ratio(kase, g.system); ok {
 				out = append(out, verdict{kase, g.system, ratio, g.ratio})
@@ -153,15 +93,7 @@ func (r *results) verdicts() []verdict {
 }
 
 // writeLines writes one JSON object per figure.
-func (r *results) writeLines(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	for _, f := range r.figures() {
-		if err := enc.Encode(f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (r *results) writeLines(w io.Writer) error { return figure.WriteLines(w, r.figures()) }
 
 // tableMetrics are the columns of the table.
 var tableMetrics = []struct{ title, metric, format string }{
@@ -173,7 +105,7 @@ var tableMetrics = []struct{ title, metric, format string }{
 // writeTable writes the same for people.
 func (r *results) writeTable(w io.Writer) error {
 	var b strings.Builder
-	for _, kase := range r.cases() {
+	for _, kase := range r.Cases() {
 		fmt.Fprintf(&b, "\n%s: kill -9 of one rank to the first new step on all ranks (median; range)\n", kase)
 		tw := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
 		fmt.Fprint(tw, "  system\tkills\tkill to step\trange\t× torchrun")
@@ -200,12 +132,12 @@ func (r *results) writeTable(w io.Writer) error {
 
 func (r *results) row(kase, system string) []string {
 	cells := []string{"  " + system}
-	samples := r.samples[key{kase, system, killToStep}]
-	switch never, asked := r.median(kase, system, recoveredAny); {
+	samples := r.Samples(kase, system, killToStep)
+	switch never, asked := r.Median(kase, system, recoveredAny); {
 	case len(samples) > 0:
-		cells = append(cells, fmt.Sprint(len(samples)), fmt.Sprintf("%.2f s", median(samples)), fmt.Sprintf("%.2f–%.2f", slices.Min(samples), slices.Max(samples)))
+		cells = append(cells, fmt.Sprint(len(samples)), fmt.Sprintf("%.2f s", figure.Median(samples)), fmt.Sprintf("%.2f–%.2f", slices.Min(samples), slices.Max(samples)))
 	case asked && never == 0:
-		waited, _ := r.median(kase, system, "waited_s")
+		waited, _ := r.Median(kase, system, "waited_s")
 		cells = append(cells, "1", "never", fmt.Sprintf("waited %.0f s", waited))
 	default:
 		cells = append(cells, "-", "-", "-")
@@ -217,7 +149,7 @@ func (r *results) row(kase, system string) []string {
 	}
 	for _, m := range tableMetrics {
 		cell := "-"
-		if v, ok := r.median(kase, system, m.metric); ok {
+		if v, ok := r.Median(kase, system, m.metric); ok {
 			cell = fmt.Sprintf(m.format, v)
 		}
 		cells = append(cells, cell)

@@ -8,13 +8,13 @@ import (
 
 func sample() *results {
 	r := newResults()
-	r.add("1x4", systemTorchrun, killToStep, "s", 9, 8, 30)
-	r.add("1x4", systemCold, killToStep, "s", 9, 10)
-	r.add("1x4", systemHoldfast, killToStep, "s", 0.2)
-	r.add("1x4", systemHoldfast, standbyReady, "s", 12)
-	r.add("1x4", systemAsComes, recoveredAny, "bool", 0)
-	r.add("1x4", systemAsComes, "waited_s", "s", 25)
-	r.add("2x2", systemHoldfast, killToStep, "s", 0.3)
+	r.Add("1x4", systemTorchrun, killToStep, "s", 9, 8, 30)
+	r.Add("1x4", systemCold, killToStep, "s", 9, 10)
+	r.Add("1x4", systemHoldfast, killToStep, "s", 0.2)
+	r.Add("1x4", systemHoldfast, standbyReady, "s", 12)
+	r.Add("1x4", systemAsComes, recoveredAny, "bool", 0)
+	r.Add("1x4", systemAsComes, "waited_s", "s", 25)
+	r.Add("2x2", systemHoldfast, killToStep, "s", 0.3)
 	return r
 }
 
@@ -43,7 +43,7 @@ func TestGoalsAreJudgedPerCase(t *testing.T) {
 	if err := r.missed(); err != nil {
 		t.Fatalf("missed: %v; 0.022 and 1.056 reach 0.15 and 1.1", err)
 	}
-	r.add("2x2", systemTorchrun, killToStep, "s", 1)
+	r.Add("2x2", systemTorchrun, killToStep, "s", 1)
 	err := r.missed()
 	if err == nil || !strings.Contains(err.Error(), "2x2, holdfast: 0.300") || strings.Contains(err.Error(), "1x4") {
 		t.Fatalf("missed: %v; want holdfast in 2x2 alone", err)

@@ -110,7 +110,7 @@ func (t *trial) note(kase string, got recovery) {
 		{killToStep, "s", got.stepped}, {"kill_to_start", "s", got.started}, {"kill_to_import", "s", got.imported}, {"kill_to_join", "s", got.joined},
 		{"kill_to_restore", "s", got.restored}, {"load_ms", "ms", got.loadMs}, {"steps_recomputed", "steps", float64(got.recomputed)},
 	} {
-		t.results.add(kase, t.system.name, m.metric, m.unit, m.value)
+		t.results.Add(kase, t.system.name, m.metric, m.unit, m.value)
 	}
 }
 
@@ -132,13 +132,13 @@ func (t *trial) warm(ctx context.Context, kase string, l load, coast bool) (time
 	if coast {
 		return took, t.setPace(ctx, l)
 	}
-	t.results.add(kase, t.system.name, standbyReady, "s", took.Seconds())
+	t.results.Add(kase, t.system.name, standbyReady, "s", took.Seconds())
 	from := t.rested
 	if t.paced.After(from) {
 		from = t.paced
 	}
 	for _, e := range t.rec.ratesBetween(from, ready) {
-		t.results.add(kase, t.system.name, warmingMs, "ms", e.StepMs)
+		t.results.Add(kase, t.system.name, warmingMs, "ms", e.StepMs)
 	}
 	return took, nil
 }
@@ -198,8 +198,8 @@ func (t *trial) calm(ctx context.Context, kase string) error {
 		return err
 	}
 	for _, e := range t.rec.ratesBetween(from, time.Now()) {
-		t.results.add(kase, t.system.name, stepMs, "ms", e.StepMs)
-		t.results.add(kase, t.system.name, "save_ms", "ms", e.SaveMs)
+		t.results.Add(kase, t.system.name, stepMs, "ms", e.StepMs)
+		t.results.Add(kase, t.system.name, "save_ms", "ms", e.SaveMs)
 	}
 	return nil
 }

@@ -1,0 +1,112 @@
+// Package figure collects what a benchmark measured. It promises that rows come out in the order in which their first
+// sample came in, that each is the median of its samples, and that all benchmarks write rows of one form:
+// one JSON object per line.
+package figure
+
+import (
+	"encoding/json"
+	"io"
+	"slices"
+)
+
+// Figure is one row of a benchmark: the median of n samples.
+type Figure struct {
+	Bench  string  `json:"bench"`
+	Case   string  `json:"case"`
+	System string  `json:"system"`
+	Metric string  `json:"metric"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`
+	N      int     `json:"n"`
+}
+
+// Key names a row.
+type Key struct{ Case, System, Metric string }
+
+// Set collects the samples of one benchmark.
+type Set struct {
+	bench   string
+	order   []Key
+	unit    map[Key]string
+	samples map[Key][]float64
+}
+
+// NewSet is empty; bench is the benchmark's name.
+func NewSet(bench string) *Set {
+	return &Set{bench: bench, unit: map[Key]string{}, samples: map[Key][]float64{}}
+}
+
+// Add adds samples to a row; without any it does nothing.
+func (s *Set) Add(kase, system, metric, unit string, values ...float64) {
+	k := Key{kase, system, metric}
+	if len(values) == 0 {
+		return
+	}
+	if _, ok := s.samples[k]; !ok {
+		s.order, s.unit[k] = append(s.order, k), unit
+	}
+	s.samples[k] = append(s.samples[k], values...)
+}
+
+// Keys are the rows, in order.
+func (s *Set) Keys() []Key { return s.order }
+
+// Samples are those of one row.
+func (s *Set) Samples(kase, system, metric string) []float64 {
+	return s.samples[Key{kase, system, metric}]
+}
+
+// Median is that of one row, and whether there is one.
+func (s *Set) Median(kase, system, metric string) (float64, bool) {
+	v := s.Samples(kase, system, metric)
+	if len(v) == 0 {
+		return 0, false
+	}
+	return Median(v), true
+}
+
+// Cases are all that have a row, in order.
+func (s *Set) Cases() []string {
+	var out []string
+	for _, k := range s.order {
+		if !slices.Contains(out, k.Case) {
+			out = append(out, k.Case)
+		}
+	}
+	return out
+}
+
+// Figures are the rows.
+func (s *Set) Figures() []Figure {
+	var out []Figure
+	for _, k := range s.order {
+		out = append(out, s.Figure(k, Median(s.samples[k]), s.unit[k], len(s.samples[k])))
+	}
+	return out
+}
+
+// Figure is a row of this benchmark that is derived from others.
+func (s *Set) Figure(k Key, value float64, unit string, n int) Figure {
+	return Figure{s.bench, k.Case, k.System, k.Metric, float64(int64(value*1e4+0.5)) / 1e4, unit, n}
+}
+
+// Median of values, of which there must be one.
+func Median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	n := len(s)
+	if n%2 == 1 {
+		return s[n/2]
+	}
+	return (s[n/2-1] + s[n/2]) / 2
+}
+
+// WriteLines writes one JSON object per figure.
+func WriteLines(w io.Writer, figures []Figure) error {
+	enc := json.NewEncoder(w)
+	for _, f := range figures {
+		if err := enc.Encode(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}

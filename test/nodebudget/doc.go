@@ -1,0 +1,4 @@
+// Package nodebudget proves against a real API server what the node controller promises: verdicts and silence become
+// outages within the budget, whoever leads and whatever the API server does meanwhile, and each has a way back. Its
+// nodes are Node objects and leases that the test itself writes; the controller is the product's.
+package nodebudget
