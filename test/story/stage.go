@@ -73,7 +73,7 @@ func SetStage(ctx context.Context, o StageOptions) (*Stage, error) {
 		return nil, errors.Join(fmt.Errorf("starting the cluster: %w", err), s.Strike())
 	}
 	s.World, err = NewWorld(Options{Kubeconfig: kubeconfig, Kubectl: filepath.Join(bin, "kubectl"), Source: o.Source, Python: Python, Out: o.Out,
-		LoadImages: func(ctx context.Context) error { return loadImages(ctx, dev, o) }})
+		LoadImages: func(ctx context.Context) error { return LoadImages(ctx, dev, o.Name, o.Source) }})
 	if err != nil {
 		return nil, errors.Join(err, s.Strike())
 	}
@@ -115,8 +115,9 @@ func (s *Stage) Strike() error {
 	return errors.Join(err, s.child.Wait())
 }
 
-// loadImages builds the product's images from bin/ and loads them, with the training base image, into all nodes.
-func loadImages(ctx context.Context, dev string, o StageOptions) error {
+// LoadImages builds the product's images from the source tree's bin/ and loads them, with the training base image, into all nodes of
+// the cluster. dev is the holdfast-dev binary.
+func LoadImages(ctx context.Context, dev, cluster, source string) error {
 	dir, err := os.MkdirTemp("", "holdfast-images-")
 	if err != nil {
 		return err
@@ -133,14 +134,14 @@ func loadImages(ctx context.Context, dev string, o StageOptions) error {
 		return nil
 	}
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler", "holdfast-agent"} {
-		if err := build(name+".tar", "holdfast.dev/"+name+":"+ImageTag, "--add", filepath.Join(o.Source, "bin", name)+":/"+name, "--entrypoint", "/"+name); err != nil {
+		if err := build(name+".tar", "holdfast.dev/"+name+":"+ImageTag, "--add", filepath.Join(source, "bin", name)+":/"+name, "--entrypoint", "/"+name); err != nil {
 			return err
 		}
 	}
 	if err := build("base.tar", layout.BaseImage, "--base"); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, dev, append([]string{"image", "load", "--name", o.Name}, archives...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, dev, append([]string{"image", "load", "--name", cluster}, archives...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("loading images: %w: %s", err, out)
 	}

@@ -1,0 +1,72 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+// births tells how long each place in a job was empty, as seen by a watch.
+type births struct {
+	mu       sync.Mutex
+	released map[string]time.Time // places that are empty, by job and slot
+	known    map[string]bool      // pods whose release was seen
+	gaps     []time.Duration
+}
+
+// follow watches pods until the test ends.
+func follow(ctx context.Context, t *testing.T, c *devcluster.Cluster) *births {
+	t.Helper()
+	cfg, err := c.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &births{released: map[string]time.Time{}, known: map[string]bool{}}
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = v1alpha1.LabelGang }))
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { b.seen(o.(*corev1.Pod), true) }, UpdateFunc: func(_, o any) { b.seen(o.(*corev1.Pod), false) },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return b
+}
+
+func (b *births) seen(pod *corev1.Pod, added bool) {
+	place := fmt.Sprintf("%s/%s", pod.Labels[v1alpha1.LabelGang], pod.Labels[batchv1.JobCompletionIndexAnnotation])
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since, empty := b.released[place]
+	switch {
+	case pod.Labels[v1alpha1.LabelReplaced] != "" && !added && !b.known[string(pod.UID)]:
+		b.released[place], b.known[string(pod.UID)] = time.Now(), true
+	case added && empty && pod.Labels[v1alpha1.LabelReplaced] == "":
+		b.gaps = append(b.gaps, time.Since(since))
+		delete(b.released, place)
+	}
+}
+
+// since returns what was seen after the first n.
+func (b *births) since(n int) []time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]time.Duration(nil), b.gaps[n:]...)
+}
