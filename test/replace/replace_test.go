@@ -42,7 +42,7 @@ const recreated = 2 * time.Second
 func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
 	node := before.seats[slot].node
-	if err := w.sicken(ctx, node, false); err != nil {
+	if err := w.sicken(ctx, node); err != nil {
 		t.Fatal(err)
 	}
 	after, err := w.runs(ctx, job, before.generation+1)

@@ -267,22 +267,24 @@ func (w *world) left(ctx context.Context, name string, n int) error {
 	})
 }
 
-// sicken says on a Node, as the controller of nodes does, that its gangs' pods must go; heal takes it back.
-func (w *world) sicken(ctx context.Context, node string, dead bool) error {
-	text, err := json.Marshal(v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "TestFault", Message: "the test says so", Since: metav1.NowMicro(), Dead: dead})
+// sicken gives a Node the verdict that a daemon gives a node which is of no use any more; heal takes it back. What follows from it is
+// decided by the controller of nodes.
+func (w *world) sicken(ctx context.Context, node string) error {
+	text, err := json.Marshal(v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "TestFault", Message: "the test says so", Since: metav1.NowMicro()})
 	if err != nil {
 		return err
 	}
-	return w.onNode(ctx, node, func(n *corev1.Node) {
-		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationOutage, string(text))
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintOutage, Value: "TestFault", Effect: corev1.TaintEffectNoSchedule})
-	})
+	return w.onNode(ctx, node, func(n *corev1.Node) { metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationHealth, string(text)) })
 }
 
 func (w *world) heal(ctx context.Context, node string) error {
-	return w.onNode(ctx, node, func(n *corev1.Node) {
-		delete(n.Annotations, v1alpha1.AnnotationOutage)
-		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.TaintOutage })
+	if err := w.onNode(ctx, node, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationHealth) }); err != nil {
+		return err
+	}
+	return w.Until(ctx, node+" takes new pods", patience, func(ctx context.Context) (bool, string) {
+		n := &corev1.Node{}
+		err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n)
+		return err == nil && n.Annotations[v1alpha1.AnnotationOutage] == "" && len(n.Spec.Taints) == 0, fmt.Sprintf("%v %v %v", n.Annotations, n.Spec.Taints, err)
 	})
 }
 
