@@ -291,11 +291,12 @@ type Doom struct {
 const CauseDeleted = "PodDeleted"
 
 // Replacement is a pod that was replaced: the doom, and what came of it. Times are the API server's and
-// the controller's; a zero time was not reached.
+// the controller's; a time that is absent was not reached.
 type Replacement struct {
 	Doom `json:",inline"`
-	// ReleasedAt is when it was taken out of its Job and evicted or deleted.
-	ReleasedAt metav1.MicroTime `json:"releasedAt"`
+	// ReleasedAt is when it was taken out of its Job.
+	// +optional
+	ReleasedAt *metav1.MicroTime `json:"releasedAt,omitempty"`
 	// By is the new pod, NewNode where it is, AttachedAt when its agent was first heard.
 	By         string            `json:"by,omitempty"`
 	NewNode    string            `json:"newNode,omitempty"`

@@ -517,7 +517,10 @@ func (in *Recovery) DeepCopy() *Recovery {
 func (in *Replacement) DeepCopyInto(out *Replacement) {
 	*out = *in
 	in.Doom.DeepCopyInto(&out.Doom)
-	in.ReleasedAt.DeepCopyInto(&out.ReleasedAt)
+	if in.ReleasedAt != nil {
+		in, out := &in.ReleasedAt, &out.ReleasedAt
+		*out = (*in).DeepCopy()
+	}
 	if in.AttachedAt != nil {
 		in, out := &in.AttachedAt, &out.AttachedAt
 		*out = (*in).DeepCopy()

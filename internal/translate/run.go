@@ -115,7 +115,7 @@ func plainDoom(d *v1alpha1.Doom) elastic.Doom {
 func replaced(all []elastic.Replacement) []v1alpha1.Replacement {
 	var out []v1alpha1.Replacement
 	for _, r := range all {
-		out = append(out, v1alpha1.Replacement{Doom: doom(r.Doom), ReleasedAt: metav1.NewMicroTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
+		out = append(out, v1alpha1.Replacement{Doom: doom(r.Doom), ReleasedAt: microTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
 	}
 	return out
 }
@@ -124,7 +124,7 @@ func plainReplaced(all []v1alpha1.Replacement) []elastic.Replacement {
 	var out []elastic.Replacement
 	for i := range all {
 		r := &all[i]
-		out = append(out, elastic.Replacement{Doom: plainDoom(&r.Doom), ReleasedAt: r.ReleasedAt.Time, By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
+		out = append(out, elastic.Replacement{Doom: plainDoom(&r.Doom), ReleasedAt: plainTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
 	}
 	return out
 }

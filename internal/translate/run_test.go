@@ -3,6 +3,7 @@ package translate
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,5 +70,17 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		if got != want {
 			t.Errorf("the core says %q, the vocabulary %q", got, want)
 		}
+	}
+}
+
+// TestNothingIsWrittenAsNull: the API server refuses a null where a time is wanted, and nothing else of the record would be stored.
+func TestNothingIsWrittenAsNull(t *testing.T) {
+	d := elastic.Doom{Slot: 1, Pod: "uid", Name: "p", Cause: "XidFatal", At: time.Now()}
+	wire, err := json.Marshal(RunStatus(elastic.Record{Doomed: []elastic.Doom{d}, Recoveries: []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Doom: d}}}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(wire), "null") {
+		t.Errorf("written is %s", wire)
 	}
 }
