@@ -55,6 +55,8 @@ type View struct {
 	// State and Standbys say what was injected.
 	State    Feature
 	Standbys Feature
+	// Observed: nothing is done to the pods, so that neither scheduler nor coordinator says anything of them.
+	Observed bool
 	// JobEnded is set once the job itself is over; JobFailed says how.
 	JobEnded, JobFailed bool
 	// JobMessage is the job's own explanation of its end.
@@ -68,6 +70,8 @@ type MemberView struct {
 	Pod string
 	// Node is where the pod is; empty: nowhere yet.
 	Node string
+	// Running is asked of observed gangs alone: all containers of the pod run.
+	Running bool
 }
 
 // Answer is what the scheduler said last.
@@ -116,6 +120,9 @@ func Assess(v View) Status {
 		if m.Node != "" {
 			bound++
 		}
+	}
+	if v.Observed {
+		return v.observed(bound)
 	}
 	s := Status{Nodes: fmt.Sprintf("%d/%d", bound, v.Size), Phase: v.phase(bound)}
 	s.Conditions = []Condition{v.placed(bound), v.running(s.Phase), v.stateInMemory(), v.standbysReady(), v.finished(s.Phase)}

@@ -41,6 +41,9 @@ func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
 	if len(errs) > 0 || !settings.Enabled {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
+	if settings.Observe {
+		return Outcome[*batchv1.Job]{Object: stampObserved(job)}
+	}
 	errs = append(errs, checkShape(job)...)
 	t, more := findTraining(&job.Spec.Template.Spec, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
@@ -85,6 +88,19 @@ func namesReplacementPolicy(job *batchv1.Job) bool {
 		}
 	}
 	return false
+}
+
+// stampObserved writes on the template of a Job that is only watched what tells so, and nothing that any
+// part of Holdfast or of Kubernetes would act on.
+func stampObserved(job *batchv1.Job) *batchv1.Job {
+	tmpl := &job.Spec.Template
+	for _, key := range sortedKeys(job.Annotations) {
+		if _, own := tmpl.Annotations[key]; translate.IsUserKey(key) && !own {
+			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
+		}
+	}
+	tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationGangSize, strconv.Itoa(int(max(1, parallelism(job)))))
+	return job
 }
 
 // stamp writes on the pod template what every pod of the job must carry. A Job whose name the API
@@ -140,7 +156,7 @@ func CheckJobUpdate(old, in *batchv1.Job) Outcome[*batchv1.Job] {
 	}
 	out := Outcome[*batchv1.Job]{Object: in}
 	admitted, wasAdmitted := translate.AdmittedJob(in)
-	if wasAdmitted && parallelism(in) != admitted.Members {
+	if wasAdmitted && !admitted.Settings.Observe && parallelism(in) != admitted.Members {
 		out.Errors = append(out.Errors, field.Invalid(field.NewPath("spec", "parallelism"), parallelism(in),
 			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, anew)))
 	}

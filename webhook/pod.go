@@ -44,6 +44,9 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	if len(errs) > 0 || !settings.Enabled {
 		return Outcome[*corev1.Pod]{Object: pod, Errors: errs}
 	}
+	if settings.Observe { // a pod of an observed job is not touched
+		return Outcome[*corev1.Pod]{Object: pod}
+	}
 	enabled := translate.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
 	if owner == nil {
 		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(enabled, "true",

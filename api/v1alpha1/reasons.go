@@ -38,6 +38,10 @@ const (
 	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
 	ReasonEvictionRefused = "EvictionRefused"
 
+	// ReasonWouldRestart and ReasonWouldReplace: what would have been done about a failure of an observed job.
+	ReasonWouldRestart = "WouldRestart"
+	ReasonWouldReplace = "WouldReplace"
+
 	ReasonSizeAnnotated = "SizeAnnotated"
 	ReasonNoStateSize   = "NoStateSize"
 	ReasonNoMemory      = "NoMemory"

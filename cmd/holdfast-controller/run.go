@@ -175,7 +175,7 @@ func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) {
 // addControllers adds what works on the leader, and the coordinator, which listens on every replica.
 func addControllers(mgr manager.Manager, keeper *certs.Keeper, o options) error {
 	gangs := gangcontroller.New(gangcontroller.Options{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
 	if err := gangs.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("setting up the gang controller: %w", err)
 	}

@@ -71,7 +71,10 @@ be placed now.`,
 		if err != nil {
 			return err
 		}
-		if a.Pod != nil {
+		switch settings, _ := translate.JobSettings(a.Job); {
+		case settings.Observe:
+			a.Unasked = "the job is only observed: its own scheduler places its pods"
+		case a.Pod != nil:
 			a.Where, a.Unasked, err = askWhere(ctx, cfg, preview.Members(a.Pod, a.Job))
 			if err != nil {
 				return err

@@ -47,7 +47,9 @@ const (
 
 // Options of New; all must be set.
 type Options struct {
-	Client   client.Client
+	Client client.Client
+	// Live reads past the cache, which holds only pods of gangs that are acted on.
+	Live     client.Reader
 	Recorder events.EventRecorder
 	// Now is the clock.
 	Now func() time.Time
@@ -115,6 +117,9 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	g, err := c.ensure(ctx, job, j)
 	if err != nil || g == nil {
 		return reconcile.Result{RequeueAfter: retakeAfter}, err
+	}
+	if j.Settings.Observe {
+		return c.observe(ctx, g, job, j)
 	}
 	pods := &corev1.PodList{}
 	if err := c.Client.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelGang: job.Name}); err != nil {

@@ -62,7 +62,7 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 
 // restart puts a controller in place that remembers nothing.
 func (w *world) restart() {
-	w.c = New(Options{Client: w.client, Recorder: w.events, Now: func() time.Time { return w.now }})
+	w.c = New(Options{Client: w.client, Live: w.client, Recorder: w.events, Now: func() time.Time { return w.now }})
 }
 
 func (w *world) reconcile() reconcile.Result {

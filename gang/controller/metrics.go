@@ -14,18 +14,21 @@ import (
 // metrics are each gang's figures, those of its status as numbers. A gang has them as long as its Job is there.
 type metrics struct {
 	goodput, lost, step *prometheus.GaugeVec
+	// wouldHave counts what people were told of observed jobs.
+	wouldHave *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
 	return &metrics{
-		goodput: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept."}, []string{"namespace", "gang"}),
-		lost:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
-		step:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished, as far as the script tells."}, []string{"namespace", "gang"}),
+		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept."}, []string{"namespace", "gang"}),
+		lost:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
+		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished, as far as the script tells."}, []string{"namespace", "gang"}),
+		wouldHave: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total", Help: "Times that people were told what would have been done about a failure of an observed job, by reason."}, []string{"reason"}),
 	}
 }
 
 func (m *metrics) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.goodput, m.lost, m.step} {
+	for _, c := range []prometheus.Collector{m.goodput, m.lost, m.step, m.wouldHave} {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("registering the metrics of gangs: %w", err)
 		}

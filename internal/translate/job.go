@@ -47,6 +47,9 @@ func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 	if len(errs) > 0 || !s.Enabled {
 		return Job{}, false
 	}
+	if s.Observe && job.Spec.Parallelism != nil { // which people may change, as nothing hangs on it
+		members = int64(*job.Spec.Parallelism)
+	}
 	return Job{Settings: s, Members: int32(members)}, true
 }
 

@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/observe"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// observe writes what is seen of a Job that is only watched, and what would have been done about its
+// failures. Its pods carry no label of ours and are read as they are needed: when the Job's own status
+// changes, and every refreshEvery. What people heard already stands in the Gang's notes.
+func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j translate.Job) (reconcile.Result, error) {
+	pods := &corev1.PodList{}
+	if err := c.Live.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.Client.List(ctx, nodes); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing nodes: %w", err)
+	}
+	outages := map[string]v1alpha1.NodeOutage{}
+	for i := range nodes.Items {
+		if o, err := translate.NodeOutage(&nodes.Items[i]); err == nil && o != nil {
+			outages[nodes.Items[i].Name] = *o
+		}
+	}
+	gangs := &v1alpha1.GangList{}
+	if err := c.Client.List(ctx, gangs); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing Gangs: %w", err)
+	}
+	now := c.Now()
+	known := translate.GatherObserved(job, j, pods.Items, outages, translate.RecoveryFigures(gangs.Items))
+	result, err := c.write(ctx, g, job, statusOf(g, known.JobGang, gang.Assess(known.View), now), now)
+	if err != nil {
+		return result, err
+	}
+	for _, f := range observe.News(known.Findings, g.Status.Notes) {
+		c.metrics.wouldHave.WithLabelValues(f.Reason).Inc()
+		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: f.Pod}}
+		note := f.Text()
+		c.Recorder.Eventf(job, pod, corev1.EventTypeNormal, f.Reason, "Observe", "%s", note[:min(len(note), maxNote)])
+	}
+	if !known.View.JobEnded && result.RequeueAfter == 0 {
+		result.RequeueAfter = refreshEvery
+	}
+	return result, nil
+}

@@ -1,0 +1,131 @@
+// Package observe says what Holdfast would have done about failures of a job that it only watches, and what
+// time that would have saved. It promises that nothing is claimed that was not measured: each estimate is
+// the observed time until a pod was back, less the median of recoveries that really took place on this
+// cluster, and says so; without both there is no estimate.
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind is what Holdfast would have done.
+type Kind int
+
+const (
+	// Restart: all ranks start anew in the pods they have.
+	Restart Kind = iota
+	// Replace: the one pod is replaced, the others stay.
+	Replace
+)
+
+// Reasons of a Finding.
+const (
+	WouldRestart = "WouldRestart"
+	WouldReplace = "WouldReplace"
+)
+
+// kept bounds the findings.
+const kept = 10
+
+// Failure is one failure that was seen from outside.
+type Failure struct {
+	Kind      Kind
+	Pod, Node string
+	// Cause says what happened, for people.
+	Cause string
+	// At is when, Back when a pod ran again in its place; zero: not yet, or not known.
+	At, Back time.Time
+}
+
+// Figures are the lengths of recoveries, first failure seen to first new step, that Holdfast measured on
+// other jobs of this cluster.
+type Figures struct{ Restarts, Replacements []time.Duration }
+
+// Finding is what would have been done about one failure.
+type Finding struct {
+	Reason, Pod string
+	// Head says what happened; it changes only when the pod comes back. Tail says what would have been done.
+	Head, Tail string
+}
+
+// Text is the finding for people.
+func (f Finding) Text() string { return f.Head + ": " + f.Tail }
+
+// Of are the findings on failures, oldest first, the newest kept.
+func Of(failures []Failure, known Figures) []Finding {
+	failures = slices.Clone(failures)
+	slices.SortStableFunc(failures, func(a, b Failure) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Kind, b.Kind))
+	})
+	if n := len(failures) - kept; n > 0 {
+		failures = failures[n:]
+	}
+	findings := make([]Finding, 0, len(failures))
+	for _, f := range failures {
+		findings = append(findings, f.finding(known))
+	}
+	return findings
+}
+
+func (f Failure) finding(known Figures) Finding {
+	out := Finding{Reason: WouldRestart, Pod: f.Pod}
+	does, measured := "all ranks would have been started anew in the pods that they have", known.Restarts
+	if f.Kind == Replace {
+		out.Reason, measured = WouldReplace, known.Replacements
+		does = "this one pod would be replaced on another node and the others kept, within the outage budget"
+	}
+	out.Head = fmt.Sprintf("%s: pod %s on node %s %s at %s", out.Reason, f.Pod, cmp.Or(f.Node, "?"), f.Cause, f.At.UTC().Format("2006-01-02 15:04:05Z"))
+	away := f.Back.Sub(f.At)
+	if back := !f.Back.IsZero() && away >= 0; back {
+		out.Head += fmt.Sprintf(" and was back after %s", short(away))
+	} else {
+		away = -1
+	}
+	out.Tail = does + estimate(away, measured)
+	return out
+}
+
+// estimate is what would have been saved, with its basis; away below 0: not known.
+func estimate(away time.Duration, measured []time.Duration) string {
+	if len(measured) == 0 {
+		return "; no such recovery was measured on this cluster yet, so there is no estimate"
+	}
+	m := median(measured)
+	basis := fmt.Sprintf("about %s, the median of %d measured on this cluster", short(m), len(measured))
+	switch {
+	case away < 0:
+		return fmt.Sprintf("; that takes %s", basis)
+	case away <= m:
+		return fmt.Sprintf("; that takes %s: nothing saved", basis)
+	}
+	return fmt.Sprintf("; that takes %s: an estimated %s saved, work since the last checkpoint not counted", basis, short(away-m))
+}
+
+func median(d []time.Duration) time.Duration {
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return (d[(len(d)-1)/2] + d[len(d)/2]) / 2
+}
+
+// short writes a length of time to one tenth of a second, or to whole seconds where those are many.
+func short(d time.Duration) string {
+	if d >= time.Minute {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// News are the findings of which people have not heard; heard are texts of earlier findings.
+func News(findings []Finding, heard []string) []Finding {
+	var news []Finding
+	for _, f := range findings {
+		if !slices.ContainsFunc(heard, func(h string) bool { return strings.HasPrefix(h, f.Head+":") }) {
+			news = append(news, f)
+		}
+	}
+	return news
+}

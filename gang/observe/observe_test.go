@@ -1,0 +1,110 @@
+package observe
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected texts")
+
+// Each testdata/NAME.txt is a script: lines "restart|replace POD NODE AT BACK CAUSE…" and "measured
+// restart|replace DURATION…", a line "->", and the findings. Times are seconds, - is none.
+func TestFindings(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			script, want, _ := strings.Cut(string(b), "->\n")
+			failures, figures := parse(t, script)
+			var got strings.Builder
+			for _, f := range Of(failures, figures) {
+				fmt.Fprintln(&got, f.Text())
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(script+"->\n"+got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got.String() != want {
+				t.Errorf("got\n%s\nwant\n%s", got.String(), want)
+			}
+		})
+	}
+}
+
+func parse(t *testing.T, script string) (failures []Failure, known Figures) {
+	t.Helper()
+	kinds := map[string]Kind{"restart": Restart, "replace": Replace}
+	for _, line := range strings.Split(strings.TrimSpace(script), "\n") {
+		w := strings.Fields(line)
+		if w[0] == "measured" {
+			for _, text := range w[2:] {
+				d := length(t, text)
+				if w[1] == "restart" {
+					known.Restarts = append(known.Restarts, d)
+				} else {
+					known.Replacements = append(known.Replacements, d)
+				}
+			}
+			continue
+		}
+		failures = append(failures, Failure{Kind: kinds[w[0]], Pod: w[1], Node: w[2], At: moment(t, w[3]), Back: moment(t, w[4]), Cause: strings.Join(w[5:], " ")})
+	}
+	return failures, known
+}
+
+func length(t *testing.T, s string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func moment(t *testing.T, s string) time.Time {
+	t.Helper()
+	if s == "-" {
+		return time.Time{}
+	}
+	return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).Add(length(t, s))
+}
+
+// People hear of a failure when it is seen and when the pod is back, whatever is measured meanwhile.
+func TestNews(t *testing.T) {
+	f := Failure{Pod: "p", Node: "n", Cause: "ended", At: moment(t, "1s")}
+	first := Of([]Failure{f}, Figures{})
+	if n := News(first, []string{"a note"}); len(n) != 1 {
+		t.Fatalf("%d news", len(n))
+	}
+	heard := []string{first[0].Text()}
+	if n := News(Of([]Failure{f}, Figures{Restarts: []time.Duration{time.Second}}), heard); len(n) != 0 {
+		t.Errorf("what was measured on another job is told as news: %v", n)
+	}
+	f.Back = moment(t, "9s")
+	if n := News(Of([]Failure{f}, Figures{}), heard); len(n) != 1 {
+		t.Errorf("%d news of a pod that is back", len(n))
+	}
+}
+
+func TestKeepsTheNewest(t *testing.T) {
+	var all []Failure
+	for i := range 25 {
+		all = append(all, Failure{Pod: fmt.Sprint(i), At: moment(t, fmt.Sprintf("%ds", 25-i))})
+	}
+	if got := Of(all, Figures{}); len(got) != kept || got[kept-1].Pod != "0" {
+		t.Errorf("%d findings, the last of pod %s", len(got), got[len(got)-1].Pod)
+	}
+}

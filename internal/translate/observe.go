@@ -1,0 +1,167 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/observe"
+)
+
+// observedNote says on the Gang why it shows so little.
+const observedNote = "the job is only observed (" + v1alpha1.AnnotationMode + ": " + v1alpha1.ModeObserve + "): nothing is done to its pods"
+
+// Observed is what is known of a gang that is only watched.
+type Observed struct {
+	JobGang
+	Findings []observe.Finding
+}
+
+// GatherObserved puts together what the pods of an observed Job say, with the outages of nodes by name and
+// what recoveries of other gangs took. Its findings are the last of its notes.
+func GatherObserved(job *batchv1.Job, j Job, pods []corev1.Pod, outages map[string]v1alpha1.NodeOutage, known observe.Figures) Observed {
+	out := Observed{JobGang: JobGang{View: gang.View{Size: int(j.Members), Observed: true}}}
+	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
+	own := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
+		owner := OwningJob(&p)
+		return owner == nil || owner.UID != job.UID
+	})
+	bySlot := podsBySlot(job, j, own)
+	for slot := range j.Members {
+		m := v1alpha1.MemberStatus{Slot: slot}
+		if pod := bySlot[slot]; pod != nil {
+			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
+			if !gone(pod) || out.View.JobEnded {
+				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
+			}
+		}
+		out.Members = append(out.Members, m)
+	}
+	sort.Slice(own, func(a, b int) bool { return own[a].CreationTimestamp.Before(&own[b].CreationTimestamp) })
+	var failures []observe.Failure
+	for i := range own {
+		failures = append(failures, failuresOf(own, i, outages)...)
+	}
+	out.Findings = observe.Of(failures, known)
+	out.Notes = []string{observedNote}
+	for _, f := range out.Findings {
+		out.Notes = append(out.Notes, f.Text())
+	}
+	return out
+}
+
+// failuresOf are the failures that pod i, of all pods of the Job by age, tells of.
+func failuresOf(pods []corev1.Pod, i int, outages map[string]v1alpha1.NodeOutage) []observe.Failure {
+	pod := &pods[i]
+	var failures []observe.Failure
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 {
+			failures = append(failures, observe.Failure{Pod: pod.Name, Node: pod.Spec.NodeName, Cause: ended(end), At: end.FinishedAt.Time, Back: running(pod)})
+		}
+	}
+	switch o, out := outages[pod.Spec.NodeName]; {
+	case pod.Status.Phase == corev1.PodFailed:
+		f := observe.Failure{Pod: pod.Name, Node: pod.Spec.NodeName, Cause: "failed", At: pod.CreationTimestamp.Time, Back: successor(pods[i+1:], pod)}
+		for _, c := range pod.Status.ContainerStatuses {
+			if end := c.State.Terminated; end != nil && end.FinishedAt.Time.After(f.At) {
+				f.At, f.Cause = end.FinishedAt.Time, ended(end)
+			}
+		}
+		if why := disrupted(pod); why != "" {
+			f.Kind, f.Cause = observe.Replace, "was disrupted ("+why+")"
+		}
+		failures = append(failures, f)
+	case out && o.Decision != v1alpha1.DecisionExclude && pod.Status.Phase == corev1.PodRunning:
+		failures = append(failures, observe.Failure{Kind: observe.Replace, Pod: pod.Name, Node: pod.Spec.NodeName, Cause: "was on a sick node (" + o.Cause + ")", At: o.Since.Time})
+	}
+	return failures
+}
+
+func ended(end *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("ended with exit code %d", end.ExitCode)
+	if end.Reason != "" && end.Reason != "Error" {
+		text += " (" + end.Reason + ")"
+	}
+	return text
+}
+
+// disrupted is why something else than its own containers ended the pod; empty: nothing did.
+func disrupted(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return cmp.Or(c.Reason, string(c.Type))
+		}
+	}
+	return ""
+}
+
+// running is since when all containers of a pod run; zero: they do not.
+func running(pod *corev1.Pod) time.Time {
+	var since time.Time
+	if pod.Status.Phase != corev1.PodRunning || len(pod.Status.ContainerStatuses) == 0 {
+		return since
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Running == nil {
+			return time.Time{}
+		}
+		if at := c.State.Running.StartedAt.Time; at.After(since) {
+			since = at
+		}
+	}
+	return since
+}
+
+// successor is when the next pod in the same slot ran; zero: not yet, or slots are not known.
+func successor(younger []corev1.Pod, of *corev1.Pod) time.Time {
+	slot, ok := GangSlot(of)
+	for i := range younger {
+		if other, known := GangSlot(&younger[i]); ok && known && other == slot {
+			return running(&younger[i])
+		}
+	}
+	return time.Time{}
+}
+
+// RecoveryFigures are the lengths of all recoveries that these gangs tell of and that were brought to the end.
+func RecoveryFigures(gangs []v1alpha1.Gang) observe.Figures {
+	var known observe.Figures
+	for i := range gangs {
+		run := gangs[i].Status.Run
+		if run == nil {
+			continue
+		}
+		for _, r := range run.Recoveries {
+			total, whole := recoveryTime(&r)
+			switch {
+			case !whole:
+			case len(r.Replaced) > 0:
+				known.Replacements = append(known.Replacements, total)
+			default:
+				known.Restarts = append(known.Restarts, total)
+			}
+		}
+	}
+	return known
+}
+
+// recoveryTime is how long a recovery took, failure seen to first new step; whole is false before that step.
+func recoveryTime(r *v1alpha1.Recovery) (total time.Duration, whole bool) {
+	phases := []*int64{r.DecideMs, r.DrainMs, r.StopMs, r.ReplaceMs, r.FetchMs, r.StartMs, r.RestoreMs, r.FirstStepMs}
+	if r.DrainMs != nil { // which holds the decision
+		phases[0] = nil
+	}
+	for _, ms := range phases {
+		if ms != nil {
+			total += time.Duration(*ms) * time.Millisecond
+		}
+	}
+	return total, r.FirstStepMs != nil
+}

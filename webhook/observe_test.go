@@ -1,0 +1,47 @@
+package webhook
+
+import (
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// An observed Job is marked and otherwise left alone, whatever its shape; so are its pods.
+func TestObservedIsLeftAlone(t *testing.T) {
+	for name, change := range map[string]func(*batchv1.Job){
+		"as it is":    func(*batchv1.Job) {},
+		"not indexed": func(j *batchv1.Job) { j.Spec.CompletionMode = nil },
+		"no command":  func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Command = nil },
+	} {
+		in := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), change)
+		out := MutateJob(in)
+		if len(out.Errors)+len(out.Warnings) > 0 {
+			t.Errorf("%s: %s", name, said(out))
+			continue
+		}
+		if !equality.Semantic.DeepEqual(out.Object.Spec.Template.Spec, in.Spec.Template.Spec) || out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" || out.Object.Spec.PodReplacementPolicy != in.Spec.PodReplacementPolicy {
+			t.Errorf("%s: touched", name)
+		}
+		if j, ok := translate.AdmittedJob(out.Object); !ok || !j.Settings.Observe || j.Members != *in.Spec.Parallelism {
+			t.Errorf("%s: admitted as %+v, %v", name, j, ok)
+		}
+		pod := podOf(out.Object)
+		if got := MutatePod(pod, config); len(got.Errors)+len(got.Warnings) > 0 || !equality.Semantic.DeepEqual(pod, got.Object) {
+			t.Errorf("%s: its pod is touched: %s", name, said(got))
+		}
+		larger := out.Object.DeepCopy()
+		larger.Spec.Parallelism = ptr.To[int32](7)
+		if got := CheckJobUpdate(out.Object, larger); len(got.Errors) > 0 {
+			t.Errorf("%s: its size may not be changed: %s", name, said(got))
+		}
+	}
+	bad := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), annotate("holdfast.dev/x", "y"))
+	if out := MutateJob(bad); len(out.Errors) != 1 {
+		t.Errorf("a key that is not known: %s", said(out))
+	}
+}
