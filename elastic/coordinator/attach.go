@@ -26,6 +26,8 @@ const (
 	reportsPerSecond, reportsBurst = 200, 400
 	// maxRanks and maxNotes bound what one report may hold.
 	maxRanks, maxNotes, maxText = 1024, 32, 4096
+	// silence is how long an agent may say nothing; it reports at least every second.
+	silence = 10 * time.Second
 	// recheck is how often a stream's pod is looked up again; maxAge how long a stream may live on one token.
 	recheck, maxAge = 10 * time.Second, 40 * time.Minute
 )
@@ -40,6 +42,8 @@ type stream struct {
 	asked bool
 	// version is the protocol's that the agent speaks.
 	version atomic.Uint32
+	// words counts reports.
+	words atomic.Uint64
 	// gone ends the stream: another one of the same pod has taken over.
 	gone chan struct{}
 }
@@ -121,18 +125,29 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 			return err
 		}
 		st.version.Store(m.GetProtocol())
+		st.words.Add(1)
 		g.reported(st, report(m))
 	}
 }
 
-// watch looks now and then whether the pod is still what it was, and ends streams whose proof is old.
+// watch looks now and then whether the pod is still what it was, and ends streams whose proof is old or whose
+// agent says nothing: its node may be gone without a word, and the stream would live on.
 func (s *Server) watch(ctx context.Context, st *stream) error {
 	ticker := time.NewTicker(recheck)
 	defer ticker.Stop()
 	age := time.NewTimer(maxAge - rand.N(maxAge/4))
 	defer age.Stop()
+	quiet := time.NewTicker(s.silence)
+	defer quiet.Stop()
+	heard := uint64(0)
 	for {
 		select {
+		case <-quiet.C:
+			if now := st.words.Load(); now != heard {
+				heard = now
+				continue
+			}
+			return status.Errorf(codes.Unavailable, "nothing was heard for %s: dial again", s.silence)
 		case <-ctx.Done():
 			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
 		case <-age.C:

@@ -90,6 +90,8 @@ type Server struct {
 	heard map[string]time.Time // by pod UID: when its agent last said anything; guarded by mu
 
 	agents atomic.Int64 // open streams
+	// silence is how long an agent may say nothing.
+	silence time.Duration
 }
 
 // attached counts streams.
@@ -109,7 +111,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, heard: map[string]time.Time{}, ctx: context.Background()}, nil
+	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, heard: map[string]time.Time{}, silence: silence, ctx: context.Background()}, nil
 }
 
 // NeedLeaderElection says that the server runs on every replica: agents that reach one that does not

@@ -118,6 +118,9 @@ type house struct {
 	tokens map[string]authenticationv1.TokenReviewStatus // guarded by mu
 	stop   context.CancelFunc
 	done   chan error
+	server *Server
+	// silence is how long agents may say nothing here; 0: a minute.
+	silence time.Duration
 }
 
 func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
@@ -172,6 +175,11 @@ func (h *house) serve(elected <-chan struct{}) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	s.silence = time.Minute
+	if h.silence > 0 {
+		s.silence = h.silence
+	}
+	h.server = s
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		h.t.Fatal(err)

@@ -1,0 +1,175 @@
+package coordinator
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/elastic"
+)
+
+// until obeys nothing and waits for a directive that is as wanted.
+func (a *agent) until(what string, is func(*coordinatorv1.Directive) bool) *coordinatorv1.Directive {
+	a.t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		select {
+		case d := <-a.orders:
+			if is(d) {
+				return d
+			}
+		case err := <-a.ended:
+			a.t.Fatalf("the stream ended while %s was awaited: %v", what, err)
+		case <-deadline:
+			a.t.Fatalf("%s never came", what)
+		}
+	}
+}
+
+// second makes an agent one of protocol 2 with storage.
+func (a *agent) second() *agent {
+	a.report.Protocol, a.report.Storage = 2, true
+	return a
+}
+
+func (a *agent) holds(steps ...uint64) {
+	for _, k := range a.report.Rank {
+		k.Sealed, k.Step = steps, steps[len(steps)-1]
+	}
+	a.say()
+}
+
+func (m *memory) replacedPods() []elastic.Doom {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]elastic.Doom{}, m.replaced...)
+}
+
+// eventually polls with a generous limit.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never came", what)
+		}
+	}
+}
+
+func TestDoomedPodIsDrainedAndReplaced(t *testing.T) {
+	h, p, a, key := pair(t)
+	for i := range a {
+		a[i].second().say()
+	}
+	start(a, 1)
+	for i := range a {
+		a[i].holds(1, 2)
+	}
+	a[0].until("common 2", func(d *coordinatorv1.Directive) bool { return d.Common == 2 })
+	doom := []elastic.Doom{{Slot: 1, Pod: string(p[1].UID), Name: p[1].Name, Node: "n1", Cause: "XidFatal", Message: "Xid 79", Deadline: time.Now().Add(time.Hour)}}
+	if err := h.server.Doomed(t.Context(), key, doom); err != nil {
+		t.Fatal(err)
+	}
+	hold := uint64(0)
+	for i := range a {
+		hold = a[i].until("a hold", func(d *coordinatorv1.Directive) bool { return d.Hold > 2 }).Hold
+	}
+	for i := range a {
+		a[i].holds(2, hold)
+	}
+	d := a[1].until("a copy", func(d *coordinatorv1.Directive) bool { return d.Copy != nil })
+	if d.Copy.Step != hold || d.Copy.Generation != 1 {
+		t.Errorf("%v is to be copied, held is %d", d.Copy, hold)
+	}
+	for _, k := range a[1].report.Rank {
+		k.Copied = &coordinatorv1.Copied{Mark: d.Copy, Length: 7, Checksum: 9}
+	}
+	a[1].say()
+	for i := range a {
+		a[i].await(coordinatorv1.Order_ORDER_HALT, 1)
+		a[i].halted(1)
+	}
+	eventually(t, "the replacement", func() bool { return len(h.store.replacedPods()) == 1 })
+	if got := h.store.replacedPods()[0]; got.Pod != string(p[1].UID) || got.Cause != "XidFatal" {
+		t.Errorf("%+v is replaced", got)
+	}
+	a[1].report.Rank[0].Sealed = []uint64{100} // a late word of the replaced pod changes nothing
+	a[1].say()
+
+	heir := pod("team-a", "train", "1", "a1b")
+	heir.Name, heir.Spec.NodeName = "train-1-b", "n2"
+	heir.CreationTimestamp = metav1.NewTime(p[1].CreationTimestamp.Add(time.Second))
+	if err := h.api.Create(t.Context(), heir); err != nil {
+		t.Fatal(err)
+	}
+	b := h.dial(h.allow(heir)).second()
+	b.say()
+	b.await(coordinatorv1.Order_ORDER_HALT, 1)
+	b.halted(1)
+	fetch := b.until("a fetch", func(d *coordinatorv1.Directive) bool { return d.Fetch != nil })
+	if fetch.Fetch.Step != hold || fetch.Fetch.Generation != 1 || fetch.Run.GetBaseRank() != 2 || fetch.Run.GetWorldSize() != 4 {
+		t.Errorf("the new pod is told %v", fetch)
+	}
+	b.holds(hold)
+	run := b.await(coordinatorv1.Order_ORDER_RUN, 2)
+	if run.Run.RestoreStep != hold || run.Run.RestartCount != 0 {
+		t.Errorf("generation 2 is %v, held was %d", run.Run, hold)
+	}
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	r := h.store.records[key]
+	if len(r.Recoveries) != 1 || len(r.Recoveries[0].Replaced) != 1 || r.Recoveries[0].Replaced[0].By != "train-1-b" || r.Recoveries[0].Replaced[0].NewNode != "n2" || r.Replacements != 1 {
+		t.Errorf("the record is %+v", r)
+	}
+}
+
+func TestDoomedOnlyWhereThisProcessLeads(t *testing.T) {
+	p := pod("team-a", "train", "0", "a0")
+	h := open(t, make(chan struct{}), p)
+	h.store.members[keyOf(p)] = 1
+	if err := h.server.Doomed(t.Context(), keyOf(p), nil); status.Code(err) != codes.Unavailable {
+		t.Errorf("a replica that does not lead answers %v", err)
+	}
+}
+
+func TestDoomedLoadsAGangThatIsNotKnown(t *testing.T) {
+	p := pod("team-a", "train", "0", "a0")
+	h := open(t, leading(), p)
+	h.store.members[keyOf(p)] = 1
+	if err := h.server.Doomed(t.Context(), keyOf(p), []elastic.Doom{{Slot: 0, Pod: "a0", Name: p.Name, Cause: "NodeSilent", Dead: true}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replacement of a pod that no agent ever spoke for", func() bool { return len(h.store.replacedPods()) == 1 })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := h.server.Doomed(ctx, Key{Namespace: "team-a", Name: "other", Job: "x"}, nil); status.Code(err) != codes.Unavailable {
+		t.Errorf("a gang that does not exist: %v", err)
+	}
+}
+
+func TestSilentAgentIsNotHeard(t *testing.T) {
+	p := pod("team-a", "train", "0", "a0")
+	h := open(t, leading(), p)
+	h.close()
+	h.silence = 500 * time.Millisecond
+	h.serve(leading())
+	h.store.members[keyOf(p)] = 1
+	if _, ok := h.server.Heard("a0"); ok {
+		t.Error("an agent was heard that never spoke")
+	}
+	a := h.dial(h.allow(p))
+	begun := time.Now()
+	a.say()
+	a.until("an order", func(*coordinatorv1.Directive) bool { return true })
+	if got := a.refused(); got != codes.Unavailable {
+		t.Errorf("a silent stream ends with %s", got)
+	}
+	at, ok := h.server.Heard("a0")
+	if !ok || at.Before(begun) {
+		t.Errorf("heard at %s (%v), it spoke at %s", at, ok, begun)
+	}
+}
