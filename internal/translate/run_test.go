@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -15,14 +16,18 @@ import (
 func TestRecordSurvivesTheGang(t *testing.T) {
 	at := time.UnixMicro(1_700_000_000_123_456).UTC()
 	c := cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "ValueError: x", Cascade: 2}
+	doomed := elastic.Doom{Slot: 1, Pod: "uid", Name: "p1", Node: "n1", Cause: "XidFatal", Message: "Xid 79", At: at, Deadline: at.Add(time.Minute), Dead: true}
 	for name, r := range map[string]elastic.Record{
 		"nothing yet": {Phase: elastic.Forming},
 		"all": {
 			Generation: 4, RestoreStep: 9, Restarts: 3, WithoutProgress: 2, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
 			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}},
 			Recoveries: []elastic.Recovery{
-				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4},
+				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
+					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Doom: doomed}, {Doom: doomed, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}}},
 			},
+			Replacements: 5, Durable: &elastic.StoredStep{Mark: elastic.Mark{Step: 7, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: elastic.Mark{Step: 8, Generation: 3}, Rank: 1}},
+			Doomed:  []elastic.Doom{doomed},
 			Verdict: &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
 		},
 	} {
@@ -37,6 +42,9 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 		}
 		got := Record(&back)
 		utc(&got)
+		if bytes.Contains(wire, []byte("null")) {
+			t.Errorf("%s: the API server takes no null: %s", name, wire)
+		}
 		if !reflect.DeepEqual(got, r) {
 			t.Errorf("%s: got %+v, want %+v", name, got, r)
 		}
@@ -50,7 +58,12 @@ func utc(r *elastic.Record) {
 	if r.StartedAt.IsZero() {
 		return
 	}
-	r.StartedAt, r.Progress.SavedAt = r.StartedAt.UTC(), r.Progress.SavedAt.UTC()
+	r.StartedAt, r.Progress.SavedAt, r.Durable.At = r.StartedAt.UTC(), r.Progress.SavedAt.UTC(), r.Durable.At.UTC()
+	for _, d := range []*elastic.Doom{&r.Doomed[0], &r.Recoveries[0].Replaced[0].Doom, &r.Recoveries[0].Replaced[1].Doom} {
+		d.At, d.Deadline = d.At.UTC(), d.Deadline.UTC()
+	}
+	p := &r.Recoveries[0].Replaced[1]
+	p.ReleasedAt, p.AttachedAt = p.ReleasedAt.UTC(), p.AttachedAt.UTC()
 	r.Recoveries[0].DetectedAt, r.Verdict.At = r.Recoveries[0].DetectedAt.UTC(), r.Verdict.At.UTC()
 }
 
