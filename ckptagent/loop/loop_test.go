@@ -8,9 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
@@ -280,37 +282,38 @@ func TestHaltEndsStraysToo(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", `
+	mark := strconv.Itoa(os.Getpid()) // so that only our own are counted
+	p.file("train.py", strings.ReplaceAll(`
 import subprocess, time, os
 # in a session of its own; and one that has left its environment but not the session; each with a child
-subprocess.Popen(["setsid", "sh", "-c", "sleep 1000 & sleep 1001"])
-subprocess.Popen(["env", "-i", "sh", "-c", "trap '' TERM HUP; sleep 1002 & wait"])
-time.sleep(0.3)
+subprocess.Popen(["setsid", "sh", "-c", "sleep 1000.MARK & sleep 1001.MARK"])
+subprocess.Popen(["env", "-i", "sh", "-c", "trap '' TERM HUP; sleep 1002.MARK & wait"])
 print("ready", flush=True)
 time.sleep(1000)
-`)
+`, "MARK", mark))
 	c.Drive("a")
 	p.start("torchrun", "train.py")
 	p.out.await(t, "ready")
-	if n := sleeps(); n["1000"]+n["1001"]+n["1002"] != 3 {
-		t.Fatalf("the strays did not start: %v", n)
+	for deadline := time.Now().Add(time.Minute); sleeps(mark) != 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of 3 strays started", sleeps(mark))
+		}
 	}
 	c.Drive()
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
-	if n := sleeps(); n["1000"]+n["1001"]+n["1002"] != 0 {
+	if n := sleeps(mark); n != 0 {
 		t.Errorf("HALTED was said while these run: %v", n)
 	}
 }
 
 // sleeps counts the strays of TestHaltEndsStraysToo by their argument.
-func sleeps() map[string]int {
-	found := map[string]int{}
+func sleeps(mark string) (found int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
 		raw, _ := os.ReadFile(f)
-		if name, ok := strings.CutPrefix(string(raw), "sleep\x00"); ok {
-			found[strings.TrimRight(name, "\x00")]++
+		if strings.HasPrefix(string(raw), "sleep\x00") && strings.HasSuffix(string(raw), "."+mark+"\x00") {
+			found++
 		}
 	}
 	return found

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -224,9 +225,41 @@ func (i *initProcess) reap() {
 			i.userCode, _ = exitCode(ws)
 			i.finish()
 		default:
-			fmt.Fprintf(i.exits, "%d %d %d\n", pid, uint32(ws), time.Now().UnixNano())
+			i.record(pid, ws)
 			_, _ = unix.Write(i.poke[1], []byte{1}) // full is fine: the agent looks at the file
 		}
+	}
+}
+
+// maxExits is how large the exits file gets, keptExits how much of its end is kept then. An agent asks for the
+// end of a process it knew within seconds.
+const (
+	maxExits  = 256 << 10
+	keptExits = 64 << 10
+)
+
+// record notes the end of an orphan.
+func (i *initProcess) record(pid int, ws syscall.WaitStatus) {
+	if st, err := i.exits.Stat(); err == nil && st.Size() >= maxExits {
+		i.shortenExits()
+	}
+	fmt.Fprintf(i.exits, "%d %d %d\n", pid, uint32(ws), time.Now().UnixNano())
+}
+
+// shortenExits puts a file with the newest records in the place of the exits file; where it cannot, that stays.
+func (i *initProcess) shortenExits() {
+	raw, err := os.ReadFile(i.root.ExitsFile())
+	if err != nil {
+		return
+	}
+	_, kept, _ := bytes.Cut(raw[max(0, len(raw)-keptExits):], []byte("\n")) // the first one is cut
+	part := i.root.ExitsFile() + ".new"
+	if os.WriteFile(part, kept, 0o666) != nil || os.Rename(part, i.root.ExitsFile()) != nil {
+		return
+	}
+	if f, err := os.OpenFile(i.root.ExitsFile(), os.O_APPEND|os.O_WRONLY, 0); err == nil {
+		i.exits.Close()
+		i.exits = f
 	}
 }
 

@@ -38,6 +38,7 @@ const (
 type gang struct {
 	t     *testing.T
 	c     *coordtest.Coordinator
+	d     *coordtest.Driver
 	pods  []*pod
 	log   string
 	rng   *rand.Rand
@@ -45,7 +46,7 @@ type gang struct {
 	how   map[string]int
 }
 
-func newGang(t *testing.T, stateBytes int, command ...string) *gang {
+func newGang(t *testing.T, stateBytes int, storage string, command ...string) *gang {
 	t.Helper()
 	s := *seed
 	if s == 0 {
@@ -54,13 +55,16 @@ func newGang(t *testing.T, stateBytes int, command ...string) *gang {
 	t.Logf("seed %d", s)
 	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{}}
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off"}
+	if storage != "" {
+		env["HOLDFAST_STORAGE"], env["HOLDFAST_GANG"], env["HOLDFAST_JOB_UID"] = storage, "gang", "uid"
+	}
 	var names []string
 	for i := range pods {
 		name := fmt.Sprintf("pod-%d", i)
 		names = append(names, name)
 		g.pods = append(g.pods, startPod(t, g.c, name, env, append(command, g.log)...))
 	}
-	g.c.Drive(names...)
+	g.d = g.c.Drive(names...)
 	return g
 }
 
@@ -251,17 +255,21 @@ func (g *gang) read(generation uint64) told {
 	return out
 }
 
+// interpreter is a Python without torch, the plain one where there is one.
+var interpreter = func() string {
+	if _, err := os.Stat("/usr/bin/python3"); err == nil {
+		return "/usr/bin/python3"
+	}
+	return "python3"
+}()
+
 func TestKillsWithoutTorch(t *testing.T) {
 	const state = 100_000
 	trainer, err := filepath.Abs("testdata/trainer.py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	interpreter := "python3"
-	if _, err := os.Stat("/usr/bin/python3"); err == nil {
-		interpreter = "/usr/bin/python3"
-	}
-	g := newGang(t, state+16384, interpreter, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer, "1000000000", fmt.Sprint(state))
+	g := newGang(t, state+16384, "", interpreter, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer, "1000000000", fmt.Sprint(state))
 	g.run(*kills)
 	if *kills >= 90 && (g.how["between seals"] < 10 || g.how["two ranks"] == 0 || g.how["with the agent"] == 0) {
 		t.Fatalf("%d kills, but only %v: not every kind was tried", g.kills, g.how)
@@ -277,7 +285,7 @@ func TestKillsWithTorch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGang(t, 1<<20, python, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer)
+	g := newGang(t, 1<<20, "", python, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer)
 	g.run(*torchKills)
 	t.Logf("%d kills (%v): nothing acknowledged was lost, nothing torn was restored", g.kills, g.how)
 	g.compareLosses(trainer)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +42,9 @@ func TestMain(m *testing.M) {
 // pod is a training container without the container: init, agent, launcher, ranks.
 type pod struct {
 	name, dir, root string
+	env             []string
+	command         []string
+	lives           int
 	cmd             *exec.Cmd
 	out             lockedBuffer
 	ended           chan struct{}
@@ -69,7 +73,7 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{name: name, dir: dir, root: filepath.Join(dir, "h"), ended: make(chan struct{})}
+	p := &pod{name: name, dir: dir, root: filepath.Join(dir, "h"), command: command}
 	if out, err := exec.Command(agent, "install", p.root).CombinedOutput(); err != nil {
 		t.Fatalf("install: %v\n%s", err, out)
 	}
@@ -81,26 +85,70 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[strin
 	if err := os.WriteFile(filepath.Join(p.root, "token", "token"), []byte(name), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(filepath.Join(p.root, "bin", "holdfast-agent"), append([]string{"init", "--"}, command...)...)
-	p.cmd.Dir = dir
-	p.cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "HOLDFAST_ROOT=" + p.root, "HOLDFAST_POD_IP=127.0.0.1", "HOLDFAST_POD_UID=uid-" + name,
+	p.env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "HOLDFAST_ROOT=" + p.root, "HOLDFAST_POD_IP=127.0.0.1",
 		"HOLDFAST_COORDINATOR=" + c.Address(), "HOLDFAST_COORDINATOR_CA=" + c.CA, "PYTHONDONTWRITEBYTECODE=1",
 	}
 	for k, v := range env {
-		p.cmd.Env = append(p.cmd.Env, k+"="+v)
+		p.env = append(p.env, k+"="+v)
 	}
+	p.start(t)
+	t.Cleanup(func() { p.end(t) })
+	return p
+}
+
+// start starts the container; each start is that of another pod.
+func (p *pod) start(t *testing.T) {
+	t.Helper()
+	p.lives++
+	p.ended = make(chan struct{})
+	p.cmd = exec.Command(filepath.Join(p.root, "bin", "holdfast-agent"), append([]string{"init", "--"}, p.command...)...)
+	p.cmd.Dir = p.dir
+	p.cmd.Env = append(slices.Clone(p.env), fmt.Sprintf("HOLDFAST_POD_UID=uid-%s-%d", p.name, p.lives))
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.WaitDelay = 10 * time.Second
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	cmd, ended := p.cmd, p.ended
 	go func() {
-		_ = p.cmd.Wait() // its exit code is asked for later
-		close(p.ended)
+		_ = cmd.Wait() // its exit code is asked for later
+		close(ended)
 	}()
-	t.Cleanup(func() { p.end(t) })
-	return p
+}
+
+// lose is the end of the pod's node: everything ends at once, and memory is gone.
+func (p *pod) lose(t *testing.T) {
+	t.Helper()
+	_ = p.cmd.Process.Kill()
+	for deadline := time.Now().Add(patience); ; {
+		left := 0
+		entries, _ := os.ReadDir("/proc")
+		for _, e := range entries {
+			pid, err := strconv.Atoi(e.Name())
+			env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
+			if err == nil && bytes.Contains(env, []byte("HOLDFAST_ROOT="+p.root+"\x00")) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				left++
+			}
+		}
+		if left == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d processes of pod %s do not end", left, p.name)
+		}
+	}
+	<-p.ended
+	for _, dir := range []string{"memory", "run"} {
+		if err := os.RemoveAll(filepath.Join(p.root, dir)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(p.root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // end shuts the pod down as a kubelet does, and says what it wrote if the test failed.

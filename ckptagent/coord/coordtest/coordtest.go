@@ -181,6 +181,13 @@ func (c *Coordinator) Report(pod string) *v1.Report {
 	return c.reports[pod]
 }
 
+// Forget drops what a pod has told, for another takes its place.
+func (c *Coordinator) Forget(pod string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.reports, pod)
+}
+
 // Tokens are all that were shown so far.
 func (c *Coordinator) Tokens() []string {
 	c.mu.Lock()

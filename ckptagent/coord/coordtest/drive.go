@@ -32,6 +32,15 @@ type Driver struct {
 	common     uint64
 	frontier   uint64
 	run        []*v1.Generation
+
+	// storage: steps are copied without a pause. copy is on its way, manifest what is then written, durable the
+	// newest that is; fetch is what comes back before a generation begins.
+	storage  bool
+	copy     *v1.Mark
+	manifest *v1.Manifest
+	durable  *v1.Mark
+	fetch    *v1.Mark
+	stored   int
 }
 
 // Restarts is how many generations failed.
@@ -70,6 +79,7 @@ func (d *Driver) look() {
 // watch looks for a failure, the end, or levels that rose.
 func (d *Driver) watch(reports []*v1.Report) {
 	finished := 0
+	d.preserve(reports)
 	for _, r := range reports {
 		if r.Generation != d.generation {
 			return
@@ -106,6 +116,14 @@ func (d *Driver) start(reports []*v1.Report) {
 		return
 	}
 	d.common, _ = levels(reports)
+	if d.durable.GetStep() > d.common { // also the world that memory knows nothing of
+		if d.fetch == nil {
+			d.fetch, d.halting = d.durable, true
+			d.direct(v1.Order_ORDER_HALT)
+		}
+		return
+	}
+	d.copy, d.manifest, d.fetch = nil, nil, nil
 	d.frontier = d.common
 	d.generation++
 	d.running, d.halting = true, false
@@ -126,12 +144,73 @@ func (d *Driver) start(reports []*v1.Report) {
 
 func (d *Driver) direct(order v1.Order) {
 	for i, pod := range d.pods {
-		out := &v1.Directive{Protocol: 1, Generation: d.generation, Order: order, Common: d.common, Frontier: d.frontier}
+		out := &v1.Directive{Protocol: 2, Generation: d.generation, Order: order, Common: d.common, Frontier: d.frontier, Copy: d.copy, Fetch: d.fetch}
 		if order == v1.Order_ORDER_RUN {
 			out.Run = d.run[i]
 		}
+		if d.fetch != nil {
+			out.Run = &v1.Generation{BaseRank: d.run[i].BaseRank, WorldSize: d.run[i].WorldSize}
+		}
+		if i == 0 {
+			out.Manifest = d.manifest
+		}
 		d.c.Direct(pod, out)
 	}
+}
+
+// Preserve has steps copied to storage from now on, one after the other.
+func (d *Driver) Preserve() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.storage = true
+}
+
+// Durable is the newest step of which a manifest was written, and how many were.
+func (d *Driver) Durable() (mark *v1.Mark, manifests int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.durable, d.stored
+}
+
+// Lost says that pods were replaced by new ones: the generation is over.
+func (d *Driver) Lost() {
+	d.mu.Lock()
+	d.running, d.halting = false, true
+	d.restarts++
+	d.copy, d.manifest = nil, nil
+	d.direct(v1.Order_ORDER_HALT)
+	d.mu.Unlock()
+}
+
+// preserve copies the common step of all ranks, has the manifest written, and goes on to the next.
+func (d *Driver) preserve(reports []*v1.Report) {
+	if m := d.manifest.GetMark(); m != nil && reports[0].GetManifested().GetStep() == m.Step && reports[0].GetManifested().GetGeneration() == m.Generation {
+		d.durable, d.copy, d.manifest = m, nil, nil
+		d.stored++
+	}
+	if !d.storage || d.manifest != nil {
+		return
+	}
+	manifest, held := &v1.Manifest{Mark: d.copy}, true
+	for _, r := range reports {
+		for _, rank := range r.Rank {
+			c := rank.GetCopied()
+			copied := d.copy != nil && c.GetMark().GetStep() == d.copy.Step && c.GetMark().GetGeneration() == d.copy.Generation
+			held = held && d.copy != nil && (copied || slices.Contains(rank.Sealed, d.copy.Step))
+			if copied {
+				manifest.Rank = append(manifest.Rank, &v1.ManifestRank{Length: c.Length, Checksum: c.Checksum})
+			}
+		}
+	}
+	switch common, _ := levels(reports); {
+	case d.copy != nil && len(manifest.Rank) == int(d.run[0].WorldSize):
+		d.manifest = manifest
+	case held || common == 0 || common <= d.durable.GetStep():
+		return
+	default:
+		d.copy = &v1.Mark{Step: common, Generation: d.generation}
+	}
+	d.direct(v1.Order_ORDER_RUN)
 }
 
 // levels are the newest step that all ranks hold, and the lowest of their newest ones.

@@ -1,0 +1,210 @@
+package format
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestPinnedSlotsAreNeverGranted plays random histories of saves, levels, pins and generations, and looks
+// that no grant names a slot that somebody reads, and that two slots go on taking turns.
+func TestPinnedSlotsAreNeverGranted(t *testing.T) {
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		b, _ := Create(Header{StateBytes: 600})
+		b.Begin(1, 0)
+		step, generation, turns := uint64(0), uint64(1), 0
+		var pinned []uint32
+		for range 200 {
+			switch rnd.IntN(6) {
+			case 0, 1, 2: // a save that everybody made
+				if b.Control.Slot == NoSlot {
+					break
+				}
+				step++
+				turns++
+				b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 9}, 1, 1)
+				b.Levels(step, step)
+			case 3:
+				if slot, s, ok := b.Pin(step); ok && len(pinned) == 0 {
+					if s.Step != step || s.State != SlotSealed {
+						t.Fatalf("seed %d: pinned %+v for step %d", seed, s, step)
+					}
+					pinned = append(pinned, slot)
+				} else if ok {
+					b.Unpin(slot)
+				}
+			case 4:
+				if len(pinned) > 0 && rnd.IntN(4) == 0 {
+					b.Unpin(pinned[0])
+					pinned = nil
+				}
+			case 5:
+				if rnd.IntN(10) == 0 && step > 0 {
+					generation++
+					step = b.Sealed()[0]
+					b.Begin(generation, step)
+				}
+			}
+			if len(pinned) > 0 && b.Control.Slot == pinned[0] {
+				t.Fatalf("seed %d: slot %d is granted and pinned", seed, pinned[0])
+			}
+			if b.Control.Slot == NoSlot {
+				t.Fatalf("seed %d: no slot to write with %d pinned: %+v", seed, len(pinned), b)
+			}
+		}
+		if turns < 20 {
+			t.Fatalf("seed %d: %d saves", seed, turns)
+		}
+	}
+}
+
+// book makes a book that holds steps, sealed by these generations, in slots 0, 1, 2; generation 0: empty.
+func bookOf(common uint64, slots ...Slot) *Book {
+	b, _ := Create(Header{StateBytes: 600})
+	b.Control.Generation, b.Control.Common, b.Control.Grant, b.Control.Seq = 5, common, 9, 4
+	for i, s := range slots {
+		if s.Step > 0 {
+			s.State, s.Grant, s.Length = SlotSealed, uint64(i+1), 9
+			b.Slot[i] = s
+		}
+	}
+	return b
+}
+
+func TestBring(t *testing.T) {
+	at := func(step, generation uint64) Slot { return Slot{Step: step, Generation: generation} }
+	for name, c := range map[string]struct {
+		book *Book
+		slot uint32
+		left []uint64
+	}{
+		"an empty arena":              {bookOf(0), 0, nil},
+		"a free slot":                 {bookOf(0, at(1, 5), Slot{}, at(2, 5)), 1, []uint64{1, 2}},
+		"newer ones are given up":     {bookOf(0, at(9, 5), at(2, 5), at(8, 5)), 0, []uint64{2}},
+		"the oldest":                  {bookOf(0, at(3, 5), at(1, 5), at(2, 5)), 1, []uint64{2, 3}},
+		"never the common one":        {bookOf(1, at(3, 5), at(1, 5), at(2, 5)), 2, []uint64{1, 3}},
+		"the same step, made anew":    {bookOf(0, at(1, 3), at(7, 6), at(2, 3)), 1, []uint64{1, 2}},
+		"two newer, the lower number": {bookOf(0, at(1, 3), at(12, 5), at(11, 5)), 1, []uint64{1}},
+	} {
+		h, ws, ok := c.book.Bring(7, 5, 100)
+		if !ok || h.Slot != c.slot || !slices.Equal(c.book.Sealed(), c.left) || len(ws) == 0 {
+			t.Errorf("%s: slot %d, holds %v, %v; want slot %d, %v", name, h.Slot, c.book.Sealed(), ok, c.slot, c.left)
+			continue
+		}
+		if c.book.free() == h.Slot {
+			t.Errorf("%s: the hole could be granted", name)
+		}
+		if _, ok := c.book.Brought(h, 77, 1); !ok || !c.book.Holds(7, 5) || c.book.Holds(7, 4) {
+			t.Errorf("%s: brought, and the book has %+v", name, c.book.Slot)
+		}
+		if slot, ok := c.book.Find(7); !ok || slot != h.Slot || c.book.Slot[slot].CRC != 77 {
+			t.Errorf("%s: found in %d", name, slot)
+		}
+	}
+	if _, _, ok := bookOf(0).Bring(7, 5, 601); ok {
+		t.Error("more than a slot holds")
+	}
+}
+
+// TestAHoleIsOfNoUseOnceAGenerationBegan: what a fetch brings late is not sealed over what was given up.
+func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
+	b := bookOf(0)
+	h, _, _ := b.Bring(7, 5, 100)
+	b.Begin(6, 3)
+	if b.Control.Slot == h.Slot {
+		t.Error("the hole was granted while it is filled")
+	}
+	if ws, ok := b.Brought(h, 1, 1); ok || ws != nil || len(b.Sealed()) > 0 {
+		t.Errorf("sealed %v", b.Sealed())
+	}
+	h, _, _ = b.Bring(7, 5, 100)
+	b.Leave(h)
+	if b.pins != [Slots]int{} {
+		t.Errorf("pins %v", b.pins)
+	}
+}
+
+// TestHoldOutlivesTheAgentAndEndsWithTheGeneration reads the page as the next agent and the client do.
+func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
+	mem := make([]byte, FileSize(600))
+	carry := func(ws []Write) {
+		for _, w := range ws {
+			copy(mem[w.Offset:], w.Bytes)
+		}
+	}
+	b, ws := Create(Header{StateBytes: 600})
+	carry(ws)
+	carry(b.Begin(1, 0))
+	carry(b.Hold(12))
+	before := b.Control.Seq
+	carry(b.Hold(12))
+	if b.Control.Seq != before+1 {
+		t.Error("a hold that is said again is not written again")
+	}
+	again, err := Open(mem[:MetaBytes])
+	if err != nil || again.Control.Hold != 12 {
+		t.Fatalf("the next agent reads %+v, %v", again, err)
+	}
+	carry(again.Begin(2, 0))
+	if c, err := DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil || c.Hold != 0 {
+		t.Errorf("held in the next generation: %+v, %v", c, err)
+	}
+}
+
+func TestFileNames(t *testing.T) {
+	for name, want := range map[string]struct {
+		kind FileKind
+		step uint64
+	}{
+		"step-12.rank-3":                   {FileRank, 12},
+		"step-12.manifest.json":            {FileManifest, 12},
+		"step-12.rank-3.uid-1.part":        {FilePart, 12},
+		"step-12.manifest.json.uid-1.part": {FilePart, 12},
+		"step-012.rank-3":                  {},
+		"step-12.rank-03":                  {},
+		"step-12.rank--3":                  {},
+		"step-12.rank-3.part":              {}, // without a writer
+		"step-12":                          {},
+		"step-.rank-1":                     {},
+		"probe-uid.part":                   {},
+		"readme":                           {},
+	} {
+		if kind, step := ParseFileName(name); kind != want.kind || step != want.step {
+			t.Errorf("%s is kind %d of step %d, want %+v", name, kind, step, want)
+		}
+	}
+	for name, want := range map[string]bool{"gen-7": true, "gen-07": false, "gen-": false, "gen-x": false, "Gen-7": false} {
+		if _, ok := ParseGenerationFolder(name); ok != want {
+			t.Errorf("%s: %v", name, ok)
+		}
+	}
+}
+
+func TestRankFileAndManifest(t *testing.T) {
+	f := RankFile{Rank: 3, WorldSize: 8, Step: 12, Generation: 4, Length: 99, Checksum: 7}
+	if got, err := DecodeRankFile(f.Encode()); err != nil || got != f {
+		t.Errorf("%+v, %v", got, err)
+	}
+	whole := f.Encode()
+	for i := range RecordSize {
+		damaged := slices.Clone(whole)
+		damaged[i] ^= 0x40
+		if _, err := DecodeRankFile(damaged); err == nil {
+			t.Fatalf("byte %d changed and nobody saw it", i)
+		}
+	}
+	m := Manifest{Version: 1, Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}
+	if got, err := DecodeManifest(m.Encode()); err != nil || got.Step != 12 || got.Generation != 4 || !slices.Equal(got.Ranks, m.Ranks) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	text := m.Encode()
+	for cut := range len(text) - 1 { // without its last newline it is whole
+		if _, err := DecodeManifest(text[:cut]); err == nil {
+			t.Fatalf("%d of %d bytes read as a manifest", cut, len(text))
+		}
+	}
+	if _, err := DecodeManifest([]byte(`{"version":2,"step":1,"generation":1,"ranks":[{}]}`)); err == nil {
+		t.Error("another version is taken")
+	}
+}

@@ -1,0 +1,122 @@
+//go:build linux
+
+package checkpoint
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/store"
+)
+
+var (
+	memoryLosses = flag.Int("losses", 3, "how often all pods lose their memory")
+	stormKills   = flag.Int("storm-kills", 6, "kills before each such loss, while steps are copied")
+)
+
+// TestStorageOutlivesMemory kills ranks and agents while steps are copied to storage without a pause, then
+// takes all memory away: what a manifest says is there whole, and the new pods go on from the newest.
+func TestStorageOutlivesMemory(t *testing.T) {
+	const state = 1 << 20
+	trainer, err := filepath.Abs("testdata/trainer.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mount := t.TempDir()
+	g := newGang(t, state+16384, mount, interpreter, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer, "1000000000", fmt.Sprint(state))
+	g.d.Preserve()
+	generation, pids := g.running(0)
+	start := uint64(0)
+	for loss := range *memoryLosses {
+		_, had := g.d.Durable()
+		for n := 0; n < *stormKills; n++ {
+			best := g.watch(start, time.Duration(g.rng.IntN(200_000))*time.Microsecond, false)
+			g.kill(pids, false)
+			old := generation
+			generation, pids = g.running(old)
+			start = g.checkRestart(old, generation, best)
+		}
+		g.awaitManifest(had)
+		for _, p := range g.pods {
+			p.lose(t)
+		}
+		durable, _ := g.d.Durable()
+		g.readAll(mount)
+		for _, p := range g.pods { // what an agent said last is not what the new pod in its place says
+			g.c.Forget(p.name)
+		}
+		g.d.Lost()
+		for _, p := range g.pods {
+			p.start(t)
+		}
+		old := generation
+		generation, pids = g.running(old)
+		start = g.checkRestart(old+1<<40, generation, durable.GetStep())
+		t.Logf("loss %d: generation %d began with step %d from storage", loss, generation, start)
+	}
+	saved, skipped := g.saves()
+	_, manifests := g.d.Durable()
+	t.Logf("%d manifests, %d saves, %d skipped while steps were copied without a pause", manifests, saved, skipped)
+	if skipped*10 > saved {
+		t.Errorf("%d of %d saves were skipped: copying is in the way of training", skipped, saved+skipped)
+	}
+}
+
+// awaitManifest waits until one more step is complete, and a little of the next is on its way.
+func (g *gang) awaitManifest(had int) {
+	g.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, n := g.d.Durable(); n > had {
+			time.Sleep(time.Duration(g.rng.IntN(50)) * time.Millisecond) // not to wait for anything: the moment is what is random
+			return
+		}
+		if time.Now().After(deadline) {
+			var said []*v1.Report
+			for _, p := range g.pods {
+				said = append(said, g.c.Report(p.name))
+			}
+			g.t.Fatalf("no manifest within %s; reports %v", patience, said)
+		}
+	}
+}
+
+// readAll reads every complete step as a stranger would.
+func (g *gang) readAll(mount string) {
+	g.t.Helper()
+	s := store.New(store.OS{}, filepath.Join(mount, "gang-uid"), "stranger")
+	complete, err := s.Complete()
+	if err != nil || len(complete) == 0 {
+		g.t.Fatalf("complete steps %v: %v", complete, err)
+	}
+	for _, m := range complete {
+		manifest, err := s.Manifest(m)
+		if err != nil || len(manifest.Ranks) != ranks {
+			g.t.Fatalf("the manifest of %v: %+v, %v", m, manifest, err)
+		}
+		for rank, want := range manifest.Ranks {
+			f, err := s.Get(context.Background(), m, uint32(rank), func(format.RankFile) (io.Writer, error) { return io.Discard, nil })
+			if err != nil || f.Length != want.Length || f.Checksum != want.Checksum {
+				g.t.Fatalf("step %v has a manifest, and rank %d's file is %+v, %v", m, rank, f, err)
+			}
+		}
+	}
+}
+
+// saves counts what the trainers said of their saves.
+func (g *gang) saves() (saved, skipped int) {
+	g.t.Helper()
+	raw, err := os.ReadFile(g.log)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return strings.Count(string(raw), " saved "), strings.Count(string(raw), " skipped ")
+}
