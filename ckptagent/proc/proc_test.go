@@ -324,3 +324,29 @@ func TestRankEnvironment(t *testing.T) {
 		t.Errorf("command line %q", got)
 	}
 }
+
+// TestExitsAreBounded: the file of a container that ends very many orphans stays small, and the newest are there.
+func TestExitsAreBounded(t *testing.T) {
+	root := Root(t.TempDir())
+	if err := os.MkdirAll(root.Run(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(root.ExitsFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &initProcess{root: root, exits: f}
+	exits := NewExits(root, nil)
+	for pid := 100; pid < 30_000; pid++ {
+		i.record(pid, 3<<8)
+		if pid%5000 == 0 {
+			if ws, _, ok := exits.find(pid-500, time.Time{}); !ok || ws.ExitStatus() != 3 {
+				t.Fatalf("the end of process %d is forgotten at %d", pid-500, pid)
+			}
+		}
+	}
+	if st, err := os.Stat(root.ExitsFile()); err != nil || st.Size() > maxExits+100 {
+		t.Errorf("the file has %d bytes, %v", st.Size(), err)
+	}
+	i.exits.Close()
+}

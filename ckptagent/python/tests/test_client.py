@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 from unittest import mock
@@ -460,6 +461,67 @@ class KilledWhileSaving(ClientCase):
             agent = FakeAgent(self.folder, state_bytes=210_000, generation=generation + 1, restore_step=best)
             agent.open_grant()
         self.assertGreater(best, 10)
+
+
+class Held(ClientCase):
+    """A hold keeps whoever has copied a step at or above it in save."""
+
+    def held(self, step, hold, then, silence=None, after=0.3):
+        """Saves step under hold, with then(agent) called a little later; how long the save took."""
+        agent = self.agent()
+        agent.hold = hold
+        agent.publish()
+        ck = self.attach(agent)
+        ck.track(a=bytearray(100))
+        ck.restore()
+        timer = threading.Timer(after, then, [agent])
+        timer.start()
+        self.addCleanup(timer.join)
+        self.addCleanup(timer.cancel)
+        start = time.monotonic()
+        with mock.patch.object(_client, "_HOLD_SILENCE", silence or _client._HOLD_SILENCE), contextlib.redirect_stderr(self.said):
+            self.assertTrue(ck.save(step))
+        return time.monotonic() - start
+
+    def lift(self, agent):
+        agent.hold = 0
+        agent.publish()
+
+    def test_until_it_is_lifted(self):
+        self.assertGreaterEqual(self.held(7, 7, self.lift), 0.3)
+
+    def test_until_it_is_above(self):
+        def higher(agent):
+            agent.hold = 9
+            agent.publish()
+
+        self.assertGreaterEqual(self.held(8, 7, higher), 0.3)
+
+    def test_a_step_below_is_not_held(self):
+        lifted = []
+        self.held(6, 7, lifted.append, after=60)
+        self.assertEqual(lifted, [])
+
+    def test_not_for_ever_where_nobody_says_so_any_more(self):
+        self.held(7, 7, lambda agent: None, silence=1.0)
+        self.assertIn("held in save, and the agent says nothing more", self.said.getvalue())
+
+    def test_while_it_is_said_again(self):
+        def again(agent):
+            for _ in range(8):
+                agent.publish()
+                time.sleep(0.1)
+            self.lift(agent)
+
+        self.assertGreaterEqual(self.held(7, 7, again, silence=60.0), 1.0)
+        self.assertNotIn("nothing more", self.said.getvalue())
+
+    def test_not_by_a_word_for_another_generation(self):
+        def next_generation(agent):
+            agent.generation = 2
+            agent.publish()
+
+        self.assertGreaterEqual(self.held(7, 7, next_generation), 0.3)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,255 @@
+//go:build linux
+
+package loop_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+// saver saves every few milliseconds and says so.
+const saver = `
+import os, time, holdfast
+state = bytearray(4096)
+ck = holdfast.attach()
+ck.track(state={"s": state})
+start = ck.restore()
+os.write(1, b"start %d\n" % start)
+for step in range(start + 1, 10**9):
+    state[:8] = step.to_bytes(8, "little")
+    ck.save(step)
+    os.write(1, b"step %d\n" % step)
+    time.sleep(0.005)
+`
+
+func newest(r *v1.Report) uint64 {
+	if len(r.Rank) == 0 || len(r.Rank[0].Sealed) == 0 {
+		return 0
+	}
+	return r.Rank[0].Sealed[len(r.Rank[0].Sealed)-1]
+}
+
+// lead gives the pod's one-rank generation a directive with whatever change adds.
+func lead(c *coordtest.Coordinator, order v1.Order, change func(*v1.Directive)) {
+	d := &v1.Directive{Protocol: 2, Generation: 1, Order: order}
+	if order == v1.Order_ORDER_RUN {
+		d.Run = &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1"}
+	}
+	if change != nil {
+		change(d)
+	}
+	c.Direct("a", d)
+}
+
+func savingPod(t *testing.T) (*coordtest.Coordinator, *pod) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.env["HOLDFAST_STATE_BYTES"], p.env["HOLDFAST_RANKS"], p.env["HOLDFAST_GRACE_SECONDS"] = "65536", "1", "40"
+	p.env["HOLDFAST_STORAGE"], p.env["HOLDFAST_GANG"], p.env["HOLDFAST_JOB_UID"] = filepath.Join(p.work, "claim"), "llama", "uid"
+	if err := os.Mkdir(p.env["HOLDFAST_STORAGE"], 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.file("train.py", saver)
+	return c, p
+}
+
+// follow keeps common and frontier at what the rank has sealed, as a coordinator of one rank does, until is.
+func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1.Directive), is func(*v1.Report) bool) *v1.Report {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		before := newest(c.Report("a"))
+		lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) {
+			d.Common, d.Frontier = before, before
+			if change != nil {
+				change(d)
+			}
+		})
+		r := c.Await(t, "a", "is there", func(r *v1.Report) bool { return is(r) || newest(r) != before || time.Now().After(deadline) })
+		if is(r) {
+			return r
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s; %v", what, r)
+		}
+	}
+}
+
+// TestHoldCopyHaltFetch is the life of a drained pod and of the one that takes its place: the rank is held in
+// its save, also while its agent dies; the step is copied, the pod leaves, the next one brings it back.
+func TestHoldCopyHaltFetch(t *testing.T) {
+	c, p := savingPod(t)
+	c.Direct("a", &v1.Directive{Protocol: 2, Order: v1.Order_ORDER_WAIT})
+	p.start("torchrun", "train.py")
+	c.Await(t, "a", "is ready and has storage", func(r *v1.Report) bool { return r.Ranks == 1 && r.Storage && r.GraceSeconds == 40 && r.Protocol == 2 })
+	lead(c, v1.Order_ORDER_RUN, nil)
+	r := follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })
+	hold := newest(r) + 5
+	held := func(r *v1.Report) bool { return newest(r) >= hold }
+	r = follow(t, c, "held", func(d *v1.Directive) { d.Hold = hold }, held)
+	at := newest(r)
+	steps := strings.Count(p.out.String(), "step ")
+	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.init.Process.Pid, syscall.SIGTERM)
+	c.Await(t, "a", "leaves and trains on", func(r *v1.Report) bool {
+		return r.Incarnation == 2 && r.Leaving && r.State == v1.State_STATE_RUNNING && newest(r) == at
+	})
+	mark := &v1.Mark{Step: at, Generation: 1}
+	drain := func(d *v1.Directive) { d.Hold, d.Copy, d.Common, d.Frontier = hold, mark, at, at }
+	lead(c, v1.Order_ORDER_RUN, drain)
+	r = c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == at })
+	if now := strings.Count(p.out.String(), "step "); now != steps || newest(r) != at {
+		t.Errorf("%d steps more while it was held at %d, newest sealed %d", now-steps, at, newest(r))
+	}
+	lead(c, v1.Order_ORDER_HALT, drain)
+	if code := p.wait(); code != 143 {
+		t.Errorf("exit code %d", code)
+	}
+
+	next := newPod(t, c, "a")
+	for k, v := range p.env {
+		if k != "HOLDFAST_POD_UID" {
+			next.env[k] = v
+		}
+	}
+	next.env["HOLDFAST_POD_UID"] = "another"
+	next.file("train.py", saver)
+	c.Forget("a")
+	lead(c, v1.Order_ORDER_HALT, func(d *v1.Directive) {
+		d.Run, d.Fetch = &v1.Generation{WorldSize: 1}, &v1.Mark{Step: at + 1, Generation: 1}
+	})
+	next.start("torchrun", "train.py")
+	c.Await(t, "a", "cannot fetch a step that was never copied", func(r *v1.Report) bool { return r.FetchFailed.GetStep() == at+1 })
+	lead(c, v1.Order_ORDER_HALT, func(d *v1.Directive) { d.Run, d.Fetch = &v1.Generation{WorldSize: 1}, mark })
+	c.Await(t, "a", "has fetched", func(r *v1.Report) bool { return newest(r) == at })
+	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_RUN,
+		Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1", RestoreStep: at}})
+	next.out.await(t, "start "+strconv.FormatUint(at, 10))
+	c.Await(t, "a", "goes on", func(r *v1.Report) bool { return newest(r) > at })
+	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_EXIT})
+	if code := next.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestHoldIsLifted: a rank that was held goes on when the coordinator says so.
+func TestHoldIsLifted(t *testing.T) {
+	c, p := savingPod(t)
+	lead(c, v1.Order_ORDER_RUN, nil)
+	p.start("torchrun", "train.py")
+	c.Await(t, "a", "runs", runs(1, 1))
+	r := follow(t, c, "held", func(d *v1.Directive) { d.Hold = 5 }, func(r *v1.Report) bool { return newest(r) >= 5 })
+	at := newest(r)
+	follow(t, c, "goes on", nil, func(r *v1.Report) bool { return newest(r) > at+5 })
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestStorageThatCannotBeUsedIsSaid, and training runs all the same; once it can be used it is.
+func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
+	c, p := savingPod(t)
+	claim := p.env["HOLDFAST_STORAGE"]
+	if err := os.Remove(claim); err != nil {
+		t.Fatal(err)
+	}
+	p.file(claim, "not a folder")
+	lead(c, v1.Order_ORDER_RUN, nil)
+	p.start("torchrun", "train.py")
+	r := c.Await(t, "a", "says that storage cannot be used", func(r *v1.Report) bool {
+		return strings.Contains(strings.Join(r.Notes, "\n"), "storage cannot be used: ")
+	})
+	if r.Storage {
+		t.Error("and that there is storage")
+	}
+	c.Await(t, "a", "runs", runs(1, 1))
+	if err := os.Remove(claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(claim, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.Await(t, "a", "has storage", func(r *v1.Report) bool {
+		return r.Storage && !strings.Contains(strings.Join(r.Notes, "\n"), "storage")
+	})
+}
+
+// TestNothingIsDoneThatCannotBeStored: without its state file an agent starts nothing and is not heard of.
+func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
+	c, p := savingPod(t)
+	p.file("train.py", sleeper)
+	part := filepath.Join(p.root, "run", "agent.json.new") // what the state is written to first
+	if err := os.MkdirAll(part, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lead(c, v1.Order_ORDER_RUN, nil)
+	p.start("torchrun", "train.py")
+	p.errs.await(t, "storing the agent's state, without which nothing is done")
+	if err := os.Remove(part); err != nil {
+		t.Fatal(err)
+	}
+	c.Await(t, "a", "runs", runs(1, 1))
+	p.out.await(t, "rank 0 generation 1")
+	if err := os.MkdirAll(part, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT})
+	p.errs.await(t, "trying again: ")
+	if r := c.Report("a"); r.State != v1.State_STATE_RUNNING {
+		t.Errorf("told what is not stored: %v", r)
+	}
+	if err := os.Remove(part); err != nil {
+		t.Fatal(err)
+	}
+	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
+}
+
+// TestStateThatCannotBeRead: the next agent ends what runs, is heard, and runs the next generation, not the
+// same one again.
+func TestStateThatCannotBeRead(t *testing.T) {
+	c, p := savingPod(t)
+	p.file("train.py", sleeper)
+	lead(c, v1.Order_ORDER_RUN, nil)
+	p.start("torchrun", "train.py")
+	first := c.Await(t, "a", "runs", runs(1, 1))
+	p.out.await(t, "rank 0 generation 1")
+	state := filepath.Join(p.root, "run", "agent.json")
+	for again := 1; again <= 2; again++ {
+		if err := os.Remove(state); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(state, 0o755); err != nil { // neither to be read nor to be replaced
+			t.Fatal(err)
+		}
+		kill(t, p.agent(), syscall.SIGKILL)
+		for deadline := time.Now().Add(time.Minute); strings.Count(p.errs.String(), "reading the state of the agent before, which is lost") < again; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("no new agent that says what it lost")
+			}
+		}
+		if err := os.Remove(state); err != nil {
+			t.Fatal(err)
+		}
+		r := c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation > first.Incarnation && r.Ranks == 1 && r.Generation == 1 })
+		if r.State == v1.State_STATE_RUNNING {
+			t.Errorf("generation 1 runs: %v", r)
+		}
+		first = r
+	}
+	if n := strings.Count(p.out.String(), "generation 1"); n != 1 {
+		t.Errorf("generation 1 was started %d times", n)
+	}
+	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT})
+	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
+	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1"}})
+	p.out.await(t, "rank 0 generation 2")
+}
