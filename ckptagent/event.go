@@ -87,7 +87,9 @@ type Told struct {
 	StateBytes uint64
 	Storage    bool
 	Grace      time.Duration
-	Notes      []string
+	// Unsure: storage has not answered yet.
+	Unsure bool
+	Notes  []string
 }
 
 // Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.

@@ -190,9 +190,16 @@ func (w *world) happen() {
 			break
 		}
 	case 5:
-		if w.rnd.IntN(10) == 0 {
+		switch w.rnd.IntN(40) {
+		case 0, 1, 2, 3:
 			w.die()
-		} else {
+		case 4:
+			w.step(Signalled{Signal: 15, Launcher: w.rnd.IntN(2) == 0})
+		case 5, 6:
+			w.step(Contact{Up: w.rnd.IntN(2) == 0})
+		case 7:
+			w.now = w.now.Add(time.Duration(w.rnd.IntN(20)) * time.Second)
+		default:
 			w.step(Tick{})
 		}
 	}
@@ -218,6 +225,7 @@ func (w *world) settle() {
 	if w.state.Returned != nil {
 		return
 	}
+	w.now = w.now.Add(time.Hour) // whatever it waits for in vain while it leaves
 	last := Directive{Generation: w.newest + 1, Order: OrderHalt}
 	w.newest++
 	for range 200 {

@@ -23,14 +23,15 @@ type Report struct {
 }
 
 // Report says what the state amounts to. Ranks stays 0 until the first inventory is taken, so that a
-// coordinator never decides on a pod whose sealed steps it does not know.
+// coordinator never decides on a pod whose sealed steps it does not know; and where nothing runs until storage
+// has answered, so that it does not go back behind what lies there.
 func (s State) Report() Report {
 	r := Report{
 		Incarnation: s.Incarnation, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook,
 	}
-	if s.Known {
+	if s.Known && !(s.Unsure && s.Clean) {
 		r.Ranks, r.Rank = s.Ranks, s.clone().Rank
 	}
 	return r

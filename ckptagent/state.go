@@ -135,6 +135,8 @@ type State struct {
 	// AloneSince is when the coordinator was lost; zero: it is there.
 	AloneSince time.Time `json:"-"`
 	// Storage: it is mounted and can be written. Grace is the pod's, 0: unknown.
+	// Unsure: it is not known yet whether it is.
+	Unsure  bool          `json:"-"`
 	Storage bool          `json:"-"`
 	Grace   time.Duration `json:"-"`
 	// Warm: standbys may be warmed now.

@@ -384,7 +384,7 @@ func (e StandbyChanged) apply(m *machine) {
 func (e PortOffered) apply(m *machine) { m.s.Port = e.Port }
 
 func (e Told) apply(m *machine) {
-	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace = e.StateBytes, e.Notes, e.Storage, e.Grace
+	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace, m.s.Unsure = e.StateBytes, e.Notes, e.Storage, e.Grace, e.Unsure
 }
 
 func (e Signalled) apply(m *machine) {

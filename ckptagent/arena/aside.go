@@ -24,16 +24,16 @@ type Pinned struct {
 	Seal format.Slot
 }
 
-// Pin pins the slot of a rank that holds step.
-func (s *Set) Pin(local int, step uint64) (*Pinned, bool) {
+// Pin pins the slot of a rank that holds step; busy says that it holds it and another slot is pinned.
+func (s *Set) Pin(local int, step uint64) (p *Pinned, ok, busy bool) {
 	if local < 0 || local >= len(s.arenas) {
-		return nil, false
+		return nil, false, false
 	}
 	a := s.arenas[local]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	slot, seal, ok := a.book.Pin(step)
-	return &Pinned{a: a, slot: slot, Seal: seal}, ok
+	slot, seal, ok, busy := a.book.Pin(step)
+	return &Pinned{a: a, slot: slot, Seal: seal}, ok, busy
 }
 
 // Data is what the slot holds; it may be read until Release.

@@ -26,13 +26,16 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 				b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 9}, 1, 1)
 				b.Levels(step, step)
 			case 3:
-				if slot, s, ok := b.Pin(step); ok && len(pinned) == 0 {
-					if s.Step != step || s.State != SlotSealed {
-						t.Fatalf("seed %d: pinned %+v for step %d", seed, s, step)
-					}
-					pinned = append(pinned, slot)
-				} else if ok {
+				slot, s, ok, busy := b.Pin(step)
+				switch {
+				case ok && (s.Step != step || s.State != SlotSealed):
+					t.Fatalf("seed %d: pinned %+v for step %d", seed, s, step)
+				case ok && len(pinned) > 0 && slot != pinned[0], busy && len(pinned) == 0:
+					t.Fatalf("seed %d: pinned %d %v %v beside %v", seed, slot, ok, busy, pinned)
+				case ok && len(pinned) > 0:
 					b.Unpin(slot)
+				case ok:
+					pinned = append(pinned, slot)
 				}
 			case 4:
 				if len(pinned) > 0 && rnd.IntN(4) == 0 {

@@ -252,8 +252,9 @@ func (a *Agent) tell() {
 	}
 	storage := a.noKeeper
 	if a.keeper != nil {
-		t.Storage, storage = a.keeper.told(time.Now())
-		t.Storage = t.Storage && a.arenas != nil
+		known := false
+		known, t.Storage, storage = a.keeper.told(time.Now())
+		t.Storage, t.Unsure = t.Storage && a.arenas != nil, !known
 	}
 	tooSmall := ""
 	if a.needed > a.c.StateBytes {

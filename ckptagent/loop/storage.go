@@ -24,6 +24,9 @@ const (
 	retryMost  = 15 * time.Second
 	// probeEvery is how often storage that cannot be written is tried again.
 	probeEvery = 10 * time.Second
+	// answerWithin is how long a pod is kept from joining for want of an answer of storage: joining without it
+	// would mean to go back to what lies in memory, or to the beginning.
+	answerWithin = 2 * time.Minute
 	// slowAfter is when people are told that a copy takes long.
 	slowAfter = time.Minute
 	// fetchTries is how often a file is looked for that is not there or not whole: a name that another machine
@@ -44,12 +47,15 @@ type keeper struct {
 
 	endCopy, endManifest, endFetch context.CancelFunc
 
-	mu      sync.Mutex
-	ok      bool
-	why     string // why it is not, for people
-	asked   time.Time
-	copying ckptagent.Mark
-	since   time.Time // of copying; zero: nothing is under way
+	mu sync.Mutex
+	// answered says that it is known whether storage is there, ok that it is. Once it was there it counts as
+	// there: what a later error means for a step is the coordinator's to find out, not to guess.
+	answered, ok bool
+	probing      time.Time // since when an answer is waited for; zero: it is not
+	// unwritable and failing are why probe and errands do not succeed, for people.
+	unwritable, failing string
+	copying             ckptagent.Mark
+	since               time.Time // of copying; zero: nothing is under way
 }
 
 // newKeeper uses the storage that the pod was given; nil and why, where there is none.
@@ -67,60 +73,71 @@ func newKeeper(a *Agent) (*keeper, string) {
 		store: store.New(store.OS{}, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
 		post:  a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
 	}
-	go k.probe()
+	go k.probe(func() { a.do(a.tell) })
 	return k, ""
 }
 
-// probe finds out whether storage can be written, again for as long as it cannot.
-func (k *keeper) probe() {
+// probe finds out whether storage is there and can be written, again for as long as it cannot. One that can
+// only be read, because it is full or its server has made it so, is there: steps can be fetched.
+func (k *keeper) probe(tell func()) {
 	for tick := time.NewTicker(probeEvery); ; <-tick.C {
 		k.mu.Lock()
-		known := k.ok
-		k.asked = time.Now()
+		k.probing = time.Now()
 		k.mu.Unlock()
-		if known {
-			continue
-		}
 		err := k.store.Probe()
+		there := err == nil || k.store.Answers()
 		k.mu.Lock()
-		k.asked = time.Time{}
+		before := k.unwritable
+		k.probing, k.answered, k.ok, k.unwritable = time.Time{}, true, k.ok || there, why(err)
+		if k.unwritable != "" && k.unwritable != before {
+			k.logf("%s", k.unwritable)
+		}
 		k.mu.Unlock()
-		k.said(err)
+		tell()
+		if err == nil {
+			return
+		}
 	}
 }
 
-// said takes note of how storage answered.
-func (k *keeper) said(err error) {
-	why := ""
+// why says, for people, what is wrong with storage.
+func why(err error) string {
 	switch {
 	case err == nil:
+		return ""
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		why = "storage is full; give the claim more room, or remove from it what is not needed: " + err.Error()
-	default:
-		why = "storage cannot be used: " + err.Error()
+		return "storage is full; give the claim more room, or remove from it what is not needed: " + err.Error()
 	}
+	return "storage cannot be used: " + err.Error()
+}
+
+// failed takes note of how an errand fares.
+func (k *keeper) failed(err error) {
 	k.mu.Lock()
-	changed := why != k.why
-	k.ok, k.why = err == nil, why
-	k.mu.Unlock()
-	if changed && why != "" {
-		k.logf("%s", why)
+	defer k.mu.Unlock()
+	before := k.failing
+	if k.failing = why(err); k.failing != "" && k.failing != before {
+		k.logf("%s", k.failing)
 	}
 }
 
-// told is what the core and people hear of storage.
-func (k *keeper) told(now time.Time) (ok bool, note string) {
+// told is what the core and people hear of storage; known is false until it has answered, for a while.
+func (k *keeper) told(now time.Time) (known, ok bool, note string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	known = k.answered
 	switch took := now.Sub(k.since); {
-	case k.why != "":
-		return k.ok, k.why
-	case !k.ok && !k.asked.IsZero() && now.Sub(k.asked) > probeEvery:
-		return false, "storage does not answer"
+	case k.failing != "":
+		note = k.failing
+	case k.unwritable != "":
+		note = k.unwritable
+	case !k.probing.IsZero() && now.Sub(k.probing) > probeEvery:
+		note = "storage does not answer"
+		known = known || now.Sub(k.probing) > answerWithin
 	case !k.since.IsZero() && took > slowAfter:
-		return k.ok, fmt.Sprintf("storage is slow: copying step %d takes longer than %d min", k.copying.Step, int(took.Minutes()))
+		note = fmt.Sprintf("storage is slow: copying step %d takes longer than %d min", k.copying.Step, int(took.Minutes()))
 	}
-	return k.ok, ""
+	return known, k.ok, note
 }
 
 // again does an errand until it is done, of no use, or not wanted any more.
@@ -132,7 +149,7 @@ func (k *keeper) again(ctx context.Context, what string, tries int, do func() er
 			return ctx.Err()
 		}
 		if err == nil {
-			k.said(nil)
+			k.failed(nil)
 			return nil
 		}
 		err = fmt.Errorf("%s: %w", what, err)
@@ -142,7 +159,7 @@ func (k *keeper) again(ctx context.Context, what string, tries int, do func() er
 				return err
 			}
 		} else {
-			k.said(err)
+			k.failed(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -159,7 +176,7 @@ func (k *keeper) again(ctx context.Context, what string, tries int, do func() er
 func (k *keeper) copy(e ckptagent.CopyStep) {
 	k.endCopy()
 	k.mu.Lock()
-	k.copying, k.since = e.Mark, time.Time{}
+	k.copying, k.since, k.failing = e.Mark, time.Time{}, ""
 	k.mu.Unlock()
 	arenas := k.arenas()
 	if e.Mark.Step == 0 || arenas == nil {
@@ -173,13 +190,22 @@ func (k *keeper) copy(e ckptagent.CopyStep) {
 	k.mu.Unlock()
 	var all sync.WaitGroup
 	for local := range arenas.Len() {
-		pinned, ok := arenas.Pin(local, e.Mark.Step)
-		if !ok {
+		pinned, ok, busy := arenas.Pin(local, e.Mark.Step)
+		if !ok && !busy {
 			continue // an agent that does not hold it does nothing
 		}
 		all.Go(func() {
+			if !ok { // an errand that is over hangs in storage
+				if pinned, ok = k.await(ctx, arenas, local, e.Mark.Step); !ok {
+					return
+				}
+			}
 			defer pinned.Release()
-			free <- struct{}{}
+			select {
+			case free <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
 			defer func() { <-free }()
 			f := format.RankFile{
 				Rank: uint32(e.BaseRank + local), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation,
@@ -199,6 +225,20 @@ func (k *keeper) copy(e ckptagent.CopyStep) {
 			k.since = time.Time{}
 		}
 	}()
+}
+
+// await pins a slot once the one that is pinned is let go; false if the step is gone by then.
+func (k *keeper) await(ctx context.Context, arenas *arena.Set, local int, step uint64) (*arena.Pinned, bool) {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, false
+		case <-time.After(retryFirst):
+		}
+		if pinned, ok, busy := arenas.Pin(local, step); ok || !busy {
+			return pinned, ok
+		}
+	}
 }
 
 // manifest writes a manifest, then removes what is superseded.
@@ -243,7 +283,11 @@ func (k *keeper) fetch(e ckptagent.Fetch) {
 		free, errs := make(chan struct{}, streams), make([]error, arenas.Len())
 		for local := range arenas.Len() {
 			all.Go(func() {
-				free <- struct{}{}
+				select {
+				case free <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
 				defer func() { <-free }()
 				rank := uint32(e.BaseRank + local)
 				errs[local] = k.again(ctx, fmt.Sprintf("fetching step %d of rank %d", e.Mark.Step, rank), fetchTries, func() error {

@@ -69,6 +69,12 @@ func (s *Store) Probe() error {
 	return errors.Join(err, f.Sync(), f.Close(), s.fs.Remove(name))
 }
 
+// Answers says whether what lies in the folder can at least be read.
+func (s *Store) Answers() bool {
+	_, err := s.fs.List(s.dir)
+	return err == nil
+}
+
 func (s *Store) folder(generation uint64) string {
 	return path.Join(s.dir, format.GenerationFolder(generation))
 }
