@@ -36,6 +36,8 @@ const (
 	remembered = 10 * time.Second
 )
 
+var audiences = authenticator.Audiences{v1alpha1.PreviewAudience}
+
 // Scheduler answers questions.
 type Scheduler interface {
 	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
@@ -61,7 +63,7 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
 		TokenAccessReviewClient: client.AuthenticationV1(), TokenAccessReviewTimeout: patience,
 		WebhookRetryBackoff: options.DefaultAuthWebhookRetryBackoff(), CacheTTL: remembered,
-		APIAudiences: authenticator.Audiences{v1alpha1.PreviewAudience},
+		APIAudiences: audiences,
 	}.New()
 	if err != nil {
 		return nil, nil, fmt.Errorf("making an authenticator: %w", err)
@@ -117,8 +119,8 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 			v1alpha1.PreviewTokenHeader, v1alpha1.Namespace, v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience))
 		return false
 	}
-	bare := r.Clone(ctx)
-	bare.TLS = nil // nobody is known by a certificate here
+	bare := r.Clone(authenticator.WithAudiences(ctx, audiences)) // without this the API server would be asked for its own
+	bare.TLS = nil                                               // nobody is known by a certificate here
 	bare.Header = http.Header{"Authorization": {"Bearer " + token}}
 	who, ok, err := h.Authenticator.AuthenticateRequest(bare)
 	if err != nil || !ok {

@@ -9,11 +9,15 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -102,5 +106,51 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 				t.Error("the scheduler was asked")
 			}
 		})
+	}
+}
+
+// The API server is asked whose a token is for our audience, and a token that is good for another one only is none.
+func TestTokensAreForThisAlone(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch q.URL.Path {
+		case "/apis/authentication.k8s.io/v1/tokenreviews":
+			var r authenticationv1.TokenReview
+			_ = json.NewDecoder(q.Body).Decode(&r)
+			for _, wanted := range r.Spec.Audiences {
+				if r.Spec.Token == "for-"+wanted {
+					r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{wanted}, User: authenticationv1.UserInfo{Username: "reader"}}
+				}
+			}
+			if len(r.Spec.Audiences) == 0 { // the API server takes that for its own
+				r.Status = authenticationv1.TokenReviewStatus{Authenticated: r.Spec.Token == "for-the-api", User: authenticationv1.UserInfo{Username: "reader"}}
+			}
+			write(w, http.StatusCreated, r)
+		case "/apis/authorization.k8s.io/v1/subjectaccessreviews":
+			var r authorizationv1.SubjectAccessReview
+			_ = json.NewDecoder(q.Body).Decode(&r)
+			at := r.Spec.NonResourceAttributes
+			r.Status.Allowed = r.Spec.User == "reader" && at != nil && at.Path == v1alpha1.PreviewPath && at.Verb == "post"
+			write(w, http.StatusCreated, r)
+		default:
+			t.Errorf("the API server was asked for %s", q.URL)
+		}
+	}))
+	defer api.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	authn, authz, err := Delegate(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, code := range map[string]int{"for-holdfast-preview": 200, "for-holdfast-coordinator": 401, "for-the-api": 401, "x": 401} {
+		r := httptest.NewRequest("POST", "https://x"+v1alpha1.PreviewPath, strings.NewReader(onePod))
+		r.Header.Set(v1alpha1.PreviewTokenHeader, token)
+		w := httptest.NewRecorder()
+		(&Handler{Scheduler: &scheduler{}, Authenticator: authn, Authorizer: authz}).ServeHTTP(w, r)
+		if w.Code != code {
+			t.Errorf("%s: code %d, want %d: %s", token, w.Code, code, w.Body)
+		}
 	}
 }
