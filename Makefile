@@ -84,6 +84,10 @@ python-unit:
 bench-recovery: ready ## kill to first new step, next to torchrun, in one run
 	@go build -o bin/bench-recovery ./test/bench/recovery && bin/bench-recovery
 
+.PHONY: bench-node-loss
+bench-node-loss: ready ## what the loss of nodes costs, next to the limit of the machine, in one run
+	@go build -o bin/bench-node-loss ./test/bench/nodeloss && bin/bench-node-loss
+
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code
 	@$(CONTROLLER_GEN) object crd paths=./api/v1alpha1 output:crd:dir=manifests/crd

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+// What the cases on simulated nodes measure.
+const (
+	nodesPerSecond = "nodes_per_s"
+	podsPerSecond  = "pods_per_s"
+)
+
+const (
+	// parallel is how many requests a measurement of the limit has under way, as many as the product.
+	parallel = 32
+	// patience is how long anything may take before the case is given up.
+	patience = 3 * time.Minute
+)
+
+// sim is a cluster of simulated nodes.
+type sim struct {
+	*devcluster.Cluster
+	config *rest.Config
+	client *kubernetes.Clientset
+	nodes  []string
+}
+
+// simulate starts one; done ends it.
+func (b *bench) simulate(ctx context.Context) (s *sim, done func() error, err error) {
+	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes, Out: b.progress})
+	if err != nil {
+		return nil, nil, fmt.Errorf("starting a cluster: %w", err)
+	}
+	s = &sim{Cluster: c}
+	if s.config, err = c.Config(); err == nil {
+		s.client, err = kubernetes.NewForConfig(s.config)
+	}
+	var list *corev1.NodeList
+	if err == nil {
+		list, err = s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "devcluster.holdfast.dev/simulated=true"})
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Down())
+	}
+	for i := range list.Items {
+		s.nodes = append(s.nodes, list.Items[i].Name)
+	}
+	return s, c.Down, nil
+}
+
+// crd installs the Gang's definition, as the manifests have it.
+func (s *sim) crd(ctx context.Context, source string) error {
+	_, err := s.Kubectl(ctx, "apply", "--server-side", "-f", filepath.Join(source, "manifests/crd/holdfast.dev_gangs.yaml"))
+	if err == nil {
+		_, err = s.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/gangs.holdfast.dev")
+	}
+	return err
+}
+
+// each does the same for all, some at a time, and returns all errors.
+func each[T any](all []T, do func(T) error) error {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, parallel)
+	errs := make([]error, len(all))
+	for i, v := range all {
+		slots <- struct{}{}
+		wg.Go(func() {
+			errs[i] = do(v)
+			<-slots
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// seen counts names that a watch has shown and closes all when there are enough.
+type seen struct {
+	mu    sync.Mutex
+	want  int
+	names map[string]bool
+	first time.Time
+	last  time.Time
+	all   chan struct{}
+}
+
+func newSeen(want int) *seen {
+	return &seen{want: want, names: map[string]bool{}, all: make(chan struct{})}
+}
+
+func (s *seen) mark(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.names[name] || len(s.names) == s.want {
+		return
+	}
+	s.last = time.Now()
+	if s.names[name] = true; len(s.names) == 1 {
+		s.first = s.last
+	}
+	if len(s.names) == s.want {
+		close(s.all)
+	}
+}
+
+// wait returns when the last was seen.
+func (s *seen) wait(ctx context.Context) (time.Time, error) {
+	select {
+	case <-s.all:
+	case <-ctx.Done():
+	case <-time.After(patience):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.names) < s.want {
+		return s.last, fmt.Errorf("only %d of %d came about within %s", len(s.names), s.want, patience)
+	}
+	return s.last, nil
+}
