@@ -33,10 +33,10 @@ type kase struct {
 	run        func(context.Context, *bench) error
 }
 
-// cases are all that can be measured. A case starts what it needs, and leaves nothing behind.
+// cases are all that can be measured. Those on simulated nodes share a cluster, others start what they need and end it.
 var cases = []kase{
-	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},
 	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict},
+	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},
 }
 
 // goals are what a metric must reach at least.
@@ -59,6 +59,7 @@ type options struct {
 type bench struct {
 	options
 	*figure.Set
+	sim      *sim // nil until a case asked for it
 	progress io.Writer
 }
 
@@ -117,6 +118,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 				err = errors.Join(err, fmt.Errorf("%s: %w", c.name, failed))
 			}
 		}
+	}
+	if b.sim != nil {
+		err = errors.Join(err, b.sim.Down())
 	}
 	missed := b.missed()
 	err = errors.Join(err, figure.WriteLines(out, b.Figures()), b.table(missed))

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -37,27 +36,31 @@ type sim struct {
 	nodes  []string
 }
 
-// simulate starts one; done ends it.
-func (b *bench) simulate(ctx context.Context) (s *sim, done func() error, err error) {
+// simulate is the cluster of simulated nodes, the same for all cases of a run; run ends it.
+func (b *bench) simulate(ctx context.Context) (*sim, error) {
+	if b.sim != nil {
+		return b.sim, nil
+	}
 	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes, Out: b.progress})
 	if err != nil {
-		return nil, nil, fmt.Errorf("starting a cluster: %w", err)
+		return nil, fmt.Errorf("starting a cluster: %w", err)
 	}
-	s = &sim{Cluster: c}
-	if s.config, err = c.Config(); err == nil {
-		s.client, err = kubernetes.NewForConfig(s.config)
+	s := &sim{Cluster: c}
+	b.sim = s
+	if s.config, err = c.Config(); err != nil {
+		return nil, err
 	}
-	var list *corev1.NodeList
-	if err == nil {
-		list, err = s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "devcluster.holdfast.dev/simulated=true"})
+	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
+		return nil, err
 	}
+	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "devcluster.holdfast.dev/simulated=true"})
 	if err != nil {
-		return nil, nil, errors.Join(err, c.Down())
+		return nil, err
 	}
 	for i := range list.Items {
 		s.nodes = append(s.nodes, list.Items[i].Name)
 	}
-	return s, c.Down, nil
+	return s, nil
 }
 
 // crd installs the Gang's definition, as the manifests have it.

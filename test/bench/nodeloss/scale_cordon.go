@@ -35,11 +35,10 @@ const (
 // cordon measures two thirds of the nodes going bad at once, with the budget opened, and then single ones. The limit is the same
 // patches by a client that has nothing to decide.
 func cordon(ctx context.Context, b *bench) (err error) {
-	s, done, err := b.simulate(ctx)
+	s, err := b.simulate(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
 	bad := s.nodes[:len(s.nodes)*2/3]
 	tainted, err := s.watchTaints(ctx)
 	if err != nil {

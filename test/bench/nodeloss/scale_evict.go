@@ -34,12 +34,11 @@ const (
 
 // evict measures many gangs at once that lose every pod: each is taken out of its Job and evicted, while the Jobs make new ones.
 // The limit is the eviction API alone, on pods that nobody makes anew.
-func evict(ctx context.Context, b *bench) (err error) {
-	s, done, err := b.simulate(ctx)
+func evict(ctx context.Context, b *bench) error {
+	s, err := b.simulate(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
 	if err := s.crd(ctx, b.source); err != nil {
 		return err
 	}
