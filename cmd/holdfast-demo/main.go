@@ -17,12 +17,49 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "\nholdfast-demo:", err)
-		os.Exit(1)
+	err := command().ExecuteContext(interruptible())
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "\nholdfast-demo:", err)
+	var by interrupted
+	if errors.As(err, &by) {
+		os.Exit(128 + int(by.Signal))
+	}
+	os.Exit(1)
+}
+
+// interrupted is why a demo ended early.
+type interrupted struct{ syscall.Signal }
+
+func (i interrupted) Error() string {
+	return fmt.Sprintf("ended early by a signal (%s); no page was written", i.Signal)
+}
+
+// interruptible ends with the first Ctrl-C or SIGTERM. Further ones change nothing: what was started is always taken down in order.
+func interruptible() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for s := range signals {
+			if ctx.Err() != nil {
+				fmt.Fprintln(os.Stderr, "\nholdfast-demo: still ending what was started; it takes a few seconds")
+			} else if s, ok := s.(syscall.Signal); ok {
+				cancel(interrupted{s})
+			}
+		}
+	}()
+	return ctx
+}
+
+// early is the signal that ended ctx in place of the errors that it caused; err where there was none.
+func early(ctx context.Context, err error) error {
+	var by interrupted
+	if err != nil && errors.As(context.Cause(ctx), &by) {
+		return by
+	}
+	return err
 }
 
 type options struct {
@@ -58,7 +95,7 @@ func demo(ctx context.Context, o options) (err error) {
 	}
 	stage, err := story.SetStage(ctx, story.StageOptions{Name: "demo", Nodes: 3, Source: source, Keep: o.keep, Out: os.Stderr})
 	if err != nil {
-		return err
+		return early(ctx, err)
 	}
 	defer func() {
 		if o.keep {
@@ -69,11 +106,11 @@ func demo(ctx context.Context, o options) (err error) {
 		err = errors.Join(err, stage.Strike())
 	}()
 	if o.run == "default-scheduler" {
-		return story.HalfPlaced(ctx, stage.World)
+		return early(ctx, story.HalfPlaced(ctx, stage.World))
 	}
 	report, err := story.Play(ctx, stage.World)
-	if report == nil {
-		return err
+	if err = early(ctx, err); report == nil || errors.As(err, new(interrupted)) {
+		return err // a page of a story that was not told to its end would look like one that failed
 	}
 	return errors.Join(err, report.WriteSummary(os.Stdout), writePage(report, filepath.Join(source, o.page)))
 }

@@ -84,7 +84,7 @@ func upCommand(w *where) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			printEnv(cmd.OutOrStdout(), rec)
+			fmt.Fprint(cmd.OutOrStdout(), rec.Spec.Env())
 			if !attached {
 				return nil
 			}
@@ -129,10 +129,6 @@ func awaitEnd(ctx context.Context, in io.Reader) {
 	case <-ctx.Done():
 	case <-ended:
 	}
-}
-
-func printEnv(w io.Writer, rec *layout.Record) {
-	fmt.Fprintf(w, "export KUBECONFIG=%s\nexport PATH=%s:$PATH\n", rec.Spec.Kubeconfig(), rec.Spec.BinDir())
 }
 
 func downCommand(w *where) *cobra.Command {
@@ -221,7 +217,7 @@ func kubeconfigCommand(w *where) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			printEnv(cmd.OutOrStdout(), rec)
+			fmt.Fprint(cmd.OutOrStdout(), rec.Spec.Env())
 			return nil
 		},
 	}

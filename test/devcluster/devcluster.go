@@ -38,6 +38,12 @@ type Options struct {
 	Args []string
 	// Base is where clusters are kept; /var/lib/hf unless set.
 	Base string
+	// Binary is the holdfast-dev to run; the one that Binary() finds unless set.
+	Binary string
+	// Replace removes an earlier cluster of that name first, running or not.
+	Replace bool
+	// Keep leaves the cluster running when this process ends, and on Down.
+	Keep bool
 	// Out is told about progress; standard error unless set.
 	Out io.Writer
 }
@@ -47,8 +53,9 @@ type Cluster struct {
 	record *layout.Record
 	binary string
 	base   string
-	child  *exec.Cmd
-	stdin  io.Closer
+	// child is the attached holdfast-dev, with which the cluster ends; nil where the cluster is kept.
+	child *exec.Cmd
+	stdin io.Closer
 }
 
 // Binary is the holdfast-dev binary: HOLDFAST_DEV_BIN, else bin/holdfast-dev of this source tree.
@@ -88,29 +95,66 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Up starts a cluster and waits until it is ready.
+// Up starts a cluster and waits until it is ready. When ctx ends before, what was started is taken down first.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
-	binary, err := Binary()
+	binary := o.Binary
+	if binary == "" {
+		var err error
+		if binary, err = Binary(); err != nil {
+			return nil, err
+		}
+	}
+	o = withDefaults(o)
+	if o.Replace {
+		if _, err := output(exec.CommandContext(ctx, binary, "down", "--name", o.Name, "--dir", o.Base)); err != nil {
+			return nil, fmt.Errorf("removing what an earlier cluster %s left: %w", o.Name, err)
+		}
+	}
+	c := &Cluster{binary: binary, base: o.Base}
+	args := append([]string{
+		"up", "--name", o.Name, "--dir", o.Base, fmt.Sprintf("--nodes=%d", o.Nodes), fmt.Sprintf("--sim-nodes=%d", o.SimNodes),
+	}, o.Args...)
+	var err error
+	if o.Keep {
+		err = c.run(ctx, o, args)
+	} else {
+		err = c.attach(ctx, o, append(args, "--attached"))
+	}
 	if err != nil {
 		return nil, err
 	}
-	o = withDefaults(o)
-	args := append([]string{
-		"up", "--attached", "--name", o.Name, "--dir", o.Base,
-		fmt.Sprintf("--nodes=%d", o.Nodes), fmt.Sprintf("--sim-nodes=%d", o.SimNodes),
-	}, o.Args...)
-	c := &Cluster{binary: binary, base: o.Base, child: exec.Command(binary, args...)}
+	if c.record, err = layout.ReadRecord(filepath.Join(o.Base, o.Name)); err != nil {
+		return nil, errors.Join(err, c.Down())
+	}
+	return c, nil
+}
+
+// run starts a cluster that outlives this process.
+func (c *Cluster) run(ctx context.Context, o Options, args []string) error {
+	up := exec.CommandContext(ctx, c.binary, args...)
+	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	up.Stderr = o.Out
+	up.Cancel = func() error { return up.Process.Signal(syscall.SIGTERM) } // it takes away what it has made
+	if err := up.Run(); err != nil {
+		return errors.Join(ctx.Err(), fmt.Errorf("%s up: %w", c.binary, err))
+	}
+	return nil
+}
+
+// attach starts a cluster that ends with this process, whatever ends it.
+func (c *Cluster) attach(ctx context.Context, o Options, args []string) error {
+	c.child = exec.Command(c.binary, args...)
 	c.child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us, who then stop it in order
 	c.child.Stderr = o.Out
 	stdout, err := c.child.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if c.stdin, err = c.child.StdinPipe(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.child.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", binary, err)
+		return fmt.Errorf("starting %s: %w; build it with: make holdfast-dev", c.binary, err)
 	}
 	ready := make(chan bool, 1)
 	go func() { // the first line comes when the cluster is ready
@@ -121,16 +165,12 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	select {
 	case ok := <-ready:
 		if !ok {
-			return nil, errors.Join(errors.New("holdfast-dev up ended; what it said stands above"), c.Down())
+			return errors.Join(errors.New("holdfast-dev up ended; what it said stands above"), c.Down())
 		}
+		return nil
 	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), c.child.Process.Signal(syscall.SIGTERM), c.child.Wait())
+		return errors.Join(ctx.Err(), c.child.Process.Signal(syscall.SIGTERM), c.child.Wait())
 	}
-	c.record, err = layout.ReadRecord(filepath.Join(o.Base, o.Name))
-	if err != nil {
-		return nil, errors.Join(err, c.Down())
-	}
-	return c, nil
 }
 
 func withDefaults(o Options) Options {
@@ -149,8 +189,11 @@ func withDefaults(o Options) Options {
 	return o
 }
 
-// Down stops the cluster and waits until nothing of it is left.
+// Down stops the cluster and waits until nothing of it is left. One that is kept stays.
 func (c *Cluster) Down() error {
+	if c.child == nil {
+		return nil
+	}
 	return errors.Join(c.stdin.Close(), c.child.Wait())
 }
 

@@ -3,7 +3,6 @@ package story
 import (
 	"bufio"
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,20 +11,6 @@ import (
 
 // Kube reaches the cluster's built-in objects.
 func (w *World) Kube() kubernetes.Interface { return w.kube }
-
-// HostPID is the number that a process of a container has on this machine.
-func (w *World) HostPID(ctx context.Context, namespace, pod, container string, inside int) (int, error) {
-	all, err := w.processes(ctx, namespace, pod, container)
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range all {
-		if p.inside == inside {
-			return p.host, nil
-		}
-	}
-	return 0, fmt.Errorf("process %d is not among the %d of pod %s", inside, len(all), pod)
-}
 
 // Follow hands every line that a container prints to a function until the container or the context ends.
 func (w *World) Follow(ctx context.Context, namespace, pod, container string, line func(string)) error {

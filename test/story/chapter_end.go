@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -139,8 +140,15 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 
 // compareLater runs the same script undisturbed on this machine, aside.
 func (r *run) compareLater(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
 	r.undisturbed = make(chan compared, 1)
+	r.endComparison = func() {
+		cancel()
+		<-ended
+	}
 	go func() {
+		defer close(ended)
 		losses, err := r.Undisturbed(ctx)
 		r.undisturbed <- compared{losses, err}
 	}()
@@ -156,6 +164,9 @@ func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	cmd := exec.CommandContext(ctx, w.Python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(w.Source, "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+	// torchrun ends its ranks when it is asked to; killed at once it would leave them behind.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 45 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {

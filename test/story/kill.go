@@ -76,31 +76,52 @@ func insidePID(dir string) (int, error) {
 	return 0, fmt.Errorf("no NSpid in %s/status", dir)
 }
 
-// killInside sends SIGKILL to the process that has the given number inside the container, and says when.
-func (w *World) killInside(ctx context.Context, namespace, pod, container string, inside int) (time.Time, error) {
-	return w.killWhere(ctx, namespace, pod, container, func(p process) bool { return p.inside == inside })
-}
-
-// killAgent sends SIGKILL to the agent, not to PID 1.
-func (w *World) killAgent(ctx context.Context, namespace, pod, container string) (time.Time, error) {
-	return w.killWhere(ctx, namespace, pod, container, func(p process) bool {
-		return p.inside != 1 && len(p.args) > 1 && filepath.Base(p.args[0]) == "holdfast-agent" && p.args[1] == "run"
-	})
-}
-
-func (w *World) killWhere(ctx context.Context, namespace, pod, container string, is func(process) bool) (time.Time, error) {
+// find is the one process of a container that is meant.
+func (w *World) find(ctx context.Context, namespace, pod, container string, is func(process) bool) (process, error) {
 	all, err := w.processes(ctx, namespace, pod, container)
 	if err != nil {
-		return time.Time{}, err
+		return process{}, err
 	}
 	for _, p := range all {
 		if is(p) {
-			at := time.Now()
-			if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil {
-				return at, fmt.Errorf("killing process %d of pod %s: %w", p.inside, pod, err)
-			}
-			return at, nil
+			return p, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("the process to kill is not among the %d of pod %s", len(all), pod)
+	return process{}, fmt.Errorf("the process that is meant is not among the %d of pod %s", len(all), pod)
+}
+
+func numbered(inside int) func(process) bool {
+	return func(p process) bool { return p.inside == inside }
+}
+
+// agent is the agent itself, not PID 1.
+func agent(p process) bool {
+	return p.inside != 1 && len(p.args) > 1 && filepath.Base(p.args[0]) == "holdfast-agent" && p.args[1] == "run"
+}
+
+// HostPID is the number that a process of a container has on this machine.
+func (w *World) HostPID(ctx context.Context, namespace, pod, container string, inside int) (int, error) {
+	p, err := w.find(ctx, namespace, pod, container, numbered(inside))
+	return p.host, err
+}
+
+// killInside sends SIGKILL to the process that has the given number inside the container, and says when.
+func (w *World) killInside(ctx context.Context, namespace, pod, container string, inside int) (time.Time, error) {
+	return w.kill(ctx, namespace, pod, container, numbered(inside))
+}
+
+func (w *World) killAgent(ctx context.Context, namespace, pod, container string) (time.Time, error) {
+	return w.kill(ctx, namespace, pod, container, agent)
+}
+
+func (w *World) kill(ctx context.Context, namespace, pod, container string, is func(process) bool) (time.Time, error) {
+	p, err := w.find(ctx, namespace, pod, container, is)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at := time.Now()
+	if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil {
+		return at, fmt.Errorf("killing process %d of pod %s: %w", p.inside, pod, err)
+	}
+	return at, nil
 }

@@ -13,7 +13,8 @@ const Training = "trainer"
 // Play plays the whole story and reports what was seen; it stops at the first promise that does not hold, with the report so far.
 func Play(ctx context.Context, w *World) (*Report, error) {
 	r := &Report{Started: w.started, Machine: fmt.Sprintf("one machine, %d cores, 3 kubelets", runtime.NumCPU())}
-	played := &run{World: w, report: r, steps: NewSteps()}
+	played := &run{World: w, report: r, steps: NewSteps(), endComparison: func() {}}
+	defer func() { played.endComparison() }()
 	for _, c := range []struct {
 		title string
 		play  func(*run, context.Context) ([]string, error)
@@ -53,6 +54,8 @@ type run struct {
 	pods, uids []string
 	// undisturbed is filled by the comparison run on this machine.
 	undisturbed chan compared
+	// endComparison ends that run and waits until nothing of it is left.
+	endComparison func()
 }
 
 // kill is one failure that the story caused while generation `after` ran.

@@ -1,7 +1,6 @@
 package story
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 
+	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
@@ -38,40 +36,19 @@ type StageOptions struct {
 type Stage struct {
 	*World
 	// Env are the lines that point a shell at the cluster.
-	Env   string
-	child *exec.Cmd
-	stdin io.Closer
+	Env     string
+	cluster *devcluster.Cluster
 }
 
 // SetStage starts a cluster and connects to it.
 func SetStage(ctx context.Context, o StageOptions) (*Stage, error) {
 	dev := filepath.Join(o.Source, "bin/holdfast-dev")
-	down := exec.CommandContext(ctx, dev, "down", "--name", o.Name)
-	if out, err := down.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("removing what an earlier cluster %s left: %w: %s", o.Name, err, out)
-	}
-	args := []string{"up", "--name", o.Name, "--nodes", fmt.Sprint(o.Nodes)}
-	if !o.Keep {
-		args = append(args, "--attached")
-	}
-	s := &Stage{child: exec.Command(dev, args...)}
-	s.child.Stderr = o.Out
-	// A Ctrl-C is ours to handle: the cluster must outlive it for long enough to be taken down in order.
-	s.child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdout, err := s.child.StdoutPipe()
+	cluster, err := devcluster.Up(ctx, devcluster.Options{Name: o.Name, Nodes: o.Nodes, Binary: dev, Replace: true, Keep: o.Keep, Out: o.Out})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("starting the cluster: %w", err)
 	}
-	if s.stdin, err = s.child.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if err := s.child.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w; build it with make build", dev, err)
-	}
-	kubeconfig, bin, err := s.awaitEnv(ctx, stdout)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the cluster: %w", err), s.Strike())
-	}
+	s := &Stage{Env: cluster.Spec().Env(), cluster: cluster}
+	kubeconfig, bin := cluster.Kubeconfig(), cluster.Spec().BinDir()
 	s.World, err = NewWorld(Options{Kubeconfig: kubeconfig, Kubectl: filepath.Join(bin, "kubectl"), Source: o.Source, Python: Python, Out: o.Out,
 		LoadImages: func(ctx context.Context) error { return LoadImages(ctx, dev, o.Name, o.Source) }})
 	if err != nil {
@@ -80,40 +57,8 @@ func SetStage(ctx context.Context, o StageOptions) (*Stage, error) {
 	return s, nil
 }
 
-// awaitEnv reads the two lines that holdfast-dev prints once the cluster is ready.
-func (s *Stage) awaitEnv(ctx context.Context, stdout io.Reader) (kubeconfig, bin string, err error) {
-	ended := make(chan error, 1)
-	go func() {
-		lines := bufio.NewScanner(stdout)
-		for bin == "" && lines.Scan() {
-			s.Env += lines.Text() + "\n"
-			if v, ok := strings.CutPrefix(lines.Text(), "export KUBECONFIG="); ok {
-				kubeconfig = v
-			}
-			if v, ok := strings.CutPrefix(lines.Text(), "export PATH="); ok {
-				bin = strings.TrimSuffix(v, ":$PATH")
-			}
-		}
-		if bin == "" || kubeconfig == "" {
-			ended <- errors.New("holdfast-dev up ended before the cluster was ready")
-			return
-		}
-		ended <- nil
-		_, _ = io.Copy(io.Discard, stdout)
-	}()
-	select {
-	case err := <-ended:
-		return kubeconfig, bin, err
-	case <-ctx.Done():
-		return "", "", ctx.Err()
-	}
-}
-
 // Strike ends the cluster and waits until nothing of it is left; a kept one stays.
-func (s *Stage) Strike() error {
-	err := s.stdin.Close()
-	return errors.Join(err, s.child.Wait())
-}
+func (s *Stage) Strike() error { return s.cluster.Down() }
 
 // LoadImages builds the product's images from the source tree's bin/ and loads them, with the training base image, into all nodes of
 // the cluster. dev is the holdfast-dev binary.

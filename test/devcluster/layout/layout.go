@@ -151,6 +151,11 @@ func (s *Spec) Kubeconfig() string { return s.Path("kubeconfig") }
 // BinDir holds kubectl of the cluster's version.
 func (s *Spec) BinDir() string { return s.Path("bin") }
 
+// Env are the lines that point a shell at the cluster.
+func (s *Spec) Env() string {
+	return fmt.Sprintf("export KUBECONFIG=%s\nexport PATH=%s:$PATH\n", s.Kubeconfig(), s.BinDir())
+}
+
 // PKI is a file of the cluster's own certificate authority.
 func (s *Spec) PKI(name string) string { return s.Path("pki", name) }
 
