@@ -32,7 +32,7 @@ build: $(BINARIES) ## build all binaries into bin/
 
 holdfast-dev holdfast-scheduler: %:
 	@echo "building $@ (the first time compiles Kubernetes: several minutes on two cores)"
-	@go build -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o bin/$@ ./cmd/$@
+	@hack/gobuild.sh -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o bin/$@ ./cmd/$@
 
 holdfast-agent holdfast-controller kubectl-holdfast: %:
 	@echo "building $@"

@@ -83,11 +83,20 @@ fi
 for module in overlay br_netfilter nf_tables veth fuse; do
 	modprobe -q "$module" 2>/dev/null || true # built in, or the cluster will say what it misses
 done
-[ "${HOLDFAST_PREPARE:-}" = system ] || # Each node has a kernel log of its own, which a file system of a program serves. Containers often lack the device's file.
+# A cluster of three nodes takes about 64 inotify instances; Debian allows 128 in all.
+instances=/proc/sys/fs/inotify/max_user_instances
+if [ "$(cat $instances)" -lt 512 ]; then
+	if echo 512 2>/dev/null >$instances; then
+		echo "prepare: fs.inotify.max_user_instances is 512 until the next boot, so that several clusters fit"
+	else
+		echo "prepare: fs.inotify.max_user_instances is $(cat $instances) and cannot be raised here: one cluster at a time" >&2
+	fi
+fi
+# Each node has a kernel log of its own, which a file system of a program serves. Containers often lack the device's file.
 [ -e /dev/fuse ] || mknod -m 600 /dev/fuse c 10 229 || true
 (: <>/dev/fuse) 2>/dev/null || {
 	echo "prepare: /dev/fuse cannot be opened: load the kernel module fuse, or, in a container, let it have the device (docker run --device /dev/fuse)" >&2
 	exit 1
 }
-hack/python.sh
+[ "${HOLDFAST_PREPARE:-}" = system ] || hack/python.sh
 echo "prepare: this machine is ready"

@@ -27,7 +27,7 @@ if [ $cluster = yes ]; then
 	say "make build"
 	make --no-print-directory build
 	say "tests on real parts: API server, kubelets, containerd, PyTorch"
-	# One package at a time: each may start a cluster and the machine may have two cores.
+	# One package at a time: each may start a cluster, whose promises about time two at once would not keep on two cores.
 	go test -p 1 -count=1 -timeout 30m ./test/...
 fi
 

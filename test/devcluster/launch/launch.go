@@ -71,7 +71,7 @@ func warnInotify(say func(string)) {
 		return
 	}
 	if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n < 4*clusterNeeds {
-		say(fmt.Sprintf("note: fs.inotify.max_user_instances is %d and a cluster of three nodes takes about %d; for more clusters at once: sysctl -w fs.inotify.max_user_instances=1024", n, clusterNeeds))
+		say(fmt.Sprintf("note: fs.inotify.max_user_instances is %d and a cluster of three nodes takes about %d; for more clusters at once: sysctl -w fs.inotify.max_user_instances=512", n, clusterNeeds))
 	}
 }
 

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# go build with a word now and then: the first time it compiles Kubernetes, which takes minutes.
+set -euo pipefail
+compiled=0 said=0
+go build -v "$@" 2>&1 | while IFS= read -r line; do
+	case $line in
+	*[[:space:]]*) printf '%s\n' "$line" ;; # what the compiler has to say
+	*)
+		compiled=$((compiled + 1))
+		if [ $((SECONDS - said)) -ge 15 ]; then
+			said=$SECONDS
+			echo "  … $compiled packages compiled after $SECONDS s, now $line"
+		fi
+		;;
+	esac
+done
