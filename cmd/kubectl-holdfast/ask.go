@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +16,9 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
+
+// schedulerPatience is a little longer than the scheduler waits for a moment between two cycles.
+const schedulerPatience = 40 * time.Second
 
 // askEvery and askTimes bound how long a replica that schedules is looked for.
 const (
@@ -42,12 +44,17 @@ func askWhere(ctx context.Context, cfg *rest.Config, pods []corev1.Pod) (where *
 	}
 	for range askTimes {
 		answer := &v1alpha1.PreviewResponse{}
-		raw, err := kube.CoreV1().RESTClient().Post().Namespace(v1alpha1.Namespace).Resource("services").Name(v1alpha1.PreviewService).SubResource("proxy").
+		result := kube.CoreV1().RESTClient().Post().Namespace(v1alpha1.Namespace).Resource("services").Name(v1alpha1.PreviewService).SubResource("proxy").
 			Suffix(v1alpha1.PreviewPath).SetHeader(v1alpha1.PreviewTokenHeader, token.Status.Token).SetHeader("Content-Type", "application/json").
-			Body(body).DoRaw(ctx)
+			Body(body).Do(ctx)
+		err := result.Error() // which reads the Status of a refusal; Raw does not
 		switch {
 		case err == nil:
-			if err := json.Unmarshal(raw, answer); err != nil {
+			raw, err := result.Raw()
+			if err == nil {
+				err = json.Unmarshal(raw, answer)
+			}
+			if err != nil {
 				return nil, "", fmt.Errorf("decoding the scheduler's answer: %w", err)
 			}
 			return answer, "", nil
@@ -71,7 +78,7 @@ func whyUnasked(err error) string {
 	case apierrors.IsNotFound(err):
 		return "the cluster's holdfast-scheduler offers no preview: install the manifests of this version"
 	case apierrors.IsServiceUnavailable(err):
-		return fmt.Sprintf("holdfast-scheduler does not answer (kubectl -n %s get pods): %v", v1alpha1.Namespace, errors.Unwrap(err))
+		return fmt.Sprintf("holdfast-scheduler does not answer (kubectl -n %s get pods): %v", v1alpha1.Namespace, err)
 	}
 	return err.Error()
 }

@@ -57,7 +57,7 @@ be placed now.`,
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), patience+schedulerPatience)
 		defer cancel()
 		var warnings warned
 		c, cfg, namespace, err := connect(flags, &warnings)

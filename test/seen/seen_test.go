@@ -32,6 +32,14 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 `
 
+const previewRights = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: alice-asks-the-scheduler, namespace: holdfast-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: holdfast-preview}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
+`
+
 const nodeRights = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -137,7 +145,7 @@ func TestSeen(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		test func(context.Context, user)
-	}{{"Preview", preview}, {"Explain", explain}, {"Nodes", nodes}} {
+	}{{"Preview", preview}, {"Explain", explain}, {"Nodes", nodes}, {"Observe", observe}} {
 		t.Run(part.name, func(t *testing.T) { part.test(ctx, user{World: stage.World, t: t}) })
 	}
 }
@@ -149,7 +157,7 @@ func preview(ctx context.Context, u user) {
 		u.t.Errorf("exit code %d", code)
 	}
 	u.says("preview", text, "nothing was created", "holdfast.dev/gang: train", "name: holdfast-install", "schedulerName: holdfast-scheduler",
-		"+    - /run/holdfast/bin/holdfast-agent", "Memory: 64Mi more for each pod", "Where: ")
+		"+    - /run/holdfast/bin/holdfast-agent", "Memory: 64Mi more for each pod", "Where: not asked: you may not ask the scheduler")
 	if strings.Contains(text, "controller-uid: ") {
 		u.t.Error("preview shows as a difference what the API server makes up for each object")
 	}
@@ -158,6 +166,15 @@ func preview(ctx context.Context, u user) {
 		u.t.Errorf("a Job that admission refuses: exit code %d", code)
 	}
 	u.says("preview of a bad Job", text, "would be refused", "holdfast.dev/standby")
+	u.kubectl(ctx, previewRights, "apply", "-f", "-")
+	until(ctx, u, "the scheduler says where train would land", func() (bool, string) {
+		text, code := u.holdfast(ctx, job("train", "1"), "preview", "-f", "-")
+		return code == 0 && strings.Contains(text, "Where: all would be placed now"), text
+	})
+	until(ctx, u, "the scheduler says why large would wait", func() (bool, string) {
+		text, code := u.holdfast(ctx, job("large", "2"), "preview", "-f", "-")
+		return code == 3 && strings.Contains(text, "Where: would not be placed now: InsufficientNodes") && strings.Contains(text, "nvidia.com/gpu"), text
+	})
 	for _, list := range []client.ObjectList{&batchv1.JobList{}, &corev1.PodList{}} {
 		if err := u.Client().List(ctx, list, client.InNamespace("team-a")); err != nil {
 			u.t.Fatal(err)
@@ -232,6 +249,23 @@ metadata:
       {"action":"Evict","cause":"GPULost","message":"a GPU is lost","next":"reset the GPU","since":"2026-01-02T03:04:05.000000Z",
       "evidence":[{"at":"2026-01-02T03:04:05.000000Z","source":"nvml","text":"GPU is lost"}]}
 `
+
+// observe leaves a job alone and says what would have been done about its failure.
+func observe(ctx context.Context, u user) {
+	u.kubectl(ctx, strings.NewReplacer(`holdfast.dev/standbys: "off"`, "holdfast.dev/mode: observe", `[sleep, "3600"]`, `[bash, -c, "exit 7"]`, `, nvidia.com/gpu: "2"`, "",
+		"restartPolicy: Never", "restartPolicy: OnFailure").Replace(job("watched", "1")), "apply", "-n", "team-a", "-f", "-")
+	until(ctx, u, "the Gang says what would have been done", func() (bool, string) {
+		text, code := u.holdfast(ctx, "", "explain", "job/watched")
+		return code == 0 && strings.Contains(text, "only observed") && strings.Contains(text, "WouldRestart: pod watched-0-") && strings.Contains(text, "exit code 7"), text
+	})
+	pods := &corev1.PodList{}
+	if err := u.Client().List(ctx, pods, client.InNamespace("team-a"), client.MatchingLabels{batchv1.JobNameLabel: "watched"}); err != nil || len(pods.Items) != 1 {
+		u.t.Fatalf("%d pods: %v", len(pods.Items), err)
+	}
+	if p := pods.Items[0]; len(p.Spec.InitContainers) != 0 || p.Spec.SchedulerName != corev1.DefaultSchedulerName || p.Labels["holdfast.dev/gang"] != "" {
+		u.t.Errorf("the pod of an observed job was touched: %+v", p.Spec)
+	}
+}
 
 // until asks until the answer is yes.
 func until(ctx context.Context, u user, what string, holds func() (bool, string)) {
