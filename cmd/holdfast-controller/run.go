@@ -46,10 +46,11 @@ const (
 	coordinatorPort    = 7443
 )
 
-// apiQPS and apiBurst are what one replica may ask of the API server, which has fairness of its own.
+// apiQPS and apiBurst are what one replica may ask of the API server, which has fairness of its own. To replace a pod
+// takes three requests, and where a rack fails hundreds of pods are replaced at once.
 const (
-	apiQPS   = 200
-	apiBurst = 400
+	apiQPS   = 1000
+	apiBurst = 2000
 )
 
 type options struct {

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -35,6 +36,8 @@ const (
 	podNode = "spec.nodeName"
 	// tellAgain is how often a level that stands is told: the coordinator forgets a gang without agents.
 	tellAgain = 30 * time.Second
+	// evictors is how many replaced pods are told to go at a time: a rack is hundreds of them.
+	evictors = 16
 	// gangComes is how long to wait for a Gang that is about to be made.
 	gangComes = time.Second
 )
@@ -59,6 +62,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	err = ctrl.NewControllerManagedBy(mgr).Named("replaced").
 		For(&corev1.Pod{}, builder.WithPredicates(replaced)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(replacedPod)), builder.WithPredicates(outageChanged)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: evictors}).
 		Complete(reconcile.Func(c.reconcileReplaced))
 	if err != nil {
 		return fmt.Errorf("registering the controller of replaced pods: %w", err)

@@ -167,6 +167,6 @@ func labelValue(cause string) string {
 func GangPodOn(pod *corev1.Pod) (string, bool) {
 	_, member := GangOf(pod)
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	replaced := pod.Labels[v1alpha1.LabelReplaced] != ""
+	replaced := Replaced(pod)
 	return pod.Spec.NodeName, member && !ended && !replaced && pod.Spec.NodeName != ""
 }
