@@ -35,8 +35,9 @@ type kase struct {
 
 // cases are all that can be measured. Those on simulated nodes share a cluster, others start what they need and end it.
 var cases = []kase{
-	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict},
+	// This one first: the Jobs of the other go on making pods long after it was measured.
 	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},
+	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict},
 }
 
 // goals are what a metric must reach at least.

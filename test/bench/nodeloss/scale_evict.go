@@ -51,7 +51,7 @@ func evict(ctx context.Context, b *bench) error {
 		return fmt.Errorf("the limit: %w", err)
 	}
 	b.Add("evict", systemLimit, podsPerSecond, "1/s", rate)
-	if rate, err = s.replace(ctx, count); err != nil {
+	if rate, err = s.replace(ctx, b, count); err != nil {
 		return fmt.Errorf("holdfast: %w", err)
 	}
 	b.Add("evict", systemHoldfast, podsPerSecond, "1/s", rate)
@@ -136,7 +136,7 @@ type silent struct{}
 func (silent) Doomed(context.Context, coordinator.Key, []elastic.Doom) error { return nil }
 
 // replace has the product's controller replace every pod of many Jobs.
-func (s *sim) replace(ctx context.Context, jobs int) (float64, error) {
+func (s *sim) replace(ctx context.Context, b *bench, jobs int) (float64, error) {
 	running, going, stop, err := s.pods(ctx, v1alpha1.LabelGang, jobs*podsPerJob)
 	if err != nil {
 		return 0, err
@@ -175,6 +175,7 @@ func (s *sim) replace(ctx context.Context, jobs int) (float64, error) {
 	if err != nil {
 		return 0, errors.Join(err, stopStore())
 	}
+	b.Add("evict", systemHoldfast, "released_per_s", "1/s", float64(len(list.Items))/time.Since(began).Seconds())
 	last, err := going.wait(ctx)
 	return float64(len(list.Items)) / last.Sub(began).Seconds(), errors.Join(err, stopStore())
 }
