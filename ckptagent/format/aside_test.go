@@ -211,3 +211,62 @@ func TestRankFileAndManifest(t *testing.T) {
 		t.Error("another version is taken")
 	}
 }
+
+// TestCrashWhileASlotIsFilled cuts the agent at every write of a fetch, and within it: the next agent finds
+// the step whole or not at all, and what the fetch did not give up.
+func TestCrashWhileASlotIsFilled(t *testing.T) {
+	data := pattern(0, 5, 7, 300)
+	for _, common := range []uint64{0, 1} {
+		for cut := 0; ; cut++ {
+			mem := make([]byte, FileSize(600))
+			carry := func(ws []Write) {
+				for _, w := range ws {
+					copy(mem[w.Offset:], w.Bytes)
+				}
+			}
+			b, ws := Create(Header{StateBytes: 600})
+			carry(ws)
+			carry(b.Begin(5, 0))
+			for _, step := range []uint64{1, 9} {
+				copy(mem[DataOffset(b.Control.Slot, 600):], pattern(0, 5, step, 300))
+				carry(b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 300}, Checksum(pattern(0, 5, step, 300)), 1))
+			}
+			carry(b.Levels(common, common))
+			h, all, _ := b.Bring(7, 5, 300)
+			for at := 0; at < len(data); at += 100 {
+				all = append(all, Write{h.Offset + int64(at), data[at : at+100]})
+			}
+			ws, _ = b.Brought(h, Checksum(data), 1)
+			all = append(all, ws...)
+			bytes := 0
+			for _, w := range all {
+				bytes += len(w.Bytes)
+			}
+			if cut > bytes {
+				break
+			}
+			left := cut
+			for _, w := range all {
+				n := min(left, len(w.Bytes))
+				copy(mem[w.Offset:], w.Bytes[:n])
+				left -= n
+			}
+			next, err := Open(mem[:MetaBytes])
+			if err != nil {
+				t.Fatalf("cut at byte %d: %v", cut, err)
+			}
+			if _, ok := next.Find(1); !ok {
+				t.Fatalf("cut at byte %d: step 1 is gone: %+v", cut, next.Slot)
+			}
+			for i, s := range next.Slot {
+				at := DataOffset(uint32(i), 600)
+				if s.State == SlotSealed && Checksum(mem[at:at+int64(s.Length)]) != s.CRC {
+					t.Fatalf("cut at byte %d: slot %d holds step %d torn", cut, i, s.Step)
+				}
+			}
+			if cut == bytes && !next.Holds(7, 5) {
+				t.Fatalf("the fetch is done and step 7 is not there: %+v", next.Slot)
+			}
+		}
+	}
+}
