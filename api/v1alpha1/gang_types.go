@@ -184,6 +184,9 @@ type RunStatus struct {
 	Doomed []Doom `json:"doomed,omitempty"`
 	// Verdict is set when the job was given up or has finished; it never changes afterwards.
 	Verdict *Verdict `json:"verdict,omitempty"`
+	// Writer is the process that wrote this, and its count of writes: one that has lost its lead without
+	// knowing sees from it that it must not write any more.
+	Writer string `json:"writer,omitempty"`
 }
 
 // RunState is the coordinator's view of the newest generation.

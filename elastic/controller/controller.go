@@ -7,7 +7,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -35,8 +34,8 @@ const FieldManager = "holdfast-elastic"
 // noteLimit is what the API server takes as an event's note, less some room.
 const noteLimit = 1000
 
-// ErrSuperseded says that the Gang already has a newer generation: another process leads.
-var ErrSuperseded = errors.New("the Gang has a newer generation than this process knows; it does not lead any more")
+// ErrSuperseded says that the Gang has a record that this process neither wrote nor read.
+var ErrSuperseded = coordinator.ErrSuperseded
 
 // Options of New. All fields but Metrics must be set.
 type Options struct {
@@ -58,6 +57,7 @@ type Controller struct {
 	// Coordinator is told of dooms; set by SetupWithManager.
 	Coordinator Coordinator
 	counts      counts
+	writer      *writer
 
 	mu sync.Mutex
 	// told are gangs of which dooms stand at the coordinator; vacant are seats whose pod was taken out. Both are
@@ -70,7 +70,7 @@ var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), told: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), told: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
@@ -80,6 +80,7 @@ func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, time.D
 	if err != nil {
 		return 0, 0, elastic.Record{}, err
 	}
+	c.writer.loaded(key, g.Status.Run)
 	storage := time.Duration(0)
 	if st := g.Spec.Storage; st != nil {
 		storage = time.Duration(st.IntervalSeconds) * time.Second
@@ -100,28 +101,38 @@ func (c *Controller) gang(ctx context.Context, from client.Reader, key coordinat
 	return g, nil
 }
 
-// Persist applies status.run. The write holds only for the version of the Gang that was looked at, so
-// that a process which has lost its lead without knowing cannot lower a generation.
+// Persist applies status.run. The write holds only for the version of the Gang that was looked at, and only over
+// a record that this process wrote or read, so that a process which has lost its lead without knowing can
+// neither lower a generation nor undo what was decided within one.
 func (c *Controller) Persist(ctx context.Context, key coordinator.Key, r elastic.Record) error {
-	from := client.Reader(c.Client)
-	for {
+	for cached := true; ; cached = false {
+		from := c.Live
+		if cached {
+			from = c.Client
+		}
 		g, err := c.gang(ctx, from, key)
 		if err != nil {
 			return err
 		}
-		if g.Status.Run != nil && g.Status.Run.Generation > r.Generation {
-			return ErrSuperseded
+		switch may := c.writer.may(key, g.Status.Run); {
+		case g.Status.Run != nil && g.Status.Run.Generation > r.Generation, !may && !cached:
+			return fmt.Errorf("gang %s/%s has generation %d of another process, this one knows %d: %w", g.Namespace, g.Name, g.Status.Run.Generation, r.Generation, ErrSuperseded)
+		case !may:
+			continue // the cache may be behind
 		}
 		err = c.apply(ctx, g, r)
+		if err == nil {
+			c.writer.wrote(key)
+		}
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		from = c.Live
 	}
 }
 
 func (c *Controller) apply(ctx context.Context, g *v1alpha1.Gang, r elastic.Record) error {
 	status := translate.RunStatus(r)
+	status.Writer = c.writer.next()
 	run, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
 		return fmt.Errorf("encoding the record of gang %s/%s: %w", g.Namespace, g.Name, err)

@@ -159,6 +159,44 @@ func TestPersistNeverLowersAGeneration(t *testing.T) {
 	}
 }
 
+// Two processes believe that they lead. The one that reads last writes; the other one, which wakes later, writes
+// over nothing, though both know the same generation.
+func TestPersistOfADeposedLeader(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 6)
+	b := newBench(t, g, job)
+	write := func(c *Controller, step int64) error {
+		return c.Persist(t.Context(), key, elastic.Record{Generation: 3, Phase: elastic.Running, BestStep: step})
+	}
+	if err := errors.Join(write(b.Controller, 1), write(b.Controller, 2)); err != nil {
+		t.Fatal(err)
+	}
+	heir := New(b.Options)
+	if err := write(heir, 9); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a process writes over what it has not read: %v", err)
+	}
+	if _, _, _, err := heir.Load(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(b.Controller, 3); err != nil { // between the heir's look and its write
+		t.Fatal(err)
+	}
+	if err := write(heir, 9); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a record that was written meanwhile is lost: %v", err)
+	}
+	if _, _, r, err := heir.Load(t.Context(), key); err != nil || r.BestStep != 3 {
+		t.Fatalf("step %d, %v", r.BestStep, err)
+	}
+	if err := errors.Join(write(heir, 10), write(heir, 11)); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(b.Controller, 4); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a deposed leader writes over its heir's record: %v", err)
+	}
+	if got := b.gang(t).Status.Run.BestStep; got != 11 {
+		t.Errorf("step %d stands", got)
+	}
+}
+
 func TestPersistBesideAnotherWriter(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 6)
 	b := newBench(t, g, job)

@@ -99,6 +99,8 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 			}
 		case err := <-ends:
 			return err
+		case <-g.ctx.Done():
+			return status.Error(codes.Unavailable, "what is known of the gang is read anew: dial again")
 		case <-st.gone:
 			return status.Error(codes.Aborted, "another stream of this pod has taken over")
 		case <-ctx.Done():

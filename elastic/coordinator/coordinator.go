@@ -30,12 +30,17 @@ import (
 // Key names a gang: the Gang object of one job. A job that is made anew under the same name is another one.
 type Key struct{ Namespace, Name, Job string }
 
+// ErrSuperseded is what Store.Persist says where the record that stands was neither written nor read by this
+// process: another one leads, or did meanwhile.
+var ErrSuperseded = errors.New("the record that stands was written by another process")
+
 // Store keeps what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
 	// Load returns the number of members of a gang, how often it copies steps to storage (0: never) and its
 	// record; an error that apierrors.IsNotFound knows where there is no such Gang (yet).
 	Load(ctx context.Context, key Key) (members int, storage time.Duration, r elastic.Record, err error)
-	// Persist stores the record; it refuses to lower a generation.
+	// Persist stores the record; it refuses to lower a generation, and with ErrSuperseded to write over what
+	// another process wrote since Load.
 	Persist(ctx context.Context, key Key, r elastic.Record) error
 	// End makes the gang's job fail for the verdict's reason, such that no further pod of it is made.
 	End(ctx context.Context, key Key, v elastic.Verdict) error
@@ -177,6 +182,17 @@ func (s *Server) gang(ctx context.Context, key Key) (*gang, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// abandon forgets a gang whose record is another process's by now: agents dial again, and where this process does
+// lead, it reads what stands.
+func (s *Server) abandon(g *gang) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gangs[g.key] == g {
+		delete(s.gangs, g.key)
+	}
+	g.cancel()
 }
 
 // release gives a gang back; one that nobody uses for a while is forgotten.

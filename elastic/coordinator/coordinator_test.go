@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"sync"
@@ -46,7 +47,9 @@ type memory struct {
 	notices map[Key][]elastic.Notice
 	// refuse makes the next writes break.
 	refuse int
-	writes chan elastic.Record
+	// superseded makes the next write find another process's record.
+	superseded bool
+	writes     chan elastic.Record
 	// storage is how often gangs copy to storage.
 	storage  time.Duration
 	replaced []elastic.Doom
@@ -69,6 +72,10 @@ func (m *memory) Load(_ context.Context, key Key) (int, time.Duration, elastic.R
 func (m *memory) Persist(_ context.Context, key Key, r elastic.Record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.superseded {
+		m.superseded = false
+		return fmt.Errorf("as if: %w", ErrSuperseded)
+	}
 	if m.refuse > 0 {
 		m.refuse--
 		return errors.New("the API server is away")

@@ -173,3 +173,23 @@ func TestSilentAgentIsNotHeard(t *testing.T) {
 		t.Errorf("heard at %s (%v), it spoke at %s", at, ok, begun)
 	}
 }
+
+// Another process has written the record: agents dial again and what stands is read.
+func TestSuperseded(t *testing.T) {
+	p := pod("team-a", "train", "0", "a0")
+	h := open(t, leading(), p)
+	h.store.members[keyOf(p)], h.store.superseded = 1, true
+	a := h.dial(h.allow(p))
+	a.say()
+	if got := a.refused(); got != codes.Unavailable {
+		t.Errorf("the stream ends with %s", got)
+	}
+	h.store.mu.Lock()
+	h.store.records[keyOf(p)] = elastic.Record{Generation: 6, Phase: elastic.Running}
+	h.store.mu.Unlock()
+	b := h.dial(h.allow(p))
+	b.say()
+	if d := b.until("a halt", func(d *coordinatorv1.Directive) bool { return d.Order == coordinatorv1.Order_ORDER_HALT }); d.Generation != 6 {
+		t.Errorf("after the record was read anew: %v", d)
+	}
+}

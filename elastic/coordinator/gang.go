@@ -260,6 +260,11 @@ func (g *gang) progress() {
 		return // that write has it all
 	}
 	if err := g.server.Store.Persist(g.ctx, g.key, r); err != nil && g.ctx.Err() == nil {
+		if errors.Is(err, ErrSuperseded) {
+			g.server.Log.Error(err, "what is known of the gang is forgotten", "gang", g.key)
+			g.server.abandon(g)
+			return
+		}
 		g.server.Log.Info("progress is not written", "gang", g.key, "because", err.Error())
 		g.mu.Lock()
 		g.dirty = true
@@ -275,6 +280,11 @@ func (g *gang) retry(what string, do func() error) bool {
 			return true
 		}
 		if g.ctx.Err() != nil {
+			return false
+		}
+		if errors.Is(err, ErrSuperseded) {
+			g.server.Log.Error(err, what+" is given up, and what is known of the gang forgotten", "gang", g.key)
+			g.server.abandon(g)
 			return false
 		}
 		if apierrors.IsNotFound(errors.Unwrap(err)) || apierrors.IsNotFound(err) {
