@@ -1,0 +1,97 @@
+// Command holdfast-node is the daemon of one node: it listens to NVML and the kernel log, judges, and keeps
+// what stands on its own Node true. It may die at any time and comes back to the same verdict.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast.dev/holdfast/nodehealth/nvml"
+)
+
+// version is set when the binary is linked.
+var version = "dev"
+
+// libraries are where NVIDIA's library may lie, as seen from the daemon's container: put there by NVIDIA's
+// container runtime, by a driver container, or by the node's own packages.
+var libraries = []string{
+	"libnvidia-ml.so.1",
+	"/host/run/nvidia/driver/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
+	"/host/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/usr/lib64/libnvidia-ml.so.1", "/host/usr/lib/libnvidia-ml.so.1",
+}
+
+func triplet() string {
+	if runtime.GOARCH == "arm64" {
+		return "aarch64-linux-gnu"
+	}
+	return "x86_64-linux-gnu"
+}
+
+func main() {
+	// Two small processes that must not be in anybody's way.
+	runtime.GOMAXPROCS(2)
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(24 << 20)
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "holdfast-node:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	o := options{kmsgFD: -1}
+	cmd := &cobra.Command{
+		Use:           "holdfast-node",
+		Short:         "judges this node's GPUs and says so on its Node object",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return run(ctx, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "name of the Node to write; default: environment variable NODE_NAME")
+	f.StringVar(&o.kmsg, "kmsg", "/dev/kmsg", "kernel log")
+	f.StringVar(&o.bootID, "boot-id", "/proc/sys/kernel/random/boot_id", "file that is another one after each boot")
+	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library; the first that can be loaded is taken")
+	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "silence of NVML after which it counts as hanging")
+	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first answer, while it may have to wake all GPUs")
+	f.IntVar(&o.kmsgFD, kmsgFlag, -1, "open kernel log, from the part of this program that had the right to open it")
+	if err := f.MarkHidden(kmsgFlag); err != nil {
+		panic(err) // the flag is defined above
+	}
+	var paths []string
+	probe := &cobra.Command{
+		Use:   "probe",
+		Short: "ask NVML and tell standard output what it says; may hang for ever, so run by the daemon",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return nvml.Serve(paths, os.Stdin, os.Stdout) },
+	}
+	probe.Flags().StringSliceVar(&paths, "nvml", libraries, "paths of NVIDIA's library; the first that can be loaded is taken")
+	cmd.AddCommand(probe)
+	return cmd
+}
+
+func (o options) validate() error {
+	switch {
+	case o.node == "":
+		return fmt.Errorf("--node-name is empty: name the Node, or set NODE_NAME as the manifests do")
+	case o.deadline < time.Second || o.start < o.deadline:
+		return fmt.Errorf("--deadline %s, --start-deadline %s: use at least 1s, and no less for the start", o.deadline, o.start)
+	case len(o.libraries) == 0 || strings.TrimSpace(o.libraries[0]) == "":
+		return fmt.Errorf("--nvml is empty: give at least one path")
+	}
+	return nil
+}

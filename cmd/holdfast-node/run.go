@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"holdfast.dev/holdfast/nodehealth"
+	"holdfast.dev/holdfast/nodehealth/kmsg"
+	"holdfast.dev/holdfast/nodehealth/node"
+	"holdfast.dev/holdfast/nodehealth/nvml"
+)
+
+type options struct {
+	node, kmsg, bootID string
+	libraries          []string
+	deadline, start    time.Duration
+	kmsgFD             int
+}
+
+// assessEvery is how often time alone may change the verdict.
+const assessEvery = time.Second
+
+func run(ctx context.Context, o options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
+	if o.kmsgFD < 0 && os.Geteuid() == 0 {
+		return openAndShed(o, log)
+	}
+	boot, err := os.ReadFile(o.bootID)
+	if err != nil {
+		return fmt.Errorf("reading the boot id: %w", err)
+	}
+	cfg, err := rest.InClusterConfig()
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w", err)
+	}
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return fmt.Errorf("setting up the way to the API server: %w", err)
+	}
+	writer := node.New(node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log})
+	before, err := writer.Load(ctx)
+	if err != nil {
+		return nil // told to end before the API server answered
+	}
+	id := strings.TrimSpace(string(boot))
+	log.Info("holdfast-node begins", "version", version, "node", o.node, "boot", id, "before", before.Action.String(), "cause", before.Cause, "same boot", before.Boot == id)
+	signals := make(chan nodehealth.Signal, 64)
+	emit := func(s nodehealth.Signal) {
+		select {
+		case signals <- s:
+		case <-ctx.Done():
+		}
+	}
+	listen(ctx, o, log, emit)
+	go writer.Run(ctx)
+	judge(ctx, nodehealth.Restore(id, before), signals, writer.Publish, log)
+	return nil
+}
+
+// listen starts what tells of faults. Without a kernel log there is NVML, and the other way round.
+func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodehealth.Signal)) {
+	if kernel, err := openLog(o, log); err != nil {
+		log.Error("there is no kernel log to read", "error", err)
+	} else {
+		go func() {
+			if err := kernel.Follow(ctx, emit); err != nil {
+				log.Error("the kernel log is read no more", "error", err)
+			}
+		}()
+	}
+	watch := nvml.Watch{
+		Command: []string{"/proc/self/exe", "probe", "--nvml=" + strings.Join(o.libraries, ",")},
+		Start:   o.start, Deadline: o.deadline, Emit: emit, Log: log,
+	}
+	go watch.Run(ctx)
+}
+
+func openLog(o options, log *slog.Logger) (*kmsg.Log, error) {
+	if o.kmsgFD >= 0 {
+		return kmsg.FromFD(o.kmsgFD, log), nil
+	}
+	return kmsg.Open(o.kmsg, log)
+}
+
+// judge folds signals and publishes the verdict whenever it changes, until ctx ends. What an earlier daemon
+// published stands until there is something to say: NVML's first word, or worse.
+func judge(ctx context.Context, state nodehealth.State, signals <-chan nodehealth.Signal, publish func(nodehealth.Verdict), log *slog.Logger) {
+	tick := time.NewTicker(assessEvery)
+	defer tick.Stop()
+	var last nodehealth.Verdict
+	heard, published := false, false
+	for {
+		sig := nodehealth.Signal{}
+		select {
+		case <-ctx.Done():
+			return
+		case sig = <-signals:
+		case sig.At = <-tick.C:
+		}
+		if sig.Kind != nodehealth.Read && sig.Kind != nodehealth.Tick && sig.Kind != nodehealth.Hang && sig.Kind != nodehealth.Blind {
+			log.Info("signal", "source", sig.Source, "kind", sig.Kind, "code", sig.Code, "device", sig.Device, "at", sig.At, "text", sig.Text)
+		}
+		now := time.Now()
+		state = nodehealth.Fold(state, sig, now)
+		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang
+		v := nodehealth.Assess(state, now)
+		if !heard && v.Action < nodehealth.Exclude || published && reflect.DeepEqual(v, last) {
+			continue
+		}
+		if !published || v.Action != last.Action || v.Cause != last.Cause || v.Known != last.Known {
+			log.Info("verdict", "action", v.Action.String(), "cause", v.Cause, "message", v.Message, "devices", v.Devices, "known", v.Known)
+		}
+		last, published = v, true
+		publish(v)
+	}
+}

@@ -1,0 +1,100 @@
+package nvml
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+// library is NVIDIA's library, opened. Every call may block for ever.
+type library interface {
+	// read asks every device that was found when the library was opened; thorough asks for memory as well.
+	// An error means that the library must be opened anew.
+	read(thorough bool) ([]nodehealth.Reading, error)
+	// wait returns the next error that the driver reports, or ok false when the time is over.
+	wait(time.Duration) (device string, code int, ok bool)
+	close()
+}
+
+const (
+	// readEvery is how often devices are asked, memoryEvery how many times less often for their memory.
+	readEvery   = 400 * time.Millisecond
+	memoryEvery = 5
+	// openEvery is how often it is tried while there is no library or driver.
+	openEvery = 2 * time.Second
+)
+
+// errReopen: the driver has gone or was changed under the library.
+var errReopen = errors.New("the driver has gone")
+
+// Serve is the child: it tells what it finds on out until out or in is closed, and ends when the library must be
+// loaded anew. The first of paths that can be loaded is the library.
+func Serve(paths []string, in io.Reader, out io.Writer) error {
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		close(ended)
+	}()
+	served := make(chan error, 1)
+	go func() { served <- serve(paths, json.NewEncoder(out), open) }()
+	select {
+	case <-ended: // the parent is gone; a call that hangs ends with the process
+		return nil
+	case err := <-served:
+		return err
+	}
+}
+
+func serve(paths []string, out *json.Encoder, open func([]string) (library, error)) error {
+	lib, err := open(paths)
+	for ; err != nil; lib, err = open(paths) {
+		if err := out.Encode(line{Blind: err.Error()}); err != nil {
+			return err
+		}
+		time.Sleep(openEvery)
+	}
+	defer lib.close()
+	last := map[string]nodehealth.Reading{} // what the thorough rounds said of memory
+	for n := 0; ; n++ {
+		began := time.Now()
+		if err := round(lib, out, last, n%memoryEvery == 0); err != nil {
+			return err
+		}
+		for left := readEvery; left > 0; left = readEvery - time.Since(began) {
+			device, code, ok := lib.wait(left)
+			if !ok {
+				continue
+			}
+			if err := out.Encode(line{Xid: code, Device: device}); err != nil {
+				return err
+			}
+			// What the driver thinks of it is asked at once.
+			if err := round(lib, out, last, true); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, thorough bool) error {
+	readings, err := lib.read(thorough)
+	if err != nil {
+		return errors.Join(err, out.Encode(line{Blind: err.Error()}))
+	}
+	for i := range readings {
+		r := &readings[i]
+		if thorough {
+			last[r.Device] = *r
+			continue
+		}
+		r.RemapPending, r.RemapFailed, r.Uncorrected = last[r.Device].RemapPending, last[r.Device].RemapFailed, last[r.Device].Uncorrected
+	}
+	if err := out.Encode(line{Read: true, Readings: readings}); err != nil {
+		return fmt.Errorf("telling the parent: %w", err)
+	}
+	return nil
+}

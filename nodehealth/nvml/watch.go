@@ -1,0 +1,207 @@
+package nvml
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+const (
+	// maxStuck is how many children that cannot be killed are left behind before no more are started.
+	maxStuck = 3
+	// killPatience is how long a killed child may take to end before it counts as stuck.
+	killPatience = time.Second
+	sayHangEvery = time.Second
+	firstRetry   = 500 * time.Millisecond
+	longestRetry = 10 * time.Second
+)
+
+// Watch is the parent. All fields must be set.
+type Watch struct {
+	// Command starts the child, which calls Serve.
+	Command []string
+	// Start is how long the child may take until its first word: the library may have to wake every GPU.
+	// Deadline is how long it may be silent after that.
+	Start, Deadline time.Duration
+	// Emit is called from one goroutine.
+	Emit func(nodehealth.Signal)
+	Log  *slog.Logger
+}
+
+// Run keeps a child at work until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	r := &runner{Watch: w, gone: make(chan struct{}, maxStuck+1), retry: firstRetry}
+	for ctx.Err() == nil {
+		if r.stuck >= maxStuck {
+			r.hang("no probe can be started any more: those before hang and cannot be killed")
+			r.pause(ctx, sayHangEvery)
+			continue
+		}
+		r.child(ctx)
+	}
+}
+
+// runner is one run of a Watch.
+type runner struct {
+	*Watch
+	// hung: the last child hung, and none has answered since.
+	hung bool
+	// stuck children were killed and have not ended; each says on gone when it has.
+	stuck int
+	gone  chan struct{}
+	retry time.Duration
+	quiet string // why there is nothing to ask, as last logged
+}
+
+func (r *runner) hang(why string) {
+	if !r.hung {
+		r.Log.Warn("NVML hangs", "why", why)
+	}
+	r.hung = true
+	r.Emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.Probe, Kind: nodehealth.Hang, Text: why})
+}
+
+// pause waits and takes note of stuck children that have ended at last.
+func (r *runner) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.gone:
+			r.stuck--
+		case <-t.C:
+			return
+		}
+	}
+}
+
+// child runs one child until it ends, hangs or ctx ends.
+func (r *runner) child(ctx context.Context) {
+	cmd := exec.Command(r.Command[0], r.Command[1:]...)
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		defer stdin.Close() // the child ends with it
+	}
+	var stdout io.ReadCloser
+	if err == nil {
+		stdout, err = cmd.StdoutPipe()
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		r.blind(fmt.Sprintf("the probe cannot be started: %v", err))
+		r.pause(ctx, longestRetry)
+		return
+	}
+	lines, ended := make(chan line), make(chan error, 1)
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		in := bufio.NewScanner(stdout)
+		in.Buffer(nil, 1<<20)
+		for in.Scan() {
+			var l line
+			if json.Unmarshal(in.Bytes(), &l) == nil {
+				select {
+				case lines <- l:
+				case <-over:
+				}
+			}
+		}
+		ended <- cmd.Wait()
+	}()
+	r.listen(ctx, cmd, lines, ended)
+}
+
+// listen hands on what the child says. Its silence is told again and again, until it ends.
+func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, ended <-chan error) {
+	limit := r.Start
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	again := time.NewTicker(sayHangEvery)
+	defer again.Stop()
+	heard := false
+	for {
+		select {
+		case <-ctx.Done():
+			r.kill(cmd, ended)
+			return
+		case l := <-lines:
+			limit, heard = r.Deadline, true
+			timer.Reset(limit)
+			r.said(l)
+		case err := <-ended:
+			r.ended(ctx, err, heard)
+			return
+		case <-again.C:
+			if r.hung { // this child has not answered yet
+				r.hang("the probe before did not answer, and this one has not either")
+			}
+		case <-timer.C:
+			r.hang(fmt.Sprintf("no answer for %s", limit))
+			r.kill(cmd, ended)
+			return
+		}
+	}
+}
+
+func (r *runner) said(l line) {
+	at := time.Now()
+	switch {
+	case l.Read:
+		if r.hung || r.quiet != "" {
+			r.Log.Info("NVML answers again", "devices", len(l.Readings))
+		}
+		r.hung, r.quiet, r.retry = false, "", firstRetry
+		r.Emit(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Read, Readings: l.Readings})
+	case l.Xid != 0:
+		r.Emit(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Xid, Device: l.Device, Code: l.Xid, Text: fmt.Sprintf("Xid %d", l.Xid)})
+	case l.Blind != "":
+		r.hung = false
+		r.blind(l.Blind)
+	}
+}
+
+func (r *runner) blind(why string) {
+	if why != r.quiet {
+		r.Log.Info("there is no NVML to ask", "why", why)
+	}
+	r.quiet = why
+	r.Emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.Probe, Kind: nodehealth.Blind, Text: why})
+}
+
+// ended: a child that ends by itself is followed by another. One that never said a word has crashed.
+func (r *runner) ended(ctx context.Context, err error, heard bool) {
+	r.Log.Warn("the probe has ended", "error", err)
+	if !heard && !r.hung {
+		r.blind(fmt.Sprintf("the probe ends before it says anything: %v", err))
+	}
+	r.pause(ctx, r.retry)
+	r.retry = min(2*r.retry, longestRetry)
+}
+
+// kill ends the child. One that sleeps in the kernel cannot be killed: it is left behind.
+func (r *runner) kill(cmd *exec.Cmd, ended <-chan error) {
+	_ = cmd.Process.Kill()
+	t := time.NewTimer(killPatience)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+		r.stuck++
+		go func() {
+			<-ended
+			r.gone <- struct{}{}
+		}()
+	}
+}
