@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/image"
 	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
 func nodeCommand(w *where) *cobra.Command {
@@ -41,6 +42,8 @@ func nodeCommand(w *where) *cobra.Command {
 		each("off", "Switch a node off: all its processes end at once", func(rec *layout.Record, i int) error { return host.PowerOff(rec, rec.Spec.NodeName(i)) }),
 		each("on", "Switch a node on again", host.PowerOn),
 		each("kill", "Kill kubelet, containerd and all containers of a node, and keep them down", host.KillNode),
+		failCommand(w),
+		each("heal", "Make all GPUs of a node well again", func(rec *layout.Record, i int) error { return host.FailGPU(rec, i, nvml.Fault{}) }),
 		each("revive", "Let a killed node run again", host.PowerOn),
 		&cobra.Command{
 			Use: "log NODE TEXT", Short: "Let a node's kernel log a line; <n> in front gives its priority, such as \"<3>NVRM: Xid …\"", Args: cobra.ExactArgs(2),
@@ -71,6 +74,39 @@ func nodeCommand(w *where) *cobra.Command {
 			},
 		},
 	)
+	return cmd
+}
+
+// failCommand has a GPU fail as it would on a machine: NVML, kernel log and device plugin tell of it.
+func failCommand(w *where) *cobra.Command {
+	var f nvml.Fault
+	var recovery int
+	cmd := &cobra.Command{
+		Use: "fail NODE", Short: "Have a GPU of a node fail", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("recovery") {
+				f.Recovery = &recovery
+			}
+			if f == (nvml.Fault{GPU: f.GPU}) {
+				return errors.New("say how it fails: --xid, --lost, --hang or --recovery; \"node heal\" makes it well again")
+			}
+			rec, err := w.record()
+			if err != nil {
+				return err
+			}
+			i, err := rec.Spec.NodeIndex(args[0])
+			if err != nil {
+				return err
+			}
+			return host.FailGPU(rec, i, f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&f.GPU, "gpu", 0, "which GPU of the node, counted from 0")
+	flags.IntVar(&f.Xid, "xid", 0, "the driver reports this error, and what follows from it is so")
+	flags.BoolVar(&f.Lost, "lost", false, "the GPU does not answer any more, without a word in the kernel log")
+	flags.BoolVar(&f.Hang, "hang", false, "calls of the driver's library do not return any more, on the whole node")
+	flags.IntVar(&recovery, "recovery", 0, "the driver's recovery action from now on, such as 1: reset the GPU, 2: reboot")
 	return cmd
 }
 

@@ -12,6 +12,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/gpu"
 	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/image"
+	"holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
 // Load imports images into all real nodes.
@@ -143,6 +144,12 @@ func (n *Node) Path(inside string) string {
 
 // GPU is the id of the node's device i.
 func (n *Node) GPU(i int) string { return gpu.ID(n.Name, i) }
+
+// Fail has a GPU fail in NVML, kernel log and device plugin.
+func (n *Node) Fail(f nvml.Fault) error { return host.FailGPU(n.c.record, n.index, f) }
+
+// Heal makes all GPUs well again.
+func (n *Node) Heal() error { return n.Fail(nvml.Fault{}) }
 
 // SetSickGPUs makes exactly these devices Unhealthy.
 func (n *Node) SetSickGPUs(ids ...string) error {

@@ -84,6 +84,9 @@ func start(ctx context.Context, rec *layout.Record, attached bool, say func(stri
 	if err := linkPrograms(s); err != nil {
 		return err
 	}
+	if err := host.MakeDriver(s, say); err != nil {
+		return err
+	}
 	if err := host.MakeCgroups(s.CgroupPath()); err != nil {
 		return err
 	}

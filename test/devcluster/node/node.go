@@ -104,6 +104,9 @@ func (n *node) run(pauseTar []byte) error {
 		if err != nil {
 			return err
 		}
+		if err := serveDriver(n.spec, n.index, log); err != nil {
+			return fmt.Errorf("pretending the NVIDIA driver: %w", err)
+		}
 		p := gpu.New(n.spec.NodeName(n.index), n.spec.GPUsPerNode, filepath.Join(layout.ControlDir, gpu.HealthFile), log)
 		go p.Run()
 	}

@@ -1,0 +1,54 @@
+// Package nvml pretends the NVIDIA driver of a node: a library that is built from C with this machine's
+// compiler and loaded as the real one is, and the server that tells it how the node's GPUs are. A test, or a
+// person, has a GPU fail in all the ways at once in which it would: NVML, kernel log and device plugin.
+package nvml
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+//go:embed nvml.c
+var source []byte
+
+// Library is the file's name.
+const Library = "libnvidia-ml.so.1"
+
+// ErrNoCompiler says that the library cannot be built here.
+var ErrNoCompiler = errors.New("gcc is not installed, so nodes have no pretended NVIDIA driver")
+
+// Dir is where a node has the library: where a driver container puts the real one.
+func Dir() string {
+	triplet := "x86_64-linux-gnu"
+	if runtime.GOARCH == "arm64" {
+		triplet = "aarch64-linux-gnu"
+	}
+	return "/run/nvidia/driver/usr/lib/" + triplet
+}
+
+// Build writes the library to path.
+func Build(path string) error {
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		return ErrNoCompiler
+	}
+	dir, err := os.MkdirTemp("", "holdfast-nvml-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	c := filepath.Join(dir, "nvml.c")
+	if err := os.WriteFile(c, source, 0o600); err != nil {
+		return err
+	}
+	out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, c, "-ldl", "-lpthread").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("building the stand-in for %s: %w: %s", Library, err, out)
+	}
+	return nil
+}
