@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 VERSION ?= v0.1.0-dev
 K8S_VERSION := v1.37.1
-# One build cache for everything: no cgo, no trimpath.
+# One build cache for everything: no cgo (but for holdfast-node), no trimpath.
 export CGO_ENABLED := 0
 TOOLS := $(CURDIR)/.cache/tools
 STATICCHECK := $(TOOLS)/staticcheck-v0.7.0
@@ -17,7 +17,7 @@ K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
 	-X k8s.io/client-go/pkg/version.gitVersion=$(K8S_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-BINARIES := holdfast-agent holdfast-controller holdfast-scheduler kubectl-holdfast holdfast-dev
+BINARIES := holdfast-agent holdfast-controller holdfast-scheduler holdfast-node kubectl-holdfast holdfast-dev
 PY := /opt/holdfast-python/venv/bin/python3
 # Packages that import Kubernetes itself are left to vet: staticcheck would read all of it, which takes longer than everything else together.
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
@@ -35,6 +35,12 @@ holdfast-dev holdfast-scheduler: %:
 	@hack/gobuild.sh -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o bin/$@ ./cmd/$@
 
 holdfast-agent holdfast-controller kubectl-holdfast: %:
+	@echo "building $@"
+	@go build -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
+
+# The one binary that loads a library of others, NVIDIA's, and so needs C.
+holdfast-node: export CGO_ENABLED := 1
+holdfast-node:
 	@echo "building $@"
 	@go build -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
 

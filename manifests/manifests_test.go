@@ -105,7 +105,7 @@ func TestAgentImageFollowsTheTag(t *testing.T) {
 func TestAllOfOursLiesInOurNamespace(t *testing.T) {
 	for _, obj := range rendered(t) {
 		m := obj.(metav1.Object)
-		if ns := m.GetNamespace(); ns != "" && ns != "holdfast-system" && ns != "kube-system" && !(ns == "kube-node-lease" && m.GetName() == "holdfast-controller") {
+		if ns := m.GetNamespace(); ns != "" && ns != "holdfast-system" && ns != "holdfast-node" && ns != "kube-system" && !(ns == "kube-node-lease" && m.GetName() == "holdfast-controller") {
 			t.Errorf("%T %s lies in %s", obj, m.GetName(), ns)
 		}
 	}

@@ -148,7 +148,7 @@ func imageBuildCommand() *cobra.Command {
 	img := &image.Image{}
 	var add []string
 	var output string
-	var base bool
+	var base, libraries bool
 	cmd := &cobra.Command{
 		Use: "build NAME:TAG", Short: "Write an image archive", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -175,6 +175,11 @@ func imageBuildCommand() *cobra.Command {
 				}
 				what.Files = append(what.Files, files...)
 			}
+			if libraries {
+				if err := what.AddLibraries(); err != nil {
+					return err
+				}
+			}
 			tar, err := what.Tar()
 			if err != nil {
 				return err
@@ -191,6 +196,7 @@ func imageBuildCommand() *cobra.Command {
 	f.StringArrayVar(&img.Env, "env", nil, "environment variable, KEY=VALUE")
 	f.StringVar(&img.User, "user", "65532:65532", "uid:gid that the image runs as")
 	f.StringVar(&output, "output", "", "archive to write")
+	f.BoolVar(&libraries, "libraries", false, "add the shared libraries that the image's programs need")
 	f.BoolVar(&base, "base", false, "build the training base image instead: a shell, core tools, shared libraries")
 	return cmd
 }

@@ -83,6 +83,10 @@ func LoadImages(ctx context.Context, dev, cluster, source string) error {
 			return err
 		}
 	}
+	if err := build("holdfast-node.tar", "holdfast.dev/holdfast-node:"+ImageTag, "--add", filepath.Join(o.Source, "bin/holdfast-node")+":/holdfast-node",
+		"--entrypoint", "/holdfast-node", "--libraries", "--user", "0:0"); err != nil {
+		return err
+	}
 	if err := build("base.tar", layout.BaseImage, "--base"); err != nil {
 		return err
 	}

@@ -73,6 +73,28 @@ func Base(pythonDir string) (*Image, error) {
 	return img, nil
 }
 
+// AddLibraries adds this machine's shared libraries that the image's programs need, and those that a library of
+// others which they load may need: the parts of the C library.
+func (i *Image) AddLibraries() error {
+	libs := newLibraries()
+	for _, f := range i.Files {
+		if f.Source == "" || f.Mode.IsDir() {
+			continue
+		}
+		if err := libs.needsOf(f.Source); err != nil {
+			return err
+		}
+	}
+	for _, lib := range []string{"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"} {
+		if err := libs.add(lib); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	i.Files = append(i.Files, libs.files()...)
+	i.Files = append(i.Files, File{Path: "/lib", Link: "usr/lib"}, File{Path: "/lib64", Link: "usr/lib64"})
+	return nil
+}
+
 func baseSkeleton() []File {
 	return []File{
 		{Path: "/bin", Link: "usr/bin"}, {Path: "/sbin", Link: "usr/bin"},
