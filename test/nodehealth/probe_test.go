@@ -1,0 +1,150 @@
+package nodehealth
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
+	"holdfast.dev/holdfast/nodehealth/nvml"
+	standin "holdfast.dev/holdfast/test/devcluster/nvml"
+)
+
+const patience = 90 * time.Second
+
+func binary(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../bin/holdfast-node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("build it with: make holdfast-node: %v", err)
+	}
+	return path
+}
+
+// probed is the daemon's own probe at work on a pretended driver.
+type probed struct {
+	t       *testing.T
+	driver  *standin.Server
+	signals chan nodehealth.Signal
+}
+
+func probe(t *testing.T) *probed {
+	dir := t.TempDir()
+	library := filepath.Join(dir, standin.Library)
+	if err := standin.Build(library); errors.Is(err, standin.ErrNoCompiler) {
+		t.Skipf("SKIPPED, NOT TESTED: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	p := &probed{t: t, driver: standin.NewServer([]string{"GPU-a", "GPU-b"}), signals: make(chan nodehealth.Signal, 10000)}
+	if err := p.driver.Listen(filepath.Join(dir, standin.Socket)); err != nil {
+		t.Fatal(err)
+	}
+	w := nvml.Watch{
+		Command: []string{binary(t), "probe", "--nvml=/nowhere/" + standin.Library + "," + library},
+		Start:   time.Minute, Deadline: 3 * time.Second, Log: slog.New(slog.DiscardHandler),
+		Emit: func(s nodehealth.Signal) { p.signals <- s },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return p
+}
+
+// until returns the first signal for which holds is true.
+func (p *probed) until(what string, holds func(nodehealth.Signal) bool) nodehealth.Signal {
+	p.t.Helper()
+	limit := time.After(patience)
+	for {
+		select {
+		case s := <-p.signals:
+			if holds(s) {
+				return s
+			}
+		case <-limit:
+			p.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (p *probed) fail(f standin.Fault) {
+	p.t.Helper()
+	if err := p.driver.Happen(f); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func reads(of func(a, b nodehealth.Reading) bool) func(nodehealth.Signal) bool {
+	return func(s nodehealth.Signal) bool {
+		return s.Kind == nodehealth.Read && len(s.Readings) == 2 && of(s.Readings[0], s.Readings[1])
+	}
+}
+
+func TestProbeReads(t *testing.T) {
+	p := probe(t)
+	want := nodehealth.Reading{Device: "GPU-a", PCI: "0000:10:00"}
+	p.until("well", reads(func(a, b nodehealth.Reading) bool { return a == want && b.Device == "GPU-b" }))
+	for _, c := range []struct {
+		fault standin.Fault
+		want  func(a nodehealth.Reading) bool
+	}{
+		{standin.Fault{Lost: true}, func(r nodehealth.Reading) bool { return r.Lost }},
+		{standin.Fault{}, func(r nodehealth.Reading) bool { return r == want }},
+		{standin.Fault{Xid: 63}, func(r nodehealth.Reading) bool { return r.RemapPending && !r.RemapFailed }},
+		{standin.Fault{Xid: 64}, func(r nodehealth.Reading) bool { return r.RemapFailed && r.Recovery == nodehealth.RecoveryGPUReset }},
+		{standin.Fault{Xid: 48}, func(r nodehealth.Reading) bool { return r.Uncorrected == 1 }},
+		{standin.Fault{}, func(r nodehealth.Reading) bool { return r == want }},
+		{standin.Fault{OldDriver: true}, func(r nodehealth.Reading) bool { return r.Recovery == nodehealth.RecoveryUnknown && !r.Lost }},
+	} {
+		p.fail(c.fault)
+		p.until("as it is after the fault", reads(func(a, b nodehealth.Reading) bool { return c.want(a) && b.Device == "GPU-b" && !b.Lost }))
+	}
+}
+
+// TestProbeListens: an error is told as it comes, followed by what the driver thinks of it.
+func TestProbeListens(t *testing.T) {
+	p := probe(t)
+	p.until("well", reads(func(a, _ nodehealth.Reading) bool { return !a.Lost }))
+	began := time.Now()
+	p.fail(standin.Fault{GPU: 1, Xid: 79})
+	sig := p.until("the event", func(s nodehealth.Signal) bool { return s.Kind == nodehealth.Xid })
+	if sig.Code != 79 || sig.Device != "GPU-b" {
+		t.Errorf("%+v", sig)
+	}
+	p.until("lost", reads(func(_, b nodehealth.Reading) bool { return b.Lost }))
+	t.Logf("event %s after the fault, the driver's word %s", sig.At.Sub(began), time.Since(began))
+}
+
+// TestProbeHangs: calls that do not return are told, again and again, and the next probe that is answered ends it.
+func TestProbeHangs(t *testing.T) {
+	p := probe(t)
+	p.until("well", reads(func(a, _ nodehealth.Reading) bool { return !a.Lost }))
+	p.fail(standin.Fault{Hang: true})
+	for range 3 {
+		p.until("it hangs", func(s nodehealth.Signal) bool { return s.Kind == nodehealth.Hang })
+	}
+	p.fail(standin.Fault{})
+	p.until("well again", reads(func(a, _ nodehealth.Reading) bool { return !a.Lost }))
+}
+
+func TestProbeWithoutDriver(t *testing.T) {
+	p := &probed{t: t, signals: make(chan nodehealth.Signal, 10000)}
+	w := nvml.Watch{Command: []string{binary(t), "probe", "--nvml=/nowhere/" + standin.Library}, Start: time.Minute, Deadline: 30 * time.Second,
+		Log: slog.New(slog.DiscardHandler), Emit: func(s nodehealth.Signal) { p.signals <- s }}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	defer func() { cancel(); <-done }()
+	s := p.until("nothing to ask", func(s nodehealth.Signal) bool { return s.Kind == nodehealth.Blind })
+	if want := "no NVIDIA driver answers on this node (/nowhere/libnvidia-ml.so.1: library not found)"; s.Text != want {
+		t.Errorf("%q, want %q", s.Text, want)
+	}
+}
