@@ -45,8 +45,9 @@ type finding struct {
 	first, last time.Time
 	count       int
 	seq         uint64
-	// confirmed: the action need not wait for the driver or the grace any more.
-	confirmed bool
+	// confirmed: the action need not wait for the driver or the grace any more. restored: an earlier process
+	// found it, and when it was first seen stands.
+	confirmed, restored bool
 }
 
 // device is what NVML last said. goodSince is zero while it is bad.
@@ -81,7 +82,7 @@ func Restore(boot string, v Verdict) State {
 		}
 		// What ranks before the verdict's cause was not confirmed, or it would be the cause.
 		s.findings = append(s.findings, finding{cause: e.Cause, device: e.Device, source: e.Source, text: e.Text, first: e.At, last: e.At,
-			count: max(1, Catalogue[at].Repeat), confirmed: v.Action == Evict && at >= rank(v.Cause)})
+			count: max(1, Catalogue[at].Repeat), confirmed: v.Action == Evict && at >= rank(v.Cause), restored: true})
 	}
 	return s
 }
@@ -166,7 +167,10 @@ func (s *State) touch(c Cause, sig Signal) *finding {
 		if sig.At.Sub(f.last) > sameAs {
 			f.count++
 		}
-		f.first, f.last, f.seq = earlier(f.first, sig.At), later(f.last, sig.At), max(f.seq, sig.Seq)
+		if !f.restored {
+			f.first = earlier(f.first, sig.At)
+		}
+		f.last, f.seq = later(f.last, sig.At), max(f.seq, sig.Seq)
 		return f
 	}
 	if len(s.findings) == maxFindings {
@@ -304,8 +308,8 @@ func (s *State) rename(from, to string) {
 }
 
 func joined(g, f finding) finding {
-	if f.first.Before(g.first) {
-		g.first, g.text, g.source = f.first, f.text, f.source
+	if !g.restored && (f.restored || f.first.Before(g.first)) {
+		g.first, g.text, g.source, g.restored = f.first, f.text, f.source, f.restored
 	}
 	g.last, g.count, g.seq = later(g.last, f.last), max(g.count, f.count), max(g.seq, f.seq)
 	g.confirmed = g.confirmed || f.confirmed

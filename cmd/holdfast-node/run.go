@@ -63,7 +63,8 @@ func run(ctx context.Context, o options) error {
 	}
 	listen(ctx, o, log, emit)
 	go writer.Run(ctx)
-	judge(ctx, nodehealth.Restore(id, before), signals, writer.Publish, log)
+	state := nodehealth.Restore(id, before)
+	judge(ctx, state, signals, writer.Publish, log)
 	return nil
 }
 
@@ -93,12 +94,14 @@ func openLog(o options, log *slog.Logger) (*kmsg.Log, error) {
 }
 
 // judge folds signals and publishes the verdict whenever it changes, until ctx ends. What an earlier daemon
-// published stands until there is something to say: NVML's first word, or worse.
+// published stands until NVML's first word, or until there is worse to say: the log that is read again speaks of
+// devices by addresses which only NVML can tell apart.
 func judge(ctx context.Context, state nodehealth.State, signals <-chan nodehealth.Signal, publish func(nodehealth.Verdict), log *slog.Logger) {
 	tick := time.NewTicker(assessEvery)
 	defer tick.Stop()
 	var last nodehealth.Verdict
 	heard, published := false, false
+	standing := nodehealth.Assess(state, time.Now()).Action
 	for {
 		sig := nodehealth.Signal{}
 		select {
@@ -114,7 +117,7 @@ func judge(ctx context.Context, state nodehealth.State, signals <-chan nodehealt
 		state = nodehealth.Fold(state, sig, now)
 		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang
 		v := nodehealth.Assess(state, now)
-		if !heard && v.Action < nodehealth.Exclude || published && reflect.DeepEqual(v, last) {
+		if !heard && v.Action <= standing || published && reflect.DeepEqual(v, last) {
 			continue
 		}
 		if !published || v.Action != last.Action || v.Cause != last.Cause || v.Known != last.Known {

@@ -19,8 +19,7 @@ const (
 
 // Device serves one log as a file.
 type Device struct {
-	fd    int
-	began time.Time
+	fd int
 
 	mu sync.Mutex
 	// guarded by mu
@@ -58,7 +57,7 @@ func Mount(path string, log *Log) (*Device, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mounting a kernel log on %s: %w", path, err)
 	}
-	d := &Device{fd: fd, began: time.Now(), log: log, handles: map[uint64]*handle{}, waiting: map[uint64]waitingRead{}}
+	d := &Device{fd: fd, log: log, handles: map[uint64]*handle{}, waiting: map[uint64]waitingRead{}}
 	go d.serve()
 	return d, nil
 }
@@ -86,7 +85,7 @@ func (d *Device) Append(prio int, text string) {
 }
 
 func (d *Device) append(prio int, text string) {
-	d.log.Append(prio, time.Since(d.began).Microseconds(), text)
+	d.log.Append(prio, sinceBoot().Microseconds(), text)
 	for unique, w := range d.waiting {
 		record, errno := d.log.read(&w.handle.next, w.room)
 		if errno == syscall.EAGAIN {
@@ -265,4 +264,13 @@ func (d *Device) poll(unique uint64, body []byte) {
 		out.Events = readable
 	}
 	d.answer(unique, out)
+}
+
+// sinceBoot is the clock that the node's processes see: a record's time must be on the same one.
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has this clock
+	}
+	return time.Duration(ts.Nano())
 }

@@ -1,0 +1,385 @@
+package nodehealth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster"
+	"holdfast.dev/holdfast/test/devcluster/image"
+	standin "holdfast.dev/holdfast/test/devcluster/nvml"
+)
+
+const daemonUser = "system:serviceaccount:holdfast-node:holdfast-node"
+
+type world struct {
+	c    *devcluster.Cluster
+	ctx  context.Context
+	kube kubernetes.Interface
+}
+
+// TestDaemon: the daemon as it ships on two nodes. What takes time runs on both at once.
+func TestDaemon(t *testing.T) {
+	if err := standin.Build(filepath.Join(t.TempDir(), standin.Library)); errors.Is(err, standin.ErrNoCompiler) {
+		t.Skipf("SKIPPED, NOT TESTED: %v", err)
+	}
+	c := devcluster.Start(t, devcluster.Options{Nodes: 2})
+	w := install(t, c)
+	for _, n := range c.Nodes() {
+		w.until(t, n.Name, "healthy", func(n *corev1.Node, h v1alpha1.NodeHealth) bool {
+			return h.Action == v1alpha1.ActionNone && condition(n) == corev1.ConditionTrue && h.Boot != ""
+		})
+	}
+	t.Run("both", func(t *testing.T) {
+		t.Run("errors, kills and boots", func(t *testing.T) { t.Parallel(); w.errors(t, c.Node("n1")) })
+		t.Run("losses and absences", func(t *testing.T) { t.Parallel(); w.losses(t, c.Node("n2")) })
+	})
+	t.Run("own words alone", w.refusals)
+}
+
+func install(t *testing.T, c *devcluster.Cluster) *world {
+	t.Helper()
+	ctx := context.Background()
+	img := &image.Image{Name: "holdfast.dev/holdfast-node:latest", Entrypoint: []string{"/holdfast-node"}, User: "0:0",
+		Files: []image.File{{Path: "/holdfast-node", Mode: 0o755, Source: binary(t)}}}
+	if err := img.AddLibraries(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(ctx, img); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(ctx, "apply", "-k", "../../manifests/node"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(ctx, "apply", "-f", "../../manifests/controller/policy.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{c: c, ctx: ctx, kube: client(t, c, nil)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := c.Kubectl(ctx, "-n", "holdfast-node", "logs", "-l", "app.kubernetes.io/name=holdfast-node", "--prefix", "--tail=60")
+			pods, _ := c.Kubectl(ctx, "-n", "holdfast-node", "describe", "pods")
+			t.Logf("logs:\n%s\npods:\n%s", out, pods)
+		}
+	})
+	return w
+}
+
+func client(t *testing.T, c *devcluster.Cluster, change func(*rest.Config)) kubernetes.Interface {
+	t.Helper()
+	cfg, err := c.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(cfg)
+	}
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube
+}
+
+func condition(n *corev1.Node) corev1.ConditionStatus {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1alpha1.ConditionHealthy {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+func taint(n *corev1.Node) string {
+	for _, t := range n.Spec.Taints {
+		if t.Key == v1alpha1.TaintUnhealthy {
+			return t.Value
+		}
+	}
+	return ""
+}
+
+// until waits until the Node is so, and returns it and its verdict.
+func (w *world) until(t *testing.T, name, what string, holds func(*corev1.Node, v1alpha1.NodeHealth) bool) (*corev1.Node, v1alpha1.NodeHealth) {
+	t.Helper()
+	var seen string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		n, err := w.kube.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			seen = err.Error()
+			continue
+		}
+		var h v1alpha1.NodeHealth
+		text, ok := n.Annotations[v1alpha1.AnnotationHealth]
+		if ok {
+			if err := json.Unmarshal([]byte(text), &h); err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+		}
+		if ok && holds(n, h) {
+			return n, h
+		}
+		seen = fmt.Sprintf("%s, taint %q, condition %s", text, taint(n), condition(n))
+	}
+	t.Fatalf("%s never %s; seen last: %s", name, what, seen)
+	return nil, v1alpha1.NodeHealth{}
+}
+
+func evicts(cause string) func(*corev1.Node, v1alpha1.NodeHealth) bool {
+	return func(n *corev1.Node, h v1alpha1.NodeHealth) bool {
+		return h.Action == v1alpha1.ActionEvict && h.Cause == cause && taint(n) == cause && condition(n) == corev1.ConditionFalse
+	}
+}
+
+func well(n *corev1.Node, h v1alpha1.NodeHealth) bool {
+	return h.Action == v1alpha1.ActionNone && taint(n) == "" && condition(n) == corev1.ConditionTrue
+}
+
+// fail has it happen and says how long it took until any taint of ours stood.
+func (w *world) fail(t *testing.T, n *devcluster.Node, f standin.Fault) {
+	t.Helper()
+	began := time.Now()
+	if err := n.Fail(f); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, n.Name, "tainted", func(n *corev1.Node, _ v1alpha1.NodeHealth) bool { return taint(n) != "" })
+	t.Logf("%+v: tainted after %s", f, time.Since(began).Round(time.Millisecond))
+}
+
+// daemon are the processes of the daemon as the node numbers them: the daemon itself and its probe.
+func (w *world) daemon(t *testing.T, n *devcluster.Node) map[string]string {
+	t.Helper()
+	out, err := n.Exec(w.ctx, "sh", "-c", `for p in /proc/[0-9]*; do printf '%s ' "${p#/proc/}"; tr '\0' ' ' < $p/cmdline; echo; done 2>/dev/null`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[1] != "/holdfast-node" && f[1] != "/proc/self/exe" {
+			continue
+		}
+		role := "daemon"
+		if len(f) > 2 && f[2] == "probe" {
+			role = "probe"
+		}
+		found[role] = f[0]
+	}
+	return found
+}
+
+// errors: Xid 79, the daemon killed in the middle of it, the node booted anew; then a driver that hangs for ever.
+func (w *world) errors(t *testing.T, n *devcluster.Node) {
+	w.fail(t, n, standin.Fault{GPU: 1, Xid: 79})
+	_, before := w.until(t, n.Name, "evicted", evicts("GPUOffTheBus"))
+	if len(before.Devices) != 1 || before.Devices[0] != n.GPU(1) || before.Next == "" || len(before.Evidence) == 0 {
+		t.Errorf("says too little: %+v", before)
+	}
+	w.until(t, n.Name, "short of a GPU", func(n *corev1.Node, _ v1alpha1.NodeHealth) bool {
+		q := n.Status.Allocatable["nvidia.com/gpu"]
+		return q.Value() == 1
+	})
+	old := w.daemon(t, n)
+	if old["daemon"] == "" || old["probe"] == "" {
+		t.Fatalf("daemon and probe: %v", old)
+	}
+	if _, err := n.Exec(w.ctx, "kill", "-9", old["daemon"]); err != nil {
+		t.Fatal(err)
+	}
+	w.another(t, n, old["daemon"])
+	// What the next daemon says is what the one before said, and when it began.
+	w.until(t, n.Name, "the same after a kill", func(node *corev1.Node, h v1alpha1.NodeHealth) bool {
+		if h.Action != v1alpha1.ActionEvict || !h.Since.Equal(&before.Since) || taint(node) != "GPUOffTheBus" {
+			t.Fatalf("after a kill: %+v, taint %q; before: %+v", h, taint(node), before)
+		}
+		return true
+	})
+	if err := n.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.PowerOn(); err != nil {
+		t.Fatal(err)
+	}
+	_, after := w.until(t, n.Name, "well after a boot", well)
+	if after.Boot == before.Boot {
+		t.Errorf("the boot id is still %s", after.Boot)
+	}
+	w.fail(t, n, standin.Fault{Hang: true})
+	w.until(t, n.Name, "excluded while the driver hangs", func(n *corev1.Node, h v1alpha1.NodeHealth) bool {
+		return h.Cause == "DriverHangs" && taint(n) == "DriverHangs"
+	})
+	w.until(t, n.Name, "evicted while the driver hangs", evicts("DriverHangs"))
+	if err := n.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, n.Name, "well again", well)
+}
+
+// another waits for a daemon with another number than the one before.
+func (w *world) another(t *testing.T, n *devcluster.Node, old string) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if now := w.daemon(t, n); now["daemon"] != "" && now["daemon"] != old && now["probe"] != "" {
+			return
+		}
+	}
+	t.Fatalf("no other daemon on %s", n.Name)
+}
+
+// losses: a GPU that is lost without a word and comes back, one that is lost while the API server cannot be reached;
+// and what the daemon costs meanwhile.
+func (w *world) losses(t *testing.T, n *devcluster.Node) {
+	w.cost(t, n)
+	w.fail(t, n, standin.Fault{GPU: 0, Lost: true})
+	w.until(t, n.Name, "evicted", evicts("GPULost"))
+	if err := n.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, n.Name, "well again", well)
+	if err := n.Cut(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Fail(standin.Fault{GPU: 1, Xid: 95}); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, n.Name, "as it was while it cannot be heard", well)
+	if err := n.Mend(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, n.Name, "evicted once it is heard", evicts("GPUNeedsReset"))
+}
+
+// cost measures processor and memory of daemon and probe while nothing happens. The promise is half a percent of
+// a core and 64 MiB; a busy machine charges more for the same work.
+func (w *world) cost(t *testing.T, n *devcluster.Node) {
+	t.Helper()
+	const span = 10 * time.Second
+	pids := w.daemon(t, n)
+	if len(pids) != 2 {
+		t.Fatalf("daemon and probe: %v", pids)
+	}
+	ticks, kib, capabilities := w.usage(t, n, pids)
+	time.Sleep(span) // the measured time
+	later, kib2, _ := w.usage(t, n, pids)
+	percent := float64(later-ticks) / 100 / span.Seconds() * 100 // 100 ticks are a second
+	t.Logf("daemon and probe: %.1f %% of a core, %d MiB", percent, max(kib, kib2)>>10)
+	if percent > 1.5 {
+		t.Errorf("%.1f %% of a core", percent)
+	}
+	if max(kib, kib2) > 64<<10 {
+		t.Errorf("%d KiB of memory", max(kib, kib2))
+	}
+	if capabilities != "0000000000000000" {
+		t.Errorf("capabilities %s are left", capabilities)
+	}
+}
+
+// usage is what the processes have used so far: ticks of a processor, KiB of memory; and the rights of the daemon.
+func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) (ticks, kib int, capabilities string) {
+	t.Helper()
+	for role, pid := range pids {
+		out, err := n.Exec(w.ctx, "cat", "/proc/"+pid+"/stat", "/proc/"+pid+"/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stat, status, _ := strings.Cut(out, "\n")
+		f := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+		user, _ := strconv.Atoi(f[11])
+		system, _ := strconv.Atoi(f[12])
+		ticks += user + system
+		for line := range strings.Lines(status) {
+			if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+				size, _ := strconv.Atoi(strings.Fields(v)[0])
+				kib += size
+			}
+			if v, ok := strings.CutPrefix(line, "CapEff:"); ok && role == "daemon" {
+				capabilities = strings.TrimSpace(v)
+			}
+		}
+	}
+	return ticks, kib, capabilities
+}
+
+// refusals: whoever takes a node's daemon over can say nothing of other nodes and change nothing but our words, and
+// the controller may change its own two words only.
+func (w *world) refusals(t *testing.T) {
+	if _, err := w.c.KubectlIn(w.ctx, controllerMayPatchNodes, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	as := func(user, node string) kubernetes.Interface {
+		return client(t, w.c, func(cfg *rest.Config) {
+			cfg.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated", "system:serviceaccounts"}}
+			if node != "" {
+				cfg.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+			}
+		})
+	}
+	daemon, nowhere, controller := as(daemonUser, "n1"), as(daemonUser, ""), as("system:serviceaccount:holdfast-system:holdfast-controller", "n1")
+	health := `{"metadata":{"annotations":{"holdfast.dev/health":"{}"}}}`
+	for _, c := range []struct {
+		what        string
+		as          kubernetes.Interface
+		node        string
+		kind        types.PatchType
+		patch       string
+		subresource string
+		refused     string
+	}{
+		{"another node", daemon, "n2", types.MergePatchType, health, "", "may change the Node that it runs on"},
+		{"a token of no node", nowhere, "n1", types.MergePatchType, health, "", "may change the Node that it runs on"},
+		{"another annotation", daemon, "n1", types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`, "", "no annotation of a Node but holdfast.dev/health"},
+		{"another annotation by status", daemon, "n1", types.MergePatchType, `{"metadata":{"annotations":{"holdfast.dev/outage":"b"}}}`, "status", "no annotation of a Node but holdfast.dev/health"},
+		{"a label", daemon, "n1", types.MergePatchType, `{"metadata":{"labels":{"a":"b"}}}`, "", "may not change labels"},
+		{"another taint", daemon, "n1", types.MergePatchType, `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`, "", "no taint of a Node but"},
+		{"our taint that evicts", daemon, "n1", types.MergePatchType, `{"spec":{"taints":[{"key":"holdfast.dev/unhealthy","effect":"NoExecute"}]}}`, "", "only with effect NoSchedule"},
+		{"cordon", daemon, "n1", types.MergePatchType, `{"spec":{"unschedulable":true}}`, "", "may not change the spec"},
+		{"another condition", daemon, "n1", types.StrategicMergePatchType, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "status", "no condition but HoldfastHealthy"},
+		{"capacity", daemon, "n1", types.MergePatchType, `{"status":{"capacity":{"a.b/c":"5"}}}`, "status", "may not change the status"},
+		{"own words", daemon, "n1", types.MergePatchType, `{"metadata":{"annotations":{"holdfast.dev/health":"{}"}},"spec":{"taints":[{"key":"holdfast.dev/unhealthy","value":"X","effect":"NoSchedule"}]}}`, "", ""},
+		{"own condition", daemon, "n1", types.StrategicMergePatchType, `{"status":{"conditions":[{"type":"HoldfastHealthy","status":"False"}]}}`, "status", ""},
+		{"controller: the daemon's word", controller, "n1", types.MergePatchType, health, "", "no annotation of a Node but holdfast.dev/outage"},
+		{"controller: another taint", controller, "n2", types.MergePatchType, `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`, "", "no taint of a Node but holdfast.dev/outage"},
+		{"controller: cordon", controller, "n2", types.MergePatchType, `{"spec":{"unschedulable":true}}`, "", "may not change the spec"},
+		{"controller: own word", controller, "n2", types.MergePatchType, `{"metadata":{"annotations":{"holdfast.dev/outage":"{}"}}}`, "", ""},
+	} {
+		var sub []string
+		if c.subresource != "" {
+			sub = []string{c.subresource}
+		}
+		_, err := c.as.CoreV1().Nodes().Patch(w.ctx, c.node, c.kind, []byte(c.patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, sub...)
+		switch {
+		case c.refused == "" && err != nil:
+			t.Errorf("%s: refused: %v", c.what, err)
+		case c.refused != "" && (!apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), c.refused)):
+			t.Errorf("%s: %v; want a refusal with %q", c.what, err, c.refused)
+		}
+	}
+}
+
+// controllerMayPatchNodes is the right that the controller's own role gives it.
+const controllerMayPatchNodes = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-controller}
+rules: [{apiGroups: [""], resources: [nodes], verbs: [get, patch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-controller}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-controller}
+subjects: [{kind: User, name: "system:serviceaccount:holdfast-system:holdfast-controller", apiGroup: rbac.authorization.k8s.io}]
+`
