@@ -83,7 +83,7 @@ func LoadImages(ctx context.Context, dev, cluster, source string) error {
 			return err
 		}
 	}
-	if err := build("holdfast-node.tar", "holdfast.dev/holdfast-node:"+ImageTag, "--add", filepath.Join(o.Source, "bin/holdfast-node")+":/holdfast-node",
+	if err := build("holdfast-node.tar", "holdfast.dev/holdfast-node:"+ImageTag, "--add", filepath.Join(source, "bin", "holdfast-node")+":/holdfast-node",
 		"--entrypoint", "/holdfast-node", "--libraries", "--user", "0:0"); err != nil {
 		return err
 	}
