@@ -59,6 +59,7 @@ want mount mount
 want modprobe kmod
 want protoc protobuf-compiler
 want gcc gcc
+want /usr/include/stdio.h libc6-dev
 [ -n "${HOLDFAST_PYTHON:-}" ] || want /usr/bin/python3 python3
 [ -n "${HOLDFAST_PYTHON:-}" ] || python3_minor=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3)
 [ -n "${HOLDFAST_PYTHON:-}" ] || /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || packages+=("python${python3_minor}-venv")
