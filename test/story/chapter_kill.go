@@ -78,7 +78,7 @@ func (r *run) killRank(ctx context.Context, rank int, what string) error {
 		return err
 	}
 	r.Say("  kill -9: %s", what)
-	r.kills = append(r.kills, kill{what: what, at: at, after: generation})
+	r.kills = append(r.kills, kill{what: "kill -9 " + what, at: at, after: generation})
 	return nil
 }
 

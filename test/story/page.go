@@ -21,7 +21,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 func (r *Report) WritePage(w io.Writer) error { return page.Execute(w, r) }
 
 var phaseColours = map[string]string{
-	"detect": "#c0392b", "decide": "#e67e22", "stop": "#f1c40f", "start": "#2980b9", "restore": "#8e44ad", "first step": "#27ae60",
+	"detect": "#c0392b", "decide": "#e67e22", "drain": "#16a085", "stop": "#f1c40f", "replace": "#7f8c8d", "fetch": "#34495e", "start": "#2980b9", "restore": "#8e44ad", "first step": "#27ae60",
 }
 
 func phaseColour(name string) template.CSS { return template.CSS(phaseColours[name]) }

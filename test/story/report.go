@@ -3,6 +3,7 @@ package story
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -48,7 +49,7 @@ type Phase struct {
 }
 
 // PhaseNames are the phases of every recovery, in order.
-var PhaseNames = []string{"detect", "decide", "stop", "start", "restore", "first step"}
+var PhaseNames = []string{"detect", "decide", "drain", "stop", "replace", "fetch", "start", "restore", "first step"}
 
 // Losses compares the disturbed run with an undisturbed one, rank by rank and step by step.
 type Losses struct {
@@ -67,10 +68,11 @@ func (r *Report) WriteSummary(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nWhat happened\n")
 	tw := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(tw, "  event\tdetect\tdecide\tstop\tstart\trestore\tfirst step\ttotal\trecomputed\tstandbys")
+	phases := r.phases()
+	fmt.Fprintln(tw, "  event\t"+strings.Join(phases, "\t")+"\ttotal\trecomputed\tstandbys")
 	for _, rec := range r.Recoveries {
 		cells := []string{"  " + rec.What}
-		for _, name := range PhaseNames {
+		for _, name := range phases {
 			cells = append(cells, millis(rec.phase(name)))
 		}
 		cells = append(cells, fmt.Sprintf("%.2f s", rec.Total/1000), fmt.Sprintf("%d steps", rec.StepsRecomputed),
@@ -88,6 +90,16 @@ func (r *Report) WriteSummary(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// phases are the names of those phases that a recovery went through, in order.
+func (r *Report) phases() []string {
+	return slices.DeleteFunc(slices.Clone(PhaseNames), func(name string) bool {
+		return !slices.ContainsFunc(r.Recoveries, func(rec Recovery) bool {
+			_, reached := rec.phase(name)
+			return reached
+		})
+	})
 }
 
 func (r Recovery) phase(name string) (float64, bool) {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/layout"
@@ -50,6 +52,13 @@ func SetStage(ctx context.Context, o StageOptions) (*Stage, error) {
 	s := &Stage{Env: cluster.Spec().Env(), cluster: cluster}
 	kubeconfig, bin := cluster.Kubeconfig(), cluster.Spec().BinDir()
 	s.World, err = NewWorld(Options{Kubeconfig: kubeconfig, Kubectl: filepath.Join(bin, "kubectl"), Source: o.Source, Python: Python, Out: o.Out,
+		Dev: func(ctx context.Context, args ...string) (string, error) {
+			out, err := exec.CommandContext(ctx, dev, append(slices.Clone(args), "--name", o.Name)...).CombinedOutput()
+			if err != nil {
+				return "", fmt.Errorf("holdfast-dev %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+			}
+			return string(out), nil
+		},
 		LoadImages: func(ctx context.Context) error { return LoadImages(ctx, dev, o.Name, o.Source) }})
 	if err != nil {
 		return nil, errors.Join(err, s.Strike())

@@ -29,6 +29,8 @@ type Options struct {
 	Kubeconfig, Kubectl string
 	// Source is the root of the source tree: manifests and examples are applied from there.
 	Source string
+	// Dev runs holdfast-dev for the cluster, as a person would: "node", "fail", "n1", …
+	Dev func(ctx context.Context, args ...string) (string, error)
 	// LoadImages makes the product's images known to every node.
 	LoadImages func(context.Context) error
 	// Python runs the undisturbed comparison run on this machine.

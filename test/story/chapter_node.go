@@ -1,0 +1,209 @@
+package story
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// The slots whose nodes fail: another one each time, so that both pods have moved in the end.
+const (
+	sickSlot    = 1
+	drainedSlot = 0
+)
+
+// gpuLost lets a GPU fall off the bus under one pod: that pod goes to the spare node, the other one keeps its container.
+func (r *run) gpuLost(ctx context.Context) ([]string, error) {
+	node, err := r.nodeOf(ctx, sickSlot)
+	if err != nil {
+		return nil, err
+	}
+	r.sick = node
+	tainted := make(chan time.Duration, 1)
+	moved, err := r.replaced(ctx, sickSlot, "a GPU falls off the bus on "+node, func(ctx context.Context) error {
+		began := time.Now()
+		if _, err := r.Dev(ctx, "node", "fail", node, "--gpu", "0", "--xid", "79", "--lost"); err != nil {
+			return err
+		}
+		return r.Until(ctx, "node "+node+" has its taint", 30*time.Second, func(ctx context.Context) (bool, string) {
+			cause, err := r.taint(ctx, node)
+			if cause != "" {
+				tainted <- time.Since(began)
+			}
+			return cause != "", fmt.Sprint("no taint, ", err)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		fmt.Sprintf("Xid 79 → taint %s on %s after %.2f s", v1alpha1.TaintUnhealthy, node, (<-tainted).Seconds()),
+		moved,
+	}, nil
+}
+
+// healed waits until the taint goes by itself once the GPU works again.
+func (r *run) healed(ctx context.Context) ([]string, error) {
+	if _, err := r.Dev(ctx, "node", "heal", r.sick); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := r.Until(ctx, "the taints of node "+r.sick+" go by themselves", 2*time.Minute, func(ctx context.Context) (bool, string) {
+		cause, err := r.taint(ctx, r.sick)
+		return cause == "" && err == nil, fmt.Sprintf("still %q, %v", cause, err)
+	}); err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("the taints of %s went by themselves %.0f s after the GPU was back", r.sick, time.Since(began).Seconds())}, nil
+}
+
+// drained takes a healthy node out of service as its owner would.
+func (r *run) drained(ctx context.Context) ([]string, error) {
+	node, err := r.nodeOf(ctx, drainedSlot)
+	if err != nil {
+		return nil, err
+	}
+	drain := make(chan error, 1)
+	moved, err := r.replaced(ctx, drainedSlot, "kubectl drain "+node, func(context.Context) error {
+		go func() {
+			_, err := r.RunKubectl(ctx, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
+			drain <- err
+		}()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := <-drain; err != nil {
+		return nil, err
+	}
+	if _, err := r.RunKubectl(ctx, "uncordon", node); err != nil {
+		return nil, err
+	}
+	last, err := r.lastRecovery(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if last.StepsRecomputed != 0 {
+		return nil, fmt.Errorf("a planned drain cost %d steps: from step %d", last.StepsRecomputed, last.RestoreStep)
+	}
+	return []string{moved, "0 steps were computed again"}, nil
+}
+
+// replaced causes the loss of one pod's node and waits until training goes on with a new pod in its place, everything else as it was.
+func (r *run) replaced(ctx context.Context, slot int, what string, cause func(context.Context) error) (string, error) {
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return "", err
+	}
+	before, err := r.members(ctx)
+	if err != nil {
+		return "", err
+	}
+	above, n := gang.Status.Run.Generation, r.steps.Count()
+	r.Say("  %s", what)
+	r.kills = append(r.kills, kill{what: what, at: time.Now(), after: above})
+	if err := cause(ctx); err != nil {
+		return "", err
+	}
+	if err := r.Until(ctx, "another pod in slot "+fmt.Sprint(slot), 90*time.Second, func(ctx context.Context) (bool, string) {
+		now, err := r.members(ctx)
+		if err != nil || now[slot].UID == before[slot].UID || now[slot].Status.Phase != corev1.PodRunning {
+			return false, fmt.Sprintf("%s %s on %q, %v", now[slot].Name, now[slot].Status.Phase, now[slot].Spec.NodeName, err)
+		}
+		return true, ""
+	}); err != nil {
+		return "", err
+	}
+	after, err := r.members(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.pods[slot], r.uids[slot] = after[slot].Name, string(after[slot].UID)
+	r.follow(ctx, Namespace, r.pods[slot], Training, r.steps)
+	if err := r.resumed(ctx, above, n, 2*time.Minute); err != nil {
+		return "", err
+	}
+	if err := r.unharmed(ctx); err != nil {
+		return "", err
+	}
+	last, err := r.lastRecovery(ctx)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s on %s was replaced by %s on %s; the other pod kept its container; from step %d, %d steps again",
+		before[slot].Name, before[slot].Spec.NodeName, after[slot].Name, after[slot].Spec.NodeName, last.RestoreStep, last.StepsRecomputed), nil
+}
+
+// unharmed fails where a pod that was not to be replaced is not the one that started, or where the Job counted a failure.
+func (r *run) unharmed(ctx context.Context) error {
+	if err := r.samePods(ctx); err != nil {
+		return err
+	}
+	var job batchv1.Job
+	if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
+		return fmt.Errorf("reading the job: %w", err)
+	}
+	if job.Status.Failed != 0 {
+		return fmt.Errorf("the Job counted %d failed pods", job.Status.Failed)
+	}
+	return nil
+}
+
+// members are the pods of the job that are members of its gang, by slot; a slot without one has the zero value.
+func (r *run) members(ctx context.Context) ([]corev1.Pod, error) {
+	pods, err := r.Pods(ctx, JobName)
+	out := make([]corev1.Pod, members)
+	for _, p := range pods {
+		if i := slot(p); p.Labels[v1alpha1.LabelReplaced] == "" && p.DeletionTimestamp == nil && i < len(out) {
+			out[i] = p
+		}
+	}
+	return out, err
+}
+
+func (r *run) nodeOf(ctx context.Context, slot int) (string, error) {
+	pods, err := r.members(ctx)
+	if err != nil {
+		return "", err
+	}
+	if pods[slot].Spec.NodeName == "" {
+		return "", fmt.Errorf("no pod in slot %d is on a node", slot)
+	}
+	return pods[slot].Spec.NodeName, nil
+}
+
+// taint is the value of the first of our taints on a node; empty: there is none.
+func (w *World) taint(ctx context.Context, node string) (string, error) {
+	n, err := w.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("reading node %s: %w", node, err)
+	}
+	i := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == v1alpha1.TaintUnhealthy || t.Key == v1alpha1.TaintOutage
+	})
+	if i < 0 {
+		return "", nil
+	}
+	return n.Spec.Taints[i].Value, nil
+}
+
+func (r *run) lastRecovery(ctx context.Context) (v1alpha1.Recovery, error) {
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return v1alpha1.Recovery{}, err
+	}
+	recoveries := gang.Status.Run.Recoveries
+	if len(recoveries) == 0 {
+		return v1alpha1.Recovery{}, fmt.Errorf("the Gang tells of no recovery")
+	}
+	return recoveries[len(recoveries)-1], nil
+}
