@@ -50,38 +50,9 @@ be placed now.`,
 		if err := out.check(); err != nil {
 			return err
 		}
-		if file == "" {
-			return errors.New("name the file with the Job: -f job.yaml, or -f - for standard input")
-		}
-		job, err := readJob(file)
-		if err != nil {
-			return err
-		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), patience+schedulerPatience)
 		defer cancel()
-		var warnings warned
-		c, cfg, namespace, err := connect(flags, &warnings)
-		if err != nil {
-			return err
-		}
-		if err := settleNamespace(job, namespace, flags.Namespace != nil && *flags.Namespace != ""); err != nil {
-			return err
-		}
-		a, err := dryRun(ctx, c, job)
-		if err != nil {
-			return err
-		}
-		switch settings, _ := translate.JobSettings(a.Job); {
-		case settings.Observe:
-			a.Unasked = "the job is only observed: its own scheduler places its pods"
-		case a.Pod != nil:
-			a.Where, a.Unasked, err = askWhere(ctx, cfg, preview.Members(a.Pod, a.Job))
-			if err != nil {
-				return err
-			}
-		}
-		a.Warnings = append(a.Warnings, warnings.texts...)
-		p, err := preview.Of(a)
+		p, err := previewOf(ctx, flags, file)
 		if err != nil {
 			return err
 		}
@@ -94,6 +65,40 @@ be placed now.`,
 		return nil
 	}
 	return cmd
+}
+
+// previewOf asks API server and scheduler about the Job of a file.
+func previewOf(ctx context.Context, flags *genericclioptions.ConfigFlags, file string) (preview.Preview, error) {
+	var none preview.Preview
+	if file == "" {
+		return none, errors.New("name the file with the Job: -f job.yaml, or -f - for standard input")
+	}
+	job, err := readJob(file)
+	if err != nil {
+		return none, err
+	}
+	var warnings warned
+	c, cfg, namespace, err := connect(flags, &warnings)
+	if err != nil {
+		return none, err
+	}
+	if err := settleNamespace(job, namespace, flags.Namespace != nil && *flags.Namespace != ""); err != nil {
+		return none, err
+	}
+	a, err := dryRun(ctx, c, job)
+	if err != nil {
+		return none, err
+	}
+	switch settings, _ := translate.JobSettings(a.Job); {
+	case settings.Observe:
+		a.Unasked = "the job is only observed: its own scheduler places its pods"
+	case a.Pod != nil:
+		if a.Where, a.Unasked, err = askWhere(ctx, cfg, preview.Members(a.Pod, a.Job)); err != nil {
+			return none, err
+		}
+	}
+	a.Warnings = append(a.Warnings, warnings.texts...)
+	return preview.Of(a)
 }
 
 // warned collects what the API server says beside its answers.
