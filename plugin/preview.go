@@ -78,6 +78,7 @@ func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 		}
 		pod = pod.DeepCopy()
 		pod.Spec.NodeName, pod.UID = "", types.UID(fmt.Sprintf("preview-%d", i))
+		askForLimits(pod)
 		if pod.Name == "" {
 			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
 		}
@@ -93,6 +94,24 @@ func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 	}
 	slices.SortFunc(r.members, bySlot)
 	return r, nil
+}
+
+// askForLimits requests what is limited and not requested, as the API server does with a pod that it stores.
+func askForLimits(pod *v1.Pod) {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			r := &list[i].Resources
+			for name, limit := range r.Limits {
+				if _, ok := r.Requests[name]; ok {
+					continue
+				}
+				if r.Requests == nil {
+					r.Requests = v1.ResourceList{}
+				}
+				r.Requests[name] = limit
+			}
+		}
+	}
 }
 
 // muster returns the members that exist, whatever is missing.

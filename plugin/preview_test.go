@@ -64,6 +64,20 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 	w.until("the same placement", w.boundTo(map[string]string{yes.Seats[0].Pod: yes.Seats[0].Node, yes.Seats[1].Pod: yes.Seats[1].Node}))
 }
 
+// Pods that the API server has not seen yet ask for what they are limited to.
+func TestAPreviewCountsLimits(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.attempted()
+	pods := gangOf("g", 3, 2)
+	for _, p := range pods {
+		p.Spec.Containers[0].Resources.Requests = nil
+	}
+	got, err := w.station.Preview(w.ctx, pods)
+	if err != nil || got.Placement.Message != "3 pods wanted, 2 fit: 2 nodes" {
+		t.Errorf("answer %+v, %v", got, err)
+	}
+}
+
 // A preview of a gang that lost a member places the missing one beside those that run.
 func TestAPreviewOfAGangThatExists(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(memberPod("g", 0, 2, 2), "a"))

@@ -38,7 +38,7 @@ import (
 const gpu = "nvidia.com/gpu"
 
 // patience bounds every wait; a test that reaches it has failed.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // world is a real scheduler with the plugin, over a fake API server.
 type world struct {
