@@ -1,0 +1,229 @@
+package scheduling
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+const (
+	gpu = "nvidia.com/gpu"
+	// patience bounds every wait.
+	patience = 90 * time.Second
+	source   = "../.."
+)
+
+// stage is a cluster of simulated nodes without a scheduler of ours.
+type stage struct {
+	t       *testing.T
+	ctx     context.Context
+	cluster *devcluster.Cluster
+	client  kubernetes.Interface
+	config  string
+}
+
+// replica is one process of the scheduler.
+type replica struct {
+	cmd           *exec.Cmd
+	port, preview int
+	log           *bytes.Buffer
+	ended         chan struct{}
+}
+
+func newStage(t *testing.T, nodes int) *stage {
+	t.Helper()
+	s := &stage{t: t, ctx: t.Context(), cluster: devcluster.Start(t, devcluster.Options{SimNodes: nodes})}
+	config, err := s.cluster.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	if s.client, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"namespace.yaml", "priorityclass.yaml", "crd/holdfast.dev_gangs.yaml", "scheduler/preview.yaml"} {
+		if out, err := s.cluster.Kubectl(s.ctx, "apply", "-f", filepath.Join(source, "manifests", file)); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	s.config = filepath.Join(t.TempDir(), "config.yaml")
+	return s
+}
+
+// lease is how the replicas of a test elect: faster than what is shipped, for the test's sake.
+var lease = regexp.MustCompile(`leaseDuration: \S+ renewDeadline: \S+ retryPeriod: \S+`)
+
+// start starts a replica with the shipped configuration.
+func (s *stage) start() *replica {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(source, "manifests/scheduler/config.yaml"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if !lease.Match(text) {
+		s.t.Fatal("the shipped configuration has no lease")
+	}
+	text = lease.ReplaceAll(text, []byte("leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms,"))
+	text = bytes.Replace(text, []byte("clientConnection: {"), []byte("clientConnection: {kubeconfig: "+s.cluster.Kubeconfig()+", "), 1)
+	if err := os.WriteFile(s.config, text, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	r := &replica{port: freePort(s.t), preview: freePort(s.t), log: &bytes.Buffer{}, ended: make(chan struct{})}
+	r.cmd = exec.Command(filepath.Join(source, "bin/holdfast-scheduler"), "--config="+s.config, "--feature-gates=NominatedNodeNameForExpectation=false",
+		"--authentication-kubeconfig="+s.cluster.Kubeconfig(), "--authorization-kubeconfig="+s.cluster.Kubeconfig(), "--v=2",
+		fmt.Sprintf("--secure-port=%d", r.port), fmt.Sprintf("--preview-bind-address=127.0.0.1:%d", r.preview), "--cert-dir="+s.t.TempDir())
+	r.cmd.Stderr, r.cmd.Stdout = r.log, r.log
+	if err := r.cmd.Start(); err != nil {
+		s.t.Fatalf("%v; build it with: make holdfast-scheduler", err)
+	}
+	go func() { _ = r.cmd.Wait(); close(r.ended) }()
+	s.t.Cleanup(func() {
+		r.kill()
+		if s.t.Failed() {
+			all := strings.Split(r.log.String(), "\n")
+			s.t.Logf("replica %d said at last:\n%s", r.cmd.Process.Pid, strings.Join(all[max(0, len(all)-40):], "\n"))
+		}
+	})
+	s.until("the replica to be ready, whether it leads or not", func() bool { return get(r.port, "/readyz") == http.StatusOK })
+	return r
+}
+
+func (r *replica) kill() {
+	_ = r.cmd.Process.Kill()
+	<-r.ended
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+var insecure = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+
+func get(port int, path string) int {
+	r, err := insecure.Get(fmt.Sprintf("https://127.0.0.1:%d%s", port, path))
+	if err != nil {
+		return 0
+	}
+	defer r.Body.Close()
+	return r.StatusCode
+}
+
+// ask asks a replica for a preview.
+func (r *replica) ask(t *testing.T, token string, pods ...corev1.Pod) (int, []byte) {
+	t.Helper()
+	body, err := json.Marshal(v1alpha1.PreviewRequest{Pods: pods})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := http.NewRequest(http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", r.preview, v1alpha1.PreviewPath), bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set(v1alpha1.PreviewTokenHeader, token)
+	a, err := insecure.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, text
+}
+
+func (s *stage) token(account string, audiences ...string) string {
+	s.t.Helper()
+	r, err := s.client.CoreV1().ServiceAccounts(v1alpha1.Namespace).CreateToken(s.ctx, account,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, ExpirationSeconds: ptr.To[int64](600)}}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r.Status.Token
+}
+
+func (s *stage) until(what string, ok func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// member is a pod that takes a whole simulated node.
+func member(gang string, slot, size int, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+			Labels:      map[string]string{v1alpha1.LabelGang: gang, "batch.kubernetes.io/job-completion-index": fmt.Sprint(slot)},
+			Annotations: map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size)}},
+		Spec: corev1.PodSpec{
+			SchedulerName:                 v1alpha1.SchedulerName,
+			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{Name: "c", Image: "none", Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{gpu: resource.MustParse("8")}}}},
+		},
+	}
+}
+
+func (s *stage) create(p *corev1.Pod) {
+	s.t.Helper()
+	if _, err := s.client.CoreV1().Pods(p.Namespace).Create(s.ctx, p, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// pods lists what there is, by name.
+func (s *stage) pods() map[string]*corev1.Pod {
+	s.t.Helper()
+	list, err := s.client.CoreV1().Pods("default").List(s.ctx, metav1.ListOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all := map[string]*corev1.Pod{}
+	for i := range list.Items {
+		all[list.Items[i].Name] = &list.Items[i]
+	}
+	return all
+}
+
+func (s *stage) bound(names ...string) func() bool {
+	return func() bool {
+		all := s.pods()
+		for _, n := range names {
+			if all[n] == nil || all[n].Spec.NodeName == "" {
+				return false
+			}
+		}
+		return true
+	}
+}
