@@ -26,6 +26,8 @@ func TestReplace(t *testing.T) {
 		test func(context.Context, *testing.T, *world)
 	}{
 		{"Never", testNever},
+		{"Storage", testStorage},
+		{"NoSpare", testNoSpare},
 		{"OnFailure", testOnFailure},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
@@ -124,9 +126,9 @@ func testOnFailure(ctx context.Context, t *testing.T, w *world) {
 	const job = "on-failure"
 	n := len(w.births.since(0))
 	s := w.start(ctx, t, trainJob(job, corev1.RestartPolicyOnFailure, "0.05", nil))
-	for i := range 3 {
+	for i := range 2 {
 		s = w.sick(ctx, t, job, s, i%2)
 	}
-	w.soon(t, n, 3)
+	w.soon(t, n, 2)
 	w.end(ctx, t, job)
 }

@@ -274,7 +274,9 @@ func (w *world) sicken(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	return w.onNode(ctx, node, func(n *corev1.Node) { metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationHealth, string(text)) })
+	return w.onNode(ctx, node, func(n *corev1.Node) {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationHealth, string(text))
+	})
 }
 
 func (w *world) heal(ctx context.Context, node string) error {
