@@ -13,7 +13,7 @@ import (
 	"runtime"
 )
 
-//go:embed nvml.c
+//go:embed library/nvml.c
 var source []byte
 
 // Library is the file's name.
