@@ -1,0 +1,71 @@
+package nvml
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+// watch runs a parent of which each child is the script; the script finds the directory in $1.
+func watch(t *testing.T, start time.Duration, script string) <-chan nodehealth.Signal {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "child.sh")
+	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := make(chan nodehealth.Signal, 10000)
+	w := Watch{Command: []string{"/bin/sh", path, dir}, Start: start, Deadline: time.Second,
+		Log: slog.New(slog.DiscardHandler), Emit: func(s nodehealth.Signal) { out <- s }}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { w.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return out
+}
+
+func await(t *testing.T, from <-chan nodehealth.Signal, kind nodehealth.Kind) nodehealth.Signal {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case s := <-from:
+			if s.Kind == kind {
+				return s
+			}
+		case <-limit:
+			t.Fatalf("never: %s", kind)
+		}
+	}
+}
+
+// TestSilentChildIsFollowed: the first child says one thing and then nothing, the second never a word, the third is well.
+func TestSilentChildIsFollowed(t *testing.T) {
+	from := watch(t, 2*time.Second, `
+if mkdir "$1/first" 2>/dev/null; then echo '{"read":true,"readings":[{"Device":"GPU-a","Recovery":2}]}'; exec sleep 600; fi
+if mkdir "$1/second" 2>/dev/null; then exec sleep 600; fi
+while :; do echo '{"xid":79,"device":"GPU-a"}'; echo 'no line of ours'; echo '{"read":true}'; sleep 0.1; done
+`)
+	if s := await(t, from, nodehealth.Read); len(s.Readings) != 1 || s.Readings[0].Device != "GPU-a" || s.Readings[0].Recovery != 2 {
+		t.Errorf("%+v", s)
+	}
+	await(t, from, nodehealth.Hang)
+	if s := await(t, from, nodehealth.Xid); s.Code != 79 || s.Device != "GPU-a" || s.Source != nodehealth.NVML {
+		t.Errorf("%+v", s)
+	}
+	await(t, from, nodehealth.Read)
+}
+
+// TestCrashingChildIsNoHang: a child that ends before it says a word says that nothing can be asked.
+func TestCrashingChildIsNoHang(t *testing.T) {
+	from := watch(t, time.Minute, `if mkdir "$1/first" 2>/dev/null; then exit 3; fi; while :; do echo '{"read":true}'; sleep 0.1; done`)
+	if s := <-from; s.Kind != nodehealth.Blind {
+		t.Errorf("%+v", s)
+	}
+	await(t, from, nodehealth.Read)
+}
