@@ -83,7 +83,7 @@ func namesReplacementPolicy(job *batchv1.Job) bool {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
 		if m.Operation == metav1.ManagedFieldsOperationApply && m.FieldsV1 != nil &&
-			json.Unmarshal(m.FieldsV1.Raw, &server) == nil && server.Spec["f:podReplacementPolicy"] != nil {
+			json.Unmarshal(m.FieldsV1.GetRawBytes(), &server) == nil && server.Spec["f:podReplacementPolicy"] != nil {
 			return true
 		}
 	}

@@ -28,8 +28,6 @@ const (
 	openEvery = 2 * time.Second
 )
 
-// errReopen: the driver has gone or was changed under the library.
-var errReopen = errors.New("the driver has gone")
 
 // Serve is the child: it tells what it finds on out until out or in is closed, and ends when the library must be
 // loaded anew. The first of paths that can be loaded is the library.

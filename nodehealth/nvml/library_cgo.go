@@ -14,6 +14,9 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
+// errReopen: the driver has gone or was changed under the library.
+var errReopen = errors.New("the driver has gone")
+
 type loaded struct {
 	lib     nvml.Interface
 	devices []handle
