@@ -28,7 +28,6 @@ const (
 	openEvery = 2 * time.Second
 )
 
-
 // Serve is the child: it tells what it finds on out until out or in is closed, and ends when the library must be
 // loaded anew. The first of paths that can be loaded is the library.
 func Serve(paths []string, in io.Reader, out io.Writer) error {
