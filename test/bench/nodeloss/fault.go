@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/bench/figure"
+	standin "holdfast.dev/holdfast/test/devcluster/nvml"
+)
+
+// What the cases on real nodes measure.
+const (
+	podStart        = "pod_start_s"
+	scriptStart     = "script_start_s"
+	podAndScript    = "pod_and_script_s"
+	faultToStep     = "fault_to_step_s"
+	faultToTaint    = "fault_to_taint_s"
+	faultToOutage   = "fault_to_outage_s"
+	faultToReleased = "fault_to_released_s"
+	stepVsBare      = "fault_to_step_vs_bare"
+	stepsRecomputed = "steps_recomputed"
+	trainingAgain   = "training_again_s"
+)
+
+// gpuLost lets a GPU fall off the bus under one of the pods, another node's each time: a cause that comes back is held longer.
+func gpuLost(ctx context.Context, b *bench) error {
+	return b.faults(ctx, "gpu-lost", b.repeat, func(ctx context.Context, r *real, t *trainer) error {
+		node, err := t.pick(ctx, r.failed)
+		if err != nil {
+			return err
+		}
+		r.failed = append(r.failed, node)
+		f, err := t.suffer(ctx, node, func() error { return r.cluster.Node(node).Fail(standin.Fault{GPU: 0, Xid: 79, Lost: true}) })
+		if err != nil {
+			return fmt.Errorf("a GPU lost on %s: %w", node, err)
+		}
+		b.note("gpu-lost", f)
+		return r.cluster.Node(node).Heal()
+	})
+}
+
+// drain takes a healthy node out of service as its owner would.
+func drain(ctx context.Context, b *bench) error {
+	return b.faults(ctx, "drain", b.repeat, func(ctx context.Context, r *real, t *trainer) error {
+		leaders, err := r.leaders(ctx)
+		if err != nil {
+			return err
+		}
+		node, err := t.pick(ctx, leaders)
+		if err != nil {
+			return err
+		}
+		f, err := t.drained(ctx, node)
+		if err != nil {
+			return err
+		}
+		b.note("drain", f)
+		return nil
+	})
+}
+
+// deadNode ends everything on a node at once; nobody there says goodbye.
+func deadNode(ctx context.Context, b *bench) error {
+	return b.faults(ctx, "dead-node", 1, func(ctx context.Context, r *real, t *trainer) error {
+		leaders, err := r.leaders(ctx)
+		if err != nil {
+			return err
+		}
+		node, err := t.pick(ctx, leaders)
+		if err != nil {
+			return err
+		}
+		// Late in an interval, where most is lost.
+		if err := t.stored(ctx, storeSeconds*time.Second*8/10); err != nil {
+			return err
+		}
+		f, err := t.suffer(ctx, node, func() error { return r.cluster.Node(node).Kill() })
+		if err != nil {
+			return fmt.Errorf("node %s killed: %w", node, err)
+		}
+		b.note("dead-node", f)
+		b.Add("dead-node", systemHoldfast, trainingAgain, "s", float64(f.resumption.recomputed)*f.stepMs/1000)
+		return r.cluster.Node(node).Revive()
+	})
+}
+
+// faults plays the same fault some times, each when all nodes are well again.
+func (b *bench) faults(ctx context.Context, kase string, times int, play func(context.Context, *real, *trainer) error) error {
+	r, err := b.onNodes(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := r.holdfast(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range times {
+		if err := r.allHealthy(ctx); err != nil {
+			return err
+		}
+		if err := play(ctx, r, t); err != nil {
+			return err
+		}
+		samples := b.Samples(kase, systemHoldfast, faultToStep)
+		r.Say("  %s %d of %d: %.2f s to the first new step", kase, i+1, times, samples[len(samples)-1])
+	}
+	return r.allHealthy(ctx)
+}
+
+// suffered is what one fault cost.
+type suffered struct {
+	at                        time.Time
+	tainted, outage, released time.Time // zero: did not come
+	resumption                resumption
+	recovery                  *v1alpha1.Recovery // nil where no Gang tells of it
+	stepMs                    float64            // what a step took before
+}
+
+// suffer causes a fault on a node and waits until training goes on and the Gang tells how.
+func (t *trainer) suffer(ctx context.Context, node string, cause func() error) (suffered, error) {
+	stepMs, err := t.steady(ctx)
+	if err != nil {
+		return suffered{}, err
+	}
+	before, err := t.generation(ctx)
+	if err != nil {
+		return suffered{}, err
+	}
+	f := suffered{at: time.Now(), stepMs: stepMs}
+	if err := cause(); err != nil {
+		return f, err
+	}
+	if err := t.r.Until(ctx, "first new step on all ranks", stepLimit, func(context.Context) (bool, string) {
+		var ok bool
+		f.resumption, ok = t.rec.resumed(f.at)
+		return ok, t.rec.progress(f.at)
+	}); err != nil {
+		return f, t.explain(ctx, node, before, f.at, err)
+	}
+	if t.job != jobHoldfast {
+		return f, nil
+	}
+	if f.recovery, err = t.recovery(ctx, before); err != nil {
+		return f, err
+	}
+	for key, into := range map[string]*time.Time{v1alpha1.TaintUnhealthy: &f.tainted, v1alpha1.TaintOutage: &f.outage} {
+		if at, ok := t.r.marks.tainted(node, key); ok && at.After(f.at) {
+			*into = at
+		}
+	}
+	for _, p := range f.recovery.Replaced {
+		if p.ReleasedAt != nil {
+			f.released = later(f.released, p.ReleasedAt.Time)
+		}
+	}
+	return f, nil
+}
+
+// explain adds what was and what was not seen of a fault after which training did not go on.
+func (t *trainer) explain(ctx context.Context, node string, before int64, fault time.Time, err error) error {
+	_, unhealthy := t.r.marks.tainted(node, v1alpha1.TaintUnhealthy)
+	_, outage := t.r.marks.tainted(node, v1alpha1.TaintOutage)
+	now, readErr := t.generation(ctx)
+	if !unhealthy && !outage && now == before && readErr == nil {
+		return fmt.Errorf("the fault was not seen at all: node %s has no taint, the Gang is in generation %d as before, training never stopped: %w", node, now, err)
+	}
+	return fmt.Errorf("seen after %.0f s: taint %s %t, taint %s %t, generation %d of %d before: %w; last lines: %q", time.Since(fault).Seconds(),
+		v1alpha1.TaintUnhealthy, unhealthy, v1alpha1.TaintOutage, outage, now, before, err, t.rec.tail(8))
+}
+
+// drained is the fault that kubectl drain is; the node takes pods again afterwards.
+func (t *trainer) drained(ctx context.Context, node string) (suffered, error) {
+	ended := make(chan error, 1)
+	f, err := t.suffer(ctx, node, func() error {
+		go func() {
+			_, err := t.r.RunKubectl(ctx, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
+			ended <- err
+		}()
+		return nil
+	})
+	if err != nil {
+		return f, fmt.Errorf("node %s drained: %w", node, err)
+	}
+	if err := <-ended; err != nil {
+		return f, err
+	}
+	_, err = t.r.RunKubectl(ctx, "uncordon", node)
+	return f, err
+}
+
+// note adds the figures of a fault.
+func (b *bench) note(kase string, f suffered) {
+	add := func(metric, unit string, v float64) { b.Add(kase, systemHoldfast, metric, unit, v) }
+	since := func(metric string, at time.Time) {
+		if !at.IsZero() {
+			add(metric, "s", at.Sub(f.at).Seconds())
+		}
+	}
+	since(faultToTaint, f.tainted)
+	since(faultToOutage, f.outage)
+	since(faultToReleased, f.released)
+	since(faultToStep, f.resumption.stepped)
+	if one, ok := b.Median("bare", systemTorchrun, podAndScript); ok && kase == "gpu-lost" {
+		add(stepVsBare, "ratio", f.resumption.stepped.Sub(f.at).Seconds()/one)
+	}
+	add(stepsRecomputed, "steps", float64(f.resumption.recomputed))
+	r := f.recovery
+	since("phase_detect_s", r.DetectedAt.Time)
+	for _, p := range []struct {
+		name string
+		ms   *int64
+	}{{"decide", r.DecideMs}, {"drain", r.DrainMs}, {"stop", r.StopMs}, {"replace", r.ReplaceMs}, {"fetch", r.FetchMs},
+		{"start", r.StartMs}, {"restore", r.RestoreMs}, {"first_step", r.FirstStepMs}} {
+		if p.ms != nil {
+			add("phase_"+p.name+"_s", "s", float64(*p.ms)/1000)
+		}
+	}
+}
+
+// bare measures what there is without Holdfast, in the same run: a pod, the cold start of the script, and a drained node.
+func bare(ctx context.Context, b *bench) error {
+	r, err := b.onNodes(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range b.repeat {
+		took, err := r.podStart(ctx, fmt.Sprintf("bare-%d", i))
+		if err != nil {
+			return err
+		}
+		b.Add("bare", systemTorchrun, podStart, "s", took.Seconds())
+	}
+	t, err := r.train(ctx, jobTorchrun)
+	if err != nil {
+		return err
+	}
+	var began resumption
+	if err := r.Until(ctx, "first step of plain torchrun", stepLimit, func(context.Context) (bool, string) {
+		var ok bool
+		began, ok = t.rec.resumed(time.Time{})
+		return ok, t.rec.progress(time.Time{})
+	}); err != nil {
+		return fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
+	}
+	script := began.stepped.Sub(t.rec.lastBorn()).Seconds()
+	b.Add("bare", systemTorchrun, scriptStart, "s", script)
+	b.Add("bare", systemTorchrun, podAndScript, "s", figure.Median(b.Samples("bare", systemTorchrun, podStart))+script)
+	if len(b.cases) == 0 || slices.Contains(b.cases, "drain") {
+		if err := b.plainDrained(ctx, t); err != nil {
+			return err
+		}
+	}
+	return r.remove(ctx, t)
+}
+
+// plainDrained drains the node of the pod that does not serve torchrun's rendezvous. That training does not go on is a figure, too.
+func (b *bench) plainDrained(ctx context.Context, t *trainer) error {
+	members, err := t.members(ctx)
+	if err != nil {
+		return err
+	}
+	node := members[1].Spec.NodeName
+	f, err := t.drained(ctx, node)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		t.r.Say("  plain torchrun did not go on: %v", err)
+		b.Add("drain", systemTorchrun, "recovered", "bool", 0)
+		_, err := t.r.RunKubectl(ctx, "uncordon", node)
+		return err
+	}
+	b.Add("drain", systemTorchrun, faultToStep, "s", f.resumption.stepped.Sub(f.at).Seconds())
+	b.Add("drain", systemTorchrun, stepsRecomputed, "steps", float64(f.resumption.recomputed))
+	t.r.Say("  plain torchrun: %.2f s to the first new step", f.resumption.stepped.Sub(f.at).Seconds())
+	return nil
+}

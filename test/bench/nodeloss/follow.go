@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// trainer is one job and what its pods say.
+type trainer struct {
+	r    *real
+	job  string
+	rec  *record
+	stop context.CancelFunc // ends following its pods
+}
+
+// train creates a job and follows all its pods, those to come too.
+func (r *real) train(ctx context.Context, job string) (*trainer, error) {
+	if err := r.Client().Create(ctx, trainJob(job)); err != nil {
+		return nil, fmt.Errorf("creating job %s: %w", job, err)
+	}
+	t := &trainer{r: r, job: job, rec: newRecord()}
+	ctx, t.stop = context.WithCancel(r.ctx)
+	go t.follow(ctx)
+	return t, nil
+}
+
+// holdfast is the job with Holdfast's annotations, the same for all cases; it trains and has a step in storage.
+func (r *real) holdfast(ctx context.Context) (*trainer, error) {
+	if r.trainer != nil {
+		return r.trainer, nil
+	}
+	t, err := r.train(ctx, jobHoldfast)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := t.steady(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.stored(ctx, 0); err != nil {
+		return nil, err
+	}
+	r.trainer = t
+	return t, nil
+}
+
+func (t *trainer) follow(ctx context.Context) {
+	followed := map[string]bool{}
+	for ctx.Err() == nil {
+		all, _ := t.r.PodsOf(ctx, roomName, t.job) // asked again at once
+		for _, p := range all {
+			if followed[p.Name] || p.Status.Phase != corev1.PodRunning {
+				continue
+			}
+			followed[p.Name] = true
+			go func() {
+				// Where a node dies, so does this; what its pods said before was read.
+				_ = t.r.Follow(ctx, roomName, p.Name, container, func(line string) { t.rec.line(p.Name, line) })
+			}()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// steady waits until the job trains, and says what a step takes.
+func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
+	from := time.Now().Add(time.Second)
+	err = t.r.Until(ctx, t.job+" trains", stepLimit, func(ctx context.Context) (bool, string) {
+		var ok bool
+		stepMs, ok = t.rec.rateAfter(from)
+		if !ok || t.job != jobHoldfast {
+			return ok, t.rec.progress(time.Time{})
+		}
+		run, err := t.run(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		return run.State == v1alpha1.RunRunning && len(run.Doomed) == 0, fmt.Sprintf("generation %d %s, %d doomed", run.Generation, run.State, len(run.Doomed))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
+	}
+	return stepMs, nil
+}
+
+// stored waits for a step of the present generation that lies whole in storage, and then until it is so old.
+func (t *trainer) stored(ctx context.Context, age time.Duration) error {
+	return t.r.Until(ctx, "a step in storage", stepLimit, func(ctx context.Context) (bool, string) {
+		run, err := t.run(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		d := run.Durable
+		return d != nil && d.Generation == run.Generation && time.Since(d.At.Time) >= age, fmt.Sprintf("generation %d, %+v", run.Generation, d)
+	})
+}
+
+func (t *trainer) run(ctx context.Context) (*v1alpha1.RunStatus, error) {
+	var g v1alpha1.Gang
+	if err := t.r.Client().Get(ctx, client.ObjectKey{Namespace: roomName, Name: t.job}, &g); err != nil {
+		return nil, fmt.Errorf("reading the gang: %w", err)
+	}
+	if g.Status.Run == nil {
+		return &v1alpha1.RunStatus{}, nil
+	}
+	return g.Status.Run, nil
+}
+
+// generation is the newest that the Gang shows; 0 for a job without one.
+func (t *trainer) generation(ctx context.Context) (int64, error) {
+	if t.job != jobHoldfast {
+		return 0, nil
+	}
+	run, err := t.run(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return run.Generation, nil
+}
+
+// recovery is the record of the one that came after a generation, once it is whole.
+func (t *trainer) recovery(ctx context.Context, after int64) (*v1alpha1.Recovery, error) {
+	var out *v1alpha1.Recovery
+	err := t.r.Until(ctx, "the recovery on the Gang", time.Minute, func(ctx context.Context) (bool, string) {
+		run, err := t.run(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		if len(run.Recoveries) == 0 {
+			return false, "none"
+		}
+		out = &run.Recoveries[len(run.Recoveries)-1]
+		return out.Generation > after && out.FirstStepMs != nil && len(out.Replaced) > 0, fmt.Sprintf("%+v", out)
+	})
+	return out, err
+}
+
+// members are the pods of the job that are members, by slot.
+func (t *trainer) members(ctx context.Context) ([]corev1.Pod, error) {
+	all, err := t.r.PodsOf(ctx, roomName, t.job)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]corev1.Pod, pods)
+	for _, p := range all {
+		i := slices.Index([]string{"0", "1"}, p.Annotations[batchv1.JobCompletionIndexAnnotation])
+		if i >= 0 && p.Labels[v1alpha1.LabelReplaced] == "" && p.DeletionTimestamp == nil {
+			out[i] = p
+		}
+	}
+	for i, p := range out {
+		if p.Spec.NodeName == "" {
+			return nil, fmt.Errorf("%s has no pod on a node in slot %d", t.job, i)
+		}
+	}
+	return out, nil
+}
+
+// pick is a node of the job, one of the unwanted only where all are; of several that of the last slot.
+func (t *trainer) pick(ctx context.Context, unwanted []string) (string, error) {
+	members, err := t.members(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range slices.Backward(members) {
+		if !slices.Contains(unwanted, p.Spec.NodeName) {
+			return p.Spec.NodeName, nil
+		}
+	}
+	node := members[pods-1].Spec.NodeName
+	t.r.Say("  every node of the job is one of %s: %s it is", strings.Join(unwanted, ", "), node)
+	return node, nil
+}
+
+// podStart creates a bare pod and says how long it took to its process's first line.
+func (r *real) podStart(ctx context.Context, name string) (time.Duration, error) {
+	began := time.Now()
+	if err := r.Client().Create(ctx, barePod(name)); err != nil {
+		return 0, err
+	}
+	if err := r.Until(ctx, "pod "+name+" runs", stepLimit, func(ctx context.Context) (bool, string) {
+		p, err := r.Kube().CoreV1().Pods(roomName).Get(ctx, name, metav1.GetOptions{})
+		return err == nil && p.Status.Phase == corev1.PodRunning, fmt.Sprintf("%v, %v", p.Status, err)
+	}); err != nil {
+		return 0, err
+	}
+	rec := newRecord()
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		_ = r.Follow(following, roomName, name, container, func(line string) { rec.line(name, line) })
+	}()
+	var born time.Time
+	if err := r.Until(ctx, "first line of pod "+name, stepLimit, func(context.Context) (bool, string) {
+		var ok bool
+		born, ok = rec.podBorn(name)
+		return ok, fmt.Sprintf("%q", rec.tail(1))
+	}); err != nil {
+		return 0, err
+	}
+	if err := r.Kube().CoreV1().Pods(roomName).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+		return 0, err
+	}
+	return born.Sub(began), nil
+}
+
+// remove deletes a job and waits until its pods are gone: the next one gets the machine for itself.
+func (r *real) remove(ctx context.Context, t *trainer) error {
+	t.stop()
+	background := metav1.DeletePropagationBackground
+	err := r.Kube().BatchV1().Jobs(roomName).Delete(ctx, t.job, metav1.DeleteOptions{PropagationPolicy: &background})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting job %s: %w", t.job, err)
+	}
+	return r.Until(ctx, "pods of "+t.job+" gone", stepLimit, func(ctx context.Context) (bool, string) {
+		all, err := r.PodsOf(ctx, roomName, t.job)
+		return err == nil && len(all) == 0, fmt.Sprintf("%d pods, %v", len(all), err)
+	})
+}

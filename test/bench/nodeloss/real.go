@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	clientcache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster"
+	"holdfast.dev/holdfast/test/story"
+)
+
+const (
+	// realNodes is what the job needs and one spare.
+	realNodes = 3
+	// stepLimit is how long a fault may take until training goes on; longer is no figure but a failure.
+	stepLimit = 2 * time.Minute
+	// healLimit is how long a node may take until it is of use again: the hold-off of a lost GPU is 30 s.
+	healLimit = 2 * time.Minute
+)
+
+// real is a cluster of real nodes with Holdfast on it, and what was seen there.
+type real struct {
+	*story.World
+	cluster *devcluster.Cluster
+	marks   *marks
+	trainer *trainer // of the one Holdfast job; nil until a case asked for it
+	failed  []string // nodes on which a GPU was lost before: their next hold-off is longer
+	// ctx ends what follows nodes and pods, by stop, before the cluster goes.
+	ctx  context.Context
+	stop context.CancelFunc
+}
+
+// onNodes is the cluster of real nodes, the same for all cases of a run. The one of simulated nodes is ended: nothing else runs beside.
+func (b *bench) onNodes(ctx context.Context) (*real, error) {
+	if b.real != nil {
+		return b.real, nil
+	}
+	if err := b.down(); err != nil {
+		return nil, err
+	}
+	source, err := filepath.Abs(b.source)
+	if err != nil {
+		return nil, err
+	}
+	script, err := os.ReadFile(filepath.Join(source, "test/bench/recovery/train.py"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the training script: %w", err)
+	}
+	dev := filepath.Join(source, "bin/holdfast-dev")
+	c, err := devcluster.Up(ctx, devcluster.Options{Nodes: realNodes, Binary: dev, Out: b.progress})
+	if err != nil {
+		return nil, fmt.Errorf("starting a cluster: %w", err)
+	}
+	r := &real{cluster: c}
+	r.ctx, r.stop = context.WithCancel(ctx)
+	b.real = r
+	r.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: b.progress,
+		LoadImages: func(ctx context.Context) error { return story.LoadImages(ctx, dev, c.Name(), source) }})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Install(ctx); err != nil {
+		return nil, fmt.Errorf("installing Holdfast: %w", err)
+	}
+	for _, o := range room(string(script)) {
+		if err := r.Client().Create(ctx, o); err != nil {
+			return nil, fmt.Errorf("creating %s: %w", o.GetName(), err)
+		}
+	}
+	if r.marks, err = r.watch(r.ctx); err != nil {
+		return nil, err
+	}
+	return r, r.allHealthy(ctx)
+}
+
+// down ends the clusters that this run started.
+func (b *bench) down() (err error) {
+	if b.sim != nil {
+		err, b.sim = b.sim.Down(), nil
+	}
+	if b.real != nil {
+		b.real.stop()
+		err, b.real = errors.Join(err, b.real.cluster.Down()), nil
+	}
+	return err
+}
+
+// marks are the moments at which a taint was seen to come.
+type marks struct {
+	mu sync.Mutex
+	at map[string]time.Time // by node and key; absent while the node has no such taint
+}
+
+func newMarks() *marks { return &marks{at: map[string]time.Time{}} }
+
+// look takes a Node as it was seen at a moment.
+func (m *marks) look(n *corev1.Node, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range []string{v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage} {
+		has := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+		if _, had := m.at[n.Name+key]; has && !had {
+			m.at[n.Name+key] = at
+		} else if !has {
+			delete(m.at, n.Name+key)
+		}
+	}
+}
+
+// tainted is when the present taint of that key came.
+func (m *marks) tainted(node, key string) (time.Time, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, ok := m.at[node+key]
+	return at, ok
+}
+
+func (r *real) watch(ctx context.Context) (*marks, error) {
+	m := newMarks()
+	informer := informers.NewSharedInformerFactory(r.Kube(), 0).Core().V1().Nodes().Informer()
+	look := func(obj any) {
+		if n, ok := obj.(*corev1.Node); ok {
+			m.look(n, time.Now())
+		}
+	}
+	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }}); err != nil {
+		return nil, err
+	}
+	go informer.Run(ctx.Done())
+	if !clientcache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil, ctx.Err()
+	}
+	return m, nil
+}
+
+// healthy waits until a node is one that the next pod may go to: its daemon speaks well of it, and nothing keeps pods away.
+func (r *real) healthy(ctx context.Context, node string) error {
+	return r.Until(ctx, node+" is healthy and takes pods", healLimit, func(ctx context.Context) (bool, string) {
+		n := &corev1.Node{}
+		if err := r.Client().Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
+			return false, err.Error()
+		}
+		well := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == v1alpha1.ConditionHealthy && c.Status == corev1.ConditionTrue
+		})
+		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+		return well && ready && !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 && n.Annotations[v1alpha1.AnnotationOutage] == "",
+			fmt.Sprintf("healthy %t, ready %t, taints %v", well, ready, n.Spec.Taints)
+	})
+}
+
+// allHealthy waits until every node is.
+func (r *real) allHealthy(ctx context.Context) error {
+	for _, n := range r.cluster.Nodes() {
+		if err := r.healthy(ctx, n.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaders are the nodes on which the leading controller and scheduler are. What the loss of those costs is another figure, so
+// the cases choose another node where they can.
+func (r *real) leaders(ctx context.Context) ([]string, error) {
+	leases, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pods, err := r.Kube().CoreV1().Pods(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, l := range leases.Items {
+		for _, p := range pods.Items {
+			if l.Spec.HolderIdentity != nil && strings.HasPrefix(*l.Spec.HolderIdentity, p.Name+"_") {
+				out = append(out, p.Spec.NodeName)
+			}
+		}
+	}
+	return out, nil
+}

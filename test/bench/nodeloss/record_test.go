@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// play lets a rank of a pod live from second t on: restored at t+3, its first step at t+4.
+func play(r *record, pod string, rank, t, step, reached int) {
+	r.line(pod, fmt.Sprintf(`{"bench":"started","rank":%d,"pid":7,"t":%d}`, rank, t))
+	r.line(pod, fmt.Sprintf(`{"bench":"imported","rank":%d,"t":%d}`, rank, t+1))
+	r.line(pod, fmt.Sprintf(`{"bench":"joined","rank":%d,"t":%d}`, rank, t+2))
+	r.line(pod, fmt.Sprintf(`{"bench":"restored","rank":%d,"t":%d,"step":%d,"reached":%d,"load_ms":1}`, rank, t+3, step, reached))
+	for i := 1; i <= 9; i++ {
+		r.line(pod, fmt.Sprintf(`{"bench":"step","rank":%d,"t":%d,"step":%d}`, rank, t+3+i, step+i))
+	}
+}
+
+func TestResumed(t *testing.T) {
+	r := newRecord()
+	r.line("a-1", `{"bench":"pod","t":99}`)
+	r.line("a-1", `{"bench":"pod","t":999}`)
+	for rank := range ranks {
+		play(r, fmt.Sprintf("a-%d", rank/2), rank, 100, 0, 0)
+	}
+	if at, ok := r.podBorn("a-1"); !ok || at.Unix() != 99 {
+		t.Errorf("pod a-1 was born at %v", at)
+	}
+	if got, ok := r.resumed(time.Unix(0, 0)); !ok || got.stepped.Unix() != 104 || got.recomputed != 0 {
+		t.Errorf("a fresh start: %+v, %t", got, ok)
+	}
+	fault := time.Unix(200, 0)
+	if got, ok := r.resumed(fault); ok {
+		t.Errorf("nothing has happened since the fault: %+v", got)
+	}
+	// The ranks had reached 9, 9, 8, 9 and go on from step 5; the new pod's first line comes late, the old pod's last line later still.
+	play(r, "b-1", 3, 210, 5, 9)
+	play(r, "a-0", 0, 205, 5, 9)
+	play(r, "a-0", 1, 205, 5, 9)
+	if got, ok := r.resumed(fault); ok {
+		t.Errorf("rank 2 is missing: %+v", got)
+	}
+	play(r, "b-1", 2, 208, 5, 8)
+	r.line("a-1", `{"bench":"step","rank":3,"t":199,"step":9}`)
+	got, ok := r.resumed(fault)
+	// Step 9 is the first that not all had finished: rank 3 made it at 210+3+4.
+	if !ok || got.recomputed != 3 || got.stepped.Unix() != 217 || got.restored.Unix() != 213 || got.started.Unix() != 210 {
+		t.Errorf("got %+v, %t", got, ok)
+	}
+}
+
+func TestResumedNeedsNewStep(t *testing.T) {
+	r := newRecord()
+	for rank := range ranks {
+		play(r, "a", rank, 100, 5, 20) // reaches 14: all of it was done before
+	}
+	if got, ok := r.resumed(time.Unix(0, 0)); ok {
+		t.Errorf("steps that were done before count as new: %+v", got)
+	}
+}
+
+func TestMarks(t *testing.T) {
+	m := newMarks()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	with := n.DeepCopy()
+	with.Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintUnhealthy, Value: "GPULost"}}
+	for i, step := range []struct {
+		node *corev1.Node
+		want int64
+	}{{n, 0}, {with, 1}, {with, 1}, {n, 0}, {with, 4}} {
+		m.look(step.node, time.Unix(int64(i), 0))
+		at, ok := m.tainted("n1", v1alpha1.TaintUnhealthy)
+		if ok != (step.want > 0) || ok && at.Unix() != step.want {
+			t.Errorf("look %d: tainted at %v, %t, want %d", i, at, ok, step.want)
+		}
+		if _, ok := m.tainted("n1", v1alpha1.TaintOutage); ok {
+			t.Errorf("look %d: an outage", i)
+		}
+	}
+}
+
+// TestSystemsDifferByAnnotations: what makes the comparison fair.
+func TestSystemsDifferByAnnotations(t *testing.T) {
+	plain, ours := trainJob(jobTorchrun), trainJob(jobHoldfast)
+	if len(plain.Annotations) != 0 || ours.Annotations[v1alpha1.AnnotationEnabled] != "true" {
+		t.Fatalf("annotations: %v and %v", plain.Annotations, ours.Annotations)
+	}
+	same := func(name string) *batchv1.Job {
+		j := trainJob(name)
+		j.Name, j.Annotations = "", nil
+		c := &j.Spec.Template.Spec
+		c.Containers[0].Command[2] = line("")
+		c.Subdomain, c.Volumes[2].PersistentVolumeClaim.ClaimName = "", ""
+		return j
+	}
+	if a, b := same(jobTorchrun), same(jobHoldfast); !reflect.DeepEqual(a, b) {
+		t.Errorf("the jobs differ by more than annotations and names:\n%v\n%v", a, b)
+	}
+	bare := barePod("bare").Spec.Containers[0]
+	if a, b := fmt.Sprint(bare.Resources, bare.Image, bare.VolumeMounts), fmt.Sprint(ours.Spec.Template.Spec.Containers[0].Resources, bare.Image, ours.Spec.Template.Spec.Containers[0].VolumeMounts); a != b {
+		t.Errorf("the bare pod is another one:\n%s\n%s", a, b)
+	}
+}
+
+func TestGoals(t *testing.T) {
+	b := &bench{Set: newFigures()}
+	b.Add("gpu-lost", systemHoldfast, faultToTaint, "s", 2)
+	b.Add("dead-node", systemHoldfast, faultToReleased, "s", 19)
+	b.Add("drain", systemHoldfast, stepsRecomputed, "steps", 0, 3, 0)
+	b.Add("evict", systemHoldfast, podsPerSecond, "1/s", 250)
+	missed, reached := b.verdicts()
+	if len(missed) != 2 || len(reached) != 2 {
+		t.Errorf("missed %q, reached %q", missed, reached)
+	}
+}
