@@ -133,7 +133,7 @@ func (t *trainer) suffer(ctx context.Context, node string, cause func() error) (
 	if err := cause(); err != nil {
 		return f, err
 	}
-	if err := t.r.Until(ctx, "first new step on all ranks", stepLimit, func(context.Context) (bool, string) {
+	if err := t.r.Until(ctx, "first new step on all ranks", t.limit, func(context.Context) (bool, string) {
 		var ok bool
 		f.resumption, ok = t.rec.resumed(f.at)
 		return ok, t.rec.progress(f.at)
@@ -263,6 +263,7 @@ func (b *bench) plainDrained(ctx context.Context, t *trainer) error {
 		return err
 	}
 	node := members[1].Spec.NodeName
+	t.limit = plainLimit
 	f, err := t.drained(ctx, node)
 	switch {
 	case ctx.Err() != nil:
@@ -270,6 +271,7 @@ func (b *bench) plainDrained(ctx context.Context, t *trainer) error {
 	case err != nil:
 		t.r.Say("  plain torchrun did not go on: %v", err)
 		b.Add("drain", systemTorchrun, "recovered", "bool", 0)
+		b.Add("drain", systemTorchrun, "waited_s", "s", plainLimit.Seconds())
 		_, err := t.r.RunKubectl(ctx, "uncordon", node)
 		return err
 	}

@@ -19,10 +19,11 @@ import (
 
 // trainer is one job and what its pods say.
 type trainer struct {
-	r    *real
-	job  string
-	rec  *record
-	stop context.CancelFunc // ends following its pods
+	r     *real
+	job   string
+	rec   *record
+	limit time.Duration      // how long a fault may take until it trains again
+	stop  context.CancelFunc // ends following its pods
 }
 
 // train creates a job and follows all its pods, those to come too.
@@ -30,7 +31,7 @@ func (r *real) train(ctx context.Context, job string) (*trainer, error) {
 	if err := r.Client().Create(ctx, trainJob(job)); err != nil {
 		return nil, fmt.Errorf("creating job %s: %w", job, err)
 	}
-	t := &trainer{r: r, job: job, rec: newRecord()}
+	t := &trainer{r: r, job: job, rec: newRecord(), limit: stepLimit}
 	ctx, t.stop = context.WithCancel(r.ctx)
 	go t.follow(ctx)
 	return t, nil

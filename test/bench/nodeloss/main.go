@@ -37,8 +37,8 @@ type kase struct {
 // cases are all that can be measured. Those on real nodes share a cluster, and so do those on simulated nodes.
 var cases = []kase{
 	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare},
-	{"drain", "kubectl drain of a node with a pod of the job", drain},
 	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost},
+	{"drain", "kubectl drain of a node with a pod of the job", drain},
 	{"dead-node", "everything on a node of the job is killed", deadNode},
 	// This one first: the Jobs of the other go on making pods long after it was measured.
 	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},

@@ -27,6 +27,8 @@ const (
 	realNodes = 3
 	// stepLimit is how long a fault may take until training goes on; longer is no figure but a failure.
 	stepLimit = 2 * time.Minute
+	// plainLimit is how long plain torchrun is waited for after a drain: several times what a new pod and a cold start take.
+	plainLimit = time.Minute
 	// healLimit is how long a node may take until it is of use again: the hold-off of a lost GPU is 30 s.
 	healLimit = 2 * time.Minute
 )
