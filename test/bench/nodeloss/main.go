@@ -32,17 +32,19 @@ const (
 type kase struct {
 	name, what string
 	run        func(context.Context, *bench) error
+	// asked: measured only where --cases names it.
+	asked bool
 }
 
 // cases are all that can be measured. Those on real nodes share a cluster, and so do those on simulated nodes.
 var cases = []kase{
-	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare},
-	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost},
-	{"drain", "kubectl drain of a node with a pod of the job", drain},
-	{"dead-node", "everything on a node of the job is killed", deadNode},
+	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare, true},
+	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost, true},
+	{"drain", "kubectl drain of a node with a pod of the job", drain, true},
+	{"dead-node", "everything on a node of the job is killed", deadNode, true},
 	// This one first: the Jobs of the other go on making pods long after it was measured.
-	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},
-	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict},
+	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, false},
+	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict, false},
 }
 
 // timeLimit is what the whole run may take.
@@ -104,7 +106,7 @@ func main() {
 	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
 	f.BoolVar(&o.check, "check", false, "fail when a goal is missed")
 	f.StringVar(&o.source, "source", ".", "root of the source tree, with its binaries built")
-	f.StringSliceVar(&o.cases, "cases", nil, "measure these cases only: "+strings.Join(names, ", "))
+	f.StringSliceVar(&o.cases, "cases", nil, "measure these cases only: "+strings.Join(names, ", ")+" (default: those on simulated nodes)")
 	f.IntVar(&o.nodes, "nodes", 0, "simulated nodes (default 1500, 60 with --quick)")
 	f.IntVar(&o.repeat, "repeat", 0, "how often a drain and the loss of a GPU are repeated (default 3, 1 with --quick)")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -141,7 +143,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	b := &bench{options: o, Set: newFigures(), progress: progress}
 	var err error
 	for _, c := range cases {
-		if len(o.cases) == 0 || slices.Contains(o.cases, c.name) {
+		if slices.Contains(o.cases, c.name) || len(o.cases) == 0 && !c.asked {
 			b.say("%s: %s", c.name, c.what)
 			if failed := c.run(ctx, b); failed != nil {
 				err = errors.Join(err, fmt.Errorf("%s: %w", c.name, failed))
