@@ -258,7 +258,8 @@ func (s *State) directDrain(d *Directive, slot Slot) {
 		if doomed {
 			d.Copy = s.salvage
 		}
-		if d.Fetch = s.fetching.fetch[slot]; d.Fetch != (Mark{}) {
+		if mark := s.fetching.fetch[slot]; mark != (Mark{}) && s.slots[slot].report.Storage {
+			d.Fetch = mark
 			run := Launch{}
 			if d.Run != nil {
 				run = *d.Run

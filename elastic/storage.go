@@ -69,7 +69,8 @@ func (s *State) sources(step int64, lost func(Slot) bool) (fetch map[Slot]Mark, 
 		if want == (Mark{}) {
 			continue
 		}
-		if !lost(slot) && (m.report.Protocol < 2 || !m.report.Storage) {
+		// A pod whose storage does not answer is waited for: to go on from an older step would lose what is safe.
+		if !lost(slot) && m.report.Protocol < 2 {
 			return nil, false
 		}
 		fetch[slot] = want
@@ -277,6 +278,11 @@ func (s *State) safe(slot Slot, step int64) bool {
 func (s *State) fetchReason() string {
 	if len(s.fetching.fetch) == 0 {
 		return ""
+	}
+	for i := range s.slots {
+		if m := &s.slots[i]; s.fetching.fetch[Slot(i)] != (Mark{}) && !m.report.Storage {
+			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.pod.Name, i, s.fetching.step)
+		}
 	}
 	return fmt.Sprintf("brings step %d from storage to %d of %d pods", s.fetching.step, len(s.fetching.fetch), len(s.slots))
 }
