@@ -15,7 +15,7 @@ import (
 func TestCrashTable(t *testing.T) {
 	for name, prepare := range map[string]func(*world){
 		"drained": func(w *world) { w.level = []Doom{w.doomOf(1, false)} },
-		"leaving": func(w *world) { w.agents[1].leaving, w.doomedOnce[w.agents[1].pod.UID] = true, true },
+		"leaving": func(w *world) { w.deleted(1) },
 		"dead":    func(w *world) { w.level = []Doom{w.doomOf(1, true)}; w.dies(1) },
 		"two":     func(w *world) { w.level = []Doom{w.doomOf(0, false), w.doomOf(1, false)} },
 	} {

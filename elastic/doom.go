@@ -168,19 +168,12 @@ func (s *State) takesOver(p, old Pod) bool {
 	return p.Newer(old) || s.Fenced(old.UID) && p.Created.Equal(old.Created) && !slices.Contains(s.past, p.UID)
 }
 
-// leaving takes a pod that is being shut down as doomed, before anybody else says so.
+// leaving notes when a pod was first told to end. It is no doom: whether the pod is deleted, or has ended what
+// it was made for, the API server alone knows.
 func (s *State) leaving(slot Slot, now time.Time) {
-	m := &s.slots[slot]
-	if m.report.Leaving && m.leavingAt.IsZero() {
+	if m := &s.slots[slot]; m.report.Leaving && m.leavingAt.IsZero() {
 		m.leavingAt = now
 	}
-	if !m.report.Leaving || s.Final() || s.doomOfPod(m.pod.UID) != nil || s.Fenced(m.pod.UID) {
-		return
-	}
-	d := Doom{Slot: slot, Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: PodDeleted, Message: "the pod is being shut down"}
-	s.announce(&d, now)
-	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
-	s.save()
 }
 
 // out says whether the pod of a slot is not waited for when everything halts: it is fenced, or it is doomed

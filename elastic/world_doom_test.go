@@ -194,6 +194,9 @@ func (w *world) outsideChaos(slot int) {
 		w.apply(Tick{})
 	case p < 60 && len(w.level) > 0: // a node heals
 		i := w.rng.Intn(len(w.level))
+		if w.level[i].Cause == PodDeleted { // nobody takes a deletion back
+			return
+		}
 		w.level = slices.Delete(slices.Clone(w.level), i, i+1)
 		w.healed++
 	case p < 66 && !w.listed(a):
@@ -201,14 +204,17 @@ func (w *world) outsideChaos(slot int) {
 		w.notef("slot %d is doomed", slot)
 	case p < 69: // the node is silent, and the pod there may live or not
 		w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Doom) bool { return d.Pod == a.pod.UID })
-		w.level = append(w.level, w.doomOf(slot, true))
+		d := w.doomOf(slot, true)
+		if a.leaving {
+			d.Cause = PodDeleted
+		}
+		w.level = append(w.level, d)
 		if w.rng.Intn(2) == 0 {
 			w.dies(slot)
 		}
 		w.notef("slot %d is silent", slot)
 	case p < 72 && !a.dead:
-		a.leaving = true
-		w.doomedOnce[a.pod.UID] = true
+		w.deleted(slot)
 		w.notef("slot %d is leaving", slot)
 	case p < 73: // a file is torn
 		marks := slices.SortedFunc(maps.Keys(w.files), func(a, b Mark) int {
@@ -233,6 +239,13 @@ func (w *world) listed(a *simAgent) bool {
 func (w *world) doomOf(slot int, dead bool) Doom {
 	a := w.agents[slot]
 	return Doom{Slot: Slot(slot), Pod: a.pod.UID, Name: a.pod.Name, Cause: "GPUFellOff", At: w.now, Dead: dead}
+}
+
+// deleted: somebody deletes a slot's pod; its agent hears so, and the API server says so.
+func (w *world) deleted(slot int) {
+	a, d := w.agents[slot], w.doomOf(slot, false)
+	a.leaving, d.Cause = true, PodDeleted
+	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(o Doom) bool { return o.Pod == d.Pod }), d)
 }
 
 func (w *world) dies(slot int) {

@@ -62,14 +62,16 @@ func spends(w *world, c budget.Config) {
 // breaks: what stands stays, nothing new is given up while many are red at once.
 func breaks(w *world, c budget.Config) {
 	c.MaxOut, c.MaxOutPerDomain = budget.Limit{Count: all}, budget.Limit{Count: all}
-	defer w.lead(c, false)()
+	stop := w.lead(c, false)
 	for i := 1; i <= 3; i++ {
 		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
 	}
 	w.expect(map[int]string{1: "Evict", 2: "Evict", 3: "Evict"}, all)
+	stop() // so that the next ones turn red at once: one after the other, the first may be given up before the share is reached
 	for i := 4; i <= 6; i++ {
 		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
 	}
+	defer w.lead(c, false)()
 	w.expect(map[int]string{1: "Evict", 2: "Evict", 3: "Evict", 4: "Hold Breaker", 5: "Hold Breaker", 6: "Hold Breaker"}, all)
 	for i := 1; i <= 6; i++ {
 		w.verdict(name(i), v1alpha1.ActionNone, "")
