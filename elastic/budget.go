@@ -15,8 +15,11 @@ const (
 	conflictsInARow = 5
 	// longRun counts as progress where a script tells of no steps and keeps no state in memory.
 	longRun = 10 * time.Minute
-	// keptRecoveries bounds Record.Recoveries, keptMessage the message of each.
+	// keptRecoveries bounds Record.Recoveries, keptMessage the message of each; keptReplaced bounds the pods that
+	// each but the newest tells of. All of it must fit into one object of the API server, also for a gang of a
+	// thousand pods of which all were replaced again and again.
 	keptRecoveries = 20
+	keptReplaced   = 16
 	keptMessage    = 700
 )
 
@@ -134,6 +137,9 @@ func (s *State) open(c cause.Cause) {
 	if s.drain != nil && s.drain.hold > 0 {
 		at, drained = s.drain.since, s.detected.Sub(s.drain.since)
 	}
+	for i := range r.Recoveries {
+		r.Recoveries[i].Replaced = shortened(r.Recoveries[i].Replaced)
+	}
 	r.Recoveries = append(r.Recoveries, Recovery{
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
@@ -143,6 +149,20 @@ func (s *State) open(c cause.Cause) {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)
 	}
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: recovering(r.Generation, c)}})
+}
+
+// shortened leaves out pods whose replacement is over, beyond the first keptReplaced: their own label fences them.
+func shortened(all []Replacement) []Replacement {
+	if len(all) <= keptReplaced {
+		return all
+	}
+	kept := slices.Clone(all[:keptReplaced])
+	for _, o := range all[keptReplaced:] {
+		if o.ReleasedAt.IsZero() || o.AttachedAt.IsZero() {
+			kept = append(kept, o)
+		}
+	}
+	return kept
 }
 
 // firstDetection is when the first agent saw the failure, by its clock.

@@ -48,6 +48,8 @@ type finding struct {
 	// confirmed: the action need not wait for the driver or the grace any more. restored: an earlier process
 	// found it, and when it was first seen stands.
 	confirmed, restored bool
+	// past: read from the log long after it happened; only the driver can say that it still is so.
+	past bool
 }
 
 // device is what NVML last said. goodSince is zero while it is bad.
@@ -96,13 +98,13 @@ func Fold(s State, sig Signal, now time.Time) State {
 	sig.Device = s.known(sig.Device)
 	switch sig.Kind {
 	case Xid:
-		s.event(ofXid(sig.Code), sig)
+		s.event(ofXid(sig.Code), sig, now)
 	case SXid:
-		s.event(ofSXid(sig.Code, sig.Fatal), sig)
+		s.event(ofSXid(sig.Code, sig.Fatal), sig, now)
 	case OffBus:
-		s.event(OffTheBus, sig)
+		s.event(OffTheBus, sig, now)
 	case RecoveryChanged:
-		s.recovery(sig)
+		s.recovery(sig, now)
 	case Read:
 		s.round(sig)
 	case Hang:
@@ -135,19 +137,20 @@ func (s *State) device(id string) *device {
 }
 
 // event is a thing that happened once. Where the row allows it and the driver can be asked, its word is awaited.
-func (s *State) event(c Cause, sig Signal) {
+func (s *State) event(c Cause, sig Signal, now time.Time) {
 	f := s.touch(c, sig)
+	f.past = !f.confirmed && now.Sub(f.last) > HoldOffBlind
 	d := s.device(sig.Device)
 	asked := d != nil && d.speaks && s.hungSince.IsZero() && sig.At.Sub(d.read) < freshFor
 	unasked := s.read.IsZero() && s.blind == ""
-	f.confirmed = f.confirmed || !Catalogue[rank(c)].Confirm || !asked && !unasked
+	f.confirmed = f.confirmed || !f.past && (!Catalogue[rank(c)].Confirm || !asked && !unasked)
 }
 
 // stopWaiting confirms what waits for a driver that says nothing about it.
 func (s *State) stopWaiting() {
 	for i := range s.findings {
 		f := &s.findings[i]
-		if d := s.device(f.device); Catalogue[rank(f.cause)].Confirm && (d == nil || !d.speaks || s.blind != "") {
+		if d := s.device(f.device); Catalogue[rank(f.cause)].Confirm && !f.past && (d == nil || !d.speaks || s.blind != "") {
 			f.confirmed = true
 		}
 	}
@@ -193,10 +196,13 @@ func (s *State) dropWeakest() {
 }
 
 // recovery is the driver's word in the kernel log. Where NVML reads the device it says the same, sooner.
-func (s *State) recovery(sig Signal) {
+func (s *State) recovery(sig Signal, now time.Time) {
 	if sig.Code != RecoveryNone {
-		s.touch(ofRecovery(sig.Code), sig).confirmed = true
-		s.confirm(sig.Device)
+		f := s.touch(ofRecovery(sig.Code), sig)
+		if f.past = !f.confirmed && now.Sub(f.last) > HoldOffBlind; !f.past {
+			f.confirmed = true
+			s.confirm(sig.Device)
+		}
 		return
 	}
 	if s.device(sig.Device) != nil {

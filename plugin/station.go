@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -155,6 +156,9 @@ func (s *Station) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.Preview
 }
 
 // answer runs in the scheduling goroutine, so that the framework's snapshot is this question's alone.
+// previewTime bounds how long pods wait behind a question.
+const previewTime = 2 * time.Second
+
 func (s *Station) answer(q preview, c cache.Cache) previewed {
 	s.mu.Lock()
 	p := s.plugins[q.pods[0].Spec.SchedulerName]
@@ -169,6 +173,8 @@ func (s *Station) answer(q preview, c cache.Cache) previewed {
 	if err := c.UpdateSnapshot(klog.FromContext(q.ctx), snapshot); err != nil {
 		return previewed{err: fmt.Errorf("bringing the snapshot up to date: %w", err)}
 	}
-	response, err := p.preview(q.ctx, q.pods)
+	ctx, cancel := context.WithTimeout(q.ctx, previewTime)
+	defer cancel()
+	response, err := p.preview(ctx, q.pods)
 	return previewed{response: response, err: err}
 }

@@ -72,13 +72,18 @@ func (c *Controller) stop(ctx context.Context, job *batchv1.Job, v elastic.Verdi
 }
 
 func (c *Controller) job(ctx context.Context, g *v1alpha1.Gang) (*batchv1.Job, error) {
+	return c.live(ctx, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}, g.Spec.JobRef.UID)
+}
+
+// live reads a Job from the API server itself; nil: it is gone.
+func (c *Controller) live(ctx context.Context, name types.NamespacedName, uid string) (*batchv1.Job, error) {
 	job := &batchv1.Job{}
-	err := c.Live.Get(ctx, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}, job)
-	if apierrors.IsNotFound(err) || err == nil && string(job.UID) != g.Spec.JobRef.UID {
+	err := c.Live.Get(ctx, name, job)
+	if apierrors.IsNotFound(err) || err == nil && string(job.UID) != uid {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading job %s/%s: %w", g.Namespace, g.Spec.JobRef.Name, err)
+		return nil, fmt.Errorf("reading job %s: %w", name, err)
 	}
 	return job, nil
 }

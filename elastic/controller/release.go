@@ -51,6 +51,15 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	if owner == nil || string(owner.UID) != key.Job {
 		return nil // somebody else took it out
 	}
+	if pod.DeletionTimestamp != nil {
+		job, err := c.live(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, key.Job)
+		if err != nil {
+			return err
+		}
+		if job == nil || over(job) || suspended(job) {
+			return nil // the Job ends or rests, and its pods with it: none is made in this one's place
+		}
+	}
 	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name})
 	if err != nil {
 		return err

@@ -99,6 +99,22 @@ func TestReplaceLeavesOthersAlone(t *testing.T) {
 	}
 }
 
+// A pod that is deleted because its Job rests or ends stays the Job's: none is to be made in its place.
+func TestReplaceLeavesPodsOfAJobThatRests(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	yes, now := true, metav1.Now()
+	job.Spec.Suspend = &yes
+	p := on(member("b", 1, "n2"))
+	p.DeletionTimestamp, p.Finalizers = &now, []string{batchv1.JobTrackingFinalizer}
+	b := newBench(t, g, job, p)
+	if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+		t.Fatal(err)
+	}
+	if after := b.pod(t, "b"); after.Labels[v1alpha1.LabelReplaced] != "" || after.Labels["controller-uid"] == "" {
+		t.Errorf("the pod was taken out of a suspended Job: %v", after.Labels)
+	}
+}
+
 // budget answers evictions as the API server does where a disruption budget allows none.
 func budgetSays(text string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,

@@ -40,6 +40,7 @@ func Decide(c Config, v View, now time.Time) Plan {
 	for _, n := range v.Nodes {
 		j := judged{Node: n}
 		j.judge(c, v, p.Deaf, now)
+		p.Back = p.Back || n.Stands.Dead && j.hearing != dead
 		nodes = append(nodes, j)
 	}
 	slices.SortFunc(nodes, func(a, b judged) int { return cmp.Compare(a.Name, b.Name) })
@@ -90,7 +91,11 @@ func (j *judged) judge(c Config, v View, deaf bool, now time.Time) {
 func (j *judged) listen(c Config, v View, deaf bool, now time.Time) hearing {
 	// What was decided from silence is taken back by a lease that moves and by nothing else: a caller
 	// that began just now, or was deaf, has heard nothing yet.
-	if !j.LeaseHeard.After(j.Stands.Since) {
+	since := j.Stands.Since
+	if since.After(now) { // an earlier leader's clock was ahead; what we heard, we heard since we lead
+		since = v.Led
+	}
+	if !j.LeaseHeard.After(since) {
 		switch {
 		case j.Stands.Dead:
 			return dead
@@ -220,7 +225,7 @@ func (s *spender) unsure(n *judged) bool {
 	}
 	v := s.view
 	v.Deaf = latest(v.Deaf, v.Broken)
-	return s.plan.Deaf || !n.silent(s.config, v, s.now)
+	return s.plan.Deaf || s.plan.Back || !n.silent(s.config, v, s.now)
 }
 
 func (s *spender) domain(n *judged) Use {

@@ -94,7 +94,7 @@ func (h *history) plan() {
 	if p.Deaf {
 		h.view.Deaf = h.now
 	}
-	if p.Broken {
+	if p.Broken || p.Back {
 		h.view.Broken = h.now
 	}
 	for i := range h.view.Nodes {

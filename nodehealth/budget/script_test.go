@@ -218,7 +218,7 @@ func (s *stage) decide() {
 	if p.Deaf {
 		s.view.Deaf = s.clock()
 	}
-	if p.Broken {
+	if p.Broken || p.Back {
 		s.view.Broken = s.clock()
 	}
 	say := func(format string, args ...any) {

@@ -124,6 +124,9 @@ type Plan struct {
 	Deaf bool
 	// Broken: the breaker holds.
 	Broken bool
+	// Back: a node that was called dead is heard again, and others may be about to be: none of those that are held is
+	// given up on a silence that began before.
+	Back bool
 	// Red counts nodes that are sick beyond use or dead; Of counts the nodes that are ours.
 	Red, Of int
 	Cluster Use

@@ -182,7 +182,7 @@ func (c *Controller) remember(plan budget.Plan, now time.Time) {
 	if plan.Deaf {
 		c.deaf = now
 	}
-	if plan.Broken {
+	if plan.Broken || plan.Back {
 		c.broken = now
 	}
 	c.was = plan

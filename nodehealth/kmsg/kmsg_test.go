@@ -46,6 +46,15 @@ func TestParse(t *testing.T) {
 }
 
 // TestOffTheBusOverSeveralRecords: the driver's oldest form names the device some lines before.
+func TestOnlyTheKernelsOwnWordCounts(t *testing.T) {
+	const line = "5,100,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+	for priority, want := range map[string]bool{"3": true, "12": false} { // 12 is facility 1: written by a program
+		if _, got := (&parser{}).parse(split(priority + "," + line).text); got != want {
+			t.Errorf("a record of priority %s is a signal: %v", priority, got)
+		}
+	}
+}
+
 func TestOffTheBusOverSeveralRecords(t *testing.T) {
 	p := parser{}
 	for i, text := range []string{"NVRM: The NVIDIA GPU 0000:07:00.0", "NVRM: (PCI ID: 10de:2330)", "NVRM: installed in this system has", "usb 1-1: new device", "NVRM: fallen off the bus and is not responding to commands."} {

@@ -37,6 +37,9 @@ type record struct {
 func split(entry string) record {
 	r := record{since: -1, text: entry}
 	if m := header.FindStringSubmatch(entry); m != nil {
+		if priority, _ := strconv.Atoi(m[1]); priority>>3 != 0 {
+			return record{since: -1} // a program's word: only the kernel's own counts
+		}
 		r.seq, _ = strconv.ParseUint(m[2], 10, 64)
 		us, _ := strconv.ParseInt(m[3], 10, 64)
 		r.since, r.text = time.Duration(us)*time.Microsecond, entry[len(m[0]):]

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,9 @@ type Handler struct {
 	Fault         func(error) (f Fault, ok bool)
 	Authenticator authenticator.Request
 	Authorizer    authorizer.UnconditionalAuthorizer
+
+	// turn is held by the one question that is read and answered: a body may be large.
+	turn sync.Mutex
 }
 
 // Delegate makes authenticator and authorizer that ask the API server.
@@ -91,6 +95,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !h.admit(ctx, w, r) {
+		return
+	}
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	if ctx.Err() != nil {
+		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "others are asking: try again")
 		return
 	}
 	pods, err := question(http.MaxBytesReader(w, r.Body, maxBytes))
