@@ -248,7 +248,7 @@ func bare(ctx context.Context, b *bench) error {
 	script := began.stepped.Sub(t.rec.lastBorn()).Seconds()
 	b.Add("bare", systemTorchrun, scriptStart, "s", script)
 	b.Add("bare", systemTorchrun, podAndScript, "s", figure.Median(b.Samples("bare", systemTorchrun, podStart))+script)
-	if slices.Contains(b.cases, "drain") {
+	if len(b.cases) == 0 || slices.Contains(b.cases, "drain") {
 		if err := b.plainDrained(ctx, t); err != nil {
 			return err
 		}

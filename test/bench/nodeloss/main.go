@@ -32,19 +32,17 @@ const (
 type kase struct {
 	name, what string
 	run        func(context.Context, *bench) error
-	// asked: measured only where --cases names it.
-	asked bool
 }
 
 // cases are all that can be measured. Those on real nodes share a cluster, and so do those on simulated nodes.
 var cases = []kase{
-	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare, true},
-	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost, true},
-	{"drain", "kubectl drain of a node with a pod of the job", drain, true},
-	{"dead-node", "everything on a node of the job is killed", deadNode, true},
+	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare},
+	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost},
+	{"drain", "kubectl drain of a node with a pod of the job", drain},
+	{"dead-node", "everything on a node of the job is killed", deadNode},
 	// This one first: the Jobs of the other go on making pods long after it was measured.
-	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, false},
-	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict, false},
+	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},
+	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict},
 }
 
 // timeLimit is what the whole run may take.
@@ -143,7 +141,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	b := &bench{options: o, Set: newFigures(), progress: progress}
 	var err error
 	for _, c := range cases {
-		if slices.Contains(o.cases, c.name) || len(o.cases) == 0 && !c.asked {
+		if slices.Contains(o.cases, c.name) || len(o.cases) == 0 {
 			b.say("%s: %s", c.name, c.what)
 			if failed := c.run(ctx, b); failed != nil {
 				err = errors.Join(err, fmt.Errorf("%s: %w", c.name, failed))
