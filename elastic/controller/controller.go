@@ -137,6 +137,7 @@ func (c *Controller) apply(ctx context.Context, g *v1alpha1.Gang, r elastic.Reco
 	if err != nil {
 		return fmt.Errorf("encoding the record of gang %s/%s: %w", g.Namespace, g.Name, err)
 	}
+	dropNulls(run)
 	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"run": run}}}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
 	u.SetNamespace(g.Namespace)
@@ -147,6 +148,24 @@ func (c *Controller) apply(ctx context.Context, g *v1alpha1.Gang, r elastic.Reco
 		return fmt.Errorf("writing generation %d of gang %s/%s: %w", r.Generation, g.Namespace, g.Name, err)
 	}
 	return nil
+}
+
+// dropNulls removes what the converter makes of empty structs: the API server refuses a null where the schema
+// wants an object, and then no record would be stored any more.
+func dropNulls(value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for k, v := range value {
+			if v == nil {
+				delete(value, k)
+			}
+			dropNulls(v)
+		}
+	case []any:
+		for _, v := range value {
+			dropNulls(v)
+		}
+	}
 }
 
 // Announce writes an event on the gang's job.

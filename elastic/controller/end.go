@@ -52,10 +52,14 @@ func (c *Controller) End(ctx context.Context, key coordinator.Key, v elastic.Ver
 		return err
 	}
 	job, err := c.job(ctx, g)
-	if err != nil || job == nil || over(job) {
+	if err != nil || job == nil {
 		return err
 	}
+	// A Job that is over already, because its pod was faster, still owes people the reason.
 	c.Recorder.Eventf(jobOf(g), g, corev1.EventTypeWarning, string(v.Reason), "GiveUp", "%s", verdictNote(v))
+	if over(job) {
+		return nil
+	}
 	return c.stop(ctx, job, v)
 }
 
