@@ -17,6 +17,9 @@ const (
 	leastReserve = 3 * time.Second
 	// haltGentle is how long ranks of a leaving pod may take to end while the whole gang waits for them.
 	haltGentle = 5 * time.Second
+	// fetchAgain is how long a fetch that could not be done waits for its next try: only what no other step can
+	// stand in for is asked for still.
+	fetchAgain = 30 * time.Second
 	// launcherPatience is how long a signal that only the launcher told of waits for the pod's own: the
 	// kubelet's reaches both.
 	launcherPatience = time.Second
@@ -35,10 +38,12 @@ type Copy struct {
 	Checksum uint32 `json:"checksum"`
 }
 
-// Manifest says that a step lies whole in storage; Ranks holds length and checksum of each, in order.
+// Manifest says that a step lies whole in storage; Ranks holds length and checksum of each, in order. Recorded
+// are the marks that the gang's record names.
 type Manifest struct {
-	Mark  Mark
-	Ranks []Copy
+	Mark     Mark
+	Ranks    []Copy
+	Recorded []Mark
 }
 
 // Contact says whether the conversation with the coordinator goes on.
@@ -75,12 +80,9 @@ type CopyStep struct {
 	World    int
 }
 
-// WriteManifest writes a manifest, for as long as that takes; answered by ManifestWritten. Removing what is
-// superseded leaves Keep alone. The zero Mark ends the one before.
-type WriteManifest struct {
-	Manifest Manifest
-	Keep     []Mark
-}
+// WriteManifest writes a manifest, for as long as that takes; answered by ManifestWritten. Then what is older
+// than everything that is recorded is removed. The zero Mark ends the one before.
+type WriteManifest struct{ Manifest Manifest }
 
 // Fetch brings a step into the arena of every local rank that does not hold it; answered by Fetched. The zero
 // Mark ends the one before.
@@ -160,7 +162,7 @@ func (m *machine) manifest() {
 	}
 	if want.Mark != m.s.Manifesting {
 		m.s.Manifesting = want.Mark
-		m.emit(WriteManifest{Manifest: want, Keep: []Mark{m.s.Want.Copy, m.s.Want.Fetch, m.s.Want.Manifest.Mark}})
+		m.emit(WriteManifest{want})
 	}
 }
 
@@ -172,7 +174,7 @@ func (m *machine) fetch() {
 		mark = m.s.Want.Fetch
 	}
 	switch run := m.s.Want.Run; {
-	case mark.Step == 0 || mark == m.s.FetchFailed || mark == m.s.Fetched:
+	case mark.Step == 0 || mark == m.s.Fetched || mark == m.s.FetchFailed && m.now.Sub(m.s.FetchFailedAt) < fetchAgain:
 		mark = Mark{}
 	case run.WorldSize > 0:
 		base = run.BaseRank
@@ -182,6 +184,9 @@ func (m *machine) fetch() {
 		mark = Mark{}
 	}
 	if mark != m.s.Fetching {
+		if mark == m.s.FetchFailed {
+			m.s.FetchFailed = Mark{} // tried again, it may yet succeed
+		}
 		m.s.Fetching = mark
 		m.emit(Fetch{Mark: mark, BaseRank: base})
 	}
@@ -223,7 +228,7 @@ func (e Fetched) apply(m *machine) {
 		}
 	}
 	if e.Failed {
-		m.s.FetchFailed = e.Mark
+		m.s.FetchFailed, m.s.FetchFailedAt = e.Mark, m.now
 	} else {
 		m.s.Fetched = e.Mark
 	}

@@ -91,7 +91,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	}
 	d.Hold, d.Copy, d.Fetch = uint64(num("hold")), mark(opts["copy"]), mark(opts["fetch"])
 	if m := mark(opts["manifest"]); m.Step != 0 {
-		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m, Length: 9, Checksum: 7}}}
+		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m, Length: 9, Checksum: 7}}, Recorded: []Mark{{Step: 1, Generation: 1}}}
 	}
 	switch w[0] {
 	case "resumed":
@@ -200,7 +200,7 @@ func showEffect(e Effect) string {
 	case CopyStep:
 		return fmt.Sprintf("copy %v as ranks from %d of %d", e.Mark, e.BaseRank, e.World)
 	case WriteManifest:
-		return fmt.Sprintf("write manifest %v of %d, keeping %v", e.Manifest.Mark, len(e.Manifest.Ranks), e.Keep)
+		return fmt.Sprintf("write manifest %v of %d, recorded %v", e.Manifest.Mark, len(e.Manifest.Ranks), e.Manifest.Recorded)
 	case Fetch:
 		return fmt.Sprintf("fetch %v as ranks from %d", e.Mark, e.BaseRank)
 	case TakeInventory:

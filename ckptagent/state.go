@@ -130,6 +130,8 @@ type State struct {
 	// Copying, Manifesting and Fetching are what the store was told to do, Fetched and FetchFailed what came of it.
 	Copying, Manifesting, Fetching Mark `json:"-"`
 	Fetched, FetchFailed           Mark `json:"-"`
+	// FetchFailedAt is when the newest fetch could not be done.
+	FetchFailedAt time.Time `json:"-"`
 	// CopyTook is what the newest copy cost.
 	CopyTook time.Duration `json:"-"`
 	// AloneSince is when the coordinator was lost; zero: it is there.

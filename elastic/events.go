@@ -94,6 +94,8 @@ const (
 	NoticeDrained    = "Drained"
 	NoticeNotDrained = "NotDrained"
 	NoticeReplaced   = "PodReplaced"
+	// NoticeStepUnreadable begins what a gang waits for that cannot have a step which lies in storage.
+	NoticeStepUnreadable = "StepUnreadable"
 )
 
 // Notice is one line for people, on the user's job.

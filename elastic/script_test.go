@@ -346,6 +346,9 @@ func (s *stage) directives() {
 		}
 		if m := d.Manifest; m != nil {
 			line += fmt.Sprintf(" manifest %d@%d %v", m.Step, m.Generation, m.Ranks)
+			for _, o := range m.Recorded {
+				line += fmt.Sprintf(" recorded %d@%d", o.Step, o.Generation)
+			}
 		}
 		if d.Reason != "" {
 			line += ": " + d.Reason

@@ -38,6 +38,8 @@ type State struct {
 	copying  *copying
 	fetching plan
 	fetched  bool
+	// unread is one more than the step that people were told cannot be read; 0: they were told of none.
+	unread int64
 	// haltedAt is when all was halted, readyAt when all pods were there for the next generation.
 	haltedAt, readyAt time.Time
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
@@ -103,7 +105,7 @@ func New(members int, storage time.Duration, r Record) *State {
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
 	}
-	s.Record.Progress.Attached = nil
+	s.Record.Progress.Attached, s.Record.Progress.Waits = nil, ""
 	switch {
 	case r.Verdict != nil:
 		s.storedVerdict = true
@@ -158,9 +160,7 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	switch r.Phase {
 	case Forming:
 		s.directHalt(&d)
-		if d.Reason = s.waitsFor(); d.Reason == "" {
-			d.Reason = s.fetchReason()
-		}
+		d.Reason = r.Progress.Waits
 	case Running:
 		s.directRunning(&d, slot, pod)
 	case Halting:

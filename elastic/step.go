@@ -38,6 +38,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	case Tick:
 	}
 	s.advance(now)
+	s.wait(now)
 	return s.effects
 }
 
@@ -250,28 +251,6 @@ func (s *State) halted(m *member) bool {
 	return m.known && m.report.State == AgentHalted && m.report.Generation >= s.Record.Generation
 }
 
-// waitsFor says, for people, what the next generation waits for; "" when nothing.
-func (s *State) waitsFor() string {
-	for i := range s.slots {
-		m, r := &s.slots[i], &s.slots[i].report
-		switch {
-		case s.doom(Slot(i)) != nil:
-			return fmt.Sprintf("replaces %s of slot %d: %s", s.doom(Slot(i)).where(), i, s.doom(Slot(i)).why())
-		case m.known && s.Fenced(m.pod.UID):
-			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.pod.Name, i)
-		case !m.known || !m.attached:
-			return fmt.Sprintf("waits for the agent of slot %d", i)
-		case r.Leaving:
-			return fmt.Sprintf("pod %s of slot %d is leaving; waits for its replacement", m.pod.Name, i)
-		case r.Ranks == 0 || r.Port == 0 || r.Address == "":
-			return fmt.Sprintf("waits for the launcher of slot %d", i)
-		case s.Record.Generation > 0 && !s.halted(m):
-			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
-		}
-	}
-	return ""
-}
-
 // begin lays the next generation out; it is handed out once it is stored.
 func (s *State) begin(now time.Time) {
 	l := &layout{addr: s.slots[0].report.Address, port: s.slots[0].report.Port}
@@ -314,6 +293,7 @@ func (s *State) begun() {
 	s.suspect, s.runningSince, s.paceAt = nil, time.Time{}, time.Time{}
 	s.common, s.frontier = 0, 0
 	s.drain, s.salvage, s.copying, s.fetching, s.fetched = nil, Mark{}, nil, plan{}, false
+	s.unread = 0
 	s.haltedAt, s.readyAt = time.Time{}, time.Time{}
 	for i := range s.slots {
 		s.slots[i].ran = false

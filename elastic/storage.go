@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -18,11 +17,36 @@ type plan struct {
 // slot's pod does not count; the pod that takes its place is expected to read storage.
 func (s *State) plan(lost func(Slot) bool) plan {
 	for _, step := range s.candidates(lost) {
-		if fetch, ok := s.sources(step, lost); ok {
+		if fetch, ok := s.sources(step, lost, false); ok {
 			return plan{step, fetch}
 		}
 	}
 	return plan{}
+}
+
+// durable are the recorded steps of which storage holds every rank's part, newest first.
+func (s *State) durable() []StoredStep {
+	out := []StoredStep{}
+	for _, d := range []*StoredStep{s.Record.Durable, s.Record.Older} {
+		if d != nil {
+			out = append(out, *d)
+		}
+	}
+	return out
+}
+
+// recorded are the marks that the record names.
+func (s *State) recorded() []Mark {
+	out := []Mark{}
+	for _, d := range s.durable() {
+		out = append(out, d.Mark)
+	}
+	for _, c := range s.Record.Copies {
+		if !slices.Contains(out, c.Mark) {
+			out = append(out, c.Mark)
+		}
+	}
+	return out
 }
 
 // candidates are all steps that anybody holds, newest first.
@@ -36,7 +60,7 @@ func (s *State) candidates(lost func(Slot) bool) []int64 {
 			steps = append(steps, inv...)
 		}
 	}
-	if d := s.Record.Durable; d != nil {
+	for _, d := range s.durable() {
 		steps = append(steps, d.Step)
 	}
 	for _, c := range s.Record.Copies {
@@ -47,19 +71,23 @@ func (s *State) candidates(lost func(Slot) bool) []int64 {
 	return slices.DeleteFunc(steps, func(step int64) bool { return step <= 0 })
 }
 
-// sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere.
-func (s *State) sources(step int64, lost func(Slot) bool) (fetch map[Slot]Mark, ok bool) {
+// sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere. To insist
+// means to ask also for what could not be read.
+func (s *State) sources(step int64, lost func(Slot) bool, insist bool) (fetch map[Slot]Mark, ok bool) {
 	fetch = map[Slot]Mark{}
 	base := 0
 	for i := range s.slots {
 		slot, m := Slot(i), &s.slots[i]
-		held := inventory(&m.report)
+		held, failed := inventory(&m.report), m.failed
+		if insist {
+			failed = nil
+		}
 		want := Mark{}
 		for local := range s.ranks(slot) {
 			if !lost(slot) && local < len(held) && holds(held[local], step) {
 				continue
 			}
-			mark, ok := s.inStorage(step, base+local, m.failed)
+			mark, ok := s.inStorage(step, base+local, failed)
 			if !ok || want != (Mark{}) && want != mark {
 				return nil, false
 			}
@@ -107,8 +135,10 @@ func (s *State) inStorage(step int64, rank int, failed []Mark) (Mark, bool) {
 	if n := s.Record.Progress.Ranks; n > 0 && n != world {
 		return Mark{}, false
 	}
-	if d := s.Record.Durable; d != nil && d.Step == step && !slices.Contains(failed, d.Mark) {
-		return d.Mark, true
+	for _, d := range s.durable() {
+		if d.Step == step && !slices.Contains(failed, d.Mark) {
+			return d.Mark, true
+		}
 	}
 	for _, c := range s.Record.Copies {
 		if c.Rank == rank && c.Step == step && !slices.Contains(failed, c.Mark) {
@@ -128,15 +158,30 @@ func (s *State) gather(now time.Time) bool {
 		s.readyAt = now
 	}
 	p := s.plan(nobody)
+	if p.step == 0 {
+		p = s.insist()
+	}
 	if p.step != s.fetching.step || !maps.Equal(p.fetch, s.fetching.fetch) {
 		s.emit(Direct{})
 	}
 	s.fetching = p
+	s.tellUnreadable()
 	if rec := s.openRecovery(); rec != nil && s.fetched && len(p.fetch) == 0 {
 		rec.Fetch = max(0, now.Sub(s.readyAt))
 	}
 	s.fetched = s.fetched || len(p.fetch) > 0
-	return len(p.fetch) == 0
+	return len(p.fetch) == 0 && (p.step > 0 || s.Record.Durable == nil)
+}
+
+// insist is what is asked for where no step can be had: the newest of which every part is recorded or held. To
+// begin anew over it would throw away what people stored, so its parts are asked for again and again.
+func (s *State) insist() plan {
+	for _, step := range s.candidates(nobody) {
+		if fetch, ok := s.sources(step, nobody, true); ok {
+			return plan{step, fetch}
+		}
+	}
+	return plan{}
 }
 
 // brought says whether a report tells of a step that was fetched: newer ones were given up for it.
@@ -148,8 +193,11 @@ func (s *State) brought(slot Slot, r *Report) bool {
 // forget drops what storage has of a past that is given up.
 func (s *State) forget(restore int64) {
 	r := &s.Record
+	if r.Older != nil && r.Older.Step > restore {
+		r.Older = nil
+	}
 	if r.Durable != nil && r.Durable.Step > restore {
-		r.Durable = nil
+		r.Durable, r.Older = r.Older, nil
 	}
 	r.Copies = slices.DeleteFunc(slices.Clone(r.Copies), func(c RankCopy) bool { return c.Step > restore })
 }
@@ -196,7 +244,7 @@ func (s *State) confirm(now time.Time) {
 	if m := &s.slots[0]; !m.known || m.report.Manifested != c.mark {
 		return
 	}
-	s.Record.Durable = &StoredStep{Mark: c.mark, At: now}
+	s.Record.Durable, s.Record.Older = &StoredStep{Mark: c.mark, At: now}, s.Record.Durable
 	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= c.mark.Step })
 	s.copying = nil
 	s.save()
@@ -228,7 +276,7 @@ func (s *State) pick() {
 }
 
 func (s *State) manifest(mark Mark) *Manifest {
-	out := &Manifest{Mark: mark}
+	out := &Manifest{Mark: mark, Recorded: s.recorded()}
 	for i := range s.slots {
 		for _, k := range s.slots[i].report.Rank {
 			out.Ranks = append(out.Ranks, ManifestRank{k.Copied.Length, k.Copied.Checksum})
@@ -272,17 +320,4 @@ func (s *State) safe(slot Slot, step int64) bool {
 		}
 	}
 	return true
-}
-
-// fetchReason tells people what a generation waits for.
-func (s *State) fetchReason() string {
-	if len(s.fetching.fetch) == 0 {
-		return ""
-	}
-	for i := range s.slots {
-		if m := &s.slots[i]; s.fetching.fetch[Slot(i)] != (Mark{}) && !m.report.Storage {
-			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.pod.Name, i, s.fetching.step)
-		}
-	}
-	return fmt.Sprintf("brings step %d from storage to %d of %d pods", s.fetching.step, len(s.fetching.fetch), len(s.slots))
 }

@@ -94,6 +94,8 @@ type Copied struct {
 type Manifest struct {
 	Mark
 	Ranks []ManifestRank
+	// Recorded are the marks that the record names: only what is older than all of them may be removed.
+	Recorded []Mark
 }
 
 // ManifestRank is what a Manifest says of one rank's file.
@@ -187,9 +189,10 @@ type Record struct {
 	Verdict         *Verdict
 	// Replacements counts pods that were replaced.
 	Replacements int
-	// Durable is the newest step that lies whole in storage; nil: none. Copies are parts of steps that
-	// drained pods left there.
+	// Durable is the newest step that lies whole in storage, Older the one recorded before it; nil: none. Copies
+	// are parts of steps that drained pods left there.
 	Durable *StoredStep
+	Older   *StoredStep
 	Copies  []RankCopy
 	// Doomed are pods that must be replaced and were not yet.
 	Doomed []Doom
@@ -244,6 +247,8 @@ type Progress struct {
 	Lost          time.Duration
 	Attached      []Slot
 	Notes         []string
+	// Waits is what the next generation waits for; "": nothing.
+	Waits string
 }
 
 // Recovery is one repaired failure. A negative duration was not reached (yet).

@@ -23,6 +23,7 @@ type outside struct {
 	fetches    int
 	replaced   int
 	healed     int
+	mended     int
 	drains     int
 }
 
@@ -98,6 +99,7 @@ func (w *world) fetch(slot int, mark Mark) {
 		return
 	}
 	w.fetches++
+	a.fetchFailed = Mark{}
 	for i := range a.ranks {
 		k := &a.ranks[i]
 		if !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == mark.Step }) {
@@ -135,8 +137,10 @@ func (w *world) obtainable() int64 {
 }
 
 func (w *world) recorded(step int64, rank int) bool {
-	if d := w.stored.Durable; d != nil && d.Step == step && !w.torn[d.Mark] {
-		return true
+	for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
+		if d != nil && d.Step == step && !w.torn[d.Mark] {
+			return true
+		}
 	}
 	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Step == step && !w.torn[c.Mark] })
 }
@@ -309,6 +313,10 @@ func (w *world) settleOutside() {
 	}
 	if !w.state.Final() {
 		w.deliverLevel()
+	}
+	if w.state.unreadable() != "" { // people mend what the gang waits for
+		clear(w.torn)
+		w.mended++
 	}
 	w.apply(Tick{})
 	for len(w.replacing) > 0 {

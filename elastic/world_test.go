@@ -129,6 +129,9 @@ func (w *world) apply(e Event) {
 	if w.state.Record.Generation < before {
 		w.failf("generation only rises", "%d after %d", w.state.Record.Generation, before)
 	}
+	if r := &w.state.Record; r.Generation > before && r.RestoreStep == 0 && was.Durable != nil {
+		w.failf("no beginning over a stored step", "generation %d begins anew over %+v", r.Generation, *was.Durable)
+	}
 	for slot := range w.agents {
 		d := w.state.Directive(Slot(slot), w.agents[slot].pod.UID)
 		w.checkDirective(slot, d)
@@ -436,7 +439,7 @@ func (w *world) checkSettled() {
 // TestProperties plays random histories; a seed that fails is printed by the subtest's name.
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
-	durable, fetches, replaced, drains := 0, 0, 0, 0
+	durable, fetches, replaced, drains, mended := 0, 0, 0, 0, 0
 	for seed := range int64(400) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
@@ -453,10 +456,10 @@ func TestProperties(t *testing.T) {
 			generations += w.state.Record.Generation
 			failures += w.failures
 			verdicts += w.verdicts
-			durable, fetches, replaced, drains = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains
+			durable, fetches, replaced, drains, mended = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended
 		})
 	}
-	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained", generations, failures, verdicts, durable, fetches, replaced, drains)
+	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended", generations, failures, verdicts, durable, fetches, replaced, drains, mended)
 	if durable < 500 || fetches < 200 || replaced < 500 || drains < 200 {
 		t.Errorf("storage and dooms are too rare to show anything")
 	}

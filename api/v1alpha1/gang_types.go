@@ -175,6 +175,10 @@ type RunStatus struct {
 	// Durable is the newest step of which storage holds every rank's part and a manifest.
 	// +optional
 	Durable *StoredStep `json:"durable,omitempty"`
+	// Older is the one that was Durable before: it is kept in storage as well, and serves where a file of the newer
+	// one turns out to be missing or torn.
+	// +optional
+	Older *StoredStep `json:"older,omitempty"`
 	// Copies are parts that drained pods left in storage for the ranks that take their place; they are of
 	// use until a newer step is Durable.
 	// +listType=atomic
@@ -221,6 +225,8 @@ type Progress struct {
 	Attached []int32 `json:"attached,omitempty"`
 	// Notes are what agents say about things that are off or degraded.
 	Notes []string `json:"notes,omitempty"`
+	// Waits says what the next generation, or the end of the one before, waits for; absent: for nothing.
+	Waits string `json:"waits,omitempty"`
 }
 
 // MaxRecoveries bounds RunStatus.Recoveries.

@@ -38,6 +38,9 @@ const (
 	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
 	ReasonEvictionRefused = "EvictionRefused"
 
+	// ReasonStepUnreadable: a step lies in storage and cannot be read, and there is no other that all ranks can have.
+	ReasonStepUnreadable = "StepUnreadable"
+
 	// ReasonWouldRestart and ReasonWouldReplace: what would have been done about a failure of an observed job.
 	ReasonWouldRestart = "WouldRestart"
 	ReasonWouldReplace = "WouldReplace"

@@ -557,6 +557,11 @@ func (in *RunStatus) DeepCopyInto(out *RunStatus) {
 		*out = new(StoredStep)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Older != nil {
+		in, out := &in.Older, &out.Older
+		*out = new(StoredStep)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Copies != nil {
 		in, out := &in.Copies, &out.Copies
 		*out = make([]RankCopy, len(*in))

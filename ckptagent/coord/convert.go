@@ -83,6 +83,9 @@ func fromDirective(d *v1.Directive) ckptagent.Directive {
 		for _, r := range m.GetRank() {
 			out.Manifest.Ranks = append(out.Manifest.Ranks, ckptagent.Copy{Mark: out.Manifest.Mark, Length: r.GetLength(), Checksum: r.GetChecksum()})
 		}
+		for _, o := range m.GetRecorded() {
+			out.Manifest.Recorded = append(out.Manifest.Recorded, fromMark(o))
+		}
 	}
 	return out
 }

@@ -101,11 +101,11 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 		t.Errorf("copies in report %v", r.Rank)
 	}
 	since2 := &v1.Directive{Protocol: 2, Generation: 7, Order: v1.Order_ORDER_WAIT, Hold: 9, Copy: &v1.Mark{Step: 8, Generation: 7}, Fetch: &v1.Mark{Step: 6, Generation: 5},
-		Manifest: &v1.Manifest{Mark: &v1.Mark{Step: 4, Generation: 3}, Rank: []*v1.ManifestRank{{Length: 1, Checksum: 2}}}}
+		Manifest: &v1.Manifest{Mark: &v1.Mark{Step: 4, Generation: 3}, Rank: []*v1.ManifestRank{{Length: 1, Checksum: 2}}, Recorded: []*v1.Mark{{Step: 2, Generation: 1}}}}
 	c.Direct("one", since2)
 	mark := ckptagent.Mark{Step: 4, Generation: 3}
 	all := ckptagent.Directive{Generation: 7, Order: ckptagent.OrderWait, Hold: 9, Copy: ckptagent.Mark{Step: 8, Generation: 7}, Fetch: ckptagent.Mark{Step: 6, Generation: 5},
-		Manifest: ckptagent.Manifest{Mark: mark, Ranks: []ckptagent.Copy{{Mark: mark, Length: 1, Checksum: 2}}}}
+		Manifest: ckptagent.Manifest{Mark: mark, Ranks: []ckptagent.Copy{{Mark: mark, Length: 1, Checksum: 2}}, Recorded: []ckptagent.Mark{{Step: 2, Generation: 1}}}}
 	if got := k.await(t, 7); !reflect.DeepEqual(got, all) {
 		t.Errorf("directive %+v, want %+v", got, all)
 	}

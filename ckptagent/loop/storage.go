@@ -254,16 +254,16 @@ func (k *keeper) manifest(e ckptagent.WriteManifest) {
 	for _, r := range e.Manifest.Ranks {
 		m.Ranks = append(m.Ranks, format.ManifestRank{Length: r.Length, Checksum: r.Checksum})
 	}
-	var keep []store.Mark
-	for _, other := range e.Keep {
-		keep = append(keep, store.Mark(other))
+	var recorded []store.Mark
+	for _, other := range e.Manifest.Recorded {
+		recorded = append(recorded, store.Mark(other))
 	}
 	go func() {
 		if k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) }) != nil {
 			return
 		}
 		k.post(ckptagent.ManifestWritten{Mark: mark})
-		if err := k.store.Prune(store.Mark(mark), keep...); err != nil {
+		if err := k.store.Prune(recorded...); err != nil {
 			k.logf("removing old steps from storage: %v", err)
 		}
 	}()

@@ -3,7 +3,7 @@
 // Package store keeps steps of one job in a mounted folder: rank files and manifests, as
 // docs/formats/storage.md has them. It promises: a file that bears its final name is whole; what Put and
 // PutManifest have said yes to outlives a loss of power; Get gives what was put or an error; only files of
-// our own naming, of steps that two newer manifests supersede, are removed.
+// our own naming, of steps older than all that the gang's record names, are removed.
 package store
 
 import (
@@ -24,8 +24,6 @@ const (
 	// chunk is how much is read, checksummed and written at once; syncEvery bounds what is not yet on disk.
 	chunk     = 1 << 20
 	syncEvery = 64 << 20
-	// keepSteps is how many complete steps stay.
-	keepSteps = 2
 	// maxManifest is more than any manifest has bytes.
 	maxManifest = 16 << 20
 )
@@ -300,24 +298,23 @@ func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m Mark) 
 	return err
 }
 
-// Prune removes what is older than the newest two complete steps, but for the marks in keep. The one that was
-// just written does not count among them: whoever asked for it may not know of it yet. A step's manifest goes
-// first, so that none is ever left that speaks of files that are gone.
-func (s *Store) Prune(written Mark, keep ...Mark) error {
-	complete, err := s.Complete()
-	complete = slices.DeleteFunc(complete, func(m Mark) bool { return m == written })
-	if err != nil || len(complete) < keepSteps+1 {
-		return err
+// Prune removes what is older than every one of the marks that the gang's record names; nothing where it names
+// none. What the record will name later is newer than what it names now, so that no writer, however late, takes
+// away what may still be wanted. A step's manifest goes first, so that none is ever left that speaks of files
+// that are gone.
+func (s *Store) Prune(recorded ...Mark) error {
+	if len(recorded) == 0 {
+		return nil
 	}
-	line := complete[len(complete)-keepSteps]
+	line := slices.MinFunc(recorded, Mark.compare)
 	var manifests, others []string
 	dirs := map[string]uint64{}
-	err = s.walk(func(dir, name string, kind format.FileKind, m Mark) error {
+	err := s.walk(func(dir, name string, kind format.FileKind, m Mark) error {
 		if m.Generation < line.Generation {
 			dirs[dir] = m.Generation
 		}
 		switch {
-		case m.compare(line) >= 0 || slices.Contains(keep, m):
+		case m.compare(line) >= 0:
 		case kind == format.FileManifest:
 			manifests = append(manifests, path.Join(dir, name))
 		default:

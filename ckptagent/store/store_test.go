@@ -83,8 +83,9 @@ func history(s *Store) (ack acknowledged, err error) {
 		if err := s.PutManifest(manifestOf(m)); err != nil {
 			return ack, err
 		}
+		recorded := ack.manifests[max(0, len(ack.manifests)-2):] // the newest one is not yet
 		ack.manifests = append(ack.manifests, m)
-		if err := s.Prune(m); err != nil {
+		if err := s.Prune(recorded...); err != nil {
 			return ack, err
 		}
 	}
@@ -105,7 +106,7 @@ func check(s *Store, ack acknowledged) error {
 		}
 	}
 	for i, m := range slices.Backward(ack.manifests) {
-		if i >= len(ack.manifests)-keepSteps && !slices.Contains(complete, m) {
+		if i >= len(ack.manifests)-2 && !slices.Contains(complete, m) {
 			return fmt.Errorf("step %v was acknowledged and is not complete; %v are", m, complete)
 		}
 	}
@@ -154,7 +155,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	t.Logf("%d operations", whole.ops)
 }
 
-func TestPruneKeepsTwoBeforeTheNewest(t *testing.T) {
+func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	m.now["/claim/other-job"] = &node{dir: true}
 	s := New(m, jobFolder, "a")
@@ -190,23 +191,33 @@ func TestPruneKeepsTwoBeforeTheNewest(t *testing.T) {
 			t.Errorf("%s is left", p)
 		}
 	}
-	if err := s.PutManifest(manifestOf(Mark{45, 4})); err != nil {
-		t.Fatal(err)
+}
+
+// TestPruneKeepsWhatIsRecorded: manifests that no record came to name (generations ended too early) are newer than
+// those that it names, and take nothing of theirs away, whoever removes.
+func TestPruneKeepsWhatIsRecorded(t *testing.T) {
+	s := New(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
+	for _, m := range []Mark{{10, 1}, {20, 1}, {25, 2}, {27, 3}, {29, 4}} {
+		for rank := range uint32(2) {
+			if err := put(s, m, rank); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.PutManifest(manifestOf(m)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := put(s, Mark{50, 4}, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := put(s, Mark{50, 4}, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.PutManifest(manifestOf(Mark{50, 4})); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Prune(Mark{50, 4}, Mark{35, 2}); err != nil {
-		t.Fatal(err)
-	}
-	if complete, _ = s.Complete(); !slices.Equal(complete, []Mark{{35, 2}, {45, 2}, {45, 4}, {50, 4}}) {
-		t.Errorf("35/2 was to be kept: %v", complete)
+	for _, tt := range []struct{ recorded, want []Mark }{
+		{nil, []Mark{{10, 1}, {20, 1}, {25, 2}, {27, 3}, {29, 4}}},
+		{[]Mark{{20, 1}, {10, 1}}, []Mark{{10, 1}, {20, 1}, {25, 2}, {27, 3}, {29, 4}}},
+		{[]Mark{{29, 4}, {20, 1}}, []Mark{{20, 1}, {25, 2}, {27, 3}, {29, 4}}},
+	} {
+		if err := s.Prune(tt.recorded...); err != nil {
+			t.Fatal(err)
+		}
+		if complete, _ := s.Complete(); !slices.Equal(complete, tt.want) {
+			t.Errorf("the record names %v: complete are %v, want %v", tt.recorded, complete, tt.want)
+		}
 	}
 }
 

@@ -87,6 +87,9 @@ func directive(d elastic.Directive, version uint32) *coordinatorv1.Directive {
 		for _, k := range d.Manifest.Ranks {
 			m.Manifest.Rank = append(m.Manifest.Rank, &coordinatorv1.ManifestRank{Length: uint64(k.Length), Checksum: k.Checksum})
 		}
+		for _, o := range d.Manifest.Recorded {
+			m.Manifest.Recorded = append(m.Manifest.Recorded, markMessage(o))
+		}
 	}
 	return m
 }

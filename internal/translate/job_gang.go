@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sort"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -180,6 +181,8 @@ func trouble(r *v1alpha1.RunStatus) string {
 	switch {
 	case len(r.Doomed) > 0:
 		return doomed(r.Doomed)
+	case strings.HasPrefix(r.Progress.Waits, v1alpha1.ReasonStepUnreadable):
+		return r.Progress.Waits
 	case r.State == v1alpha1.RunHalting:
 		return "a failure was seen, its processes are being ended"
 	case r.State == v1alpha1.RunForming:

@@ -18,7 +18,7 @@ func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
 		Progress: v1alpha1.Progress{
 			Ranks: int32(r.Progress.Ranks), StandbysReady: int32(r.Progress.StandbysReady), Step: r.Progress.Step, SavedStep: r.Progress.SavedStep,
-			SavedAt: microTime(r.Progress.SavedAt), LostMs: r.Progress.Lost.Milliseconds(), Notes: r.Progress.Notes,
+			SavedAt: microTime(r.Progress.SavedAt), LostMs: r.Progress.Lost.Milliseconds(), Notes: r.Progress.Notes, Waits: r.Progress.Waits,
 		},
 	}
 	for _, slot := range r.Progress.Attached {
@@ -32,9 +32,7 @@ func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replaced(rec.Replaced),
 		})
 	}
-	if d := r.Durable; d != nil {
-		s.Durable = &v1alpha1.StoredStep{Step: d.Step, Generation: d.Generation, At: metav1.NewMicroTime(d.At)}
-	}
+	s.Durable, s.Older = stored(r.Durable), stored(r.Older)
 	for _, c := range r.Copies {
 		s.Copies = append(s.Copies, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation})
 	}
@@ -61,7 +59,7 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 		Replacements: int(s.Replacements), WithoutProgress: int(s.WithoutProgress), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
 			Ranks: int(s.Progress.Ranks), StandbysReady: int(s.Progress.StandbysReady), Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
-			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes,
+			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes, Waits: s.Progress.Waits,
 		},
 	}
 	for _, slot := range s.Progress.Attached {
@@ -75,9 +73,7 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplaced(rec.Replaced),
 		})
 	}
-	if d := s.Durable; d != nil {
-		r.Durable = &elastic.StoredStep{Mark: elastic.Mark{Step: d.Step, Generation: d.Generation}, At: d.At.Time}
-	}
+	r.Durable, r.Older = plainStored(s.Durable), plainStored(s.Older)
 	for _, c := range s.Copies {
 		r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank), Mark: elastic.Mark{Step: c.Step, Generation: c.Generation}})
 	}
@@ -92,6 +88,20 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 		}
 	}
 	return r
+}
+
+func stored(d *elastic.StoredStep) *v1alpha1.StoredStep {
+	if d == nil {
+		return nil
+	}
+	return &v1alpha1.StoredStep{Step: d.Step, Generation: d.Generation, At: metav1.NewMicroTime(d.At)}
+}
+
+func plainStored(d *v1alpha1.StoredStep) *elastic.StoredStep {
+	if d == nil {
+		return nil
+	}
+	return &elastic.StoredStep{Mark: elastic.Mark{Step: d.Step, Generation: d.Generation}, At: d.At.Time}
 }
 
 func causeStatus(c cause.Cause) v1alpha1.Cause {

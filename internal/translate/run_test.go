@@ -21,12 +21,12 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 		"nothing yet": {Phase: elastic.Forming},
 		"all": {
 			Generation: 4, RestoreStep: 9, Restarts: 3, WithoutProgress: 2, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
-			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}},
+			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}, Waits: "waits for the agent of slot 1"},
 			Recoveries: []elastic.Recovery{
 				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
 					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Doom: doomed}, {Doom: doomed, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}}},
 			},
-			Replacements: 5, Durable: &elastic.StoredStep{Mark: elastic.Mark{Step: 7, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: elastic.Mark{Step: 8, Generation: 3}, Rank: 1}},
+			Replacements: 5, Durable: &elastic.StoredStep{Mark: elastic.Mark{Step: 7, Generation: 3}, At: at}, Older: &elastic.StoredStep{Mark: elastic.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: elastic.Mark{Step: 8, Generation: 3}, Rank: 1}},
 			Doomed:  []elastic.Doom{doomed},
 			Verdict: &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
 		},
@@ -58,7 +58,7 @@ func utc(r *elastic.Record) {
 	if r.StartedAt.IsZero() {
 		return
 	}
-	r.StartedAt, r.Progress.SavedAt, r.Durable.At = r.StartedAt.UTC(), r.Progress.SavedAt.UTC(), r.Durable.At.UTC()
+	r.StartedAt, r.Progress.SavedAt, r.Durable.At, r.Older.At = r.StartedAt.UTC(), r.Progress.SavedAt.UTC(), r.Durable.At.UTC(), r.Older.At.UTC()
 	for _, d := range []*elastic.Doom{&r.Doomed[0], &r.Recoveries[0].Replaced[0].Doom, &r.Recoveries[0].Replaced[1].Doom} {
 		d.At, d.Deadline = d.At.UTC(), d.Deadline.UTC()
 	}
@@ -79,6 +79,7 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		string(cause.PodReplaced): v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted,
 		elastic.NoticeDoomed: v1alpha1.ReasonPodDoomed, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
 		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
+		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable,
 	} {
 		if got != want {
 			t.Errorf("the core says %q, the vocabulary %q", got, want)

@@ -905,7 +905,10 @@ type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mark  *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
 	// One entry per rank of the world, in order.
-	Rank          []*ManifestRank `protobuf:"bytes,2,rep,name=rank,proto3" json:"rank,omitempty"`
+	Rank []*ManifestRank `protobuf:"bytes,2,rep,name=rank,proto3" json:"rank,omitempty"`
+	// The marks that the gang's record names. Once the manifest is written, what is older than all of them is
+	// of no use any more and is removed; nothing is where none is named.
+	Recorded      []*Mark `protobuf:"bytes,3,rep,name=recorded,proto3" json:"recorded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -950,6 +953,13 @@ func (x *Manifest) GetMark() *Mark {
 func (x *Manifest) GetRank() []*ManifestRank {
 	if x != nil {
 		return x.Rank
+	}
+	return nil
+}
+
+func (x *Manifest) GetRecorded() []*Mark {
+	if x != nil {
+		return x.Recorded
 	}
 	return nil
 }
@@ -1198,10 +1208,11 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04copy\x18\n" +
 	" \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04copy\x12=\n" +
 	"\bmanifest\x18\v \x01(\v2!.holdfast.coordinator.v1.ManifestR\bmanifest\x123\n" +
-	"\x05fetch\x18\f \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05fetch\"x\n" +
+	"\x05fetch\x18\f \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05fetch\"\xb3\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
-	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\"B\n" +
+	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +
+	"\brecorded\x18\x03 \x03(\v2\x1d.holdfast.coordinator.v1.MarkR\brecorded\"B\n" +
 	"\fManifestRank\x12\x16\n" +
 	"\x06length\x18\x01 \x01(\x04R\x06length\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\x9d\x02\n" +
@@ -1283,13 +1294,14 @@ var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	3,  // 12: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
 	3,  // 13: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
 	10, // 14: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
-	2,  // 15: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	8,  // 16: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	16, // [16:17] is the sub-list for method output_type
-	15, // [15:16] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	3,  // 15: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 16: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	8,  // 17: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	17, // [17:18] is the sub-list for method output_type
+	16, // [16:17] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }

@@ -205,6 +205,9 @@ func (d *Driver) preserve(reports []*v1.Report) {
 	switch common, _ := levels(reports); {
 	case d.copy != nil && len(manifest.Rank) == int(d.run[0].WorldSize):
 		d.manifest = manifest
+		if d.durable != nil {
+			d.manifest.Recorded = []*v1.Mark{d.durable}
+		}
 	case held || common == 0 || common <= d.durable.GetStep():
 		return
 	default:
