@@ -95,6 +95,8 @@ type NodeOutage struct {
 	Since metav1.MicroTime `json:"since"`
 	// Dead: neither the node's lease nor any agent on it was heard; nothing there can be asked.
 	Dead bool `json:"dead,omitempty"`
+	// Idle: no pod of a gang was there while this decision stood, so it spends nothing of the outage budget.
+	Idle bool `json:"idle,omitempty"`
 }
 
 // Values of NodeOutage.Reason.

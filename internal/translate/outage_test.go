@@ -35,6 +35,7 @@ func TestOutageRoundTrip(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	for _, o := range []budget.Outage{
 		{Outcome: budget.Evict, Cause: "GPULost", Message: "gone", Since: at},
+		{Outcome: budget.Evict, Cause: "GPULost", Since: at, Idle: true},
 		{Outcome: budget.Hold, Cause: budget.CauseSilent, Reason: budget.DomainBudget, Since: at, Dead: true},
 		{Outcome: budget.Exclude, Cause: "a cause, with what no label takes: " + strings.Repeat("x", 80), Since: at},
 	} {

@@ -146,6 +146,8 @@ type answer struct {
 	outcome Outcome
 	reason  Reason
 	text    string
+	// idle: see Outage.Idle.
+	idle bool
 }
 
 // spender hands out what the budgets have left.
@@ -166,22 +168,19 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 		switch {
 		case n.want != Evict:
 		case n.Stands.Outcome == Evict:
-			s.take(n)
-			answers[n.Name] = answer{outcome: Evict}
+			answers[n.Name] = s.giveUp(n)
 		default:
 			wait = append(wait, n)
 		}
 	}
 	slices.SortStableFunc(wait, func(a, b *judged) int {
 		return cmp.Or(
-			cmp.Compare(min(a.GangPods, 1), min(b.GangPods, 1)), // nothing to evict there: only counted
-			-cmp.Compare(a.hearing, b.hearing),                  // the gangs of a dead node stand still
+			-cmp.Compare(a.hearing, b.hearing), // the gangs of a dead node stand still
 			a.red.Compare(b.red), cmp.Compare(a.Name, b.Name))
 	})
 	for _, n := range wait {
 		if s.room(n) {
-			s.take(n)
-			answers[n.Name] = answer{outcome: Evict}
+			answers[n.Name] = s.giveUp(n)
 		}
 	}
 	for _, n := range wait { // why, once it is known what is out
@@ -190,6 +189,16 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 		}
 	}
 	return answers
+}
+
+// giveUp spends what it takes: nothing where no gang is hurt. Pods of a node that was given up leave it, so what was
+// spent once stays so.
+func (s *spender) giveUp(n *judged) answer {
+	a := answer{outcome: Evict, idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
+	if !a.idle {
+		s.take(n)
+	}
+	return a
 }
 
 // room says whether one more node may be given up.
@@ -208,13 +217,13 @@ func (s *spender) hold(n *judged) answer {
 	p, domain := s.plan, s.domain(n)
 	switch {
 	case p.Broken:
-		return answer{Hold, Breaker, fmt.Sprintf("%d of %d nodes are red at once, %d %% or more hold everything new", p.Red, p.Of, s.config.BreakerPercent)}
+		return answer{outcome: Hold, reason: Breaker, text: fmt.Sprintf("%d of %d nodes are red at once, %d %% or more hold everything new", p.Red, p.Of, s.config.BreakerPercent)}
 	case s.unsure(n):
 		return answer{outcome: Hold, reason: n.Stands.Reason}
 	case n.Domain != "" && domain.Out >= domain.Max:
-		return answer{Hold, DomainBudget, fmt.Sprintf("%d of at most %d nodes of %s are out", domain.Out, domain.Max, n.Domain)}
+		return answer{outcome: Hold, reason: DomainBudget, text: fmt.Sprintf("%d of at most %d nodes of %s are out", domain.Out, domain.Max, n.Domain)}
 	}
-	return answer{Hold, ClusterBudget, fmt.Sprintf("%d of at most %d nodes of the cluster are out", p.Cluster.Out, p.Cluster.Max)}
+	return answer{outcome: Hold, reason: ClusterBudget, text: fmt.Sprintf("%d of at most %d nodes of the cluster are out", p.Cluster.Out, p.Cluster.Max)}
 }
 
 // unsure says of a node that was called dead and is held that it was not silent for long enough since so many were
@@ -252,7 +261,7 @@ func (s *spender) take(n *judged) {
 func settle(n *judged, a answer, v View, now time.Time) Decision {
 	o := Outage{Outcome: n.want, Since: now}
 	if n.want == Evict {
-		o.Outcome, o.Reason, o.Dead = a.outcome, a.reason, n.hearing == dead
+		o.Outcome, o.Reason, o.Dead, o.Idle = a.outcome, a.reason, n.hearing == dead, a.idle
 	}
 	if o.Outcome == None {
 		return Decision{Node: n.Name, Changed: n.Stands != Outage{}}
@@ -264,7 +273,7 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 	had := n.Stands
 	if had.Outcome == o.Outcome {
 		o.Since = had.Since
-		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead {
+		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead && had.Idle == o.Idle {
 			return Decision{Node: n.Name, Outage: had}
 		}
 	}

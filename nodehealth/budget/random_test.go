@@ -16,14 +16,16 @@ type history struct {
 	config Config
 	view   View
 	now    time.Time
-	log    []string
+	// idle are nodes on which no pod of a gang was since they were given up.
+	idle map[string]bool
+	log  []string
 }
 
 // TestRandomHistories plays random events and checks after each plan the invariants that are named below.
 func TestRandomHistories(t *testing.T) {
 	for seed := range int64(400) {
 		r := rand.New(rand.NewSource(seed))
-		h := &history{t: t, r: r, config: Defaults(), now: time.Unix(1_700_000_000, 0)}
+		h := &history{t: t, r: r, config: Defaults(), now: time.Unix(1_700_000_000, 0), idle: map[string]bool{}}
 		h.config.MaxOut = Limit{Count: r.Intn(4)}
 		h.config.MaxOutPerDomain = Limit{Count: 1 + r.Intn(2)}
 		h.view.Led = h.now
@@ -86,8 +88,10 @@ func (h *history) say(format string, args ...any) {
 func (h *history) plan() {
 	before := slices.Clone(h.view.Nodes)
 	p := Decide(h.config, h.view, h.now)
+	h.remember(p, before)
 	h.sameWhateverTheOrder(p)
 	h.neverBeyondBudget(p, before)
+	h.outIsWhatWasSpent(p)
 	h.nothingTakenBackForABudget(p, before)
 	h.neverWithoutReason(p, before)
 	h.deathNeedsSilence(p, before)
@@ -107,6 +111,30 @@ func (h *history) plan() {
 	}
 }
 
+// remember keeps, apart from what the plan says of itself, where no gang was hurt.
+func (h *history) remember(p Plan, before []Node) {
+	for i, d := range p.Decisions {
+		fresh := before[i].Stands.Outcome != Evict
+		h.idle[d.Node] = d.Outcome == Evict && before[i].GangPods == 0 && (fresh || h.idle[d.Node])
+		if d.Idle != h.idle[d.Node] {
+			h.t.Errorf("%s: idle is %v, want %v", d.Node, d.Idle, h.idle[d.Node])
+		}
+	}
+}
+
+// outIsWhatWasSpent: what the plan counts as out are the nodes that were given up with gangs on them.
+func (h *history) outIsWhatWasSpent(p Plan) {
+	out := 0
+	for _, d := range p.Decisions {
+		if d.Outcome == Evict && !h.idle[d.Node] {
+			out++
+		}
+	}
+	if p.Cluster.Out != out {
+		h.t.Errorf("out is %d, want %d", p.Cluster.Out, out)
+	}
+}
+
 func (h *history) sameWhateverTheOrder(p Plan) {
 	other := h.view
 	other.Nodes = slices.Clone(other.Nodes)
@@ -117,15 +145,17 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 }
 
 // neverBeyondBudget: a node with gangs is newly given up only while what is out, itself included, is within both budgets
-// and the breaker does not hold.
+// and the breaker does not hold. Out is what was given up with pods of gangs on it.
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	out, outOf, fresh := 0, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
 		if d.Outcome != Evict {
 			continue
 		}
-		out++
-		outOf[before[i].Domain]++
+		if !h.idle[d.Node] {
+			out++
+			outOf[before[i].Domain]++
+		}
 		if before[i].Stands.Outcome != Evict {
 			if p.Broken {
 				h.t.Errorf("%s is given up while the breaker holds", d.Node)
@@ -169,7 +199,7 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 			h.t.Errorf("%s: %s because of %q", d.Node, d.Outcome, d.Reason)
 		}
 		s := n.Stands
-		if d.Changed == (s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead) {
+		if d.Changed == (s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead && s.Idle == d.Idle) {
 			h.t.Errorf("%s: changed is %v from %+v to %+v", d.Node, d.Changed, s, d.Outage)
 		}
 	}

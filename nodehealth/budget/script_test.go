@@ -246,6 +246,9 @@ func (s *stage) decide() {
 		if d.Dead {
 			line += " dead"
 		}
+		if d.Idle {
+			line += " idle"
+		}
 		if d.Message != "" {
 			line += ": " + d.Message
 		}

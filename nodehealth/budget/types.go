@@ -69,6 +69,9 @@ type Outage struct {
 	Since time.Time
 	// Dead: neither the node's lease nor any agent on it was heard.
 	Dead bool
+	// Idle: given up (Evict) when no pod of a gang was there, and none has been since: it hurt no gang and spends no
+	// budget. Once false it stays so while the outcome stands, whatever becomes of the pods.
+	Idle bool
 }
 
 // Node is what is known of one node.
@@ -114,7 +117,7 @@ type Decision struct {
 	Changed bool
 }
 
-// Use is how much of a budget is used.
+// Use is how much of a budget is used: nodes that were given up with pods of gangs on them and are not yet well.
 type Use struct{ Out, Max int }
 
 // Plan is the answer: one decision per node, by name.
