@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/translate"
 )
 
 // counts are what operators see of replacements.
@@ -36,5 +37,5 @@ func (m counts) register(registry prometheus.Registerer) error {
 }
 
 func (m counts) replaced(d elastic.Doom) {
-	m.replacements.WithLabelValues(d.Cause, fmt.Sprint(d.Dead)).Inc()
+	m.replacements.WithLabelValues(translate.CauseLabel(d.Cause), fmt.Sprint(d.Dead)).Inc()
 }

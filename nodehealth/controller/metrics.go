@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -30,7 +31,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		holds:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes_held", Help: "Nodes on hold by what they wait for."}, []string{"reason"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_decisions_total", Help: "Decisions about nodes, by decision and cause."}, []string{"decision", "cause"}),
 		writes:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_writes_total", Help: "Writes of decisions on Nodes by whether they went well."}, []string{"result"}),
-		out:       gauge("holdfast_nodes_out", "Nodes that are given up and not yet well, which the cluster's outage budget counts."),
+		out:       gauge("holdfast_nodes_out", "Nodes that were given up with pods of gangs on them and are not yet well, which the cluster's outage budget counts."),
 		max:       gauge("holdfast_nodes_out_max", "Nodes that the cluster's outage budget allows to be out."),
 		deaf:      gauge("holdfast_nodes_deaf", "1 while nearly no node's lease moves, so that nothing is decided from silence."),
 		broken:    gauge("holdfast_nodes_breaker", "1 while so many nodes are red at once that everything new is held."),
@@ -68,7 +69,7 @@ func (m *metrics) show(p budget.Plan) {
 }
 
 func (m *metrics) decided(d budget.Decision) {
-	m.decisions.WithLabelValues(label(d.Outcome), d.Cause).Inc()
+	m.decisions.WithLabelValues(label(d.Outcome), translate.CauseLabel(d.Cause)).Inc()
 }
 
 func (m *metrics) wrote(err error) {

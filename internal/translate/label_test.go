@@ -1,0 +1,26 @@
+package translate
+
+import (
+	"testing"
+
+	"holdfast.dev/holdfast/nodehealth"
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+// TestCauseLabel: what Holdfast itself writes is told as it is, anything else is one word.
+func TestCauseLabel(t *testing.T) {
+	known := []string{"", budget.CauseSilent, "NodeGone", "PodDeleted"}
+	for _, r := range nodehealth.Catalogue {
+		known = append(known, string(r.Cause))
+	}
+	for _, c := range known {
+		if got := CauseLabel(c); got != c {
+			t.Errorf("%q is told as %q", c, got)
+		}
+	}
+	for _, c := range []string{"gpulost", "GPULost ", "x-4711", "\xff"} {
+		if got := CauseLabel(c); got != "Other" {
+			t.Errorf("%q is told as %q", c, got)
+		}
+	}
+}
