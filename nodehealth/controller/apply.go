@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/internal/translate"
@@ -20,6 +22,9 @@ const maxNote = 1024
 
 // order is in which decisions are written: what stops work first, what frees last.
 var order = map[budget.Outcome]int{budget.Evict: 0, budget.Hold: 1, budget.Exclude: 2, budget.None: 3}
+
+// afterConflict are the pauses after a Node was written by somebody else meanwhile; their jitter parts writers that met.
+var afterConflict = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Second}
 
 // apply brings the Nodes to what is decided, and tells what changed.
 func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node, plan budget.Plan) {
@@ -73,7 +78,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	node := cached
-	for {
+	for pauses := afterConflict; ; {
 		after := node.DeepCopy()
 		changed, err := translate.PutOutage(after, o)
 		if err != nil {
@@ -88,7 +93,12 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 		case !apierrors.IsConflict(err):
 			return written{}, fmt.Errorf("patching Node %s: %w", node.Name, err)
 		}
-		node = &corev1.Node{}
+		select { // whoever wrote may be about to write again
+		case <-ctx.Done():
+			return written{}, fmt.Errorf("patching Node %s: %w", node.Name, err)
+		case <-time.After(pauses.Step()):
+		}
+		node = &corev1.Node{} // the newest, as the cache was behind
 		if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
 			return written{}, fmt.Errorf("reading Node %s anew: %w", cached.Name, err)
 		}

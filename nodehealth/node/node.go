@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/nodehealth"
 )
@@ -24,11 +26,18 @@ import (
 const (
 	// FieldManager names us at the API server.
 	FieldManager = "holdfast-node"
-	// lookEvery is how often the Node is read to see that the verdict still stands there.
-	lookEvery = time.Minute
-	// firstPause and longestPause are the time between attempts while the API server is away.
-	firstPause, longestPause = 200 * time.Millisecond, 5 * time.Second
-	requestLimit             = 10 * time.Second
+	// lookEvery is how often, more or less, the Node is read to see that the verdict still stands there.
+	lookEvery    = time.Minute
+	requestLimit = 10 * time.Second
+)
+
+// Pauses between attempts. All have jitter: what thousands of daemons meet at the same moment, such as an API server
+// that comes back, they must not all answer at the same moment.
+var (
+	// whileAway: the API server does not answer, or not well.
+	whileAway = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second}
+	// afterConflict: somebody else wrote; who did may be about to write again.
+	afterConflict = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 2 * time.Second}
 )
 
 // Options of New. All fields must be set.
@@ -58,8 +67,8 @@ func New(o Options) *Writer { return &Writer{Options: o, wake: make(chan struct{
 // Load reads what an earlier process wrote; a Node that was never written gives the zero Verdict. It tries
 // until it is answered or ctx ends: to begin without that knowledge would be to forget it.
 func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		n, err := w.get(ctx)
+	for pauses := whileAway; ; {
+		n, err := w.get(ctx, newest)
 		if err == nil {
 			text, ok := n.Metadata.Annotations[v1alpha1.AnnotationHealth]
 			if !ok {
@@ -71,6 +80,7 @@ func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
 			}
 			return v, nil
 		}
+		pause := pauses.Step()
 		w.Log.Warn("reading the Node", "error", err, "again in", pause)
 		if err := sleep(ctx, pause); err != nil {
 			return nodehealth.Verdict{}, err
@@ -91,10 +101,9 @@ func (w *Writer) Publish(v nodehealth.Verdict) {
 
 // Run writes until ctx ends.
 func (w *Writer) Run(ctx context.Context) {
-	look := time.NewTicker(lookEvery)
+	look := time.NewTimer(wait.Jitter(lookEvery, 0.2))
 	defer look.Stop()
 	var known *object // as last seen; nil: must be read
-	pause := firstPause
 	for {
 		select {
 		case <-ctx.Done():
@@ -102,26 +111,35 @@ func (w *Writer) Run(ctx context.Context) {
 		case <-w.wake:
 		case <-look.C:
 			known = nil
+			look.Reset(wait.Jitter(lookEvery, 0.2))
 		}
-		for {
-			v, ok := w.level()
-			if !ok {
-				break
-			}
-			var err error
-			if known, err = w.reconcile(ctx, known, v); err == nil {
-				pause = firstPause
-				break
-			}
-			known = nil
-			if errors.Is(err, errConflict) {
-				continue // somebody else wrote: read and try again
-			}
+		known = w.settle(ctx, known)
+	}
+}
+
+// settle tries until the Node says the newest verdict, or ctx ends, and returns the Node as it is then.
+func (w *Writer) settle(ctx context.Context, known *object) *object {
+	away, conflict := whileAway, afterConflict
+	read := cached
+	for {
+		v, ok := w.level()
+		if !ok {
+			return known
+		}
+		n, err := w.reconcile(ctx, known, v, read)
+		if err == nil {
+			return n
+		}
+		known = nil
+		var pause time.Duration
+		if errors.Is(err, errConflict) { // what was known, or the cache, is older than what somebody wrote
+			read, pause = newest, conflict.Step()
+		} else {
+			pause = away.Step()
 			w.Log.Warn("writing the verdict", "error", err, "again in", pause)
-			if sleep(ctx, pause) != nil {
-				return
-			}
-			pause = min(2*pause, longestPause)
+		}
+		if sleep(ctx, pause) != nil {
+			return nil
 		}
 	}
 }
@@ -133,10 +151,10 @@ func (w *Writer) level() (nodehealth.Verdict, bool) {
 }
 
 // reconcile makes the Node say v and returns it as it is then.
-func (w *Writer) reconcile(ctx context.Context, n *object, v nodehealth.Verdict) (*object, error) {
+func (w *Writer) reconcile(ctx context.Context, n *object, v nodehealth.Verdict, read string) (*object, error) {
 	var err error
 	if n == nil {
-		if n, err = w.get(ctx); err != nil {
+		if n, err = w.get(ctx, read); err != nil {
 			return nil, err
 		}
 	}
@@ -155,16 +173,23 @@ func (w *Writer) reconcile(ctx context.Context, n *object, v nodehealth.Verdict)
 	return w.send(ctx, http.MethodPatch, "/status", "application/strategic-merge-patch+json", patch)
 }
 
-func (w *Writer) get(ctx context.Context) (*object, error) {
-	return w.send(ctx, http.MethodGet, "", "", nil)
+// How the Node is read. What the API server has in its cache costs its store nothing and may be a little old: a write
+// that is made from it is refused where that matters, because it names the version.
+const (
+	newest = ""
+	cached = "?resourceVersion=0"
+)
+
+func (w *Writer) get(ctx context.Context, read string) (*object, error) {
+	return w.send(ctx, http.MethodGet, read, "", nil)
 }
 
 var errConflict = errors.New("somebody else wrote the Node at the same time")
 
-func (w *Writer) send(ctx context.Context, method, subresource, kind string, body []byte) (*object, error) {
+func (w *Writer) send(ctx context.Context, method, rest, kind string, body []byte) (*object, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
-	address := w.Server + "/api/v1/nodes/" + url.PathEscape(w.Node) + subresource
+	address := w.Server + "/api/v1/nodes/" + url.PathEscape(w.Node) + rest
 	if method == http.MethodPatch {
 		address += "?fieldManager=" + FieldManager
 	}
