@@ -8,12 +8,13 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
+// all are the nodes with a pod of a gang.
 const all = 10
 
 // TestNodes plays one life of ten nodes; each part begins and ends with nodes that are well.
 func TestNodes(t *testing.T) {
-	w := newWorld(t)
-	w.nodes(all)
+	w, c := newWorld(t)
+	w.nodes(all + 2) // two of them idle
 	for i := 1; i <= all; i++ {
 		w.talk(w.pod(name(i)), true)
 	}
@@ -23,12 +24,13 @@ func TestNodes(t *testing.T) {
 		name string
 		play func(*world, budget.Config)
 	}{
-		{"DryRun", dryRun}, {"Budget", spends}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
+		{"DryRun", dryRun}, {"Budget", spends}, {"Idle", idle}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { w.t = t; part.play(w, config) }) {
 			return
 		}
 	}
+	t.Run("PodsOfGangsAlone", func(t *testing.T) { w.t = t; podsOfGangsAlone(w, c) })
 }
 
 func dryRun(w *world, c budget.Config) {
@@ -57,6 +59,22 @@ func spends(w *world, c budget.Config) {
 		w.verdict(name(i), v1alpha1.ActionNone, "")
 	}
 	w.expect(nil, all)
+}
+
+// idle: a node on which no gang is spends nothing of the budget when it is given up.
+func idle(w *world, c budget.Config) {
+	c.MaxOut, c.MaxOutPerDomain = budget.Limit{Count: 1}, budget.Limit{Count: 1}
+	defer w.lead(c, false)()
+	for _, i := range []int{all + 1, all + 2} {
+		w.verdict(name(i), v1alpha1.ActionEvict, "FellOffBus")
+	}
+	w.expect(map[int]string{all + 1: "Evict idle", all + 2: "Evict idle"}, all+2)
+	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{1: "Evict", all + 1: "Evict idle", all + 2: "Evict idle"}, all+2)
+	for _, i := range []int{1, all + 1, all + 2} {
+		w.verdict(name(i), v1alpha1.ActionNone, "")
+	}
+	w.expect(nil, all+2)
 }
 
 // breaks: what stands stays, nothing new is given up while many are red at once.

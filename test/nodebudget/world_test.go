@@ -87,7 +87,7 @@ type world struct {
 	agents map[string]time.Time
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) (*world, *devcluster.Cluster) {
 	ctrllog.SetLogger(logr.Discard()) // what matters is logged through w.lines
 	c := devcluster.Start(t, devcluster.Options{SimNodes: 1})
 	config, err := c.Config()
@@ -102,7 +102,7 @@ func newWorld(t *testing.T) *world {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	w.ctx = ctx
-	return w
+	return w, c
 }
 
 // through is the configuration of a client that goes through the gate.
@@ -285,6 +285,9 @@ func (w *world) stands(node string) (string, error) {
 	words := []string{string(o.Decision), o.Reason}
 	if o.Dead {
 		words = append(words, "dead")
+	}
+	if o.Idle {
+		words = append(words, "idle")
 	}
 	return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "), nil
 }
