@@ -133,8 +133,8 @@ func (m *machine) exit() {
 	}
 }
 
-// leave ends what runs, gently, because the pod is being shut down. What is being copied is waited for as
-// long as there is time: it is for the pod that takes this one's place.
+// leave ends what runs, gently, because the pod is being shut down. Then it stays until it is told to exit, which
+// is once its Job has let go of it, so that its end is no failure of that Job; at most as long as there is time.
 func (m *machine) leave() {
 	halted := m.news() && m.s.Want.Order == OrderHalt
 	if halted && !m.abandon() || !m.ended(true) {
@@ -146,7 +146,7 @@ func (m *machine) leave() {
 	case m.s.Phase == Running || m.s.Phase == Failed:
 		m.s.Phase = Halted
 	}
-	if m.s.Copying.Step != 0 && m.now.Before(m.s.LeaveBy) && m.alone() < leaveAlone {
+	if m.now.Before(m.s.LeaveBy) && m.alone() < leaveAlone {
 		return
 	}
 	if m.s.Launcher != "" && m.s.Returned == nil {

@@ -149,6 +149,10 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	r := &s.Record
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.common, Frontier: s.frontier}
 	m := &s.slots[slot]
+	if s.released(pod) && !s.Final() {
+		d.Order, d.ExitCode, d.Reason = OrderExit, exitLeft, "the pod is replaced by another one"
+		return d
+	}
 	if s.Fenced(pod) && !s.Final() {
 		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
 		return d
@@ -176,6 +180,9 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	}
 	return d
 }
+
+// exitLeft is what the launcher of a pod returns that was told to go: that of a process ended by SIGTERM.
+const exitLeft = 143
 
 // directHalt ends the newest generation. A pod that never ran it holds steps of an older past: what lies
 // above the point that the generation restored is of no use to it any more. Where that point is not known,
