@@ -94,6 +94,12 @@ bench-recovery: ready ## kill to first new step, next to torchrun, in one run
 bench-node-loss: ready ## what the loss of nodes costs, next to the limit of the machine, in one run
 	@go build -o bin/bench-node-loss ./test/bench/nodeloss && bin/bench-node-loss
 
+# No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a module of its own, for the Kubernetes that it was made for.
+.PHONY: bench-scheduler
+bench-scheduler: holdfast-dev holdfast-scheduler ## large gangs to their last binding, next to other schedulers, in one run
+	@cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling
+	@go build -o bin/bench-scheduler ./test/bench/scheduler && bin/bench-scheduler
+
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code
 	@$(CONTROLLER_GEN) object crd paths=./api/v1alpha1 output:crd:dir=manifests/crd

@@ -109,6 +109,7 @@ func (g *group) put(pod *v1.Pod) *member {
 		g.counts[pending]++
 		g.outside++
 		g.hold(m.slot, 1)
+		g.lead = nil
 		g.size, g.sizeErr = translate.GangSize(pod)
 		g.version++
 	} else if m.gated {
@@ -118,7 +119,6 @@ func (g *group) put(pod *v1.Pod) *member {
 	if m.gated {
 		g.gated++
 	}
-	g.lead = nil
 	return m
 }
 
@@ -144,7 +144,9 @@ func (g *group) set(m *member, s state, node string) {
 	g.counts[m.state]--
 	g.counts[s]++
 	m.state, m.node = s, node
-	g.lead = nil
+	if s == pending || m == g.lead {
+		g.lead = nil
+	}
 }
 
 func (g *group) drop(uid types.UID) {
@@ -155,7 +157,9 @@ func (g *group) drop(uid types.UID) {
 	}
 	g.enter(m)
 	g.hold(m.slot, -1)
-	g.lead = nil
+	if m == g.lead {
+		g.lead = nil
+	}
 	g.version++
 	delete(g.members, uid)
 }
@@ -222,9 +226,10 @@ func (g *group) gaps() []gang.Gap {
 	return gaps
 }
 
-// first is the pending member with the lowest slot.
+// first is the pending member with the lowest slot. It is asked for at every event: it looks at all members only
+// where it is not known who that is.
 func (g *group) first() *member {
-	if g.lead == nil {
+	if g.lead == nil && g.counts[pending] > 0 {
 		for _, m := range g.members {
 			if m.state == pending && (g.lead == nil || bySlot(*m, *g.lead) < 0) {
 				g.lead = m

@@ -22,10 +22,10 @@ func (p *Plugin) inspect(ctx context.Context) { p.inspectAt(ctx, time.Now()) }
 
 func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	logger := klog.FromContext(ctx)
-	for _, key := range p.ledger.overdue(now.Add(-planPatience)) {
+	for _, key := range p.ledger.overdue(now.Add(-p.args.PlanPatience.Duration)) {
 		p.abandon(logger, key, "members did not follow the plan in time")
 	}
-	for _, l := range p.ledger.lapsed(now, gapPatience) {
+	for _, l := range p.ledger.lapsed(now, p.args.FormingPatience.Duration) {
 		logger.Info("A gang that never was whole is taken back", "gang", l.key, "reason", l.why, "pods", len(l.undo))
 		p.undo(ctx, l.key, l.undo, l.why)
 		p.status.soon(l.key)

@@ -144,7 +144,7 @@ func (l *ledger) admit(key types.NamespacedName, uid types.UID) (wait string) {
 	case g.sizeErr != nil:
 		return g.sizeErr.Error()
 	case !g.staffed() || g.gated > 0:
-		return g.incomplete().Message
+		return "members of the gang are missing" // nobody reads it: the Gang says which
 	case g.outside > 0:
 		return "the scheduling queue has not seen all of the gang yet"
 	case g.members[uid].state != pending:
@@ -343,6 +343,18 @@ func (l *ledger) pardon(key types.NamespacedName, pod *v1.Pod) {
 		delete(l.doomed, pod.UID)
 		l.note(key, pod)
 	}
+}
+
+// placing says whether any gang is on its way to its nodes.
+func (l *ledger) placing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.groups {
+		if g.open || g.counts[reserved] > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // overdue lists gangs whose plan was opened before a time and is not followed by all yet.

@@ -7,8 +7,8 @@
 //
 // One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
-// (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells),
-// undo.go, publish.go (the Gang's status), station.go (who acts), preview.go (answers without placing).
+// (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go,
+// undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
 //
 // Locks: the ledger's lock is a leaf. PreEnqueue and queueing hints run under the scheduling queue's lock and
 // take it; so nothing that takes the queue's lock (Activate, nominations) is called while it is held.
@@ -20,7 +20,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -31,6 +30,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/topology"
 )
@@ -38,14 +38,8 @@ import (
 // Name is the plugin's name in a KubeSchedulerConfiguration.
 const Name = "Holdfast"
 
-const (
-	// planPatience is how long a plan may stand without all members having followed it.
-	planPatience = 30 * time.Second
-	// gapPatience is how long a gang that never was whole may hold nodes while it lacks members.
-	gapPatience = time.Minute
-	// inspection is how often gangs are checked for that.
-	inspection = 5 * time.Second
-)
+// inspection is how often it is looked at what no event tells.
+const inspection = 5 * time.Second
 
 // nested are the parts of the framework that are not on a plugin's handle and that eligibility needs.
 type nested interface {
@@ -66,11 +60,13 @@ var (
 
 // Plugin is one instance, for one scheduler profile.
 type Plugin struct {
-	handle fwk.Handle
-	nested nested
-	pods   corelisters.PodLister
-	ledger *ledger
-	status *publisher
+	args    schedulingv1alpha1.HoldfastArgs
+	handle  fwk.Handle
+	nested  nested
+	pods    corelisters.PodLister
+	ledger  *ledger
+	status  *publisher
+	notices *notices
 
 	// tree follows the snapshot; seen holds the generation of each node in it. Both belong to the scheduling
 	// cycle, which is one at a time.
@@ -80,14 +76,15 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, h fwk.Handle, gangs dynamic.Interface) (*Plugin, error) {
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface) (*Plugin, error) {
 	runner, ok := h.(nested)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(), seen: map[string]int64{}}
+	p := &Plugin{args: args, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(), seen: map[string]int64{}}
 	p.status = newPublisher(gangs, p.ledger.standing)
+	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}
@@ -97,18 +94,12 @@ func newPlugin(ctx context.Context, h fwk.Handle, gangs dynamic.Interface) (*Plu
 // act starts what writes aside from scheduling cycles.
 func (p *Plugin) act(ctx context.Context) {
 	go p.status.run(ctx)
+	go p.notices.run(ctx)
 	go wait.UntilWithContext(ctx, p.inspect, inspection)
 }
 
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
-
-func noArguments(args runtime.Object) error {
-	if u, ok := args.(*runtime.Unknown); ok && len(u.Raw) > 0 && string(u.Raw) != "{}" && string(u.Raw) != "null" {
-		return fmt.Errorf("plugin %s takes no arguments, got %s", Name, u.Raw)
-	}
-	return nil
-}
 
 // mine says whether the pod belongs to a gang that this scheduler places.
 func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {

@@ -295,12 +295,12 @@ func TestAFormingGangThatLostAMemberForGoodGivesItsNodesBack(t *testing.T) {
 	w.knows(1)
 	now := time.Now()
 	w.plugin.inspectAt(w.ctx, now)
-	w.plugin.inspectAt(w.ctx, now.Add(gapPatience-time.Second))
+	w.plugin.inspectAt(w.ctx, now.Add(w.plugin.args.FormingPatience.Duration-time.Second))
 	if at := w.where("g-0"); at != "a" {
 		t.Fatalf("taken back too early: %q", at)
 	}
 	w.until("it to be taken back", func() bool {
-		w.plugin.inspectAt(w.ctx, now.Add(gapPatience+time.Minute))
+		w.plugin.inspectAt(w.ctx, now.Add(w.plugin.args.FormingPatience.Duration+time.Minute))
 		return w.where("g-0") == "gone"
 	})
 	w.until("the reason to be told", func() bool {

@@ -51,15 +51,16 @@ func newStation(clients func(fwk.Handle) (dynamic.Interface, error)) *Station {
 }
 
 // New is the plugin's factory.
-func (s *Station) New(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	if err := noArguments(args); err != nil {
+func (s *Station) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	args, err := readArgs(obj)
+	if err != nil {
 		return nil, err
 	}
 	client, err := s.clients(h)
 	if err != nil {
 		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
 	}
-	p, err := newPlugin(ctx, h, client)
+	p, err := newPlugin(ctx, args, h, client)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +77,7 @@ func (s *Station) Drive(ctx context.Context, sched *scheduler.Scheduler) {
 		entity framework.QueuedEntityInfo
 		err    error
 	}
+	s.holdNotices(sched)
 	pop := sched.NextEntity
 	next := make(chan popped, 1)
 	asked := false // belongs to the scheduling goroutine

@@ -1,0 +1,75 @@
+// Package v1alpha1 is the arguments of the scheduler plugin in a KubeSchedulerConfiguration. It promises that a field
+// which is not listed here, or a value that makes no sense, is refused when the scheduler starts, with its path.
+//
+//	profiles:
+//	  - schedulerName: holdfast-scheduler
+//	    pluginConfig:
+//	      - name: Holdfast
+//	        args:
+//	          apiVersion: scheduling.holdfast.dev/v1alpha1
+//	          kind: HoldfastArgs
+//	          formingPatience: 2m
+package v1alpha1
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// GroupVersion is the API group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: "scheduling.holdfast.dev", Version: "v1alpha1"}
+
+// Kind is the kind of HoldfastArgs.
+const Kind = "HoldfastArgs"
+
+// HoldfastArgs are the plugin's arguments. All fields have defaults.
+type HoldfastArgs struct {
+	metav1.TypeMeta `json:",inline"`
+	// PlanPatience is how long a plan may stand without all members having followed it before it is given up
+	// and made anew, from 1s; default 30s.
+	PlanPatience metav1.Duration `json:"planPatience,omitzero"`
+	// FormingPatience is how long a gang that never was whole may hold nodes while it lacks members, before
+	// the nodes are taken back, from 1s; default 1m.
+	FormingPatience metav1.Duration `json:"formingPatience,omitzero"`
+	// EventPatience is how long "Scheduled" events of members are held back while gangs are on their way to
+	// their nodes: each is a write as dear as a binding. 0s: not at all; default 30s.
+	EventPatience *metav1.Duration `json:"eventPatience,omitempty"`
+}
+
+// Default sets what is not set.
+func (a *HoldfastArgs) Default() {
+	if a.PlanPatience.Duration == 0 {
+		a.PlanPatience.Duration = 30 * time.Second
+	}
+	if a.FormingPatience.Duration == 0 {
+		a.FormingPatience.Duration = time.Minute
+	}
+	if a.EventPatience == nil {
+		a.EventPatience = &metav1.Duration{Duration: 30 * time.Second}
+	}
+}
+
+// longest bounds all durations: more than that is a slip of the pen.
+const longest = 24 * time.Hour
+
+// Validate says what is wrong with arguments whose defaults are set.
+func (a *HoldfastArgs) Validate(path *field.Path) field.ErrorList {
+	var all field.ErrorList
+	for _, one := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"planPatience", a.PlanPatience.Duration, time.Second},
+		{"formingPatience", a.FormingPatience.Duration, time.Second},
+		{"eventPatience", a.EventPatience.Duration, 0},
+	} {
+		if one.value < one.least || one.value > longest {
+			all = append(all, field.Invalid(path.Child(one.name), one.value.String(), "must be from "+one.least.String()+" to "+longest.String()))
+		}
+	}
+	return all
+}

@@ -1,0 +1,39 @@
+package plugin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func TestArguments(t *testing.T) {
+	const head = `{"apiVersion":"scheduling.holdfast.dev/v1alpha1","kind":"HoldfastArgs"`
+	for _, c := range []struct{ name, raw, problem string }{
+		{"none", "", ""},
+		{"empty", head + "}", ""},
+		{"set", head + `,"formingPatience":"2m","eventPatience":"0s"}`, ""},
+		{"too short", head + `,"planPatience":"1ms"}`, `args.planPatience: Invalid value: "1ms": must be from 1s to 24h0m0s`},
+		{"below zero", head + `,"eventPatience":"-1s"}`, "args.eventPatience"},
+		{"unknown", head + `,"patience":"1s"}`, `unknown field "patience"`},
+		{"no kind", `{"formingPatience":"2m"}`, `set "scheduling.holdfast.dev/v1alpha1" and "HoldfastArgs"`},
+		{"another version", strings.Replace(head, "v1alpha1", "v9", 1) + "}", "v9"},
+		{"no duration", head + `,"formingPatience":5}`, "5"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args, err := readArgs(&runtime.Unknown{Raw: []byte(c.raw)})
+			switch {
+			case c.problem == "" && err != nil:
+				t.Fatal(err)
+			case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem) || !strings.Contains(err.Error(), "plugin Holdfast")):
+				t.Fatalf("%v, want %q", err, c.problem)
+			case c.name == "set" && (args.FormingPatience.Duration != 2*time.Minute || args.EventPatience.Duration != 0 || args.PlanPatience.Duration != 30*time.Second):
+				t.Errorf("%+v", args)
+			}
+		})
+	}
+	if args, err := readArgs(nil); err != nil || args.EventPatience.Duration != 30*time.Second {
+		t.Errorf("%+v, %v", args, err)
+	}
+}

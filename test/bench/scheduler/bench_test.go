@@ -1,0 +1,99 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestOrderIsRotated(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	for round, want := range []string{"a b c", "b c a", "c a b", "a b c"} {
+		if got := strings.Join(rotated(all, round), " "); got != want {
+			t.Errorf("round %d: %s, want %s", round, got, want)
+		}
+	}
+}
+
+func TestWhatIsNotThereIsRefused(t *testing.T) {
+	if _, err := chosen("systems", systems, system.String, []string{"raw", "yarn"}); err == nil || !strings.Contains(err.Error(), `"yarn"`) {
+		t.Error(err)
+	}
+	if got, err := chosen("systems", systems, system.String, []string{"holdfast", "raw"}); err != nil || len(got) != 2 || got[0].name != systemRaw {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+// Systems' pods differ by the scheduler's name and by what names the group, and by nothing else.
+func TestPodsAreAlike(t *testing.T) {
+	g := group{"gang-000", 4, gpusPerNode}
+	for _, s := range systems {
+		p := pod(g, 1)
+		p.Spec.SchedulerName = s.scheduler
+		if s.join != nil {
+			s.join(p, g)
+		}
+		p.Spec.SchedulerName, p.Spec.SchedulingGroup = "", nil
+		delete(p.Labels, "scheduling.x-k8s.io/pod-group")
+		if !reflect.DeepEqual(p, pod(g, 1)) {
+			t.Errorf("%s: %+v", s.name, p)
+		}
+	}
+}
+
+func TestVerify(t *testing.T) {
+	at := func(name, node string) corev1.Pod {
+		p := corev1.Pod{}
+		p.Name, p.Spec.NodeName = name, node
+		return p
+	}
+	must, never := map[string]bool{"a": true, "b": true}, map[string]bool{"x": true}
+	for _, c := range []struct {
+		name, problem string
+		pods          []corev1.Pod
+	}{
+		{"as asked", "", []corev1.Pod{at("a", "1"), at("b", "2"), at("x", "")}},
+		{"one waits", "pod b is on no node", []corev1.Pod{at("a", "1"), at("b", ""), at("x", "")}},
+		{"two on a node", "both on node 1", []corev1.Pod{at("a", "1"), at("b", "1"), at("x", "")}},
+		{"one too many", "pod x", []corev1.Pod{at("a", "1"), at("b", "2"), at("x", "3")}},
+		{"one is gone", "there are 2 pods", []corev1.Pod{at("a", "1"), at("b", "2")}},
+	} {
+		err := verify(c.pods, must, never)
+		if (c.problem == "") != (err == nil) || (err != nil && !strings.Contains(err.Error(), c.problem)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestCasesFit(t *testing.T) {
+	for _, quick := range []bool{true, false} {
+		for _, k := range cases(quick) {
+			pods := 0
+			for _, g := range k.groups {
+				if g.fits(k.nodes) {
+					pods += g.size
+				}
+			}
+			if pods > k.nodes {
+				t.Errorf("%s: %d pods that are to fit on %d nodes", k.name, pods, k.nodes)
+			}
+		}
+	}
+}
+
+func TestWritesAreCounted(t *testing.T) {
+	text := []byte(`rest_client_requests_total{code="201",host="h",method="POST"} 1250
+rest_client_requests_total{code="200",host="h",method="GET"} 7
+rest_client_requests_total{code="200",host="h",method="PATCH"} 2
+`)
+	var all []string
+	for _, m := range written.FindAllSubmatch(text, -1) {
+		all = append(all, string(m[2]))
+	}
+	if !slices.Equal(all, []string{"1250", "2"}) {
+		t.Errorf("%v", all)
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const (
+	gpu         = "nvidia.com/gpu"
+	gpusPerNode = 8
+	// rackSize nodes share a rack.
+	rackSize = 16
+	// labelRack names a node's rack, labelZone its zone.
+	labelRack = "bench.holdfast.dev/rack"
+	labelZone = corev1.LabelTopologyZone
+)
+
+// group is pods that are created together.
+type group struct {
+	// name is empty for pods of no gang.
+	name string
+	size int
+	// gpus is what each pod asks for; more than a node has: the group never fits.
+	gpus int64
+}
+
+// fits says whether the group is to be placed, in a cluster of so many nodes.
+func (g group) fits(nodes int) bool { return g.gpus <= gpusPerNode && g.size <= nodes }
+
+// kase is what is created.
+type kase struct {
+	name, what string
+	nodes      int
+	groups     []group
+	// repeat is how often each system runs it; 0: as the options say. slow systems run it once.
+	slow bool
+	// systems are those that it can be asked of; nil: all.
+	systems []string
+}
+
+func gangs(n, size int, name string) []group {
+	all := make([]group, n)
+	for i := range all {
+		all[i] = group{fmt.Sprintf("%s-%03d", name, i), size, gpusPerNode}
+	}
+	return all
+}
+
+// cases are all that can be measured. With quick they are small.
+func cases(quick bool) []kase {
+	f := 1
+	if quick {
+		f = 25
+	}
+	one := func(n int) []group { return gangs(1, n/f, "gang") }
+	return []kase{
+		{name: "1250x1250", what: "one gang, a pod on every node", nodes: 1250 / f, groups: one(1250)},
+		{name: "5000x5000", what: "the same, four times as large", nodes: 5000 / f, groups: one(5000), slow: true},
+		{name: "100x16", what: "100 gangs at once, which fill all nodes", nodes: 1600 / f, groups: gangs(100/f, 16, "gang")},
+		{name: "mix", what: "gangs of 16 and 8 pods and pods of no gang, among gangs of which no pod fits", nodes: 1250 / f,
+			groups: slices.Concat(gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"), gangs(max(1, 30/f), 16, "large"), gangs(max(1, 40/f), 8, "small"), []group{{"", 200 / f, gpusPerNode}})},
+		{name: "refused", what: "one pod more than 5,000 nodes take: how soon that is said, with how many writes", nodes: 5000 / f,
+			groups: []group{{"gang-000", 5000/f + 1, gpusPerNode}}, systems: []string{systemHoldfast}},
+	}
+}
+
+func gangsOf(n, size int, gpus int64, name string) []group {
+	all := gangs(n, size, name)
+	for i := range all {
+		all[i].gpus = gpus
+	}
+	return all
+}
+
+// node is a node that is Ready and stays so: nobody looks at leases.
+func node(i int, now time.Time) *corev1.Node {
+	name := fmt.Sprintf("node-%05d", i)
+	has := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("192"), corev1.ResourceMemory: resource.MustParse("2Ti"), corev1.ResourceEphemeralStorage: resource.MustParse("4Ti"),
+		corev1.ResourcePods: resource.MustParse("110"), gpu: *resource.NewQuantity(gpusPerNode, resource.DecimalSI),
+	}
+	rack := i / rackSize
+	at := metav1.NewTime(now)
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			labelRack: fmt.Sprintf("rack-%04d", rack), labelZone: fmt.Sprintf("zone-%02d", rack/16),
+		}},
+		Status: corev1.NodeStatus{Capacity: has, Allocatable: has, Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Bench", LastHeartbeatTime: at, LastTransitionTime: at},
+		}},
+	}
+}
+
+// pod is the same for all systems, but for what names scheduler and group.
+func pod(g group, slot int) *corev1.Pod {
+	name := g.name
+	if name == "" {
+		name = "single"
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", name, slot), Labels: map[string]string{"app": "train"}},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Containers: []corev1.Container{{Name: "train", Image: "train", Command: []string{"torchrun", "train.py"}, Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("512Gi")},
+				Limits:   corev1.ResourceList{gpu: *resource.NewQuantity(g.gpus, resource.DecimalSI)},
+			}}},
+		},
+	}
+	if g.name != "" {
+		// What a Job of so many indexes and our webhook write. To the other systems it means nothing.
+		p.Labels["batch.kubernetes.io/job-completion-index"] = fmt.Sprint(slot)
+		p.Labels[v1alpha1.LabelGang] = g.name
+		p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(g.size)}
+	}
+	return p
+}

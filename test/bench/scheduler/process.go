@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// patience bounds every wait for a process.
+const patience = 90 * time.Second
+
+// process is a child that ends with this program, however that ends.
+type process struct {
+	name, log string
+	cmd       *exec.Cmd
+	ended     chan struct{}
+}
+
+// start runs a program under a name of its own (argv[0] chooses what holdfast-dev is).
+func start(dir, name, binary string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	log, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(binary, args...)
+	p.cmd.Args[0] = name
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w; build it with: make build", name, err)
+	}
+	go func() { _ = p.cmd.Wait(); close(p.ended) }()
+	return p, nil
+}
+
+func (p *process) stop() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// cpu is the processor time that a stopped process has used.
+func (p *process) cpu() time.Duration {
+	s := p.cmd.ProcessState
+	return s.UserTime() + s.SystemTime()
+}
+
+// until asks again and again until there is no error; a process that ends meanwhile is one.
+func (p *process) until(ctx context.Context, check func() error) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended at once: %s", p.name, p.tail())
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("waiting for %s: %w: %s", p.name, err, p.tail())
+		}
+	}
+}
+
+// tail is the end of the log.
+func (p *process) tail() string {
+	const most = 600
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-most):])
+}
+
+// insecure talks to children of this program on the loopback, whose certificates are made up at each start.
+var insecure = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // see above
+
+// get fetches a page of a child.
+func get(ctx context.Context, port int, path string) ([]byte, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, path), nil)
+	if err != nil {
+		return nil, err
+	}
+	r, err := insecure.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s says %s: %.300s", path, r.Status, text)
+	}
+	return text, err
+}
+
+// ports are free ones on the loopback.
+func ports(n int) ([]int, error) {
+	all := make([]int, n)
+	for i := range all {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		if addr, ok := l.Addr().(*net.TCPAddr); ok {
+			all[i] = addr.Port
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// The systems that are compared.
+const (
+	systemRaw          = "raw"
+	systemPlain        = "plain"
+	systemNative       = "native"
+	systemCoscheduling = "coscheduling"
+	systemHoldfast     = "holdfast"
+)
+
+// qps is what every scheduler's client may do.
+const qps = 5000
+
+// system is one way to get pods onto nodes.
+type system struct {
+	name, what string
+	// scheduler is the name that pods carry; binary, under bin/ of the source tree, is called by argv0.
+	scheduler, binary, argv0 string
+	// config is the scheduler's configuration, without the client's part.
+	config func(source string) (string, error)
+	flags  []string
+	// define makes the kinds known that the system needs; group creates the object of one gang; join puts a pod into it.
+	define func(ctx context.Context, p *plane, source string) error
+	group  func(ctx context.Context, p *plane, g group) error
+	join   func(p *corev1.Pod, g group)
+	// slow systems run large cases once.
+	slow bool
+}
+
+var systems = []system{
+	{name: systemRaw, what: "binding calls alone, 32 at a time, after the last pod was created: the limit"},
+	{name: systemPlain, what: "kube-scheduler, which knows no gangs", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig},
+	{name: systemNative, what: "kube-scheduler with its own gangs (GenericWorkload)", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig,
+		flags: []string{"--feature-gates=GenericWorkload=true"}, group: nativeGroup, join: nativeJoin, slow: true},
+	{name: systemCoscheduling, what: "coscheduling of scheduler-plugins", scheduler: "coscheduling", binary: "bench-coscheduling", argv0: "coscheduling", config: coschedulingConfig,
+		define: coschedulingDefine, group: coschedulingGroup, join: coschedulingJoin, slow: true},
+	{name: systemHoldfast, what: "holdfast-scheduler with the configuration that is shipped", scheduler: v1alpha1.SchedulerName, binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
+		flags: []string{"--preview-bind-address=", "--feature-gates=NominatedNodeNameForExpectation=false"}, define: holdfastDefine, group: holdfastGroup},
+}
+
+// start runs the system's scheduler until it is ready; it returns its port. Raw has none.
+func (s system) start(ctx context.Context, p *plane, source string) (*process, int, error) {
+	if s.binary == "" {
+		return nil, 0, nil
+	}
+	config, err := s.config(source)
+	if err != nil {
+		return nil, 0, err
+	}
+	config += fmt.Sprintf("\nclientConnection: {kubeconfig: %s, qps: %d, burst: %d}\nleaderElection: {leaderElect: false}\n", p.kubeconfig, qps, qps)
+	file := filepath.Join(p.dir, s.name+".yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, 0, err
+	}
+	free, err := ports(1)
+	if err != nil {
+		return nil, 0, err
+	}
+	args := append([]string{"--config=" + file, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[0]), "--cert-dir=" + p.dir,
+		"--authentication-kubeconfig=" + p.kubeconfig, "--authorization-kubeconfig=" + p.kubeconfig, "--authentication-skip-lookup",
+		"--authorization-always-allow-paths=/readyz,/metrics,/debug/*"}, s.flags...)
+	child, err := start(p.dir, s.argv0, filepath.Join(source, "bin", s.binary), args...)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := child.until(ctx, func() error { _, err := get(ctx, free[0], "/readyz"); return err }); err != nil {
+		child.stop()
+		return nil, 0, err
+	}
+	return child, free[0], nil
+}
+
+const configHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+func plainConfig(string) (string, error) { return configHead, nil }
+
+func coschedulingConfig(string) (string, error) {
+	return configHead + `profiles:
+  - schedulerName: coscheduling
+    plugins:
+      multiPoint: {enabled: [{name: Coscheduling}]}
+      queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+`, nil
+}
+
+// own are the parts of the shipped configuration that the benchmark sets the same for all.
+var own = regexp.MustCompile(`(?m)^(clientConnection|leaderElection): \{.*\}$`)
+
+func holdfastConfig(source string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(source, "manifests/scheduler/config.yaml"))
+	if err != nil {
+		return "", err
+	}
+	if n := len(own.FindAll(text, -1)); n != 2 {
+		return "", fmt.Errorf("the shipped configuration has %d of 2 lines for client and leader", n)
+	}
+	return string(own.ReplaceAll(text, nil)), nil
+}
+
+func nativeGroup(ctx context.Context, p *plane, g group) error {
+	_, err := p.client.SchedulingV1beta1().PodGroups(namespace).Create(ctx, &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: schedulingv1beta1.PodGroupSpec{
+		SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(g.size)}},
+	}}, metav1.CreateOptions{})
+	return err
+}
+
+func nativeJoin(p *corev1.Pod, g group) {
+	p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(g.name)}
+}
+
+var (
+	gangsResource     = v1alpha1.GroupVersion.WithResource("gangs")
+	podGroupsResource = schema.GroupVersionResource{Group: "scheduling.x-k8s.io", Version: "v1alpha1", Resource: "podgroups"}
+)
+
+// peers is the module in which other projects' schedulers are built.
+const peers = "test/peers"
+
+func coschedulingDefine(ctx context.Context, p *plane, source string) error {
+	return p.define(ctx, filepath.Join(source, peers, "podgroups.yaml"), podGroupsResource)
+}
+
+func coschedulingGroup(ctx context.Context, p *plane, g group) error {
+	u := object(podGroupsResource, "PodGroup", g.name, map[string]any{"minMember": int64(g.size), "scheduleTimeoutSeconds": int64(600)})
+	_, err := p.dynamic.Resource(podGroupsResource).Namespace(namespace).Create(ctx, u, metav1.CreateOptions{})
+	return err
+}
+
+func coschedulingJoin(p *corev1.Pod, g group) { p.Labels["scheduling.x-k8s.io/pod-group"] = g.name }
+
+func holdfastDefine(ctx context.Context, p *plane, source string) error {
+	return p.define(ctx, filepath.Join(source, "manifests/crd/holdfast.dev_gangs.yaml"), gangsResource)
+}
+
+// holdfastGroup creates the Gang, as our controller does for a Job.
+func holdfastGroup(ctx context.Context, p *plane, g group) error {
+	u := object(gangsResource, "Gang", g.name, map[string]any{"members": int64(g.size),
+		"jobRef": map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": g.name, "uid": strings.Repeat("0", 8)}})
+	_, err := p.dynamic.Resource(gangsResource).Namespace(namespace).Create(ctx, u, metav1.CreateOptions{})
+	return err
+}
+
+func object(gvr schema.GroupVersionResource, kind, name string, spec map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	u.SetGroupVersionKind(gvr.GroupVersion().WithKind(kind))
+	u.SetName(name)
+	u.SetNamespace(namespace)
+	return u
+}

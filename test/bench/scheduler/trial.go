@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// creators is how many pods are created at a time, and how many are bound at a time for the limit.
+	creators = 32
+	// boundPatience is how long it may take until all are bound.
+	boundPatience = 5 * time.Minute
+)
+
+// trial is one run of one system in one case, with a control plane of its own.
+type trial struct {
+	k      kase
+	sys    system
+	source string
+	// profile, where set, is a file for the scheduler's processor profile, from the last pod created to the last bound.
+	profile string
+
+	plane *plane
+	seen  *watched
+	pods  []*corev1.Pod
+	// first and last are when the first pod was about to be created and the last one was.
+	first, last time.Time
+}
+
+// outcome is what one trial measured, in order.
+type outcome []sample
+
+type sample struct {
+	metric, unit string
+	value        float64
+}
+
+func (t *trial) run(ctx context.Context) (out outcome, err error) {
+	dir, err := os.MkdirTemp("", "bench-scheduler-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err == nil {
+			err = os.RemoveAll(dir)
+		} else {
+			err = fmt.Errorf("%w (what was left: %s)", err, dir)
+		}
+	}()
+	if t.plane, err = newPlane(ctx, dir, filepath.Join(t.source, "bin/holdfast-dev")); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.plane.stop()) }()
+	if err := t.prepare(ctx); err != nil {
+		return nil, err
+	}
+	child, port, err := t.sys.start(ctx, t.plane, t.source)
+	if err != nil {
+		return nil, err
+	}
+	if child != nil {
+		defer child.stop()
+	}
+	if t.seen, err = t.plane.watch(ctx, t.sys.name, t.names(true)); err != nil {
+		return nil, err
+	}
+	defer t.seen.stop()
+	if err := t.create(ctx); err != nil {
+		return nil, err
+	}
+	if out, err = t.measure(ctx, child, port); err != nil {
+		return out, err
+	}
+	return out, t.check(ctx)
+}
+
+// prepare makes the nodes and whatever the system wants to exist before the pods.
+func (t *trial) prepare(ctx context.Context) error {
+	now := time.Now()
+	nodes := make([]*corev1.Node, t.k.nodes)
+	for i := range nodes {
+		nodes[i] = node(i, now)
+	}
+	if err := each(nodes, func(n *corev1.Node) error {
+		_, err := t.plane.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+		return err
+	}); err != nil {
+		return fmt.Errorf("creating nodes: %w", err)
+	}
+	if t.sys.define != nil {
+		if err := t.sys.define(ctx, t.plane, t.source); err != nil {
+			return err
+		}
+	}
+	for _, g := range t.k.groups {
+		if g.name != "" && t.sys.group != nil {
+			if err := t.sys.group(ctx, t.plane, g); err != nil {
+				return fmt.Errorf("creating the object of gang %s: %w", g.name, err)
+			}
+		}
+		for slot := range g.size {
+			p := pod(g, slot)
+			p.Spec.SchedulerName = t.sys.scheduler
+			if g.name != "" && t.sys.join != nil {
+				t.sys.join(p, g)
+			}
+			t.pods = append(t.pods, p)
+		}
+	}
+	return nil
+}
+
+// names are the pods that are to be bound, or those that are not.
+func (t *trial) names(bound bool) map[string]bool {
+	names := map[string]bool{}
+	for _, g := range t.k.groups {
+		for slot := range g.size {
+			if g.fits(t.k.nodes) == bound {
+				names[pod(g, slot).Name] = true
+			}
+		}
+	}
+	return names
+}
+
+func (t *trial) create(ctx context.Context) error {
+	t.first = time.Now()
+	err := each(t.pods, func(p *corev1.Pod) error {
+		_, err := t.plane.client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
+		return err
+	})
+	t.last = time.Now()
+	if err != nil {
+		return fmt.Errorf("creating pods: %w", err)
+	}
+	return nil
+}
+
+func (t *trial) measure(ctx context.Context, child *process, port int) (outcome, error) {
+	out := outcome{{"create", "s", t.last.Sub(t.first).Seconds()}}
+	profiled := t.startProfile(ctx, port)
+	var before writes
+	if child != nil {
+		before = scrape(ctx, port)
+	} else if err := t.bindAll(ctx); err != nil {
+		return out, err
+	}
+	if len(t.names(true)) > 0 {
+		last, err := t.seen.allBound(ctx)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, sample{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, sample{"last_bound", "s", max(0, last.Sub(t.last).Seconds())})
+	}
+	more, err := t.refusals(ctx, before, port)
+	out = append(out, more...)
+	if err := <-profiled; err != nil {
+		return out, err
+	}
+	if child != nil {
+		after := scrape(ctx, port)
+		child.stop()
+		out = append(out, sample{"scheduler_cpu", "s", child.cpu().Seconds()}, sample{"api_writes", "1", after.all})
+	}
+	return out, err
+}
+
+// bindAll binds what fits, pods in the order of the nodes.
+func (t *trial) bindAll(ctx context.Context) error {
+	bind := t.names(true)
+	var next atomic.Int64
+	return each(t.pods, func(p *corev1.Pod) error {
+		if !bind[p.Name] {
+			return nil
+		}
+		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node(int(next.Add(1)-1), t.first).Name}}
+		return t.plane.client.CoreV1().Pods(namespace).Bind(ctx, b, metav1.CreateOptions{})
+	})
+}
+
+// settle is how long further writes about a refusal are waited for.
+const settle = 2 * time.Second
+
+// refusals waits until every gang that does not fit is told so on an object of it. For plain kube-scheduler and the limit there are no gangs.
+func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome, error) {
+	var refused []string
+	for _, g := range t.k.groups {
+		if !g.fits(t.k.nodes) && g.name != "" {
+			refused = append(refused, g.name)
+		}
+	}
+	if len(refused) == 0 || t.sys.group == nil {
+		return nil, nil
+	}
+	last, err := t.seen.allRefused(ctx, refused)
+	if err != nil {
+		return nil, err
+	}
+	out := outcome{{"unschedulable_visible", "s", max(0, last.Sub(t.last).Seconds())}}
+	if len(t.names(true)) == 0 {
+		time.Sleep(settle) // writes that come later count as well
+		out = append(out, sample{"unschedulable_writes", "1", scrape(ctx, port).all - before.all})
+	}
+	return out, nil
+}
+
+// check looks at every pod as the API server has it.
+func (t *trial) check(ctx context.Context) error {
+	list, err := t.plane.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	return verify(list.Items, t.names(true), t.names(false))
+}
+
+// verify says what is wrong with where pods are: each of must on a node of its own, none of never on any.
+func verify(pods []corev1.Pod, must, never map[string]bool) error {
+	if len(pods) != len(must)+len(never) {
+		return fmt.Errorf("there are %d pods, %d were created", len(pods), len(must)+len(never))
+	}
+	on := map[string]string{}
+	for i := range pods {
+		p := &pods[i]
+		at := p.Spec.NodeName
+		switch {
+		case at == "" && must[p.Name]:
+			return fmt.Errorf("pod %s is on no node", p.Name)
+		case at != "" && never[p.Name]:
+			return fmt.Errorf("pod %s, which fits nowhere or whose gang does not fit, is on node %s", p.Name, at)
+		case at != "" && on[at] != "":
+			return fmt.Errorf("pods %s and %s are both on node %s, which has GPUs for one", on[at], p.Name, at)
+		}
+		if at != "" {
+			on[at] = p.Name
+		}
+	}
+	return nil
+}
+
+// each does the same for all, some at a time.
+func each[T any](all []T, do func(T) error) error {
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	errs := make([]error, creators)
+	for w := range creators {
+		wg.Go(func() {
+			for i := int(next.Add(1) - 1); i < len(all) && errs[w] == nil; i = int(next.Add(1) - 1) {
+				errs[w] = do(all[i])
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// watched notes when the API server told of pods that are bound and of gangs that are refused.
+type watched struct {
+	cancel context.CancelFunc
+
+	mu sync.Mutex
+	// left are pods that are to be bound and are not yet; refused is when a gang was first told, by name. Guarded by mu.
+	left      map[string]bool
+	lastBound time.Time
+	refused   map[string]time.Time
+	broken    error
+	// news is sent to, without waiting, when one of them changed.
+	news chan struct{}
+}
+
+// watch begins with what the API server has now.
+func (p *plane) watch(ctx context.Context, system string, left map[string]bool) (*watched, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watched{cancel: cancel, left: left, refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
+	err := w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod)
+	switch system {
+	case systemHoldfast:
+		err = errors.Join(err, w.follow(ctx, p.dynamic.Resource(gangsResource).Namespace(namespace).Watch, w.gang))
+	case systemNative:
+		err = errors.Join(err, w.follow(ctx, p.client.SchedulingV1beta1().PodGroups(namespace).Watch, w.podGroup))
+	}
+	return w, err
+}
+
+// follow notes what a watch tells, what there is already first. A watch that ends begins anew: the API server ends
+// those of a kind that was just defined.
+func (w *watched) follow(ctx context.Context, begin func(context.Context, metav1.ListOptions) (watch.Interface, error), note func(any)) error {
+	stream, err := begin(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			for e := range stream.ResultChan() {
+				w.mu.Lock()
+				note(e.Object)
+				w.mu.Unlock()
+				w.tell()
+			}
+			if stream, err = begin(ctx, metav1.ListOptions{}); err != nil {
+				break
+			}
+		}
+		if ctx.Err() == nil {
+			w.mu.Lock()
+			w.broken = fmt.Errorf("a watch broke: %w", err)
+			w.mu.Unlock()
+			w.tell()
+		}
+	}()
+	return nil
+}
+
+func (w *watched) tell() {
+	select {
+	case w.news <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watched) stop() { w.cancel() }
+
+func (w *watched) pod(obj any) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	if p.Spec.NodeName != "" && w.left[p.Name] {
+		delete(w.left, p.Name)
+		w.lastBound = time.Now()
+	}
+	// Coscheduling tells of a gang on each of its pods.
+	if group := p.Labels["scheduling.x-k8s.io/pod-group"]; group != "" {
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+				w.refuse(group)
+			}
+		}
+	}
+}
+
+func (w *watched) gang(obj any) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	if reason, _, _ := unstructured.NestedString(u.Object, "status", "placement", "reason"); reason == v1alpha1.ReasonInsufficientNodes {
+		w.refuse(u.GetName())
+	}
+}
+
+func (w *watched) podGroup(obj any) {
+	g, ok := obj.(*schedulingv1beta1.PodGroup)
+	if !ok {
+		return
+	}
+	for _, c := range g.Status.Conditions {
+		if c.Status == metav1.ConditionFalse && c.Message != "" {
+			w.refuse(g.Name)
+		}
+	}
+}
+
+func (w *watched) refuse(name string) {
+	if w.refused[name].IsZero() {
+		w.refused[name] = time.Now()
+	}
+}
+
+// allBound returns when the last of them was seen bound.
+func (w *watched) allBound(ctx context.Context) (time.Time, error) {
+	var last time.Time
+	err := w.until(ctx, func() string {
+		if last = w.lastBound; len(w.left) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%d pods are not bound", len(w.left))
+	})
+	return last, err
+}
+
+// allRefused returns when the last gang was first told why it waits.
+func (w *watched) allRefused(ctx context.Context, names []string) (time.Time, error) {
+	var last time.Time
+	err := w.until(ctx, func() string {
+		for _, name := range names {
+			at := w.refused[name]
+			if at.IsZero() {
+				return "nothing says why gang " + name + " waits"
+			}
+			if at.After(last) {
+				last = at
+			}
+		}
+		return ""
+	})
+	return last, err
+}
+
+// until waits while there is something to wait for.
+func (w *watched) until(ctx context.Context, missing func() string) error {
+	deadline := time.After(boundPatience)
+	for {
+		w.mu.Lock()
+		what, broken := missing(), w.broken
+		w.mu.Unlock()
+		switch {
+		case broken != nil:
+			return broken
+		case what == "":
+			return nil
+		}
+		select {
+		case <-w.news:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline:
+			return fmt.Errorf("after %s %s", boundPatience, what)
+		}
+	}
+}
+
+// writes is what a scheduler's client has sent that changes something.
+type writes struct{ all float64 }
+
+// written matches the client's count of requests by method; series are few.
+var written = regexp.MustCompile(`(?m)^rest_client_requests_total\{.*method="(POST|PUT|PATCH|DELETE)".*\} (\S+)$`)
+
+func scrape(ctx context.Context, port int) (w writes) {
+	text, err := get(ctx, port, "/metrics")
+	if err != nil {
+		return writes{}
+	}
+	for _, m := range written.FindAllSubmatch(bytes.TrimSpace(text), -1) {
+		if n, err := strconv.ParseFloat(string(m[2]), 64); err == nil {
+			w.all += n
+		}
+	}
+	return w
+}
+
+// profileSeconds is how long a processor profile goes.
+const profileSeconds = 4
+
+// startProfile fetches a processor profile of the scheduler aside, where one is wanted; the channel says when it is there.
+func (t *trial) startProfile(ctx context.Context, port int) <-chan error {
+	done := make(chan error, 1)
+	if t.profile == "" || port == 0 || !slices.Contains([]string{systemHoldfast, systemPlain, systemNative}, t.sys.name) {
+		done <- nil
+		return done
+	}
+	go func() {
+		text, err := get(ctx, port, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds))
+		if err == nil {
+			err = os.WriteFile(t.profile, text, 0o600)
+		}
+		done <- err
+	}()
+	return done
+}
