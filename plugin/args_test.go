@@ -19,7 +19,7 @@ func TestArguments(t *testing.T) {
 		{"unknown", head + `,"patience":"1s"}`, `unknown field "patience"`},
 		{"no kind", `{"formingPatience":"2m"}`, `set "scheduling.holdfast.dev/v1alpha1" and "HoldfastArgs"`},
 		{"another version", strings.Replace(head, "v1alpha1", "v9", 1) + "}", "v9"},
-		{"no duration", head + `,"formingPatience":5}`, "5"},
+		{"no duration", head + `,"formingPatience":5}`, "HoldfastArgs.formingPatience"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args, err := readArgs(&runtime.Unknown{Raw: []byte(c.raw)})

@@ -98,6 +98,7 @@ func (p *Plugin) abandon(logger klog.Logger, key types.NamespacedName, why strin
 	if inARow == 0 {
 		return
 	}
+	p.measures.givenUp.Inc()
 	time.AfterFunc(replanDelay(inARow), func() { p.wake(logger, key) })
 }
 

@@ -170,7 +170,7 @@ func (l *ledger) explain(q question, ended []*v1.Pod) change {
 	for _, pod := range ended {
 		g.ended[pod.UID] = slotOf(pod)
 	}
-	return change{completed: !was && g.wanting()}
+	return change{completed: !was && g.wants()}
 }
 
 // census is the answer of a gang whose missing members are accounted for: they did not end well.

@@ -49,6 +49,8 @@ type group struct {
 	youngest       time.Time
 	// repaired: a plan was opened after members ended well.
 	repaired bool
+	// since is when all that is needed to place the missing members came to be there; zero once all have a node.
+	since time.Time
 	// gapSince is since when a forming gang was seen to lack members.
 	gapSince time.Time
 	// givenUp counts plans in a row that could not be followed.
@@ -251,6 +253,15 @@ func (g *group) settle() {
 
 // wanting says whether there are members to be placed, and all that is needed to do so.
 func (g *group) wanting() bool { return g.complete() && g.counts[pending] > 0 }
+
+// wants is wanting, for one that was not before.
+func (g *group) wants() bool {
+	if !g.wanting() {
+		return false
+	}
+	g.since = time.Now()
+	return true
+}
 
 func (g *group) nodesBySlot() []string {
 	members := make([]member, 0, len(g.members))

@@ -33,6 +33,8 @@ type change struct {
 	completed bool
 	// bound: the pod has a node now, which it had not before.
 	bound bool
+	// waited is how long it took from all members being there until all have a node, where that came about now.
+	waited time.Duration
 }
 
 // observe notes a pod that exists and is not on its way out.
@@ -59,7 +61,7 @@ func (l *ledger) enqueued(key types.NamespacedName, pod *v1.Pod, alive func() bo
 	}
 	was := g.wanting()
 	g.enter(g.members[pod.UID])
-	c.completed = c.completed || (!was && g.wanting())
+	c.completed = c.completed || (!was && g.wants())
 	return c
 }
 
@@ -80,8 +82,11 @@ func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
 		g.set(m, bound, pod.Spec.NodeName)
 		c.bound = true
 		g.settle()
+		if g.whole() && !g.since.IsZero() {
+			c.waited, g.since = time.Since(g.since), time.Time{}
+		}
 	}
-	c.completed = !was && g.wanting()
+	c.completed = !was && g.wants()
 	return c
 }
 
@@ -214,6 +219,16 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 	}
 	slices.SortFunc(r.members, bySlot)
 	return r, nil
+}
+
+// waited is for how long all that is needed to place the gang has been there.
+func (l *ledger) waited(key types.NamespacedName, now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g := l.groups[key]; g != nil && !g.since.IsZero() {
+		return now.Sub(g.since)
+	}
+	return 0
 }
 
 // open starts a plan: nodes by pod, for all that have none. It refuses where the gang changed since it was

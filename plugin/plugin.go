@@ -60,13 +60,14 @@ var (
 
 // Plugin is one instance, for one scheduler profile.
 type Plugin struct {
-	args    schedulingv1alpha1.HoldfastArgs
-	handle  fwk.Handle
-	nested  nested
-	pods    corelisters.PodLister
-	ledger  *ledger
-	status  *publisher
-	notices *notices
+	args     schedulingv1alpha1.HoldfastArgs
+	handle   fwk.Handle
+	nested   nested
+	pods     corelisters.PodLister
+	ledger   *ledger
+	status   *publisher
+	notices  *notices
+	measures *measures
 
 	// tree follows the snapshot; seen holds the generation of each node in it. Both belong to the scheduling
 	// cycle, which is one at a time.
@@ -76,13 +77,13 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface) (*Plugin, error) {
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, m *measures) (*Plugin, error) {
 	runner, ok := h.(nested)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(), seen: map[string]int64{}}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(), seen: map[string]int64{}}
 	p.status = newPublisher(gangs, p.ledger.standing)
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {
@@ -166,6 +167,9 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	}
 	if change.bound {
 		p.status.soon(key)
+	}
+	if change.waited > 0 {
+		p.measures.placed.Observe(change.waited.Seconds())
 	}
 }
 

@@ -58,6 +58,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	if err != nil {
 		return "", err
 	}
+	p.measures.planned(time.Since(started), no)
 	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
 	if no != nil {
 		if undo := p.ledger.refuse(key, no); len(undo) > 0 {
@@ -93,9 +94,11 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 			siblings = append(siblings, m.pod)
 		}
 	}
-	if !p.ledger.open(key, plan, time.Now()) {
+	now := time.Now()
+	if !p.ledger.open(key, plan, now) {
 		return nil
 	}
+	p.measures.waited.Observe(p.ledger.waited(key, now).Seconds())
 	for _, pod := range siblings {
 		info, err := framework.NewPodInfo(pod)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
@@ -28,6 +29,7 @@ type Station struct {
 	clients func(fwk.Handle) (dynamic.Interface, error)
 	// questions are asked in the scheduling goroutine, between two cycles.
 	questions chan preview
+	measures  *measures
 	// leading is closed when this replica begins to act.
 	leading chan struct{}
 
@@ -47,8 +49,11 @@ func NewStation() *Station {
 }
 
 func newStation(clients func(fwk.Handle) (dynamic.Interface, error)) *Station {
-	return &Station{clients: clients, questions: make(chan preview), leading: make(chan struct{}), plugins: map[string]*Plugin{}}
+	return &Station{clients: clients, questions: make(chan preview), measures: newMeasures(), leading: make(chan struct{}), plugins: map[string]*Plugin{}}
 }
+
+// Metrics are what the instances measure, to be registered once.
+func (s *Station) Metrics() []prometheus.Collector { return s.measures.all() }
 
 // New is the plugin's factory.
 func (s *Station) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
@@ -60,7 +65,7 @@ func (s *Station) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 	if err != nil {
 		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
 	}
-	p, err := newPlugin(ctx, args, h, client)
+	p, err := newPlugin(ctx, args, h, client, s.measures)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ func (p *Plugin) undo(ctx context.Context, key types.NamespacedName, pods []*v1.
 			err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 			return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err), nil
 		})
+		if err == nil {
+			p.measures.undone.Inc()
+		}
 		if err != nil {
 			logger.Error(err, "Deleting a member of a half-placed gang", "gang", key, "pod", klog.KObj(pod))
 			if now, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && now.UID == pod.UID {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/term"
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -73,6 +74,11 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		mutable.AddMetrics()
 	}
 	opts.ComponentGlobalsRegistry.AddMetrics()
+	for _, c := range station.Metrics() {
+		if err := legacyregistry.Registerer().Register(c); err != nil {
+			return err
+		}
+	}
 	station.Drive(ctx, sched)
 	if preview != "" {
 		if err := servePreviews(ctx, preview, config, station); err != nil {

@@ -1,0 +1,75 @@
+package plugin
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+// measures are the plugin's metrics, one set for all profiles of a process.
+type measures struct {
+	plans    *prometheus.HistogramVec
+	refusals *prometheus.CounterVec
+	waited   prometheus.Histogram
+	placed   prometheus.Histogram
+	givenUp  prometheus.Counter
+	undone   prometheus.Counter
+}
+
+// Values of the label answer.
+const (
+	answerPlaced  = "placed"
+	answerRefused = "refused"
+)
+
+func newMeasures() *measures {
+	short := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}
+	long := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+	return &measures{
+		plans:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
+		waited:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
+		placed:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
+		givenUp:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
+		undone:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
+	}
+}
+
+func (m *measures) all() []prometheus.Collector {
+	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone}
+}
+
+// planned notes one answer.
+func (m *measures) planned(took time.Duration, no *gang.Refusal) {
+	if no == nil {
+		m.plans.WithLabelValues(answerPlaced).Observe(took.Seconds())
+		return
+	}
+	m.plans.WithLabelValues(answerRefused).Observe(took.Seconds())
+	m.refusals.WithLabelValues(no.Reason, mostly(no.Excluded)).Inc()
+}
+
+// mostly is the cause that keeps most nodes out; "none" where every node takes a member, only not all of them.
+// Causes are named as in a Gang's status but for what comes from people, such as the keys of taints.
+func mostly(excluded map[gang.Cause][]string) string {
+	count := map[string]int{}
+	for cause, nodes := range excluded {
+		if cause.Kind == gang.Tainted {
+			cause.Name = ""
+		}
+		count[cause.String()] += len(nodes)
+	}
+	names := make([]string, 0, len(count))
+	for name := range count {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
+	if len(names) == 0 {
+		return "none"
+	}
+	return names[0]
+}
