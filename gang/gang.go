@@ -14,8 +14,11 @@ import (
 
 // Gang is what must be placed together.
 type Gang struct {
-	// Size is how many members there must be.
-	Size int
+	// Size is how many members there are when all are there; Min is with how many it can start where not all
+	// fit, 0: with all.
+	Size, Min int
+	// Topology is what it asks of the fabric.
+	Topology Topology
 	// Members are those that exist, by slot.
 	Members []Member
 	// Roles are the different shapes of members.
@@ -58,7 +61,8 @@ type Seat struct {
 	Node   string
 }
 
-// Placement is the plan: a seat for every member, by slot, those that were there before included.
+// Placement is the plan: a seat for every member, by slot, those that were there before included. Members that do
+// not fit, where Gang.Min allows that, have none; they are those of the highest slots.
 type Placement struct {
 	Seats []Seat
 	// Placed counts the seats that are new.
@@ -76,7 +80,7 @@ func (p Placement) Nodes() []string {
 
 // Refusal is why there is no Placement.
 type Refusal struct {
-	// Reason is a condition reason: WaitingForMembers, MemberLost or InsufficientNodes.
+	// Reason is a condition reason: WaitingForMembers, MemberLost, InsufficientNodes or UnknownLevel.
 	Reason string
 	// Wanted counts members that must be placed, Fits how many of them would have fitted.
 	Wanted, Fits int
@@ -84,6 +88,11 @@ type Refusal struct {
 	Nodes int
 	// Excluded lists the nodes on which not even one member fits, by why, in the tree's order.
 	Excluded map[Cause][]string
+	// Levels say what was looked for in one domain of a level, widest level first; none where the gang asks
+	// nothing of the fabric.
+	Levels []LevelCount
+	// Unblock is what would let the gang be placed; empty where nothing short can be said.
+	Unblock string
 	// Message says all of it for people.
 	Message string
 }
@@ -93,6 +102,8 @@ const (
 	WaitingForMembers = "WaitingForMembers"
 	MemberLost        = "MemberLost"
 	InsufficientNodes = "InsufficientNodes"
+	// UnknownLevel: the gang names a topology level that the cluster does not have.
+	UnknownLevel = "UnknownLevel"
 )
 
 // Cause is why one node is out.
@@ -116,6 +127,12 @@ const (
 	Unhealthy
 	// Refused: the rule Name says no.
 	Refused
+	// InUse: other pods are there, and the gang wants whole nodes.
+	InUse
+	// Whole: a gang that wants whole nodes has it.
+	Whole
+	// Spare: it is left free for members that are to be replaced.
+	Spare
 )
 
 // String is the cause's short name, as it stands in a status and as a metric label.
@@ -131,6 +148,12 @@ func (c Cause) String() string {
 		return named("unhealthy", c.Name)
 	case Refused:
 		return c.Name
+	case InUse:
+		return "used by other pods"
+	case Whole:
+		return "held whole by another gang"
+	case Spare:
+		return "kept as spare"
 	default:
 		panic(fmt.Sprintf("gang: cause of kind %d", c.Kind))
 	}
@@ -205,93 +228,4 @@ func count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-// insufficientNodes is the answer when not all members fit; blocked is the role of the first that did not.
-func insufficientNodes(tree *topology.Tree, g Gang, wanted, fits, blocked int) *Refusal {
-	r := &Refusal{Reason: InsufficientNodes, Wanted: wanted, Fits: fits, Nodes: tree.Len(), Excluded: map[Cause][]string{}}
-	role := g.Roles[blocked]
-	for i := range tree.Len() {
-		if cause, out := excluded(tree, i, role); out {
-			r.Excluded[cause] = append(r.Excluded[cause], tree.Name(i))
-		}
-	}
-	r.Message = r.text(g, role)
-	return r
-}
-
-// excluded says whether not even one member of the role fits on the i-th node, and why.
-func excluded(tree *topology.Tree, i int, role Role) (Cause, bool) {
-	if role.OutAll != nil {
-		return *role.OutAll, true
-	}
-	lacks := tree.Lacks(i, role.Requests)
-	cause, out := role.Out[tree.Name(i)]
-	switch {
-	case out && cause.Kind != Insufficient:
-		return cause, true
-	case len(lacks) > 0:
-		return Cause{Kind: Insufficient, Name: scarcest(lacks)}, true
-	default:
-		return cause, out
-	}
-}
-
-// scarcest picks the resource to name where several are lacking: a device before what every node has.
-func scarcest(names []string) string {
-	for _, n := range names {
-		if strings.Contains(n, "/") {
-			return n
-		}
-	}
-	return names[0]
-}
-
-func (r *Refusal) text(g Gang, role Role) string {
-	var b strings.Builder
-	b.WriteString(count(r.Wanted, "pod wanted", "pods wanted"))
-	if r.Wanted < g.Size {
-		fmt.Fprintf(&b, " (%d of %d are on nodes)", g.Size-r.Wanted, g.Size)
-	}
-	fits := "fit"
-	if r.Fits == 1 {
-		fits = "fits"
-	}
-	fmt.Fprintf(&b, ", %d %s: ", r.Fits, fits)
-	if r.Nodes == 0 {
-		return b.String() + "there are no nodes"
-	}
-	b.WriteString(count(r.Nodes, "node", "nodes"))
-	for _, c := range sortedCauses(r.Excluded) {
-		nodes := r.Excluded[c]
-		fmt.Fprintf(&b, ", %d %s", len(nodes), c.phrase(role))
-		if c.Kind == Unhealthy { // somebody has to go and see
-			b.WriteString(": " + some(nodes))
-		}
-	}
-	return b.String()
-}
-
-// some names the first few.
-func some(names []string) string {
-	text := strings.Join(names[:min(len(names), shownNames)], " ")
-	if more := len(names) - shownNames; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-func (c Cause) phrase(role Role) string {
-	switch c.Kind {
-	case Insufficient:
-		shown, ok := role.Shown[c.Name]
-		if !ok {
-			shown = fmt.Sprint(role.Requests[c.Name])
-		}
-		return fmt.Sprintf("without free %s (%s asked)", c.Name, shown)
-	case Refused:
-		return "refused by " + c.Name
-	default:
-		return c.String()
-	}
 }

@@ -70,6 +70,7 @@ func play(t *testing.T, script []byte) []byte {
 func answer(t *testing.T, commands string) string {
 	t.Helper()
 	var nodes []topology.Node
+	levels := []topology.Level{{Name: "zone", Key: "zone"}, {Name: "rack", Key: "rack"}}
 	var g Gang
 	for sc := bufio.NewScanner(strings.NewReader(commands)); sc.Scan(); {
 		f := strings.Fields(sc.Text())
@@ -95,7 +96,7 @@ func answer(t *testing.T, commands string) string {
 			t.Fatalf("unknown command %q", f[0])
 		}
 	}
-	p, r := Place(topology.New(nodes...), g)
+	p, r := Place(topology.New(levels, nodes...), g)
 	if r != nil {
 		var causes []string
 		for _, c := range sortedCauses(r.Excluded) {

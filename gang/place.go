@@ -13,25 +13,28 @@ const maxTries = 50_000
 
 // Place answers for the whole gang. The tree is as it was when Place returns.
 //
-// A gang of one shape is placed on as few nodes as possible; its answer is exact. A gang of several shapes
-// is searched with backtracking, up to maxTries. Slots follow the tree's order, so that neighbours by slot
-// are neighbours in the fabric.
+// A gang of one shape is placed by counts: whether it fits is exact, and so is the cost (see cost) up to
+// maxCells. A gang of several shapes, or with rules among members, is searched with backtracking, up to
+// maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the
+// fabric. Members that come back go to where their neighbours are, or as near as there is room.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	if exist := len(g.Members); exist < g.Size {
 		r := Incomplete(Census{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
 		return Placement{}, &r
 	}
-	s := search{tree: tree, g: g, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1)}
+	rules, err := g.Topology.resolve(tree)
+	if err != nil {
+		return Placement{}, &Refusal{Reason: UnknownLevel, Wanted: len(g.missing()), Nodes: tree.Len(), Message: err.Error()}
+	}
+	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1), held: g.held()}
 	defer tree.Undo(tree.Mark())
-	if s.oneShape() {
-		if !s.fill() {
+	switch {
+	case len(s.order) == 0:
+	case s.oneShape():
+		if !s.byCounts() && !s.fewer() {
 			return Placement{}, s.refuse()
 		}
-		return s.placement(), nil
-	}
-	s.hardestFirst()
-	if !s.descend(0) {
-		tree.Undo(0)
+	case !s.mixed():
 		return Placement{}, s.refuse()
 	}
 	return s.placement(), nil
@@ -45,20 +48,31 @@ func (g Gang) missing() []int {
 			missing = append(missing, i)
 		}
 	}
-	slices.SortFunc(missing, func(a, b int) int {
-		return cmp.Or(cmp.Compare(g.Members[a].Slot, g.Members[b].Slot), cmp.Compare(g.Members[a].Name, g.Members[b].Name))
-	})
+	slices.SortFunc(missing, g.bySlot)
 	return missing
 }
 
+func (g Gang) bySlot(a, b int) int {
+	return cmp.Or(cmp.Compare(g.Members[a].Slot, g.Members[b].Slot), cmp.Compare(g.Members[a].Name, g.Members[b].Name))
+}
+
 type search struct {
-	tree *topology.Tree
-	g    Gang
-	// order lists the members to be placed, in the order in which that is tried.
+	tree  *topology.Tree
+	g     Gang
+	rules rules
+	// order lists the members to be placed, in the order in which that is tried; at[k] is the node of order[k].
 	order []int
-	// at[k] is the node of order[k]; seats says the same for Agree.
 	at    []int
-	seats []Seat
+	// held counts members that are on nodes already, by node.
+	held map[string]int
+	// v is what the gang's one shape finds, before anything is placed.
+	v *view
+	// seats say the same as at for Agree. For the search: within[k] is the domain that order[k] is kept to, nodes
+	// lists a domain's nodes, pos[k] is where at[k] stands in them, and kept nodes are left free as spares.
+	seats       []Seat
+	within, pos []int
+	nodes       map[int][]int
+	kept        map[int]bool
 	// deepest is the most members that ever stood at once.
 	deepest int
 	tries   int
@@ -73,151 +87,133 @@ func (s *search) oneShape() bool {
 	return s.g.Agree == nil
 }
 
-// room is how many members of a role the i-th node takes now.
-func (s *search) room(i, role, limit int) int {
-	r := s.g.Roles[role]
-	if r.OutAll != nil {
-		return 0
+// byCounts places members of one shape.
+func (s *search) byCounts() bool {
+	if s.v == nil {
+		s.v = newView(s.tree, s.g, s.g.Members[s.order[0]].Role, s.rules)
 	}
-	if _, out := r.Out[s.tree.Name(i)]; out {
-		return 0
-	}
-	return s.tree.Room(i, r.Requests, limit)
-}
-
-// fill places members of one shape: the roomiest nodes first, and for what remains the tightest node that
-// takes all of it.
-func (s *search) fill() bool {
-	left := len(s.order)
-	if left == 0 {
-		return true
-	}
-	role := s.g.Members[s.order[0]].Role
-	type offer struct{ node, room int }
-	var offers []offer
-	for i := range s.tree.Len() {
-		if room := s.room(i, role, left); room > 0 {
-			offers = append(offers, offer{i, room})
-			s.deepest += room
-		}
-	}
-	s.deepest = min(s.deepest, left)
-	if s.deepest < left {
-		return false
-	}
-	slices.SortStableFunc(offers, func(a, b offer) int { return cmp.Compare(b.room, a.room) })
-	for k := 0; left > 0; k++ {
-		last := k
-		for j := k; j < len(offers) && offers[j].room >= left; j++ {
-			if offers[j].room < offers[last].room {
-				last = j
-			}
-		}
-		n := min(offers[last].room, left)
-		for range n {
-			s.at = append(s.at, offers[last].node)
-		}
-		left -= n
-	}
-	slices.Sort(s.at)
-	return true
-}
-
-// hardestFirst puts members of the role with the fewest places first.
-func (s *search) hardestFirst() {
-	places := make([]int, len(s.g.Roles))
-	for role := range s.g.Roles {
-		for i := range s.tree.Len() {
-			places[role] += s.room(i, role, len(s.order))
-		}
-	}
-	slices.SortStableFunc(s.order, func(a, b int) int {
-		ra, rb := s.g.Members[a].Role, s.g.Members[b].Role
-		return cmp.Or(cmp.Compare(places[ra], places[rb]), cmp.Compare(ra, rb))
-	})
-}
-
-// descend places order[k] and all after it, or leaves everything as it was.
-func (s *search) descend(k int) bool {
-	s.deepest = max(s.deepest, k)
-	if k == len(s.order) {
-		return true
-	}
-	m := s.g.Members[s.order[k]]
-	for i := s.from(k); i < s.tree.Len(); i++ {
-		if s.tries--; s.tries < 0 {
-			return false
-		}
-		if s.room(i, m.Role, 1) == 0 || !s.agree(k, i) {
-			continue
-		}
-		mark := s.tree.Mark()
-		s.tree.Take(i, s.g.Roles[m.Role].Requests)
-		s.at, s.seats = append(s.at, i), append(s.seats, Seat{Slot: m.Slot, Member: m.Name, Node: s.tree.Name(i)})
-		if s.descend(k + 1) {
-			return true
-		}
-		s.at, s.seats = s.at[:k], s.seats[:k]
-		s.tree.Undo(mark)
-	}
-	return false
-}
-
-// from is where order[k] starts to look: equal members need not be tried in every order.
-func (s *search) from(k int) int {
-	if k == 0 || s.g.Agree != nil || s.g.Members[s.order[k]].Role != s.g.Members[s.order[k-1]].Role {
-		return 0
-	}
-	return s.at[k-1]
-}
-
-func (s *search) agree(k, node int) bool {
-	if s.g.Agree == nil {
-		return true
-	}
-	_, ok := s.g.Agree(s.order[k], s.tree.Name(node), slices.Clip(s.seats))
+	at, ok := s.plan(s.v, s.order)
+	s.at = at
 	return ok
 }
 
-func (s *search) placement() Placement {
-	seats := make([]Seat, len(s.g.Members))
-	for i, m := range s.g.Members {
-		seats[i] = Seat{Slot: m.Slot, Member: m.Name, Node: m.Node}
+// plan returns a node for each of the given members, which are of one shape and by slot.
+func (s *search) plan(v *view, order []int) (at []int, ok bool) {
+	if int(v.places[topology.Root]) < len(order) {
+		return nil, false
 	}
+	if len(s.held) > 0 {
+		return s.rejoin(v, order)
+	}
+	if s.rules.slice < 0 {
+		return s.fresh(newSpread(v, s.rules.near), len(order))
+	}
+	for _, size := range s.rules.shares(len(order)) {
+		if int(v.places[topology.Root]) < size {
+			continue
+		}
+		sp := newSpread(v, s.rules.near)
+		if s.rules.oneSlice() {
+			return s.fresh(sp, size)
+		}
+		sp.inUnits(size, s.rules.slice, !s.rules.uneven, nil)
+		if at, ok := s.fresh(sp, len(order)/size); ok {
+			return at, true
+		}
+	}
+	return nil, false
+}
+
+// fresh places u units where they cost least.
+func (s *search) fresh(sp *spread, u int) ([]int, bool) {
+	region, ok := s.region(sp, u)
+	if !ok {
+		return nil, false
+	}
+	return nodesOf(s.tree, sp.assign(region, u, nil)), true
+}
+
+// region is the domain of the required level that takes u units at the least cost.
+func (s *search) region(sp *spread, u int) (region int, ok bool) {
+	if s.rules.required < 0 {
+		return topology.Root, sp.holds(topology.Root) >= u
+	}
+	var least cost
+	for _, d := range s.tree.Domains(s.rules.required) {
+		if sp.holds(d) < u {
+			continue
+		}
+		members := sp.members(d, u)
+		c := slices.Clone(sp.value(part{at: d, u: u}))
+		for a := s.tree.Parent(d); a > topology.Root; a = s.tree.Parent(a) {
+			sp.own(c, a, members)
+		}
+		if least == nil || c.less(least) {
+			region, least = d, c
+		}
+	}
+	return region, least != nil
+}
+
+// nodesOf lists nodes in the tree's order, each as often as it gets members.
+func nodesOf(tree *topology.Tree, shares []share) []int {
+	slices.SortFunc(shares, func(a, b share) int { return tree.Compare(a.node, b.node) })
+	var at []int
+	for _, s := range shares {
+		for range s.n {
+			at = append(at, s.node)
+		}
+	}
+	return at
+}
+
+// fewer leaves out members of the highest slots, down to the least that the gang can do with. What is on nodes
+// already counts, and is not to be parted from the rest.
+func (s *search) fewer() bool {
+	if s.g.Min < 1 || s.g.Min >= s.g.Size || len(s.held) > 0 {
+		return false
+	}
+	all := s.order
+	for n := min(len(all)-1, s.most()); n >= s.g.Min; n-- {
+		if s.order = all[:n]; s.byCounts() {
+			return true
+		}
+	}
+	s.order = all
+	return false
+}
+
+// most is the most members that any domain takes in which all must be.
+func (s *search) most() int {
+	most := 0
+	for _, d := range s.tree.Domains(s.rules.required) {
+		most = max(most, int(s.v.places[d]))
+	}
+	return most
+}
+
+// placement is the plan: members that were left out have no seat.
+func (s *search) placement() Placement {
+	node := make(map[int]int, len(s.order))
 	for k, m := range s.order {
-		seats[m].Node = s.tree.Name(s.at[k])
+		node[m] = s.at[k]
+	}
+	var seats []Seat
+	for i, m := range s.g.Members {
+		seat := Seat{Slot: m.Slot, Member: m.Name, Node: m.Node}
+		if m.Node == "" {
+			at, ok := node[i]
+			if !ok {
+				continue
+			}
+			seat.Node = s.tree.Name(at)
+		}
+		seats = append(seats, seat)
 	}
 	slices.SortStableFunc(seats, func(a, b Seat) int {
 		return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Member, b.Member))
 	})
 	return Placement{Seats: seats, Placed: len(s.order)}
-}
-
-// refuse says why not, for the role of the first member that found no place.
-func (s *search) refuse() *Refusal {
-	blocked := s.g.Members[s.order[min(s.deepest, len(s.order)-1)]].Role
-	r := insufficientNodes(s.tree, s.g, len(s.order), s.deepest, blocked)
-	if s.g.Agree != nil {
-		s.disagreements(r, blocked)
-	}
-	if s.tries < 0 {
-		r.Message += "; the search was stopped at its limit"
-	}
-	return r
-}
-
-// disagreements adds nodes which are refused to the blocked role by Agree even with nobody else placed.
-func (s *search) disagreements(r *Refusal, blocked int) {
-	asked := slices.IndexFunc(s.order, func(m int) bool { return s.g.Members[m].Role == blocked })
-	for i := range s.tree.Len() {
-		if s.room(i, blocked, 1) == 0 {
-			continue
-		}
-		if cause, ok := s.g.Agree(s.order[asked], s.tree.Name(i), nil); !ok {
-			r.Excluded[cause] = append(r.Excluded[cause], s.tree.Name(i))
-		}
-	}
-	r.Message = r.text(s.g, s.g.Roles[blocked])
 }
 
 func sortedCauses(m map[Cause][]string) []Cause {

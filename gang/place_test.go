@@ -42,7 +42,7 @@ func simple(rng *rand.Rand) (*topology.Tree, Gang) {
 	if rng.Intn(4) == 0 {
 		g.Agree = oneEach
 	}
-	return topology.New(nodes...), g
+	return topology.New(someLevels(nodes), nodes...), g
 }
 
 // oneEach is what anti-affinity by host name says.
@@ -58,7 +58,7 @@ func oneEach(_ int, node string, seats []Seat) (Cause, bool) {
 // twin tries every node for every member, in every combination, and returns the most that fit at once.
 func twin(tree *topology.Tree, g Gang) int {
 	free := map[string]topology.Resources{}
-	for i := range tree.Len() {
+	for i := range tree.All() {
 		free[tree.Name(i)] = topology.Resources{"gpu": tree.Free(i, "gpu"), "cpu": tree.Free(i, "cpu")}
 	}
 	var missing []Member
@@ -183,9 +183,20 @@ func TestPlaceIsDeterministic(t *testing.T) {
 	}
 }
 
+// someLevels are as many levels as the nodes' places are deep.
+func someLevels(nodes []topology.Node) []topology.Level {
+	var levels []topology.Level
+	for _, n := range nodes {
+		for len(levels) < len(n.Domain) {
+			levels = append(levels, topology.Level{Name: "level-" + strconv.Itoa(len(levels))})
+		}
+	}
+	return levels
+}
+
 func snapshot(tree *topology.Tree) map[string][2]int64 {
 	all := map[string][2]int64{}
-	for i := range tree.Len() {
+	for i := range tree.All() {
 		all[tree.Name(i)] = [2]int64{tree.Free(i, "gpu"), tree.Free(i, "cpu")}
 	}
 	return all
@@ -198,7 +209,7 @@ func BenchmarkPlace(b *testing.B) {
 			free := topology.Resources{"cpu": 64000, "memory": 1 << 40, "nvidia.com/gpu": int64(size.free), "pods": 100}
 			nodes = append(nodes, topology.Node{Name: fmt.Sprintf("node-%05d", i), Domain: []string{fmt.Sprint("r", i/18)}, Free: free})
 		}
-		tree := topology.New(nodes...)
+		tree := topology.New(someLevels(nodes), nodes...)
 		g := Gang{Size: size.pods, Roles: []Role{{Requests: topology.Resources{"cpu": 8000, "memory": 1 << 30, "nvidia.com/gpu": 8, "pods": 1}}}}
 		for i := range size.pods {
 			g.Members = append(g.Members, Member{Slot: i, Name: fmt.Sprintf("p-%05d", i)})

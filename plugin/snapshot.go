@@ -39,7 +39,7 @@ func (p *Plugin) rebuild(nodes []fwk.NodeInfo) {
 		p.seen[n.Node().Name] = n.GetGeneration()
 		all[i] = free(n)
 	}
-	p.tree = topology.New(all...)
+	p.tree = topology.New(nil, all...)
 }
 
 // free is what is left of a node.

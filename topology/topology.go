@@ -1,14 +1,16 @@
-// Package topology counts what is free on the nodes of a cluster. It promises that trying is free: what
-// was taken since a Mark is given back exactly by Undo, a node never goes below zero, and nodes are
-// always visited in one order (by fabric domain, then by name), whatever order they were told in.
+// Package topology keeps what is free on the nodes of a cluster and in the domains of its fabric. It promises
+// that asking is cheap: for a shape that was asked about before, what a change of one node means for its
+// domains is carried up the tree at once, so nothing is counted anew; that trying is free: what was taken
+// since a Mark is given back exactly by Undo, and a node never goes below zero; and that nodes are always
+// visited in one order (by fabric domain, widest first, then by name), whatever order they were told in.
 //
 // A quantity is a plain number by resource name (millicores, bytes, devices, pods). The package knows
 // nothing of pods or plugins: what else keeps a pod off a node is said by whoever asks.
 package topology
 
 import (
-	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 )
 
@@ -19,37 +21,76 @@ type Resources map[string]int64
 type Node struct {
 	// Name is unique in a Tree.
 	Name string
-	// Domain is the node's place in the fabric, widest first (zone, rack, NVLink domain); empty: unknown.
+	// Domain is the node's place in the fabric, one value per level, widest first (zone, rack, NVLink domain).
+	// An empty or missing value: the node is in no domain of that level.
 	Domain []string
 	// Free is what is allocatable and not requested. It may be below zero when a node shrank.
 	Free Resources
+	// Used says that devices of the node are taken, so that its domains are not whole any more.
+	Used bool
+	// Tenants counts the pods that keep a gang away which wants whole nodes.
+	Tenants int
+	// Closed says that a pod is there which wants the whole node: no other may come.
+	Closed bool
+	// Spares are promised to somebody in the node's domain of level SparesAt: so many nodes stay free there.
+	Spares   int
+	SparesAt string
 }
 
-// Tree is the free counts of all nodes. It is not safe for concurrent use.
+// Tree is the free counts of all nodes, and the domains they are in. It is not safe for concurrent use.
+//
+// Nodes and domains have numbers that stay while they exist: numbers of nodes are below Cap, 0 is the domain
+// of all nodes.
 type Tree struct {
-	// nodes is sorted by Domain, then Name; Free belongs to the Tree.
-	nodes []Node
-	// at is the position in nodes by name.
-	at map[string]int
+	levels []Level
+	nodes  []node
+	// domains[0] is the root. gone and empty are numbers to be used again.
+	domains     []domain
+	gone, empty []int32
+	// at is a node's number by name.
+	at map[string]int32
+	// columns numbers resources; a node's free counts are in that order.
+	columns map[string]int
 	// taken is what was taken and not undone, oldest first.
 	taken []taking
+	// indexes are of the shapes that were asked about last, the latest first.
+	indexes []*Index
+}
+
+type node struct {
+	Node
+	// free is by column; Node.Free is not kept.
+	free []int64
+	// leaf is the domain of the deepest level; takes counts takings.
+	leaf, takes int32
+}
+
+// domain is the set of nodes that share a value of a level, and all wider ones.
+type domain struct {
+	name   string
+	parent int32
+	// level is -1 for the root; children are sorted by name, and nodes, which only the deepest have, too.
+	level           int32
+	children, nodes []int32
+	// size counts nodes below, used those of which devices are taken, promising those with Spares.
+	size, used, promising int32
 }
 
 type taking struct {
-	node string
+	node int32
 	what Resources
 }
 
 // New returns a Tree of the given nodes. Two nodes of one name are a broken invariant.
-func New(nodes ...Node) *Tree {
-	t := &Tree{at: make(map[string]int, len(nodes))}
-	t.nodes = make([]Node, 0, len(nodes))
-	for _, n := range nodes {
-		t.nodes = append(t.nodes, n.clone())
+func New(levels []Level, nodes ...Node) *Tree {
+	t := &Tree{levels: slices.Clone(levels), at: make(map[string]int32, len(nodes)), columns: map[string]int{}, domains: []domain{{parent: -1, level: -1}}}
+	t.nodes = make([]node, 0, len(nodes))
+	sorted := slices.Clone(nodes)
+	slices.SortStableFunc(sorted, order) // so that each is put last among its like
+	for _, n := range sorted {
+		t.insert(n)
 	}
-	slices.SortFunc(t.nodes, order)
-	t.index(0)
-	if len(t.at) != len(t.nodes) {
+	if len(t.at) != len(nodes) {
 		panic("topology: two nodes of the same name")
 	}
 	return t
@@ -58,16 +99,13 @@ func New(nodes ...Node) *Tree {
 // Set puts a node in, or replaces the node of that name. It must not be called while something is taken.
 func (t *Tree) Set(n Node) {
 	t.mustRest("set")
-	if i, ok := t.at[n.Name]; ok {
-		if slices.Equal(t.nodes[i].Domain, n.Domain) {
-			t.nodes[i] = n.clone()
-			return
-		}
-		t.Remove(n.Name)
+	i, ok := t.at[n.Name]
+	if ok && t.samePlace(int(i), n.Domain) {
+		t.fill(i, n)
+		return
 	}
-	i, _ := slices.BinarySearchFunc(t.nodes, n, order)
-	t.nodes = slices.Insert(t.nodes, i, n.clone())
-	t.index(i)
+	t.Remove(n.Name)
+	t.insert(n)
 }
 
 // Remove takes a node out; an unknown name changes nothing. It must not be called while something is taken.
@@ -77,43 +115,146 @@ func (t *Tree) Remove(name string) {
 	if !ok {
 		return
 	}
+	n := &t.nodes[i]
 	delete(t.at, name)
-	t.nodes = slices.Delete(t.nodes, i, i+1)
-	t.index(i)
+	t.count(n.leaf, -1, -flag(n.used()), -flag(n.Spares > 0))
+	for _, x := range t.indexes {
+		x.put(t, i, 0)
+	}
+	leaf := &t.domains[n.leaf]
+	leaf.nodes = slices.DeleteFunc(leaf.nodes, func(k int32) bool { return k == i })
+	t.prune(n.leaf)
+	t.nodes[i] = node{}
+	t.gone = append(t.gone, i)
 }
 
-// Len is the number of nodes.
-func (t *Tree) Len() int { return len(t.nodes) }
+func (t *Tree) insert(n Node) {
+	var i int32
+	if last := len(t.gone) - 1; last >= 0 {
+		i, t.gone = t.gone[last], t.gone[:last]
+	} else {
+		i = int32(len(t.nodes))
+		t.nodes = append(t.nodes, node{})
+	}
+	t.nodes[i].leaf = t.leafOf(n.Domain)
+	t.at[n.Name] = i
+	leaf := &t.domains[t.nodes[i].leaf]
+	at, _ := slices.BinarySearchFunc(leaf.nodes, n.Name, func(k int32, name string) int { return compare(t.nodes[k].Name, name) })
+	leaf.nodes = slices.Insert(leaf.nodes, at, i)
+	t.count(t.nodes[i].leaf, 1, 0, 0)
+	t.fill(i, n)
+}
 
-// Name is the name of the i-th node in the Tree's order.
+// fill takes over what is said of a node that is in its domain already.
+func (t *Tree) fill(i int32, n Node) {
+	k := &t.nodes[i]
+	used, promised := flag(k.used()), flag(k.Spares > 0)
+	k.Node, k.takes = n, 0
+	k.Free, k.Domain = nil, slices.Clone(n.Domain)
+	clear(k.free)
+	for name, v := range n.Free {
+		c := t.column(name)
+		for len(k.free) <= c {
+			k.free = append(k.free, 0)
+		}
+		k.free[c] = v
+	}
+	t.count(k.leaf, 0, flag(k.used())-used, flag(k.Spares > 0)-promised)
+	for _, x := range t.indexes {
+		x.update(t, i)
+	}
+}
+
+func (n *node) used() bool { return n.Used || n.takes > 0 }
+
+// count carries a change of counts up the tree.
+func (t *Tree) count(d, size, used, promising int32) {
+	if size == 0 && used == 0 && promising == 0 {
+		return
+	}
+	for ; d >= 0; d = t.domains[d].parent {
+		t.domains[d].size += size
+		t.domains[d].used += used
+		t.domains[d].promising += promising
+	}
+}
+
+func flag(b bool) int32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Len is the number of nodes; their numbers are below Cap.
+func (t *Tree) Len() int { return len(t.at) }
+
+// Cap is above the number of every node.
+func (t *Tree) Cap() int { return len(t.nodes) }
+
+// All lists the nodes in the Tree's order.
+func (t *Tree) All() iter.Seq[int] { return t.Within(Root) }
+
+// Within lists the nodes of a domain in the Tree's order.
+func (t *Tree) Within(d int) iter.Seq[int] {
+	return func(yield func(int) bool) { t.walk(int32(d), yield) }
+}
+
+func (t *Tree) walk(d int32, yield func(int) bool) bool {
+	for _, i := range t.domains[d].nodes {
+		if !yield(int(i)) {
+			return false
+		}
+	}
+	for _, c := range t.domains[d].children {
+		if !t.walk(c, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// Name is the name of a node.
 func (t *Tree) Name(i int) string { return t.nodes[i].Name }
 
-// Find returns the position of a node.
+// Find returns the number of a node.
 func (t *Tree) Find(name string) (int, bool) {
 	i, ok := t.at[name]
-	return i, ok
+	return int(i), ok
 }
 
-// Free returns what is free of one resource on the i-th node.
-func (t *Tree) Free(i int, resource string) int64 { return t.nodes[i].Free[resource] }
+// Free returns what is free of one resource on a node.
+func (t *Tree) Free(i int, resource string) int64 {
+	c, ok := t.columns[resource]
+	if !ok {
+		return 0
+	}
+	return t.nodes[i].at(c)
+}
 
-// Room is how many times r can be taken from the i-th node, at most limit.
+func (n *node) at(column int) int64 {
+	if column >= len(n.free) {
+		return 0
+	}
+	return n.free[column]
+}
+
+// Room is how many times r can be taken from a node, at most limit.
 func (t *Tree) Room(i int, r Resources, limit int) int {
 	room := int64(limit)
 	for name, want := range r {
-		if want <= 0 {
-			continue
+		if want > 0 {
+			room = min(room, max(t.Free(i, name), 0)/want)
 		}
-		room = min(room, max(t.nodes[i].Free[name], 0)/want)
 	}
 	return int(room)
 }
 
-// Lacks names the resources that the i-th node has too little of for r, sorted.
+// Lacks names the resources that a node has too little of for r, sorted.
 func (t *Tree) Lacks(i int, r Resources) []string {
 	var lacks []string
 	for name, want := range r {
-		if want > 0 && t.nodes[i].Free[name] < want {
+		if want > 0 && t.Free(i, name) < want {
 			lacks = append(lacks, name)
 		}
 	}
@@ -121,13 +262,21 @@ func (t *Tree) Lacks(i int, r Resources) []string {
 	return lacks
 }
 
+// Used says whether devices of a node are taken; Tenants and Closed are what Node says.
+func (t *Tree) Used(i int) bool   { return t.nodes[i].used() }
+func (t *Tree) Tenants(i int) int { return t.nodes[i].Tenants }
+func (t *Tree) Closed(i int) bool { return t.nodes[i].Closed }
+
+// Promised is the node's own promise of spares, with its level.
+func (t *Tree) Promised(i int) (int, string) { return t.nodes[i].Spares, t.nodes[i].SparesAt }
+
 // Mark is a point to return to with Undo.
 type Mark int
 
 // Mark returns the present point.
 func (t *Tree) Mark() Mark { return Mark(len(t.taken)) }
 
-// Take takes r from the i-th node and reports whether that was possible; if not, nothing changed.
+// Take takes r from a node and reports whether that was possible; if not, nothing changed.
 func (t *Tree) Take(i int, r Resources) bool {
 	if t.Room(i, r, 1) == 0 {
 		return false
@@ -136,10 +285,10 @@ func (t *Tree) Take(i int, r Resources) bool {
 	return true
 }
 
-// Force takes r from the i-th node even where too little is left, for what others hold already.
+// Force takes r from a node even where too little is left, for what others hold already.
 func (t *Tree) Force(i int, r Resources) {
-	t.add(i, r, -1)
-	t.taken = append(t.taken, taking{node: t.nodes[i].Name, what: r})
+	t.taken = append(t.taken, taking{node: int32(i), what: r})
+	t.add(int32(i), r, -1)
 }
 
 // Undo gives back everything that was taken since the mark, newest first.
@@ -147,38 +296,41 @@ func (t *Tree) Undo(m Mark) {
 	for len(t.taken) > int(m) {
 		last := t.taken[len(t.taken)-1]
 		t.taken = t.taken[:len(t.taken)-1]
-		t.add(t.at[last.node], last.what, 1)
+		t.add(last.node, last.what, 1)
 	}
 }
 
-func (t *Tree) add(i int, r Resources, sign int64) {
-	for name, n := range r {
-		if n > 0 {
-			t.nodes[i].Free[name] += sign * n
+func (t *Tree) add(i int32, r Resources, sign int64) {
+	n := &t.nodes[i]
+	for name, v := range r {
+		if v <= 0 {
+			continue
 		}
+		c := t.column(name)
+		for len(n.free) <= c {
+			n.free = append(n.free, 0)
+		}
+		n.free[c] += sign * v
+	}
+	used := flag(n.used())
+	n.takes -= int32(sign)
+	t.count(n.leaf, 0, flag(n.used())-used, 0)
+	for _, x := range t.indexes {
+		x.update(t, i)
 	}
 }
 
-func (t *Tree) index(from int) {
-	for i := from; i < len(t.nodes); i++ {
-		t.at[t.nodes[i].Name] = i
+func (t *Tree) column(name string) int {
+	c, ok := t.columns[name]
+	if !ok {
+		c = len(t.columns)
+		t.columns[name] = c
 	}
+	return c
 }
 
 func (t *Tree) mustRest(verb string) {
 	if len(t.taken) > 0 {
 		panic(fmt.Sprintf("topology: %s while %d takings are not undone", verb, len(t.taken)))
 	}
-}
-
-func (n Node) clone() Node {
-	free := make(Resources, len(n.Free))
-	for name, v := range n.Free {
-		free[name] = v
-	}
-	return Node{Name: n.Name, Domain: slices.Clone(n.Domain), Free: free}
-}
-
-func order(a, b Node) int {
-	return cmp.Or(slices.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestOrderIsByDomainThenName(t *testing.T) {
-	tree := New(
+	tree := New([]Level{{"zone", "z"}, {"rack", "r"}},
 		Node{Name: "c", Domain: []string{"z1", "r1"}},
 		Node{Name: "a", Domain: []string{"z1", "r2"}},
 		Node{Name: "d"},
@@ -19,7 +19,7 @@ func TestOrderIsByDomainThenName(t *testing.T) {
 	tree.Set(Node{Name: "b", Domain: []string{"z0"}})
 	tree.Remove("unknown")
 	var got []string
-	for i := range tree.Len() {
+	for i := range tree.All() {
 		got = append(got, tree.Name(i))
 		if at, ok := tree.Find(tree.Name(i)); !ok || at != i {
 			t.Errorf("Find(%q) = %d, %v; want %d", tree.Name(i), at, ok, i)
@@ -31,7 +31,7 @@ func TestOrderIsByDomainThenName(t *testing.T) {
 }
 
 func TestRoomAndLacks(t *testing.T) {
-	tree := New(Node{Name: "n", Free: Resources{"cpu": 4000, "gpu": 5, "gone": -3}})
+	tree := New(nil, Node{Name: "n", Free: Resources{"cpu": 4000, "gpu": 5, "gone": -3}})
 	for _, tc := range []struct {
 		r     Resources
 		room  int
@@ -62,7 +62,7 @@ func TestTryAndUndo(t *testing.T) {
 		for i := range 1 + rng.Intn(5) {
 			nodes = append(nodes, Node{Name: fmt.Sprint("n", i), Free: Resources{"gpu": int64(rng.Intn(9)), "cpu": int64(rng.Intn(9))}})
 		}
-		tree := New(nodes...)
+		tree := New(nil, nodes...)
 		before := counts(tree)
 		mark := tree.Mark()
 		tries(t, rng, tree, 3)
@@ -106,7 +106,7 @@ func counts(tree *Tree) map[string]int64 {
 }
 
 func TestSetWhileTakenPanics(t *testing.T) {
-	tree := New(Node{Name: "n", Free: Resources{"gpu": 1}})
+	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 1}})
 	tree.Take(0, Resources{"gpu": 1})
 	defer func() {
 		if recover() == nil {

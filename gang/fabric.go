@@ -1,0 +1,127 @@
+package gang
+
+import (
+	"fmt"
+	"strings"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// Topology is what a gang asks of the fabric. Levels are named as the tree names them, or by their label key.
+// The zero value asks for nothing: members are put as close together as they fit.
+type Topology struct {
+	// Required: all members are in one domain of this level.
+	Required string
+	// Preferred is the narrowest level at which closeness counts; below it whole domains are spared rather
+	// than nodes kept close. Empty: down to the node.
+	Preferred string
+	// SliceLevel: each domain of this level that is used gets the same number of members, a slice. Empty: the
+	// narrowest level where SliceSize or Block is set, else members are spread as they fit.
+	SliceLevel string
+	// SliceSize is how many members a slice has; 0: as many as fit, so that there are few.
+	SliceSize int
+	// Block is a number of members that are never parted (tensor times pipeline parallelism): a slice is made
+	// of whole blocks. 0: 1.
+	Block int
+	// Uneven: slices may differ, as long as they are made of whole blocks.
+	Uneven bool
+	// Spares is how many nodes stay free in each domain of SliceLevel (or the narrowest level) that is used;
+	// nodes that are cordoned or sick count as spares that are spent. A member that is replaced may use them.
+	Spares int
+	// Whole: only nodes without pods of others.
+	Whole bool
+}
+
+// rules is a Topology with its levels found in a tree.
+type rules struct {
+	// required is a level, -1: none. near is the narrowest level at which distance comes before damage.
+	required, near int
+	// slice is the level of slices, -1: none; size, block and uneven say how they are made.
+	slice, size, block int
+	uneven             bool
+	spares, sparesAt   int
+	whole              bool
+}
+
+// unknownLevel is a level that the tree does not have, or that is asked for where there is none.
+type unknownLevel struct {
+	asked  string
+	levels []topology.Level
+}
+
+func (u unknownLevel) Error() string {
+	var have []string
+	for _, l := range u.levels {
+		have = append(have, l.Name+" ("+l.Key+")")
+	}
+	exist := "there are " + strings.Join(have, ", ")
+	if len(have) == 0 {
+		exist = "no node carries a label that names its place in the fabric"
+	}
+	if u.asked == "" {
+		return "slices and spares need a topology level, and " + exist
+	}
+	return fmt.Sprintf("there is no topology level %q: %s", u.asked, exist)
+}
+
+func (t Topology) resolve(tree *topology.Tree) (rules, error) {
+	levels := tree.Levels()
+	narrowest := len(levels) - 1
+	r := rules{required: -1, near: len(levels), slice: -1, size: t.SliceSize, block: max(1, t.Block), uneven: t.Uneven, spares: t.Spares, sparesAt: narrowest, whole: t.Whole}
+	sliced := t.SliceLevel != "" || t.SliceSize > 0 || t.Block > 1
+	if (sliced || t.Spares > 0) && narrowest < 0 {
+		return r, unknownLevel{t.SliceLevel, levels}
+	}
+	for _, ask := range []struct {
+		name string
+		into *int
+	}{{t.Required, &r.required}, {t.Preferred, &r.near}, {t.SliceLevel, &r.slice}} {
+		if ask.name == "" {
+			continue
+		}
+		level, ok := tree.FindLevel(ask.name)
+		if !ok {
+			return r, unknownLevel{ask.name, levels}
+		}
+		*ask.into = level
+	}
+	if sliced && r.slice < 0 {
+		r.slice = narrowest
+	}
+	if r.slice >= 0 {
+		r.sparesAt = r.slice
+	}
+	return r, nil
+}
+
+// shares lists the sizes that slices of n members may have, the largest first. Uneven slices are counted in
+// blocks. Where all must be in one domain anyway, there is one slice.
+func (r rules) shares(n int) []int {
+	switch {
+	case r.oneSlice():
+		if n%r.block == 0 && (r.size == 0 || n == r.size || (r.uneven && n%r.size == 0)) {
+			return []int{n}
+		}
+		return nil
+	case r.uneven:
+		if unit := max(r.size, r.block); n%unit == 0 {
+			return []int{unit}
+		}
+		return nil
+	case r.size > 0:
+		if n%r.size == 0 && r.size%r.block == 0 {
+			return []int{r.size}
+		}
+		return nil
+	}
+	var sizes []int
+	for k := 1; k <= n/r.block; k++ {
+		if n%k == 0 && (n/k)%r.block == 0 {
+			sizes = append(sizes, n/k)
+		}
+	}
+	return sizes
+}
+
+// oneSlice says that a domain of the required level is within one of the slices' level.
+func (r rules) oneSlice() bool { return r.slice >= 0 && r.required >= r.slice }

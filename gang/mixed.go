@@ -1,0 +1,209 @@
+package gang
+
+import (
+	"cmp"
+	"slices"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// maxRegions bounds how many domains are tried for a gang of several shapes before all nodes are.
+const maxRegions = 16
+
+// mixed places members of several shapes, or with rules among them. Slices and closeness are found by counts for
+// the shape that most members have; the search keeps these members to their slice's domain.
+func (s *search) mixed() bool {
+	s.kept, s.nodes = map[int]bool{}, map[int][]int{}
+	for role := range s.perRole() {
+		for _, i := range newView(s.tree, s.g, role, s.rules).spared {
+			s.kept[i] = true
+		}
+	}
+	s.hardestFirst()
+	if s.rules.slice >= 0 {
+		if len(s.held) > 0 {
+			return s.descendWithin(s.bounds())
+		}
+		return s.slicedFirst()
+	}
+	if len(s.held) > 0 {
+		return s.descendWithin(s.bounds())
+	}
+	for _, d := range s.regions() {
+		if s.descendWithin(d) {
+			return true
+		}
+		if s.tries < 0 {
+			return false
+		}
+	}
+	return s.rules.required < 0 && s.descendWithin(topology.Root)
+}
+
+// regions lists domains in which all might fit, the narrowest first; of the required level, where there is one,
+// all of them.
+func (s *search) regions() []int {
+	need := s.perRole()
+	views := map[int]*view{}
+	for role := range need {
+		views[role] = newView(s.tree, s.g, role, s.rules)
+	}
+	var all []int
+	for level := len(s.tree.Levels()) - 1; level >= max(0, s.rules.required); level-- {
+		found := 0
+		for _, d := range s.tree.Domains(level) {
+			fits := true
+			for role, n := range need {
+				fits = fits && int(views[role].places[d]) >= n
+			}
+			if fits && (found < maxRegions || level == s.rules.required) {
+				all = append(all, d)
+				found++
+			}
+		}
+	}
+	return all
+}
+
+func (s *search) perRole() map[int]int {
+	need := map[int]int{}
+	for _, m := range s.order {
+		need[s.g.Members[m].Role]++
+	}
+	return need
+}
+
+// slicedFirst plans the slices of the main shape by counts alone, then searches with these members kept to the
+// domains of their slices.
+func (s *search) slicedFirst() bool {
+	need := s.perRole()
+	main := -1
+	for role := range s.g.Roles {
+		if main < 0 || need[role] > need[main] {
+			main = role
+		}
+	}
+	var members []int
+	for _, m := range s.order {
+		if s.g.Members[m].Role == main {
+			members = append(members, m)
+		}
+	}
+	slices.SortFunc(members, s.g.bySlot)
+	at, ok := s.plan(newView(s.tree, s.g, main, s.rules), members)
+	if !ok {
+		return false
+	}
+	domain := map[int]int{}
+	region := topology.Root
+	for k, m := range members {
+		domain[m] = s.tree.Ancestor(s.tree.Leaf(at[k]), s.rules.slice)
+		region = s.tree.Ancestor(domain[m], s.rules.required)
+	}
+	slices.SortStableFunc(s.order, func(a, b int) int {
+		return cmp.Or(int(one(domain[a] == 0)-one(domain[b] == 0)), s.g.bySlot(a, b))
+	})
+	s.within = make([]int, len(s.order))
+	for k, m := range s.order {
+		s.within[k] = region
+		if d, ok := domain[m]; ok {
+			s.within[k] = d
+		}
+	}
+	return s.descendAll()
+}
+
+func (s *search) descendWithin(d int) bool {
+	s.within = make([]int, len(s.order))
+	for k := range s.within {
+		s.within[k] = d
+	}
+	return s.descendAll()
+}
+
+func (s *search) descendAll() bool {
+	s.at, s.pos, s.seats = nil, nil, nil
+	return s.descend(0)
+}
+
+// room is how many members of a role a node takes now.
+func (s *search) room(i, role, limit int) int {
+	r := s.g.Roles[role]
+	if r.OutAll != nil || s.kept[i] {
+		return 0
+	}
+	if _, out := r.Out[s.tree.Name(i)]; out {
+		return 0
+	}
+	others := s.tree.Tenants(i) > s.held[s.tree.Name(i)]
+	if others && (s.rules.whole || s.tree.Closed(i)) {
+		return 0
+	}
+	return s.tree.Room(i, r.Requests, limit)
+}
+
+// hardestFirst puts members of the role with the fewest places first.
+func (s *search) hardestFirst() {
+	places := make([]int, len(s.g.Roles))
+	for role := range s.g.Roles {
+		for i := range s.tree.All() {
+			places[role] += s.room(i, role, len(s.order))
+		}
+	}
+	slices.SortStableFunc(s.order, func(a, b int) int {
+		ra, rb := s.g.Members[a].Role, s.g.Members[b].Role
+		return cmp.Or(cmp.Compare(places[ra], places[rb]), cmp.Compare(ra, rb))
+	})
+}
+
+// descend places order[k] and all after it, or leaves everything as it was.
+func (s *search) descend(k int) bool {
+	s.deepest = max(s.deepest, k)
+	if k == len(s.order) {
+		return true
+	}
+	m := s.g.Members[s.order[k]]
+	nodes := s.list(s.within[k])
+	for pos := s.from(k); pos < len(nodes); pos++ {
+		i := nodes[pos]
+		if s.tries--; s.tries < 0 {
+			return false
+		}
+		if s.room(i, m.Role, 1) == 0 || !s.agree(k, i) {
+			continue
+		}
+		mark := s.tree.Mark()
+		s.tree.Take(i, s.g.Roles[m.Role].Requests)
+		s.at, s.pos, s.seats = append(s.at, i), append(s.pos, pos), append(s.seats, Seat{Slot: m.Slot, Member: m.Name, Node: s.tree.Name(i)})
+		if s.descend(k + 1) {
+			return true
+		}
+		s.at, s.pos, s.seats = s.at[:k], s.pos[:k], s.seats[:k]
+		s.tree.Undo(mark)
+	}
+	return false
+}
+
+// list is the nodes of a domain.
+func (s *search) list(d int) []int {
+	if s.nodes[d] == nil {
+		s.nodes[d] = slices.Collect(s.tree.Within(d))
+	}
+	return s.nodes[d]
+}
+
+// from is where in its domain's nodes order[k] starts to look: equal members need not be tried in every order.
+func (s *search) from(k int) int {
+	if k == 0 || s.g.Agree != nil || s.within[k] != s.within[k-1] || s.g.Members[s.order[k]].Role != s.g.Members[s.order[k-1]].Role {
+		return 0
+	}
+	return s.pos[k-1]
+}
+
+func (s *search) agree(k, node int) bool {
+	if s.g.Agree == nil {
+		return true
+	}
+	_, ok := s.g.Agree(s.order[k], s.tree.Name(node), slices.Clip(s.seats))
+	return ok
+}

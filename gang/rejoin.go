@@ -1,0 +1,210 @@
+package gang
+
+import (
+	"maps"
+	"slices"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// fewLost is how many members are put back one by one, each next to its neighbours; more are put back together.
+const fewLost = 16
+
+// rejoin places members of a gang that has others on nodes. Slices are filled up where they are; a slice that
+// was lost as a whole gets a domain of its own. Where that cannot be, and where there are no slices, each goes as
+// near to its neighbours as there is room: the same domain, then one level up, never out of the required one.
+func (s *search) rejoin(v *view, order []int) ([]int, bool) {
+	if s.rules.slice >= 0 {
+		for _, size := range s.rules.shares(len(s.g.Members)) {
+			if at, ok := s.refill(v.clone(), order, size); ok {
+				return at, true
+			}
+		}
+	}
+	region := s.bounds()
+	if int(v.places[region]) < len(order) {
+		return nil, false
+	}
+	v = v.clone()
+	stand := s.standing()
+	if len(order) > fewLost {
+		return s.together(v, order, region, stand)
+	}
+	at := make([]int, len(order))
+	for k, m := range order {
+		slot := s.g.Members[m].Slot
+		home := s.home(stand, slot)
+		at[k] = s.nearest(v, home, region)
+		v.set(at[k], int(v.rooms[at[k]])-1)
+		stand = append(stand, seated{slot, at[k]})
+	}
+	return at, true
+}
+
+// seated is a member on its node; node is -1 where the tree does not know it (any more).
+type seated struct{ slot, node int }
+
+// standing lists the members that are on nodes which the tree knows.
+func (s *search) standing() []seated {
+	var all []seated
+	for _, m := range s.g.Members {
+		if i, ok := s.tree.Find(m.Node); ok && m.Node != "" {
+			all = append(all, seated{m.Slot, i})
+		}
+	}
+	return all
+}
+
+// bounds is the domain that the gang must not leave: that of the required level, while all are in one.
+func (s *search) bounds() int {
+	region := -1
+	for _, m := range s.standing() {
+		d := s.tree.Ancestor(s.tree.Leaf(m.node), s.rules.required)
+		if region >= 0 && d != region {
+			return topology.Root
+		}
+		region = d
+	}
+	return max(region, topology.Root)
+}
+
+// home is the node of the neighbour by slot: the nearest one, of two as near the one whose domain has fewer of
+// the gang; -1 where nobody stands.
+func (s *search) home(stand []seated, slot int) int {
+	level := len(s.tree.Levels()) - 1
+	if s.rules.slice >= 0 {
+		level = s.rules.slice
+	}
+	crowd := map[int]int{}
+	for _, m := range stand {
+		crowd[s.tree.Ancestor(s.tree.Leaf(m.node), level)]++
+	}
+	best, home := [3]int{}, -1
+	for _, m := range stand {
+		key := [3]int{max(m.slot-slot, slot-m.slot), crowd[s.tree.Ancestor(s.tree.Leaf(m.node), level)], m.slot}
+		if home < 0 || slices.Compare(key[:], best[:]) < 0 {
+			best, home = key, m.node
+		}
+	}
+	return home
+}
+
+// nearest is a node with room in region that is near to home: the same node, else the narrowest domain that has
+// room, and there what costs least.
+func (s *search) nearest(v *view, home, region int) int {
+	within := region
+	if home >= 0 && s.inside(home, region) {
+		if v.rooms[home] > 0 {
+			return home
+		}
+		for d := s.tree.Leaf(home); d != region; d = s.tree.Parent(d) {
+			if v.places[d] > 0 && s.tree.Named(d) {
+				within = d
+				break
+			}
+		}
+	}
+	return newSpread(v, s.rules.near).assign(within, 1, nil)[0].node
+}
+
+func (s *search) inside(node, region int) bool {
+	return s.tree.Ancestor(s.tree.Leaf(node), s.tree.LevelOf(region)) == region
+}
+
+// together places many at once in the narrowest domain around the first that takes them all.
+func (s *search) together(v *view, order []int, region int, stand []seated) ([]int, bool) {
+	within := region
+	if home := s.home(stand, s.g.Members[order[0]].Slot); home >= 0 && s.inside(home, region) {
+		for d := s.tree.Leaf(home); d != region; d = s.tree.Parent(d) {
+			if int(v.places[d]) >= len(order) && s.tree.Named(d) {
+				within = d
+				break
+			}
+		}
+	}
+	return nodesOf(s.tree, newSpread(v, s.rules.near).assign(within, len(order), nil)), true
+}
+
+// slicesOf sorts members into slices of a size by their place among all, and says in which domain each slice
+// stands, -1 for one that was lost. ok is false where the gang does not stand in such slices.
+func (s *search) slicesOf(size int) (of map[int]int, homes []int, ok bool) {
+	all := make([]int, len(s.g.Members))
+	for i := range all {
+		all[i] = i
+	}
+	slices.SortFunc(all, s.g.bySlot)
+	of, homes = make(map[int]int, len(all)), make([]int, len(all)/size)
+	for j := range homes {
+		homes[j] = -1
+	}
+	used := map[int]bool{}
+	for k, m := range all {
+		j := k / size
+		of[m] = j
+		i, known := s.tree.Find(s.g.Members[m].Node)
+		if s.g.Members[m].Node == "" || !known {
+			continue
+		}
+		d := s.tree.Ancestor(s.tree.Leaf(i), s.rules.slice)
+		if !s.tree.Named(d) || (homes[j] >= 0 && homes[j] != d) || (homes[j] < 0 && used[d] && !s.rules.uneven) {
+			return nil, nil, false
+		}
+		homes[j], used[d] = d, true
+	}
+	return of, homes, true
+}
+
+// refill fills slices of a size up; v is used up.
+func (s *search) refill(v *view, order []int, size int) ([]int, bool) {
+	of, homes, ok := s.slicesOf(size)
+	if !ok {
+		return nil, false
+	}
+	lost := map[int][]int{} // members by slice
+	for k, m := range order {
+		lost[of[m]] = append(lost[of[m]], k)
+	}
+	at := make([]int, len(order))
+	var gone []int
+	taken := map[int]bool{}
+	for _, j := range slices.Sorted(maps.Keys(lost)) {
+		home := homes[j]
+		if home < 0 {
+			gone = append(gone, lost[j]...)
+			continue
+		}
+		if int(v.places[home]) < len(lost[j]) {
+			return nil, false
+		}
+		s.put(v, at, lost[j], newSpread(v, s.rules.near).assign(home, len(lost[j]), nil))
+	}
+	if len(gone) == 0 {
+		return at, true
+	}
+	first := -1
+	for _, home := range homes {
+		if home >= 0 {
+			taken[home] = !s.rules.uneven
+			if first < 0 {
+				first = home
+			}
+		}
+	}
+	sp := newSpread(v, s.rules.near)
+	sp.inUnits(size, s.rules.slice, !s.rules.uneven, taken)
+	for d, bounds := first, s.bounds(); d != bounds; {
+		if d = s.tree.Parent(d); int(sp.units[d]) >= len(gone)/size {
+			s.put(v, at, gone, sp.assign(d, len(gone)/size, nil))
+			return at, true
+		}
+	}
+	return nil, false
+}
+
+// put gives the members whose places in at are listed the nodes, in the tree's order, and takes these.
+func (s *search) put(v *view, at, which []int, shares []share) {
+	for k, node := range nodesOf(s.tree, shares) {
+		at[which[k]] = node
+		v.set(node, int(v.rooms[node])-1)
+	}
+}

@@ -1,0 +1,339 @@
+package gang
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// LevelCount says of one level in how many domains there is room for what must be in one.
+type LevelCount struct {
+	// Level is the level's name. Each of Needed domains must take Wanted members; Enough of Domains could.
+	Level           string
+	Wanted, Needed  int
+	Domains, Enough int
+	// Best is the domain that takes the most, Most how many, at most Wanted are of use.
+	Best string
+	Most int
+}
+
+// refuse says why not, for the role of the first member that found no place.
+func (s *search) refuse() *Refusal {
+	if s.v != nil {
+		s.deepest = s.fitting()
+	}
+	blocked := s.g.Members[s.order[min(s.deepest, len(s.order)-1)]].Role
+	r := &Refusal{Reason: InsufficientNodes, Wanted: len(s.order), Fits: s.deepest, Nodes: s.tree.Len(), Excluded: map[Cause][]string{}}
+	v := s.v
+	if v == nil {
+		v = newView(s.tree, s.g, blocked, s.rules)
+	}
+	s.exclude(r, v, blocked)
+	if s.g.Agree != nil {
+		s.disagreements(r, blocked)
+	}
+	if s.rules.required >= 0 || s.rules.slice >= 0 {
+		s.countLevels(r, v)
+	}
+	r.Message = r.text(s.g, s.g.Roles[blocked])
+	if s.tries < 0 {
+		r.Message += "; the search was stopped at its limit"
+	}
+	return r
+}
+
+// exclude lists the nodes on which not even one member of the role fits.
+func (s *search) exclude(r *Refusal, v *view, blocked int) {
+	role := s.g.Roles[blocked]
+	spared := map[int]bool{}
+	for _, i := range v.spared {
+		spared[i] = true
+	}
+	for i := range s.tree.All() {
+		if v.rooms[i] > 0 {
+			continue
+		}
+		cause, out := excluded(s.tree, i, role)
+		if !out {
+			switch {
+			case spared[i]:
+				cause = Cause{Kind: Spare}
+			case s.tree.Closed(i):
+				cause = Cause{Kind: Whole}
+			default:
+				cause = Cause{Kind: InUse}
+			}
+		}
+		r.Excluded[cause] = append(r.Excluded[cause], s.tree.Name(i))
+	}
+}
+
+// fitting is the most members of one shape that could be placed.
+func (s *search) fitting() int {
+	n := len(s.order)
+	if s.rules.slice < 0 || len(s.held) > 0 {
+		region := s.most()
+		if len(s.held) > 0 {
+			region = int(s.v.places[s.bounds()])
+		}
+		return min(n, region)
+	}
+	best := 0
+	for _, size := range s.rules.shares(n) {
+		for _, d := range s.tree.Domains(s.rules.required) {
+			best = max(best, min(n, size*s.slots(d, size)))
+		}
+	}
+	return best
+}
+
+// slots is how many slices of a size the domain d takes.
+func (s *search) slots(d, size int) int {
+	slots := 0
+	for _, c := range s.sliceDomains(d) {
+		n := int(s.v.places[c]) / size
+		if !s.rules.uneven {
+			n = min(n, 1)
+		}
+		slots += n
+	}
+	return slots
+}
+
+// sliceDomains lists the named domains of the slices' level in d.
+func (s *search) sliceDomains(d int) []int {
+	var all []int
+	var walk func(d int)
+	walk = func(d int) {
+		if s.tree.LevelOf(d) == s.rules.slice {
+			if s.tree.Named(d) {
+				all = append(all, d)
+			}
+			return
+		}
+		for _, c := range s.tree.Children(d) {
+			walk(int(c))
+		}
+	}
+	walk(d)
+	return all
+}
+
+// countLevels says for each level that the gang names, and the wider ones, in how many domains there is room.
+func (s *search) countLevels(r *Refusal, v *view) {
+	for level := range max(s.rules.required, s.rules.slice) + 1 {
+		switch {
+		case level == s.rules.slice && s.rules.slice > s.rules.required:
+			for _, size := range s.shownShares(v) {
+				needed := len(s.order) / size
+				r.Levels = append(r.Levels, s.levelCount(v, level, size, needed))
+			}
+		case level <= s.rules.required:
+			r.Levels = append(r.Levels, s.levelCount(v, level, len(s.order), 1))
+		}
+	}
+	r.Unblock = s.unblock(r, v)
+}
+
+// shownShares are the sizes of slices to speak of: those that some domain takes, at most three, the largest
+// first; the smallest where there is none.
+func (s *search) shownShares(v *view) []int {
+	sizes := s.rules.shares(len(s.order))
+	most := 0
+	for _, d := range s.tree.Domains(s.rules.slice) {
+		most = max(most, int(v.places[d]))
+	}
+	if len(sizes) == 0 {
+		return nil
+	}
+	fit := slices.DeleteFunc(slices.Clone(sizes), func(size int) bool { return size > most })
+	if len(fit) == 0 {
+		return sizes[len(sizes)-1:]
+	}
+	return fit[:min(len(fit), shownNames)]
+}
+
+func (s *search) levelCount(v *view, level, wanted, needed int) LevelCount {
+	c := LevelCount{Level: s.tree.Levels()[level].Name, Wanted: wanted, Needed: needed}
+	for _, d := range s.tree.Domains(level) {
+		places := int(v.places[d])
+		c.Domains++
+		if places >= wanted {
+			c.Enough++
+		}
+		if c.Best == "" || places > c.Most {
+			c.Best, c.Most = s.tree.Path(d), places
+		}
+	}
+	return c
+}
+
+// unblock says how little more would do.
+func (s *search) unblock(r *Refusal, v *view) string {
+	n := len(s.order)
+	if s.rules.slice > s.rules.required && len(s.rules.shares(n)) == 0 {
+		return fmt.Sprintf("%s cannot be parted into equal slices of %s", count(n, "pod", "pods"), s.unitText())
+	}
+	if len(r.Levels) == 0 || len(s.held) > 0 {
+		return ""
+	}
+	last := r.Levels[len(r.Levels)-1]
+	if last.Needed == 1 {
+		if last.Best == "" {
+			return fmt.Sprintf("no node is in a domain of level %s", last.Level)
+		}
+		text := fmt.Sprintf("%d more free in %s %s would do", last.Wanted-last.Most, last.Level, last.Best)
+		if int(v.places[topology.Root]) >= n && s.rules.slice < 0 {
+			text += fmt.Sprintf(", or to prefer %s rather than require it", last.Level)
+		}
+		return text
+	}
+	return s.missingForSlices(v, n)
+}
+
+func (s *search) unitText() string {
+	if s.rules.size > 0 && s.rules.block > 1 {
+		return fmt.Sprintf("%d and blocks of %d", s.rules.size, s.rules.block)
+	}
+	return fmt.Sprint(max(s.rules.size, s.rules.block))
+}
+
+// missingForSlices names the domain in which the least more would do.
+func (s *search) missingForSlices(v *view, n int) string {
+	type lack struct{ more, size, domain int }
+	var all []lack
+	for _, size := range s.rules.shares(n) {
+		var domains []int
+		for _, d := range s.tree.Domains(s.rules.slice) {
+			if s.tree.Size(d) > 0 {
+				domains = append(domains, d)
+			}
+		}
+		slices.SortStableFunc(domains, func(a, b int) int { return cmp.Compare(v.places[b], v.places[a]) })
+		if len(domains) < n/size {
+			continue
+		}
+		k := n/size - 1
+		more := 0
+		for _, d := range domains[:k+1] {
+			more += max(0, size-int(v.places[d]))
+		}
+		if more > 0 {
+			all = append(all, lack{more, size, domains[k]})
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	least := slices.MinFunc(all, func(a, b lack) int { return cmp.Compare(a.more, b.more) })
+	return fmt.Sprintf("%d more free in %s %s would do, for slices of %d", least.more, s.tree.Levels()[s.rules.slice].Name, s.tree.Path(least.domain), least.size)
+}
+
+// disagreements adds nodes which are refused to the blocked role by Agree even with nobody else placed.
+func (s *search) disagreements(r *Refusal, blocked int) {
+	asked := slices.IndexFunc(s.order, func(m int) bool { return s.g.Members[m].Role == blocked })
+	for i := range s.tree.All() {
+		if s.room(i, blocked, 1) == 0 {
+			continue
+		}
+		if cause, ok := s.g.Agree(s.order[asked], s.tree.Name(i), nil); !ok {
+			r.Excluded[cause] = append(r.Excluded[cause], s.tree.Name(i))
+		}
+	}
+}
+
+// excluded says whether not even one member of the role fits on a node for its own sake, and why.
+func excluded(tree *topology.Tree, i int, role Role) (Cause, bool) {
+	if role.OutAll != nil {
+		return *role.OutAll, true
+	}
+	lacks := tree.Lacks(i, role.Requests)
+	cause, out := role.Out[tree.Name(i)]
+	switch {
+	case out && cause.Kind != Insufficient:
+		return cause, true
+	case len(lacks) > 0:
+		return Cause{Kind: Insufficient, Name: scarcest(lacks)}, true
+	default:
+		return cause, out
+	}
+}
+
+// scarcest picks the resource to name where several are lacking: a device before what every node has.
+func scarcest(names []string) string {
+	for _, n := range names {
+		if strings.Contains(n, "/") {
+			return n
+		}
+	}
+	return names[0]
+}
+
+func (r *Refusal) text(g Gang, role Role) string {
+	var b strings.Builder
+	b.WriteString(count(r.Wanted, "pod wanted", "pods wanted"))
+	if r.Wanted < g.Size {
+		fmt.Fprintf(&b, " (%d of %d are on nodes)", g.Size-r.Wanted, g.Size)
+	}
+	fits := "fit"
+	if r.Fits == 1 {
+		fits = "fits"
+	}
+	fmt.Fprintf(&b, ", %d %s: ", r.Fits, fits)
+	if r.Nodes == 0 {
+		return b.String() + "there are no nodes"
+	}
+	b.WriteString(count(r.Nodes, "node", "nodes"))
+	for _, c := range sortedCauses(r.Excluded) {
+		nodes := r.Excluded[c]
+		fmt.Fprintf(&b, ", %d %s", len(nodes), c.phrase(role))
+		if c.Kind == Unhealthy { // somebody has to go and see
+			b.WriteString(": " + some(nodes))
+		}
+	}
+	for _, l := range r.Levels {
+		b.WriteString("; " + l.text())
+	}
+	if r.Unblock != "" {
+		b.WriteString("; " + r.Unblock)
+	}
+	return b.String()
+}
+
+func (l LevelCount) text() string {
+	text := fmt.Sprintf("%s: %d of %d have room for %d", l.Level, l.Enough, l.Domains, l.Wanted)
+	if l.Needed > 1 {
+		text += fmt.Sprintf(" (%d needed)", l.Needed)
+	}
+	if l.Enough == 0 && l.Best != "" {
+		text += fmt.Sprintf(" (most: %s with %d)", l.Best, l.Most)
+	}
+	return text
+}
+
+// some names the first few.
+func some(names []string) string {
+	text := strings.Join(names[:min(len(names), shownNames)], " ")
+	if more := len(names) - shownNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func (c Cause) phrase(role Role) string {
+	switch c.Kind {
+	case Insufficient:
+		shown, ok := role.Shown[c.Name]
+		if !ok {
+			shown = fmt.Sprint(role.Requests[c.Name])
+		}
+		return fmt.Sprintf("without free %s (%s asked)", c.Name, shown)
+	case Refused:
+		return "refused by " + c.Name
+	default:
+		return c.String()
+	}
+}

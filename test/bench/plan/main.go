@@ -1,0 +1,153 @@
+// Bench-plan measures planning alone: gang.Place on a tree that stands, with eligibility known, as the scheduler asks
+// it; and the same cold, with the tree and its counts built anew. It prints one JSON object per row.
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/topology"
+)
+
+const (
+	gpu = "nvidia.com/gpu"
+	// rounds is how many samples a row has.
+	rounds = 30
+	// nodesPerDomain and domainsPerBlock are those of an NVL72 cluster: 18 nodes of 4 GPUs, 20 of them in a block.
+	nodesPerDomain, domainsPerBlock, blocksPerZone = 18, 20, 16
+)
+
+var levels = []topology.Level{{Name: "zone", Key: "topology.kubernetes.io/zone"}, {Name: "block", Key: "block"}, {Name: "nvlink", Key: "nvidia.com/gpu.clique"}}
+
+var shape = topology.Resources{"cpu": 64_000, "memory": 512 << 30, gpu: 4, "pods": 1}
+
+// cluster is n nodes in three levels; every busy-th is taken, 0: none.
+func cluster(n, busy int) []topology.Node {
+	nodes := make([]topology.Node, n)
+	for i := range nodes {
+		domain := i / nodesPerDomain
+		block := domain / domainsPerBlock
+		nodes[i] = topology.Node{
+			Name:   fmt.Sprintf("node-%06d", i),
+			Domain: []string{fmt.Sprintf("zone-%02d", block/blocksPerZone), fmt.Sprintf("block-%04d", block), fmt.Sprintf("clique-%05d", domain)},
+			Free:   topology.Resources{"cpu": 144_000, "memory": 900 << 30, gpu: 4, "pods": 100, "ephemeral-storage": 1 << 40},
+		}
+		if busy > 0 && i%busy == 0 {
+			nodes[i].Free[gpu], nodes[i].Used = 0, true
+		}
+	}
+	return nodes
+}
+
+// of is a gang of n pods, the first stand on nodes already.
+func of(n int, ask gang.Topology, stand ...string) gang.Gang {
+	g := gang.Gang{Size: n, Topology: ask, Roles: []gang.Role{{Requests: shape, Out: map[string]gang.Cause{}}}}
+	for i := range n {
+		m := gang.Member{Slot: i, Name: fmt.Sprintf("pod-%06d", i)}
+		if i < len(stand) {
+			m.Node = stand[i]
+		}
+		g.Members = append(g.Members, m)
+	}
+	return g
+}
+
+// question is one row: a gang on a tree, and whether it is to fit.
+type question struct {
+	name  string
+	nodes []topology.Node
+	g     gang.Gang
+	fits  bool
+}
+
+func questions(small, large []topology.Node) []question {
+	slices := gang.Topology{SliceLevel: "nvlink", Block: 4, Spares: 2}
+	broken := cluster(len(small), 7)
+	for i := range broken {
+		if i%18 > 7 {
+			broken[i].Free[gpu], broken[i].Used = 0, true
+		}
+	}
+	out := of(1000, gang.Topology{})
+	for i := range small {
+		if i%10 != 0 {
+			out.Roles[0].Out[small[i].Name] = gang.Cause{Kind: gang.Kind(1 + i%4), Name: "x"}
+		}
+	}
+	return []question{
+		{"1000 pods, 5000 nodes", small, of(1000, gang.Topology{}), true},
+		{"1000 pods, 5000 nodes, every 3rd taken", cluster(len(small), 3), of(1000, gang.Topology{}), true},
+		{"1000 pods in equal slices, 2 spares, 5000 nodes", small, of(1000, slices), true},
+		{"24 pods in 12+12, 5000 nodes, every 7th taken", cluster(len(small), 7), of(24, slices), true},
+		{"1000 pods, 100000 nodes", large, of(1000, gang.Topology{}), true},
+		{"1000 pods in equal slices, 2 spares, 100000 nodes", large, of(1000, slices), true},
+		{"24 pods, 100000 nodes", large, of(24, gang.Topology{}), true},
+		{"replace one of 1000, 5000 nodes", small, lost(small), true},
+		{"replace one of 1000, 100000 nodes", large, lost(large), true},
+		{"no: 9 of 10 of 5000 nodes ruled out", small, out, false},
+		{"no: no domain takes its slice, 5000 nodes", broken, of(1000, gang.Topology{SliceLevel: "nvlink", SliceSize: 10}), false},
+	}
+}
+
+// lost is a gang of 1000 on the first nodes, of which member 500 is to be placed anew.
+func lost(nodes []topology.Node) gang.Gang {
+	var names []string
+	for i := range 1000 {
+		names = append(names, nodes[i].Name)
+	}
+	names[500] = ""
+	return of(1000, gang.Topology{}, names...)
+}
+
+// standing takes from a tree what members hold that stand already.
+func standing(q question) *topology.Tree {
+	nodes := append([]topology.Node(nil), q.nodes...)
+	at := map[string]bool{}
+	for _, m := range q.g.Members {
+		at[m.Node] = true
+	}
+	for i, n := range nodes {
+		if at[n.Name] {
+			nodes[i].Free, nodes[i].Used = topology.Resources{}, true
+		}
+	}
+	return topology.New(levels, nodes...)
+}
+
+func main() {
+	set := figure.NewSet("plan")
+	for _, q := range questions(cluster(5000, 0), cluster(100_000, 0)) {
+		tree := standing(q)
+		ask := func(tree *topology.Tree) {
+			if _, no := gang.Place(tree, q.g); (no == nil) != q.fits {
+				panic(fmt.Sprintf("%s: %+v", q.name, no))
+			}
+		}
+		ask(tree)
+		for range rounds {
+			began := time.Now()
+			ask(tree)
+			set.Add(q.name, "holdfast", "warm", "ms", time.Since(began).Seconds()*1e3)
+		}
+		for range rounds / 10 {
+			began := time.Now()
+			ask(standing(q))
+			set.Add(q.name, "holdfast", "cold, tree and counts built anew", "ms", time.Since(began).Seconds()*1e3)
+		}
+		b := testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				ask(tree)
+			}
+		})
+		set.Add(q.name, "holdfast", "memory of one answer", "KiB", float64(b.AllocedBytesPerOp())/1024)
+		set.Add(q.name, "holdfast", "allocations of one answer", "count", float64(b.AllocsPerOp()))
+	}
+	if err := figure.WriteLines(os.Stdout, set.Figures()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,150 @@
+package topology
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// keptIndexes bounds how many shapes a Tree keeps counts of; each costs a few bytes per node, and a little with
+// every change of a node.
+const keptIndexes = 8
+
+// maxRoom is the room of a node for a shape that takes nothing.
+const maxRoom = 1 << 14
+
+// Shape is what one member takes from a node.
+type Shape struct {
+	Requests Resources
+	// Whole: only nodes without tenants will do.
+	Whole bool
+}
+
+// Index is how often a shape fits, by node and by domain, as things are now. It is kept up to date with every
+// change while the Tree keeps it; do not hold on to it across questions about other shapes.
+type Index struct {
+	key   string
+	wants []want
+	whole bool
+	// Room is by node, Places (the sum of it) and Open (nodes with room) by domain. They must not be changed.
+	Room   []int32
+	Places []int32
+	Open   []int32
+}
+
+type want struct {
+	column int
+	amount int64
+}
+
+// Index returns the counts for a shape. The first question about a shape looks at every node.
+func (t *Tree) Index(s Shape) *Index {
+	wants, key := t.wants(s)
+	at := slices.IndexFunc(t.indexes, func(x *Index) bool { return x.key == key })
+	if at < 0 {
+		x := &Index{key: key, wants: wants, whole: s.Whole}
+		x.grow(len(t.domains))
+		t.indexes = append(t.indexes[:min(len(t.indexes), keptIndexes-1)], x)
+		at = len(t.indexes) - 1
+		x.build(t)
+	}
+	x := t.indexes[at]
+	copy(t.indexes[1:at+1], t.indexes[:at])
+	t.indexes[0] = x
+	return x
+}
+
+func (t *Tree) wants(s Shape) ([]want, string) {
+	var wants []want
+	for name, amount := range s.Requests {
+		if amount > 0 {
+			wants = append(wants, want{t.column(name), amount})
+		}
+	}
+	slices.SortFunc(wants, func(a, b want) int { return cmp.Compare(a.column, b.column) })
+	var key strings.Builder
+	for _, w := range wants {
+		var buf [16]byte
+		for i := range 8 {
+			buf[i], buf[8+i] = byte(w.column>>(8*i)), byte(w.amount>>(8*i))
+		}
+		key.Write(buf[:])
+	}
+	if s.Whole {
+		key.WriteByte('w')
+	}
+	return wants, key.String()
+}
+
+func (x *Index) grow(domains int) {
+	for len(x.Places) < domains {
+		x.Places, x.Open = append(x.Places, 0), append(x.Open, 0)
+	}
+}
+
+// build counts leaves first, then carries sums up, so that a node costs the same however deep the tree is.
+func (x *Index) build(t *Tree) {
+	x.Room = make([]int32, len(t.nodes))
+	for i := range t.nodes {
+		if n := &t.nodes[i]; n.Name != "" {
+			room := x.roomOf(n)
+			x.Room[i] = room
+			x.Places[n.leaf] += room
+			x.Open[n.leaf] += flag(room > 0)
+		}
+	}
+	var sum func(d int32)
+	sum = func(d int32) {
+		for _, c := range t.domains[d].children {
+			sum(c)
+			x.Places[d] += x.Places[c]
+			x.Open[d] += x.Open[c]
+		}
+	}
+	sum(Root)
+}
+
+func (x *Index) roomOf(n *node) int32 {
+	if n.Closed || (x.whole && n.Tenants > 0) {
+		return 0
+	}
+	return x.fits(n)
+}
+
+func (x *Index) fits(n *node) int32 {
+	room := int64(maxRoom)
+	for _, w := range x.wants {
+		switch free := n.at(w.column); {
+		case free < w.amount:
+			return 0
+		case free < 2*w.amount:
+			room = 1
+		case room > 1:
+			room = min(room, free/w.amount)
+		}
+	}
+	return int32(room)
+}
+
+// Fits is how often the shape fits on a node by its counts alone, whoever else is there.
+func (x *Index) Fits(t *Tree, i int) int { return int(x.fits(&t.nodes[i])) }
+
+// update counts a node anew and carries the change up.
+func (x *Index) update(t *Tree, i int32) {
+	for len(x.Room) <= int(i) {
+		x.Room = append(x.Room, 0)
+	}
+	x.put(t, i, x.roomOf(&t.nodes[i]))
+}
+
+func (x *Index) put(t *Tree, i, room int32) {
+	more, open := room-x.Room[i], flag(room > 0)-flag(x.Room[i] > 0)
+	if more == 0 {
+		return
+	}
+	x.Room[i] = room
+	for d := t.nodes[i].leaf; d >= 0; d = t.domains[d].parent {
+		x.Places[d] += more
+		x.Open[d] += open
+	}
+}

@@ -1,0 +1,113 @@
+package topology
+
+import "slices"
+
+// Level is one width of the fabric, such as zone or rack. A Tree has its levels widest first; below the last
+// one stand the nodes.
+type Level struct {
+	// Name is what people call it. It is unique in a Tree.
+	Name string
+	// Key is the node label whose value names a node's domain. Values are compared, never parsed: some families
+	// hash the long ones.
+	Key string
+}
+
+// Names of the levels that are known by themselves. Several families have a level of the same name.
+const (
+	LevelRegion = "region"
+	LevelZone   = "zone"
+	LevelRack   = "rack"
+	LevelNVLink = "nvlink"
+)
+
+// family is a set of labels that one source writes, widest first. Of families of one group a cluster has one:
+// they say the same thing in other words.
+type family struct {
+	group  group
+	levels []Level
+}
+
+// group sorts families; groups nest in their order, widest first.
+type group int
+
+const (
+	regions group = iota
+	zones
+	network
+	racks
+	accelerators
+	groups
+)
+
+// families are known by themselves, those that say most first. docs/designs/placement.md names who writes them.
+var families = []family{
+	{regions, []Level{{LevelRegion, "topology.kubernetes.io/region"}}},
+	{zones, []Level{{LevelZone, "topology.kubernetes.io/zone"}}},
+
+	{network, []Level{{"tier-3", "fabric.topograph.run/tier-3"}, {"tier-2", "fabric.topograph.run/tier-2"},
+		{"tier-1", "fabric.topograph.run/tier-1"}, {"tier-0", "fabric.topograph.run/tier-0"}}},
+	{network, []Level{{"core", "network.topology.nvidia.com/core"}, {"spine", "network.topology.nvidia.com/spine"}, {"leaf", "network.topology.nvidia.com/leaf"}}},
+	{network, []Level{{"core", "network.topology.nvidia.com/datacenter"}, {"spine", "network.topology.nvidia.com/spine"}, {"leaf", "network.topology.nvidia.com/block"}}},
+	{network, []Level{{"block", "cloud.google.com/gce-topology-block"}, {"subblock", "cloud.google.com/gce-topology-subblock"}, {"host", "cloud.google.com/gce-topology-host"}}},
+	{network, []Level{{"layer-1", "topology.k8s.aws/network-node-layer-1"}, {"layer-2", "topology.k8s.aws/network-node-layer-2"},
+		{"layer-3", "topology.k8s.aws/network-node-layer-3"}, {"layer-4", "topology.k8s.aws/network-node-layer-4"}}},
+	{network, []Level{{"island", "oci.oraclecloud.com/rdma.hpc_island_id"}, {"network-block", "oci.oraclecloud.com/rdma.network_block_id"},
+		{"local-block", "oci.oraclecloud.com/rdma.local_block_id"}}},
+	{network, []Level{{"fabric", "backend.coreweave.cloud/fabric"}, {"superpod", "backend.coreweave.cloud/superpod"}, {"leafgroup", "backend.coreweave.cloud/leafgroup"}}},
+	{network, []Level{{"fabric", "ib.coreweave.cloud/fabric"}, {"superpod", "ib.coreweave.cloud/superpod"}, {"leafgroup", "ib.coreweave.cloud/leafgroup"}}},
+
+	{racks, []Level{{LevelRack, "topology.kubernetes.io/rack"}}},
+	{racks, []Level{{LevelRack, "node.coreweave.cloud/rack"}}},
+	{racks, []Level{{LevelRack, "cloud.provider.com/topology-rack"}}},
+
+	{accelerators, []Level{{LevelNVLink, "nvidia.com/gpu.clique"}}},
+	{accelerators, []Level{{LevelNVLink, "accelerator.topograph.run/domain"}, {"nvlink-part", "accelerator.topograph.run/sub-domain"}}},
+	{accelerators, []Level{{LevelNVLink, "network.topology.nvidia.com/accelerator"}}},
+	{accelerators, []Level{{LevelNVLink, "ds.coreweave.com/nvlink.domain"}}},
+	{accelerators, []Level{{LevelNVLink, "topology.k8s.aws/ultraserver-id"}}},
+}
+
+// KnownKeys lists the label keys that Recognise looks at, sorted.
+func KnownKeys() []string {
+	var keys []string
+	for _, f := range families {
+		for _, l := range f.levels {
+			keys = append(keys, l.Key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// Recognise finds the levels of a cluster from how many nodes carry each label key. Of families that say the
+// same in other words the one counts that names the place of most nodes; of equals the first in the list of
+// families. A level that no node carries is left out.
+func Recognise(carried map[string]int) []Level {
+	var levels []Level
+	for g := range groups {
+		best, most := -1, 0
+		for i, f := range families {
+			if n := f.carriers(carried); f.group == g && n > most {
+				best, most = i, n
+			}
+		}
+		if best < 0 {
+			continue
+		}
+		for _, l := range families[best].levels {
+			if carried[l.Key] > 0 {
+				levels = append(levels, l)
+			}
+		}
+	}
+	return levels
+}
+
+// carriers is the most nodes that carry one of the family's labels which is its own: no earlier family has it.
+func (f family) carriers(carried map[string]int) int {
+	most := 0
+	for _, l := range f.levels {
+		most = max(most, carried[l.Key])
+	}
+	return most
+}
