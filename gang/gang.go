@@ -80,7 +80,7 @@ func (p Placement) Nodes() []string {
 
 // Refusal is why there is no Placement.
 type Refusal struct {
-	// Reason is a condition reason: WaitingForMembers, MemberLost, InsufficientNodes or UnknownLevel.
+	// Reason is a condition reason: WaitingForMembers, MemberLost, InsufficientNodes or InvalidTopology.
 	Reason string
 	// Wanted counts members that must be placed, Fits how many of them would have fitted.
 	Wanted, Fits int
@@ -102,8 +102,8 @@ const (
 	WaitingForMembers = "WaitingForMembers"
 	MemberLost        = "MemberLost"
 	InsufficientNodes = "InsufficientNodes"
-	// UnknownLevel: the gang names a topology level that the cluster does not have.
-	UnknownLevel = "UnknownLevel"
+	// InvalidTopology: the gang names a topology level that the cluster does not have, or a value that makes no sense.
+	InvalidTopology = "InvalidTopology"
 )
 
 // Cause is why one node is out.

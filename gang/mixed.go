@@ -13,6 +13,7 @@ const maxRegions = 16
 // mixed places members of several shapes, or with rules among them. Slices and closeness are found by counts for
 // the shape that most members have; the search keeps these members to their slice's domain.
 func (s *search) mixed() bool {
+	s.held = s.g.held()
 	s.kept, s.nodes = map[int]bool{}, map[int][]int{}
 	for role := range s.perRole() {
 		for _, i := range newView(s.tree, s.g, role, s.rules).spared {
@@ -21,12 +22,12 @@ func (s *search) mixed() bool {
 	}
 	s.hardestFirst()
 	if s.rules.slice >= 0 {
-		if len(s.held) > 0 {
+		if s.standing {
 			return s.descendWithin(s.bounds())
 		}
 		return s.slicedFirst()
 	}
-	if len(s.held) > 0 {
+	if s.standing {
 		return s.descendWithin(s.bounds())
 	}
 	for _, d := range s.regions() {

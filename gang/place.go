@@ -24,9 +24,9 @@ func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	}
 	rules, err := g.Topology.resolve(tree)
 	if err != nil {
-		return Placement{}, &Refusal{Reason: UnknownLevel, Wanted: len(g.missing()), Nodes: tree.Len(), Message: err.Error()}
+		return Placement{}, &Refusal{Reason: InvalidTopology, Wanted: len(g.missing()), Nodes: tree.Len(), Message: err.Error()}
 	}
-	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1), held: g.held()}
+	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1), standing: g.standing()}
 	defer tree.Undo(tree.Mark())
 	switch {
 	case len(s.order) == 0:
@@ -43,12 +43,14 @@ func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 // missing lists the members to be placed, by slot and name.
 func (g Gang) missing() []int {
 	var missing []int
-	for i, m := range g.Members {
-		if m.Node == "" {
+	for i := range g.Members {
+		if g.Members[i].Node == "" {
 			missing = append(missing, i)
 		}
 	}
-	slices.SortFunc(missing, g.bySlot)
+	if !slices.IsSortedFunc(missing, g.bySlot) {
+		slices.SortFunc(missing, g.bySlot)
+	}
 	return missing
 }
 
@@ -63,8 +65,9 @@ type search struct {
 	// order lists the members to be placed, in the order in which that is tried; at[k] is the node of order[k].
 	order []int
 	at    []int
-	// held counts members that are on nodes already, by node.
-	held map[string]int
+	// standing: there are members on nodes already; held counts them by node, for gangs that are searched.
+	standing bool
+	held     map[string]int
 	// v is what the gang's one shape finds, before anything is placed.
 	v *view
 	// seats say the same as at for Agree. For the search: within[k] is the domain that order[k] is kept to, nodes
@@ -102,7 +105,7 @@ func (s *search) plan(v *view, order []int) (at []int, ok bool) {
 	if int(v.places[topology.Root]) < len(order) {
 		return nil, false
 	}
-	if len(s.held) > 0 {
+	if s.standing {
 		return s.rejoin(v, order)
 	}
 	if s.rules.slice < 0 {
@@ -170,7 +173,7 @@ func nodesOf(tree *topology.Tree, shares []share) []int {
 // fewer leaves out members of the highest slots, down to the least that the gang can do with. What is on nodes
 // already counts, and is not to be parted from the rest.
 func (s *search) fewer() bool {
-	if s.g.Min < 1 || s.g.Min >= s.g.Size || len(s.held) > 0 {
+	if s.g.Min < 1 || s.g.Min >= s.g.Size || s.standing {
 		return false
 	}
 	all := s.order
@@ -198,7 +201,7 @@ func (s *search) placement() Placement {
 	for k, m := range s.order {
 		node[m] = s.at[k]
 	}
-	var seats []Seat
+	seats := make([]Seat, 0, len(s.g.Members))
 	for i, m := range s.g.Members {
 		seat := Seat{Slot: m.Slot, Member: m.Name, Node: m.Node}
 		if m.Node == "" {
@@ -210,9 +213,10 @@ func (s *search) placement() Placement {
 		}
 		seats = append(seats, seat)
 	}
-	slices.SortStableFunc(seats, func(a, b Seat) int {
-		return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Member, b.Member))
-	})
+	bySlot := func(a, b Seat) int { return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Member, b.Member)) }
+	if !slices.IsSortedFunc(seats, bySlot) {
+		slices.SortStableFunc(seats, bySlot)
+	}
 	return Placement{Seats: seats, Placed: len(s.order)}
 }
 

@@ -26,30 +26,32 @@ func (s *search) rejoin(v *view, order []int) ([]int, bool) {
 		return nil, false
 	}
 	v = v.clone()
-	stand := s.standing()
+	stand := s.stand()
 	if len(order) > fewLost {
 		return s.together(v, order, region, stand)
 	}
 	at := make([]int, len(order))
 	for k, m := range order {
 		slot := s.g.Members[m].Slot
-		home := s.home(stand, slot)
-		at[k] = s.nearest(v, home, region)
+		at[k] = s.nearest(v, s.home(stand, slot), region)
 		v.set(at[k], int(v.rooms[at[k]])-1)
-		stand = append(stand, seated{slot, at[k]})
+		stand = append(stand, seated{slot, s.tree.Name(at[k])})
 	}
 	return at, true
 }
 
-// seated is a member on its node; node is -1 where the tree does not know it (any more).
-type seated struct{ slot, node int }
+// seated is a member on its node.
+type seated struct {
+	slot int
+	node string
+}
 
-// standing lists the members that are on nodes which the tree knows.
-func (s *search) standing() []seated {
-	var all []seated
-	for _, m := range s.g.Members {
-		if i, ok := s.tree.Find(m.Node); ok && m.Node != "" {
-			all = append(all, seated{m.Slot, i})
+// stand lists the members that are on nodes.
+func (s *search) stand() []seated {
+	all := make([]seated, 0, len(s.g.Members)+fewLost)
+	for i := range s.g.Members {
+		if m := &s.g.Members[i]; m.Node != "" {
+			all = append(all, seated{m.Slot, m.Node})
 		}
 	}
 	return all
@@ -58,8 +60,15 @@ func (s *search) standing() []seated {
 // bounds is the domain that the gang must not leave: that of the required level, while all are in one.
 func (s *search) bounds() int {
 	region := -1
-	for _, m := range s.standing() {
-		d := s.tree.Ancestor(s.tree.Leaf(m.node), s.rules.required)
+	if s.rules.required < 0 {
+		return topology.Root
+	}
+	for _, m := range s.stand() {
+		i, ok := s.tree.Find(m.node)
+		if !ok {
+			continue
+		}
+		d := s.tree.Ancestor(s.tree.Leaf(i), s.rules.required)
 		if region >= 0 && d != region {
 			return topology.Root
 		}
@@ -69,24 +78,55 @@ func (s *search) bounds() int {
 }
 
 // home is the node of the neighbour by slot: the nearest one, of two as near the one whose domain has fewer of
-// the gang; -1 where nobody stands.
+// the gang; -1 where nobody stands on a node that the tree knows.
 func (s *search) home(stand []seated, slot int) int {
+	below, above := seated{}, seated{}
+	for _, m := range stand {
+		lower := m.slot <= slot && (below.node == "" || m.slot > below.slot)
+		higher := m.slot > slot && (above.node == "" || m.slot < above.slot)
+		if !lower && !higher {
+			continue
+		}
+		if _, known := s.tree.Find(m.node); !known {
+			continue
+		}
+		if lower {
+			below = m
+		} else if higher {
+			above = m
+		}
+	}
+	far, near := above.slot-slot, slot-below.slot
+	switch {
+	case below.node == "" && above.node == "":
+		return -1
+	case below.node == "" || (above.node != "" && far < near):
+		below = above
+	case above.node != "" && far == near && s.crowd(stand, above) < s.crowd(stand, below):
+		below = above
+	}
+	i, _ := s.tree.Find(below.node)
+	return i
+}
+
+// crowd counts the gang's members in the domain where one of them is, of the level of slices or the narrowest.
+func (s *search) crowd(stand []seated, of seated) int {
 	level := len(s.tree.Levels()) - 1
 	if s.rules.slice >= 0 {
 		level = s.rules.slice
 	}
-	crowd := map[int]int{}
-	for _, m := range stand {
-		crowd[s.tree.Ancestor(s.tree.Leaf(m.node), level)]++
-	}
-	best, home := [3]int{}, -1
-	for _, m := range stand {
-		key := [3]int{max(m.slot-slot, slot-m.slot), crowd[s.tree.Ancestor(s.tree.Leaf(m.node), level)], m.slot}
-		if home < 0 || slices.Compare(key[:], best[:]) < 0 {
-			best, home = key, m.node
+	domain := func(m seated) int {
+		i, ok := s.tree.Find(m.node)
+		if !ok {
+			return -1
 		}
+		return s.tree.Ancestor(s.tree.Leaf(i), level)
 	}
-	return home
+	n, home := 0, domain(of)
+	for _, m := range stand {
+		n += int(one(domain(m) == home))
+	}
+	return n
 }
 
 // nearest is a node with room in region that is near to home: the same node, else the narrowest domain that has

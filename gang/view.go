@@ -28,7 +28,10 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 		v.rooms, v.places, v.open, v.own = make([]int32, len(v.rooms)), make([]int32, len(v.places)), make([]int32, len(v.open)), true
 		return v
 	}
-	mine := g.held()
+	var mine map[string]int
+	if r.whole || tree.Claimed(topology.Root) {
+		mine = g.held()
+	}
 	for name, members := range mine {
 		i, ok := tree.Find(name)
 		if ok && (tree.Closed(i) || r.whole) && tree.Tenants(i) <= members {
@@ -41,13 +44,18 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 		}
 	}
 	v.keepPromises(what, mine)
-	if r.spares > 0 && len(mine) == 0 {
+	if r.spares > 0 && !g.standing() {
 		sick := sickIn(tree, what, r.sparesAt)
 		for _, d := range tree.Domains(r.sparesAt) {
 			v.spare(d, r.spares-sick[d])
 		}
 	}
 	return v
+}
+
+// standing says whether any member is on a node already.
+func (g Gang) standing() bool {
+	return slices.ContainsFunc(g.Members, func(m Member) bool { return m.Node != "" })
 }
 
 // held counts the gang's members by node.
@@ -63,7 +71,7 @@ func (g Gang) held() map[string]int {
 
 // keepPromises leaves free what was promised to others.
 func (v *view) keepPromises(role Role, mine map[string]int) {
-	if !v.tree.Promising(topology.Root) {
+	if !v.tree.Claimed(topology.Root) {
 		return
 	}
 	promised := map[int]int{}
@@ -97,7 +105,7 @@ func (v *view) promisers(d int) func(func(int) bool) {
 }
 
 func (v *view) walkPromisers(d int, yield func(int) bool) bool {
-	if !v.tree.Promising(d) {
+	if !v.tree.Claimed(d) {
 		return true
 	}
 	for _, i := range v.tree.Nodes(d) {

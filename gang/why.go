@@ -74,9 +74,9 @@ func (s *search) exclude(r *Refusal, v *view, blocked int) {
 // fitting is the most members of one shape that could be placed.
 func (s *search) fitting() int {
 	n := len(s.order)
-	if s.rules.slice < 0 || len(s.held) > 0 {
+	if s.rules.slice < 0 || s.standing {
 		region := s.most()
-		if len(s.held) > 0 {
+		if s.standing {
 			region = int(s.v.places[s.bounds()])
 		}
 		return min(n, region)
@@ -177,7 +177,7 @@ func (s *search) unblock(r *Refusal, v *view) string {
 	if s.rules.slice > s.rules.required && len(s.rules.shares(n)) == 0 {
 		return fmt.Sprintf("%s cannot be parted into equal slices of %s", count(n, "pod", "pods"), s.unitText())
 	}
-	if len(r.Levels) == 0 || len(s.held) > 0 {
+	if len(r.Levels) == 0 || s.standing {
 		return ""
 	}
 	last := r.Levels[len(r.Levels)-1]

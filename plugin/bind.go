@@ -11,19 +11,28 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Bind binds members of a forming gang as the default binder does, with a stamp: the API server puts a binding's
-// annotations on the pod in the same write. All other pods are left to the default binder, which must come after.
-func (p *Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+// Bind binds members as the default binder does, with where in the fabric the node is, and a stamp while the gang is
+// forming: the API server puts a binding's annotations on the pod in the same write. All other pods are left to the
+// default binder, which must come after.
+func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.mine(pod)
 	if !ok {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	stamp := p.ledger.stamp(key, pod.UID)
-	if stamp == "" {
+	notes := map[string]string{}
+	if stamp := p.ledger.stamp(key, pod.UID); stamp != "" {
+		notes[v1alpha1.AnnotationForming] = stamp
+	}
+	if place, err := state.Read(placeKey); err == nil {
+		if at, ok := place.(plannedNode); ok && at != "" {
+			notes[v1alpha1.AnnotationTopologyDomain] = string(at)
+		}
+	}
+	if len(notes) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	binding := &v1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Annotations: map[string]string{v1alpha1.AnnotationForming: stamp}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Annotations: notes},
 		Target:     v1.ObjectReference{Kind: "Node", Name: node},
 	}
 	if cacher := p.handle.APICacher(); cacher != nil {

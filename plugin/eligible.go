@@ -64,10 +64,15 @@ func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *s
 // place asks the core. Rules among members that are more than counts are looked at only if the first answer
 // breaks one: then members are placed one by one, each beside those before it.
 func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
+	asks, err := translate.GangTopology(s.roster.members[0].pod)
+	if err != nil {
+		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.size, Message: err.Error()}, nil
+	}
 	g, delicate, err := s.gang()
 	if err != nil {
 		return gang.Placement{}, nil, err
 	}
+	g.Topology = asks
 	placement, no := gang.Place(s.p.tree, g)
 	if no != nil || !delicate {
 		return placement, no, nil

@@ -73,6 +73,8 @@ type Plugin struct {
 	// cycle, which is one at a time.
 	tree *topology.Tree
 	seen map[string]int64
+	// fabric says where nodes are; it belongs to the scheduling cycle, too.
+	fabric fabric
 }
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
@@ -83,7 +85,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(nil)}
 	p.status = newPublisher(gangs, p.ledger.standing)
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {

@@ -23,34 +23,29 @@ func (p *Plugin) follow(nodes []fwk.NodeInfo) {
 		name := n.Node().Name
 		generation, ok := p.seen[name]
 		if !ok || generation != n.GetGeneration() {
-			p.tree.Set(free(n))
+			p.fabric.see(n.Node())
+			p.tree.Set(p.fabric.node(n))
 			p.seen[name] = n.GetGeneration()
 		}
 	}
-	if len(p.seen) != len(nodes) {
+	if len(p.seen) != len(nodes) || p.fabric.changed() {
 		p.rebuild(nodes)
 	}
 }
 
 func (p *Plugin) rebuild(nodes []fwk.NodeInfo) {
+	p.fabric.forget()
+	for _, n := range nodes {
+		p.fabric.see(n.Node())
+	}
+	p.fabric.recognise()
 	p.seen = make(map[string]int64, len(nodes))
 	all := make([]topology.Node, len(nodes))
 	for i, n := range nodes {
 		p.seen[n.Node().Name] = n.GetGeneration()
-		all[i] = free(n)
+		all[i] = p.fabric.node(n)
 	}
-	p.tree = topology.New(nil, all...)
-}
-
-// free is what is left of a node.
-func free(n fwk.NodeInfo) topology.Node {
-	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
-	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber())
-	used[string(v1.ResourcePods)] = int64(len(n.GetPods()))
-	for name, v := range used {
-		left[name] -= v
-	}
-	return topology.Node{Name: n.Node().Name, Free: left}
+	p.tree = topology.New(p.fabric.levels, all...)
 }
 
 func resources(r fwk.Resource) topology.Resources {

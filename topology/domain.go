@@ -51,8 +51,8 @@ func (t *Tree) Named(d int) bool { return d == Root || t.domains[d].name != "" }
 func (t *Tree) Size(d int) int   { return int(t.domains[d].size) }
 func (t *Tree) Whole(d int) bool { return t.domains[d].used == 0 }
 
-// Promising says whether any node of a domain promises spares.
-func (t *Tree) Promising(d int) bool { return t.domains[d].promising > 0 }
+// Claimed says whether any node of a domain promises spares or is closed.
+func (t *Tree) Claimed(d int) bool { return t.domains[d].claimed > 0 }
 
 // Path names a domain with the wider ones it is in, such as "zone-a/rack-3".
 func (t *Tree) Path(d int) string {

@@ -72,8 +72,8 @@ type domain struct {
 	// level is -1 for the root; children are sorted by name, and nodes, which only the deepest have, too.
 	level           int32
 	children, nodes []int32
-	// size counts nodes below, used those of which devices are taken, promising those with Spares.
-	size, used, promising int32
+	// size counts nodes below, used those of which devices are taken, claimed those with Spares or Closed.
+	size, used, claimed int32
 }
 
 type taking struct {
@@ -117,7 +117,7 @@ func (t *Tree) Remove(name string) {
 	}
 	n := &t.nodes[i]
 	delete(t.at, name)
-	t.count(n.leaf, -1, -flag(n.used()), -flag(n.Spares > 0))
+	t.count(n.leaf, -1, -flag(n.used()), -flag(n.claimed()))
 	for _, x := range t.indexes {
 		x.put(t, i, 0)
 	}
@@ -148,7 +148,7 @@ func (t *Tree) insert(n Node) {
 // fill takes over what is said of a node that is in its domain already.
 func (t *Tree) fill(i int32, n Node) {
 	k := &t.nodes[i]
-	used, promised := flag(k.used()), flag(k.Spares > 0)
+	used, promised := flag(k.used()), flag(k.claimed())
 	k.Node, k.takes = n, 0
 	k.Free, k.Domain = nil, slices.Clone(n.Domain)
 	clear(k.free)
@@ -159,23 +159,24 @@ func (t *Tree) fill(i int32, n Node) {
 		}
 		k.free[c] = v
 	}
-	t.count(k.leaf, 0, flag(k.used())-used, flag(k.Spares > 0)-promised)
+	t.count(k.leaf, 0, flag(k.used())-used, flag(k.claimed())-promised)
 	for _, x := range t.indexes {
 		x.update(t, i)
 	}
 }
 
-func (n *node) used() bool { return n.Used || n.takes > 0 }
+func (n *node) used() bool    { return n.Used || n.takes > 0 }
+func (n *node) claimed() bool { return n.Spares > 0 || n.Closed }
 
 // count carries a change of counts up the tree.
-func (t *Tree) count(d, size, used, promising int32) {
-	if size == 0 && used == 0 && promising == 0 {
+func (t *Tree) count(d, size, used, claimed int32) {
+	if size == 0 && used == 0 && claimed == 0 {
 		return
 	}
 	for ; d >= 0; d = t.domains[d].parent {
 		t.domains[d].size += size
 		t.domains[d].used += used
-		t.domains[d].promising += promising
+		t.domains[d].claimed += claimed
 	}
 }
 

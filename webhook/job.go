@@ -45,6 +45,7 @@ func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
 		return Outcome[*batchv1.Job]{Object: stampObserved(job)}
 	}
 	errs = append(errs, checkShape(job)...)
+	errs = append(errs, translate.CheckSlices(settings, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
 	t, more := findTraining(&job.Spec.Template.Spec, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
 	if t != nil {

@@ -49,6 +49,20 @@ func TestJobRefusals(t *testing.T) {
 		{"storage interval without a unit", annotate(v1alpha1.AnnotationStorageInterval, "60")},
 		{"storage interval with a fraction", annotate(v1alpha1.AnnotationStorageInterval, "1.5s")},
 		{"mode of another kind", annotate(v1alpha1.AnnotationMode, "dry-run")},
+		{"topology level in words", annotate(v1alpha1.AnnotationTopologyRequired, "one rack")},
+		{"slice level empty", annotate(v1alpha1.AnnotationSliceLevel, "")},
+		{"slice size zero", annotate(v1alpha1.AnnotationSliceSize, "0")},
+		{"slices that do not divide the job", annotate(v1alpha1.AnnotationSliceSize, "3")},
+		{"blocks that do not divide the job", annotateTemplate(v1alpha1.AnnotationBlockSize, "3")},
+		{"slices that part blocks", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationSliceSize, "2")(j)
+			annotate(v1alpha1.AnnotationBlockSize, "4")(j)
+		}},
+		{"slices of another shape", annotate(v1alpha1.AnnotationSliceShape, "any")},
+		{"a shape without slices", annotate(v1alpha1.AnnotationSliceShape, "uneven")},
+		{"spares below zero", annotate(v1alpha1.AnnotationSpares, "-1")},
+		{"whole nodes maybe", annotate(v1alpha1.AnnotationWholeNodes, "yes")},
+		{"topology domain by hand", annotate(v1alpha1.AnnotationTopologyDomain, "rack=r1")},
 		{"volume named as that of storage", func(j *batchv1.Job) {
 			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)
 			podSpec(func(s *corev1.PodSpec) { s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeStorage}) })(j)

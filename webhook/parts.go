@@ -113,6 +113,7 @@ func (t *training) environment(cfg Config, s translate.Settings, job types.UID) 
 		from("HOLDFAST_NAMESPACE", "metadata.namespace"),
 		from("HOLDFAST_POD_UID", "metadata.uid"),
 		from("HOLDFAST_POD_IP", "status.podIP"),
+		from("HOLDFAST_TOPOLOGY_DOMAIN", "metadata.annotations['"+v1alpha1.AnnotationTopologyDomain+"']"),
 		{Name: "HOLDFAST_RANKS", Value: strconv.Itoa(int(t.ranks))},
 		{Name: "HOLDFAST_STATE_BYTES", Value: strconv.FormatInt(s.StateBytes, 10)},
 		{Name: "HOLDFAST_STANDBYS", Value: standbys},

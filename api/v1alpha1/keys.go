@@ -28,6 +28,33 @@ const (
 	AnnotationStorageInterval = Prefix + "storage-interval"
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
+
+	// AnnotationTopologyRequired names a topology level, by name ("rack") or node label: all pods of the job are
+	// placed in one domain of it, or not at all.
+	AnnotationTopologyRequired = Prefix + "topology-required"
+	// AnnotationTopologyPreferred names the narrowest level at which closeness counts; default: the node.
+	AnnotationTopologyPreferred = Prefix + "topology-preferred"
+	// AnnotationSliceLevel names the level whose domains get equal numbers of pods, slices; default where
+	// AnnotationSliceSize or AnnotationBlockSize is set: the narrowest level.
+	AnnotationSliceLevel = Prefix + "slice-level"
+	// AnnotationSliceSize is the number of pods of a slice; default: as many as fit, so that there are few.
+	AnnotationSliceSize = Prefix + "slice-size"
+	// AnnotationSliceShape is SliceEven (default) or SliceUneven.
+	AnnotationSliceShape = Prefix + "slice-shape"
+	// AnnotationBlockSize is a number of consecutive pods that are never parted; slices are made of whole ones.
+	AnnotationBlockSize = Prefix + "block-size"
+	// AnnotationSpares is the number of nodes that stay free in each domain that is used, for pods that are replaced.
+	AnnotationSpares = Prefix + "spares"
+	// AnnotationWholeNodes ("true" or "false", the default) asks for nodes without pods of others.
+	AnnotationWholeNodes = Prefix + "whole-nodes"
+)
+
+// Values of AnnotationSliceShape.
+const (
+	// SliceEven: every domain that is used gets one slice, and all are of one size.
+	SliceEven = "even"
+	// SliceUneven: domains may get different numbers of pods, made of whole slices or blocks.
+	SliceUneven = "uneven"
 )
 
 // DefaultStorageInterval is the value of AnnotationStorageInterval where it is absent.
@@ -58,6 +85,10 @@ const (
 	// (type Injection); the Gang repeats it.
 	AnnotationInjection = Prefix + "injection"
 )
+
+// AnnotationTopologyDomain is written by the scheduler with a pod's binding: the fabric domain of its node, by level,
+// widest first, such as "zone=a,nvlink=c7". It is what was true then, and never read by Holdfast.
+const AnnotationTopologyDomain = Prefix + "topology-domain"
 
 // AnnotationForming is written by the scheduler with a pod's binding, where the pod got its node while its gang
 // was placed for the first time: the creation time of the youngest pod that was placed with it. A scheduler that

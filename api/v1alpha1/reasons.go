@@ -20,6 +20,8 @@ const (
 	ReasonWaitingForMembers = "WaitingForMembers"
 	ReasonInsufficientNodes = "InsufficientNodes"
 	ReasonMemberLost        = "MemberLost"
+	// ReasonInvalidTopology: the job names a topology level that the cluster does not have, or a value that makes no sense.
+	ReasonInvalidTopology = "InvalidTopology"
 	// ReasonUndone: a pod was deleted because the rest of its gang got no nodes.
 	ReasonUndone = "Undone"
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
 )
 
 // Bounds of what the settings accept: outside them a value is a slip of the pen, such as "40" for "40Gi".
@@ -43,6 +44,8 @@ type Settings struct {
 	StorageInterval time.Duration
 	// Observe says that nothing is to be done to the job's pods, only told.
 	Observe bool
+	// Topology is what the gang asks of the fabric.
+	Topology gang.Topology `json:",omitzero"`
 }
 
 // Annotated is one place that carries settings: the annotations and the path of the field that holds them.
@@ -62,6 +65,15 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
 	v1alpha1.AnnotationStorageInterval: `a duration such as "1m"`,
 	v1alpha1.AnnotationMode:            `"act" or "observe"`,
+
+	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
+	v1alpha1.AnnotationTopologyPreferred: `a topology level such as "rack"`,
+	v1alpha1.AnnotationSliceLevel:        `a topology level such as "nvlink"`,
+	v1alpha1.AnnotationSliceSize:         `a number of pods such as "12"`,
+	v1alpha1.AnnotationSliceShape:        `"even" or "uneven"`,
+	v1alpha1.AnnotationBlockSize:         `a number of pods such as "4"`,
+	v1alpha1.AnnotationSpares:            `a number of nodes such as "2"`,
+	v1alpha1.AnnotationWholeNodes:        `"true" or "false"`,
 }
 
 // systemKeys are the keys that only Holdfast writes.
@@ -71,7 +83,9 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationInjected:  true,
 	v1alpha1.AnnotationInjection: true,
 	v1alpha1.AnnotationForming:   true,
-	v1alpha1.LabelReplaced:       true,
+
+	v1alpha1.AnnotationTopologyDomain: true,
+	v1alpha1.LabelReplaced:            true,
 }
 
 // IsUserKey says whether people may write the annotation key.
@@ -115,7 +129,7 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 		errs = append(errs, without)
 	}
 	if len(errs) == 0 {
-		errs = s.checkStorage(at)
+		errs = append(s.checkStorage(at), s.checkTopology(at)...)
 	}
 	return s, errs
 }
@@ -189,6 +203,8 @@ func (s *Settings) set(key, value string) (problem string) {
 		if value != v1alpha1.ModeAct && value != v1alpha1.ModeObserve {
 			return `must be "act" or "observe"`
 		}
+	default:
+		return setTopology(&s.Topology, key, value)
 	}
 	return problem
 }

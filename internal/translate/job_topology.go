@@ -1,0 +1,104 @@
+package translate
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+// maxPods bounds slices, blocks and spares: above it a value is a slip of the pen.
+const maxPods = 100_000
+
+// setTopology takes one value over and returns what is wrong with it. Which levels there are only the scheduler
+// knows: it refuses the gang if one is named that does not exist, and lists those that do.
+func setTopology(t *gang.Topology, key, value string) (problem string) {
+	switch key {
+	case v1alpha1.AnnotationTopologyRequired:
+		t.Required, problem = level(value, "to place the pods wherever they fit remove the key")
+	case v1alpha1.AnnotationTopologyPreferred:
+		t.Preferred, problem = level(value, "to have the pods as close together as they fit remove the key")
+	case v1alpha1.AnnotationSliceLevel:
+		t.SliceLevel, problem = level(value, "to spread the pods as they fit remove the key")
+	case v1alpha1.AnnotationSliceSize:
+		t.SliceSize, problem = podCount(value, 1, "the number of pods of a slice; remove the key to have as many as fit")
+	case v1alpha1.AnnotationBlockSize:
+		t.Block, problem = podCount(value, 1, "the number of consecutive pods that are not to be parted, such as tensor times pipeline parallelism by GPUs per pod; remove the key if any may be")
+	case v1alpha1.AnnotationSpares:
+		t.Spares, problem = podCount(value, 0, "the number of nodes that stay free in each domain")
+	case v1alpha1.AnnotationSliceShape:
+		t.Uneven = value == v1alpha1.SliceUneven
+		if value != v1alpha1.SliceEven && value != v1alpha1.SliceUneven {
+			return `must be "even" (each domain gets the same number of pods) or "uneven"`
+		}
+	case v1alpha1.AnnotationWholeNodes:
+		t.Whole = value == "true"
+		if value != "true" && value != "false" {
+			return `must be "true" or "false"`
+		}
+	}
+	return problem
+}
+
+func level(value, off string) (string, string) {
+	if bad := validation.IsQualifiedName(value); len(bad) > 0 {
+		return value, `must name a topology level, such as "rack" or "nvlink", or its node label; ` + off
+	}
+	return value, ""
+}
+
+func podCount(value string, least int, what string) (int, string) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < least || n > maxPods {
+		return 0, fmt.Sprintf("must be from %d to %d: %s", least, maxPods, what)
+	}
+	return n, ""
+}
+
+// checkTopology refuses settings that contradict one another or do nothing; at is where each key stands.
+func (s *Settings) checkTopology(at map[string]*field.Path) field.ErrorList {
+	t := s.Topology
+	size, shape := at[v1alpha1.AnnotationSliceSize], at[v1alpha1.AnnotationSliceShape]
+	switch {
+	case t.SliceSize > 0 && t.Block > 1 && t.SliceSize%t.Block != 0:
+		return field.ErrorList{field.Invalid(size, strconv.Itoa(t.SliceSize), fmt.Sprintf("must be a multiple of %s (%d): a slice is made of whole blocks", v1alpha1.AnnotationBlockSize, t.Block))}
+	case shape != nil && t.SliceLevel == "" && t.SliceSize == 0 && t.Block < 2 && s.Enabled:
+		return field.ErrorList{field.Invalid(shape, map[bool]string{true: v1alpha1.SliceUneven, false: v1alpha1.SliceEven}[t.Uneven], "has no effect without slices: set "+v1alpha1.AnnotationSliceLevel+", "+v1alpha1.AnnotationSliceSize+" or "+v1alpha1.AnnotationBlockSize+", or remove the key")}
+	}
+	return nil
+}
+
+// CheckSlices refuses slices and blocks that so many pods cannot be parted into; keyPath says where a key stands.
+func CheckSlices(s Settings, pods int32, keyPath func(key string) *field.Path) field.ErrorList {
+	for _, unit := range []struct {
+		key string
+		n   int
+	}{{v1alpha1.AnnotationSliceSize, s.Topology.SliceSize}, {v1alpha1.AnnotationBlockSize, s.Topology.Block}} {
+		if unit.n > 1 && int(pods)%unit.n != 0 {
+			return field.ErrorList{field.Invalid(keyPath(unit.key), strconv.Itoa(unit.n), fmt.Sprintf("%d pods cannot be parted into groups of %d: choose a number that divides spec.parallelism", pods, unit.n))}
+		}
+	}
+	return nil
+}
+
+// GangTopology is what a pod says that its gang asks of the fabric.
+func GangTopology(pod *corev1.Pod) (gang.Topology, error) {
+	var t gang.Topology
+	for _, key := range ourKeys(pod.Annotations) {
+		value := pod.Annotations[key]
+		if problem := setTopology(&t, key, value); problem != "" {
+			return gang.Topology{}, fmt.Errorf("annotation %s of pod %s is %q: it %s", key, pod.Name, value, problem)
+		}
+	}
+	return t, nil
+}
+
+// WantsWholeNode says whether a pod wants its node without pods of others.
+func WantsWholeNode(pod *corev1.Pod) bool {
+	return pod.Annotations[v1alpha1.AnnotationWholeNodes] == "true"
+}

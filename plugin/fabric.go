@@ -1,0 +1,145 @@
+package plugin
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/topology"
+)
+
+// fabric translates nodes and what is on them for the tree. Its levels are configured, or recognised from the
+// labels that nodes carry.
+type fabric struct {
+	configured bool
+	levels     []topology.Level
+	// keys are the labels that are looked for; carried counts the nodes with each, labels says which a node has,
+	// a bit per key.
+	keys    []string
+	carried map[string]int
+	labels  map[string]uint64
+}
+
+func newFabric(configured []topology.Level) fabric {
+	f := fabric{configured: len(configured) > 0, levels: configured, keys: topology.KnownKeys()}
+	f.forget()
+	return f
+}
+
+func (f *fabric) forget() {
+	f.carried, f.labels = map[string]int{}, map[string]uint64{}
+}
+
+// see counts a node's labels.
+func (f *fabric) see(node *v1.Node) {
+	if f.configured {
+		return
+	}
+	var has uint64
+	for i, key := range f.keys {
+		if node.Labels[key] != "" {
+			has |= 1 << i
+		}
+	}
+	had := f.labels[node.Name]
+	if has == had {
+		return
+	}
+	f.labels[node.Name] = has
+	for i, key := range f.keys {
+		f.carried[key] += int(has>>i&1) - int(had>>i&1)
+	}
+}
+
+// changed says whether the nodes that were seen have other levels than those in use.
+func (f *fabric) changed() bool {
+	return !f.configured && !slices.Equal(topology.Recognise(f.carried), f.levels)
+}
+
+func (f *fabric) recognise() {
+	if !f.configured {
+		f.levels = topology.Recognise(f.carried)
+	}
+}
+
+// node is what is left of a node, and where it is.
+func (f *fabric) node(n fwk.NodeInfo) topology.Node {
+	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
+	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber())
+	used[string(v1.ResourcePods)] = int64(len(n.GetPods()))
+	devices, taken := false, false
+	for name := range left {
+		devices = devices || strings.Contains(name, "/")
+	}
+	for name, v := range used {
+		left[name] -= v
+		taken = taken || (v > 0 && strings.Contains(name, "/"))
+	}
+	out := topology.Node{Name: n.Node().Name, Free: left}
+	for _, l := range f.levels {
+		out.Domain = append(out.Domain, n.Node().Labels[l.Key])
+	}
+	for _, info := range n.GetPods() {
+		f.tenant(&out, info.GetPod())
+	}
+	out.Used = taken || (!devices && out.Tenants > 0)
+	return out
+}
+
+// tenant adds what a pod means to others: whether it is in their way, wants its node whole, or was promised spares.
+func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) {
+	if attendant(pod) {
+		return
+	}
+	n.Tenants++
+	if !isMember(pod) {
+		return
+	}
+	asks, err := translate.GangTopology(pod)
+	if err != nil {
+		return
+	}
+	n.Closed = n.Closed || asks.Whole
+	if asks.Spares > n.Spares {
+		n.Spares, n.SparesAt = asks.Spares, asks.SliceLevel
+		if last := len(f.levels) - 1; n.SparesAt == "" && last >= 0 {
+			n.SparesAt = f.levels[last].Name
+		}
+	}
+}
+
+// attendant says whether a pod belongs to its node rather than to a job: it is in nobody's way.
+func attendant(pod *v1.Pod) bool {
+	if owner := metav1.GetControllerOf(pod); owner != nil && (owner.Kind == "DaemonSet" || owner.Kind == "Node") {
+		return true
+	}
+	return pod.Namespace == metav1.NamespaceSystem
+}
+
+// keepOut refuses a pod of no gang a node that a gang holds whole.
+func keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if attendant(pod) {
+		return nil
+	}
+	for _, info := range node.GetPods() {
+		if key, ok := translate.GangOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
+			return fwk.NewStatus(fwk.Unschedulable, "node is held whole by gang "+key.String())
+		}
+	}
+	return nil
+}
+
+// place writes a node's domains for people: "zone=a,nvlink=c7".
+func (f *fabric) place(node *v1.Node) string {
+	var parts []string
+	for _, l := range f.levels {
+		if value := node.Labels[l.Key]; value != "" {
+			parts = append(parts, l.Name+"="+value)
+		}
+	}
+	return strings.Join(parts, ",")
+}
