@@ -40,6 +40,7 @@ func (s *State) doomed(pods []Doom, now time.Time) {
 			s.announce(&d, now)
 		} else {
 			d.At, d.Deadline = old.At, old.Deadline
+			d.Dead = d.Dead || old.Cause == AgentSilent // what was fenced stays so
 		}
 		d.Message = cause.Tail(d.Message, keptMessage)
 		next = append(next, d)
@@ -94,10 +95,11 @@ func (s *State) withdrawn(next []Doom) {
 	}
 }
 
-// mustStay says whether a doom cannot be withdrawn any more: it was carried out, or the pod is being deleted.
+// mustStay says whether a doom cannot be withdrawn any more: it was carried out, the pod is being deleted, or this
+// package itself has given it up.
 func (s *State) mustStay(d Doom) bool {
 	m := &s.slots[d.Slot]
-	return s.committed(d.Pod) || d.Cause == PodDeleted || m.known && m.pod.UID == d.Pod && m.report.Leaving
+	return s.committed(d.Pod) || d.Cause == PodDeleted || d.Cause == AgentSilent || m.known && m.pod.UID == d.Pod && m.report.Leaving
 }
 
 // takenOver says whether the slot has a newer pod already and nothing is known of this one.
@@ -328,4 +330,6 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 }
 
 // Ticks says whether Tick is wanted every so often.
-func (s *State) Ticks() bool { return len(s.Record.Doomed) > 0 && !s.Final() }
+func (s *State) Ticks() bool {
+	return (len(s.Record.Doomed) > 0 || s.Record.Phase == Halting) && !s.Final()
+}

@@ -42,6 +42,15 @@ type Released struct {
 // Tick says that time has passed; it is wanted while State.Ticks says so.
 type Tick struct{}
 
+// Sought answers Seek: the pod that the API server has in a slot, the zero Pod where it has none, and whether its
+// container was started and nobody deletes it.
+type Sought struct {
+	Slot Slot
+	Pod  Pod
+	Runs bool
+}
+
+func (Sought) event()   {}
 func (Reported) event() {}
 func (Detached) event() {}
 func (Stored) event()   {}
@@ -78,6 +87,10 @@ type Replace struct{ Doom Doom }
 // Settled says that the account of a recovery is closed; phases that it never reached stay so.
 type Settled struct{ Recovery Recovery }
 
+// Seek wants to know which pod holds a slot whose agent is not heard; Sought answers, or nothing does.
+type Seek struct{ Slot Slot }
+
+func (Seek) effect()    {}
 func (Persist) effect() {}
 func (Touch) effect()   {}
 func (Direct) effect()  {}

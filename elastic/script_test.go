@@ -25,6 +25,7 @@ var update = flag.Bool("update", false, "rewrite what the scripts expect")
 //	                             per local rank, "3|4" and "1,3|3,4"; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
 //	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
+//	sought SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
 //	released POD | tick
 //	detach SLOT | stored | ended | at MS | restart | record
 func TestScripts(t *testing.T) {
@@ -118,6 +119,14 @@ func (s *stage) command(f []string) {
 		s.step(Doomed{Pods: s.dooms(f[1:])})
 	case "released":
 		s.step(Released{Pod: f[1], At: s.now})
+	case "sought":
+		pod := Pod{UID: f[2], Name: f[2], Created: s.now}
+		if old := s.pods[s.number(f[1])]; old.UID == f[2] {
+			pod = old
+		} else if f[2] == "none" {
+			pod = Pod{}
+		}
+		s.step(Sought{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && f[2] != "none"})
 	case "tick":
 		s.step(Tick{})
 	case "at":
@@ -289,6 +298,8 @@ func (s *stage) step(e Event) {
 			s.sayf("tell %s: %s", eff.Notice.Reason, eff.Notice.Message)
 		case Replace:
 			s.sayf("replace %s of slot %d: %s", eff.Doom.Name, eff.Doom.Slot, eff.Doom.why())
+		case Seek:
+			s.sayf("seek the pod of slot %d", eff.Slot)
 		case Touch, Direct, Settled:
 		}
 	}

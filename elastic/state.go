@@ -45,6 +45,9 @@ type State struct {
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
 
+	// quiet counts slots that must halt and are not heard.
+	quiet int
+
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member
 	// layout is who takes part in Record.Generation; nil where an earlier coordinator handed it out.
@@ -84,7 +87,8 @@ type member struct {
 	// leavingAt is when it was first heard that the pod is being shut down.
 	leavingAt time.Time
 	// failed are the fetches that this pod could not do.
-	failed []Mark
+	failed  []Mark
+	silence silence
 }
 
 // layout is the membership of one generation.
@@ -169,7 +173,7 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 		s.directRunning(&d, slot, pod)
 	case Halting:
 		s.directHalt(&d)
-		if s.suspect != nil {
+		if d.Reason = r.Progress.Waits; d.Reason == "" && s.suspect != nil {
 			d.Reason = s.suspect.Message
 		}
 	case Finished, GivenUp:

@@ -35,6 +35,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.doomed(e.Pods, now)
 	case Released:
 		s.release(e, now)
+	case Sought:
+		s.sought(e, now)
 	case Tick:
 	}
 	s.advance(now)
@@ -215,6 +217,7 @@ func (s *State) live(now time.Time) {
 		s.watch(now)
 	case Halting:
 		s.askOrphans()
+		s.listen(now)
 		if s.allHalted(now) {
 			if s.haltedAt.IsZero() {
 				s.haltedAt = now

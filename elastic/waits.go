@@ -7,12 +7,16 @@ import (
 )
 
 // wait keeps what the gang waits for: agents, people and the Gang hear the same words.
-func (s *State) wait(time.Time) {
+func (s *State) wait(now time.Time) {
 	waits := ""
-	if s.Record.Phase == Forming {
+	switch s.Record.Phase {
+	case Forming:
 		if waits = s.waitsFor(); waits == "" {
 			waits = s.fetchReason()
 		}
+	case Halting:
+		waits = s.haltWaits(now)
+	case Running, Finished, GivenUp:
 	}
 	if p := &s.Record.Progress; waits != p.Waits {
 		p.Waits = waits

@@ -24,6 +24,8 @@ type outside struct {
 	replaced   int
 	healed     int
 	mended     int
+	seeks      []Slot // asked of the API server
+	silenced   int
 	drains     int
 }
 
@@ -194,8 +196,16 @@ func (w *world) outsideChaos(slot int) {
 		w.deliverLevel()
 	case p < 40:
 		w.carryOut()
-	case p < 55:
+	case p < 50:
 		w.apply(Tick{})
+		w.seek()
+	case p < 55 && w.state.Record.Phase == Halting: // the way to one agent is cut for long
+		w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
+		for range 20 {
+			w.now = w.now.Add(seekEvery)
+			w.apply(Tick{})
+			w.seek()
+		}
 	case p < 60 && len(w.level) > 0: // a node heals
 		i := w.rng.Intn(len(w.level))
 		if w.level[i].Cause == PodDeleted { // nobody takes a deletion back
@@ -319,7 +329,23 @@ func (w *world) settleOutside() {
 		w.mended++
 	}
 	w.apply(Tick{})
+	w.seek()
 	for len(w.replacing) > 0 {
 		w.carryOut()
+	}
+}
+
+// seek answers which pods hold the slots that were asked for.
+func (w *world) seek() {
+	for len(w.seeks) > 0 {
+		slot := w.seeks[0]
+		w.seeks = w.seeks[1:]
+		before := len(w.state.Record.Doomed)
+		a := w.agents[slot]
+		w.apply(Sought{Slot: slot, Pod: a.pod, Runs: !a.dead})
+		if len(w.state.Record.Doomed) > before {
+			w.doomedOnce[a.pod.UID] = true
+			w.silenced++
+		}
 	}
 }

@@ -123,6 +123,8 @@ func (w *world) apply(e Event) {
 		case Replace:
 			w.checkReplace(eff.Doom)
 			w.replacing = append(w.replacing, eff.Doom)
+		case Seek:
+			w.seeks = append(w.seeks, eff.Slot)
 		case Touch, Direct, Tell, Settled:
 		}
 	}
@@ -439,7 +441,7 @@ func (w *world) checkSettled() {
 // TestProperties plays random histories; a seed that fails is printed by the subtest's name.
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
-	durable, fetches, replaced, drains, mended := 0, 0, 0, 0, 0
+	durable, fetches, replaced, drains, mended, silenced := 0, 0, 0, 0, 0, 0
 	for seed := range int64(400) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
@@ -456,11 +458,11 @@ func TestProperties(t *testing.T) {
 			generations += w.state.Record.Generation
 			failures += w.failures
 			verdicts += w.verdicts
-			durable, fetches, replaced, drains, mended = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended
+			durable, fetches, replaced, drains, mended, silenced = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended, silenced+w.silenced
 		})
 	}
-	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended", generations, failures, verdicts, durable, fetches, replaced, drains, mended)
-	if durable < 500 || fetches < 200 || replaced < 500 || drains < 200 {
+	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended, %d silent pods given up", generations, failures, verdicts, durable, fetches, replaced, drains, mended, silenced)
+	if durable < 500 || fetches < 200 || replaced < 500 || drains < 200 || silenced < 20 {
 		t.Errorf("storage and dooms are too rare to show anything")
 	}
 	if generations < 2000 || failures < 1500 {

@@ -299,6 +299,9 @@ type Doom struct {
 // CauseDeleted: somebody deletes or evicts the pod (kubectl drain, a spot notice, a person).
 const CauseDeleted = "PodDeleted"
 
+// CauseAgentSilent: a pod's agent was not heard while the gang was to halt.
+const CauseAgentSilent = "AgentSilent"
+
 // Replacement is a pod that was replaced: the doom, and what came of it. Times are the API server's and
 // the controller's; a time that is absent was not reached.
 type Replacement struct {

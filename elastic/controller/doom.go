@@ -28,6 +28,21 @@ type View struct {
 // Dooms is the level: the pods that must be replaced, by slot. A slot is judged by the pod that holds it: one
 // that another pod of its Job has succeeded is not made anew, and one that has ended is the Job's business.
 func Dooms(v View) []elastic.Doom {
+	var dooms []elastic.Doom
+	for slot, pod := range v.holders() {
+		if pod == nil {
+			continue
+		}
+		if d, ok := v.doom(pod); ok {
+			d.Slot, d.Pod, d.Name, d.Node = elastic.Slot(slot), string(pod.UID), pod.Name, pod.Spec.NodeName
+			dooms = append(dooms, d)
+		}
+	}
+	return dooms
+}
+
+// holders are the pods that hold the slots; nil where none does.
+func (v View) holders() []*corev1.Pod {
 	holders := make([]*corev1.Pod, v.Members)
 	for i := range v.Pods {
 		pod := &v.Pods[i]
@@ -39,17 +54,7 @@ func Dooms(v View) []elastic.Doom {
 			holders[slot] = pod
 		}
 	}
-	var dooms []elastic.Doom
-	for slot, pod := range holders {
-		if pod == nil {
-			continue
-		}
-		if d, ok := v.doom(pod); ok {
-			d.Slot, d.Pod, d.Name, d.Node = elastic.Slot(slot), string(pod.UID), pod.Name, pod.Spec.NodeName
-			dooms = append(dooms, d)
-		}
-	}
-	return dooms
+	return holders
 }
 
 // slot is the place of a pod that is, or was until it ended, a member of the gang.

@@ -82,6 +82,20 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	return nil
 }
 
+// Holder reads the pods of a gang from the API server itself: what follows from it is a pod's end.
+func (c *Controller) Holder(ctx context.Context, key coordinator.Key, slot elastic.Slot) (elastic.Pod, bool, error) {
+	pods := &corev1.PodList{}
+	if err := c.Live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.LabelGang: key.Name}); err != nil {
+		return elastic.Pod{}, false, fmt.Errorf("listing the pods of gang %s/%s: %w", key.Namespace, key.Name, err)
+	}
+	pod := View{Job: types.UID(key.Job), Members: int(slot) + 1, Pods: pods.Items}.holders()[slot]
+	if pod == nil || ended(pod) {
+		return elastic.Pod{}, false, nil
+	}
+	runs := pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
+	return elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time}, runs, nil
+}
+
 // selected are the labels by which a Job knows its pods: its own, and what a selector made by hand names.
 func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([]string, error) {
 	keys := []string{"controller-uid", batchv1.ControllerUidLabel}

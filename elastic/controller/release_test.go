@@ -294,3 +294,29 @@ func TestANewPodEndsAVacancy(t *testing.T) {
 		t.Errorf("the place is still free: %v", b.vacant)
 	}
 }
+
+func TestHolder(t *testing.T) {
+	running := func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
+	waiting := func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }
+	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	for name, c := range map[string]struct {
+		pods []client.Object
+		want string
+		runs bool
+	}{
+		"one that runs":         {[]client.Object{on(member("a", 0, "n1", running)), on(member("b", 1, "n2", running))}, "b", true},
+		"one that waits":        {[]client.Object{on(member("b", 1, "", waiting))}, "b", false},
+		"one that is going":     {[]client.Object{on(member("b", 1, "n2", running, deleted))}, "b", false},
+		"one that was replaced": {[]client.Object{on(member("b", 1, "n2", running, replaced))}, "", false},
+		"one that has ended":    {[]client.Object{on(member("b", 1, "n2", failed))}, "", false},
+		"none":                  {nil, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, c.pods...)
+			pod, runs, err := b.Holder(t.Context(), key, 1)
+			if err != nil || pod.Name != c.want || runs != c.runs || (pod.UID == "") != (c.want == "") {
+				t.Errorf("%+v, %v, %v; want %q, %v", pod, runs, err, c.want, c.runs)
+			}
+		})
+	}
+}

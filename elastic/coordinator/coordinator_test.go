@@ -53,6 +53,8 @@ type memory struct {
 	// storage is how often gangs copy to storage.
 	storage  time.Duration
 	replaced []elastic.Doom
+	// holders are the pods that run, by slot.
+	holders map[elastic.Slot]elastic.Pod
 }
 
 func newMemory() *memory {
@@ -100,6 +102,13 @@ func (m *memory) Replace(_ context.Context, _ Key, d elastic.Doom) error {
 	defer m.mu.Unlock()
 	m.replaced = append(m.replaced, d)
 	return nil
+}
+
+func (m *memory) Holder(_ context.Context, _ Key, slot elastic.Slot) (elastic.Pod, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.holders[slot]
+	return p, ok, nil
 }
 
 func (m *memory) Announce(_ context.Context, key Key, n elastic.Notice) {

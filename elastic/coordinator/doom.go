@@ -10,6 +10,8 @@ import (
 const (
 	// tickEvery is how often the core is told that time passes while it waits for pods to be replaced.
 	tickEvery = 200 * time.Millisecond
+	// seekTime bounds a question for the holder of a slot.
+	seekTime = 10 * time.Second
 	// heardKept is how long the last word of an agent is remembered.
 	heardKept = time.Hour
 	// heardMost bounds that memory; beyond it what is old is forgotten.
@@ -63,6 +65,20 @@ func (g *gang) replace(d elastic.Doom) {
 		defer g.mu.Unlock()
 		g.step(elastic.Released{Pod: d.Pod, At: time.Now()})
 	}
+}
+
+// seek asks the store which pod holds a slot; the core asks again where there is no answer.
+func (g *gang) seek(slot elastic.Slot) {
+	ctx, cancel := context.WithTimeout(g.ctx, seekTime)
+	defer cancel()
+	pod, runs, err := g.server.Store.Holder(ctx, g.key, slot)
+	if err != nil {
+		g.server.Log.Info("it is not known which pod holds a slot that is not heard", "gang", g.key, "slot", slot, "because", err.Error())
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.step(elastic.Sought{Slot: slot, Pod: pod, Runs: runs})
 }
 
 // tick tells the core that time passes while it wants to know.

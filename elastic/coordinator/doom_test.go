@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -192,4 +193,28 @@ func TestSuperseded(t *testing.T) {
 	if d := b.until("a halt", func(d *coordinatorv1.Directive) bool { return d.Order == coordinatorv1.Order_ORDER_HALT }); d.Generation != 6 {
 		t.Errorf("after the record was read anew: %v", d)
 	}
+}
+
+// TestASilentPodIsLookedUp: while everything halts, the store is asked who holds the slot that is not heard, and the
+// agents and the record hear who it is.
+func TestASilentPodIsLookedUp(t *testing.T) {
+	h, p, a, key := pair(t)
+	h.store.mu.Lock()
+	h.store.holders = map[elastic.Slot]elastic.Pod{1: {UID: string(p[1].UID), Name: p[1].Name, Created: p[1].CreationTimestamp.Time}}
+	h.store.mu.Unlock()
+	start(a, 1)
+	if err := a[1].rpc.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	a[0].fails(0, &coordinatorv1.Exit{Code: 137, Signal: 9, At: time.Now().UnixNano()})
+	a[0].await(coordinatorv1.Order_ORDER_HALT, 1)
+	a[0].halted(1)
+	a[0].until("the name of who is awaited", func(d *coordinatorv1.Directive) bool {
+		return d.Order == coordinatorv1.Order_ORDER_HALT && strings.HasPrefix(d.Reason, elastic.AgentSilent) && strings.Contains(d.Reason, "pod "+p[1].Name+" in slot 1")
+	})
+	eventually(t, "the same words in the record", func() bool {
+		h.store.mu.Lock()
+		defer h.store.mu.Unlock()
+		return strings.Contains(h.store.records[key].Progress.Waits, "pod "+p[1].Name+" in slot 1")
+	})
 }

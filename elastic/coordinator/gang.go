@@ -154,6 +154,8 @@ func (g *gang) step(e elastic.Event) {
 			direct = true
 		case elastic.Replace:
 			go g.replace(eff.Doom)
+		case elastic.Seek:
+			go g.seek(eff.Slot)
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
 		}

@@ -181,7 +181,7 @@ func trouble(r *v1alpha1.RunStatus) string {
 	switch {
 	case len(r.Doomed) > 0:
 		return doomed(r.Doomed)
-	case strings.HasPrefix(r.Progress.Waits, v1alpha1.ReasonStepUnreadable):
+	case r.State == v1alpha1.RunHalting && r.Progress.Waits != "", strings.HasPrefix(r.Progress.Waits, v1alpha1.ReasonStepUnreadable):
 		return r.Progress.Waits
 	case r.State == v1alpha1.RunHalting:
 		return "a failure was seen, its processes are being ended"

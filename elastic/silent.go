@@ -1,0 +1,112 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// AgentSilent is the cause of a Doom where nobody hears a pod's agent while everything must halt.
+	AgentSilent = "AgentSilent"
+	// silentTime is how long a pod that runs may keep its gang from halting without its agent being heard.
+	silentTime = 2 * time.Minute
+	// seekEvery is how often it is asked which pod holds a slot that is not heard.
+	seekEvery = 10 * time.Second
+	// haltQuietly is how long halting may take before people are told who is awaited.
+	haltQuietly = 3 * time.Second
+)
+
+// silence is what is known of a slot that nobody hears while everything is being halted.
+type silence struct {
+	// since is when it was noticed, of this holder; zero: the slot is heard, or has halted.
+	since time.Time
+	// sought is when the holder was last asked for, known whether there was an answer.
+	sought time.Time
+	known  bool
+	// holder is the pod that the API server has in the slot, runs whether its container was started.
+	holder Pod
+	runs   bool
+}
+
+// listen takes note of slots that must halt and are not heard.
+func (s *State) listen(now time.Time) {
+	s.quiet = 0
+	for i := range s.slots {
+		m := &s.slots[i]
+		if s.halted(m) || s.out(Slot(i), now) || m.known && m.attached {
+			m.silence = silence{}
+			continue
+		}
+		s.quiet++
+		if m.silence.since.IsZero() {
+			m.silence.since = now
+		}
+		if now.Sub(m.silence.since) >= haltQuietly && now.Sub(m.silence.sought) >= seekEvery {
+			m.silence.sought = now
+			s.emit(Seek{Slot(i)})
+		}
+	}
+}
+
+// deaf says that more agents are silent than not: then the way to them is at fault rather than they are.
+func (s *State) deaf() bool { return 2*s.quiet > len(s.slots) }
+
+// sought takes the API server's answer over, and gives a pod up that runs and was not heard for too long. It
+// counts as dead: nothing that it says or copies counts any more.
+func (s *State) sought(e Sought, now time.Time) {
+	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) {
+		return
+	}
+	m := &s.slots[e.Slot]
+	if s.Record.Phase != Halting || m.silence.since.IsZero() || m.known && m.attached {
+		return
+	}
+	if e.Pod.UID != "" && m.known && s.takesOver(e.Pod, m.pod) { // what ran there is gone
+		s.past = append(s.past, m.pod.UID)
+		*m = member{pod: e.Pod, silence: silence{since: now, sought: now}}
+	}
+	q := &m.silence
+	if q.since.IsZero() || q.known && (q.holder.UID != e.Pod.UID || q.runs != e.Runs) {
+		q.since = now // another pod, or one that has only begun to run
+	}
+	q.known, q.holder, q.runs = true, e.Pod, e.Runs
+	if !q.runs || now.Sub(q.since) < silentTime || s.deaf() || s.doomOfPod(e.Pod.UID) != nil || s.released(e.Pod.UID) {
+		return
+	}
+	d := Doom{Slot: e.Slot, Pod: e.Pod.UID, Name: e.Pod.Name, Node: e.Pod.Node, Cause: AgentSilent, At: now, Deadline: now, Dead: true,
+		Message: fmt.Sprintf("its agent was not heard for %s while generation %d was to halt", silentTime, s.Record.Generation)}
+	s.announce(&d, now)
+	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
+	slices.SortFunc(s.Record.Doomed, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
+	s.save()
+	s.emit(Direct{})
+}
+
+// haltWaits says, for people, who keeps the gang from halting; "" while that is not long.
+func (s *State) haltWaits(now time.Time) string {
+	if now.Sub(s.detected) < haltQuietly {
+		return ""
+	}
+	for i := range s.slots {
+		m := &s.slots[i]
+		q := &m.silence
+		switch {
+		case s.halted(m) || s.out(Slot(i), now):
+		case q.since.IsZero():
+			return fmt.Sprintf("waits for pod %s of slot %d to end what it runs of generation %d", m.pod.Name, i, s.Record.Generation)
+		case s.deaf():
+			return fmt.Sprintf("%s: %d of %d agents are not heard, the first one in slot %d; as this is more than half, no pod is replaced for it: look at what lies between them and the coordinator",
+				AgentSilent, s.quiet, len(s.slots), i)
+		case q.known && q.holder.UID == "":
+			return fmt.Sprintf("waits for a pod in slot %d: there is none", i)
+		case q.known && !q.runs:
+			return fmt.Sprintf("waits for pod %s of slot %d, which does not run", q.holder.Name, i)
+		case q.known:
+			return fmt.Sprintf("%s: the agent of pod %s in slot %d is not heard; if it stays so for %s, the pod is replaced", AgentSilent, q.holder.Name, i, silentTime)
+		default:
+			return fmt.Sprintf("%s: the agent of slot %d is not heard", AgentSilent, i)
+		}
+	}
+	return ""
+}
