@@ -99,6 +99,10 @@ const AnnotationForming = Prefix + "forming"
 // place. It is a member no more, for every part.
 const LabelReplaced = Prefix + "replaced"
 
+// AnnotationEvictionRefused is put on a pod with LabelReplaced that may not be evicted: what the disruption budget
+// that stands against it says. The Gang repeats it for as long as the pod is there.
+const AnnotationEvictionRefused = Prefix + "eviction-refused"
+
 // SchedulerName is the scheduler that the webhook writes into pods that name none or the default one.
 const SchedulerName = "holdfast-scheduler"
 

@@ -75,6 +75,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
 	cfg.QPS, cfg.Burst = apiQPS, apiBurst
+	cfg.Wrap(elasticcontroller.RefusedAtOnce)
 	host, port, err := splitAddress(o.webhookAddress)
 	if err != nil {
 		return err

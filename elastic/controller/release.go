@@ -167,7 +167,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	case refused:
 		c.counts.refusals.Inc()
 		c.tellRefused(ctx, pod, why)
-		return ctrl.Result{RequeueAfter: evictAgain}, nil
+		return ctrl.Result{RequeueAfter: evictAgain}, c.noteRefused(ctx, pod, why)
 	}
 	return ctrl.Result{}, fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }
@@ -186,6 +186,25 @@ func refusal(err error) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// noteRefused leaves on the pod what keeps it, for its Gang to repeat: an event is forgotten, a pod that waits for
+// days is not.
+func (c *Controller) noteRefused(ctx context.Context, pod *corev1.Pod, why string) error {
+	why = cause.Tail(why, noteLimit)
+	if pod.Annotations[v1alpha1.AnnotationEvictionRefused] == why {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{v1alpha1.AnnotationEvictionRefused: why}}})
+	if err != nil {
+		return fmt.Errorf("encoding what keeps pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = c.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("noting what keeps pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
 }
 
 // tellRefused says on the Job which budget keeps a replaced pod.

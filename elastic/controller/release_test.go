@@ -174,6 +174,9 @@ func TestAReplacedPodGoes(t *testing.T) {
 			if (err != nil) != c.wantErr || (res.RequeueAfter > 0) != c.again || evicted != c.evicted || !slices.Equal(grace, c.grace) {
 				t.Errorf("%+v, %v; %d evictions, deletes with grace %v", res, err, evicted, grace)
 			}
+			if p := b.pod(t, "b"); p.Annotations[v1alpha1.AnnotationEvictionRefused] != c.event {
+				t.Errorf("the pod says %q, want %q", p.Annotations[v1alpha1.AnnotationEvictionRefused], c.event)
+			}
 			if e := b.event(); (e != "") != (c.event != "") || !strings.Contains(e, c.event) {
 				t.Errorf("event %q, want %q", e, c.event)
 			}

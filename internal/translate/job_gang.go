@@ -34,7 +34,7 @@ type JobGang struct {
 	View gang.View
 	// Members has one entry per slot.
 	Members []v1alpha1.MemberStatus
-	// Notes are what injection and agents say about things that are off, each once, sorted.
+	// Notes are what injection, agents and replaced pods that may not go say about things that are off, each once, sorted.
 	Notes []string
 }
 
@@ -74,6 +74,11 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 		}
 		for _, n := range run.Progress.Notes {
 			notes[n] = true
+		}
+	}
+	for i := range pods {
+		if why := pods[i].Annotations[v1alpha1.AnnotationEvictionRefused]; why != "" && Replaced(&pods[i]) {
+			notes[fmt.Sprintf("pod %s on node %s was replaced and is still there: it may not be evicted: %s", pods[i].Name, pods[i].Spec.NodeName, why)] = true
 		}
 	}
 	for n := range notes {
