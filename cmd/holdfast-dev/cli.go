@@ -45,7 +45,7 @@ func runCLI() int {
 	}
 	root.PersistentFlags().StringVar(&w.name, "name", "dev", "name of the cluster")
 	root.PersistentFlags().StringVar(&w.base, "dir", host.DefaultBase, "where clusters are kept")
-	root.AddCommand(upCommand(w), downCommand(w), statusCommand(w), kubeconfigCommand(w), imageCommand(w), nodeCommand(w), runCommand(w))
+	root.AddCommand(upCommand(w), downCommand(w), statusCommand(w), kubeconfigCommand(w), imageCommand(w), nodeCommand(w), controlCommand(w), runCommand(w))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := root.ExecuteContext(ctx); err != nil {

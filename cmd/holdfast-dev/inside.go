@@ -77,6 +77,27 @@ func nodeCommand(w *where) *cobra.Command {
 	return cmd
 }
 
+func controlCommand(w *where) *cobra.Command {
+	cmd := &cobra.Command{Use: "control", Short: "Stop and start programs of the control plane"}
+	each := func(use, short string, do func(rec *layout.Record, program string) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " PROGRAM", Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				rec, err := w.record()
+				if err != nil {
+					return err
+				}
+				return do(rec, args[0])
+			},
+		}
+	}
+	cmd.AddCommand(
+		each("stop", "End a program, such as kube-apiserver, at once and keep it down", host.StopProgram),
+		each("start", "Let a stopped program start again", host.StartProgram),
+	)
+	return cmd
+}
+
 // failCommand has a GPU fail as it would on a machine: NVML, kernel log and device plugin tell of it.
 func failCommand(w *where) *cobra.Command {
 	var f nvml.Fault

@@ -229,6 +229,12 @@ func (c *Cluster) KubectlIn(ctx context.Context, stdin string, args ...string) (
 	return output(cmd)
 }
 
+// StopProgram ends a program of the control plane, such as kube-apiserver, at once and keeps it down; StartProgram ends that.
+func (c *Cluster) StopProgram(name string) error { return host.StopProgram(c.record, name) }
+
+// StartProgram lets a stopped program of the control plane start again.
+func (c *Cluster) StartProgram(name string) error { return host.StartProgram(c.record, name) }
+
 // Run runs a program of this machine for which the cluster's Service names resolve.
 func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
 	return output(exec.CommandContext(ctx, c.binary, append([]string{"run", "--name", c.Name(), "--dir", c.base, "--"}, args...)...))

@@ -89,6 +89,11 @@ func (c *Cluster) Node(name string) *Node {
 	return c.Nodes()[i]
 }
 
+// LoadArchive imports an image archive into this node alone.
+func (n *Node) LoadArchive(ctx context.Context, archive io.Reader) error {
+	return enter.Import(ctx, n.c.record, n.Name, archive)
+}
+
 // Exec runs a command inside the node, as a shell on that machine would.
 func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
 	cmd, err := enter.Node(ctx, n.c.record, n.Name, args...)

@@ -1,6 +1,7 @@
 package story
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -38,9 +39,14 @@ func (w *World) Install(ctx context.Context) error {
 	if err := w.LoadImages(ctx); err != nil {
 		return fmt.Errorf("loading images: %w", err)
 	}
-	if _, err := w.RunKubectl(ctx, "apply", "--server-side", "-k", filepath.Join(w.Source, "manifests")); err != nil {
+	if _, err := w.RunKubectl(ctx, "apply", "--server-side", "-k", cmp.Or(w.Manifests, filepath.Join(w.Source, "manifests"))); err != nil {
 		return err
 	}
+	return w.Serves(ctx)
+}
+
+// Serves waits until every replica of what was installed serves.
+func (w *World) Serves(ctx context.Context) error {
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
 		if err := w.available(ctx, name, 2*time.Minute); err != nil {
 			return err

@@ -105,6 +105,32 @@ func (w *World) HostPID(ctx context.Context, namespace, pod, container string, i
 	return p.host, err
 }
 
+// Signal sends a signal to the one process of a container whose arguments are meant, never to its process 1.
+func (w *World) Signal(ctx context.Context, namespace, pod, container string, sig syscall.Signal, is func(args []string) bool) error {
+	p, err := w.find(ctx, namespace, pod, container, func(p process) bool { return p.inside != 1 && is(p.args) })
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(p.host, sig); err != nil {
+		return fmt.Errorf("sending %s to process %d of pod %s: %w", sig, p.inside, pod, err)
+	}
+	return nil
+}
+
+// Runs says whether any process is left of a container, by its id.
+func Runs(container string) (bool, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return false, err
+	}
+	for _, file := range dirs {
+		if cgroup, err := os.ReadFile(file); err == nil && strings.Contains(string(cgroup), container) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // killInside sends SIGKILL to the process that has the given number inside the container, and says when.
 func (w *World) killInside(ctx context.Context, namespace, pod, container string, inside int) (time.Time, error) {
 	return w.kill(ctx, namespace, pod, container, numbered(inside))

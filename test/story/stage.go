@@ -69,6 +69,15 @@ func SetStage(ctx context.Context, o StageOptions) (*Stage, error) {
 // Strike ends the cluster and waits until nothing of it is left; a kept one stays.
 func (s *Stage) Strike() error { return s.cluster.Down() }
 
+// ControlPlane are the product's images that only nodes of the control plane need.
+var ControlPlane = []string{"holdfast-controller", "holdfast-scheduler"}
+
+// base names the training base image among ours.
+const base = "base"
+
+// Injected are the images that pods of jobs need: the agent's and the training base image.
+var Injected = []string{"holdfast-agent", base}
+
 // LoadImages builds the product's images from the source tree's bin/ and loads them, with the training base image, into all nodes of
 // the cluster. dev is the holdfast-dev binary.
 func LoadImages(ctx context.Context, dev, cluster, source string) error {
@@ -77,26 +86,8 @@ func LoadImages(ctx context.Context, dev, cluster, source string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	var archives []string
-	build := func(archive string, args ...string) error {
-		archive = filepath.Join(dir, archive)
-		archives = append(archives, archive)
-		out, err := exec.CommandContext(ctx, dev, append(append([]string{"image", "build"}, args...), "--output", archive)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("building image %s: %w: %s", args[0], err, out)
-		}
-		return nil
-	}
-	for _, name := range []string{"holdfast-controller", "holdfast-scheduler", "holdfast-agent"} {
-		if err := build(name+".tar", "holdfast.dev/"+name+":"+ImageTag, "--add", filepath.Join(source, "bin", name)+":/"+name, "--entrypoint", "/"+name); err != nil {
-			return err
-		}
-	}
-	if err := build("holdfast-node.tar", "holdfast.dev/holdfast-node:"+ImageTag, "--add", filepath.Join(source, "bin", "holdfast-node")+":/holdfast-node",
-		"--entrypoint", "/holdfast-node", "--libraries", "--user", "0:0"); err != nil {
-		return err
-	}
-	if err := build("base.tar", layout.BaseImage, "--base"); err != nil {
+	archives, err := BuildImages(ctx, dev, source, dir, slices.Concat(ControlPlane, Injected, []string{"holdfast-node"}))
+	if err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, dev, append([]string{"image", "load", "--name", cluster}, archives...)...).CombinedOutput()
@@ -104,4 +95,25 @@ func LoadImages(ctx context.Context, dev, cluster, source string) error {
 		return fmt.Errorf("loading images: %w: %s", err, out)
 	}
 	return nil
+}
+
+// BuildImages builds images from the source tree's bin/ into dir and returns their archives.
+func BuildImages(ctx context.Context, dev, source, dir string, names []string) ([]string, error) {
+	var archives []string
+	for _, name := range names {
+		args := []string{layout.BaseImage, "--base"}
+		if name != base {
+			args = []string{"holdfast.dev/" + name + ":" + ImageTag, "--add", filepath.Join(source, "bin", name) + ":/" + name, "--entrypoint", "/" + name}
+		}
+		if name == "holdfast-node" {
+			args = append(args, "--libraries", "--user", "0:0")
+		}
+		archive := filepath.Join(dir, name+".tar")
+		out, err := exec.CommandContext(ctx, dev, slices.Concat([]string{"image", "build"}, args, []string{"--output", archive})...).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("building image %s: %w: %s", name, err, out)
+		}
+		archives = append(archives, archive)
+	}
+	return archives, nil
 }

@@ -29,6 +29,8 @@ type Options struct {
 	Kubeconfig, Kubectl string
 	// Source is the root of the source tree: manifests and examples are applied from there.
 	Source string
+	// Manifests is what is applied; Source's own unless set.
+	Manifests string
 	// Dev runs holdfast-dev for the cluster, as a person would: "node", "fail", "n1", …
 	Dev func(ctx context.Context, args ...string) (string, error)
 	// LoadImages makes the product's images known to every node.

@@ -138,6 +138,32 @@ func StartComponent(rec *layout.Record, i int, name string) error {
 	return gone(os.Remove(rec.Spec.NodeControl(i, "hold", name)))
 }
 
+// StopProgram ends a program of the control plane, such as kube-apiserver, by SIGKILL and keeps it down.
+func StopProgram(rec *layout.Record, name string) error {
+	if !Alive(rec.Supervisor) {
+		return fmt.Errorf("cluster %s is not running", rec.Spec.Name)
+	}
+	all, err := Descendants(rec.Supervisor.PID)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if c.Parent != rec.Supervisor.PID || c.Args[0] != name {
+			continue
+		}
+		if err := os.WriteFile(rec.Spec.Path("hold", name), nil, 0o644); err != nil {
+			return err
+		}
+		return kill(c.PID)
+	}
+	return fmt.Errorf("no %s runs in the control plane of cluster %s", name, rec.Spec.Name)
+}
+
+// StartProgram lets a stopped program of the control plane start again.
+func StartProgram(rec *layout.Record, name string) error {
+	return gone(os.Remove(rec.Spec.Path("hold", name)))
+}
+
 func kill(pid int) error { return signal(pid, syscall.SIGKILL) }
 
 // signal signals a process; one that has ended is as good as signalled.
