@@ -100,6 +100,10 @@ bench-scheduler: holdfast-dev holdfast-scheduler ## large gangs to their last bi
 	@cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && bin/bench-scheduler
 
+.PHONY: bench-plan
+bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
+	@go build -o bin/bench-plan ./test/bench/plan && bin/bench-plan
+
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code
 	@$(CONTROLLER_GEN) object crd paths=./api/v1alpha1 output:crd:dir=manifests/crd

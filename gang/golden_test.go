@@ -18,10 +18,13 @@ var update = flag.Bool("update", false, "write the answers into the golden files
 
 // TestGolden plays the scripts in testdata: commands, then "----", then the answer.
 //
-//	node NAME [domain=a/b] [RESOURCE=N ...]
+//	levels NAME ...
+//	rack PATH NODES [RESOURCE=N ...]    so many equal nodes, named after the last value of PATH
+//	node NAME [domain=a/b] [used=1] [tenants=N] [closed=1] [spares=N:LEVEL] [RESOURCE=N ...]
 //	role [RESOURCE=N ...] [cordoned=NODE] [tainted=NODE[:KEY]] [unhealthy=NODE:CAUSE] [refused=NODE:RULE] [shown.RESOURCE=TEXT]
-//	gang SIZE
+//	gang SIZE [min=N] [required=LEVEL] [preferred=LEVEL] [slices=LEVEL] [size=N] [block=N] [uneven=1] [spares=N] [whole=1]
 //	member SLOT ROLE [NODE]
+//	members FROM TO ROLE [NODE ...]     one per slot
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -82,8 +85,28 @@ func answer(t *testing.T, commands string) string {
 			nodes = append(nodes, parseNode(t, f[1], f[2:]))
 		case "role":
 			g.Roles = append(g.Roles, parseRole(t, f[1:]))
+		case "levels":
+			levels = nil
+			for _, name := range f[1:] {
+				levels = append(levels, topology.Level{Name: name, Key: "key/" + name})
+			}
+		case "rack":
+			for i := range number(t, f[2]) {
+				path := strings.Split(f[1], "/")
+				name := fmt.Sprintf("%s-%02d", path[len(path)-1], i)
+				nodes = append(nodes, parseNode(t, name, append(f[3:], "domain="+f[1])))
+			}
 		case "gang":
 			g.Size = number(t, f[1])
+			parseAsks(t, &g, f[2:])
+		case "members":
+			for slot := number(t, f[1]); slot <= number(t, f[2]); slot++ {
+				m := Member{Slot: slot, Name: fmt.Sprintf("pod-%02d", slot), Role: number(t, f[3])}
+				if k := 4 + slot - number(t, f[1]); k < len(f) {
+					m.Node = f[k]
+				}
+				g.Members = append(g.Members, m)
+			}
 		case "member":
 			m := Member{Slot: number(t, f[1]), Name: "pod-" + f[1], Role: number(t, f[2])}
 			if len(f) > 3 {
@@ -107,15 +130,52 @@ func answer(t *testing.T, commands string) string {
 	return fmt.Sprintf("placed=%d on %s\n", p.Placed, strings.Join(p.Nodes(), " "))
 }
 
+func parseAsks(t *testing.T, g *Gang, fields []string) {
+	for _, f := range fields {
+		switch k, v, _ := strings.Cut(f, "="); k {
+		case "min":
+			g.Min = number(t, v)
+		case "required":
+			g.Topology.Required = v
+		case "preferred":
+			g.Topology.Preferred = v
+		case "slices":
+			g.Topology.SliceLevel = v
+		case "size":
+			g.Topology.SliceSize = number(t, v)
+		case "block":
+			g.Topology.Block = number(t, v)
+		case "spares":
+			g.Topology.Spares = number(t, v)
+		case "uneven":
+			g.Topology.Uneven = true
+		case "whole":
+			g.Topology.Whole = true
+		default:
+			t.Fatalf("unknown wish %q", f)
+		}
+	}
+}
+
 func parseNode(t *testing.T, name string, fields []string) topology.Node {
 	n := topology.Node{Name: name, Free: topology.Resources{}}
 	for _, f := range fields {
 		k, v, _ := strings.Cut(f, "=")
-		if k == "domain" {
+		switch k {
+		case "domain":
 			n.Domain = strings.Split(v, "/")
-			continue
+		case "used":
+			n.Used = true
+		case "tenants":
+			n.Tenants = number(t, v)
+		case "closed":
+			n.Closed = true
+		case "spares":
+			count, level, _ := strings.Cut(v, ":")
+			n.Spares, n.SparesAt = number(t, count), level
+		default:
+			n.Free[k] = int64(number(t, v))
 		}
-		n.Free[k] = int64(number(t, v))
 	}
 	return n
 }

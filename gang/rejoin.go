@@ -14,7 +14,7 @@ const fewLost = 16
 // was lost as a whole gets a domain of its own. Where that cannot be, and where there are no slices, each goes as
 // near to its neighbours as there is room: the same domain, then one level up, never out of the required one.
 func (s *search) rejoin(v *view, order []int) ([]int, bool) {
-	if s.rules.slice >= 0 {
+	if s.rules.slice > s.rules.required {
 		for _, size := range s.rules.shares(len(s.g.Members)) {
 			if at, ok := s.refill(v.clone(), order, size); ok {
 				return at, true
@@ -209,12 +209,14 @@ func (s *search) refill(v *view, order []int, size int) ([]int, bool) {
 	taken := map[int]bool{}
 	for _, j := range slices.Sorted(maps.Keys(lost)) {
 		home := homes[j]
-		if home < 0 {
+		switch {
+		case home >= 0 && int(v.places[home]) < len(lost[j]):
+			return nil, false
+		case home < 0 && len(lost[j]) < size: // others of it are on nodes that the tree does not know
+			return nil, false
+		case home < 0:
 			gone = append(gone, lost[j]...)
 			continue
-		}
-		if int(v.places[home]) < len(lost[j]) {
-			return nil, false
 		}
 		s.put(v, at, lost[j], newSpread(v, s.rules.near).assign(home, len(lost[j]), nil))
 	}
@@ -232,13 +234,17 @@ func (s *search) refill(v *view, order []int, size int) ([]int, bool) {
 	}
 	sp := newSpread(v, s.rules.near)
 	sp.inUnits(size, s.rules.slice, !s.rules.uneven, taken)
-	for d, bounds := first, s.bounds(); d != bounds; {
-		if d = s.tree.Parent(d); int(sp.units[d]) >= len(gone)/size {
-			s.put(v, at, gone, sp.assign(d, len(gone)/size, nil))
-			return at, true
+	bounds := s.bounds()
+	d := bounds
+	if first >= 0 && s.tree.Ancestor(first, s.tree.LevelOf(bounds)) == bounds {
+		for d = s.tree.Parent(first); d != bounds && int(sp.units[d]) < len(gone)/size; d = s.tree.Parent(d) {
 		}
 	}
-	return nil, false
+	if int(sp.units[d]) < len(gone)/size {
+		return nil, false
+	}
+	s.put(v, at, gone, sp.assign(d, len(gone)/size, nil))
+	return at, true
 }
 
 // put gives the members whose places in at are listed the nodes, in the tree's order, and takes these.

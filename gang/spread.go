@@ -11,6 +11,9 @@ import (
 // which keeps the number of domains low but may leave a worse shape.
 const maxCells = 150_000
 
+// exactly is maxCells but in a test of what happens beyond it.
+var exactly = maxCells
+
 // spread distributes members over domains and nodes at the least cost.
 type spread struct {
 	*view
@@ -38,7 +41,7 @@ type share struct{ node, n int }
 
 func newSpread(v *view, near int) *spread {
 	levels := len(v.tree.Levels())
-	return &spread{view: v, scale: newScale(levels, near), near: near, unit: 1, unitAt: levels, units: v.places, cells: maxCells,
+	return &spread{view: v, scale: newScale(levels, near), near: near, unit: 1, unitAt: levels, units: v.places, cells: exactly,
 		known: map[likeness]cost{}, looks: map[int]uint64{}}
 }
 

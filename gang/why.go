@@ -15,9 +15,11 @@ type LevelCount struct {
 	Level           string
 	Wanted, Needed  int
 	Domains, Enough int
-	// Best is the domain that takes the most, Most how many, at most Wanted are of use.
+	// Best is the domain that takes the most, Most how many.
 	Best string
 	Most int
+	// Held: others of the gang are in Best, and the rest must go there, too.
+	Held bool
 }
 
 // refuse says why not, for the role of the first member that found no place.
@@ -81,26 +83,38 @@ func (s *search) fitting() int {
 		}
 		return min(n, region)
 	}
-	best := 0
-	for _, size := range s.rules.shares(n) {
-		for _, d := range s.tree.Domains(s.rules.required) {
-			best = max(best, min(n, size*s.slots(d, size)))
-		}
-	}
+	_, best := s.closest(s.v)
 	return best
 }
 
-// slots is how many slices of a size the domain d takes.
-func (s *search) slots(d, size int) int {
-	slots := 0
-	for _, c := range s.sliceDomains(d) {
-		n := int(s.v.places[c]) / size
-		if !s.rules.uneven {
-			n = min(n, 1)
+// closest is the size of slices with which most members would find a place, and how many.
+func (s *search) closest(v *view) (size, most int) {
+	n := len(s.order)
+	for _, share := range s.rules.shares(n) {
+		for _, d := range s.tree.Domains(s.rules.required) {
+			var places []int
+			for _, c := range s.sliceDomains(d) {
+				if s.rules.uneven {
+					places = append(places, int(v.places[c])/share*share)
+				} else {
+					places = append(places, min(int(v.places[c]), share))
+				}
+			}
+			slices.Sort(places)
+			slices.Reverse(places)
+			if !s.rules.uneven {
+				places = places[:min(len(places), n/share)]
+			}
+			fits := 0
+			for _, m := range places {
+				fits += m
+			}
+			if size == 0 || min(fits, n) > most {
+				size, most = share, min(fits, n)
+			}
 		}
-		slots += n
 	}
-	return slots
+	return size, most
 }
 
 // sliceDomains lists the named domains of the slices' level in d.
@@ -124,36 +138,22 @@ func (s *search) sliceDomains(d int) []int {
 
 // countLevels says for each level that the gang names, and the wider ones, in how many domains there is room.
 func (s *search) countLevels(r *Refusal, v *view) {
-	for level := range max(s.rules.required, s.rules.slice) + 1 {
-		switch {
-		case level == s.rules.slice && s.rules.slice > s.rules.required:
-			for _, size := range s.shownShares(v) {
-				needed := len(s.order) / size
-				r.Levels = append(r.Levels, s.levelCount(v, level, size, needed))
-			}
-		case level <= s.rules.required:
-			r.Levels = append(r.Levels, s.levelCount(v, level, len(s.order), 1))
+	if s.standing {
+		if d := s.bounds(); d != topology.Root {
+			r.Levels = []LevelCount{{Level: s.tree.Levels()[s.rules.required].Name, Wanted: len(s.order), Needed: 1, Domains: 1,
+				Best: s.tree.Path(d), Most: int(v.places[d]), Held: true}}
+		}
+		return
+	}
+	for level := range s.rules.required + 1 {
+		r.Levels = append(r.Levels, s.levelCount(v, level, len(s.order), 1))
+	}
+	if s.rules.slice > s.rules.required {
+		if size, _ := s.closest(v); size > 0 {
+			r.Levels = append(r.Levels, s.levelCount(v, s.rules.slice, size, len(s.order)/size))
 		}
 	}
 	r.Unblock = s.unblock(r, v)
-}
-
-// shownShares are the sizes of slices to speak of: those that some domain takes, at most three, the largest
-// first; the smallest where there is none.
-func (s *search) shownShares(v *view) []int {
-	sizes := s.rules.shares(len(s.order))
-	most := 0
-	for _, d := range s.tree.Domains(s.rules.slice) {
-		most = max(most, int(v.places[d]))
-	}
-	if len(sizes) == 0 {
-		return nil
-	}
-	fit := slices.DeleteFunc(slices.Clone(sizes), func(size int) bool { return size > most })
-	if len(fit) == 0 {
-		return sizes[len(sizes)-1:]
-	}
-	return fit[:min(len(fit), shownNames)]
 }
 
 func (s *search) levelCount(v *view, level, wanted, needed int) LevelCount {
@@ -177,7 +177,7 @@ func (s *search) unblock(r *Refusal, v *view) string {
 	if s.rules.slice > s.rules.required && len(s.rules.shares(n)) == 0 {
 		return fmt.Sprintf("%s cannot be parted into equal slices of %s", count(n, "pod", "pods"), s.unitText())
 	}
-	if len(r.Levels) == 0 || s.standing {
+	if len(r.Levels) == 0 {
 		return ""
 	}
 	last := r.Levels[len(r.Levels)-1]
@@ -275,6 +275,9 @@ func scarcest(names []string) string {
 func (r *Refusal) text(g Gang, role Role) string {
 	var b strings.Builder
 	b.WriteString(count(r.Wanted, "pod wanted", "pods wanted"))
+	if g.Min > 0 && g.Min < g.Size && r.Wanted == g.Size {
+		fmt.Fprintf(&b, " (%d at least)", g.Min)
+	}
 	if r.Wanted < g.Size {
 		fmt.Fprintf(&b, " (%d of %d are on nodes)", g.Size-r.Wanted, g.Size)
 	}
@@ -304,6 +307,9 @@ func (r *Refusal) text(g Gang, role Role) string {
 }
 
 func (l LevelCount) text() string {
+	if l.Held {
+		return fmt.Sprintf("%s %s, where the others are, has room for %d", l.Level, l.Best, l.Most)
+	}
 	text := fmt.Sprintf("%s: %d of %d have room for %d", l.Level, l.Enough, l.Domains, l.Wanted)
 	if l.Needed > 1 {
 		text += fmt.Sprintf(" (%d needed)", l.Needed)

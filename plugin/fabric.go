@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/topology"
 )
@@ -17,6 +18,8 @@ import (
 type fabric struct {
 	configured bool
 	levels     []topology.Level
+	// attendants are namespaces whose pods are in nobody's way.
+	attendants []string
 	// keys are the labels that are looked for; carried counts the nodes with each, labels says which a node has,
 	// a bit per key.
 	keys    []string
@@ -24,8 +27,11 @@ type fabric struct {
 	labels  map[string]uint64
 }
 
-func newFabric(configured []topology.Level) fabric {
-	f := fabric{configured: len(configured) > 0, levels: configured, keys: topology.KnownKeys()}
+func newFabric(args schedulingv1alpha1.HoldfastArgs) fabric {
+	f := fabric{configured: len(args.TopologyLevels) > 0, keys: topology.KnownKeys(), attendants: args.AttendantNamespaces}
+	for _, l := range args.TopologyLevels {
+		f.levels = append(f.levels, topology.Level{Name: l.Name, Key: l.NodeLabel})
+	}
 	f.forget()
 	return f
 }
@@ -92,7 +98,7 @@ func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 
 // tenant adds what a pod means to others: whether it is in their way, wants its node whole, or was promised spares.
 func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) {
-	if attendant(pod) {
+	if f.attendant(pod) {
 		return
 	}
 	n.Tenants++
@@ -113,16 +119,16 @@ func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) {
 }
 
 // attendant says whether a pod belongs to its node rather than to a job: it is in nobody's way.
-func attendant(pod *v1.Pod) bool {
+func (f *fabric) attendant(pod *v1.Pod) bool {
 	if owner := metav1.GetControllerOf(pod); owner != nil && (owner.Kind == "DaemonSet" || owner.Kind == "Node") {
 		return true
 	}
-	return pod.Namespace == metav1.NamespaceSystem
+	return slices.Contains(f.attendants, pod.Namespace)
 }
 
 // keepOut refuses a pod of no gang a node that a gang holds whole.
-func keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if attendant(pod) {
+func (f *fabric) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if f.attendant(pod) {
 		return nil
 	}
 	for _, info := range node.GetPods() {

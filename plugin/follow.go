@@ -15,7 +15,7 @@ import (
 // plannedKey is where PreFilter leaves the planned node for the rest of the cycle.
 const plannedKey fwk.StateKey = Name + "/planned"
 
-// placeKey is where Filter leaves where in the fabric that node is.
+// placeKey is where PreFilter leaves where in the fabric that node is.
 const placeKey fwk.StateKey = Name + "/place"
 
 type plannedNode string
@@ -37,14 +37,13 @@ func unhealthy(node *v1.Node) (cause string, sick bool) {
 // refuses the planned one, too, where Holdfast has put it aside since.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if _, ok := p.mine(pod); !ok {
-		return keepOut(pod, node)
+		return p.fabric.keepOut(pod, node)
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
 			if cause, sick := unhealthy(node.Node()); sick {
 				return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is unhealthy ("+cause+")")
 			}
-			state.Write(placeKey, plannedNode(p.fabric.place(node.Node())))
 			return nil
 		}
 	}

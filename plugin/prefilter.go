@@ -36,6 +36,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		}
 	}
 	state.Write(plannedKey, plannedNode(node))
+	if info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node); err == nil {
+		state.Write(placeKey, plannedNode(p.fabric.place(info.Node())))
+	}
 	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
 }
 

@@ -80,15 +80,15 @@ func KnownKeys() []string {
 }
 
 // Recognise finds the levels of a cluster from how many nodes carry each label key. Of families that say the
-// same in other words the one counts that names the place of most nodes; of equals the first in the list of
-// families. A level that no node carries is left out.
+// same in other words the one counts that names the place of most nodes; of equals the one with more labels, then
+// the first in the list of families. A level that no node carries is left out.
 func Recognise(carried map[string]int) []Level {
 	var levels []Level
 	for g := range groups {
-		best, most := -1, 0
+		best, most, sum := -1, 0, 0
 		for i, f := range families {
-			if n := f.carriers(carried); f.group == g && n > most {
-				best, most = i, n
+			if n, all := f.carriers(carried); f.group == g && (n > most || n == most && all > sum) {
+				best, most, sum = i, n, all
 			}
 		}
 		if best < 0 {
@@ -103,11 +103,10 @@ func Recognise(carried map[string]int) []Level {
 	return levels
 }
 
-// carriers is the most nodes that carry one of the family's labels which is its own: no earlier family has it.
-func (f family) carriers(carried map[string]int) int {
-	most := 0
+// carriers is the most nodes that carry one of the family's labels, and how many labels nodes carry in all.
+func (f family) carriers(carried map[string]int) (most, all int) {
 	for _, l := range f.levels {
-		most = max(most, carried[l.Key])
+		most, all = max(most, carried[l.Key]), all+carried[l.Key]
 	}
-	return most
+	return most, all
 }

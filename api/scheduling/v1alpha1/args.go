@@ -16,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -37,6 +38,19 @@ type HoldfastArgs struct {
 	// EventPatience is how long "Scheduled" events of members are held back while gangs are on their way to
 	// their nodes: each is a write as dear as a binding. 0s: not at all; default 30s.
 	EventPatience *metav1.Duration `json:"eventPatience,omitempty"`
+	// TopologyLevels are the levels of the fabric, widest first; default: recognised from the labels of nodes.
+	TopologyLevels []TopologyLevel `json:"topologyLevels,omitempty"`
+	// AttendantNamespaces are namespaces whose pods, like those of DaemonSets, may share a node with a job that
+	// wants whole nodes; default: kube-system.
+	AttendantNamespaces []string `json:"attendantNamespaces,omitempty"`
+}
+
+// TopologyLevel is a level of the fabric.
+type TopologyLevel struct {
+	// Name is what people write in annotations, such as "rack".
+	Name string `json:"name"`
+	// NodeLabel is the label whose value names a node's domain.
+	NodeLabel string `json:"nodeLabel"`
 }
 
 // Default sets what is not set.
@@ -50,7 +64,13 @@ func (a *HoldfastArgs) Default() {
 	if a.EventPatience == nil {
 		a.EventPatience = &metav1.Duration{Duration: 30 * time.Second}
 	}
+	if a.AttendantNamespaces == nil {
+		a.AttendantNamespaces = []string{metav1.NamespaceSystem}
+	}
 }
+
+// mostLevels bounds TopologyLevels.
+const mostLevels = 16
 
 // longest bounds all durations: more than that is a slip of the pen.
 const longest = 24 * time.Hour
@@ -69,6 +89,31 @@ func (a *HoldfastArgs) Validate(path *field.Path) field.ErrorList {
 	} {
 		if one.value < one.least || one.value > longest {
 			all = append(all, field.Invalid(path.Child(one.name), one.value.String(), "must be from "+one.least.String()+" to "+longest.String()))
+		}
+	}
+	return append(all, a.validateLevels(path)...)
+}
+
+func (a *HoldfastArgs) validateLevels(path *field.Path) field.ErrorList {
+	var all field.ErrorList
+	if len(a.TopologyLevels) > mostLevels {
+		all = append(all, field.TooMany(path.Child("topologyLevels"), len(a.TopologyLevels), mostLevels))
+	}
+	seen := map[string]bool{}
+	for i, l := range a.TopologyLevels {
+		at := path.Child("topologyLevels").Index(i)
+		for _, one := range []struct{ name, value string }{{"name", l.Name}, {"nodeLabel", l.NodeLabel}} {
+			if bad := validation.IsQualifiedName(one.value); len(bad) > 0 {
+				all = append(all, field.Invalid(at.Child(one.name), one.value, bad[0]))
+			} else if seen[one.value] {
+				all = append(all, field.Duplicate(at.Child(one.name), one.value))
+			}
+			seen[one.value] = true
+		}
+	}
+	for i, name := range a.AttendantNamespaces {
+		if bad := validation.IsDNS1123Label(name); len(bad) > 0 {
+			all = append(all, field.Invalid(path.Child("attendantNamespaces").Index(i), name, bad[0]))
 		}
 	}
 	return all

@@ -1,0 +1,261 @@
+package gang
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"testing"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// history is a cluster of 2 zones with 3 domains of up to 6 nodes each, in which gangs come, lose members, get them
+// back and go. Each node has 4 devices; members take 4, and with whole nodes nobody else.
+type history struct {
+	t     *testing.T
+	seed  int64
+	rng   *rand.Rand
+	sick  map[string]bool
+	names []string
+	// domain is by node, gangs by their number; gone are those that left.
+	domain map[string][]string
+	gangs  []Gang
+}
+
+func newHistory(t *testing.T, seed int64) *history {
+	h := &history{t: t, seed: seed, rng: rand.New(rand.NewSource(seed)), sick: map[string]bool{}, domain: map[string][]string{}}
+	for z := range 2 {
+		for d := range 3 {
+			for i := range 3 + h.rng.Intn(4) {
+				name := fmt.Sprintf("z%d-d%d-n%d", z, d, i)
+				h.names = append(h.names, name)
+				h.domain[name] = []string{fmt.Sprint("z", z), fmt.Sprint("d", d)}
+			}
+		}
+	}
+	return h
+}
+
+func (h *history) key(node string, level int) string { return fmt.Sprint(h.domain[node][:level+1]) }
+
+// tree is the cluster as it stands.
+func (h *history) tree() *topology.Tree {
+	var nodes []topology.Node
+	for _, name := range h.names {
+		n := topology.Node{Name: name, Domain: h.domain[name], Free: topology.Resources{"gpu": 4}}
+		for _, g := range h.gangs {
+			for _, m := range g.Members {
+				if m.Node != name {
+					continue
+				}
+				n.Free["gpu"] -= 4
+				n.Used, n.Tenants, n.Closed = true, n.Tenants+1, n.Closed || g.Topology.Whole
+				if g.Topology.Spares > n.Spares {
+					n.Spares, n.SparesAt = g.Topology.Spares, "nvlink"
+				}
+			}
+		}
+		if n.Free["gpu"] < 0 {
+			h.t.Fatalf("seed %d: NeverTwice: node %s is used twice", h.seed, name)
+		}
+		nodes = append(nodes, n)
+	}
+	return topology.New([]topology.Level{{Name: "zone"}, {Name: "nvlink"}}, nodes...)
+}
+
+func (h *history) arrive() {
+	g := Gang{Size: 1 + h.rng.Intn(8), Roles: []Role{{Requests: topology.Resources{"gpu": 4}}}}
+	g.Topology.Whole = h.rng.Intn(3) == 0
+	switch h.rng.Intn(4) {
+	case 0:
+		g.Topology.Required = []string{"zone", "nvlink"}[h.rng.Intn(2)]
+	case 1:
+		g.Topology.SliceLevel, g.Topology.Spares = "nvlink", h.rng.Intn(3)
+	case 2:
+		g.Topology.Spares = h.rng.Intn(3)
+	}
+	for slot := range g.Size {
+		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("g%d-%d", len(h.gangs), slot)})
+	}
+	h.gangs = append(h.gangs, g)
+	h.place(len(h.gangs)-1, true)
+}
+
+// place asks for a gang and does what the answer says; a fresh one that is refused leaves.
+func (h *history) place(k int, fresh bool) {
+	g := h.gangs[k]
+	g.Roles[0].Out = map[string]Cause{}
+	for name := range h.sick {
+		g.Roles[0].Out[name] = Cause{Kind: Unhealthy, Name: "x"}
+	}
+	before := h.unused()
+	p, no := Place(h.tree(), g)
+	if no != nil {
+		if fresh {
+			h.gangs[k].Members = nil
+		}
+		return
+	}
+	if len(p.Seats) != len(g.Members) {
+		h.t.Fatalf("seed %d: NeverHalf: %d seats for %d", h.seed, len(p.Seats), len(g.Members))
+	}
+	for i, seat := range p.Seats {
+		if was := g.Members[i].Node; was != "" && was != seat.Node {
+			h.t.Fatalf("seed %d: a member that stands was moved from %s to %s", h.seed, was, seat.Node)
+		}
+		if g.Members[i].Node == "" && h.sick[seat.Node] {
+			h.t.Fatalf("seed %d: NeverRuledOut: %s is sick", h.seed, seat.Node)
+		}
+		g.Members[i].Node = seat.Node
+	}
+	h.held(g, fresh)
+	h.sparesKept(k, before, fresh)
+}
+
+// held checks RequiredHeld, and for a fresh gang SlicesEqual and InOrder.
+func (h *history) held(g Gang, fresh bool) {
+	level := slices.Index([]string{"zone", "nvlink"}, g.Topology.Required)
+	per := map[string]int{}
+	for i, m := range g.Members {
+		per[h.key(m.Node, 1)]++
+		if level >= 0 && h.key(m.Node, level) != h.key(g.Members[0].Node, level) {
+			h.t.Fatalf("seed %d: RequiredHeld: %s and %s", h.seed, m.Node, g.Members[0].Node)
+		}
+		if fresh && i > 0 && m.Node < g.Members[i-1].Node {
+			h.t.Fatalf("seed %d: InOrder: %s after %s", h.seed, m.Node, g.Members[i-1].Node)
+		}
+	}
+	if fresh && g.Topology.SliceLevel != "" {
+		for d, n := range per {
+			if n*len(per) != g.Size {
+				h.t.Fatalf("seed %d: SlicesEqual: %d of %d in %s, one of %d domains", h.seed, n, g.Size, d, len(per))
+			}
+		}
+	}
+}
+
+// unused counts the nodes of each NVLink domain that are well and free, and those that are sick.
+func (h *history) unused() map[string][2]int {
+	used := map[string]bool{}
+	for _, g := range h.gangs {
+		for _, m := range g.Members {
+			used[m.Node] = true
+		}
+	}
+	left := map[string][2]int{}
+	for _, name := range h.names {
+		n := left[h.key(name, 1)]
+		if h.sick[name] {
+			n[1]++
+		} else if !used[name] {
+			n[0]++
+		}
+		left[h.key(name, 1)] = n
+	}
+	return left
+}
+
+// sparesKept: a gang that was placed took nobody's spares but, for members that came back, its own.
+func (h *history) sparesKept(k int, before map[string][2]int, fresh bool) {
+	after := h.unused()
+	for j, g := range h.gangs {
+		for _, m := range g.Members {
+			if m.Node == "" || (j == k && !fresh) {
+				continue
+			}
+			d := h.key(m.Node, 1)
+			if want := g.Topology.Spares - after[d][1]; after[d][0] < before[d][0] && after[d][0] < want {
+				h.t.Fatalf("seed %d: SparesKept: %d free in %s, %d promised", h.seed, after[d][0], d, want)
+			}
+		}
+	}
+}
+
+func (h *history) step() {
+	switch k := h.rng.Intn(max(1, len(h.gangs))); h.rng.Intn(6) {
+	case 0:
+		if len(h.gangs) > 0 {
+			h.gangs[k].Members = nil
+		}
+	case 1:
+		name := h.names[h.rng.Intn(len(h.names))]
+		if h.sick[name] {
+			delete(h.sick, name)
+		} else {
+			h.sick[name] = true
+		}
+	case 2, 3:
+		if len(h.gangs) > 0 {
+			for i := range h.gangs[k].Members {
+				if h.rng.Intn(3) == 0 {
+					h.gangs[k].Members[i].Node = ""
+				}
+			}
+			h.place(k, false)
+		}
+	default:
+		h.arrive()
+	}
+}
+
+func TestInvariantsUnderRandomHistories(t *testing.T) {
+	for seed := range int64(1500) {
+		h := newHistory(t, seed)
+		for range 25 {
+			h.step()
+		}
+	}
+}
+
+// Beyond the bound of the exact search feasibility stays exact, and so do slices, order and capacity.
+func TestBeyondTheExactSearch(t *testing.T) {
+	exactly = 0
+	defer func() { exactly = maxCells }()
+	for seed := range int64(3000) {
+		f := randomFabric(rand.New(rand.NewSource(seed)))
+		twin := newSlow(f)
+		p, no := Place(topology.New(f.levels, f.nodes...), f.g)
+		if want := twin.place(); (want == nil) != (no != nil) {
+			t.Fatalf("seed %d: the twin finds %v, Place says %v %v\n%+v", seed, want, p, no, f)
+		}
+		if no == nil {
+			twin.inOrder(t, seed, p)
+		}
+	}
+	for seed := range int64(300) {
+		h := newHistory(t, seed)
+		for range 25 {
+			h.step()
+		}
+	}
+}
+
+// FuzzPlace: whatever stands in a gang and its nodes, an answer comes, and a placement is one.
+func FuzzPlace(f *testing.F) {
+	f.Add(int64(1), 4, 2, 0, 0, 0, "l0", "", "l1")
+	f.Add(int64(7), -3, 0, -1, 5, 9, "", "key/0", "none")
+	f.Fuzz(func(t *testing.T, seed int64, size, block, spares, least, lost int, required, preferred, slice string) {
+		w := randomFabric(rand.New(rand.NewSource(seed)))
+		w.g.Min = least
+		w.g.Topology = Topology{Required: required, Preferred: preferred, SliceLevel: slice, SliceSize: size, Block: block, Spares: spares, Uneven: seed%2 == 0, Whole: seed%3 == 0}
+		for i := range w.g.Members {
+			if lost > 0 && i%lost == 0 {
+				w.g.Members[i].Node = fmt.Sprint("n", i) // known or not
+			}
+		}
+		tree := topology.New(w.levels, w.nodes...)
+		before := snapshot(tree)
+		p, no := Place(tree, w.g)
+		if fmt.Sprint(before) != fmt.Sprint(snapshot(tree)) {
+			t.Fatal("TreeUnchanged: it was changed")
+		}
+		if (no == nil) == (len(p.Seats) == 0) || (no != nil && no.Message == "") {
+			t.Fatalf("neither a placement nor a refusal: %v %v", p, no)
+		}
+		for _, seat := range p.Seats {
+			if i, ok := tree.Find(seat.Node); w.g.Members[seat.Slot].Node == "" && (!ok || !tree.Take(i, w.g.Roles[0].Requests)) {
+				t.Fatalf("NeverTwice: %s is over capacity or unknown", seat.Node)
+			}
+		}
+	})
+}
