@@ -17,7 +17,6 @@ K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
 	-X k8s.io/client-go/pkg/version.gitVersion=$(K8S_VERSION)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-BINARIES := holdfast-agent holdfast-controller holdfast-scheduler holdfast-node kubectl-holdfast holdfast-dev
 PY := /opt/holdfast-python/venv/bin/python3
 # Packages that import Kubernetes itself are left to vet: staticcheck would read all of it, which takes longer than everything else together.
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
@@ -27,37 +26,35 @@ GO_PACKAGES = $(shell go list ./... | grep -v '/test/')
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / \t/' | sort | column -t -s $$'\t'
 
-.PHONY: build $(BINARIES)
-build: $(BINARIES) ## build all binaries into bin/
+# Binaries without cgo; only holdfast-node, which loads a library of NVIDIA's, needs C.
+STATIC := holdfast-agent holdfast-controller holdfast-scheduler kubectl-holdfast holdfast-dev holdfast-demo
+BUILD_FLAGS := -ldflags '$(LDFLAGS)' $(foreach b,holdfast-scheduler holdfast-dev,-ldflags './cmd/$(b)=$(LDFLAGS) $(K8S_LDFLAGS)')
 
-holdfast-dev holdfast-scheduler: %:
-	@echo "building $@ (the first time compiles Kubernetes: several minutes on two cores)"
-	@hack/gobuild.sh -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o bin/$@ ./cmd/$@
+.PHONY: build static holdfast-node $(STATIC)
+build: static holdfast-node ## build all binaries into bin/
 
-holdfast-agent holdfast-controller kubectl-holdfast: %:
-	@echo "building $@"
-	@go build -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
+# All in one go, so that two cores have something to do while one links.
+static:
+	@echo "building bin/ (the first time compiles Kubernetes: several minutes on two cores)"
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ $(addprefix ./cmd/,$(STATIC))
 
-# The one binary that loads a library of others, NVIDIA's, and so needs C.
-holdfast-node: export CGO_ENABLED := 1
+$(STATIC): %:
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
+
 holdfast-node:
-	@echo "building $@"
-	@go build -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
+	@CGO_ENABLED=1 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
 .PHONY: prepare
 prepare: ## check the machine, install what is missing
 	@hack/prepare.sh
 
-# PyTorch comes from the network while Kubernetes is compiled: one waits for what the other does not need.
 .PHONY: ready
-ready: ## prepare and build
-	@HOLDFAST_PREPARE=system hack/prepare.sh
-	@hack/python.sh & python=$$!; \
-	$(MAKE) --no-print-directory build || { kill $$python 2>/dev/null; wait; exit 1; }; wait $$python
+ready: ## prepare and build, side by side
+	@hack/ready.sh
 
 .PHONY: demo
 demo: ready ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN=default-scheduler shows the half placement)
-	@go build -o bin/holdfast-demo ./cmd/holdfast-demo && exec bin/holdfast-demo $(if $(KEEP),--keep) $(if $(RUN),--run=$(RUN))
+	@exec bin/holdfast-demo $(if $(KEEP),--keep) $(if $(RUN),--run=$(RUN))
 
 .PHONY: test
 test: ## everything that checks the project, end-to-end tests on real kubelets included
@@ -72,7 +69,7 @@ fmt:
 
 .PHONY: vet
 vet:
-	@go vet ./...
+	@GOGC=400 go vet ./...
 
 .PHONY: lint
 lint: $(STATICCHECK)

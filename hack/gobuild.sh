@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # go build with a word now and then: the first time it compiles Kubernetes, which takes minutes.
 set -euo pipefail
+# The compiler works a quarter less with a lazier garbage collector.
+export GOGC=400
 compiled=0 said=0
 go build -v "$@" 2>&1 | while IFS= read -r line; do
 	case $line in

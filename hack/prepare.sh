@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that this machine can run the dev cluster, says what will be
 # downloaded and how much, and installs what is missing. Runs again at no cost.
-# HOLDFAST_PREPARE=check only checks and says; =system leaves Python to hack/python.sh.
+# HOLDFAST_PREPARE=check only checks and says; =install installs without saying it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -70,7 +70,7 @@ kube=$(sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\)$|\1|p' go.mod)
 [ -d "$(go env GOMODCACHE)/k8s.io/kubernetes@$kube" ] || downloads+=("Go modules, about 300 MB (1.5 GB on disk)")
 python_plan=$(hack/python.sh --plan)
 [ -z "$python_plan" ] || downloads+=("$python_plan")
-if [ ${#downloads[@]} -gt 0 ]; then
+if [ ${#downloads[@]} -gt 0 ] && [ "${HOLDFAST_PREPARE:-}" != install ]; then
 	echo "prepare: this will download"
 	printf '  - %s\n' "${downloads[@]}"
 fi
@@ -100,5 +100,5 @@ fi
 	echo "prepare: /dev/fuse cannot be opened: load the kernel module fuse, or, in a container, let it have the device (docker run --device /dev/fuse)" >&2
 	exit 1
 }
-[ "${HOLDFAST_PREPARE:-}" = system ] || hack/python.sh
+hack/python.sh
 echo "prepare: this machine is ready"

@@ -26,7 +26,6 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.sick = node
 	tainted := make(chan time.Duration, 1)
 	moved, err := r.replaced(ctx, sickSlot, "a GPU falls off the bus on "+node, func(ctx context.Context) error {
 		began := time.Now()
@@ -44,25 +43,44 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := r.Dev(ctx, "node", "heal", node); err != nil {
+		return nil, err
+	}
+	r.well = make(chan healing, 1)
+	go func() { r.well <- r.heals(ctx, node, time.Now()) }()
 	return []string{
 		fmt.Sprintf("Xid 79 → taint %s on %s after %.2f s", v1alpha1.TaintUnhealthy, node, (<-tainted).Seconds()),
 		moved,
 	}, nil
 }
 
-// healed waits until the taint goes by itself once the GPU works again.
-func (r *run) healed(ctx context.Context) ([]string, error) {
-	if _, err := r.Dev(ctx, "node", "heal", r.sick); err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	if err := r.Until(ctx, "the taints of node "+r.sick+" go by themselves", 2*time.Minute, func(ctx context.Context) (bool, string) {
-		cause, err := r.taint(ctx, r.sick)
+// healing is how long a node kept its taints after its GPU worked again.
+type healing struct {
+	node string
+	took time.Duration
+	err  error
+}
+
+// heals waits until the taints of a node go by themselves.
+func (r *run) heals(ctx context.Context, node string, mended time.Time) healing {
+	err := r.Until(ctx, "the taints of node "+node+" go by themselves", 3*time.Minute, func(ctx context.Context) (bool, string) {
+		cause, err := r.taint(ctx, node)
 		return cause == "" && err == nil, fmt.Sprintf("still %q, %v", cause, err)
-	}); err != nil {
-		return nil, err
+	})
+	return healing{node, time.Since(mended), err}
+}
+
+// healed tells of what heals found, which began at the end of gpuLost.
+func (r *run) healed(ctx context.Context) ([]string, error) {
+	select {
+	case h := <-r.well:
+		if h.err != nil {
+			return nil, h.err
+		}
+		return []string{fmt.Sprintf("the taints of %s went by themselves %.0f s after the GPU was back", h.node, h.took.Seconds())}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return []string{fmt.Sprintf("the taints of %s went by themselves %.0f s after the GPU was back", r.sick, time.Since(began).Seconds())}, nil
 }
 
 // drained takes a healthy node out of service as its owner would.

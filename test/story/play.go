@@ -26,10 +26,10 @@ func Play(ctx context.Context, w *World) (*Report, error) {
 		{"The agent is killed: training does not stop", (*run).agentKilled},
 		{"The controller is away: training goes on", (*run).controllerAway},
 		{"A GPU falls off the bus: one pod goes to the spare node", (*run).gpuLost},
+		{"Meanwhile, in another job: a bug ends it, and says which rank failed first", (*run).bug},
 		{"The GPU works again", (*run).healed},
 		{"A node is drained", (*run).drained},
 		{"A job with no changed line", (*run).unchanged},
-		{"A bug ends the job, and says which rank failed first", (*run).bug},
 		{"Every loss equals that of an undisturbed run", (*run).losses},
 	} {
 		w.Say("%s", c.title)
@@ -55,8 +55,8 @@ type run struct {
 	kills []kill
 	// pods are the names of the job's pods by slot, and their UIDs when they were first seen.
 	pods, uids []string
-	// sick is the node whose GPU fell off the bus.
-	sick string
+	// well tells when the node whose GPU fell off the bus was taken for well again.
+	well chan healing
 	// undisturbed is filled by the comparison run on this machine.
 	undisturbed chan compared
 	// endComparison ends that run and waits until nothing of it is left.
