@@ -11,15 +11,26 @@ import (
 )
 
 const (
-	// warmShare is the part of one processor that a pod spends on warming however busy the machine is.
-	warmShare = 0.2
+	// leastShare and mostShare bound the part of one processor that a pod spends on warming however busy the machine is.
+	leastShare, mostShare = 0.2, 0.6
+	// warmWithin is how soon all standbys of a pod are to be warm; within that, the slower the better.
+	warmWithin = 50 * time.Second
+	// warmCost is the processor time that a standby is taken to need before one has shown it.
+	warmCost = 5 * time.Second
 	// spareShare is the part of what is idle that warming uses on top, up to one processor in all.
 	spareShare = 0.5
 	// spareEvery is how often idleness is looked at: the kernel counts it in hundredths of a second.
 	spareEvery = 200 * time.Millisecond
 )
 
-// share says which part of one processor warming may use now: a guaranteed part, and half of what would be idle without it:
+// guaranteed is the part of one processor that makes the missing standbys warm in time: each takes cost, the one that is being
+// warmed has used some of it, and the first one was begun some time ago.
+func guaranteed(missing int, cost, used, ago time.Duration) float64 {
+	need := time.Duration(missing-1)*cost + max(cost-used, 0)
+	return min(max(float64(need)/float64(max(warmWithin-ago, warmWithin/10)), leastShare), mostShare)
+}
+
+// share says which part of one processor warming may use now: a guaranteed part, or half of what would be idle without it where that is more:
 // the rest is left for the moments in which ranks that wait for one another all want to run.
 type share struct {
 	// idle is for how long all processors together have been idle; false: unknown, or this pod may not use them all.
@@ -31,26 +42,26 @@ type share struct {
 	spent time.Duration
 }
 
-func newShare() share { return share{idle: idleTime, part: warmShare} }
+func newShare() share { return share{idle: idleTime, part: leastShare} }
 
-// now takes what warming used since the last call.
-func (s *share) now(now time.Time, spent time.Duration) float64 {
+// now takes what warming used since the last call, and what it is to have in any case.
+func (s *share) now(now time.Time, spent time.Duration, least float64) float64 {
 	s.spent += spent
 	since := now.Sub(s.at)
 	if since < spareEvery {
-		return s.part
+		return max(s.part, least)
 	}
 	idled, ok := s.idle()
 	if !ok {
-		s.part = warmShare
+		s.part = least
 		return s.part
 	}
 	if since < 10*spareEvery { // else nothing is known of the last moment
 		free := float64(idled-s.idled+s.spent) / float64(since)
-		s.part = min(max(spareShare*free, warmShare), 1)
+		s.part = min(spareShare*free, 1)
 	}
 	s.at, s.idled, s.spent = now, idled, 0
-	return s.part
+	return max(s.part, least)
 }
 
 // idleTime reads for how long the machine's processors have been idle. Where the container may use only so much of them, their

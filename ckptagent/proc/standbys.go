@@ -52,8 +52,10 @@ type Standbys struct {
 	notBefore []time.Time
 	failures  []int
 	need      uint64
-	// spent is the processor time that warming used between the last two looks.
-	spent time.Duration
+	// spent is the processor time that warming used between the last two looks, cost what the last standby took in all.
+	spent, cost time.Duration
+	// since is when the warming of what is missing began.
+	since time.Time
 	wake  chan struct{}
 }
 
@@ -79,7 +81,7 @@ type readyLine struct {
 
 // NewStandbys starts the warming, which waits for Configure, SetModules and SetWarm.
 func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
-	s := &Standbys{changed: changed, exits: exits, share: newShare(), room: memoryRoom, need: standbyMemory, wake: make(chan struct{}, 1)}
+	s := &Standbys{changed: changed, exits: exits, share: newShare(), room: memoryRoom, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
 	go s.loop()
 	return s
 }
@@ -105,6 +107,9 @@ func (s *Standbys) SetModules(modules []string) {
 func (s *Standbys) SetWarm(warm bool, run ckptagent.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if warm && !s.warm {
+		s.since = time.Now()
+	}
 	s.warm, s.run = warm, run
 	s.poke()
 }
@@ -211,7 +216,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		return 0
 	}
 	if warming != nil {
-		s.spent = warming.duty(now, s.share.now(now, s.spent))
+		s.spent = warming.duty(now, s.share.now(now, s.spent, guaranteed(s.missing(), s.cost, warming.used, now.Sub(s.since))))
 		return warmTick
 	}
 	var wait time.Duration
@@ -229,6 +234,9 @@ func (s *Standbys) look(now time.Time) time.Duration {
 			return memoryRetry
 		}
 		s.short = ""
+		if s.since.IsZero() {
+			s.since = now
+		}
 		if err := s.start(local, now); err != nil {
 			s.short = err.Error()
 			s.retryLater(local, now)
@@ -246,6 +254,17 @@ func (s *Standbys) warming() *standby {
 		}
 	}
 	return nil
+}
+
+// missing is how many standbys are not warm.
+func (s *Standbys) missing() int {
+	n := 0
+	for _, b := range s.slots {
+		if b == nil || !b.ready {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Standbys) retryLater(local int, now time.Time) {
@@ -298,7 +317,10 @@ func (s *Standbys) talk(b *standby, modules []string) {
 		s.mu.Unlock()
 		return
 	}
-	b.ready, s.failures[b.local] = true, 0
+	b.ready, s.failures[b.local], s.cost = true, 0, max(b.used, time.Second/10)
+	if s.missing() == 0 {
+		s.since = time.Time{}
+	}
 	if b.stopped { // between its word and our reading it
 		b.stopped = false
 		_ = syscall.Kill(-b.process.PID, syscall.SIGCONT)
