@@ -165,11 +165,43 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return ctrl.Result{}, nil
 	case refused:
+		switch left, err := c.left(ctx, pod); {
+		case err != nil:
+			return ctrl.Result{}, err
+		case left: // the budget keeps up what is not there any more
+			return ctrl.Result{}, c.delete(ctx, pod)
+		}
 		c.counts.refusals.Inc()
 		c.tellRefused(ctx, pod, why)
 		return ctrl.Result{RequeueAfter: evictAgain}, c.noteRefused(ctx, pod, why)
 	}
 	return ctrl.Result{}, fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+}
+
+// left says whether the Job that a replaced pod was of is gone or over: nobody's work depends on the pod. The pod
+// has no owner any more; what was injected names its Job yet.
+func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	g, uid := &v1alpha1.Gang{}, translate.InjectedJob(pod)
+	err := c.Live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("reading the gang of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	case g.DeletionTimestamp != nil || uid != "" && g.Spec.JobRef.UID != uid:
+		return true, nil
+	}
+	job, err := c.job(ctx, g)
+	return err == nil && (job == nil || over(job)), err
+}
+
+// delete ends a pod in its own time.
+func (c *Controller) delete(ctx context.Context, pod *corev1.Pod) error {
+	err := c.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting pod %s/%s, whose Job is over: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
 }
 
 // refusal is what a disruption budget says; an API server that has too much to do is none.

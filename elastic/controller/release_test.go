@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,6 +53,11 @@ func (b *bench) pod(t *testing.T, name string) *corev1.Pod {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// injected names the pod's Job, as the webhook does.
+func injected(p *corev1.Pod) {
+	p.Spec.Containers = []corev1.Container{{Name: "train", Env: []corev1.EnvVar{{Name: "HOLDFAST_JOB_UID", Value: key.Job}}}}
 }
 
 func doomOf(p *corev1.Pod) elastic.Doom {
@@ -135,7 +142,16 @@ func TestAReplacedPodGoes(t *testing.T) {
 		again   bool
 		wantErr bool
 		event   string
+		spoil   func(*v1alpha1.Gang, *batchv1.Job)
 	}{
+		"a budget refuses, the Job is over": {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, grace: []int64{-1}, spoil: func(_ *v1alpha1.Gang, j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+		}},
+		"a budget refuses, the Job is gone":  {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, grace: []int64{-1}, spoil: func(_ *v1alpha1.Gang, j *batchv1.Job) { j.UID = "a newer job" }},
+		"a budget refuses, the Gang is gone": {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, grace: []int64{-1}, spoil: func(g *v1alpha1.Gang, _ *batchv1.Job) { g.Name = "other" }},
+		"a budget refuses, the Gang is a newer Job's": {pod: member("b", 1, "n2", replaced, injected), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, grace: []int64{-1}, spoil: func(g *v1alpha1.Gang, j *batchv1.Job) {
+			g.Spec.JobRef.UID, j.UID = "newer", "newer"
+		}},
 		"evicted":                         {pod: member("b", 1, "n2", replaced), node: node("n2", sick), evicted: 1},
 		"evicted where all is well":       {pod: member("b", 1, "n2", replaced), node: node("n2", nil), evicted: 1},
 		"a member is left alone":          {pod: member("b", 1, "n2"), node: node("n2", dead)},
@@ -144,12 +160,15 @@ func TestAReplacedPodGoes(t *testing.T) {
 		"deleted where the node is gone":  {pod: member("b", 1, "n2", replaced), node: node("n1", nil), grace: []int64{0}},
 		"ending, and the node dies":       {pod: member("b", 1, "n2", replaced, deleted), node: node("n2", dead), grace: []int64{0}},
 		"ending by itself":                {pod: member("b", 1, "n2", replaced, deleted), node: node("n2", sick), again: true},
-		"a budget refuses":                {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, again: true, event: budget},
+		"a budget refuses":                {pod: member("b", 1, "n2", replaced, injected), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, again: true, event: budget},
 		"the API server has much to do":   {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: apierrors.NewTooManyRequests("later", 1), evicted: 1, wantErr: true},
 		"gone before it could be evicted": {pod: member("b", 1, "n2", replaced), node: node("n2", sick), answer: apierrors.NewNotFound(corev1.Resource("pods"), "b"), evicted: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, job := objects(corev1.RestartPolicyNever, 0)
+			if c.spoil != nil {
+				c.spoil(g, job)
+			}
 			b := newBench(t, g, job, &c.pod, c.node)
 			evicted, grace := 0, []int64(nil)
 			b.Client = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
@@ -165,6 +184,9 @@ func TestAReplacedPodGoes(t *testing.T) {
 					d.ApplyOptions(opts)
 					if d.Preconditions == nil || *d.Preconditions.UID != o.GetUID() {
 						t.Errorf("%s is deleted whatever its uid", o.GetName())
+					}
+					if d.GracePeriodSeconds == nil { // the pod's own
+						d.GracePeriodSeconds = new(int64(-1))
 					}
 					grace = append(grace, *d.GracePeriodSeconds)
 					return nil
@@ -244,6 +266,28 @@ func TestDoomsAreTold(t *testing.T) {
 	if look(); l.calls != 3 || len(l.last) != 0 {
 		t.Errorf("%d calls, %+v", l.calls, l.last)
 	}
+	// The Gang is made anew for another Job: what was told of the old one is forgotten.
+	with = b.gang(t)
+	with.Status.Run, b.told[key] = nil, true
+	b.writer.read[key] = "somebody/1"
+	if err := b.Client.Status().Update(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	with.Spec.JobRef.UID = "another job"
+	if err := b.Client.Update(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	if look(); len(b.told) != 0 || len(b.writer.read) != 0 {
+		t.Errorf("kept are %v and %v", b.told, b.writer.read)
+	}
+	with.Spec.JobRef.UID = key.Job
+	if err := b.Client.Update(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, Doomed: []v1alpha1.Doom{{Pod: "b", PodUID: "uid-b"}}}
+	if err := b.Client.Status().Update(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
 	l.err = errors.New("does not lead")
 	if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err == nil {
 		t.Error("a level that nobody heard is not told again")
@@ -322,4 +366,41 @@ func TestHolder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// slow is a coordinator that reads records, which takes until all that are awaited have come.
+type slow struct{ sync.WaitGroup }
+
+func (s *slow) Doomed(context.Context, coordinator.Key, []elastic.Doom) error {
+	s.Done()
+	s.Wait()
+	return nil
+}
+
+// TestGangsAreToldOfAtOnce: gangs may be looked at side by side, and as many as the controller has workers do not
+// wait for one another.
+func TestGangsAreToldOfAtOnce(t *testing.T) {
+	sick := node("n2", &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal", Since: metav1.NowMicro()})
+	all := []client.Object{sick}
+	for i := range tellers {
+		g, job := objects(corev1.RestartPolicyNever, 0)
+		p := on(member("b", 1, "n2"))
+		for _, o := range []client.Object{g, job, p} {
+			o.SetNamespace(fmt.Sprintf("team-%d", i))
+		}
+		all = append(all, g, job, p)
+	}
+	b := newBench(t, all...)
+	s := &slow{}
+	s.Add(tellers)
+	b.Coordinator = s
+	var done sync.WaitGroup
+	for i := range tellers {
+		done.Go(func() {
+			if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: fmt.Sprintf("team-%d", i), Name: "train"}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done.Wait()
 }

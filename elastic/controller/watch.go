@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -36,6 +37,9 @@ const (
 	podNode = "spec.nodeName"
 	// tellAgain is how often a level that stands is told: the coordinator forgets a gang without agents.
 	tellAgain = 30 * time.Second
+	// tellers is how many gangs are looked at at a time: a rack is many gangs, each waits for the API server, and for
+	// a coordinator that may have its record to read first.
+	tellers = 16
 	// evictors is how many replaced pods are told to go at a time: a rack is hundreds of them.
 	evictors = 16
 	// gangComes is how long to wait for a Gang that is about to be made.
@@ -51,6 +55,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	err = ctrl.NewControllerManagedBy(mgr).Named("doom").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: tellers}). // the queue gives one gang to one of them at a time
 		Complete(reconcile.Func(c.reconcileDooms))
 	if err != nil {
 		return fmt.Errorf("registering the controller of dooms: %w", err)
@@ -131,9 +136,13 @@ func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl
 		if apierrors.IsNotFound(err) && len(pods.Items) > 0 {
 			return ctrl.Result{RequeueAfter: gangComes}, nil
 		}
+		if apierrors.IsNotFound(err) {
+			c.forget(coordinator.Key{Namespace: req.Namespace, Name: req.Name})
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
+	c.forget(key)
 	c.occupied(key, pods.Items)
 	dooms, err := c.dooms(ctx, g, pods.Items)
 	if err != nil {
@@ -225,6 +234,18 @@ func (c *Controller) stands(key coordinator.Key, some bool) {
 	} else {
 		delete(c.told, key)
 	}
+}
+
+// forget drops what is kept of gangs of that name that were made for another Job: it is gone.
+func (c *Controller) forget(key coordinator.Key) {
+	gone := func(k coordinator.Key) bool {
+		return k.Namespace == key.Namespace && k.Name == key.Name && k.Job != key.Job
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.told, func(k coordinator.Key, _ bool) bool { return gone(k) })
+	maps.DeleteFunc(c.vacant, func(s seat, _ vacancy) bool { return gone(s.gang) })
+	c.writer.forget(gone)
 }
 
 // seat is a slot of one gang.

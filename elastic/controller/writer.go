@@ -3,6 +3,7 @@ package controller
 import (
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -58,4 +59,11 @@ func (w *writer) may(key coordinator.Key, run *v1alpha1.RunStatus) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.read[key] == run.Writer
+}
+
+// forget drops what was loaded of gangs that are gone.
+func (w *writer) forget(gone func(coordinator.Key) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.read, func(k coordinator.Key, _ string) bool { return gone(k) })
 }
