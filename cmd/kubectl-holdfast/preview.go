@@ -93,7 +93,11 @@ func previewOf(ctx context.Context, flags *genericclioptions.ConfigFlags, file s
 	case settings.Observe:
 		a.Unasked = "the job is only observed: its own scheduler places its pods"
 	case a.Pod != nil:
-		if a.Where, a.Unasked, err = askWhere(ctx, cfg, preview.Members(a.Pod, a.Job)); err != nil {
+		var pods []corev1.Pod
+		if pods, a.Unasked = preview.Members(a.Pod, a.Job); a.Unasked != "" {
+			break
+		}
+		if a.Where, a.Unasked, err = askWhere(ctx, cfg, pods); err != nil {
 			return none, err
 		}
 	}

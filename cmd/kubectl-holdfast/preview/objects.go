@@ -50,10 +50,14 @@ func PodOf(job *batchv1.Job, slot int) *corev1.Pod {
 	return pod
 }
 
-// Members are all pods of a gang, made of the first one as the API server answered it.
-func Members(first *corev1.Pod, job *batchv1.Job) []corev1.Pod {
-	n := min(int(ptr.Deref(job.Spec.Parallelism, 1)), v1alpha1.MaxPreviewPods)
-	pods := make([]corev1.Pod, n)
+// Members are all pods of a gang, made of the first one as the API server answered it; none where they are more than one
+// question may hold, and then unasked says so: an answer about a part of a gang would be none.
+func Members(first *corev1.Pod, job *batchv1.Job) (pods []corev1.Pod, unasked string) {
+	n := int(ptr.Deref(job.Spec.Parallelism, 1))
+	if n > v1alpha1.MaxPreviewPods {
+		return nil, fmt.Sprintf("the Job has %d pods, a preview asks about %d at most", n, v1alpha1.MaxPreviewPods)
+	}
+	pods = make([]corev1.Pod, n)
 	for slot := range pods {
 		pod := first.DeepCopy()
 		pod.ManagedFields = nil
@@ -63,7 +67,7 @@ func Members(first *corev1.Pod, job *batchv1.Job) []corev1.Pod {
 		pod.Spec.Hostname = fmt.Sprintf("%s-%d", job.Name, slot)
 		pods[slot] = *pod
 	}
-	return pods
+	return pods, ""
 }
 
 func podName(job string, slot int) string { return fmt.Sprintf("%s-%d-prvw", job, slot) }

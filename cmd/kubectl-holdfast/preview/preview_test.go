@@ -9,6 +9,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected texts")
@@ -82,9 +84,9 @@ func TestMembers(t *testing.T) {
 	mode, n := batchv1.IndexedCompletion, int32(3)
 	job.Spec.CompletionMode, job.Spec.Parallelism = &mode, &n
 	first := PodOf(job, 0)
-	pods := Members(first, job)
-	if len(pods) != 3 {
-		t.Fatalf("%d pods", len(pods))
+	pods, unasked := Members(first, job)
+	if len(pods) != 3 || unasked != "" {
+		t.Fatalf("%d pods, %q", len(pods), unasked)
 	}
 	for i, pod := range pods {
 		want := PodOf(job, i)
@@ -94,5 +96,9 @@ func TestMembers(t *testing.T) {
 	}
 	if first.Annotations[batchv1.JobCompletionIndexAnnotation] != "0" {
 		t.Error("the first pod was changed")
+	}
+	n = v1alpha1.MaxPreviewPods + 1
+	if pods, unasked := Members(first, job); pods != nil || !strings.Contains(unasked, "5001 pods") {
+		t.Errorf("more than may be asked about: %d pods, %q", len(pods), unasked)
 	}
 }
