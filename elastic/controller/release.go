@@ -34,10 +34,18 @@ import (
 //     LabelReplaced is evicted or, where its node is dead, deleted at once. So a leader that dies between the
 //     two leaves nothing behind, and a budget of the user's may refuse for as long as it likes.
 
-// Replace takes a pod out of its Job. It may be asked again, and of a pod that an earlier leader took out.
+// Replace takes a pod out of its Job. It may be asked again, and of a pod that an earlier leader took out. Where a rack
+// fails these are hundreds, so the cache serves where it shows the plain case; the patch that is made from it counts for
+// the very version that it shows. Whatever else it shows is looked up.
 func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Doom) error {
 	pod := &corev1.Pod{}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: d.Name}
+	if err := c.Client.Get(ctx, name, pod); err == nil && c.plain(key, d, pod) {
+		if err := c.release(ctx, key, d, pod, pod.ResourceVersion); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	pod = &corev1.Pod{}
 	err := c.Live.Get(ctx, name, pod)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && string(pod.UID) != d.Pod:
@@ -60,7 +68,19 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 			return nil // the Job ends or rests, and its pods with it: none is made in this one's place
 		}
 	}
-	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name})
+	return c.release(ctx, key, d, pod, "")
+}
+
+// plain: it is the pod that is meant, it lives, and it is in its Job.
+func (c *Controller) plain(key coordinator.Key, d elastic.Doom, pod *corev1.Pod) bool {
+	owner := translate.OwningJob(pod)
+	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !translate.Replaced(pod) && owner != nil && string(owner.UID) == key.Job
+}
+
+// release is the one patch that takes the pod out of its Job; where a version is named, of that version alone.
+func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Doom, pod *corev1.Pod, version string) error {
+	name := client.ObjectKeyFromObject(pod)
+	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: translate.OwningJob(pod).Name})
 	if err != nil {
 		return err
 	}
@@ -68,7 +88,11 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	for _, k := range keys {
 		labels[k] = nil
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": labels}})
+	metadata := map[string]any{"uid": pod.UID, "labels": labels}
+	if version != "" {
+		metadata["resourceVersion"] = version
+	}
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("encoding the release of pod %s: %w", name, err)
 	}

@@ -15,6 +15,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -103,6 +104,72 @@ func TestReplaceLeavesOthersAlone(t *testing.T) {
 		if p := b.pod(t, name); p.Labels[v1alpha1.LabelReplaced] != "" || p.Labels["controller-uid"] == "" {
 			t.Errorf("pod %s was touched: %v", name, p.Labels)
 		}
+	}
+}
+
+// reads counts reads of pods at the API server itself.
+type reads struct {
+	client.Reader
+	pods int
+}
+
+func (r *reads) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, ok := o.(*corev1.Pod); ok {
+		r.pods++
+	}
+	return r.Reader.Get(ctx, key, o, opts...)
+}
+
+// TestReplaceFromTheCache: the plain case costs one request. Where the cache is behind, what is so now decides.
+func TestReplaceFromTheCache(t *testing.T) {
+	for name, c := range map[string]struct {
+		now   func(*corev1.Pod) // what the cache does not show yet
+		taken bool
+		reads int
+	}{
+		"the cache is right":               {func(*corev1.Pod) {}, true, 0},
+		"something else was written":       {func(p *corev1.Pod) { p.Labels["x"] = "y" }, true, 1},
+		"somebody else took it out":        {func(p *corev1.Pod) { p.OwnerReferences = nil }, false, 1},
+		"an earlier leader took it out":    {func(p *corev1.Pod) { p.Labels[v1alpha1.LabelReplaced] = "true" }, true, 1},
+		"its Job was ended and deletes it": {func(p *corev1.Pod) { p.Annotations = map[string]string{"deleted": ""} }, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(corev1.RestartPolicyNever, 0)
+			p := on(member("b", 1, "n2"))
+			p.Finalizers = []string{batchv1.JobTrackingFinalizer}
+			b := newBench(t, g, job, p)
+			old, newer := b.pod(t, "b"), b.pod(t, "b")
+			if c.now(newer); newer.Annotations != nil {
+				job := b.readJob(t)
+				job.Spec.Suspend = new(bool)
+				*job.Spec.Suspend = true
+				if err := errors.Join(b.Client.Update(t.Context(), job), b.Client.Delete(t.Context(), newer)); err != nil {
+					t.Fatal(err)
+				}
+			} else if !equality.Semantic.DeepEqual(old, newer) {
+				if err := b.Client.Update(t.Context(), newer); err != nil {
+					t.Fatal(err)
+				}
+			}
+			live := &reads{Reader: b.Client}
+			stale := interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if pod, ok := o.(*corev1.Pod); ok {
+						old.DeepCopyInto(pod)
+						return nil
+					}
+					return cl.Get(ctx, key, o, opts...)
+				}})
+			api := b.Client
+			b.Client, b.Live = stale, live
+			if err := b.Replace(t.Context(), key, doomOf(old)); err != nil {
+				t.Fatal(err)
+			}
+			b.Client = api
+			if after := b.pod(t, "b"); (after.Labels[v1alpha1.LabelReplaced] == "true") != c.taken || live.pods != c.reads {
+				t.Errorf("labels %v after %d reads, want taken out %v, %d reads", after.Labels, live.pods, c.taken, c.reads)
+			}
+		})
 	}
 }
 

@@ -41,7 +41,7 @@ const (
 	// a coordinator that may have its record to read first.
 	tellers = 16
 	// evictors is how many replaced pods are told to go at a time: a rack is hundreds of them.
-	evictors = 16
+	evictors = 32
 	// gangComes is how long to wait for a Gang that is about to be made.
 	gangComes = time.Second
 )

@@ -27,6 +27,7 @@ const (
 	systemHoldfast = "holdfast"
 	systemTorchrun = "torchrun"
 	systemLimit    = "limit"
+	systemEviction = "eviction alone"
 )
 
 type kase struct {
@@ -57,7 +58,7 @@ type goal struct {
 
 var goals = []goal{
 	{kase: "cordon", metric: nodesPerSecond, bound: 50, least: true},
-	{kase: "evict", metric: podsPerSecond, bound: 200, least: true},
+	{kase: "evict", metric: "vs_limit", bound: 0.8, least: true},
 	{kase: "gpu-lost", metric: faultToTaint, bound: 1},
 	{kase: "gpu-lost", metric: stepVsBare, bound: 1.5},
 	{kase: "drain", metric: stepsRecomputed, bound: 0, each: true},

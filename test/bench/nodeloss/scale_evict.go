@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -33,7 +34,8 @@ const (
 )
 
 // evict measures many gangs at once that lose every pod: each is taken out of its Job and evicted, while the Jobs make new ones.
-// The limit is the eviction API alone, on pods that nobody makes anew.
+// The limit is the same two calls per pod by a client that does nothing else, on the same Jobs, before and after. What evictions cost where
+// nobody makes the pods anew stands next to it.
 func evict(ctx context.Context, b *bench) error {
 	s, err := b.simulate(ctx)
 	if err != nil {
@@ -48,13 +50,27 @@ func evict(ctx context.Context, b *bench) error {
 	}
 	rate, err := s.evictAlone(ctx, count*podsPerJob)
 	if err != nil {
+		return fmt.Errorf("the eviction API alone: %w", err)
+	}
+	b.Add("evict", systemEviction, podsPerSecond, "1/s", rate)
+	if err := s.gangs(ctx, count); err != nil {
+		return err
+	}
+	take := func(pod corev1.Pod) error { return s.bare(ctx, pod) }
+	_, before, err := s.leave(ctx, take)
+	if err != nil {
 		return fmt.Errorf("the limit: %w", err)
 	}
-	b.Add("evict", systemLimit, podsPerSecond, "1/s", rate)
-	if rate, err = s.replace(ctx, b, count); err != nil {
+	if rate, err = s.replace(ctx, b); err != nil {
 		return fmt.Errorf("holdfast: %w", err)
 	}
+	_, after, err := s.leave(ctx, take)
+	if err != nil {
+		return fmt.Errorf("the limit, once more: %w", err)
+	}
+	b.Add("evict", systemLimit, podsPerSecond, "1/s", before, after)
 	b.Add("evict", systemHoldfast, podsPerSecond, "1/s", rate)
+	b.Add("evict", systemHoldfast, "vs_limit", "", rate/max(before, after))
 	return nil
 }
 
@@ -135,11 +151,11 @@ type silent struct{}
 
 func (silent) Doomed(context.Context, coordinator.Key, []elastic.Doom) error { return nil }
 
-// replace has the product's controller replace every pod of many Jobs.
-func (s *sim) replace(ctx context.Context, b *bench, jobs int) (float64, error) {
-	running, going, stop, err := s.pods(ctx, v1alpha1.LabelGang, jobs*podsPerJob)
+// gangs makes many Jobs and waits until their pods run; the pods are in no order.
+func (s *sim) gangs(ctx context.Context, jobs int) error {
+	running, _, stop, err := s.pods(ctx, inJobs, jobs*podsPerJob)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer stop()
 	numbers := make([]int, jobs)
@@ -154,30 +170,75 @@ func (s *sim) replace(ctx context.Context, b *bench, jobs int) (float64, error) 
 		}}, metav1.CreateOptions{})
 		return err
 	}); err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := running.wait(ctx); err != nil {
-		return 0, fmt.Errorf("pods of Jobs that run: %w", err)
+		return fmt.Errorf("pods of Jobs that run: %w", err)
 	}
-	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelGang})
+	return nil
+}
+
+// inJobs selects pods of gangs that were not taken out.
+const inJobs = v1alpha1.LabelGang + "," + v1alpha1.LabelReplaced + "!=true"
+
+// leave has every pod of the gangs replaced: take is called for each, some at a time, and all is over when the last one is
+// told to go. It returns pods per second to the last call that returned, and to the last pod that is told to go, and waits
+// until the Jobs are whole again.
+func (s *sim) leave(ctx context.Context, take func(corev1.Pod) error) (taken, gone float64, err error) {
+	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: inJobs})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	count := len(list.Items)
+	_, going, stop, err := s.pods(ctx, v1alpha1.LabelGang, count)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer stop()
+	began := time.Now()
+	if err := each(list.Items, take); err != nil {
+		return 0, 0, err
+	}
+	taken = float64(count) / time.Since(began).Seconds()
+	last, err := going.wait(ctx)
+	if err != nil {
+		return 0, 0, fmt.Errorf("pods that are told to go: %w", err)
+	}
+	running, _, stopRunning, err := s.pods(ctx, inJobs, count)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer stopRunning()
+	if _, err := running.wait(ctx); err != nil {
+		return 0, 0, fmt.Errorf("new pods that run: %w", err)
+	}
+	return taken, float64(count) / last.Sub(began).Seconds(), nil
+}
+
+// bare does by two calls of its own what the product does, with nothing to decide and nothing to watch.
+func (s *sim) bare(ctx context.Context, pod corev1.Pod) error {
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:"true","controller-uid":null,%q:null}}}`, pod.UID, v1alpha1.LabelReplaced, batchv1.ControllerUidLabel)
+	if _, err := s.client.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	return s.client.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.Name}})
+}
+
+// replace has the product's controller replace every pod of the gangs.
+func (s *sim) replace(ctx context.Context, b *bench) (float64, error) {
 	store, stopStore, err := s.elastic(ctx)
 	if err != nil {
 		return 0, err
 	}
-	began := time.Now()
-	err = each(list.Items, func(pod corev1.Pod) error {
+	at := time.Now()
+	taken, gone, err := s.leave(ctx, func(pod corev1.Pod) error {
 		key := coordinator.Key{Namespace: namespace, Name: pod.Labels[v1alpha1.LabelGang], Job: string(metav1.GetControllerOf(&pod).UID)}
-		return store.Replace(ctx, key, elastic.Doom{Pod: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Cause: "GPULost", At: began})
+		return store.Replace(ctx, key, elastic.Doom{Pod: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Cause: "GPULost", At: at})
 	})
-	if err != nil {
-		return 0, errors.Join(err, stopStore())
+	if err == nil {
+		b.Add("evict", systemHoldfast, "released_per_s", "1/s", taken)
 	}
-	b.Add("evict", systemHoldfast, "released_per_s", "1/s", float64(len(list.Items))/time.Since(began).Seconds())
-	last, err := going.wait(ctx)
-	return float64(len(list.Items)) / last.Sub(began).Seconds(), errors.Join(err, stopStore())
+	return gone, errors.Join(err, stopStore())
 }
 
 // elastic starts the product's controller as cmd/holdfast-controller does.
