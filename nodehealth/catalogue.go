@@ -73,12 +73,15 @@ const (
 	GPUFault           Cause = "GPUFault"
 	DriverHangs        Cause = "DriverHangs"
 	DriverGone         Cause = "DriverGone"
+	GPUMissing         Cause = "GPUMissing"
+	NVLinkDown         Cause = "NVLinkDown"
 	FabricRecovery     Cause = "FabricRecovery"
 	RowRemapPending    Cause = "RowRemapPending"
 	ContainedECC       Cause = "GPUContainedECC"
 	ECCRate            Cause = "GPUECCRate"
 	GPUDegraded        Cause = "GPUDegraded"
 	UncorrectableECC   Cause = "GPUUncorrectableECC"
+	PCIeDegraded       Cause = "PCIeDegraded"
 	NVLinkReport       Cause = "NVLinkReport"
 	SwitchReport       Cause = "NVSwitchReport"
 	GPUReport          Cause = "GPUReport"
@@ -124,12 +127,15 @@ var Catalogue = []Row{
 	{GPUFault, Evict, []int{46, 62, 95, 109, 110, 136, 140, 143, 151, 155, 156, 158, 159, 167, 169}, "the GPU has failed and needs a reset", reset + again, ExitReads, 0, true},
 	{DriverHangs, Evict, nil, "the driver does not answer", "Reboot the node. Look for tasks in state D and for messages of NVRM in the kernel log.", ExitCleared, 0, false},
 	{DriverGone, Exclude, nil, "the driver was there and is gone", "Look whether somebody is updating the driver; else load it or reboot the node.", ExitCleared, 0, false},
+	{GPUMissing, Exclude, nil, "the driver lists fewer GPUs than the node is to have", "Look for the missing GPU (lspci, kernel log) and reboot the node. Where the node really has fewer now, correct what its Node says (label nvidia.com/gpu.count).", ExitCleared, 0, false},
+	{NVLinkDown, Exclude, nil, "fewer NVLinks are active than before, or than on the other GPUs of the node", "Look at the fabric manager and at nvidia-smi nvlink -s; reset the GPU when the node is empty. If the same link stays down, have it examined.", ExitCleared, 0, false},
 	{FabricRecovery, Exclude, nil, "the driver asks for a recovery of the fabric's domain", "Look at the fabric manager and the IMEX service of the domain; the node itself may stay.", ExitReads, 0, false},
 	{RowRemapPending, Exclude, []int{63}, "a broken memory row waits for a reset to be replaced", "Reset the GPU when the node is empty; what runs may end first.", ExitReads, 0, false},
 	{ContainedECC, Exclude, []int{94}, "memory error that could not be corrected, contained to one process", "Reset the GPU when the node is empty; what runs may end first.", ExitReads, 0, false},
 	{ECCRate, Exclude, []int{92, 93}, "memory errors come often", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
 	{GPUDegraded, Exclude, []int{157, 168}, "the GPU works with less than it should", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
 	{UncorrectableECC, Watch, nil, "memory errors could not be corrected since the driver was loaded", "Look whether rows are being replaced; a reset starts the count anew.", ExitCleared, 0, false},
+	{PCIeDegraded, Watch, nil, "the GPU uses less of its PCIe slot than both could", "Nothing, unless jobs on the node are slow. Have the GPU reseated when the node is empty.", ExitCleared, 0, false},
 	{NVLinkReport, Watch, []int{144, 145, 146, 147, 148, 150}, "an NVLink reported an error that the driver did not act on", "Nothing, unless jobs on the node fail.", ExitQuiet, 0, false},
 	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "Nothing, unless it comes often.", ExitQuiet, 0, false},
 	{GPUReport, Watch, []int{78, 142, 162, 163, 164, 165}, "the GPU reported a condition that people may want to know", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},

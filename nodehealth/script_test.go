@@ -20,9 +20,10 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 //
 //	at SECONDS                   time passes; nothing is seen, the verdict is asked for
 //	read DEVICE[:KEY=VALUE…] …   NVML answers for these devices; pci lost reset recovery pending failed ecc
+//	                             links=UP/DOWN width=IS/MAX speed=IS/MAX
 //	well SECONDS DEVICE…         reads twice a second for so long, all well
 //	xid CODE DEVICE [seq=N] [at=SECONDS] [nvml] | sxid CODE DEVICE [fatal] | offbus DEVICE | recovery CODE DEVICE
-//	hang | blind TEXT | reboot | restart
+//	hang | blind TEXT | expected GPUS | reboot | restart
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -115,6 +116,8 @@ func (s *stage) command(f []string) {
 		s.fold(Signal{Kind: Hang, Source: Probe, Text: "no answer for 5s"})
 	case "blind":
 		s.fold(Signal{Kind: Blind, Source: Probe, Text: strings.Join(f[1:], " ")})
+	case "expected":
+		s.fold(Signal{Kind: Expected, Source: API, Code: s.number(f[1]), Text: "label says so"})
 	case "reboot":
 		s.boot++
 		s.state = Restore(fmt.Sprint("boot-", s.boot), Assess(s.state, s.now))
@@ -154,6 +157,12 @@ func (s *stage) read(devices []string) {
 				r.RemapFailed = true
 			case "ecc":
 				r.Uncorrected = uint64(s.number(v))
+			case "links":
+				r.LinksUp, r.LinksDown = s.pair(v)
+			case "width":
+				r.Width, r.MaxWidth = s.pair(v)
+			case "speed":
+				r.Speed, r.MaxSpeed = s.pair(v)
 			default:
 				s.t.Fatalf("unknown key %q", k)
 			}
@@ -161,6 +170,11 @@ func (s *stage) read(devices []string) {
 		sig.Readings = append(sig.Readings, r)
 	}
 	s.fold(sig)
+}
+
+func (s *stage) pair(v string) (int, int) {
+	a, b, _ := strings.Cut(v, "/")
+	return s.number(a), s.number(b)
 }
 
 func (s *stage) number(v string) int {

@@ -12,6 +12,8 @@ const (
 	Kmsg Source = "kmsg"
 	// Probe: the process that asks NVML, or its absence.
 	Probe Source = "probe"
+	// API: the Node object.
+	API Source = "api"
 )
 
 // Kind says what a signal is about.
@@ -34,6 +36,8 @@ const (
 	Hang Kind = "hang"
 	// Blind: there is no NVML to ask; Text says why.
 	Blind Kind = "blind"
+	// Expected: the node is to have Code GPUs, 0: nobody knows; Text says who says so.
+	Expected Kind = "expected"
 )
 
 // Signal is one thing that was seen, without opinion.
@@ -79,6 +83,12 @@ type Reading struct {
 	RemapPending, RemapFailed bool
 	// Uncorrected counts memory errors since the driver was loaded that could not be corrected.
 	Uncorrected uint64
+	// LinksUp and LinksDown count its NVLinks by whether they are active; a link that is not wired is never active, so
+	// only a comparison tells. Both 0: none, or not known.
+	LinksUp, LinksDown int
+	// Width is how many PCIe lanes are used of MaxWidth that GPU and slot have, Speed and MaxSpeed likewise the generation
+	// of PCIe while the GPU is at full clocks; 0: not known.
+	Width, MaxWidth, Speed, MaxSpeed int
 }
 
 // bad says whether the device is of no use as it is.

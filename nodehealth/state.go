@@ -34,6 +34,9 @@ type State struct {
 	read, readSince, hungSince time.Time
 	// blind is why there is nothing to ask; empty: there is, or nobody has tried yet.
 	blind string
+	// expected is how many GPUs the node is to have, 0: nobody knows; expectedBy says who says so.
+	expected   int
+	expectedBy string
 }
 
 // finding is one cause on one device: at most one each.
@@ -57,6 +60,8 @@ type device struct {
 	id, pci         string
 	read, goodSince time.Time
 	speaks          bool
+	// links is the most that were ever active.
+	links int
 }
 
 // comeback remembers how often a cause went away and came again.
@@ -111,6 +116,8 @@ func Fold(s State, sig Signal, now time.Time) State {
 		s.hang(sig)
 	case Blind:
 		s.lose(sig)
+	case Expected:
+		s.expected, s.expectedBy = sig.Code, sig.Text
 	case Tick:
 	}
 	s.heal(now)
@@ -241,6 +248,10 @@ func (s *State) round(sig Signal) {
 			s.confirm(d.id)
 		}
 	}
+	if n := len(sig.Readings); n < s.expected {
+		s.sign(GPUMissing, "", sig.At, fmt.Sprintf("NVML lists %d GPUs, the node is to have %d (%s)", n, s.expected, s.expectedBy))
+	}
+	s.links(sig)
 	s.stopWaiting()
 }
 
@@ -264,8 +275,38 @@ func (s *State) reading(r Reading, at time.Time) {
 	if r.Uncorrected > 0 {
 		s.sign(UncorrectableECC, r.Device, at, fmt.Sprintf("NVML counts %d memory errors that could not be corrected", r.Uncorrected))
 	}
+	if r.Width > 0 && r.Width < r.MaxWidth || r.Speed > 0 && r.Speed < r.MaxSpeed {
+		s.sign(PCIeDegraded, r.Device, at, fmt.Sprintf("NVML answers PCIe generation %d of %d with %d of %d lanes", r.Speed, r.MaxSpeed, r.Width, r.MaxWidth))
+	}
 	if r.bad() {
 		s.confirm(r.Device)
+	}
+}
+
+// links compares what is active with what was, and with what most other GPUs of the node have: NVML does not say how
+// many links are wired.
+func (s *State) links(sig Signal) {
+	have := map[int]int{}
+	for _, r := range sig.Readings {
+		have[r.LinksUp]++
+	}
+	usual := 0
+	for links, gpus := range have {
+		if 2*gpus > len(sig.Readings) {
+			usual = links
+		}
+	}
+	for _, r := range sig.Readings {
+		d := s.device(r.Device)
+		if d == nil || r.Lost || r.LinksUp+r.LinksDown == 0 {
+			continue
+		}
+		switch d.links = max(d.links, r.LinksUp); {
+		case r.LinksUp < d.links:
+			s.sign(NVLinkDown, r.Device, sig.At, fmt.Sprintf("%d NVLinks are active, %d were", r.LinksUp, d.links))
+		case r.LinksUp < usual:
+			s.sign(NVLinkDown, r.Device, sig.At, fmt.Sprintf("%d NVLinks are active, most GPUs of the node have %d", r.LinksUp, usual))
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ func failCommand(w *where) *cobra.Command {
 				f.Recovery = &recovery
 			}
 			if f == (nvml.Fault{GPU: f.GPU}) {
-				return errors.New("say how it fails: --xid, --lost, --hang or --recovery; \"node heal\" makes it well again")
+				return errors.New("say how it fails: --xid, --lost, --no-handle, --hang, --links-down, --lanes or --recovery; \"node heal\" makes it well again")
 			}
 			rec, err := w.record()
 			if err != nil {
@@ -126,6 +126,9 @@ func failCommand(w *where) *cobra.Command {
 	flags.IntVar(&f.GPU, "gpu", 0, "which GPU of the node, counted from 0")
 	flags.IntVar(&f.Xid, "xid", 0, "the driver reports this error, and what follows from it is so")
 	flags.BoolVar(&f.Lost, "lost", false, "the GPU does not answer any more, without a word in the kernel log")
+	flags.BoolVar(&f.Nameless, "no-handle", false, "the driver counts the GPU and gives no handle of it to who asks from now on")
+	flags.IntVar(&f.LinksDown, "links-down", 0, "so many of the GPU's NVLinks are down")
+	flags.IntVar(&f.Lanes, "lanes", 0, "so many PCIe lanes of the GPU are used")
 	flags.BoolVar(&f.Hang, "hang", false, "calls of the driver's library do not return any more, on the whole node")
 	flags.IntVar(&recovery, "recovery", 0, "the driver's recovery action from now on, such as 1: reset the GPU, 2: reboot")
 	return cmd

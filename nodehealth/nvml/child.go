@@ -12,8 +12,8 @@ import (
 
 // library is NVIDIA's library, opened. Every call may block for ever.
 type library interface {
-	// read asks every device that was found when the library was opened; thorough asks for memory as well.
-	// An error means that the library must be opened anew.
+	// read asks every device; thorough asks for memory and links as well, and for the handle of a device that gave none
+	// before. An error means that the library must be opened anew.
 	read(thorough bool) ([]nodehealth.Reading, error)
 	// wait returns the next error that the driver reports, or ok false when the time is over.
 	wait(time.Duration) (device string, code int, ok bool)
@@ -26,6 +26,9 @@ const (
 	memoryEvery = 5
 	// openEvery is how often it is tried while there is no library or driver.
 	openEvery = 2 * time.Second
+	// reopenAfter is how long a device may be lost until the library is loaded anew: a handle from before a device was
+	// reset may stay dead, and the count of devices is taken when the library is opened.
+	reopenAfter = time.Minute
 )
 
 // Serve is the child: it tells what it finds on out until out or in is closed, and ends when the library must be
@@ -55,11 +58,20 @@ func serve(paths []string, out *json.Encoder, open func([]string) (library, erro
 		time.Sleep(openEvery)
 	}
 	defer lib.close()
-	last := map[string]nodehealth.Reading{} // what the thorough rounds said of memory
+	last := map[string]nodehealth.Reading{} // what the thorough rounds said
+	var lostSince time.Time                 // zero while no device is lost
 	for n := 0; ; n++ {
 		began := time.Now()
-		if err := round(lib, out, last, n%memoryEvery == 0); err != nil {
+		lost, err := round(lib, out, last, n%memoryEvery == 0)
+		switch {
+		case err != nil:
 			return err
+		case !lost:
+			lostSince = time.Time{}
+		case lostSince.IsZero():
+			lostSince = began
+		case began.Sub(lostSince) >= reopenAfter:
+			return nil // the parent starts another child
 		}
 		for left := readEvery; left > 0; left = readEvery - time.Since(began) {
 			device, code, ok := lib.wait(left)
@@ -70,28 +82,35 @@ func serve(paths []string, out *json.Encoder, open func([]string) (library, erro
 				return err
 			}
 			// What the driver thinks of it is asked at once.
-			if err := round(lib, out, last, true); err != nil {
+			if _, err := round(lib, out, last, true); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, thorough bool) error {
+// round asks once and tells the parent; lost says whether any device does not answer.
+func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, thorough bool) (lost bool, err error) {
+	began := time.Now()
 	readings, err := lib.read(thorough)
 	if err != nil {
-		return errors.Join(err, out.Encode(line{Blind: err.Error()}))
+		return false, errors.Join(err, out.Encode(line{Blind: err.Error()}))
 	}
+	took := time.Since(began)
 	for i := range readings {
 		r := &readings[i]
+		lost = lost || r.Lost
 		if thorough {
 			last[r.Device] = *r
 			continue
 		}
-		r.RemapPending, r.RemapFailed, r.Uncorrected = last[r.Device].RemapPending, last[r.Device].RemapFailed, last[r.Device].Uncorrected
+		was := last[r.Device] // what is asked for only now and then is so until it is asked for again
+		r.RemapPending, r.RemapFailed, r.Uncorrected = was.RemapPending, was.RemapFailed, was.Uncorrected
+		r.LinksUp, r.LinksDown = was.LinksUp, was.LinksDown
+		r.Width, r.MaxWidth, r.Speed, r.MaxSpeed = was.Width, was.MaxWidth, was.Speed, was.MaxSpeed
 	}
-	if err := out.Encode(line{Read: true, Readings: readings}); err != nil {
-		return fmt.Errorf("telling the parent: %w", err)
+	if err := out.Encode(line{Read: true, Readings: readings, Took: took}); err != nil {
+		return lost, fmt.Errorf("telling the parent: %w", err)
 	}
-	return nil
+	return lost, nil
 }

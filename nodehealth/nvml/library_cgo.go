@@ -21,13 +21,14 @@ type loaded struct {
 	lib     nvml.Interface
 	devices []handle
 	events  nvml.EventSet // nil where no device can report
-	remaps  bool
+	// What the library knows to answer: a call that it lacks ends the process.
+	remaps, links, lanes, mig bool
 }
 
 type handle struct {
 	nvml.Device
 	id, pci string
-	// lost: not even a handle was given.
+	// lost: not even a handle was given, yet.
 	lost bool
 }
 
@@ -65,41 +66,67 @@ func (l *loaded) find() error {
 		l.close()
 		return fmt.Errorf("counting the GPUs: %s", explain(ret))
 	}
-	l.remaps = l.lib.Extensions().LookupSymbol("nvmlDeviceGetRemappedRows") == nil
-	events, ret := l.lib.EventSetCreate()
-	if ret == nvml.SUCCESS {
+	l.remaps = l.has("nvmlDeviceGetRemappedRows")
+	l.links = l.has("nvmlDeviceGetNvLinkState")
+	l.lanes = l.has("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkWidth", "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetPerformanceState")
+	l.mig = l.has("nvmlDeviceGetMigMode")
+	for i := range count {
+		l.devices = append(l.devices, l.attach(i))
+	}
+	return nil
+}
+
+func (l *loaded) has(symbols ...string) bool {
+	for _, s := range symbols {
+		if l.lib.Extensions().LookupSymbol(s) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// attach asks for a device by its number and listens to it.
+func (l *loaded) attach(i int) handle {
+	h := handle{}
+	var ret nvml.Return
+	if h.Device, ret = l.lib.DeviceGetHandleByIndex(i); ret != nvml.SUCCESS {
+		return handle{lost: true}
+	}
+	if id, ret := h.GetUUID(); ret == nvml.SUCCESS {
+		h.id = id
+	}
+	if pci, ret := h.GetPciInfo(); ret == nvml.SUCCESS {
+		h.pci = fmt.Sprintf("%04x:%02x:%02x", pci.Domain, pci.Bus, pci.Device)
+	}
+	l.listen(h)
+	return h
+}
+
+// listen has the device's errors told; the set exists as long as any device can report.
+func (l *loaded) listen(h handle) {
+	fresh := l.events == nil
+	if fresh {
+		events, ret := l.lib.EventSetCreate()
+		if ret != nvml.SUCCESS {
+			return
+		}
 		l.events = events
 	}
-	listening := false
-	for i := range count {
-		h := handle{}
-		if h.Device, ret = l.lib.DeviceGetHandleByIndex(i); ret != nvml.SUCCESS {
-			l.devices = append(l.devices, handle{lost: true})
-			continue
-		}
-		if id, ret := h.GetUUID(); ret == nvml.SUCCESS {
-			h.id = id
-		}
-		if pci, ret := h.GetPciInfo(); ret == nvml.SUCCESS {
-			h.pci = fmt.Sprintf("%04x:%02x:%02x", pci.Domain, pci.Bus, pci.Device)
-		}
-		if l.events != nil && h.RegisterEvents(nvml.EventTypeXidCriticalError, l.events) == nvml.SUCCESS {
-			listening = true
-		}
-		l.devices = append(l.devices, h)
-	}
-	if !listening && l.events != nil {
+	if h.RegisterEvents(nvml.EventTypeXidCriticalError, l.events) != nvml.SUCCESS && fresh {
 		l.events.Free()
 		l.events = nil
 	}
-	return nil
 }
 
 func (l *loaded) close() { l.lib.Shutdown() }
 
 func (l *loaded) read(thorough bool) ([]nodehealth.Reading, error) {
 	out := make([]nodehealth.Reading, 0, len(l.devices))
-	for _, h := range l.devices {
+	for i, h := range l.devices {
+		if h.lost && thorough { // it may have come back
+			h = l.attach(i)
+			l.devices[i] = h
+		}
 		r := nodehealth.Reading{Device: h.id, PCI: h.pci, Recovery: nodehealth.RecoveryUnknown, Lost: h.lost}
 		if !h.lost {
 			if err := l.ask(h, &r, thorough); err != nil {
@@ -147,7 +174,56 @@ func (l *loaded) ask(h handle, r *nodehealth.Reading, thorough bool) error {
 	if ret == nvml.SUCCESS {
 		r.Uncorrected = count
 	}
-	return take(ret, r)
+	if err := take(ret, r); err != nil {
+		return err
+	}
+	l.askLinks(h, r)
+	l.askLanes(h, r)
+	return nil
+}
+
+// askLinks counts NVLinks. A GPU that is divided (MIG) has none to others by intention.
+func (l *loaded) askLinks(h handle, r *nodehealth.Reading) {
+	if !l.links {
+		return
+	}
+	if l.mig {
+		if mode, _, ret := h.GetMigMode(); ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
+			return
+		}
+	}
+	for link := range nvml.NVLINK_MAX_LINKS {
+		state, ret := h.GetNvLinkState(link)
+		switch {
+		case ret != nvml.SUCCESS:
+			return // there are no more
+		case state == nvml.FEATURE_ENABLED:
+			r.LinksUp++
+		default:
+			r.LinksDown++
+		}
+	}
+}
+
+// askLanes reads how the GPU sits in its slot. At rest GPUs lower the generation by intention, so that one is told at full
+// clocks only.
+func (l *loaded) askLanes(h handle, r *nodehealth.Reading) {
+	if !l.lanes {
+		return
+	}
+	width, ret1 := h.GetCurrPcieLinkWidth()
+	most, ret2 := h.GetMaxPcieLinkWidth()
+	if ret1 == nvml.SUCCESS && ret2 == nvml.SUCCESS {
+		r.Width, r.MaxWidth = width, most
+	}
+	if state, ret := h.GetPerformanceState(); ret != nvml.SUCCESS || state != nvml.PSTATE_0 {
+		return
+	}
+	speed, ret1 := h.GetCurrPcieLinkGeneration()
+	fastest, ret2 := h.GetMaxPcieLinkGeneration()
+	if ret1 == nvml.SUCCESS && ret2 == nvml.SUCCESS {
+		r.Speed, r.MaxSpeed = speed, fastest
+	}
 }
 
 // take notes what an answer says of the device as such.

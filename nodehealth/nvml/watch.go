@@ -23,7 +23,7 @@ const (
 	longestRetry = 10 * time.Second
 )
 
-// Watch is the parent. All fields must be set.
+// Watch is the parent. All fields but Round must be set.
 type Watch struct {
 	// Command starts the child, which calls Serve.
 	Command []string
@@ -32,7 +32,9 @@ type Watch struct {
 	Start, Deadline time.Duration
 	// Emit is called from one goroutine.
 	Emit func(nodehealth.Signal)
-	Log  *slog.Logger
+	// Round is told how long NVML took to answer for all devices.
+	Round func(time.Duration)
+	Log   *slog.Logger
 }
 
 // Run keeps a child at work until ctx ends.
@@ -163,6 +165,9 @@ func (r *runner) said(l line) {
 			r.Log.Info("NVML answers again", "devices", len(l.Readings))
 		}
 		r.hung, r.quiet, r.retry = false, "", firstRetry
+		if r.Round != nil {
+			r.Round(l.Took)
+		}
 		r.Emit(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Read, Readings: l.Readings})
 	case l.Xid != 0:
 		r.Emit(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Xid, Device: l.Device, Code: l.Xid, Text: fmt.Sprintf("Xid %d", l.Xid)})

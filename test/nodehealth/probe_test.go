@@ -35,7 +35,8 @@ type probed struct {
 	signals chan nodehealth.Signal
 }
 
-func probe(t *testing.T) *probed {
+// probe starts the probe on a driver on which these faults have happened before.
+func probe(t *testing.T, before ...standin.Fault) *probed {
 	dir := t.TempDir()
 	library := filepath.Join(dir, standin.Library)
 	if err := standin.Build(library); errors.Is(err, standin.ErrNoCompiler) {
@@ -46,6 +47,9 @@ func probe(t *testing.T) *probed {
 	p := &probed{t: t, driver: standin.NewServer([]string{"GPU-a", "GPU-b"}), signals: make(chan nodehealth.Signal, 10000)}
 	if err := p.driver.Listen(filepath.Join(dir, standin.Socket)); err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range before {
+		p.fail(f)
 	}
 	w := nvml.Watch{
 		Command: []string{binary(t), "probe", "--nvml=/nowhere/" + standin.Library + "," + library},
@@ -88,9 +92,26 @@ func reads(of func(a, b nodehealth.Reading) bool) func(nodehealth.Signal) bool {
 	}
 }
 
+// healthy is the first pretended GPU as it should be.
+var healthy = nodehealth.Reading{Device: "GPU-a", PCI: "0000:10:00", LinksUp: 4, Width: 16, MaxWidth: 16, Speed: 5, MaxSpeed: 5}
+
+// TestAHandleThatComesLate: a GPU of which the driver gave no handle when the probe began is read as soon as it gives one.
+func TestAHandleThatComesLate(t *testing.T) {
+	p := probe(t, standin.Fault{Nameless: true})
+	p.until("lost, without a name", reads(func(a, b nodehealth.Reading) bool {
+		return a == nodehealth.Reading{Lost: true, Recovery: nodehealth.RecoveryUnknown} && b.Device == "GPU-b" && !b.Lost
+	}))
+	p.fail(standin.Fault{})
+	p.until("well", reads(func(a, _ nodehealth.Reading) bool { return a == healthy }))
+	p.fail(standin.Fault{Xid: 31})
+	if sig := p.until("what it reports", func(s nodehealth.Signal) bool { return s.Kind == nodehealth.Xid }); sig.Device != "GPU-a" {
+		t.Errorf("%+v", sig)
+	}
+}
+
 func TestProbeReads(t *testing.T) {
 	p := probe(t)
-	want := nodehealth.Reading{Device: "GPU-a", PCI: "0000:10:00"}
+	want := healthy
 	p.until("well", reads(func(a, b nodehealth.Reading) bool { return a == want && b.Device == "GPU-b" }))
 	for _, c := range []struct {
 		fault standin.Fault
@@ -101,6 +122,9 @@ func TestProbeReads(t *testing.T) {
 		{standin.Fault{Xid: 63}, func(r nodehealth.Reading) bool { return r.RemapPending && !r.RemapFailed }},
 		{standin.Fault{Xid: 64}, func(r nodehealth.Reading) bool { return r.RemapFailed && r.Recovery == nodehealth.RecoveryGPUReset }},
 		{standin.Fault{Xid: 48}, func(r nodehealth.Reading) bool { return r.Uncorrected == 1 }},
+		{standin.Fault{}, func(r nodehealth.Reading) bool { return r == want }},
+		{standin.Fault{LinksDown: 1}, func(r nodehealth.Reading) bool { return r.LinksUp == 3 && r.LinksDown == 1 }},
+		{standin.Fault{Lanes: 8}, func(r nodehealth.Reading) bool { return r.Width == 8 && r.MaxWidth == 16 }},
 		{standin.Fault{}, func(r nodehealth.Reading) bool { return r == want }},
 		{standin.Fault{OldDriver: true}, func(r nodehealth.Reading) bool { return r.Recovery == nodehealth.RecoveryUnknown && !r.Lost }},
 	} {

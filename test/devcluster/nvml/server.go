@@ -21,6 +21,9 @@ type GPU struct {
 	// Recovery is the driver's recovery action, -1 where it knows none.
 	Recovery int
 	ECC      uint64
+	// Nameless: the driver gives no handle of it. LinksDown of its NVLinks are down, Lanes of its PCIe lanes are used, 0: all.
+	Nameless         bool
+	LinksDown, Lanes int
 }
 
 // Fault is what happens to one GPU, or to all by way of the driver. The zero value heals everything.
@@ -34,6 +37,11 @@ type Fault struct {
 	Hang bool `json:"hang,omitempty"`
 	// OldDriver: one that knows no recovery action.
 	OldDriver bool `json:"oldDriver,omitempty"`
+	// Nameless: the driver counts the device and gives no handle of it.
+	Nameless bool `json:"nameless,omitempty"`
+	// LinksDown of its NVLinks are down; Lanes of its PCIe lanes are used.
+	LinksDown int `json:"linksDown,omitempty"`
+	Lanes     int `json:"lanes,omitempty"`
 	// Recovery is the driver's recovery action from now on, whatever the Xid would bring; nil: what follows.
 	Recovery *int `json:"recovery,omitempty"`
 }
@@ -121,7 +129,8 @@ func (s *Server) text() string {
 	flag := map[bool]int{true: 1}
 	fmt.Fprintf(&b, "hang %d\n", flag[s.hang])
 	for i, g := range s.gpus {
-		fmt.Fprintf(&b, "gpu %d %s %s %d %d %d %d %d %d\n", i, g.UUID, g.PCI, flag[g.Lost], flag[g.ResetRequired], g.Recovery, flag[g.Pending], flag[g.Failed], g.ECC)
+		fmt.Fprintf(&b, "gpu %d %s %s %d %d %d %d %d %d %d %d %d\n", i, g.UUID, g.PCI, flag[g.Lost], flag[g.ResetRequired], g.Recovery, flag[g.Pending], flag[g.Failed], g.ECC,
+			flag[g.Nameless], g.LinksDown, g.Lanes)
 	}
 	return b.String()
 }
@@ -160,6 +169,8 @@ func (s *Server) fail(f Fault) {
 	g := &s.gpus[f.GPU]
 	s.hang = s.hang || f.Hang
 	g.Lost = g.Lost || f.Lost || f.Xid == 79
+	g.Nameless = g.Nameless || f.Nameless
+	g.LinksDown, g.Lanes = max(g.LinksDown, f.LinksDown), max(g.Lanes, f.Lanes)
 	switch f.Xid {
 	case 79:
 		g.Recovery = 2
@@ -183,7 +194,7 @@ func (s *Server) fail(f Fault) {
 func (s *Server) others(f Fault) error {
 	var sick []string
 	for _, g := range s.gpus {
-		if g.Lost || g.ResetRequired || g.Recovery > 0 || g.Failed {
+		if g.Lost || g.Nameless || g.ResetRequired || g.Recovery > 0 || g.Failed {
 			sick = append(sick, g.UUID)
 		}
 	}

@@ -17,9 +17,10 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16 };
+enum { LINKS = 4, LANES = 16, GENERATION = 5 };
 enum { MAX_GPUS = 64, MAX_EVENTS = 64, RECOVERY_ACTION = 230, XID_EVENT = 8, UNSIGNED_INT = 1 };
 
-typedef struct { int index, lost, reset, recovery, pending, failed; unsigned long long ecc; char uuid[80], pci[20]; } gpu;
+typedef struct { int index, lost, reset, recovery, pending, failed, nameless, links, lanes; unsigned long long ecc; char uuid[80], pci[20]; } gpu;
 typedef struct { char legacy[16]; unsigned domain, bus, device, deviceId, subsystemId; char busId[32]; } pciInfo;
 typedef struct { unsigned id, scope; long long timestamp, latency; unsigned type, ret; unsigned long long value; } fieldValue;
 typedef struct { gpu *device; unsigned long long type, data; unsigned gpuInstance, computeInstance; } eventData;
@@ -36,7 +37,7 @@ static void say(char *line) {
 	gpu g;
 	int i, xid;
 	memset(&g, 0, sizeof g);
-	if (sscanf(line, "gpu %d %79s %19s %d %d %d %d %d %llu", &g.index, g.uuid, g.pci, &g.lost, &g.reset, &g.recovery, &g.pending, &g.failed, &g.ecc) == 9) {
+	if (sscanf(line, "gpu %d %79s %19s %d %d %d %d %d %llu %d %d %d", &g.index, g.uuid, g.pci, &g.lost, &g.reset, &g.recovery, &g.pending, &g.failed, &g.ecc, &g.nameless, &g.links, &g.lanes) == 12) {
 		if (g.index >= 0 && g.index < MAX_GPUS) gpus[g.index] = g;
 		if (g.index >= count && g.index < MAX_GPUS) count = g.index + 1;
 	} else if (sscanf(line, "hang %d", &i) == 1) {
@@ -123,6 +124,7 @@ int nvmlDeviceGetCount_v2(unsigned *n) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, gpu **out) {
 	int ret = enter();
 	if (ret == SUCCESS && i >= (unsigned)count) ret = INVALID_ARGUMENT;
+	if (ret == SUCCESS && gpus[i].nameless) ret = GPU_IS_LOST;
 	if (ret == SUCCESS) *out = &gpus[i];
 	return leave(ret);
 }
@@ -172,6 +174,28 @@ int nvmlDeviceGetTotalEccErrors(gpu *g, int type, int counter, unsigned long lon
 	*out = type == 1 && counter == 0 ? g->ecc : 0;
 	return leave(ret ? ret : device(g));
 }
+
+int nvmlDeviceGetNvLinkState(gpu *g, unsigned link, unsigned *active) {
+	int ret = enter();
+	*active = link < LINKS - (unsigned)g->links;
+	return leave(ret ? ret : link >= LINKS ? INVALID_ARGUMENT : device(g));
+}
+
+static int lanes(gpu *g, unsigned *out, unsigned n) {
+	int ret = enter();
+	*out = n;
+	return leave(ret ? ret : device(g));
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(gpu *g, unsigned *out) { return lanes(g, out, g->lanes ? (unsigned)g->lanes : LANES); }
+
+int nvmlDeviceGetMaxPcieLinkWidth(gpu *g, unsigned *out) { return lanes(g, out, LANES); }
+
+int nvmlDeviceGetCurrPcieLinkGeneration(gpu *g, unsigned *out) { return lanes(g, out, GENERATION); }
+
+int nvmlDeviceGetMaxPcieLinkGeneration(gpu *g, unsigned *out) { return lanes(g, out, GENERATION); }
+
+int nvmlDeviceGetPerformanceState(gpu *g, unsigned *out) { return lanes(g, out, 0); }
 
 int nvmlEventSetCreate(void **set) { *set = &events; return SUCCESS; }
 

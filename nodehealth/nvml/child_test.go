@@ -1,0 +1,41 @@
+package nvml
+
+import (
+	"encoding/json"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+// pretended is a library with one device, lost or not.
+type pretended struct{ lost func() bool }
+
+func (p pretended) read(bool) ([]nodehealth.Reading, error) {
+	return []nodehealth.Reading{{Device: "GPU-a", Lost: p.lost()}}, nil
+}
+
+func (p pretended) wait(d time.Duration) (string, int, bool) { time.Sleep(d); return "", 0, false }
+
+func (p pretended) close() {}
+
+// TestALostDeviceHasTheLibraryLoadedAnew: a handle may stay dead though the device is back, so the child does not live on
+// with a device that is lost; one that came back in time is no reason.
+func TestALostDeviceHasTheLibraryLoadedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		since := func() time.Duration { return time.Since(began) }
+		lib := pretended{lost: func() bool {
+			return since() > 10*time.Second && since() < 40*time.Second || since() > 5*time.Minute
+		}}
+		err := serve(nil, json.NewEncoder(io.Discard), func([]string) (library, error) { return lib, nil })
+		if err != nil {
+			t.Error(err)
+		}
+		if at := since(); at < 5*time.Minute+reopenAfter || at > 6*time.Minute+10*time.Second {
+			t.Errorf("the child ended after %s, want about %s", at, 5*time.Minute+reopenAfter)
+		}
+	})
+}
