@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -27,6 +28,9 @@ var libraries = []string{
 	"/host/run/nvidia/driver/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
 	"/host/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/usr/lib64/libnvidia-ml.so.1", "/host/usr/lib/libnvidia-ml.so.1",
 }
+
+// metricsOff is the value of --metrics-address that has nothing served.
+const metricsOff = "0"
 
 func triplet() string {
 	if runtime.GOARCH == "arm64" {
@@ -68,6 +72,7 @@ func command() *cobra.Command {
 	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library; the first that can be loaded is taken")
 	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "silence of NVML after which it counts as hanging")
 	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first answer, while it may have to wake all GPUs")
+	f.StringVar(&o.metrics, "metrics-address", ":8080", "address of /metrics; 0 turns it off")
 	f.IntVar(&o.kmsgFD, kmsgFlag, -1, "open kernel log, from the part of this program that had the right to open it")
 	if err := f.MarkHidden(kmsgFlag); err != nil {
 		panic(err) // the flag is defined above
@@ -92,6 +97,11 @@ func (o options) validate() error {
 		return fmt.Errorf("--deadline %s, --start-deadline %s: use at least 1s, and no less for the start", o.deadline, o.start)
 	case len(o.libraries) == 0 || strings.TrimSpace(o.libraries[0]) == "":
 		return fmt.Errorf("--nvml is empty: give at least one path")
+	case o.metrics == metricsOff:
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(o.metrics); err != nil {
+		return fmt.Errorf("--metrics-address=%q: give an address such as :8080, or %s for none: %w", o.metrics, metricsOff, err)
 	}
 	return nil
 }

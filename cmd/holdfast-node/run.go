@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/nodehealth/kmsg"
+	"holdfast.dev/holdfast/nodehealth/metrics"
 	"holdfast.dev/holdfast/nodehealth/node"
 	"holdfast.dev/holdfast/nodehealth/nvml"
 )
@@ -22,6 +23,7 @@ type options struct {
 	libraries          []string
 	deadline, start    time.Duration
 	kmsgFD             int
+	metrics            string
 }
 
 // assessEvery is how often time alone may change the verdict.
@@ -47,32 +49,45 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("setting up the way to the API server: %w", err)
 	}
-	writer := node.New(node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log})
+	figures := metrics.New()
+	if o.metrics != metricsOff {
+		go figures.Serve(ctx, o.metrics, log)
+	}
+	signals := make(chan nodehealth.Signal, 64)
+	emit := func(s nodehealth.Signal) {
+		figures.Signal(s)
+		select {
+		case signals <- s:
+		case <-ctx.Done():
+		}
+	}
+	writer := node.New(node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log, Answered: figures.Answered,
+		Expected: func(gpus int, by string) {
+			emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.API, Kind: nodehealth.Expected, Code: gpus, Text: by})
+		}})
 	before, err := writer.Load(ctx)
 	if err != nil {
 		return nil // told to end before the API server answered
 	}
 	id := strings.TrimSpace(string(boot))
 	log.Info("holdfast-node begins", "version", version, "node", o.node, "boot", id, "before", before.Action.String(), "cause", before.Cause, "same boot", before.Boot == id)
-	signals := make(chan nodehealth.Signal, 64)
-	emit := func(s nodehealth.Signal) {
-		select {
-		case signals <- s:
-		case <-ctx.Done():
-		}
-	}
-	listen(ctx, o, log, emit)
+	listen(ctx, o, log, emit, figures)
 	go writer.Run(ctx)
 	state := nodehealth.Restore(id, before)
-	judge(ctx, state, signals, writer.Publish, log)
+	publish := func(v nodehealth.Verdict) {
+		figures.Verdict(v)
+		writer.Publish(v)
+	}
+	judge(ctx, state, signals, publish, log)
 	return nil
 }
 
 // listen starts what tells of faults. Without a kernel log there is NVML, and the other way round.
-func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodehealth.Signal)) {
+func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodehealth.Signal), figures *metrics.Metrics) {
 	if kernel, err := openLog(o, log); err != nil {
 		log.Error("there is no kernel log to read", "error", err)
 	} else {
+		kernel.Line = figures.Line
 		go func() {
 			if err := kernel.Follow(ctx, emit); err != nil {
 				log.Error("the kernel log is read no more", "error", err)
@@ -81,7 +96,7 @@ func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodeheal
 	}
 	watch := nvml.Watch{
 		Command: []string{"/proc/self/exe", "probe", "--nvml=" + strings.Join(o.libraries, ",")},
-		Start:   o.start, Deadline: o.deadline, Emit: emit, Log: log,
+		Start:   o.start, Deadline: o.deadline, Emit: emit, Log: log, Round: figures.Round,
 	}
 	go watch.Run(ctx)
 }

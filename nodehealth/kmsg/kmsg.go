@@ -27,6 +27,9 @@ const (
 
 // Log is an open kernel log.
 type Log struct {
+	// Line is told of every record, also of those that are none of ours; nil: nobody wants to know.
+	Line func()
+
 	fd     int
 	log    *slog.Logger
 	parser parser
@@ -116,6 +119,9 @@ func (l *Log) take(b []byte, emit func(nodehealth.Signal)) {
 			continue // fields of the record before, for machines
 		}
 		l.lines++
+		if l.Line != nil {
+			l.Line()
+		}
 		r := split(entry)
 		sig, ok := l.parser.parse(r.text)
 		if !ok {

@@ -40,7 +40,7 @@ var (
 	afterConflict = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 2 * time.Second}
 )
 
-// Options of New. All fields must be set.
+// Options of New. All fields but Expected and Answered must be set.
 type Options struct {
 	// Client speaks to the API server at Server, such as https://10.0.0.1:443, with its credentials.
 	Client *http.Client
@@ -48,6 +48,10 @@ type Options struct {
 	// Node is the name of the one Node that is written.
 	Node string
 	Log  *slog.Logger
+	// Expected is told how many GPUs the Node is to have by its labels, whenever that changes; 0: they do not say. Answered
+	// is told of every answer of the API server.
+	Expected func(gpus int, by string)
+	Answered func()
 }
 
 // Writer writes one Node.
@@ -59,6 +63,10 @@ type Writer struct {
 	// guarded by mu: what is to stand there, and whether anything was published yet.
 	newest    nodehealth.Verdict
 	published bool
+
+	// gpus and wrong are what the Node's labels said last; they belong to whoever calls Load, then to Run.
+	gpus  int
+	wrong string
 }
 
 // New returns a Writer of which Run must be called.
@@ -206,6 +214,9 @@ func (w *Writer) send(ctx context.Context, method, rest, kind string, body []byt
 		return nil, err
 	}
 	defer resp.Body.Close()
+	if w.Answered != nil && resp.StatusCode < http.StatusInternalServerError {
+		w.Answered()
+	}
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer to %s %s: %w", method, address, err)
@@ -220,6 +231,7 @@ func (w *Writer) send(ctx context.Context, method, rest, kind string, body []byt
 	if err := json.Unmarshal(text, n); err != nil {
 		return nil, fmt.Errorf("reading the answer to %s %s: %w", method, address, err)
 	}
+	w.count(n)
 	return n, nil
 }
 

@@ -16,6 +16,7 @@ type object struct {
 	Metadata struct {
 		ResourceVersion string            `json:"resourceVersion"`
 		Annotations     map[string]string `json:"annotations"`
+		Labels          map[string]string `json:"labels"`
 	} `json:"metadata"`
 	Spec struct {
 		Taints []json.RawMessage `json:"taints"`

@@ -1,0 +1,98 @@
+// Package metrics tells Prometheus what one node's daemon knows: its verdict, what it has seen, and when it last heard of
+// those that it asks. Nothing waits for whoever reads it.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+// Metrics are the figures of one daemon. Its methods may be called from any goroutine.
+type Metrics struct {
+	registry *prometheus.Registry
+	verdict  *prometheus.GaugeVec
+	signals  *prometheus.CounterVec
+	contact  *prometheus.GaugeVec
+	gpus     prometheus.Gauge
+	expected prometheus.Gauge
+	rounds   prometheus.Histogram
+	lines    prometheus.Counter
+}
+
+// New returns figures of a daemon that has seen nothing yet.
+func New() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		verdict:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_verdict", Help: "1 for the verdict that stands."}, []string{"action", "cause"}),
+		signals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_signals_total", Help: "Things that were seen, by who saw them."}, []string{"source", "kind"}),
+		contact:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_contact_timestamp_seconds", Help: "When NVML or the API server last answered, in seconds since 1970."}, []string{"with"}),
+		gpus:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus", Help: "GPUs that NVML lists."}),
+		expected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus_expected", Help: "GPUs that the node is to have by its Node's labels; 0: they do not say."}),
+		rounds:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_nvml_round_seconds", Help: "How long NVML took to answer for all GPUs.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}),
+		lines:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_kernel_lines_total", Help: "Records of the kernel log that were read, those of this boot's past included."}),
+	}
+	m.registry.MustRegister(m.verdict, m.signals, m.contact, m.gpus, m.expected, m.rounds, m.lines, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Verdict says what stands from now on.
+func (m *Metrics) Verdict(v nodehealth.Verdict) {
+	m.verdict.Reset()
+	m.verdict.WithLabelValues(v.Action.String(), string(v.Cause)).Set(1)
+}
+
+// Signal counts what was seen. Rounds of readings are told by Round alone.
+func (m *Metrics) Signal(s nodehealth.Signal) {
+	switch s.Kind {
+	case nodehealth.Tick:
+	case nodehealth.Read:
+		m.gpus.Set(float64(len(s.Readings)))
+		m.heard("nvml", s.At)
+	case nodehealth.Expected:
+		m.expected.Set(float64(s.Code))
+	default:
+		m.signals.WithLabelValues(string(s.Source), string(s.Kind)).Inc()
+	}
+}
+
+// Round is how long NVML took to answer once for all GPUs.
+func (m *Metrics) Round(took time.Duration) { m.rounds.Observe(took.Seconds()) }
+
+// Line counts a record of the kernel log.
+func (m *Metrics) Line() { m.lines.Inc() }
+
+// Answered says that the API server answered just now.
+func (m *Metrics) Answered() { m.heard("api", time.Now()) }
+
+func (m *Metrics) heard(with string, at time.Time) {
+	m.contact.WithLabelValues(with).Set(float64(at.UnixMilli()) / 1000)
+}
+
+// Serve answers at address until ctx ends. A daemon that cannot be asked for figures still watches its node, so what goes
+// wrong is logged and no more.
+func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		log.Error("there are no metrics", "error", err)
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
+	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		log.Error("metrics are served no more", "error", fmt.Errorf("serving at %s: %w", address, err))
+	}
+}

@@ -1,0 +1,74 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
+)
+
+// TestServe: whoever reads sees the verdict that stands, and no other.
+func TestServe(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m := New()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { m.Serve(ctx, address, slog.New(slog.DiscardHandler)); close(done) }()
+	defer func() { cancel(); <-done }()
+	at := time.Unix(1_700_000_000, 250_000_000)
+	m.Verdict(nodehealth.Verdict{Action: nodehealth.None})
+	m.Verdict(nodehealth.Verdict{Action: nodehealth.Evict, Cause: nodehealth.GPULost})
+	m.Signal(nodehealth.Signal{Source: nodehealth.API, Kind: nodehealth.Expected, Code: 8})
+	m.Signal(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Read, Readings: make([]nodehealth.Reading, 7)})
+	m.Signal(nodehealth.Signal{Source: nodehealth.Kmsg, Kind: nodehealth.Xid, Code: 79})
+	m.Round(2 * time.Millisecond)
+	m.Line()
+	m.Answered()
+	text := fetch(t, "http://"+address+"/metrics")
+	for _, want := range []string{
+		`holdfast_node_verdict{action="Evict",cause="GPULost"} 1`, "holdfast_node_gpus 7", "holdfast_node_gpus_expected 8",
+		`holdfast_node_signals_total{kind="xid",source="kmsg"} 1`, `holdfast_node_contact_timestamp_seconds{with="nvml"} 1.70000000025e+09`,
+		"holdfast_node_nvml_round_seconds_count 1", "holdfast_node_kernel_lines_total 1", `holdfast_node_contact_timestamp_seconds{with="api"} `,
+	} {
+		if !strings.Contains(text, "\n"+want) {
+			t.Errorf("no line %q in\n%s", want, text)
+		}
+	}
+	if n := len(regexp.MustCompile(`(?m)^holdfast_node_verdict\{`).FindAllString(text, -1)); n != 1 {
+		t.Errorf("%d verdicts stand in\n%s", n, text)
+	}
+}
+
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	var last error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		resp, err := http.Get(url)
+		if last = err; err != nil {
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if last = err; err == nil && resp.StatusCode == http.StatusOK {
+			return "\n" + string(body)
+		}
+		last = fmt.Errorf("%s: %w", resp.Status, err)
+	}
+	t.Fatal(last)
+	return ""
+}
