@@ -58,6 +58,7 @@ type Controller struct {
 	Coordinator Coordinator
 	counts      counts
 	writer      *writer
+	asked       *asks
 
 	mu sync.Mutex
 	// told are gangs of which dooms stand at the coordinator; vacant are seats whose pod was taken out. Both are
@@ -70,7 +71,7 @@ var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), told: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: &asks{at: map[types.UID]time.Time{}}, told: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -139,7 +141,7 @@ func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([
 }
 
 const (
-	// evictAgain is how long to wait where a budget refuses.
+	// evictAgain is how long to wait where a budget refuses, or until a pod that was told to go is seen to go.
 	evictAgain = 5 * time.Second
 	// lingers is how often a pod that is ending is looked at: its node may die meanwhile.
 	lingers = 15 * time.Second
@@ -164,7 +166,41 @@ func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (c
 	case pod.DeletionTimestamp != nil:
 		return ctrl.Result{RequeueAfter: lingers}, nil
 	}
+	if left := c.asked.left(pod.UID); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
 	return c.evict(ctx, pod)
+}
+
+// asks are the pods that were told to go, by when. Each change of such a pod, of which its release and its eviction bring
+// several, would have it told again before the cache shows that it goes.
+type asks struct {
+	mu sync.Mutex
+	at map[types.UID]time.Time // guarded by mu
+}
+
+// asksKept bounds what is remembered: more than that, and what is older than it matters is forgotten.
+const asksKept = 1000
+
+// left is how long the pod need not be told again.
+func (a *asks) left(pod types.UID) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.at[pod]
+	if !ok {
+		return 0
+	}
+	return evictAgain - time.Since(at)
+}
+
+// note: it was told just now.
+func (a *asks) note(pod types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.at) >= asksKept {
+		maps.DeleteFunc(a.at, func(_ types.UID, at time.Time) bool { return time.Since(at) > evictAgain })
+	}
+	a.at[pod] = time.Now()
 }
 
 // remove deletes a pod that no kubelet will end.
@@ -186,8 +222,11 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	err := c.Client.SubResource("eviction").Create(ctx, pod, eviction)
 	why, refused := refusal(err)
 	switch {
-	case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return ctrl.Result{}, nil
+	case err == nil:
+		c.asked.note(pod.UID)
+		return ctrl.Result{RequeueAfter: evictAgain}, nil
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return ctrl.Result{}, nil // it has changed, so it is looked at again
 	case refused:
 		switch left, err := c.left(ctx, pod); {
 		case err != nil:
@@ -195,6 +234,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 		case left: // the budget keeps up what is not there any more
 			return ctrl.Result{}, c.delete(ctx, pod)
 		}
+		c.asked.note(pod.UID)
 		c.counts.refusals.Inc()
 		c.tellRefused(ctx, pod, why)
 		return ctrl.Result{RequeueAfter: evictAgain}, c.noteRefused(ctx, pod, why)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -219,8 +220,8 @@ func TestAReplacedPodGoes(t *testing.T) {
 		"a budget refuses, the Gang is a newer Job's": {pod: member("b", 1, "n2", replaced, injected), node: node("n2", sick), answer: budgetSays(budget), evicted: 1, grace: []int64{-1}, spoil: func(g *v1alpha1.Gang, j *batchv1.Job) {
 			g.Spec.JobRef.UID, j.UID = "newer", "newer"
 		}},
-		"evicted":                         {pod: member("b", 1, "n2", replaced), node: node("n2", sick), evicted: 1},
-		"evicted where all is well":       {pod: member("b", 1, "n2", replaced), node: node("n2", nil), evicted: 1},
+		"evicted":                         {pod: member("b", 1, "n2", replaced), node: node("n2", sick), evicted: 1, again: true},
+		"evicted where all is well":       {pod: member("b", 1, "n2", replaced), node: node("n2", nil), evicted: 1, again: true},
 		"a member is left alone":          {pod: member("b", 1, "n2"), node: node("n2", dead)},
 		"a stranger is left alone":        {pod: member("b", 1, "n2", replaced, func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelGang) }), node: node("n2", dead)},
 		"deleted on a dead node":          {pod: member("b", 1, "n2", replaced), node: node("n2", dead), grace: []int64{0}},
@@ -470,4 +471,44 @@ func TestGangsAreToldOfAtOnce(t *testing.T) {
 		})
 	}
 	done.Wait()
+}
+
+// TestAReplacedPodIsToldOnce: what its release and its eviction change of a pod does not have it told again and again while
+// the cache is behind; one that was told and does not go is.
+func TestAReplacedPodIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, job := objects(corev1.RestartPolicyNever, 0)
+		p := on(member("b", 1, "n2", replaced))
+		b := newBench(t, g, job, p, node("n2", nil))
+		told := 0
+		b.Client = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+			SubResourceCreate: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+				told++
+				return nil
+			},
+		})
+		for _, want := range []int{1, 1, 1, 2, 2} {
+			if want > told && told > 0 {
+				time.Sleep(evictAgain)
+			}
+			res, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(p)})
+			if err != nil || told != want || res.RequeueAfter <= 0 {
+				t.Fatalf("told %d times, want %d: %+v, %v", told, want, res, err)
+			}
+		}
+	})
+}
+
+// TestAsksAreBounded: what was told long ago is forgotten.
+func TestAsksAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asks{at: map[types.UID]time.Time{}}
+		for i := range 10 * asksKept {
+			a.note(types.UID(fmt.Sprint(i)))
+			time.Sleep(evictAgain / asksKept * 2)
+		}
+		if n := len(a.at); n > asksKept {
+			t.Errorf("%d are kept", n)
+		}
+	})
 }
