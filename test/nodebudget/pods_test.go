@@ -88,9 +88,11 @@ func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		{"another label", gang.Name, `{"metadata":{"labels":{"a":"b","holdfast.dev/replaced":"true"}}}`, "only to take it out"},
 		{"out of the Job without a word", gang.Name, `{"metadata":{"labels":{"controller-uid":null}}}`, "only to take it out"},
 		{"into another gang", gang.Name, `{"metadata":{"labels":{"holdfast.dev/gang":"g","holdfast.dev/replaced":"true"}}}`, "only to take it out"},
-		{"an annotation", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"},"annotations":{"a":"b"}}}`, "nothing of a pod but its labels"},
-		{"how long it may run", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"}},"spec":{"activeDeadlineSeconds":5}}`, "nothing of a pod but its labels"},
-		{"its finalizers", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"},"finalizers":null}}`, "nothing of a pod but its labels"},
+		{"an annotation", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"},"annotations":{"a":"b"}}}`, "no annotation of a pod but"},
+		{"what keeps it, with no order to go", gang.Name, `{"metadata":{"annotations":{"holdfast.dev/eviction-refused":"x"}}}`, "only to take it out"},
+		{"what keeps it", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"},"annotations":{"holdfast.dev/eviction-refused":"x"}}}`, ""},
+		{"how long it may run", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"}},"spec":{"activeDeadlineSeconds":5}}`, "nothing of a pod but its labels and what keeps it"},
+		{"its finalizers", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"},"finalizers":null}}`, "nothing of a pod but its labels and what keeps it"},
 		{"out of its Job", gang.Name, take, ""},
 	} {
 		try.expect(c.what, try.patch(c.pod, c.patch), c.refused)
