@@ -3,7 +3,7 @@ package scheduling
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -150,36 +150,77 @@ func previewed(s *stage, leader, follower *replica) {
 	}
 }
 
-// killed kills the acting replica at random moments while gangs are placed. Two of three gangs fit; whoever leads,
-// in the end two are whole and one has nothing, and no pod was ever on two nodes.
+// killed kills the acting replica in the middle of placing gangs, again and again: after the first pod was bound, after the second
+// and so on. Two of three gangs fit; whoever leads, in the end two are whole and one has nothing, and no pod was ever on two nodes.
 func killed(s *stage, leader, follower *replica) {
 	const gangs, size = 3, 4
-	rng := rand.New(rand.NewSource(time.Now().UnixNano()))
-	for round := range 3 {
+	s.slow = true // a pod is bound every 50 ms or so: the middle is long enough to be met
+	halves := 0
+	for round, after := range []int{0, 1, 2, 3, 5, 7} {
+		moment := s.boundPods(after)
 		for g := range gangs {
 			for slot := range size {
 				s.create(member(fmt.Sprintf("k%d-%d", round, g), slot, size, fmt.Sprintf("k%d-%d-%d", round, g, slot)))
 			}
 		}
-		time.Sleep(time.Duration(rng.Intn(60)) * time.Millisecond) // the moment is what is random here
+		moment()
 		leader.kill()
 		began := time.Now()
-		at := len(s.placed())
+		at := s.placed()
+		if half(at, size) {
+			halves++
+		}
 		s.until("two gangs to be whole and one to have nothing", func() bool { return s.whole(round, gangs, size) })
-		s.t.Logf("round %d: killed with %d of 8 bound, all is in order after %v", round, at, time.Since(began).Round(time.Millisecond))
+		s.t.Logf("round %d: killed with %v of %d bound each, all is in order after %v", round, slices.Sorted(maps.Values(at)), size, time.Since(began).Round(time.Millisecond))
 		leader, follower = follower, s.start()
 		s.clear()
 	}
+	if halves < 2 { // the first two rounds have replicas that bind as fast as they can
+		s.t.Errorf("only %d of the kills met a gang that was half placed", halves)
+	}
 }
 
-func (s *stage) placed() []string {
-	var names []string
-	for name, p := range s.pods() {
-		if p.Spec.NodeName != "" {
-			names = append(names, name)
+// boundPods watches from now on; what is returned waits until so many pods were bound.
+func (s *stage) boundPods(n int) func() {
+	s.t.Helper()
+	w, err := s.client.CoreV1().Pods("default").Watch(s.ctx, metav1.ListOptions{TimeoutSeconds: ptr.To(int64(patience.Seconds()))})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return func() {
+		defer w.Stop()
+		bound := map[string]bool{}
+		for len(bound) < n {
+			e, ok := <-w.ResultChan()
+			if !ok {
+				s.t.Fatalf("only %d of %d pods were bound in %v", len(bound), n, patience)
+			}
+			if pod, ok := e.Object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+				bound[pod.Name] = true
+			}
 		}
 	}
-	return names
+}
+
+// placed counts bound pods by gang.
+func (s *stage) placed() map[string]int {
+	bound := map[string]int{}
+	for _, p := range s.pods() {
+		if p.Spec.NodeName != "" {
+			bound[p.Labels[v1alpha1.LabelGang]]++
+		}
+	}
+	return bound
+}
+
+// half says whether some gang has nodes for some of its pods only.
+func half(bound map[string]int, size int) bool {
+	for _, n := range bound {
+		if n < size {
+			return true
+		}
+	}
+	return false
 }
 
 // whole says whether two gangs are whole and one has nothing. Pods that were taken back are made again.

@@ -42,6 +42,8 @@ type stage struct {
 	cluster *devcluster.Cluster
 	client  kubernetes.Interface
 	config  string
+	// slow replicas, those that are started from now on, write no more than 20 times a second.
+	slow bool
 }
 
 // replica is one process of the scheduler.
@@ -87,6 +89,13 @@ func (s *stage) start() *replica {
 	}
 	text = lease.ReplaceAll(text, []byte("leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms,"))
 	text = bytes.Replace(text, []byte("clientConnection: {"), []byte("clientConnection: {kubeconfig: "+s.cluster.Kubeconfig()+", "), 1)
+	if s.slow {
+		fast := []byte("qps: 5000, burst: 5000")
+		if !bytes.Contains(text, fast) {
+			s.t.Fatalf("the shipped configuration does not say %s", fast)
+		}
+		text = bytes.Replace(text, fast, []byte("qps: 20, burst: 1"), 1)
+	}
 	if err := os.WriteFile(s.config, text, 0o600); err != nil {
 		s.t.Fatal(err)
 	}
