@@ -237,7 +237,10 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 		c.asked.note(pod.UID)
 		c.counts.refusals.Inc()
 		c.tellRefused(ctx, pod, why)
-		return ctrl.Result{RequeueAfter: evictAgain}, c.noteRefused(ctx, pod, why)
+		if err := c.noteRefused(ctx, pod, why); err != nil {
+			return ctrl.Result{}, err
+		}
+		return ctrl.Result{RequeueAfter: evictAgain}, nil
 	}
 	return ctrl.Result{}, fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }
