@@ -3,6 +3,7 @@ package replace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,9 +22,9 @@ import (
 // births tells how long each place in a job was empty, as seen by a watch.
 type births struct {
 	mu       sync.Mutex
-	released map[string]time.Time // places that are empty, by job and slot
-	known    map[string]bool      // pods whose release was seen
-	gaps     []time.Duration
+	released map[string]time.Time       // places that are empty, by job and slot
+	known    map[string]bool            // pods whose release was seen
+	gaps     map[string][]time.Duration // how long places were empty, by job
 }
 
 // follow watches pods until the test ends.
@@ -37,7 +38,7 @@ func follow(ctx context.Context, t *testing.T, c *devcluster.Cluster) *births {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &births{released: map[string]time.Time{}, known: map[string]bool{}}
+	b := &births{released: map[string]time.Time{}, known: map[string]bool{}, gaps: map[string][]time.Duration{}}
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = v1alpha1.LabelGang }))
 	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -51,7 +52,8 @@ func follow(ctx context.Context, t *testing.T, c *devcluster.Cluster) *births {
 }
 
 func (b *births) seen(pod *corev1.Pod, added bool) {
-	place := fmt.Sprintf("%s/%s", pod.Labels[v1alpha1.LabelGang], pod.Labels[batchv1.JobCompletionIndexAnnotation])
+	job := pod.Labels[v1alpha1.LabelGang]
+	place := fmt.Sprintf("%s/%s", job, pod.Labels[batchv1.JobCompletionIndexAnnotation])
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	since, empty := b.released[place]
@@ -59,14 +61,14 @@ func (b *births) seen(pod *corev1.Pod, added bool) {
 	case pod.Labels[v1alpha1.LabelReplaced] != "" && !added && !b.known[string(pod.UID)]:
 		b.released[place], b.known[string(pod.UID)] = time.Now(), true
 	case added && empty && pod.Labels[v1alpha1.LabelReplaced] == "":
-		b.gaps = append(b.gaps, time.Since(since))
+		b.gaps[job] = append(b.gaps[job], time.Since(since))
 		delete(b.released, place)
 	}
 }
 
-// since returns what was seen after the first n.
-func (b *births) since(n int) []time.Duration {
+// of returns what was seen of a job.
+func (b *births) of(job string) []time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]time.Duration(nil), b.gaps[n:]...)
+	return slices.Clone(b.gaps[job])
 }

@@ -5,12 +5,48 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// part is one case: it may use the nodes that it is given, and leaves them as it found them.
+type part struct {
+	name string
+	test func(context.Context, *testing.T, *world, []string)
+}
+
+// lane is a row of cases with nodes of its own. What one lane does to its nodes is none of another's business.
+type lane struct {
+	name  string
+	nodes []string
+	parts []part
+}
+
+// The control plane runs on the first two nodes and nowhere else, so that only the case that means it hits it.
+var stages = [][]lane{
+	{
+		{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}}},
+		{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
+		{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}}},
+	},
+	{
+		{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}, {"OnFailure", testOnFailure}, {"Budget", testBudget}}},
+		{"b", []string{"n1", "n2", "n8"}, []part{{"Leaders", testLeaders}}},
+	},
+	{
+		{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"Away", testAway}}},
+	},
+}
+
+const (
+	nodes   = 8
+	control = 2
 )
 
 // TestReplace plays all parts on one cluster, because starting one costs more than most of them.
@@ -21,19 +57,33 @@ func TestReplace(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w := install(ctx, t)
-	for _, part := range []struct {
-		name string
-		test func(context.Context, *testing.T, *world)
-	}{
-		{"Never", testNever},
-		{"Storage", testStorage},
-		{"NoSpare", testNoSpare},
-		{"OnFailure", testOnFailure},
-	} {
-		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
-			w.dump(ctx)
-			return // the next part would begin with what this one left
+	for _, lanes := range stages {
+		var wg sync.WaitGroup
+		for _, l := range lanes {
+			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would play no more of them at a time than there are cores
 		}
+		wg.Wait()
+		if t.Failed() {
+			return // the next parts would begin with what these left
+		}
+	}
+}
+
+func (w *world) play(ctx context.Context, t *testing.T, l lane) {
+	for _, p := range l.parts {
+		began := time.Now()
+		ok := t.Run(p.name, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					w.dump(ctx)
+				}
+			}()
+			p.test(ctx, t, w, l.nodes)
+		})
+		if !ok {
+			return
+		}
+		w.Say("%s: %.0f s", p.name, time.Since(began).Seconds())
 	}
 }
 
@@ -44,30 +94,21 @@ const recreated = 2 * time.Second
 func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
 	node := before.seats[slot].node
-	if err := w.sicken(ctx, node); err != nil {
-		t.Fatal(err)
-	}
-	after, err := w.runs(ctx, job, before.generation+1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.sicken(ctx, t, node)
+	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, slot)
 	if after.seats[slot].node == node {
 		t.Errorf("the new pod is on %s, too", node)
 	}
-	if err := w.left(ctx, job, 2); err != nil {
-		t.Error(err)
-	}
-	if err := w.heal(ctx, node); err != nil {
-		t.Fatal(err)
-	}
+	w.left(ctx, t, job, 2)
+	w.heal(ctx, t, node)
 	return after
 }
 
-// soon demands that places did not stay empty.
-func (w *world) soon(t *testing.T, before, n int) {
+// soon demands that so many places of a job became free, and that none stayed empty.
+func (w *world) soon(t *testing.T, job string, n int) {
 	t.Helper()
-	gaps := w.births.since(before)
+	gaps := w.births.of(job)
 	if len(gaps) != n {
 		t.Errorf("%d pods were made anew, not %d: %v", len(gaps), n, gaps)
 	}
@@ -77,7 +118,7 @@ func (w *world) soon(t *testing.T, before, n int) {
 		}
 	}
 	if len(gaps) > 0 {
-		w.Say("  %d pods made anew after %s to %s", len(gaps), slices.Min(gaps).Round(time.Millisecond), slices.Max(gaps).Round(time.Millisecond))
+		w.Say("  %s: %d pods made anew after %s to %s", job, len(gaps), slices.Min(gaps).Round(time.Millisecond), slices.Max(gaps).Round(time.Millisecond))
 	}
 }
 
@@ -88,47 +129,46 @@ func (w *world) run(ctx context.Context, t *testing.T, args ...string) {
 	}
 }
 
-// testNever: eight replacements in a row of one job that may not fail once, then a deleted pod and a drained node.
-func testNever(ctx context.Context, t *testing.T, w *world) {
+// testNever: five replacements in a row of one job that may not fail once, then a deleted pod and a drained node. The Job
+// controller's own back-off doubles with each failure that it counts: at the fifth it would be more than two minutes.
+func testNever(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "never"
-	s := w.start(ctx, t, trainJob(job, corev1.RestartPolicyNever, "0.05", nil))
-	for i := range 8 {
+	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: 50 * time.Millisecond})
+	for i := range 5 {
 		s = w.sick(ctx, t, job, s, i%2)
 	}
-	w.soon(t, 0, 8)
-
 	before := s
-	w.run(ctx, t, "delete", "pod", "-n", namespace, "--wait=false", s.seats[0].pod)
-	s, err := w.runs(ctx, job, s.generation+1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.deletePod(ctx, t, s.seats[0].pod)
+	s = w.runs(ctx, t, job, s.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 0)
-	if err := w.left(ctx, job, 2); err != nil {
-		t.Error(err)
-	}
-	w.soon(t, 8, 1)
+	w.left(ctx, t, job, 2)
 
 	before = s
 	w.run(ctx, t, "drain", s.seats[1].node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s",
 		"--pod-selector="+v1alpha1.LabelGang)
-	if s, err = w.runs(ctx, job, s.generation+1); err != nil {
-		t.Fatal(err)
-	}
+	s = w.runs(ctx, t, job, s.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 1)
 	w.run(ctx, t, "uncordon", before.seats[1].node)
-	w.soon(t, 9, 1)
+	w.soon(t, job, 7)
 	w.end(ctx, t, job)
 }
 
 // testOnFailure: the same where the kubelet would restart containers.
-func testOnFailure(ctx context.Context, t *testing.T, w *world) {
+func testOnFailure(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "on-failure"
-	n := len(w.births.since(0))
-	s := w.start(ctx, t, trainJob(job, corev1.RestartPolicyOnFailure, "0.05", nil))
+	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: 50 * time.Millisecond, policy: corev1.RestartPolicyOnFailure})
 	for i := range 2 {
 		s = w.sick(ctx, t, job, s, i%2)
 	}
-	w.soon(t, n, 2)
+	w.soon(t, job, 2)
 	w.end(ctx, t, job)
+}
+
+func (w *world) deletePod(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = namespace, name
+	if err := w.Client().Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
 }

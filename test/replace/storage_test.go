@@ -3,11 +3,10 @@ package replace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -21,36 +20,35 @@ const (
 // last is the newest recovery that a job had.
 func (w *world) last(ctx context.Context, t *testing.T, job string) v1alpha1.Recovery {
 	t.Helper()
-	g, err := w.gang(ctx, job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if g.Status.Run == nil || len(g.Status.Run.Recoveries) == 0 {
+	r := w.record(ctx, t, job)
+	if len(r.Recoveries) == 0 {
 		t.Fatal("the job had no recovery")
 	}
-	return g.Status.Run.Recoveries[len(g.Status.Run.Recoveries)-1]
+	return r.Recoveries[len(r.Recoveries)-1]
 }
 
 // stored waits until a step lies whole in storage.
 func (w *world) stored(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
-	if err := w.Until(ctx, "a step in storage", patience, func(ctx context.Context) (bool, string) {
+	w.until(ctx, t, "a step in storage", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		if err != nil || g.Status.Run == nil {
 			return false, fmt.Sprint(err)
 		}
 		return g.Status.Run.Durable != nil, fmt.Sprintf("%+v", g.Status.Run.Progress)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+}
+
+// inStorage are the annotations of a job whose steps go to storage that often.
+func inStorage(every time.Duration) map[string]string {
+	return map[string]string{v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: every.String()}
 }
 
 // testStorage: a pod that is told in time leaves its newest step in storage, so nothing is done again; of a dead one what was stored
 // last is what there is.
-func testStorage(ctx context.Context, t *testing.T, w *world) {
+func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "stored"
-	s := w.start(ctx, t, trainJob(job, corev1.RestartPolicyNever, fmt.Sprint(pause.Seconds()), map[string]string{
-		v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: interval.String()}))
+	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
 	s = w.sick(ctx, t, job, s, 1)
 	r := w.last(ctx, t, job)
@@ -64,30 +62,29 @@ func testStorage(ctx context.Context, t *testing.T, w *world) {
 	if err := w.cluster.Node(node).Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := w.runs(ctx, job, before.generation+1)
-	if err != nil {
+	s = w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, s, 0)
+	w.lost(ctx, t, job, node)
+	w.left(ctx, t, job, 2)
+	if err := w.cluster.Node(node).Revive(); err != nil {
 		t.Fatal(err)
 	}
-	w.replacedOnce(ctx, t, job, before, s, 0)
-	r = w.last(ctx, t, job)
-	w.Say("  dead: restored step %d, %d steps again, replaced %+v", r.RestoreStep, r.StepsRecomputed, r.Replaced)
+	w.well(ctx, t, node)
+	w.end(ctx, t, job)
+}
+
+// lost demands that the newest recovery of a job, whose steps go to storage, replaced one pod of a node that died.
+func (w *world) lost(ctx context.Context, t *testing.T, job, node string) {
+	t.Helper()
+	r := w.last(ctx, t, job)
+	w.Say("  %s: restored step %d, %d steps again, replaced %+v", job, r.RestoreStep, r.StepsRecomputed, r.Replaced)
 	// One interval, and the write that was under way, which a busy machine may make long.
-	if most := int64(2 * interval / pause); r.RestoreStep == 0 || r.StepsRecomputed > most {
+	if most := int64(3 * interval / pause); r.RestoreStep == 0 || r.StepsRecomputed > most {
 		t.Errorf("restored step %d, %d steps were done again, more than %d", r.RestoreStep, r.StepsRecomputed, most)
 	}
 	if len(r.Replaced) != 1 || !r.Replaced[0].Dead || r.Replaced[0].Node != node {
 		t.Errorf("replaced were %+v", r.Replaced)
 	}
-	if err := w.left(ctx, job, 2); err != nil {
-		t.Error(err)
-	}
-	if err := w.cluster.Node(node).Revive(); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.heal(ctx, node); err != nil {
-		t.Fatal(err)
-	}
-	w.end(ctx, t, job)
 }
 
 func ms(p *int64) string {
@@ -98,38 +95,31 @@ func ms(p *int64) string {
 }
 
 // testNoSpare: a job whose lost member has no place waits, says who is awaited and why, and goes on when there is one.
-func testNoSpare(ctx context.Context, t *testing.T, w *world) {
+func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "no-spare"
-	before := w.start(ctx, t, trainJob(job, corev1.RestartPolicyNever, "0.1", nil))
-	spare := ""
-	for _, n := range w.cluster.Nodes() {
-		if n.Name != before.seats[0].node && n.Name != before.seats[1].node {
-			spare = n.Name
-		}
-	}
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
+	spare := unused(nodes, before)[0]
 	w.run(ctx, t, "cordon", spare)
 	sick := before.seats[0].node
-	if err := w.sicken(ctx, sick); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Until(ctx, "the Gang says who waits and why", patience, func(ctx context.Context) (bool, string) {
+	w.sicken(ctx, t, sick)
+	w.until(ctx, t, "the Gang says who waits and why", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		if err != nil {
 			return false, err.Error()
 		}
 		text := says(g)
 		return g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "of slot 0 waits for a node; the scheduler says: "), string(g.Status.Phase) + ": " + text
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	w.run(ctx, t, "uncordon", spare)
-	after, err := w.runs(ctx, job, before.generation+1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 0)
-	if err := w.heal(ctx, sick); err != nil {
-		t.Fatal(err)
-	}
+	w.heal(ctx, t, sick)
 	w.end(ctx, t, job)
+}
+
+// unused are the nodes that a job has no pod on.
+func unused(nodes []string, s shape) []string {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
+		return slices.ContainsFunc(s.seats, func(s seat) bool { return s.node == n })
+	})
 }

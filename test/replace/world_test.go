@@ -1,13 +1,18 @@
 package replace
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,15 +32,41 @@ import (
 const (
 	namespace = "replace"
 	// patience is how long anything may take on a busy machine.
-	patience = 90 * time.Second
+	patience = 240 * time.Second
+	// grace is what pods have to end, in seconds. One that goes with its Job trains on for all of it but 3 s.
+	grace = 5
+	// container is the one that trains.
+	container = "trainer"
 )
 
-// world is a cluster of three nodes with Holdfast on it.
+// world is a cluster with Holdfast on it.
 type world struct {
 	*story.World
 	cluster *devcluster.Cluster
 	births  *births
 }
+
+// labelControl is on the nodes that the control plane may run on.
+const labelControl = "replace.test/control"
+
+// overlay is what a user's own kustomization may change: the control plane has nodes of its own, and no budget
+// holds what the cases, which break nodes beside each other, want given up. Verdicts are the cases' to give: there are no
+// daemons, which would give their own.
+const overlay = `
+resources: [%s]
+patches:
+- target: {kind: Deployment}
+  patch: '[{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"` + labelControl + `": "true"}}]'
+- target: {kind: Deployment, name: holdfast-controller}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-max-out=100%%}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-breaker=100%%}
+- target: {kind: DaemonSet}
+  patch: |
+    $patch: delete
+    kind: DaemonSet
+    metadata: {name: any}
+`
 
 func install(ctx context.Context, t *testing.T) *world {
 	t.Helper()
@@ -43,21 +74,19 @@ func install(ctx context.Context, t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := devcluster.Start(t, devcluster.Options{Name: "replace", Nodes: 3})
+	c := devcluster.Start(t, devcluster.Options{Name: "replace", Nodes: nodes})
 	w := &world{cluster: c}
 	w.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: os.Stderr,
-		LoadImages: func(ctx context.Context) error {
-			return story.LoadImages(ctx, filepath.Join(source, "bin/holdfast-dev"), c.Name(), source)
-		}})
+		Manifests:  manifests(t, source),
+		LoadImages: func(ctx context.Context) error { return w.load(ctx, t.TempDir()) }})
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i := range control {
+		w.onNode(ctx, t, c.Nodes()[i].Name, func(n *corev1.Node) { n.Labels[labelControl] = "true" })
+	}
 	if err := w.Install(ctx); err != nil {
 		w.dump(ctx)
-		t.Fatal(err)
-	}
-	// Verdicts are this test's to give: the daemons, which would give their own, are taken away.
-	if _, err := w.RunKubectl(ctx, "delete", "daemonset", "-n", v1alpha1.NodeNamespace, "--all", "--ignore-not-found"); err != nil {
 		t.Fatal(err)
 	}
 	trainer, err := os.ReadFile("testdata/trainer.py")
@@ -83,26 +112,77 @@ func install(ctx context.Context, t *testing.T) *world {
 	return w
 }
 
-// trainJob is a job of two pods of one rank, each with a node for itself.
-func trainJob(name string, policy corev1.RestartPolicy, pause string, annotations map[string]string) *batchv1.Job {
-	const command = "exec torchrun --nnodes=2 --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX --master-addr=none --master-port=29500 " +
-		"--no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py "
-	all := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off"}
-	for k, v := range annotations {
-		all[k] = v
+// load gives each node the images that it needs: to give all of them all costs most of a minute on two cores.
+func (w *world) load(ctx context.Context, dir string) error {
+	for _, images := range []struct {
+		names []string
+		nodes []*devcluster.Node
+	}{{story.ControlPlane, w.cluster.Nodes()[:control]}, {story.Injected, w.cluster.Nodes()}} {
+		archives, err := story.BuildImages(ctx, filepath.Join(w.Source, "bin/holdfast-dev"), w.Source, dir, images.names)
+		if err != nil {
+			return err
+		}
+		for _, archive := range archives {
+			text, err := os.ReadFile(archive)
+			if err != nil {
+				return err
+			}
+			for _, n := range images.nodes {
+				if err := n.LoadArchive(ctx, bytes.NewReader(text)); err != nil {
+					return err
+				}
+			}
+		}
 	}
+	return nil
+}
+
+// manifests writes the overlay and returns its folder.
+func manifests(t *testing.T, source string) string {
+	t.Helper()
+	dir := t.TempDir()
+	base, err := filepath.Rel(dir, filepath.Join(source, "manifests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// training is a job whose pods have one rank, and a node for itself, each.
+type training struct {
+	name string
+	// nodes are those that it may run on.
+	nodes []string
+	// members is how many pods it has; 2 unless set.
+	members int
+	// policy is Never unless set.
+	policy corev1.RestartPolicy
+	// pause is how long a step takes.
+	pause       time.Duration
+	annotations map[string]string
+}
+
+func (j training) job() *batchv1.Job {
+	members := cmp.Or(j.members, 2)
+	command := fmt.Sprintf("exec torchrun --nnodes=%d --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX --master-addr=none --master-port=29500 "+
+		"--no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py %v 65536", members, j.pause.Seconds())
+	all := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off"}
+	maps.Copy(all, j.annotations)
 	indexed := batchv1.IndexedCompletion
 	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": resource.MustParse("2")}
 	requests := limits.DeepCopy()
 	requests[corev1.ResourceCPU] = resource.MustParse("50m")
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: all},
-		Spec: batchv1.JobSpec{Completions: ptr.To(int32(2)), Parallelism: ptr.To(int32(2)), CompletionMode: &indexed, BackoffLimit: ptr.To(int32(0)),
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: j.name, Annotations: all},
+		Spec: batchv1.JobSpec{Completions: ptr.To(int32(members)), Parallelism: ptr.To(int32(members)), CompletionMode: &indexed, BackoffLimit: ptr.To(int32(0)),
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: policy, TerminationGracePeriodSeconds: ptr.To(int64(20)),
+				RestartPolicy: cmp.Or(j.policy, corev1.RestartPolicyNever), TerminationGracePeriodSeconds: ptr.To(int64(grace)), Affinity: oneOf(j.nodes),
 				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000)), RunAsGroup: ptr.To(int64(1000)), RunAsNonRoot: ptr.To(true)},
 				Containers: []corev1.Container{{
-					Name: "trainer", Image: layout.BaseImage, Command: []string{"bash", "-c", command + pause + " 65536"},
+					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command},
 					Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
 					VolumeMounts: []corev1.VolumeMount{{Name: "trainer", MountPath: "/trainer"},
 						{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
@@ -113,6 +193,12 @@ func trainJob(name string, policy corev1.RestartPolicy, pause string, annotation
 				},
 			}}},
 	}
+}
+
+// oneOf keeps a pod to some nodes.
+func oneOf(nodes []string) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}}}}}}}
 }
 
 // shape is what a job's members are at one moment, by slot.
@@ -133,6 +219,27 @@ func (w *world) gang(ctx context.Context, job string) (*v1alpha1.Gang, error) {
 	return g, err
 }
 
+// record is what a job's coordinator recorded last.
+func (w *world) record(ctx context.Context, t *testing.T, job string) v1alpha1.RunStatus {
+	t.Helper()
+	g, err := w.gang(ctx, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.Status.Run == nil {
+		t.Fatalf("job %s has no record", job)
+	}
+	return *g.Status.Run
+}
+
+// until is Until that ends the test.
+func (w *world) until(ctx context.Context, t *testing.T, what string, holds func(context.Context) (bool, string)) {
+	t.Helper()
+	if err := w.Until(ctx, what, patience, holds); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // pods are all pods of a job, those that were replaced apart.
 func (w *world) pods(ctx context.Context, job string) (members, replaced []corev1.Pod, err error) {
 	list := &corev1.PodList{}
@@ -150,36 +257,57 @@ func (w *world) pods(ctx context.Context, job string) (members, replaced []corev
 }
 
 // runs waits until the job runs a generation from the given one on, in which steps are made, and returns its shape.
-func (w *world) runs(ctx context.Context, job string, generation int64) (shape, error) {
+func (w *world) runs(ctx context.Context, t *testing.T, job string, generation int64) shape {
+	t.Helper()
 	s := shape{}
-	err := w.Until(ctx, fmt.Sprintf("%s runs generation %d", job, generation), patience, func(ctx context.Context) (bool, string) {
+	w.until(ctx, t, fmt.Sprintf("%s runs generation %d", job, generation), func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		if err != nil {
 			return false, err.Error()
 		}
-		members, _, err := w.pods(ctx, job)
-		if err != nil {
+		if s, err = w.shape(ctx, g); err != nil {
 			return false, err.Error()
-		}
-		s = shape{seats: make([]seat, g.Spec.Members)}
-		for _, p := range members {
-			i := slices.Index([]string{"0", "1"}, p.Labels[batchv1.JobCompletionIndexAnnotation])
-			if i < 0 || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || len(p.Status.ContainerStatuses) == 0 {
-				continue
-			}
-			c := p.Status.ContainerStatuses[0]
-			s.seats[i] = seat{p.Name, string(p.UID), p.Spec.NodeName, c.ContainerID, c.RestartCount}
 		}
 		r := g.Status.Run
 		if r == nil {
-			return false, "no generation yet"
+			return false, "no generation yet: " + says(g)
 		}
-		s.generation = r.Generation
 		full := !slices.ContainsFunc(s.seats, func(s seat) bool { return s.container == "" })
 		seen := fmt.Sprintf("generation %d %s step %d restored %d, phase %s, doomed %d, seats %+v: %s", r.Generation, r.State, r.Progress.Step, r.RestoreStep, g.Status.Phase, len(r.Doomed), s.seats, says(g))
 		return full && r.Generation >= generation && r.State == v1alpha1.RunRunning && len(r.Doomed) == 0 && r.Progress.Step > r.RestoreStep && g.Status.Phase == v1alpha1.PhaseRunning, seen
 	})
+	return s
+}
+
+// shape is what a gang's members are now; a seat without a running pod is empty.
+func (w *world) shape(ctx context.Context, g *v1alpha1.Gang) (shape, error) {
+	s := shape{seats: make([]seat, g.Spec.Members)}
+	if g.Status.Run != nil {
+		s.generation = g.Status.Run.Generation
+	}
+	members, _, err := w.pods(ctx, g.Name)
+	for _, p := range members {
+		i, err := strconv.Atoi(p.Labels[batchv1.JobCompletionIndexAnnotation])
+		if err != nil || i >= len(s.seats) || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || len(p.Status.ContainerStatuses) == 0 {
+			continue
+		}
+		c := p.Status.ContainerStatuses[0]
+		s.seats[i] = seat{p.Name, string(p.UID), p.Spec.NodeName, c.ContainerID, c.RestartCount}
+	}
 	return s, err
+}
+
+// trains waits until all ranks of a job have finished so many steps more.
+func (w *world) trains(ctx context.Context, t *testing.T, job string, more int64) {
+	t.Helper()
+	from := w.record(ctx, t, job).Progress.Step
+	w.until(ctx, t, fmt.Sprintf("%s makes %d steps more", job, more), func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, job)
+		if err != nil {
+			return false, err.Error()
+		}
+		return g.Status.Run.Progress.Step >= from+more, fmt.Sprintf("step %d after %d", g.Status.Run.Progress.Step, from)
+	})
 }
 
 // says is what the Gang says of whether it runs.
@@ -234,17 +362,12 @@ func (w *world) unharmed(ctx context.Context, t *testing.T, name string) {
 }
 
 // start creates a job and waits until it runs.
-func (w *world) start(ctx context.Context, t *testing.T, job *batchv1.Job) shape {
+func (w *world) start(ctx context.Context, t *testing.T, j training) shape {
 	t.Helper()
-	if err := w.Client().Create(ctx, job); err != nil {
+	if err := w.Client().Create(ctx, j.job()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := w.runs(ctx, job.Name, 1)
-	if err != nil {
-		w.dump(ctx)
-		t.Fatal(err)
-	}
-	return s
+	return w.runs(ctx, t, j.name, 1)
 }
 
 // end deletes a job and waits until nothing of it is left, neither pods that it has nor pods that it had.
@@ -254,14 +377,13 @@ func (w *world) end(ctx context.Context, t *testing.T, name string) {
 	if err := w.Client().Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		t.Error(err)
 	}
-	if err := w.left(ctx, name, 0); err != nil {
-		t.Error(err)
-	}
+	w.left(ctx, t, name, 0)
 }
 
 // left waits until so many pods of a gang are left, none of them replaced.
-func (w *world) left(ctx context.Context, name string, n int) error {
-	return w.Until(ctx, fmt.Sprintf("%d pods of %s are left, none of them replaced", n, name), patience, func(ctx context.Context) (bool, string) {
+func (w *world) left(ctx context.Context, t *testing.T, name string, n int) {
+	t.Helper()
+	w.until(ctx, t, fmt.Sprintf("%d pods of %s are left, none of them replaced", n, name), func(ctx context.Context) (bool, string) {
 		members, replaced, err := w.pods(ctx, name)
 		var seen []string
 		for _, p := range append(members, replaced...) {
@@ -271,31 +393,57 @@ func (w *world) left(ctx context.Context, name string, n int) error {
 	})
 }
 
-// sicken gives a Node the verdict that a daemon gives a node which is of no use any more; heal takes it back. What follows from it is
+// sicken gives Nodes the verdict that a daemon gives a node which is of no use any more; heal takes it back. What follows from it is
 // decided by the controller of nodes.
-func (w *world) sicken(ctx context.Context, node string) error {
+func (w *world) sicken(ctx context.Context, t *testing.T, nodes ...string) {
+	t.Helper()
 	text, err := json.Marshal(v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "TestFault", Message: "the test says so", Since: metav1.NowMicro()})
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	return w.onNode(ctx, node, func(n *corev1.Node) {
-		metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationHealth, string(text))
-	})
+	for _, node := range nodes {
+		w.onNode(ctx, t, node, func(n *corev1.Node) {
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationHealth, string(text))
+		})
+	}
 }
 
-func (w *world) heal(ctx context.Context, node string) error {
-	if err := w.onNode(ctx, node, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationHealth) }); err != nil {
-		return err
+func (w *world) heal(ctx context.Context, t *testing.T, nodes ...string) {
+	t.Helper()
+	for _, node := range nodes {
+		w.onNode(ctx, t, node, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationHealth) })
 	}
-	return w.Until(ctx, node+" takes new pods", patience, func(ctx context.Context) (bool, string) {
-		n := &corev1.Node{}
-		err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n)
-		return err == nil && n.Annotations[v1alpha1.AnnotationOutage] == "" && len(n.Spec.Taints) == 0, fmt.Sprintf("%v %v %v", n.Annotations, n.Spec.Taints, err)
-	})
+	w.well(ctx, t, nodes...)
 }
 
-func (w *world) onNode(ctx context.Context, name string, change func(*corev1.Node)) error {
-	return w.Until(ctx, "writing node "+name, patience, func(ctx context.Context) (bool, string) {
+// well waits until nodes take new pods again.
+func (w *world) well(ctx context.Context, t *testing.T, nodes ...string) {
+	t.Helper()
+	for _, node := range nodes {
+		w.until(ctx, t, node+" takes new pods", func(ctx context.Context) (bool, string) {
+			n := &corev1.Node{}
+			err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n)
+			gpus := n.Status.Allocatable["nvidia.com/gpu"]
+			return err == nil && n.Annotations[v1alpha1.AnnotationOutage] == "" && len(n.Spec.Taints) == 0 && gpus.Value() == 2, fmt.Sprintf("%v %v %v GPUs, %v", n.Annotations, n.Spec.Taints, gpus.String(), err)
+		})
+	}
+}
+
+// outage is what the cluster decided about a node; the zero value: nothing.
+func (w *world) outage(ctx context.Context, node string) (v1alpha1.NodeOutage, error) {
+	n, o := &corev1.Node{}, v1alpha1.NodeOutage{}
+	if err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
+		return o, err
+	}
+	if text := n.Annotations[v1alpha1.AnnotationOutage]; text != "" {
+		return o, json.Unmarshal([]byte(text), &o)
+	}
+	return o, nil
+}
+
+func (w *world) onNode(ctx context.Context, t *testing.T, name string, change func(*corev1.Node)) {
+	t.Helper()
+	w.until(ctx, t, "writing node "+name, func(ctx context.Context) (bool, string) {
 		n := &corev1.Node{}
 		if err := w.Client().Get(ctx, client.ObjectKey{Name: name}, n); err != nil {
 			return false, err.Error()
@@ -304,6 +452,30 @@ func (w *world) onNode(ctx context.Context, name string, change func(*corev1.Nod
 		err := w.Client().Update(ctx, n)
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// stop stops the agent of a pod, so that nothing it is told is done until what is returned is called: a moment in the middle of a
+// recovery can be looked at for as long as it takes.
+func (w *world) stop(ctx context.Context, t *testing.T, pod string) (goOn func()) {
+	t.Helper()
+	signal := func(ctx context.Context, sig syscall.Signal) error {
+		return w.Signal(ctx, namespace, pod, container, sig, func(args []string) bool {
+			return len(args) > 1 && filepath.Base(args[0]) == "holdfast-agent" && args[1] == "run"
+		})
+	}
+	if err := signal(ctx, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := signal(ctx, syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// rank is the process that trains.
+func rank(args []string) bool {
+	return slices.Contains(args, "/trainer/trainer.py") && strings.Contains(args[0], "python")
 }
 
 // dump prints what people would look at.

@@ -1,0 +1,220 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+)
+
+// explain is what people are told of a job.
+func (w *world) explain(ctx context.Context, t *testing.T, job string) string {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, filepath.Join(w.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", namespace)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("explain: %v: %s", err, out)
+	}
+	return string(out)
+}
+
+// told waits until explain says all the words.
+func (w *world) told(ctx context.Context, t *testing.T, job string, words ...string) {
+	t.Helper()
+	w.until(ctx, t, fmt.Sprintf("explain says %q", words), func(ctx context.Context) (bool, string) {
+		text := w.explain(ctx, t, job)
+		flat := strings.Join(strings.Fields(text), " ")
+		for _, word := range words {
+			if !strings.Contains(flat, word) {
+				return false, text
+			}
+		}
+		return true, ""
+	})
+}
+
+// doomed waits until so many pods of a job must go.
+func (w *world) doomed(ctx context.Context, t *testing.T, job string, n int) {
+	t.Helper()
+	w.until(ctx, t, fmt.Sprintf("%d pods of %s are doomed", n, job), func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, job)
+		if err != nil {
+			return false, err.Error()
+		}
+		return g.Status.Run != nil && len(g.Status.Run.Doomed) == n, fmt.Sprintf("%+v", g.Status.Run)
+	})
+}
+
+// testDoomInRecovery: while the gang is being halted because a rank was killed, the node of another pod turns sick. That pod is
+// replaced within the same recovery. The Job counts no failure; of the gang's own restarts the killed rank is one.
+func testDoomInRecovery(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "doom-in-recovery"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
+	was := w.record(ctx, t, job)
+	goOn := w.stop(ctx, t, before.seats[1].pod) // so the recovery cannot end before the doom comes
+	if err := w.Signal(ctx, namespace, before.seats[0].pod, container, syscall.SIGKILL, rank); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "the failure is being repaired", func(ctx context.Context) (bool, string) {
+		r := w.record(ctx, t, job)
+		return r.State == v1alpha1.RunHalting, string(r.State)
+	})
+	sick := before.seats[1].node
+	w.sicken(ctx, t, sick)
+	w.doomed(ctx, t, job, 1)
+	goOn()
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 1)
+	r := w.record(ctx, t, job)
+	if r.Restarts != was.Restarts+1 || r.Replacements != was.Replacements+1 {
+		t.Errorf("%d restarts and %d replacements became %d and %d", was.Restarts, was.Replacements, r.Restarts, r.Replacements)
+	}
+	w.left(ctx, t, job, 2)
+	w.heal(ctx, t, sick)
+	w.end(ctx, t, job)
+}
+
+// testBudget: a disruption budget of the user's forbids every eviction, and the agent of the pod that must go hangs, so that it does
+// not end by itself either. It is left behind when its time is over, and training goes on beside it. It says why it is there, and
+// goes as soon as the budget is changed.
+func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "budgeted"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "keep-all"}, Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: job}}}}
+	if err := w.Client().Create(ctx, budget); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "the budget is in force", func(ctx context.Context) (bool, string) { // Kubernetes knows no maxUnavailable of a Job's pods, so it allows none
+		err := w.Client().Get(ctx, client.ObjectKeyFromObject(budget), budget)
+		return err == nil && len(budget.Status.Conditions) > 0, fmt.Sprint(err)
+	})
+	kept := before.seats[1]
+	w.stop(ctx, t, kept.pod)
+	w.sicken(ctx, t, kept.node)
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 1)
+	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced and is still there: it may not be evicted", kept.pod, kept.node), "keep-all")
+	w.until(ctx, t, "an event on the Job says so", func(ctx context.Context) (bool, string) {
+		events := &corev1.EventList{}
+		err := w.Client().List(ctx, events, client.InNamespace(namespace))
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Name == job && e.Reason == v1alpha1.ReasonEvictionRefused && strings.Contains(e.Message, "keep-all")
+		}), fmt.Sprint(len(events.Items), err)
+	})
+	pod := &corev1.Pod{}
+	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: kept.pod}, pod); err != nil || string(pod.UID) != kept.uid || pod.DeletionTimestamp != nil {
+		t.Errorf("the budget was not respected: %v, pod %s deleted at %v", err, pod.UID, pod.DeletionTimestamp)
+	}
+	w.trains(ctx, t, job, 10)
+	change := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"maxUnavailable":null,"minAvailable":0}}`))
+	if err := w.Client().Patch(ctx, budget, change); err != nil {
+		t.Fatal(err)
+	}
+	w.left(ctx, t, job, 2)
+	w.until(ctx, t, "the Gang tells of it no more", func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, job)
+		return err == nil && !strings.Contains(fmt.Sprint(g.Status.Notes), kept.pod), fmt.Sprint(g.Status.Notes)
+	})
+	w.heal(ctx, t, kept.node)
+	w.end(ctx, t, job)
+	if err := w.Client().Delete(ctx, budget); err != nil {
+		t.Error(err)
+	}
+}
+
+// testHealed: a node that is well again before its pod had to go keeps it. A rank that stands still holds the drain up.
+func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "healed"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(10 * time.Minute)})
+	node, other := before.seats[1].node, before.seats[0].pod
+	if err := w.Signal(ctx, namespace, other, container, syscall.SIGSTOP, rank); err != nil {
+		t.Fatal(err)
+	}
+	w.sicken(ctx, t, node)
+	w.doomed(ctx, t, job, 1)
+	w.heal(ctx, t, node)
+	w.doomed(ctx, t, job, 0)
+	if err := w.Signal(ctx, namespace, other, container, syscall.SIGCONT, rank); err != nil {
+		t.Fatal(err)
+	}
+	w.trains(ctx, t, job, 50) // farther than any hold
+	w.untouched(ctx, t, job, before)
+	w.end(ctx, t, job)
+}
+
+// untouched demands that a job runs as it did: the same generation, pods and containers.
+func (w *world) untouched(ctx context.Context, t *testing.T, job string, before shape) {
+	t.Helper()
+	after := w.runs(ctx, t, job, before.generation)
+	if after.generation != before.generation {
+		t.Errorf("%s: generation %d became %d", job, before.generation, after.generation)
+	}
+	for i := range after.seats {
+		if after.seats[i] != before.seats[i] {
+			t.Errorf("%s: slot %d was to stay as it is: %+v became %+v", job, i, before.seats[i], after.seats[i])
+		}
+	}
+	w.unharmed(ctx, t, job)
+}
+
+// testSilent: a kubelet that is gone, with an agent that talks, is no reason to hurt training. The node takes nothing new, and people
+// are told.
+func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "silent"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
+	node := before.seats[1].node
+	if err := w.cluster.Node(node).StopKubelet(); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, node+" takes nothing new", func(ctx context.Context) (bool, string) {
+		o, err := w.outage(ctx, node)
+		return err == nil && o.Decision != "", fmt.Sprintf("%+v %v", o, err)
+	})
+	if o, err := w.outage(ctx, node); err != nil || o.Decision != v1alpha1.DecisionExclude || o.Cause != v1alpha1.CauseNodeSilent || o.Dead {
+		t.Errorf("decided was %+v, %v", o, err)
+	}
+	w.told(ctx, t, job, v1alpha1.CauseNodeSilent+": "+string(v1alpha1.DecisionExclude))
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
+		Affinity: oneOf([]string{node}), TerminationGracePeriodSeconds: ptr.To(int64(0)), SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000))},
+		Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "600"}}}}}
+	if err := w.Client().Create(ctx, plain); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "another pod is refused there", func(ctx context.Context) (bool, string) {
+		err := w.Client().Get(ctx, client.ObjectKeyFromObject(plain), plain)
+		for _, c := range plain.Status.Conditions {
+			if err == nil && c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				return strings.Contains(c.Message, "had untolerated taint"), c.Message
+			}
+		}
+		return false, fmt.Sprint(plain.Spec.NodeName, err)
+	})
+	w.trains(ctx, t, job, 20)
+	if err := w.cluster.Node(node).StartKubelet(); err != nil {
+		t.Fatal(err)
+	}
+	w.well(ctx, t, node)
+	w.untouched(ctx, t, job, before)
+	if err := w.Client().Delete(ctx, plain); err != nil {
+		t.Error(err)
+	}
+	w.end(ctx, t, job)
+}

@@ -1,0 +1,244 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/story"
+)
+
+// testCut: all packets to and from a node are dropped. It is given up in the time that is promised, its pod is deleted without it, and
+// training goes on elsewhere. When the node is back it finds its pod gone, ends the containers, and is used again.
+func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const (
+		job      = "cut"
+		promised = 20 * time.Second
+	)
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(interval)})
+	w.stored(ctx, t, job)
+	gone := before.seats[1]
+	node := w.cluster.Node(gone.node)
+	if err := node.Cut(ctx); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	w.until(ctx, t, node.Name+" is given up", func(ctx context.Context) (bool, string) {
+		o, err := w.outage(ctx, node.Name)
+		return err == nil && o.Decision == v1alpha1.DecisionEvict && o.Dead, fmt.Sprintf("%+v %v", o, err)
+	})
+	took := time.Since(began)
+	w.Say("  %s is cut off: given up after %.1f s", node.Name, took.Seconds())
+	if took > 3*promised { // 12 s of silence at most, then the others' share of a busy machine
+		t.Errorf("a node that is cut off was given up after %s", took)
+	}
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 1)
+	w.lost(ctx, t, job, node.Name)
+	w.left(ctx, t, job, 2) // the pod's object is gone, though nobody there could say that it ended
+	if alive, err := story.Runs(id(gone)); err != nil || !alive {
+		t.Errorf("the container was to go on where nobody reaches it: %v, %v", alive, err)
+	}
+	if err := node.Mend(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "the old container ends", func(context.Context) (bool, string) {
+		alive, err := story.Runs(id(gone))
+		return err == nil && !alive, fmt.Sprint(alive, err)
+	})
+	w.well(ctx, t, node.Name)
+	w.trains(ctx, t, job, 20)
+	w.untouched(ctx, t, job, after) // what came back took nothing over
+	w.end(ctx, t, job)
+}
+
+// id is the container's name for its node.
+func id(s seat) string {
+	_, id, _ := strings.Cut(s.container, "://")
+	return id
+}
+
+// testTwoLost: two of three pods lose their nodes at once. With one place to be had neither is placed; with two both are.
+func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "two-lost"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, members: 3, pause: pause})
+	spares := unused(nodes, before)
+	w.run(ctx, t, "cordon", spares[0])
+	goOn := w.stop(ctx, t, before.seats[0].pod) // so both are doomed before the first is let go
+	sick := []string{before.seats[1].node, before.seats[2].node}
+	w.sicken(ctx, t, sick...)
+	w.doomed(ctx, t, job, 2)
+	goOn()
+	w.until(ctx, t, "one place is found for two pods", func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, job)
+		if err != nil || g.Status.Placement == nil {
+			return false, fmt.Sprint(err)
+		}
+		p := g.Status.Placement
+		return !p.Placed && p.Wanted == 2 && p.Fits == 1, fmt.Sprintf("%+v", *p)
+	})
+	members, _, err := w.pods(ctx, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range members {
+		if p.Spec.NodeName != "" && p.Name != before.seats[0].pod {
+			t.Errorf("pod %s is on %s, alone", p.Name, p.Spec.NodeName)
+		}
+	}
+	w.run(ctx, t, "uncordon", spares[0])
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 1, 2)
+	w.left(ctx, t, job, 3)
+	w.heal(ctx, t, sick...)
+	w.end(ctx, t, job)
+}
+
+// testNodeGone: somebody deletes the Node under a pod. There is nobody to ask any more, so the pod is replaced at once.
+func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "node-gone"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
+	gone := before.seats[1]
+	node := &corev1.Node{}
+	if err := w.Client().Get(ctx, client.ObjectKey{Name: gone.node}, node); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client().Delete(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 1)
+	if r := w.last(ctx, t, job); len(r.Replaced) != 1 || r.Replaced[0].Cause != v1alpha1.CauseNodeGone || !r.Replaced[0].Dead {
+		t.Errorf("replaced were %+v", r.Replaced)
+	}
+	w.left(ctx, t, job, 2)
+	if err := w.cluster.Node(gone.node).KillKubelet(); err != nil { // it registers when it starts, and at no other time
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "the node is back", func(ctx context.Context) (bool, string) {
+		n := &corev1.Node{}
+		err := w.Client().Get(ctx, client.ObjectKey{Name: gone.node}, n)
+		return err == nil && n.UID != node.UID, fmt.Sprint(err)
+	})
+	w.well(ctx, t, gone.node)
+	w.untouched(ctx, t, job, after)
+	w.end(ctx, t, job)
+}
+
+// holder is the node of the pod that holds one of our leases, and the pod's name.
+func (w *world) holder(ctx context.Context, lease string) (node, pod string, err error) {
+	l := &coordinationv1.Lease{}
+	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: lease}, l); err != nil {
+		return "", "", err
+	}
+	if l.Spec.HolderIdentity == nil {
+		return "", "", fmt.Errorf("nobody holds lease %s", lease)
+	}
+	pod, _, _ = strings.Cut(*l.Spec.HolderIdentity, "_")
+	p := &corev1.Pod{}
+	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: pod}, p); err != nil {
+		return "", "", err
+	}
+	return p.Spec.NodeName, pod, nil
+}
+
+// testLeaders: power fails where a pod of the job and the leading controller are, then where another pod and the acting scheduler
+// are. Another one of each takes over, and the job is saved both times.
+func testLeaders(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "leaders"
+	w.run(ctx, t, "cordon", nodes[control])
+	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
+	w.run(ctx, t, "uncordon", nodes[control])
+	for _, lease := range []string{"holdfast-controller", "holdfast-scheduler"} {
+		s = w.leaderLost(ctx, t, job, lease, s)
+	}
+	w.end(ctx, t, job)
+}
+
+func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string, before shape) shape {
+	t.Helper()
+	node, leader, err := w.holder(ctx, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := slices.IndexFunc(before.seats, func(s seat) bool { return s.node == node })
+	if slot < 0 {
+		t.Fatalf("%s of %s leads on %s, where no pod of the job is: %+v", leader, lease, node, before.seats)
+	}
+	began := time.Now()
+	if err := w.cluster.Node(node).PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.Say("  %s, where %s led, was switched off: trains again after %.0f s", node, leader, time.Since(began).Seconds())
+	w.replacedOnce(ctx, t, job, before, after, slot)
+	if _, now, err := w.holder(ctx, lease); err != nil || now == leader {
+		t.Errorf("%s is held by %s, %v", lease, now, err)
+	}
+	if err := w.cluster.Node(node).PowerOn(); err != nil {
+		t.Fatal(err)
+	}
+	w.well(ctx, t, node)
+	if err := w.Serves(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+// testAway: the API server is away for half a minute, longer than any lead lasts, in the middle of a replacement. Another job trains on
+// meanwhile, and the replacement ends when the API server is back: all who watch it ask at growing intervals, so that takes a while.
+func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const (
+		job, other = "away", "beside"
+		away       = 30 * time.Second
+	)
+	before := w.start(ctx, t, training{name: job, nodes: nodes[:3], pause: pause})
+	beside := w.start(ctx, t, training{name: other, nodes: nodes[3:], pause: pause})
+	spare := unused(nodes[:3], before)[0]
+	w.run(ctx, t, "cordon", spare)
+	sick := before.seats[0].node
+	w.sicken(ctx, t, sick)
+	w.until(ctx, t, "the new pod waits for a node", func(ctx context.Context) (bool, string) {
+		members, _, err := w.pods(ctx, job)
+		return err == nil && len(members) == 2 && slices.ContainsFunc(members, func(p corev1.Pod) bool { return p.Spec.NodeName == "" }), fmt.Sprint(err)
+	})
+	step := w.record(ctx, t, other).Progress.Step
+	if err := w.cluster.StopProgram("kube-apiserver"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(away): // how long it is away is the point
+	}
+	if err := w.cluster.StartProgram("kube-apiserver"); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "the API server is back", func(ctx context.Context) (bool, string) {
+		_, err := w.gang(ctx, job)
+		return err == nil, fmt.Sprint(err)
+	})
+	w.onNode(ctx, t, spare, func(n *corev1.Node) { n.Spec.Unschedulable = false })
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 0)
+	w.until(ctx, t, "what the job beside did meanwhile is told", func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, other)
+		if err != nil {
+			return false, err.Error()
+		}
+		now := g.Status.Run.Progress.Step
+		return now >= step+int64(away/pause/3), fmt.Sprintf("step %d after %d", now, step)
+	})
+	w.untouched(ctx, t, other, beside)
+	w.left(ctx, t, job, 2)
+	w.heal(ctx, t, sick)
+	w.end(ctx, t, job)
+	w.end(ctx, t, other)
+}
