@@ -9,7 +9,7 @@ import (
 
 // maxCells bounds the exact search: how many sums are compared. Beyond it the largest domains are filled first,
 // which keeps the number of domains low but may leave a worse shape.
-const maxCells = 150_000
+const maxCells = 100_000
 
 // exactly is maxCells but in a test of what happens beyond it.
 var exactly = maxCells

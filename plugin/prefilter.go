@@ -18,8 +18,11 @@ import (
 // first, on this cycle's snapshot.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	key, ok := p.mine(pod)
-	if !ok || isNested(state) {
+	switch {
+	case isNested(state):
 		return nil, fwk.NewStatus(fwk.Skip)
+	case !ok:
+		return nil, nil // Filter keeps it off nodes that are held whole
 	}
 	node, ok := p.ledger.plannedNode(key, pod.UID)
 	if !ok {
