@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // its requests are counted
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // the plugin's arguments
 	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling"

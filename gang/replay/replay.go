@@ -1,0 +1,170 @@
+// Package replay keeps everything that one decision about a gang was made from, so that it can be made again elsewhere
+// and later. It promises that Run gives the recorded answer, for a record of the same version of the core; where it does
+// not, the decision hangs on something that is not in the record, which is a defect.
+package replay
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Version is that of the record's form.
+const Version = 1
+
+// Record is one decision.
+type Record struct {
+	Version int `json:"version"`
+	// At is when it was made, By which scheduler, Name which gang it was about.
+	At   time.Time `json:"at"`
+	By   string    `json:"by,omitempty"`
+	Name string    `json:"name"`
+	// Levels and Nodes are what the tree was made of.
+	Levels []topology.Level `json:"levels,omitempty"`
+	Nodes  []topology.Node  `json:"nodes"`
+	// Taken is what was held on nodes for pods that are on their way there, in order.
+	Taken []Taking `json:"taken,omitempty"`
+	// Gang is what was to be placed; Agreed are the answers of the scheduler's filters about members beside others,
+	// where Asked says that they were asked.
+	Gang   Gang     `json:"gang"`
+	Asked  bool     `json:"asked,omitempty"`
+	Agreed []Agreed `json:"agreed,omitempty"`
+	// Answer is what came out.
+	Answer Answer `json:"answer"`
+}
+
+// Taking is something held on a node.
+type Taking struct {
+	Node string             `json:"node"`
+	What topology.Resources `json:"what"`
+}
+
+// Gang is a gang.Gang without its function.
+type Gang struct {
+	Size     int           `json:"size"`
+	Min      int           `json:"min,omitempty"`
+	Topology gang.Topology `json:"topology,omitzero"`
+	Members  []gang.Member `json:"members"`
+	Roles    []gang.Role   `json:"roles"`
+}
+
+// Agreed is one answer to gang.Gang's Agree.
+type Agreed struct {
+	Member int         `json:"member"`
+	Node   string      `json:"node"`
+	Seats  []gang.Seat `json:"seats,omitempty"`
+	OK     bool        `json:"ok"`
+	Cause  gang.Cause  `json:"cause,omitzero"`
+}
+
+// Answer is a placement or a refusal.
+type Answer struct {
+	Placed  bool        `json:"placed"`
+	Seats   []gang.Seat `json:"seats,omitempty"`
+	Reason  string      `json:"reason,omitempty"`
+	Message string      `json:"message,omitempty"`
+	Wanted  int         `json:"wanted,omitempty"`
+	Fits    int         `json:"fits,omitempty"`
+}
+
+// AnswerOf is the answer as it is recorded.
+func AnswerOf(p gang.Placement, no *gang.Refusal) Answer {
+	if no != nil {
+		return Answer{Reason: no.Reason, Message: no.Message, Wanted: no.Wanted, Fits: no.Fits}
+	}
+	return Answer{Placed: true, Seats: p.Seats}
+}
+
+// Of is a gang as it is recorded.
+func Of(g gang.Gang) Gang {
+	return Gang{Size: g.Size, Min: g.Min, Topology: g.Topology, Members: g.Members, Roles: g.Roles}
+}
+
+// Listen has all that g's Agree answers recorded.
+func (r *Record) Listen(g *gang.Gang) {
+	ask := g.Agree
+	if ask == nil {
+		return
+	}
+	r.Asked = true
+	g.Agree = func(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
+		cause, ok := ask(member, node, seats)
+		r.Agreed = append(r.Agreed, Agreed{Member: member, Node: node, Seats: slices.Clone(seats), OK: ok, Cause: cause})
+		return cause, ok
+	}
+}
+
+// Run makes the decision again.
+func Run(r Record) (Answer, error) {
+	if r.Version != Version {
+		return Answer{}, fmt.Errorf("the record has version %d, this program reads %d", r.Version, Version)
+	}
+	tree := topology.New(r.Levels, r.Nodes...)
+	for _, t := range r.Taken {
+		i, ok := tree.Find(t.Node)
+		if !ok {
+			return Answer{}, fmt.Errorf("the record holds something on node %s, which it does not list", t.Node)
+		}
+		tree.Force(i, t.What)
+	}
+	g := gang.Gang{Size: r.Gang.Size, Min: r.Gang.Min, Topology: r.Gang.Topology, Members: r.Gang.Members, Roles: r.Gang.Roles}
+	var missing error
+	if r.Asked {
+		g.Agree = func(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
+			for _, a := range r.Agreed {
+				if a.Member == member && a.Node == node && slices.Equal(a.Seats, seats) {
+					return a.Cause, a.OK
+				}
+			}
+			if missing == nil {
+				missing = fmt.Errorf("the record does not say whether member %d may be on node %s beside %d others", member, node, len(seats))
+			}
+			return gang.Cause{}, false
+		}
+	}
+	placement, no := gang.Place(tree, g)
+	return AnswerOf(placement, no), missing
+}
+
+// Differences says in what another answer differs; nothing where they are the same.
+func (a Answer) Differences(b Answer) []string {
+	var all []string
+	if a.Placed != b.Placed || a.Reason != b.Reason || a.Message != b.Message || a.Wanted != b.Wanted || a.Fits != b.Fits {
+		all = append(all, fmt.Sprintf("recorded: %s; again: %s", a, b))
+	}
+	if len(a.Seats) != len(b.Seats) {
+		return append(all, fmt.Sprintf("recorded: %d seats; again: %d", len(a.Seats), len(b.Seats)))
+	}
+	for i, s := range a.Seats {
+		if s != b.Seats[i] {
+			all = append(all, fmt.Sprintf("recorded: %s in slot %d on %s; again: %s in slot %d on %s", s.Member, s.Slot, s.Node, b.Seats[i].Member, b.Seats[i].Slot, b.Seats[i].Node))
+		}
+	}
+	return all
+}
+
+func (a Answer) String() string {
+	if a.Placed {
+		return fmt.Sprintf("placed, %d seats", len(a.Seats))
+	}
+	return a.Reason + ": " + a.Message
+}
+
+// Read reads a record.
+func Read(from io.Reader) (Record, error) {
+	var r Record
+	d := json.NewDecoder(from)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return r, fmt.Errorf("reading a record: %w", err)
+	}
+	return r, nil
+}
+
+// Write writes the record as one line of JSON.
+func (r Record) Write(to io.Writer) error { return json.NewEncoder(to).Encode(r) }

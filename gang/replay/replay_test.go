@@ -1,0 +1,122 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+const gpu = "nvidia.com/gpu"
+
+// record is a decision about a random gang on random nodes, as the scheduler's plugin would keep it.
+func record(r *rand.Rand, delicate bool) Record {
+	rec := Record{Version: Version, At: time.Unix(1, 0).UTC(), Name: "ns/g", Levels: []topology.Level{{Name: "rack", Key: "rack"}}}
+	for i := range 4 + r.Intn(8) {
+		rec.Nodes = append(rec.Nodes, topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{fmt.Sprint("r", i%3)}, Free: topology.Resources{gpu: int64(r.Intn(9)), "pods": 10}})
+	}
+	rec.Taken = append(rec.Taken, Taking{Node: "n00", What: topology.Resources{gpu: 1}})
+	g := gang.Gang{Size: 1 + r.Intn(6), Roles: []gang.Role{{Requests: topology.Resources{gpu: 4, "pods": 1}, Out: map[string]gang.Cause{"n01": {Kind: gang.Cordoned}}}}}
+	for i := range g.Size {
+		g.Members = append(g.Members, gang.Member{Slot: i, Name: fmt.Sprint("g-", i)})
+	}
+	if delicate {
+		g.Agree = func(_ int, node string, seats []gang.Seat) (gang.Cause, bool) {
+			for _, s := range seats {
+				if s.Node == node {
+					return gang.Cause{Kind: gang.Refused, Name: "InterPodAffinity"}, false
+				}
+			}
+			return gang.Cause{}, true
+		}
+	}
+	rec.Gang = Of(g)
+	rec.Listen(&g)
+	tree := topology.New(rec.Levels, rec.Nodes...)
+	for _, t := range rec.Taken {
+		i, _ := tree.Find(t.Node)
+		tree.Force(i, t.What)
+	}
+	rec.Answer = AnswerOf(gang.Place(tree, g))
+	return rec
+}
+
+// A decision that went through a file comes out the same.
+func TestTheSameAnswer(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	answers := map[bool]int{}
+	for i := range 400 {
+		want := record(r, i%2 == 1)
+		var file bytes.Buffer
+		if err := want.Write(&file); err != nil {
+			t.Fatal(err)
+		}
+		have, err := Read(&file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Run(have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := want.Answer.Differences(again); len(d) > 0 {
+			t.Fatalf("record %d: %s", i, strings.Join(d, "\n"))
+		}
+		answers[again.Placed]++
+	}
+	if answers[true] < 40 || answers[false] < 40 {
+		t.Errorf("answers were %v: this test sees one kind only", answers)
+	}
+}
+
+func TestAChangedRecordIsSeen(t *testing.T) {
+	r := rand.New(rand.NewSource(2))
+	for {
+		rec := record(r, false)
+		if !rec.Answer.Placed {
+			continue
+		}
+		rec.Nodes = rec.Nodes[:0:0]
+		rec.Taken = nil
+		again, err := Run(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rec.Answer.Differences(again)) == 0 {
+			t.Error("the same answer without any node")
+		}
+		return
+	}
+}
+
+func TestBadRecords(t *testing.T) {
+	if _, err := Read(strings.NewReader(`{"version":1,"colour":"blue"}`)); err == nil {
+		t.Error("an unknown field is taken")
+	}
+	if _, err := Run(Record{Version: 9}); err == nil || !strings.Contains(err.Error(), "version 9") {
+		t.Error(err)
+	}
+	if _, err := Run(Record{Version: Version, Taken: []Taking{{Node: "x"}}}); err == nil || !strings.Contains(err.Error(), "node x") {
+		t.Error(err)
+	}
+}
+
+// A field that gang.Gang gets must be recorded, too.
+func TestNothingOfAGangIsLeftOut(t *testing.T) {
+	whole, kept := reflect.TypeFor[gang.Gang](), reflect.TypeFor[Gang]()
+	for i := range whole.NumField() {
+		f := whole.Field(i)
+		if f.Name == "Agree" {
+			continue
+		}
+		if k, ok := kept.FieldByName(f.Name); !ok || k.Type != f.Type {
+			t.Errorf("field %s of gang.Gang is not recorded", f.Name)
+		}
+	}
+}
