@@ -20,6 +20,7 @@ func TestArguments(t *testing.T) {
 		{"level without a label", head + `,"topologyLevels":[{"name":"row"}]}`, "args.topologyLevels[0].nodeLabel: Invalid value"},
 		{"level twice", head + `,"topologyLevels":[{"name":"row","nodeLabel":"a"},{"name":"row","nodeLabel":"b"}]}`, `args.topologyLevels[1].name: Duplicate value: "row"`},
 		{"namespace that is no name", head + `,"attendantNamespaces":["a b"]}`, "args.attendantNamespaces[0]"},
+		{"no binding", head + `,"parallelBindings":0}`, "args.parallelBindings"},
 		{"unknown", head + `,"patience":"1s"}`, `unknown field "patience"`},
 		{"no kind", `{"formingPatience":"2m"}`, `set "scheduling.holdfast.dev/v1alpha1" and "HoldfastArgs"`},
 		{"another version", strings.Replace(head, "v1alpha1", "v9", 1) + "}", "v9"},

@@ -13,7 +13,8 @@ import (
 
 // Bind binds members as the default binder does, with where in the fabric the node is, and a stamp while the gang is
 // forming: the API server puts a binding's annotations on the pod in the same write. All other pods are left to the
-// default binder, which must come after.
+// default binder, which must come after. So many are under way at a time: kube-scheduler itself sets no bound, and a
+// large gang would open connection after connection to an API server that is busy with the first of them.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.mine(pod)
 	if !ok {
@@ -28,8 +29,11 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 			notes[v1alpha1.AnnotationTopologyDomain] = string(at)
 		}
 	}
-	if len(notes) == 0 {
-		return fwk.NewStatus(fwk.Skip)
+	select {
+	case p.binding <- struct{}{}:
+		defer func() { <-p.binding }()
+	case <-ctx.Done():
+		return fwk.AsStatus(ctx.Err())
 	}
 	binding := &v1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Annotations: notes},

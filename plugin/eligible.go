@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -51,6 +52,8 @@ type scout struct {
 	asked beside
 	// err is what broke inside agree.
 	err error
+	// record, where set, is told what the core was asked.
+	record *replay.Record
 }
 
 func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *scout {
@@ -73,6 +76,9 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 		return gang.Placement{}, nil, err
 	}
 	g.Topology = asks
+	if s.record != nil {
+		s.record.Gang = replay.Of(g)
+	}
 	placement, no := gang.Place(s.p.tree, g)
 	if no != nil || !delicate {
 		return placement, no, nil
@@ -81,6 +87,9 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 		return placement, nil, s.err
 	}
 	g.Agree = s.agree
+	if s.record != nil {
+		s.record.Listen(&g)
+	}
 	placement, no = gang.Place(s.p.tree, g)
 	return placement, no, s.err
 }

@@ -138,6 +138,13 @@ func (l *ledger) sweep(key types.NamespacedName, g *group) {
 	}
 }
 
+// knows says whether there are members of a gang.
+func (l *ledger) knows(key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.groups[key] != nil
+}
+
 // admit says whether a pod may enter the queue; if not, why it waits.
 func (l *ledger) admit(key types.NamespacedName, uid types.UID) (wait string) {
 	l.mu.Lock()

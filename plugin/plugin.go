@@ -68,6 +68,8 @@ type Plugin struct {
 	status   *publisher
 	notices  *notices
 	measures *measures
+	// binding holds an entry for each binding that is under way.
+	binding chan struct{}
 
 	// tree follows the snapshot; seen holds the generation of each node in it. Both belong to the scheduling
 	// cycle, which is one at a time.
@@ -85,7 +87,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(args)}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(args), binding: make(chan struct{}, *args.ParallelBindings)}
 	p.status = newPublisher(gangs, p.ledger.standing)
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {

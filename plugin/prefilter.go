@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/replay"
 )
 
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
@@ -60,7 +61,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return "another pod plans for the gang", nil
 	}
 	started := time.Now()
-	placement, no, err := p.answer(ctx, nodes, roster)
+	placement, no, err := p.answer(ctx, nodes, roster, nil)
 	if err != nil {
 		return "", err
 	}
@@ -76,14 +77,23 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	return "", p.adopt(ctx, key, pod, roster, placement)
 }
 
-// answer asks the core on this cycle's snapshot.
-func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster) (gang.Placement, *gang.Refusal, error) {
+// answer asks the core on this cycle's snapshot. What it was asked, and what it said, is written into the record
+// where there is one.
+func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
 	p.follow(nodes)
 	defer p.tree.Undo(p.tree.Mark())
-	if err := p.reserveExpected(nodes, r); err != nil {
+	expected, err := p.expected(nodes, r)
+	if err != nil {
 		return gang.Placement{}, nil, err
 	}
-	return newScout(ctx, p, nodes, r).place()
+	p.take(expected)
+	s := newScout(ctx, p, nodes, r)
+	s.record = record
+	placement, no, err := s.place()
+	if record != nil {
+		record.Taken, record.Answer = expected, replay.AnswerOf(placement, no)
+	}
+	return placement, no, err
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.

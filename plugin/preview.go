@@ -39,7 +39,7 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		out.Placement = translate.RefusedStatus(no)
 		return out, nil
 	}
-	placement, no, err := p.answer(ctx, nodes, r)
+	placement, no, err := p.answer(ctx, nodes, r, nil)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -72,22 +73,23 @@ func asked(info fwk.PodInfo) topology.Resources {
 	return all
 }
 
-// reserveExpected takes from the tree what is held for pods that are on their way to a node: members of open
-// plans, as the ledger knows them, and pods of at least the gang's priority for which something was preempted.
-func (p *Plugin) reserveExpected(nodes []fwk.NodeInfo, r roster) error {
+// expected lists what is held for pods that are on their way to a node: members of open plans, as the ledger knows
+// them, and pods of at least the gang's priority for which something was preempted.
+func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, error) {
 	own := make(map[types.UID]bool, len(r.members))
 	for _, m := range r.members {
 		own[m.pod.UID] = m.state == pending
 	}
+	var all []replay.Taking
 	held := map[types.UID]bool{}
 	for name, pods := range p.ledger.expected() {
 		for _, pod := range pods {
 			info, err := framework.NewPodInfo(pod)
 			if err != nil {
-				return fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
+				return nil, fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
 			}
-			if i, ok := p.tree.Find(name); ok && !own[pod.UID] {
-				p.tree.Force(i, asked(info))
+			if !own[pod.UID] {
+				all = append(all, replay.Taking{Node: name, What: asked(info)})
 			}
 			held[pod.UID] = true
 		}
@@ -100,10 +102,17 @@ func (p *Plugin) reserveExpected(nodes []fwk.NodeInfo, r roster) error {
 			if own[pod.UID] || held[pod.UID] || corev1helpers.PodPriority(pod) < priority {
 				continue
 			}
-			if i, ok := p.tree.Find(name); ok {
-				p.tree.Force(i, asked(info))
-			}
+			all = append(all, replay.Taking{Node: name, What: asked(info)})
 		}
 	}
-	return nil
+	return all, nil
+}
+
+// take takes that from the tree.
+func (p *Plugin) take(expected []replay.Taking) {
+	for _, t := range expected {
+		if i, ok := p.tree.Find(t.Node); ok {
+			p.tree.Force(i, t.What)
+		}
+	}
 }

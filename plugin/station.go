@@ -28,7 +28,7 @@ type Station struct {
 	// clients makes a client for Gangs.
 	clients func(fwk.Handle) (dynamic.Interface, error)
 	// questions are asked in the scheduling goroutine, between two cycles.
-	questions chan preview
+	questions chan errand
 	measures  *measures
 	// leading is closed when this replica begins to act.
 	leading chan struct{}
@@ -49,7 +49,7 @@ func NewStation() *Station {
 }
 
 func newStation(clients func(fwk.Handle) (dynamic.Interface, error)) *Station {
-	return &Station{clients: clients, questions: make(chan preview), measures: newMeasures(), leading: make(chan struct{}), plugins: map[string]*Plugin{}}
+	return &Station{clients: clients, questions: make(chan errand), measures: newMeasures(), leading: make(chan struct{}), plugins: map[string]*Plugin{}}
 }
 
 // Metrics are what the instances measure, to be registered once.
@@ -101,7 +101,7 @@ func (s *Station) Drive(ctx context.Context, sched *scheduler.Scheduler) {
 				asked = false
 				return got.entity, got.err
 			case q := <-s.questions:
-				q.answer <- s.answer(q, sched.Cache)
+				q.done <- s.answer(q, sched.Cache)
 			}
 		}
 	}
@@ -135,53 +135,62 @@ func (s *Station) Leads() bool {
 // ErrNotLeading is the answer of a replica that does not schedule.
 var ErrNotLeading = errors.New("this replica of the scheduler does not lead: ask again, another one does")
 
-// preview is a question and where its answer goes.
-type preview struct {
-	ctx    context.Context
-	pods   []*v1.Pod
-	answer chan previewed
-}
-
-type previewed struct {
-	response v1alpha1.PreviewResponse
-	err      error
+// errand is a question that is put in the scheduling goroutine, to one of the plugins.
+type errand struct {
+	ctx  context.Context
+	whom func() (*Plugin, error) // called with mu held
+	ask  func(context.Context, *Plugin) error
+	done chan error
 }
 
 // Preview says where the pods of one gang would land now, or why not. Nothing is reserved or written.
 func (s *Station) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
+	var response v1alpha1.PreviewResponse
+	err := s.between(ctx, func() (*Plugin, error) {
+		if p := s.plugins[pods[0].Spec.SchedulerName]; p != nil {
+			return p, nil
+		}
+		return nil, invalid("pod %s names scheduler %q, which is none of this one's", pods[0].Name, pods[0].Spec.SchedulerName)
+	}, func(ctx context.Context, p *Plugin) (err error) {
+		response, err = p.preview(ctx, pods)
+		return err
+	})
+	return response, err
+}
+
+// between has a question answered between two scheduling cycles.
+func (s *Station) between(ctx context.Context, whom func() (*Plugin, error), ask func(context.Context, *Plugin) error) error {
 	if !s.Leads() {
-		return v1alpha1.PreviewResponse{}, ErrNotLeading
+		return ErrNotLeading
 	}
-	q := preview{ctx: ctx, pods: pods, answer: make(chan previewed, 1)}
+	q := errand{ctx: ctx, whom: whom, ask: ask, done: make(chan error, 1)}
 	select {
 	case s.questions <- q:
 	case <-ctx.Done():
-		return v1alpha1.PreviewResponse{}, fmt.Errorf("waiting for the scheduler to have a moment: %w", ctx.Err())
+		return fmt.Errorf("waiting for the scheduler to have a moment: %w", ctx.Err())
 	}
-	a := <-q.answer
-	return a.response, a.err
+	return <-q.done
 }
 
-// answer runs in the scheduling goroutine, so that the framework's snapshot is this question's alone.
 // previewTime bounds how long pods wait behind a question.
 const previewTime = 2 * time.Second
 
-func (s *Station) answer(q preview, c cache.Cache) previewed {
+// answer runs in the scheduling goroutine, so that the framework's snapshot is this question's alone.
+func (s *Station) answer(q errand, c cache.Cache) error {
 	s.mu.Lock()
-	p := s.plugins[q.pods[0].Spec.SchedulerName]
+	p, err := q.whom()
 	s.mu.Unlock()
-	if p == nil {
-		return previewed{err: invalid("pod %s names scheduler %q, which is none of this one's", q.pods[0].Name, q.pods[0].Spec.SchedulerName)}
+	if err != nil {
+		return err
 	}
 	snapshot, ok := p.handle.SnapshotSharedLister().(*cache.Snapshot)
 	if !ok {
-		return previewed{err: fmt.Errorf("the scheduler's snapshot is a %T: this is not the Kubernetes version that the plugin was built for", p.handle.SnapshotSharedLister())}
+		return fmt.Errorf("the scheduler's snapshot is a %T: this is not the Kubernetes version that the plugin was built for", p.handle.SnapshotSharedLister())
 	}
 	if err := c.UpdateSnapshot(klog.FromContext(q.ctx), snapshot); err != nil {
-		return previewed{err: fmt.Errorf("bringing the snapshot up to date: %w", err)}
+		return fmt.Errorf("bringing the snapshot up to date: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(q.ctx, previewTime)
 	defer cancel()
-	response, err := p.preview(ctx, q.pods)
-	return previewed{response: response, err: err}
+	return q.ask(ctx, p)
 }

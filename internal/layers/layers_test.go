@@ -19,6 +19,7 @@ var cores = map[string][]string{
 	"topology":          {},
 	"nodehealth":        {},
 	"gang":              {"topology"},
+	"gang/replay":       {"gang", "topology"},
 	"elastic":           {"gang", "elastic/cause"},
 	"elastic/cause":     {},
 	"ckptagent":         {"ckptagent/format", "ckptagent/launch"},

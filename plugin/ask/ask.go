@@ -1,9 +1,9 @@
-// Package ask serves previews over HTTPS: it checks who asks and whether they may, reads the question and writes
-// the answer. It decides nothing about placement and keeps nothing.
+// Package ask serves previews and records of decisions over HTTPS: it checks who asks and whether they may, reads the
+// question and writes the answer. It decides nothing about placement and keeps nothing.
 //
 // The API server's proxy takes the header Authorization away, so the token comes in a header of its own. It must
 // be for this audience alone, so that a token which can do more is never sent here; the API server says whose it
-// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath).
+// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath, get on v1alpha1.DumpPath).
 package ask
 
 import (
@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/replay"
 )
 
 const (
@@ -42,6 +44,8 @@ var audiences = authenticator.Audiences{v1alpha1.PreviewAudience}
 // Scheduler answers questions.
 type Scheduler interface {
 	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
+	// Dump returns the record of a decision about a gang.
+	Dump(ctx context.Context, namespace, gang string) (replay.Record, error)
 }
 
 // Fault is an answer that is not the scheduler's failure: code and reason for whoever asked.
@@ -50,7 +54,7 @@ type Fault struct {
 	Reason metav1.StatusReason
 }
 
-// Handler answers on v1alpha1.PreviewPath.
+// Handler answers on v1alpha1.PreviewPath and v1alpha1.DumpPath.
 type Handler struct {
 	Scheduler Scheduler
 	// Fault says what an error of the scheduler means; ok is false where it is a failure.
@@ -86,15 +90,15 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	if r.URL.Path != v1alpha1.PreviewPath {
-		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, "only "+v1alpha1.PreviewPath+" is served here")
+	verb := map[string]string{v1alpha1.PreviewPath: http.MethodPost, v1alpha1.DumpPath: http.MethodGet}[r.URL.Path]
+	switch {
+	case verb == "":
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, "only "+v1alpha1.PreviewPath+" and "+v1alpha1.DumpPath+" are served here")
 		return
-	}
-	if r.Method != http.MethodPost {
-		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "a preview is asked for by POST")
+	case verb != r.Method:
+		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, r.URL.Path+" is asked for by "+verb)
 		return
-	}
-	if !h.admit(ctx, w, r) {
+	case !h.admit(ctx, w, r):
 		return
 	}
 	h.turn.Lock()
@@ -103,22 +107,40 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "others are asking: try again")
 		return
 	}
-	pods, err := question(http.MaxBytesReader(w, r.Body, maxBytes))
-	if err != nil {
+	answer, err := h.ask(ctx, w, r)
+	var bad badQuestion
+	switch {
+	case errors.As(err, &bad):
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
-		return
-	}
-	response, err := h.Scheduler.Preview(ctx, pods)
-	if err != nil {
+	case err != nil:
 		if fault, ok := h.Fault(err); ok {
 			refuse(w, fault.Code, fault.Reason, err.Error())
 			return
 		}
-		klog.FromContext(ctx).Error(err, "Answering a preview")
+		klog.FromContext(ctx).Error(err, "Answering", "path", r.URL.Path)
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error())
-		return
+	default:
+		write(w, http.StatusOK, answer)
 	}
-	write(w, http.StatusOK, response)
+}
+
+// badQuestion is one that cannot be read.
+type badQuestion struct{ error }
+
+// ask reads the question and puts it to the scheduler.
+func (h *Handler) ask(ctx context.Context, w http.ResponseWriter, r *http.Request) (any, error) {
+	if r.URL.Path == v1alpha1.DumpPath {
+		namespace, gang := r.URL.Query().Get("namespace"), r.URL.Query().Get("gang")
+		if namespace == "" || gang == "" {
+			return nil, badQuestion{errors.New("set the parameters namespace and gang")}
+		}
+		return h.Scheduler.Dump(ctx, namespace, gang)
+	}
+	pods, err := question(http.MaxBytesReader(w, r.Body, maxBytes))
+	if err != nil {
+		return nil, badQuestion{err}
+	}
+	return h.Scheduler.Preview(ctx, pods)
 }
 
 // admit says who asks and whether they may; if not, it has answered.
@@ -137,13 +159,13 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the token is not valid for audience "+v1alpha1.PreviewAudience)
 		return false
 	}
-	may, why, err := h.Authorizer.Authorize(ctx, authorizer.AttributesRecord{User: who.User, Verb: "post", Path: v1alpha1.PreviewPath})
+	may, why, err := h.Authorizer.Authorize(ctx, authorizer.AttributesRecord{User: who.User, Verb: strings.ToLower(r.Method), Path: r.URL.Path})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "asking the API server what the token may do: "+err.Error())
 		return false
 	}
 	if may != authorizer.DecisionAllow {
-		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("%s may not post on %s: %s", who.User.GetName(), v1alpha1.PreviewPath, why))
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("%s may not %s on %s: %s", who.User.GetName(), strings.ToLower(r.Method), r.URL.Path, why))
 		return false
 	}
 	return true

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/replay"
 )
 
 var errAway = errors.New("away")
@@ -32,6 +33,10 @@ type scheduler struct {
 func (s *scheduler) Preview(_ context.Context, pods []*corev1.Pod) (v1alpha1.PreviewResponse, error) {
 	s.asked = pods
 	return v1alpha1.PreviewResponse{Nodes: 7, Seats: []v1alpha1.PreviewSeat{{Slot: 1, Pod: "p", Node: "n"}}}, s.err
+}
+
+func (s *scheduler) Dump(_ context.Context, namespace, gang string) (replay.Record, error) {
+	return replay.Record{Version: replay.Version, Name: namespace + "/" + gang}, s.err
 }
 
 // handler lets the token "good" in as "reader", who may ask, and "weak" as somebody who may not.
@@ -49,7 +54,8 @@ func handler(s *scheduler) *Handler {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, ok, nil
 		}),
 		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			if a.GetUser().GetName() == "reader" && a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" && !a.IsResourceRequest() {
+			may := a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" || a.GetVerb() == "get" && a.GetPath() == "/holdfast/dump"
+			if a.GetUser().GetName() == "reader" && may && !a.IsResourceRequest() {
 				return authorizer.DecisionAllow, "", nil
 			}
 			return authorizer.DecisionNoOpinion, "no rule", nil
@@ -152,5 +158,28 @@ func TestTokensAreForThisAlone(t *testing.T) {
 		if w.Code != code {
 			t.Errorf("%s: code %d, want %d: %s", token, w.Code, code, w.Body)
 		}
+	}
+}
+
+func TestARecordIsGot(t *testing.T) {
+	for _, c := range []struct {
+		name, method, query, token, says string
+		err                              error
+		code                             int
+	}{
+		{"well", "GET", "?namespace=ns&gang=g", "good", `"name":"ns/g"`, nil, 200},
+		{"no gang", "GET", "?namespace=ns", "good", "namespace and gang", nil, 400},
+		{"no right", "GET", "?namespace=ns&gang=g", "weak", "may not get on /holdfast/dump", nil, 403},
+		{"writing", "POST", "?namespace=ns&gang=g", "good", "GET", nil, 405},
+		{"another leads", "GET", "?namespace=ns&gang=g", "good", "away", errAway, 503},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(c.method, "/holdfast/dump"+c.query, nil)
+			r.Header.Set(v1alpha1.PreviewTokenHeader, c.token)
+			handler(&scheduler{err: c.err}).ServeHTTP(w, r)
+			if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
+				t.Errorf("code %d: %s", w.Code, w.Body)
+			}
+		})
 	}
 }

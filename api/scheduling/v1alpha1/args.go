@@ -38,6 +38,8 @@ type HoldfastArgs struct {
 	// EventPatience is how long "Scheduled" events of members are held back while gangs are on their way to
 	// their nodes: each is a write as dear as a binding. 0s: not at all; default 30s.
 	EventPatience *metav1.Duration `json:"eventPatience,omitempty"`
+	// ParallelBindings is how many bindings of members are under way at a time, from 1 to 1000; default 64.
+	ParallelBindings *int32 `json:"parallelBindings,omitempty"`
 	// TopologyLevels are the levels of the fabric, widest first; default: recognised from the labels of nodes.
 	TopologyLevels []TopologyLevel `json:"topologyLevels,omitempty"`
 	// AttendantNamespaces are namespaces whose pods, like those of DaemonSets, may share a node with a job that
@@ -64,6 +66,9 @@ func (a *HoldfastArgs) Default() {
 	if a.EventPatience == nil {
 		a.EventPatience = &metav1.Duration{Duration: 30 * time.Second}
 	}
+	if a.ParallelBindings == nil {
+		a.ParallelBindings = new(int32(64))
+	}
 	if a.AttendantNamespaces == nil {
 		a.AttendantNamespaces = []string{metav1.NamespaceSystem}
 	}
@@ -78,6 +83,9 @@ const longest = 24 * time.Hour
 // Validate says what is wrong with arguments whose defaults are set.
 func (a *HoldfastArgs) Validate(path *field.Path) field.ErrorList {
 	var all field.ErrorList
+	if n := *a.ParallelBindings; n < 1 || n > 1000 {
+		all = append(all, field.Invalid(path.Child("parallelBindings"), n, "must be from 1 to 1000"))
+	}
 	for _, one := range []struct {
 		name  string
 		value time.Duration

@@ -29,7 +29,7 @@ func TestWhatIsNotThereIsRefused(t *testing.T) {
 
 // Systems' pods differ by the scheduler's name and by what names the group, and by nothing else.
 func TestPodsAreAlike(t *testing.T) {
-	g := group{"gang-000", 4, gpusPerNode}
+	g := group{name: "gang-000", size: 4, gpus: gpusPerNode}
 	for _, s := range systems {
 		p := pod(g, 1)
 		p.Spec.SchedulerName = s.scheduler
@@ -95,5 +95,23 @@ rest_client_requests_total{code="200",host="h",method="PATCH"} 2
 	}
 	if !slices.Equal(all, []string{"1250", "2"}) {
 		t.Errorf("%v", all)
+	}
+}
+
+func TestDomainsAreLookedAt(t *testing.T) {
+	tr := &trial{k: kase{nodes: 2 * rackSize}}
+	in := func(nodes ...int) (pods []corev1.Pod) {
+		for slot, n := range nodes {
+			p := pod(group{name: "g", size: len(nodes), gpus: gpusPerNode, rack: true}, slot)
+			p.Spec.NodeName = node(n, tr.first).Name
+			pods = append(pods, *p)
+		}
+		return pods
+	}
+	if err := tr.domains(in(0, 5, rackSize-1)); err != nil {
+		t.Error(err)
+	}
+	if err := tr.domains(in(0, rackSize)); err == nil || !strings.Contains(err.Error(), "gang g asked for one rack") {
+		t.Error(err)
 	}
 }

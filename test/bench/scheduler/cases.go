@@ -18,8 +18,8 @@ const (
 	gpusPerNode = 8
 	// rackSize nodes share a rack.
 	rackSize = 16
-	// labelRack names a node's rack, labelZone its zone.
-	labelRack = "bench.holdfast.dev/rack"
+	// labelRack names a node's rack, labelZone its zone: levels that the scheduler recognises by itself.
+	labelRack = "topology.kubernetes.io/rack"
 	labelZone = corev1.LabelTopologyZone
 )
 
@@ -30,6 +30,8 @@ type group struct {
 	size int
 	// gpus is what each pod asks for; more than a node has: the group never fits.
 	gpus int64
+	// rack: all pods want to be in one rack.
+	rack bool
 }
 
 // fits says whether the group is to be placed, in a cluster of so many nodes.
@@ -49,7 +51,7 @@ type kase struct {
 func gangs(n, size int, name string) []group {
 	all := make([]group, n)
 	for i := range all {
-		all[i] = group{fmt.Sprintf("%s-%03d", name, i), size, gpusPerNode}
+		all[i] = group{name: fmt.Sprintf("%s-%03d", name, i), size: size, gpus: gpusPerNode}
 	}
 	return all
 }
@@ -65,11 +67,19 @@ func cases(quick bool) []kase {
 		{name: "1250x1250", what: "one gang, a pod on every node", nodes: 1250 / f, groups: one(1250)},
 		{name: "5000x5000", what: "the same, four times as large", nodes: 5000 / f, groups: one(5000), slow: true},
 		{name: "100x16", what: "100 gangs at once, which fill all nodes", nodes: 1600 / f, groups: gangs(100/f, 16, "gang")},
+		{name: "100x16-racks", what: "the same, each gang in one rack: every rack is filled by one", nodes: 1600 / f, groups: inRacks(gangs(100/f, rackSize, "gang")), systems: []string{systemHoldfast}},
 		{name: "mix", what: "gangs of 16 and 8 pods and pods of no gang, among gangs of which no pod fits", nodes: 1250 / f,
-			groups: slices.Concat(gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"), gangs(max(1, 30/f), 16, "large"), gangs(max(1, 40/f), 8, "small"), []group{{"", 200 / f, gpusPerNode}})},
+			groups: slices.Concat(gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"), gangs(max(1, 30/f), 16, "large"), gangs(max(1, 40/f), 8, "small"), []group{{size: 200 / f, gpus: gpusPerNode}})},
 		{name: "refused", what: "one pod more than 5,000 nodes take: how soon that is said, with how many writes", nodes: 5000 / f,
-			groups: []group{{"gang-000", 5000/f + 1, gpusPerNode}}, systems: []string{systemHoldfast}},
+			groups: []group{{name: "gang-000", size: 5000/f + 1, gpus: gpusPerNode}}, systems: []string{systemHoldfast}},
 	}
+}
+
+func inRacks(all []group) []group {
+	for i := range all {
+		all[i].rack = true
+	}
+	return all
 }
 
 func gangsOf(n, size int, gpus int64, name string) []group {
@@ -121,6 +131,9 @@ func pod(g group, slot int) *corev1.Pod {
 		p.Labels["batch.kubernetes.io/job-completion-index"] = fmt.Sprint(slot)
 		p.Labels[v1alpha1.LabelGang] = g.name
 		p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(g.size)}
+		if g.rack {
+			p.Annotations[v1alpha1.AnnotationTopologyRequired] = labelRack
+		}
 	}
 	return p
 }

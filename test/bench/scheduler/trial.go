@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 const (
@@ -219,7 +221,29 @@ func (t *trial) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return verify(list.Items, t.names(true), t.names(false))
+	return errors.Join(verify(list.Items, t.names(true), t.names(false)), t.domains(list.Items))
+}
+
+// domains says which gang is not in one rack though it asked to be.
+func (t *trial) domains(pods []corev1.Pod) error {
+	rack := map[string]string{} // of nodes
+	for i := range t.k.nodes {
+		n := node(i, t.first)
+		rack[n.Name] = n.Labels[labelRack]
+	}
+	racks := map[string]string{} // of gangs
+	for i := range pods {
+		p := &pods[i]
+		if p.Annotations[v1alpha1.AnnotationTopologyRequired] == "" || p.Spec.NodeName == "" {
+			continue
+		}
+		gang, at := p.Labels[v1alpha1.LabelGang], rack[p.Spec.NodeName]
+		if other, ok := racks[gang]; ok && other != at {
+			return fmt.Errorf("gang %s asked for one rack and is in %s and %s", gang, other, at)
+		}
+		racks[gang] = at
+	}
+	return nil
 }
 
 // verify says what is wrong with where pods are: each of must on a node of its own, none of never on any.

@@ -1,0 +1,64 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/topology"
+)
+
+// dump decides about a gang as planning would now, and returns all that the decision was made from. Nothing is reserved
+// or written. It belongs to the scheduling goroutine.
+func (p *Plugin) dump(ctx context.Context, key types.NamespacedName) (replay.Record, error) {
+	roster, missing := p.ledger.brief(key)
+	if missing != nil {
+		return replay.Record{}, invalid("gang %s is not to be planned: %s", key, missing.Message)
+	}
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return replay.Record{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
+	}
+	record := replay.Record{Version: replay.Version, At: time.Now().UTC(), By: p.handle.ProfileName(), Name: key.String()}
+	p.follow(nodes)
+	record.Levels = p.fabric.levels
+	record.Nodes = p.told(nodes)
+	if _, _, err := p.answer(ctx, nodes, roster, &record); err != nil {
+		return replay.Record{}, err
+	}
+	if len(record.Gang.Members) == 0 {
+		return replay.Record{}, invalid("gang %s is not to be planned: %s", key, record.Answer.Message)
+	}
+	return record, nil
+}
+
+// told lists the nodes as the tree was told of them.
+func (p *Plugin) told(nodes []fwk.NodeInfo) []topology.Node {
+	all := make([]topology.Node, len(nodes))
+	for i, n := range nodes {
+		all[i] = p.fabric.node(n)
+	}
+	return all
+}
+
+// Dump has a gang's record made. It is found by its name in any of the profiles.
+func (s *Station) Dump(ctx context.Context, namespace, name string) (replay.Record, error) {
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	var record replay.Record
+	err := s.between(ctx, func() (*Plugin, error) {
+		for _, p := range s.plugins {
+			if p.ledger.knows(key) {
+				return p, nil
+			}
+		}
+		return nil, invalid("no pods of gang %s are known", key)
+	}, func(ctx context.Context, p *Plugin) (err error) {
+		record, err = p.dump(ctx, key)
+		return err
+	})
+	return record, err
+}
