@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
 )
 
 // measures are the plugin's metrics, one set for all profiles of a process.
@@ -18,6 +19,10 @@ type measures struct {
 	placed   prometheus.Histogram
 	givenUp  prometheus.Counter
 	undone   prometheus.Counter
+	// broken and largest are of the tree, looked at when something is planned, at lookedAt the last time.
+	broken   *prometheus.GaugeVec
+	largest  *prometheus.GaugeVec
+	lookedAt time.Time // belongs to the scheduling goroutine
 }
 
 // Values of the label answer.
@@ -35,12 +40,14 @@ func newMeasures() *measures {
 		waited:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
 		placed:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
 		givenUp:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
+		broken:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
+		largest:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
 		undone:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
 	}
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone}
+	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone, m.broken, m.largest}
 }
 
 // planned notes one answer.
@@ -51,6 +58,37 @@ func (m *measures) planned(took time.Duration, no *gang.Refusal) {
 	}
 	m.plans.WithLabelValues(answerRefused).Observe(took.Seconds())
 	m.refusals.WithLabelValues(no.Reason, mostly(no.Excluded)).Inc()
+}
+
+// lookEvery bounds how often the whole tree is looked at for two figures.
+const lookEvery = 5 * time.Second
+
+// look measures how broken up the fabric is. Nothing must be taken from the tree.
+func (m *measures) look(t *topology.Tree, now time.Time) {
+	if now.Sub(m.lookedAt) < lookEvery {
+		return
+	}
+	m.lookedAt = now
+	m.broken.Reset()
+	m.largest.Reset()
+	for level, l := range t.Levels() {
+		free, broken, largest := 0, 0, 0
+		for _, d := range t.Domains(level) {
+			here := 0
+			for i := range t.Within(d) {
+				if !t.Used(i) {
+					here++
+				}
+			}
+			free += here
+			if !t.Whole(d) {
+				broken += here
+			}
+			largest = max(largest, here)
+		}
+		m.broken.WithLabelValues(l.Name).Set(float64(broken) / float64(max(free, 1)))
+		m.largest.WithLabelValues(l.Name).Set(float64(largest))
+	}
 }
 
 // mostly is the cause that keeps most nodes out; "none" where every node takes a member, only not all of them.

@@ -81,6 +81,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 // where there is one.
 func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
 	p.follow(nodes)
+	p.measures.look(p.tree, time.Now())
 	defer p.tree.Undo(p.tree.Mark())
 	expected, err := p.expected(nodes, r)
 	if err != nil {
