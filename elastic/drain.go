@@ -139,11 +139,7 @@ func (s *State) chooseHold() {
 		d.hold = s.told() + s.lead()
 		s.emit(Direct{})
 	}
-	inventories := [][]int64{}
-	for i := range s.slots {
-		inventories = append(inventories, inventory(&s.slots[i].report)...)
-	}
-	if common, _ := RestorePoint(inventories); common < d.hold && lowestNewest(inventories) >= d.hold && !d.raised {
+	if s.commonStep() < d.hold && s.lowestNewest() >= d.hold && !d.raised {
 		d.hold, d.raised = s.told()+s.lead(), true
 		s.emit(Direct{})
 	}

@@ -40,14 +40,3 @@ func inventory(r *Report) [][]int64 {
 	}
 	return out
 }
-
-// lowestNewest is the lowest, over all ranks, of each rank's newest step.
-func lowestNewest(inventories [][]int64) int64 {
-	low := int64(-1)
-	for _, inv := range inventories {
-		if n := newest(inv); low < 0 || n < low {
-			low = n
-		}
-	}
-	return max(0, low)
-}

@@ -45,6 +45,9 @@ type State struct {
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
 
+	// ranked and planned: what follows from reports alone is worked out once per change of them.
+	ranked  *ranked
+	planned bool
 	// quiet counts slots that must halt and are not heard.
 	quiet int
 

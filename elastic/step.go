@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -13,7 +14,10 @@ const maxGeneration = 1 << 52
 
 // Step applies one event and returns what must be done, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
-	s.effects = nil
+	s.effects, s.ranked = nil, nil
+	if _, report := e.(Reported); !report {
+		s.planned = false
+	}
 	switch e := e.(type) {
 	case Reported:
 		s.reported(e, now)
@@ -68,15 +72,21 @@ func (s *State) reported(e Reported, now time.Time) {
 			return
 		}
 	case s.takesOver(e.Pod, m.pod):
+		s.ranked = nil
 		s.past = append(s.past, m.pod.UID)
 		*m = member{}
 	default:
 		s.emit(Direct{})
 		return
 	}
+	if m.known && m.attached && reflect.DeepEqual(m.report, e.Report) {
+		return // a word that it lives: time alone has passed
+	}
 	if !m.known || !m.attached || m.report.Generation != e.Report.Generation || m.report.State != e.Report.State {
 		s.emit(Direct{})
 	}
+	shown := m.known && m.attached && sameToPeople(&m.report, &e.Report)
+	s.ranked, s.planned = nil, false
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
 	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
 		// The store lost a record: numbers that agents have seen are never used again.
@@ -95,7 +105,22 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.succeeded(e.Slot, now)
 	s.leaving(e.Slot, now)
 	s.track(now)
-	s.refresh(now)
+	if !shown {
+		s.refresh(now)
+	}
+}
+
+// sameToPeople says whether two reports differ in nothing that refresh looks at.
+func sameToPeople(a, b *Report) bool {
+	ready := func(r *Report) (n int) {
+		for i := range r.Rank {
+			if r.Rank[i].StandbyReady {
+				n++
+			}
+		}
+		return n
+	}
+	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b)
 }
 
 func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }
@@ -172,15 +197,27 @@ func (s *State) baseRank(slot Slot) int {
 	if s.layout != nil {
 		return s.layout.base[slot]
 	}
-	own, base := s.slots[slot].report.Ranks, 0
-	for i := range slot {
-		if n := s.slots[i].report.Ranks; n > 0 {
-			base += n
-		} else {
-			base += own
-		}
+	return s.rank().base[slot]
+}
+
+// ranked is how ranks would be numbered by what pods have told, where no layout says it.
+type ranked struct {
+	base  []int
+	world int
+}
+
+// rank counts once per event: it is asked for each slot.
+func (s *State) rank() *ranked {
+	if s.ranked != nil {
+		return s.ranked
 	}
-	return base
+	r := &ranked{base: make([]int, len(s.slots))}
+	for i := range s.slots {
+		r.base[i] = r.world
+		r.world += s.ranks(Slot(i))
+	}
+	s.ranked = r
+	return r
 }
 
 // advance does what the levels ask for, until nothing changes.

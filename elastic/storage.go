@@ -52,23 +52,29 @@ func (s *State) recorded() []Mark {
 // candidates are all steps that anybody holds, newest first.
 func (s *State) candidates(lost func(Slot) bool) []int64 {
 	steps := []int64{}
+	add := func(step int64) { // ranks hold few steps, and mostly the same
+		if step > 0 && !slices.Contains(steps, step) {
+			steps = append(steps, step)
+		}
+	}
 	for i := range s.slots {
 		if lost(Slot(i)) {
 			continue
 		}
-		for _, inv := range inventory(&s.slots[i].report) {
-			steps = append(steps, inv...)
+		for j := range s.slots[i].report.Rank {
+			for _, step := range s.slots[i].report.Rank[j].Sealed {
+				add(step)
+			}
 		}
 	}
 	for _, d := range s.durable() {
-		steps = append(steps, d.Step)
+		add(d.Step)
 	}
 	for _, c := range s.Record.Copies {
-		steps = append(steps, c.Step)
+		add(c.Step)
 	}
 	slices.SortFunc(steps, func(a, b int64) int { return cmp.Compare(b, a) })
-	steps = slices.Compact(steps)
-	return slices.DeleteFunc(steps, func(step int64) bool { return step <= 0 })
+	return steps
 }
 
 // sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere. To insist
@@ -121,11 +127,7 @@ func (s *State) ranks(slot Slot) int {
 
 // world is how many ranks all slots have.
 func (s *State) world() int {
-	n := 0
-	for i := range s.slots {
-		n += s.ranks(Slot(i))
-	}
-	return n
+	return s.rank().world
 }
 
 // inStorage says where storage has a rank's part of a step, as far as that is recorded and was not found
@@ -157,9 +159,12 @@ func (s *State) gather(now time.Time) bool {
 	if s.readyAt.IsZero() {
 		s.readyAt = now
 	}
-	p := s.plan(nobody)
-	if p.step == 0 {
-		p = s.insist()
+	p := s.fetching
+	if !s.planned {
+		if p = s.plan(nobody); p.step == 0 {
+			p = s.insist()
+		}
+		s.planned = true
 	}
 	if p.step != s.fetching.step || !maps.Equal(p.fetch, s.fetching.fetch) {
 		s.emit(Direct{})

@@ -29,12 +29,7 @@ func (s *State) trackSealed(now time.Time) {
 	if !s.all(s.current) {
 		return
 	}
-	inventories := [][]int64{}
-	for i := range s.slots {
-		inventories = append(inventories, inventory(&s.slots[i].report)...)
-	}
-	common, _ := RestorePoint(inventories)
-	frontier := lowestNewest(inventories)
+	common, frontier := s.commonStep(), s.lowestNewest()
 	if common > s.common || frontier > s.frontier {
 		s.emit(Direct{})
 	}
@@ -48,6 +43,47 @@ func (s *State) trackSealed(now time.Time) {
 		s.emit(Touch{})
 	}
 	s.best(s.common)
+}
+
+// commonStep is the newest step that every rank holds sealed; 0: none.
+func (s *State) commonStep() int64 {
+	first := &s.slots[0].report
+	if len(first.Rank) == 0 || first.Ranks == 0 {
+		return 0
+	}
+	for _, step := range slices.Backward(first.Rank[0].Sealed) {
+		if s.all(func(m *member) bool { return holdsAll(&m.report, step) }) {
+			return step
+		}
+	}
+	return 0
+}
+
+// holdsAll says whether every rank of a pod holds a step; one that the agent does not know holds nothing.
+func holdsAll(r *Report, step int64) bool {
+	for i := range r.Rank {
+		if r.Rank[i].Local != i || !holds(r.Rank[i].Sealed, step) {
+			return false
+		}
+	}
+	return len(r.Rank) >= r.Ranks
+}
+
+// lowestNewest is the lowest, over all ranks, of each rank's newest step.
+func (s *State) lowestNewest() int64 {
+	low := int64(-1)
+	for i := range s.slots {
+		r := &s.slots[i].report
+		if len(r.Rank) < r.Ranks {
+			return 0
+		}
+		for j := range r.Rank {
+			if n := newest(r.Rank[j].Sealed); low < 0 || n < low {
+				low = n
+			}
+		}
+	}
+	return max(0, low)
 }
 
 // best takes note of progress: a step that was never reached before refills the budget.

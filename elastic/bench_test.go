@@ -1,0 +1,134 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// BenchmarkReport is what one report costs the coordinator: the step of the core and, where that changes what agents
+// are told, a directive for each of them. Pods have eight ranks; every other report says something new.
+func BenchmarkReport(b *testing.B) {
+	for _, phase := range []string{"running", "halting", "fetching"} {
+		for _, pods := range []int{8, 1000} {
+			b.Run(fmt.Sprintf("%s/pods=%d", phase, pods), func(b *testing.B) {
+				g := newCrowd(pods)
+				g.bring(b, phase)
+				b.ResetTimer()
+				for i := range b.N {
+					slot := i / 2 % pods
+					if i%2 == 0 {
+						g.news(slot, phase)
+					}
+					g.say(slot)
+				}
+			})
+		}
+	}
+}
+
+// crowd is a gang of many pods.
+type crowd struct {
+	s       *State
+	now     time.Time
+	reports []Report
+	pods    []Pod
+	n       int64
+}
+
+func newCrowd(pods int) *crowd {
+	g := &crowd{s: New(pods, time.Minute, Record{}), now: time.Unix(1_700_000_000, 0)}
+	for i := range pods {
+		r := Report{Incarnation: 1, Ranks: 8, Address: fmt.Sprint("10.0.0.", i), Port: 4000, State: AgentIdle, StateBytes: 1 << 30, Protocol: 2, Storage: true}
+		for local := range 8 {
+			r.Rank = append(r.Rank, Rank{Local: local})
+		}
+		g.reports = append(g.reports, r)
+		g.pods = append(g.pods, Pod{UID: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Created: g.now})
+	}
+	return g
+}
+
+func (g *crowd) step(e Event) {
+	g.now = g.now.Add(time.Millisecond)
+	direct := false
+	for _, eff := range Step(g.s, e, g.now) {
+		switch eff := eff.(type) {
+		case Direct:
+			direct = true
+		case Persist:
+			g.step(Stored{Revision: eff.Revision, Generation: eff.Record.Generation})
+		}
+	}
+	for i := range g.pods {
+		if direct {
+			_ = g.s.Directive(Slot(i), g.pods[i].UID)
+		}
+	}
+}
+
+func (g *crowd) say(slot int) {
+	r := g.reports[slot]
+	r.Rank = slices.Clone(r.Rank)
+	for i := range r.Rank {
+		r.Rank[i].Sealed = slices.Clone(r.Rank[i].Sealed)
+	}
+	g.step(Reported{Slot: Slot(slot), Pod: g.pods[slot], Report: r})
+}
+
+func (g *crowd) each(do func(r *Report)) {
+	for i := range g.reports {
+		do(&g.reports[i])
+		g.say(i)
+	}
+}
+
+func seals(steps ...int64) func(*Report) {
+	return func(r *Report) {
+		for i := range r.Rank {
+			r.Rank[i].Sealed, r.Rank[i].Step = steps, steps[len(steps)-1]
+		}
+	}
+}
+
+// bring leads the gang into a phase.
+func (g *crowd) bring(b *testing.B, phase string) {
+	g.each(func(*Report) {})
+	g.each(func(r *Report) { r.Generation, r.State = 1, AgentRunning })
+	g.each(seals(3, 4, 5))
+	if phase == "running" {
+		return
+	}
+	g.s.Record.Durable = &StoredStep{Mark: Mark{4, 1}, At: g.now}
+	g.reports[0].State = AgentFailed
+	g.reports[0].Rank[0].Exit = &Exit{Code: 137, Signal: 9, At: g.now}
+	g.say(0)
+	if phase == "halting" {
+		if g.s.Record.Phase != Halting {
+			b.Fatalf("the gang is %s", g.s.Record.Phase)
+		}
+		return
+	}
+	last := len(g.pods) - 1
+	g.pods[last] = Pod{UID: "heir", Name: "heir", Created: g.now.Add(time.Second)}
+	seals(0)(&g.reports[last])
+	for i := range g.reports[last].Rank {
+		g.reports[last].Rank[i].Sealed = nil
+	}
+	g.each(func(r *Report) { r.State = AgentHalted })
+	if g.s.Record.Phase != Forming || len(g.s.fetching.fetch) == 0 {
+		b.Fatalf("the gang is %s and fetches %v", g.s.Record.Phase, g.s.fetching)
+	}
+}
+
+// news gives a pod something new to say that changes no decision.
+func (g *crowd) news(slot int, phase string) {
+	g.n++
+	if phase != "running" {
+		g.reports[slot].Rank[0].Step = 5 + g.n%2
+		return
+	}
+	step := 6 + g.n/int64(len(g.pods))
+	seals(step-2, step-1, step)(&g.reports[slot])
+}
