@@ -47,7 +47,7 @@ func (s *State) judge(now time.Time) {
 		free = s.conflicts <= conflictsInARow
 	} else {
 		s.conflicts = 0
-		free = c.Code == cause.PodReplaced
+		free = c.Code == cause.PodReplaced || c.Code == cause.JobSuspended
 	}
 	if !free {
 		reason := Reason("")
@@ -66,6 +66,9 @@ func (s *State) judge(now time.Time) {
 	}
 	s.open(c)
 	r.Phase = Forming
+	if c.Code == cause.JobSuspended {
+		s.save() // the pods go; nobody else will know why
+	}
 }
 
 // exitCode is what a launcher returns for a failure; never 0.
@@ -90,7 +93,7 @@ func (s *State) cause() cause.Cause {
 		}
 	}
 	switch {
-	case s.suspect != nil && (!ok || c.Weak || s.suspect.Code == cause.PodReplaced && s.doom(Slot(c.Slot)) != nil):
+	case s.suspect != nil && (!ok || c.Weak || (s.suspect.Code == cause.PodReplaced || s.suspect.Code == cause.JobSuspended) && s.doom(Slot(c.Slot)) != nil):
 		known := *s.suspect
 		known.Cascade = c.Cascade
 		if ok {
@@ -111,7 +114,7 @@ func (s *State) seenBefore(c cause.Cause) bool {
 	left := s.Record.WithoutProgress
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := s.Record.Recoveries[i].Cause
-		if old.Code == cause.PortConflict || old.Code == cause.PodReplaced {
+		if old.Code == cause.PortConflict || old.Code == cause.PodReplaced || old.Code == cause.JobSuspended {
 			continue
 		}
 		short := c

@@ -69,7 +69,30 @@ func (s *State) announce(d *Doom, now time.Time) {
 	if d.Deadline.IsZero() {
 		d.Deadline = now.Add(doomTime)
 	}
+	if d.Cause == JobSuspended {
+		return // people asked for it, of all pods at once
+	}
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d is to be replaced: %s", d.where(), d.Slot, d.why())}})
+}
+
+// rests says whether the pod of a slot goes because its Job is suspended.
+func (s *State) rests(slot Slot) bool {
+	d := s.doom(slot)
+	return d != nil && d.Cause == JobSuspended
+}
+
+// mayRest says whether a pod of a suspended Job has nothing to do any more: everything is halted, and what could be
+// copied is, and that is stored.
+func (s *State) mayRest(slot Slot, pod string) bool {
+	m := &s.slots[slot]
+	return s.Record.Phase == Forming && s.rests(slot) && m.pod.UID == pod && m.report.Leaving && s.halted(m) && s.salvage == (Mark{}) && s.storedRevision >= s.revision
+}
+
+// resumed begins the account of a rest anew where the first pod after it comes: to rest costs no training.
+func (s *State) resumed(p Pod, now time.Time) {
+	if rec := s.openRecovery(); rec != nil && s.Record.Phase == Forming && rec.Cause.Code == cause.JobSuspended && p.Created.After(rec.DetectedAt) {
+		rec.DetectedAt, rec.Drain, s.detected = now, NotReached, now
+	}
 }
 
 func (d Doom) where() string {
@@ -89,7 +112,7 @@ func (d Doom) why() string {
 // withdrawn tells of dooms that are no more.
 func (s *State) withdrawn(next []Doom) {
 	for _, d := range s.Record.Doomed {
-		if !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
+		if d.Cause != JobSuspended && !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
 			s.emit(Tell{Notice{Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d stays: %s is over", d.where(), d.Slot, d.Cause)}})
 		}
 	}
@@ -211,6 +234,9 @@ func (s *State) doomCause() *cause.Cause {
 		if s.orphan(d) && s.lost(d.Slot) == nil || s.committed(d.Pod) {
 			continue
 		}
+		if d.Cause == JobSuspended {
+			return &cause.Cause{Code: cause.JobSuspended, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: "the Job is suspended"}
+		}
 		return &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
 	}
 	return nil
@@ -226,7 +252,7 @@ func (s *State) orphan(d Doom) bool {
 // a newer pod took over from goes into the account of the recovery instead.
 func (s *State) askOrphans() {
 	for _, d := range s.Record.Doomed {
-		if s.orphan(d) && (s.lost(d.Slot) == nil || !slices.Contains(s.past, d.Pod)) && !s.asked[d.Pod] && s.storedRevision >= s.revision {
+		if d.Cause != JobSuspended && s.orphan(d) && (s.lost(d.Slot) == nil || !slices.Contains(s.past, d.Pod)) && !s.asked[d.Pod] && s.storedRevision >= s.revision {
 			s.asked[d.Pod] = true
 			s.emit(Replace{d})
 		}
@@ -238,7 +264,7 @@ func (s *State) askOrphans() {
 func (s *State) commit() {
 	fresh := false
 	for _, d := range s.Record.Doomed {
-		if s.committed(d.Pod) {
+		if s.committed(d.Pod) || d.Cause == JobSuspended {
 			continue
 		}
 		fresh = true
@@ -264,7 +290,7 @@ func (s *State) commit() {
 // failed first was on a sick one.
 func (s *State) blame(rec *Recovery, d Doom) {
 	c := &rec.Cause
-	if d.Cause == PodDeleted || Slot(c.Slot) != d.Slot || c.Code == cause.PodReplaced || c.Code == cause.PortConflict {
+	if d.Cause == PodDeleted || Slot(c.Slot) != d.Slot || c.Code == cause.PodReplaced || c.Code == cause.JobSuspended || c.Code == cause.PortConflict {
 		return
 	}
 	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)

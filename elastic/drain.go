@@ -176,6 +176,7 @@ func (s *State) possible(mark Mark) bool {
 // drained records what doomed pods have copied and says whether that is all.
 func (s *State) drained(mark Mark) bool {
 	all := true
+	defer s.whole(mark)
 	for _, d := range s.Record.Doomed {
 		m := &s.slots[d.Slot]
 		if m.pod.UID != d.Pod || s.Fenced(d.Pod) || s.safe(d.Slot, mark.Step) {
@@ -271,4 +272,19 @@ func (s *State) directDrain(d *Directive, slot Slot) {
 	case s.copying != nil:
 		d.Copy = s.copying.mark
 	}
+}
+
+// whole makes of copies that every rank has left at one mark what they are: a step that lies whole in storage.
+func (s *State) whole(mark Mark) {
+	n := 0
+	for _, c := range s.Record.Copies {
+		if c.Mark == mark {
+			n++
+		}
+	}
+	if n == 0 || n < s.world() {
+		return
+	}
+	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: s.now}, s.Record.Durable
+	s.Record.Copies, s.copying = nil, nil // what was on its way is older
 }

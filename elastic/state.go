@@ -48,6 +48,7 @@ type State struct {
 	// ranked and planned: what follows from reports alone is worked out once per change of them.
 	ranked  *ranked
 	planned bool
+	now     time.Time
 	// quiet counts slots that must halt and are not heard.
 	quiet int
 
@@ -170,6 +171,10 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	}
 	switch r.Phase {
 	case Forming:
+		if s.mayRest(slot, pod) {
+			d.Order, d.ExitCode, d.Reason = OrderExit, exitLeft, r.Progress.Waits
+			return d
+		}
 		s.directHalt(&d)
 		d.Reason = r.Progress.Waits
 	case Running:

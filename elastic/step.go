@@ -14,7 +14,7 @@ const maxGeneration = 1 << 52
 
 // Step applies one event and returns what must be done, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
-	s.effects, s.ranked = nil, nil
+	s.effects, s.ranked, s.now = nil, nil, now
 	if _, report := e.(Reported); !report {
 		s.planned = false
 	}
@@ -85,6 +85,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if !m.known || !m.attached || m.report.Generation != e.Report.Generation || m.report.State != e.Report.State {
 		s.emit(Direct{})
 	}
+	s.resumed(e.Pod, now)
 	shown := m.known && m.attached && sameToPeople(&m.report, &e.Report)
 	s.ranked, s.planned = nil, false
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report

@@ -225,6 +225,9 @@ type Doom struct {
 	Dead bool
 }
 
+// JobSuspended is the cause of a Doom where the Job rests: its pods go and none is made in their place for now.
+const JobSuspended = "JobSuspended"
+
 // PodDeleted is the cause of a Doom where somebody deletes or evicts the pod.
 const PodDeleted = "PodDeleted"
 

@@ -30,6 +30,8 @@ func (s *State) waitsFor() string {
 	for i := range s.slots {
 		m, r := &s.slots[i], &s.slots[i].report
 		switch {
+		case s.rests(Slot(i)):
+			return "the Job is suspended; waits for its pods to come again"
 		case s.doom(Slot(i)) != nil:
 			return fmt.Sprintf("replaces %s of slot %d: %s", s.doom(Slot(i)).where(), i, s.doom(Slot(i)).why())
 		case m.known && s.Fenced(m.pod.UID):

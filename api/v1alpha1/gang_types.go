@@ -299,6 +299,9 @@ type Doom struct {
 // CauseDeleted: somebody deletes or evicts the pod (kubectl drain, a spot notice, a person).
 const CauseDeleted = "PodDeleted"
 
+// CauseJobSuspended: the Job is suspended, so that its pods go and no others come for now.
+const CauseJobSuspended = "JobSuspended"
+
 // CauseAgentSilent: a pod's agent was not heard while the gang was to halt.
 const CauseAgentSilent = "AgentSilent"
 

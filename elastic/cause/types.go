@@ -16,6 +16,8 @@ const (
 	PodLost Code = "PodLost"
 	// PodReplaced: the pod had to leave its node and was replaced; no fault of the script.
 	PodReplaced Code = "PodReplaced"
+	// JobSuspended: the Job rests; no fault of the script.
+	JobSuspended Code = "JobSuspended"
 	// RanksLost: a container or an agent came back without the ranks that it had run.
 	RanksLost Code = "RanksLost"
 )

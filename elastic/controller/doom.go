@@ -41,6 +41,32 @@ func Dooms(v View) []elastic.Doom {
 	return dooms
 }
 
+// Rests are the pods of a suspended Job whose state is to be stored before they go: all of them, where there is
+// storage, until the first one's time is over.
+func Rests(v View, storage bool) []elastic.Doom {
+	if !storage {
+		return nil
+	}
+	var dooms []elastic.Doom
+	first := time.Time{}
+	for slot, pod := range v.holders() {
+		if pod == nil || ended(pod) {
+			continue
+		}
+		d, _ := v.doom(pod)
+		d.Slot, d.Pod, d.Name, d.Node = elastic.Slot(slot), string(pod.UID), pod.Name, pod.Spec.NodeName
+		d.Cause, d.Message = v1alpha1.CauseJobSuspended, "the Job is suspended"
+		if !d.Deadline.IsZero() && (first.IsZero() || d.Deadline.Before(first)) {
+			first = d.Deadline
+		}
+		dooms = append(dooms, d)
+	}
+	for i := range dooms {
+		dooms[i].Deadline = first
+	}
+	return dooms
+}
+
 // holders are the pods that hold the slots; nil where none does.
 func (v View) holders() []*corev1.Pod {
 	holders := make([]*corev1.Pod, v.Members)

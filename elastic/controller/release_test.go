@@ -369,8 +369,8 @@ func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
 		"failed": func(_ *v1alpha1.Gang, j *batchv1.Job) {
 			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
 		},
-		"suspended": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.Spec.Suspend = &yes },
-		"made anew": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.UID = "a newer job" },
+		"suspended, and nothing can be stored": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.Spec.Suspend = &yes },
+		"made anew":                            func(_ *v1alpha1.Gang, j *batchv1.Job) { j.UID = "a newer job" },
 		"being taken": func(_ *v1alpha1.Gang, j *batchv1.Job) {
 			j.DeletionTimestamp, j.Finalizers = &metav1.Time{Time: time.Now()}, []string{"foregroundDeletion"}
 		},
@@ -511,4 +511,20 @@ func TestAsksAreBounded(t *testing.T) {
 			t.Errorf("%d are kept", n)
 		}
 	})
+}
+
+// TestASuspendedJobIsStored: all its pods are told of, those also that nobody has deleted yet, with one deadline.
+func TestASuspendedJobIsStored(t *testing.T) {
+	yes := true
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	job.Spec.Suspend, g.Spec.Storage = &yes, &v1alpha1.GangStorage{Claim: "c", IntervalSeconds: 60}
+	b := newBench(t, g, job, on(member("a", 0, "n1")), on(member("b", 1, "n2", deleted)), node("n1", nil), node("n2", nil))
+	l := &listener{}
+	b.Coordinator = l
+	if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
+		t.Fatal(err)
+	}
+	if len(l.last) != 2 || l.last[0].Cause != elastic.JobSuspended || l.last[0].Deadline.IsZero() || !l.last[0].Deadline.Equal(l.last[1].Deadline) || l.last[0].Dead {
+		t.Errorf("told %+v", l.last)
+	}
 }

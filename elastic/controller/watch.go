@@ -162,7 +162,7 @@ func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl
 }
 
 // dooms gathers the view of one gang. Where its Job makes no pods any more nothing is replaced: whoever deletes,
-// suspends or ends a Job has its pods deleted, too.
+// suspends or ends a Job has its pods deleted, too. What pods of a suspended one hold is stored first.
 func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.Pod) ([]elastic.Doom, error) {
 	if g.DeletionTimestamp != nil || g.Status.Run != nil && g.Status.Run.Verdict != nil {
 		return nil, nil
@@ -171,7 +171,8 @@ func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.
 	if err != nil {
 		return nil, err
 	}
-	dooms := Dooms(View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods, Outages: outages, Gone: gone})
+	view := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods, Outages: outages, Gone: gone}
+	dooms := Dooms(view)
 	if len(dooms) == 0 {
 		return nil, nil
 	}
@@ -179,8 +180,11 @@ func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.
 	if err != nil {
 		return nil, err
 	}
-	if job == nil || over(job) || suspended(job) {
+	switch {
+	case job == nil || over(job):
 		return nil, nil
+	case suspended(job):
+		return Rests(view, g.Spec.Storage != nil), nil
 	}
 	return dooms, nil
 }

@@ -76,7 +76,7 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress, string(elastic.ReasonRefused): v1alpha1.ReasonRefused,
 		string(cause.RankKilled): v1alpha1.CauseRankKilled, string(cause.RankFailed): v1alpha1.CauseRankFailed, string(cause.PortConflict): v1alpha1.CausePortConflict,
 		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost,
-		string(cause.PodReplaced): v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentSilent: v1alpha1.CauseAgentSilent,
+		string(cause.PodReplaced): v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentSilent: v1alpha1.CauseAgentSilent, elastic.JobSuspended: v1alpha1.CauseJobSuspended,
 		elastic.NoticeDoomed: v1alpha1.ReasonPodDoomed, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
 		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
 		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable,
