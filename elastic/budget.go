@@ -87,13 +87,20 @@ func (s *State) cause() cause.Cause {
 		exits = append(exits, e)
 	}
 	c, ok := cause.First(exits)
+	peer := s.deadPeer()
+	if ok && c.External() {
+		peer = nil // a kill is no script's word for a lost peer
+	}
+	if s.suspect == nil {
+		s.suspect = peer
+	}
 	for i := 0; i < len(s.slots) && s.suspect == nil; i++ {
 		if s.layout != nil && s.layout.pods[i] != s.slots[i].pod.UID {
 			s.suspect = s.lost(Slot(i))
 		}
 	}
 	switch {
-	case s.suspect != nil && (!ok || c.Weak || (s.suspect.Code == cause.PodReplaced || s.suspect.Code == cause.JobSuspended) && s.doom(Slot(c.Slot)) != nil):
+	case s.suspect != nil && (!ok || c.Weak || peer != nil || (s.suspect.Code == cause.PodReplaced || s.suspect.Code == cause.JobSuspended) && s.doom(Slot(c.Slot)) != nil):
 		known := *s.suspect
 		known.Cascade = c.Cascade
 		if ok {
@@ -107,6 +114,25 @@ func (s *State) cause() cause.Cause {
 		c.Code, c.Message = cause.PodLost, "the pod is being shut down"
 	}
 	return c
+}
+
+// deadPeer is what a dead pod explains that ran the newest generation and of whose ranks no exit was told: that the
+// others lost it, in whatever words their scripts say so. To take that for a failure of theirs would end a gang
+// that loses two nodes before its next step.
+func (s *State) deadPeer() *cause.Cause {
+	for _, d := range s.Record.Doomed {
+		if !d.Dead || d.Cause == JobSuspended || s.committed(d.Pod) || s.layout != nil && s.layout.pods[d.Slot] != d.Pod {
+			continue
+		}
+		told := false
+		for _, e := range s.exits {
+			told = told || e.Slot == int(d.Slot) && (e.Code != 0 || e.Signal != 0)
+		}
+		if !told {
+			return s.lossOf(d)
+		}
+	}
+	return nil
 }
 
 // seenBefore says whether the same failure was repaired since the last progress.

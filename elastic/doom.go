@@ -237,9 +237,14 @@ func (s *State) doomCause() *cause.Cause {
 		if d.Cause == JobSuspended {
 			return &cause.Cause{Code: cause.JobSuspended, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: "the Job is suspended"}
 		}
-		return &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
+		return s.lossOf(d)
 	}
 	return nil
+}
+
+// lossOf is the cause of a recovery in which a doomed pod is replaced.
+func (s *State) lossOf(d Doom) *cause.Cause {
+	return &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
 }
 
 // orphan: another pod holds the slot of a doomed one.
