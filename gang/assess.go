@@ -192,6 +192,9 @@ func (v View) running(p Phase) Condition {
 		c.Reason, c.Message = WaitingForMembers, "not all pods are on nodes"
 	case Starting:
 		c.Message = "agents are attaching"
+		if v.Run.Trouble != "" {
+			c.Message = v.Run.Trouble
+		}
 	case Recovering:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, v.repair())
 	case Finished, Failed:

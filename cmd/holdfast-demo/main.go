@@ -10,9 +10,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/story"
 )
 
@@ -88,18 +90,39 @@ func command() *cobra.Command {
 	return cmd
 }
 
+// cluster is the name of the demo's cluster.
+const cluster = "demo"
+
+// vacant refuses to take away a cluster that somebody uses. One whose demo was killed ends by itself within seconds.
+func vacant(ctx context.Context, source string) error {
+	for range 50 {
+		if !devcluster.Running("", cluster) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("the cluster of another demo is up: end that demo with Ctrl-C or, if it was kept, remove it: %s down --name %s", filepath.Join(source, "bin/holdfast-dev"), cluster)
+}
+
 func demo(ctx context.Context, o options) (err error) {
 	source, err := filepath.Abs(o.source)
 	if err != nil {
 		return err
 	}
-	stage, err := story.SetStage(ctx, story.StageOptions{Name: "demo", Nodes: 3, Source: source, Keep: o.keep, Out: os.Stderr})
+	if err := vacant(ctx, source); err != nil {
+		return early(ctx, err)
+	}
+	stage, err := story.SetStage(ctx, story.StageOptions{Name: cluster, Nodes: 3, Source: source, Keep: o.keep, Out: os.Stderr})
 	if err != nil {
 		return early(ctx, err)
 	}
 	defer func() {
 		if o.keep {
-			fmt.Printf("\nThe cluster is still up. To reach it:\n%sTo remove it:\n%s down --name demo\n", stage.Env, filepath.Join(source, "bin/holdfast-dev"))
+			fmt.Printf("\nThe cluster is still up. To reach it:\n%sTo remove it:\n%s down --name %s\n", stage.Env, filepath.Join(source, "bin/holdfast-dev"), cluster)
 		} else {
 			stage.Say("taking the cluster down")
 		}
@@ -109,10 +132,10 @@ func demo(ctx context.Context, o options) (err error) {
 		return early(ctx, story.HalfPlaced(ctx, stage.World))
 	}
 	report, err := story.Play(ctx, stage.World)
-	if err = early(ctx, err); report == nil || errors.As(err, new(interrupted)) {
-		return err // a page of a story that was not told to its end would look like one that failed
+	if err != nil {
+		return early(ctx, err) // there is no page of a story that was not told to its end
 	}
-	return errors.Join(err, report.WriteSummary(os.Stdout), writePage(report, filepath.Join(source, o.page)))
+	return errors.Join(report.WriteSummary(os.Stdout), writePage(report, filepath.Join(source, o.page)))
 }
 
 func writePage(r *story.Report, path string) error {

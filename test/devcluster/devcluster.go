@@ -95,6 +95,13 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
+// Running says whether a cluster of that name is up, or on its way up or down. An empty base means the default.
+func Running(base, name string) bool {
+	o := withDefaults(Options{Base: base, Name: name})
+	record, err := layout.ReadRecord(filepath.Join(o.Base, o.Name))
+	return err == nil && host.Alive(record.Supervisor)
+}
+
 // Up starts a cluster and waits until it is ready. When ctx ends before, what was started is taken down first.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	binary := o.Binary
