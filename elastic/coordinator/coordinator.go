@@ -90,7 +90,7 @@ type Server struct {
 	Options
 	metrics *metrics
 	guard   *guard
-	// ctx ends with Start; gangs live no longer.
+	// ctx ends with Start; gangs live no longer. Guarded by mu where a gang is made.
 	ctx context.Context
 
 	mu    sync.Mutex
@@ -136,7 +136,9 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
-	s.ctx = ctx
+	s.mu.Lock()
+	s.ctx = ctx // dooms may be told before agents are served
+	s.mu.Unlock()
 	server := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(s.TLS)),
 		grpc.MaxRecvMsgSize(maxMessage),
