@@ -54,7 +54,8 @@ func newGang(t *testing.T, stateBytes int, storage string, command ...string) *g
 	}
 	t.Logf("seed %d", s)
 	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{}}
-	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off"}
+	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
+		"HOLDFAST_GRACE_SECONDS": "5"} // nobody replaces these pods: one that is told to go waits for that until its grace is over
 	if storage != "" {
 		env["HOLDFAST_STORAGE"], env["HOLDFAST_GANG"], env["HOLDFAST_JOB_UID"] = storage, "gang", "uid"
 	}

@@ -115,7 +115,7 @@ func TestGoals(t *testing.T) {
 	b.Add("gpu-lost", systemHoldfast, faultToTaint, "s", 2)
 	b.Add("dead-node", systemHoldfast, faultToReleased, "s", 19)
 	b.Add("drain", systemHoldfast, stepsRecomputed, "steps", 0, 3, 0)
-	b.Add("evict", systemHoldfast, podsPerSecond, "1/s", 250)
+	b.Add("evict", systemHoldfast, "vs_limit", "", 0.9)
 	missed, reached := b.verdicts()
 	if len(missed) != 2 || len(reached) != 2 {
 		t.Errorf("missed %q, reached %q", missed, reached)
