@@ -121,7 +121,7 @@ func (s *State) cause() cause.Cause {
 // that loses two nodes before its next step.
 func (s *State) deadPeer() *cause.Cause {
 	for _, d := range s.Record.Doomed {
-		if !d.Dead || d.Cause == JobSuspended || s.committed(d.Pod) || s.layout != nil && s.layout.pods[d.Slot] != d.Pod {
+		if !d.Dead || d.Cause == JobSuspended || d.Cause == AgentSilent || s.committed(d.Pod) || s.layout != nil && s.layout.pods[d.Slot] != d.Pod {
 			continue
 		}
 		told := false

@@ -30,7 +30,30 @@ func (s *search) mixed() bool {
 	if s.standing {
 		return s.descendWithin(s.bounds())
 	}
-	for _, d := range s.regions() {
+	regions := s.regions()
+	if s.rules.required < 0 {
+		regions = append(regions, topology.Root)
+	}
+	return s.oneOf(regions)
+}
+
+// oneOf places everything in the first domain where that can be done. Domains were chosen by counts, which know
+// nothing of rules among members: so each gets one pass first, and the whole search only what none of them took
+// by then. A domain that was searched to its end is not searched again.
+func (s *search) oneOf(domains []int) bool {
+	all := s.tries
+	var open []int
+	for _, d := range domains {
+		s.tries = min(all, 2*len(s.order)*len(s.list(d)))
+		if s.descendWithin(d) {
+			return true
+		}
+		if s.tries < 0 {
+			open = append(open, d)
+		}
+	}
+	s.tries = all
+	for _, d := range open {
 		if s.descendWithin(d) {
 			return true
 		}
@@ -38,7 +61,7 @@ func (s *search) mixed() bool {
 			return false
 		}
 	}
-	return s.rules.required < 0 && s.descendWithin(topology.Root)
+	return false
 }
 
 // regions lists domains in which all might fit, the narrowest first; of the required level, where there is one,

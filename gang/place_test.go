@@ -221,3 +221,26 @@ func BenchmarkPlace(b *testing.B) {
 		})
 	}
 }
+
+// TestRulesAmongMembersWidenTheSearch: by counts one rack has room for all, but only one member may stand on a node.
+func TestRulesAmongMembersWidenTheSearch(t *testing.T) {
+	var nodes []topology.Node
+	for i := range 32 {
+		nodes = append(nodes, topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"zone", fmt.Sprint("rack", i/16)}, Free: topology.Resources{"gpu": 8}})
+	}
+	asked := 0
+	g := Gang{Size: 20, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, seats []Seat) (Cause, bool) {
+		asked++
+		return oneEach(m, node, seats)
+	}}
+	for slot := range g.Size {
+		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%02d", slot)})
+	}
+	p, r := Place(topology.New([]topology.Level{{Name: "zone"}, {Name: "rack"}}, nodes...), g)
+	if r != nil || p.Placed != g.Size {
+		t.Fatalf("placed %d of %d: %v", p.Placed, g.Size, r)
+	}
+	if asked > 5000 {
+		t.Errorf("%d questions, which are runs of filters", asked)
+	}
+}
