@@ -44,6 +44,15 @@ $(STATIC): %:
 holdfast-node:
 	@CGO_ENABLED=1 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
+IMAGE = bin/holdfast-dev image build holdfast.dev/$(1):$(VERSION) --add bin/$(1):/$(1) --entrypoint /$(1) --output bin/images/$(1).tar
+.PHONY: images
+images: build ## archives of the images in bin/images/, to be pushed to your registry
+	@mkdir -p bin/images
+	@$(call IMAGE,holdfast-controller)
+	@$(call IMAGE,holdfast-scheduler)
+	@$(call IMAGE,holdfast-agent)
+	@$(call IMAGE,holdfast-node) --libraries --user 0:0
+
 .PHONY: prepare
 prepare: ## check the machine, install what is missing
 	@hack/prepare.sh
