@@ -187,6 +187,9 @@ func (m *machine) fetch() {
 		if mark == m.s.FetchFailed {
 			m.s.FetchFailed = Mark{} // tried again, it may yet succeed
 		}
+		if mark.Step > 0 {
+			m.s.Fetched = Mark{} // another step takes its place in memory
+		}
 		m.s.Fetching = mark
 		m.emit(Fetch{Mark: mark, BaseRank: base})
 	}

@@ -189,10 +189,13 @@ func (s *State) insist() plan {
 	return plan{}
 }
 
-// brought says whether a report tells of a step that was fetched: newer ones were given up for it.
+// brought says whether a report tells of a step that was fetched, or could not be: newer ones were given up for it.
 func (s *State) brought(slot Slot, r *Report) bool {
 	mark, ok := s.fetching.fetch[slot]
-	return ok && r.State == AgentHalted && !slices.ContainsFunc(inventory(r), func(inv []int64) bool { return !holds(inv, mark.Step) })
+	if !ok || r.State != AgentHalted {
+		return false
+	}
+	return r.FetchFailed == mark || !slices.ContainsFunc(inventory(r), func(inv []int64) bool { return !holds(inv, mark.Step) })
 }
 
 // forget drops what storage has of a past that is given up.

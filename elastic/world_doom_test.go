@@ -97,6 +97,9 @@ func (w *world) obey2(slot int, d Directive) {
 func (w *world) fetch(slot int, mark Mark) {
 	a := w.agents[slot]
 	if w.torn[mark] {
+		if w.rng.Intn(2) == 0 {
+			a.discard(mark.Step) // what is newer went before the file was read
+		}
 		a.fetchFailed = mark
 		return
 	}
