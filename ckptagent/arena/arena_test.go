@@ -201,6 +201,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 			t.Errorf("%s: %v is taken over", name, got)
 		}
 	}
+	mustOpen(t, dir, stateBytes, "uid") // whichever of them was the last
 	st, err := os.Stat(filepath.Join(dir, "rank-1.arena"))
 	if err != nil || st.Size() != int64(format.FileSize(stateBytes)) {
 		t.Errorf("%v %v", st, err)
