@@ -47,7 +47,7 @@ func (s *State) judge(now time.Time) {
 		free = s.conflicts <= conflictsInARow
 	} else {
 		s.conflicts = 0
-		free = c.Code == cause.PodReplaced || c.Code == cause.JobSuspended
+		free = c.Displaced()
 	}
 	if !free {
 		reason := Reason("")
@@ -100,7 +100,7 @@ func (s *State) cause() cause.Cause {
 		}
 	}
 	switch {
-	case s.suspect != nil && (!ok || c.Weak || peer != nil || (s.suspect.Code == cause.PodReplaced || s.suspect.Code == cause.JobSuspended) && s.doom(Slot(c.Slot)) != nil):
+	case s.suspect != nil && (!ok || c.Weak || peer != nil || s.suspect.Displaced() && s.doom(Slot(c.Slot)) != nil):
 		known := *s.suspect
 		known.Cascade = c.Cascade
 		if ok {
@@ -140,7 +140,7 @@ func (s *State) seenBefore(c cause.Cause) bool {
 	left := s.Record.WithoutProgress
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := s.Record.Recoveries[i].Cause
-		if old.Code == cause.PortConflict || old.Code == cause.PodReplaced || old.Code == cause.JobSuspended {
+		if old.Code == cause.PortConflict || old.Displaced() {
 			continue
 		}
 		short := c

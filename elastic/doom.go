@@ -234,17 +234,18 @@ func (s *State) doomCause() *cause.Cause {
 		if s.orphan(d) && s.lost(d.Slot) == nil || s.committed(d.Pod) {
 			continue
 		}
-		if d.Cause == JobSuspended {
-			return &cause.Cause{Code: cause.JobSuspended, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: "the Job is suspended"}
-		}
 		return s.lossOf(d)
 	}
 	return nil
 }
 
-// lossOf is the cause of a recovery in which a doomed pod is replaced.
+// lossOf is the cause of a generation's end that a doom stands for.
 func (s *State) lossOf(d Doom) *cause.Cause {
-	return &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
+	c := &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
+	if d.Cause == JobSuspended {
+		c.Code, c.Message = cause.JobSuspended, "the Job is suspended"
+	}
+	return c
 }
 
 // orphan: another pod holds the slot of a doomed one.
@@ -295,7 +296,7 @@ func (s *State) commit() {
 // failed first was on a sick one.
 func (s *State) blame(rec *Recovery, d Doom) {
 	c := &rec.Cause
-	if d.Cause == PodDeleted || Slot(c.Slot) != d.Slot || c.Code == cause.PodReplaced || c.Code == cause.JobSuspended || c.Code == cause.PortConflict {
+	if d.Cause == PodDeleted || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
 	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)

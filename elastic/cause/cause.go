@@ -133,6 +133,9 @@ func (c Cause) External() bool {
 	return false
 }
 
+// Displaced says whether pods had to leave their places: that is no failure, of whatever ran in them.
+func (c Cause) Displaced() bool { return c.Code == PodReplaced || c.Code == JobSuspended }
+
 func containsAny(s string, words []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s, w) })
 }
