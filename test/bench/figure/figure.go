@@ -1,4 +1,4 @@
-// Package figure collects what a benchmark measured. It promises that rows come out in the order in which their first
+// Package figure collects what a benchmark measured and runs its command. It promises that rows come out in the order in which their first
 // sample came in, that each is the median of its samples, and that all benchmarks write rows of one form:
 // one JSON object per line.
 package figure

@@ -2,7 +2,10 @@ package figure
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestLinesAreMediansInOrder(t *testing.T) {
@@ -26,5 +29,38 @@ func TestLinesAreMediansInOrder(t *testing.T) {
 	}
 	if _, ok := s.Median("none", "x", "m"); ok {
 		t.Error("a median of nothing")
+	}
+}
+
+func TestConcludeShowsWhatWasMissed(t *testing.T) {
+	s := NewSet("b")
+	s.Add("c", "x", "m", "s", 1, 3)
+	rows := append(s.Figures(), s.Figure(Key{"c", "x", "m_vs_y"}, 0.5, "x", 1))
+	for _, c := range []struct {
+		r    Result
+		want string
+	}{
+		{Result{}, ""},
+		{Result{Check: true}, ""},
+		{Result{Missed: []string{"m is 2"}}, ""},
+		{Result{Missed: []string{"m is 2"}, Check: true}, "m is 2"},
+		{Result{Began: time.Now().Add(-2 * time.Hour), Check: true}, "the run took 7200 s, the goal is at most 3600"},
+	} {
+		if c.r.Began.IsZero() {
+			c.r.Began = time.Now()
+		}
+		c.r.Rows, c.r.Reached, c.r.Limit = rows, []string{"n is 1"}, time.Hour
+		var out, progress bytes.Buffer
+		err := s.Conclude(&out, &progress, c.r)
+		if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
+			t.Errorf("%+v: %v, want %q", c.r, err, c.want)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 2 {
+			t.Errorf("%d lines", n)
+		}
+		text := progress.String()
+		if !strings.Contains(text, "reached  n is 1") || strings.Contains(text, "MISSED   m is 2") != (c.r.Missed != nil) || !strings.Contains(text, "1–3") || !strings.Contains(text, "the run took") {
+			t.Errorf("the table is\n%s", text)
+		}
 	}
 }

@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -94,12 +91,9 @@ func main() {
 		names = append(names, c.name)
 	}
 	cmd := &cobra.Command{
-		Use:           "bench-node-loss",
-		Short:         "Measure what the loss of nodes costs",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+		Use:   "bench-node-loss",
+		Short: "Measure what the loss of nodes costs",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
@@ -108,12 +102,7 @@ func main() {
 	f.StringSliceVar(&o.cases, "cases", nil, "measure these cases only: "+strings.Join(names, ", ")+" (default: those on simulated nodes)")
 	f.IntVar(&o.nodes, "nodes", 0, "simulated nodes (default 1500, 60 with --quick)")
 	f.IntVar(&o.repeat, "repeat", 0, "how often a drain and the loss of a GPU are repeated (default 3, 1 with --quick)")
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-node-loss:", err)
-		os.Exit(1)
-	}
+	figure.Main(cmd)
 }
 
 func run(ctx context.Context, o options, out, progress io.Writer) error {
@@ -126,13 +115,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	case o.nodes == 0:
 		o.nodes = 1500
 	}
-	switch {
-	case o.repeat < 0:
-		return fmt.Errorf("--repeat=%d: give a number of repetitions", o.repeat)
-	case o.repeat == 0 && o.quick:
-		o.repeat = 1
-	case o.repeat == 0:
-		o.repeat = 3
+	var err error
+	if o.repeat, err = figure.Repeats(o.repeat, o.quick); err != nil {
+		return err
 	}
 	for _, name := range o.cases {
 		if !slices.ContainsFunc(cases, func(c kase) bool { return c.name == name }) {
@@ -140,7 +125,6 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		}
 	}
 	b := &bench{options: o, Set: newFigures(), progress: progress}
-	var err error
 	for _, c := range cases {
 		if slices.Contains(o.cases, c.name) || len(o.cases) == 0 {
 			b.say("%s: %s", c.name, c.what)
@@ -151,16 +135,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	}
 	err = errors.Join(err, b.down())
 	missed, reached := b.verdicts()
-	err = errors.Join(err, figure.WriteLines(out, b.Figures()), b.table(missed, reached))
-	took := time.Since(began)
-	b.say("  the run took %.0f s", took.Seconds())
-	if took > timeLimit {
-		missed = append(missed, fmt.Sprintf("the run took %.0f s, the goal is at most %.0f", took.Seconds(), timeLimit.Seconds()))
-	}
-	if o.check && len(missed) > 0 {
-		err = errors.Join(err, errors.New(strings.Join(missed, "\n")))
-	}
-	return err
+	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.Figures(), Missed: missed, Reached: reached, Began: began, Limit: timeLimit, Check: o.check}))
 }
 
 func newFigures() *figure.Set { return figure.NewSet("node-loss") }
@@ -188,22 +163,4 @@ func (b *bench) verdicts() (missed, reached []string) {
 		}
 	}
 	return missed, reached
-}
-
-// table writes the figures for people.
-func (b *bench) table(missed, reached []string) error {
-	tw := tabwriter.NewWriter(b.progress, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(tw, "\n  case\tsystem\tmetric\tmedian\tunit\tsamples\trange")
-	for _, f := range b.Figures() {
-		all := b.Samples(f.Case, f.System, f.Metric)
-		fmt.Fprintf(tw, "  %s\t%s\t%s\t%.4g\t%s\t%d\t%.4g–%.4g\n", f.Case, f.System, f.Metric, f.Value, f.Unit, f.N, slices.Min(all), slices.Max(all))
-	}
-	fmt.Fprintln(tw, "\nGoals that were measured")
-	for _, text := range reached {
-		fmt.Fprintf(tw, "  reached  %s\n", text)
-	}
-	for _, text := range missed {
-		fmt.Fprintf(tw, "  MISSED   %s\n", text)
-	}
-	return tw.Flush()
 }

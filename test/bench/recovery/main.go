@@ -9,16 +9,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"holdfast.dev/holdfast/test/bench/figure"
 	"holdfast.dev/holdfast/test/story"
 )
 
@@ -37,12 +36,9 @@ func main() {
 	ctrllog.SetLogger(logr.Discard()) // clients' errors are returned
 	var o options
 	cmd := &cobra.Command{
-		Use:           "bench-recovery",
-		Short:         "Measure the time from the death of one rank to the first new step on all ranks, next to torchrun",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+		Use:   "bench-recovery",
+		Short: "Measure the time from the death of one rank to the first new step on all ranks, next to torchrun",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "one case and one kill per system: shows that everything works, not how fast it is")
@@ -53,12 +49,7 @@ func main() {
 	f.StringSliceVar(&o.systems, "systems", nil, "measure these systems only: "+strings.Join(full.systems, ", "))
 	f.StringSliceVar(&o.shapes, "shapes", nil, "measure these shapes only: 1x4, 2x2")
 	f.IntVar(&o.kills, "kills", 0, "kills per case and system")
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-recovery:", err)
-		os.Exit(1)
-	}
+	figure.Main(cmd)
 }
 
 func run(ctx context.Context, o options, out, progress io.Writer) (err error) {

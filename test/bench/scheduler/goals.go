@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
-	"text/tabwriter"
 
 	"holdfast.dev/holdfast/test/bench/figure"
 )
@@ -71,25 +69,4 @@ func (b *bench) lines() []figure.Figure {
 		}
 	}
 	return all
-}
-
-// table writes the figures for people.
-func (b *bench) table(missed, reached []string) error {
-	tw := tabwriter.NewWriter(b.progress, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(tw, "\n  case\tsystem\tmetric\tmedian\tunit\tsamples\trange")
-	for _, f := range b.lines() {
-		all := b.Samples(f.Case, f.System, f.Metric)
-		if len(all) == 0 {
-			all = []float64{f.Value}
-		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s\t%.4g\t%s\t%d\t%.4g–%.4g\n", f.Case, f.System, f.Metric, f.Value, f.Unit, f.N, slices.Min(all), slices.Max(all))
-	}
-	fmt.Fprintln(tw, "\nGoals that were measured")
-	for _, text := range reached {
-		fmt.Fprintf(tw, "  reached  %s\n", text)
-	}
-	for _, text := range missed {
-		fmt.Fprintf(tw, "  MISSED   %s\n", text)
-	}
-	return tw.Flush()
 }

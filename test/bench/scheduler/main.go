@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,12 +41,9 @@ func main() {
 	klog.SetLogger(klog.NewKlogr().V(9)) // a watch that is stopped is no news
 	var o options
 	cmd := &cobra.Command{
-		Use:           "bench-scheduler",
-		Short:         "Measure how soon gangs are placed",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+		Use:   "bench-scheduler",
+		Short: "Measure how soon gangs are placed",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
@@ -58,12 +53,7 @@ func main() {
 	f.StringSliceVar(&o.systems, "systems", nil, "measure these systems only: "+strings.Join(names(systems, system.String), ", "))
 	f.IntVar(&o.repeat, "repeat", 0, "how often each system runs each case (default 3, 1 with --quick)")
 	f.StringVar(&o.profile, "profile", "", "a file for a processor profile of the last scheduler that was measured; it disturbs the figures")
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-scheduler:", err)
-		os.Exit(1)
-	}
+	figure.Main(cmd)
 }
 
 func (k kase) String() string   { return k.name }
@@ -98,13 +88,9 @@ func chosen[T any](flag string, all []T, name func(T) string, want []string) ([]
 
 func run(ctx context.Context, o options, out, progress io.Writer) error {
 	began := time.Now()
-	switch {
-	case o.repeat < 0:
-		return fmt.Errorf("--repeat=%d: give a number of repetitions", o.repeat)
-	case o.repeat == 0 && o.quick:
-		o.repeat = 1
-	case o.repeat == 0:
-		o.repeat = 3
+	var err error
+	if o.repeat, err = figure.Repeats(o.repeat, o.quick); err != nil {
+		return err
 	}
 	kases, err := chosen("cases", cases(o.quick), kase.String, o.cases)
 	if err != nil {
@@ -120,16 +106,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		err = errors.Join(err, b.run(ctx, k, compared))
 	}
 	missed, reached := b.verdicts()
-	err = errors.Join(err, figure.WriteLines(out, b.lines()), b.table(missed, reached))
-	took := time.Since(began)
-	b.say("  the run took %.0f s", took.Seconds())
-	if took > timeLimit {
-		missed = append(missed, fmt.Sprintf("the run took %.0f s, the goal is at most %.0f", took.Seconds(), timeLimit.Seconds()))
-	}
-	if o.check && len(missed) > 0 {
-		err = errors.Join(err, errors.New(strings.Join(missed, "\n")))
-	}
-	return err
+	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.lines(), Missed: missed, Reached: reached, Began: began, Limit: timeLimit, Check: o.check}))
 }
 
 // run measures one case: each system in turn, in another order each time.

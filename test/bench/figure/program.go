@@ -1,0 +1,88 @@
+package figure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Main runs a benchmark's command until it ends or is interrupted. A failure is told, and ends the process with code 1.
+func Main(cmd *cobra.Command) {
+	cmd.Args, cmd.SilenceUsage, cmd.SilenceErrors = cobra.NoArgs, true, true
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, cmd.Name()+":", err)
+		os.Exit(1)
+	}
+}
+
+// Repeats is what the flag --repeat stands for: 3 where it was not given, 1 of those in a quick run.
+func Repeats(asked int, quick bool) (int, error) {
+	switch {
+	case asked < 0:
+		return 0, fmt.Errorf("--repeat=%d: give a number of repetitions", asked)
+	case asked == 0 && quick:
+		return 1, nil
+	case asked == 0:
+		return 3, nil
+	}
+	return asked, nil
+}
+
+// Result is a run that is over.
+type Result struct {
+	// Rows are what is written, those that are derived from others included.
+	Rows []Figure
+	// Missed and Reached say of every goal that was measured what became of it.
+	Missed, Reached []string
+	Began           time.Time
+	// Limit is what the whole run may take.
+	Limit time.Duration
+	// Check makes an error of a missed goal and of a run that took too long.
+	Check bool
+}
+
+// Conclude writes rows as lines to out and as a table, with the goals, to progress.
+func (s *Set) Conclude(out, progress io.Writer, r Result) error {
+	err := errors.Join(WriteLines(out, r.Rows), s.table(progress, r))
+	took, missed := time.Since(r.Began), r.Missed
+	fmt.Fprintf(progress, "  the run took %.0f s\n", took.Seconds())
+	if took > r.Limit {
+		missed = append(slices.Clip(missed), fmt.Sprintf("the run took %.0f s, the goal is at most %.0f", took.Seconds(), r.Limit.Seconds()))
+	}
+	if r.Check && len(missed) > 0 {
+		err = errors.Join(err, errors.New(strings.Join(missed, "\n")))
+	}
+	return err
+}
+
+func (s *Set) table(w io.Writer, r Result) error {
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(tw, "\n  case\tsystem\tmetric\tmedian\tunit\tsamples\trange")
+	for _, f := range r.Rows {
+		all := s.Samples(f.Case, f.System, f.Metric)
+		if len(all) == 0 {
+			all = []float64{f.Value} // derived
+		}
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%.4g\t%s\t%d\t%.4g–%.4g\n", f.Case, f.System, f.Metric, f.Value, f.Unit, f.N, slices.Min(all), slices.Max(all))
+	}
+	fmt.Fprintln(tw, "\nGoals that were measured")
+	for _, text := range r.Reached {
+		fmt.Fprintf(tw, "  reached  %s\n", text)
+	}
+	for _, text := range r.Missed {
+		fmt.Fprintf(tw, "  MISSED   %s\n", text)
+	}
+	return tw.Flush()
+}
