@@ -31,6 +31,7 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	t.Run("PodsOfGangsAlone", func(t *testing.T) { w.t = t; podsOfGangsAlone(w, c) })
+	t.Run("JobsOfGangsAlone", func(t *testing.T) { w.t = t; jobsOfGangsAlone(w, c) })
 }
 
 func dryRun(w *world, c budget.Config) {

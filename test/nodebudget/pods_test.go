@@ -42,18 +42,27 @@ func (w *world) permit(c *devcluster.Cluster) *rest.Config {
 	return config
 }
 
-// job makes a Job of one pod that no node takes, and returns its pod.
-func (w *world) job(name string, labels map[string]string) *corev1.Pod {
+// jobNamed makes a Job of one pod that no node takes.
+func (w *world) jobNamed(name string, change func(*batchv1.Job), annotations map[string]string) {
 	w.t.Helper()
-	_, err := w.direct.BatchV1().Jobs("default").Create(w.ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
 		Completions: ptr.To[int32](1), CompletionMode: ptr.To(batchv1.IndexedCompletion), PodReplacementPolicy: ptr.To(batchv1.Failed),
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}, Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: map[string]string{"no": "node"}, Containers: []corev1.Container{{Name: "train", Image: "none"}},
 		}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
+	}}
+	if change != nil {
+		change(job)
+	}
+	if _, err := w.direct.BatchV1().Jobs("default").Create(w.ctx, job, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// job makes such a Job, and returns its pod.
+func (w *world) job(name string, labels map[string]string) *corev1.Pod {
+	w.t.Helper()
+	w.jobNamed(name, func(j *batchv1.Job) { j.Spec.Template.Labels = labels }, nil)
 	var pod *corev1.Pod
 	w.eventually("a pod of Job "+name, func() error {
 		list, err := w.direct.CoreV1().Pods("default").List(w.ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
