@@ -20,10 +20,10 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 //
 //	at SECONDS                   time passes; nothing is seen, the verdict is asked for
 //	read DEVICE[:KEY=VALUE…] …   NVML answers for these devices; pci lost reset recovery pending failed ecc
-//	                             links=UP/DOWN width=IS/MAX speed=IS/MAX
+//	                             links=UP/DOWN or ? width=IS/MAX speed=IS/MAX
 //	well SECONDS DEVICE…         reads twice a second for so long, all well
 //	xid CODE DEVICE [seq=N] [at=SECONDS] [nvml] | sxid CODE DEVICE [fatal] | offbus DEVICE | recovery CODE DEVICE
-//	hang | blind TEXT | expected GPUS | reboot | restart
+//	hang | blind TEXT | expected GPUS | declared GPUS | reboot | restart
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -118,6 +118,8 @@ func (s *stage) command(f []string) {
 		s.fold(Signal{Kind: Blind, Source: Probe, Text: strings.Join(f[1:], " ")})
 	case "expected":
 		s.fold(Signal{Kind: Expected, Source: API, Code: s.number(f[1]), Text: "label says so"})
+	case "declared":
+		s.fold(Signal{Kind: Expected, Source: API, Code: s.number(f[1]), Text: "people say so", Final: true})
 	case "reboot":
 		s.boot++
 		s.state = Restore(fmt.Sprint("boot-", s.boot), Assess(s.state, s.now))
@@ -158,6 +160,9 @@ func (s *stage) read(devices []string) {
 			case "ecc":
 				r.Uncorrected = uint64(s.number(v))
 			case "links":
+				if r.LinksUnknown = v == "?"; r.LinksUnknown {
+					continue
+				}
 				r.LinksUp, r.LinksDown = s.pair(v)
 			case "width":
 				r.Width, r.MaxWidth = s.pair(v)

@@ -36,7 +36,8 @@ const (
 	Hang Kind = "hang"
 	// Blind: there is no NVML to ask; Text says why.
 	Blind Kind = "blind"
-	// Expected: the node is to have Code GPUs, 0: nobody knows; Text says who says so.
+	// Expected: the node is to have Code GPUs, 0: nobody knows; Text says who says so. What labels say may only be too few,
+	// whoever counts for them sees no more than NVML does; what people say is Final.
 	Expected Kind = "expected"
 )
 
@@ -49,6 +50,8 @@ type Signal struct {
 	Kind   Kind
 	Code   int
 	Fatal  bool
+	// Final belongs to Expected.
+	Final bool
 	// Text is for people.
 	Text string
 	// Seq numbers the records of the kernel log of one boot; 0 elsewhere.
@@ -84,8 +87,9 @@ type Reading struct {
 	// Uncorrected counts memory errors since the driver was loaded that could not be corrected.
 	Uncorrected uint64
 	// LinksUp and LinksDown count its NVLinks by whether they are active; a link that is not wired is never active, so
-	// only a comparison tells. Both 0: none, or not known.
+	// only a comparison tells. Both 0: none. LinksUnknown: they could not be counted just now, and neither number means anything.
 	LinksUp, LinksDown int
+	LinksUnknown       bool
 	// Width is how many PCIe lanes are used of MaxWidth that GPU and slot have, Speed and MaxSpeed likewise the generation
 	// of PCIe while the GPU is at full clocks; 0: not known.
 	Width, MaxWidth, Speed, MaxSpeed int

@@ -2,6 +2,7 @@ package nodehealth
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -34,9 +35,11 @@ type State struct {
 	read, readSince, hungSince time.Time
 	// blind is why there is nothing to ask; empty: there is, or nobody has tried yet.
 	blind string
-	// expected is how many GPUs the node is to have, 0: nobody knows; expectedBy says who says so.
-	expected   int
-	expectedBy string
+	// gpus is how many GPUs the node is to have, 0: nobody knows. It is the most that labels said or NVML listed, under this boot
+	// or one before, because a GPU that is gone after a boot is counted by nobody. declared: people say so, whatever was seen.
+	gpus     int
+	gpusBy   string
+	declared bool
 }
 
 // finding is one cause on one device: at most one each.
@@ -60,7 +63,7 @@ type device struct {
 	id, pci         string
 	read, goodSince time.Time
 	speaks          bool
-	// links is the most that were ever active.
+	// links is the most that were ever active under this boot.
 	links int
 }
 
@@ -75,13 +78,18 @@ type comeback struct {
 // New is the state of a node of which nothing has been seen.
 func New(boot string) State { return State{boot: boot} }
 
-// Restore goes on from what an earlier process knew. Under another boot nothing of it holds.
+// Restore goes on from what an earlier process knew. Under another boot nothing of it holds but how many GPUs there were.
 func Restore(boot string, v Verdict) State {
 	s := New(boot)
+	s.gpus, s.gpusBy = v.Seen.GPUs, "as many were there before"
 	if v.Boot != boot {
 		return s
 	}
 	s.settled = v.Settled
+	for _, id := range slices.Sorted(maps.Keys(v.Seen.Links)) {
+		s.devices = append(s.devices, device{id: id, links: v.Seen.Links[id]})
+	}
+	s.devices = s.devices[:min(len(s.devices), maxDevices)]
 	for _, e := range v.Evidence {
 		at := rank(e.Cause)
 		if at < 0 {
@@ -111,13 +119,14 @@ func Fold(s State, sig Signal, now time.Time) State {
 	case RecoveryChanged:
 		s.recovery(sig, now)
 	case Read:
+		s.heal(now) // what is gone is not brought back by what this round cannot tell
 		s.round(sig)
 	case Hang:
 		s.hang(sig)
 	case Blind:
 		s.lose(sig)
 	case Expected:
-		s.expected, s.expectedBy = sig.Code, sig.Text
+		s.expect(sig)
 	case Tick:
 	}
 	s.heal(now)
@@ -248,11 +257,22 @@ func (s *State) round(sig Signal) {
 			s.confirm(d.id)
 		}
 	}
-	if n := len(sig.Readings); n < s.expected {
-		s.sign(GPUMissing, "", sig.At, fmt.Sprintf("NVML lists %d GPUs, the node is to have %d (%s)", n, s.expected, s.expectedBy))
+	switch n := len(sig.Readings); {
+	case n < s.gpus:
+		s.sign(GPUMissing, "", sig.At, fmt.Sprintf("GPUs that NVML lists: %d, that the node is to have: %d (%s)", n, s.gpus, s.gpusBy))
+	case !s.declared && n > s.gpus:
+		s.gpus, s.gpusBy = n, "as many were listed before"
 	}
 	s.links(sig)
 	s.stopWaiting()
+}
+
+// expect takes in how many GPUs the node is to have. What people say holds until they say something else; a label that says
+// less than was seen was counted without the GPU that is gone.
+func (s *State) expect(sig Signal) {
+	if s.declared = sig.Final; sig.Final || sig.Code > s.gpus {
+		s.gpus, s.gpusBy = sig.Code, sig.Text
+	}
 }
 
 func (s *State) reading(r Reading, at time.Time) {
@@ -288,7 +308,9 @@ func (s *State) reading(r Reading, at time.Time) {
 func (s *State) links(sig Signal) {
 	have := map[int]int{}
 	for _, r := range sig.Readings {
-		have[r.LinksUp]++
+		if !r.Lost && !r.LinksUnknown {
+			have[r.LinksUp]++
+		}
 	}
 	usual := 0
 	for links, gpus := range have {
@@ -298,7 +320,14 @@ func (s *State) links(sig Signal) {
 	}
 	for _, r := range sig.Readings {
 		d := s.device(r.Device)
-		if d == nil || r.Lost || r.LinksUp+r.LinksDown == 0 {
+		if d == nil || r.Lost {
+			continue
+		}
+		if r.LinksUnknown { // what was down is so until they can be counted again
+			s.hold(NVLinkDown, r.Device, sig.At)
+			continue
+		}
+		if r.LinksUp+r.LinksDown == 0 {
 			continue
 		}
 		switch d.links = max(d.links, r.LinksUp); {
@@ -368,6 +397,15 @@ func (s *State) sign(c Cause, device string, at time.Time, text string) {
 	s.touch(c, Signal{At: at, Source: NVML, Device: device, Text: text}).confirmed = true
 }
 
+// hold keeps a finding, if there is one, from going away: nothing was seen of it, because it could not be looked.
+func (s *State) hold(c Cause, device string, at time.Time) {
+	for i := range s.findings {
+		if f := &s.findings[i]; f.cause == c && f.device == device {
+			f.last = later(f.last, at)
+		}
+	}
+}
+
 // hang notes that NVML still does not answer; after the grace that is as bad as a dead GPU.
 func (s *State) hang(sig Signal) {
 	if s.hungSince.IsZero() {
@@ -386,7 +424,7 @@ func (s *State) lose(sig Signal) {
 	for i := range s.devices {
 		s.devices[i].goodSince = time.Time{}
 	}
-	if !s.read.IsZero() {
+	if len(s.devices) > 0 || !s.read.IsZero() {
 		s.touch(DriverGone, Signal{At: sig.At, Source: Probe, Text: sig.Text}).confirmed = true
 	}
 	s.stopWaiting()

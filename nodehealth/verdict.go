@@ -25,6 +25,15 @@ type Verdict struct {
 	// Boot and Settled let a later process go on from here.
 	Boot    string
 	Settled uint64
+	Seen    Seen
+}
+
+// Seen is what was there, by which what is missing is known.
+type Seen struct {
+	// GPUs is how many the node is to have, 0: nobody knows; under whatever boot.
+	GPUs int
+	// Links are the most NVLinks that were active under this boot, by GPU; every GPU that NVML listed has its line.
+	Links map[string]int
 }
 
 // Evidence is one thing that was seen.
@@ -38,7 +47,7 @@ type Evidence struct {
 
 // Assess says what the state means now. Only what asks for something is told.
 func Assess(s State, now time.Time) Verdict {
-	v := Verdict{Boot: s.boot, Settled: s.settled, Known: true}
+	v := Verdict{Boot: s.boot, Settled: s.settled, Known: true, Seen: s.seen()}
 	var live []finding
 	for _, f := range s.findings {
 		if f.action() > None && !s.gone(f, now) {
@@ -70,6 +79,17 @@ func Assess(s State, now time.Time) Verdict {
 	v.Message = message(row, v.Action, live)
 	v.Evidence = evidence(live)
 	return v
+}
+
+func (s State) seen() Seen {
+	out := Seen{GPUs: s.gpus}
+	for _, d := range s.devices {
+		if out.Links == nil {
+			out.Links = map[string]int{}
+		}
+		out.Links[d.id] = d.links
+	}
+	return out
 }
 
 // action is what the finding asks for by itself.

@@ -17,6 +17,8 @@ const (
 	ConditionHealthy = "HoldfastHealthy"
 	// AnnotationOutage carries what the cluster decided as JSON (type NodeOutage).
 	AnnotationOutage = Prefix + "outage"
+	// AnnotationGPUs is written by people: how many GPUs the node really has, where it has fewer than it once had.
+	AnnotationGPUs = Prefix + "gpus"
 	// TaintOutage (NoSchedule, value: the cause) stands while AnnotationOutage does.
 	TaintOutage = Prefix + "outage"
 )
@@ -54,6 +56,17 @@ type NodeHealth struct {
 	Boot string `json:"boot,omitempty"`
 	// Settled: records of that boot's kernel log up to this number were dealt with.
 	Settled uint64 `json:"settled,omitempty"`
+	// Seen is what was there, by which a later daemon knows what is missing.
+	Seen NodeSeen `json:"seen,omitzero"`
+}
+
+// NodeSeen is what a daemon has seen of its node.
+type NodeSeen struct {
+	// GPUs is how many the node is to have: the most that its label said or that NVML listed, whatever boot it was under, or
+	// what AnnotationGPUs says.
+	GPUs int32 `json:"gpus,omitempty"`
+	// NVLinks are the most that were active under NodeHealth.Boot, by GPU; each GPU that NVML listed has its line.
+	NVLinks map[string]int32 `json:"nvlinks,omitempty"`
 }
 
 // MaxEvidence bounds NodeHealth.Evidence.

@@ -62,8 +62,8 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	writer := node.New(node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log, Answered: figures.Answered,
-		Expected: func(gpus int, by string) {
-			emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.API, Kind: nodehealth.Expected, Code: gpus, Text: by})
+		Expected: func(gpus int, by string, final bool) {
+			emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.API, Kind: nodehealth.Expected, Code: gpus, Text: by, Final: final})
 		}})
 	before, err := writer.Load(ctx)
 	if err != nil {

@@ -3,6 +3,8 @@ package node
 import (
 	"fmt"
 	"strconv"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // Labels of NVIDIA's GPU feature discovery. The number of devices that a kubelet has is no such word: it may count slices
@@ -12,17 +14,31 @@ const (
 	labelStrategy = "nvidia.com/mig.strategy"
 )
 
-// expected is how many GPUs the Node is to have and which label says so; 0: none does. Under strategy "single" the label
-// counts slices.
-func expected(n *object) (gpus int, by string, err error) {
+// expectation is how many GPUs a Node is to have and who says so; 0: nobody does. It is final where people say so.
+type expectation struct {
+	gpus  int
+	by    string
+	final bool
+}
+
+// expected reads a Node. Under strategy "single" the label counts slices.
+func expected(n *object) (expectation, error) {
+	if text, ok := n.Metadata.Annotations[v1alpha1.AnnotationGPUs]; ok {
+		return counted("annotation "+v1alpha1.AnnotationGPUs, text, true)
+	}
 	text, ok := n.Metadata.Labels[labelCount]
 	if !ok || n.Metadata.Labels[labelStrategy] == "single" {
-		return 0, "", nil
+		return expectation{}, nil
 	}
-	if gpus, err = strconv.Atoi(text); err != nil || gpus < 0 {
-		return 0, "", fmt.Errorf("label %s of the Node is %q: give the number of GPUs, or take it away", labelCount, text)
+	return counted("label "+labelCount, text, false)
+}
+
+func counted(by, text string, final bool) (expectation, error) {
+	gpus, err := strconv.Atoi(text)
+	if err != nil || gpus < 0 {
+		return expectation{}, fmt.Errorf("%s of the Node is %q: give the number of GPUs, or take it away", by, text)
 	}
-	return gpus, "label " + labelCount, nil
+	return expectation{gpus, by, final}, nil
 }
 
 // count tells of how many GPUs the Node is to have, where that has changed.
@@ -30,7 +46,7 @@ func (w *Writer) count(n *object) {
 	if w.Expected == nil {
 		return
 	}
-	gpus, by, err := expected(n)
+	now, err := expected(n)
 	if err != nil && err.Error() != w.wrong {
 		w.Log.Warn("how many GPUs the node is to have is not known", "error", err)
 	}
@@ -38,8 +54,8 @@ func (w *Writer) count(n *object) {
 	if err != nil {
 		w.wrong = err.Error()
 	}
-	if gpus != w.gpus {
-		w.gpus = gpus
-		w.Expected(gpus, by)
+	if now != w.gpus {
+		w.gpus = now
+		w.Expected(now.gpus, now.by, now.final)
 	}
 }

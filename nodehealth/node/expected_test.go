@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // TestExpected: only the label that counts GPUs is taken, and only where it does count GPUs. A change is told once.
@@ -18,21 +20,32 @@ func TestExpected(t *testing.T) {
 	var told []string
 	answers := 0
 	w := New(Options{Client: &http.Client{Transport: c}, Server: "http://server", Node: "n1", Log: slog.New(slog.DiscardHandler),
-		Expected: func(gpus int, by string) { told = append(told, fmt.Sprint(gpus, " ", by)) }, Answered: func() { answers++ }})
+		Expected: func(gpus int, by string, final bool) { told = append(told, fmt.Sprint(gpus, " ", by, " ", final)) }, Answered: func() { answers++ }})
 	labels := []map[string]string{
 		nil, {labelCount: "8"}, {labelCount: "8", labelStrategy: "mixed"}, {labelCount: "56", labelStrategy: "single"}, {labelCount: "7"}, {labelCount: "many"}, {labelCount: "-1"},
 	}
-	for _, l := range labels {
-		c.node.Labels = l
+	look := func() {
 		if _, err := w.Load(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := []string{"8 label nvidia.com/gpu.count", "0 ", "7 label nvidia.com/gpu.count", "0 "}
+	for _, l := range labels {
+		c.node.Labels = l
+		look()
+	}
+	c.node.Labels = map[string]string{labelCount: "8"}
+	for _, people := range []string{"6", "six", "0"} {
+		c.node.Annotations = map[string]string{v1alpha1.AnnotationGPUs: people}
+		look()
+	}
+	c.node.Annotations = nil
+	look()
+	want := []string{"8 label nvidia.com/gpu.count false", "0  false", "7 label nvidia.com/gpu.count false", "0  false",
+		"6 annotation holdfast.dev/gpus true", "0  false", "0 annotation holdfast.dev/gpus true", "8 label nvidia.com/gpu.count false"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
-	if answers != len(labels) {
-		t.Errorf("%d answers were told of, want %d", answers, len(labels))
+	if want := len(labels) + 4; answers != want {
+		t.Errorf("%d answers were told of, want %d", answers, want)
 	}
 }

@@ -48,9 +48,9 @@ type Options struct {
 	// Node is the name of the one Node that is written.
 	Node string
 	Log  *slog.Logger
-	// Expected is told how many GPUs the Node is to have by its labels, whenever that changes; 0: they do not say. Answered
-	// is told of every answer of the API server.
-	Expected func(gpus int, by string)
+	// Expected is told how many GPUs the Node is to have by its labels, or finally by what people wrote on it, whenever that
+	// changes; 0: nobody says. Answered is told of every answer of the API server.
+	Expected func(gpus int, by string, final bool)
 	Answered func()
 }
 
@@ -64,8 +64,8 @@ type Writer struct {
 	newest    nodehealth.Verdict
 	published bool
 
-	// gpus and wrong are what the Node's labels said last; they belong to whoever calls Load, then to Run.
-	gpus  int
+	// gpus and wrong are what the Node said last; they belong to whoever calls Load, then to Run.
+	gpus  expectation
 	wrong string
 }
 

@@ -23,6 +23,13 @@ func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
 	for _, e := range v.Evidence {
 		h.Evidence = append(h.Evidence, v1alpha1.NodeEvidence{At: metav1.NewMicroTime(e.At), Source: string(e.Source), Device: e.Device, Cause: string(e.Cause), Text: e.Text})
 	}
+	h.Seen.GPUs = int32(v.Seen.GPUs)
+	for id, links := range v.Seen.Links {
+		if h.Seen.NVLinks == nil {
+			h.Seen.NVLinks = map[string]int32{}
+		}
+		h.Seen.NVLinks[id] = int32(links)
+	}
 	return h
 }
 
@@ -38,6 +45,13 @@ func Verdict(annotation string) (nodehealth.Verdict, error) {
 		if name == h.Action {
 			v.Action = a
 		}
+	}
+	v.Seen.GPUs = max(0, int(h.Seen.GPUs))
+	for id, links := range h.Seen.NVLinks {
+		if v.Seen.Links == nil {
+			v.Seen.Links = map[string]int{}
+		}
+		v.Seen.Links[id] = int(links)
 	}
 	for _, e := range h.Evidence {
 		v.Evidence = append(v.Evidence, nodehealth.Evidence{At: e.At.Time, Source: nodehealth.Source(e.Source), Device: e.Device, Cause: nodehealth.Cause(e.Cause), Text: e.Text})

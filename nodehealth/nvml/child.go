@@ -106,7 +106,7 @@ func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, t
 		}
 		was := last[r.Device] // what is asked for only now and then is so until it is asked for again
 		r.RemapPending, r.RemapFailed, r.Uncorrected = was.RemapPending, was.RemapFailed, was.Uncorrected
-		r.LinksUp, r.LinksDown = was.LinksUp, was.LinksDown
+		r.LinksUp, r.LinksDown, r.LinksUnknown = was.LinksUp, was.LinksDown, was.LinksUnknown
 		r.Width, r.MaxWidth, r.Speed, r.MaxSpeed = was.Width, was.MaxWidth, was.Speed, was.MaxSpeed
 	}
 	if err := out.Encode(line{Read: true, Readings: readings, Took: took}); err != nil {

@@ -177,32 +177,36 @@ func (l *loaded) ask(h handle, r *nodehealth.Reading, thorough bool) error {
 	if err := take(ret, r); err != nil {
 		return err
 	}
-	l.askLinks(h, r)
 	l.askLanes(h, r)
-	return nil
+	return l.askLinks(h, r)
 }
 
-// askLinks counts NVLinks. A GPU that is divided (MIG) has none to others by intention.
-func (l *loaded) askLinks(h handle, r *nodehealth.Reading) {
+// askLinks counts NVLinks. A GPU that is divided (MIG) has none to others by intention. Where any answer fails they are not
+// known: those that were not counted are not down.
+func (l *loaded) askLinks(h handle, r *nodehealth.Reading) error {
 	if !l.links {
-		return
+		return nil
 	}
 	if l.mig {
 		if mode, _, ret := h.GetMigMode(); ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
-			return
+			return nil
 		}
 	}
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := h.GetNvLinkState(link)
 		switch {
+		case ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_SUPPORTED: // there are no more
+			return nil
 		case ret != nvml.SUCCESS:
-			return // there are no more
+			r.LinksUp, r.LinksDown, r.LinksUnknown = 0, 0, true
+			return take(ret, r)
 		case state == nvml.FEATURE_ENABLED:
 			r.LinksUp++
 		default:
 			r.LinksDown++
 		}
 	}
+	return nil
 }
 
 // askLanes reads how the GPU sits in its slot. At rest GPUs lower the generation by intention, so that one is told at full

@@ -124,6 +124,7 @@ func TestProbeReads(t *testing.T) {
 		{standin.Fault{Xid: 48}, func(r nodehealth.Reading) bool { return r.Uncorrected == 1 }},
 		{standin.Fault{}, func(r nodehealth.Reading) bool { return r == want }},
 		{standin.Fault{LinksDown: 1}, func(r nodehealth.Reading) bool { return r.LinksUp == 3 && r.LinksDown == 1 }},
+		{standin.Fault{LinksUnread: true}, func(r nodehealth.Reading) bool { return r.LinksUnknown && r.LinksUp+r.LinksDown == 0 }},
 		{standin.Fault{Lanes: 8}, func(r nodehealth.Reading) bool { return r.Width == 8 && r.MaxWidth == 16 }},
 		{standin.Fault{}, func(r nodehealth.Reading) bool { return r == want }},
 		{standin.Fault{OldDriver: true}, func(r nodehealth.Reading) bool { return r.Recovery == nodehealth.RecoveryUnknown && !r.Lost }},

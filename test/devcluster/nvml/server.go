@@ -24,6 +24,8 @@ type GPU struct {
 	// Nameless: the driver gives no handle of it. LinksDown of its NVLinks are down, Lanes of its PCIe lanes are used, 0: all.
 	Nameless         bool
 	LinksDown, Lanes int
+	// LinksUnread: the driver fails to say how its NVLinks are.
+	LinksUnread bool
 }
 
 // Fault is what happens to one GPU, or to all by way of the driver. The zero value heals everything.
@@ -42,6 +44,8 @@ type Fault struct {
 	// LinksDown of its NVLinks are down; Lanes of its PCIe lanes are used.
 	LinksDown int `json:"linksDown,omitempty"`
 	Lanes     int `json:"lanes,omitempty"`
+	// LinksUnread: the driver fails to say how its NVLinks are.
+	LinksUnread bool `json:"linksUnread,omitempty"`
 	// Recovery is the driver's recovery action from now on, whatever the Xid would bring; nil: what follows.
 	Recovery *int `json:"recovery,omitempty"`
 }
@@ -129,8 +133,8 @@ func (s *Server) text() string {
 	flag := map[bool]int{true: 1}
 	fmt.Fprintf(&b, "hang %d\n", flag[s.hang])
 	for i, g := range s.gpus {
-		fmt.Fprintf(&b, "gpu %d %s %s %d %d %d %d %d %d %d %d %d\n", i, g.UUID, g.PCI, flag[g.Lost], flag[g.ResetRequired], g.Recovery, flag[g.Pending], flag[g.Failed], g.ECC,
-			flag[g.Nameless], g.LinksDown, g.Lanes)
+		fmt.Fprintf(&b, "gpu %d %s %s %d %d %d %d %d %d %d %d %d %d\n", i, g.UUID, g.PCI, flag[g.Lost], flag[g.ResetRequired], g.Recovery, flag[g.Pending], flag[g.Failed], g.ECC,
+			flag[g.Nameless], g.LinksDown, g.Lanes, flag[g.LinksUnread])
 	}
 	return b.String()
 }
@@ -170,6 +174,7 @@ func (s *Server) fail(f Fault) {
 	s.hang = s.hang || f.Hang
 	g.Lost = g.Lost || f.Lost || f.Xid == 79
 	g.Nameless = g.Nameless || f.Nameless
+	g.LinksUnread = g.LinksUnread || f.LinksUnread
 	g.LinksDown, g.Lanes = max(g.LinksDown, f.LinksDown), max(g.Lanes, f.Lanes)
 	switch f.Xid {
 	case 79:

@@ -16,11 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16, UNKNOWN = 999 };
 enum { LINKS = 4, LANES = 16, GENERATION = 5 };
 enum { MAX_GPUS = 64, MAX_EVENTS = 64, RECOVERY_ACTION = 230, XID_EVENT = 8, UNSIGNED_INT = 1 };
 
-typedef struct { int index, lost, reset, recovery, pending, failed, nameless, links, lanes; unsigned long long ecc; char uuid[80], pci[20]; } gpu;
+typedef struct { int index, lost, reset, recovery, pending, failed, nameless, links, lanes, linksUnread; unsigned long long ecc; char uuid[80], pci[20]; } gpu;
 typedef struct { char legacy[16]; unsigned domain, bus, device, deviceId, subsystemId; char busId[32]; } pciInfo;
 typedef struct { unsigned id, scope; long long timestamp, latency; unsigned type, ret; unsigned long long value; } fieldValue;
 typedef struct { gpu *device; unsigned long long type, data; unsigned gpuInstance, computeInstance; } eventData;
@@ -37,7 +37,7 @@ static void say(char *line) {
 	gpu g;
 	int i, xid;
 	memset(&g, 0, sizeof g);
-	if (sscanf(line, "gpu %d %79s %19s %d %d %d %d %d %llu %d %d %d", &g.index, g.uuid, g.pci, &g.lost, &g.reset, &g.recovery, &g.pending, &g.failed, &g.ecc, &g.nameless, &g.links, &g.lanes) == 12) {
+	if (sscanf(line, "gpu %d %79s %19s %d %d %d %d %d %llu %d %d %d %d", &g.index, g.uuid, g.pci, &g.lost, &g.reset, &g.recovery, &g.pending, &g.failed, &g.ecc, &g.nameless, &g.links, &g.lanes, &g.linksUnread) == 13) {
 		if (g.index >= 0 && g.index < MAX_GPUS) gpus[g.index] = g;
 		if (g.index >= count && g.index < MAX_GPUS) count = g.index + 1;
 	} else if (sscanf(line, "hang %d", &i) == 1) {
@@ -178,7 +178,7 @@ int nvmlDeviceGetTotalEccErrors(gpu *g, int type, int counter, unsigned long lon
 int nvmlDeviceGetNvLinkState(gpu *g, unsigned link, unsigned *active) {
 	int ret = enter();
 	*active = link < LINKS - (unsigned)g->links;
-	return leave(ret ? ret : link >= LINKS ? INVALID_ARGUMENT : device(g));
+	return leave(ret ? ret : link >= LINKS ? INVALID_ARGUMENT : g->linksUnread && link == LINKS / 2 ? UNKNOWN : device(g));
 }
 
 static int lanes(gpu *g, unsigned *out, unsigned n) {
