@@ -79,10 +79,17 @@ func (t *training) memoryWarnings(s translate.Settings) []string {
 	case set == 0:
 		return []string{notReserved(t.container().Name, d.total())}
 	case d.total() > set:
-		return []string{fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %d ranks need %s for state in memory and %s for standbys",
-			mebibytes(d.total()), mebibytes(set), t.ranks, mebibytes(d.Volume), mebibytes(d.Standbys))}
+		return []string{fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %s %s for state in memory and %s for standbys",
+			mebibytes(d.total()), mebibytes(set), counted(t.ranks), mebibytes(d.Volume), mebibytes(d.Standbys))}
 	}
 	return nil
+}
+
+func counted(ranks int32) string {
+	if ranks == 1 {
+		return "1 rank needs"
+	}
+	return fmt.Sprintf("%d ranks need", ranks)
 }
 
 func mebibytes(n int64) string {

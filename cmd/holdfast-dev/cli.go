@@ -40,11 +40,15 @@ func runCLI() int {
 	root := &cobra.Command{
 		Use:           "holdfast-dev",
 		Short:         "A Kubernetes cluster on one machine: stock control plane, real kubelets, simulated nodes",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&w.name, "name", "dev", "name of the cluster")
 	root.PersistentFlags().StringVar(&w.base, "dir", host.DefaultBase, "where clusters are kept")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+	})
 	root.AddCommand(upCommand(w), downCommand(w), statusCommand(w), kubeconfigCommand(w), imageCommand(w), nodeCommand(w), controlCommand(w), runCommand(w))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -55,6 +59,19 @@ func runCLI() int {
 	return 0
 }
 
+// words refuses other numbers of arguments, and says how the command is written; most -1: as many as there are.
+func words(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if n := len(args); n >= least && (most < 0 || n <= most) {
+			return nil
+		}
+		if most == 0 {
+			return fmt.Errorf("%s takes flags alone: leave out %s; see %s --help", cmd.CommandPath(), strings.Join(args, " "), cmd.CommandPath())
+		}
+		return fmt.Errorf("write: %s; see %s --help", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
+	}
+}
+
 func upCommand(w *where) *cobra.Command {
 	spec := layout.Spec{ExtraArgs: map[string][]string{}}
 	var attached bool
@@ -62,7 +79,7 @@ func upCommand(w *where) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a cluster and wait until its nodes are Ready and names resolve",
-		Args:  cobra.NoArgs,
+		Args:  words(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			spec.Name = w.name
 			if err := addExtraArgs(spec.ExtraArgs, extra); err != nil {
@@ -136,7 +153,7 @@ func downCommand(w *where) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop a cluster and remove all it made; works on dead ones, too",
-		Args:  cobra.NoArgs,
+		Args:  words(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			say := func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) }
 			switch {
@@ -178,12 +195,19 @@ func downCommand(w *where) *cobra.Command {
 func statusCommand(w *where) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "List the clusters of this machine",
-		Args:  cobra.NoArgs,
+		Short: "List the clusters of this machine, or the one that --name names",
+		Args:  words(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			recs, err := host.Records(w.base)
 			if err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("name") {
+				only, err := w.record()
+				if err != nil {
+					return err
+				}
+				recs = []*layout.Record{only}
 			}
 			out := cmd.OutOrStdout()
 			fmt.Fprintf(out, "%-12s %-9s %5s %5s %-16s %9s  %s\n", "NAME", "PHASE", "NODES", "SIM", "ADDRESSES", "MEMORY", "KUBECONFIG")
@@ -211,7 +235,7 @@ func kubeconfigCommand(w *where) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print the lines that point a shell at the cluster",
-		Args:  cobra.NoArgs,
+		Args:  words(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rec, err := w.record()
 			if err != nil {

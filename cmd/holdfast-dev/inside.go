@@ -22,7 +22,7 @@ func nodeCommand(w *where) *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Short: "Break, mend and enter real nodes"}
 	each := func(use, short string, do func(rec *layout.Record, i int) error) *cobra.Command {
 		return &cobra.Command{
-			Use: use + " NODE", Short: short, Args: cobra.ExactArgs(1),
+			Use: use + " NODE", Short: short, Args: words(1, 1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				rec, err := w.record()
 				if err != nil {
@@ -46,7 +46,7 @@ func nodeCommand(w *where) *cobra.Command {
 		each("heal", "Make all GPUs of a node well again", func(rec *layout.Record, i int) error { return host.FailGPU(rec, i, nvml.Fault{}) }),
 		each("revive", "Let a killed node run again", host.PowerOn),
 		&cobra.Command{
-			Use: "log NODE TEXT", Short: "Let a node's kernel log a line; <n> in front gives its priority, such as \"<3>NVRM: Xid …\"", Args: cobra.ExactArgs(2),
+			Use: "log NODE TEXT", Short: "Let a node's kernel log a line; <n> in front gives its priority, such as \"<3>NVRM: Xid …\"", Args: words(2, 2),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				rec, err := w.record()
 				if err != nil {
@@ -60,7 +60,7 @@ func nodeCommand(w *where) *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "exec NODE -- COMMAND…", Short: "Run a command inside a node", Args: cobra.MinimumNArgs(2),
+			Use: "exec NODE -- COMMAND…", Short: "Run a command inside a node", Args: words(2, -1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				rec, err := w.record()
 				if err != nil {
@@ -81,7 +81,7 @@ func controlCommand(w *where) *cobra.Command {
 	cmd := &cobra.Command{Use: "control", Short: "Stop and start programs of the control plane"}
 	each := func(use, short string, do func(rec *layout.Record, program string) error) *cobra.Command {
 		return &cobra.Command{
-			Use: use + " PROGRAM", Short: short, Args: cobra.ExactArgs(1),
+			Use: use + " PROGRAM", Short: short, Args: words(1, 1),
 			RunE: func(_ *cobra.Command, args []string) error {
 				rec, err := w.record()
 				if err != nil {
@@ -103,7 +103,7 @@ func failCommand(w *where) *cobra.Command {
 	var f nvml.Fault
 	var recovery int
 	cmd := &cobra.Command{
-		Use: "fail NODE", Short: "Have a GPU of a node fail", Args: cobra.ExactArgs(1),
+		Use: "fail NODE", Short: "Have a GPU of a node fail", Args: words(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("recovery") {
 				f.Recovery = &recovery
@@ -137,7 +137,7 @@ func failCommand(w *where) *cobra.Command {
 // runCommand runs a program of the machine with the cluster's names and kubeconfig.
 func runCommand(w *where) *cobra.Command {
 	return &cobra.Command{
-		Use: "run -- COMMAND…", Short: "Run a command of this machine for which Service names resolve", Args: cobra.MinimumNArgs(1),
+		Use: "run -- COMMAND…", Short: "Run a command of this machine for which Service names resolve", Args: words(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rec, err := w.record()
 			if err != nil {
@@ -174,7 +174,7 @@ func imageBuildCommand() *cobra.Command {
 	var output string
 	var base, libraries bool
 	cmd := &cobra.Command{
-		Use: "build NAME:TAG", Short: "Write an image archive", Args: cobra.MaximumNArgs(1),
+		Use: "build NAME:TAG", Short: "Write an image archive", Args: words(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			what := img
 			if base {
@@ -227,7 +227,7 @@ func imageBuildCommand() *cobra.Command {
 
 func imageLoadCommand(w *where) *cobra.Command {
 	return &cobra.Command{
-		Use: "load ARCHIVE…", Short: "Load image archives into all real nodes", Args: cobra.MinimumNArgs(1),
+		Use: "load ARCHIVE…", Short: "Load image archives into all real nodes", Args: words(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rec, err := w.record()
 			if err != nil {

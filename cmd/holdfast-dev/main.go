@@ -14,6 +14,9 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/supervise"
 )
 
+// version is set when the binary is linked.
+var version = "dev"
+
 func main() {
 	if run, ok := components[filepath.Base(os.Args[0])]; ok {
 		os.Exit(run())

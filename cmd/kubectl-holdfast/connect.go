@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -29,6 +30,9 @@ func scheme() (*runtime.Scheme, error) {
 
 // connect returns a client and the namespace that the flags name. Warnings of the API server go to warn.
 func connect(flags *genericclioptions.ConfigFlags, warn rest.WarningHandlerWithContext) (client.Client, *rest.Config, string, error) {
+	if err := configured(flags); err != nil {
+		return nil, nil, "", err
+	}
 	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
@@ -47,6 +51,20 @@ func connect(flags *genericclioptions.ConfigFlags, warn rest.WarningHandlerWithC
 		return nil, nil, "", fmt.Errorf("connecting to the cluster: %w", err)
 	}
 	return c, cfg, namespace, nil
+}
+
+// configured refuses to guess where the cluster is: without a word on it the address would be one of this machine, where
+// nobody answers.
+func configured(flags *genericclioptions.ConfigFlags) error {
+	raw, err := flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	_, inPod := os.LookupEnv("KUBERNETES_SERVICE_HOST")
+	if len(raw.Clusters) > 0 || inPod || flags.APIServer != nil && *flags.APIServer != "" {
+		return nil
+	}
+	return errors.New("there is no kubeconfig that names a cluster: set KUBECONFIG to its file, or give --kubeconfig FILE")
 }
 
 // unreadable says whether an error means that something may not be read, or is not there to be read, by

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,7 +27,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 		Short: "where a job's pods are, what each recovery took and by what evidence, and why a job was given up",
 		Example: `  kubectl holdfast explain job/train -n team-a
   kubectl holdfast explain gang/train -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: oneThing,
 	}
 	out := outputFlag(cmd, "text")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -51,6 +52,19 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 		return out.print(streams.Out, e, func(string) string { return e.Text() })
 	}
 	return cmd
+}
+
+// oneThing refuses anything but one job or gang.
+func oneThing(_ *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return errors.New("name what to explain: kubectl holdfast explain job/NAME, or gang/NAME")
+	case len(args) == 2 && !strings.Contains(args[0], "/"):
+		return fmt.Errorf("write kind and name as one word: kubectl holdfast explain %s/%s", args[0], args[1])
+	case len(args) > 1:
+		return fmt.Errorf("one job or gang at a time, these are %d: %s", len(args), strings.Join(args, " "))
+	}
+	return nil
 }
 
 // nodesOf reads the nodes that an explanation speaks of; to see them is not every user's right.

@@ -58,6 +58,9 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 	}
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+	})
 	flags.AddFlags(root.PersistentFlags())
 	root.AddCommand(explainCommand(flags, streams), nodesCommand(flags, streams), previewCommand(flags, streams))
 	return root

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,12 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 		Short: "which nodes are sick, dead or held, by what evidence, and what to do about them",
 		Example: `  kubectl holdfast nodes
   kubectl holdfast nodes --all -o wide`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("nodes takes no names (%s): it shows the nodes that need a look, with --all every one", strings.Join(args, " "))
+			}
+			return nil
+		},
 	}
 	out := outputFlag(cmd, "text", "wide")
 	cmd.Flags().BoolVar(&all, "all", all, "show healthy nodes as well")

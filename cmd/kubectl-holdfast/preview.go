@@ -42,7 +42,12 @@ scheduler was not asked, and the text says why); 1: an error; 2: admission refus
 be placed now.`,
 		Example: `  kubectl holdfast preview -f job.yaml
   kustomize build . | kubectl holdfast preview -f -`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("preview reads a file and takes no names (%s): kubectl holdfast preview -f job.yaml", strings.Join(args, " "))
+			}
+			return nil
+		},
 	}
 	out := outputFlag(cmd, "text")
 	cmd.Flags().StringVarP(&file, "filename", "f", file, "file or URL with the Job, - for standard input")
