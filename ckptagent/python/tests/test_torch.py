@@ -12,7 +12,7 @@ except ImportError:
 
 from holdfast import _arena as A
 
-from .test_client import ClientCase
+from .case import ClientCase
 
 if torch is None:
     print("TORCH IS MISSING: tensors, modules and optimizers are not tested here", file=sys.stderr)

@@ -1,0 +1,69 @@
+"""What tests of the client share: an object with state, and clients as new processes would make them."""
+
+import contextlib
+import fcntl
+import io
+import os
+import shutil
+import tempfile
+import unittest
+from unittest import mock
+
+import holdfast
+
+from .fakeagent import FakeAgent
+
+
+class Holder:
+    """An object with state, as optimizers and schedulers are."""
+
+    def __init__(self, **state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+class ClientCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.agents = []
+
+    def agent(self, **options):
+        agent = FakeAgent(self.folder, **options)
+        agent.open_grant()
+        self.addCleanup(agent.close)
+        return agent
+
+    def attach(self, agent=None, environment=None):
+        """As a new process would: a fresh client with that agent's environment, and none other."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        clean.update(environment if environment is not None else agent.environment() if agent else {})
+        self.said = io.StringIO()
+        with mock.patch.dict(os.environ, clean, clear=True), contextlib.redirect_stderr(self.said):
+            ck = holdfast.Checkpoint()
+        self.addCleanup(self.release, ck)
+        return ck
+
+    @staticmethod
+    def release(ck):
+        """What a process's end does: the lock goes."""
+        if ck._arena is not None:
+            fcntl.flock(ck._arena._fd, fcntl.LOCK_UN)
+        if ck._socket is not None:
+            ck._socket.close()
+
+    def next_generation(self, ck, agent, step):
+        self.release(ck)
+        agent.close()
+        after = FakeAgent(self.folder, rank=agent.rank, generation=agent.generation + 1, restore_step=step)
+        after.open_grant()
+        self.addCleanup(after.close)
+        return after
+
+    def quiet(self):
+        return contextlib.redirect_stderr(io.StringIO())
