@@ -14,7 +14,7 @@ import (
 
 // Gang is what must be placed together.
 type Gang struct {
-	// Size is how many members there are when all are there; Min is with how many it can start where not all
+	// Size is how many members there are when all are there; Min is with how many on nodes it can do where not all
 	// fit, 0: with all.
 	Size, Min int
 	// Topology is what it asks of the fabric.
@@ -40,6 +40,8 @@ type Member struct {
 	// Node is where the member is already; empty: it must be placed. What it holds there is not free in the
 	// tree.
 	Node string
+	// Essential: it is not among those that are left out where not all fit.
+	Essential bool `json:",omitempty"`
 }
 
 // Role is a shape that members share.
@@ -62,7 +64,7 @@ type Seat struct {
 }
 
 // Placement is the plan: a seat for every member, by slot, those that were there before included. Members that do
-// not fit, where Gang.Min allows that, have none; they are those of the highest slots.
+// not fit, where Gang.Min allows that, have none; they are those of the highest slots, essential ones never.
 type Placement struct {
 	Seats []Seat
 	// Placed counts the seats that are new.
@@ -76,6 +78,15 @@ func (p Placement) Nodes() []string {
 		nodes[i] = s.Node
 	}
 	return nodes
+}
+
+// At is the node of each member that has a seat, by the member's name.
+func (p Placement) At() map[string]string {
+	at := make(map[string]string, len(p.Seats))
+	for _, s := range p.Seats {
+		at[s.Member] = s.Node
+	}
+	return at
 }
 
 // Refusal is why there is no Placement.

@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "write the answers into the golden files
 //	role [RESOURCE=N ...] [cordoned=NODE] [tainted=NODE[:KEY]] [unhealthy=NODE:CAUSE] [refused=NODE:RULE] [shown.RESOURCE=TEXT]
 //	gang SIZE [min=N] [required=LEVEL] [preferred=LEVEL] [slices=LEVEL] [size=N] [block=N] [uneven=1] [spares=N] [whole=1]
 //	member SLOT ROLE [NODE]
+//	essential SLOT ROLE                 a member that is not left out
 //	members FROM TO ROLE [NODE ...]     one per slot
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -107,8 +108,8 @@ func answer(t *testing.T, commands string) string {
 				}
 				g.Members = append(g.Members, m)
 			}
-		case "member":
-			m := Member{Slot: number(t, f[1]), Name: "pod-" + f[1], Role: number(t, f[2])}
+		case "member", "essential":
+			m := Member{Slot: number(t, f[1]), Name: "pod-" + f[1], Role: number(t, f[2]), Essential: f[0] == "essential"}
 			if len(f) > 3 {
 				m.Node = f[3]
 			}
@@ -126,6 +127,13 @@ func answer(t *testing.T, commands string) string {
 			causes = append(causes, fmt.Sprintf("%s=%d", strings.ReplaceAll(c.String(), " ", "_"), len(r.Excluded[c])))
 		}
 		return fmt.Sprintf("%s wanted=%d fits=%d nodes=%d %s\n%s\n", r.Reason, r.Wanted, r.Fits, r.Nodes, strings.Join(causes, " "), r.Message)
+	}
+	if len(p.Seats) < len(g.Members) {
+		var seats []string
+		for _, s := range p.Seats {
+			seats = append(seats, fmt.Sprintf("%d:%s", s.Slot, s.Node))
+		}
+		return fmt.Sprintf("placed=%d of %d on %s\n", p.Placed, len(g.Members), strings.Join(seats, " "))
 	}
 	return fmt.Sprintf("placed=%d on %s\n", p.Placed, strings.Join(p.Nodes(), " "))
 }

@@ -34,7 +34,7 @@ func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 		if !s.byCounts() && !s.fewer() {
 			return Placement{}, s.refuse()
 		}
-	case !s.mixed():
+	case !s.mixed() && !s.fewerMixed():
 		return Placement{}, s.refuse()
 	}
 	return s.placement(), nil
@@ -170,20 +170,71 @@ func nodesOf(tree *topology.Tree, shares []share) []int {
 	return at
 }
 
+// needed is how many of the members to be placed must be, at least; all of them where the gang can do with no fewer.
+// They are put first in the list that is returned, the others behind them, by slot.
+func (s *search) needed() (n int, order []int) {
+	all := len(s.order)
+	if s.g.Min < 1 || s.g.Min >= s.g.Size {
+		return all, s.order
+	}
+	order = slices.Clone(s.order)
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(int(one(!s.g.Members[a].Essential)-one(!s.g.Members[b].Essential)), s.g.bySlot(a, b))
+	})
+	essential := 0
+	for essential < all && s.g.Members[order[essential]].Essential {
+		essential++
+	}
+	standing := len(s.g.Members) - all
+	return min(all, max(1, essential, s.g.Min-standing)), order
+}
+
 // fewer leaves out members of the highest slots, down to the least that the gang can do with. What is on nodes
 // already counts, and is not to be parted from the rest.
 func (s *search) fewer() bool {
-	if s.g.Min < 1 || s.g.Min >= s.g.Size || s.standing {
-		return false
-	}
+	least, order := s.needed()
 	all := s.order
-	for n := min(len(all)-1, s.most()); n >= s.g.Min; n-- {
-		if s.order = all[:n]; s.byCounts() {
+	for n := min(len(all)-1, s.roomy()); n >= least; n-- {
+		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)
+		if s.byCounts() {
 			return true
 		}
 	}
 	s.order = all
 	return false
+}
+
+// roomy is the most members that could find a place.
+func (s *search) roomy() int {
+	if s.standing {
+		return int(s.v.places[s.bounds()])
+	}
+	return s.most()
+}
+
+// fewerMixed is fewer for a gang that is searched. The most that fit are found by halving, which may miss some
+// where more fit than fewer do; it never goes below the least.
+func (s *search) fewerMixed() bool {
+	least, order := s.needed()
+	all, deepest, mark := s.order, s.deepest, s.tree.Mark()
+	fits := func(n int) bool {
+		s.tree.Undo(mark)
+		s.order, s.tries = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot), maxTries+len(s.g.Members)*max(s.tree.Len(), 1)
+		return s.mixed()
+	}
+	if least == len(all) || !fits(least) {
+		s.order, s.deepest = all, deepest
+		return false
+	}
+	low, high := least, len(all)
+	for high-low > 1 {
+		if half := (low + high) / 2; fits(half) {
+			low = half
+		} else {
+			high = half
+		}
+	}
+	return fits(low)
 }
 
 // most is the most members that any domain takes in which all must be.

@@ -67,7 +67,7 @@ func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *s
 // place asks the core. Rules among members that are more than counts are looked at only if the first answer
 // breaks one: then members are placed one by one, each beside those before it.
 func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
-	asks, err := translate.GangTopology(s.roster.members[0].pod)
+	asks, err := translate.Asks(s.roster.members[0].pod, s.roster.terms)
 	if err != nil {
 		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.size, Message: err.Error()}, nil
 	}
@@ -78,6 +78,9 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	g.Topology = asks
 	if s.record != nil {
 		s.record.Gang = replay.Of(g)
+	}
+	if no := s.tooLittleFree(); no != nil {
+		return gang.Placement{}, no, nil
 	}
 	placement, no := gang.Place(s.p.tree, g)
 	if no != nil || !delicate {
@@ -96,7 +99,8 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 
 // gang translates the roster. delicate: some members have rules that counts cannot express.
 func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
-	g.Size = s.roster.size
+	g.Size, g.Min = s.roster.size, s.roster.least
+	essential := s.roster.essential()
 	roles := map[string]int{}
 	for i, m := range s.roster.members {
 		info, err := framework.NewPodInfo(m.pod)
@@ -121,7 +125,7 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 			g.Roles = append(g.Roles, shape)
 			delicate = delicate || touchesOthers(m.pod)
 		}
-		member.Role = role
+		member.Role, member.Essential = role, essential[m.pod.UID]
 		g.Members = append(g.Members, member)
 	}
 	return g, delicate, nil
@@ -209,14 +213,16 @@ func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
 // holds checks a placement that was made by counts alone against the rules among members.
 func (s *scout) holds(p gang.Placement) bool {
 	var before []gang.Seat
+	at := p.At()
 	for i, m := range s.roster.members {
-		if m.state != pending {
+		node, placed := at[m.pod.Name]
+		if m.state != pending || !placed {
 			continue
 		}
-		if _, ok := s.agree(i, p.Seats[i].Node, before); !ok {
+		if _, ok := s.agree(i, node, before); !ok {
 			return false
 		}
-		before = append(before, p.Seats[i])
+		before = append(before, gang.Seat{Slot: m.slot.n, Member: m.pod.Name, Node: node})
 	}
 	return true
 }

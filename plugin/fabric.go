@@ -18,6 +18,11 @@ import (
 type fabric struct {
 	configured bool
 	levels     []topology.Level
+	// tiers are Volcano's HyperNodes, which take the place of labels narrower than a zone where there are any; nil: none
+	// are looked for. hyper are those in use, places what they say of nodes, as these were.
+	tiers  func() *translate.Tiers
+	hyper  *translate.Tiers
+	places map[string]placed
 	// attendants are namespaces whose pods are in nobody's way.
 	attendants []string
 	// keys are the labels that are looked for; carried counts the nodes with each, labels says which a node has,
@@ -37,7 +42,7 @@ func newFabric(args schedulingv1alpha1.HoldfastArgs) fabric {
 }
 
 func (f *fabric) forget() {
-	f.carried, f.labels = map[string]int{}, map[string]uint64{}
+	f.carried, f.labels, f.places = map[string]int{}, map[string]uint64{}, map[string]placed{}
 }
 
 // see counts a node's labels.
@@ -63,12 +68,13 @@ func (f *fabric) see(node *v1.Node) {
 
 // changed says whether the nodes that were seen have other levels than those in use.
 func (f *fabric) changed() bool {
-	return !f.configured && !slices.Equal(topology.Recognise(f.carried), f.levels)
+	return !f.configured && (f.hyper != f.hypers() || !slices.Equal(f.found(), f.levels))
 }
 
 func (f *fabric) recognise() {
 	if !f.configured {
-		f.levels = topology.Recognise(f.carried)
+		f.hyper = f.hypers()
+		f.levels = f.found()
 	}
 }
 
@@ -86,9 +92,7 @@ func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 		taken = taken || (v > 0 && strings.Contains(name, "/"))
 	}
 	out := topology.Node{Name: n.Node().Name, Free: left}
-	for _, l := range f.levels {
-		out.Domain = append(out.Domain, n.Node().Labels[l.Key])
-	}
+	out.Domain = f.domains(n.Node())
 	for _, info := range n.GetPods() {
 		f.tenant(&out, info.GetPod())
 	}
@@ -132,7 +136,7 @@ func (f *fabric) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 		return nil
 	}
 	for _, info := range node.GetPods() {
-		if key, ok := translate.GangOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
+		if key, ok := translate.GroupOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
 			return fwk.NewStatus(fwk.Unschedulable, "node is held whole by gang "+key.String())
 		}
 	}
@@ -142,8 +146,8 @@ func (f *fabric) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 // place writes a node's domains for people: "zone=a,nvlink=c7".
 func (f *fabric) place(node *v1.Node) string {
 	var parts []string
-	for _, l := range f.levels {
-		if value := node.Labels[l.Key]; value != "" {
+	for i, value := range f.domains(node) {
+		if l := f.levels[i]; value != "" {
 			parts = append(parts, l.Name+"="+value)
 		}
 	}

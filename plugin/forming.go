@@ -1,10 +1,12 @@
 package plugin
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -37,7 +39,7 @@ func (l *ledger) stamp(key types.NamespacedName, uid types.UID) string {
 // recall finds out about a gang that this process found half bound whether it was ever whole. It was not, if
 // all bound members carry a stamp and one that was there to be placed with them still has no node.
 func (g *group) recall() {
-	if g.fresh || g.settled {
+	if g.fresh || g.settled || g.manned() {
 		return
 	}
 	var half []member
@@ -86,10 +88,13 @@ func (g *group) begin() {
 // takeBack ends forming: the pods returned, newest first, are to be deleted and count no more.
 func (l *ledger) takeBack(g *group) (undo []*v1.Pod) {
 	g.recall()
-	if !g.fresh {
+	if !g.fresh || g.manned() {
 		return nil
 	}
 	undo = g.forming
+	if g.foreign { // a pod that nobody makes again stays
+		undo = slices.DeleteFunc(undo, func(pod *v1.Pod) bool { return metav1.GetControllerOf(pod) == nil })
+	}
 	slices.Reverse(undo)
 	g.fresh, g.forming, g.gapSince = false, nil, time.Time{}
 	for _, pod := range undo {
@@ -121,7 +126,7 @@ func (l *ledger) lapsed(now time.Time, patience time.Duration) []lapse {
 		case !g.fresh:
 		case g.gapSince.IsZero():
 			g.gapSince = now
-		case now.Sub(g.gapSince) >= patience && g.counts[reserved] == 0:
+		case now.Sub(g.gapSince) >= cmp.Or(g.terms.Patience, patience) && g.counts[reserved] == 0:
 			r := g.incomplete()
 			r.Message += ", for " + now.Sub(g.gapSince).Round(time.Second).String() + " by now: it never was whole and gives its nodes back"
 			g.refusal = &r
@@ -175,7 +180,7 @@ func (l *ledger) explain(q question, ended []*v1.Pod) change {
 
 // census is the answer of a gang whose missing members are accounted for: they did not end well.
 func (g *group) census() (gang.Refusal, bool) {
-	if g.staffed() && g.gated == 0 {
+	if g.able() {
 		return gang.Refusal{}, false
 	}
 	return g.incomplete(), g.counts[bound] < len(g.members) || g.asked == g.version

@@ -28,9 +28,14 @@ type group struct {
 	slots     map[int]int
 	unslotted int
 	lead      *member
-	// size is what the members' annotation says; sizeErr is set where it says nothing usable.
+	// size is how many must exist, as the gang's terms say; sizeErr is set where they say nothing usable.
 	size    int
 	sizeErr error
+	terms   translate.Terms
+	// foreign: another API than ours says who is in the gang.
+	foreign bool
+	// ready counts members by task that no gate holds.
+	ready map[string]int
 	// leaving are members that were told to end and still do; ended are pods that ended well, which nobody
 	// makes again. Their slots stand in them.
 	leaving map[types.UID]gang.Gap
@@ -63,8 +68,8 @@ type group struct {
 type member struct {
 	pod  *v1.Pod
 	slot slot
-	// role is what the pod looks like to filters; see roleOf.
-	role string
+	// role is what the pod looks like to filters; see roleOf. task is its task in the words of Volcano.
+	role, task string
 	// gated: the pod has scheduling gates of others.
 	gated bool
 	// queued: the scheduling queue knows the pod. Before, it would forget what is nominated for it.
@@ -74,14 +79,15 @@ type member struct {
 	node string
 }
 
-// slot is a pod's place in its gang, where its controller gives it one.
+// slot is a pod's place in its gang, where its controller gives it one; where it is not known to be the pod's own, it
+// says the order alone.
 type slot struct {
 	n     int
 	known bool
 }
 
 func slotOf(pod *v1.Pod) slot {
-	n, ok := translate.GangSlot(pod)
+	n, ok := translate.GroupSlot(pod)
 	return slot{n: n, known: ok}
 }
 
@@ -99,27 +105,37 @@ const (
 )
 
 func newGroup() *group {
-	return &group{members: map[types.UID]*member{}, slots: map[int]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]slot{}, asked: -1}
+	return &group{members: map[types.UID]*member{}, slots: map[int]int{}, ready: map[string]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]slot{}, asked: -1}
 }
+
+// agree takes the gang's terms over.
+func (g *group) agree(t translate.Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
 
 // put adds a member or brings what is known of it up to date.
 func (g *group) put(pod *v1.Pod) *member {
 	m := g.members[pod.UID]
 	if m == nil {
-		m = &member{role: roleOf(pod), slot: slotOf(pod)}
+		m = &member{role: roleOf(pod), slot: slotOf(pod), task: translate.TaskOf(pod)}
 		g.members[pod.UID] = m
 		g.counts[pending]++
 		g.outside++
 		g.hold(m.slot, 1)
 		g.lead = nil
-		g.size, g.sizeErr = translate.GangSize(pod)
 		g.version++
 	} else if m.gated {
 		g.gated--
+	} else {
+		g.ready[m.task]--
 	}
-	m.pod, m.gated = pod, len(pod.Spec.SchedulingGates) > 0
+	gated := len(pod.Spec.SchedulingGates) > 0
+	if gated != m.gated {
+		g.lead = nil
+	}
+	m.pod, m.gated = pod, gated
 	if m.gated {
 		g.gated++
+	} else {
+		g.ready[m.task]++
 	}
 	return m
 }
@@ -156,6 +172,8 @@ func (g *group) drop(uid types.UID) {
 	g.counts[m.state]--
 	if m.gated {
 		g.gated--
+	} else {
+		g.ready[m.task]--
 	}
 	g.enter(m)
 	g.hold(m.slot, -1)
@@ -187,11 +205,68 @@ func (g *group) over() int {
 // staffed says whether all members exist, complete whether they can be planned as well: none is held back by
 // others, and the queue knows all.
 func (g *group) staffed() bool  { return g.size > 0 && g.present()+g.over() >= g.size }
-func (g *group) complete() bool { return g.staffed() && g.gated == 0 && g.outside == 0 }
+func (g *group) complete() bool { return g.able() && g.queuedAll() }
 
-// whole says whether all members exist and are bound.
+// able says whether as many members as are needed exist and are not held back by others.
+func (g *group) able() bool {
+	if g.terms.Min == 0 {
+		return g.staffed() && g.gated == 0
+	}
+	for task, n := range g.terms.Tasks {
+		if g.ready[task] < n {
+			return false
+		}
+	}
+	return g.size > 0 && g.present()-g.gated+g.over() >= g.size
+}
+
+// queuedAll says whether the queue knows all members that it may be asked for.
+func (g *group) queuedAll() bool {
+	if g.outside == 0 || g.gated == 0 {
+		return g.outside == 0
+	}
+	for _, m := range g.members {
+		if !m.queued && !m.gated {
+			return false
+		}
+	}
+	return true
+}
+
+// manned says whether as many as the gang can do with have nodes already, where it can do with fewer than all: the others
+// only join.
+func (g *group) manned() bool {
+	return g.terms.Min > 0 && g.counts[reserved]+g.counts[bound]+g.over() >= g.terms.Min
+}
+
+// whole says whether all members exist and are bound, or as many as are needed and no other is on its way.
 func (g *group) whole() bool {
-	return g.present()+g.over() >= g.size && g.counts[bound] == len(g.members)
+	if g.terms.Min == 0 {
+		return g.present()+g.over() >= g.size && g.counts[bound] == len(g.members)
+	}
+	if !g.manned() || g.counts[planned]+g.counts[reserved] > 0 {
+		return false
+	}
+	if len(g.terms.Tasks) == 0 {
+		return true
+	}
+	have := map[string]int{}
+	for _, m := range g.members {
+		have[m.task] += flag(m.state == bound)
+	}
+	for task, n := range g.terms.Tasks {
+		if have[task]+g.over() < n {
+			return false
+		}
+	}
+	return true
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (g *group) incomplete() gang.Refusal {
@@ -228,12 +303,12 @@ func (g *group) gaps() []gang.Gap {
 	return gaps
 }
 
-// first is the pending member with the lowest slot. It is asked for at every event: it looks at all members only
+// first is the pending member with the lowest slot that no gate holds. It is asked for at every event: it looks at all members only
 // where it is not known who that is.
 func (g *group) first() *member {
 	if g.lead == nil && g.counts[pending] > 0 {
 		for _, m := range g.members {
-			if m.state == pending && (g.lead == nil || bySlot(*m, *g.lead) < 0) {
+			if m.state == pending && !m.gated && (g.lead == nil || bySlot(*m, *g.lead) < 0) {
 				g.lead = m
 			}
 		}
@@ -252,7 +327,7 @@ func (g *group) settle() {
 }
 
 // wanting says whether there are members to be placed, and all that is needed to do so.
-func (g *group) wanting() bool { return g.complete() && g.counts[pending] > 0 }
+func (g *group) wanting() bool { return g.complete() && g.first() != nil }
 
 // wants is wanting, for one that was not before.
 func (g *group) wants() bool {
@@ -263,10 +338,13 @@ func (g *group) wants() bool {
 	return true
 }
 
+// nodesBySlot lists the nodes of members that have one.
 func (g *group) nodesBySlot() []string {
 	members := make([]member, 0, len(g.members))
 	for _, m := range g.members {
-		members = append(members, *m)
+		if m.node != "" {
+			members = append(members, *m)
+		}
 	}
 	slices.SortFunc(members, bySlot)
 	nodes := make([]string, len(members))

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
@@ -43,11 +44,24 @@ func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	}
 }
 
+// selectorOf is what the pods of a gang have in common that the API server can look for; their namespace, where that is
+// no label.
+func selectorOf(key types.NamespacedName) string {
+	api, name, foreign := translate.Foreign(key)
+	switch {
+	case !foreign:
+		return labels.SelectorFromSet(labels.Set{v1alpha1.LabelGang: key.Name}).String()
+	case api == translate.Coscheduling:
+		return labels.SelectorFromSet(labels.Set{coscheduling.PodGroupLabel: name}).String()
+	}
+	return ""
+}
+
 // endedWell lists the pods of a gang that ended well, of the same owner as a member that there is: the informer
 // of a scheduler does not know pods that have ended.
 func (p *Plugin) endedWell(ctx context.Context, key types.NamespacedName, member *v1.Pod) ([]*v1.Pod, error) {
 	list, err := p.handle.ClientSet().CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: labels.SelectorFromSet(labels.Set{v1alpha1.LabelGang: key.Name}).String(),
+		LabelSelector: selectorOf(key),
 		FieldSelector: fields.OneTermEqualSelector("status.phase", string(v1.PodSucceeded)).String(),
 	})
 	if err != nil {
@@ -57,10 +71,10 @@ func (p *Plugin) endedWell(ctx context.Context, key types.NamespacedName, member
 	var ended []*v1.Pod
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if _, ok := translate.GangOf(pod); !ok || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
+		if of, ok := translate.GroupOf(pod); !ok || of != key || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
 			continue
 		}
-		if by := metav1.GetControllerOf(pod); (by == nil) == (owner == nil) && (by == nil || by.UID == owner.UID) {
+		if by := metav1.GetControllerOf(pod); (by == nil) == (owner == nil) && (by != nil || !isForeign(key)) && (by == nil || by.UID == owner.UID) {
 			ended = append(ended, pod)
 		}
 	}

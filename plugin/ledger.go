@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 )
 
 // ledger is what is known of each gang. All of it but the open plans follows from the pods, so that a
@@ -21,10 +23,13 @@ type ledger struct {
 	groups map[types.NamespacedName]*group
 	// doomed are pods that are being taken back and count no more.
 	doomed map[types.UID]bool
+	// terms says what is known of a gang besides its pods, of which one is given. It takes leaf locks alone.
+	terms func(types.NamespacedName, *v1.Pod) (translate.Terms, error)
 }
 
 func newLedger() *ledger {
-	return &ledger{groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{}}
+	return &ledger{groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{},
+		terms: func(_ types.NamespacedName, pod *v1.Pod) (translate.Terms, error) { return translate.OwnTerms(pod) }}
 }
 
 // change is what an observation brought about.
@@ -33,6 +38,8 @@ type change struct {
 	completed bool
 	// bound: the pod has a node now, which it had not before.
 	bound bool
+	// phase: the pod is in another phase of its life than it was.
+	phase bool
 	// waited is how long it took from all members being there until all have a node, where that came about now.
 	waited time.Duration
 }
@@ -72,11 +79,17 @@ func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
 	g := l.groups[key]
 	if g == nil {
 		g = newGroup()
+		g.foreign = isForeign(key)
 		l.groups[key] = g
 	}
 	was := g.wanting()
-	m := g.put(pod)
 	c := change{}
+	if have := g.members[pod.UID]; have == nil {
+		g.agree(l.terms(key, pod))
+	} else {
+		c.phase = have.pod.Status.Phase != pod.Status.Phase
+	}
+	m := g.put(pod)
 	if pod.Spec.NodeName != "" && m.state != bound {
 		g.enter(m)
 		g.set(m, bound, pod.Spec.NodeName)
@@ -154,16 +167,19 @@ func (l *ledger) admit(key types.NamespacedName, uid types.UID) (wait string) {
 	case g == nil || g.members[uid] == nil:
 		return "" // it is gone; the scheduler finds out by itself
 	case g.sizeErr != nil:
+		if first := g.first(); isForeign(key) && !errors.Is(g.sizeErr, groups.ErrUnknown) && first != nil && first.pod.UID == uid {
+			return "" // it is refused where people see it
+		}
 		return g.sizeErr.Error()
-	case !g.staffed() || g.gated > 0:
+	case !g.able():
 		return "members of the gang are missing" // nobody reads it: the Gang says which
-	case g.outside > 0:
+	case !g.queuedAll():
 		return "the scheduling queue has not seen all of the gang yet"
 	case g.members[uid].state != pending:
 		return ""
 	}
-	if first := g.first(); first.pod.UID != uid {
-		return "pod " + first.pod.Name + " plans for the gang"
+	if first := g.first(); first == nil || first.pod.UID != uid {
+		return "another pod plans for the gang"
 	}
 	return ""
 }
@@ -192,7 +208,7 @@ func (l *ledger) leads(key types.NamespacedName, uid types.UID, now time.Time) (
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.groups[key]
-	if g == nil || g.refusal == nil || g.counts[bound] == 0 || now.Sub(g.nudged) < nudgeEvery {
+	if g == nil || g.refusal == nil || g.counts[bound] == 0 || g.manned() || now.Sub(g.nudged) < nudgeEvery {
 		return true, false
 	}
 	g.nudged = now
@@ -201,7 +217,10 @@ func (l *ledger) leads(key types.NamespacedName, uid types.UID, now time.Time) (
 
 // roster is the gang as it stands when it is planned: copies, by slot.
 type roster struct {
-	size    int
+	size int
+	// least is how many must be on nodes, 0: all.
+	least   int
+	terms   translate.Terms
 	members []member
 }
 
@@ -220,9 +239,15 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 		r := g.incomplete()
 		return roster{}, &r
 	}
-	r.size = max(g.size-g.over(), len(g.members))
 	for _, m := range g.members {
+		if m.gated && m.state == pending {
+			continue // the gang does without it
+		}
 		r.members = append(r.members, *m)
+	}
+	r.size, r.terms = max(g.size-g.over(), len(r.members)), g.terms
+	if g.terms.Min > 0 {
+		r.least = max(1, g.terms.Min-g.over())
 	}
 	slices.SortFunc(r.members, bySlot)
 	return r, nil
@@ -244,7 +269,7 @@ func (l *ledger) open(key types.NamespacedName, nodes map[types.UID]string, now 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.groups[key]
-	if g == nil || g.open || !g.complete() || len(nodes) == 0 || len(nodes) != g.counts[pending] {
+	if g == nil || g.open || !g.complete() || len(nodes) == 0 || (g.terms.Min == 0 && len(nodes) != g.counts[pending]) {
 		return false
 	}
 	for uid := range nodes {
@@ -405,7 +430,7 @@ func (l *ledger) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus,
 		return translate.RefusedStatus(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
 	case g.whole():
 		// What ends well leaves a gang that is not to be called placed anew for that.
-		return translate.PlacedStatus(g.nodesBySlot()), len(g.ended) == 0 || g.repaired, true
+		return g.placedStatus(), len(g.ended) == 0 || g.repaired, true
 	case g.refusal != nil:
 		return translate.RefusedStatus(*g.refusal), true, true
 	}

@@ -32,6 +32,7 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -64,6 +65,7 @@ type Plugin struct {
 	handle   fwk.Handle
 	nested   nested
 	pods     corelisters.PodLister
+	groups   *groups.Book
 	ledger   *ledger
 	status   *publisher
 	notices  *notices
@@ -81,16 +83,21 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, m *measures) (*Plugin, error) {
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, book *groups.Book, m *measures) (*Plugin, error) {
 	runner, ok := h.(nested)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
 	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(args), binding: make(chan struct{}, *args.ParallelBindings)}
+	logger := klog.FromContext(ctx)
+	p.groups, p.ledger.terms = book, book.Terms
+	p.fabric.tiers = func() *translate.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.ledger.standing)
+	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
+	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
-	if _, err := informer.Informer().AddEventHandler(p.podEvents(klog.FromContext(ctx))); err != nil {
+	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}
 	return p, nil
@@ -108,13 +115,13 @@ func (p *Plugin) Name() string { return Name }
 
 // mine says whether the pod belongs to a gang that this scheduler places.
 func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
-	key, ok := translate.GangOf(pod)
+	key, ok := translate.GroupOf(pod)
 	return key, ok && pod.Spec.SchedulerName == p.handle.ProfileName()
 }
 
 // isMember says whether the pod belongs to any gang now.
 func isMember(pod *v1.Pod) bool {
-	_, ok := translate.GangOf(pod)
+	_, ok := translate.GroupOf(pod)
 	return ok
 }
 
@@ -169,7 +176,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if change.completed || change.bound {
 		p.wake(logger, key)
 	}
-	if change.bound {
+	if change.bound || change.phase {
 		p.status.soon(key)
 	}
 	if change.waited > 0 {

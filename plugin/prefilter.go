@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/internal/translate"
 )
 
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
@@ -22,6 +23,8 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	switch {
 	case isNested(state):
 		return nil, fwk.NewStatus(fwk.Skip)
+	case !ok && translate.TwoGroups(pod) != "":
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, translate.TwoGroups(pod))
 	case !ok:
 		return nil, nil // Filter keeps it off nodes that are held whole
 	}
@@ -34,7 +37,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		if refusal != "" {
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, refusal)
 		}
-		if node, ok = p.ledger.plannedNode(key, pod.UID); !ok {
+		if node, ok = p.ledger.plannedNode(key, pod.UID); !ok && p.ledger.isOpen(key) {
+			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "there is no room for this pod beside the others of its gang, which goes ahead without it")
+		} else if !ok {
 			go p.wake(klog.FromContext(ctx), key)
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the gang changed while it was planned")
 		}
@@ -102,11 +107,13 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 	logger := klog.FromContext(ctx)
 	plan := make(map[types.UID]string, placement.Placed)
 	var siblings []*v1.Pod
-	for i, m := range r.members {
-		if m.state != pending {
+	at := placement.At()
+	for _, m := range r.members {
+		node, placed := at[m.pod.Name]
+		if m.state != pending || !placed {
 			continue
 		}
-		plan[m.pod.UID] = placement.Seats[i].Node
+		plan[m.pod.UID] = node
 		if m.pod.UID != leader.UID {
 			siblings = append(siblings, m.pod)
 		}

@@ -48,7 +48,7 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		return out, nil
 	}
 	out.Placement = translate.PlacedStatus(placement.Nodes())
-	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(placement.Seats))
+	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(r.members))
 	out.Placement.Wanted, out.Placement.Fits = int32(placement.Placed), int32(placement.Placed)
 	for _, s := range placement.Seats {
 		out.Seats = append(out.Seats, v1alpha1.PreviewSeat{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
@@ -60,14 +60,14 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 	key, ok := p.mine(pods[0])
 	if !ok {
-		return roster{}, invalid("pod %s has no label %s: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
+		return roster{}, invalid("pod %s is in no gang, it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
 	}
-	size, err := translate.GangSize(pods[0])
+	terms, err := p.groups.Terms(key, pods[0])
 	if err != nil {
 		return roster{}, invalid("%v", err)
 	}
 	r := p.ledger.muster(key)
-	r.size = max(size, len(r.members))
+	r.size, r.terms, r.least = max(terms.Size, len(r.members)), terms, terms.Min
 	taken, names := map[slot]bool{}, map[string]bool{}
 	for _, m := range r.members {
 		taken[m.slot], names[m.pod.Name] = m.slot.known, true
@@ -82,7 +82,7 @@ func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 		if pod.Name == "" {
 			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
 		}
-		m := member{pod: pod, slot: slotOf(pod), role: roleOf(pod)}
+		m := member{pod: pod, slot: slotOf(pod), role: roleOf(pod), task: translate.TaskOf(pod)}
 		if taken[m.slot] {
 			continue // somebody holds the slot
 		}
@@ -91,6 +91,9 @@ func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 		}
 		taken[m.slot], names[pod.Name] = m.slot.known, true
 		r.members = append(r.members, m)
+	}
+	if terms.Min > 0 {
+		r.size = max(terms.Size, len(r.members))
 	}
 	slices.SortFunc(r.members, bySlot)
 	return r, nil

@@ -16,6 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 )
 
 const (
@@ -23,6 +24,8 @@ const (
 	fieldManager = "holdfast-scheduler"
 	// gather is how long news about members that come and go is gathered before it is written.
 	gather = 250 * time.Millisecond
+	// gatherForeign is the same for groups of other APIs.
+	gatherForeign = time.Second
 	// retryFirst and retryLast bound how often a write is tried again, for instance while there is no Gang.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 10 * time.Second
@@ -34,6 +37,8 @@ type publisher struct {
 	gangs    dynamic.NamespaceableResourceInterface
 	standing func(types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool)
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	// foreign writes the status of groups of other APIs.
+	foreign *groups.Writer
 	// written is what the API server has, as far as known. It belongs to run.
 	written map[types.NamespacedName]written
 }
@@ -54,8 +59,20 @@ func newPublisher(client dynamic.Interface, standing func(types.NamespacedName) 
 }
 
 // soon has the Gang looked at now, eventually after news has gathered. Both return at once.
-func (p *publisher) soon(key types.NamespacedName)       { p.queue.Add(key) }
-func (p *publisher) eventually(key types.NamespacedName) { p.queue.AddAfter(key, gather) }
+func (p *publisher) soon(key types.NamespacedName) {
+	if isForeign(key) { // its pods are counted each time
+		p.queue.AddAfter(key, gatherForeign)
+		return
+	}
+	p.queue.Add(key)
+}
+func (p *publisher) eventually(key types.NamespacedName) {
+	if isForeign(key) {
+		p.queue.AddAfter(key, gatherForeign)
+		return
+	}
+	p.queue.AddAfter(key, gather)
+}
 
 // run writes until the context ends.
 func (p *publisher) run(ctx context.Context) {
@@ -81,6 +98,13 @@ func (p *publisher) run(ctx context.Context) {
 // publish writes the present answer, if the API server has another one.
 func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error {
 	want, ok, exists := p.standing(key)
+	if isForeign(key) {
+		var answer *v1alpha1.PlacementStatus
+		if ok {
+			answer = &want
+		}
+		return p.foreign.Write(ctx, key, answer, exists)
+	}
 	if !exists {
 		delete(p.written, key)
 	}

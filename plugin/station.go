@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/groups"
 )
 
 // Station holds the plugin's instances of one process, one per profile, and says when they act. kube-scheduler
@@ -30,6 +31,8 @@ type Station struct {
 	// questions are asked in the scheduling goroutine, between two cycles.
 	questions chan errand
 	measures  *measures
+	// book is what is known of groups of other APIs; it is made with the first instance.
+	book *groups.Book
 	// leading is closed when this replica begins to act.
 	leading chan struct{}
 
@@ -65,12 +68,15 @@ func (s *Station) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 	if err != nil {
 		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
 	}
-	p, err := newPlugin(ctx, args, h, client, s.measures)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.book == nil {
+		s.book = groups.NewBook(client, h.ClientSet().Discovery())
+	}
+	p, err := newPlugin(ctx, args, h, client, s.book, s.measures)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.plugins[h.ProfileName()] = p
 	return p, nil
 }
@@ -83,6 +89,9 @@ func (s *Station) Drive(ctx context.Context, sched *scheduler.Scheduler) {
 		err    error
 	}
 	s.holdNotices(sched)
+	if s.book != nil {
+		go s.book.Run(ctx)
+	}
 	pop := sched.NextEntity
 	next := make(chan popped, 1)
 	asked := false // belongs to the scheduling goroutine

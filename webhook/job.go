@@ -45,6 +45,7 @@ func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
 		return Outcome[*batchv1.Job]{Object: stampObserved(job)}
 	}
 	errs = append(errs, checkShape(job)...)
+	errs = append(errs, checkMembers(job, settings)...)
 	errs = append(errs, translate.CheckSlices(settings, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
 	t, more := findTraining(&job.Spec.Template.Spec, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
@@ -147,6 +148,15 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 		errs = append(errs, field.Invalid(keyPath(job, v1alpha1.AnnotationEnabled), "true", fmt.Sprintf("the Job is a part of %s %s, a kind that holdfast does not know yet: remove the annotation there", ref.Kind, ref.Name)))
 	}
 	return errs
+}
+
+// checkMembers refuses a number of pods with which the job's script cannot do: every rank of a fixed world must be there.
+func checkMembers(job *batchv1.Job, s translate.Settings) field.ErrorList {
+	if n := parallelism(job); s.MinMembers > 0 && s.MinMembers != n {
+		return field.ErrorList{field.Invalid(keyPath(job, v1alpha1.AnnotationMinMembers), strconv.Itoa(int(s.MinMembers)),
+			fmt.Sprintf("must be %d, as spec.parallelism: the world size of the job is fixed, so that it does nothing before all of its pods are there; remove the key, or put the pods into a PodGroup", n))}
+	}
+	return nil
 }
 
 // CheckJobUpdate answers about a change of a Job that exists. Its pods keep what they were created

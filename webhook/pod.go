@@ -28,6 +28,10 @@ var specPath = field.NewPath("spec")
 // MutatePod answers about a pod that is created: one that is opted in comes back injected.
 func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	pod := in.DeepCopy()
+	if translate.OnlyPlaced(pod) {
+		errs := append(translate.CheckAsks(pod), checkLabels(pod.Labels, nil, metadataLabels)...)
+		return Outcome[*corev1.Pod]{Object: pod, Errors: append(errs, checkSystemKeys(pod.Annotations, nil, translate.MetadataAnnotations)...)}
+	}
 	settings, errs := translate.PodSettings(pod)
 	written := map[string]string{}
 	owner := translate.OwningJob(pod)

@@ -29,6 +29,10 @@ const (
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
 
+	// AnnotationMinMembers is with how many pods on nodes a gang can do where not all fit; default: all. A job whose
+	// world size is fixed can do with no fewer.
+	AnnotationMinMembers = Prefix + "min-members"
+
 	// AnnotationTopologyRequired names a topology level, by name ("rack") or node label: all pods of the job are
 	// placed in one domain of it, or not at all.
 	AnnotationTopologyRequired = Prefix + "topology-required"

@@ -24,6 +24,8 @@ const (
 	ReasonInvalidTopology = "InvalidTopology"
 	// ReasonUndone: a pod was deleted because the rest of its gang got no nodes.
 	ReasonUndone = "Undone"
+	// ReasonNotHeeded: a group asks for something that this scheduler does not do.
+	ReasonNotHeeded = "NotHeeded"
 
 	ReasonStarting   = "Starting"
 	ReasonRunning    = "Running"

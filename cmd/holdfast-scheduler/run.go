@@ -24,6 +24,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/features"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/plugin"
@@ -54,6 +55,9 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 	gates := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gates); err != nil {
 		return err
+	}
+	if gates.Enabled(features.GenericWorkload) {
+		return fmt.Errorf("feature gate %s is on: kube-scheduler would try the pods of a PodGroup one after another, which this scheduler plans together; leave the gate off here, PodGroups are read without it", features.GenericWorkload)
 	}
 	cliflag.PrintFlags(cmd.Flags())
 	if opts.InformerName == nil {

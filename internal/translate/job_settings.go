@@ -44,6 +44,8 @@ type Settings struct {
 	StorageInterval time.Duration
 	// Observe says that nothing is to be done to the job's pods, only told.
 	Observe bool
+	// MinMembers is with how many pods the job says that it can do; 0: all.
+	MinMembers int32 `json:",omitempty"`
 	// Topology is what the gang asks of the fabric.
 	Topology gang.Topology `json:",omitzero"`
 }
@@ -65,6 +67,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
 	v1alpha1.AnnotationStorageInterval: `a duration such as "1m"`,
 	v1alpha1.AnnotationMode:            `"act" or "observe"`,
+	v1alpha1.AnnotationMinMembers:      `a number of pods such as "8"`,
 
 	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
 	v1alpha1.AnnotationTopologyPreferred: `a topology level such as "rack"`,
@@ -203,6 +206,10 @@ func (s *Settings) set(key, value string) (problem string) {
 		if value != v1alpha1.ModeAct && value != v1alpha1.ModeObserve {
 			return `must be "act" or "observe"`
 		}
+	case v1alpha1.AnnotationMinMembers:
+		n, problem := podCount(value, 1, "the number of pods with which the job can do; remove the key if it needs all")
+		s.MinMembers = int32(n)
+		return problem
 	default:
 		return setTopology(&s.Topology, key, value)
 	}

@@ -1,0 +1,225 @@
+package translate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
+	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Other people's APIs that say which pods belong together. A gang of theirs is named as kubectl names the object:
+// "podgroups.scheduling.x-k8s.io/NAME". No name of ours holds a slash.
+const (
+	// Coscheduling is the PodGroup of sigs.k8s.io/scheduler-plugins.
+	Coscheduling = "podgroups.scheduling.x-k8s.io"
+	// Volcano is Volcano's PodGroup.
+	Volcano = "podgroups.scheduling.volcano.sh"
+	// Native is Kubernetes's own PodGroup.
+	Native = "podgroups.scheduling.k8s.io"
+)
+
+// belonging is one thing on a pod that names a group.
+type belonging struct{ api, name, by string }
+
+// belongings lists what names a group on a pod, other than our own label. Volcano has two keys for one thing.
+func belongings(pod *corev1.Pod) []belonging {
+	var all []belonging
+	if name := pod.Labels[coscheduling.PodGroupLabel]; name != "" {
+		all = append(all, belonging{Coscheduling, name, "label " + coscheduling.PodGroupLabel})
+	}
+	for _, key := range []string{vcscheduling.KubeGroupNameAnnotationKey, vcscheduling.VolcanoGroupNameAnnotationKey} {
+		name := pod.Annotations[key]
+		if last := len(all) - 1; name != "" && (last < 0 || all[last].api != Volcano || all[last].name != name) {
+			all = append(all, belonging{Volcano, name, "annotation " + key})
+		}
+	}
+	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil && *g.PodGroupName != "" {
+		all = append(all, belonging{Native, *g.PodGroupName, "spec.schedulingGroup"})
+	}
+	return all
+}
+
+// GroupOf names the gang that a pod belongs to, whichever API says so; our own label wins. A pod that others' APIs put
+// into two groups is in none.
+func GroupOf(pod *corev1.Pod) (types.NamespacedName, bool) {
+	if pod.Labels[v1alpha1.LabelGang] != "" {
+		return GangOf(pod)
+	}
+	if all := belongings(pod); len(all) == 1 && !Replaced(pod) {
+		return types.NamespacedName{Namespace: pod.Namespace, Name: all[0].api + "/" + all[0].name}, true
+	}
+	return types.NamespacedName{}, false
+}
+
+// TwoGroups says what is wrong with a pod that others' APIs put into more than one group; "": nothing.
+func TwoGroups(pod *corev1.Pod) string {
+	all := belongings(pod)
+	if len(all) < 2 || pod.Labels[v1alpha1.LabelGang] != "" {
+		return ""
+	}
+	var said []string
+	for _, b := range all {
+		said = append(said, fmt.Sprintf("%s of %s (%s)", b.name, b.api, b.by))
+	}
+	return "the pod is in more than one group: " + strings.Join(said, ", ") + "; leave one of them"
+}
+
+// OnlyPlaced says whether a pod is to be placed with a group of another API, by a scheduler of its own choice, and asks
+// nothing else of us.
+func OnlyPlaced(pod *corev1.Pod) bool {
+	_, switched := pod.Annotations[v1alpha1.AnnotationEnabled]
+	return !switched && pod.Labels[v1alpha1.LabelGang] == "" && len(belongings(pod)) > 0 &&
+		pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
+}
+
+// CheckAsks looks at the keys of ours that such a pod may carry: what it asks of the fabric.
+func CheckAsks(pod *corev1.Pod) field.ErrorList {
+	s, at := Settings{Enabled: true}, map[string]*field.Path{}
+	var errs field.ErrorList
+	for _, key := range ourKeys(pod.Annotations) {
+		path, value := MetadataAnnotations.Key(key), pod.Annotations[key]
+		switch {
+		case IsSystemKey(key):
+			continue
+		case !topologyKeys[key]:
+			errs = append(errs, field.Invalid(path, value, "is not for pods of a PodGroup, which are placed and no more: remove it, or annotate a Job with "+v1alpha1.AnnotationEnabled))
+			continue
+		}
+		at[key] = path
+		if problem := setTopology(&s.Topology, key, value); problem != "" {
+			errs = append(errs, field.Invalid(path, value, problem))
+		}
+	}
+	if len(errs) == 0 {
+		errs = s.checkTopology(at)
+	}
+	return errs
+}
+
+// topologyKeys are those that setTopology reads.
+var topologyKeys = map[string]bool{
+	v1alpha1.AnnotationTopologyRequired: true, v1alpha1.AnnotationTopologyPreferred: true, v1alpha1.AnnotationSliceLevel: true, v1alpha1.AnnotationSliceSize: true,
+	v1alpha1.AnnotationSliceShape: true, v1alpha1.AnnotationBlockSize: true, v1alpha1.AnnotationSpares: true, v1alpha1.AnnotationWholeNodes: true,
+}
+
+// Foreign parts a gang's name into the API that it comes from and the object's name; ok is false for gangs of ours.
+func Foreign(key types.NamespacedName) (api, name string, ok bool) { return strings.Cut(key.Name, "/") }
+
+// GroupSlot is the pod's index, and whether no two members of its gang have the same one. In groups of other APIs it
+// only gives the order: pods of two jobs, or of two tasks, may be in one group.
+func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
+	n, ok := GangSlot(pod)
+	if pod.Labels[v1alpha1.LabelGang] != "" {
+		return n, ok
+	}
+	if !ok {
+		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
+			if i, err := strconv.Atoi(from[vcbatch.TaskIndex]); err == nil && i >= 0 {
+				return i, false
+			}
+		}
+	}
+	return n, false
+}
+
+// TaskOf is which of Volcano's tasks a pod is of; "": none.
+func TaskOf(pod *corev1.Pod) string {
+	if task := pod.Annotations[vcbatch.TaskSpecKey]; task != "" {
+		return task
+	}
+	return pod.Labels[vcbatch.TaskSpecKey]
+}
+
+// Terms are what is known of a gang besides its pods.
+type Terms struct {
+	// Size is how many members must exist before any is placed.
+	Size int
+	// Min is how many must be on nodes for the gang to do anything; the others come when they fit. 0: all.
+	Min int
+	// Tasks is the same for the members of each task.
+	Tasks map[string]int
+	// Topology is what the group asks of the fabric; what a pod's own annotations say wins.
+	Topology gang.Topology
+	// Free is what must be free in the whole cluster before any is placed.
+	Free topology.Resources
+	// Patience is how long the gang may hold nodes while it lacks members and never was whole; 0: as configured.
+	Patience time.Duration
+	// Unheeded says what the object asks for that is not done, and why.
+	Unheeded []string
+}
+
+// OwnTerms are those of a gang of ours, as any of its pods says.
+func OwnTerms(pod *corev1.Pod) (Terms, error) {
+	size, err := GangSize(pod)
+	if err != nil {
+		return Terms{}, err
+	}
+	t := Terms{Size: size}
+	if value, ok := pod.Annotations[v1alpha1.AnnotationMinMembers]; ok {
+		least, err := strconv.Atoi(value)
+		if err != nil || least < 1 || least > size {
+			return Terms{}, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 to %d is needed", v1alpha1.AnnotationMinMembers, pod.Name, value, size)
+		}
+		if least < size {
+			t.Min = least
+		}
+	}
+	return t, nil
+}
+
+// Asks is what a gang asks of the fabric: what its pods say, else what its group does.
+func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
+	asks, err := GangTopology(pod)
+	if err != nil || t.Topology == (gang.Topology{}) {
+		return asks, err
+	}
+	if asks.Required == "" && asks.Preferred == "" {
+		asks.Required, asks.Preferred = t.Topology.Required, t.Topology.Preferred
+	}
+	return asks, nil
+}
+
+// CoschedulingTerms are those of a PodGroup of scheduler-plugins.
+func CoschedulingTerms(pg *coscheduling.PodGroup) (Terms, error) {
+	if err := noKeysOfOurs(Coscheduling, pg.Name, pg.Annotations); err != nil {
+		return Terms{}, err
+	}
+	least := max(1, int(pg.Spec.MinMember))
+	t := Terms{Size: least, Min: least, Free: resourcesOf(pg.Spec.MinResources)}
+	if s := pg.Spec.ScheduleTimeoutSeconds; s != nil && *s > 0 {
+		t.Patience = time.Duration(*s) * time.Second
+	}
+	return t, nil
+}
+
+// noKeysOfOurs refuses our annotations on an object of which they are not read.
+func noKeysOfOurs(api, name string, annotations map[string]string) error {
+	for _, key := range ourKeys(annotations) {
+		return fmt.Errorf("annotation %s on %s/%s is not read: write it on the pods of the group", key, api, name)
+	}
+	return nil
+}
+
+// resourcesOf counts as nodes are counted: cores in thousandths.
+func resourcesOf(list corev1.ResourceList) topology.Resources {
+	r := topology.Resources{}
+	for name, q := range list {
+		if name == corev1.ResourceCPU {
+			r[string(name)] = q.MilliValue()
+		} else {
+			r[string(name)] = q.Value()
+		}
+	}
+	return r
+}

@@ -1,0 +1,146 @@
+package translate
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// Head counts the pods of a group.
+type Head struct{ Exist, OnNodes, Running, Succeeded, Failed int32 }
+
+// HeadOf counts pods.
+func HeadOf(pods []*corev1.Pod) Head {
+	h := Head{Exist: int32(len(pods))}
+	for _, p := range pods {
+		switch p.Status.Phase {
+		case corev1.PodRunning:
+			h.Running++
+		case corev1.PodSucceeded:
+			h.Succeeded++
+		case corev1.PodFailed:
+			h.Failed++
+		}
+		if p.Spec.NodeName != "" && p.Status.Phase != corev1.PodFailed {
+			h.OnNodes++
+		}
+	}
+	return h
+}
+
+// CoschedulingStatus is what the controller of scheduler-plugins would write once it has come to rest, so that the two
+// do not undo one another's work where both run. Finished and Failed are for ever.
+func CoschedulingStatus(pg *coscheduling.PodGroup, pods []*corev1.Pod) coscheduling.PodGroupStatus {
+	s, least, h := pg.Status, pg.Spec.MinMember, HeadOf(pods)
+	if s.Phase == coscheduling.PodGroupFinished || s.Phase == coscheduling.PodGroupFailed {
+		return s
+	}
+	if h.Exist < least {
+		if s.Phase != "" && s.Phase != coscheduling.PodGroupPending {
+			s.Running, s.Succeeded, s.Failed = h.Running, h.Succeeded, h.Failed
+		}
+		s.Phase = coscheduling.PodGroupPending
+		return s
+	}
+	if s.Phase == "" || s.Phase == coscheduling.PodGroupPending {
+		if owners := ownersOf(pods); owners != "" {
+			s.OccupiedBy = owners
+		}
+	}
+	s.Running, s.Succeeded, s.Failed = h.Running, h.Succeeded, h.Failed
+	switch {
+	case h.Succeeded >= least:
+		s.Phase = coscheduling.PodGroupFinished
+	case h.Failed > 0 && h.Failed+h.Running+h.Succeeded >= least:
+		s.Phase = coscheduling.PodGroupFailed
+	case h.Succeeded+h.Running >= least:
+		s.Phase = coscheduling.PodGroupRunning
+	default:
+		s.Phase = coscheduling.PodGroupScheduling
+	}
+	return s
+}
+
+// ownersOf names the owners of the first pod, as NAMESPACE/NAME.
+func ownersOf(pods []*corev1.Pod) string {
+	if len(pods) == 0 {
+		return ""
+	}
+	var refs []string
+	for _, ref := range pods[0].OwnerReferences {
+		refs = append(refs, pods[0].Namespace+"/"+ref.Name)
+	}
+	slices.Sort(refs)
+	return strings.Join(refs, ",")
+}
+
+// VolcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's own scheduler sets them, and what this
+// one says as its condition. A group that is ours is in the queue at once: there are no queues here.
+func VolcanoStatus(pg *vcscheduling.PodGroup, pods []*corev1.Pod, answer *v1alpha1.PlacementStatus, now metav1.Time) vcscheduling.PodGroupStatus {
+	s, h := *pg.Status.DeepCopy(), HeadOf(pods)
+	s.Running, s.Succeeded, s.Failed = h.Running, h.Succeeded, h.Failed
+	least := max(1, pg.Spec.MinMember)
+	ended := h.Succeeded + h.Failed
+	switch {
+	case h.Exist > 0 && ended == h.Exist && h.Exist >= least:
+		s.Phase = vcscheduling.PodGroupCompleted
+	case h.OnNodes >= least:
+		s.Phase = vcscheduling.PodGroupRunning
+	case h.Running > 0:
+		s.Phase = vcscheduling.PodGroupUnknown
+	default:
+		s.Phase = vcscheduling.PodGroupInqueue
+	}
+	if answer == nil {
+		return s
+	}
+	c := vcscheduling.PodGroupCondition{Type: vcscheduling.PodGroupScheduled, Status: corev1.ConditionTrue, Reason: "tasks in gang are ready to be scheduled", Message: answer.Message}
+	drop := vcscheduling.PodGroupUnschedulableType
+	if !answer.Placed {
+		c.Type, drop, c.Reason = vcscheduling.PodGroupUnschedulableType, vcscheduling.PodGroupScheduled, vcscheduling.NotEnoughResourcesReason
+		if answer.Reason == v1alpha1.ReasonWaitingForMembers || answer.Reason == v1alpha1.ReasonMemberLost {
+			c.Reason = vcscheduling.NotEnoughPodsReason
+		}
+	}
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(have vcscheduling.PodGroupCondition) bool { return have.Type == drop })
+	at := slices.IndexFunc(s.Conditions, func(have vcscheduling.PodGroupCondition) bool { return have.Type == c.Type })
+	switch {
+	case at < 0:
+		c.LastTransitionTime = now
+		s.Conditions = append(s.Conditions, c)
+	case s.Conditions[at].Reason != c.Reason || s.Conditions[at].Message != c.Message || s.Conditions[at].Status != c.Status:
+		c.LastTransitionTime = now
+		s.Conditions[at] = c
+	}
+	return s
+}
+
+// NativeCondition is what Kubernetes's own PodGroup is told: whether it was ever placed, which stays true. ok is false
+// where there is nothing new to say.
+func NativeCondition(pg *schedulingv1beta1.PodGroup, answer *v1alpha1.PlacementStatus, now metav1.Time) (c metav1.Condition, ok bool) {
+	if answer == nil {
+		return c, false
+	}
+	c = metav1.Condition{Type: schedulingv1beta1.PodGroupInitiallyScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled", Message: answer.Message, ObservedGeneration: pg.Generation, LastTransitionTime: now}
+	if !answer.Placed {
+		c.Status, c.Reason = metav1.ConditionFalse, schedulingv1beta1.PodGroupReasonUnschedulable
+	}
+	for _, have := range pg.Status.Conditions {
+		switch {
+		case have.Type != c.Type:
+		case have.Status == metav1.ConditionTrue:
+			return c, false
+		case have.Status == c.Status:
+			c.LastTransitionTime = have.LastTransitionTime
+			return c, have.Message != c.Message || have.Reason != c.Reason
+		}
+	}
+	return c, true
+}

@@ -1,0 +1,96 @@
+package translate
+
+import (
+	"fmt"
+	"strconv"
+
+	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+// VolcanoTerms are those of Volcano's PodGroup.
+func VolcanoTerms(pg *vcscheduling.PodGroup) (Terms, error) {
+	if err := noKeysOfOurs(Volcano, pg.Name, pg.Annotations); err != nil {
+		return Terms{}, err
+	}
+	if len(pg.Spec.SubGroupPolicy) > 0 {
+		return Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", Volcano, pg.Name)
+	}
+	least := max(1, int(pg.Spec.MinMember))
+	t := Terms{Size: least, Min: least, Tasks: map[string]int{}}
+	tasks := 0
+	for task, n := range pg.Spec.MinTaskMember {
+		if n > 0 {
+			t.Tasks[task] = int(n)
+			tasks += int(n)
+		}
+	}
+	t.Size, t.Min = max(t.Size, tasks), max(t.Min, tasks)
+	if pg.Spec.MinResources != nil {
+		t.Free = resourcesOf(*pg.Spec.MinResources)
+	}
+	if q := pg.Spec.Queue; q != "" && q != "default" {
+		t.Unheeded = append(t.Unheeded, fmt.Sprintf("queue %s: this scheduler has no queues, pods go by their priority", q))
+	}
+	if c := pg.Spec.PriorityClassName; c != "" {
+		t.Unheeded = append(t.Unheeded, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
+	}
+	var err error
+	t.Topology, err = networkTopology(pg.Spec.NetworkTopology)
+	return t, err
+}
+
+// networkTopology: hard is a level that must hold, soft one at which closeness counts. A tier that is not named is the
+// lowest that holds the gang, which is what is sought anyway.
+func networkTopology(n *vcscheduling.NetworkTopologySpec) (gang.Topology, error) {
+	if n == nil {
+		return gang.Topology{}, nil
+	}
+	level := n.HighestTierName
+	switch {
+	case level != "" && n.HighestTierAllowed != nil:
+		return gang.Topology{}, fmt.Errorf("networkTopology has highestTierAllowed and highestTierName: leave one of them")
+	case n.HighestTierAllowed != nil:
+		level = TierKey(*n.HighestTierAllowed)
+	case level == "":
+		return gang.Topology{}, nil
+	}
+	if n.Mode == vcscheduling.SoftNetworkTopologyMode {
+		return gang.Topology{Preferred: level}, nil
+	}
+	return gang.Topology{Required: level}, nil
+}
+
+// TierKey names the level of a tier of HyperNodes, as a node label names others.
+func TierKey(tier int) string { return tierPrefix + strconv.Itoa(tier) }
+
+const tierPrefix = "topology.volcano.sh/tier-"
+
+// NativeTerms are those of Kubernetes's own PodGroup. Pods of a group with the basic policy go each by itself.
+func NativeTerms(pg *schedulingv1beta1.PodGroup) (Terms, error) {
+	if err := noKeysOfOurs(Native, pg.Name, pg.Annotations); err != nil {
+		return Terms{}, err
+	}
+	if pg.Spec.ParentCompositePodGroupName != nil {
+		return Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not know: remove spec.parentCompositePodGroupName", Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
+	}
+	if len(pg.Spec.ResourceClaims) > 0 {
+		return Terms{}, fmt.Errorf("%s/%s shares resource claims among its pods, which this scheduler does not count: remove spec.resourceClaims", Native, pg.Name)
+	}
+	t := Terms{Size: 1, Min: 1}
+	if g := pg.Spec.SchedulingPolicy.Gang; g != nil {
+		t.Size, t.Min = max(1, int(g.MinCount)), max(1, int(g.MinCount))
+	}
+	if c := pg.Spec.SchedulingConstraints; c != nil {
+		for _, one := range c.Topology {
+			t.Topology.Required = one.Key
+		}
+	}
+	if c := pg.Spec.PriorityClassName; c != "" {
+		t.Unheeded = append(t.Unheeded, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
+	}
+	return t, nil
+}

@@ -1,0 +1,202 @@
+package plugin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Gangs that other people's APIs make. What such an object says comes and changes by itself, apart from pods; all else is
+// as with any other gang.
+
+func isForeign(key types.NamespacedName) bool {
+	_, _, foreign := translate.Foreign(key)
+	return foreign
+}
+
+// revise takes over what a group's object says now. The object's own status is brought up to date as well: it may wait
+// for that before there are any pods.
+func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
+	change, broken := p.ledger.revise(key)
+	if broken {
+		p.abandon(logger, key, "the group was changed")
+	}
+	if change.completed || p.ledger.refusedEarly(key) {
+		p.wake(logger, key)
+	}
+	p.status.soon(key)
+}
+
+// reviseAll does so for all gangs of an API, and has gangs that were refused planned anew where the fabric changed.
+func (p *Plugin) reviseAll(logger klog.Logger, resource string) {
+	if resource == groups.HyperNodes {
+		for _, key := range p.ledger.keys(func(_ types.NamespacedName, g *group) bool { return g.refusal != nil }) {
+			p.wake(logger, key)
+		}
+		return
+	}
+	for _, key := range p.ledger.keys(func(key types.NamespacedName, _ *group) bool { return strings.HasPrefix(key.Name, resource+"/") }) {
+		p.revise(logger, key)
+	}
+}
+
+// tellGroup has people told of something about a group's object.
+func (p *Plugin) tellGroup(object *v1.ObjectReference, reason, note string) {
+	p.handle.EventRecorder().Eventf(object, nil, v1.EventTypeWarning, reason, "Placing", "%s", note)
+}
+
+// revise asks for a gang's terms again. broken: an open plan is void.
+func (l *ledger) revise(key types.NamespacedName) (c change, broken bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	if g == nil {
+		return change{}, false
+	}
+	was := g.wanting()
+	for _, m := range g.members {
+		g.agree(l.terms(key, m.pod))
+		break
+	}
+	g.settle()
+	return change{completed: !was && g.wants()}, g.open && !g.complete()
+}
+
+// refusedEarly says whether a gang was refused, or is for what its object says, so that the pod which heard it is to ask
+// again.
+func (l *ledger) refusedEarly(key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	return g != nil && g.refusal != nil && !g.open
+}
+
+// keys lists gangs.
+func (l *ledger) keys(which func(types.NamespacedName, *group) bool) []types.NamespacedName {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var keys []types.NamespacedName
+	for key, g := range l.groups {
+		if which(key, g) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// isOpen says whether a plan stands that not all have followed.
+func (l *ledger) isOpen(key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	return g != nil && g.open
+}
+
+// placedStatus is the status of a gang that is whole.
+func (g *group) placedStatus() v1alpha1.PlacementStatus {
+	s := translate.PlacedStatus(g.nodesBySlot())
+	if more := len(g.members) - len(s.Nodes); more > 0 {
+		s.Message = fmt.Sprintf("%d of %d pods are on nodes, %d are needed", len(s.Nodes), len(g.members), g.terms.Min)
+		if g.refusal != nil {
+			s.Message += ": " + g.refusal.Message
+		}
+	}
+	return s
+}
+
+// essential names the members to be placed that must be, because their tasks need them: those of the lowest slots.
+func (r roster) essential() map[types.UID]bool {
+	if len(r.terms.Tasks) == 0 {
+		return nil
+	}
+	have, must := map[string]int{}, map[types.UID]bool{}
+	for _, m := range r.members {
+		have[m.task] += flag(m.state != pending)
+	}
+	for _, m := range r.members {
+		if m.state == pending && have[m.task] < r.terms.Tasks[m.task] {
+			have[m.task]++
+			must[m.pod.UID] = true
+		}
+	}
+	return must
+}
+
+// tooLittleFree refuses a gang that wants more to be free in the whole cluster than is. It counts while nobody of it has
+// a node.
+func (s *scout) tooLittleFree() *gang.Refusal {
+	if len(s.roster.terms.Free) == 0 || s.roster.onNodes() > 0 {
+		return nil
+	}
+	shown := translate.Shown(s.roster.terms.Free)
+	var lacks []string
+	for name, wanted := range s.roster.terms.Free {
+		free := int64(0)
+		for i := range s.p.tree.All() {
+			free += max(0, s.p.tree.Free(i, name))
+		}
+		if free < wanted {
+			lacks = append(lacks, fmt.Sprintf("%s %s, %s free", shown[name], name, translate.Shown(topology.Resources{name: free})[name]))
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	slices.Sort(lacks)
+	return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: len(s.roster.members), Nodes: s.p.tree.Len(), Message: "minResources of the group asks for " + strings.Join(lacks, "; ")}
+}
+
+// placed is where a node is, as it was when that was looked up.
+type placed struct {
+	node    *v1.Node
+	domains []string
+}
+
+// hypers are the HyperNodes as they are now.
+func (f *fabric) hypers() *translate.Tiers {
+	if f.tiers == nil {
+		return nil
+	}
+	return f.tiers()
+}
+
+// found are the levels that labels and HyperNodes make. HyperNodes say all that there is to say within a zone.
+func (f *fabric) found() []topology.Level {
+	levels := topology.Recognise(f.carried)
+	tiers := f.hyper.Levels()
+	if len(tiers) == 0 {
+		return levels
+	}
+	levels = slices.DeleteFunc(levels, func(l topology.Level) bool { return l.Name != topology.LevelRegion && l.Name != topology.LevelZone })
+	return append(levels, tiers...)
+}
+
+// domains names a node's domain in each level.
+func (f *fabric) domains(node *v1.Node) []string {
+	if have, ok := f.places[node.Name]; ok && have.node == node {
+		return have.domains
+	}
+	domains := make([]string, len(f.levels))
+	hyper := f.hyper.Place(node)
+	for i, l := range f.levels {
+		if from := len(f.levels) - len(hyper); i >= from && !f.configured {
+			domains[i] = hyper[i-from]
+		} else {
+			domains[i] = node.Labels[l.Key]
+		}
+	}
+	if f.hyper != nil {
+		f.places[node.Name] = placed{node, domains}
+	}
+	return domains
+}

@@ -1,0 +1,293 @@
+// Package groups reads what other people's APIs say of pods that belong together, PodGroups of scheduler-plugins, of Volcano
+// and of Kubernetes itself, and Volcano's HyperNodes, and writes back what users of these APIs expect. It promises to watch
+// an API only while the cluster serves it, whenever that begins or ends, to hold a group back for as long as it is not
+// known what its object says, and to write nothing but a status that differs. What all that means is in internal/translate.
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+	vctopology "volcano.sh/apis/pkg/apis/topology/v1alpha1"
+
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// look is how often it is asked which APIs are served.
+const look = 10 * time.Second
+
+// ErrUnknown is the answer while it is not known yet what the cluster's groups say.
+var ErrUnknown = errors.New("what the group's object says is not known yet")
+
+// Book is what is known of groups and HyperNodes.
+type Book struct {
+	client    dynamic.Interface
+	discovery discovery.DiscoveryInterface
+	apis      []*api
+	// changed are told of a group that changed, allChanged of an API that is served now, or not any more, or of HyperNodes
+	// (HyperNodes). They are called without locks held.
+	changed    []func(types.NamespacedName)
+	allChanged []func(resource string)
+
+	// mu is a leaf.
+	mu sync.Mutex
+	// stale: HyperNodes changed since tiers were read. Guarded by mu, with tiers.
+	stale bool
+	tiers *translate.Tiers
+}
+
+// api is one kind of object.
+type api struct {
+	gvr schema.GroupVersionResource
+	// object makes an empty one.
+	object func() runtime.Object
+
+	mu sync.Mutex
+	// state, with all below, is guarded by mu.
+	state state
+	// subresource: the status is written by itself.
+	subresource bool
+	objects     cache.Indexer
+	synced      func() bool
+	stop        context.CancelFunc
+}
+
+type state int
+
+const (
+	// unasked: it is not known whether the API is served.
+	unasked state = iota
+	absent
+	served
+)
+
+// HyperNodes is the resource that is named when HyperNodes changed.
+var HyperNodes = hyperNodes.GroupResource().String()
+
+var hyperNodes = vctopology.SchemeGroupVersion.WithResource("hypernodes")
+
+// NewBook makes an empty Book; Run fills it.
+func NewBook(client dynamic.Interface, asking discovery.DiscoveryInterface) *Book {
+	return &Book{client: client, discovery: asking, apis: []*api{
+		{gvr: coscheduling.SchemeGroupVersion.WithResource("podgroups"), object: func() runtime.Object { return &coscheduling.PodGroup{} }},
+		{gvr: vcscheduling.SchemeGroupVersion.WithResource("podgroups"), object: func() runtime.Object { return &vcscheduling.PodGroup{} }},
+		{gvr: schedulingv1beta1.SchemeGroupVersion.WithResource("podgroups"), object: func() runtime.Object { return &schedulingv1beta1.PodGroup{} }},
+		{gvr: hyperNodes, object: func() runtime.Object { return &vctopology.HyperNode{} }},
+	}}
+}
+
+// Subscribe has somebody told of changes. It must be called before Run.
+func (b *Book) Subscribe(one func(types.NamespacedName), all func(resource string)) {
+	b.changed, b.allChanged = append(b.changed, one), append(b.allChanged, all)
+}
+
+// Run watches until the context ends.
+func (b *Book) Run(ctx context.Context) {
+	wait.UntilWithContext(ctx, b.look, look)
+}
+
+// look asks which APIs are served, and begins or ends watching them.
+func (b *Book) look(ctx context.Context) {
+	for _, a := range b.apis {
+		list, err := b.discovery.ServerResourcesForGroupVersion(a.gvr.GroupVersion().String())
+		if err != nil && !apierrors.IsNotFound(err) {
+			klog.FromContext(ctx).V(2).Info("Asking whether an API is served; will be asked again", "api", a.gvr, "reason", err)
+			continue
+		}
+		found, subresource := false, false
+		if err == nil {
+			for _, r := range list.APIResources {
+				found = found || r.Name == a.gvr.Resource
+				subresource = subresource || r.Name == a.gvr.Resource+"/status"
+			}
+		}
+		b.serve(ctx, a, found, subresource)
+	}
+}
+
+func (b *Book) serve(ctx context.Context, a *api, found, subresource bool) {
+	a.mu.Lock()
+	was := a.state
+	a.subresource = subresource
+	switch {
+	case found && was != served:
+		a.state = served
+		b.watch(ctx, a)
+	case !found && was != absent:
+		a.state = absent
+		if a.stop != nil {
+			a.stop()
+		}
+		a.objects, a.synced, a.stop = nil, nil, nil
+	}
+	changed := a.state != was
+	a.mu.Unlock()
+	if changed && !found {
+		klog.FromContext(ctx).V(2).Info("An API is not served", "api", a.gvr)
+		b.tellAll(a)
+	}
+}
+
+// watch begins to watch an API. It is called with the api's lock held.
+func (b *Book) watch(ctx context.Context, a *api) {
+	ctx, a.stop = context.WithCancel(ctx)
+	informer, err := b.informer(a)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Watching an API")
+		return
+	}
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { b.tell(a, obj) },
+		UpdateFunc: func(_, obj any) { b.tell(a, obj) },
+		DeleteFunc: func(obj any) { b.tell(a, obj) },
+	}
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil { // only one that has been stopped refuses
+		klog.FromContext(ctx).Error(err, "Watching an API", "api", a.gvr)
+		return
+	}
+	a.objects, a.synced = informer.GetIndexer(), registration.HasSynced
+	klog.FromContext(ctx).Info("Watching an API that is served", "api", a.gvr)
+	go informer.RunWithContext(ctx)
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			b.tellAll(a)
+		}
+	}()
+}
+
+func (b *Book) tell(a *api, obj any) {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return
+	}
+	if a.gvr == hyperNodes {
+		b.spoil()
+		b.tellAll(a)
+		return
+	}
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return
+	}
+	for _, f := range b.changed {
+		f(types.NamespacedName{Namespace: namespace, Name: a.resource() + "/" + name})
+	}
+}
+
+func (b *Book) tellAll(a *api) {
+	if a.gvr == hyperNodes {
+		b.spoil()
+	}
+	for _, f := range b.allChanged {
+		f(a.resource())
+	}
+}
+
+// resource is how kubectl names the kind.
+func (a *api) resource() string { return a.gvr.GroupResource().String() }
+
+// of finds an API; nil: there is none of that name.
+func (b *Book) of(resource string) *api {
+	at := slices.IndexFunc(b.apis, func(a *api) bool { return a.resource() == resource })
+	if at < 0 {
+		return nil
+	}
+	return b.apis[at]
+}
+
+// get returns an object; nil and an error that people can read where there is none.
+func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
+	resource, name, _ := translate.Foreign(key)
+	a := b.of(resource)
+	if a == nil {
+		return nil, nil, fmt.Errorf("no API %s is known", resource)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.state == absent:
+		return nil, a, fmt.Errorf("the pod is in group %s of %s, in version %s, which this cluster does not serve: install it, or take the group off the pod", name, resource, a.gvr.Version)
+	case a.state == unasked || a.synced == nil || !a.synced():
+		return nil, a, ErrUnknown
+	}
+	obj, exists, err := a.objects.GetByKey(key.Namespace + "/" + name)
+	if err != nil || !exists {
+		return nil, a, fmt.Errorf("there is no %s/%s in namespace %s: create it", resource, name, key.Namespace)
+	}
+	object, ok := obj.(runtime.Object)
+	if !ok {
+		return nil, a, fmt.Errorf("%s/%s is a %T", resource, name, obj)
+	}
+	return object, a, nil
+}
+
+// Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves.
+func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (translate.Terms, error) {
+	if _, _, foreign := translate.Foreign(key); !foreign {
+		return translate.OwnTerms(pod)
+	}
+	object, _, err := b.get(key)
+	if err != nil {
+		return translate.Terms{}, err
+	}
+	switch pg := object.(type) {
+	case *coscheduling.PodGroup:
+		return translate.CoschedulingTerms(pg)
+	case *vcscheduling.PodGroup:
+		return translate.VolcanoTerms(pg)
+	case *schedulingv1beta1.PodGroup:
+		return translate.NativeTerms(pg)
+	}
+	return translate.Terms{}, fmt.Errorf("%s cannot be read: it is not of the form that its API has", key)
+}
+
+func (b *Book) spoil() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stale = true
+}
+
+// Tiers are the levels that HyperNodes make; nil: there are none. The same value is returned until they change.
+func (b *Book) Tiers(logger klog.Logger) *translate.Tiers {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.stale {
+		return b.tiers
+	}
+	b.stale = false
+	a := b.apis[len(b.apis)-1]
+	a.mu.Lock()
+	var all []*vctopology.HyperNode
+	if a.objects != nil {
+		for _, obj := range a.objects.List() {
+			if h, ok := obj.(*vctopology.HyperNode); ok {
+				all = append(all, h)
+			}
+		}
+	}
+	a.mu.Unlock()
+	var wrong []string
+	b.tiers, wrong = translate.TiersOf(all)
+	for _, w := range wrong {
+		logger.Info("Part of a HyperNode is left out", "reason", w)
+	}
+	return b.tiers
+}

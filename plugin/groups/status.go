@@ -1,0 +1,253 @@
+package groups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
+	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// Writer keeps the status of groups true. It belongs to one goroutine.
+type Writer struct {
+	book *Book
+	pods kubernetes.Interface
+	// profile is the scheduler whose groups it writes.
+	profile string
+	// tell has people told of something about an object.
+	tell func(object *corev1.ObjectReference, reason, note string)
+	// written is the last patch of a group, so that it is not sent again before the watch shows it; told is what was
+	// told of it last, by what it was about.
+	written map[types.NamespacedName]sent
+	told    map[told]string
+}
+
+type told struct {
+	uid   types.UID
+	about string
+}
+
+type sent struct {
+	version string // of the object that it was made from
+	patch   string
+}
+
+// NewWriter makes a Writer for one scheduler's groups.
+func NewWriter(book *Book, client kubernetes.Interface, profile string, tell func(object *corev1.ObjectReference, reason, note string)) *Writer {
+	return &Writer{book: book, pods: client, profile: profile, tell: tell, written: map[types.NamespacedName]sent{}, told: map[told]string{}}
+}
+
+// Write brings a group's status up to date. answer is what the scheduler says of it, nil: nothing; member says that it
+// has pods for this scheduler.
+func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1alpha1.PlacementStatus, member bool) error {
+	object, a, err := w.book.get(key)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return err // it will be tried again
+	case err != nil:
+		delete(w.written, key)
+		return nil // there is nothing to write on; what was told of it is told again of another one, by its UID
+	}
+	var status any
+	switch pg := object.(type) {
+	case *coscheduling.PodGroup:
+		pods, err := w.members(ctx, key, coscheduling.PodGroupLabel+"="+pg.Name)
+		if err != nil || !w.ours(pods, member) {
+			return err
+		}
+		w.explain(a, pg, answer)
+		status = difference(pg.Status, translate.CoschedulingStatus(pg, pods))
+	case *vcscheduling.PodGroup:
+		status, err = w.volcano(ctx, key, pg, answer, member)
+		if err != nil {
+			return err
+		}
+	case *schedulingv1beta1.PodGroup:
+		if condition, news := translate.NativeCondition(pg, answer, metav1.Now()); news && member {
+			w.confess(a, pg)
+			status = map[string]any{"conditions": append(others(pg.Status.Conditions, condition.Type), condition)}
+		}
+	}
+	if status == nil {
+		return nil
+	}
+	return w.patch(ctx, key, a, object, status)
+}
+
+// others are the conditions of other types, which a merge patch would drop.
+func others(all []metav1.Condition, kind string) []metav1.Condition {
+	return slices.DeleteFunc(slices.Clone(all), func(c metav1.Condition) bool { return c.Type == kind })
+}
+
+// ours says whether a group is this scheduler's: its pods are.
+func (w *Writer) ours(pods []*corev1.Pod, member bool) bool {
+	return member || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == w.profile })
+}
+
+// volcano is the new status of Volcano's PodGroup, nil: none. Volcano's job controller makes a job's pods only once the
+// group is in the queue, so that the job itself must tell whose it is.
+func (w *Writer) volcano(ctx context.Context, key types.NamespacedName, pg *vcscheduling.PodGroup, answer *v1alpha1.PlacementStatus, member bool) (any, error) {
+	owner := metav1.GetControllerOf(pg)
+	a := w.book.of(translate.Volcano)
+	isJob := owner != nil && owner.Kind == "Job" && owner.APIVersion == vcbatch.SchemeGroupVersion.String()
+	selector := ""
+	if isJob {
+		selector = labels.SelectorFromSet(labels.Set{vcbatch.JobNameKey: owner.Name}).String()
+	}
+	pods, err := w.members(ctx, key, selector)
+	if err != nil {
+		return nil, err
+	}
+	if !w.ours(pods, member) {
+		if len(pods) > 0 || !isJob || (pg.Status.Phase != "" && pg.Status.Phase != vcscheduling.PodGroupPending) {
+			return nil, nil
+		}
+		job, err := w.book.client.Resource(vcbatch.SchemeGroupVersion.WithResource("jobs")).Namespace(key.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("asking job %s/%s for its scheduler: %w", key.Namespace, owner.Name, client404(err))
+		}
+		if name, _, err := unstructured.NestedString(job.Object, "spec", "schedulerName"); err != nil || name != w.profile {
+			return nil, nil
+		}
+	}
+	w.confess(a, pg)
+	return difference(pg.Status, translate.VolcanoStatus(pg, pods, answer, metav1.Now())), nil
+}
+
+// client404 says what a missing job means.
+func client404(err error) error {
+	if apierrors.IsNotFound(err) {
+		return errors.New("it is gone")
+	}
+	return err
+}
+
+// difference is the new status where it is another one.
+func difference[T any](have, want T) any {
+	if reflect.DeepEqual(have, want) {
+		return nil
+	}
+	return want
+}
+
+// members lists a group's pods, those that have ended included, which no scheduler's informer knows. It is answered
+// from the API server's cache.
+func (w *Writer) members(ctx context.Context, key types.NamespacedName, selector string) ([]*corev1.Pod, error) {
+	list, err := w.pods.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of %s: %w", key, err)
+	}
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		if of, ok := translate.GroupOf(&list.Items[i]); ok && of == key {
+			pods = append(pods, &list.Items[i])
+		}
+	}
+	return pods, nil
+}
+
+func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, object any, status any) error {
+	meta, ok := object.(metav1.Object)
+	if !ok {
+		return fmt.Errorf("%T has no metadata", object)
+	}
+	// The counts are written as they are, zeros included.
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": meta.GetUID()}, "status": withZeros(status)})
+	if err != nil {
+		return fmt.Errorf("encoding the status of %s: %w", key, err)
+	}
+	if have := w.written[key]; have.version == meta.GetResourceVersion() && have.patch == string(body) {
+		return nil
+	}
+	a.mu.Lock()
+	var subresources []string
+	if a.subresource {
+		subresources = []string{"status"}
+	}
+	a.mu.Unlock()
+	_, name, _ := translate.Foreign(key)
+	_, err = w.book.client.Resource(a.gvr).Namespace(key.Namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // it is gone, or another one
+	case err != nil:
+		return fmt.Errorf("writing the status of %s: %w", key, err)
+	}
+	w.written[key] = sent{meta.GetResourceVersion(), string(body)}
+	return nil
+}
+
+// object is what an API keeps with a name.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+func (a *api) reference(o object) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: a.gvr.GroupVersion().String(), Kind: "PodGroup", Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+}
+
+// explain tells why a group is not placed, where its API has no room for that in the status: once per reason.
+func (w *Writer) explain(a *api, o object, answer *v1alpha1.PlacementStatus) {
+	at := told{o.GetUID(), "answer"}
+	switch {
+	case answer == nil || w.told[at] == answer.Reason:
+	case answer.Placed:
+		delete(w.told, at)
+	default:
+		w.told[at] = answer.Reason
+		w.tell(a.reference(o), answer.Reason, answer.Message)
+	}
+}
+
+// confess tells what a group asks for that is not done.
+func (w *Writer) confess(a *api, o object) {
+	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: a.resource() + "/" + o.GetName()}
+	terms, err := w.book.Terms(key, nil)
+	if err != nil {
+		return
+	}
+	at := told{o.GetUID(), "unheeded"}
+	if said := strings.Join(terms.Unheeded, "; "); said != "" && w.told[at] != said {
+		w.told[at] = said
+		w.tell(a.reference(o), v1alpha1.ReasonNotHeeded, "not heeded: "+said)
+	}
+}
+
+// fieldManager owns what is written.
+const fieldManager = "holdfast-scheduler"
+
+// withZeros writes out counts that their types leave out where they are zero: a merge patch without them would leave
+// the old ones.
+func withZeros(status any) any {
+	switch s := status.(type) {
+	case coscheduling.PodGroupStatus:
+		m := map[string]any{"phase": s.Phase, "running": s.Running, "succeeded": s.Succeeded, "failed": s.Failed}
+		if s.OccupiedBy != "" {
+			m["occupiedBy"] = s.OccupiedBy
+		}
+		return m
+	case vcscheduling.PodGroupStatus:
+		return map[string]any{"phase": s.Phase, "conditions": s.Conditions, "running": s.Running, "succeeded": s.Succeeded, "failed": s.Failed}
+	default:
+		return status
+	}
+}
