@@ -42,6 +42,8 @@ type stage struct {
 	cluster *devcluster.Cluster
 	client  kubernetes.Interface
 	config  string
+	// kubeconfig is what replicas connect with.
+	kubeconfig string
 	// slow replicas, those that are started from now on, write no more than 20 times a second.
 	slow bool
 }
@@ -54,9 +56,11 @@ type replica struct {
 	ended         chan struct{}
 }
 
-func newStage(t *testing.T, nodes int) *stage {
+// newStage starts a cluster; args are further ones of its control plane.
+func newStage(t *testing.T, nodes int, args ...string) *stage {
 	t.Helper()
-	s := &stage{t: t, ctx: t.Context(), cluster: devcluster.Start(t, devcluster.Options{SimNodes: nodes})}
+	s := &stage{t: t, ctx: t.Context(), cluster: devcluster.Start(t, devcluster.Options{SimNodes: nodes, Args: args})}
+	s.kubeconfig = s.cluster.Kubeconfig()
 	config, err := s.cluster.Config()
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +92,7 @@ func (s *stage) start() *replica {
 		s.t.Fatal("the shipped configuration has no lease")
 	}
 	text = lease.ReplaceAll(text, []byte("leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms,"))
-	text = bytes.Replace(text, []byte("clientConnection: {"), []byte("clientConnection: {kubeconfig: "+s.cluster.Kubeconfig()+", "), 1)
+	text = bytes.Replace(text, []byte("clientConnection: {"), []byte("clientConnection: {kubeconfig: "+s.kubeconfig+", "), 1)
 	if s.slow {
 		fast := []byte("qps: 5000, burst: 5000")
 		if !bytes.Contains(text, fast) {
@@ -101,7 +105,7 @@ func (s *stage) start() *replica {
 	}
 	r := &replica{port: freePort(s.t), preview: freePort(s.t), log: &bytes.Buffer{}, ended: make(chan struct{})}
 	r.cmd = exec.Command(filepath.Join(source, "bin/holdfast-scheduler"), "--config="+s.config, "--feature-gates=NominatedNodeNameForExpectation=false",
-		"--authentication-kubeconfig="+s.cluster.Kubeconfig(), "--authorization-kubeconfig="+s.cluster.Kubeconfig(), "--v=2",
+		"--authentication-kubeconfig="+s.kubeconfig, "--authorization-kubeconfig="+s.kubeconfig, "--v=2",
 		fmt.Sprintf("--secure-port=%d", r.port), fmt.Sprintf("--preview-bind-address=127.0.0.1:%d", r.preview), "--cert-dir="+s.t.TempDir())
 	r.cmd.Stderr, r.cmd.Stdout = r.log, r.log
 	if err := r.cmd.Start(); err != nil {
