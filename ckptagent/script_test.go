@@ -1,71 +1,35 @@
 package ckptagent
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden output of the scripts")
-
-// TestScripts plays the event lines of testdata/*.txt and compares what Step answers. A line that begins
-// with a letter is an event; lines that begin with "  " are its golden output.
+// TestScripts plays testdata/*.txt: each line is an event, and what stands under it is what Step answers and the report
+// that it leads to.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			raw, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
+		now, s := time.Unix(0, 0), New()
+		return func(line string) {
+			now = now.Add(time.Second)
+			e, skip := parseEvent(t, line, now, s)
+			if skip > 0 {
+				now = now.Add(skip)
+				e = Tick{}
 			}
-			got := play(t, string(raw))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
+			var effects []Effect
+			s, effects = Step(s, e, now)
+			for _, f := range effects {
+				fmt.Fprintf(out, "  > %s\n", showEffect(f))
 			}
-			if got != string(raw) {
-				t.Errorf("differs from %s (run with -update to see the change as a diff):\n%s", file, got)
-			}
-		})
-	}
-}
-
-func play(t *testing.T, script string) string {
-	var out strings.Builder
-	now := time.Unix(0, 0)
-	s := New()
-	for _, line := range strings.Split(strings.TrimRight(script, "\n"), "\n") {
-		if strings.HasPrefix(line, "  ") {
-			continue
+			fmt.Fprintf(out, "  %s\n", showReport(s.Report()))
 		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		now = now.Add(time.Second)
-		e, skip := parseEvent(t, line, now, s)
-		if skip > 0 {
-			now = now.Add(skip)
-			e = Tick{}
-		}
-		var effects []Effect
-		s, effects = Step(s, e, now)
-		for _, f := range effects {
-			fmt.Fprintf(&out, "  > %s\n", showEffect(f))
-		}
-		fmt.Fprintf(&out, "  %s\n", showReport(s.Report()))
-	}
-	return out.String()
+	})
 }
 
 func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.Duration) {

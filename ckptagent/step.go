@@ -119,9 +119,10 @@ func (m *machine) levels() {
 	m.emit(Levels{Common: common, Frontier: frontier})
 }
 
-// exit ends what runs and lets the launcher return.
+// exit ends what runs and lets the launcher return. In a pod that is being shut down anyway processes are asked first, as
+// without Holdfast: a script may use its grace.
 func (m *machine) exit() {
-	if !m.ended(false) {
+	if !m.ended(m.s.Leaving) {
 		return
 	}
 	m.s.Generation = m.s.Want.Generation

@@ -121,7 +121,7 @@ func (s *State) cause() cause.Cause {
 // that loses two nodes before its next step.
 func (s *State) deadPeer() *cause.Cause {
 	for _, d := range s.Record.Doomed {
-		if !d.Dead || d.Cause == JobSuspended || d.Cause == AgentSilent || s.committed(d.Pod) || s.layout != nil && s.layout.pods[d.Slot] != d.Pod {
+		if !d.Dead || d.rests() || s.committed(d.Pod) || !s.mayHaveRun(d) {
 			continue
 		}
 		told := false
@@ -133,6 +133,16 @@ func (s *State) deadPeer() *cause.Cause {
 		}
 	}
 	return nil
+}
+
+// mayHaveRun says whether a doomed pod ran the newest generation. Where an earlier coordinator handed it out, one that was
+// heard here says so itself, and of one that never was its death may be why.
+func (s *State) mayHaveRun(d Doom) bool {
+	if s.layout != nil {
+		return s.layout.pods[d.Slot] == d.Pod
+	}
+	m := &s.slots[d.Slot]
+	return !m.known || m.pod.UID == d.Pod && m.ran
 }
 
 // seenBefore says whether the same failure was repaired since the last progress.

@@ -10,29 +10,54 @@ import (
 // that the core is given, before and after what was on its way to the store has arrived. The next
 // coordinator starts from the stored record and hears the same agents and the same level again. Whatever the
 // point, the pod is replaced once, training goes on from the step it was at, in one more generation, and nothing
-// counts as a failure. Only a coordinator that ends between storing a generation and hearing that all run it
-// costs one more generation: its layout is lost.
+// counts as a failure but what is one. Only a coordinator that ends between storing a generation and hearing that all
+// run it costs one more generation: its layout is lost.
 func TestCrashTable(t *testing.T) {
-	for name, prepare := range map[string]func(*world){
-		"drained": func(w *world) { w.level = []Doom{w.doomOf(1, false)} },
-		"leaving": func(w *world) { w.deleted(1) },
-		"dead":    func(w *world) { w.level = []Doom{w.doomOf(1, true)}; w.dies(1) },
-		"two":     func(w *world) { w.level = []Doom{w.doomOf(0, false), w.doomOf(1, false)} },
+	for name, c := range map[string]crashCase{
+		"drained": {prepare: func(w *world) { w.level = []Doom{w.doomOf(1, false)} }},
+		"leaving": {prepare: func(w *world) { w.deleted(1) }},
+		"dead":    {prepare: func(w *world) { w.level = []Doom{w.doomOf(1, true)}; w.dies(1) }},
+		"two":     {prepare: func(w *world) { w.level = []Doom{w.doomOf(0, false), w.doomOf(1, false)} }},
+		"silent": {failures: 1, pace: 4 * time.Second, prepare: func(w *world) {
+			w.cutOff(1)
+			w.kill(0, 0, Exit{Code: 137, Signal: 9})
+		}},
+		"silent, its peer says": {failures: 1, pace: 4 * time.Second, prepare: func(w *world) {
+			w.cutOff(1)
+			w.kill(0, 0, Exit{Code: 1, Traceback: "ConnectionError: a peer is gone"})
+		}},
 	} {
-		points := replaceWithCrash(t, prepare, name, -1, false)
+		points := replaceWithCrash(t, c, -1, false)
 		if points < 20 {
 			t.Errorf("%s: a replacement has %d points only", name, points)
 		}
 		for at := range points {
 			for _, arrives := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%d/%v", name, at, arrives), func(t *testing.T) { replaceWithCrash(t, prepare, name, at, arrives) })
+				t.Run(fmt.Sprintf("%s/%d/%v", name, at, arrives), func(t *testing.T) { replaceWithCrash(t, c, at, arrives) })
 			}
 		}
 	}
 }
 
+// crashCase is one row of the table.
+type crashCase struct {
+	prepare  func(*world)
+	failures int           // that count
+	pace     time.Duration // how much time passes in a turn; 0: a little
+}
+
+// cutOff: nobody hears a slot's agent any more, which runs.
+func (w *world) cutOff(slot int) {
+	a := w.agents[slot]
+	a.cut = true
+	w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
+	a.dead = true // its memory is lost with it
+	w.acked = min(w.acked, w.obtainable())
+	a.dead = false
+}
+
 // replaceWithCrash runs one history with a crash at the given event and returns how many events it had.
-func replaceWithCrash(t *testing.T, prepare func(*world), name string, at int, arrives bool) int {
+func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	t.Helper()
 	w := newWorld(t, 1, 2)
 	w.settleUntil(func() bool { return w.agents[1].state == AgentRunning && w.agents[0].state == AgentRunning })
@@ -41,7 +66,7 @@ func replaceWithCrash(t *testing.T, prepare func(*world), name string, at int, a
 	}
 	w.settleUntil(func() bool { return w.state.Record.Durable != nil })
 	before := w.state.Snapshot()
-	prepare(w)
+	c.prepare(w)
 	acked, events, midway := w.acked, 0, int64(0)
 	crash := func() {
 		if events++; events-1 != at {
@@ -70,14 +95,17 @@ func replaceWithCrash(t *testing.T, prepare func(*world), name string, at int, a
 		if round > 400 {
 			w.failf("every point leads to the end", "phase %s generation %d, doomed %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.Record.Doomed, w.state.waitsFor())
 		}
+		w.now = w.now.Add(c.pace)
 		w.turn(crash)
 	}
 	r := w.state.Snapshot()
 	switch {
 	case r.Generation > before.Generation+1+midway:
 		w.failf("one recovery", "generation %d after %d", r.Generation, before.Generation)
-	case r.Restarts > before.Restarts+int(midway) || r.WithoutProgress > before.WithoutProgress+int(midway):
+	case r.Restarts > before.Restarts+c.failures+int(midway) || r.WithoutProgress > before.WithoutProgress+c.failures+int(midway):
 		w.failf("no failure", "restarts %d, without progress %d", r.Restarts, r.WithoutProgress)
+	case r.Restarts < before.Restarts+c.failures:
+		w.failf("what is a failure counts", "restarts %d", r.Restarts)
 	case r.RestoreStep < acked:
 		w.failf("no step is lost", "%d after %d", r.RestoreStep, acked)
 	}
@@ -92,9 +120,10 @@ func (w *world) turn(between func()) {
 	w.deliverLevel()
 	between()
 	w.apply(Tick{})
+	w.seek()
 	for slot := range w.agents {
 		a := w.agents[slot]
-		if a.dead {
+		if a.dead || a.cut {
 			continue
 		}
 		between()

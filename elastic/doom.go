@@ -22,7 +22,7 @@ const (
 
 // doomed takes the level over.
 func (s *State) doomed(pods []Doom, now time.Time) {
-	if s.Final() {
+	if s.Final() || s.over {
 		return
 	}
 	next := []Doom{}
@@ -35,14 +35,15 @@ func (s *State) doomed(pods []Doom, now time.Time) {
 		if int(d.Slot) < 0 || int(d.Slot) >= len(s.slots) || s.released(d.Pod) || s.takenOver(d) {
 			continue
 		}
-		old := s.doomOfPod(d.Pod)
-		if old == nil {
-			s.announce(&d, now)
-		} else {
-			d.At, d.Deadline = old.At, old.Deadline
-			d.Dead = d.Dead || old.Cause == AgentSilent // what was fenced stays so
-		}
 		d.Message = cause.Tail(d.Message, keptMessage)
+		switch old := s.doomOfPod(d.Pod); {
+		case old == nil || old.rests() != d.rests() && old.Cause != AgentSilent:
+			s.announce(&d, now)
+		case old.Cause == AgentSilent:
+			d = *old // what was given up stays so, whatever its node turns out to be
+		default:
+			d.keeps(*old)
+		}
 		next = append(next, d)
 	}
 	slices.SortFunc(next, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
@@ -61,6 +62,18 @@ func (s *State) doomed(pods []Doom, now time.Time) {
 	s.emit(Direct{})
 }
 
+// rests: the pod goes because its Job is suspended.
+func (d Doom) rests() bool { return d.Cause == JobSuspended }
+
+// keeps takes the times of a doom that is told again. How long pods of a suspended Job may be waited for is known once
+// they are deleted; what has to leave its place has the time that it was given first.
+func (d *Doom) keeps(old Doom) {
+	d.At = old.At
+	if !d.rests() || d.Deadline.IsZero() {
+		d.Deadline = old.Deadline
+	}
+}
+
 // announce gives a new doom its times and tells people.
 func (s *State) announce(d *Doom, now time.Time) {
 	if d.At.IsZero() {
@@ -69,7 +82,7 @@ func (s *State) announce(d *Doom, now time.Time) {
 	if d.Deadline.IsZero() {
 		d.Deadline = now.Add(doomTime)
 	}
-	if d.Cause == JobSuspended {
+	if d.rests() {
 		return // people asked for it, of all pods at once
 	}
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d is to be replaced: %s", d.where(), d.Slot, d.why())}})
@@ -78,7 +91,7 @@ func (s *State) announce(d *Doom, now time.Time) {
 // rests says whether the pod of a slot goes because its Job is suspended.
 func (s *State) rests(slot Slot) bool {
 	d := s.doom(slot)
-	return d != nil && d.Cause == JobSuspended
+	return d != nil && d.rests()
 }
 
 // mayRest says whether a pod of a suspended Job has nothing to do any more: everything is halted, and what could be
@@ -112,23 +125,27 @@ func (d Doom) why() string {
 // withdrawn tells of dooms that are no more.
 func (s *State) withdrawn(next []Doom) {
 	for _, d := range s.Record.Doomed {
-		if d.Cause != JobSuspended && !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
+		if !d.rests() && !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
 			s.emit(Tell{Notice{Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d stays: %s is over", d.where(), d.Slot, d.Cause)}})
 		}
 	}
 }
 
 // mustStay says whether a doom cannot be withdrawn any more: it was carried out, the pod is being deleted, or this
-// package itself has given it up.
+// package itself has given it up. That a Job rests is over when it goes on, whatever its pods were told meanwhile.
 func (s *State) mustStay(d Doom) bool {
 	m := &s.slots[d.Slot]
-	return s.committed(d.Pod) || d.Cause == PodDeleted || d.Cause == AgentSilent || m.known && m.pod.UID == d.Pod && m.report.Leaving
+	leaves := m.known && m.pod.UID == d.Pod && m.report.Leaving
+	return s.committed(d.Pod) || d.Cause == PodDeleted || d.Cause == AgentSilent || leaves && !d.rests()
 }
 
 // takenOver says whether the slot has a newer pod already and nothing is known of this one.
 func (s *State) takenOver(d Doom) bool {
-	return slices.Contains(s.past, d.Pod) && s.doomOfPod(d.Pod) == nil
+	return s.isPast(d.Pod) && s.doomOfPod(d.Pod) == nil
 }
+
+// isPast: a newer pod took the slot over from this one.
+func (s *State) isPast(pod string) bool { return slices.Contains(s.past, pod) }
 
 func (s *State) doomOfPod(pod string) *Doom {
 	for i := range s.Record.Doomed {
@@ -190,7 +207,7 @@ func (s *State) Fenced(pod string) bool {
 // takesOver says whether a pod takes the slot over from old. Pods are made within one second where one is
 // replaced at once: then it counts that the old one was fenced.
 func (s *State) takesOver(p, old Pod) bool {
-	return p.Newer(old) || s.Fenced(old.UID) && p.Created.Equal(old.Created) && !slices.Contains(s.past, p.UID)
+	return p.Newer(old) || s.Fenced(old.UID) && p.Created.Equal(old.Created) && !s.isPast(p.UID)
 }
 
 // leaving notes when a pod was first told to end. It is no doom: whether the pod is deleted, or has ended what
@@ -242,8 +259,11 @@ func (s *State) doomCause() *cause.Cause {
 // lossOf is the cause of a generation's end that a doom stands for.
 func (s *State) lossOf(d Doom) *cause.Cause {
 	c := &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: s.baseRank(d.Slot), Message: fmt.Sprintf("%s: %s", d.where(), d.why())}
-	if d.Cause == JobSuspended {
+	switch {
+	case d.rests():
 		c.Code, c.Message = cause.JobSuspended, "the Job is suspended"
+	case d.Cause == AgentSilent:
+		c.Code = cause.PodLost // nobody says that it had to leave its place: what falls silent again and again is counted
 	}
 	return c
 }
@@ -258,7 +278,7 @@ func (s *State) orphan(d Doom) bool {
 // a newer pod took over from goes into the account of the recovery instead.
 func (s *State) askOrphans() {
 	for _, d := range s.Record.Doomed {
-		if d.Cause != JobSuspended && s.orphan(d) && (s.lost(d.Slot) == nil || !slices.Contains(s.past, d.Pod)) && !s.asked[d.Pod] && s.storedRevision >= s.revision {
+		if !d.rests() && s.orphan(d) && (s.lost(d.Slot) == nil || !s.isPast(d.Pod)) && !s.asked[d.Pod] && s.storedRevision >= s.revision {
 			s.asked[d.Pod] = true
 			s.emit(Replace{d})
 		}
@@ -270,7 +290,7 @@ func (s *State) askOrphans() {
 func (s *State) commit() {
 	fresh := false
 	for _, d := range s.Record.Doomed {
-		if s.committed(d.Pod) || d.Cause == JobSuspended {
+		if s.committed(d.Pod) || d.rests() {
 			continue
 		}
 		fresh = true
@@ -293,10 +313,10 @@ func (s *State) commit() {
 }
 
 // blame puts a failure down to the node where it turns out, while it is being repaired, that the rank which
-// failed first was on a sick one.
+// failed first was on a sick one. A pod that nobody hears is no sick node: what was counted stays so.
 func (s *State) blame(rec *Recovery, d Doom) {
 	c := &rec.Cause
-	if d.Cause == PodDeleted || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
+	if d.Cause == PodDeleted || d.Cause == AgentSilent || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
 	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)
@@ -363,5 +383,5 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 
 // Ticks says whether Tick is wanted every so often.
 func (s *State) Ticks() bool {
-	return (len(s.Record.Doomed) > 0 || s.Record.Phase == Halting) && !s.Final()
+	return (len(s.Record.Doomed) > 0 || s.Record.Phase == Halting) && !s.Final() && !s.over
 }

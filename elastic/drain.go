@@ -83,6 +83,9 @@ func (s *State) undrained(why string) bool {
 	if s.drain != nil {
 		s.drain.mark = Mark{}
 	}
+	if s.storage <= 0 && !slices.ContainsFunc(s.pendingDooms(), func(d Doom) bool { return !d.rests() }) {
+		return false // people who suspend a Job without storage know what it costs
+	}
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s goes without a drain: %s", s.doomedNames(), why)}})
 	return false
 }
@@ -210,6 +213,7 @@ func (s *State) salvaged(now time.Time) bool {
 	}
 	s.salvage = Mark{}
 	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.doomedNames())}})
+	s.save() // before any of these pods may go
 	s.emit(Direct{})
 	return true
 }

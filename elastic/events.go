@@ -29,6 +29,9 @@ type Stored struct {
 // Ended says that the job of a gang that was given up makes no pods any more.
 type Ended struct{}
 
+// Over says that the gang's Job has ended or is being deleted: its pods' end is wanted, and none comes in their place.
+type Over struct{}
+
 // Doomed is the level: every pod of the gang that must be replaced now. One that is not listed any more and
 // was not released yet stays.
 type Doomed struct{ Pods []Doom }
@@ -42,7 +45,7 @@ type Released struct {
 // Tick says that time has passed; it is wanted while State.Ticks says so.
 type Tick struct{}
 
-// Sought answers Seek: the pod that the API server has in a slot, the zero Pod where it has none, and whether its
+// Sought answers Seek for one slot: the pod that the API server has in a slot, the zero Pod where it has none, and whether its
 // container was started and nobody deletes it.
 type Sought struct {
 	Slot Slot
@@ -55,6 +58,7 @@ func (Reported) event() {}
 func (Detached) event() {}
 func (Stored) event()   {}
 func (Ended) event()    {}
+func (Over) event()     {}
 func (Doomed) event()   {}
 func (Released) event() {}
 func (Tick) event()     {}
@@ -87,8 +91,8 @@ type Replace struct{ Doom Doom }
 // Settled says that the account of a recovery is closed; phases that it never reached stay so.
 type Settled struct{ Recovery Recovery }
 
-// Seek wants to know which pod holds a slot whose agent is not heard; Sought answers, or nothing does.
-type Seek struct{ Slot Slot }
+// Seek wants to know which pods hold the slots whose agents are not heard; Sought answers for each, or nothing does.
+type Seek struct{ Slots []Slot }
 
 func (Seek) effect()    {}
 func (Persist) effect() {}

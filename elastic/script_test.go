@@ -1,21 +1,17 @@
 package elastic
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite what the scripts expect")
-
-// TestScripts plays testdata/*.txt: a line is a command, lines that begin with "  " are what it brought
-// about. -update rewrites them; read the difference.
+// TestScripts plays testdata/*.txt; the commands are
 //
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
@@ -26,31 +22,13 @@ var update = flag.Bool("update", false, "rewrite what the scripts expect")
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
 //	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
 //	sought SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
-//	released POD | tick
+//	released POD | over | tick
 //	detach SLOT | stored | ended | at MS | restart | record
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(want))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
+	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
+		s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC(), out: out}
+		return func(line string) { s.command(strings.Fields(line)) }
+	})
 }
 
 type stage struct {
@@ -63,23 +41,7 @@ type stage struct {
 	interval time.Duration
 	stored   Record
 	last     []string // directive per slot as last shown
-	out      strings.Builder
-}
-
-func play(t *testing.T, script string) string {
-	s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC()}
-	for line := range strings.Lines(script) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		s.out.WriteString(line + "\n")
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		s.command(strings.Fields(line))
-	}
-	return s.out.String()
+	out      *strings.Builder
 }
 
 func (s *stage) command(f []string) {
@@ -117,6 +79,8 @@ func (s *stage) command(f []string) {
 		s.step(Ended{})
 	case "doomed":
 		s.step(Doomed{Pods: s.dooms(f[1:])})
+	case "over":
+		s.step(Over{})
 	case "released":
 		s.step(Released{Pod: f[1], At: s.now})
 	case "sought":
@@ -280,7 +244,7 @@ func (s *stage) since(at time.Time) time.Duration {
 	return at.Sub(time.Unix(1_700_000_000, 0))
 }
 
-func (s *stage) sayf(format string, args ...any) { fmt.Fprintf(&s.out, "  "+format+"\n", args...) }
+func (s *stage) sayf(format string, args ...any) { fmt.Fprintf(s.out, "  "+format+"\n", args...) }
 
 func (s *stage) step(e Event) {
 	for _, eff := range Step(s.state, e, s.now) {
@@ -299,7 +263,7 @@ func (s *stage) step(e Event) {
 		case Replace:
 			s.sayf("replace %s of slot %d: %s", eff.Doom.Name, eff.Doom.Slot, eff.Doom.why())
 		case Seek:
-			s.sayf("seek the pod of slot %d", eff.Slot)
+			s.sayf("seek the pods of slots %v", eff.Slots)
 		case Touch, Direct, Settled:
 		}
 	}

@@ -11,25 +11,28 @@ const (
 	AgentSilent = "AgentSilent"
 	// silentTime is how long a pod that runs may keep its gang from halting without its agent being heard.
 	silentTime = 2 * time.Minute
-	// seekEvery is how often it is asked which pod holds a slot that is not heard.
+	// seekEvery is how often it is asked which pods hold the slots that are not heard; after seekLost without an answer
+	// nothing is known of what they did meanwhile.
 	seekEvery = 10 * time.Second
+	seekLost  = 3 * seekEvery
 	// haltQuietly is how long halting may take before people are told who is awaited.
 	haltQuietly = 3 * time.Second
 )
 
 // silence is what is known of a slot that nobody hears while everything is being halted.
 type silence struct {
-	// since is when it was noticed, of this holder; zero: the slot is heard, or has halted.
+	// since is from when it counts, of this holder; zero: the slot is heard, or has halted.
 	since time.Time
-	// sought is when the holder was last asked for, known whether there was an answer.
-	sought time.Time
-	known  bool
+	// known: the holder was told, at answered for the last time.
+	known    bool
+	answered time.Time
 	// holder is the pod that the API server has in the slot, runs whether its container was started.
 	holder Pod
 	runs   bool
 }
 
-// listen takes note of slots that must halt and are not heard.
+// listen takes note of slots that must halt and are not heard, and asks who holds them, of all at once. Who is deaf times
+// nobody: when that is over each has the whole time again.
 func (s *State) listen(now time.Time) {
 	s.quiet = 0
 	for i := range s.slots {
@@ -42,15 +45,25 @@ func (s *State) listen(now time.Time) {
 		if m.silence.since.IsZero() {
 			m.silence.since = now
 		}
-		if now.Sub(m.silence.since) >= haltQuietly && now.Sub(m.silence.sought) >= seekEvery {
-			m.silence.sought = now
-			s.emit(Seek{Slot(i)})
+	}
+	due := []Slot{}
+	for i := range s.slots {
+		switch q := &s.slots[i].silence; {
+		case q.since.IsZero():
+		case s.deaf():
+			*q = silence{since: now}
+		case q.known || now.Sub(q.since) >= haltQuietly:
+			due = append(due, Slot(i))
 		}
+	}
+	if len(due) > 0 && now.Sub(s.soughtAt) >= seekEvery {
+		s.soughtAt = now
+		s.emit(Seek{due})
 	}
 }
 
-// deaf says that more agents are silent than not: then the way to them is at fault rather than they are.
-func (s *State) deaf() bool { return 2*s.quiet > len(s.slots) }
+// deaf says that several agents are silent, and more than not: then the way to them is at fault rather than they are.
+func (s *State) deaf() bool { return s.quiet > 1 && 2*s.quiet > len(s.slots) }
 
 // sought takes the API server's answer over, and gives a pod up that runs and was not heard for too long. It
 // counts as dead: nothing that it says or copies counts any more.
@@ -59,19 +72,19 @@ func (s *State) sought(e Sought, now time.Time) {
 		return
 	}
 	m := &s.slots[e.Slot]
-	if s.Record.Phase != Halting || m.silence.since.IsZero() || m.known && m.attached {
+	if s.Record.Phase != Halting || m.silence.since.IsZero() || m.known && m.attached || s.deaf() {
 		return
 	}
-	if e.Pod.UID != "" && m.known && s.takesOver(e.Pod, m.pod) { // what ran there is gone
+	if e.Pod.UID != "" && m.pod.UID != "" && s.takesOver(e.Pod, m.pod) { // what ran there is gone
 		s.past = append(s.past, m.pod.UID)
-		*m = member{pod: e.Pod, silence: silence{since: now, sought: now}}
+		*m = member{pod: e.Pod}
 	}
 	q := &m.silence
-	if q.since.IsZero() || q.known && (q.holder.UID != e.Pod.UID || q.runs != e.Runs) {
-		q.since = now // another pod, or one that has only begun to run
+	if !q.known || q.holder.UID != e.Pod.UID || q.runs != e.Runs || now.Sub(q.answered) > seekLost {
+		q.since = now // only what the API server was seen to say all the time counts
 	}
-	q.known, q.holder, q.runs = true, e.Pod, e.Runs
-	if !q.runs || now.Sub(q.since) < silentTime || s.deaf() || s.doomOfPod(e.Pod.UID) != nil || s.released(e.Pod.UID) {
+	q.known, q.answered, q.holder, q.runs = true, now, e.Pod, e.Runs
+	if !q.runs || now.Sub(q.since) < silentTime || s.doomOfPod(e.Pod.UID) != nil || s.released(e.Pod.UID) {
 		return
 	}
 	d := Doom{Slot: e.Slot, Pod: e.Pod.UID, Name: e.Pod.Name, Node: e.Pod.Node, Cause: AgentSilent, At: now, Deadline: now, Dead: true,

@@ -44,13 +44,16 @@ type State struct {
 	haltedAt, readyAt time.Time
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
+	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
+	over bool
 
 	// ranked and planned: what follows from reports alone is worked out once per change of them.
 	ranked  *ranked
 	planned bool
 	now     time.Time
-	// quiet counts slots that must halt and are not heard.
-	quiet int
+	// quiet counts slots that must halt and are not heard; soughtAt is when it was last asked who holds them.
+	quiet    int
+	soughtAt time.Time
 
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member
@@ -151,9 +154,39 @@ func (s *State) Members() int { return len(s.slots) }
 // Final says whether a verdict was reached.
 func (s *State) Final() bool { return s.Record.Verdict != nil }
 
+// Over says whether the Job has ended or is being deleted.
+func (s *State) Over() bool { return s.over }
+
 // Directive is what the agent of a slot's pod must do now. A pod whose place was taken by a newer one
-// must end what it runs.
+// must end what it runs. Where the Job is over, or rests and nothing of it can be stored, pods that were told to go have
+// nothing to wait for.
 func (s *State) Directive(slot Slot, pod string) Directive {
+	d := s.direct(slot, pod)
+	why := ""
+	switch {
+	case d.Order == OrderExit || !s.goes(slot, pod):
+	case s.over:
+		why = "the Job is over"
+	case s.storage <= 0 && s.rests(slot):
+		why = "the Job is suspended"
+	}
+	if why == "" {
+		return d
+	}
+	d = Directive{Generation: d.Generation, Order: OrderExit, ExitCode: exitLeft, Reason: why}
+	if v := s.Record.Verdict; v != nil {
+		d.ExitCode = v.ExitCode
+	}
+	return d
+}
+
+// goes says whether a pod was told to go, or holds its slot no more.
+func (s *State) goes(slot Slot, pod string) bool {
+	m := &s.slots[slot]
+	return s.Fenced(pod) || s.isPast(pod) || m.known && (m.pod.UID != pod || m.report.Leaving)
+}
+
+func (s *State) direct(slot Slot, pod string) Directive {
 	r := &s.Record
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.common, Frontier: s.frontier}
 	m := &s.slots[slot]
@@ -165,7 +198,7 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
 		return d
 	}
-	if m.known && m.pod.UID != pod {
+	if m.known && m.pod.UID != pod || s.isPast(pod) {
 		d.Order, d.Reason = OrderHalt, "a newer pod has taken this place in the gang"
 		return d
 	}

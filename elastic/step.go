@@ -35,6 +35,11 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	case Ended:
 		s.ended = true
 		s.emit(Direct{})
+	case Over:
+		if !s.over {
+			s.over = true
+			s.emit(Direct{})
+		}
 	case Doomed:
 		s.doomed(e.Pods, now)
 	case Released:
@@ -43,8 +48,10 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.sought(e, now)
 	case Tick:
 	}
-	s.advance(now)
-	s.wait(now)
+	if !s.over {
+		s.advance(now)
+		s.wait(now)
+	}
 	return s.effects
 }
 
@@ -63,7 +70,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 	m := &s.slots[e.Slot]
 	switch {
-	case s.Fenced(e.Pod.UID):
+	case s.Fenced(e.Pod.UID), s.isPast(e.Pod.UID):
 		s.emit(Direct{})
 		return
 	case !m.known:
@@ -72,9 +79,9 @@ func (s *State) reported(e Reported, now time.Time) {
 			return
 		}
 	case s.takesOver(e.Pod, m.pod):
-		s.ranked = nil
 		s.past = append(s.past, m.pod.UID)
 		*m = member{}
+		s.ranked = nil
 	default:
 		s.emit(Direct{})
 		return

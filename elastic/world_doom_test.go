@@ -38,6 +38,7 @@ type zombie struct {
 // pod2 is what an agent of protocol 2 knows.
 type pod2 struct {
 	dead, leaving           bool
+	cut                     bool // its way to the coordinator
 	hold                    int64
 	copy                    Mark
 	manifested, fetchFailed Mark
@@ -263,6 +264,38 @@ func (w *world) deleted(slot int) {
 	a, d := w.agents[slot], w.doomOf(slot, false)
 	a.leaving, d.Cause = true, PodDeleted
 	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(o Doom) bool { return o.Pod == d.Pod }), d)
+}
+
+// deleteJob: the Job goes, wherever its gang is, and its pods are told to. Each that is heard of may go at once, and for the
+// gang itself nothing is done any more.
+func (w *world) deleteJob() {
+	step := func(e Event) {
+		for _, eff := range Step(w.state, e, w.now) {
+			switch eff.(type) {
+			case Persist, End, Replace, Seek:
+				w.failf("nothing is done for a Job that is over", "%T %+v", eff, eff)
+			}
+		}
+	}
+	step(Over{})
+	for slot, a := range w.agents {
+		if a.dead {
+			continue
+		}
+		a.leaving = true
+		step(Doomed{Pods: []Doom{w.doomOf(slot, false)}})
+		step(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
+		w.now = w.now.Add(time.Minute)
+		step(Tick{})
+		if d := w.state.Directive(Slot(slot), a.pod.UID); d.Order != OrderExit || d.Generation < a.gen {
+			w.failf("pods of a Job that is over go at once", "slot %d in generation %d is told %+v", slot, a.gen, d)
+		}
+	}
+	for _, z := range w.zombies {
+		if d := w.state.Directive(Slot(z.slot), z.agent.pod.UID); d.Order != OrderExit && !w.agents[z.slot].dead {
+			w.failf("pods of a Job that is over go at once", "a pod that was replaced is told %+v", d)
+		}
+	}
 }
 
 func (w *world) dies(slot int) {

@@ -124,7 +124,7 @@ func (w *world) apply(e Event) {
 			w.checkReplace(eff.Doom)
 			w.replacing = append(w.replacing, eff.Doom)
 		case Seek:
-			w.seeks = append(w.seeks, eff.Slot)
+			w.seeks = append(w.seeks, eff.Slots...)
 		case Touch, Direct, Tell, Settled:
 		}
 	}
@@ -455,6 +455,7 @@ func TestProperties(t *testing.T) {
 					break
 				}
 			}
+			w.deleteJob()
 			generations += w.state.Record.Generation
 			failures += w.failures
 			verdicts += w.verdicts

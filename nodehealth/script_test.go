@@ -1,22 +1,18 @@
 package nodehealth
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite what the scripts expect")
+	"holdfast.dev/holdfast/internal/golden"
+)
 
 var epoch = time.Unix(1_700_000_000, 0).UTC()
 
-// TestScripts plays testdata/*.txt: a line is a command, lines that begin with "  " are the verdict that it
-// led to, where that changed. -update rewrites them; read the difference.
+// TestScripts plays testdata/*.txt; under a command stands the verdict that it led to, where that changed.
 //
 //	at SECONDS                   time passes; nothing is seen, the verdict is asked for
 //	read DEVICE[:KEY=VALUE…] …   NVML answers for these devices; pci lost reset recovery pending failed ecc
@@ -25,28 +21,13 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 //	xid CODE DEVICE [seq=N] [at=SECONDS] [nvml] | sxid CODE DEVICE [fatal] | offbus DEVICE | recovery CODE DEVICE
 //	hang | blind TEXT | expected GPUS | declared GPUS | reboot | restart
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(want))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
+	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
+		s := &stage{t: t, now: epoch, state: New("boot-0"), out: out}
+		return func(line string) {
+			s.command(strings.Fields(line))
+			s.verdict()
+		}
+	})
 }
 
 type stage struct {
@@ -55,24 +36,7 @@ type stage struct {
 	state State
 	last  string
 	boot  int
-	out   strings.Builder
-}
-
-func play(t *testing.T, script string) string {
-	s := &stage{t: t, now: epoch, state: New("boot-0")}
-	for line := range strings.Lines(script) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		s.out.WriteString(line + "\n")
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		s.command(strings.Fields(line))
-		s.verdict()
-	}
-	return s.out.String()
+	out   *strings.Builder
 }
 
 func (s *stage) command(f []string) {
@@ -205,7 +169,7 @@ func (s *stage) verdict() {
 		text += fmt.Sprintf("\n    %s %s %s %s: %s", e.At.Sub(epoch), e.Source, e.Cause, e.Device, e.Text)
 	}
 	if text != s.last {
-		fmt.Fprintf(&s.out, "  %s: %s\n", s.now.Sub(epoch), text)
+		fmt.Fprintf(s.out, "  %s: %s\n", s.now.Sub(epoch), text)
 	}
 	s.last = text
 }

@@ -14,10 +14,15 @@ import (
 )
 
 // EndAll ends every process that carries mark in its environment or belongs to one of the sessions, except
-// those of the spared sessions, and returns when none is left. With grace it asks them by SIGTERM first.
+// those of the spared sessions, and returns when none is left. With grace it asks the sessions by SIGTERM first, and
+// waits for them; strays, which are not asked, are not waited for.
 //
 // A process escapes only by leaving both its session and its environment behind.
 func EndAll(mark string, sessions, spared []int, grace time.Duration) {
+	want := []byte(EnvMark + "=" + mark)
+	meant := func(pid, session int) bool {
+		return !slices.Contains(spared, session) && (slices.Contains(sessions, session) || hasVariable(pid, want))
+	}
 	if grace > 0 {
 		for _, s := range sessions {
 			_ = syscall.Kill(-s, syscall.SIGTERM)
@@ -25,7 +30,7 @@ func EndAll(mark string, sessions, spared []int, grace time.Duration) {
 		}
 		deadline := time.Now().Add(grace)
 		for time.Now().Before(deadline) {
-			left := find(mark, sessions, spared)
+			left := find(func(_, session int) bool { return slices.Contains(sessions, session) })
 			if len(left) == 0 {
 				break
 			}
@@ -38,7 +43,7 @@ func EndAll(mark string, sessions, spared []int, grace time.Duration) {
 	// Two empty looks in a row: a process that was born behind the back of the first has an ancestor that
 	// either was seen by it or is seen, with its descendants, by the second.
 	for empty := 0; empty < 2; {
-		left := find(mark, sessions, spared)
+		left := find(meant)
 		if len(left) == 0 {
 			empty++
 			continue
@@ -51,15 +56,14 @@ func EndAll(mark string, sessions, spared []int, grace time.Duration) {
 	}
 }
 
-// find lists the processes that EndAll is after.
-func find(mark string, sessions, spared []int) []int {
+// find lists the living processes, but for this one, that are meant.
+func find(meant func(pid, session int) bool) []int {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	want := []byte(EnvMark + "=" + mark)
 	self := os.Getpid()
 	var found []int
 	for _, name := range names {
@@ -68,10 +72,7 @@ func find(mark string, sessions, spared []int) []int {
 			continue
 		}
 		st, err := readStat(pid)
-		if err != nil || st.dead() || slices.Contains(spared, st.session) {
-			continue
-		}
-		if slices.Contains(sessions, st.session) || hasVariable(pid, want) {
+		if err == nil && !st.dead() && meant(pid, st.session) {
 			found = append(found, pid)
 		}
 	}

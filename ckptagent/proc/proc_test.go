@@ -132,7 +132,9 @@ func TestEndAll(t *testing.T) {
 	await(t, "the processes start", there("stray", "ready"))
 	go rank.Wait(nil) // as the agent does: nobody stays a zombie
 	EndAll(mark, []int{rank.PID}, []int{spared.PID}, 300*time.Millisecond)
-	if left := find(mark, []int{rank.PID}, []int{spared.PID}); len(left) > 0 {
+	if left := find(func(pid, session int) bool {
+		return session == rank.PID || session != spared.PID && hasVariable(pid, []byte(EnvMark+"="+mark))
+	}); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	if rank.Alive() {
@@ -143,6 +145,27 @@ func TestEndAll(t *testing.T) {
 	}
 	if !spared.Alive() || !other.Alive() {
 		t.Error("a process was ended that had to be spared")
+	}
+}
+
+// TestEndAllWaitsForWhatItAsked: a stray that was not asked does not use up the time that ranks have to end.
+func TestEndAllWaitsForWhatItAsked(t *testing.T) {
+	mark, stray := filepath.Base(t.TempDir()), filepath.Join(t.TempDir(), "stray")
+	rank := sh(t, fmt.Sprintf(`setsid sh -c 'touch %s; exec sleep 1000' & wait`, stray), EnvMark+"="+mark)
+	await(t, "the stray starts", func() bool { _, err := os.Stat(stray); return err == nil })
+	go rank.Wait(nil)
+	ended := make(chan bool)
+	go func() {
+		EndAll(mark, []int{rank.PID}, nil, time.Hour)
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("a stray is waited for")
+	}
+	if left := find(func(pid, _ int) bool { return hasVariable(pid, []byte(EnvMark+"="+mark)) }); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package controller carries the decisions of package elastic out at the API server. It writes a Gang's
 // status.run under its own field manager, makes the job of a gang that was given up fail, tells on the
-// user's job what happened, tells the coordinator which pods their nodes or somebody else doom, takes these
-// out of their Job and sees to it that they go. It takes no decisions, and each thing it does may be done
-// twice.
+// user's job what happened, tells the coordinator which pods their nodes or somebody else doom and which Jobs
+// are over, takes doomed pods out of their Job and sees to it that they go. It takes no decisions, and each
+// thing it does may be done twice.
 package controller
 
 import (
@@ -61,9 +61,10 @@ type Controller struct {
 	asked       *asks
 
 	mu sync.Mutex
-	// told are gangs of which dooms stand at the coordinator; vacant are seats whose pod was taken out. Both are
-	// guarded by mu, and to lose them costs a call and a figure.
+	// told are gangs of which dooms stand at the coordinator, over those whose Job is over and has pods yet; vacant are
+	// seats whose pod was taken out. All are guarded by mu, and to lose them costs a call and a figure.
 	told   map[coordinator.Key]bool
+	over   map[coordinator.Key]bool
 	vacant map[seat]vacancy
 }
 
@@ -71,7 +72,7 @@ var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: &asks{at: map[types.UID]time.Time{}}, told: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: &asks{at: map[types.UID]time.Time{}}, told: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust

@@ -41,12 +41,9 @@ func Dooms(v View) []elastic.Doom {
 	return dooms
 }
 
-// Rests are the pods of a suspended Job whose state is to be stored before they go: all of them, where there is
-// storage, until the first one's time is over.
-func Rests(v View, storage bool) []elastic.Doom {
-	if !storage {
-		return nil
-	}
+// Rests are the pods of a suspended Job, all of them: what they hold is stored before they go, where there is storage, until
+// the first one's time is over.
+func Rests(v View) []elastic.Doom {
 	var dooms []elastic.Doom
 	first := time.Time{}
 	for slot, pod := range v.holders() {

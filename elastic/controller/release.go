@@ -108,18 +108,22 @@ func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic
 	return nil
 }
 
-// Holder reads the pods of a gang from the API server itself: what follows from it is a pod's end.
-func (c *Controller) Holder(ctx context.Context, key coordinator.Key, slot elastic.Slot) (elastic.Pod, bool, error) {
+// Holders reads the pods of a gang from the API server itself, once for all slots: what follows from it is a pod's end.
+func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []elastic.Slot) ([]elastic.Sought, error) {
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.LabelGang: key.Name}); err != nil {
-		return elastic.Pod{}, false, fmt.Errorf("listing the pods of gang %s/%s: %w", key.Namespace, key.Name, err)
+		return nil, fmt.Errorf("listing the pods of gang %s/%s: %w", key.Namespace, key.Name, err)
 	}
-	pod := View{Job: types.UID(key.Job), Members: int(slot) + 1, Pods: pods.Items}.holders()[slot]
-	if pod == nil || ended(pod) {
-		return elastic.Pod{}, false, nil
+	holders := View{Job: types.UID(key.Job), Members: int(slices.Max(slots)) + 1, Pods: pods.Items}.holders()
+	out := make([]elastic.Sought, len(slots))
+	for i, slot := range slots {
+		out[i].Slot = slot
+		if pod := holders[slot]; pod != nil && !ended(pod) {
+			out[i].Pod = elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time}
+			out[i].Runs = pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
+		}
 	}
-	runs := pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
-	return elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time}, runs, nil
+	return out, nil
 }
 
 // selected are the labels by which a Job knows its pods: its own, and what a selector made by hand names.

@@ -23,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -279,8 +280,11 @@ type listener struct {
 	calls int
 	key   coordinator.Key
 	last  []elastic.Doom
+	over  []string // UIDs of Jobs
 	err   error
 }
+
+func (l *listener) Over(key coordinator.Key) { l.over = append(l.over, key.Job) }
 
 func (l *listener) Doomed(_ context.Context, key coordinator.Key, pods []elastic.Doom) error {
 	l.calls++
@@ -364,13 +368,11 @@ func TestDoomsAreTold(t *testing.T) {
 
 // TestNothingIsReplacedWhereTheJobEnds: whoever ends a Job has its pods deleted.
 func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
-	yes := true
 	for name, spoil := range map[string]func(*v1alpha1.Gang, *batchv1.Job){
 		"failed": func(_ *v1alpha1.Gang, j *batchv1.Job) {
 			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
 		},
-		"suspended, and nothing can be stored": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.Spec.Suspend = &yes },
-		"made anew":                            func(_ *v1alpha1.Gang, j *batchv1.Job) { j.UID = "a newer job" },
+		"made anew": func(_ *v1alpha1.Gang, j *batchv1.Job) { j.UID = "a newer job" },
 		"being taken": func(_ *v1alpha1.Gang, j *batchv1.Job) {
 			j.DeletionTimestamp, j.Finalizers = &metav1.Time{Time: time.Now()}, []string{"foregroundDeletion"}
 		},
@@ -390,7 +392,111 @@ func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
 			if l.calls != 0 {
 				t.Errorf("told %+v", l.last)
 			}
+			if over := len(l.over) > 0; over != (name != "given up") {
+				t.Errorf("told that the Job is over: %v", over)
+			}
 		})
+	}
+}
+
+// TestAJobThatIsOver: the coordinator hears of it at once, whatever of it is there yet, as long as it has pods; and it hears of no
+// other.
+func TestAJobThatIsOver(t *testing.T) {
+	complete := func(j *batchv1.Job) {
+		j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	}
+	for name, c := range map[string]struct {
+		pods []client.Object
+		job  func(*batchv1.Job) // nil: there is none
+		gang bool
+		want bool
+		live int // Jobs read from the API server itself
+	}{
+		"it trains":                             {pods: []client.Object{on(member("b", 1, "n2"))}, job: func(*batchv1.Job) {}, gang: true},
+		"one pod is deleted":                    {pods: []client.Object{on(member("a", 0, "n2")), on(member("b", 1, "n2", deleted))}, job: func(*batchv1.Job) {}, gang: true, live: 2},
+		"the Job is gone":                       {pods: []client.Object{on(member("b", 1, "n2", deleted))}, gang: true, want: true, live: 1},
+		"the Job and its Gang are gone":         {pods: []client.Object{on(member("b", 1, "n2", deleted))}, want: true, live: 1},
+		"the Job is gone, its pods are not yet": {pods: []client.Object{on(member("b", 1, "n2"))}, gang: true, want: true, live: 1},
+		"it is complete":                        {pods: []client.Object{on(member("b", 1, "n2"))}, job: complete, gang: true, want: true, live: 1},
+		"its pods have ended":                   {pods: []client.Object{on(member("b", 1, "n2", inPhase(corev1.PodSucceeded)))}, job: complete, gang: true},
+		"another Job has its name":              {pods: []client.Object{on(member("b", 1, "n2", deleted))}, job: func(j *batchv1.Job) { j.UID = "newer" }, want: true, live: 1},
+		"its pod was taken out":                 {pods: []client.Object{on(member("b", 1, "n2", replaced))}, gang: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(corev1.RestartPolicyNever, 0)
+			all := append(c.pods, node("n2", nil))
+			if c.gang {
+				all = append(all, g)
+			}
+			if c.job != nil {
+				c.job(job)
+				all = append(all, job)
+			}
+			b := newBench(t, all...)
+			l, live := &listener{}, 0
+			b.Coordinator = l
+			b.Live = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if _, ok := o.(*batchv1.Job); ok {
+						live++
+					}
+					return cl.Get(ctx, key, o, opts...)
+				}})
+			req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: key.Name}}
+			res, err := b.reconcileDooms(t.Context(), req)
+			if err != nil || slices.Equal(l.over, []string{key.Job}) != c.want || len(l.over) > 1 || live != c.live {
+				t.Errorf("told %v, %v; %d Jobs were read", l.over, err, live)
+			}
+			if !c.want {
+				return
+			}
+			if res.RequeueAfter != overAgain || len(l.last) != 0 {
+				t.Errorf("looked at again after %s, dooms %v", res.RequeueAfter, l.last)
+			}
+			// It is told again to whoever comes back, without asking.
+			if _, err := b.reconcileDooms(t.Context(), req); err != nil || len(l.over) != 2 || live != c.live {
+				t.Errorf("told %v, %v; %d Jobs were read", l.over, err, live)
+			}
+			for _, p := range c.pods {
+				p.SetFinalizers(nil)
+				if err := client.IgnoreNotFound(errors.Join(b.Client.Update(t.Context(), p), client.IgnoreNotFound(b.Client.Delete(t.Context(), p)))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := b.reconcileDooms(t.Context(), req); err != nil || len(l.over) != 2 || len(b.over) != 0 {
+				t.Errorf("without pods: told %v, %v; kept %v", l.over, err, b.over)
+			}
+		})
+	}
+}
+
+// TestWhatTurnsAJob: what is looked at of a Job are its end and its rest, of those that were opted in.
+func TestWhatTurnsAJob(t *testing.T) {
+	yes := true
+	_, was := objects(corev1.RestartPolicyNever, 0)
+	for name, c := range map[string]struct {
+		change func(*batchv1.Job)
+		want   bool
+	}{
+		"counted":   {func(j *batchv1.Job) { j.Status.Active = 2 }, false},
+		"suspended": {func(j *batchv1.Job) { j.Spec.Suspend = &yes }, true},
+		"failing": {func(j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
+		}, true},
+		"deleted": {func(j *batchv1.Job) { j.DeletionTimestamp = &metav1.Time{Time: noon} }, true},
+	} {
+		is := was.DeepCopy()
+		c.change(is)
+		if jobTurned.Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}) != c.want {
+			t.Errorf("%s: want %v", name, c.want)
+		}
+	}
+	if got := gangOfJob(t.Context(), was); got != nil {
+		t.Errorf("a Job that was not opted in brings %v", got)
+	}
+	was.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "2"}
+	if got := gangOfJob(t.Context(), was); len(got) != 1 || got[0].Name != "train" {
+		t.Errorf("a Job that was opted in brings %v", got)
 	}
 }
 
@@ -410,7 +516,7 @@ func TestANewPodEndsAVacancy(t *testing.T) {
 	}
 }
 
-func TestHolder(t *testing.T) {
+func TestHolders(t *testing.T) {
 	running := func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
 	waiting := func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }
 	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
@@ -428,9 +534,9 @@ func TestHolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, c.pods...)
-			pod, runs, err := b.Holder(t.Context(), key, 1)
-			if err != nil || pod.Name != c.want || runs != c.runs || (pod.UID == "") != (c.want == "") {
-				t.Errorf("%+v, %v, %v; want %q, %v", pod, runs, err, c.want, c.runs)
+			got, err := b.Holders(t.Context(), key, []elastic.Slot{0, 1})
+			if err != nil || len(got) != 2 || got[1].Pod.Name != c.want || got[1].Runs != c.runs || (got[1].Pod.UID == "") != (c.want == "") {
+				t.Errorf("%+v, %v; want %q, %v", got, err, c.want, c.runs)
 			}
 		})
 	}
@@ -444,6 +550,8 @@ func (s *slow) Doomed(context.Context, coordinator.Key, []elastic.Doom) error {
 	s.Wait()
 	return nil
 }
+
+func (s *slow) Over(coordinator.Key) {}
 
 // TestGangsAreToldOfAtOnce: gangs may be looked at side by side, and as many as the controller has workers do not
 // wait for one another.
@@ -513,11 +621,11 @@ func TestAsksAreBounded(t *testing.T) {
 	})
 }
 
-// TestASuspendedJobIsStored: all its pods are told of, those also that nobody has deleted yet, with one deadline.
-func TestASuspendedJobIsStored(t *testing.T) {
+// TestASuspendedJobRests: all its pods are told of, those also that nobody has deleted yet, with one deadline.
+func TestASuspendedJobRests(t *testing.T) {
 	yes := true
 	g, job := objects(corev1.RestartPolicyNever, 0)
-	job.Spec.Suspend, g.Spec.Storage = &yes, &v1alpha1.GangStorage{Claim: "c", IntervalSeconds: 60}
+	job.Spec.Suspend = &yes
 	b := newBench(t, g, job, on(member("a", 0, "n1")), on(member("b", 1, "n2", deleted)), node("n1", nil), node("n2", nil))
 	l := &listener{}
 	b.Coordinator = l

@@ -25,9 +25,10 @@ import (
 	"holdfast.dev/holdfast/internal/translate"
 )
 
-// Coordinator is told which pods of a gang must be replaced.
+// Coordinator is told which pods of a gang must be replaced, and that its Job is over.
 type Coordinator interface {
 	Doomed(ctx context.Context, key coordinator.Key, pods []elastic.Doom) error
+	Over(key coordinator.Key)
 }
 
 var _ Coordinator = (*coordinator.Server)(nil)
@@ -44,6 +45,8 @@ const (
 	evictors = 32
 	// gangComes is how long to wait for a Gang that is about to be made.
 	gangComes = time.Second
+	// overAgain is how often it is told that a Job is over while it has pods: an agent may come back meanwhile.
+	overAgain = time.Second
 )
 
 // watch registers what follows pods and nodes.
@@ -54,6 +57,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	}
 	err = ctrl.NewControllerManagedBy(mgr).Named("doom").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod)).
+		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: tellers}). // the queue gives one gang to one of them at a time
 		Complete(reconcile.Func(c.reconcileDooms))
@@ -124,17 +128,21 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 	}
 }
 
-// reconcileDooms tells the coordinator which pods of one gang must be replaced. It is silent about gangs of
-// which none must, so that the coordinator need not know them all.
+// reconcileDooms tells the coordinator which pods of one gang must be replaced, or that its Job is over. It is silent
+// about gangs of which neither holds, so that the coordinator need not know them all.
 func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pods := &corev1.PodList{}
 	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelGang: req.Name}); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
+	closed, err := c.tellOver(ctx, req.NamespacedName, pods.Items)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {
 		if apierrors.IsNotFound(err) && len(pods.Items) > 0 {
-			return ctrl.Result{RequeueAfter: gangComes}, nil
+			return ctrl.Result{RequeueAfter: min(gangComes, overAgain)}, nil
 		}
 		if apierrors.IsNotFound(err) {
 			c.forget(coordinator.Key{Namespace: req.Namespace, Name: req.Name})
@@ -144,6 +152,10 @@ func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl
 	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
 	c.forget(key)
 	c.occupied(key, pods.Items)
+	if closed[key] {
+		c.stands(key, false)
+		return ctrl.Result{RequeueAfter: overAgain}, nil
+	}
 	dooms, err := c.dooms(ctx, g, pods.Items)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -184,7 +196,7 @@ func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.
 	case job == nil || over(job):
 		return nil, nil
 	case suspended(job):
-		return Rests(view, g.Spec.Storage != nil), nil
+		return Rests(view), nil
 	}
 	return dooms, nil
 }

@@ -47,9 +47,9 @@ type Store interface {
 	// Replace takes the pod out of its job and evicts it or, where it is dead, deletes it. It may be asked
 	// again for the same pod; one that is gone already is a success.
 	Replace(ctx context.Context, key Key, d elastic.Doom) error
-	// Holder is the pod that holds a slot, and whether its container was started and nobody deletes it; the zero Pod
-	// where there is none.
-	Holder(ctx context.Context, key Key, slot elastic.Slot) (pod elastic.Pod, runs bool, err error)
+	// Holders says which pods hold the slots, and whether their containers were started and nobody deletes them; the zero
+	// Pod where there is none.
+	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.Sought, error)
 	// Announce tells people, on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
 }

@@ -47,6 +47,8 @@ type memory struct {
 	notices map[Key][]elastic.Notice
 	// refuse makes the next writes break.
 	refuse int
+	// gone: there are no Gangs any more.
+	gone bool
 	// superseded makes the next write find another process's record.
 	superseded bool
 	writes     chan elastic.Record
@@ -74,6 +76,9 @@ func (m *memory) Load(_ context.Context, key Key) (int, time.Duration, elastic.R
 func (m *memory) Persist(_ context.Context, key Key, r elastic.Record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.gone {
+		return fmt.Errorf("as if: %w", apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, "any"))
+	}
 	if m.superseded {
 		m.superseded = false
 		return fmt.Errorf("as if: %w", ErrSuperseded)
@@ -104,11 +109,15 @@ func (m *memory) Replace(_ context.Context, _ Key, d elastic.Doom) error {
 	return nil
 }
 
-func (m *memory) Holder(_ context.Context, _ Key, slot elastic.Slot) (elastic.Pod, bool, error) {
+func (m *memory) Holders(_ context.Context, _ Key, slots []elastic.Slot) ([]elastic.Sought, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p, ok := m.holders[slot]
-	return p, ok, nil
+	var out []elastic.Sought
+	for _, slot := range slots {
+		p, ok := m.holders[slot]
+		out = append(out, elastic.Sought{Slot: slot, Pod: p, Runs: ok})
+	}
+	return out, nil
 }
 
 func (m *memory) Announce(_ context.Context, key Key, n elastic.Notice) {

@@ -10,7 +10,7 @@ import (
 const (
 	// tickEvery is how often the core is told that time passes while it waits for pods to be replaced.
 	tickEvery = 200 * time.Millisecond
-	// seekTime bounds a question for the holder of a slot.
+	// seekTime bounds a question for the holders of slots.
 	seekTime = 10 * time.Second
 	// heardKept is how long the last word of an agent is remembered.
 	heardKept = time.Hour
@@ -33,6 +33,21 @@ func (s *Server) Doomed(ctx context.Context, key Key, pods []elastic.Doom) error
 	defer g.mu.Unlock()
 	g.step(elastic.Doomed{Pods: pods})
 	return nil
+}
+
+// Over tells a gang that its Job has ended or is being deleted. One that is not known has no agents here.
+func (s *Server) Over(key Key) {
+	s.mu.Lock()
+	g := s.gangs[key]
+	s.mu.Unlock()
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state != nil {
+		g.step(elastic.Over{})
+	}
 }
 
 // Heard says when the agent of a pod last said anything here.
@@ -67,18 +82,20 @@ func (g *gang) replace(d elastic.Doom) {
 	}
 }
 
-// seek asks the store which pod holds a slot; the core asks again where there is no answer.
-func (g *gang) seek(slot elastic.Slot) {
+// seek asks the store which pods hold slots; the core asks again where there is no answer.
+func (g *gang) seek(slots []elastic.Slot) {
 	ctx, cancel := context.WithTimeout(g.ctx, seekTime)
 	defer cancel()
-	pod, runs, err := g.server.Store.Holder(ctx, g.key, slot)
+	answers, err := g.server.Store.Holders(ctx, g.key, slots)
 	if err != nil {
-		g.server.Log.Info("it is not known which pod holds a slot that is not heard", "gang", g.key, "slot", slot, "because", err.Error())
+		g.server.Log.Info("it is not known which pods hold slots that are not heard", "gang", g.key, "slots", slots, "because", err.Error())
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.step(elastic.Sought{Slot: slot, Pod: pod, Runs: runs})
+	for _, a := range answers {
+		g.step(a)
+	}
 }
 
 // tick tells the core that time passes while it wants to know.

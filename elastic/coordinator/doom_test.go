@@ -218,3 +218,37 @@ func TestASilentPodIsLookedUp(t *testing.T) {
 		return strings.Contains(h.store.records[key].Progress.Waits, "pod "+p[1].Name+" in slot 1")
 	})
 }
+
+// TestPodsOfAJobThatIsOver: they are told to exit as soon as they say that they go, also where the Gang is gone with the Job, and
+// nothing is written for it any more.
+func TestPodsOfAJobThatIsOver(t *testing.T) {
+	h, _, a, key := pair(t)
+	start(a, 1)
+	h.server.Over(Key{Namespace: "team-a", Name: "train", Job: "a job of which no agent is here"})
+	h.store.mu.Lock()
+	delete(h.store.members, key)
+	delete(h.store.records, key)
+	h.store.gone = true
+	h.store.mu.Unlock()
+	a[0].report.Leaving = true
+	a[0].say()
+	for range 2 { // twice is once
+		h.server.Over(key)
+	}
+	if d := a[0].await(coordinatorv1.Order_ORDER_EXIT, 1); d.ExitCode != 143 {
+		t.Errorf("told %v", d)
+	}
+	a[1].report.Leaving = true
+	a[1].fails(1, &coordinatorv1.Exit{Code: 1, At: time.Now().UnixNano()})
+	if d := a[1].await(coordinatorv1.Order_ORDER_EXIT, 1); d.ExitCode != 143 {
+		t.Errorf("told %v", d)
+	}
+	g, err := h.server.gang(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.server.release(g)
+	if g.retry("writing for nobody", func() error { return h.store.Persist(t.Context(), key, elastic.Record{}) }) {
+		t.Error("what is gone was written")
+	}
+}

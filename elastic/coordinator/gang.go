@@ -155,7 +155,7 @@ func (g *gang) step(e elastic.Event) {
 		case elastic.Replace:
 			go g.replace(eff.Doom)
 		case elastic.Seek:
-			go g.seek(eff.Slot)
+			go g.seek(eff.Slots)
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
 		}
@@ -267,6 +267,9 @@ func (g *gang) progress() {
 			g.server.abandon(g)
 			return
 		}
+		if g.moot(err) {
+			return
+		}
 		g.server.Log.Info("progress is not written", "gang", g.key, "because", err.Error())
 		g.mu.Lock()
 		g.dirty = true
@@ -274,7 +277,14 @@ func (g *gang) progress() {
 	}
 }
 
-// retry does something until it succeeds or the gang is forgotten; it says which.
+// moot says that there is nothing left to do it to: the Job is over, and what is asked for is gone with it.
+func (g *gang) moot(err error) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state.Over() && apierrors.IsNotFound(err)
+}
+
+// retry does something until it succeeds, is moot or the gang is forgotten; it says whether it was done.
 func (g *gang) retry(what string, do func() error) bool {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		err := do()
@@ -289,7 +299,10 @@ func (g *gang) retry(what string, do func() error) bool {
 			g.server.abandon(g)
 			return false
 		}
-		if apierrors.IsNotFound(errors.Unwrap(err)) || apierrors.IsNotFound(err) {
+		if g.moot(err) {
+			return false
+		}
+		if apierrors.IsNotFound(err) {
 			wait = retryMost
 		}
 		g.server.Log.Error(err, what+" did not succeed; tries again", "gang", g.key)

@@ -127,6 +127,14 @@ func TestForeignTreesStayInTheirRoom(t *testing.T) {
 	}
 }
 
+func TestGoldenFilesAreForTests(t *testing.T) {
+	for _, p := range load(t) {
+		if contains(p.Imports, module+"internal/golden") {
+			t.Errorf("%s imports internal/golden, which brings the flags of tests with it", p.rel())
+		}
+	}
+}
+
 func TestPackagesSayWhatTheyPromise(t *testing.T) {
 	for _, p := range load(t) {
 		if len(p.GoFiles) == 0 {

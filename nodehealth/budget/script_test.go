@@ -1,21 +1,17 @@
 package budget
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite what the scripts expect")
-
-// TestScripts plays testdata/*.txt: a line is a command, lines that begin with "  " are what it brought
-// about. -update rewrites them; read the difference.
+// TestScripts plays testdata/*.txt; the commands are
 //
 //	config max-out=N|N% domain=N|N% breaker=N
 //	nodes N [domain=D] [gpus=N] [pods=N] [agents=N]   N more nodes, n1, n2, ...
@@ -28,38 +24,11 @@ var update = flag.Bool("update", false, "rewrite what the scripts expect")
 //
 // NODES is "all" or a list such as n1,n3-n5.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := &stage{t: t, config: Defaults()}
-			s.view.Led = s.clock()
-			for line := range strings.Lines(string(want)) {
-				line = strings.TrimRight(line, "\n")
-				if strings.HasPrefix(line, "  ") {
-					continue
-				}
-				s.out.WriteString(line + "\n")
-				if line != "" && !strings.HasPrefix(line, "#") {
-					s.command(strings.Fields(line))
-				}
-			}
-			got := s.out.String()
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
+	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
+		s := &stage{t: t, config: Defaults(), out: out}
+		s.view.Led = s.clock()
+		return func(line string) { s.command(strings.Fields(line)) }
+	})
 }
 
 type stage struct {
@@ -70,7 +39,7 @@ type stage struct {
 	// mute are nodes whose lease ("n1 lease") or agents ("n1 agents") are not heard.
 	mute map[string]bool
 	last Plan
-	out  strings.Builder
+	out  *strings.Builder
 }
 
 func (s *stage) clock() time.Time {
@@ -222,7 +191,7 @@ func (s *stage) decide() {
 		s.view.Broken = s.clock()
 	}
 	say := func(format string, args ...any) {
-		fmt.Fprintf(&s.out, "  %3ds "+format+"\n", append([]any{s.second}, args...)...)
+		fmt.Fprintf(s.out, "  %3ds "+format+"\n", append([]any{s.second}, args...)...)
 	}
 	if p.Deaf != s.last.Deaf {
 		say("deaf: %v", p.Deaf)

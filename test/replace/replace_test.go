@@ -33,7 +33,7 @@ var stages = [][]lane{
 	{
 		{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}}},
 		{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
-		{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}}},
+		{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}}},
 	},
 	{
 		{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}, {"OnFailure", testOnFailure}, {"Budget", testBudget}}},

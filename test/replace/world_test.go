@@ -33,7 +33,7 @@ const (
 	namespace = "replace"
 	// patience is how long anything may take on a busy machine.
 	patience = 240 * time.Second
-	// grace is what pods have to end, in seconds. One that goes with its Job trains on for all of it but 3 s.
+	// grace is what pods have to end, in seconds.
 	grace = 5
 	// container is the one that trains.
 	container = "trainer"
@@ -160,6 +160,8 @@ type training struct {
 	members int
 	// policy is Never unless set.
 	policy corev1.RestartPolicy
+	// grace is what its pods have to end, in seconds, unless they have what all have.
+	grace int64
 	// pause is how long a step takes.
 	pause       time.Duration
 	annotations map[string]string
@@ -179,7 +181,7 @@ func (j training) job() *batchv1.Job {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: j.name, Annotations: all},
 		Spec: batchv1.JobSpec{Completions: ptr.To(int32(members)), Parallelism: ptr.To(int32(members)), CompletionMode: &indexed, BackoffLimit: ptr.To(int32(0)),
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: cmp.Or(j.policy, corev1.RestartPolicyNever), TerminationGracePeriodSeconds: ptr.To(int64(grace)), Affinity: oneOf(j.nodes),
+				RestartPolicy: cmp.Or(j.policy, corev1.RestartPolicyNever), TerminationGracePeriodSeconds: ptr.To(cmp.Or(j.grace, grace)), Affinity: oneOf(j.nodes),
 				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000)), RunAsGroup: ptr.To(int64(1000)), RunAsNonRoot: ptr.To(true)},
 				Containers: []corev1.Container{{
 					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command},

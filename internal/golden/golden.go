@@ -1,0 +1,75 @@
+// Package golden keeps what code is expected to answer in files beside its tests. It promises that a test fails where an
+// answer is another one than its file has, and that with -update the file is rewritten instead, so that the change is read
+// as a difference. Tests alone import it.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite what tests expect; read the difference")
+
+// Scripts plays the files that match, each in a subtest of its name. A line of a script is a command, of which begin's answer
+// writes to out what it brings about, in lines that begin with two spaces; blank lines and those that begin with "#" are for
+// people.
+func Scripts(t *testing.T, match string, begin func(t *testing.T, out *strings.Builder) (command func(line string))) {
+	t.Helper()
+	files, err := filepath.Glob(match)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts match %s: %v", match, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
+			script, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := &strings.Builder{}
+			command := begin(t, out)
+			for line := range strings.Lines(string(script)) {
+				line = strings.TrimRight(line, "\n")
+				if strings.HasPrefix(line, "  ") {
+					continue
+				}
+				out.WriteString(line + "\n")
+				if line != "" && !strings.HasPrefix(line, "#") {
+					command(line)
+				}
+			}
+			File(t, file, out.String())
+		})
+	}
+}
+
+// File demands that a file has what was got.
+func File(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: line %d is another one (run with -update to read the difference); got\n%s", file, differs(got, string(want)), got)
+	}
+}
+
+// differs is the first line, from 1, in which two texts differ.
+func differs(a, b string) int {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range x {
+		if i >= len(y) || x[i] != y[i] {
+			return i + 1
+		}
+	}
+	return len(x) + 1
+}

@@ -1,0 +1,55 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// testSuspended: pods of a suspended Job leave their newest step in storage, and those that come when it goes on begin with that: nothing
+// is done again, and nothing counts as a failure. A Job that is deleted lets go of its nodes at once. In neither case is a grace waited
+// for that nothing needs.
+func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const (
+		job   = "suspended"
+		long  = 120              // seconds
+		spare = 40 * time.Second // far more than it takes, far less than pods that wait for their grace would
+	)
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: long, annotations: inStorage(10 * time.Minute)})
+	w.trains(ctx, t, job, 10)
+	was := w.record(ctx, t, job)
+	took := w.empties(ctx, t, job, "patch", "job", job, "-n", namespace, "--type=merge", "-p", `{"spec":{"suspend":true}}`)
+	rests := w.record(ctx, t, job)
+	switch {
+	case rests.Durable == nil || rests.Durable.Step < was.Progress.Step:
+		t.Fatalf("step %d was done, and stored is %+v", was.Progress.Step, rests.Durable)
+	case took > spare:
+		t.Errorf("the pods of a suspended Job took %s to go", took)
+	}
+	w.run(ctx, t, "patch", "job", job, "-n", namespace, "--type=merge", "-p", `{"spec":{"suspend":false}}`)
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.unharmed(ctx, t, job)
+	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
+	w.Say("  suspended at step %d, went on at %d, %d steps again; its pods went in %s", rests.Durable.Step, r.RestoreStep, r.StepsRecomputed, took.Round(time.Millisecond))
+	if r.RestoreStep != rests.Durable.Step || r.StepsRecomputed != 0 || after.generation != before.generation+1 || now.Restarts != was.Restarts || now.Replacements != was.Replacements {
+		t.Errorf("generation %d restored step %d of %d, %d steps were done again; %d restarts, %d replacements",
+			after.generation, r.RestoreStep, rests.Durable.Step, r.StepsRecomputed, now.Restarts, now.Replacements)
+	}
+	if took = w.empties(ctx, t, job, "delete", "job", job, "-n", namespace); took > spare {
+		t.Errorf("the pods of a deleted Job took %s to go", took)
+	}
+	w.Say("  deleted: its pods went in %s", took.Round(time.Millisecond))
+}
+
+// empties does what ends all pods of a job and returns how long it took until none is left.
+func (w *world) empties(ctx context.Context, t *testing.T, job string, args ...string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	w.run(ctx, t, args...)
+	w.until(ctx, t, fmt.Sprintf("no pod of %s is left", job), func(ctx context.Context) (bool, string) {
+		members, replaced, err := w.pods(ctx, job)
+		return err == nil && len(members)+len(replaced) == 0, fmt.Sprint(len(members), len(replaced), err)
+	})
+	return time.Since(began)
+}
