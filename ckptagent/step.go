@@ -120,13 +120,14 @@ func (m *machine) levels() {
 }
 
 // exit ends what runs and lets the launcher return. In a pod that is being shut down anyway processes are asked first, as
-// without Holdfast: a script may use its grace.
+// without Holdfast: a script may use its grace. What is held in memory is of no use any more, so nothing is kept waiting to
+// verify it, and HALTED is not said of it.
 func (m *machine) exit() {
-	if !m.ended(m.s.Leaving) {
+	if !m.cleared(m.s.Leaving) {
 		return
 	}
 	m.s.Generation = m.s.Want.Generation
-	if m.s.Phase != Finished {
+	if m.s.Phase != Finished && (m.s.Inventoried || m.s.Ranks == 0) {
 		m.s.Phase = Halted
 	}
 	if m.s.Launcher != "" {
@@ -163,15 +164,7 @@ func (m *machine) giveBack(code int, message string) {
 // ended says whether no process is left and the inventory is taken, and sees to it where not.
 func (m *machine) ended(gentle bool) bool {
 	switch {
-	case !m.s.Clean:
-		if !m.s.Ending {
-			m.s.Ending = true
-			end := End{Gentle: gentle}
-			if gentle {
-				end.Within = m.gentle()
-			}
-			m.emit(end)
-		}
+	case !m.cleared(gentle):
 		return false
 	case !m.s.Inventoried && m.s.Ranks > 0:
 		if !m.s.Counting {
@@ -181,6 +174,20 @@ func (m *machine) ended(gentle bool) bool {
 		return false
 	}
 	return true
+}
+
+// cleared says whether no process is left, and sees to it where one is.
+func (m *machine) cleared(gentle bool) bool {
+	if m.s.Clean || m.s.Ending {
+		return m.s.Clean
+	}
+	m.s.Ending = true
+	end := End{Gentle: gentle}
+	if gentle {
+		end.Within = m.gentle()
+	}
+	m.emit(end)
+	return false
 }
 
 // warm says whether standbys may be warmed: while a generation runs and is past its first step.
