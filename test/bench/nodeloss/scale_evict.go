@@ -150,6 +150,7 @@ func (s *sim) evictAlone(ctx context.Context, count int) (float64, error) {
 type silent struct{}
 
 func (silent) Doomed(context.Context, coordinator.Key, []elastic.Doom) error { return nil }
+func (silent) Over(coordinator.Key)                                          {}
 
 // gangs makes many Jobs and waits until their pods run; the pods are in no order.
 func (s *sim) gangs(ctx context.Context, jobs int) error {
