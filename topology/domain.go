@@ -67,12 +67,17 @@ func (t *Tree) Path(d int) string {
 }
 
 // Domains lists the named domains of a level in the Tree's order; -1: the root.
-func (t *Tree) Domains(level int) []int {
+func (t *Tree) Domains(level int) []int { return t.atLevel(level, true) }
+
+// Unnamed lists the sets of nodes that are in no domain of a level.
+func (t *Tree) Unnamed(level int) []int { return t.atLevel(level, false) }
+
+func (t *Tree) atLevel(level int, named bool) []int {
 	var all []int
 	var walk func(d int32)
 	walk = func(d int32) {
 		if int(t.domains[d].level) == level {
-			if t.Named(int(d)) {
+			if t.Named(int(d)) == named {
 				all = append(all, int(d))
 			}
 			return

@@ -62,8 +62,11 @@ func TestIndexesKeepUp(t *testing.T) {
 			tree.Index(shape)
 			mark := tree.Mark()
 			for i := range tree.All() {
-				if rng.Intn(2) == 0 {
+				switch rng.Intn(4) {
+				case 0, 1:
 					tree.Force(i, Resources{"gpu": 1})
+				case 2:
+					tree.Hold(i, Hold{What: Resources{"gpu": 1}, Tenant: rng.Intn(3) > 0, Closed: rng.Intn(3) == 0, Spares: rng.Intn(3)})
 				}
 			}
 			same(t, seed, tree, shape)
@@ -95,7 +98,8 @@ func view(tree *Tree, shape Shape) map[string][]int32 {
 	x := tree.Index(shape)
 	all := map[string][]int32{}
 	for i := range tree.All() {
-		all["node "+tree.Name(i)] = []int32{x.Room[i], flag(tree.Used(i))}
+		spares, _ := tree.Promised(i)
+		all["node "+tree.Name(i)] = []int32{x.Room[i], flag(tree.Used(i)), int32(tree.Tenants(i)), flag(tree.Closed(i)), int32(spares)}
 	}
 	for level := -1; level < len(tree.Levels()); level++ {
 		for _, d := range tree.Domains(level) {

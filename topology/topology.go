@@ -79,6 +79,17 @@ type domain struct {
 type taking struct {
 	node int32
 	what Resources
+	// use is 1 where the node counts as used for it. was, where set, is what was said of the node before.
+	use int32
+	was *word
+}
+
+// word is what is said of those who are on a node.
+type word struct {
+	tenants  int
+	closed   bool
+	spares   int
+	sparesAt string
 }
 
 // New returns a Tree of the given nodes. Two nodes of one name are a broken invariant.
@@ -288,8 +299,40 @@ func (t *Tree) Take(i int, r Resources) bool {
 
 // Force takes r from a node even where too little is left, for what others hold already.
 func (t *Tree) Force(i int, r Resources) {
-	t.taken = append(t.taken, taking{node: int32(i), what: r})
-	t.add(int32(i), r, -1)
+	t.taken = append(t.taken, taking{node: int32(i), what: r, use: 1})
+	t.add(int32(i), r, -1, 1)
+}
+
+// Hold is what a pod that is on its way to a node will mean there: What it takes, and what Node says of those who
+// are there. One that is no Tenant does not count as use of the node.
+type Hold struct {
+	What           Resources
+	Tenant, Closed bool
+	Spares         int
+	SparesAt       string
+}
+
+// Hold is Force for somebody who is on the way.
+func (t *Tree) Hold(i int, h Hold) {
+	n := &t.nodes[i]
+	was := word{n.Tenants, n.Closed, n.Spares, n.SparesAt}
+	will := was
+	will.tenants += int(flag(h.Tenant))
+	will.closed = will.closed || h.Closed
+	if h.Spares > will.spares {
+		will.spares, will.sparesAt = h.Spares, h.SparesAt
+	}
+	t.taken = append(t.taken, taking{node: int32(i), what: h.What, use: flag(h.Tenant), was: &was})
+	t.say(int32(i), will)
+	t.add(int32(i), h.What, -1, flag(h.Tenant))
+}
+
+// say replaces what is said of those on a node; add must follow, which counts the node anew.
+func (t *Tree) say(i int32, w word) {
+	n := &t.nodes[i]
+	claimed := flag(n.claimed())
+	n.Tenants, n.Closed, n.Spares, n.SparesAt = w.tenants, w.closed, w.spares, w.sparesAt
+	t.count(n.leaf, 0, 0, flag(n.claimed())-claimed)
 }
 
 // Undo gives back everything that was taken since the mark, newest first.
@@ -297,11 +340,14 @@ func (t *Tree) Undo(m Mark) {
 	for len(t.taken) > int(m) {
 		last := t.taken[len(t.taken)-1]
 		t.taken = t.taken[:len(t.taken)-1]
-		t.add(last.node, last.what, 1)
+		if last.was != nil {
+			t.say(last.node, *last.was)
+		}
+		t.add(last.node, last.what, 1, last.use)
 	}
 }
 
-func (t *Tree) add(i int32, r Resources, sign int64) {
+func (t *Tree) add(i int32, r Resources, sign int64, use int32) {
 	n := &t.nodes[i]
 	for name, v := range r {
 		if v <= 0 {
@@ -314,7 +360,7 @@ func (t *Tree) add(i int32, r Resources, sign int64) {
 		n.free[c] += sign * v
 	}
 	used := flag(n.used())
-	n.takes -= int32(sign)
+	n.takes -= int32(sign) * use
 	t.count(n.leaf, 0, flag(n.used())-used, 0)
 	for _, x := range t.indexes {
 		x.update(t, i)

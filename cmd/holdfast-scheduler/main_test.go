@@ -43,7 +43,7 @@ func TestFlags(t *testing.T) {
 
 // A record without nodes answers that nothing fits; one that says otherwise is another answer.
 func TestReplay(t *testing.T) {
-	const record = `{"version":1,"at":"2026-01-02T03:04:05Z","name":"ns/g","nodes":[],"gang":{"size":1,"members":[{"Slot":0,"Name":"g-0"}],"roles":[{}]},"answer":%s}`
+	const record = `{"version":2,"at":"2026-01-02T03:04:05Z","name":"ns/g","nodes":[],"gang":{"size":1,"members":[{"Slot":0,"Name":"g-0"}],"roles":[{}]},"answer":%s}`
 	var out bytes.Buffer
 	err := again(&out, strings.NewReader(fmt.Sprintf(record, `{"placed":true}`)))
 	if err == nil || !strings.Contains(err.Error(), "another one") || !strings.Contains(out.String(), "gang ns/g, 1 members, 0 nodes, at 2026-01-02T03:04:05Z") {

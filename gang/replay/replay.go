@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/gang"
@@ -15,7 +14,7 @@ import (
 )
 
 // Version is that of the record's form.
-const Version = 1
+const Version = 2
 
 // Record is one decision.
 type Record struct {
@@ -38,10 +37,10 @@ type Record struct {
 	Answer Answer `json:"answer"`
 }
 
-// Taking is something held on a node.
+// Taking is something held on a node for a pod that is on its way there.
 type Taking struct {
-	Node string             `json:"node"`
-	What topology.Resources `json:"what"`
+	Node string        `json:"node"`
+	Hold topology.Hold `json:"hold"`
 }
 
 // Gang is a gang.Gang without its function.
@@ -51,15 +50,6 @@ type Gang struct {
 	Topology gang.Topology `json:"topology,omitzero"`
 	Members  []gang.Member `json:"members"`
 	Roles    []gang.Role   `json:"roles"`
-}
-
-// Agreed is one answer to gang.Gang's Agree.
-type Agreed struct {
-	Member int         `json:"member"`
-	Node   string      `json:"node"`
-	Seats  []gang.Seat `json:"seats,omitempty"`
-	OK     bool        `json:"ok"`
-	Cause  gang.Cause  `json:"cause,omitzero"`
 }
 
 // Answer is a placement or a refusal.
@@ -85,20 +75,6 @@ func Of(g gang.Gang) Gang {
 	return Gang{Size: g.Size, Min: g.Min, Topology: g.Topology, Members: g.Members, Roles: g.Roles}
 }
 
-// Listen has all that g's Agree answers recorded.
-func (r *Record) Listen(g *gang.Gang) {
-	ask := g.Agree
-	if ask == nil {
-		return
-	}
-	r.Asked = true
-	g.Agree = func(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
-		cause, ok := ask(member, node, seats)
-		r.Agreed = append(r.Agreed, Agreed{Member: member, Node: node, Seats: slices.Clone(seats), OK: ok, Cause: cause})
-		return cause, ok
-	}
-}
-
 // Run makes the decision again.
 func Run(r Record) (Answer, error) {
 	if r.Version != Version {
@@ -110,22 +86,12 @@ func Run(r Record) (Answer, error) {
 		if !ok {
 			return Answer{}, fmt.Errorf("the record holds something on node %s, which it does not list", t.Node)
 		}
-		tree.Force(i, t.What)
+		tree.Hold(i, t.Hold)
 	}
 	g := gang.Gang{Size: r.Gang.Size, Min: r.Gang.Min, Topology: r.Gang.Topology, Members: r.Gang.Members, Roles: r.Gang.Roles}
 	var missing error
 	if r.Asked {
-		g.Agree = func(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
-			for _, a := range r.Agreed {
-				if a.Member == member && a.Node == node && slices.Equal(a.Seats, seats) {
-					return a.Cause, a.OK
-				}
-			}
-			if missing == nil {
-				missing = fmt.Errorf("the record does not say whether member %d may be on node %s beside %d others", member, node, len(seats))
-			}
-			return gang.Cause{}, false
-		}
+		g.Agree = r.teller(&missing)
 	}
 	placement, no := gang.Place(tree, g)
 	return AnswerOf(placement, no), missing

@@ -21,7 +21,7 @@ func record(r *rand.Rand, delicate bool) Record {
 	for i := range 4 + r.Intn(8) {
 		rec.Nodes = append(rec.Nodes, topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{fmt.Sprint("r", i%3)}, Free: topology.Resources{gpu: int64(r.Intn(9)), "pods": 10}})
 	}
-	rec.Taken = append(rec.Taken, Taking{Node: "n00", What: topology.Resources{gpu: 1}})
+	rec.Taken = append(rec.Taken, Taking{Node: "n00", Hold: topology.Hold{What: topology.Resources{gpu: 1}, Tenant: true, Closed: r.Intn(4) == 0}})
 	g := gang.Gang{Size: 1 + r.Intn(6), Roles: []gang.Role{{Requests: topology.Resources{gpu: 4, "pods": 1}, Out: map[string]gang.Cause{"n01": {Kind: gang.Cordoned}}}}}
 	for i := range g.Size {
 		g.Members = append(g.Members, gang.Member{Slot: i, Name: fmt.Sprint("g-", i)})
@@ -41,7 +41,7 @@ func record(r *rand.Rand, delicate bool) Record {
 	tree := topology.New(rec.Levels, rec.Nodes...)
 	for _, t := range rec.Taken {
 		i, _ := tree.Find(t.Node)
-		tree.Force(i, t.What)
+		tree.Hold(i, t.Hold)
 	}
 	rec.Answer = AnswerOf(gang.Place(tree, g))
 	return rec
@@ -104,6 +104,54 @@ func TestBadRecords(t *testing.T) {
 	}
 	if _, err := Run(Record{Version: Version, Taken: []Taking{{Node: "x"}}}); err == nil || !strings.Contains(err.Error(), "node x") {
 		t.Error(err)
+	}
+}
+
+// A large gang with a rule among its members takes room by its answers alone, not by who stood there at each of them.
+func TestALargeGangWithRulesTakesLittleRoom(t *testing.T) {
+	rec := Record{Version: Version, Name: "ns/g", Levels: []topology.Level{{Name: "rack", Key: "rack"}}}
+	for i := range 600 {
+		rec.Nodes = append(rec.Nodes, topology.Node{Name: fmt.Sprintf("n%03d", i), Domain: []string{fmt.Sprint("r", i/20)}, Free: topology.Resources{gpu: 8}})
+	}
+	g := gang.Gang{Size: 300, Roles: []gang.Role{{Requests: topology.Resources{gpu: 1}}}, Agree: func(_ int, node string, seats []gang.Seat) (gang.Cause, bool) {
+		for _, s := range seats {
+			if s.Node == node {
+				return gang.Cause{Kind: gang.Refused, Name: "InterPodAffinity"}, false
+			}
+		}
+		return gang.Cause{}, true
+	}}
+	for i := range g.Size {
+		g.Members = append(g.Members, gang.Member{Slot: i, Name: fmt.Sprint("g-", i)})
+	}
+	rec.Gang = Of(g)
+	rec.Listen(&g)
+	rec.Answer = AnswerOf(gang.Place(topology.New(rec.Levels, rec.Nodes...), g))
+	var file bytes.Buffer
+	if err := rec.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	if per := file.Len() / (len(rec.Agreed) + len(rec.Nodes) + g.Size); per > 200 || rec.Full() || !rec.Answer.Placed {
+		t.Errorf("%d answers, placed %v, %d bytes for each", len(rec.Agreed), rec.Answer.Placed, per)
+	}
+	again, err := Run(rec)
+	if err != nil || len(rec.Answer.Differences(again)) > 0 {
+		t.Errorf("%v, %v", err, rec.Answer.Differences(again))
+	}
+}
+
+// Beyond the limit nobody is asked any more, and the record says so.
+func TestARecordEndsSomewhere(t *testing.T) {
+	mostAgreed = 5
+	defer func() { mostAgreed = maxAgreed }()
+	rec, asked := Record{}, 0
+	g := gang.Gang{Members: make([]gang.Member, 2), Agree: func(int, string, []gang.Seat) (gang.Cause, bool) { asked++; return gang.Cause{}, true }}
+	rec.Listen(&g)
+	for i := range 20 {
+		g.Agree(0, fmt.Sprint("n", i), nil)
+	}
+	if !rec.Full() || asked != 5 {
+		t.Errorf("asked %d times, full: %v", asked, rec.Full())
 	}
 }
 
