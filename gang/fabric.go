@@ -64,6 +64,17 @@ func (u unknownLevel) Error() string {
 	return fmt.Sprintf("there is no topology level %q: %s", u.asked, exist)
 }
 
+// check refuses levels that contradict one another: what such an ask says would have no effect.
+func (t Topology) check(r rules) error {
+	switch {
+	case t.Required != "" && t.SliceLevel != "" && r.slice <= r.required:
+		return fmt.Errorf("slices by level %q have no effect where all members are in one domain of level %q: name a narrower level for slices, or a wider one that is required", t.SliceLevel, t.Required)
+	case t.Required != "" && t.Preferred != "" && r.near < r.required:
+		return fmt.Errorf("to prefer level %q has no effect where level %q is required, which is narrower: prefer a level below it, or none", t.Preferred, t.Required)
+	}
+	return nil
+}
+
 func (t Topology) resolve(tree *topology.Tree) (rules, error) {
 	levels := tree.Levels()
 	narrowest := len(levels) - 1
@@ -91,7 +102,7 @@ func (t Topology) resolve(tree *topology.Tree) (rules, error) {
 	if r.slice >= 0 {
 		r.sparesAt = r.slice
 	}
-	return r, nil
+	return r, t.check(r)
 }
 
 // shares lists the sizes that slices of n members may have, the largest first. Uneven slices are counted in

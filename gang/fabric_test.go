@@ -54,15 +54,19 @@ func randomTopology(rng *rand.Rand, levels []topology.Level) Topology {
 	if len(levels) == 0 {
 		return t
 	}
-	some := func() string { return levels[rng.Intn(len(levels))].Name }
+	required := -1
 	if rng.Intn(3) == 0 {
-		t.Required = some()
+		required = rng.Intn(len(levels))
+		t.Required = levels[required].Name
 	}
 	if rng.Intn(3) == 0 {
-		t.Preferred = some()
+		t.Preferred = levels[max(0, required)+rng.Intn(len(levels)-max(0, required))].Name
 	}
 	if rng.Intn(2) == 0 {
-		t.SliceLevel, t.Uneven = some(), rng.Intn(3) == 0
+		if below := required + 1; below < len(levels) {
+			t.SliceLevel = levels[below+rng.Intn(len(levels)-below)].Name
+		}
+		t.Uneven = rng.Intn(3) == 0
 		t.SliceSize = max(0, rng.Intn(5)-2)
 		t.Block = rng.Intn(3)
 	}
@@ -107,6 +111,11 @@ func newSlow(f fabric) *slow {
 func (s *slow) spare() {
 	if s.rules.spares == 0 {
 		return
+	}
+	for i, n := range s.nodes {
+		if n.Domain[s.rules.sparesAt] == "" {
+			s.room[i] = 0
+		}
 	}
 	for _, d := range s.domainsAt(s.rules.sparesAt) {
 		left := s.rules.spares

@@ -91,7 +91,7 @@ func (p Placement) At() map[string]string {
 
 // Refusal is why there is no Placement.
 type Refusal struct {
-	// Reason is a condition reason: WaitingForMembers, MemberLost, InsufficientNodes or InvalidTopology.
+	// Reason is a condition reason: WaitingForMembers, MemberLost, InsufficientNodes, InvalidTopology or Unsupported.
 	Reason string
 	// Wanted counts members that must be placed, Fits how many of them would have fitted.
 	Wanted, Fits int
@@ -115,6 +115,8 @@ const (
 	InsufficientNodes = "InsufficientNodes"
 	// InvalidTopology: the gang names a topology level that the cluster does not have, or a value that makes no sense.
 	InvalidTopology = "InvalidTopology"
+	// Unsupported: the pods ask for something that is not counted for a gang.
+	Unsupported = "Unsupported"
 )
 
 // Cause is why one node is out.
@@ -144,6 +146,8 @@ const (
 	Whole
 	// Spare: it is left free for members that are to be replaced.
 	Spare
+	// Unlabelled: it is in no domain of level Name, in which spares are to be left.
+	Unlabelled
 )
 
 // String is the cause's short name, as it stands in a status and as a metric label.
@@ -165,6 +169,8 @@ func (c Cause) String() string {
 		return "held whole by another gang"
 	case Spare:
 		return "kept as spare"
+	case Unlabelled:
+		return "in no domain of level " + c.Name
 	default:
 		panic(fmt.Sprintf("gang: cause of kind %d", c.Kind))
 	}

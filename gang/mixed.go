@@ -13,22 +13,24 @@ const maxRegions = 16
 // mixed places members of several shapes, or with rules among them. Slices and closeness are found by counts for
 // the shape that most members have; the search keeps these members to their slice's domain.
 func (s *search) mixed() bool {
-	s.held = s.g.held()
+	s.held, s.main = s.g.held(), s.mainRole()
 	s.kept, s.nodes = map[int]bool{}, map[int][]int{}
 	for role := range s.perRole() {
-		for _, i := range newView(s.tree, s.g, role, s.rules).spared {
+		v := newView(s.tree, s.g, role, s.rules)
+		for _, i := range v.spared {
 			s.kept[i] = true
+		}
+		if role == s.main {
+			s.bare = setOf(v.unlabelled)
 		}
 	}
 	s.hardestFirst()
-	if s.rules.slice >= 0 {
-		if s.standing {
-			return s.descendWithin(s.bounds())
-		}
-		return s.slicedFirst()
-	}
 	if s.standing {
-		return s.descendWithin(s.bounds())
+		region, known := s.bounds()
+		return known && s.descendWithin(region)
+	}
+	if s.rules.slice >= 0 {
+		return s.slicedFirst()
 	}
 	regions := s.regions()
 	if s.rules.required < 0 {
@@ -97,9 +99,16 @@ func (s *search) perRole() map[int]int {
 	return need
 }
 
-// slicedFirst plans the slices of the main shape by counts alone, then searches with these members kept to the
-// domains of their slices.
-func (s *search) slicedFirst() bool {
+func setOf(all []int) map[int]bool {
+	set := make(map[int]bool, len(all))
+	for _, i := range all {
+		set[i] = true
+	}
+	return set
+}
+
+// mainRole is the role that most members have, the first of equals.
+func (s *search) mainRole() int {
 	need := s.perRole()
 	main := -1
 	for role := range s.g.Roles {
@@ -107,17 +116,71 @@ func (s *search) slicedFirst() bool {
 			main = role
 		}
 	}
+	return main
+}
+
+// slicedFirst plans the slices of the main shape by counts alone, then searches with these members kept to the
+// domains of their slices. Counts know nothing of the other shapes and of rules: where a domain did not take what was
+// planned for it, the slices are planned anew without it. Each of these plans gets one pass, as in oneOf, and the first
+// one the whole search if none did.
+func (s *search) slicedFirst() bool {
 	var members []int
 	for _, m := range s.order {
-		if s.g.Members[m].Role == main {
+		if s.g.Members[m].Role == s.main {
 			members = append(members, m)
 		}
 	}
 	slices.SortFunc(members, s.g.bySlot)
-	at, ok := s.plan(newView(s.tree, s.g, main, s.rules), members)
-	if !ok {
-		return false
+	v := newView(s.tree, s.g, s.main, s.rules).clone()
+	all, deepest, cut := s.tries, 0, false
+	var first []int
+	for range maxRegions {
+		at, ok := s.plan(v, members)
+		if !ok {
+			break
+		}
+		if first == nil {
+			first = at
+		}
+		s.keepTo(members, at)
+		s.tries, s.deepest = min(all, s.onePass()), 0
+		if s.descendAll() {
+			return true
+		}
+		deepest, cut = max(deepest, s.deepest), cut || s.tries < 0
+		v.leave(s.stuck(len(members)))
 	}
+	if s.tries = all; cut {
+		s.keepTo(members, first)
+		if s.descendAll() {
+			return true
+		}
+	}
+	s.deepest = max(deepest, s.deepest)
+	return false
+}
+
+// onePass is how many nodes are looked at where each member looks twice at all of its domain.
+func (s *search) onePass() int {
+	n := 0
+	for _, d := range s.within {
+		n += 2 * len(s.list(d))
+	}
+	return n
+}
+
+// stuck is the domain that took no more; where that is all nodes, the last one of those of the first members, which are
+// in slices.
+func (s *search) stuck(inSlices int) int {
+	d := s.within[min(s.deepest, len(s.within)-1)]
+	if d == topology.Root {
+		d = s.within[inSlices-1]
+	}
+	return d
+}
+
+// keepTo keeps each of the members to the domain of its slice, and all others to the required one.
+func (s *search) keepTo(members, at []int) {
 	domain := map[int]int{}
 	region := topology.Root
 	for k, m := range members {
@@ -134,7 +197,6 @@ func (s *search) slicedFirst() bool {
 			s.within[k] = d
 		}
 	}
-	return s.descendAll()
 }
 
 func (s *search) descendWithin(d int) bool {
@@ -153,7 +215,7 @@ func (s *search) descendAll() bool {
 // room is how many members of a role a node takes now.
 func (s *search) room(i, role, limit int) int {
 	r := s.g.Roles[role]
-	if r.OutAll != nil || s.kept[i] {
+	if r.OutAll != nil || s.kept[i] || (role == s.main && s.bare[i]) {
 		return 0
 	}
 	if _, out := r.Out[s.tree.Name(i)]; out {

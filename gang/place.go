@@ -76,6 +76,9 @@ type search struct {
 	within, pos []int
 	nodes       map[int][]int
 	kept        map[int]bool
+	// main is the role that most members have; they do not go to bare nodes, where no spares can be left.
+	main int
+	bare map[int]bool
 	// deepest is the most members that ever stood at once.
 	deepest int
 	tries   int

@@ -14,14 +14,17 @@ const fewLost = 16
 // was lost as a whole gets a domain of its own. Where that cannot be, and where there are no slices, each goes as
 // near to its neighbours as there is room: the same domain, then one level up, never out of the required one.
 func (s *search) rejoin(v *view, order []int) ([]int, bool) {
+	region, known := s.bounds()
+	if !known {
+		return nil, false
+	}
 	if s.rules.slice > s.rules.required {
 		for _, size := range s.rules.shares(len(s.g.Members)) {
-			if at, ok := s.refill(v.clone(), order, size); ok {
+			if at, ok := s.refill(v.clone(), order, size, region); ok {
 				return at, true
 			}
 		}
 	}
-	region := s.bounds()
 	if int(v.places[region]) < len(order) {
 		return nil, false
 	}
@@ -57,24 +60,28 @@ func (s *search) stand() []seated {
 	return all
 }
 
-// bounds is the domain that the gang must not leave: that of the required level, while all are in one.
-func (s *search) bounds() int {
-	region := -1
+// bounds is the domain that the gang must not leave: that of the required level in which it stands. Members on nodes
+// that are gone or have lost the label say nothing; where the others are in several, as after a change of labels, most
+// of them decide. known is false where none of them says anything.
+func (s *search) bounds() (region int, known bool) {
 	if s.rules.required < 0 {
-		return topology.Root
+		return topology.Root, true
 	}
+	members, most := map[int]int{}, 0
 	for _, m := range s.stand() {
 		i, ok := s.tree.Find(m.node)
 		if !ok {
 			continue
 		}
 		d := s.tree.Ancestor(s.tree.Leaf(i), s.rules.required)
-		if region >= 0 && d != region {
-			return topology.Root
+		if !s.tree.Named(d) {
+			continue
 		}
-		region = d
+		if members[d]++; members[d] > most {
+			region, most = d, members[d]
+		}
 	}
-	return max(region, topology.Root)
+	return region, most > 0
 }
 
 // home is the node of the neighbour by slot: the nearest one, of two as near the one whose domain has fewer of
@@ -195,7 +202,7 @@ func (s *search) slicesOf(size int) (of map[int]int, homes []int, ok bool) {
 }
 
 // refill fills slices of a size up; v is used up.
-func (s *search) refill(v *view, order []int, size int) ([]int, bool) {
+func (s *search) refill(v *view, order []int, size, bounds int) ([]int, bool) {
 	of, homes, ok := s.slicesOf(size)
 	if !ok {
 		return nil, false
@@ -234,7 +241,6 @@ func (s *search) refill(v *view, order []int, size int) ([]int, bool) {
 	}
 	sp := newSpread(v, s.rules.near)
 	sp.inUnits(size, s.rules.slice, !s.rules.uneven, taken)
-	bounds := s.bounds()
 	d := bounds
 	if first >= 0 && s.tree.Ancestor(first, s.tree.LevelOf(bounds)) == bounds {
 		for d = s.tree.Parent(first); d != bounds && int(sp.units[d]) < len(gone)/size; d = s.tree.Parent(d) {

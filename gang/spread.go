@@ -166,6 +166,8 @@ func (s *spread) flat(d int) bool {
 func (s *spread) split(d, u int) []part {
 	parts := s.children(d)
 	switch {
+	case u == s.holds(d):
+		return parts // all of it: there is nothing to choose
 	case s.flat(d):
 		return s.firstOnes(parts, u)
 	case s.closenessFirst(d):

@@ -15,8 +15,8 @@ type view struct {
 	// tree's index until own says otherwise.
 	rooms, places, open []int32
 	own                 bool
-	// spared are the nodes that are left free as spares.
-	spared []int
+	// spared are the nodes that are left free as spares, unlabelled those that are in no domain where some are left.
+	spared, unlabelled []int
 }
 
 // newView counts for a role. Nodes where members of the gang are already do not count as used by others.
@@ -48,6 +48,9 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 		sick := sickIn(tree, what, r.sparesAt)
 		for _, d := range tree.Domains(r.sparesAt) {
 			v.spare(d, r.spares-sick[d])
+		}
+		for _, d := range tree.Unnamed(r.sparesAt) {
+			v.leave(d)
 		}
 	}
 	return v
@@ -151,6 +154,19 @@ func (v *view) spare(d, n int) {
 	for _, i := range candidates[max(0, len(candidates)-n):] {
 		v.set(i, 0)
 		v.spared = append(v.spared, i)
+	}
+}
+
+// leave takes none of the nodes of a domain.
+func (v *view) leave(d int) {
+	if v.places[d] == 0 {
+		return
+	}
+	for i := range v.tree.Within(d) {
+		if v.rooms[i] > 0 {
+			v.set(i, 0)
+			v.unlabelled = append(v.unlabelled, i)
+		}
 	}
 }
 

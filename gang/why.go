@@ -50,9 +50,12 @@ func (s *search) refuse() *Refusal {
 // exclude lists the nodes on which not even one member of the role fits.
 func (s *search) exclude(r *Refusal, v *view, blocked int) {
 	role := s.g.Roles[blocked]
-	spared := map[int]bool{}
+	left := map[int]Cause{}
 	for _, i := range v.spared {
-		spared[i] = true
+		left[i] = Cause{Kind: Spare}
+	}
+	for _, i := range v.unlabelled {
+		left[i] = Cause{Kind: Unlabelled, Name: s.tree.Levels()[s.rules.sparesAt].Name}
 	}
 	for i := range s.tree.All() {
 		if v.rooms[i] > 0 {
@@ -60,9 +63,10 @@ func (s *search) exclude(r *Refusal, v *view, blocked int) {
 		}
 		cause, out := excluded(s.tree, i, role)
 		if !out {
+			rule, kept := left[i]
 			switch {
-			case spared[i]:
-				cause = Cause{Kind: Spare}
+			case kept:
+				cause = rule
 			case s.tree.Closed(i):
 				cause = Cause{Kind: Whole}
 			default:
@@ -79,7 +83,10 @@ func (s *search) fitting() int {
 	if s.rules.slice < 0 || s.standing {
 		region := s.most()
 		if s.standing {
-			region = int(s.v.places[s.bounds()])
+			region = 0
+			if d, known := s.bounds(); known {
+				region = int(s.v.places[d])
+			}
 		}
 		return min(n, region)
 	}
@@ -139,7 +146,11 @@ func (s *search) sliceDomains(d int) []int {
 // countLevels says for each level that the gang names, and the wider ones, in how many domains there is room.
 func (s *search) countLevels(r *Refusal, v *view) {
 	if s.standing {
-		if d := s.bounds(); d != topology.Root {
+		d, known := s.bounds()
+		if level := s.rules.required; !known {
+			r.Unblock = fmt.Sprintf("nobody knows in which %s the others are: their nodes carry no label %s", s.tree.Levels()[level].Name, s.tree.Levels()[level].Key)
+		}
+		if known && d != topology.Root {
 			r.Levels = []LevelCount{{Level: s.tree.Levels()[s.rules.required].Name, Wanted: len(s.order), Needed: 1, Domains: 1,
 				Best: s.tree.Path(d), Most: int(v.places[d]), Held: true}}
 		}
