@@ -30,6 +30,9 @@ func (p *Plugin) dump(ctx context.Context, key types.NamespacedName) (replay.Rec
 	if _, _, err := p.answer(ctx, nodes, roster, &record); err != nil {
 		return replay.Record{}, err
 	}
+	if record.Full() {
+		return replay.Record{}, invalid("gang %s has rules among its members, and deciding about it took more than %d questions: too many for a record", key, len(record.Agreed))
+	}
 	if len(record.Gang.Members) == 0 {
 		return replay.Record{}, invalid("gang %s is not to be planned: %s", key, record.Answer.Message)
 	}

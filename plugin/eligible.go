@@ -71,6 +71,9 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if err != nil {
 		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.size, Message: err.Error()}, nil
 	}
+	if no := s.uncounted(); no != nil {
+		return gang.Placement{}, no, nil
+	}
 	g, delicate, err := s.gang()
 	if err != nil {
 		return gang.Placement{}, nil, err
@@ -95,6 +98,24 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	}
 	placement, no = gang.Place(s.p.tree, g)
 	return placement, no, s.err
+}
+
+// uncounted refuses several members with claims at once: filters say of each alone that there are devices for it, not
+// of all together, and a gang that was placed in part for that would be taken back and come again for ever.
+func (s *scout) uncounted() *gang.Refusal {
+	wanted, claiming := 0, 0
+	for _, m := range s.roster.members {
+		if m.state == pending {
+			wanted++
+			claiming += min(1, len(m.pod.Spec.ResourceClaims))
+		}
+	}
+	if claiming == 0 || wanted == 1 {
+		return nil
+	}
+	return &gang.Refusal{Reason: gang.Unsupported, Wanted: wanted, Nodes: len(s.nodes), Message: fmt.Sprintf(
+		"%d of %d pods wanted have resource claims, whose devices are not counted for a gang: ask for the devices as an extended resource (resources.limits), or name another scheduler in spec.schedulerName",
+		claiming, wanted)}
 }
 
 // gang translates the roster. delicate: some members have rules that counts cannot express.
@@ -146,13 +167,24 @@ func (s *scout) role(member int) (gang.Role, error) {
 	case !status.IsSuccess():
 		return role, fmt.Errorf("looking for nodes for pod %s: %w", info.GetPod().Name, status.AsError())
 	}
-	statuses := make([]*fwk.Status, len(s.nodes))
-	s.p.handle.Parallelizer().Until(s.ctx, len(s.nodes), func(i int) {
-		if _, sick := unhealthy(s.nodes[i].Node()); sick {
+	known := s.p.verdicts.of(s.roster.members[member].role, state, only, s.p.nested.ListPlugins)
+	var open []fwk.NodeInfo
+	for _, n := range s.nodes {
+		v, ok := known.find(n)
+		switch {
+		case !ok || s.p.awaited[n.Node().Name]:
+			open = append(open, n)
+		case v.out:
+			role.Out[n.Node().Name] = v.cause
+		}
+	}
+	statuses := make([]*fwk.Status, len(open))
+	s.p.handle.Parallelizer().Until(s.ctx, len(open), func(i int) {
+		if _, sick := unhealthy(open[i].Node()); sick {
 			return
 		}
-		if only.AllNodes() || only.NodeNames.Has(s.nodes[i].Node().Name) {
-			statuses[i] = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), s.nodes[i])
+		if only.AllNodes() || only.NodeNames.Has(open[i].Node().Name) {
+			statuses[i] = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), open[i])
 			return
 		}
 		statuses[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable).WithPlugin(strings.Join(slices.Sorted(slices.Values(by.UnsortedList())), "+"))
@@ -161,19 +193,33 @@ func (s *scout) role(member int) (gang.Role, error) {
 		return role, err
 	}
 	for i, status := range statuses {
-		node := s.nodes[i].Node()
-		cause, sick := unhealthy(node)
-		switch {
-		case sick:
-			role.Out[node.Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
-		case status.IsSuccess():
-		case status.IsRejected():
-			role.Out[node.Name] = causeOn(node, info.GetPod(), status, role)
-		default:
-			return role, fmt.Errorf("filtering node %s for pod %s: %w", node.Name, info.GetPod().Name, status.AsError())
+		v, err := judge(open[i].Node(), info.GetPod(), status, role)
+		if err != nil {
+			return role, err
+		}
+		if v.out {
+			role.Out[open[i].Node().Name] = v.cause
+		}
+		if !s.p.awaited[open[i].Node().Name] {
+			known.keep(open[i], v, len(s.nodes))
 		}
 	}
 	return role, nil
+}
+
+// judge translates what filters said of a node.
+func judge(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) (verdict, error) {
+	cause, sick := unhealthy(node)
+	switch {
+	case sick:
+		return verdict{out: true, cause: gang.Cause{Kind: gang.Unhealthy, Name: cause}}, nil
+	case status.IsSuccess():
+		return verdict{}, nil
+	case status.IsRejected():
+		return verdict{out: true, cause: causeOn(node, pod, status, role)}, nil
+	default:
+		return verdict{}, fmt.Errorf("filtering node %s for pod %s: %w", node.Name, pod.Name, status.AsError())
+	}
 }
 
 // causeOn is causeOf with the taint's key.
@@ -238,6 +284,9 @@ type beside struct {
 
 // agree asks the framework's filters whether a member may be on a node beside members placed before.
 func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
+	if s.err == nil {
+		s.err = s.ctx.Err() // a preview or a record has a deadline
+	}
 	if s.err != nil {
 		return gang.Cause{}, false
 	}

@@ -78,6 +78,14 @@ func (f *fabric) recognise() {
 	}
 }
 
+// forgetNode counts a node's labels no more.
+func (f *fabric) forgetNode(name string) {
+	for i, key := range f.keys {
+		f.carried[key] -= int(f.labels[name] >> i & 1)
+	}
+	delete(f.labels, name)
+}
+
 // node is what is left of a node, and where it is.
 func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
@@ -85,33 +93,55 @@ func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	used[string(v1.ResourcePods)] = int64(len(n.GetPods()))
 	devices, taken := false, false
 	for name := range left {
-		devices = devices || strings.Contains(name, "/")
+		devices = devices || isDevice(name)
 	}
 	for name, v := range used {
 		left[name] -= v
-		taken = taken || (v > 0 && strings.Contains(name, "/"))
+		taken = taken || (v > 0 && isDevice(name))
 	}
 	out := topology.Node{Name: n.Node().Name, Free: left}
 	out.Domain = f.domains(n.Node())
+	theirs := false
 	for _, info := range n.GetPods() {
-		f.tenant(&out, info.GetPod())
+		if f.tenant(&out, info.GetPod()) && taken && !theirs {
+			theirs = takesDevices(info)
+		}
 	}
-	out.Used = taken || (!devices && out.Tenants > 0)
+	out.Used = theirs || (!devices && out.Tenants > 0)
 	return out
 }
 
+func isDevice(resource string) bool { return strings.Contains(resource, "/") }
+
+func takesDevices(info fwk.PodInfo) bool {
+	for name, v := range info.CalculateResource().Resource.GetScalarResources() {
+		if v > 0 && isDevice(string(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hold is what a pod that is on its way to a node will mean there.
+func (f *fabric) hold(info fwk.PodInfo) topology.Hold {
+	var n topology.Node
+	tenant := f.tenant(&n, info.GetPod())
+	return topology.Hold{What: asked(info), Tenant: tenant, Closed: n.Closed, Spares: n.Spares, SparesAt: n.SparesAt}
+}
+
 // tenant adds what a pod means to others: whether it is in their way, wants its node whole, or was promised spares.
-func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) {
+// Pods that are in nobody's way are no tenants.
+func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 	if f.attendant(pod) {
-		return
+		return false
 	}
 	n.Tenants++
 	if !isMember(pod) {
-		return
+		return true
 	}
 	asks, err := translate.GangTopology(pod)
 	if err != nil {
-		return
+		return true
 	}
 	n.Closed = n.Closed || asks.Whole
 	if asks.Spares > n.Spares {
@@ -120,6 +150,7 @@ func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) {
 			n.SparesAt = f.levels[last].Name
 		}
 	}
+	return true
 }
 
 // attendant says whether a pod belongs to its node rather than to a job: it is in nobody's way.
@@ -128,19 +159,6 @@ func (f *fabric) attendant(pod *v1.Pod) bool {
 		return true
 	}
 	return slices.Contains(f.attendants, pod.Namespace)
-}
-
-// keepOut refuses a pod of no gang a node that a gang holds whole.
-func (f *fabric) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if f.attendant(pod) {
-		return nil
-	}
-	for _, info := range node.GetPods() {
-		if key, ok := translate.GroupOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
-			return fwk.NewStatus(fwk.Unschedulable, "node is held whole by gang "+key.String())
-		}
-	}
-	return nil
 }
 
 // place writes a node's domains for people: "zone=a,nvlink=c7".

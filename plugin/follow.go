@@ -34,17 +34,18 @@ func unhealthy(node *v1.Node) (cause string, sick bool) {
 }
 
 // Filter refuses every node but the planned one: a nominated node is tried before PreFilter's narrowing. It
-// refuses the planned one, too, where Holdfast has put it aside since.
+// refuses the planned one, too, where Holdfast has put it aside since, or somebody came who must not be beside it.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if _, ok := p.mine(pod); !ok {
-		return p.fabric.keepOut(pod, node)
+	key, ok := p.mine(pod)
+	if !ok {
+		return p.keepOut(pod, node)
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
 			if cause, sick := unhealthy(node.Node()); sick {
 				return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is unhealthy ("+cause+")")
 			}
-			return nil
+			return p.intruder(key, pod, node)
 		}
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) are not the planned one")

@@ -18,7 +18,10 @@ import (
 //	   ▲                 │ plan given up      │ Unreserve
 //	   └─────────────────┴────────────────────┘
 type group struct {
+	key     types.NamespacedName
 	members map[types.UID]*member
+	// closed is the ledger's: members that want whole nodes are entered there with theirs.
+	closed *closings
 	// counts of members by state, of gated ones, and of those that are to be placed and not in the queue yet;
 	// slots counts members by slot, unslotted those without one; lead is the pending member of the lowest
 	// slot, nil: to be found again. All follow from members and are kept by put, enter, set and drop alone.
@@ -70,8 +73,8 @@ type member struct {
 	slot slot
 	// role is what the pod looks like to filters; see roleOf. task is its task in the words of Volcano.
 	role, task string
-	// gated: the pod has scheduling gates of others.
-	gated bool
+	// gated: the pod has scheduling gates of others; whole: it wants its node whole.
+	gated, whole bool
 	// queued: the scheduling queue knows the pod. Before, it would forget what is nominated for it.
 	queued bool
 	state  state
@@ -104,8 +107,8 @@ const (
 	bound
 )
 
-func newGroup() *group {
-	return &group{members: map[types.UID]*member{}, slots: map[int]int{}, ready: map[string]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]slot{}, asked: -1}
+func newGroup(key types.NamespacedName, closed *closings) *group {
+	return &group{key: key, closed: closed, members: map[types.UID]*member{}, slots: map[int]int{}, ready: map[string]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]slot{}, asked: -1}
 }
 
 // agree takes the gang's terms over.
@@ -122,6 +125,7 @@ func (g *group) put(pod *v1.Pod) *member {
 		g.hold(m.slot, 1)
 		g.lead = nil
 		g.version++
+		g.closed.stray(pod.UID, false)
 	} else if m.gated {
 		g.gated--
 	} else {
@@ -131,7 +135,9 @@ func (g *group) put(pod *v1.Pod) *member {
 	if gated != m.gated {
 		g.lead = nil
 	}
-	m.pod, m.gated = pod, gated
+	g.close(m, -1)
+	m.pod, m.gated, m.whole = pod, gated, closes(pod)
+	g.close(m, 1)
 	if m.gated {
 		g.gated++
 	} else {
@@ -161,7 +167,9 @@ func (g *group) hold(s slot, n int) {
 func (g *group) set(m *member, s state, node string) {
 	g.counts[m.state]--
 	g.counts[s]++
+	g.close(m, -1)
 	m.state, m.node = s, node
+	g.close(m, 1)
 	if s == pending || m == g.lead {
 		g.lead = nil
 	}
@@ -170,6 +178,8 @@ func (g *group) set(m *member, s state, node string) {
 func (g *group) drop(uid types.UID) {
 	m := g.members[uid]
 	g.counts[m.state]--
+	g.close(m, -1)
+	g.closed.stray(uid, m.whole && m.node != "") // until the pod is gone
 	if m.gated {
 		g.gated--
 	} else {
@@ -182,6 +192,17 @@ func (g *group) drop(uid types.UID) {
 	}
 	g.version++
 	delete(g.members, uid)
+}
+
+// close enters a member's node as closed, where it has one and wants it whole, or takes that back.
+func (g *group) close(m *member, by int) {
+	switch {
+	case !m.whole || m.node == "":
+	case m.state == planned:
+		g.closed.add(m.node, g.key, by, by)
+	default:
+		g.closed.add(m.node, g.key, by, 0)
+	}
 }
 
 func (g *group) unform(uid types.UID) {

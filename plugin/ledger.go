@@ -25,10 +25,12 @@ type ledger struct {
 	doomed map[types.UID]bool
 	// terms says what is known of a gang besides its pods, of which one is given. It takes leaf locks alone.
 	terms func(types.NamespacedName, *v1.Pod) (translate.Terms, error)
+	// closed has a lock of its own, a leaf below mu.
+	closed *closings
 }
 
 func newLedger() *ledger {
-	return &ledger{groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{},
+	return &ledger{groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{}, closed: newClosings(),
 		terms: func(_ types.NamespacedName, pod *v1.Pod) (translate.Terms, error) { return translate.OwnTerms(pod) }}
 }
 
@@ -78,7 +80,7 @@ func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
 	}
 	g := l.groups[key]
 	if g == nil {
-		g = newGroup()
+		g = newGroup(key, l.closed)
 		g.foreign = isForeign(key)
 		l.groups[key] = g
 	}
@@ -122,7 +124,9 @@ func (l *ledger) forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	if g := l.groups[key]; g != nil {
 		delete(g.leaving, uid)
 	}
-	return l.dropped(key, uid)
+	broken = l.dropped(key, uid)
+	l.closed.stray(uid, false)
+	return broken
 }
 
 // dropped reports whether a plan is open that is to be given up: its line for the pod is void, or it was made
@@ -230,7 +234,7 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 	defer l.mu.Unlock()
 	g := l.groups[key]
 	if g == nil {
-		g = newGroup()
+		g = newGroup(key, l.closed)
 	}
 	if g.sizeErr != nil {
 		return roster{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}

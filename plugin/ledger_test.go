@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/translate"
 )
@@ -46,6 +47,9 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 			switch rng.Intn(12) {
 			case 0, 1, 2:
 				p := memberPod("g", rng.Intn(4), 4, 1)
+				if seed%2 == 0 {
+					p.Annotations[v1alpha1.AnnotationWholeNodes] = "true"
+				}
 				if g := l.groups[k]; (g == nil || !g.open) && rng.Intn(8) == 0 {
 					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "other"}}
 				}
@@ -104,7 +108,31 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 			}
 			l.expected()
 			checkLedger(t, fmt.Sprintf("seed %d step %d", seed, step), l.groups[k])
+			checkClosings(t, fmt.Sprintf("seed %d step %d", seed, step), l)
 		}
+	}
+}
+
+// checkClosings: nodes are closed by members that want them whole, and no others.
+func checkClosings(t *testing.T, when string, l *ledger) {
+	t.Helper()
+	want := map[string]closing{}
+	for k, g := range l.groups {
+		for uid, m := range g.members {
+			if c := want[m.node]; m.whole && m.node != "" {
+				c.gang, c.members = k, c.members+1
+				if m.state == planned {
+					c.planned++
+				}
+				want[m.node] = c
+			}
+			if l.closed.strays[uid] {
+				t.Fatalf("%s: member %s is a stray", when, m.pod.Name)
+			}
+		}
+	}
+	if !maps.Equal(want, l.closed.nodes) {
+		t.Fatalf("%s: closed are %v, want %v", when, l.closed.nodes, want)
 	}
 }
 

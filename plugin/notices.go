@@ -18,21 +18,26 @@ const (
 	// noticeEvery and noticesAtOnce bound how fast events that were held are written: 500 a second.
 	noticeEvery   = 200 * time.Millisecond
 	noticesAtOnce = 100
+	// lastAtOnce is the same for the end, when the process has little time left.
+	lastAtOnce = 200
 )
 
 // scheduled is the reason of the event by which kube-scheduler tells that a pod was bound.
 const scheduled = "Scheduled"
 
 // notices holds kube-scheduler's events about members that were bound until no gang is on its way to its nodes: each
-// is a write as dear as the binding itself, and the API server would do both at the same time. None is left out.
+// is a write as dear as the binding itself, and the API server would do both at the same time. None is left out but by a
+// process that dies before flush.
 type notices struct {
 	// patience is how long an event is held at most.
 	patience time.Duration
 	// placing says whether a gang is on its way.
 	placing func() bool
 
-	mu   sync.Mutex
-	held []notice // oldest first; guarded by mu
+	mu sync.Mutex
+	// held are oldest first; ending: nothing is held any more. Guarded by mu.
+	held   []notice
+	ending bool
 }
 
 type notice struct {
@@ -40,10 +45,38 @@ type notice struct {
 	tell  func()
 }
 
-func (n *notices) hold(now time.Time, tell func()) {
+// hold tells later; false: the caller is to tell now.
+func (n *notices) hold(now time.Time, tell func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.patience == 0 || n.ending {
+		return false
+	}
 	n.held = append(n.held, notice{now, tell})
+	return true
+}
+
+// flush tells all that is held, while the context lasts.
+func (n *notices) flush(ctx context.Context) {
+	for {
+		n.mu.Lock()
+		n.ending = true
+		k := min(len(n.held), lastAtOnce)
+		now := n.held[:k:k]
+		n.held = n.held[k:]
+		n.mu.Unlock()
+		for _, one := range now {
+			one.tell()
+		}
+		select {
+		case <-time.After(noticeEvery): // recorders write aside
+		case <-ctx.Done():
+			return
+		}
+		if k == 0 {
+			return
+		}
+	}
 }
 
 // run tells until the context ends.
@@ -84,8 +117,7 @@ func (r recorder) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	tell := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
 	if pod, ok := regarding.(*v1.Pod); ok && reason == scheduled {
-		if _, ok := r.p.mine(pod); ok && r.p.notices.patience > 0 {
-			r.p.notices.hold(time.Now(), tell)
+		if _, ok := r.p.mine(pod); ok && r.p.notices.hold(time.Now(), tell) {
 			return
 		}
 	}

@@ -1,8 +1,10 @@
 package plugin
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,6 +35,29 @@ func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
 	if got := tell(now.Add(2 * time.Second)); got != 1 || len(n.held) != 0 {
 		t.Errorf("%d were told, %d are held", got, len(n.held))
 	}
+}
+
+// A process that is told to end tells first what it holds, though a gang is on its way, and holds nothing any more.
+func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, told := &notices{patience: time.Hour, placing: func() bool { return true }}, 0
+		for range 2*lastAtOnce + 1 {
+			n.hold(time.Now(), func() { told++ })
+		}
+		n.flush(t.Context())
+		if told != 2*lastAtOnce+1 || n.hold(time.Now(), func() {}) {
+			t.Errorf("%d were told, %d are held", told, len(n.held))
+		}
+		n, told = &notices{patience: time.Hour, placing: func() bool { return true }}, 0
+		for range 10 * lastAtOnce {
+			n.hold(time.Now(), func() { told++ })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), noticeEvery+noticeEvery/2)
+		defer cancel()
+		if n.flush(ctx); told != 2*lastAtOnce {
+			t.Errorf("%d were told in the time there was", told)
+		}
+	})
 }
 
 // Every member is told to be scheduled, though later.

@@ -7,10 +7,10 @@
 //
 // One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
-// (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go,
+// (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
 // undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
 //
-// Locks: the ledger's lock is a leaf. PreEnqueue and queueing hints run under the scheduling queue's lock and
+// Locks: the ledger's lock is a leaf but for that of closings. PreEnqueue and queueing hints run under the scheduling queue's lock and
 // take it; so nothing that takes the queue's lock (Activate, nominations) is called while it is held.
 package plugin
 
@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
@@ -45,6 +46,7 @@ const inspection = 5 * time.Second
 // nested are the parts of the framework that are not on a plugin's handle and that eligibility needs.
 type nested interface {
 	RunPreFilterPlugins(context.Context, fwk.CycleState, *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string])
+	ListPlugins() *schedulerconfig.Plugins
 }
 
 var (
@@ -79,6 +81,9 @@ type Plugin struct {
 	seen map[string]int64
 	// fabric says where nodes are; it belongs to the scheduling cycle, too.
 	fabric fabric
+	// verdicts and awaited, the nodes that pods are nominated for, belong to it as well.
+	verdicts verdicts
+	awaited  map[string]bool
 }
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
@@ -160,16 +165,18 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 // podSeen notes what a pod is now, and wakes the leader once nobody is missing any more, or once a plan is
 // done that left somebody out.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
-	key, ok := p.mine(pod)
-	if !ok {
-		return
-	}
 	if over(pod) {
 		p.podGone(logger, pod)
 		return
 	}
+	key, ok := p.mine(pod)
+	if !ok {
+		p.ledger.closed.stray(pod.UID, pod.Spec.NodeName != "" && closes(pod))
+		return
+	}
 	if pod.DeletionTimestamp != nil {
 		p.parted(logger, key, p.ledger.leave(key, pod))
+		p.ledger.closed.stray(pod.UID, pod.Spec.NodeName != "" && closes(pod))
 		return
 	}
 	change := p.ledger.observe(key, pod)
@@ -187,6 +194,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 	key, ok := p.mine(pod)
 	if !ok {
+		p.ledger.closed.stray(pod.UID, false)
 		return
 	}
 	p.parted(logger, key, p.ledger.forget(key, pod.UID))

@@ -25,6 +25,8 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok && translate.TwoGroups(pod) != "":
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, translate.TwoGroups(pod))
+	case !ok && (!p.ledger.closed.any() || p.fabric.attendant(pod)):
+		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:
 		return nil, nil // Filter keeps it off nodes that are held whole
 	}
@@ -130,6 +132,12 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 			return err
 		}
 		p.handle.AddNominatedPod(logger, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: plan[pod.UID]})
+	}
+	// A plan that was given up meanwhile took the nominations back that there were by then.
+	for _, pod := range siblings {
+		if node, ok := p.ledger.plannedNode(key, pod.UID); !ok || node != plan[pod.UID] {
+			p.handle.DeleteNominatedPodIfExists(pod)
+		}
 	}
 	go p.activate(logger, siblings)
 	return nil

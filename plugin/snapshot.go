@@ -1,7 +1,10 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -29,8 +32,26 @@ func (p *Plugin) follow(nodes []fwk.NodeInfo) {
 			p.seen[name] = n.GetGeneration()
 		}
 	}
-	if len(p.seen) != len(nodes) || p.fabric.changed() {
+	if len(p.seen) > len(nodes) {
+		p.dropGone(nodes)
+	}
+	if p.fabric.changed() {
 		p.rebuild(nodes)
+	}
+}
+
+// dropGone takes out nodes that the snapshot does not have any more.
+func (p *Plugin) dropGone(nodes []fwk.NodeInfo) {
+	there := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		there[n.Node().Name] = true
+	}
+	for name := range p.seen {
+		if !there[name] {
+			p.tree.Remove(name)
+			p.fabric.forgetNode(name)
+			delete(p.seen, name)
+		}
 	}
 }
 
@@ -82,27 +103,32 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, erro
 	}
 	var all []replay.Taking
 	held := map[types.UID]bool{}
-	for name, pods := range p.ledger.expected() {
+	expected := p.ledger.expected()
+	for _, name := range slices.Sorted(maps.Keys(expected)) {
+		pods := expected[name]
+		slices.SortFunc(pods, func(a, b *v1.Pod) int { return cmp.Compare(a.UID, b.UID) })
 		for _, pod := range pods {
 			info, err := framework.NewPodInfo(pod)
 			if err != nil {
 				return nil, fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
 			}
 			if !own[pod.UID] {
-				all = append(all, replay.Taking{Node: name, What: asked(info)})
+				all = append(all, replay.Taking{Node: name, Hold: p.fabric.hold(info)})
 			}
 			held[pod.UID] = true
 		}
 	}
 	priority := corev1helpers.PodPriority(r.members[0].pod)
+	p.awaited = map[string]bool{}
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.handle.NominatedPodsForNode(name) {
 			pod := info.GetPod()
+			p.awaited[name] = true
 			if own[pod.UID] || held[pod.UID] || corev1helpers.PodPriority(pod) < priority {
 				continue
 			}
-			all = append(all, replay.Taking{Node: name, What: asked(info)})
+			all = append(all, replay.Taking{Node: name, Hold: p.fabric.hold(info)})
 		}
 	}
 	return all, nil
@@ -112,7 +138,7 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, erro
 func (p *Plugin) take(expected []replay.Taking) {
 	for _, t := range expected {
 		if i, ok := p.tree.Find(t.Node); ok {
-			p.tree.Force(i, t.What)
+			p.tree.Hold(i, t.Hold)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,6 +131,18 @@ func (s *Station) lead(ctx context.Context) {
 	for _, p := range s.plugins {
 		p.act(ctx)
 	}
+}
+
+// Flush has events written that were held back, while the context lasts. The scheduler must run meanwhile.
+func (s *Station) Flush(ctx context.Context) {
+	s.mu.Lock()
+	plugins := slices.Collect(maps.Values(s.plugins))
+	s.mu.Unlock()
+	var all sync.WaitGroup
+	for _, p := range plugins {
+		all.Go(func() { p.notices.flush(ctx) })
+	}
+	all.Wait()
 }
 
 // Leads says whether this replica schedules.

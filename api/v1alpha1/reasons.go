@@ -22,6 +22,8 @@ const (
 	ReasonMemberLost        = "MemberLost"
 	// ReasonInvalidTopology: the job names a topology level that the cluster does not have, or a value that makes no sense.
 	ReasonInvalidTopology = "InvalidTopology"
+	// ReasonUnsupported: the pods ask for something that is not counted for a gang.
+	ReasonUnsupported = "Unsupported"
 	// ReasonUndone: a pod was deleted because the rest of its gang got no nodes.
 	ReasonUndone = "Undone"
 	// ReasonNotHeeded: a group asks for something that this scheduler does not do.

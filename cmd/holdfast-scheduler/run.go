@@ -34,6 +34,8 @@ import (
 const (
 	defaultPreviewAddress = ":10260"
 	shutdown              = 5 * time.Second
+	// farewell is how long events are still written once the process is told to end.
+	farewell = 15 * time.Second
 )
 
 // flags puts kube-scheduler's flags and ours on the command, as kube-scheduler does with its own.
@@ -67,7 +69,8 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		}
 		opts.InformerName = name
 	}
-	ctx, cancel := context.WithCancel(server.SetupSignalContext())
+	signals := server.SetupSignalContext()
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	station := plugin.NewStation()
 	config, sched, err := app.Setup(ctx, opts, app.WithPlugin(plugin.Name, station.New))
@@ -83,6 +86,11 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 			return err
 		}
 	}
+	go func() {
+		<-signals.Done()
+		endWell(station)
+		cancel()
+	}()
 	station.Drive(ctx, sched)
 	if preview != "" {
 		if err := servePreviews(ctx, preview, config, station); err != nil {
@@ -90,6 +98,16 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		}
 	}
 	return app.Run(ctx, config, sched)
+}
+
+// endWell writes what was held back; kube-scheduler's own writers end with its context.
+func endWell(station *plugin.Station) {
+	if !station.Leads() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	station.Flush(ctx)
 }
 
 // servePreviews serves with the certificate of kube-scheduler's own port.
