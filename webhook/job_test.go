@@ -60,6 +60,10 @@ func TestJobRefusals(t *testing.T) {
 		}},
 		{"slices of another shape", annotate(v1alpha1.AnnotationSliceShape, "any")},
 		{"a shape without slices", annotate(v1alpha1.AnnotationSliceShape, "uneven")},
+		{"slices of the level that is required", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationTopologyRequired, "rack")(j)
+			annotate(v1alpha1.AnnotationSliceLevel, "rack")(j)
+		}},
 		{"spares below zero", annotate(v1alpha1.AnnotationSpares, "-1")},
 		{"whole nodes maybe", annotate(v1alpha1.AnnotationWholeNodes, "yes")},
 		{"topology domain by hand", annotate(v1alpha1.AnnotationTopologyDomain, "rack=r1")},

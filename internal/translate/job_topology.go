@@ -65,6 +65,9 @@ func (s *Settings) checkTopology(at map[string]*field.Path) field.ErrorList {
 	t := s.Topology
 	size, shape := at[v1alpha1.AnnotationSliceSize], at[v1alpha1.AnnotationSliceShape]
 	switch {
+	case t.SliceLevel != "" && t.SliceLevel == t.Required && s.Enabled:
+		return field.ErrorList{field.Invalid(at[v1alpha1.AnnotationSliceLevel], t.SliceLevel, "has no effect where all pods are in one domain of the same level ("+v1alpha1.AnnotationTopologyRequired+
+			"): name a narrower level for slices, or a wider one that is required")}
 	case t.SliceSize > 0 && t.Block > 1 && t.SliceSize%t.Block != 0:
 		return field.ErrorList{field.Invalid(size, strconv.Itoa(t.SliceSize), fmt.Sprintf("must be a multiple of %s (%d): a slice is made of whole blocks", v1alpha1.AnnotationBlockSize, t.Block))}
 	case shape != nil && t.SliceLevel == "" && t.SliceSize == 0 && t.Block < 2 && s.Enabled:
