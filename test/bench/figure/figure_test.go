@@ -42,14 +42,14 @@ func TestConcludeShowsWhatWasMissed(t *testing.T) {
 	}{
 		{Result{}, ""},
 		{Result{Check: true}, ""},
-		{Result{Missed: []string{"m is 2"}}, ""},
-		{Result{Missed: []string{"m is 2"}, Check: true}, "m is 2"},
+		{Result{Verdicts: Verdicts{Missed: []string{"m is 2"}}}, ""},
+		{Result{Verdicts: Verdicts{Missed: []string{"m is 2"}}, Check: true}, "m is 2"},
 		{Result{Began: time.Now().Add(-2 * time.Hour), Check: true}, "the run took 7200 s, the goal is at most 3600"},
 	} {
 		if c.r.Began.IsZero() {
 			c.r.Began = time.Now()
 		}
-		c.r.Rows, c.r.Reached, c.r.Limit = rows, []string{"n is 1"}, time.Hour
+		c.r.Rows, c.r.Reached, c.r.Unmeasured, c.r.Limit = rows, []string{"n is 1"}, []string{"o: at most 4"}, time.Hour
 		var out, progress bytes.Buffer
 		err := s.Conclude(&out, &progress, c.r)
 		if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
@@ -59,8 +59,21 @@ func TestConcludeShowsWhatWasMissed(t *testing.T) {
 			t.Errorf("%d lines", n)
 		}
 		text := progress.String()
-		if !strings.Contains(text, "reached  n is 1") || strings.Contains(text, "MISSED   m is 2") != (c.r.Missed != nil) || !strings.Contains(text, "1–3") || !strings.Contains(text, "the run took") {
+		if !strings.Contains(text, "reached  n is 1") || !strings.Contains(text, "not measured  o: at most 4") || strings.Contains(text, "MISSED   m is 2") != (c.r.Missed != nil) || !strings.Contains(text, "1–3") || !strings.Contains(text, "the run took") {
 			t.Errorf("the table is\n%s", text)
 		}
+	}
+}
+
+func TestChosen(t *testing.T) {
+	all, itself := []string{"raw", "plain", "holdfast"}, func(s string) string { return s }
+	if _, err := Chosen("systems", all, all, itself, []string{"raw", "yarn"}); err == nil || err.Error() != `--systems: there is no "yarn"; there are raw, plain, holdfast` {
+		t.Error(err)
+	}
+	if got, err := Chosen("systems", all[:1], all, itself, []string{"holdfast", "raw"}); err != nil || len(got) != 2 || got[0] != "raw" {
+		t.Errorf("%v %v", got, err)
+	}
+	if got, err := Chosen("systems", all[:1], all, itself, nil); err != nil || len(got) != 1 {
+		t.Errorf("%v %v", got, err)
 	}
 }

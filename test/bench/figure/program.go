@@ -40,13 +40,45 @@ func Repeats(asked int, quick bool) (int, error) {
 	return asked, nil
 }
 
+// Chosen are those of all that were asked for, in their order; given, where none was.
+func Chosen[T any](flag string, given, all []T, name func(T) string, want []string) ([]T, error) {
+	if len(want) == 0 {
+		return given, nil
+	}
+	var out []T
+	var names []string
+	for _, v := range all {
+		names = append(names, name(v))
+		if slices.Contains(want, name(v)) {
+			out = append(out, v)
+		}
+	}
+	for _, w := range want {
+		if !slices.Contains(names, w) {
+			return nil, fmt.Errorf("--%s: there is no %q; there are %s", flag, w, strings.Join(names, ", "))
+		}
+	}
+	return out, nil
+}
+
+// Verdicts say of every goal what became of it. One that was not measured is no goal reached.
+type Verdicts struct{ Missed, Reached, Unmeasured []string }
+
+// Say adds what became of one goal.
+func (v *Verdicts) Say(reached bool, text string) {
+	if reached {
+		v.Reached = append(v.Reached, text)
+	} else {
+		v.Missed = append(v.Missed, text)
+	}
+}
+
 // Result is a run that is over.
 type Result struct {
 	// Rows are what is written, those that are derived from others included.
 	Rows []Figure
-	// Missed and Reached say of every goal that was measured what became of it.
-	Missed, Reached []string
-	Began           time.Time
+	Verdicts
+	Began time.Time
 	// Limit is what the whole run may take.
 	Limit time.Duration
 	// Check makes an error of a missed goal and of a run that took too long.
@@ -77,12 +109,15 @@ func (s *Set) table(w io.Writer, r Result) error {
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%.4g\t%s\t%d\t%.4g–%.4g\n", f.Case, f.System, f.Metric, f.Value, f.Unit, f.N, slices.Min(all), slices.Max(all))
 	}
-	fmt.Fprintln(tw, "\nGoals that were measured")
+	fmt.Fprintln(tw, "\nGoals")
 	for _, text := range r.Reached {
 		fmt.Fprintf(tw, "  reached  %s\n", text)
 	}
 	for _, text := range r.Missed {
 		fmt.Fprintf(tw, "  MISSED   %s\n", text)
+	}
+	for _, text := range r.Unmeasured {
+		fmt.Fprintf(tw, "  not measured  %s\n", text)
 	}
 	return tw.Flush()
 }

@@ -134,17 +134,17 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		}
 	}
 	err = errors.Join(err, b.down())
-	missed, reached := b.verdicts()
-	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.Figures(), Missed: missed, Reached: reached, Began: began, Limit: timeLimit, Check: o.check}))
+	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.Figures(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
 }
 
 func newFigures() *figure.Set { return figure.NewSet("node-loss") }
 
-// verdicts names every goal that was measured, by whether it was reached.
-func (b *bench) verdicts() (missed, reached []string) {
+// verdicts says of every goal what became of it.
+func (b *bench) verdicts() (v figure.Verdicts) {
 	for _, g := range goals {
 		samples := b.Samples(g.kase, systemHoldfast, g.metric)
 		if len(samples) == 0 {
+			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is %s %g", g.kase, g.metric, map[bool]string{true: "at least", false: "at most"}[g.least], g.bound))
 			continue
 		}
 		got, how, word := figure.Median(samples), "", "at most"
@@ -155,12 +155,7 @@ func (b *bench) verdicts() (missed, reached []string) {
 		if g.least {
 			ok, word = got >= g.bound, "at least"
 		}
-		text := fmt.Sprintf("%s: %s is %.3g%s, the goal is %s %g", g.kase, g.metric, got, how, word, g.bound)
-		if ok {
-			reached = append(reached, text)
-		} else {
-			missed = append(missed, text)
-		}
+		v.Say(ok, fmt.Sprintf("%s: %s is %.3g%s, the goal is %s %g", g.kase, g.metric, got, how, word, g.bound))
 	}
-	return missed, reached
+	return v
 }

@@ -92,6 +92,22 @@ func (r *results) verdicts() []verdict {
 	return out
 }
 
+// unmeasured lists the goals that nothing is known of.
+func (r *results) unmeasured() []string {
+	var out []string
+	for _, g := range goals {
+		for _, kase := range r.Cases() {
+			if _, ok := r.ratio(kase, g.system); !ok {
+				out = append(out, fmt.Sprintf("%-14s %s: at most %.2f × torchrun", g.system, kase, g.ratio))
+			}
+		}
+		if len(r.Cases()) == 0 {
+			out = append(out, fmt.Sprintf("%-14s at most %.2f × torchrun", g.system, g.ratio))
+		}
+	}
+	return out
+}
+
 // writeLines writes one JSON object per figure.
 func (r *results) writeLines(w io.Writer) error { return figure.WriteLines(w, r.figures()) }
 
@@ -125,6 +141,9 @@ func (r *results) writeTable(w io.Writer) error {
 			word = "MISSED"
 		}
 		fmt.Fprintf(&b, "  %-8s %-14s %s: %.3f × torchrun, at most %.2f\n", word, v.system, v.kase, v.ratio, v.goal)
+	}
+	for _, text := range r.unmeasured() {
+		fmt.Fprintf(&b, "  not measured  %s\n", text)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -85,27 +84,11 @@ func (o options) plan() (plan, error) {
 		p.kills = o.kills
 	}
 	var err error
-	if p.systems, err = pick("system", o.systems, p.systems, full.systems, func(s string) string { return s }); err != nil {
+	if p.systems, err = figure.Chosen("systems", p.systems, full.systems, func(s string) string { return s }, o.systems); err != nil {
 		return p, err
 	}
-	p.shapes, err = pick("shape", o.shapes, p.shapes, full.shapes, func(s shape) string { return s.name })
+	p.shapes, err = figure.Chosen("shapes", p.shapes, full.shapes, func(s shape) string { return s.name }, o.shapes)
 	return p, err
-}
-
-// pick returns the named ones of all; given where none is named.
-func pick[T any](what string, names []string, given, all []T, nameOf func(T) string) ([]T, error) {
-	if len(names) == 0 {
-		return given, nil
-	}
-	var out []T
-	for _, name := range names {
-		i := slices.IndexFunc(all, func(v T) bool { return nameOf(v) == name })
-		if i < 0 {
-			return nil, fmt.Errorf("there is no %s %q", what, name)
-		}
-		out = append(out, all[i])
-	}
-	return out, nil
 }
 
 // missed is an error that names every goal that was not reached.

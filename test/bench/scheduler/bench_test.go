@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/test/bench/figure"
 )
 
 func TestOrderIsRotated(t *testing.T) {
@@ -18,12 +20,20 @@ func TestOrderIsRotated(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsRefused(t *testing.T) {
-	if _, err := chosen("systems", systems, system.String, []string{"raw", "yarn"}); err == nil || !strings.Contains(err.Error(), `"yarn"`) {
-		t.Error(err)
+// A goal of which nothing is known is not left out.
+func TestEveryGoalIsToldOf(t *testing.T) {
+	b := &bench{Set: figure.NewSet("scheduler")}
+	b.Add("1250x1250", systemHoldfast, lastBound, "s", 2)
+	b.Add("1250x1250", systemRaw, lastBound, "s", 1)
+	b.Add("5000x5000", systemRaw, lastBound, "s", -1)
+	b.Add("5000x5000", systemHoldfast, lastBound, "s", 1)
+	b.Add("refused", systemHoldfast, "unschedulable_visible", "s", 2)
+	v := b.verdicts()
+	if len(v.Reached) != 1 || len(v.Missed) != 1 || len(v.Reached)+len(v.Missed)+len(v.Unmeasured) != len(goals) {
+		t.Errorf("%+v of %d goals", v, len(goals))
 	}
-	if got, err := chosen("systems", systems, system.String, []string{"holdfast", "raw"}); err != nil || len(got) != 2 || got[0].name != systemRaw {
-		t.Errorf("%v %v", got, err)
+	if b.quick = true; len(b.verdicts().Unmeasured) != len(goals) {
+		t.Errorf("small cases say %+v", b.verdicts())
 	}
 }
 

@@ -25,32 +25,35 @@ var goals = []goal{
 	{"refused", "unschedulable_writes", "", 3},
 }
 
-// verdicts names every goal that was measured, by whether it was reached. Small cases say nothing.
-func (b *bench) verdicts() (missed, reached []string) {
-	if b.quick {
-		return nil, nil
-	}
+// verdicts says of every goal what became of it. Small cases say nothing.
+func (b *bench) verdicts() (v figure.Verdicts) {
 	for _, g := range goals {
-		got, ok := b.Median(g.kase, systemHoldfast, g.metric)
-		if !ok {
+		what := g.metric
+		if g.against != "" {
+			what += " / " + g.against
+		}
+		got, ok := b.value(g)
+		if !ok || b.quick {
+			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is at most %g", g.kase, what, g.bound))
 			continue
 		}
-		text := g.metric
-		if g.against != "" {
-			other, ok := b.Median(g.kase, g.against, g.metric)
-			if !ok {
-				continue
-			}
-			got, text = got/other, text+" / "+g.against
-		}
-		text = fmt.Sprintf("%s: %s is %.3g, the goal is at most %g", g.kase, text, got, g.bound)
-		if got <= g.bound {
-			reached = append(reached, text)
-		} else {
-			missed = append(missed, text)
-		}
+		v.Say(got <= g.bound, fmt.Sprintf("%s: %s is %.3g, the goal is at most %g", g.kase, what, got, g.bound))
 	}
-	return missed, reached
+	return v
+}
+
+// value is what a goal is about; not ok where it was not measured, or another system was done before the last pod was
+// created, so that nothing is a multiple of its time.
+func (b *bench) value(g goal) (float64, bool) {
+	got, ok := b.Median(g.kase, systemHoldfast, g.metric)
+	if !ok || g.against == "" {
+		return got, ok
+	}
+	other, ok := b.Median(g.kase, g.against, g.metric)
+	if !ok || other <= 0 {
+		return 0, false
+	}
+	return got / other, true
 }
 
 // lines are the figures and holdfast's last_bound as a multiple of each other system's.

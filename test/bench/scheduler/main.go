@@ -67,36 +67,18 @@ func names[T any](all []T, name func(T) string) []string {
 	return out
 }
 
-// chosen are those of all that were asked for, all if none was.
-func chosen[T any](flag string, all []T, name func(T) string, want []string) ([]T, error) {
-	if len(want) == 0 {
-		return all, nil
-	}
-	var out []T
-	for _, v := range all {
-		if slices.Contains(want, name(v)) {
-			out = append(out, v)
-		}
-	}
-	for _, w := range want {
-		if !slices.Contains(names(all, name), w) {
-			return nil, fmt.Errorf("--%s: there is no %q; there are %s", flag, w, strings.Join(names(all, name), ", "))
-		}
-	}
-	return out, nil
-}
-
 func run(ctx context.Context, o options, out, progress io.Writer) error {
 	began := time.Now()
 	var err error
 	if o.repeat, err = figure.Repeats(o.repeat, o.quick); err != nil {
 		return err
 	}
-	kases, err := chosen("cases", cases(o.quick), kase.String, o.cases)
+	all := cases(o.quick)
+	kases, err := figure.Chosen("cases", all, all, kase.String, o.cases)
 	if err != nil {
 		return err
 	}
-	compared, err := chosen("systems", systems, system.String, o.systems)
+	compared, err := figure.Chosen("systems", systems, systems, system.String, o.systems)
 	if err != nil {
 		return err
 	}
@@ -105,8 +87,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		b.say("%s: %s", k.name, k.what)
 		err = errors.Join(err, b.run(ctx, k, compared))
 	}
-	missed, reached := b.verdicts()
-	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.lines(), Missed: missed, Reached: reached, Began: began, Limit: timeLimit, Check: o.check}))
+	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
 }
 
 // run measures one case: each system in turn, in another order each time.

@@ -47,7 +47,7 @@ type system struct {
 }
 
 var systems = []system{
-	{name: systemRaw, what: "binding calls alone, 32 at a time, after the last pod was created: the limit"},
+	{name: systemRaw, what: "binding calls alone, as many at a time as Holdfast makes, after the last pod was created: the limit"},
 	{name: systemPlain, what: "kube-scheduler, which knows no gangs", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig},
 	{name: systemNative, what: "kube-scheduler with its own gangs (GenericWorkload)", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig,
 		flags: []string{"--feature-gates=GenericWorkload=true"}, group: nativeGroup, join: nativeJoin, slow: true},

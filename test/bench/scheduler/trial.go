@@ -13,11 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 const (
-	// creators is how many pods are created at a time, and how many are bound at a time for the limit.
+	// creators is how many pods are created at a time.
 	creators = 32
 	// boundPatience is how long it may take until all are bound.
 	boundPatience = 5 * time.Minute
@@ -92,7 +93,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	for i := range nodes {
 		nodes[i] = node(i, now)
 	}
-	if err := each(nodes, func(n *corev1.Node) error {
+	if err := each(creators, nodes, func(n *corev1.Node) error {
 		_, err := t.plane.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 		return err
 	}); err != nil {
@@ -136,7 +137,7 @@ func (t *trial) names(bound bool) map[string]bool {
 
 func (t *trial) create(ctx context.Context) error {
 	t.first = time.Now()
-	err := each(t.pods, func(p *corev1.Pod) error {
+	err := each(creators, t.pods, func(p *corev1.Pod) error {
 		_, err := t.plane.client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
 		return err
 	})
@@ -152,7 +153,10 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 	profiled := t.startProfile(ctx, port)
 	var before writes
 	if child != nil {
-		before = scrape(ctx, port)
+		var err error
+		if before, err = scrape(ctx, port); err != nil {
+			return out, err
+		}
 	} else if err := t.bindAll(ctx); err != nil {
 		return out, err
 	}
@@ -161,7 +165,7 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 		if err != nil {
 			return out, err
 		}
-		out = append(out, sample{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, sample{"last_bound", "s", max(0, last.Sub(t.last).Seconds())})
+		out = append(out, sample{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, sample{lastBound, "s", last.Sub(t.last).Seconds()})
 	}
 	more, err := t.refusals(ctx, before, port)
 	out = append(out, more...)
@@ -169,7 +173,10 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 		return out, err
 	}
 	if child != nil {
-		after := scrape(ctx, port)
+		after, err := scrape(ctx, port)
+		if err != nil {
+			return out, err
+		}
 		child.stop()
 		out = append(out, sample{"scheduler_cpu", "s", child.cpu().Seconds()}, sample{"api_writes", "1", after.all})
 	}
@@ -180,7 +187,7 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 func (t *trial) bindAll(ctx context.Context) error {
 	bind := t.names(true)
 	var next atomic.Int64
-	return each(t.pods, func(p *corev1.Pod) error {
+	return each(binders(), t.pods, func(p *corev1.Pod) error {
 		if !bind[p.Name] {
 			return nil
 		}
@@ -207,10 +214,14 @@ func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome,
 	if err != nil {
 		return nil, err
 	}
-	out := outcome{{"unschedulable_visible", "s", max(0, last.Sub(t.last).Seconds())}}
+	out := outcome{{"unschedulable_visible", "s", last.Sub(t.last).Seconds()}}
 	if len(t.names(true)) == 0 {
 		time.Sleep(settle) // writes that come later count as well
-		out = append(out, sample{"unschedulable_writes", "1", scrape(ctx, port).all - before.all})
+		after, err := scrape(ctx, port)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, sample{"unschedulable_writes", "1", after.all - before.all})
 	}
 	return out, nil
 }
@@ -270,12 +281,19 @@ func verify(pods []corev1.Pod, must, never map[string]bool) error {
 	return nil
 }
 
-// each does the same for all, some at a time.
-func each[T any](all []T, do func(T) error) error {
+// binders is how many pods are bound at a time for the limit: as many as Holdfast binds.
+func binders() int {
+	var args schedulingv1alpha1.HoldfastArgs
+	args.Default()
+	return int(*args.ParallelBindings)
+}
+
+// each does the same for all, so many at a time.
+func each[T any](workers int, all []T, do func(T) error) error {
 	var wg sync.WaitGroup
 	var next atomic.Int64
-	errs := make([]error, creators)
-	for w := range creators {
+	errs := make([]error, workers)
+	for w := range workers {
 		wg.Go(func() {
 			for i := int(next.Add(1) - 1); i < len(all) && errs[w] == nil; i = int(next.Add(1) - 1) {
 				errs[w] = do(all[i])

@@ -193,17 +193,17 @@ type writes struct{ all float64 }
 // written matches the client's count of requests by method; series are few.
 var written = regexp.MustCompile(`(?m)^rest_client_requests_total\{.*method="(POST|PUT|PATCH|DELETE)".*\} (\S+)$`)
 
-func scrape(ctx context.Context, port int) (w writes) {
+func scrape(ctx context.Context, port int) (w writes, err error) {
 	text, err := get(ctx, port, "/metrics")
 	if err != nil {
-		return writes{}
+		return w, fmt.Errorf("counting the scheduler's writes: %w", err)
 	}
 	for _, m := range written.FindAllSubmatch(bytes.TrimSpace(text), -1) {
 		if n, err := strconv.ParseFloat(string(m[2]), 64); err == nil {
 			w.all += n
 		}
 	}
-	return w
+	return w, nil
 }
 
 // profileSeconds is how long a processor profile goes.
