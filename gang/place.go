@@ -209,10 +209,13 @@ func (s *search) fewer() bool {
 
 // roomy is the most members that could find a place.
 func (s *search) roomy() int {
-	if s.standing {
-		return int(s.v.places[s.bounds()])
+	if !s.standing {
+		return s.most()
 	}
-	return s.most()
+	if region, known := s.bounds(); known {
+		return int(s.v.places[region])
+	}
+	return 0
 }
 
 // fewerMixed is fewer for a gang that is searched. The most that fit are found by halving, which may miss some

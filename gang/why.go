@@ -81,14 +81,7 @@ func (s *search) exclude(r *Refusal, v *view, blocked int) {
 func (s *search) fitting() int {
 	n := len(s.order)
 	if s.rules.slice < 0 || s.standing {
-		region := s.most()
-		if s.standing {
-			region = 0
-			if d, known := s.bounds(); known {
-				region = int(s.v.places[d])
-			}
-		}
-		return min(n, region)
+		return min(n, s.roomy())
 	}
 	_, best := s.closest(s.v)
 	return best
