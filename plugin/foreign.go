@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -27,11 +28,13 @@ func isForeign(key types.NamespacedName) bool {
 // revise takes over what a group's object says now. The object's own status is brought up to date as well: it may wait
 // for that before there are any pods.
 func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
-	change, broken := p.ledger.revise(key)
+	change, again, broken := p.ledger.revise(key)
 	if broken {
 		p.abandon(logger, key, "the group was changed")
 	}
-	if change.completed || p.ledger.refusedEarly(key) {
+	if again != nil {
+		p.activate(logger, []*v1.Pod{again})
+	} else if change.completed {
 		p.wake(logger, key)
 	}
 	p.status.soon(key)
@@ -55,30 +58,25 @@ func (p *Plugin) tellGroup(object *v1.ObjectReference, reason, note string) {
 	p.handle.EventRecorder().Eventf(object, nil, v1.EventTypeWarning, reason, "Placing", "%s", note)
 }
 
-// revise asks for a gang's terms again. broken: an open plan is void.
-func (l *ledger) revise(key types.NamespacedName) (c change, broken bool) {
+// revise asks for a gang's terms again. again is the pod that was refused by the old ones, or for lack of room, and is to
+// ask once more; broken: an open plan is void.
+func (l *ledger) revise(key types.NamespacedName) (c change, again *v1.Pod, broken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.groups[key]
 	if g == nil {
-		return change{}, false
+		return change{}, nil, false
 	}
-	was := g.wanting()
+	was, old := g.wanting(), g.terms
 	for _, m := range g.members {
 		g.agree(l.terms(key, m.pod))
 		break
 	}
 	g.settle()
-	return change{completed: !was && g.wants()}, g.open && !g.complete()
-}
-
-// refusedEarly says whether a gang was refused, or is for what its object says, so that the pod which heard it is to ask
-// again.
-func (l *ledger) refusedEarly(key types.NamespacedName) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	return g != nil && g.refusal != nil && !g.open
+	if first := g.first(); first != nil && !g.open && (g.told != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
+		again = first.pod
+	}
+	return change{completed: !was && g.wants()}, again, g.open && !g.complete()
 }
 
 // keys lists gangs.

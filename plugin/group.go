@@ -35,6 +35,8 @@ type group struct {
 	size    int
 	sizeErr error
 	terms   translate.Terms
+	// told is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
+	told string
 	// foreign: another API than ours says who is in the gang.
 	foreign bool
 	// ready counts members by task that no gate holds.

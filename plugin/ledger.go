@@ -176,6 +176,9 @@ func (l *ledger) admit(key types.NamespacedName, uid types.UID) (wait string) {
 		}
 		return g.sizeErr.Error()
 	case !g.able():
+		if first := g.first(); g.told != "" && first != nil && first.pod.UID == uid {
+			return "" // what it heard is not true any more
+		}
 		return "members of the gang are missing" // nobody reads it: the Gang says which
 	case !g.queuedAll():
 		return "the scheduling queue has not seen all of the gang yet"
@@ -237,8 +240,10 @@ func (l *ledger) brief(key types.NamespacedName) (r roster, missing *gang.Refusa
 		g = newGroup(key, l.closed)
 	}
 	if g.sizeErr != nil {
-		return roster{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}
+		g.told = g.sizeErr.Error()
+		return roster{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.told}
 	}
+	g.told = ""
 	if !g.complete() {
 		r := g.incomplete()
 		return roster{}, &r
