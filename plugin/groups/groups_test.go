@@ -1,0 +1,217 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// patience bounds every wait; a test that reaches it has failed.
+const patience = 60 * time.Second
+
+// shelf is a Book over a fake API server that serves what it is told to.
+type shelf struct {
+	t       *testing.T
+	ctx     context.Context
+	book    *Book
+	kube    *fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient
+
+	mu      sync.Mutex
+	changes []string // guarded by mu
+}
+
+func newShelf(t *testing.T) *shelf {
+	s := &shelf{t: t, ctx: t.Context(), kube: fake.NewClientset()}
+	kinds := map[schema.GroupVersionResource]string{}
+	for _, a := range NewBook(nil, nil).apis {
+		kinds[a.gvr] = "PodGroupList"
+	}
+	kinds[hyperNodes] = "HyperNodeList"
+	s.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	s.book = NewBook(s.dynamic, s.kube.Discovery())
+	note := func(what string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changes = append(s.changes, what)
+	}
+	s.book.Subscribe(func(key types.NamespacedName) { note(key.String()) }, func(resource string) { note("all " + resource) })
+	return s
+}
+
+// serve says which resources of an API are served from now on, and has the Book look.
+func (s *shelf) serve(gv schema.GroupVersion, resources ...string) {
+	list := &metav1.APIResourceList{GroupVersion: gv.String()}
+	for _, r := range resources {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: r})
+	}
+	discovery, ok := s.kube.Discovery().(*fakediscovery.FakeDiscovery)
+	if !ok {
+		s.t.Fatal("this is no fake")
+	}
+	discovery.Resources = nil
+	if len(resources) > 0 {
+		discovery.Resources = []*metav1.APIResourceList{list}
+	}
+	s.book.look(s.ctx)
+}
+
+func (s *shelf) until(what string, ok func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+func (s *shelf) heard(what string) func() bool {
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range s.changes {
+			if c == what {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func (s *shelf) create(gv schema.GroupVersion, resource string, object map[string]any) {
+	s.t.Helper()
+	u := &unstructured.Unstructured{Object: object}
+	if _, err := s.dynamic.Resource(gv.WithResource(resource)).Namespace(u.GetNamespace()).Create(s.ctx, u, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func podGroup(name string, spec map[string]any) map[string]any {
+	return map[string]any{"apiVersion": coscheduling.SchemeGroupVersion.String(), "kind": "PodGroup",
+		"metadata": map[string]any{"namespace": "ns", "name": name, "uid": name, "resourceVersion": "7"}, "spec": spec}
+}
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "ns", Name: translate.Coscheduling + "/" + name}
+}
+
+func pod(name string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{coscheduling.PodGroupLabel: "g"}},
+		Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName}, Status: corev1.PodStatus{Phase: phase}}
+}
+
+// An API comes, is watched, and goes; nothing is asked of one that is not served.
+func TestAPIsComeAndGo(t *testing.T) {
+	s := newShelf(t)
+	if _, err := s.book.Terms(key("g"), nil); !errors.Is(err, ErrUnknown) {
+		t.Errorf("before anything is known: %v", err)
+	}
+	s.serve(coscheduling.SchemeGroupVersion)
+	if _, err := s.book.Terms(key("g"), nil); err == nil || !strings.Contains(err.Error(), "does not serve") {
+		t.Errorf("not served: %v", err)
+	}
+	if !s.heard("all " + translate.Coscheduling)() {
+		t.Error("nobody heard that it is not served")
+	}
+	if actions := s.dynamic.Actions(); len(actions) != 0 {
+		t.Errorf("asked of an API that is not served: %v", actions)
+	}
+	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("g", map[string]any{"minMember": int64(3)}))
+	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("odd", map[string]any{"minMember": "many"}))
+	s.serve(coscheduling.SchemeGroupVersion, "podgroups", "podgroups/status")
+	s.until("the group to be read", func() bool { got, err := s.book.Terms(key("g"), nil); return err == nil && got.Min == 3 })
+	s.until("its change to be heard", s.heard(key("g").String()))
+	if _, err := s.book.Terms(key("none"), nil); err == nil || !strings.Contains(err.Error(), "create it") {
+		t.Errorf("no such group: %v", err)
+	}
+	if _, err := s.book.Terms(key("odd"), nil); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("one of another form: %v", err)
+	}
+	s.serve(coscheduling.SchemeGroupVersion)
+	if _, err := s.book.Terms(key("g"), nil); err == nil || !strings.Contains(err.Error(), "does not serve") {
+		t.Errorf("served no more: %v", err)
+	}
+}
+
+func TestHyperNodesAreRead(t *testing.T) {
+	s := newShelf(t)
+	if s.book.Tiers(klog.Background()) != nil {
+		t.Error("there are tiers of nothing")
+	}
+	s.create(hyperNodes.GroupVersion(), "hypernodes", map[string]any{"apiVersion": hyperNodes.GroupVersion().String(), "kind": "HyperNode",
+		"metadata": map[string]any{"name": "leaf"}, "spec": map[string]any{"tier": int64(1), "members": []any{map[string]any{"type": "Node", "selector": map[string]any{"exactMatch": map[string]any{"name": "n1"}}}}}})
+	s.serve(hyperNodes.GroupVersion(), "hypernodes")
+	s.until("the tier to be seen", func() bool { return len(s.book.Tiers(klog.Background()).Levels()) == 1 })
+	if tiers := s.book.Tiers(klog.Background()); tiers != s.book.Tiers(klog.Background()) {
+		t.Error("the tiers are read anew though nothing changed")
+	}
+}
+
+// What stands there already is not written again, and the groups of others are let be.
+func TestStatusIsWrittenOnce(t *testing.T) {
+	s := newShelf(t)
+	var told []string
+	w := NewWriter(s.book, s.kube, v1alpha1.SchedulerName, func(o *corev1.ObjectReference, reason, _ string) { told = append(told, o.Name+" "+reason) })
+	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("g", map[string]any{"minMember": int64(1)}))
+	s.serve(coscheduling.SchemeGroupVersion, "podgroups", "podgroups/status")
+	s.until("the group to be read", func() bool { _, err := s.book.Terms(key("g"), nil); return err == nil })
+	patches := func() (n int) {
+		for _, a := range s.dynamic.Actions() {
+			if a.GetVerb() == "patch" && a.GetSubresource() == "status" {
+				n++
+			}
+		}
+		return n
+	}
+	write := func(answer *v1alpha1.PlacementStatus, member bool) {
+		t.Helper()
+		if err := w.Write(s.ctx, key("g"), answer, member); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := pod("other", corev1.PodRunning)
+	other.Spec.SchedulerName = "another"
+	if err := s.kube.Tracker().Add(other); err != nil {
+		t.Fatal(err)
+	}
+	if write(nil, false); patches() != 0 {
+		t.Error("the group of another scheduler was written")
+	}
+	if err := s.kube.Tracker().Add(pod("mine", corev1.PodRunning)); err != nil {
+		t.Fatal(err)
+	}
+	no := &v1alpha1.PlacementStatus{Reason: v1alpha1.ReasonInsufficientNodes, Message: "no room"}
+	write(no, true)
+	s.until("the status to be seen", func() bool {
+		o, _, err := s.book.get(key("g"))
+		pg, ok := o.(*coscheduling.PodGroup)
+		return err == nil && ok && pg.Status.Phase == coscheduling.PodGroupRunning && pg.Status.Running == 2
+	})
+	for range 3 {
+		write(no, true)
+	}
+	if n := patches(); n != 1 {
+		t.Errorf("written %d times", n)
+	}
+	if len(told) != 1 || told[0] != "g "+v1alpha1.ReasonInsufficientNodes {
+		t.Errorf("told %q", told)
+	}
+}

@@ -1,0 +1,69 @@
+package plugin
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// leastMember is a pod of a gang of four that can do with fewer.
+func leastMember(slot int, least string) *v1.Pod {
+	p := memberPod("g", slot, 4, 2)
+	p.Annotations[v1alpha1.AnnotationMinMembers] = least
+	return p
+}
+
+// As many as fit are placed, never fewer than the least; the others join, one by one if need be, and nobody is taken back
+// for their sake.
+func TestAGangThatCanDoWithFewer(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2))
+	for slot := range 4 {
+		w.create(leastMember(slot, "2"))
+	}
+	w.until("one place to be too little", w.says("g", "4 pods wanted (2 at least), 1 fits: 1 node"))
+	w.attempted()
+	if at := w.where("g-0"); at != "" {
+		t.Fatalf("g-0 is on %s without another", at)
+	}
+	w.create(node("b", 2), node("c", 2))
+	w.until("three to be placed", w.boundTo(map[string]string{"g-0": "*", "g-1": "*", "g-2": "*"}))
+	w.until("the gang to be placed, though one waits", func() bool { p := w.placement("g"); return p.Placed && len(p.Nodes) == 3 })
+	w.attempted()
+	if at := w.where("g-3"); at != "" {
+		t.Fatalf("g-3 is on %s, where there is no room", at)
+	}
+	w.create(node("d", 2))
+	w.until("the last to join", w.boundTo(map[string]string{"g-3": "d"}))
+	w.until("the gang to have all four", func() bool { return len(w.placement("g").Nodes) == 4 })
+	if d := w.deleted(); len(d) != 0 {
+		t.Errorf("taken back: %v", d)
+	}
+}
+
+// A gang that runs with what it needs is not disturbed where one is lost that it can do without, and where one is lost
+// that it cannot, that one alone is awaited.
+func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+	for slot := range 4 {
+		w.create(leastMember(slot, "3"))
+	}
+	w.until("all to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b", "g-2": "c", "g-3": "d"}))
+	w.remove("g-3", "g-2")
+	w.knows(2)
+	w.taint("c", v1alpha1.TaintUnhealthy, "test")
+	p := leastMember(2, "3")
+	p.Name += "-again"
+	q := leastMember(3, "3")
+	q.Name += "-again"
+	w.create(p, q)
+	w.until("the one that there is room for to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b", "g-2-again": "d"}))
+	w.attempted()
+	if at := w.where("g-3-again"); at != "" {
+		t.Errorf("g-3-again is on %s", at)
+	}
+	if d := w.deleted(); len(d) != 2 {
+		t.Errorf("deleted %v: more than the test did", d)
+	}
+}
