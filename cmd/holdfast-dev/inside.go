@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -233,15 +232,17 @@ func imageLoadCommand(w *where) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var nodes []string
+			for i := range rec.Spec.Nodes {
+				nodes = append(nodes, rec.Spec.NodeName(i))
+			}
 			for _, a := range args {
 				tar, err := os.ReadFile(a)
 				if err != nil {
 					return err
 				}
-				for i := range rec.Spec.Nodes {
-					if err := enter.Import(cmd.Context(), rec, rec.Spec.NodeName(i), bytes.NewReader(tar)); err != nil {
-						return err
-					}
+				if err := enter.ImportAll(cmd.Context(), rec, nodes, tar); err != nil {
+					return err
 				}
 			}
 			return nil

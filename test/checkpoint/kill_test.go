@@ -18,6 +18,7 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/test/trainer"
 )
 
 var (
@@ -28,8 +29,6 @@ var (
 
 const (
 	pods     = 2
-	perPod   = 2
-	ranks    = pods * perPod
 	python   = "/opt/holdfast-python/venv/bin/python3"
 	patience = 5 * time.Minute // only how long a failure takes to be said: torch alone takes minutes to import on a busy machine
 )
@@ -44,16 +43,20 @@ type gang struct {
 	rng   *rand.Rand
 	kills int
 	how   map[string]int
+	// perPod is how many ranks each pod has, ranks how many there are in all.
+	perPod, ranks int
 }
 
-func newGang(t *testing.T, stateBytes int, storage string, command ...string) *gang {
+func newGang(t *testing.T, perPod, stateBytes int, storage string, command ...string) *gang {
 	t.Helper()
 	s := *seed
 	if s == 0 {
 		s = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", s)
-	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{}}
+	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{},
+		perPod: perPod, ranks: pods * perPod}
+	command = append([]string{command[0], "-m", "torch.distributed.run", fmt.Sprintf("--nproc-per-node=%d", perPod)}, command[1:]...)
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
 		"HOLDFAST_GRACE_SECONDS": "5"} // nobody replaces these pods: one that is told to go waits for that until its grace is over
 	if storage != "" {
@@ -73,7 +76,7 @@ func newGang(t *testing.T, stateBytes int, storage string, command ...string) *g
 func (g *gang) seen() (common uint64, uneven bool) {
 	var inventories [][]uint64
 	for _, p := range g.pods {
-		for local := range perPod {
+		for local := range g.perPod {
 			inventories = append(inventories, p.sealed(local))
 		}
 	}
@@ -107,7 +110,7 @@ func (g *gang) running(above uint64) (generation uint64, pids []int) {
 				}
 			}
 		}
-		if len(pids) == ranks {
+		if len(pids) == g.ranks {
 			return generation, pids
 		}
 		select {
@@ -160,7 +163,7 @@ func (g *gang) run(n int) {
 
 // kill ends a rank, sometimes two, sometimes with the agent of its pod.
 func (g *gang) kill(pids []int, between bool) {
-	victim := g.rng.IntN(ranks)
+	victim := g.rng.IntN(g.ranks)
 	_ = syscall.Kill(pids[victim], syscall.SIGKILL)
 	g.kills++
 	what := fmt.Sprintf("rank %d", victim)
@@ -169,11 +172,11 @@ func (g *gang) kill(pids []int, between bool) {
 	}
 	switch g.rng.IntN(6) {
 	case 0:
-		_ = syscall.Kill(pids[(victim+1)%ranks], syscall.SIGKILL)
+		_ = syscall.Kill(pids[(victim+1)%g.ranks], syscall.SIGKILL)
 		what += " and the next"
 		g.how["two ranks"]++
 	case 1:
-		if pid, ok := g.pods[victim/perPod].agentPID(); ok {
+		if pid, ok := g.pods[victim/g.perPod].agentPID(); ok {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			what += " and its agent"
 			g.how["with the agent"]++
@@ -188,9 +191,9 @@ func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	deadline := time.Now().Add(patience)
 	for {
 		was, is := g.read(old), g.read(generation)
-		if len(is.starts) < ranks {
+		if len(is.starts) < g.ranks {
 			if time.Now().After(deadline) {
-				g.t.Fatalf("generation %d: %d of %d ranks restored within %s", generation, len(is.starts), ranks, patience)
+				g.t.Fatalf("generation %d: %d of %d ranks restored within %s", generation, len(is.starts), g.ranks, patience)
 			}
 			time.Sleep(time.Millisecond)
 			continue
@@ -248,7 +251,7 @@ func (g *gang) read(generation uint64) told {
 		case "skipped":
 			out.skipped = true
 		case "saved":
-			if saves[step]++; saves[step] == ranks {
+			if saves[step]++; saves[step] == g.ranks {
 				out.saved = max(out.saved, step)
 			}
 		}
@@ -266,11 +269,7 @@ var interpreter = func() string {
 
 func TestKillsWithoutTorch(t *testing.T) {
 	const state = 100_000
-	trainer, err := filepath.Abs("testdata/trainer.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGang(t, state+16384, "", interpreter, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer, "1000000000", fmt.Sprint(state))
+	g := newGang(t, 2, state+16384, "", interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	g.run(*kills)
 	if *kills >= 90 && (g.how["between seals"] < 10 || g.how["two ranks"] == 0 || g.how["with the agent"] == 0) {
 		t.Fatalf("%d kills, but only %v: not every kind was tried", g.kills, g.how)
@@ -282,18 +281,16 @@ func TestKillsWithTorch(t *testing.T) {
 	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
 		t.Skipf("TORCH IS MISSING at %s (%v): kills of a trainer with torch are NOT tested here", python, err)
 	}
-	trainer, err := filepath.Abs("testdata/torch_trainer.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGang(t, 1<<20, "", python, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer)
+	script := trainer.File(t, trainer.Torch)
+	// One rank in each pod: to import torch takes nearly all of the time. Two with torch in one pod are killed by the story.
+	g := newGang(t, 1, 1<<20, "", python, script)
 	g.run(*torchKills)
 	t.Logf("%d kills (%v): nothing acknowledged was lost, nothing torn was restored", g.kills, g.how)
-	g.compareLosses(trainer)
+	g.compareLosses(script)
 }
 
 // compareLosses runs the same trainer undisturbed and wants the same losses, bit for bit.
-func (g *gang) compareLosses(trainer string) {
+func (g *gang) compareLosses(script string) {
 	g.t.Helper()
 	disturbed := losses(g.t, g.log)
 	last := 0
@@ -303,7 +300,7 @@ func (g *gang) compareLosses(trainer string) {
 		last = max(last, step)
 	}
 	plain := filepath.Join(g.t.TempDir(), "plain")
-	cmd := exec.Command(python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks), trainer, plain, fmt.Sprint(last))
+	cmd := exec.Command(python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", g.ranks), script, plain, fmt.Sprint(last))
 	cmd.Env = append(os.Environ(), "PYTHONPATH=", "PYTHONDONTWRITEBYTECODE=1", "HOLDFAST_GENERATION=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		g.t.Fatalf("the undisturbed run: %v\n%s", err, out)

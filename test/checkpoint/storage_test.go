@@ -16,6 +16,7 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/test/trainer"
 )
 
 var (
@@ -27,12 +28,8 @@ var (
 // takes all memory away: what a manifest says is there whole, and the new pods go on from the newest.
 func TestStorageOutlivesMemory(t *testing.T) {
 	const state = 1 << 20
-	trainer, err := filepath.Abs("testdata/trainer.py")
-	if err != nil {
-		t.Fatal(err)
-	}
 	mount := t.TempDir()
-	g := newGang(t, state+16384, mount, interpreter, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer, "1000000000", fmt.Sprint(state))
+	g := newGang(t, 2, state+16384, mount, interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	g.d.Preserve()
 	generation, pids := g.running(0)
 	start := uint64(0)
@@ -99,7 +96,7 @@ func (g *gang) readAll(mount string) {
 	}
 	for _, m := range complete {
 		manifest, err := s.Manifest(m)
-		if err != nil || len(manifest.Ranks) != ranks {
+		if err != nil || len(manifest.Ranks) != g.ranks {
 			g.t.Fatalf("the manifest of %v: %+v, %v", m, manifest, err)
 		}
 		for rank, want := range manifest.Ranks {

@@ -1,10 +1,8 @@
 package devcluster
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -17,38 +15,25 @@ import (
 
 // Load imports images into all real nodes.
 func (c *Cluster) Load(ctx context.Context, images ...*image.Image) error {
+	return c.LoadInto(ctx, c.Nodes(), images...)
+}
+
+// LoadInto imports images into some nodes.
+func (c *Cluster) LoadInto(ctx context.Context, nodes []*Node, images ...*image.Image) error {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
 	for _, img := range images {
 		tar, err := img.Tar()
 		if err != nil {
 			return err
 		}
-		if err := c.LoadArchive(ctx, bytes.NewReader(tar)); err != nil {
+		if err := enter.ImportAll(ctx, c.record, names, tar); err != nil {
 			return fmt.Errorf("loading %s: %w", img.Name, err)
 		}
 	}
 	return nil
-}
-
-// LoadArchive imports an image archive into all real nodes.
-func (c *Cluster) LoadArchive(ctx context.Context, archive io.ReadSeeker) error {
-	for i := range c.record.Spec.Nodes {
-		if _, err := archive.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		if err := enter.Import(ctx, c.record, c.record.Spec.NodeName(i), archive); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// LoadBase builds the training base image (layout.BaseImage) and loads it into all real nodes.
-func (c *Cluster) LoadBase(ctx context.Context) error {
-	img, err := image.Base(c.record.Spec.PythonDir)
-	if err != nil {
-		return err
-	}
-	return c.Load(ctx, img)
 }
 
 // SharedPath is where the folder behind a bound claim of class layout.SharedStorageClass lies on this machine.
@@ -87,11 +72,6 @@ func (c *Cluster) Node(name string) *Node {
 		panic(err)
 	}
 	return c.Nodes()[i]
-}
-
-// LoadArchive imports an image archive into this node alone.
-func (n *Node) LoadArchive(ctx context.Context, archive io.Reader) error {
-	return enter.Import(ctx, n.c.record, n.Name, archive)
 }
 
 // Exec runs a command inside the node, as a shell on that machine would.

@@ -1,10 +1,10 @@
 package replace
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -27,6 +27,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/story"
+	"holdfast.dev/holdfast/test/trainer"
 )
 
 const (
@@ -78,7 +79,7 @@ func install(ctx context.Context, t *testing.T) *world {
 	w := &world{cluster: c}
 	w.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: os.Stderr,
 		Manifests:  manifests(t, source),
-		LoadImages: func(ctx context.Context) error { return w.load(ctx, t.TempDir()) }})
+		LoadImages: w.load})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,10 +90,6 @@ func install(ctx context.Context, t *testing.T) *world {
 		w.dump(ctx)
 		t.Fatal(err)
 	}
-	trainer, err := os.ReadFile("testdata/trainer.py")
-	if err != nil {
-		t.Fatal(err)
-	}
 	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
@@ -100,7 +97,7 @@ func install(ctx context.Context, t *testing.T) *world {
 	}
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}, Data: map[string]string{"trainer.py": string(trainer)}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}, Data: map[string]string{"trainer.py": trainer.Script}},
 		claim("python", "holdfast-python", corev1.ReadOnlyMany),
 		claim("shared", layout.SharedStorageClass, corev1.ReadWriteMany),
 	} {
@@ -113,28 +110,9 @@ func install(ctx context.Context, t *testing.T) *world {
 }
 
 // load gives each node the images that it needs: to give all of them all costs most of a minute on two cores.
-func (w *world) load(ctx context.Context, dir string) error {
-	for _, images := range []struct {
-		names []string
-		nodes []*devcluster.Node
-	}{{story.ControlPlane, w.cluster.Nodes()[:control]}, {story.Injected, w.cluster.Nodes()}} {
-		archives, err := story.BuildImages(ctx, filepath.Join(w.Source, "bin/holdfast-dev"), w.Source, dir, images.names)
-		if err != nil {
-			return err
-		}
-		for _, archive := range archives {
-			text, err := os.ReadFile(archive)
-			if err != nil {
-				return err
-			}
-			for _, n := range images.nodes {
-				if err := n.LoadArchive(ctx, bytes.NewReader(text)); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
+func (w *world) load(ctx context.Context) error {
+	return errors.Join(story.LoadImagesInto(ctx, w.cluster, w.cluster.Nodes()[:control], w.Source, story.ControlPlane...),
+		story.LoadImagesInto(ctx, w.cluster, w.cluster.Nodes(), w.Source, story.Injected...))
 }
 
 // manifests writes the overlay and returns its folder.

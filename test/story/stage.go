@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"holdfast.dev/holdfast/test/devcluster"
-	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/devcluster/image"
 )
 
 // ImageTag is the tag of the product's images in manifests/kustomization.yaml.
@@ -59,7 +58,7 @@ func SetStage(ctx context.Context, o StageOptions) (*Stage, error) {
 			}
 			return string(out), nil
 		},
-		LoadImages: func(ctx context.Context) error { return LoadImages(ctx, dev, o.Name, o.Source) }})
+		LoadImages: func(ctx context.Context) error { return LoadImages(ctx, cluster, o.Source) }})
 	if err != nil {
 		return nil, errors.Join(err, s.Strike())
 	}
@@ -72,48 +71,47 @@ func (s *Stage) Strike() error { return s.cluster.Down() }
 // ControlPlane are the product's images that only nodes of the control plane need.
 var ControlPlane = []string{"holdfast-controller", "holdfast-scheduler"}
 
-// base names the training base image among ours.
-const base = "base"
+// base names the training base image among ours, daemon the image that only it needs more than its binary.
+const (
+	base   = "base"
+	daemon = "holdfast-node"
+)
 
 // Injected are the images that pods of jobs need: the agent's and the training base image.
 var Injected = []string{"holdfast-agent", base}
 
-// LoadImages builds the product's images from the source tree's bin/ and loads them, with the training base image, into all nodes of
-// the cluster. dev is the holdfast-dev binary.
-func LoadImages(ctx context.Context, dev, cluster, source string) error {
-	dir, err := os.MkdirTemp("", "holdfast-images-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	archives, err := BuildImages(ctx, dev, source, dir, slices.Concat(ControlPlane, Injected, []string{"holdfast-node"}))
-	if err != nil {
-		return err
-	}
-	out, err := exec.CommandContext(ctx, dev, append([]string{"image", "load", "--name", cluster}, archives...)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("loading images: %w: %s", err, out)
+// LoadImages builds the product's images from the source tree's bin/ and loads them, with the training base image, into all nodes.
+func LoadImages(ctx context.Context, c *devcluster.Cluster, source string) error {
+	return LoadImagesInto(ctx, c, c.Nodes(), source, slices.Concat(ControlPlane, Injected, []string{daemon})...)
+}
+
+// LoadImagesInto builds some of these images and loads them into some nodes.
+func LoadImagesInto(ctx context.Context, c *devcluster.Cluster, nodes []*devcluster.Node, source string, names ...string) error {
+	for _, name := range names {
+		img, err := productImage(source, c.Spec().PythonDir, name)
+		if err != nil {
+			return fmt.Errorf("building image %s: %w", name, err)
+		}
+		if err := c.LoadInto(ctx, nodes, img); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// BuildImages builds images from the source tree's bin/ into dir and returns their archives.
-func BuildImages(ctx context.Context, dev, source, dir string, names []string) ([]string, error) {
-	var archives []string
-	for _, name := range names {
-		args := []string{layout.BaseImage, "--base"}
-		if name != base {
-			args = []string{"holdfast.dev/" + name + ":" + ImageTag, "--add", filepath.Join(source, "bin", name) + ":/" + name, "--entrypoint", "/" + name}
-		}
-		if name == "holdfast-node" {
-			args = append(args, "--libraries", "--user", "0:0")
-		}
-		archive := filepath.Join(dir, name+".tar")
-		out, err := exec.CommandContext(ctx, dev, slices.Concat([]string{"image", "build"}, args, []string{"--output", archive})...).CombinedOutput()
-		if err != nil {
-			return nil, fmt.Errorf("building image %s: %w: %s", name, err, out)
-		}
-		archives = append(archives, archive)
+// productImage is what `make images` builds of the binary of that name, or the training base image.
+func productImage(source, pythonDir, name string) (*image.Image, error) {
+	if name == base {
+		return image.Base(pythonDir)
 	}
-	return archives, nil
+	files, err := image.Copy(filepath.Join(source, "bin", name), "/"+name)
+	if err != nil {
+		return nil, err
+	}
+	img := &image.Image{Name: "holdfast.dev/" + name + ":" + ImageTag, Entrypoint: []string{"/" + name}, User: "65532:65532", Files: files}
+	if name == daemon {
+		img.User = "0:0"
+		return img, img.AddLibraries()
+	}
+	return img, nil
 }

@@ -70,7 +70,7 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	r.ctx, r.stop = context.WithCancel(ctx)
 	b.real = r
 	r.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: b.progress,
-		LoadImages: func(ctx context.Context) error { return story.LoadImages(ctx, dev, c.Name(), source) }})
+		LoadImages: func(ctx context.Context) error { return story.LoadImages(ctx, c, source) }})
 	if err != nil {
 		return nil, err
 	}

@@ -4,11 +4,13 @@ package enter
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 
 	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/layout"
@@ -55,6 +57,17 @@ func Import(ctx context.Context, rec *layout.Record, node string, archive io.Rea
 		return fmt.Errorf("importing an image into node %s: %w: %s", node, err, out.String())
 	}
 	return nil
+}
+
+// ImportAll loads an image archive into several nodes at once: one of them alone keeps less than one core busy.
+func ImportAll(ctx context.Context, rec *layout.Record, nodes []string, archive []byte) error {
+	failed := make([]error, len(nodes))
+	var all sync.WaitGroup
+	for i, node := range nodes {
+		all.Go(func() { failed[i] = Import(ctx, rec, node, bytes.NewReader(archive)) })
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
 // Named is a command of the machine, in its own network, for which the

@@ -1,7 +1,9 @@
 """A trainer without torch: every rank adds up what all ranks say, so no rank can be a step ahead of the slowest.
 
+    trainer.py PAUSE STATE_BYTES [LOG]
+
 Its state is a function of rank and step, so a state that was torn, or of another step or rank, is seen when it is restored.
-What it did goes to a log of one line per event, each written at once.
+What each rank does goes to LOG, one line per event, each written at once; without one it says only where it starts.
 """
 
 import array
@@ -16,11 +18,13 @@ import holdfast
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-LAST, STATE_BYTES, LOG = int(sys.argv[1]), int(sys.argv[2]), open(sys.argv[3], "a", buffering=1)
+PAUSE, STATE_BYTES = float(sys.argv[1]), int(sys.argv[2])
+LOG = open(sys.argv[3], "a", buffering=1) if len(sys.argv) > 3 else None
 
 
 def log(*words):
-    LOG.write(" ".join(str(w) for w in (os.environ["HOLDFAST_GENERATION"], RANK) + words) + "\n")
+    if LOG:
+        LOG.write(" ".join(str(w) for w in (os.environ["HOLDFAST_GENERATION"], RANK) + words) + "\n")
 
 
 def receive(s):
@@ -39,19 +43,19 @@ class Group:
     def __init__(self):
         self.peers, self.up = [], None
         if RANK == 0:
-            server = socket.create_server(MASTER, reuse_port=False, backlog=WORLD)
+            server = socket.create_server(("", MASTER[1]), backlog=WORLD)
             while len(self.peers) < WORLD - 1:
                 self.peers.append(server.accept()[0])
             server.close()
             return
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.up is None:
             try:
                 self.up = socket.create_connection(MASTER)
-            except ConnectionRefusedError:
+            except OSError:  # nobody listens yet, or the name of rank 0's pod is not known yet
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.005)
+                time.sleep(0.01)
 
     def sum(self, n):
         if RANK == 0:
@@ -74,20 +78,23 @@ def main():
     weights, totals = bytearray(content(0)), array.array("q", [0, 0])
     state = {"weights": weights, "totals": totals, "step": 0}
     ck.track(state=state, rng=True)
-    start = ck.restore()
+    step = start = ck.restore()
     if start and (weights != content(start) or state["step"] != start or totals[0] != WORLD * start * (start + 1) // 2):
         log("torn", start)
         raise SystemExit("the state of step %d is not whole" % start)
     log("start", start)
+    print("generation %s rank %d starts after step %d" % (os.environ["HOLDFAST_GENERATION"], RANK, start), flush=True)
     group = Group()
-    for step in range(start + 1, LAST + 1):
+    while True:
+        step += 1
+        if PAUSE:
+            time.sleep(PAUSE)
         totals[0] += group.sum(step)
         weights[:] = content(step)
         state["step"] = step
         log("done", step)
         saved = ck.save(step)
         log("saved" if saved else "skipped", step)
-    print("rank %d total %d" % (RANK, totals[0]), flush=True)
 
 
 main()

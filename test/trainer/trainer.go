@@ -1,0 +1,30 @@
+// Package trainer has the scripts that tests train with: a small one without torch, whose state shows by itself whether it is whole,
+// and one with torch, whose losses show it.
+package trainer
+
+import (
+	_ "embed"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Script needs nothing but the standard library and the client: trainer.py PAUSE STATE_BYTES [LOG].
+//
+//go:embed trainer.py
+var Script string
+
+// Torch needs PyTorch, and takes the client only where there is one: torch_trainer.py LOG [LAST].
+//
+//go:embed torch_trainer.py
+var Torch string
+
+// File is a script as a file of its own, which ends with the test.
+func File(t testing.TB, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "trainer.py")
+	if err := os.WriteFile(path, []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
