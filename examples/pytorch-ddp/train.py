@@ -11,6 +11,7 @@ nothing. Each rank prints the loss of each step in full precision, so that two r
 
 import argparse
 import os
+import signal
 import time
 
 import torch
@@ -71,7 +72,7 @@ def arguments():
     here = os.path.dirname(os.path.abspath(__file__))
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--steps", type=int, default=200, help="steps in all")
-    p.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
+    p.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step, until the process gets SIGUSR1")
     p.add_argument("--save-every", type=int, default=1, help="steps between two saves in memory")
     p.add_argument("--data", default=os.path.join(here, "text.txt"), help="text to learn")
     p.add_argument("--batch", type=int, default=8, help="rows per rank and step")
@@ -82,6 +83,7 @@ def arguments():
 
 def main():
     args = arguments()
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(args, "pause", 0.0))
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

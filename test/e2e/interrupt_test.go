@@ -21,6 +21,7 @@ func TestInterruptedDemo(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("LEFT OUT: end-to-end tests need Linux and root")
 	}
+	t.Parallel()
 	source, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)

@@ -113,6 +113,11 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 
 func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 	began := time.Now()
+	if r.WhileWarming != nil {
+		if err := r.WhileWarming(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.standbysReady(ctx, 90*time.Second); err != nil {
 		return nil, err
 	}

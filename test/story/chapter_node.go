@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -113,7 +114,26 @@ func (r *run) drained(ctx context.Context) ([]string, error) {
 	if last.StepsRecomputed != 0 {
 		return nil, fmt.Errorf("a planned drain cost %d steps: from step %d", last.StepsRecomputed, last.RestoreStep)
 	}
-	return []string{moved, "0 steps were computed again"}, nil
+	return []string{moved, "0 steps were computed again"}, r.endPauses(ctx)
+}
+
+// endPauses lets the ranks take the steps that are left without the pauses that gave all failures their time.
+func (r *run) endPauses(ctx context.Context) error {
+	for rank := range ranks {
+		inside, err := r.pidOf(rank)
+		if err != nil {
+			return err
+		}
+		pod := r.pods[rank/(ranks/members)]
+		p, err := r.find(ctx, Namespace, pod, Training, numbered(inside))
+		if err != nil {
+			return err
+		}
+		if err := p.signal(syscall.SIGUSR1, pod); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replaced causes the loss of one pod's node and waits until training goes on with a new pod in its place, everything else as it was.

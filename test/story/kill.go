@@ -111,6 +111,10 @@ func (w *World) Signal(ctx context.Context, namespace, pod, container string, si
 	if err != nil {
 		return err
 	}
+	return p.signal(sig, pod)
+}
+
+func (p process) signal(sig syscall.Signal, pod string) error {
 	if err := syscall.Kill(p.host, sig); err != nil {
 		return fmt.Errorf("sending %s to process %d of pod %s: %w", sig, p.inside, pod, err)
 	}
@@ -146,8 +150,5 @@ func (w *World) kill(ctx context.Context, namespace, pod, container string, is f
 		return time.Time{}, err
 	}
 	at := time.Now()
-	if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil {
-		return at, fmt.Errorf("killing process %d of pod %s: %w", p.inside, pod, err)
-	}
-	return at, nil
+	return at, p.signal(syscall.SIGKILL, pod)
 }

@@ -35,6 +35,8 @@ type Options struct {
 	Dev func(ctx context.Context, args ...string) (string, error)
 	// LoadImages makes the product's images known to every node.
 	LoadImages func(context.Context) error
+	// WhileWarming, where set, is played while the ranks' standbys are being warmed, which takes as long without it.
+	WhileWarming func(context.Context) error
 	// Python runs the undisturbed comparison run on this machine.
 	Python string
 	// Out gets one line of progress per event.
