@@ -29,6 +29,7 @@ const patience = 90 * time.Second
 // TestCluster starts one cluster and looks at it from all sides; the order of
 // the parts does not matter, but for the ones that break things, which come last.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	var rec *layout.Record
 	t.Cleanup(func() { // runs after the one that stops the cluster
 		if rec != nil {
@@ -41,9 +42,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, c)
-	if err := c.LoadBase(w.ctx); err != nil {
-		t.Fatal(err)
-	}
+	w.loadBase()
 	w.apply(workload)
 	t.Run("pod on each node", w.podOnEachNode)
 	t.Run("logs and exec", w.logsAndExec)
@@ -53,10 +52,20 @@ func TestCluster(t *testing.T) {
 	t.Run("restricted pod imports torch", w.python)
 	t.Run("shared folder", w.shared)
 	t.Run("devices", w.devices)
-	t.Run("second cluster, killed", w.secondCluster)
-	t.Run("cut and mended cable", w.cutAndMend)
-	t.Run("node killed and revived", w.killAndRevive)
-	t.Run("kubelet and node die", w.powerOff)
+	var second *devcluster.Cluster
+	t.Run("both", func(t *testing.T) { // most of it is waiting
+		t.Run("second cluster", func(t *testing.T) {
+			t.Parallel()
+			second = w.secondCluster(t)
+		})
+		t.Run("first cluster", func(t *testing.T) {
+			t.Parallel()
+			t.Run("cut and mended cable", w.cutAndMend)
+			t.Run("node killed and revived", w.killAndRevive)
+			t.Run("kubelet and node die", w.powerOff)
+		})
+	})
+	t.Run("second cluster, killed", func(t *testing.T) { w.killed(t, second) })
 	t.Run("shared folder is taken back", w.sharedTakenBack)
 }
 
@@ -65,6 +74,7 @@ func TestAttachedClusterDiesWithItsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: real kubelets need Linux and root")
 	}
+	t.Parallel()
 	binary, err := devcluster.Binary()
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +131,21 @@ func newWorld(t *testing.T, c *devcluster.Cluster) *world {
 		t.Fatal(err)
 	}
 	return &world{c: c, ctx: t.Context(), client: client, t: t}
+}
+
+// loadBase builds and loads the training base image as a person would.
+func (w *world) loadBase() {
+	w.t.Helper()
+	binary, err := devcluster.Binary()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	archive := filepath.Join(w.t.TempDir(), "base.tar")
+	for _, args := range [][]string{{"build", "--base", "--output", archive}, {"load", archive, "--name", w.c.Name()}} {
+		if out, err := exec.Command(binary, append([]string{"image"}, args...)...).CombinedOutput(); err != nil {
+			w.t.Fatalf("image %v: %v: %s", args, err, out)
+		}
+	}
 }
 
 func (w *world) apply(manifest string) {
@@ -357,17 +382,25 @@ func (w *world) devices(t *testing.T) {
 	}
 }
 
-// secondCluster runs another cluster beside the first, with simulated nodes, and kills all of it.
-func (w *world) secondCluster(t *testing.T) {
-	second := devcluster.Options{Name: "tsecond", Nodes: 1, SimNodes: 30}
-	c, err := devcluster.Up(w.ctx, second)
+// secondCluster starts another cluster beside the first, with simulated nodes.
+func (w *world) secondCluster(t *testing.T) *devcluster.Cluster {
+	c, err := devcluster.Up(w.ctx, devcluster.Options{Name: "tsecond", Nodes: 1, SimNodes: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.t.Cleanup(func() { _ = c.Down() }) // killed says whether that leaves anything
 	w2 := newWorld(t, c)
 	w2.apply(simulated)
 	w2.pods(t, "default", "sim", 30)
 	w2.silence(t, c.Spec().SimNodeName(0), c.Spec().SimNodeName(1))
+	return c
+}
+
+// killed kills all of the second cluster.
+func (w *world) killed(t *testing.T, c *devcluster.Cluster) {
+	if c == nil {
+		t.Skip("there is no second cluster")
+	}
 	rec, err := layout.ReadRecord(c.Spec().Dir)
 	if err != nil {
 		t.Fatal(err)
