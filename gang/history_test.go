@@ -17,6 +17,8 @@ type history struct {
 	rng   *rand.Rand
 	sick  map[string]bool
 	names []string
+	// bare is a node that has lost its labels for now.
+	bare string
 	// domain is by node, gangs by their number; gone are those that left.
 	domain map[string][]string
 	gangs  []Gang
@@ -43,6 +45,9 @@ func (h *history) tree() *topology.Tree {
 	var nodes []topology.Node
 	for _, name := range h.names {
 		n := topology.Node{Name: name, Domain: h.domain[name], Free: topology.Resources{"gpu": 4}}
+		if name == h.bare {
+			n.Domain = nil
+		}
 		for _, g := range h.gangs {
 			for _, m := range g.Members {
 				if m.Node != name {
@@ -109,7 +114,9 @@ func (h *history) place(k int, fresh bool) {
 		g.Members[i].Node = seat.Node
 	}
 	h.held(g, fresh)
-	h.sparesKept(k, before, fresh)
+	if h.bare == "" { // it promises nothing while nobody knows where it is
+		h.sparesKept(k, before, fresh)
+	}
 }
 
 // held checks RequiredHeld, and for a fresh gang SlicesEqual and InOrder.
@@ -189,9 +196,12 @@ func (h *history) step() {
 			for i := range h.gangs[k].Members {
 				if h.rng.Intn(3) == 0 {
 					h.gangs[k].Members[i].Node = ""
+				} else if h.rng.Intn(8) == 0 {
+					h.bare = h.gangs[k].Members[i].Node
 				}
 			}
 			h.place(k, false)
+			h.bare = ""
 		}
 	default:
 		h.arrive()

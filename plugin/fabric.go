@@ -84,6 +84,7 @@ func (f *fabric) forgetNode(name string) {
 		f.carried[key] -= int(f.labels[name] >> i & 1)
 	}
 	delete(f.labels, name)
+	delete(f.places, name)
 }
 
 // node is what is left of a node, and where it is.
