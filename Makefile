@@ -20,7 +20,12 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 PY := /opt/holdfast-python/venv/bin/python3
 # Packages that import Kubernetes itself are left to vet: staticcheck would read all of it, which takes longer than everything else together.
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
-GO_PACKAGES = $(shell go list ./... | grep -v '/test/')
+# Tests that start clusters, and those that kill real agents, are no unit tests; the longest first.
+CLUSTER_TESTS := $(addprefix ./test/,e2e replace scheduling devcluster nodehealth nodebudget seen)
+KILL_TESTS := ./test/checkpoint
+GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS) $(KILL_TESTS))")
+# Vet has looked at all packages in `make check`; without what debuggers want the linker works half as long.
+GO_TEST := go test -vet=off -ldflags='-s -w'
 
 .PHONY: help
 help: ## list the verbs
@@ -86,11 +91,20 @@ lint: $(STATICCHECK)
 
 .PHONY: unit
 unit:
-	@go test $(GO_PACKAGES)
+	@$(GO_TEST) $(GO_PACKAGES)
 
 .PHONY: python-unit
 python-unit:
 	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover -q -s tests -t .
+
+.PHONY: kills
+kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
+	@$(GO_TEST) -count=1 -timeout 30m $(KILL_TESTS)
+
+# Two clusters at a time: most of each test is waiting.
+.PHONY: clusters
+clusters:
+	@$(GO_TEST) -p 2 -count=1 -timeout 30m $(CLUSTER_TESTS)
 
 .PHONY: bench-recovery
 bench-recovery: ready ## kill to first new step, next to torchrun, in one run
