@@ -145,7 +145,7 @@ func (s *State) takenOver(d Doom) bool {
 }
 
 // isPast: a newer pod took the slot over from this one.
-func (s *State) isPast(pod string) bool { return slices.Contains(s.past, pod) }
+func (s *State) isPast(pod string) bool { return s.past[pod] }
 
 func (s *State) doomOfPod(pod string) *Doom {
 	for i := range s.Record.Doomed {
@@ -195,7 +195,7 @@ func (s *State) committed(pod string) bool {
 // released: the pod is out of its job.
 func (s *State) released(pod string) bool {
 	r := s.replacement(pod)
-	return slices.Contains(s.gone, pod) || r != nil && !r.ReleasedAt.IsZero()
+	return s.gone[pod] || r != nil && !r.ReleasedAt.IsZero()
 }
 
 // Fenced says whether nothing that the pod says counts: it was replaced, or it counts as dead.
@@ -346,7 +346,7 @@ func (s *State) release(e Released, now time.Time) {
 	if r := s.replacement(e.Pod); r != nil {
 		r.ReleasedAt = e.At
 	}
-	s.gone = append(s.gone, e.Pod)
+	s.gone[e.Pod] = true
 	s.Record.Replacements++
 	if m := &s.slots[d.Slot]; m.pod.UID == e.Pod {
 		m.attached = false

@@ -76,7 +76,7 @@ func (s *State) sought(e Sought, now time.Time) {
 		return
 	}
 	if e.Pod.UID != "" && m.pod.UID != "" && s.takesOver(e.Pod, m.pod) { // what ran there is gone
-		s.past = append(s.past, m.pod.UID)
+		s.past[m.pod.UID] = true
 		*m = member{pod: e.Pod}
 	}
 	q := &m.silence

@@ -25,8 +25,7 @@ type State struct {
 	revision, storedRevision int64
 	// asked are pods that Replace was emitted for in this life; gone are those that were released in it,
 	// past those that a newer pod took the slot over from.
-	asked      map[string]bool
-	gone, past []string
+	asked, gone, past map[string]bool
 	// storage is how often steps are copied to storage; 0: there is none.
 	storage time.Duration
 	// drain is under way while the newest generation runs with doomed pods; salvage is what doomed pods are
@@ -111,7 +110,8 @@ type layout struct {
 // New returns the state of a gang of members pods that copies steps to storage so often (0: never), with the
 // record that the store has of it.
 func New(members int, storage time.Duration, r Record) *State {
-	s := &State{Record: r, slots: make([]member, members), exits: map[int]cause.Exit{}, stored: r.Generation, storage: storage, asked: map[string]bool{}}
+	s := &State{Record: r, slots: make([]member, members), exits: map[int]cause.Exit{}, stored: r.Generation, storage: storage,
+		asked: map[string]bool{}, gone: map[string]bool{}, past: map[string]bool{}}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
@@ -164,13 +164,12 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	d := s.direct(slot, pod)
 	why := ""
 	switch {
-	case d.Order == OrderExit || !s.goes(slot, pod):
 	case s.over:
 		why = "the Job is over"
 	case s.storage <= 0 && s.rests(slot):
 		why = "the Job is suspended"
 	}
-	if why == "" {
+	if why == "" || d.Order == OrderExit || !s.goes(slot, pod) {
 		return d
 	}
 	d = Directive{Generation: d.Generation, Order: OrderExit, ExitCode: exitLeft, Reason: why}

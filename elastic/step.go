@@ -48,10 +48,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.sought(e, now)
 	case Tick:
 	}
-	if !s.over {
-		s.advance(now)
-		s.wait(now)
-	}
+	s.advance(now)
+	s.wait(now)
 	return s.effects
 }
 
@@ -79,7 +77,7 @@ func (s *State) reported(e Reported, now time.Time) {
 			return
 		}
 	case s.takesOver(e.Pod, m.pod):
-		s.past = append(s.past, m.pod.UID)
+		s.past[m.pod.UID] = true
 		*m = member{}
 		s.ranked = nil
 	default:
@@ -228,14 +226,14 @@ func (s *State) rank() *ranked {
 	return r
 }
 
-// advance does what the levels ask for, until nothing changes.
+// advance does what the levels ask for, until nothing changes. Of a Job that is over people are owed the verdict, and nothing else.
 func (s *State) advance(now time.Time) {
 	for range 4 {
 		before := s.Record.Phase
 		switch {
 		case s.Final():
 			s.closing()
-		case s.refused(now), s.stored < s.Record.Generation:
+		case s.refused(now), s.over, s.stored < s.Record.Generation:
 		default:
 			s.live(now)
 		}

@@ -8,6 +8,9 @@ import (
 
 // wait keeps what the gang waits for: agents, people and the Gang hear the same words.
 func (s *State) wait(now time.Time) {
+	if s.over {
+		return
+	}
 	waits := ""
 	switch s.Record.Phase {
 	case Forming:
