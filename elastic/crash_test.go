@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -18,6 +19,14 @@ func TestCrashTable(t *testing.T) {
 		"leaving": {prepare: func(w *world) { w.deleted(1) }},
 		"dead":    {prepare: func(w *world) { w.level = []Doom{w.doomOf(1, true)}; w.dies(1) }},
 		"two":     {prepare: func(w *world) { w.level = []Doom{w.doomOf(0, false), w.doomOf(1, false)} }},
+		"suspended": {prepare: func(w *world) {
+			w.level = nil
+			for slot := range w.agents {
+				w.deleted(slot)
+				w.level[slot].Cause = JobSuspended
+			}
+			w.rests = true
+		}},
 		"silent": {failures: 1, pace: 4 * time.Second, prepare: func(w *world) {
 			w.cutOff(1)
 			w.kill(0, 0, Exit{Code: 137, Signal: 9})
@@ -138,7 +147,20 @@ func (w *world) turn(between func()) {
 	if len(w.replacing) > 0 {
 		w.carryOut()
 	}
+	w.resume()
 	w.trainAll()
+}
+
+// resume lets a suspended Job go on once all its pods are gone.
+func (w *world) resume() {
+	if !w.rests || slices.ContainsFunc(w.agents, func(a *simAgent) bool { return !a.exited }) {
+		return
+	}
+	w.rests, w.level = false, nil
+	for slot, a := range w.agents {
+		w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
+		w.replace(slot)
+	}
 }
 
 func (w *world) settleUntil(done func() bool) {

@@ -80,7 +80,7 @@ func (s *State) sought(e Sought, now time.Time) {
 		*m = member{pod: e.Pod}
 	}
 	q := &m.silence
-	if !q.known || q.holder.UID != e.Pod.UID || q.runs != e.Runs || now.Sub(q.answered) > seekLost {
+	if q.holder.UID != e.Pod.UID || q.runs != e.Runs || now.Sub(q.answered) > seekLost {
 		q.since = now // only what the API server was seen to say all the time counts
 	}
 	q.known, q.answered, q.holder, q.runs = true, now, e.Pod, e.Runs

@@ -13,6 +13,7 @@ type outside struct {
 	old       bool // agents of protocol 1
 	level     []Doom
 	delivered []Doom
+	rests     bool   // the Job is suspended
 	replacing []Doom // asked of the controller
 	zombies   []zombie
 	files     map[Mark]map[int]seal // by rank

@@ -12,7 +12,7 @@ const (
 	RankFailed Code = "RankFailed"
 	// PortConflict: the port for rank 0's store was taken meanwhile.
 	PortConflict Code = "PortConflict"
-	// PodLost: the pod was replaced or is leaving.
+	// PodLost: the pod was replaced, is leaving or fell silent.
 	PodLost Code = "PodLost"
 	// PodReplaced: the pod had to leave its node and was replaced; no fault of the script.
 	PodReplaced Code = "PodReplaced"
