@@ -90,6 +90,8 @@ func detected(r *v1alpha1.Recovery) string {
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseDeleted:
 		return fmt.Sprintf("the API server: pod %s is being deleted", r.Replaced[0].Pod)
+	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseAgentSilent:
+		return fmt.Sprintf("the coordinator: the agent of pod %s was not heard", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Dead:
 		return fmt.Sprintf("the controller: neither node %s nor an agent on it was heard", r.Replaced[0].Node)
 	case len(r.Replaced) > 0:
