@@ -87,6 +87,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.pending = nil
 		midway = w.stored.Generation - before.Generation
 		w.state = New(len(w.agents), w.interval(), w.stored)
+		clear(w.last)
 		replacing := w.replacing
 		w.replacing = nil
 		if arrives {

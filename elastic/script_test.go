@@ -98,7 +98,7 @@ func (s *stage) command(f []string) {
 	case "restart":
 		s.pending = nil
 		s.state = New(len(s.pods), s.interval, s.stored)
-		s.directives()
+		s.directives(true)
 	case "record":
 		r := s.state.Snapshot()
 		s.sayf("generation %d from %d, %s, restarts %d, replacements %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.Replacements, r.WithoutProgress, r.BestStep)
@@ -247,6 +247,7 @@ func (s *stage) since(at time.Time) time.Duration {
 func (s *stage) sayf(format string, args ...any) { fmt.Fprintf(s.out, "  "+format+"\n", args...) }
 
 func (s *stage) step(e Event) {
+	told := false
 	for _, eff := range Step(s.state, e, s.now) {
 		switch eff := eff.(type) {
 		case Persist:
@@ -264,10 +265,12 @@ func (s *stage) step(e Event) {
 			s.sayf("replace %s of slot %d: %s", eff.Doom.Name, eff.Doom.Slot, eff.Doom.why())
 		case Seek:
 			s.sayf("seek the pods of slots %v", eff.Slots)
-		case Touch, Direct, Settled:
+		case Direct:
+			told = true
+		case Touch, Settled:
 		}
 	}
-	s.directives()
+	s.directives(told)
 }
 
 // storage shows what a record says of doomed pods and of storage.
@@ -294,7 +297,8 @@ func (s *stage) verdict(v Verdict) {
 	}
 }
 
-func (s *stage) directives() {
+// directives shows what agents must do, where that changed; told: they hear of it.
+func (s *stage) directives(told bool) {
 	names := map[Order]string{OrderWait: "wait", OrderRun: "run", OrderHalt: "halt", OrderExit: "exit"}
 	for i, p := range s.pods {
 		d := s.state.Directive(Slot(i), p.UID)
@@ -329,7 +333,9 @@ func (s *stage) directives() {
 			line += ": " + d.Reason
 		}
 		if line != s.last[i] {
-			s.last[i] = line
+			if s.last[i] = line; !told {
+				s.t.Errorf("slot %d is not told: %s", i, line)
+			}
 			s.sayf("slot %d: %s", i, line)
 		}
 	}

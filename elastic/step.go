@@ -87,7 +87,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if m.known && m.attached && reflect.DeepEqual(m.report, e.Report) {
 		return // a word that it lives: time alone has passed
 	}
-	if !m.known || !m.attached || m.report.Generation != e.Report.Generation || m.report.State != e.Report.State {
+	if known := &m.report; !m.known || !m.attached || known.Generation != e.Report.Generation || known.State != e.Report.State || known.Leaving != e.Report.Leaving {
 		s.emit(Direct{})
 	}
 	s.resumed(e.Pod, now)

@@ -271,11 +271,18 @@ func (w *world) deleted(slot int) {
 // gang itself nothing is done any more.
 func (w *world) deleteJob() {
 	step := func(e Event) {
+		told := false
 		for _, eff := range Step(w.state, e, w.now) {
 			switch eff.(type) {
 			case Persist, End, Replace, Seek:
 				w.failf("nothing is done for a Job that is over", "%T %+v", eff, eff)
+			case Direct:
+				told = true
+			case Touch, Tell, Settled:
 			}
+		}
+		for slot, a := range w.agents {
+			w.checkTold(e, slot, w.state.Directive(Slot(slot), a.pod.UID), told)
 		}
 	}
 	step(Over{})

@@ -3,6 +3,7 @@ package elastic
 import (
 	"fmt"
 	"math/rand"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -27,6 +28,8 @@ type world struct {
 	failures    int
 	verdicts    int
 	log         []string
+
+	last map[string]Directive // of each pod, as it was told
 
 	outside // dooms and storage
 }
@@ -58,7 +61,7 @@ type simAgent struct {
 }
 
 func newWorld(t *testing.T, seed int64, members int) *world {
-	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), generations: map[int64]Launch{}}
+	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), generations: map[int64]Launch{}, last: map[string]Directive{}}
 	w.outside = outside{old: seed%5 == 4, files: map[Mark]map[int]seal{}, torn: map[Mark]bool{}, doomedOnce: map[string]bool{}}
 	w.state = New(members, w.interval(), Record{})
 	for i := range members {
@@ -111,7 +114,7 @@ func (w *world) send(slot int) {
 // apply gives the core an event and carries its effects as far as the lines.
 func (w *world) apply(e Event) {
 	before := w.state.Record.Generation
-	was := w.state.Record
+	was, told := w.state.Record, false
 	for _, eff := range Step(w.state, e, w.now) {
 		switch eff := eff.(type) {
 		case Persist:
@@ -125,7 +128,9 @@ func (w *world) apply(e Event) {
 			w.replacing = append(w.replacing, eff.Doom)
 		case Seek:
 			w.seeks = append(w.seeks, eff.Slots...)
-		case Touch, Direct, Tell, Settled:
+		case Direct:
+			told = true
+		case Touch, Tell, Settled:
 		}
 	}
 	if w.state.Record.Generation < before {
@@ -137,11 +142,21 @@ func (w *world) apply(e Event) {
 	for slot := range w.agents {
 		d := w.state.Directive(Slot(slot), w.agents[slot].pod.UID)
 		w.checkDirective(slot, d)
+		w.checkTold(e, slot, d, told)
 		w.orders[slot] = append(w.orders[slot], d)
 		if n := len(w.orders[slot]); n > 4 {
 			w.orders[slot] = w.orders[slot][n-4:]
 		}
 	}
+}
+
+// checkTold: agents hear of every change of what they must do, unless it is the first word to one.
+func (w *world) checkTold(e Event, slot int, d Directive, told bool) {
+	uid := w.agents[slot].pod.UID
+	if old, known := w.last[uid]; known && !told && !reflect.DeepEqual(old, d) {
+		w.failf("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)
+	}
+	w.last[uid] = d
 }
 
 func (w *world) checkDirective(slot int, d Directive) {
@@ -358,6 +373,7 @@ func (w *world) crash() {
 	w.pending = nil
 	w.crashReplacing()
 	w.state = New(len(w.agents), w.interval(), w.stored)
+	clear(w.last)
 	w.notef("coordinator starts anew at generation %d", w.stored.Generation)
 	for i := range w.reports {
 		w.reports[i] = nil
