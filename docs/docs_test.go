@@ -265,3 +265,38 @@ func TestKubectlPage(t *testing.T) {
 		}
 	}
 }
+
+// TestAnnotationsPage: every key that users may set, which are those of the first block of keys, has its row, and no other has one.
+func TestAnnotationsPage(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../api/v1alpha1/keys.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, d := range file.Decls {
+		block, ok := d.(*ast.GenDecl)
+		if !ok || !block.Lparen.IsValid() || len(keys) > 0 {
+			continue
+		}
+		for _, s := range block.Specs {
+			for _, v := range s.(*ast.ValueSpec).Values {
+				if sum, ok := v.(*ast.BinaryExpr); ok {
+					name, err := strconv.Unquote(sum.Y.(*ast.BasicLit).Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					keys = append(keys, name)
+				}
+			}
+		}
+	}
+	var rows []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `holdfast\\.dev/([a-z-]+)` \\|").FindAllStringSubmatch(page(t, "annotations.md"), -1) {
+		rows = append(rows, m[1])
+	}
+	slices.Sort(keys)
+	slices.Sort(rows)
+	if len(keys) < 10 || !slices.Equal(keys, rows) {
+		t.Errorf("docs/annotations.md has rows for %v, api/v1alpha1/keys.go has %v for users to set", rows, keys)
+	}
+}
