@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -58,7 +59,9 @@ type Controller struct {
 	Coordinator Coordinator
 	counts      counts
 	writer      *writer
-	asked       *asks
+	// asked are pods that were told to go, taken those that this process took out of their Job, freed the same as they come.
+	asked, taken *asks
+	freed        chan event.GenericEvent
 
 	mu sync.Mutex
 	// told are gangs of which dooms stand at the coordinator, over those whose Job is over and has pods yet; vacant are
@@ -72,7 +75,7 @@ var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: &asks{at: map[types.UID]time.Time{}}, told: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: newAsks(), taken: newAsks(), freed: make(chan event.GenericEvent, asksKept), told: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust

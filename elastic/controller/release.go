@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -105,7 +106,18 @@ func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic
 	c.Log.Info("a pod was taken out of its Job", "gang", key, "slot", d.Slot, "pod", d.Name, "node", d.Node, "cause", d.Cause, "dead", d.Dead)
 	c.counts.replaced(d)
 	c.vacate(key, d)
+	c.evictNow(pod)
 	return nil
+}
+
+// evictNow has a pod that was just taken out told to go before the cache shows that it was: where a rack fails, the cache is
+// behind by what hundreds of Jobs make anew. What does not fit in is seen in the cache later.
+func (c *Controller) evictNow(pod *corev1.Pod) {
+	c.taken.note(pod.UID)
+	select {
+	case c.freed <- event.GenericEvent{Object: pod}:
+	default:
+	}
 }
 
 // Holders reads the pods of a gang from the API server itself, once for all slots: what follows from it is a pod's end.
@@ -157,7 +169,7 @@ func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (c
 	if err := c.Client.Get(ctx, req.NamespacedName, pod); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if pod.Labels[v1alpha1.LabelGang] == "" || !translate.Replaced(pod) {
+	if pod.Labels[v1alpha1.LabelGang] == "" || !translate.Replaced(pod) && c.taken.left(pod.UID) <= 0 {
 		return ctrl.Result{}, nil
 	}
 	outages, gone, err := c.nodes(ctx, []corev1.Pod{*pod})
@@ -182,6 +194,8 @@ type asks struct {
 	mu sync.Mutex
 	at map[types.UID]time.Time // guarded by mu
 }
+
+func newAsks() *asks { return &asks{at: map[types.UID]time.Time{}} }
 
 // asksKept bounds what is remembered: more than that, and what is older than it matters is forgotten.
 const asksKept = 1000

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,10 +21,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -542,43 +548,138 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// slow is a coordinator that reads records, which takes until all that are awaited have come.
-type slow struct{ sync.WaitGroup }
+// slow is a coordinator that reads records, which takes until as many gangs are told of as a rack may be.
+type slow struct {
+	listener
+	want int
+	once sync.Once
+	mu   sync.Mutex
+	all  chan struct{}
+	end  <-chan struct{}
+}
 
 func (s *slow) Doomed(context.Context, coordinator.Key, []elastic.Doom) error {
-	s.Done()
-	s.Wait()
+	s.mu.Lock()
+	if s.want--; s.want == 0 {
+		s.once.Do(func() { close(s.all) })
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.all:
+	case <-s.end:
+	}
 	return nil
 }
 
 func (s *slow) Over(coordinator.Key) {}
 
-// TestGangsAreToldOfAtOnce: gangs may be looked at side by side, and as many as the controller has workers do not
-// wait for one another.
+// TestGangsAreToldOfAtOnce: the controller as it is registered looks at so many gangs side by side that none of a rack's waits
+// for another one.
 func TestGangsAreToldOfAtOnce(t *testing.T) {
+	const rack = 16
 	sick := node("n2", &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal", Since: metav1.NowMicro()})
 	all := []client.Object{sick}
-	for i := range tellers {
+	gangs := make(chan event.GenericEvent, rack)
+	for i := range rack {
 		g, job := objects(corev1.RestartPolicyNever, 0)
 		p := on(member("b", 1, "n2"))
 		for _, o := range []client.Object{g, job, p} {
 			o.SetNamespace(fmt.Sprintf("team-%d", i))
 		}
 		all = append(all, g, job, p)
+		gangs <- event.GenericEvent{Object: g}
 	}
 	b := newBench(t, all...)
-	s := &slow{}
-	s.Add(tellers)
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &slow{want: rack, all: make(chan struct{}), end: ctx.Done()}
 	b.Coordinator = s
-	var done sync.WaitGroup
-	for i := range tellers {
-		done.Go(func() {
-			if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: fmt.Sprintf("team-%d", i), Name: "train"}}); err != nil {
-				t.Error(err)
-			}
-		})
+	options := tellsDooms
+	options.Reconciler, options.Logger, options.SkipNameValidation = reconcile.Func(b.reconcileDooms), logr.Discard(), ptr.To(true)
+	c, err := controller.NewUnmanaged("doom", options)
+	if err != nil {
+		t.Fatal(err)
 	}
-	done.Wait()
+	if err := c.Watch(source.Channel(gangs, &handler.EnqueueRequestForObject{})); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	select {
+	case <-s.all:
+	case <-time.After(time.Minute):
+		t.Errorf("%d of %d gangs wait for the others", s.want, rack)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAPodThatWasTakenOutGoesAtOnce: it is told to go while the cache shows it in its Job yet, and others are not.
+func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	p, other := on(member("b", 1, "n2")), on(member("a", 0, "n2"))
+	b := newBench(t, g, job, p, other, node("n2", nil))
+	behind := map[string]*corev1.Pod{"a": b.pod(t, "a"), "b": b.pod(t, "b")}
+	var told []string
+	b.Client = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if pod, ok := o.(*corev1.Pod); ok {
+				behind[key.Name].DeepCopyInto(pod)
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, pod client.Object, _ client.Object, _ ...client.SubResourceCreateOption) error {
+			told = append(told, pod.GetName())
+			return nil
+		},
+	})
+	if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case e := <-b.freed:
+		if e.Object.GetName() != "b" {
+			t.Errorf("%s was freed", e.Object.GetName())
+		}
+	default:
+		t.Error("nobody is told that the pod was taken out")
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(told, []string{"b"}) {
+		t.Errorf("told to go: %v", told)
+	}
+}
+
+// TestPodTurned: what dooms depend on passes, what a kubelet reports all the time does not.
+func TestPodTurned(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"readiness":    {func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady}} }, false},
+		"phase":        {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, true},
+		"node":         {func(p *corev1.Pod) { p.Spec.NodeName = "n3" }, true},
+		"deletion":     {deleted, true},
+		"taken out":    {replaced, true},
+		"another's":    {func(p *corev1.Pod) { p.OwnerReferences = nil }, true},
+		"another pod":  {func(p *corev1.Pod) { p.UID = "another" }, true},
+		"shorter time": {func(p *corev1.Pod) { deleted(p); p.DeletionTimestamp.Time = p.DeletionTimestamp.Add(-time.Second) }, true},
+	} {
+		before := member("b", 1, "n2")
+		if name == "shorter time" {
+			deleted(&before)
+		}
+		after := *before.DeepCopy()
+		if c.change(&after); podTurned.Update(event.UpdateEvent{ObjectOld: &before, ObjectNew: &after}) != c.want {
+			t.Errorf("%s: passed is not %v", name, c.want)
+		}
+	}
 }
 
 // TestAReplacedPodIsToldOnce: what its release and its eviction change of a pod does not have it told again and again while
@@ -610,7 +711,7 @@ func TestAReplacedPodIsToldOnce(t *testing.T) {
 // TestAsksAreBounded: what was told long ago is forgotten.
 func TestAsksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &asks{at: map[types.UID]time.Time{}}
+		a := newAsks()
 		for i := range 10 * asksKept {
 			a.note(types.UID(fmt.Sprint(i)))
 			time.Sleep(evictAgain / asksKept * 2)

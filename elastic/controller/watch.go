@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -49,6 +50,9 @@ const (
 	overAgain = time.Second
 )
 
+// tellsDooms is how dooms are told; the queue gives one gang to one teller at a time.
+var tellsDooms = controller.Options{MaxConcurrentReconciles: tellers}
+
 // watch registers what follows pods and nodes.
 func (c *Controller) watch(mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, podNode, nodeOf)
@@ -56,10 +60,10 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 		return fmt.Errorf("indexing pods by node: %w", err)
 	}
 	err = ctrl.NewControllerManagedBy(mgr).Named("doom").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podTurned)).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: tellers}). // the queue gives one gang to one of them at a time
+		WithOptions(tellsDooms).
 		Complete(reconcile.Func(c.reconcileDooms))
 	if err != nil {
 		return fmt.Errorf("registering the controller of dooms: %w", err)
@@ -71,6 +75,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	err = ctrl.NewControllerManagedBy(mgr).Named("replaced").
 		For(&corev1.Pod{}, builder.WithPredicates(replaced)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(replacedPod)), builder.WithPredicates(outageChanged)).
+		WatchesRawSource(source.Channel(c.freed, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: evictors}).
 		Complete(reconcile.Func(c.reconcileReplaced))
 	if err != nil {
@@ -94,6 +99,25 @@ var outageChanged = predicate.Funcs{
 	},
 	DeleteFunc:  func(event.DeleteEvent) bool { return true },
 	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// podTurned passes what may doom a pod or give its place to another one. Containers that become ready, and conditions, of
+// thousands of pods, do not.
+var podTurned = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.Pod)
+		after, ok2 := e.ObjectNew.(*corev1.Pod)
+		return !ok || !ok2 || before.UID != after.UID || before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
+			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !maps.Equal(before.Labels, after.Labels) ||
+			ownerUID(before) != ownerUID(after)
+	},
+}
+
+func ownerUID(pod *corev1.Pod) types.UID {
+	if owner := translate.OwningJob(pod); owner != nil {
+		return owner.UID
+	}
+	return ""
 }
 
 func gangOfPod(_ context.Context, o client.Object) []reconcile.Request {
