@@ -113,7 +113,7 @@ func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic
 // evictNow has a pod that was just taken out told to go before the cache shows that it was: where a rack fails, the cache is
 // behind by what hundreds of Jobs make anew. What does not fit in is seen in the cache later.
 func (c *Controller) evictNow(pod *corev1.Pod) {
-	c.taken.note(pod.UID)
+	c.taken.note(pod.UID, goes)
 	select {
 	case c.freed <- event.GenericEvent{Object: pod}:
 	default:
@@ -157,8 +157,11 @@ func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([
 }
 
 const (
-	// evictAgain is how long to wait where a budget refuses, or until a pod that was told to go is seen to go.
+	// evictAgain is how long to wait where a budget refuses.
 	evictAgain = 5 * time.Second
+	// goes is how long a pod that was told to go may take until it is seen to go. Nobody can take an eviction back, so that to ask
+	// sooner would only tell an API server that has much to do, and whose word comes late, the same again.
+	goes = time.Minute
 	// lingers is how often a pod that is ending is looked at: its node may die meanwhile.
 	lingers = 15 * time.Second
 )
@@ -188,14 +191,14 @@ func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (c
 	return c.evict(ctx, pod)
 }
 
-// asks are the pods that were told to go, by when. Each change of such a pod, of which its release and its eviction bring
+// asks are the pods that were told to go, and until when they need not be told again. Each change of such a pod, of which its release and its eviction bring
 // several, would have it told again before the cache shows that it goes.
 type asks struct {
-	mu sync.Mutex
-	at map[types.UID]time.Time // guarded by mu
+	mu    sync.Mutex
+	until map[types.UID]time.Time // guarded by mu
 }
 
-func newAsks() *asks { return &asks{at: map[types.UID]time.Time{}} }
+func newAsks() *asks { return &asks{until: map[types.UID]time.Time{}} }
 
 // asksKept bounds what is remembered: more than that, and what is older than it matters is forgotten.
 const asksKept = 1000
@@ -204,21 +207,21 @@ const asksKept = 1000
 func (a *asks) left(pod types.UID) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at, ok := a.at[pod]
+	until, ok := a.until[pod]
 	if !ok {
 		return 0
 	}
-	return evictAgain - time.Since(at)
+	return time.Until(until)
 }
 
-// note: it was told just now.
-func (a *asks) note(pod types.UID) {
+// note: it was told just now, and need not be again for that long.
+func (a *asks) note(pod types.UID, long time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.at) >= asksKept {
-		maps.DeleteFunc(a.at, func(_ types.UID, at time.Time) bool { return time.Since(at) > evictAgain })
+	if len(a.until) >= asksKept {
+		maps.DeleteFunc(a.until, func(_ types.UID, until time.Time) bool { return time.Until(until) <= 0 })
 	}
-	a.at[pod] = time.Now()
+	a.until[pod] = time.Now().Add(long)
 }
 
 // remove deletes a pod that no kubelet will end.
@@ -241,8 +244,8 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	why, refused := refusal(err)
 	switch {
 	case err == nil:
-		c.asked.note(pod.UID)
-		return ctrl.Result{RequeueAfter: evictAgain}, nil
+		c.asked.note(pod.UID, goes)
+		return ctrl.Result{RequeueAfter: goes}, nil
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return ctrl.Result{}, nil // it has changed, so it is looked at again
 	case refused:
@@ -252,7 +255,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 		case left: // the budget keeps up what is not there any more
 			return ctrl.Result{}, c.delete(ctx, pod)
 		}
-		c.asked.note(pod.UID)
+		c.asked.note(pod.UID, evictAgain)
 		c.counts.refusals.Inc()
 		c.tellRefused(ctx, pod, why)
 		if err := c.noteRefused(ctx, pod, why); err != nil {

@@ -698,7 +698,7 @@ func TestAReplacedPodIsToldOnce(t *testing.T) {
 		})
 		for _, want := range []int{1, 1, 1, 2, 2} {
 			if want > told && told > 0 {
-				time.Sleep(evictAgain)
+				time.Sleep(goes)
 			}
 			res, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(p)})
 			if err != nil || told != want || res.RequeueAfter <= 0 {
@@ -713,10 +713,10 @@ func TestAsksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsks()
 		for i := range 10 * asksKept {
-			a.note(types.UID(fmt.Sprint(i)))
+			a.note(types.UID(fmt.Sprint(i)), evictAgain)
 			time.Sleep(evictAgain / asksKept * 2)
 		}
-		if n := len(a.at); n > asksKept {
+		if n := len(a.until); n > asksKept {
 			t.Errorf("%d are kept", n)
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -61,7 +63,7 @@ func evict(ctx context.Context, b *bench) error {
 	if err != nil {
 		return fmt.Errorf("the limit: %w", err)
 	}
-	if rate, err = s.replace(ctx, b); err != nil {
+	if rate, err = s.replace(ctx, b, count*podsPerJob); err != nil {
 		return fmt.Errorf("holdfast: %w", err)
 	}
 	_, after, err := s.leave(ctx, take)
@@ -226,30 +228,46 @@ func (s *sim) bare(ctx context.Context, pod corev1.Pod) error {
 }
 
 // replace has the product's controller replace every pod of the gangs.
-func (s *sim) replace(ctx context.Context, b *bench) (float64, error) {
-	store, stopStore, err := s.elastic(ctx)
+func (s *sim) replace(ctx context.Context, b *bench, count int) (float64, error) {
+	var calls atomic.Int64
+	store, stopStore, err := s.elastic(ctx, &calls)
 	if err != nil {
 		return 0, err
 	}
 	at := time.Now()
+	calls.Store(0)
 	taken, gone, err := s.leave(ctx, func(pod corev1.Pod) error {
 		key := coordinator.Key{Namespace: namespace, Name: pod.Labels[v1alpha1.LabelGang], Job: string(metav1.GetControllerOf(&pod).UID)}
 		return store.Replace(ctx, key, elastic.Doom{Pod: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Cause: "GPULost", At: at})
 	})
 	if err == nil {
 		b.Add("evict", systemHoldfast, "released_per_s", "1/s", taken)
+		b.Add("evict", systemHoldfast, "calls_per_pod", "", float64(calls.Load())/float64(count))
 	}
 	return gone, errors.Join(err, stopStore())
 }
 
-// elastic starts the product's controller as cmd/holdfast-controller does.
-func (s *sim) elastic(ctx context.Context) (*elasticcontroller.Controller, func() error, error) {
+// counted counts the requests that pass.
+type counted struct {
+	next http.RoundTripper
+	n    *atomic.Int64
+}
+
+func (c counted) RoundTrip(q *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.next.RoundTrip(q)
+}
+
+// elastic starts the product's controller as cmd/holdfast-controller does, and counts its requests.
+func (s *sim) elastic(ctx context.Context, calls *atomic.Int64) (*elasticcontroller.Controller, func() error, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, nil, err
 	}
 	config := rest.CopyConfig(s.config)
 	config.QPS, config.Burst = writeQPS, writeBurst
+	config.Wrap(elasticcontroller.RefusedAtOnce)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{next, calls} })
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		return nil, nil, err
