@@ -56,7 +56,7 @@ func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
 	stamp(job, t.container().Name)
-	return Outcome[*batchv1.Job]{Object: job, Warnings: append(t.memoryWarnings(settings), replaceOnlyFailed(job)...)}
+	return Outcome[*batchv1.Job]{Object: job, Warnings: append(append(t.memoryWarnings(settings), t.launcherWarnings()...), replaceOnlyFailed(job)...)}
 }
 
 // replaceOnlyFailed has a pod that somebody deletes not be counted before it is gone, so that Holdfast can

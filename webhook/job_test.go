@@ -259,3 +259,20 @@ func TestReplacementPolicy(t *testing.T) {
 		t.Error("a Job that is not opted in was changed")
 	}
 }
+
+// TestPythonWithoutALauncher: a command that plainly starts none is warned of; what may start one is not.
+func TestPythonWithoutALauncher(t *testing.T) {
+	for line, warned := range map[string]bool{
+		"python train.py": true, "/usr/bin/python3.12 -u train.py": true, "bash -lc python$(X)train.py": true,
+		"torchrun train.py": false, "python -m torch.distributed.run train.py": false, "bash -c torchrun;python": false,
+		"bash run.sh": false, "/work/run": false, "bash -c ./run.sh": false, "sh python.sh": false,
+	} {
+		out := MutateJob(job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = strings.Fields(line), nil })))
+		if len(out.Errors) > 0 {
+			t.Errorf("%s: %v", line, out.Errors)
+		}
+		if got := strings.Contains(said(out), "without a launcher"); got != warned {
+			t.Errorf("%s: warned %v:\n%s", line, got, said(out))
+		}
+	}
+}

@@ -3,6 +3,8 @@ package webhook
 import (
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -136,6 +138,28 @@ func (t *training) checkLauncher(members int32) field.ErrorList {
 		}
 	}
 	return field.ErrorList{field.Invalid(t.flagPath(flag), flag, text)}
+}
+
+// launcherWarnings says where the command plainly starts Python without a launcher: the gang would wait for one for ever. What a
+// script of the image's does cannot be known here, and a program may start the launcher itself, so this is no refusal.
+func (t *training) launcherWarnings() []string {
+	argv, _, ok := commandLine(t.container())
+	text := strings.Join(argv, " ")
+	if !ok || len(argv) == 0 || strings.Contains(text, "torchrun") || strings.Contains(text, "torch.distributed") || !startsPython(argv) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: starts Python without a launcher; unless the program starts one itself, the gang waits for it for ever: write torchrun (or python -m torch.distributed.run) before the script", t.path.Child("command"))}
+}
+
+// startsPython says whether the command is a Python interpreter, or a shell that is given a text which names one.
+func startsPython(argv []string) bool {
+	switch name := path.Base(argv[0]); {
+	case strings.HasPrefix(name, "python"):
+		return true
+	case name == "sh" || name == "bash" || name == "dash":
+		return slices.ContainsFunc(argv[1:], func(a string) bool { return strings.HasPrefix(a, "-") && strings.HasSuffix(a, "c") }) && strings.Contains(strings.Join(argv, " "), "python")
+	}
+	return false
 }
 
 // flagPath is the element of command, args or env that carries the flag or variable.

@@ -35,8 +35,7 @@ func (w *where) record() (*layout.Record, error) {
 	return rec, err
 }
 
-func runCLI() int {
-	w := &where{}
+func rootCommand(w *where) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "holdfast-dev",
 		Short:         "A Kubernetes cluster on one machine: stock control plane, real kubelets, simulated nodes",
@@ -50,9 +49,13 @@ func runCLI() int {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(upCommand(w), downCommand(w), statusCommand(w), kubeconfigCommand(w), imageCommand(w), nodeCommand(w), controlCommand(w), runCommand(w))
+	return root
+}
+
+func runCLI() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := root.ExecuteContext(ctx); err != nil {
+	if err := rootCommand(&where{}).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "holdfast-dev:", err)
 		return 1
 	}

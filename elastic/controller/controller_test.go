@@ -56,7 +56,8 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 		}
 	}
 	b := &bench{recorder: events.NewFakeRecorder(20)}
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().WithInterceptorFuncs(interceptor.Funcs{
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().
+		WithIndex(&corev1.Pod{}, podGang, gangNamed).WithIndex(&corev1.Pod{}, podNode, nodeOf).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, ac runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			if b.before != nil {
 				b.before()

@@ -37,6 +37,8 @@ var _ Coordinator = (*coordinator.Server)(nil)
 const (
 	// podNode is the index of pods by node.
 	podNode = "spec.nodeName"
+	// podGang is the index of pods by gang: a label alone would be compared with those of all pods of the namespace.
+	podGang = v1alpha1.LabelGang
 	// tellAgain is how often a level that stands is told: the coordinator forgets a gang without agents.
 	tellAgain = 30 * time.Second
 	// tellers is how many gangs are looked at at a time: a rack is many gangs, each waits for the API server, and for
@@ -55,11 +57,12 @@ var tellsDooms = controller.Options{MaxConcurrentReconciles: tellers}
 
 // watch registers what follows pods and nodes.
 func (c *Controller) watch(mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, podNode, nodeOf)
-	if err != nil {
-		return fmt.Errorf("indexing pods by node: %w", err)
+	for key, of := range indexes {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, key, of); err != nil {
+			return fmt.Errorf("indexing pods by %s: %w", key, err)
+		}
 	}
-	err = ctrl.NewControllerManagedBy(mgr).Named("doom").
+	err := ctrl.NewControllerManagedBy(mgr).Named("doom").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podTurned)).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
@@ -80,6 +83,16 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 		Complete(reconcile.Func(c.reconcileReplaced))
 	if err != nil {
 		return fmt.Errorf("registering the controller of replaced pods: %w", err)
+	}
+	return nil
+}
+
+// indexes are those of pods.
+var indexes = map[string]client.IndexerFunc{podNode: nodeOf, podGang: gangNamed}
+
+func gangNamed(o client.Object) []string {
+	if name := o.GetLabels()[v1alpha1.LabelGang]; name != "" {
+		return []string{name}
 	}
 	return nil
 }
@@ -156,7 +169,7 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 // about gangs of which neither holds, so that the coordinator need not know them all.
 func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pods := &corev1.PodList{}
-	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelGang: req.Name}); err != nil {
+	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingFields{podGang: req.Name}); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
 	closed, err := c.tellOver(ctx, req.NamespacedName, pods.Items)

@@ -240,12 +240,17 @@ func (w *world) another(t *testing.T, n *devcluster.Node, old string) {
 	t.Fatalf("no other daemon on %s", n.Name)
 }
 
-// losses: a GPU that is lost without a word and comes back, one that is lost while the API server cannot be reached;
-// and what the daemon costs meanwhile.
+// losses: signs of a slow node, a GPU that is lost without a word and comes back, one that is lost while the API server cannot be
+// reached; and what the daemon costs while nothing happens.
 func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	w.cost(t, n)
-	w.fail(t, n, standin.Fault{GPU: 0, Lost: true})
+	w.signs(t, n)
+	began := time.Now()
+	if err := n.Fail(standin.Fault{GPU: 0, Lost: true}); err != nil {
+		t.Fatal(err)
+	}
 	w.until(t, n.Name, "evicted", evicts("GPULost"))
+	t.Logf("lost without a word: told after %s", time.Since(began).Round(time.Millisecond))
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
 	}

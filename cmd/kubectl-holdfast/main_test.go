@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+)
+
+// TestWrongWords: what is written wrongly is answered with what to write, before any cluster is asked.
+func TestWrongWords(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	for _, c := range []struct{ line, want string }{
+		{"explain", "kubectl holdfast explain job/NAME"},
+		{"explain job train", "kubectl holdfast explain job/train"},
+		{"explain job/a job/b", "one job or gang at a time"},
+		{"explain job/a -o table", "unknown output format"},
+		{"explain --nosuch job/a", "see kubectl holdfast explain --help"},
+		{"nodes n1", "with --all every one"},
+		{"preview job.yaml", "kubectl holdfast preview -f job.yaml"},
+		{"preview", "-f job.yaml"},
+		{"nosuch", "unknown command"},
+		{"nodes", "set KUBECONFIG"},
+		{"explain job/a", "set KUBECONFIG"},
+	} {
+		var out bytes.Buffer
+		cmd := command(genericclioptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out})
+		cmd.SetArgs(strings.Fields(c.line))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "arg(s)") {
+			t.Errorf("%s: %v, want an error with %q", c.line, err, c.want)
+		}
+	}
+}
