@@ -23,6 +23,9 @@ type Gang struct {
 	Members []Member
 	// Roles are the different shapes of members.
 	Roles []Role
+	// Free is what must be free on all nodes together before anybody is placed; FreeShown is how people write it.
+	Free      topology.Resources
+	FreeShown map[string]string
 	// Agree, where set, is asked before a member is put on a node beside the members placed so far (seats,
 	// in the order in which they were placed). It is for rules among members that counts cannot express,
 	// such as anti-affinity, and must answer the same to the same question.

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the answers into the golden files
 //	rack PATH NODES [RESOURCE=N ...]    so many equal nodes, named after the last value of PATH
 //	node NAME [domain=a/b] [used=1] [tenants=N] [closed=1] [spares=N:LEVEL] [RESOURCE=N ...]
 //	role [RESOURCE=N ...] [cordoned=NODE] [tainted=NODE[:KEY]] [unhealthy=NODE:CAUSE] [refused=NODE:RULE] [shown.RESOURCE=TEXT]
-//	gang SIZE [min=N] [required=LEVEL] [preferred=LEVEL] [slices=LEVEL] [size=N] [block=N] [uneven=1] [spares=N] [whole=1]
+//	gang SIZE [min=N] [free=GPUS] [required=LEVEL] [preferred=LEVEL] [slices=LEVEL] [size=N] [block=N] [uneven=1] [spares=N] [whole=1]
 //	member SLOT ROLE [NODE]
 //	essential SLOT ROLE                 a member that is not left out
 //	members FROM TO ROLE [NODE ...]     one per slot
@@ -141,6 +141,8 @@ func answer(t *testing.T, commands string) string {
 func parseAsks(t *testing.T, g *Gang, fields []string) {
 	for _, f := range fields {
 		switch k, v, _ := strings.Cut(f, "="); k {
+		case "free":
+			g.Free = topology.Resources{"gpu": int64(number(t, v))}
 		case "min":
 			g.Min = number(t, v)
 		case "required":

@@ -2,8 +2,10 @@ package gang
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"holdfast.dev/holdfast/topology"
 )
@@ -28,6 +30,9 @@ func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	}
 	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1), standing: g.standing()}
 	defer tree.Undo(tree.Mark())
+	if no := s.tooLittleFree(); no != nil {
+		return Placement{}, no
+	}
 	switch {
 	case len(s.order) == 0:
 	case s.oneShape():
@@ -38,6 +43,28 @@ func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 		return Placement{}, s.refuse()
 	}
 	return s.placement(), nil
+}
+
+// tooLittleFree refuses a gang that wants more to be free in all than is. It counts while nobody of it has a node.
+func (s *search) tooLittleFree() *Refusal {
+	if s.standing {
+		return nil
+	}
+	var lacks []string
+	for name, wanted := range s.g.Free {
+		free := int64(0)
+		for i := range s.tree.All() {
+			free += max(0, s.tree.Free(i, name))
+		}
+		if free < wanted {
+			lacks = append(lacks, fmt.Sprintf("%s (%s asked)", name, cmp.Or(s.g.FreeShown[name], fmt.Sprint(wanted))))
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	slices.Sort(lacks)
+	return &Refusal{Reason: InsufficientNodes, Wanted: len(s.order), Nodes: s.tree.Len(), Message: "less is free in all than the group's least resources: " + strings.Join(lacks, ", ")}
 }
 
 // missing lists the members to be placed, by slot and name.

@@ -82,9 +82,6 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if s.record != nil {
 		s.record.Gang = replay.Of(g)
 	}
-	if no := s.tooLittleFree(); no != nil {
-		return gang.Placement{}, no, nil
-	}
 	placement, no := gang.Place(s.p.tree, g)
 	if no != nil || !delicate {
 		return placement, no, nil
@@ -121,6 +118,7 @@ func (s *scout) uncounted() *gang.Refusal {
 // gang translates the roster. delicate: some members have rules that counts cannot express.
 func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 	g.Size, g.Min = s.roster.size, s.roster.least
+	g.Free, g.FreeShown = s.roster.terms.Free, translate.Shown(s.roster.terms.Free)
 	essential := s.roster.essential()
 	roles := map[string]int{}
 	for i, m := range s.roster.members {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
@@ -128,30 +127,6 @@ func (r roster) essential() map[types.UID]bool {
 		}
 	}
 	return must
-}
-
-// tooLittleFree refuses a gang that wants more to be free in the whole cluster than is. It counts while nobody of it has
-// a node.
-func (s *scout) tooLittleFree() *gang.Refusal {
-	if len(s.roster.terms.Free) == 0 || s.roster.onNodes() > 0 {
-		return nil
-	}
-	shown := translate.Shown(s.roster.terms.Free)
-	var lacks []string
-	for name, wanted := range s.roster.terms.Free {
-		free := int64(0)
-		for i := range s.p.tree.All() {
-			free += max(0, s.p.tree.Free(i, name))
-		}
-		if free < wanted {
-			lacks = append(lacks, fmt.Sprintf("%s %s, %s free", shown[name], name, translate.Shown(topology.Resources{name: free})[name]))
-		}
-	}
-	if len(lacks) == 0 {
-		return nil
-	}
-	slices.Sort(lacks)
-	return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: len(s.roster.members), Nodes: s.p.tree.Len(), Message: "minResources of the group asks for " + strings.Join(lacks, "; ")}
 }
 
 // placed is where a node is, as it was when that was looked up.

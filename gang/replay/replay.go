@@ -45,11 +45,14 @@ type Taking struct {
 
 // Gang is a gang.Gang without its function.
 type Gang struct {
-	Size     int           `json:"size"`
-	Min      int           `json:"min,omitempty"`
-	Topology gang.Topology `json:"topology,omitzero"`
-	Members  []gang.Member `json:"members"`
-	Roles    []gang.Role   `json:"roles"`
+	Size int `json:"size"`
+	Min  int `json:"min,omitempty"`
+	// Free is what had to be free on all nodes together, FreeShown how people write it.
+	Free      topology.Resources `json:"free,omitempty"`
+	FreeShown map[string]string  `json:"freeShown,omitempty"`
+	Topology  gang.Topology      `json:"topology,omitzero"`
+	Members   []gang.Member      `json:"members"`
+	Roles     []gang.Role        `json:"roles"`
 }
 
 // Answer is a placement or a refusal.
@@ -72,7 +75,7 @@ func AnswerOf(p gang.Placement, no *gang.Refusal) Answer {
 
 // Of is a gang as it is recorded.
 func Of(g gang.Gang) Gang {
-	return Gang{Size: g.Size, Min: g.Min, Topology: g.Topology, Members: g.Members, Roles: g.Roles}
+	return Gang{Size: g.Size, Min: g.Min, Free: g.Free, FreeShown: g.FreeShown, Topology: g.Topology, Members: g.Members, Roles: g.Roles}
 }
 
 // Run makes the decision again.
@@ -88,7 +91,7 @@ func Run(r Record) (Answer, error) {
 		}
 		tree.Hold(i, t.Hold)
 	}
-	g := gang.Gang{Size: r.Gang.Size, Min: r.Gang.Min, Topology: r.Gang.Topology, Members: r.Gang.Members, Roles: r.Gang.Roles}
+	g := gang.Gang{Size: r.Gang.Size, Min: r.Gang.Min, Free: r.Gang.Free, FreeShown: r.Gang.FreeShown, Topology: r.Gang.Topology, Members: r.Gang.Members, Roles: r.Gang.Roles}
 	var missing error
 	if r.Asked {
 		g.Agree = r.teller(&missing)
