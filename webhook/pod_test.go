@@ -52,6 +52,28 @@ func TestPodsThatAreNotTouched(t *testing.T) {
 	}
 }
 
+// A pod of a PodGroup, which is placed and no more, may say what it asks of the fabric.
+func TestPodsOfGroups(t *testing.T) {
+	pod := func(scheduler string, annotations map[string]string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "g"}, Annotations: annotations}, Spec: corev1.PodSpec{SchedulerName: scheduler}}
+	}
+	rack := map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"}
+	in := pod(v1alpha1.SchedulerName, rack)
+	if out := MutatePod(in, config); len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
+		t.Errorf("%v: %+v", out.Errors, out.Object)
+	}
+	for name, refused := range map[string]*corev1.Pod{
+		"of the default scheduler": pod("", rack),
+		"a key for jobs":           pod(v1alpha1.SchedulerName, map[string]string{v1alpha1.AnnotationStateSize: "1Gi"}),
+		"no level":                 pod(v1alpha1.SchedulerName, map[string]string{v1alpha1.AnnotationTopologyRequired: ""}),
+		"a key of ours alone":      pod(v1alpha1.SchedulerName, map[string]string{v1alpha1.AnnotationGangSize: "3"}),
+	} {
+		if out := MutatePod(refused, config); len(out.Errors) != 1 {
+			t.Errorf("%s: %v", name, out.Errors)
+		}
+	}
+}
+
 func TestPodRefusals(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"unknown key":   func(p *corev1.Pod) { p.Annotations["holdfast.dev/x"] = "" },
