@@ -53,6 +53,10 @@ func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
 	w.remove("g-3", "g-2")
 	w.knows(2)
 	w.taint("c", v1alpha1.TaintUnhealthy, "test")
+	w.until("the scheduler to see the taint", func() bool {
+		c := w.sched.Cache.Dump().Nodes["c"]
+		return c != nil && len(c.Node().Spec.Taints) > 0
+	})
 	p := leastMember(2, "3")
 	p.Name += "-again"
 	q := leastMember(3, "3")
