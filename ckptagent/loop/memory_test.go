@@ -204,10 +204,12 @@ func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR2)
 	c.Await(t, "a", "runs generation 3", runs(3, 1))
 	p.errs.await(t, "ValueError: boom")
-	// One second later no standby can be ready: the cold path.
-	third := c.Report("a")
+	// The copy that follows another one is there a moment later: no import has to be done again.
+	third := c.Await(t, "a", "has a standby a third time", func(r *v1.Report) bool { return r.Generation == 3 && r.Rank[0].StandbyReady })
 	kill(t, int(third.Rank[0].Pid), syscall.SIGKILL)
-	c.Await(t, "a", "runs generation 4", runs(4, 1))
+	if fourth := c.Await(t, "a", "runs generation 4", runs(4, 1)); !fourth.Rank[0].FromStandby {
+		t.Errorf("generation 4 was started cold: %v", fourth.Rank[0])
+	}
 	p.out.await(t, `"HOLDFAST_GENERATION": "4"`)
 	c.Await(t, "a", "steps", func(r *v1.Report) bool { return r.Timeline.FirstStep != 0 })
 	kill(t, int(c.Report("a").Rank[0].Pid), syscall.SIGHUP)
@@ -233,20 +235,26 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 		}
 	}
 	r := c.Await(t, "a", "has standbys", ready(true, true))
-	standbys := 0
+	// Of each rank there are the source, which is the agent's child, and the copy that waits.
+	var sources, copies []int
 	for pid, cmd := range p.processes() {
-		if strings.HasSuffix(cmd, "train.py") && !strings.Contains(cmd, "holdfast-agent") && pid != int(r.Rank[0].Pid) && pid != int(r.Rank[1].Pid) && !strings.Contains(cmd, "torchrun") {
-			standbys++
-			if standbys == 1 {
-				kill(t, pid, syscall.SIGKILL)
-			}
+		if !strings.HasSuffix(cmd, "train.py") || strings.Contains(cmd, "holdfast-agent") || strings.Contains(cmd, "torchrun") || pid == int(r.Rank[0].Pid) || pid == int(r.Rank[1].Pid) {
+			continue
+		}
+		if parent(t, pid) == p.agent() {
+			sources = append(sources, pid)
+		} else {
+			copies = append(copies, pid)
 		}
 	}
-	if standbys != 2 {
-		t.Fatalf("%d standbys in %v", standbys, p.processes())
+	if len(sources) != 2 || len(copies) != 2 {
+		t.Fatalf("sources %v, copies %v in %v", sources, copies, p.processes())
 	}
-	c.Await(t, "a", "lost a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady != r.Rank[1].StandbyReady })
-	c.Await(t, "a", "has standbys again", ready(true, true))
+	for _, pid := range []int{copies[0], sources[0]} {
+		kill(t, pid, syscall.SIGKILL)
+		c.Await(t, "a", "lost a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady != r.Rank[1].StandbyReady })
+		c.Await(t, "a", "has standbys again", ready(true, true))
+	}
 	if r := c.Report("a"); r.Generation != 1 || r.State != v1.State_STATE_RUNNING {
 		t.Errorf("the ranks were hurt: %v", r)
 	}
@@ -259,7 +267,22 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 			count++
 		}
 	}
-	if count != 4 {
-		t.Errorf("%d processes of the script, want 2 ranks and 2 standbys: %v", count, p.processes())
+	if count != 6 {
+		t.Errorf("%d processes of the script, want 2 ranks and 2 standbys with their sources: %v", count, p.processes())
 	}
+}
+
+// parent reads which process a process is a child of.
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	var ppid int
+	if _, err := fmt.Sscan(string(raw[strings.LastIndexByte(string(raw), ')')+1:]), &state, &ppid); err != nil {
+		t.Fatal(err)
+	}
+	return ppid
 }

@@ -32,9 +32,10 @@ const (
 )
 
 // Standbys keeps one warm interpreter per local rank, warming one at a time with a small share of a
-// processor: it is stopped and continued, which needs no privilege and can be undone at once.
+// processor: it is stopped and continued, which needs no privilege and can be undone at once. What has been warmed is
+// a source that forks standbys, one at a time, where a fork is a faithful copy; else it becomes the rank itself.
 //
-// Invariants: a standby that is ready sleeps and costs memory only; one that was taken is not in slots.
+// Invariants: a standby that is ready sleeps and costs memory only; one that was taken is in no slot.
 type Standbys struct {
 	changed func(local int, ready bool)
 	exits   *Exits
@@ -59,24 +60,28 @@ type Standbys struct {
 	wake  chan struct{}
 }
 
-// standby is one interpreter.
+// standby is one interpreter, and what it forked.
 type standby struct {
 	local   int
 	process Process
 	control *os.File
 	ended   chan Ended // closed after its one value
-	ready   bool
-	stopped bool
+	// warmed: it has imported. rank is what waits for its line: a copy, or the process itself; none where ready is false.
+	warmed, ready bool
+	rank          Process
+	stopped       bool
 	// credit is processor time that it may use; used what it had used at the last look.
 	credit, used time.Duration
 	looked       time.Time
 }
 
-// ready is what a standby says when it has imported.
+// readyLine is what a standby says when it waits for the line that makes it the rank.
 type readyLine struct {
 	Ready bool   `json:"ready"`
 	CUDA  bool   `json:"cuda"`
 	RSS   uint64 `json:"rss"`
+	// PID is the process that is ready: the standby's own, or a copy's.
+	PID int `json:"pid"`
 }
 
 // NewStandbys starts the warming, which waits for Configure, SetModules and SetWarm.
@@ -130,8 +135,12 @@ func (s *Standbys) Sessions() []int {
 	defer s.mu.Unlock()
 	var out []int
 	for _, b := range s.slots {
-		if b != nil {
-			out = append(out, b.process.PID)
+		if b == nil {
+			continue
+		}
+		out = append(out, b.process.PID)
+		if b.rank.PID != 0 {
+			out = append(out, b.rank.PID)
 		}
 	}
 	return out
@@ -143,14 +152,18 @@ func (s *Standbys) Processes() []Process {
 	defer s.mu.Unlock()
 	var out []Process
 	for _, b := range s.slots {
-		if b != nil {
-			out = append(out, b.process)
+		if b == nil {
+			continue
+		}
+		out = append(out, b.process)
+		if b.copies() {
+			out = append(out, b.rank)
 		}
 	}
 	return out
 }
 
-// Take makes the standby of a local rank that rank, if it is ready. Its end comes by the channel.
+// Take makes the standby of a local rank that rank, if it is ready. Its end comes by the channel, where there is one.
 func (s *Standbys) Take(run ckptagent.Run, local int) (Process, <-chan Ended, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,17 +171,23 @@ func (s *Standbys) Take(run ckptagent.Run, local int) (Process, <-chan Ended, bo
 		return Process{}, nil, false
 	}
 	b := s.slots[local]
-	line, err := json.Marshal(map[string]any{"env": s.job.env(run, local), "cwd": s.job.Launch.Dir})
+	line, err := json.Marshal(map[string]any{"pid": b.rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir})
 	if err != nil {
 		return Process{}, nil, false
 	}
-	s.slots[local] = nil
 	if _, err := b.control.Write(append(line, '\n')); err != nil {
 		b.kill()
+		s.slots[local] = nil
 		return Process{}, nil, false
 	}
+	rank, copied := b.rank, b.copies()
+	b.ready, b.rank = false, Process{}
+	if copied {
+		return rank, nil, true // and another one a moment later
+	}
+	s.slots[local] = nil
 	b.control.Close()
-	return b.process, b.ended, true
+	return rank, b.ended, true
 }
 
 // Close ends all standbys.
@@ -249,7 +268,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 
 func (s *Standbys) warming() *standby {
 	for _, b := range s.slots {
-		if b != nil && !b.ready {
+		if b != nil && !b.warmed {
 			return b
 		}
 	}
@@ -260,7 +279,7 @@ func (s *Standbys) warming() *standby {
 func (s *Standbys) missing() int {
 	n := 0
 	for _, b := range s.slots {
-		if b == nil || !b.ready {
+		if b == nil || !b.warmed {
 			n++
 		}
 	}
@@ -294,30 +313,54 @@ func (s *Standbys) start(local int, now time.Time) error {
 	return err
 }
 
-// talk hands the modules over and waits for the standby's word.
+// talk hands the modules over and listens to the standby's words: one from the interpreter, or from each of its copies.
 func (s *Standbys) talk(b *standby, modules []string) {
 	line, _ := json.Marshal(map[string]any{"modules": modules})
 	if _, err := b.control.Write(append(line, '\n')); err != nil {
 		return
 	}
-	answer, err := bufio.NewReader(b.control).ReadBytes('\n')
-	var r readyLine
-	if err != nil || json.Unmarshal(answer, &r) != nil || !r.Ready {
-		return
+	answers := bufio.NewReader(b.control)
+	for {
+		answer, err := answers.ReadBytes('\n')
+		var r readyLine
+		if err != nil || json.Unmarshal(answer, &r) != nil || !r.Ready {
+			return
+		}
+		if rank, ready := s.heard(b, r); ready {
+			s.changed(b.local, true)
+			if rank.own == nil {
+				go s.watch(b, rank)
+			}
+		}
 	}
+}
+
+// heard takes in that a standby waits for its line.
+func (s *Standbys) heard(b *standby, r readyLine) (rank Process, ready bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.slots[b.local] != b {
-		s.mu.Unlock()
-		return
+		return Process{}, false
 	}
 	if r.CUDA { // it would hold memory of the device: better cold than in the way
 		s.off = "standbys are off: a module that the script imports opens a GPU context at import"
 		b.kill()
 		s.slots[b.local] = nil
-		s.mu.Unlock()
-		return
+		return Process{}, false
 	}
-	b.ready, s.failures[b.local], s.cost = true, 0, max(b.used, time.Second/10)
+	rank = b.process
+	if r.PID != b.process.PID {
+		st, err := readStat(r.PID)
+		if err != nil { // it is gone again: its source forks another one
+			return Process{}, false
+		}
+		rank = Process{PID: r.PID, Start: st.start}
+	}
+	b.rank, b.ready = rank, true
+	if b.warmed {
+		return rank, true
+	}
+	b.warmed, s.failures[b.local], s.cost = true, 0, max(b.used, time.Second/10)
 	if s.missing() == 0 {
 		s.since = time.Time{}
 	}
@@ -329,8 +372,21 @@ func (s *Standbys) talk(b *standby, modules []string) {
 		s.need = r.RSS + r.RSS/10
 	}
 	s.poke()
+	return rank, true
+}
+
+// watch hears of the end of a copy that was not taken; its source forks another one.
+func (s *Standbys) watch(b *standby, rank Process) {
+	waitGone(rank)
+	s.mu.Lock()
+	lost := s.slots[b.local] == b && b.rank == rank
+	if lost {
+		b.rank, b.ready = Process{}, false
+	}
 	s.mu.Unlock()
-	s.changed(b.local, true)
+	if lost {
+		s.changed(b.local, false)
+	}
 }
 
 // reap waits for the end of a standby, or of the rank that it became.
@@ -339,20 +395,30 @@ func (s *Standbys) reap(b *standby) {
 	close(b.ended)
 	s.mu.Lock()
 	mine := b.local < len(s.slots) && s.slots[b.local] == b
+	lost := mine && b.ready
 	if mine {
 		s.slots[b.local] = nil
+		if b.copies() {
+			b.rank.Kill()
+		}
 		b.control.Close()
 		s.retryLater(b.local, time.Now())
 		s.poke()
 	}
 	s.mu.Unlock()
-	if mine && b.ready {
+	if lost {
 		s.changed(b.local, false)
 	}
 }
 
+// copies says that what waits is a copy of the process.
+func (b *standby) copies() bool { return b.rank.PID != 0 && b.rank.PID != b.process.PID }
+
 func (b *standby) kill() {
 	_ = syscall.Kill(-b.process.PID, syscall.SIGKILL)
+	if b.copies() {
+		b.rank.Kill()
+	}
 	b.control.Close()
 }
 

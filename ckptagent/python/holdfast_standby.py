@@ -1,7 +1,10 @@
 """Holds a standby before the first line of its script, with the modules imported that the script is going to want.
 
 A standby is started by the rank's own command line, so nothing has to be imitated: when hold() returns, Python goes on
-and runs the script as it always does. The lines on the control socket stand in docs/architecture.md.
+and runs the script as it always does. What has imported stays as a source: it forks the standby, and another one a
+moment after that has become the rank, so only the first one costs imports. Where a fork would not be a faithful copy,
+because the imports have started threads or opened sockets, the process becomes the rank itself.
+The lines on the control socket stand in docs/architecture.md.
 """
 
 import os
@@ -16,6 +19,9 @@ _NEVER = (
 # The longest, in seconds, that a rank waits for rank 0's store before its script goes on.
 _STORE_LIMIT = 0.5
 
+# How long, in seconds, a source leaves the processors to the ranks that have just started before it forks again.
+_REST = 0.3
+
 
 def hold():
     """Returns when this process is to be the rank; ends it quietly when it is not needed any more."""
@@ -28,22 +34,27 @@ def hold():
     lines = control.makefile("r", encoding="utf-8", newline="\n")
     try:
         modules = _next(lines, json).get("modules", [])
-        collects, batch = gc.isenabled(), _batch()
+        collects, batch, before = gc.isenabled(), _batch(), _open_files()
         gc.disable()  # what an import makes stays: looking for garbage in it takes a fifth of the time
         imported, skipped = warm(modules)
         gc.collect()
         gc.freeze()
         if collects:
             gc.enable()
-        _tell(control, json, {
-            "ready": True, "imported": imported, "skipped": skipped, "threads": _threads(), "cuda": _holds_gpu(), "rss": _resident(),
-        })  # fmt: skip
-        order = _next(lines, json)
-    except (EOFError, KeyboardInterrupt, OSError, ValueError) as e:
-        if not isinstance(e, EOFError):
-            print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
+        facts = {"ready": True, "imported": imported, "skipped": skipped, "threads": _threads(), "cuda": _holds_gpu(), "rss": _resident()}
+        taken = _fork(control) if _copies_well(before) else -1
+        _tell(control, json, dict(facts, pid=os.getpid()))
+        order = _order(lines, json)
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # the agent has hung up
+    except (KeyboardInterrupt, OSError, ValueError) as e:
+        print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
         sys.stderr.flush()
-        os._exit(0 if isinstance(e, EOFError) else 1)
+        os._exit(1)
+    if taken >= 0:
+        os.write(taken, b"1")
+        os.close(taken)
+        _differ()
     if batch:
         _schedule(os.SCHED_OTHER)
     _become(order)
@@ -52,6 +63,84 @@ def hold():
     lines.close()
     control.close()
     sys.modules.pop("holdfast_standby", None)
+
+
+def _fork(control):
+    """Returns in one copy after the other: the descriptor by which the copy says that it has become the rank.
+
+    The process that was called stays as their source until the agent hangs up. Returns -1 in it where it cannot fork.
+    """
+    import time
+
+    while True:
+        told, taken = os.pipe()
+        try:
+            middle = os.fork()
+        except OSError:
+            os.close(told)
+            os.close(taken)
+            return -1
+        if middle == 0:
+            try:
+                copy = os.fork()
+            except OSError:
+                os._exit(1)
+            if copy:  # the copy is an orphan, whose end the container's first process sees, as after the agent's death
+                os._exit(0)
+            os.close(told)
+            os.setsid()
+            return taken
+        os.close(taken)
+        os.waitpid(middle, 0)
+        became = os.read(told, 1)
+        os.close(told)
+        if not became and _hung_up(control):
+            raise EOFError
+        time.sleep(_REST)
+
+
+def _hung_up(control):
+    import socket
+
+    try:
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+
+
+def _order(lines, json):
+    """Waits for the line that makes this process the rank; one for a copy that died before it could read it is passed over."""
+    while True:
+        order = _next(lines, json)
+        if order.get("pid", os.getpid()) == os.getpid():
+            return order
+
+
+def _copies_well(before):
+    """Whether a fork is all that this process is: no thread that would be missing, nothing open that two would read."""
+    try:
+        if len(os.listdir("/proc/self/task")) != 1:
+            return False
+    except OSError:
+        return False
+    return all(target.startswith("/") for fd, target in _open_files().items() if before.get(fd) != target)
+
+
+def _open_files():
+    files = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            files[fd] = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            continue
+    return files
+
+
+def _differ():
+    """Gives a copy random numbers of its own where a new process would have them; `random` sees to it by itself."""
+    numbers = sys.modules.get("numpy.random")
+    if numbers is not None:
+        numbers.seed()
 
 
 def warm(names):

@@ -2,10 +2,12 @@ package story
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -111,6 +113,31 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 	})
 }
 
+// killStandbys kills every standby of the job and returns when its Gang knows.
+func (r *run) killStandbys(ctx context.Context) error {
+	for _, pod := range r.pods {
+		all, err := r.processes(ctx, Namespace, pod, Training)
+		if err != nil {
+			return err
+		}
+		for _, p := range all {
+			if p.name != "hf-standby" {
+				continue
+			}
+			if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("killing standby %d of pod %s: %w", p.inside, pod, err)
+			}
+		}
+	}
+	return r.Until(ctx, "its standbys are gone", 30*time.Second, func(ctx context.Context) (bool, string) {
+		gang, err := r.gang(ctx, JobName)
+		if err != nil || gang.Status.Run == nil {
+			return false, fmt.Sprint(err)
+		}
+		return gang.Status.Run.Progress.StandbysReady == 0, fmt.Sprintf("%d left", gang.Status.Run.Progress.StandbysReady)
+	})
+}
+
 func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 	began := time.Now()
 	if r.WhileWarming != nil {
@@ -125,8 +152,19 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 	for _, k := range []struct {
 		rank int
 		what string
-		wait bool
-	}{{1, "rank 1", false}, {2, "rank 2, one second later: no standby can be ready", true}, {0, "rank 0", true}} {
+		warm int32 // how many ranks are to go on in a standby
+	}{
+		{1, "rank 1", ranks},
+		{2, "rank 2, one second later: the next standbys are there", ranks},
+		{0, "rank 0, and every standby before it: all start cold", 0},
+	} {
+		prepare := func(ctx context.Context) error { return r.standbysReady(ctx, 90*time.Second) }
+		if k.warm == 0 {
+			prepare = r.killStandbys
+		}
+		if err := prepare(ctx); err != nil {
+			return saw, err
+		}
 		gang, err := r.gang(ctx, JobName)
 		if err != nil {
 			return saw, err
@@ -136,17 +174,17 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 			return saw, err
 		}
 		killed := time.Now()
-		if !k.wait {
-			// The next kill must hit the generation that repairs this one.
-			if err := r.resumed(ctx, above, n, 30*time.Second); err != nil {
-				return saw, err
-			}
-			time.Sleep(time.Until(killed.Add(time.Second)))
-			continue
-		}
 		if err := r.resumed(ctx, above, n, 90*time.Second); err != nil {
 			return saw, err
 		}
+		if gang, err = r.gang(ctx, JobName); err != nil {
+			return saw, err
+		}
+		recoveries := gang.Status.Run.Recoveries
+		if got := recoveries[len(recoveries)-1].Standbys; got != k.warm {
+			return saw, fmt.Errorf("kill -9 %s: %d of %d ranks went on in a warm standby, not %d", k.what, got, ranks, k.warm)
+		}
+		time.Sleep(time.Until(killed.Add(time.Second)))
 	}
 	return append(saw, "no pod was made anew and no container restarted"), r.samePods(ctx)
 }

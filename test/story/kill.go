@@ -17,6 +17,7 @@ import (
 // process is one process of a container, seen from this machine: nodes and their containers run here.
 type process struct {
 	host, inside int
+	name         string // as ps shows it
 	args         []string
 }
 
@@ -46,8 +47,9 @@ func (w *World) processes(ctx context.Context, namespace, pod, container string)
 		if err != nil {
 			continue
 		}
+		name, _ := os.ReadFile(dir + "/comm")
 		cmdline, _ := os.ReadFile(dir + "/cmdline")
-		out = append(out, process{host: host, inside: inside, args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")})
+		out = append(out, process{host: host, inside: inside, name: strings.TrimSpace(string(name)), args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")})
 	}
 	return out, nil
 }

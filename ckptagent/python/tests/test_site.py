@@ -1,15 +1,18 @@
 """The site hook and standbys, in real interpreters."""
 
+import ctypes
 import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 
@@ -234,8 +237,31 @@ if __name__ == "__main__":
 """
 
 
+def adopt_orphans():
+    """Makes this process the parent of copies, as the container's first process is."""
+    PR_SET_CHILD_SUBREAPER = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "becoming the reaper of orphans")
+
+
+def exit_code(pid):
+    """Waits for a process that may become our child only while we wait."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
 class Standby(Case):
     """The same command line, once started in the normal way and once held as a standby first."""
+
+    @classmethod
+    def setUpClass(cls):
+        adopt_orphans()
 
     ENV = {"HOLDFAST_LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
     NEWS = {"RANK": "1", "MASTER_PORT": "12345", "HOLDFAST_GENERATION": "4"}
@@ -245,7 +271,7 @@ class Standby(Case):
         env = environment(**self.ENV, DROPPED="1", HOLDFAST_STANDBY_FD=str(theirs.fileno()), **extra)
         child = subprocess.Popen(
             [sys.executable, "-u", *args], env=env, cwd=self.folder, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         theirs.close()
         lines = ours.makefile("rw")
@@ -257,14 +283,35 @@ class Standby(Case):
     def become(self, child, lines, **order):
         ready = json.loads(lines.readline())
         order.setdefault("env", self.NEWS)
-        lines.write(json.dumps({"unset": ["DROPPED"], "cwd": self.folder, **order}) + "\n")
+        self.order(lines, pid=ready["pid"], unset=["DROPPED"], cwd=self.folder, **order)
+        return ready, self.ended(child, lines, ready["pid"], "typed")
+
+    def order(self, lines, **order):
+        lines.write(json.dumps(order) + "\n")
         lines.flush()
-        out, err = child.communicate("typed", timeout=60)
-        return ready, subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+    def ended(self, child, lines, pid, typed=None):
+        """How the rank ended, be it the process itself or a copy; its source ends when the agent hangs up."""
+        if pid == child.pid:
+            out, err = child.communicate(typed, timeout=60)
+            return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+        codes = []
+
+        def reap():
+            codes.append(exit_code(pid))
+            lines.close()
+
+        reaper = threading.Thread(target=reap)
+        reaper.start()
+        out, err = child.communicate(typed, timeout=60)
+        reaper.join()
+        self.assertEqual(child.returncode, 0, err)
+        return subprocess.CompletedProcess(child.args, codes[0], out, err)
 
     def normal(self, *args, **extra):
         return subprocess.run(
-            [sys.executable, "-u", *args], env=environment(**self.ENV, **self.NEWS, **extra), cwd=self.folder, capture_output=True, text=True, input="typed"
+            [sys.executable, "-u", *args], env=environment(**self.ENV, **self.NEWS, **extra), cwd=self.folder, capture_output=True, text=True,
+            input="typed", start_new_session=True,
         )  # fmt: skip
 
     def assert_same(self, *args, **extra):
@@ -331,10 +378,11 @@ class Standby(Case):
 
     def test_the_script_does_not_run_before_its_time(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
-        json.loads(lines.readline())
-        with open("/proc/%d/comm" % child.pid) as f:
-            self.assertEqual(f.read(), "hf-standby\n")
-        self.assertEqual(os.sched_getscheduler(child.pid), os.SCHED_BATCH)
+        ready = json.loads(lines.readline())
+        for pid in (child.pid, ready["pid"]):
+            with open("/proc/%d/comm" % pid) as f:
+                self.assertEqual(f.read(), "hf-standby\n")
+            self.assertEqual(os.sched_getscheduler(pid), os.SCHED_BATCH)
         lines.close()
         child_out, child_err = child.communicate(timeout=60)
         self.assertEqual((child.returncode, child_out, child_err), (0, "", ""))
@@ -357,13 +405,11 @@ class Standby(Case):
             news = {"RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
             ready = json.loads(lines.readline())
             self.assertEqual(ready["skipped"], 0)
-            lines.write(json.dumps({"env": news}) + "\n")
-            lines.flush()
+            self.order(lines, pid=ready["pid"], env=news)
             if listens:
                 time.sleep(0.2)  # a script that did not wait has asked by now
                 server.listen()
-            out, err = child.communicate(timeout=60)
-            return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+            return self.ended(child, lines, ready["pid"])
 
     def test_it_waits_for_rank_0_to_serve_the_store(self):
         done = self.store("1", True)
@@ -380,12 +426,12 @@ class Standby(Case):
 
     def test_nonsense_ends_it(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
-        lines.readline()
+        ready = json.loads(lines.readline())
         lines.write("what\n")
         lines.flush()
-        out, err = child.communicate(timeout=60)
-        self.assertEqual((child.returncode, out), (1, ""))
-        self.assertIn("holdfast: standby:", err)
+        done = self.ended(child, lines, ready["pid"])
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("holdfast: standby:", done.stderr)
 
     def test_a_module_that_fails_is_met_again_by_the_script(self):
         folder = os.path.join(self.folder, "lib")
@@ -394,6 +440,59 @@ class Standby(Case):
         script = self.file("s.py", "try:\n    import bad\nexcept RuntimeError as e:\n    print(e)\n")
         ready, held = self.become(*self.standby(script, modules=["bad"], PYTHONPATH=path))
         self.assertEqual((ready["skipped"], held.stdout), (1, "at import\n"))
+
+    def test_one_import_makes_many_ranks(self):
+        script = self.file("s.py", """
+            import os, random, sys
+            print(os.environ["RANK"], os.getpid(), "json" in sys.modules, sys.argv[1], random.random(), flush=True)
+            sys.exit(int(os.environ["RANK"]))
+            """)
+        child, lines = self.standby(script, "x", modules=("json", "random"))
+        pids, codes = [], []
+        for rank in range(3):
+            ready = json.loads(lines.readline())
+            self.assertNotEqual(ready["pid"], child.pid)
+            self.order(lines, pid=ready["pid"], env={"RANK": str(rank)})
+            pids.append(str(ready["pid"]))
+            codes.append(exit_code(ready["pid"]))
+        lines.close()
+        out, err = child.communicate(timeout=60)
+        said = [line.split() for line in out.splitlines()]
+        self.assertEqual((codes, err), ([0, 1, 2], ""))
+        self.assertEqual([words[:4] for words in said], [[str(r), pids[r], "True", "x"] for r in range(3)])
+        self.assertEqual(len({words[4] for words in said}), 3, "the same random numbers in several ranks")
+
+    def test_a_copy_that_dies_is_followed_by_another(self):
+        child, lines = self.standby(self.file("s.py", "print('ran')"))
+        first = json.loads(lines.readline())["pid"]
+        os.kill(first, signal.SIGKILL)
+        self.assertEqual(exit_code(first), -signal.SIGKILL)
+        self.order(lines, pid=first, env={})  # came too late: no other may take it for its own
+        second = json.loads(lines.readline())["pid"]
+        self.assertNotIn(second, (first, child.pid))
+        self.order(lines, pid=second, env={})
+        self.assertEqual(self.ended(child, lines, second).stdout, "ran\n")
+
+    def test_what_a_fork_would_break_becomes_the_rank_itself(self):
+        folder = os.path.join(self.folder, "lib")
+        self.file("lib/starts_a_thread.py", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n")
+        self.file("lib/opens_a_socket.py", "import socket\npair = socket.socketpair()\n")
+        self.file("lib/opens_a_file.py", "f = open(__file__)\n")
+        path = str(ROOT) + os.pathsep + folder
+        script = self.file("s.py", "print('ran')")
+        for module, itself in {"starts_a_thread": True, "opens_a_socket": True, "opens_a_file": False}.items():
+            with self.subTest(module):
+                child, lines = self.standby(script, modules=[module], PYTHONPATH=path)
+                ready, done = self.become(child, lines)
+                self.assertEqual((ready["imported"], ready["pid"] == child.pid, done.stdout), (1, itself, "ran\n"))
+
+    def test_numpy_is_seeded_anew(self):
+        self.file("lib/numpy/__init__.py", "")
+        self.file("lib/numpy/random.py", "seeded = []\ndef seed(): seeded.append(1)\n")
+        path = str(ROOT) + os.pathsep + os.path.join(self.folder, "lib")
+        script = self.file("s.py", "import numpy.random; print(numpy.random.seeded)")
+        _, done = self.become(*self.standby(script, modules=["numpy.random"], PYTHONPATH=path))
+        self.assertEqual(done.stdout, "[1]\n")
 
 
 if __name__ == "__main__":
