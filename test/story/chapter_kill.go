@@ -177,12 +177,15 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 		if err := r.resumed(ctx, above, n, 90*time.Second); err != nil {
 			return saw, err
 		}
-		if gang, err = r.gang(ctx, JobName); err != nil {
+		var last v1alpha1.Recovery
+		if err := r.Until(ctx, "the recovery's record is whole", 30*time.Second, func(ctx context.Context) (bool, string) {
+			last, err = r.lastRecovery(ctx)
+			return err == nil && last.Generation > above && last.FirstStepMs != nil, fmt.Sprintf("generation %d, %v", last.Generation, err)
+		}); err != nil {
 			return saw, err
 		}
-		recoveries := gang.Status.Run.Recoveries
-		if got := recoveries[len(recoveries)-1].Standbys; got != k.warm {
-			return saw, fmt.Errorf("kill -9 %s: %d of %d ranks went on in a warm standby, not %d", k.what, got, ranks, k.warm)
+		if last.Standbys != k.warm {
+			return saw, fmt.Errorf("kill -9 %s: %d of %d ranks went on in a warm standby, not %d", k.what, last.Standbys, ranks, k.warm)
 		}
 		time.Sleep(time.Until(killed.Add(time.Second)))
 	}
