@@ -45,7 +45,7 @@ def hold():
         taken = _fork(control) if _copies_well(before) else -1
         _tell(control, json, dict(facts, pid=os.getpid()))
         order = _order(lines, json)
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         os._exit(0)  # the agent has hung up
     except (KeyboardInterrupt, OSError, ValueError) as e:
         print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
@@ -106,6 +106,8 @@ def _hung_up(control):
         return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
+    except ConnectionError:
+        return True
 
 
 def _order(lines, json):
