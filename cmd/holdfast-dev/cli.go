@@ -45,6 +45,7 @@ func rootCommand(w *where) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&w.name, "name", "dev", "name of the cluster")
 	root.PersistentFlags().StringVar(&w.base, "dir", host.DefaultBase, "where clusters are kept")
+	root.Flags().Bool("version", false, "print the version") // Kubernetes brings a flag of that name for its own programs
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
