@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
@@ -44,7 +45,10 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		if err == nil {
 			err = cacher.WaitOnFinish(ctx, done)
 		}
+		p.noteBinding(klog.FromContext(ctx), key, pod, node, err)
 		return fwk.AsStatus(err)
 	}
-	return fwk.AsStatus(util.BindPod(ctx, p.handle.ClientSet(), binding))
+	err := util.BindPod(ctx, p.handle.ClientSet(), binding)
+	p.noteBinding(klog.FromContext(ctx), key, pod, node, err)
+	return fwk.AsStatus(err)
 }

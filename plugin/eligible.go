@@ -16,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/topology"
 )
 
 // nestedKey marks the state of filter runs that the plugin asked for itself.
@@ -52,12 +53,15 @@ type scout struct {
 	asked beside
 	// err is what broke inside agree.
 	err error
+	// tree is what the core is asked about; nodes are as in it. removed are pods that are not there any more in it.
+	tree    *topology.Tree
+	removed []removal
 	// record, where set, is told what the core was asked.
 	record *replay.Record
 }
 
 func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *scout {
-	s := &scout{ctx: ctx, p: p, nodes: nodes, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.members))}
+	s := &scout{ctx: ctx, p: p, nodes: nodes, tree: p.tree, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.members))}
 	for _, n := range nodes {
 		s.byName[n.Node().Name] = n
 	}
@@ -82,7 +86,7 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if s.record != nil {
 		s.record.Gang = replay.Of(g)
 	}
-	placement, no := gang.Place(s.p.tree, g)
+	placement, no := gang.Place(s.tree, g)
 	if no != nil || !delicate {
 		return placement, no, nil
 	}
@@ -93,7 +97,7 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if s.record != nil {
 		s.record.Listen(&g)
 	}
-	placement, no = gang.Place(s.p.tree, g)
+	placement, no = gang.Place(s.tree, g)
 	return placement, no, s.err
 }
 
@@ -165,9 +169,19 @@ func (s *scout) role(member int) (gang.Role, error) {
 	case !status.IsSuccess():
 		return role, fmt.Errorf("looking for nodes for pod %s: %w", info.GetPod().Name, status.AsError())
 	}
+	if err := s.suppose(state, info.GetPod()); err != nil {
+		return role, err
+	}
 	known := s.p.verdicts.of(s.roster.members[member].role, state, only, s.p.nested.ListPlugins)
+	if len(s.removed) > 0 {
+		known = nil // these are not the nodes as they are
+	}
 	var open []fwk.NodeInfo
 	for _, n := range s.nodes {
+		if cause, sick := s.p.ill(n.Node()); sick { // a node is set aside, and back, without any change of it
+			role.Out[n.Node().Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
+			continue
+		}
 		v, ok := known.find(n)
 		switch {
 		case !ok || s.p.awaited[n.Node().Name]:
@@ -322,6 +336,11 @@ func (s *scout) ask(member int, seats []gang.Seat) {
 	if !q.status.IsSuccess() && !q.status.IsRejected() {
 		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
 	}
+	if q.status.IsSuccess() {
+		if err := s.suppose(q.state, pod); err != nil {
+			s.err = err
+		}
+	}
 	if q.status.IsSuccess() && relatesToPods(pod) {
 		for _, seat := range seats {
 			status := s.p.handle.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(seat), s.byName[seat.Node])
@@ -335,4 +354,23 @@ func (s *scout) ask(member int, seats []gang.Seat) {
 
 func (s *scout) infoOf(seat gang.Seat) fwk.PodInfo {
 	return s.infos[s.at[seat.Member]]
+}
+
+// removal is a pod that is supposed to be gone from a node.
+type removal struct {
+	info fwk.PodInfo
+	node fwk.NodeInfo
+}
+
+// suppose tells plugins of the pods that are supposed to be gone.
+func (s *scout) suppose(state fwk.CycleState, pod *v1.Pod) error {
+	if !relatesToPods(pod) {
+		return nil
+	}
+	for _, r := range s.removed {
+		if status := s.p.handle.RunPreFilterExtensionRemovePod(s.ctx, state, pod, r.info, r.node); !status.IsSuccess() {
+			return fmt.Errorf("supposing pod %s to be gone: %w", r.info.GetPod().Name, status.AsError())
+		}
+	}
+	return nil
 }

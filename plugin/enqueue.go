@@ -28,6 +28,9 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	if wait := p.ledger.admit(key, pod.UID); wait != "" {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, wait)
 	}
+	if turn, ok := p.ledger.turn(key, pod.UID); ok {
+		p.turns.note(pod.UID, turn)
+	}
 	return nil
 }
 

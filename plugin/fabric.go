@@ -87,6 +87,16 @@ func (f *fabric) forgetNode(name string) {
 	delete(f.places, name)
 }
 
+// left is what is left of a node.
+func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
+	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
+	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber() - len(n.GetPods()))
+	for name, v := range used {
+		left[name] -= v
+	}
+	return left
+}
+
 // node is what is left of a node, and where it is.
 func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())

@@ -38,11 +38,14 @@ func unhealthy(node *v1.Node) (cause string, sick bool) {
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	key, ok := p.mine(pod)
 	if !ok {
-		return p.keepOut(pod, node)
+		if held := p.keepOut(pod, node); held != nil {
+			return held
+		}
+		return p.keepOff(pod, node)
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
-			if cause, sick := unhealthy(node.Node()); sick {
+			if cause, sick := p.ill(node.Node()); sick {
 				return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is unhealthy ("+cause+")")
 			}
 			return p.intruder(key, pod, node)
@@ -51,7 +54,8 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) are not the planned one")
 }
 
-// PostFilter runs when a pod found no node. For a gang nothing is preempted on behalf of a single member; a
+// PostFilter runs when a pod found no node. For a gang nothing is preempted on behalf of a single member: room is
+// made for all of it, or none. A
 // member that could not follow its plan ends it.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	key, ok := p.mine(pod)
@@ -60,6 +64,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	if _, err := state.Read(plannedKey); err == nil {
 		p.abandon(klog.FromContext(ctx), key, "a member found its planned node taken")
+	} else if b := p.blocked; b != nil && b.key == key {
+		p.makeRoom(ctx, b)
 	}
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 }

@@ -155,6 +155,14 @@ func (l *ledger) sweep(key types.NamespacedName, g *group) {
 	}
 }
 
+// has says whether a pod is a member.
+func (l *ledger) has(key types.NamespacedName, uid types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	return g != nil && g.members[uid] != nil
+}
+
 // knows says whether there are members of a gang.
 func (l *ledger) knows(key types.NamespacedName) bool {
 	l.mu.Lock()

@@ -13,12 +13,15 @@ import (
 
 // measures are the plugin's metrics, one set for all profiles of a process.
 type measures struct {
-	plans    *prometheus.HistogramVec
-	refusals *prometheus.CounterVec
-	waited   prometheus.Histogram
-	placed   prometheus.Histogram
-	givenUp  prometheus.Counter
-	undone   prometheus.Counter
+	plans     *prometheus.HistogramVec
+	refusals  *prometheus.CounterVec
+	waited    prometheus.Histogram
+	placed    prometheus.Histogram
+	givenUp   prometheus.Counter
+	undone    prometheus.Counter
+	rejected  prometheus.Counter
+	preempted prometheus.Counter
+	aside     prometheus.Gauge
 	// broken and largest are of the tree, looked at when something is planned, at lookedAt the last time.
 	broken   *prometheus.GaugeVec
 	largest  *prometheus.GaugeVec
@@ -35,19 +38,22 @@ func newMeasures() *measures {
 	short := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}
 	long := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
 	return &measures{
-		plans:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
-		waited:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
-		placed:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
-		givenUp:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
-		broken:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
-		largest:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
-		undone:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
+		plans:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
+		refusals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
+		waited:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
+		placed:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
+		givenUp:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
+		broken:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
+		largest:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
+		rejected:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
+		preempted: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
+		aside:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_set_aside", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
+		undone:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
 	}
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone, m.broken, m.largest}
+	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone, m.rejected, m.preempted, m.aside, m.broken, m.largest}
 }
 
 // planned notes one answer.

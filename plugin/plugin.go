@@ -8,6 +8,7 @@
 // One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
 // (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
+// turn.go (whose turn it is), room.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
 // undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
 //
 // Locks: the ledger's lock is a leaf but for that of closings. PreEnqueue and queueing hints run under the scheduling queue's lock and
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -51,6 +53,7 @@ type nested interface {
 
 var (
 	_ nested                = framework.Framework(nil)
+	_ fwk.QueueSortPlugin   = (*Plugin)(nil)
 	_ fwk.PreEnqueuePlugin  = (*Plugin)(nil)
 	_ fwk.EnqueueExtensions = (*Plugin)(nil)
 	_ fwk.PreFilterPlugin   = (*Plugin)(nil)
@@ -72,6 +75,13 @@ type Plugin struct {
 	status   *publisher
 	notices  *notices
 	measures *measures
+	rejects  *rejects
+	// holds is room that is kept for gangs, turns the places in the queue, worth what gangs would lose.
+	holds *holds
+	turns *turns
+	worth *worth
+	// disruption is the disruption budgets.
+	disruption policylisters.PodDisruptionBudgetLister
 	// binding holds an entry for each binding that is under way.
 	binding chan struct{}
 
@@ -84,6 +94,10 @@ type Plugin struct {
 	// verdicts and awaited, the nodes that pods are nominated for, belong to it as well.
 	verdicts verdicts
 	awaited  map[string]bool
+	// blocked is the gang that was refused in this cycle for lack of room; tried is when room was looked for last. They
+	// belong to the scheduling cycle.
+	blocked *blocked
+	tried   map[types.NamespacedName]attempt
 }
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
@@ -94,13 +108,15 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(args), binding: make(chan struct{}, *args.ParallelBindings)}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
 	logger := klog.FromContext(ctx)
 	p.groups, p.ledger.terms = book, book.Terms
 	p.fabric.tiers = func() *translate.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.ledger.standing)
 	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
+	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]turn{}}
+	p.worth, p.disruption = &worth{gangs: p.status.gangs}, h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
@@ -110,6 +126,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 
 // act starts what writes aside from scheduling cycles.
 func (p *Plugin) act(ctx context.Context) {
+	p.rejects.begin()
 	go p.status.run(ctx)
 	go p.notices.run(ctx)
 	go wait.UntilWithContext(ctx, p.inspect, inspection)
@@ -148,6 +165,9 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 				if was != nil && !isMember(pod) {
 					p.podGone(logger, was) // it was released: it is a member no more, though it may run for a while
 				}
+				if was != nil && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning && isMember(pod) {
+					p.started(pod.Spec.NodeName)
+				}
 				p.podSeen(logger, pod)
 			}
 		},
@@ -166,7 +186,7 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 // done that left somebody out.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if over(pod) {
-		p.podGone(logger, pod)
+		p.podGone(logger, pod) // noted once: its next news find no member any more
 		return
 	}
 	key, ok := p.mine(pod)
@@ -183,6 +203,9 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if change.completed || change.bound {
 		p.wake(logger, key)
 	}
+	if change.bound {
+		p.turns.forget(pod.UID)
+	}
 	if change.bound || change.phase {
 		p.status.soon(key)
 	}
@@ -197,6 +220,10 @@ func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 		p.ledger.closed.stray(pod.UID, false)
 		return
 	}
+	if p.ledger.has(key, pod.UID) {
+		p.noteEnd(logger, key, pod)
+	}
+	p.turns.forget(pod.UID)
 	p.parted(logger, key, p.ledger.forget(key, pod.UID))
 }
 

@@ -25,7 +25,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok && translate.TwoGroups(pod) != "":
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, translate.TwoGroups(pod))
-	case !ok && (!p.ledger.closed.any() || p.fabric.attendant(pod)):
+	case !ok && (p.fabric.attendant(pod) || !p.ledger.closed.any() && !p.holds.any()):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:
 		return nil, nil // Filter keeps it off nodes that are held whole
@@ -59,6 +59,7 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 // plan answers for the whole gang; a refusal is returned as its message. With "" a plan is open, unless the
 // gang changed meanwhile.
 func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (refusal string, err error) {
+	p.blocked = nil
 	roster, missing := p.ledger.brief(key)
 	if missing != nil {
 		return missing.Message, nil
@@ -75,7 +76,14 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	p.measures.planned(time.Since(started), no)
 	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
 	if no != nil {
-		if undo := p.ledger.refuse(key, no); len(undo) > 0 {
+		if h, ok := p.holds.get(key); ok {
+			no.Message += "; " + h.words()
+		}
+		undo := p.ledger.refuse(key, no)
+		if no.Reason == gang.InsufficientNodes && len(undo) == 0 {
+			p.blocked = &blocked{key: key, roster: roster, nodes: nodes, refusal: *no}
+		}
+		if len(undo) > 0 {
 			go p.undo(context.WithoutCancel(ctx), key, undo, no.Message)
 		}
 		p.status.soon(key)
@@ -124,6 +132,8 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 	if !p.ledger.open(key, plan, now) {
 		return nil
 	}
+	delete(p.tried, key)
+	go p.letIn(logger, key)
 	p.measures.waited.Observe(p.ledger.waited(key, now).Seconds())
 	for _, pod := range siblings {
 		info, err := framework.NewPodInfo(pod)

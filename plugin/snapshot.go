@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -14,11 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/topology"
 )
 
 // follow brings the tree to the snapshot's state; nodes that did not change since are not looked at.
 func (p *Plugin) follow(nodes []fwk.NodeInfo) {
+	p.rejects.look(time.Now(), len(nodes))
 	if len(p.seen) == 0 && len(nodes) > 0 {
 		p.rebuild(nodes)
 		return
@@ -120,6 +123,8 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, erro
 	}
 	priority := corev1helpers.PodPriority(r.members[0].pod)
 	p.awaited = map[string]bool{}
+	gang, _ := p.mine(r.members[0].pod)
+	all = append(all, p.holds.against(gang, priority, translate.WouldEnd(r.members[0].pod, time.Now()))...)
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.handle.NominatedPodsForNode(name) {

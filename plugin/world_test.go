@@ -61,6 +61,8 @@ type world struct {
 	conditions map[string]int
 	// refuseBind makes the binding of a pod fail, once per count.
 	refuseBind map[string]int
+	// evicted lists pods that were told to leave.
+	evicted []string
 	// onBind runs before a pod is bound.
 	onBind func(pod, node string)
 }

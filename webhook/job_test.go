@@ -66,6 +66,7 @@ func TestJobRefusals(t *testing.T) {
 		}},
 		{"spares below zero", annotate(v1alpha1.AnnotationSpares, "-1")},
 		{"whole nodes maybe", annotate(v1alpha1.AnnotationWholeNodes, "yes")},
+		{"a run time without a unit", annotate(v1alpha1.AnnotationRunTime, "36")},
 		{"topology domain by hand", annotate(v1alpha1.AnnotationTopologyDomain, "rack=r1")},
 		{"volume named as that of storage", func(j *batchv1.Job) {
 			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)

@@ -19,6 +19,8 @@ var cores = map[string][]string{
 	"topology":          {},
 	"nodehealth":        {},
 	"gang":              {"topology"},
+	"gang/avoid":        {},
+	"gang/yield":        {"gang", "topology"},
 	"gang/replay":       {"gang", "topology"},
 	"elastic":           {"gang", "elastic/cause"},
 	"elastic/cause":     {},

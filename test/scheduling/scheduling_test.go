@@ -34,7 +34,7 @@ func TestScheduling(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		test func(*stage, *replica, *replica)
-	}{{"Replaced", replaced}, {"Previewed", previewed}, {"Killed", killed}} {
+	}{{"Replaced", replaced}, {"Previewed", previewed}, {"Reserved", reserved}, {"Killed", killed}} {
 		t.Run(part.name, func(t *testing.T) {
 			s.t = t
 			part.test(s, a, b)

@@ -81,6 +81,12 @@ func newStage(t *testing.T, nodes int, args ...string) *stage {
 // lease is how the replicas of a test elect: faster than what is shipped, for the test's sake.
 var lease = regexp.MustCompile(`leaseDuration: \S+ renewDeadline: \S+ retryPeriod: \S+`)
 
+// patient is what is appended to the shipped configuration: a gang has room reserved after a second rather than a minute.
+const patient = `    pluginConfig:
+      - name: Holdfast
+        args: {apiVersion: scheduling.holdfast.dev/v1alpha1, kind: HoldfastArgs, reservationAfter: 1s}
+`
+
 // start starts a replica with the shipped configuration.
 func (s *stage) start() *replica {
 	s.t.Helper()
@@ -93,6 +99,7 @@ func (s *stage) start() *replica {
 	}
 	text = lease.ReplaceAll(text, []byte("leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms,"))
 	text = bytes.Replace(text, []byte("clientConnection: {"), []byte("clientConnection: {kubeconfig: "+s.kubeconfig+", "), 1)
+	text = append(text, patient...)
 	if s.slow {
 		fast := []byte("qps: 5000, burst: 5000")
 		if !bytes.Contains(text, fast) {

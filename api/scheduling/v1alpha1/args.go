@@ -35,6 +35,15 @@ type HoldfastArgs struct {
 	// FormingPatience is how long a gang that never was whole may hold nodes while it lacks members, before
 	// the nodes are taken back, from 1s; default 1m.
 	FormingPatience metav1.Duration `json:"formingPatience,omitzero"`
+	// StartPatience is how long the containers of a member may take to start while most of its gang run, before that
+	// counts as a rejection by the node, from 1s; default 5m.
+	StartPatience metav1.Duration `json:"startPatience,omitzero"`
+	// ClaimPatience is how long room that others left for a gang is held for it beyond the time that they had to leave,
+	// from 1s; default 1m.
+	ClaimPatience metav1.Duration `json:"claimPatience,omitzero"`
+	// ReservationAfter is how long the first gang in order is refused before room is reserved for it, into which others
+	// go only if they are gone in time, from 1s; default 1m.
+	ReservationAfter metav1.Duration `json:"reservationAfter,omitzero"`
 	// EventPatience is how long "Scheduled" events of members are held back while gangs are on their way to
 	// their nodes: each is a write as dear as a binding. 0s: not at all; default 30s.
 	EventPatience *metav1.Duration `json:"eventPatience,omitempty"`
@@ -62,6 +71,14 @@ func (a *HoldfastArgs) Default() {
 	}
 	if a.FormingPatience.Duration == 0 {
 		a.FormingPatience.Duration = time.Minute
+	}
+	for _, one := range []struct {
+		value   *metav1.Duration
+		usually time.Duration
+	}{{&a.StartPatience, 5 * time.Minute}, {&a.ClaimPatience, time.Minute}, {&a.ReservationAfter, time.Minute}} {
+		if one.value.Duration == 0 {
+			one.value.Duration = one.usually
+		}
 	}
 	if a.EventPatience == nil {
 		a.EventPatience = &metav1.Duration{Duration: 30 * time.Second}
@@ -93,6 +110,9 @@ func (a *HoldfastArgs) Validate(path *field.Path) field.ErrorList {
 	}{
 		{"planPatience", a.PlanPatience.Duration, time.Second},
 		{"formingPatience", a.FormingPatience.Duration, time.Second},
+		{"startPatience", a.StartPatience.Duration, time.Second},
+		{"claimPatience", a.ClaimPatience.Duration, time.Second},
+		{"reservationAfter", a.ReservationAfter.Duration, time.Second},
 		{"eventPatience", a.EventPatience.Duration, 0},
 	} {
 		if one.value < one.least || one.value > longest {

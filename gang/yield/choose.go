@@ -1,0 +1,213 @@
+package yield
+
+import (
+	"cmp"
+	"slices"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+const (
+	// effort bounds a search, in nodes looked at. The first half is for the domains, so that the whole cluster always
+	// has its turn.
+	effort = 400_000
+	// exactUnits is up to how many units all alternatives are looked at; of more the dear ones that can stay as a whole
+	// are kept.
+	exactUnits = 12
+)
+
+// Choice is who leaves, and where the gang then goes.
+type Choice struct {
+	// Victims are the units that are to leave, by number; none: it is enough that those who are leaving are gone.
+	Victims []int
+	// Seats are the gang's new ones, by slot.
+	Seats []gang.Seat
+	// Domain is where they are, such as "rack a/r1"; empty: in no one domain.
+	Domain string
+	Cost   Cost
+	// Stopped: the search was stopped at its limit, so there may be a cheaper choice.
+	Stopped bool
+}
+
+// Choose says who is to leave so that the gang fits; ok is false where it does not fit though all units leave, or only
+// against a disruption budget.
+func Choose(w World, g gang.Gang) (Choice, bool) {
+	s := &search{w: &w, g: g, left: effort / 2}
+	all := w.within(nil)
+	if !s.fits(all) {
+		return Choice{}, false
+	}
+	if s.onlyLeaving(all) {
+		return s.best, true
+	}
+	if !slices.ContainsFunc(g.Members, func(m gang.Member) bool { return m.Node != "" }) {
+		s.domains(all.tree)
+	}
+	s.left += effort / 2
+	s.among(all)
+	if !s.found {
+		return Choice{}, false
+	}
+	s.best.Stopped = s.left < 0
+	return s.best, true
+}
+
+type search struct {
+	w *World
+	g gang.Gang
+	// x is the world that is searched now; order are its units, the dearest first; gone those chosen to leave.
+	x     *world
+	order []int
+	gone  []int
+	spent map[int]int
+	// left is the effort that is left.
+	left  int
+	found bool
+	best  Choice
+}
+
+// fits says whether the gang has a place now.
+func (s *search) fits(x *world) bool {
+	s.left -= x.tree.Len()
+	_, no := gang.Place(x.tree, s.g)
+	return no == nil
+}
+
+// onlyLeaving puts everybody but those who are leaving on their nodes, and takes them off again.
+func (s *search) onlyLeaving(x *world) bool {
+	units := x.unitsHere()
+	for _, u := range units {
+		if !s.w.Units[u].Leaving {
+			x.put(u)
+		}
+	}
+	ok := s.fits(x)
+	if ok {
+		s.x, s.gone = x, nil
+		s.record(Cost{})
+	}
+	for _, u := range units {
+		if !s.w.Units[u].Leaving {
+			x.take(u)
+		}
+	}
+	return ok
+}
+
+// domains searches each domain by itself, the narrow ones first: they are small, and what they find spares the search of
+// the wide ones much.
+func (s *search) domains(tree *topology.Tree) {
+	for level := len(tree.Levels()) - 1; level >= 0; level-- {
+		for _, d := range tree.Domains(level) {
+			if s.left < 0 || tree.Size(d) == tree.Len() {
+				continue
+			}
+			names := map[string]bool{}
+			for i := range tree.Within(d) {
+				names[tree.Name(i)] = true
+			}
+			if x := s.w.within(names); s.fits(x) {
+				s.among(x)
+			}
+		}
+	}
+}
+
+// among searches one world, in which the gang fits while no unit is there.
+func (s *search) among(x *world) {
+	s.x, s.gone, s.spent, s.order = x, nil, map[int]int{}, nil
+	for _, u := range x.unitsHere() {
+		if !s.w.Units[u].Leaving {
+			s.order = append(s.order, u)
+		}
+	}
+	slices.SortStableFunc(s.order, func(a, b int) int { return s.dearer(a, b) })
+	k := 0
+	if len(s.order) > exactUnits {
+		k = s.keepDear()
+	}
+	s.descend(k, Cost{})
+	for _, u := range s.order[:k] {
+		x.take(u)
+	}
+}
+
+func (s *search) dearer(a, b int) int {
+	u, v := &s.w.Units[a], &s.w.Units[b]
+	return cmp.Or(cmp.Compare(v.Priority, u.Priority), cmp.Compare(v.Work, u.Work), cmp.Compare(len(v.Pods), len(u.Pods)), cmp.Compare(u.Name, v.Name))
+}
+
+// keepDear puts back the dearest units as far as the gang still fits beside all of them, and says how many that are.
+func (s *search) keepDear() int {
+	at := 0
+	low, high := 0, len(s.order) // the gang fits beside low of them; it does not beside high+1
+	for low < high {
+		mid := (low + high + 1) / 2
+		for ; at < mid; at++ {
+			s.x.put(s.order[at])
+		}
+		for ; at > mid; at-- {
+			s.x.take(s.order[at-1])
+		}
+		if s.fits(s.x) {
+			low = mid
+		} else {
+			high = mid - 1
+		}
+	}
+	for ; at > low; at-- {
+		s.x.take(s.order[at-1])
+	}
+	return low
+}
+
+// descend decides about the kth unit and all after it. Those before it are on their nodes or gone; none of the others
+// is on its nodes, and the gang fits.
+func (s *search) descend(k int, cost Cost) {
+	if s.found && cost.Compare(s.best.Cost) >= 0 {
+		return
+	}
+	if k == len(s.order) {
+		s.record(cost)
+		return
+	}
+	u := s.order[k]
+	if s.left >= 0 {
+		s.x.put(u)
+		if s.fits(s.x) {
+			s.descend(k+1, cost)
+		}
+		s.x.take(u)
+		if s.left < 0 && s.found {
+			return
+		}
+	}
+	if s.spend(u, 1) {
+		s.gone = append(s.gone, u)
+		s.descend(k+1, cost.with(&s.w.Units[u]))
+		s.gone = s.gone[:len(s.gone)-1]
+	}
+	s.spend(u, -1)
+}
+
+// spend takes a unit's pods from the budgets; false: they do not allow it.
+func (s *search) spend(u, sign int) bool {
+	ok := true
+	for b, n := range s.w.Units[u].Budgets {
+		s.spent[b] += sign * n
+		ok = ok && s.spent[b] <= s.w.Allowed[b]
+	}
+	return ok
+}
+
+// record takes the present state over as the best: who is gone leaves.
+func (s *search) record(cost Cost) {
+	p, no := gang.Place(s.x.tree, s.g)
+	if no != nil {
+		return
+	}
+	c := Choice{Victims: slices.Sorted(slices.Values(s.gone)), Seats: seats(&s.g, p), Cost: cost}
+	c.Domain = domainOf(s.x.tree, c.Seats)
+	s.best, s.found = c, true
+}

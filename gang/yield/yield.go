@@ -1,0 +1,218 @@
+// Package yield decides who makes room for a gang that finds none. It promises that nobody is asked to leave unless the
+// gang then fits, nobody who could stay, only whole units of lower priority, and never more of a disruption budget
+// than it allows; that what is lost by it costs least; and that the same values give the same answer. It also names
+// the room that a gang waits for and who may use it meanwhile (Reserve, Hold), and what could be moved together
+// (Defragment). docs/designs/priority.md says what the parts are for.
+package yield
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+// World is a cluster as it would be if none of Units were there.
+type World struct {
+	Levels []topology.Level
+	Nodes  []topology.Node
+	// Units are those that may leave; everybody else is counted in Nodes.
+	Units []Unit
+	// Allowed is how many pods disruption budgets allow to leave now, by budget.
+	Allowed []int
+}
+
+// Unit is what leaves together: a whole gang, or one pod.
+type Unit struct {
+	// Name is for people, such as "gang ns/train"; it is unique in a World.
+	Name     string
+	Priority int32
+	// Work is what would be lost, in seconds of one device; at least 1 is counted.
+	Work int64
+	// Leaving: it is on its way out already, and costs nothing.
+	Leaving bool
+	// End is when it will be over, as it declared; zero: nobody knows.
+	End time.Time
+	// Budgets counts its pods by disruption budget, an index in World.Allowed.
+	Budgets map[int]int
+	Pods    []Pod
+}
+
+// Pod is what one pod of a unit is to its node.
+type Pod struct {
+	Node string
+	What topology.Resources
+	// Devices says that it takes devices, so that the node is used.
+	Devices bool
+	// Tenant, Closed, Spares and SparesAt are as in topology.Node.
+	Tenant, Closed bool
+	Spares         int
+	SparesAt       string
+}
+
+// world is a World in motion: units come and go in a tree of some of its nodes.
+type world struct {
+	of   *World
+	tree *topology.Tree
+	base map[string]topology.Node
+	// here[u] lists the pods of a unit on these nodes; on lists who is on a node now.
+	here map[int][]int
+	on   map[string][]held
+}
+
+type held struct{ unit, pod int }
+
+// within is the world of the nodes that are named; nil: all.
+func (w *World) within(names map[string]bool) *world {
+	x := &world{of: w, base: map[string]topology.Node{}, here: map[int][]int{}, on: map[string][]held{}}
+	var nodes []topology.Node
+	for _, n := range w.Nodes {
+		if names == nil || names[n.Name] {
+			nodes = append(nodes, n)
+			x.base[n.Name] = n
+		}
+	}
+	x.tree = topology.New(w.Levels, nodes...)
+	for u := range w.Units {
+		for p := range w.Units[u].Pods {
+			if _, ok := x.base[w.Units[u].Pods[p].Node]; ok {
+				x.here[u] = append(x.here[u], p)
+			}
+		}
+	}
+	return x
+}
+
+// put puts a unit on its nodes, take takes it off again.
+func (x *world) put(u int) {
+	for _, p := range x.here[u] {
+		node := x.of.Units[u].Pods[p].Node
+		x.on[node] = append(x.on[node], held{u, p})
+		x.set(node)
+	}
+}
+
+func (x *world) take(u int) {
+	for _, p := range x.here[u] {
+		node := x.of.Units[u].Pods[p].Node
+		x.on[node] = slices.DeleteFunc(x.on[node], func(h held) bool { return h == held{u, p} })
+		x.set(node)
+	}
+}
+
+// set says to the tree what a node is with those who are on it now.
+func (x *world) set(name string) {
+	n := x.base[name]
+	free := make(topology.Resources, len(n.Free))
+	for what, v := range n.Free {
+		free[what] = v
+	}
+	n.Free = free
+	for _, h := range x.on[name] {
+		p := &x.of.Units[h.unit].Pods[h.pod]
+		for what, v := range p.What {
+			free[what] -= v
+		}
+		n.Used = n.Used || p.Devices
+		n.Closed = n.Closed || p.Closed
+		if p.Tenant {
+			n.Tenants++
+		}
+		if p.Spares > n.Spares {
+			n.Spares, n.SparesAt = p.Spares, p.SparesAt
+		}
+	}
+	x.tree.Set(n)
+}
+
+// unitsHere lists the units with pods on these nodes, by number.
+func (x *world) unitsHere() []int {
+	all := make([]int, 0, len(x.here))
+	for u := range x.here {
+		all = append(all, u)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Cost is what is lost by who leaves; less is better.
+type Cost struct {
+	// Lost is the work lost by priority, the highest first.
+	Lost []Loss
+	Pods int
+}
+
+// Loss is work lost by units of one priority.
+type Loss struct {
+	Priority int32
+	Work     int64
+}
+
+func (c Cost) with(u *Unit) Cost {
+	lost := slices.Clone(c.Lost)
+	at, found := slices.BinarySearchFunc(lost, u.Priority, func(l Loss, p int32) int { return cmp.Compare(p, l.Priority) })
+	if !found {
+		lost = slices.Insert(lost, at, Loss{Priority: u.Priority})
+	}
+	lost[at].Work += max(1, u.Work)
+	return Cost{Lost: lost, Pods: c.Pods + len(u.Pods)}
+}
+
+// Compare is below 0 where c is the better one.
+func (c Cost) Compare(d Cost) int {
+	for i := 0; i < len(c.Lost) || i < len(d.Lost); i++ {
+		switch {
+		case i >= len(c.Lost):
+			return -1
+		case i >= len(d.Lost):
+			return 1
+		case c.Lost[i].Priority != d.Lost[i].Priority:
+			return cmp.Compare(c.Lost[i].Priority, d.Lost[i].Priority)
+		case c.Lost[i].Work != d.Lost[i].Work:
+			return cmp.Compare(c.Lost[i].Work, d.Lost[i].Work)
+		}
+	}
+	return cmp.Compare(c.Pods, d.Pods)
+}
+
+// seats lists the new seats of a placement of g.
+func seats(g *gang.Gang, p gang.Placement) []gang.Seat {
+	stands := make(map[string]bool, len(g.Members))
+	for _, m := range g.Members {
+		if m.Node != "" {
+			stands[m.Name] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(p.Seats), func(s gang.Seat) bool { return stands[s.Member] })
+}
+
+// domainOf names the narrowest domain that all seats are in, with its level, such as "rack a/r1"; empty: there is none.
+func domainOf(tree *topology.Tree, seats []gang.Seat) string {
+	common := -1
+	for _, s := range seats {
+		i, ok := tree.Find(s.Node)
+		if !ok {
+			return ""
+		}
+		d := tree.Leaf(i)
+		if common < 0 {
+			common = d
+		}
+		for common != d {
+			if tree.LevelOf(common) >= tree.LevelOf(d) {
+				common = tree.Parent(common)
+			} else {
+				d = tree.Parent(d)
+			}
+		}
+	}
+	for common > topology.Root && !tree.Named(common) {
+		common = tree.Parent(common)
+	}
+	if common <= topology.Root {
+		return ""
+	}
+	return tree.Levels()[tree.LevelOf(common)].Name + " " + tree.Path(common)
+}

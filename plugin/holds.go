@@ -1,0 +1,266 @@
+package plugin
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/topology"
+)
+
+// hold is room that is kept for a gang.
+type hold struct {
+	yield.Hold
+	seats []replay.Taking
+	// domain is where that is, for people; yields names who leaves, pods how many.
+	domain string
+	yields []string
+	pods   int
+	// lost: it is for members that came back to a gang on nodes.
+	lost  bool
+	since time.Time
+	// until is when a claim ends that was not used.
+	until time.Time
+}
+
+// words say for people what is held and why.
+func (h *hold) words() string {
+	where := h.domain
+	if where == "" {
+		where = fmt.Sprintf("room on %d nodes", len(h.nodes()))
+	}
+	if !h.Reserved {
+		return fmt.Sprintf("%s is held for it until %s: %s leave (%d pods)", where, h.until.UTC().Format(time.TimeOnly), someOf(h.yields), h.pods)
+	}
+	text := where + " is reserved for it"
+	if !h.At.IsZero() {
+		text += ", expected to be free at " + h.At.UTC().Format(time.TimeOnly)
+	}
+	return text
+}
+
+func (h *hold) nodes() []string {
+	var names []string
+	seen := map[string]bool{}
+	for _, s := range h.seats {
+		if !seen[s.Node] {
+			seen[s.Node] = true
+			names = append(names, s.Node)
+		}
+	}
+	return names
+}
+
+func someOf(names []string) string {
+	const shown = 3
+	text := strings.Join(names[:min(len(names), shown)], ", ")
+	if more := len(names) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// holds is all room that is kept, by gang. Its lock is a leaf.
+type holds struct {
+	mu sync.Mutex
+	of map[types.NamespacedName]*hold
+	// byNode finds holds by node.
+	byNode map[string][]types.NamespacedName
+	// kept are single pods that were kept out, to be tried again when room is held no more.
+	kept map[types.UID]*v1.Pod
+}
+
+// mostKept bounds the pods that are tried again at once; others have their turn with the next event.
+const mostKept = 1000
+
+func newHolds() *holds {
+	return &holds{of: map[types.NamespacedName]*hold{}, byNode: map[string][]types.NamespacedName{}, kept: map[types.UID]*v1.Pod{}}
+}
+
+// get returns what is held for a gang.
+func (h *holds) get(key types.NamespacedName) (hold, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if one := h.of[key]; one != nil {
+		return *one, true
+	}
+	return hold{}, false
+}
+
+// keep holds room for a gang, in the place of what was held.
+func (h *holds) keep(key types.NamespacedName, one hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.remove(key)
+	h.of[key] = &one
+	for _, name := range one.nodes() {
+		h.byNode[name] = append(h.byNode[name], key)
+	}
+}
+
+// drop ends what is held for a gang and returns single pods that may go in now.
+func (h *holds) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if was = h.remove(key); was {
+		for uid, pod := range h.kept {
+			free = append(free, pod)
+			delete(h.kept, uid)
+		}
+	}
+	return free, was
+}
+
+func (h *holds) remove(key types.NamespacedName) bool {
+	one := h.of[key]
+	if one == nil {
+		return false
+	}
+	delete(h.of, key)
+	for _, name := range one.nodes() {
+		left := h.byNode[name][:0:0]
+		for _, k := range h.byNode[name] {
+			if k != key {
+				left = append(left, k)
+			}
+		}
+		if h.byNode[name] = left; len(left) == 0 {
+			delete(h.byNode, name)
+		}
+	}
+	return true
+}
+
+// keys lists the gangs for which room is held.
+func (h *holds) keys() map[types.NamespacedName]hold {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make(map[types.NamespacedName]hold, len(h.of))
+	for key, one := range h.of {
+		all[key] = *one
+	}
+	return all
+}
+
+// against lists the room that a gang must keep out of.
+func (h *holds) against(key types.NamespacedName, priority int32, end time.Time) []replay.Taking {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []replay.Taking
+	for other, one := range h.of {
+		if other != key && one.Binds(priority, end) {
+			all = append(all, one.seats...)
+		}
+	}
+	return all
+}
+
+// any says whether any room is held at all.
+func (h *holds) any() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.of) > 0
+}
+
+// on is how much of a node is held against a pod, and for whom.
+func (h *holds) on(node string, priority int32, end time.Time) (held topology.Resources, whom types.NamespacedName) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range h.byNode[node] {
+		one := h.of[key]
+		if !one.Binds(priority, end) {
+			continue
+		}
+		for _, s := range one.seats {
+			if s.Node != node {
+				continue
+			}
+			if held == nil {
+				held, whom = topology.Resources{}, key
+			}
+			for what, v := range s.Hold.What {
+				held[what] += v
+			}
+		}
+	}
+	return held, whom
+}
+
+func (h *holds) wait(pod *v1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.kept) < mostKept {
+		h.kept[pod.UID] = pod
+	}
+}
+
+// keepOff refuses a single pod the room on a node that is held for a gang.
+func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if p.fabric.attendant(pod) {
+		return nil
+	}
+	held, whom := p.holds.on(node.Node().Name, corev1helpers.PodPriority(pod), translate.WouldEnd(pod, time.Now()))
+	if held == nil {
+		return nil
+	}
+	info, err := framework.NewPodInfo(pod)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	left := p.fabric.left(node)
+	for what, v := range asked(info) {
+		if left[what]-held[what] < v {
+			p.holds.wait(pod)
+			return fwk.NewStatus(fwk.Unschedulable, "node's room is held for gang "+whom.String())
+		}
+	}
+	return nil
+}
+
+// letIn ends what is held for a gang, and has those tried again that were kept out.
+func (p *Plugin) letIn(logger klog.Logger, key types.NamespacedName) {
+	free, was := p.holds.drop(key)
+	if !was {
+		return
+	}
+	p.activate(logger, free)
+	for _, other := range p.ledger.refused() {
+		if other != key {
+			p.wake(logger, other)
+		}
+	}
+}
+
+// lapseHolds ends what is held for gangs that are gone or placed, and claims whose time is over.
+func (p *Plugin) lapseHolds(logger klog.Logger, now time.Time) {
+	for key, h := range p.holds.keys() {
+		switch {
+		case !p.ledger.wants(key):
+		case !h.Reserved && now.After(h.until):
+			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.words())
+		default:
+			continue
+		}
+		p.letIn(logger, key)
+		p.wake(logger, key)
+	}
+}
+
+// wants says whether a gang still has members to be placed.
+func (l *ledger) wants(key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	return g != nil && g.counts[pending] > 0
+}

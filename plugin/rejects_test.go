@@ -1,0 +1,128 @@
+package plugin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+)
+
+// fails is what the kubelet says that does not admit a pod.
+func (w *world) fails(name, reason string) {
+	w.t.Helper()
+	p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p = p.DeepCopy()
+	p.Status.Phase, p.Status.Reason = v1.PodFailed, reason
+	if _, err := w.client.CoreV1().Pods("ns").UpdateStatus(w.ctx, p, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.until("the rejection to be seen", func() bool { return !w.plugin.ledger.has(key("g"), p.UID) })
+	w.remove(name)
+}
+
+// A node that is ready and rejects every pod does not get all of them: after the second the gang goes elsewhere, and
+// the node comes back by itself.
+func TestANodeThatRejectsIsSetAside(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+	for range 2 {
+		w.create(memberPod("g", 0, 1, 2))
+		w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+		w.fails("g-0", "UnexpectedAdmissionError")
+	}
+	w.create(memberPod("g", 0, 1, 2))
+	w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
+	w.create(memberPod("big", 0, 3, 2), memberPod("big", 1, 3, 2), memberPod("big", 2, 3, 2))
+	w.until("the reason", w.says("big", "3 pods wanted, 2 fit: 4 nodes, 1 without free nvidia.com/gpu (2 asked), 1 unhealthy (RejectsPods): a"))
+	w.plugin.noteStuck(klog.Background(), time.Now())
+	w.attempted()
+	if w.where("big-0") != "" {
+		t.Error("the node came back too soon")
+	}
+	w.plugin.rejects.mu.Lock()
+	w.plugin.rejects.late = 61 * time.Second
+	w.plugin.rejects.mu.Unlock()
+	w.plugin.noteStuck(klog.Background(), time.Now())
+	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
+}
+
+// A pod that ran, or ended for its own reasons, says nothing about its node.
+func TestEndsThatAreNotTheNodes(t *testing.T) {
+	base := func() *v1.Pod {
+		p := on(memberPod("g", 0, 1, 2), "a")
+		p.Status.Phase, p.Status.Reason = v1.PodFailed, "OutOfcpu"
+		return p
+	}
+	for name, c := range map[string]struct {
+		change func(*v1.Pod)
+		want   bool
+	}{
+		"not admitted": {func(*v1.Pod) {}, true},
+		"devices":      {func(p *v1.Pod) { p.Status.Reason = "UnexpectedAdmissionError" }, true},
+		"evicted":      {func(p *v1.Pod) { p.Status.Reason = "Evicted" }, false},
+		"its own":      {func(p *v1.Pod) { p.Status.Reason = "" }, false},
+		"on no node":   {func(p *v1.Pod) { p.Spec.NodeName = "" }, false},
+		"alive":        {func(p *v1.Pod) { p.Status.Phase = v1.PodPending }, false},
+		"a container ended": {func(p *v1.Pod) {
+			p.Status.ContainerStatuses = []v1.ContainerStatus{{State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+		}, false},
+	} {
+		p := base()
+		c.change(p)
+		if said, ok := refusedByKubelet(p); ok != c.want || (ok && said == "") {
+			t.Errorf("%s: %q %v", name, said, ok)
+		}
+	}
+}
+
+// Containers that do not start count while most of the gang run: else the image or the volume is the likelier fault.
+func TestMembersThatDoNotStart(t *testing.T) {
+	l, key := newLedger(), key("g")
+	long := metav1.NewTime(time.Now().Add(-time.Hour))
+	for slot := range 4 {
+		p := on(memberPod("g", slot, 4, 2), "n"+string(rune('0'+slot)))
+		p.Status.Phase = v1.PodPending
+		if slot > 1 {
+			p.Status.Phase = v1.PodRunning
+		}
+		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: long}}
+		l.observe(key, p)
+	}
+	if got := l.stuck(time.Now()); len(got) != 0 {
+		t.Errorf("half run, and %d count", len(got))
+	}
+	p := on(memberPod("g", 1, 4, 2), "n1")
+	for uid, m := range l.groups[key].members {
+		if m.slot.n == 1 {
+			p.UID = uid
+		}
+	}
+	p.Status.Phase = v1.PodRunning
+	l.observe(key, p)
+	if got := l.stuck(time.Now()); len(got) != 1 || got[0].pod.Spec.NodeName != "n0" {
+		t.Errorf("three of four run, and %d count", len(got))
+	}
+	if got := l.stuck(long.Time.Add(-time.Minute)); len(got) != 0 {
+		t.Error("one that has its node for a short time counts")
+	}
+}
+
+func TestABrokenWebhookIsNoNodesFault(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.mu.Lock()
+	w.refuseBind["g-0"] = 3
+	w.mu.Unlock()
+	w.create(memberPod("g", 0, 1, 2))
+	w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+	if set, _ := w.plugin.rejects.look(time.Now(), 2); len(set) > 0 {
+		t.Errorf("errors of the API server set aside %v", set)
+	}
+	if strings.Contains(w.placement("g").Message, causeRejects) {
+		t.Error(w.placement("g").Message)
+	}
+}

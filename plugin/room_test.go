@@ -1,0 +1,229 @@
+package plugin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// evicting has the world evict pods as the API server does, at once; "" on refuse: all are.
+func evicting(refuse string) func(*world) {
+	return func(w *world) {
+		w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			create, ok := a.(clienttesting.CreateAction)
+			if !ok || create.GetSubresource() != "eviction" {
+				return false, nil, nil
+			}
+			e, ok := create.GetObject().(*policyv1.Eviction)
+			if !ok {
+				return true, nil, fmt.Errorf("unexpected %T", create.GetObject())
+			}
+			w.mu.Lock()
+			w.evicted = append(w.evicted, e.Name)
+			w.mu.Unlock()
+			return true, nil, w.client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), e.Namespace, e.Name)
+		})
+	}
+}
+
+// prior gives pods a priority.
+func prior(priority int32, pods ...*v1.Pod) []runtime.Object {
+	var all []runtime.Object
+	for _, p := range pods {
+		p.Spec.Priority = &priority
+		all = append(all, p)
+	}
+	return all
+}
+
+func ranked(name string, size int, gpus int64) []*v1.Pod {
+	var all []*v1.Pod
+	for slot := range size {
+		all = append(all, memberPod(name, slot, size, gpus))
+	}
+	return all
+}
+
+func (w *world) whoLeft() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := slices.Clone(w.evicted)
+	slices.Sort(all)
+	return all
+}
+
+// WholeUnits, OnlyLower: of two gangs of lower priority one leaves, whole; a gang of the same priority and a plain pod
+// that is not in the way stay.
+func TestAWholeGangMakesRoom(t *testing.T) {
+	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), node("e", 2))
+	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
+	w.create(prior(5, ranked("same", 2, 2)...)...)
+	w.until("the other to be placed", w.boundTo(map[string]string{"same-0": "c", "same-1": "d"}))
+	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.until("the gang to be placed where the low one was", w.boundTo(map[string]string{"high-0": "*", "high-1": "*"}))
+	if left := w.whoLeft(); strings.Join(left, " ") != "low-0 low-1" {
+		t.Errorf("%v left", left)
+	}
+	if w.where("same-0") != "c" || w.where("same-1") != "d" {
+		t.Error("a gang of the same priority was touched")
+	}
+	w.until("the room to be held no more", func() bool { return !w.plugin.holds.any() })
+}
+
+// NobodyForNothing: nobody leaves where the gang would not fit then, and nobody for a gang that forbids it.
+func TestNobodyLeavesForNothing(t *testing.T) {
+	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2))
+	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
+	w.create(prior(5, ranked("high", 3, 2)...)...)
+	w.until("the refusal", w.says("high", "3 pods wanted"))
+	modest := ranked("modest", 2, 2)
+	never := v1.PreemptNever
+	for _, p := range modest {
+		p.Spec.PreemptionPolicy = &never
+	}
+	w.create(prior(9, modest...)...)
+	w.until("the refusal", w.says("modest", "2 pods wanted"))
+	for range 5 {
+		w.attempted()
+	}
+	if left := w.whoLeft(); len(left) > 0 {
+		t.Errorf("%v left", left)
+	}
+}
+
+// BudgetsKept: who stands under a disruption budget that allows nothing stays, and the dearer one leaves.
+func TestDisruptionBudgetsHold(t *testing.T) {
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}
+	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), budget)
+	w.create(prior(0, ranked("kept", 2, 2)...)...)
+	w.until("the gang to be placed", w.boundTo(map[string]string{"kept-0": "a", "kept-1": "b"}))
+	w.create(prior(3, ranked("dear", 2, 2)...)...)
+	w.until("the gang to be placed", w.boundTo(map[string]string{"dear-0": "c", "dear-1": "d"}))
+	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.until("the gang to be placed", w.boundTo(map[string]string{"high-0": "c", "high-1": "d"}))
+	if left := w.whoLeft(); strings.Join(left, " ") != "dear-0 dear-1" {
+		t.Errorf("%v left", left)
+	}
+}
+
+// HeldIsHeld: while those who leave have not left, what becomes free is kept from gangs and pods of no higher priority.
+func TestFreedRoomIsHeld(t *testing.T) {
+	var slow *world
+	w := newWorld(t, extras{before: func(w *world) {
+		slow = w
+		w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			create, ok := a.(clienttesting.CreateAction)
+			if !ok || create.GetSubresource() != "eviction" {
+				return false, nil, nil
+			}
+			e, _ := create.GetObject().(*policyv1.Eviction)
+			slow.mu.Lock()
+			slow.evicted = append(slow.evicted, e.Name) // it takes its time
+			slow.mu.Unlock()
+			return true, nil, nil
+		})
+	}}, node("a", 2), node("b", 2))
+	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
+	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.until("both to be told to leave", func() bool { return len(w.whoLeft()) == 2 })
+	w.until("it to be said", w.says("high", "is held for it until"))
+	if m := w.placement("high").Message; !strings.Contains(m, "gang ns/low leave (2 pods)") {
+		t.Error(m)
+	}
+	w.remove("low-0") // the first is gone, the other not yet
+	w.create(prior(4, pod("thief", 2))...)
+	w.create(prior(5, ranked("rival", 1, 2)...)...)
+	w.until("the refusal", w.says("rival", "1 pod wanted, 0 fit"))
+	w.attempted()
+	if at := w.where("thief") + w.where("rival-0"); at != "" {
+		t.Fatalf("held room was taken: %s", at)
+	}
+	w.remove("low-1")
+	w.until("the gang to be placed", w.boundTo(map[string]string{"high-0": "a", "high-1": "b"}))
+	if n := len(w.whoLeft()); n != 2 {
+		t.Errorf("%d evictions", n)
+	}
+}
+
+// A claim that is not used in time lets others in again.
+func TestAClaimEnds(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2))
+	key := key("g")
+	w.create(prior(5, ranked("g", 2, 2)...)...)
+	w.until("the refusal", w.says("g", "2 pods wanted"))
+	h := hold{until: time.Now().Add(time.Hour)}
+	h.Priority = 5
+	h.seats = append(h.seats, taking("a", 2), taking("b", 2))
+	w.plugin.holds.keep(key, h)
+	w.create(prior(0, pod("late", 2))...)
+	w.attempted()
+	if w.where("late") != "" {
+		t.Fatal("held room was taken")
+	}
+	w.plugin.lapseHolds(klog.Background(), h.until.Add(time.Second))
+	w.until("the pod to be placed", w.boundTo(map[string]string{"late": "a"}))
+}
+
+// The first gang in order that is refused for long has room reserved, into which go only those that are gone in time.
+func TestAReservationIsFilledInOnly(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
+	w.plugin.args.ReservationAfter.Duration = 0
+	now := metav1.Now()
+	for i, at := range []string{"a", "b"} {
+		p := on(pod("busy-"+at, 2), at)
+		seconds := int64(3600 * (i + 1))
+		p.Spec.ActiveDeadlineSeconds, p.Status.StartTime = &seconds, &now
+		w.create(p)
+	}
+	w.create(prior(0, ranked("big", 3, 2)...)...)
+	w.until("room to be reserved", w.says("big", "is reserved for it, expected to be free at"))
+	long, short := pod("long", 2), pod("short", 2)
+	hour := int64(3600)
+	short.Spec.ActiveDeadlineSeconds = &hour
+	w.create(long)
+	w.attempted()
+	if w.where("long") != "" {
+		t.Fatal("a pod that says nothing went into reserved room")
+	}
+	w.create(short)
+	w.until("the one that ends in time to be placed", w.boundTo(map[string]string{"short": "c"}))
+	w.remove("busy-a", "busy-b", "short")
+	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "*", "big-1": "*", "big-2": "*"}))
+	if w.where("long") != "" {
+		t.Error("the pod took room from the gang")
+	}
+}
+
+// What is needed by a gang that lost a member is reserved at once.
+func TestALostMembersRoomIsReservedAtOnce(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.create(prior(0, ranked("g", 2, 2)...)...)
+	w.until("the gang to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
+	w.until("it to be said", func() bool { return w.placement("g").Placed })
+	w.remove("g-1")
+	w.create(on(pod("thief", 2), "b"))
+	w.create(prior(0, memberPod("g", 1, 2, 2))...)
+	w.until("room to be reserved", w.says("g", "reserved for it"))
+	w.create(prior(0, ranked("other", 1, 2)...)...)
+	w.until("the refusal", w.says("other", "1 pod wanted"))
+	w.remove("thief")
+	w.until("the member to be back", w.boundTo(map[string]string{"g-1": "b"}))
+	if w.where("other-0") != "" {
+		t.Error("another gang was first")
+	}
+}
