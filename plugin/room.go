@@ -51,8 +51,6 @@ func (b *blocked) lost() bool {
 type attempt struct {
 	next  time.Time
 	delay time.Duration
-	// reserve is when a reservation comes into question, where that is still to come.
-	reserve time.Time
 }
 
 const (
