@@ -88,15 +88,30 @@ def _fork(control):
             if copy:  # the copy is an orphan, whose end the container's first process sees, as after the agent's death
                 os._exit(0)
             os.close(told)
+            if _knows_it_is_a_fork():
+                os.write(taken, b"0")
+                os._exit(0)
             os.setsid()
             return taken
         os.close(taken)
         os.waitpid(middle, 0)
         became = os.read(told, 1)
         os.close(told)
+        if became == b"0":
+            return -1
         if not became and _hung_up(control):
             raise EOFError
         time.sleep(_REST)
+
+
+def _knows_it_is_a_fork():
+    """Whether PyTorch would refuse a device here, because the process that this one was forked from has asked for devices."""
+    torch = sys.modules.get("torch")
+    for name in ("cuda", "xpu"):
+        bad = getattr(getattr(torch, name, None), "_is_in_bad_fork", None)
+        if bad is not None and bad():
+            return True
+    return False
 
 
 def _hung_up(control):

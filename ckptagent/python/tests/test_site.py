@@ -486,6 +486,19 @@ class Standby(Case):
                 ready, done = self.become(child, lines)
                 self.assertEqual((ready["imported"], ready["pid"] == child.pid, done.stdout), (1, itself, "ran\n"))
 
+    def test_where_devices_were_asked_for_it_becomes_the_rank_itself(self):
+        self.file("lib/torch/__init__.py", "from . import cuda\n")
+        self.file("lib/torch/cuda.py", """
+            import os
+            asked = os.getpid()
+            def is_initialized(): return False
+            def _is_in_bad_fork(): return os.getpid() != asked
+            """)  # fmt: skip
+        path = str(ROOT) + os.pathsep + os.path.join(self.folder, "lib")
+        child, lines = self.standby(self.file("s.py", "print('ran')"), modules=["torch"], PYTHONPATH=path)
+        ready, done = self.become(child, lines)
+        self.assertEqual((ready["pid"], done.stdout), (child.pid, "ran\n"))
+
     def test_numpy_is_seeded_anew(self):
         self.file("lib/numpy/__init__.py", "")
         self.file("lib/numpy/random.py", "seeded = []\ndef seed(): seeded.append(1)\n")
