@@ -85,7 +85,8 @@ def _fork(control):
                 copy = os.fork()
             except OSError:
                 os._exit(1)
-            if copy:  # the copy is an orphan, whose end the container's first process sees, as after the agent's death
+            if copy:  # it is to be an orphan, whose end the container's first process sees, as after the agent's death
+                _see_off(copy)
                 os._exit(0)
             os.close(told)
             if _knows_it_is_a_fork():
@@ -102,6 +103,19 @@ def _fork(control):
         if not became and _hung_up(control):
             raise EOFError
         time.sleep(_REST)
+
+
+def _see_off(copy):
+    """Returns when a copy has left its source's group, which the agent stops and continues: a stop that it took along is taken back."""
+    import signal
+    import time
+
+    while os.getsid(copy) != copy and os.waitpid(copy, os.WNOHANG)[0] == 0:
+        time.sleep(0.001)
+    try:
+        os.kill(copy, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
 
 
 def _knows_it_is_a_fork():

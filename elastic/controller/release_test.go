@@ -550,7 +550,6 @@ func TestHolders(t *testing.T) {
 
 // slow is a coordinator that reads records, which takes until as many gangs are told of as a rack may be.
 type slow struct {
-	listener
 	want int
 	once sync.Once
 	mu   sync.Mutex

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -109,8 +110,25 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 			return false, fmt.Sprint(err)
 		}
 		p := gang.Status.Run.Progress
-		return p.Ranks == ranks && p.StandbysReady == ranks, fmt.Sprintf("%d of %d", p.StandbysReady, p.Ranks)
+		return p.Ranks == ranks && p.StandbysReady == ranks, fmt.Sprintf("%d of %d; %s; %s", p.StandbysReady, p.Ranks, strings.Join(p.Notes, "; "), r.standbys(ctx))
 	})
+}
+
+// standbys says what the job's standbys and their sources do, for people.
+func (r *run) standbys(ctx context.Context) string {
+	var all []string
+	for _, pod := range r.pods {
+		processes, err := r.processes(ctx, Namespace, pod, Training)
+		if err != nil {
+			return err.Error()
+		}
+		for _, p := range processes {
+			if p.name == "hf-standby" {
+				all = append(all, fmt.Sprintf("%s/%d %s", pod, p.inside, p.state))
+			}
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // killStandbys kills every standby of the job and returns when its Gang knows.

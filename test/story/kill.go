@@ -17,7 +17,7 @@ import (
 // process is one process of a container, seen from this machine: nodes and their containers run here.
 type process struct {
 	host, inside int
-	name         string // as ps shows it
+	name, state  string // as ps shows them
 	args         []string
 }
 
@@ -49,7 +49,7 @@ func (w *World) processes(ctx context.Context, namespace, pod, container string)
 		}
 		name, _ := os.ReadFile(dir + "/comm")
 		cmdline, _ := os.ReadFile(dir + "/cmdline")
-		out = append(out, process{host: host, inside: inside, name: strings.TrimSpace(string(name)), args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")})
+		out = append(out, process{host: host, inside: inside, name: strings.TrimSpace(string(name)), state: stateOf(dir), args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")})
 	}
 	return out, nil
 }
@@ -62,6 +62,15 @@ func containerID(p *corev1.Pod, container string) string {
 		}
 	}
 	return ""
+}
+
+// stateOf is how the kernel shows what a process does: its letter and where it waits.
+func stateOf(dir string) string {
+	stat, _ := os.ReadFile(dir + "/stat")
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	letter, _, _ := strings.Cut(rest, " ")
+	waits, _ := os.ReadFile(dir + "/wchan")
+	return letter + " " + string(waits)
 }
 
 // insidePID is the number that a process has in the innermost PID namespace.
