@@ -22,6 +22,7 @@ PY := /opt/holdfast-python/venv/bin/python3
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
 # Tests that start clusters, and those that kill real agents, are no unit tests; the longest first.
 CLUSTER_TESTS := $(addprefix ./test/,e2e replace scheduling devcluster nodehealth nodebudget seen)
+STORY_TESTS := ./test/e2e
 KILL_TESTS := ./test/checkpoint
 GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS) $(KILL_TESTS))")
 # Vet has looked at all packages in `make check`; without what debuggers want the linker works half as long.
@@ -101,10 +102,11 @@ python-unit:
 kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
 	@$(GO_TEST) -count=1 -timeout 30m $(KILL_TESTS)
 
-# Two clusters at a time: most of each test is waiting.
+# The story has the machine to itself, as in the demo; of the others two at a time, as most of each test is waiting.
 .PHONY: clusters
 clusters:
-	@$(GO_TEST) -p 2 -count=1 -timeout 30m $(CLUSTER_TESTS)
+	@$(GO_TEST) -count=1 -timeout 30m $(STORY_TESTS)
+	@$(GO_TEST) -p 2 -count=1 -timeout 30m $(filter-out $(STORY_TESTS),$(CLUSTER_TESTS))
 
 .PHONY: bench-recovery
 bench-recovery: ready ## kill to first new step, next to torchrun, in one run

@@ -27,18 +27,10 @@ fi
 if [ $cluster = yes ]; then
 	say "make build"
 	make --no-print-directory build
-	say "format, vet, lint, unit tests, kills; and tests on real parts: API server, kubelets, containerd, PyTorch"
-	setsid nice -n 5 make --no-print-directory check kills > >(sed -u 's/^/beside: /') 2>&1 &
-	beside=$!
-	trap 'kill -- -$beside 2>/dev/null || true' EXIT
-	failed=no
-	# Two clusters and the compiler take 12 GiB; where there are no more, one comes after the other.
-	[ "$(awk '/^MemTotal:/ {print int($2/1024/1024)}' /proc/meminfo)" -ge 15 ] || wait $beside || failed=yes
-	make --no-print-directory clusters || failed=yes
-	say "the tests on real parts have ended (failed: $failed)"
-	wait $beside || failed=yes
-	trap - EXIT
-	[ $failed = no ] || { say "FAILED"; exit 1; }
+	say "make check kills: format, vet, lint, unit tests; kills of agents and ranks"
+	make --no-print-directory check kills
+	say "tests on real parts: API server, kubelets, containerd, PyTorch"
+	make --no-print-directory clusters
 else
 	say "make check: format, vet, lint, unit tests"
 	make --no-print-directory check

@@ -22,8 +22,12 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
-// finishWait bounds how long the last report may take.
-const finishWait = time.Second
+// finishWait bounds how long the last report may take, refusalWait that of a launcher that is not honoured: nobody else
+// can say why, and a pod that was just started may have to look for the coordinator first.
+const (
+	finishWait  = time.Second
+	refusalWait = 20 * time.Second
+)
 
 // Config is what the pod tells the agent.
 type Config struct {
@@ -121,9 +125,13 @@ func Run(ctx context.Context, c Config) error {
 	}()
 	a.loop(ctx)
 	a.client.Finish()
+	wait := finishWait
+	if a.state.Refused != "" {
+		wait = refusalWait
+	}
 	select {
 	case <-talking:
-	case <-time.After(finishWait):
+	case <-time.After(wait):
 	}
 	return nil
 }

@@ -238,9 +238,9 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 	r := c.Await(t, "a", "has standbys", ready(true, true))
 	// Of each rank there are the source, which is the agent's child, and the copy that waits; for a moment also who forked it.
 	ranks := []int{int(r.Rank[0].Pid), int(r.Rank[1].Pid)}
-	sources, copies := p.standbys(t, 0, ranks...)
+	_, copies := p.standbys(t, 0, ranks...)
 	kill(t, copies[0], syscall.SIGKILL)
-	sources, _ = p.standbys(t, copies[0], ranks...)
+	sources, _ := p.standbys(t, copies[0], ranks...)
 	c.Await(t, "a", "has standbys after a copy died", ready(true, true))
 	kill(t, sources[0], syscall.SIGKILL)
 	c.Await(t, "a", "lost a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady != r.Rank[1].StandbyReady })

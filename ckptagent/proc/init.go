@@ -30,8 +30,9 @@ const (
 	exitNotFound      = 127
 )
 
-// finishWait is how long init lets the agent end what it runs once the user's command has ended by itself.
-const finishWait = 5 * time.Second
+// finishWait is how long init lets the agent end what it runs, and say why it refused to run it, once the user's command has
+// ended by itself.
+const finishWait = 25 * time.Second
 
 // Init runs the user's command as the first process of a container, beside an agent that it starts again
 // whenever that dies, and returns the command's exit code. Without a coordinator it becomes the command.
