@@ -267,7 +267,7 @@ func TestPythonWithoutALauncher(t *testing.T) {
 	for line, warned := range map[string]bool{
 		"python train.py": true, "/usr/bin/python3.12 -u train.py": true, "bash -lc python$(X)train.py": true,
 		"torchrun train.py": false, "python -m torch.distributed.run train.py": false, "bash -c torchrun;python": false,
-		"bash run.sh": false, "/work/run": false, "bash -c ./run.sh": false, "sh python.sh": false,
+		"bash run.sh": false, "/app/run": false, "bash -c ./run.sh": false, "sh python.sh": false,
 	} {
 		out := MutateJob(job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = strings.Fields(line), nil })))
 		if len(out.Errors) > 0 {
