@@ -16,41 +16,80 @@ import (
 // not be tried again when the snapshot follows.
 type closings struct {
 	mu sync.RWMutex
-	// nodes have members of the ledger on them or on the way. Guarded by mu, as is all that follows.
-	nodes map[string]closing
-	// strays are pods that want the node whole that they are on, of which the ledger does not know where they are:
-	// those of another scheduler, and members that were dropped and are not gone yet.
-	strays map[types.UID]bool
+	// seats has every pod that wants its node whole and has one. Guarded by mu, as is all that follows.
+	seats map[types.UID]seat
+	// nodes counts the seats whose node is known, strays those whose node is not: pods of another scheduler, and members
+	// that were dropped and are not gone yet.
+	nodes  map[string]closing
+	strays int
 }
 
-// closing counts members of a gang, and those of them that are planned, of which the snapshot cannot know.
+// seat is where a pod is or is to be; planned if the snapshot cannot know of it. Without a node it is a stray.
+type seat struct {
+	node    string
+	gang    types.NamespacedName
+	planned bool
+}
+
+// closing counts members of a gang, and those of them that are planned.
 type closing struct {
 	gang             types.NamespacedName
 	members, planned int
 }
 
 func newClosings() *closings {
-	return &closings{nodes: map[string]closing{}, strays: map[types.UID]bool{}}
+	return &closings{seats: map[types.UID]seat{}, nodes: map[string]closing{}}
 }
 
-// add counts members of a gang that come to a node, or go.
-func (c *closings) add(node string, gang types.NamespacedName, members, planned int) {
+// put notes where a pod is now, in one step: whoever asks meanwhile finds the node closed by one seat or by the other.
+func (c *closings) put(uid types.UID, s seat) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.nodes[node]
-	n.gang, n.members, n.planned = gang, n.members+members, n.planned+planned
-	if c.nodes[node] = n; n.members == 0 {
-		delete(c.nodes, node)
+	old, had := c.seats[uid]
+	c.seats[uid] = s
+	c.count(s, 1)
+	if had {
+		c.count(old, -1)
 	}
 }
 
-func (c *closings) stray(uid types.UID, is bool) {
+// stray notes a pod of which the ledger does not know where it is.
+func (c *closings) stray(uid types.UID) { c.put(uid, seat{}) }
+
+// seen notes a pod that the ledger does not have.
+func (c *closings) seen(pod *v1.Pod) {
+	if pod.Spec.NodeName != "" && closes(pod) {
+		c.stray(pod.UID)
+	} else {
+		c.forget(pod.UID)
+	}
+}
+
+// forget notes that a pod closes nothing.
+func (c *closings) forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if is {
-		c.strays[uid] = true
-	} else {
-		delete(c.strays, uid)
+	if old, had := c.seats[uid]; had {
+		delete(c.seats, uid)
+		c.count(old, -1)
+	}
+}
+
+func (c *closings) count(s seat, by int) {
+	if s.node == "" {
+		c.strays += by
+		return
+	}
+	n := c.nodes[s.node]
+	n.members += by
+	if s.planned {
+		n.planned += by
+	}
+	if by > 0 {
+		n.gang = s.gang
+	}
+	if c.nodes[s.node] = n; n.members == 0 {
+		delete(c.nodes, s.node)
 	}
 }
 
@@ -58,7 +97,7 @@ func (c *closings) stray(uid types.UID, is bool) {
 func (c *closings) any() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return len(c.nodes)+len(c.strays) > 0
+	return len(c.seats) > 0
 }
 
 // by says which gang has planned for a node; look: somebody may be there, which the node's pods tell.
@@ -66,7 +105,7 @@ func (c *closings) by(node string) (gang types.NamespacedName, planned, look boo
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	n := c.nodes[node]
-	return n.gang, n.planned > 0, n.members > 0 || len(c.strays) > 0
+	return n.gang, n.planned > 0, n.members > 0 || c.strays > 0
 }
 
 // closes says whether a pod, wherever it is, keeps others off its node.

@@ -140,3 +140,44 @@ func TestStraysCloseTheirNodes(t *testing.T) {
 		t.Error("a pod that is gone closes a node")
 	}
 }
+
+// While a member goes from planned to reserved, bound and leaving, its node is closed at every moment.
+func TestAClosedNodeStaysClosedWhileItsMemberMovesOn(t *testing.T) {
+	l, p := newLedger(), asking(memberPod("g", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true")
+	l.observe(key("g"), p)
+	g := l.groups[key("g")]
+	bind := on(p.DeepCopy(), "n")
+	move := func(s state) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		g.set(g.members[p.UID], s, "n")
+	}
+	move(planned)
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		open := 0
+		for {
+			select {
+			case <-stop:
+				done <- open
+				return
+			default:
+				if _, planned, look := l.closed.by("n"); !planned && !look {
+					open++
+				}
+			}
+		}
+	}()
+	for range 20_000 {
+		move(reserved)
+		l.observe(key("g"), bind)
+		l.leave(key("g"), bind)
+		l.observe(key("g"), bind)
+		g = l.groups[key("g")]
+		move(planned)
+	}
+	close(stop)
+	if open := <-done; open > 0 {
+		t.Errorf("the node was open %d times", open)
+	}
+}

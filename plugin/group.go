@@ -127,7 +127,6 @@ func (g *group) put(pod *v1.Pod) *member {
 		g.hold(m.slot, 1)
 		g.lead = nil
 		g.version++
-		g.closed.stray(pod.UID, false)
 	} else if m.gated {
 		g.gated--
 	} else {
@@ -137,9 +136,10 @@ func (g *group) put(pod *v1.Pod) *member {
 	if gated != m.gated {
 		g.lead = nil
 	}
-	g.close(m, -1)
 	m.pod, m.gated, m.whole = pod, gated, closes(pod)
-	g.close(m, 1)
+	if m.node != "" { // else what was known of the pod holds until it is set on a node
+		g.close(m)
+	}
 	if m.gated {
 		g.gated++
 	} else {
@@ -169,9 +169,8 @@ func (g *group) hold(s slot, n int) {
 func (g *group) set(m *member, s state, node string) {
 	g.counts[m.state]--
 	g.counts[s]++
-	g.close(m, -1)
 	m.state, m.node = s, node
-	g.close(m, 1)
+	g.close(m)
 	if s == pending || m == g.lead {
 		g.lead = nil
 	}
@@ -180,8 +179,9 @@ func (g *group) set(m *member, s state, node string) {
 func (g *group) drop(uid types.UID) {
 	m := g.members[uid]
 	g.counts[m.state]--
-	g.close(m, -1)
-	g.closed.stray(uid, m.whole && m.node != "") // until the pod is gone
+	if m.whole && m.node != "" {
+		g.closed.stray(uid) // until the pod is gone
+	}
 	if m.gated {
 		g.gated--
 	} else {
@@ -196,14 +196,12 @@ func (g *group) drop(uid types.UID) {
 	delete(g.members, uid)
 }
 
-// close enters a member's node as closed, where it has one and wants it whole, or takes that back.
-func (g *group) close(m *member, by int) {
-	switch {
-	case !m.whole || m.node == "":
-	case m.state == planned:
-		g.closed.add(m.node, g.key, by, by)
-	default:
-		g.closed.add(m.node, g.key, by, 0)
+// close enters a member's node as closed, if it has one and wants it whole.
+func (g *group) close(m *member) {
+	if m.whole && m.node != "" {
+		g.closed.put(m.pod.UID, seat{node: m.node, gang: g.key, planned: m.state == planned})
+	} else {
+		g.closed.forget(m.pod.UID)
 	}
 }
 

@@ -125,7 +125,7 @@ func (l *ledger) forget(key types.NamespacedName, uid types.UID) (broken bool) {
 		delete(g.leaving, uid)
 	}
 	broken = l.dropped(key, uid)
-	l.closed.stray(uid, false)
+	l.closed.forget(uid)
 	return broken
 }
 

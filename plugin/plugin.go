@@ -191,12 +191,12 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	}
 	key, ok := p.mine(pod)
 	if !ok {
-		p.ledger.closed.stray(pod.UID, pod.Spec.NodeName != "" && closes(pod))
+		p.ledger.closed.seen(pod)
 		return
 	}
 	if pod.DeletionTimestamp != nil {
 		p.parted(logger, key, p.ledger.leave(key, pod))
-		p.ledger.closed.stray(pod.UID, pod.Spec.NodeName != "" && closes(pod))
+		p.ledger.closed.seen(pod)
 		return
 	}
 	change := p.ledger.observe(key, pod)
@@ -217,7 +217,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 	key, ok := p.mine(pod)
 	if !ok {
-		p.ledger.closed.stray(pod.UID, false)
+		p.ledger.closed.forget(pod.UID)
 		return
 	}
 	if p.ledger.has(key, pod.UID) {
