@@ -291,4 +291,5 @@ func (s *State) whole(mark Mark) {
 	}
 	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: s.now}, s.Record.Durable
 	s.Record.Copies, s.copying = nil, nil // what was on its way is older
+	s.emit(Direct{})
 }

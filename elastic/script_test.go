@@ -22,6 +22,7 @@ import (
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
 //	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
 //	sought SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
+//	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
 //	released POD | over | tick
 //	detach SLOT | stored | ended | at MS | restart | record
 func TestScripts(t *testing.T) {
@@ -91,10 +92,18 @@ func (s *stage) command(f []string) {
 			pod = Pod{}
 		}
 		s.step(Sought{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && f[2] != "none"})
+	case "unheard":
+		for end := s.at(f[2]); s.now.Before(end); {
+			s.now = s.now.Add(min(seekEvery, end.Sub(s.now)))
+			s.quietly(Tick{})
+			for _, slot := range strings.Split(f[1], ",") {
+				s.step(Sought{Slot: Slot(s.number(slot)), Pod: s.pods[s.number(slot)], Runs: true})
+			}
+		}
 	case "tick":
 		s.step(Tick{})
 	case "at":
-		s.now = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(f[1])) * time.Millisecond)
+		s.now = s.at(f[1])
 	case "restart":
 		s.pending = nil
 		s.state = New(len(s.pods), s.interval, s.stored)
@@ -246,9 +255,20 @@ func (s *stage) since(at time.Time) time.Duration {
 
 func (s *stage) sayf(format string, args ...any) { fmt.Fprintf(s.out, "  "+format+"\n", args...) }
 
-func (s *stage) step(e Event) {
+func (s *stage) at(ms string) time.Time {
+	return time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(ms)) * time.Millisecond)
+}
+
+func (s *stage) step(e Event) { s.show(Step(s.state, e, s.now)) }
+
+// quietly leaves out what is asked of the API server, as it comes every few seconds.
+func (s *stage) quietly(e Event) {
+	s.show(slices.DeleteFunc(Step(s.state, e, s.now), func(e Effect) bool { _, seek := e.(Seek); return seek }))
+}
+
+func (s *stage) show(effects []Effect) {
 	told := false
-	for _, eff := range Step(s.state, e, s.now) {
+	for _, eff := range effects {
 		switch eff := eff.(type) {
 		case Persist:
 			s.pending = append(s.pending, eff)

@@ -11,6 +11,9 @@ const (
 	AgentSilent = "AgentSilent"
 	// silentTime is how long a pod that runs may keep its gang from halting without its agent being heard.
 	silentTime = 2 * time.Minute
+	// deafTime is the same where several are silent and these are more than half of the gang's. It outlasts what makes a
+	// coordinator hear badly for a while; beyond it, what these pods hold is worth less than a gang that stands still.
+	deafTime = 10 * time.Minute
 	// seekEvery is how often it is asked which pods hold the slots that are not heard; after seekLost without an answer
 	// nothing is known of what they did meanwhile.
 	seekEvery = 10 * time.Second
@@ -31,10 +34,16 @@ type silence struct {
 	runs   bool
 }
 
-// listen takes note of slots that must halt and are not heard, and asks who holds them, of all at once. Who is deaf times
-// nobody: when that is over each has the whole time again.
+// listen takes note of slots that must halt and are not heard, and asks who holds them, of all at once. Several silent
+// agents that are more than the others say that the way to them may be at fault rather than they are; those that were
+// given up for it are silent still.
 func (s *State) listen(now time.Time) {
 	s.quiet = 0
+	for _, d := range s.Record.Doomed {
+		if d.Cause == AgentSilent {
+			s.quiet++
+		}
+	}
 	for i := range s.slots {
 		m := &s.slots[i]
 		if s.halted(m) || s.out(Slot(i), now) || m.known && m.attached {
@@ -46,13 +55,14 @@ func (s *State) listen(now time.Time) {
 			m.silence.since = now
 		}
 	}
+	deaf := s.quiet > 1 && 2*s.quiet > len(s.slots)
+	if s.deaf && !deaf {
+		s.hearsSince = now
+	}
+	s.deaf = deaf
 	due := []Slot{}
 	for i := range s.slots {
-		switch q := &s.slots[i].silence; {
-		case q.since.IsZero():
-		case s.deaf():
-			*q = silence{since: now}
-		case q.known || now.Sub(q.since) >= haltQuietly:
+		if q := &s.slots[i].silence; !q.since.IsZero() && (q.known || now.Sub(q.since) >= haltQuietly) {
 			due = append(due, Slot(i))
 		}
 	}
@@ -62,8 +72,15 @@ func (s *State) listen(now time.Time) {
 	}
 }
 
-// deaf says that several agents are silent, and more than not: then the way to them is at fault rather than they are.
-func (s *State) deaf() bool { return s.quiet > 1 && 2*s.quiet > len(s.slots) }
+// patience is how long a pod that runs and is not heard since then may keep its gang from halting; 0: not any longer.
+// When most are heard again each has silentTime anew, within deafTime.
+func (s *State) patience(since, now time.Time) time.Duration {
+	long, most := now.Sub(since), deafTime
+	if !s.deaf {
+		most = silentTime + max(0, s.hearsSince.Sub(since))
+	}
+	return max(0, min(most, deafTime)-long)
+}
 
 // sought takes the API server's answer over, and gives a pod up that runs and was not heard for too long. It
 // counts as dead: nothing that it says or copies counts any more.
@@ -72,23 +89,24 @@ func (s *State) sought(e Sought, now time.Time) {
 		return
 	}
 	m := &s.slots[e.Slot]
-	if s.Record.Phase != Halting || m.silence.since.IsZero() || m.known && m.attached || s.deaf() {
+	if s.Record.Phase != Halting || m.silence.since.IsZero() || m.known && m.attached {
 		return
 	}
 	if e.Pod.UID != "" && m.pod.UID != "" && s.takesOver(e.Pod, m.pod) { // what ran there is gone
 		s.past[m.pod.UID] = true
 		*m = member{pod: e.Pod}
+		s.emit(Direct{})
 	}
 	q := &m.silence
 	if q.holder.UID != e.Pod.UID || q.runs != e.Runs || now.Sub(q.answered) > seekLost {
 		q.since = now // only what the API server was seen to say all the time counts
 	}
 	q.known, q.answered, q.holder, q.runs = true, now, e.Pod, e.Runs
-	if !q.runs || now.Sub(q.since) < silentTime || s.doomOfPod(e.Pod.UID) != nil || s.released(e.Pod.UID) {
+	if !q.runs || s.patience(q.since, now) > 0 || s.doomOfPod(e.Pod.UID) != nil || s.released(e.Pod.UID) {
 		return
 	}
 	d := Doom{Slot: e.Slot, Pod: e.Pod.UID, Name: e.Pod.Name, Node: e.Pod.Node, Cause: AgentSilent, At: now, Deadline: now, Dead: true,
-		Message: fmt.Sprintf("its agent was not heard for %s while generation %d was to halt", silentTime, s.Record.Generation)}
+		Message: fmt.Sprintf("its agent was not heard for %s while generation %d was to halt", now.Sub(q.since).Truncate(time.Minute), s.Record.Generation)}
 	s.announce(&d, now)
 	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
 	slices.SortFunc(s.Record.Doomed, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
@@ -108,13 +126,13 @@ func (s *State) haltWaits(now time.Time) string {
 		case s.halted(m) || s.out(Slot(i), now):
 		case q.since.IsZero():
 			return fmt.Sprintf("waits for pod %s of slot %d to end what it runs of generation %d", m.pod.Name, i, s.Record.Generation)
-		case s.deaf():
-			return fmt.Sprintf("%s: %d of %d agents are not heard, the first one in slot %d; as this is more than half, no pod is replaced for it: look at what lies between them and the coordinator",
-				AgentSilent, s.quiet, len(s.slots), i)
 		case q.known && q.holder.UID == "":
 			return fmt.Sprintf("waits for a pod in slot %d: there is none", i)
 		case q.known && !q.runs:
 			return fmt.Sprintf("waits for pod %s of slot %d, which does not run", q.holder.Name, i)
+		case s.deaf:
+			return fmt.Sprintf("%s: %d of %d agents are not heard, the first one in slot %d; as this is more than half, look at what lies between them and the coordinator; pods that stay so for %s are replaced",
+				AgentSilent, s.quiet, len(s.slots), i, deafTime)
 		case q.known:
 			return fmt.Sprintf("%s: the agent of pod %s in slot %d is not heard; if it stays so for %s, the pod is replaced", AgentSilent, q.holder.Name, i, silentTime)
 		default:

@@ -50,9 +50,11 @@ type State struct {
 	ranked  *ranked
 	planned bool
 	now     time.Time
-	// quiet counts slots that must halt and are not heard; soughtAt is when it was last asked who holds them.
-	quiet    int
-	soughtAt time.Time
+	// quiet counts slots that must halt and are not heard, and those given up for that; deaf: they are several, and more
+	// than the others. hearsSince is when that was last over, soughtAt when it was last asked who holds the silent ones.
+	quiet                int
+	deaf                 bool
+	hearsSince, soughtAt time.Time
 
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member

@@ -26,6 +26,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		if m.known && m.pod.UID == e.Pod && m.attached {
 			m.attached = false
 			s.refresh(now)
+			s.emit(Direct{}) // what all were to do together may be off
 		}
 	case Stored:
 		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))

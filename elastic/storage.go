@@ -247,6 +247,7 @@ func (s *State) confirm(now time.Time) {
 	}
 	if slices.ContainsFunc(s.Record.Doomed, func(d Doom) bool { return s.Fenced(d.Pod) }) {
 		s.copying = nil
+		s.emit(Direct{})
 		return
 	}
 	if m := &s.slots[0]; !m.known || m.report.Manifested != c.mark {

@@ -25,8 +25,10 @@ type outside struct {
 	replaced   int
 	healed     int
 	mended     int
-	seeks      []Slot // asked of the API server
+	seeks      []Slot               // asked of the API server
+	heardAt    map[string]time.Time // by pod: when its agent was heard last
 	silenced   int
+	deafened   int // of them those that were more than half of the gang
 	drains     int
 }
 
@@ -204,13 +206,8 @@ func (w *world) outsideChaos(slot int) {
 	case p < 50:
 		w.apply(Tick{})
 		w.seek()
-	case p < 55 && w.state.Record.Phase == Halting: // the way to one agent is cut for long
-		w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
-		for range 20 {
-			w.now = w.now.Add(seekEvery)
-			w.apply(Tick{})
-			w.seek()
-		}
+	case p < 55 && w.state.Record.Phase == Halting:
+		w.muted(slot)
 	case p < 60 && len(w.level) > 0: // a node heals
 		i := w.rng.Intn(len(w.level))
 		if w.level[i].Cause == PodDeleted { // nobody takes a deletion back
@@ -379,17 +376,75 @@ func (w *world) settleOutside() {
 	}
 }
 
-// seek answers which pods hold the slots that were asked for.
+// muted: the way to one agent is cut for minutes, or to several, of which some are heard in between.
+func (w *world) muted(slot int) {
+	off := []int{slot}
+	if w.rng.Intn(2) == 0 {
+		off = w.rng.Perm(len(w.agents))[:1+w.rng.Intn(len(w.agents))]
+	}
+	began := w.now // only from now on the API server is sure to be asked all the time
+	for range 7 + w.rng.Intn(20) {
+		for _, slot := range off {
+			w.apply(Detached{Slot: Slot(slot), Pod: w.agents[slot].pod.UID})
+		}
+		w.now = w.now.Add(seekLost)
+		w.apply(Tick{})
+		w.seek()
+		slot := off[w.rng.Intn(len(off))]
+		if a := w.agents[slot]; w.rng.Intn(15) == 0 && !a.dead {
+			w.apply(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
+		}
+	}
+	for slot := range w.agents {
+		at, known := w.heardAt[w.agents[slot].pod.UID]
+		for _, later := range []time.Time{began, w.state.detected} {
+			if later.After(at) {
+				at = later
+			}
+		}
+		if known && w.silent(slot) && !w.agents[slot].dead && w.now.Sub(at) > deafTime+2*seekLost {
+			w.failf("nobody is waited for without limit", "slot %d was not heard for %s", slot, w.now.Sub(at))
+		}
+	}
+}
+
+// silent: a slot keeps the gang from halting, and is not heard.
+func (w *world) silent(slot int) bool {
+	m := &w.state.slots[slot]
+	return w.state.Record.Phase == Halting && !w.state.halted(m) && !w.state.out(Slot(slot), w.now) && !(m.known && m.attached)
+}
+
+// mostSilent: several agents keep the gang from halting, or were given up for it, and these are more than half.
+func (w *world) mostSilent() bool {
+	n := 0
+	for slot := range w.agents {
+		if d := w.state.doom(Slot(slot)); w.silent(slot) || d != nil && d.Cause == AgentSilent {
+			n++
+		}
+	}
+	return n > 1 && 2*n > len(w.agents)
+}
+
+// seek answers which pods hold the slots that were asked for, and checks for how long who is given up was not heard.
 func (w *world) seek() {
 	for len(w.seeks) > 0 {
 		slot := w.seeks[0]
 		w.seeks = w.seeks[1:]
-		before := len(w.state.Record.Doomed)
+		before, most := len(w.state.Record.Doomed), w.mostSilent()
 		a := w.agents[slot]
 		w.apply(Sought{Slot: slot, Pod: a.pod, Runs: !a.dead})
-		if len(w.state.Record.Doomed) > before {
-			w.doomedOnce[a.pod.UID] = true
-			w.silenced++
+		if len(w.state.Record.Doomed) == before {
+			continue
+		}
+		w.doomedOnce[a.pod.UID] = true
+		w.silenced++
+		need := silentTime
+		if most {
+			w.deafened++
+			need = deafTime
+		}
+		if at, known := w.heardAt[a.pod.UID]; known && w.now.Sub(at) < need {
+			w.failf("who may be heard again is waited for", "slot %d was heard %s ago, most are silent: %v", slot, w.now.Sub(at), most)
 		}
 	}
 }
