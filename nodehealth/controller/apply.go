@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,9 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"holdfast.dev/holdfast/internal/retry"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
@@ -22,9 +23,6 @@ const maxNote = 1024
 
 // order is in which decisions are written: what stops work first, what frees last.
 var order = map[budget.Outcome]int{budget.Evict: 0, budget.Hold: 1, budget.Exclude: 2, budget.None: 3}
-
-// afterConflict are the pauses after a Node was written by somebody else meanwhile; their jitter parts writers that met.
-var afterConflict = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Second}
 
 // apply brings the Nodes to what is decided, and tells what changed.
 func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node, plan budget.Plan) {
@@ -77,35 +75,30 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	node := cached
-	for pauses := afterConflict; ; {
-		after := node.DeepCopy()
+	node, after := cached, (*corev1.Node)(nil)
+	pauses := retry.AfterConflict()
+	err := retry.Do(ctx, func(err error) (time.Duration, bool) { return pauses.Step(), apierrors.IsConflict(err) }, func(ctx context.Context) error {
+		if after != nil { // the newest, as the cache was behind
+			node = &corev1.Node{}
+			if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
+				return fmt.Errorf("reading it anew: %w", err)
+			}
+			if node.UID != cached.UID {
+				return errors.New("it was replaced by another of its name")
+			}
+		}
+		after = node.DeepCopy()
 		changed, err := translate.PutOutage(after, o)
-		if err != nil {
-			return written{}, err
+		if err != nil || !changed {
+			return err
 		}
-		if changed {
-			err = c.Writer.Patch(ctx, after, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldManager))
-		}
-		switch {
-		case err == nil || apierrors.IsNotFound(err):
-			return written{uid: after.UID, version: after.ResourceVersion, outage: o}, nil
-		case !apierrors.IsConflict(err):
-			return written{}, fmt.Errorf("patching Node %s: %w", node.Name, err)
-		}
-		select { // whoever wrote may be about to write again
-		case <-ctx.Done():
-			return written{}, fmt.Errorf("patching Node %s: %w", node.Name, err)
-		case <-time.After(pauses.Step()):
-		}
-		node = &corev1.Node{} // the newest, as the cache was behind
-		if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
-			return written{}, fmt.Errorf("reading Node %s anew: %w", cached.Name, err)
-		}
-		if node.UID != cached.UID {
-			return written{}, fmt.Errorf("node %s was replaced by another of its name", node.Name)
-		}
+		err = c.Writer.Patch(ctx, after, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldManager))
+		return client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return written{}, fmt.Errorf("patching Node %s: %w", cached.Name, err)
 	}
+	return written{uid: after.UID, version: after.ResourceVersion, outage: o}, nil
 }
 
 // words name a decision in events.

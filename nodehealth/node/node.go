@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/retry"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -29,15 +30,6 @@ const (
 	// lookEvery is how often, more or less, the Node is read to see that the verdict still stands there.
 	lookEvery    = time.Minute
 	requestLimit = 10 * time.Second
-)
-
-// Pauses between attempts. All have jitter: what thousands of daemons meet at the same moment, such as an API server
-// that comes back, they must not all answer at the same moment.
-var (
-	// whileAway: the API server does not answer, or not well.
-	whileAway = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second}
-	// afterConflict: somebody else wrote; who did may be about to write again.
-	afterConflict = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 2 * time.Second}
 )
 
 // Options of New. All fields but Expected and Answered must be set.
@@ -75,24 +67,35 @@ func New(o Options) *Writer { return &Writer{Options: o, wake: make(chan struct{
 // Load reads what an earlier process wrote; a Node that was never written gives the zero Verdict. It tries
 // until it is answered or ctx ends: to begin without that knowledge would be to forget it.
 func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
-	for pauses := whileAway; ; {
-		n, err := w.get(ctx, newest)
-		if err == nil {
-			text, ok := n.Metadata.Annotations[v1alpha1.AnnotationHealth]
-			if !ok {
-				return nodehealth.Verdict{}, nil
-			}
-			v, err := Verdict(text)
-			if err != nil {
-				w.Log.Warn("what stands on the Node cannot be read; beginning anew", "error", err)
-			}
-			return v, nil
+	var n *object
+	err := retry.Do(ctx, w.pauses("reading the Node"), func(ctx context.Context) (err error) {
+		n, err = w.get(ctx, newest)
+		return err
+	})
+	if err != nil {
+		return nodehealth.Verdict{}, err
+	}
+	text, ok := n.Metadata.Annotations[v1alpha1.AnnotationHealth]
+	if !ok {
+		return nodehealth.Verdict{}, nil
+	}
+	v, err := Verdict(text)
+	if err != nil {
+		w.Log.Warn("what stands on the Node cannot be read; beginning anew", "error", err)
+	}
+	return v, nil
+}
+
+// pauses between attempts, for as long as it takes; what is no conflict is logged.
+func (w *Writer) pauses(doing string) func(error) (time.Duration, bool) {
+	away, conflict := retry.WhileAway(), retry.AfterConflict()
+	return func(err error) (time.Duration, bool) {
+		if errors.Is(err, errConflict) {
+			return conflict.Step(), true
 		}
-		pause := pauses.Step()
-		w.Log.Warn("reading the Node", "error", err, "again in", pause)
-		if err := sleep(ctx, pause); err != nil {
-			return nodehealth.Verdict{}, err
-		}
+		pause := away.Step()
+		w.Log.Warn(doing, "error", err, "again in", pause)
+		return pause, true
 	}
 }
 
@@ -127,29 +130,25 @@ func (w *Writer) Run(ctx context.Context) {
 
 // settle tries until the Node says the newest verdict, or ctx ends, and returns the Node as it is then.
 func (w *Writer) settle(ctx context.Context, known *object) *object {
-	away, conflict := whileAway, afterConflict
 	read := cached
-	for {
+	err := retry.Do(ctx, w.pauses("writing the verdict"), func(ctx context.Context) error {
 		v, ok := w.level()
 		if !ok {
-			return known
-		}
-		n, err := w.reconcile(ctx, known, v, read)
-		if err == nil {
-			return n
-		}
-		known = nil
-		var pause time.Duration
-		if errors.Is(err, errConflict) { // what was known, or the cache, is older than what somebody wrote
-			read, pause = newest, conflict.Step()
-		} else {
-			pause = away.Step()
-			w.Log.Warn("writing the verdict", "error", err, "again in", pause)
-		}
-		if sleep(ctx, pause) != nil {
 			return nil
 		}
+		n, err := w.reconcile(ctx, known, v, read)
+		if known = n; err != nil {
+			known = nil
+		}
+		if errors.Is(err, errConflict) { // what was known, or the cache, is older than what somebody wrote
+			read = newest
+		}
+		return err
+	})
+	if err != nil {
+		return nil
 	}
+	return known
 }
 
 func (w *Writer) level() (nodehealth.Verdict, bool) {
@@ -233,15 +232,4 @@ func (w *Writer) send(ctx context.Context, method, rest, kind string, body []byt
 	}
 	w.count(n)
 	return n, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
