@@ -175,26 +175,54 @@ func (s *Set) each(do func(int, *Arena)) {
 // Look reads a rank's client page and seals the copy that it announces, if any. It returns what the
 // client said and the steps that are sealed now.
 func (s *Set) Look(local int, now time.Time) (p Progress, sealed []uint64) {
+	return s.look(local, func(a *Arena) Progress { return a.seal(now) })
+}
+
+// Glance is Look at once, however big a slot is: what is announced and not sealed yet stays so.
+func (s *Set) Glance(local int) (p Progress, sealed []uint64) {
+	return s.look(local, func(a *Arena) Progress {
+		c, _ := a.client()
+		return said(c)
+	})
+}
+
+func (s *Set) look(local int, at func(*Arena) Progress) (p Progress, sealed []uint64) {
 	if local < 0 || local >= len(s.arenas) {
 		return p, nil
 	}
 	a := s.arenas[local]
-	p = a.seal(now)
+	p = at(a)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return p, a.book.Sealed()
+}
+
+// client reads the client's page; false: it says nothing that can be read.
+func (a *Arena) client() (format.Client, bool) {
+	page := make([]byte, format.PageSize)
+	if _, err := a.file.ReadAt(page, format.ClientOffset); err != nil {
+		return format.Client{}, false
+	}
+	c, err := format.DecodeClient(page)
+	if err != nil {
+		return format.Client{}, false
+	}
+	return c, true
+}
+
+func said(c format.Client) Progress {
+	return Progress{
+		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
+		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed,
+	}
 }
 
 // seal seals an announced copy. The checksum is of the bytes as they lie there now, after the announcement.
 // It is taken without the lock, so that nothing waits behind a big slot: what was announced is not touched
 // any more, and Seal leaves a copy alone that is no longer the open one.
 func (a *Arena) seal(now time.Time) Progress {
-	page := make([]byte, format.PageSize)
-	if _, err := a.file.ReadAt(page, format.ClientOffset); err != nil {
-		return Progress{}
-	}
-	c, err := format.DecodeClient(page)
-	if err != nil {
+	c, ok := a.client()
+	if !ok {
 		return Progress{}
 	}
 	a.mu.Lock()
@@ -206,10 +234,7 @@ func (a *Arena) seal(now time.Time) Progress {
 		a.carryOut(a.book.Seal(copied, crc, now.UnixNano()))
 		a.mu.Unlock()
 	}
-	return Progress{
-		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
-		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed,
-	}
+	return said(c)
 }
 
 // Inventory seals complete copies, empties what a generation that never ran here gave up by restoring

@@ -85,17 +85,13 @@ type Agent struct {
 	signalled bool
 }
 
-// Run is the agent until it is told to end by a signal, and all that it ran has ended.
-func Run(ctx context.Context, c Config) error {
-	a := &Agent{
+// newAgent is an incarnation that knows of nothing yet.
+func newAgent(c Config) (a *Agent, err error) {
+	a = &Agent{
 		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), signals: make(chan os.Signal, 8), ranks: map[int]proc.Process{}, watchers: &sync.WaitGroup{},
 		exits: proc.NewExits(c.Root, c.Poke), ready: make(chan struct{}),
 	}
-	signal.Notify(a.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(a.signals)
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
-	defer a.standbys.Close()
-	var err error
 	a.client, err = coord.New(coord.Options{
 		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), Address: c.PodIP,
 		Directed: func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
@@ -103,9 +99,21 @@ func Run(ctx context.Context, c Config) error {
 		Contact:  func(up bool) { a.post(ckptagent.Contact{Up: up}) },
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a.keeper, a.noKeeper = newKeeper(a)
+	return a, nil
+}
+
+// Run is the agent until it is told to end by a signal, and all that it ran has ended.
+func Run(ctx context.Context, c Config) error {
+	a, err := newAgent(c)
+	if err != nil {
+		return err
+	}
+	signal.Notify(a.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(a.signals)
+	defer a.standbys.Close()
 	a.resume()
 	closeSockets, err := a.listen()
 	if err != nil {

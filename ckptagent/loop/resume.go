@@ -50,10 +50,13 @@ func (a *Agent) resume() {
 			// The agent before may have died between storing this generation and preparing the arenas for it.
 			a.arenas.Begin(a.state.Run.Number, a.state.Run.RestoreStep)
 			a.arenas.Hold(a.state.Hold)
+			// What was announced last has no checksum yet, and to take one of a big slot may last seconds, in which nobody would
+			// hear this agent: who follows the arena seals it aside, and tells.
 			for local := range a.state.Ranks {
-				p, sealed := a.arenas.Look(local, time.Now())
+				p, sealed := a.arenas.Glance(local)
 				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 				a.take(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
+				a.looks[local] <- struct{}{} // the first of all, and there is room for one
 			}
 		}
 	}
