@@ -2,6 +2,7 @@ package nodebudget
 
 import (
 	"errors"
+	"maps"
 
 	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
@@ -9,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -25,34 +25,22 @@ import (
 // optedIn are the annotations that admission leaves on the template of a Job that is acted on.
 func optedIn(more map[string]string) map[string]string {
 	out := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "1"}
-	for k, v := range more {
-		out[k] = v
-	}
+	maps.Copy(out, more)
 	return out
 }
 
 // jobsOfGangsAlone: with the rights that ship, the controller can make a Job fail that was opted in, and do nothing else
 // to it and nothing at all to others.
 func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
-	config := w.permit(c)
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	try := w.asController(c)
 	w.jobNamed("given-up", nil, optedIn(nil))
 	w.jobNamed("plain", nil, nil)
 	w.jobNamed("watched", nil, optedIn(map[string]string{v1alpha1.AnnotationMode: v1alpha1.ModeObserve}))
-	try := &tries{world: w, kube: kube}
 	patch := func(job, patch string, subresource ...string) error {
-		_, err := kube.BatchV1().Jobs("default").Patch(w.ctx, job, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry}, subresource...)
+		_, err := try.kube.BatchV1().Jobs("default").Patch(w.ctx, job, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry}, subresource...)
 		return err
 	}
-	w.eventually("the policy is in force", func() error {
-		if err := patch("plain", `{"metadata":{"labels":{"x":"y"}}}`); err == nil {
-			return errors.New("it lets everything pass")
-		}
-		return nil
-	})
+	try.inForce(func() error { return patch("plain", `{"metadata":{"labels":{"x":"y"}}}`) })
 	lower, target := `{"spec":{"backoffLimit":0}}`, `{"status":{"conditions":[{"type":"FailureTarget","status":"True","reason":"SameFailureTwice","message":"m"}]}}`
 	for _, c := range []struct{ what, job, patch, sub, refused string }{
 		{"limit", "given-up", lower, "", ""},
@@ -79,9 +67,9 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		}
 		try.expect(c.what, patch(c.job, c.patch, sub...), c.refused)
 	}
-	w.gives(c, config, corev1.RestartPolicyNever, "given-up", func(j *batchv1.Job) bool { return *j.Spec.BackoffLimit == 0 })
+	w.gives(c, try.config, corev1.RestartPolicyNever, "given-up", func(j *batchv1.Job) bool { return *j.Spec.BackoffLimit == 0 })
 	w.jobNamed("given-up-at-once", func(j *batchv1.Job) { j.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }, optedIn(nil))
-	w.gives(c, config, corev1.RestartPolicyOnFailure, "given-up-at-once", func(j *batchv1.Job) bool {
+	w.gives(c, try.config, corev1.RestartPolicyOnFailure, "given-up-at-once", func(j *batchv1.Job) bool {
 		for _, c := range j.Status.Conditions {
 			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
 				return true

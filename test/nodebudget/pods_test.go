@@ -1,7 +1,6 @@
 package nodebudget
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -77,19 +76,9 @@ func (w *world) job(name string, labels map[string]string) *corev1.Pod {
 
 // podsOfGangsAlone: with the rights that ship, the controller can do to pods of gangs what it must, and nothing to others.
 func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
-	config := w.permit(c)
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	try := w.asController(c)
 	gang, other := w.job("a-gang", map[string]string{v1alpha1.LabelGang: "a-gang"}), w.job("no-gang", nil)
-	try := &tries{world: w, pods: kube.CoreV1().Pods("default"), kube: kube}
-	w.eventually("the policy is in force", func() error {
-		if err := try.patch(other.Name, `{"metadata":{"labels":{"x":"y"}}}`); err == nil {
-			return errors.New("it lets everything pass")
-		}
-		return nil
-	})
+	try.inForce(func() error { return try.patch(other.Name, `{"metadata":{"labels":{"x":"y"}}}`) })
 	take := `{"metadata":{"labels":{"holdfast.dev/replaced":"true","controller-uid":null}}}`
 	for _, c := range []struct{ what, pod, patch, refused string }{
 		{"a pod of no gang", other.Name, take, "pods of gangs alone"},
@@ -111,7 +100,7 @@ func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try.expect("evict a pod that may be another by now", try.evict("default", gang.Name, nil), "must name the UID")
 	try.expect("evict a pod of the cluster's own", try.evict("kube-system", "dns", &gang.UID), "cluster's own namespaces")
 	try.expect("evict", try.evict("default", gang.Name, &gang.UID), "")
-	w.replaces(config, gang)
+	w.replaces(try.config, gang)
 	try.expect("delete what was taken out", try.delete(gang), "")
 }
 
@@ -139,22 +128,40 @@ func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 // tries are requests that change nothing, with the controller's rights.
 type tries struct {
 	*world
-	pods interface {
-		Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*corev1.Pod, error)
-		Delete(context.Context, string, metav1.DeleteOptions) error
+	config *rest.Config
+	kube   kubernetes.Interface
+}
+
+func (w *world) asController(c *devcluster.Cluster) *tries {
+	w.t.Helper()
+	config := w.permit(c)
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	kube kubernetes.Interface
+	return &tries{world: w, config: config, kube: kube}
+}
+
+// inForce waits until the policy refuses what it forbids.
+func (t *tries) inForce(forbidden func() error) {
+	t.t.Helper()
+	t.eventually("the policy is in force", func() error {
+		if err := forbidden(); err == nil {
+			return errors.New("it lets everything pass")
+		}
+		return nil
+	})
 }
 
 var dry = []string{metav1.DryRunAll}
 
 func (t *tries) patch(pod, patch string) error {
-	_, err := t.pods.Patch(t.ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry})
+	_, err := t.kube.CoreV1().Pods("default").Patch(t.ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry})
 	return err
 }
 
 func (t *tries) delete(pod *corev1.Pod) error {
-	return t.pods.Delete(t.ctx, pod.Name, metav1.DeleteOptions{DryRun: dry, GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	return t.kube.CoreV1().Pods("default").Delete(t.ctx, pod.Name, metav1.DeleteOptions{DryRun: dry, GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 }
 
 func (t *tries) evict(namespace, pod string, uid *types.UID) error {

@@ -114,25 +114,8 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// standbys says what the job's standbys and their sources do, for people.
-func (r *run) standbys(ctx context.Context) string {
-	var all []string
-	for _, pod := range r.pods {
-		processes, err := r.processes(ctx, Namespace, pod, Training)
-		if err != nil {
-			return err.Error()
-		}
-		for _, p := range processes {
-			if p.name == "hf-standby" {
-				all = append(all, fmt.Sprintf("%s/%d %s", pod, p.inside, p.state))
-			}
-		}
-	}
-	return strings.Join(all, ", ")
-}
-
-// killStandbys kills every standby of the job and returns when its Gang knows.
-func (r *run) killStandbys(ctx context.Context) error {
+// eachStandby does something with each of the job's standbys, and with their sources.
+func (r *run) eachStandby(ctx context.Context, do func(pod string, p process) error) error {
 	for _, pod := range r.pods {
 		all, err := r.processes(ctx, Namespace, pod, Training)
 		if err != nil {
@@ -142,10 +125,35 @@ func (r *run) killStandbys(ctx context.Context) error {
 			if p.name != "hf-standby" {
 				continue
 			}
-			if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("killing standby %d of pod %s: %w", p.inside, pod, err)
+			if err := do(pod, p); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// standbys says what they do, for people.
+func (r *run) standbys(ctx context.Context) string {
+	var all []string
+	if err := r.eachStandby(ctx, func(pod string, p process) error {
+		all = append(all, fmt.Sprintf("%s/%d %s", pod, p.inside, p.state))
+		return nil
+	}); err != nil {
+		return err.Error()
+	}
+	return strings.Join(all, ", ")
+}
+
+// killStandbys kills every standby of the job and returns when its Gang knows.
+func (r *run) killStandbys(ctx context.Context) error {
+	if err := r.eachStandby(ctx, func(pod string, p process) error {
+		if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("killing standby %d of pod %s: %w", p.inside, pod, err)
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	return r.Until(ctx, "its standbys are gone", 30*time.Second, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, JobName)

@@ -1,17 +1,23 @@
-"""What tests of the client share: an object with state, and clients as new processes would make them."""
+"""What tests share: an object with state, clients as new processes would make them, and scripts in real interpreters."""
 
 import contextlib
 import fcntl
 import io
 import os
+import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
+import textwrap
 import unittest
 from unittest import mock
 
 import holdfast
 
 from .fakeagent import FakeAgent
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Holder:
@@ -67,3 +73,28 @@ class ClientCase(unittest.TestCase):
 
     def quiet(self):
         return contextlib.redirect_stderr(io.StringIO())
+
+
+def environment(**extra):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
+    env.update(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
+    env.update(extra)
+    return env
+
+
+class ScriptCase(unittest.TestCase):
+    """Scripts in a folder of their own, in real interpreters."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def file(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(textwrap.dedent(text))
+        return path
+
+    def python(self, *args, **extra):
+        return subprocess.run([sys.executable, *args], env=environment(**extra), cwd=self.folder, capture_output=True, text=True)

@@ -1,50 +1,18 @@
-"""The site hook and standbys, in real interpreters."""
+"""The site hook, in real interpreters."""
 
-import ctypes
 import json
 import os
-import pathlib
-import shutil
-import signal
 import socket
 import stat
-import subprocess
 import sys
-import tempfile
-import textwrap
-import threading
-import time
 import unittest
 
 import _holdfast_site as site_hook
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from .case import ROOT, ScriptCase
 
 
-def environment(**extra):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
-    env.update(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
-    env.update(extra)
-    return env
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def file(self, name, text):
-        path = os.path.join(self.folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as f:
-            f.write(textwrap.dedent(text))
-        return path
-
-    def python(self, *args, **extra):
-        return subprocess.run([sys.executable, *args], env=environment(**extra), cwd=self.folder, capture_output=True, text=True)
-
-
-class Chain(Case):
+class Chain(ScriptCase):
     def test_the_next_sitecustomize_runs_in_our_place(self):
         other = os.path.dirname(self.file("other/sitecustomize.py", "import sys; sys.marked = __name__"))
         done = self.python(
@@ -71,7 +39,7 @@ class Chain(Case):
         self.assertLess(min(times), 5000, "microseconds")
 
 
-class Launchers(Case):
+class Launchers(ScriptCase):
     def test_which_command_lines_are_launchers(self):
         for line, want in {
             "python -m torch.distributed.run --nproc-per-node=2 t.py": True,
@@ -112,7 +80,7 @@ class Launchers(Case):
         self.assertEqual(self.python(torchrun, HOLDFAST_LOCAL_RANK="0", **env).stdout, "the real one\n")
 
 
-class Errors(Case):
+class Errors(ScriptCase):
     def test_the_traceback_is_also_in_the_file(self):
         script = self.file("s.py", "import os\nassert 'HOLDFAST_ERROR_FILE' not in os.environ\nraise ValueError('first')\n")
         path = os.path.join(self.folder, "error.txt")
@@ -144,7 +112,7 @@ class Errors(Case):
         self.assertTrue(os.path.exists(path))
 
 
-class Modules(Case):
+class Modules(ScriptCase):
     def test_a_script_without_the_client_reports_once(self):
         clock = [0.0]
         watch = site_hook.ModuleWatch(clock=lambda: clock[0])
@@ -201,311 +169,6 @@ class Modules(Case):
             self.assertIn(name, names)
         for name in ("mine", "__main__", "holdfast", "holdfast._modules", "sitecustomize", "_holdfast_site"):
             self.assertNotIn(name, names)
-
-
-FACTS = """
-import json, os, signal, sys, threading, gc, pickle
-import __main__
-
-class Mine:
-    pass
-
-def facts():
-    frame, depth = sys._getframe(), 0
-    while frame:
-        depth, frame = depth + 1, frame.f_back
-    return {
-        "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", None), "path": sys.path, "flags": str(sys.flags), "cwd": os.getcwd(),
-        "main": sorted((k, repr(v) if k in ("__file__", "__name__", "__package__", "__cached__", "__doc__") else type(v).__name__)
-                       for k, v in vars(__main__).items()),
-        "spec": getattr(__main__.__spec__, "name", None), "builtins": type(__builtins__).__name__,
-        "pickled": pickle.loads(pickle.dumps(Mine)) is Mine, "depth": depth, "threads": threading.active_count(),
-        "signals": [str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)],
-        "stdio": [f.isatty() for f in (sys.stdin, sys.stdout, sys.stderr)], "stdin": sys.stdin.read(),
-        "stdio_modes": [f.write_through for f in (sys.stdout, sys.stderr)],
-        "encodings": [f.encoding for f in (sys.stdin, sys.stdout)], "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__],
-        "fds": sorted(os.readlink("/proc/self/fd/%d" % f).split(":")[0] for f in range(64) if os.path.exists("/proc/self/fd/%d" % f)),
-        "env": {k: v for k, v in os.environ.items()}, "gc": gc.isenabled(), "policy": os.sched_getscheduler(0), "comm": open("/proc/self/comm").read(),
-        "leftover": sorted(m for m in sys.modules if m == "holdfast_standby"), "pgid": os.getpgid(0) == os.getpid(),
-        "executable": sys.executable, "prefix": sys.prefix, "int": sys.getrecursionlimit(),
-        "argv0": open("/proc/self/cmdline").read(),
-    }
-
-if __name__ == "__main__":
-    print(json.dumps(facts()))
-    END
-"""
-
-
-def adopt_orphans():
-    """Makes this process the parent of copies, as the container's first process is."""
-    PR_SET_CHILD_SUBREAPER = 36
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "becoming the reaper of orphans")
-
-
-def exit_code(pid):
-    """Waits for a process that may become our child only while we wait."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except ChildProcessError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-
-
-class Standby(Case):
-    """The same command line, once started in the normal way and once held as a standby first."""
-
-    @classmethod
-    def setUpClass(cls):
-        adopt_orphans()
-
-    ENV = {"HOLDFAST_LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
-    NEWS = {"RANK": "1", "MASTER_PORT": "12345", "HOLDFAST_GENERATION": "4"}
-
-    def standby(self, *args, modules=("json", "xml.dom.minidom", "no_such_module_anywhere", "mpi4py.MPI"), **extra):
-        ours, theirs = socket.socketpair()
-        env = environment(**self.ENV, DROPPED="1", HOLDFAST_STANDBY_FD=str(theirs.fileno()), **extra)
-        child = subprocess.Popen(
-            [sys.executable, "-u", *args], env=env, cwd=self.folder, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
-        lines = ours.makefile("rw")
-        ours.close()  # with the file, the socket
-        lines.write(json.dumps({"modules": list(modules)}) + "\n")
-        lines.flush()
-        return child, lines
-
-    def become(self, child, lines, **order):
-        ready = json.loads(lines.readline())
-        order.setdefault("env", self.NEWS)
-        self.order(lines, pid=ready["pid"], unset=["DROPPED"], cwd=self.folder, **order)
-        return ready, self.ended(child, lines, ready["pid"], "typed")
-
-    def order(self, lines, **order):
-        lines.write(json.dumps(order) + "\n")
-        lines.flush()
-
-    def ended(self, child, lines, pid, typed=None):
-        """How the rank ended, be it the process itself or a copy; its source ends when the agent hangs up."""
-        if pid == child.pid:
-            out, err = child.communicate(typed, timeout=60)
-            return subprocess.CompletedProcess(child.args, child.returncode, out, err)
-        codes = []
-
-        def reap():
-            codes.append(exit_code(pid))
-            lines.close()
-
-        reaper = threading.Thread(target=reap)
-        reaper.start()
-        out, err = child.communicate(typed, timeout=60)
-        reaper.join()
-        self.assertEqual(child.returncode, 0, err)
-        return subprocess.CompletedProcess(child.args, codes[0], out, err)
-
-    def normal(self, *args, **extra):
-        return subprocess.run(
-            [sys.executable, "-u", *args], env=environment(**self.ENV, **self.NEWS, **extra), cwd=self.folder, capture_output=True, text=True,
-            input="typed", start_new_session=True,
-        )  # fmt: skip
-
-    def assert_same(self, *args, **extra):
-        normal = self.normal(*args, **extra)
-        ready, held = self.become(*self.standby(*args, **extra))
-        self.assertTrue(ready["ready"])
-        self.assertEqual(held.returncode, normal.returncode)
-        self.assertEqual(held.stderr, normal.stderr)
-        if held.stdout.startswith("{"):
-            got, want = json.loads(held.stdout), json.loads(normal.stdout)
-            for fact in want:
-                self.assertEqual(got[fact], want[fact], fact)
-        else:
-            self.assertEqual(held.stdout, normal.stdout)
-        return normal
-
-    def test_facts_of_a_script(self):
-        script = self.file("sub/facts.py", FACTS.replace("END", "pass"))
-        self.assertEqual(self.assert_same(script, "--flag", "x y").returncode, 0)
-
-    def test_facts_of_a_relative_script(self):
-        self.file("facts.py", FACTS.replace("END", "pass"))
-        self.assertEqual(self.assert_same("facts.py").returncode, 0)
-
-    def test_facts_of_a_module(self):
-        self.file("pack/__init__.py", "")
-        self.file("pack/facts.py", FACTS.replace("END", "pass"))
-        path = str(ROOT) + os.pathsep + self.folder
-        self.assertEqual(self.assert_same("-m", "pack.facts", "x", PYTHONPATH=path).returncode, 0)
-
-    def test_tracebacks_and_exit_codes(self):
-        for text in ("def f():\n    return 1 / 0\nf()\n", "raise SystemExit(7)", "raise SystemExit('words')", "import sys\nsys.exit()",
-                     "syntax error here", "raise KeyboardInterrupt", "import os\nos._exit(3)", "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
-                     "import no_such_module_anywhere"):  # fmt: skip
-            with self.subTest(text):
-                self.assert_same(self.file("s.py", text))
-
-    def test_the_error_file_of_its_generation(self):
-        path = os.path.join(self.folder, "error.txt")
-        _, held = self.become(*self.standby(self.file("s.py", "1/0")), env=dict(self.NEWS, HOLDFAST_ERROR_FILE=path))
-        with open(path) as f:
-            self.assertEqual(f.read(), held.stderr)
-
-    def test_multiprocessing_spawn(self):
-        script = self.file("s.py", """
-            import multiprocessing as mp, os
-            def work(q):
-                q.put((__name__, os.environ["RANK"]))
-            if __name__ == "__main__":
-                c = mp.get_context("spawn")
-                q = c.Queue()
-                p = c.Process(target=work, args=(q,))
-                p.start()
-                print(q.get())
-                p.join()
-        """)  # fmt: skip
-        self.assertEqual(self.assert_same(script).stdout, "('__mp_main__', '1')\n")
-
-    def test_what_it_says_when_ready(self):
-        child, lines = self.standby(self.file("s.py", "pass"))
-        ready, _ = self.become(child, lines)
-        self.assertEqual((ready["imported"], ready["skipped"], ready["threads"], ready["cuda"]), (2, 2, 0, False))
-        self.assertGreater(ready["rss"], 1 << 20)
-
-    def test_the_script_does_not_run_before_its_time(self):
-        child, lines = self.standby(self.file("s.py", "print('ran')"))
-        ready = json.loads(lines.readline())
-        for pid in (child.pid, ready["pid"]):
-            with open("/proc/%d/comm" % pid) as f:
-                self.assertEqual(f.read(), "hf-standby\n")
-            self.assertEqual(os.sched_getscheduler(pid), os.SCHED_BATCH)
-        lines.close()
-        child_out, child_err = child.communicate(timeout=60)
-        self.assertEqual((child.returncode, child_out, child_err), (0, "", ""))
-
-    def store(self, rank, listens):
-        """Becomes a script that asks for the store once; the store listens, if it does, after the order was given."""
-        self.file("torch/__init__.py", "")
-        self.file("torch/distributed/__init__.py", "")
-        script = self.file("s.py", """
-            import os, socket
-            try:
-                socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
-                print("served")
-            except ConnectionRefusedError:
-                print("refused")
-            """)
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            child, lines = self.standby(script, modules=("torch.distributed",), PYTHONPATH=str(ROOT) + os.pathsep + self.folder)
-            news = {"RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-            ready = json.loads(lines.readline())
-            self.assertEqual(ready["skipped"], 0)
-            self.order(lines, pid=ready["pid"], env=news)
-            if listens:
-                time.sleep(0.2)  # a script that did not wait has asked by now
-                server.listen()
-            return self.ended(child, lines, ready["pid"])
-
-    def test_it_waits_for_rank_0_to_serve_the_store(self):
-        done = self.store("1", True)
-        self.assertEqual((done.stdout, done.returncode), ("served\n", 0), done.stderr)
-
-    def test_it_does_not_wait_for_ever_and_rank_0_not_at_all(self):
-        self.assertEqual(self.store("1", False).stdout, "refused\n")
-        self.assertEqual(self.store("0", True).stdout, "refused\n")
-
-    def test_the_agents_death_ends_it_while_it_warms(self):
-        child, lines = self.standby(self.file("s.py", "print('ran')"), modules=())
-        lines.close()
-        self.assertEqual(child.communicate(timeout=60)[0], "")
-
-    def test_nonsense_ends_it(self):
-        child, lines = self.standby(self.file("s.py", "print('ran')"))
-        ready = json.loads(lines.readline())
-        lines.write("what\n")
-        lines.flush()
-        done = self.ended(child, lines, ready["pid"])
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("holdfast: standby:", done.stderr)
-
-    def test_a_module_that_fails_is_met_again_by_the_script(self):
-        folder = os.path.join(self.folder, "lib")
-        self.file("lib/bad.py", "raise RuntimeError('at import')")
-        path = str(ROOT) + os.pathsep + folder
-        script = self.file("s.py", "try:\n    import bad\nexcept RuntimeError as e:\n    print(e)\n")
-        ready, held = self.become(*self.standby(script, modules=["bad"], PYTHONPATH=path))
-        self.assertEqual((ready["skipped"], held.stdout), (1, "at import\n"))
-
-    def test_one_import_makes_many_ranks(self):
-        script = self.file("s.py", """
-            import os, random, sys
-            print(os.environ["RANK"], os.getpid(), "json" in sys.modules, sys.argv[1], random.random(), flush=True)
-            sys.exit(int(os.environ["RANK"]))
-            """)
-        child, lines = self.standby(script, "x", modules=("json", "random"))
-        pids, codes = [], []
-        for rank in range(3):
-            ready = json.loads(lines.readline())
-            self.assertNotEqual(ready["pid"], child.pid)
-            self.order(lines, pid=ready["pid"], env={"RANK": str(rank)})
-            pids.append(str(ready["pid"]))
-            codes.append(exit_code(ready["pid"]))
-        lines.close()
-        out, err = child.communicate(timeout=60)
-        said = [line.split() for line in out.splitlines()]
-        self.assertEqual((codes, err), ([0, 1, 2], ""))
-        self.assertEqual([words[:4] for words in said], [[str(r), pids[r], "True", "x"] for r in range(3)])
-        self.assertEqual(len({words[4] for words in said}), 3, "the same random numbers in several ranks")
-
-    def test_a_copy_that_dies_is_followed_by_another(self):
-        child, lines = self.standby(self.file("s.py", "print('ran')"))
-        first = json.loads(lines.readline())["pid"]
-        os.kill(first, signal.SIGKILL)
-        self.assertEqual(exit_code(first), -signal.SIGKILL)
-        self.order(lines, pid=first, env={})  # came too late: no other may take it for its own
-        second = json.loads(lines.readline())["pid"]
-        self.assertNotIn(second, (first, child.pid))
-        self.order(lines, pid=second, env={})
-        self.assertEqual(self.ended(child, lines, second).stdout, "ran\n")
-
-    def test_what_a_fork_would_break_becomes_the_rank_itself(self):
-        folder = os.path.join(self.folder, "lib")
-        self.file("lib/starts_a_thread.py", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n")
-        self.file("lib/opens_a_socket.py", "import socket\npair = socket.socketpair()\n")
-        self.file("lib/opens_a_file.py", "f = open(__file__)\n")
-        path = str(ROOT) + os.pathsep + folder
-        script = self.file("s.py", "print('ran')")
-        for module, itself in {"starts_a_thread": True, "opens_a_socket": True, "opens_a_file": False}.items():
-            with self.subTest(module):
-                child, lines = self.standby(script, modules=[module], PYTHONPATH=path)
-                ready, done = self.become(child, lines)
-                self.assertEqual((ready["imported"], ready["pid"] == child.pid, done.stdout), (1, itself, "ran\n"))
-
-    def test_where_devices_were_asked_for_it_becomes_the_rank_itself(self):
-        self.file("lib/torch/__init__.py", "from . import cuda\n")
-        self.file("lib/torch/cuda.py", """
-            import os
-            asked = os.getpid()
-            def is_initialized(): return False
-            def _is_in_bad_fork(): return os.getpid() != asked
-            """)  # fmt: skip
-        path = str(ROOT) + os.pathsep + os.path.join(self.folder, "lib")
-        child, lines = self.standby(self.file("s.py", "print('ran')"), modules=["torch"], PYTHONPATH=path)
-        ready, done = self.become(child, lines)
-        self.assertEqual((ready["pid"], done.stdout), (child.pid, "ran\n"))
-
-    def test_numpy_is_seeded_anew(self):
-        self.file("lib/numpy/__init__.py", "")
-        self.file("lib/numpy/random.py", "seeded = []\ndef seed(): seeded.append(1)\n")
-        path = str(ROOT) + os.pathsep + os.path.join(self.folder, "lib")
-        script = self.file("s.py", "import numpy.random; print(numpy.random.seeded)")
-        _, done = self.become(*self.standby(script, modules=["numpy.random"], PYTHONPATH=path))
-        self.assertEqual(done.stdout, "[1]\n")
 
 
 if __name__ == "__main__":
