@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 VERSION ?= v0.1.0-dev
 K8S_VERSION := v1.37.1
-# One build cache for everything: no cgo (but for holdfast-node), no trimpath.
+# One build cache for everything: no cgo (but for holdfast-nvml), no trimpath.
 export CGO_ENABLED := 0
 TOOLS := $(CURDIR)/.cache/tools
 STATICCHECK := $(TOOLS)/staticcheck-v0.7.0
@@ -32,12 +32,12 @@ GO_TEST := go test -vet=off -ldflags='-s -w'
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / \t/' | sort | column -t -s $$'\t'
 
-# Binaries without cgo; only holdfast-node, which loads a library of NVIDIA's, needs C.
-STATIC := holdfast-agent holdfast-controller holdfast-scheduler kubectl-holdfast holdfast-dev holdfast-demo
+# Binaries without cgo; only holdfast-nvml, which loads a library of NVIDIA's, needs C.
+STATIC := holdfast-agent holdfast-controller holdfast-scheduler holdfast-node kubectl-holdfast holdfast-dev holdfast-demo
 BUILD_FLAGS := -ldflags '$(LDFLAGS)' $(foreach b,holdfast-scheduler holdfast-dev,-ldflags './cmd/$(b)=$(LDFLAGS) $(K8S_LDFLAGS)')
 
-.PHONY: build static holdfast-node $(STATIC)
-build: static holdfast-node ## build all binaries into bin/
+.PHONY: build static holdfast-nvml $(STATIC)
+build: static holdfast-nvml ## build all binaries into bin/
 
 # All in one go, so that two cores have something to do while one links.
 static:
@@ -47,17 +47,17 @@ static:
 $(STATIC): %:
 	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
-holdfast-node:
+holdfast-nvml:
 	@CGO_ENABLED=1 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
-IMAGE = bin/holdfast-dev image build holdfast.dev/$(1):$(VERSION) --add bin/$(1):/$(1) --entrypoint /$(1) --output bin/images/$(1).tar
+IMAGE = bin/holdfast-dev image build holdfast.dev/$(1):$(VERSION) $(foreach b,$(1) $(2),--add bin/$(b):/$(b)) --entrypoint /$(1) --output bin/images/$(1).tar
 .PHONY: images
 images: build ## archives of the images in bin/images/, to be pushed to your registry
 	@mkdir -p bin/images
 	@$(call IMAGE,holdfast-controller)
 	@$(call IMAGE,holdfast-scheduler)
 	@$(call IMAGE,holdfast-agent)
-	@$(call IMAGE,holdfast-node) --libraries --user 0:0
+	@$(call IMAGE,holdfast-node,holdfast-nvml) --libraries --user 0:0
 
 .PHONY: prepare
 prepare: ## check the machine, install what is missing

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -14,8 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"holdfast.dev/holdfast/nodehealth/nvml"
 )
 
 // version is set when the binary is linked.
@@ -40,7 +39,7 @@ func triplet() string {
 }
 
 func main() {
-	// Two small processes that must not be in anybody's way.
+	// A small process that must not be in anybody's way.
 	runtime.GOMAXPROCS(2)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(24 << 20)
@@ -70,6 +69,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.kmsg, "kmsg", "/dev/kmsg", "kernel log")
 	f.StringVar(&o.bootID, "boot-id", "/proc/sys/kernel/random/boot_id", "file that is another one after each boot")
 	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library; the first that can be loaded is taken")
+	f.StringVar(&o.probe, "probe", probe(), "program that asks NVML; it may hang for ever, so it is a child of this one")
 	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "silence of NVML after which it counts as hanging")
 	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first answer, while it may have to wake all GPUs")
 	f.StringVar(&o.metrics, "metrics-address", ":8080", "address of /metrics; 0 turns it off")
@@ -77,16 +77,16 @@ func command() *cobra.Command {
 	if err := f.MarkHidden(kmsgFlag); err != nil {
 		panic(err) // the flag is defined above
 	}
-	var paths []string
-	probe := &cobra.Command{
-		Use:   "probe",
-		Short: "ask NVML and tell standard output what it says; may hang for ever, so run by the daemon",
-		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return nvml.Serve(paths, os.Stdin, os.Stdout) },
-	}
-	probe.Flags().StringSliceVar(&paths, "nvml", libraries, "paths of NVIDIA's library; the first that can be loaded is taken")
-	cmd.AddCommand(probe)
 	return cmd
+}
+
+// probe is the program that asks NVML where no other one is named: it lies beside this one.
+func probe() string {
+	self, err := os.Executable()
+	if err != nil {
+		return "/holdfast-nvml"
+	}
+	return filepath.Join(filepath.Dir(self), "holdfast-nvml")
 }
 
 func (o options) validate() error {
@@ -97,6 +97,8 @@ func (o options) validate() error {
 		return fmt.Errorf("--deadline %s, --start-deadline %s: use at least 1s, and no less for the start", o.deadline, o.start)
 	case len(o.libraries) == 0 || strings.TrimSpace(o.libraries[0]) == "":
 		return fmt.Errorf("--nvml is empty: give at least one path")
+	case !executable(o.probe):
+		return fmt.Errorf("--probe=%q is no program that may be run: put holdfast-nvml beside holdfast-node, or say where it is", o.probe)
 	case o.metrics == metricsOff:
 		return nil
 	}
@@ -104,4 +106,9 @@ func (o options) validate() error {
 		return fmt.Errorf("--metrics-address=%q: give an address such as :8080, or %s for none: %w", o.metrics, metricsOff, err)
 	}
 	return nil
+}
+
+func executable(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }

@@ -24,6 +24,7 @@ type options struct {
 	deadline, start    time.Duration
 	kmsgFD             int
 	metrics            string
+	probe              string
 }
 
 // assessEvery is how often time alone may change the verdict.
@@ -95,7 +96,7 @@ func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodeheal
 		}()
 	}
 	watch := nvml.Watch{
-		Command: []string{"/proc/self/exe", "probe", "--nvml=" + strings.Join(o.libraries, ",")},
+		Command: []string{o.probe, "--nvml=" + strings.Join(o.libraries, ",")},
 		Start:   o.start, Deadline: o.deadline, Emit: emit, Log: log, Round: figures.Round,
 	}
 	go watch.Run(ctx)

@@ -40,7 +40,7 @@ var only = []struct {
 }{
 	{"k8s.io/kubernetes", "it drags the whole of Kubernetes into a binary", []string{"plugin", "cmd/holdfast-scheduler", "cmd/holdfast-dev", "cmd/deps"}},
 	{"google.golang.org/grpc", "the conversation has two ends", []string{"elastic/coordinator", "ckptagent/coord", "api/coordinator/v1", "test", "cmd/holdfast-dev", "ckptagent/proc"}},
-	{"github.com/NVIDIA/go-nvml", "only one binary is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
+	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
 	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/translate", "plugin", "test"}},
 	{"volcano.sh/apis", "its types are read in one place", []string{"internal/translate", "plugin", "test"}},
 	{"go.etcd.io/etcd", "the product keeps no database", []string{"cmd/holdfast-dev"}},

@@ -2,5 +2,6 @@
 // hang for ever: its parent gives it a deadline, kills it and says so, and is never blocked by it, not even
 // where it cannot be killed. That the library does not answer is a finding like any other.
 //
-// The only cgo is in this package. Built without it, the child says that it has no way to ask.
+// The only cgo is in this package, and of the programs only the child, holdfast-nvml, is built with it. Without it the child
+// says that it has no way to ask.
 package nvml

@@ -55,7 +55,7 @@ func install(t *testing.T, c *devcluster.Cluster) *world {
 	t.Helper()
 	ctx := context.Background()
 	img := &image.Image{Name: "holdfast.dev/holdfast-node:latest", Entrypoint: []string{"/holdfast-node"}, User: "0:0",
-		Files: []image.File{{Path: "/holdfast-node", Mode: 0o755, Source: binary(t)}}}
+		Files: []image.File{{Path: "/holdfast-node", Mode: 0o755, Source: binary(t, "holdfast-node")}, {Path: "/holdfast-nvml", Mode: 0o755, Source: binary(t, "holdfast-nvml")}}}
 	if err := img.AddLibraries(); err != nil {
 		t.Fatal(err)
 	}
@@ -170,14 +170,15 @@ func (w *world) daemon(t *testing.T, n *devcluster.Node) map[string]string {
 	found := map[string]string{}
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
-		if len(f) < 2 || f[1] != "/holdfast-node" && f[1] != "/proc/self/exe" {
+		if len(f) < 2 {
 			continue
 		}
-		role := "daemon"
-		if len(f) > 2 && f[2] == "probe" {
-			role = "probe"
+		switch f[1] {
+		case "/holdfast-node":
+			found["daemon"] = f[0]
+		case "/holdfast-nvml":
+			found["probe"] = f[0]
 		}
-		found[role] = f[0]
 	}
 	return found
 }

@@ -16,14 +16,14 @@ import (
 
 const patience = 90 * time.Second
 
-func binary(t *testing.T) string {
+func binary(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs("../../bin/holdfast-node")
+	path, err := filepath.Abs(filepath.Join("../../bin", name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("build it with: make holdfast-node: %v", err)
+		t.Fatalf("build it with: make %s: %v", name, err)
 	}
 	return path
 }
@@ -52,7 +52,7 @@ func probe(t *testing.T, before ...standin.Fault) *probed {
 		p.fail(f)
 	}
 	w := nvml.Watch{
-		Command: []string{binary(t), "probe", "--nvml=/nowhere/" + standin.Library + "," + library},
+		Command: []string{binary(t, "holdfast-nvml"), "--nvml=/nowhere/" + standin.Library + "," + library},
 		Start:   time.Minute, Deadline: 3 * time.Second, Log: slog.New(slog.DiscardHandler),
 		Emit: func(s nodehealth.Signal) { p.signals <- s },
 	}
@@ -162,7 +162,7 @@ func TestProbeHangs(t *testing.T) {
 
 func TestProbeWithoutDriver(t *testing.T) {
 	p := &probed{t: t, signals: make(chan nodehealth.Signal, 10000)}
-	w := nvml.Watch{Command: []string{binary(t), "probe", "--nvml=/nowhere/" + standin.Library}, Start: time.Minute, Deadline: 30 * time.Second,
+	w := nvml.Watch{Command: []string{binary(t, "holdfast-nvml"), "--nvml=/nowhere/" + standin.Library}, Start: time.Minute, Deadline: 30 * time.Second,
 		Log: slog.New(slog.DiscardHandler), Emit: func(s nodehealth.Signal) { p.signals <- s }}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

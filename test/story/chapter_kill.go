@@ -104,14 +104,18 @@ func (r *run) resumed(ctx context.Context, above int64, n int, limit time.Durati
 }
 
 func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
-	return r.Until(ctx, "a warm standby for every rank", limit, func(ctx context.Context) (bool, string) {
+	err := r.Until(ctx, "a warm standby for every rank", limit, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, JobName)
 		if err != nil || gang.Status.Run == nil {
 			return false, fmt.Sprint(err)
 		}
 		p := gang.Status.Run.Progress
-		return p.Ranks == ranks && p.StandbysReady == ranks, fmt.Sprintf("%d of %d; %s; %s", p.StandbysReady, p.Ranks, strings.Join(p.Notes, "; "), r.standbys(ctx))
+		return p.Ranks == ranks && p.StandbysReady == ranks, strings.Join(append([]string{fmt.Sprintf("%d of %d", p.StandbysReady, p.Ranks)}, p.Notes...), "; ")
 	})
+	if err != nil {
+		return fmt.Errorf("%w; standbys: %s", err, r.standbys(context.WithoutCancel(ctx)))
+	}
+	return nil
 }
 
 // eachStandby does something with each of the job's standbys, and with their sources.

@@ -71,10 +71,11 @@ func (s *Stage) Strike() error { return s.cluster.Down() }
 // ControlPlane are the product's images that only nodes of the control plane need.
 var ControlPlane = []string{"holdfast-controller", "holdfast-scheduler"}
 
-// base names the training base image among ours, daemon the image that only it needs more than its binary.
+// base names the training base image among ours, daemon the image that needs more than its binary: the probe, and what that one loads.
 const (
 	base   = "base"
 	daemon = "holdfast-node"
+	probe  = "holdfast-nvml"
 )
 
 // Injected are the images that pods of jobs need: the agent's and the training base image.
@@ -110,7 +111,11 @@ func productImage(source, pythonDir, name string) (*image.Image, error) {
 	}
 	img := &image.Image{Name: "holdfast.dev/" + name + ":" + ImageTag, Entrypoint: []string{"/" + name}, User: "65532:65532", Files: files}
 	if name == daemon {
-		img.User = "0:0"
+		asks, err := image.Copy(filepath.Join(source, "bin", probe), "/"+probe)
+		if err != nil {
+			return nil, err
+		}
+		img.User, img.Files = "0:0", append(img.Files, asks...)
 		return img, img.AddLibraries()
 	}
 	return img, nil

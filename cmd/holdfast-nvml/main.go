@@ -1,0 +1,37 @@
+// Command holdfast-nvml asks NVIDIA's library how the GPUs are and tells standard output. It is holdfast-node's child, in
+// a program of its own: it may hang for ever, and it alone is built with cgo. It ends when standard input is closed.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"holdfast.dev/holdfast/nodehealth/nvml"
+)
+
+func main() {
+	// A small process that must not be in anybody's way.
+	runtime.GOMAXPROCS(2)
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(24 << 20)
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "holdfast-nvml:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	paths := flag.String("nvml", "", "paths of NVIDIA's library, with commas between them; the first that can be loaded is taken")
+	flag.Parse()
+	switch {
+	case flag.NArg() > 0:
+		return fmt.Errorf("unexpected %q: this program takes flags only", flag.Args())
+	case strings.TrimSpace(*paths) == "":
+		return fmt.Errorf("--nvml is empty: give at least one path")
+	}
+	return nvml.Serve(strings.Split(*paths, ","), os.Stdin, os.Stdout)
+}
