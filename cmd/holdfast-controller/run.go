@@ -46,13 +46,6 @@ const (
 	coordinatorPort    = 7443
 )
 
-// apiQPS and apiBurst are what one replica may ask of the API server, which has fairness of its own. To replace a pod
-// takes three requests, and where a rack fails hundreds of pods are replaced at once.
-const (
-	apiQPS   = 1000
-	apiBurst = 2000
-)
-
 type options struct {
 	agentImage         string
 	webhookAddress     string
@@ -74,8 +67,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
-	cfg.QPS, cfg.Burst = apiQPS, apiBurst
-	cfg.Wrap(elasticcontroller.RefusedAtOnce)
+	elasticcontroller.Tune(cfg)
 	host, port, err := splitAddress(o.webhookAddress)
 	if err != nil {
 		return err

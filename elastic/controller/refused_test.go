@@ -17,11 +17,15 @@ import (
 )
 
 // The API server's answer where a budget is not counted yet names ten seconds; the client would ask ten times more before it said so.
+// Nor is the API server asked to compress what it says.
 func TestARefusalIsHeardAtOnce(t *testing.T) {
 	const says = "The disruption budget keep is still being processed by the server."
 	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked++
+		if how := r.Header.Get("Accept-Encoding"); how != "" && how != "identity" {
+			t.Errorf("it is asked for answers in %s", how)
+		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Retry-After", "10")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -33,8 +37,8 @@ func TestARefusalIsHeardAtOnce(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	cfg := &rest.Config{Host: server.URL}
-	cfg.Wrap(RefusedAtOnce)
+	cfg := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	Tune(cfg)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	c, err := client.New(cfg, client.Options{Scheme: clientgoscheme.Scheme, Mapper: mapper})

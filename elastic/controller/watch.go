@@ -149,11 +149,11 @@ func replacedPod(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
 }
 
-// podsOn maps a Node to what its pods map to.
+// podsOn maps a Node to what its pods map to; each must not change them.
 func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 	return func(ctx context.Context, node client.Object) []reconcile.Request {
 		pods := &corev1.PodList{}
-		if err := c.Client.List(ctx, pods, client.MatchingFields{podNode: node.GetName()}); err != nil {
+		if err := c.Client.List(ctx, pods, client.MatchingFields{podNode: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 			c.Log.Error(err, "listing the pods of a node", "node", node.GetName())
 			return nil
 		}
@@ -166,10 +166,11 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 }
 
 // reconcileDooms tells the coordinator which pods of one gang must be replaced, or that its Job is over. It is silent
-// about gangs of which neither holds, so that the coordinator need not know them all.
+// about gangs of which neither holds, so that the coordinator need not know them all. Each word of a pod's brings it here, so
+// the gang's pods are the cache's own, which nobody may change.
 func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pods := &corev1.PodList{}
-	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingFields{podGang: req.Name}); err != nil {
+	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingFields{podGang: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
 	closed, err := c.tellOver(ctx, req.NamespacedName, pods.Items)

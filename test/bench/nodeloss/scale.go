@@ -50,6 +50,7 @@ func (b *bench) simulate(ctx context.Context) (*sim, error) {
 	if s.config, err = c.Config(); err != nil {
 		return nil, err
 	}
+	s.config.DisableCompression = true // watches are to cost the API server as little as those of its own controllers
 	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -21,12 +22,15 @@ import (
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 )
 
 const (
@@ -265,10 +269,15 @@ func (s *sim) elastic(ctx context.Context, calls *atomic.Int64) (*elasticcontrol
 		return nil, nil, err
 	}
 	config := rest.CopyConfig(s.config)
-	config.QPS, config.Burst = writeQPS, writeBurst
-	config.Wrap(elasticcontroller.RefusedAtOnce)
+	elasticcontroller.Tune(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{next, calls} })
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	ofGangs, err := labels.Parse(v1alpha1.LabelGang)
+	if err != nil {
+		return nil, nil, err
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Cache: cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: ofGangs}, &corev1.Node{}: {Transform: nodecontroller.SlimNode}}}})
 	if err != nil {
 		return nil, nil, err
 	}
