@@ -20,11 +20,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 PY := /opt/holdfast-python/venv/bin/python3
 # Packages that import Kubernetes itself are left to vet: staticcheck would read all of it, which takes longer than everything else together.
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
-# Tests that start clusters, and those that kill real agents, are no unit tests; the longest first.
-CLUSTER_TESTS := $(addprefix ./test/,e2e replace scheduling devcluster nodehealth nodebudget seen)
-STORY_TESTS := ./test/e2e
+# Tests that start clusters, and those that kill real agents, are no unit tests; the story, then the longest first.
+CLUSTER_TESTS := e2e replace scheduling devcluster nodehealth nodebudget seen
 KILL_TESTS := ./test/checkpoint
-GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS) $(KILL_TESTS))")
+GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS))")
 # Vet has looked at all packages in `make check`; without what debuggers want the linker works half as long.
 GO_TEST := go test -vet=off -ldflags='-s -w'
 
@@ -102,11 +101,14 @@ python-unit:
 kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
 	@$(GO_TEST) -count=1 -timeout 30m $(KILL_TESTS)
 
-# The story has the machine to itself, as in the demo; of the others two at a time, as most of each test is waiting.
-.PHONY: clusters
-clusters:
-	@$(GO_TEST) -count=1 -timeout 30m $(STORY_TESTS)
-	@$(GO_TEST) -p 2 -count=1 -timeout 30m $(filter-out $(STORY_TESTS),$(CLUSTER_TESTS))
+.PHONY: clusters cluster-tests $(CLUSTER_TESTS:%=cluster-%)
+clusters: $(CLUSTER_TESTS:%=cluster-%)
+
+cluster-tests:
+	@echo $(CLUSTER_TESTS)
+
+$(CLUSTER_TESTS:%=cluster-%): cluster-%:
+	@$(GO_TEST) -v -count=1 -timeout 30m ./test/$*
 
 .PHONY: bench-recovery
 bench-recovery: ready ## kill to first new step, next to torchrun, in one run

@@ -66,8 +66,8 @@ func (k *talk) await(t *testing.T, generation uint64) ckptagent.Directive {
 			if d.Generation == generation {
 				return d
 			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("no directive of generation %d within 20 s", generation)
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("no directive of generation %d within 2 minutes", generation)
 		}
 	}
 }

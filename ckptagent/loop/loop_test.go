@@ -294,7 +294,7 @@ time.sleep(1000)
 	c.Drive("a")
 	p.start("torchrun", "train.py")
 	p.out.await(t, "ready")
-	for deadline := time.Now().Add(time.Minute); sleeps(mark) != 3; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); sleeps(mark) != 3; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of 3 strays started", sleeps(mark))
 		}
@@ -348,6 +348,9 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	}
 }
 
+// grace is what pods that are told to go have: nobody replaces them here, and until it is nearly over they wait for that.
+const grace = "10"
+
 func TestTermination(t *testing.T) {
 	for _, command := range [][]string{{"torchrun", "train.py"}, {"bash", "-c", "torchrun train.py; echo never said"}} {
 		t.Run(command[0], func(t *testing.T) { terminate(t, command) })
@@ -358,6 +361,7 @@ func terminate(t *testing.T, command []string) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
+	p.env["HOLDFAST_GRACE_SECONDS"] = grace
 	p.file("train.py", `
 import os, signal, sys, time
 def term(*a):
@@ -390,6 +394,7 @@ func TestAgentDiesDuringTermination(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
+	p.env["HOLDFAST_GRACE_SECONDS"] = grace
 	p.file("train.py", `
 import signal, time
 signal.signal(signal.SIGTERM, lambda *a: print("asked", flush=True))

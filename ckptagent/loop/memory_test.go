@@ -259,7 +259,7 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 // else: for a moment there is also who forked a copy.
 func (p *pod) standbys(t *testing.T, killed int, ranks ...int) (sources, copies []int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		sources, copies = nil, nil
 		for pid, cmd := range p.processes() {
 			if !strings.HasSuffix(cmd, "train.py") || strings.Contains(cmd, "holdfast-agent") || strings.Contains(cmd, "torchrun") || slices.Contains(ranks, pid) {

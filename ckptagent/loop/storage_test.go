@@ -65,7 +65,7 @@ func savingPod(t *testing.T) (*coordtest.Coordinator, *pod) {
 // follow keeps common and frontier at what the rank has sealed, as a coordinator of one rank does, until is.
 func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1.Directive), is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(patience); ; {
 		before := newest(c.Report("a"))
 		lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) {
 			d.Common, d.Frontier = before, before
@@ -78,7 +78,7 @@ func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s; %v", what, r)
+			t.Fatalf("not within %s: %s; %v", patience, what, r)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func TestStateThatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		kill(t, p.agent(), syscall.SIGKILL)
-		for deadline := time.Now().Add(time.Minute); strings.Count(p.errs.String(), "reading the state of the agent before, which is lost") < again; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patience); strings.Count(p.errs.String(), "reading the state of the agent before, which is lost") < again; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("no new agent that says what it lost")
 			}

@@ -30,7 +30,7 @@ func TestWaitLeavesTheDeadToInit(t *testing.T) {
 	}
 	ended := make(chan Ended, 1)
 	go func() { ended <- p.Wait(nil) }()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for sleeping := false; !sleeping; {
 		if time.Now().After(deadline) {
 			t.Fatal("no thread waits for the process")

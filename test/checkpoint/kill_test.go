@@ -3,13 +3,14 @@
 package checkpoint
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,6 +44,9 @@ type gang struct {
 	rng   *rand.Rand
 	kills int
 	how   map[string]int
+	// told is what the log says up to where it was read, by generation.
+	told   map[uint64]*told
+	readTo int64
 	// perPod is how many ranks each pod has, ranks how many there are in all.
 	perPod, ranks int
 }
@@ -54,7 +58,7 @@ func newGang(t *testing.T, perPod, stateBytes int, storage string, command ...st
 		s = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", s)
-	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{},
+	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{}, told: map[uint64]*told{},
 		perPod: perPod, ranks: pods * perPod}
 	command = append([]string{command[0], "-m", "torch.distributed.run", fmt.Sprintf("--nproc-per-node=%d", perPod)}, command[1:]...)
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
@@ -129,12 +133,14 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 	var best uint64
 	var first time.Time
 	deadline := time.Now().Add(patience)
-	for ; time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
+	pause := time.Millisecond
+	for ; time.Now().Before(deadline); time.Sleep(pause) {
 		common, uneven := g.seen()
 		best = max(best, common)
 		if best <= start { // at least one step of this generation, so that there is something to lose
 			continue
 		}
+		pause = 100 * time.Microsecond // from now on the moment counts; until then ranks need the processor more
 		if first.IsZero() {
 			first = time.Now()
 		}
@@ -225,38 +231,62 @@ type told struct {
 	finished uint64 // newest step that any rank finished
 	saved    uint64 // newest step whose save returned true on all ranks
 	skipped  bool
+	saves    map[uint64]int // how many ranks saved a step
 }
 
+// read goes on with the log from where it was read to, because it gets long, and returns what a generation told.
 func (g *gang) read(generation uint64) told {
-	f, err := os.Open(g.log)
-	if err != nil {
-		return told{}
-	}
-	defer f.Close()
-	var out told
-	saves := map[uint64]int{}
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var gen, rank, step uint64
-		var word string
-		if n, _ := fmt.Sscan(s.Text(), &gen, &rank, &word, &step); n < 4 || gen != generation {
-			continue
+	g.t.Helper()
+	if f, err := os.Open(g.log); err == nil {
+		defer f.Close()
+		raw, err := io.ReadAll(io.NewSectionReader(f, g.readTo, 1<<40))
+		if err != nil {
+			g.t.Fatal(err)
 		}
-		switch word {
-		case "torn":
-			g.t.Fatalf("generation %d, rank %d: the state of step %d was TORN", gen, rank, step)
-		case "start":
-			out.starts = append(out.starts, step)
-		case "done":
-			out.finished = max(out.finished, step)
-		case "skipped":
-			out.skipped = true
-		case "saved":
-			if saves[step]++; saves[step] == g.ranks {
-				out.saved = max(out.saved, step)
+		for line := range strings.Lines(string(raw)) {
+			if !strings.HasSuffix(line, "\n") {
+				break // it is being written
 			}
+			g.readTo += int64(len(line))
+			g.hear(strings.Fields(line))
 		}
 	}
-	return out
+	if out := g.told[generation]; out != nil {
+		return *out
+	}
+	return told{}
+}
+
+// hear takes one line: generation, rank, what happened, step.
+func (g *gang) hear(words []string) {
+	g.t.Helper()
+	if len(words) < 4 {
+		return
+	}
+	generation, err1 := strconv.ParseUint(words[0], 10, 64)
+	step, err2 := strconv.ParseUint(words[3], 10, 64)
+	if err1 != nil || err2 != nil {
+		return // a kill may cut a line where a page of the file ends, and the next rank goes on from there
+	}
+	out := g.told[generation]
+	if out == nil {
+		out = &told{saves: map[uint64]int{}}
+		g.told[generation] = out
+	}
+	switch words[2] {
+	case "torn":
+		g.t.Fatalf("generation %d, rank %s: the state of step %d was TORN", generation, words[1], step)
+	case "start":
+		out.starts = append(out.starts, step)
+	case "done":
+		out.finished = max(out.finished, step)
+	case "skipped":
+		out.skipped = true
+	case "saved":
+		if out.saves[step]++; out.saves[step] == g.ranks {
+			out.saved = max(out.saved, step)
+		}
+	}
 }
 
 // interpreter is a Python without torch, the plain one where there is one.

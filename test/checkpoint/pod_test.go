@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	agent = filepath.Join(dir, "holdfast-agent")
-	build := exec.Command("go", "build", "-o", agent, "holdfast.dev/holdfast/cmd/holdfast-agent")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", agent, "holdfast.dev/holdfast/cmd/holdfast-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("building the agent: %v\n%s", err, out))

@@ -26,11 +26,7 @@ func TestInterruptedDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	demo, page := filepath.Join(dir, "holdfast-demo"), filepath.Join(dir, "demo.html")
-	if out, err := exec.Command("go", "build", "-o", demo, "../../cmd/holdfast-demo").CombinedOutput(); err != nil {
-		t.Fatalf("building the demo: %v: %s", err, out)
-	}
+	demo, page := filepath.Join(source, "bin/holdfast-demo"), filepath.Join(t.TempDir(), "demo.html")
 	relative, err := filepath.Rel(source, page)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +37,7 @@ func TestInterruptedDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; build it with: make holdfast-demo", err)
 	}
 	stuck := time.AfterFunc(4*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()

@@ -28,35 +28,42 @@ type lane struct {
 	parts []part
 }
 
-// The control plane runs on the first two nodes and nowhere else, so that only the case that means it hits it.
-var stages = [][]lane{
-	{
-		{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}}},
-		{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
-		{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}}},
-	},
-	{
-		{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}, {"OnFailure", testOnFailure}, {"Budget", testBudget}}},
-		{"b", []string{"n1", "n2", "n8"}, []part{{"Leaders", testLeaders}}},
-	},
-	{
-		{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"Away", testAway}}},
-	},
+// The control plane runs on the first two nodes of a cluster and nowhere else, so that only the case that means it hits it.
+const control = 2
+
+// TestReplace plays on one cluster what needs the control plane to be there all the time: starting one costs more than most cases.
+func TestReplace(t *testing.T) {
+	play(t, "replace", 8, [][]lane{
+		{
+			{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}, {"OnFailure", testOnFailure}}},
+			{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
+			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}}},
+		},
+		{
+			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}},
+			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}}},
+		},
+	})
 }
 
-const (
-	nodes   = 8
-	control = 2
-)
+// TestControlPlane plays the cases that take the control plane away, which nothing beside them would survive: most of each is waiting.
+func TestControlPlane(t *testing.T) {
+	play(t, "control", 5, [][]lane{
+		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}}}},
+		{{"a", []string{"n3", "n4", "n5", "n1", "n2"}, []part{{"Away", testAway}}}},
+	})
+}
 
-// TestReplace plays all parts on one cluster, because starting one costs more than most of them.
-func TestReplace(t *testing.T) {
+// play plays stages one after the other on a cluster of its own, the lanes of each side by side.
+func play(t *testing.T, name string, nodes int, stages [][]lane) {
+	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("LEFT OUT: real kubelets need Linux and root")
 	}
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := install(ctx, t)
+	w := install(ctx, t, name, nodes)
 	for _, lanes := range stages {
 		var wg sync.WaitGroup
 		for _, l := range lanes {

@@ -69,13 +69,13 @@ patches:
     metadata: {name: any}
 `
 
-func install(ctx context.Context, t *testing.T) *world {
+func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 	t.Helper()
 	source, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := devcluster.Start(t, devcluster.Options{Name: "replace", Nodes: nodes})
+	c := devcluster.Start(t, devcluster.Options{Name: name, Nodes: nodes})
 	w := &world{cluster: c}
 	w.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: os.Stderr,
 		Manifests:  manifests(t, source),

@@ -37,7 +37,7 @@ type Coordinator struct {
 	addr   string
 
 	mu         sync.Mutex
-	reports    map[string]*v1.Report
+	reports    map[string][]*v1.Report // all that each pod sent, the newest last
 	directives map[string]*v1.Directive
 	attached   map[string]int
 	tokens     []string // all that were shown
@@ -49,7 +49,7 @@ type Coordinator struct {
 // Start serves on a free port of this machine until the test ends.
 func Start(t testing.TB) *Coordinator {
 	t.Helper()
-	c := &Coordinator{reports: map[string]*v1.Report{}, directives: map[string]*v1.Directive{}, attached: map[string]int{}, changed: make(chan struct{})}
+	c := &Coordinator{reports: map[string][]*v1.Report{}, directives: map[string]*v1.Directive{}, attached: map[string]int{}, changed: make(chan struct{})}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func (c *Coordinator) Stop() { c.server.Stop() }
 // Again starts a stopped coordinator anew.
 func (c *Coordinator) Again(t testing.TB) {
 	c.mu.Lock()
-	c.reports, c.attached = map[string]*v1.Report{}, map[string]int{}
+	c.reports, c.attached = map[string][]*v1.Report{}, map[string]int{}
 	c.mu.Unlock()
 	c.serve(t, c.addr)
 }
@@ -151,7 +151,7 @@ func (c *Coordinator) Attach(stream v1.Coordinator_AttachServer) error {
 
 func (c *Coordinator) heard(pod string, r *v1.Report) {
 	c.mu.Lock()
-	c.reports[pod] = r
+	c.reports[pod] = append(c.reports[pod], r)
 	c.attached[pod]++
 	hook := c.hook
 	c.wake()
@@ -178,7 +178,14 @@ func (c *Coordinator) Direct(pod string, d *v1.Directive) {
 func (c *Coordinator) Report(pod string) *v1.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.reports[pod]
+	return newest(c.reports[pod])
+}
+
+func newest(reports []*v1.Report) *v1.Report {
+	if len(reports) == 0 {
+		return nil
+	}
+	return reports[len(reports)-1]
 }
 
 // Forget drops what a pod has told, for another takes its place.
@@ -195,21 +202,31 @@ func (c *Coordinator) Tokens() []string {
 	return append([]string{}, c.tokens...)
 }
 
-// Await waits until a report of the pod is as asked for, and returns it.
+// patience is far more than anything takes on a busy machine.
+const patience = 2 * time.Minute
+
+// Await waits until a report of the pod is as asked for, and returns it: the newest, or one that comes after it, however soon
+// another follows.
 func (c *Coordinator) Await(t testing.TB, pod, what string, is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
-	for {
+	deadline := time.After(patience)
+	for seen := -1; ; {
 		c.mu.Lock()
-		r, changed := c.reports[pod], c.changed
+		reports, changed := c.reports[pod], c.changed
 		c.mu.Unlock()
-		if r != nil && is(r) {
-			return r
+		if seen < 0 || seen > len(reports) { // the first look, or what was seen is forgotten
+			seen = len(reports)
 		}
+		for _, r := range reports[max(0, min(seen, len(reports)-1)):] { // the newest again: is may ask for more than it says
+			if is(r) {
+				return r
+			}
+		}
+		seen = len(reports)
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("no report that %s within 20 s; the newest is %v", what, r)
+			t.Fatalf("no report that %s within %s; the newest is %v", what, patience, newest(reports))
 		}
 	}
 }
