@@ -315,7 +315,7 @@ func (a *agent) say() {
 // await obeys directives until one is of the order.
 func (a *agent) await(order coordinatorv1.Order, generation uint64) *coordinatorv1.Directive {
 	a.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		select {
 		case d := <-a.orders:
@@ -362,7 +362,7 @@ func (a *agent) refused() codes.Code {
 	select {
 	case err := <-a.ended:
 		return status.Code(err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		a.t.Fatal("the stream was not ended")
 		return codes.OK
 	}

@@ -92,7 +92,7 @@ func next(t *testing.T, from <-chan nodehealth.Signal) nodehealth.Signal {
 	select {
 	case s := <-from:
 		return s
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("no signal")
 	}
 	return nodehealth.Signal{}
