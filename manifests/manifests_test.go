@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -34,14 +35,19 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
+// made is what kustomize makes, which takes it a second.
+var made = sync.OnceValues(func() ([]byte, error) {
+	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), ".")
+	if err != nil {
+		return nil, err
+	}
+	return all.AsYaml()
+})
+
 // rendered are the objects that kustomize makes, decoded strictly: an unknown field is an error.
 func rendered(t *testing.T) []runtime.Object {
 	t.Helper()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), ".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := made.AsYaml()
+	text, err := made()
 	if err != nil {
 		t.Fatal(err)
 	}
