@@ -11,27 +11,28 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$SECONDS
 left_out=()
+exec 3>&1
 logs=.cache/test
 cgroups=(/sys/fs/cgroup/cpu/holdfast-checks-$$ /sys/fs/cgroup/holdfast-checks-$$) # version 1, version 2
 
 say() { printf '\n== [%3ds] %s\n' $((SECONDS - started)) "$*"; }
 
-# job NAME COMMAND...: says what the command says, with the name before each line, and at last whether it went well.
+# job VERB: says what make VERB says, with a name before each line, and at last how it went and what it cost; what runs in a cluster is
+# no child of it and not counted.
 job() {
-	local name=$1 began=$SECONDS how=ok
-	shift
-	"$@" 2>&1 </dev/null | tee "$logs/$name" | sed -u -e '/^=== /d' -e "s/^/$name: /" || how=FAILED
+	local name=${1#cluster-} how=ok cost TIMEFORMAT='%R s, %U and %S s of a processor'
+	cost=$({ time make --no-print-directory "$1" 2>&1 </dev/null | tee "$logs/$name" | sed -u -e '/^=== /d' -e "s/^/$name: /" >&3; } 2>&1) || how=FAILED
 	[ $how = ok ] || echo "$name" >>"$logs/failed"
-	say "$name: $how after $((SECONDS - began)) s"
+	say "$name: $how after $cost"
 }
 
-# row WIDTH NAME...: tests on clusters, so many at a time.
+# row WIDTH VERB...: so many jobs at a time.
 row() {
 	local width=$1 name
 	shift
 	for name; do
 		while [ "$(jobs -pr | wc -l)" -ge "$width" ]; do wait -n || true; done
-		job "$name" make --no-print-directory "cluster-$name" &
+		job "$name" &
 	done
 	wait
 }
@@ -45,12 +46,12 @@ low() {
 	renice -n 19 $BASHPID >/dev/null
 }
 
-# beside are the checks. Tests that kill processes wait for interpreters to start, so two rows keep both cores busy.
+# beside are the checks, in three rows, as most of the time one of them links, and others wait for processes that they have killed.
 beside() {
 	low
-	job kills make --no-print-directory kills &
-	local name
-	for name in fmt vet lint unit python-unit; do job $name make --no-print-directory $name; done
+	(row 1 fmt vet lint) &
+	(row 1 unit) &
+	(row 1 kills python-unit) &
 	wait
 }
 
@@ -97,6 +98,7 @@ if [ $cluster = yes ]; then
 	checks=$!
 	[ "$width" -gt 1 ] || wait $checks
 	read -ra names < <(make -s --no-print-directory cluster-tests)
+	names=("${names[@]/#/cluster-}")
 	(row 1 "${names[0]}" && row "$width" "${names[@]:1}") &
 	wait
 	if [ -s $logs/failed ]; then

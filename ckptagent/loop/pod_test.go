@@ -124,6 +124,12 @@ func newPod(t testing.TB, c *coordtest.Coordinator, name string) *pod {
 		p.env["HOLDFAST_COORDINATOR"], p.env["HOLDFAST_COORDINATOR_CA"] = c.Address(), c.CA
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			for pid, cmd := range p.processes() {
+				stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+				t.Logf("of pod %s there was: %.200s: %.60s", name, cmd, stat)
+			}
+		}
 		p.killAll()
 		if t.Failed() {
 			t.Logf("output of pod %s:\n%s%s", name, p.out, p.errs)

@@ -165,8 +165,8 @@ func stands(t *testing.T, s *server, v nodehealth.Verdict) bool {
 		c, ready = ready, c
 	}
 	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[v.Action == nodehealth.None]
-	if c.Type != v1alpha1.ConditionHealthy || c.Status != status {
-		return false
+	if c.Type != v1alpha1.ConditionHealthy || c.Status != status || v.Action != nodehealth.None && c.Reason != string(v.Cause) {
+		return false // what is written first is not all
 	}
 	if !reflect.DeepEqual(taintsOf(n.Spec.Taints), taintsOf(want)) || n.Annotations["x"] != "y" || n.Spec.PodCIDR != "10.0.0.0/24" || ready.Reason != "R" {
 		t.Fatalf("what is others' has changed: %+v", n)
