@@ -436,7 +436,9 @@ func (b *standby) duty(now time.Time, share float64) time.Duration {
 	case b.credit < 0 && !b.stopped:
 		b.stopped = true
 		_ = syscall.Kill(-b.process.PID, syscall.SIGSTOP)
-	case b.credit > 0 && b.stopped:
+	case b.credit > 0 && (b.stopped || spent == 0):
+		// Again where nothing goes on: a stop that comes while it forks its copy can outlast its end in the child, which nobody
+		// but the agent can continue before it has left the group.
 		b.stopped = false
 		_ = syscall.Kill(-b.process.PID, syscall.SIGCONT)
 	}
