@@ -72,6 +72,11 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 	signals := server.SetupSignalContext()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if opts.WriteConfigTo == "" {
+		if err := adapt(signals, opts, gates); err != nil {
+			return err
+		}
+	}
 	station := plugin.NewStation()
 	config, sched, err := app.Setup(ctx, opts, app.WithPlugin(plugin.Name, station.New))
 	if err != nil {
