@@ -29,38 +29,67 @@ const (
 	evictAgain  = time.Second
 )
 
-// evict tells pods to leave, with their own grace, until a time. A gang of ours is drained by that as when somebody
-// drains its nodes.
-func (p *Plugin) evict(ctx context.Context, key types.NamespacedName, pods []*v1.Pod, until time.Time) {
-	ctx, cancel := context.WithDeadline(ctx, until)
+// eviction is a batch of pods that are told to leave.
+type eviction struct {
+	// whom they make room for, such as "gang ns/train".
+	whom string
+	pods []*v1.Pod
+	// until is when it is given up; stands says whether room is still wanted.
+	until  time.Time
+	stands func() bool
+}
+
+// evict tells pods to leave, with their own grace. A gang of ours is drained by that as when somebody drains its nodes.
+// Each pod is told once, in one batch; one whose eviction is refused is told again only while the room is wanted: once
+// it is found elsewhere, or nobody needs it, nobody leaves for it any more.
+func (p *Plugin) evict(ctx context.Context, e eviction) {
+	ctx, cancel := context.WithDeadline(ctx, e.until)
 	defer cancel()
 	logger := klog.FromContext(ctx)
 	told := map[types.NamespacedName]bool{}
-	for _, pod := range pods {
+	for _, pod := range e.pods {
 		unit, member := translate.GroupOf(pod)
+		with := ", with all of its gang"
 		if !member {
-			unit = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+			unit, with = types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name}, ""
 		}
 		if !told[unit] { // once for a whole gang
 			told[unit] = true
-			p.handle.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for gang %s of higher priority, with all of its gang", key)
+			p.handle.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s of higher priority%s", e.whom, with)
 		}
 	}
+	left, batch := e.pods, true
+	err := wait.PollUntilContextCancel(ctx, evictAgain, true, func(ctx context.Context) (bool, error) {
+		if batch || e.stands() {
+			left, batch = p.tell(ctx, e.whom, left), false
+			return len(left) == 0, nil
+		}
+		logger.Info("Evictions that were refused are not tried again: the room is not wanted any more", "for", e.whom, "pods", len(left))
+		return true, nil
+	})
+	if err != nil {
+		logger.Error(err, "Pods that were to make room were not evicted in time", "for", e.whom, "pods", len(left), "first", klog.KObj(left[0]))
+	}
+}
+
+// tell tells each pod to leave and returns those whose eviction was refused.
+func (p *Plugin) tell(ctx context.Context, whom string, pods []*v1.Pod) (refused []*v1.Pod) {
+	logger := klog.FromContext(ctx)
+	no := make([]bool, len(pods))
 	workqueue.ParallelizeUntil(ctx, evictAtOnce, len(pods), func(i int) {
 		pod := pods[i]
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
-		err := wait.PollUntilContextCancel(ctx, evictAgain, true, func(ctx context.Context) (bool, error) {
-			err := p.handle.ClientSet().PolicyV1().Evictions(pod.Namespace).Evict(ctx, eviction)
-			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				logger.V(2).Info("Evicting a pod that makes room; will be tried again", "gang", key, "pod", klog.KObj(pod), "reason", err)
-				return false, nil
-			}
-			return true, nil
-		})
-		if err != nil {
-			logger.Error(err, "A pod that was to make room was not evicted in time", "gang", key, "pod", klog.KObj(pod))
+		err := p.handle.ClientSet().PolicyV1().Evictions(pod.Namespace).Evict(ctx, eviction)
+		if no[i] = err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err); no[i] {
+			logger.V(2).Info("Evicting a pod that makes room; will be tried again", "for", whom, "pod", klog.KObj(pod), "reason", err)
 		}
 	})
+	for i, pod := range pods {
+		if no[i] {
+			refused = append(refused, pod)
+		}
+	}
+	return refused
 }
 
 // reasonPreempted is kube-scheduler's own word for it.
@@ -128,8 +157,21 @@ type worth struct {
 	stored  map[types.NamespacedName]time.Time
 }
 
-// known says whether what gangs would lose is known well enough; if not it is read, and then told.
-func (w *worth) known(now time.Time, tell func()) bool {
+// firstRead bounds how long scheduling waits for the first reading.
+const firstRead = 2 * time.Second
+
+// known says whether what gangs would lose is known well enough; if not it is read, and then told. The first time it is
+// waited for: a replica that takes over in the middle of a batch must hold what becomes free before others are planned.
+func (w *worth) known(ctx context.Context, now time.Time, tell func()) bool {
+	w.mu.Lock()
+	first := w.at.IsZero()
+	w.mu.Unlock()
+	if first {
+		ctx, cancel := context.WithTimeout(ctx, firstRead)
+		defer cancel()
+		w.read(ctx)
+		return true
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if now.Sub(w.at) < worthAge {

@@ -54,13 +54,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) are not the planned one")
 }
 
-// PostFilter runs when a pod found no node. For a gang nothing is preempted on behalf of a single member: room is
-// made for all of it, or none. A
-// member that could not follow its plan ends it.
+// PostFilter runs when a pod found no node. For a gang nothing is preempted on behalf of a single member: room is made for
+// all of it, or none. A member that could not follow its plan ends it. A pod of no gang is a gang of one.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	key, ok := p.mine(pod)
 	if !ok {
-		return nil, fwk.NewStatus(fwk.Unschedulable)
+		return p.makeRoomForOne(ctx, pod)
 	}
 	if _, err := state.Read(plannedKey); err == nil {
 		p.abandon(klog.FromContext(ctx), key, "a member found its planned node taken")

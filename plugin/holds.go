@@ -98,6 +98,12 @@ func (h *holds) get(key types.NamespacedName) (hold, bool) {
 	return hold{}, false
 }
 
+// stands says whether it is still that claim which is held for a gang.
+func (h *holds) stands(key types.NamespacedName, claim hold) bool {
+	one, ok := h.get(key)
+	return ok && !one.Reserved && one.since.Equal(claim.since)
+}
+
 // keep holds room for a gang, in the place of what was held.
 func (h *holds) keep(key types.NamespacedName, one hold) {
 	h.mu.Lock()

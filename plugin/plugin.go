@@ -3,12 +3,13 @@
 // scheduling cycle on one snapshot, each member then follows its line of the plan, and where a line cannot be
 // followed the missing part is planned anew or what was placed is taken back, newest first. A node is named
 // only if the framework's own filters accept it, and never while Holdfast has put it aside. Only the replica
-// that schedules writes anything. For a pod without our label it does nothing.
+// that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
+// for it, never single members; nothing else is done for it.
 //
 // One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
 // (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
-// turn.go (whose turn it is), room.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
+// turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
 // undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
 //
 // Locks: the ledger's lock is a leaf but for that of closings. PreEnqueue and queueing hints run under the scheduling queue's lock and
@@ -98,6 +99,7 @@ type Plugin struct {
 	// belong to the scheduling cycle.
 	blocked *blocked
 	tried   map[types.NamespacedName]attempt
+	lone    *lone
 }
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
@@ -115,6 +117,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 	p.status = newPublisher(gangs, p.ledger.standing)
 	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
+	p.lone = &lone{of: map[types.UID]*promise{}}
 	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]turn{}}
 	p.worth, p.disruption = &worth{gangs: p.status.gangs}, h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -157,6 +159,39 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	w.until("the gang to be placed", w.boundTo(map[string]string{"high-0": "a", "high-1": "b"}))
 	if n := len(w.whoLeft()); n != 2 {
 		t.Errorf("%d evictions", n)
+	}
+}
+
+// NobodyForNothing: an eviction that is refused is tried again while the claim stands, and not once the gang has its place.
+func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
+	var tries atomic.Int32
+	w := newWorld(t, extras{before: func(w *world) {
+		w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetSubresource() != "eviction" {
+				return false, nil, nil
+			}
+			tries.Add(1)
+			return true, nil, apierrors.NewTooManyRequests("a disruption budget says no", 1)
+		})
+	}}, node("a", 2))
+	w.create(ranked("g", 2, 2)[0], ranked("g", 2, 2)[1])
+	w.until("the refusal", w.says("g", "2 pods wanted"))
+	claim := hold{since: time.Now(), until: time.Now().Add(time.Hour)}
+	claim.seats = append(claim.seats, taking("a", 2))
+	w.plugin.holds.keep(key("g"), claim)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.plugin.evict(w.ctx, eviction{whom: "gang ns/g", pods: []*v1.Pod{on(pod("low", 2), "a")}, until: claim.until, stands: func() bool { return w.plugin.holds.stands(key("g"), claim) }})
+	}()
+	w.until("the eviction to be tried again", func() bool { return tries.Load() >= 2 })
+	newer := claim
+	newer.since = claim.since.Add(time.Second)
+	w.plugin.holds.keep(key("g"), newer) // what is held now has other victims
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the eviction is tried on and on")
 	}
 }
 

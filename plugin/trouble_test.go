@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
 
@@ -368,20 +369,28 @@ func key(gang string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: gang}
 }
 
-// A member whose planned node was taken must not have the default plugin preempt for it alone; for the pods
-// of others that plugin has its turn.
-func TestPostFilterStopsPreemptionForMembersAlone(t *testing.T) {
+// A member whose planned node was taken must not have the default plugin preempt for it alone, nor may a pod of no gang
+// have it take single members; other plugins have their turn with claims.
+func TestPostFilterEndsTheChain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
+	claims := pod("claims", 1)
+	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}}
 	for _, c := range []struct {
 		pod  *v1.Pod
 		want fwk.Code
-	}{{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable}, {pod("plain", 1), fwk.Unschedulable}} {
+	}{{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable}, {pod("plain", 1), fwk.UnschedulableAndUnresolvable}, {claims, fwk.Unschedulable}} {
 		if _, status := w.plugin.PostFilter(w.ctx, newNestedState(), c.pod, nil); status.Code() != c.want {
 			t.Errorf("%s: %v, want %v", c.pod.Name, status.Code(), c.want)
 		}
 	}
-	if first := w.plugin.handle.(interface{ ListPlugins() *schedulerapi.Plugins }).ListPlugins().PostFilter.Enabled[0].Name; first != Name {
-		t.Errorf("%s comes first at PostFilter, so it preempts for single members", first)
+	all := w.plugin.handle.(interface{ ListPlugins() *schedulerapi.Plugins }).ListPlugins().PostFilter.Enabled
+	if all[0].Name != Name {
+		t.Errorf("%s comes first at PostFilter", all[0].Name)
+	}
+	for _, p := range all {
+		if p.Name == names.DefaultPreemption {
+			t.Error("DefaultPreemption takes single members for pods with claims")
+		}
 	}
 }
 

@@ -1,0 +1,160 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// lone keeps for pods of no gang who has been told to leave for them. Its lock is a leaf.
+type lone struct {
+	mu sync.Mutex
+	of map[types.UID]*promise
+}
+
+// promise is the room on a node that pods are told to leave.
+type promise struct {
+	node  string
+	told  []types.UID
+	until time.Time
+	// batch: they are being told.
+	batch bool
+}
+
+func (l *lone) keep(uid types.UID, one promise, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.of, func(_ types.UID, p *promise) bool { return now.After(p.until) })
+	l.of[uid] = &one
+}
+
+// done notes that all have been told, or that it was given up.
+func (l *lone) done(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.of[uid]; p != nil {
+		p.batch = false
+	}
+}
+
+// stands says whether the room is still to come: some are being told, or are on the node yet.
+func (l *lone) stands(uid types.UID, nodes []fwk.NodeInfo, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.of[uid]
+	if p == nil || now.After(p.until) {
+		return false
+	}
+	return p.batch || slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
+		return n.Node().Name == p.node && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool { return slices.Contains(p.told, info.GetPod().UID) })
+	})
+}
+
+// makeRoomForOne has others leave for a pod of no gang, as for a gang of one: whole gangs and single pods, not members of
+// gangs, which Kubernetes's own preemption would take. The node is nominated for it, as Kubernetes does.
+func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
+	// The framework's chain ends here, unless devices that are allocated to claims may have to be given back.
+	no := fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	if len(pod.Spec.ResourceClaims) > 0 {
+		no = fwk.NewStatus(fwk.Unschedulable)
+	}
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return nil, fwk.AsStatus(fmt.Errorf("listing the snapshot's nodes: %w", err))
+	}
+	priority := corev1helpers.PodPriority(pod)
+	switch policy := pod.Spec.PreemptionPolicy; {
+	case policy != nil && *policy == v1.PreemptNever, translate.TwoGroups(pod) != "", p.lone.stands(pod.UID, nodes, time.Now()), awaits(pod, nodes, priority):
+		return nil, no
+	case !slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return hasBelow(n, priority) }):
+		return framework.NewPostFilterResultWithNominatedNode(""), no
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // no gang is named so
+	logger, now := klog.FromContext(ctx), time.Now()
+	again := func() { p.activate(logger, []*v1.Pod{pod}) }
+	a := p.tried[key]
+	if now.Before(a.next) {
+		time.AfterFunc(a.next.Sub(now), again)
+		return nil, no
+	}
+	node, found, err := p.roomForOne(ctx, key, pod, nodes, again)
+	if err != nil {
+		return nil, fwk.AsStatus(fmt.Errorf("looking for room for pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	}
+	if found {
+		delete(p.tried, key)
+		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
+	}
+	a.delay = min(max(lookAgain, 2*a.delay), lookAgainAtMost)
+	a.next = now.Add(a.delay)
+	p.tried[key] = a
+	p.forgetTried()
+	return framework.NewPostFilterResultWithNominatedNode(""), no
+}
+
+// hasBelow says whether a pod of lower priority is on a node.
+func hasBelow(n fwk.NodeInfo, priority int32) bool {
+	return slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool { return corev1helpers.PodPriority(info.GetPod()) < priority })
+}
+
+// awaits says whether somebody leaves the node that is nominated for a pod.
+func awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32) bool {
+	return pod.Status.NominatedNodeName != "" && slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
+		return n.Node().Name == pod.Status.NominatedNodeName && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool {
+			on := info.GetPod()
+			return on.DeletionTimestamp != nil && corev1helpers.PodPriority(on) < priority
+		})
+	})
+}
+
+// roomForOne chooses who leaves, and tells them.
+func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, found bool, err error) {
+	p.follow(nodes)
+	priority, now := corev1helpers.PodPriority(pod), time.Now()
+	b := &blocked{key: key, nodes: nodes, roster: roster{size: 1, members: []member{{pod: pod, role: roleOf(pod)}}}}
+	s, err := p.survey(ctx, b, priority, now, func(of int32) bool { return of < priority })
+	if err != nil || len(s.world.Units) == 0 || !p.worth.known(ctx, now, again) {
+		return "", false, err
+	}
+	choice, ok := yield.Choose(s.world, s.gang)
+	if !ok {
+		return "", false, nil
+	}
+	seats, fits, err := s.check(choice)
+	if err != nil || !fits || len(seats) != 1 {
+		return "", false, err
+	}
+	d := s.departure(choice, seats)
+	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", seats[0].Node, "leave", someOf(d.units), "pods", len(d.pods))
+	if len(d.pods) > 0 {
+		p.measures.preempted.Add(float64(len(d.pods)))
+		e := eviction{whom: "pod " + klog.KObj(pod).String(), pods: d.pods, until: now.Add(d.grace + p.args.ClaimPatience.Duration), stands: func() bool {
+			mine, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
+			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
+		}}
+		room := promise{node: seats[0].Node, until: e.until, batch: true}
+		for _, pod := range d.pods {
+			room.told = append(room.told, pod.UID)
+		}
+		p.lone.keep(pod.UID, room, now)
+		go func() {
+			p.evict(context.WithoutCancel(ctx), e)
+			p.lone.done(pod.UID)
+			again()
+		}()
+	}
+	return seats[0].Node, true, nil
+}

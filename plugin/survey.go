@@ -1,0 +1,279 @@
+package plugin
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/topology"
+)
+
+// survey is a cluster as it would be if some units were gone.
+type survey struct {
+	p     *Plugin
+	b     *blocked
+	gang  gang.Gang
+	world yield.World
+	// pods are those of each unit, at is where they are, taken what others hold.
+	pods  [][]*v1.Pod
+	nodes []fwk.NodeInfo
+	taken []replay.Taking
+	ctx   context.Context
+	// reqs is what a member asks for, by name.
+	reqs map[string]topology.Resources
+}
+
+// survey looks at the cluster without those units that may leave, as filters judge it.
+func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(priority int32) bool) (*survey, error) {
+	s := &survey{p: p, b: b, nodes: b.nodes, ctx: ctx}
+	taken, err := p.expected(b.nodes, b.roster)
+	if err != nil {
+		return nil, err
+	}
+	s.taken = taken
+	s.units(may, now)
+	bare, removed := s.without(func(int) bool { return true })
+	s.world.Levels = p.fabric.levels
+	s.world.Nodes = s.told(bare)
+	scout := newScout(ctx, p, bare, b.roster)
+	scout.removed = removed
+	if s.gang, _, err = scout.gang(); err != nil {
+		return nil, err
+	}
+	s.gang.Topology, err = translate.Asks(b.roster.members[0].pod, b.roster.terms)
+	s.reqs = map[string]topology.Resources{}
+	for _, m := range s.gang.Members {
+		if m.Node == "" {
+			s.reqs[m.Name] = s.gang.Roles[m.Role].Requests
+		}
+	}
+	return s, err
+}
+
+// told is how the tree is told of nodes, less what others hold.
+func (s *survey) told(nodes []fwk.NodeInfo) []topology.Node {
+	all := s.p.told(nodes)
+	at := make(map[string]int, len(all))
+	for i := range all {
+		at[all[i].Name] = i
+	}
+	for _, t := range s.taken {
+		i, ok := at[t.Node]
+		if !ok {
+			continue
+		}
+		h := t.Hold
+		for what, v := range h.What {
+			all[i].Free[what] -= v
+		}
+		all[i].Used, all[i].Closed = all[i].Used || h.Tenant, all[i].Closed || h.Closed
+		if h.Tenant {
+			all[i].Tenants++
+		}
+		if h.Spares > all[i].Spares {
+			all[i].Spares, all[i].SparesAt = h.Spares, h.SparesAt
+		}
+	}
+	return all
+}
+
+// units sorts the pods on the nodes into what leaves together.
+func (s *survey) units(may func(int32) bool, now time.Time) {
+	fixed := s.p.ledger.moving()
+	budgets := s.p.budgets()
+	at := map[string]int{}
+	devices := map[string]bool{}
+	for _, n := range s.nodes {
+		for name := range n.GetAllocatable().GetScalarResources() {
+			devices[n.Node().Name] = devices[n.Node().Name] || strings.Contains(string(name), "/")
+		}
+		for _, info := range n.GetPods() {
+			pod := info.GetPod()
+			key, member := translate.GroupOf(pod)
+			if s.p.fabric.attendant(pod) || (member && (key == s.b.key || fixed[key])) {
+				continue
+			}
+			name, leaving := "pod "+pod.Namespace+"/"+pod.Name, pod.DeletionTimestamp != nil || translate.Replaced(pod)
+			if member && !leaving {
+				name = "gang " + key.String()
+			}
+			u, known := at[name]
+			if !known {
+				u = len(s.world.Units)
+				at[name] = u
+				s.world.Units = append(s.world.Units, yield.Unit{Name: name, Priority: corev1helpers.PodPriority(pod), Leaving: leaving})
+				s.pods = append(s.pods, nil)
+			}
+			s.add(u, pod, info, !devices[n.Node().Name], now)
+			budgets.count(&s.world.Units[u], pod)
+		}
+	}
+	s.world.Allowed = budgets.allowed
+	s.keepOnly(may)
+}
+
+// add adds a pod to its unit.
+func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
+	unit := &s.world.Units[u]
+	what := asked(info)
+	var as topology.Node
+	s.p.fabric.tenant(&as, pod)
+	one := yield.Pod{Node: pod.Spec.NodeName, What: what, Devices: plain, Tenant: as.Tenants > 0, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
+	weight := int64(1)
+	for name, n := range what {
+		if strings.Contains(name, "/") {
+			one.Devices = true
+			weight = max(weight, n)
+		}
+	}
+	end := translate.WillEnd(pod, now)
+	if len(unit.Pods) == 0 || end.IsZero() || (!unit.End.IsZero() && end.After(unit.End)) {
+		unit.End = end
+	}
+	unit.Priority = max(unit.Priority, corev1helpers.PodPriority(pod))
+	unit.Work += weight * int64(now.Sub(s.p.worth.since(pod)).Seconds())
+	unit.Pods = append(unit.Pods, one)
+	s.pods[u] = append(s.pods[u], pod)
+}
+
+// keepOnly leaves out units that must stay.
+func (s *survey) keepOnly(may func(int32) bool) {
+	var units []yield.Unit
+	var pods [][]*v1.Pod
+	for u := range s.world.Units {
+		if s.world.Units[u].Leaving || may(s.world.Units[u].Priority) {
+			units, pods = append(units, s.world.Units[u]), append(pods, s.pods[u])
+		}
+	}
+	s.world.Units, s.pods = units, pods
+}
+
+// without is the nodes as they would be without some units.
+func (s *survey) without(gone func(u int) bool) (nodes []fwk.NodeInfo, removed []removal) {
+	at := make(map[string]int, len(s.nodes))
+	nodes = slices.Clone(s.nodes)
+	for i, n := range nodes {
+		at[n.Node().Name] = i
+	}
+	copied := map[int]bool{}
+	for u := range s.world.Units {
+		if !gone(u) {
+			continue
+		}
+		for _, pod := range s.pods[u] {
+			i, ok := at[pod.Spec.NodeName]
+			if !ok {
+				continue
+			}
+			if !copied[i] {
+				copied[i], nodes[i] = true, nodes[i].Snapshot()
+			}
+			info := infoOn(nodes[i], pod)
+			if info == nil || nodes[i].RemovePod(klog.FromContext(s.ctx), pod) != nil {
+				continue
+			}
+			removed = append(removed, removal{info: info, node: s.nodes[i]})
+		}
+	}
+	return nodes, removed
+}
+
+func infoOn(n fwk.NodeInfo, pod *v1.Pod) fwk.PodInfo {
+	for _, info := range n.GetPods() {
+		if info.GetPod().UID == pod.UID {
+			return info
+		}
+	}
+	return nil
+}
+
+// check asks the framework's filters about a choice: those who are to leave gone, all others there.
+func (s *survey) check(c yield.Choice) (seats []gang.Seat, fits bool, err error) {
+	nodes, removed := s.without(func(u int) bool { return s.world.Units[u].Leaving || slices.Contains(c.Victims, u) })
+	scout := newScout(s.ctx, s.p, nodes, s.b.roster)
+	scout.removed, scout.tree = removed, topology.New(s.p.fabric.levels, s.told(nodes)...)
+	placement, no, err := scout.place()
+	if err != nil || no != nil {
+		return nil, false, err
+	}
+	for _, seat := range placement.Seats {
+		if s.reqs[seat.Member] != nil {
+			seats = append(seats, seat)
+		}
+	}
+	return seats, true, nil
+}
+
+// takings is what seats take. A gang that wants whole nodes takes all there is.
+func (s *survey) takings(seats []gang.Seat) []replay.Taking {
+	all := make([]replay.Taking, 0, len(seats))
+	whole := map[string]topology.Resources{}
+	for i := range s.world.Nodes {
+		if s.gang.Topology.Whole {
+			whole[s.world.Nodes[i].Name] = s.world.Nodes[i].Free
+		}
+	}
+	for _, seat := range seats {
+		what := s.reqs[seat.Member]
+		if s.gang.Topology.Whole {
+			what = whole[seat.Node]
+		}
+		all = append(all, replay.Taking{Node: seat.Node, Hold: topology.Hold{What: what, Tenant: true, Closed: s.gang.Topology.Whole}})
+	}
+	return all
+}
+
+// departure is who leaves, by a choice: their pods, their names, and the longest grace of those, and of those who leave
+// already, that are where the gang is to be.
+type departure struct {
+	pods  []*v1.Pod
+	units []string
+	grace time.Duration
+}
+
+func (s *survey) departure(c yield.Choice, seats []gang.Seat) (d departure) {
+	for u := range s.world.Units {
+		chosen := slices.Contains(c.Victims, u)
+		if !chosen && !s.world.Units[u].Leaving {
+			continue
+		}
+		for _, pod := range s.pods[u] {
+			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil && s.isOn(seats, pod.Spec.NodeName) {
+				d.grace = max(d.grace, time.Duration(*own)*time.Second)
+			}
+		}
+		if chosen {
+			d.pods = append(d.pods, s.pods[u]...)
+			d.units = append(d.units, s.world.Units[u].Name)
+		}
+	}
+	return d
+}
+
+func (s *survey) isOn(seats []gang.Seat, node string) bool {
+	return slices.ContainsFunc(seats, func(seat gang.Seat) bool { return seat.Node == node })
+}
+
+// moving lists gangs that are on their way to their nodes: they are not asked to leave now.
+func (l *ledger) moving() map[types.NamespacedName]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := map[types.NamespacedName]bool{}
+	for key, g := range l.groups {
+		if g.open || g.counts[reserved] > 0 {
+			all[key] = true
+		}
+	}
+	return all
+}
