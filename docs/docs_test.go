@@ -261,6 +261,7 @@ func TestKubectlPage(t *testing.T) {
 		"nodes":                   part("nodes/testdata/trouble.txt", "$ nodes\n", "$ nodes --all"),
 		"explain":                 part("explain/testdata/replaced.txt", "", "  12:05:02"),
 		"explain, what is doomed": part("explain/testdata/doomed.txt", "To be replaced", ""),
+		"fabric":                  part("fabric/testdata/full.txt", "", ""),
 		"preview, its exit codes": "| 3 | admitted, but would not be placed now",
 	} {
 		if !strings.Contains(shown, text) {

@@ -77,23 +77,9 @@ func (m *measures) look(t *topology.Tree, now time.Time) {
 	m.lookedAt = now
 	m.broken.Reset()
 	m.largest.Reset()
-	for level, l := range t.Levels() {
-		free, broken, largest := 0, 0, 0
-		for _, d := range t.Domains(level) {
-			here := 0
-			for i := range t.Within(d) {
-				if !t.Used(i) {
-					here++
-				}
-			}
-			free += here
-			if !t.Whole(d) {
-				broken += here
-			}
-			largest = max(largest, here)
-		}
-		m.broken.WithLabelValues(l.Name).Set(float64(broken) / float64(max(free, 1)))
-		m.largest.WithLabelValues(l.Name).Set(float64(largest))
+	for _, l := range levelsOf(t) {
+		m.broken.WithLabelValues(l.Level).Set(float64(l.Broken) / float64(max(l.Free, 1)))
+		m.largest.WithLabelValues(l.Level).Set(float64(l.Largest))
 	}
 }
 

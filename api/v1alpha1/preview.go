@@ -61,3 +61,60 @@ type PreviewExcluded struct {
 	// Nodes are the first MaxPreviewNames by name.
 	Nodes []string `json:"nodes,omitempty"`
 }
+
+// FabricPath, with the optional parameters level and most, is where it is got, by GET and with the same token, how broken up
+// the fabric is, and which moves would make which domain whole again. The answer is a FabricResponse.
+const (
+	FabricPath = "/holdfast/fabric"
+	// MaxFabricMoves bounds the parameter most: so many domains of a level are told.
+	MaxFabricMoves = 100
+)
+
+// FabricResponse is the scheduler's present view of the fabric.
+type FabricResponse struct {
+	Nodes  int32         `json:"nodes"`
+	Levels []FabricLevel `json:"levels"`
+	// Stopped: looking for moves took too long and was stopped; there may be more.
+	Stopped bool `json:"stopped,omitempty"`
+}
+
+// FabricLevel is one level of the fabric, the widest first.
+type FabricLevel struct {
+	Level string `json:"level"`
+	// Domains is how many there are, Whole how many of them nobody uses.
+	Domains int32 `json:"domains"`
+	Whole   int32 `json:"whole"`
+	// Free is how many nodes nobody uses, Broken how many of them lie in domains that are not whole, Largest the most
+	// that lie in one domain.
+	Free    int32 `json:"free"`
+	Broken  int32 `json:"broken"`
+	Largest int32 `json:"largest"`
+	// Freed are domains that moves would make whole, those with the fewest pods to move first.
+	Freed []FreedDomain `json:"freed,omitempty"`
+}
+
+// FreedDomain is a domain that would be whole if some pods were elsewhere. It goes by counts of resources alone: whether
+// a node takes a pod for other reasons, and whether a gang can be moved in part, is not looked at.
+type FreedDomain struct {
+	Domain string `json:"domain"`
+	// Nodes is how many nodes the domain has, Used how many of them are used.
+	Nodes int32 `json:"nodes"`
+	Used  int32 `json:"used"`
+	// Pods is how many pods would move.
+	Pods  int32        `json:"pods"`
+	Moves []FabricMove `json:"moves"`
+}
+
+// FabricMove is what pods of one gang, or one pod of none, would do.
+type FabricMove struct {
+	// Unit is such as "gang team-a/train" or "pod team-a/web".
+	Unit string `json:"unit"`
+	// Pods are from where to where.
+	Pods []FabricSeat `json:"pods"`
+}
+
+// FabricSeat is the node of a pod, and the one where it would be.
+type FabricSeat struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}

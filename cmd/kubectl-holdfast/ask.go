@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -29,24 +30,43 @@ const (
 // askWhere asks the running scheduler where the pods would land. Where it may not or cannot be asked,
 // unasked says why.
 func askWhere(ctx context.Context, cfg *rest.Config, pods []corev1.Pod) (where *v1alpha1.PreviewResponse, unasked string, err error) {
-	kube, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return nil, "", fmt.Errorf("connecting to the cluster: %w", err)
-	}
-	token, err := kube.CoreV1().ServiceAccounts(v1alpha1.Namespace).CreateToken(ctx, v1alpha1.PreviewServiceAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{v1alpha1.PreviewAudience}, ExpirationSeconds: ptr.To[int64](600)}}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, whyUnasked(err), nil
-	}
 	body, err := json.Marshal(v1alpha1.PreviewRequest{Pods: pods})
 	if err != nil {
 		return nil, "", fmt.Errorf("encoding the question to the scheduler: %w", err)
 	}
+	where = &v1alpha1.PreviewResponse{}
+	unasked, err = askScheduler(ctx, cfg, func(c rest.Interface) *rest.Request {
+		return c.Post().SetHeader("Content-Type", "application/json").Body(body)
+	}, v1alpha1.PreviewPath, where)
+	if err != nil || unasked != "" {
+		return nil, unasked, err
+	}
+	return where, "", nil
+}
+
+// askFabric asks the running scheduler how broken up the fabric is, as askWhere does.
+func askFabric(ctx context.Context, cfg *rest.Config, level string, most int) (fabric v1alpha1.FabricResponse, unasked string, err error) {
+	unasked, err = askScheduler(ctx, cfg, func(c rest.Interface) *rest.Request {
+		return c.Get().Param("level", level).Param("most", strconv.Itoa(most))
+	}, v1alpha1.FabricPath, &fabric)
+	return fabric, unasked, err
+}
+
+// askScheduler puts a question to the replica that leads and decodes the answer. Where it may not or cannot be asked,
+// unasked says why.
+func askScheduler(ctx context.Context, cfg *rest.Config, question func(rest.Interface) *rest.Request, path string, answer any) (unasked string, err error) {
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return "", fmt.Errorf("connecting to the cluster: %w", err)
+	}
+	token, err := kube.CoreV1().ServiceAccounts(v1alpha1.Namespace).CreateToken(ctx, v1alpha1.PreviewServiceAccount, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{v1alpha1.PreviewAudience}, ExpirationSeconds: ptr.To[int64](600)}}, metav1.CreateOptions{})
+	if err != nil {
+		return whyUnasked(err), nil
+	}
 	for range askTimes {
-		answer := &v1alpha1.PreviewResponse{}
-		result := kube.CoreV1().RESTClient().Post().Namespace(v1alpha1.Namespace).Resource("services").Name(v1alpha1.PreviewService).SubResource("proxy").
-			Suffix(v1alpha1.PreviewPath).SetHeader(v1alpha1.PreviewTokenHeader, token.Status.Token).SetHeader("Content-Type", "application/json").
-			Body(body).Do(ctx)
+		result := question(kube.CoreV1().RESTClient()).Namespace(v1alpha1.Namespace).Resource("services").Name(v1alpha1.PreviewService).SubResource("proxy").
+			Suffix(path).SetHeader(v1alpha1.PreviewTokenHeader, token.Status.Token).Do(ctx)
 		err := result.Error() // which reads the Status of a refusal; Raw does not
 		switch {
 		case err == nil:
@@ -55,28 +75,30 @@ func askWhere(ctx context.Context, cfg *rest.Config, pods []corev1.Pod) (where *
 				err = json.Unmarshal(raw, answer)
 			}
 			if err != nil {
-				return nil, "", fmt.Errorf("decoding the scheduler's answer: %w", err)
+				return "", fmt.Errorf("decoding the scheduler's answer: %w", err)
 			}
-			return answer, "", nil
+			return "", nil
 		case apierrors.ReasonForError(err) == v1alpha1.ReasonNotLeading:
 			select {
 			case <-ctx.Done():
-				return nil, "no replica of holdfast-scheduler leads", nil
+				return noLeader, nil
 			case <-time.After(askEvery):
 			}
 		default:
-			return nil, whyUnasked(err), nil
+			return whyUnasked(err), nil
 		}
 	}
-	return nil, "no replica of holdfast-scheduler leads", nil
+	return noLeader, nil
 }
+
+const noLeader = "no replica of holdfast-scheduler leads"
 
 func whyUnasked(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		return "you may not ask the scheduler: the Role " + previewRole + " in namespace " + v1alpha1.Namespace + ", bound with a RoleBinding, allows it"
 	case apierrors.IsNotFound(err):
-		return "the cluster's holdfast-scheduler offers no preview: install the manifests of this version"
+		return "the cluster's holdfast-scheduler does not answer this: install the manifests of this version"
 	case apierrors.IsServiceUnavailable(err):
 		return fmt.Sprintf("holdfast-scheduler does not answer (kubectl -n %s get pods): %v", v1alpha1.Namespace, err)
 	}

@@ -66,7 +66,7 @@ func TestAskWhere(t *testing.T) {
 		want        string
 	}{
 		"may not":      {&forbidden, nil, "the Role holdfast-preview"},
-		"old manifest": {nil, &absent, "offers no preview"},
+		"old manifest": {nil, &absent, "does not answer this"},
 		"bad question": {nil, &invalid, "names no gang"},
 	} {
 		if where, unasked, err := ask(t, 0, c.token, c.last); err != nil || where != nil || !strings.Contains(unasked, c.want) {

@@ -22,6 +22,8 @@ func TestWrongWords(t *testing.T) {
 		{"nodes n1", "with --all every one"},
 		{"preview job.yaml", "kubectl holdfast preview -f job.yaml"},
 		{"preview", "-f job.yaml"},
+		{"fabric rack", "with --level one"},
+		{"fabric --most 101", "--most 101: use 0 to 100"},
 		{"nosuch", "unknown command"},
 		{"nodes", "set KUBECONFIG"},
 		{"explain job/a", "set KUBECONFIG"},

@@ -236,7 +236,11 @@ func TestDefragment(t *testing.T) {
 	w := cluster(4, 4)
 	w.Units = []Unit{unit("a", 0, 0, 1, "n0"), unit("b", 0, 0, 2, "n2"), unit("c", 0, 0, 4, "n3")}
 	var said []string
-	for _, f := range Defragment(w, 3) {
+	freed, stopped := Defragment(w, "rack", 3)
+	if stopped {
+		t.Error("a search among four nodes was stopped")
+	}
+	for _, f := range freed {
 		text := fmt.Sprintf("%s %s: %d of %d used:", f.Level, f.Domain, f.Used, f.Nodes)
 		for _, m := range f.Moves {
 			for _, s := range m.Seats {
@@ -257,11 +261,14 @@ func TestDefragmentMovesFit(t *testing.T) {
 	moved := 0
 	for seed := range int64(300) {
 		w := randomWorld(rand.New(rand.NewSource(seed)))
-		for _, f := range Defragment(w, 5) {
+		freed, _ := Defragment(w, "", 5)
+		for _, f := range freed {
 			moved++
 			x := w.within(nil)
 			for u := range w.Units {
-				x.put(u)
+				if !w.Units[u].Leaving {
+					x.put(u)
+				}
 			}
 			byName := map[string]int{}
 			for u := range w.Units {
@@ -279,6 +286,10 @@ func TestDefragmentMovesFit(t *testing.T) {
 					each := w.Units[byName[m.Unit]].Pods[0].What[gpu]
 					left[s.Node] -= each
 					left[s.Member] += each
+					at, _ := x.tree.Find(s.Node)
+					if x.tree.Whole(x.tree.Ancestor(x.tree.Leaf(at), level)) {
+						t.Fatalf("seed %d: %s moves into a whole domain to free %s", seed, m.Unit, f.Domain)
+					}
 					if inside[s.Node] || !inside[s.Member] {
 						t.Fatalf("seed %d: %s moves from %s to %s to free %s", seed, m.Unit, s.Member, s.Node, f.Domain)
 					}

@@ -3,6 +3,7 @@ package yield
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"holdfast.dev/holdfast/gang"
@@ -26,57 +27,102 @@ type Move struct {
 	Seats []gang.Seat
 }
 
+// moveEffort bounds a search for moves, in nodes looked at.
+const moveEffort = 4_000_000
+
 // Defragment lists, by level from the widest, the domains that could be whole if pods were moved to where there is
-// room, those with the fewest pods to move first, at most so many for a level. It goes by counts alone: whether a node
-// takes a pod for other reasons, and whether its gang may be torn, is not looked at.
-func Defragment(w World, most int) []Freed {
+// room in others that are not, those with the fewest pods to move first, at most so many for a level. It goes by counts alone: whether a node
+// takes a pod for other reasons, and whether its gang may be torn, is not looked at. Where a level is named it is looked
+// at alone. Stopped: the search was stopped at its limit, so there may be more.
+func Defragment(w World, of string, most int) (freed []Freed, stopped bool) {
 	x := w.within(nil)
 	for u := range w.Units {
-		x.put(u)
+		if !w.Units[u].Leaving {
+			x.put(u)
+		}
 	}
-	var all []Freed
+	left := moveEffort
 	for level, l := range x.tree.Levels() {
-		var here []Freed
+		if of != "" && l.Name != of {
+			continue
+		}
+		var broken []crowd
+		whole := x.whole(level)
 		for _, d := range x.tree.Domains(level) {
-			if f, ok := x.free(d); ok {
-				f.Level = l.Name
-				here = append(here, f)
+			if c, ok := x.crowd(d, whole); ok {
+				broken = append(broken, c)
 			}
 		}
-		slices.SortStableFunc(here, func(a, b Freed) int { return cmp.Or(cmp.Compare(a.Pods, b.Pods), cmp.Compare(b.Nodes, a.Nodes)) })
-		all = append(all, here[:min(len(here), most)]...)
+		slices.SortStableFunc(broken, func(a, b crowd) int {
+			return cmp.Or(cmp.Compare(len(a.who), len(b.who)), cmp.Compare(b.f.Nodes, a.f.Nodes))
+		})
+		here := 0
+		for _, c := range broken {
+			if here == most || left < 0 {
+				stopped = stopped || left < 0
+				break
+			}
+			if f, ok := x.free(c, &left); ok {
+				f.Level = l.Name
+				freed = append(freed, f)
+				here++
+			}
+		}
+	}
+	return freed, stopped
+}
+
+// crowd is who would have to leave a domain, and where they may not go.
+type crowd struct {
+	f   Freed
+	who []held
+	out map[string]gang.Cause
+}
+
+// whole lists the nodes of a level's domains that are whole: nothing is won by breaking one for another.
+func (x *world) whole(level int) map[string]gang.Cause {
+	all := map[string]gang.Cause{}
+	for _, d := range x.tree.Domains(level) {
+		if x.tree.Whole(d) {
+			for i := range x.tree.Within(d) {
+				all[x.tree.Name(i)] = gang.Cause{Kind: gang.Refused, Name: "to stay whole"}
+			}
+		}
 	}
 	return all
 }
 
-// free looks for places elsewhere for all who are in a domain; the tree is as it was afterwards.
-func (x *world) free(d int) (Freed, bool) {
-	inside := map[string]gang.Cause{}
-	f := Freed{Domain: x.tree.Path(d), Nodes: x.tree.Size(d)}
-	stuck := false
-	var who []held
+// crowd looks at who is in a domain; ok is false where nobody is, or somebody who cannot be moved.
+func (x *world) crowd(d int, whole map[string]gang.Cause) (c crowd, ok bool) {
+	c = crowd{f: Freed{Domain: x.tree.Path(d), Nodes: x.tree.Size(d)}, out: maps.Clone(whole)}
 	for i := range x.tree.Within(d) {
 		name := x.tree.Name(i)
-		inside[name] = gang.Cause{Kind: gang.Refused, Name: "to be freed"}
+		c.out[name] = gang.Cause{Kind: gang.Refused, Name: "to be freed"}
 		if !x.tree.Used(i) {
 			continue
 		}
-		f.Used++
+		c.f.Used++
 		on := 0
 		for _, h := range x.on[name] {
 			if x.of.Units[h.unit].Pods[h.pod].Devices {
-				who = append(who, h)
+				c.who = append(c.who, h)
 				on++
 			}
 		}
-		stuck = stuck || on == 0 // somebody who is no unit uses it
+		if on == 0 || x.base[name].Used {
+			return c, false // somebody who is no unit uses it, or is to
+		}
 	}
-	if stuck || f.Used == 0 || f.Used == f.Nodes && len(x.tree.Domains(x.tree.LevelOf(d))) == 1 {
-		return f, false
-	}
+	only := len(x.tree.Domains(x.tree.LevelOf(d))) == 1
+	return c, c.f.Used > 0 && !(only && c.f.Used == c.f.Nodes)
+}
+
+// free looks for places elsewhere for all who are in a domain; the tree is afterwards as it was.
+func (x *world) free(c crowd, left *int) (Freed, bool) {
+	f := c.f
 	defer x.tree.Undo(x.tree.Mark())
 	units, order := map[int][]int{}, []int(nil)
-	for _, h := range who {
+	for _, h := range c.who {
 		if units[h.unit] == nil {
 			order = append(order, h.unit)
 		}
@@ -86,7 +132,8 @@ func (x *world) free(d int) (Freed, bool) {
 		return cmp.Or(cmp.Compare(len(units[b]), len(units[a])), cmp.Compare(x.of.Units[a].Name, x.of.Units[b].Name))
 	})
 	for _, u := range order {
-		m, ok := x.move(u, units[u], inside)
+		*left -= x.tree.Len()
+		m, ok := x.move(u, units[u], c.out)
 		if !ok {
 			return f, false
 		}
@@ -97,7 +144,7 @@ func (x *world) free(d int) (Freed, bool) {
 }
 
 // move finds places for pods of a unit outside, and takes them.
-func (x *world) move(u int, pods []int, inside map[string]gang.Cause) (Move, bool) {
+func (x *world) move(u int, pods []int, out map[string]gang.Cause) (Move, bool) {
 	unit := &x.of.Units[u]
 	g := gang.Gang{Size: len(pods)}
 	roles := map[string]int{}
@@ -107,7 +154,7 @@ func (x *world) move(u int, pods []int, inside map[string]gang.Cause) (Move, boo
 		if !known {
 			role = len(g.Roles)
 			roles[key] = role
-			g.Roles = append(g.Roles, gang.Role{Requests: unit.Pods[p].What, Out: inside})
+			g.Roles = append(g.Roles, gang.Role{Requests: unit.Pods[p].What, Out: out})
 		}
 		g.Topology.Whole = g.Topology.Whole || unit.Pods[p].Closed
 		g.Members = append(g.Members, gang.Member{Slot: k, Name: unit.Pods[p].Node, Role: role})

@@ -1,17 +1,19 @@
-// Package ask serves previews and records of decisions over HTTPS: it checks who asks and whether they may, reads the
+// Package ask serves previews, records of decisions and the state of the fabric over HTTPS: it checks who asks and whether they may, reads the
 // question and writes the answer. It decides nothing about placement and keeps nothing.
 //
 // The API server's proxy takes the header Authorization away, so the token comes in a header of its own. It must
 // be for this audience alone, so that a token which can do more is never sent here; the API server says whose it
-// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath, get on v1alpha1.DumpPath).
+// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath, get on the others).
 package ask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +37,8 @@ const (
 	patience = 30 * time.Second
 	// maxBytes bounds a question.
 	maxBytes = 64 << 20
+	// fabricMoves is how many domains of a level are told where nobody says how many.
+	fabricMoves = "3"
 	// remembered is how long the API server's word on a token or a right is relied on.
 	remembered = 10 * time.Second
 )
@@ -46,6 +50,8 @@ type Scheduler interface {
 	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
 	// Dump returns the record of a decision about a gang.
 	Dump(ctx context.Context, namespace, gang string) (replay.Record, error)
+	// Fabric says how broken up the fabric is, and which moves would mend that, at most so many domains of a level.
+	Fabric(ctx context.Context, level string, most int) (v1alpha1.FabricResponse, error)
 }
 
 // Fault is an answer that is not the scheduler's failure: code and reason for whoever asked.
@@ -54,7 +60,7 @@ type Fault struct {
 	Reason metav1.StatusReason
 }
 
-// Handler answers on v1alpha1.PreviewPath and v1alpha1.DumpPath.
+// Handler answers on v1alpha1.PreviewPath, v1alpha1.DumpPath and v1alpha1.FabricPath.
 type Handler struct {
 	Scheduler Scheduler
 	// Fault says what an error of the scheduler means; ok is false where it is a failure.
@@ -90,10 +96,10 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	verb := map[string]string{v1alpha1.PreviewPath: http.MethodPost, v1alpha1.DumpPath: http.MethodGet}[r.URL.Path]
+	verb := map[string]string{v1alpha1.PreviewPath: http.MethodPost, v1alpha1.DumpPath: http.MethodGet, v1alpha1.FabricPath: http.MethodGet}[r.URL.Path]
 	switch {
 	case verb == "":
-		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, "only "+v1alpha1.PreviewPath+" and "+v1alpha1.DumpPath+" are served here")
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("only %s, %s and %s are served here", v1alpha1.PreviewPath, v1alpha1.DumpPath, v1alpha1.FabricPath))
 		return
 	case verb != r.Method:
 		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, r.URL.Path+" is asked for by "+verb)
@@ -135,6 +141,13 @@ func (h *Handler) ask(ctx context.Context, w http.ResponseWriter, r *http.Reques
 			return nil, badQuestion{errors.New("set the parameters namespace and gang")}
 		}
 		return h.Scheduler.Dump(ctx, namespace, gang)
+	}
+	if r.URL.Path == v1alpha1.FabricPath {
+		most, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("most"), fabricMoves))
+		if err != nil || most < 0 || most > v1alpha1.MaxFabricMoves {
+			return nil, badQuestion{fmt.Errorf("most: %q is no number from 0 to %d", r.URL.Query().Get("most"), v1alpha1.MaxFabricMoves)}
+		}
+		return h.Scheduler.Fabric(ctx, r.URL.Query().Get("level"), most)
 	}
 	pods, err := question(http.MaxBytesReader(w, r.Body, maxBytes))
 	if err != nil {

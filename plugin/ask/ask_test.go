@@ -39,6 +39,10 @@ func (s *scheduler) Dump(_ context.Context, namespace, gang string) (replay.Reco
 	return replay.Record{Version: replay.Version, Name: namespace + "/" + gang}, s.err
 }
 
+func (s *scheduler) Fabric(_ context.Context, level string, most int) (v1alpha1.FabricResponse, error) {
+	return v1alpha1.FabricResponse{Nodes: int32(most), Levels: []v1alpha1.FabricLevel{{Level: level}}}, s.err
+}
+
 // handler lets the token "good" in as "reader", who may ask, and "weak" as somebody who may not.
 func handler(s *scheduler) *Handler {
 	return &Handler{
@@ -54,7 +58,7 @@ func handler(s *scheduler) *Handler {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, ok, nil
 		}),
 		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			may := a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" || a.GetVerb() == "get" && a.GetPath() == "/holdfast/dump"
+			may := a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" || a.GetVerb() == "get" && (a.GetPath() == "/holdfast/dump" || a.GetPath() == "/holdfast/fabric")
 			if a.GetUser().GetName() == "reader" && may && !a.IsResourceRequest() {
 				return authorizer.DecisionAllow, "", nil
 			}
@@ -175,6 +179,31 @@ func TestARecordIsGot(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, r := httptest.NewRecorder(), httptest.NewRequest(c.method, "/holdfast/dump"+c.query, nil)
+			r.Header.Set(v1alpha1.PreviewTokenHeader, c.token)
+			handler(&scheduler{err: c.err}).ServeHTTP(w, r)
+			if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
+				t.Errorf("code %d: %s", w.Code, w.Body)
+			}
+		})
+	}
+}
+
+func TestTheFabricIsTold(t *testing.T) {
+	for _, c := range []struct {
+		name, method, query, token, says string
+		err                              error
+		code                             int
+	}{
+		{"well", "GET", "?level=rack&most=7", "good", `{"nodes":7,"levels":[{"level":"rack"`, nil, 200},
+		{"nothing said", "GET", "", "good", `{"nodes":3,"levels":[{"level":""`, nil, 200},
+		{"no number", "GET", "?most=many", "good", "most: ", nil, 400},
+		{"too many", "GET", "?most=101", "good", "from 0 to 100", nil, 400},
+		{"no right", "GET", "", "weak", "may not get on /holdfast/fabric", nil, 403},
+		{"writing", "POST", "", "good", "GET", nil, 405},
+		{"another leads", "GET", "", "good", "away", errAway, 503},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(c.method, "/holdfast/fabric"+c.query, nil)
 			r.Header.Set(v1alpha1.PreviewTokenHeader, c.token)
 			handler(&scheduler{err: c.err}).ServeHTTP(w, r)
 			if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
