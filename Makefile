@@ -87,11 +87,11 @@ vet:
 
 .PHONY: lint
 lint: $(STATICCHECK)
-	@$(STATICCHECK) $(LINT_PACKAGES)
+	@GOGC=400 $(STATICCHECK) $(LINT_PACKAGES)
 
 .PHONY: unit
 unit:
-	@$(GO_TEST) $(GO_PACKAGES)
+	@GOGC=400 $(GO_TEST) $(GO_PACKAGES)
 
 .PHONY: python-unit
 python-unit:
