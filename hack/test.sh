@@ -46,12 +46,12 @@ low() {
 	renice -n 19 $BASHPID >/dev/null
 }
 
-# beside are the checks, in three rows, as most of the time one of them links, and others wait for processes that they have killed.
+# beside are the checks, side by side: some of them link on one core, others wait for processes that they have killed.
 beside() {
 	low
 	(row 1 fmt vet lint) &
 	(row 1 unit) &
-	(row 1 kills python-unit) &
+	(row 2 kills python-unit) &
 	wait
 }
 
