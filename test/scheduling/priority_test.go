@@ -45,7 +45,7 @@ func (s *stage) end(names ...string) {
 }
 
 // reserved: room is reserved for a gang that has waited; it is filled in only by what says that it is over in time.
-func reserved(s *stage, _, _ *replica) {
+func reserved(s *stage) {
 	hour := int64(3600)
 	busy := s.ranked("busy", 1, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &hour })
 	s.until("a pod to be placed", s.bound(busy...))

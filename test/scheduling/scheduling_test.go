@@ -22,28 +22,49 @@ const nodes = 8
 
 func TestScheduling(t *testing.T) {
 	s := newStage(t, nodes)
-	a := s.start()
+	s.pair()
+	s.run([]part{{"Replaced", replaced}, {"Previewed", previewed}, {"Reserved", reserved}, {"Killed", killed}})
+}
+
+// TestRoom: who leaves for whom, and for whom room is kept.
+func TestRoom(t *testing.T) {
+	s := newStage(t, nodes)
+	s.pair()
+	s.run([]part{{"Rejected", rejected}, {"MadeRoom", madeRoom}, {"MadeRoomForOne", madeRoomForOne}, {"Batch", killedInTheBatch}})
+}
+
+// part is one of the things that a test shows on its cluster.
+type part struct {
+	name string
+	test func(*stage)
+}
+
+func (s *stage) run(parts []part) {
+	for _, p := range parts {
+		s.root.Run(p.name, func(t *testing.T) {
+			s.t = t
+			p.test(s)
+		})
+	}
+	s.t = s.root
+}
+
+// pair starts a replica that leads and one that waits.
+func (s *stage) pair() {
+	s.t.Helper()
+	s.leader = s.start()
 	s.until("the first replica to lead", func() bool {
-		code, text := a.ask(t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), *member("x", 0, 1, "x-0"))
+		code, text := s.leader.ask(s.t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), *member("x", 0, 1, "x-0"))
 		if code != http.StatusOK && code != http.StatusServiceUnavailable {
-			t.Fatalf("code %d: %s", code, text)
+			s.t.Fatalf("code %d: %s", code, text)
 		}
 		return code == http.StatusOK
 	})
-	b := s.start()
-	for _, part := range []struct {
-		name string
-		test func(*stage, *replica, *replica)
-	}{{"Replaced", replaced}, {"Previewed", previewed}, {"Reserved", reserved}, {"Killed", killed}} {
-		t.Run(part.name, func(t *testing.T) {
-			s.t = t
-			part.test(s, a, b)
-		})
-	}
+	s.follower = s.start()
 }
 
 // replaced measures from the new pod's creation to its node, again and again, on an idle scheduler.
-func replaced(s *stage, _, _ *replica) {
+func replaced(s *stage) {
 	const size = 4
 	var names []string
 	for slot := range size {
@@ -109,7 +130,8 @@ func (s *stage) clear() {
 }
 
 // previewed asks both replicas, as those who may and as those who may not.
-func previewed(s *stage, leader, follower *replica) {
+func previewed(s *stage) {
+	leader, follower := s.leader, s.follower
 	good := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	var pods []corev1.Pod
 	for slot := range nodes + 1 {
@@ -145,6 +167,11 @@ func previewed(s *stage, leader, follower *replica) {
 			s.t.Errorf("%s: code %d, %s", c.name, code, text)
 		}
 	}
+	var fabric v1alpha1.FabricResponse
+	code, text = leader.fabric(s.t, good)
+	if err := json.Unmarshal(text, &fabric); code != http.StatusOK || err != nil || fabric.Nodes != nodes || len(fabric.Levels) != 1 || fabric.Levels[0].Free != nodes {
+		s.t.Errorf("code %d: %s", code, text)
+	}
 	if len(s.pods()) != 0 {
 		s.t.Error("a preview left pods")
 	}
@@ -152,7 +179,7 @@ func previewed(s *stage, leader, follower *replica) {
 
 // killed kills the acting replica in the middle of placing gangs, again and again: after the first pod was bound, after the second
 // and so on. Two of three gangs fit; whoever leads, in the end two are whole and one has nothing, and no pod was ever on two nodes.
-func killed(s *stage, leader, follower *replica) {
+func killed(s *stage) {
 	const gangs, size = 3, 4
 	s.slow = true // a pod is bound every 50 ms or so: the middle is long enough to be met
 	halves := 0
@@ -164,7 +191,7 @@ func killed(s *stage, leader, follower *replica) {
 			}
 		}
 		moment()
-		leader.kill()
+		s.leader.kill()
 		began := time.Now()
 		at := s.placed()
 		if half(at, size) {
@@ -172,7 +199,7 @@ func killed(s *stage, leader, follower *replica) {
 		}
 		s.until("two gangs to be whole and one to have nothing", func() bool { return s.whole(round, gangs, size) })
 		s.t.Logf("round %d: killed with %v of %d bound each, all is in order after %v", round, slices.Sorted(maps.Values(at)), size, time.Since(began).Round(time.Millisecond))
-		leader, follower = follower, s.start()
+		s.leader, s.follower = s.follower, s.start()
 		s.clear()
 	}
 	if halves < 2 { // the first two rounds have replicas that bind as fast as they can

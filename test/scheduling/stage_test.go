@@ -37,13 +37,19 @@ const (
 
 // stage is a cluster of simulated nodes without a scheduler of ours.
 type stage struct {
-	t       *testing.T
+	t *testing.T
+	// root is the test that the cluster is of; t is the part of it that runs.
+	root    *testing.T
 	ctx     context.Context
 	cluster *devcluster.Cluster
 	client  kubernetes.Interface
 	config  string
 	// kubeconfig is what replicas connect with.
 	kubeconfig string
+	// leader and follower are the replicas, where a test has two.
+	leader, follower *replica
+	// plains counts how often plain nodes were made.
+	plains int
 	// slow replicas, those that are started from now on, write no more than 20 times a second.
 	slow bool
 }
@@ -59,7 +65,7 @@ type replica struct {
 // newStage starts a cluster; args are further ones of its control plane.
 func newStage(t *testing.T, nodes int, args ...string) *stage {
 	t.Helper()
-	s := &stage{t: t, ctx: t.Context(), cluster: devcluster.Start(t, devcluster.Options{SimNodes: nodes, Args: args})}
+	s := &stage{t: t, root: t, ctx: t.Context(), cluster: devcluster.Start(t, devcluster.Options{SimNodes: nodes, Args: args})}
 	s.kubeconfig = s.cluster.Kubeconfig()
 	config, err := s.cluster.Config()
 	if err != nil {
@@ -113,17 +119,17 @@ func (s *stage) start() *replica {
 	r := &replica{port: freePort(s.t), preview: freePort(s.t), log: &bytes.Buffer{}, ended: make(chan struct{})}
 	r.cmd = exec.Command(filepath.Join(source, "bin/holdfast-scheduler"), "--config="+s.config, "--feature-gates=NominatedNodeNameForExpectation=false",
 		"--authentication-kubeconfig="+s.kubeconfig, "--authorization-kubeconfig="+s.kubeconfig, "--v=2",
-		fmt.Sprintf("--secure-port=%d", r.port), fmt.Sprintf("--preview-bind-address=127.0.0.1:%d", r.preview), "--cert-dir="+s.t.TempDir())
+		fmt.Sprintf("--secure-port=%d", r.port), fmt.Sprintf("--preview-bind-address=127.0.0.1:%d", r.preview), "--cert-dir="+s.root.TempDir())
 	r.cmd.Stderr, r.cmd.Stdout = r.log, r.log
 	if err := r.cmd.Start(); err != nil {
 		s.t.Fatalf("%v; build it with: make holdfast-scheduler", err)
 	}
 	go func() { _ = r.cmd.Wait(); close(r.ended) }()
-	s.t.Cleanup(func() {
+	s.root.Cleanup(func() { // the next part goes on with it
 		r.kill()
-		if s.t.Failed() {
+		if s.root.Failed() {
 			all := strings.Split(r.log.String(), "\n")
-			s.t.Logf("replica %d said at last:\n%s", r.cmd.Process.Pid, strings.Join(all[max(0, len(all)-40):], "\n"))
+			s.root.Logf("replica %d said at last:\n%s", r.cmd.Process.Pid, strings.Join(all[max(0, len(all)-40):], "\n"))
 		}
 	})
 	s.until("the replica to be ready, whether it leads or not", func() bool { return get(r.port, "/readyz") == http.StatusOK })
@@ -164,6 +170,26 @@ func (r *replica) ask(t *testing.T, token string, pods ...corev1.Pod) (int, []by
 		t.Fatal(err)
 	}
 	q, err := http.NewRequest(http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", r.preview, v1alpha1.PreviewPath), bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set(v1alpha1.PreviewTokenHeader, token)
+	a, err := insecure.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, text
+}
+
+// fabric asks a replica how broken up the fabric is.
+func (r *replica) fabric(t *testing.T, token string) (int, []byte) {
+	t.Helper()
+	q, err := http.NewRequest(http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", r.preview, v1alpha1.FabricPath), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

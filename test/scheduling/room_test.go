@@ -1,0 +1,361 @@
+package scheduling
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const (
+	// high is a PriorityClass above the default.
+	high = "high"
+	// plainLabel marks nodes that nobody keeps: the test does what a kubelet would.
+	plainLabel = "example.com/plain"
+	// squad is the size of gangs on plain nodes.
+	squad = 4
+)
+
+func onPlain(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{plainLabel: "true"} }
+
+func urgently(p *corev1.Pod) {
+	onPlain(p)
+	p.Spec.PriorityClassName = high
+}
+
+// slowly ends long after it was told to, unless the test ends it.
+func slowly(p *corev1.Pod) {
+	onPlain(p)
+	p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3600)
+}
+
+// plain makes such nodes, until the end of this part. Their names are not used again: a node that was set aside stays so.
+func (s *stage) plain(n int) {
+	s.t.Helper()
+	s.plains++
+	room := corev1.ResourceList{gpu: resource.MustParse("8"), corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	for i := range n {
+		name := fmt.Sprintf("plain-%d-%d", s.plains, i)
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{plainLabel: "true", corev1.LabelHostname: name}},
+			Status: corev1.NodeStatus{Allocatable: room, Capacity: room,
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Plain", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}},
+		}
+		if _, err := s.client.CoreV1().Nodes().Create(s.ctx, node, metav1.CreateOptions{}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.t.Cleanup(func() {
+		s.clear()
+		if err := s.client.CoreV1().Nodes().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: plainLabel + "=true"}); err != nil {
+			s.t.Error(err)
+		}
+		token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
+		s.until("the scheduler to know that they are gone", func() bool {
+			var fabric v1alpha1.FabricResponse
+			code, text := s.leader.fabric(s.t, token)
+			return code == http.StatusOK && json.Unmarshal(text, &fabric) == nil && fabric.Nodes == nodes
+		})
+	})
+}
+
+// running does what kubelets do with pods that they admit.
+func (s *stage) running(names ...string) {
+	s.t.Helper()
+	s.until("the gang to be placed", s.bound(names...))
+	at := metav1.Now()
+	for _, name := range names {
+		s.report(name, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at}}})
+	}
+}
+
+// report writes of a pod what a kubelet would.
+func (s *stage) report(name string, status corev1.PodStatus) {
+	s.t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err == nil {
+		_, err = s.client.CoreV1().Pods("default").Patch(s.ctx, name, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// rejected: a node whose kubelet does not admit pods gets two of them, not all.
+func rejected(s *stage) {
+	s.plain(2)
+	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
+	preview := func(size int) v1alpha1.PlacementStatus {
+		var pods []corev1.Pod
+		for slot := range size {
+			p := member("both", slot, size, fmt.Sprintf("both-%d", slot))
+			onPlain(p)
+			pods = append(pods, *p)
+		}
+		code, text := s.leader.ask(s.t, token, pods...)
+		var got v1alpha1.PreviewResponse
+		if err := json.Unmarshal(text, &got); code != http.StatusOK || err != nil {
+			s.t.Fatalf("code %d: %s", code, text)
+		}
+		return got.Placement
+	}
+	var first string
+	for round := range 2 {
+		s.until("both nodes to be free", func() bool { return preview(2).Placed })
+		names := s.ranked(fmt.Sprintf("no%d", round), 1, onPlain)
+		s.until("the pod to be placed", s.bound(names...))
+		at := s.pods()[names[0]].Spec.NodeName
+		if round > 0 && at != first {
+			s.t.Fatalf("one rejection moved the pod from %s to %s", first, at)
+		}
+		first = at
+		s.report(names[0], corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Allocate failed, which is unexpected"})
+	}
+	s.until("the node to be set aside, and named", func() bool { return strings.Contains(preview(2).Message, "1 unhealthy (RejectsPods): "+first) })
+	third := s.ranked("yes", 1, onPlain)
+	s.until("the pod to be placed", s.bound(third...))
+	if at := s.pods()[third[0]].Spec.NodeName; at == first {
+		s.t.Errorf("the third pod went to %s as well", at)
+	}
+}
+
+// madeRoom: a gang of higher priority has one whole gang leave, not the one under a disruption budget. What becomes free
+// is kept for it, pod by pod, until all of it is placed.
+func madeRoom(s *stage) {
+	s.priorities()
+	s.plain(2 * squad)
+	kept := s.ranked("kept", squad, onPlain)
+	s.running(kept...)
+	slow := s.ranked("slow", squad, slowly)
+	s.running(slow...)
+	s.budget("kept", squad)
+	before, evictions := s.pods(), s.evictions()
+	urgent := s.ranked("urgent", squad, urgently)
+	s.until("the other gang to be told to leave", func() bool { return len(s.leaving()) == squad })
+	s.until("it to be said", s.saying(urgent[0], "is held for it until"))
+	s.t.Log(s.said(urgent[0]))
+	if !strings.Contains(s.said(urgent[0]), "gang default/slow leave (4 pods)") {
+		s.t.Error("it is not said who leaves")
+	}
+	for _, name := range slow {
+		if !slices.ContainsFunc(s.pods()[name].Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.DisruptionTarget && c.Reason == "EvictionByEvictionAPI"
+		}) {
+			s.t.Errorf("%s was not evicted: %v", name, s.pods()[name].Status.Conditions)
+		}
+	}
+	s.end(slow[0])
+	// Half free, and wanted by a gang and by a pod of none.
+	thief := s.ranked("thief", 1, onPlain)
+	s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
+	s.create(alone("lone", onPlain))
+	s.until("the pod to hear for whom it is kept out", s.saying("lone", "node's room is held for gang default/urgent"))
+	s.end(slow[1:]...)
+	s.until("the gang to be placed", s.bound(urgent...))
+	after := s.pods()
+	for _, name := range kept {
+		if after[name] == nil || after[name].UID != before[name].UID {
+			s.t.Errorf("%s is gone", name)
+		}
+	}
+	for _, name := range []string{thief[0], "lone"} {
+		if after[name].Spec.NodeName != "" {
+			s.t.Errorf("%s took freed room", name)
+		}
+	}
+	if n := s.evictions() - evictions; n != squad {
+		s.t.Errorf("%d evictions of a gang of %d", n, squad)
+	}
+	s.end(urgent...)
+	s.until("the others to be let in", s.bound(thief[0], "lone"))
+}
+
+// alone is a pod of no gang.
+func alone(name string, change func(*corev1.Pod)) *corev1.Pod {
+	p := member("", 0, 1, name)
+	p.Labels, p.Annotations = nil, nil
+	change(p)
+	return p
+}
+
+// madeRoomForOne: a pod of no gang has a gang of lower priority leave as a whole, not the one member that is in its way.
+func madeRoomForOne(s *stage) {
+	s.priorities()
+	s.plain(squad)
+	slow := s.ranked("slow", squad, slowly)
+	s.running(slow...)
+	s.create(alone("lone", urgently))
+	s.until("the whole gang to be told to leave", func() bool { return len(s.leaving()) == squad })
+	s.until("a node to be nominated", func() bool { return s.pods()["lone"].Status.NominatedNodeName != "" })
+	at := s.pods()["lone"].Status.NominatedNodeName
+	s.end(slow...)
+	s.until("the pod to be placed", s.bound("lone"))
+	if got := s.pods()["lone"].Spec.NodeName; got != at {
+		s.t.Errorf("the pod is on %s, %s was nominated", got, at)
+	}
+}
+
+// killedInTheBatch kills the scheduler when half of a gang has been told to leave, as nothing allows the other half yet.
+// Where room is still needed the next replica tells the rest; where there is some by then, nobody else leaves.
+func killedInTheBatch(s *stage) {
+	s.priorities()
+	s.plain(2 * squad)
+	for _, c := range []struct {
+		name    string
+		another bool // another gang ends while nobody leads
+		leave   int
+	}{{"Finished", false, squad}, {"TakenBack", true, squad / 2}} {
+		other := s.ranked("other", squad, onPlain)
+		s.running(other...)
+		s.budget("other", squad)
+		slow := s.ranked("slow", squad, slowly)
+		s.running(slow...)
+		allow := s.forbid(slow[squad/2:])
+		evictions := s.evictions()
+		urgent := s.ranked("urgent", squad, urgently)
+		s.until("half of the gang to be told to leave", func() bool { return len(s.leaving()) == squad/2 })
+		s.leader.kill()
+		if c.another {
+			s.end(other...)
+			s.until("the gang to be placed", s.bound(urgent...))
+			allow()
+		} else {
+			allow()
+			thief := s.ranked("thief", 1, onPlain)
+			s.until("the rest to be told to leave", func() bool { return len(s.leaving()) == squad })
+			s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
+			s.end(slow...)
+			s.until("the gang to be placed", s.bound(urgent...))
+			if s.onNodes("thief") > 0 || s.onNodes("other") < squad {
+				s.t.Error("others have the room, or left for it")
+			}
+		}
+		s.leader, s.follower = s.follower, s.start()
+		// The replica has had its turn with a gang that comes now; it has nobody else leave.
+		last := s.ranked("last", 2*squad, onPlain)
+		s.until("a gang to be refused", s.saying(last[0], "8 pods wanted, 0 fit"))
+		if n := s.evictions() - evictions; n != c.leave {
+			s.t.Errorf("%s: %d evictions, %d are needed", c.name, n, c.leave)
+		}
+		s.unbudget("other")
+		s.clear()
+	}
+}
+
+// leaving lists the pods that have been told to.
+func (s *stage) leaving() []string {
+	s.t.Helper()
+	var names []string
+	for name, p := range s.pods() {
+		if p.DeletionTimestamp != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// forbid has the API server refuse to evict some pods, until what it returns is called.
+func (s *stage) forbid(names []string) (allow func()) {
+	s.t.Helper()
+	const policy = "no-eviction"
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = strconv.Quote(n)
+	}
+	rules := &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: policy},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: ptr.To(admissionv1.Fail),
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+			}}}},
+			Validations: []admissionv1.Validation{{Expression: "!(request.name in [" + strings.Join(quoted, ", ") + "])", Message: "not now"}},
+		},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: policy},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}
+	api := s.client.AdmissionregistrationV1()
+	if _, err := api.ValidatingAdmissionPolicies().Create(s.ctx, rules, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := api.ValidatingAdmissionPolicyBindings().Create(s.ctx, binding, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	refused := func() bool {
+		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0]}}
+		err := s.client.CoreV1().RESTClient().Post().Namespace("default").Resource("pods").Name(names[0]).SubResource("eviction").Param("dryRun", metav1.DryRunAll).Body(eviction).Do(s.ctx).Error()
+		return err != nil && strings.Contains(err.Error(), "not now")
+	}
+	s.until("evictions to be refused", refused)
+	return func() {
+		s.t.Helper()
+		if err := api.ValidatingAdmissionPolicyBindings().Delete(s.ctx, policy, metav1.DeleteOptions{}); err != nil {
+			s.t.Fatal(err)
+		}
+		if err := api.ValidatingAdmissionPolicies().Delete(s.ctx, policy, metav1.DeleteOptions{}); err != nil {
+			s.t.Fatal(err)
+		}
+		s.until("evictions to be allowed", func() bool { return !refused() })
+	}
+}
+
+// evictions counts those that the API server has carried out.
+func (s *stage) evictions() int {
+	s.t.Helper()
+	text, err := s.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(s.ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	sum := 0.
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `subresource="eviction"`) && strings.Contains(line, `code="201"`) && strings.Contains(line, `dry_run=""`) {
+			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			sum += n
+		}
+	}
+	return int(sum)
+}
+
+func (s *stage) priorities() {
+	s.t.Helper()
+	_, err := s.client.SchedulingV1().PriorityClasses().Create(s.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: high}, Value: 1000}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		s.t.Fatal(err)
+	}
+}
+
+// budget allows no pod of a gang to be evicted, until the end of this part at the latest.
+func (s *stage) budget(gang string, size int) {
+	s.t.Helper()
+	all := intstr.FromInt(size)
+	pdb := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: gang},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: gang}}}}
+	if _, err := s.client.PolicyV1().PodDisruptionBudgets("default").Create(s.ctx, pdb, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.unbudget(gang) })
+}
+
+func (s *stage) unbudget(gang string) {
+	if err := s.client.PolicyV1().PodDisruptionBudgets("default").Delete(s.ctx, gang, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		s.t.Error(err)
+	}
+}
