@@ -2,7 +2,7 @@
 # Everything that checks the project. Leaves out what this machine cannot do, and says so at the end.
 #
 # Two rows of jobs go on side by side. Tests on clusters mostly wait: for leases, leads, back-offs, grace. They come one row after the
-# other: the story first, with no other cluster beside it, as in the demo; then the others, as many at a time as memory allows. Checks,
+# other: the story first, with no other cluster beside it, as in the demo; then the others, as many at a time as memory and cores allow. Checks,
 # unit tests and tests that kill processes mostly compute. They get what processor the clusters leave, and hardly any right to it, so
 # that what a cluster promises about time holds as if it were alone.
 #
@@ -88,8 +88,8 @@ if [ $cluster = yes ]; then
 	say "make build"
 	make --no-print-directory build
 	rm -rf $logs && mkdir -p $logs
-	# A cluster takes up to 4 GiB, the checks as much.
-	width=$(awk '/^MemTotal:/ {n = int(($2 / 1024 / 1024 - 7) / 4); print (n < 1 ? 1 : n > 3 ? 3 : n)}' /proc/meminfo)
+	# A cluster takes up to 4 GiB, the checks as much; and a core, or its tests meet limits that a busy machine breaks.
+	width=$(awk -v cores="$(nproc)" '/^MemTotal:/ {n = int(($2 / 1024 / 1024 - 7) / 4); n = n > 3 ? 3 : n; n = n > cores ? cores : n; print n < 1 ? 1 : n}' /proc/meminfo)
 	say "the story, then other tests on real parts, $width at a time: API server, kubelets, containerd, PyTorch; beside them checks and unit tests"
 	set -m # a process group for each job
 	trap 'exit 130' INT TERM
