@@ -98,9 +98,7 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 		delete(p.tried, key)
 		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
 	}
-	a.delay = min(max(lookAgain, 2*a.delay), lookAgainAtMost)
-	a.next = now.Add(a.delay)
-	p.tried[key] = a
+	p.tried[key] = a.later(now)
 	p.forgetTried()
 	return framework.NewPostFilterResultWithNominatedNode(""), no
 }

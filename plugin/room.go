@@ -57,6 +57,12 @@ const (
 	lookAgainAtMost = 30 * time.Second
 )
 
+// later is a after one more search in vain.
+func (a attempt) later(now time.Time) attempt {
+	delay := min(max(lookAgain, 2*a.delay), lookAgainAtMost)
+	return attempt{next: now.Add(delay), delay: delay}
+}
+
 // makeRoom has others leave for a gang that was refused, or names the room that it waits for. It runs in the scheduling
 // cycle, after the refusal.
 func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
@@ -78,11 +84,10 @@ func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
 	if err != nil {
 		logger.Error(err, "Looking for room for a gang", "gang", b.key)
 	}
-	a.delay = min(max(lookAgain, 2*a.delay), lookAgainAtMost)
+	a = a.later(now)
 	if done {
-		a.delay = 0
+		a = attempt{next: now.Add(lookAgain)}
 	}
-	a.next = now.Add(max(a.delay, lookAgain))
 	p.tried[b.key] = a
 	p.forgetTried()
 	key := b.key

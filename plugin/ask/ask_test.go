@@ -165,6 +165,17 @@ func TestTokensAreForThisAlone(t *testing.T) {
 	}
 }
 
+// answers holds what a request with a token is answered, where the scheduler fails with err, against the code and a part of the text.
+func answers(t *testing.T, r *http.Request, token string, err error, code int, says string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r.Header.Set(v1alpha1.PreviewTokenHeader, token)
+	handler(&scheduler{err: err}).ServeHTTP(w, r)
+	if w.Code != code || !strings.Contains(w.Body.String(), says) {
+		t.Errorf("code %d: %s", w.Code, w.Body)
+	}
+}
+
 func TestARecordIsGot(t *testing.T) {
 	for _, c := range []struct {
 		name, method, query, token, says string
@@ -178,12 +189,7 @@ func TestARecordIsGot(t *testing.T) {
 		{"another leads", "GET", "?namespace=ns&gang=g", "good", "away", errAway, 503},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w, r := httptest.NewRecorder(), httptest.NewRequest(c.method, "/holdfast/dump"+c.query, nil)
-			r.Header.Set(v1alpha1.PreviewTokenHeader, c.token)
-			handler(&scheduler{err: c.err}).ServeHTTP(w, r)
-			if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
-				t.Errorf("code %d: %s", w.Code, w.Body)
-			}
+			answers(t, httptest.NewRequest(c.method, "/holdfast/dump"+c.query, nil), c.token, c.err, c.code, c.says)
 		})
 	}
 }
@@ -203,12 +209,7 @@ func TestTheFabricIsTold(t *testing.T) {
 		{"another leads", "GET", "", "good", "away", errAway, 503},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w, r := httptest.NewRecorder(), httptest.NewRequest(c.method, "/holdfast/fabric"+c.query, nil)
-			r.Header.Set(v1alpha1.PreviewTokenHeader, c.token)
-			handler(&scheduler{err: c.err}).ServeHTTP(w, r)
-			if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
-				t.Errorf("code %d: %s", w.Code, w.Body)
-			}
+			answers(t, httptest.NewRequest(c.method, "/holdfast/fabric"+c.query, nil), c.token, c.err, c.code, c.says)
 		})
 	}
 }

@@ -169,27 +169,18 @@ func (r *replica) ask(t *testing.T, token string, pods ...corev1.Pod) (int, []by
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, err := http.NewRequest(http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", r.preview, v1alpha1.PreviewPath), bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q.Header.Set(v1alpha1.PreviewTokenHeader, token)
-	a, err := insecure.Do(q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.StatusCode, text
+	return r.request(t, token, http.MethodPost, v1alpha1.PreviewPath, bytes.NewReader(body))
 }
 
 // fabric asks a replica how broken up the fabric is.
 func (r *replica) fabric(t *testing.T, token string) (int, []byte) {
 	t.Helper()
-	q, err := http.NewRequest(http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", r.preview, v1alpha1.FabricPath), nil)
+	return r.request(t, token, http.MethodGet, v1alpha1.FabricPath, nil)
+}
+
+func (r *replica) request(t *testing.T, token, method, path string, body io.Reader) (int, []byte) {
+	t.Helper()
+	q, err := http.NewRequest(method, fmt.Sprintf("https://127.0.0.1:%d%s", r.preview, path), body)
 	if err != nil {
 		t.Fatal(err)
 	}
