@@ -26,6 +26,8 @@ type lane struct {
 	name  string
 	nodes []string
 	parts []part
+	// long: the stages that follow do not wait for it.
+	long bool
 }
 
 // The control plane runs on the first two nodes of a cluster and nowhere else, so that only the case that means it hits it.
@@ -33,15 +35,16 @@ const control = 2
 
 // TestReplace plays on one cluster what needs the control plane to be there all the time: starting one costs more than most cases.
 func TestReplace(t *testing.T) {
-	play(t, "replace", 8, [][]lane{
+	play(t, "replace", 9, [][]lane{
 		{
-			{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}, {"OnFailure", testOnFailure}}},
-			{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
-			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}}},
+			{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}, {"OnFailure", testOnFailure}}, false},
+			{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}, false},
+			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}, {"Unstored", testUnstored}}, false},
+			{"d", []string{"n9"}, []part{{"AgentSilent", testAgentSilent}}, true},
 		},
 		{
-			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}},
-			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}}},
+			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}, false},
+			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}}, false},
 		},
 	})
 }
@@ -49,8 +52,8 @@ func TestReplace(t *testing.T) {
 // TestControlPlane plays the cases that take the control plane away, which nothing beside them would survive: most of each is waiting.
 func TestControlPlane(t *testing.T) {
 	play(t, "control", 5, [][]lane{
-		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}}}},
-		{{"a", []string{"n3", "n4", "n5", "n1", "n2"}, []part{{"Away", testAway}}}},
+		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}}, false}},
+		{{"a", []string{"n3", "n4", "n5", "n1", "n2"}, []part{{"Away", testAway}}, false}},
 	})
 }
 
@@ -64,10 +67,16 @@ func play(t *testing.T, name string, nodes int, stages [][]lane) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w := install(ctx, t, name, nodes)
+	var long sync.WaitGroup
+	defer long.Wait()
 	for _, lanes := range stages {
 		var wg sync.WaitGroup
 		for _, l := range lanes {
-			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would play no more of them at a time than there are cores
+			of := &wg
+			if l.long {
+				of = &long
+			}
+			of.Go(func() { w.play(ctx, t, l) }) // t.Parallel would play no more of them at a time than there are cores
 		}
 		wg.Wait()
 		if t.Failed() {

@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
+const (
+	longGrace = 120              // seconds
+	atOnce    = 40 * time.Second // far more than pods take that need not wait, far less than pods that wait for longGrace would
+)
+
 // testSuspended: pods of a suspended Job leave their newest step in storage, and those that come when it goes on begin with that: nothing
 // is done again, and nothing counts as a failure. A Job that is deleted lets go of its nodes at once. In neither case is a grace waited
 // for that nothing needs.
 func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) {
-	const (
-		job   = "suspended"
-		long  = 120              // seconds
-		spare = 40 * time.Second // far more than it takes, far less than pods that wait for their grace would
-	)
-	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: long, annotations: inStorage(10 * time.Minute)})
+	const job = "suspended"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace, annotations: inStorage(10 * time.Minute)})
 	w.trains(ctx, t, job, 10)
 	was := w.record(ctx, t, job)
-	took := w.empties(ctx, t, job, "patch", "job", job, "-n", namespace, "--type=merge", "-p", `{"spec":{"suspend":true}}`)
+	took := w.empties(ctx, t, job, w.suspends(job, true)...)
 	rests := w.record(ctx, t, job)
 	switch {
 	case rests.Durable == nil || rests.Durable.Step < was.Progress.Step:
 		t.Fatalf("step %d was done, and stored is %+v", was.Progress.Step, rests.Durable)
-	case took > spare:
+	case took > atOnce:
 		t.Errorf("the pods of a suspended Job took %s to go", took)
 	}
-	w.run(ctx, t, "patch", "job", job, "-n", namespace, "--type=merge", "-p", `{"spec":{"suspend":false}}`)
+	w.run(ctx, t, w.suspends(job, false)...)
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.unharmed(ctx, t, job)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
@@ -36,7 +37,7 @@ func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) 
 		t.Errorf("generation %d restored step %d of %d, %d steps were done again; %d restarts, %d replacements",
 			after.generation, r.RestoreStep, rests.Durable.Step, r.StepsRecomputed, now.Restarts, now.Replacements)
 	}
-	if took = w.empties(ctx, t, job, "delete", "job", job, "-n", namespace); took > spare {
+	if took = w.empties(ctx, t, job, "delete", "job", job, "-n", namespace); took > atOnce {
 		t.Errorf("the pods of a deleted Job took %s to go", took)
 	}
 	w.Say("  deleted: its pods went in %s", took.Round(time.Millisecond))

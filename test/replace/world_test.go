@@ -129,7 +129,7 @@ func manifests(t *testing.T, source string) string {
 	return dir
 }
 
-// training is a job whose pods have one rank, and a node for itself, each.
+// training is a job whose pods have one rank each and, unless they ask for less, a node for themselves.
 type training struct {
 	name string
 	// nodes are those that it may run on.
@@ -140,6 +140,8 @@ type training struct {
 	policy corev1.RestartPolicy
 	// grace is what its pods have to end, in seconds, unless they have what all have.
 	grace int64
+	// gpus is what each pod asks for, 2 unless set: all that a node has.
+	gpus int64
 	// pause is how long a step takes.
 	pause       time.Duration
 	annotations map[string]string
@@ -152,7 +154,7 @@ func (j training) job() *batchv1.Job {
 	all := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off"}
 	maps.Copy(all, j.annotations)
 	indexed := batchv1.IndexedCompletion
-	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": resource.MustParse("2")}
+	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": *resource.NewQuantity(cmp.Or(j.gpus, 2), resource.DecimalSI)}
 	requests := limits.DeepCopy()
 	requests[corev1.ResourceCPU] = resource.MustParse("50m")
 	return &batchv1.Job{

@@ -1,0 +1,80 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// testAgentSilent: while a failure is repaired the agent of another pod hangs, on a node that is well. People are told which pod is
+// waited for; after two minutes it is given up as that of a dead node is, and another one takes its place, though its kubelet and the
+// Job know of nothing.
+func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const (
+		job   = "agent-silent"
+		least = 2 * time.Minute
+	)
+	before := w.start(ctx, t, training{name: job, nodes: nodes, gpus: 1, pause: pause, annotations: inStorage(interval)})
+	w.stored(ctx, t, job)
+	was, quiet := w.record(ctx, t, job), before.seats[1]
+	w.stop(ctx, t, quiet.pod)
+	began := time.Now()
+	if err := w.Signal(ctx, namespace, before.seats[0].pod, container, syscall.SIGKILL, rank); err != nil {
+		t.Fatal(err)
+	}
+	w.until(ctx, t, "the Gang names the silent pod", func(ctx context.Context) (bool, string) {
+		waits := w.record(ctx, t, job).Progress.Waits
+		return strings.HasPrefix(waits, v1alpha1.CauseAgentSilent) && strings.Contains(waits, quiet.pod), waits
+	})
+	w.told(ctx, t, job, v1alpha1.CauseAgentSilent, quiet.pod)
+	after := w.runs(ctx, t, job, before.generation+1)
+	took := time.Since(began)
+	w.replacedOnce(ctx, t, job, before, after, 1)
+	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
+	w.Say("  an agent that hangs: trains again after %.0f s, restored step %d", took.Seconds(), r.RestoreStep)
+	switch {
+	case took < least:
+		t.Errorf("its pod was given up after %s", took)
+	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.pod || r.Replaced[0].Cause != v1alpha1.CauseAgentSilent || !r.Replaced[0].Dead:
+		t.Errorf("replaced were %+v", r.Replaced)
+	case r.RestoreStep == 0 || now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements+1:
+		t.Errorf("restored step %d; %d restarts and %d replacements became %d and %d", r.RestoreStep, was.Restarts, was.Replacements, now.Restarts, now.Replacements)
+	}
+	if o, err := w.outage(ctx, quiet.node); err != nil || o.Decision != "" {
+		t.Errorf("of a node that is well was decided: %+v, %v", o, err)
+	}
+	w.left(ctx, t, job, 2)
+	w.end(ctx, t, job)
+}
+
+// testUnstored: a suspended Job without storage has nothing to wait for. Its pods go at once, whatever their grace, and nothing counts as
+// a failure; the script begins with what it has when the Job goes on.
+func testUnstored(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "unstored"
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace})
+	w.trains(ctx, t, job, 10)
+	was := w.record(ctx, t, job)
+	took := w.empties(ctx, t, job, w.suspends(job, true)...)
+	w.Say("  suspended without storage: its pods went in %s", took.Round(time.Millisecond))
+	if took > atOnce {
+		t.Errorf("the pods of a suspended Job took %s to go", took)
+	}
+	w.run(ctx, t, w.suspends(job, false)...)
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.unharmed(ctx, t, job)
+	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
+	if r.RestoreStep != 0 || after.generation != before.generation+1 || now.Restarts != was.Restarts || now.Replacements != was.Replacements {
+		t.Errorf("generation %d restored step %d; %d restarts, %d replacements", after.generation, r.RestoreStep, now.Restarts, now.Replacements)
+	}
+	w.end(ctx, t, job)
+}
+
+// suspends is the kubectl command by which a Job rests or goes on.
+func (w *world) suspends(job string, rests bool) []string {
+	return []string{"patch", "job", job, "-n", namespace, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"suspend":%v}}`, rests)}
+}
