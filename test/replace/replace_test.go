@@ -26,8 +26,6 @@ type lane struct {
 	name  string
 	nodes []string
 	parts []part
-	// long: the stages that follow do not wait for it.
-	long bool
 }
 
 // The control plane runs on the first two nodes of a cluster and nowhere else, so that only the case that means it hits it.
@@ -37,28 +35,27 @@ const control = 2
 func TestReplace(t *testing.T) {
 	play(t, "replace", 9, [][]lane{
 		{
-			{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}, {"OnFailure", testOnFailure}}, false},
-			{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}, false},
-			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}, {"Unstored", testUnstored}}, false},
-			{"d", []string{"n9"}, []part{{"AgentSilent", testAgentSilent}}, true},
+			{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}, {"OnFailure", testOnFailure}}},
+			{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
+			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}, {"Unstored", testUnstored}}},
 		},
 		{
-			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}, false},
-			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}}, false},
+			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}},
+			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}}},
 		},
-	})
+	}, lane{"d", []string{"n9"}, []part{{"AgentSilent", testAgentSilent}}})
 }
 
 // TestControlPlane plays the cases that take the control plane away, which nothing beside them would survive: most of each is waiting.
 func TestControlPlane(t *testing.T) {
 	play(t, "control", 5, [][]lane{
-		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}}, false}},
-		{{"a", []string{"n3", "n4", "n5", "n1", "n2"}, []part{{"Away", testAway}}, false}},
+		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}}}},
+		{{"a", []string{"n3", "n4", "n5", "n1", "n2"}, []part{{"Away", testAway}}}},
 	})
 }
 
-// play plays stages one after the other on a cluster of its own, the lanes of each side by side.
-func play(t *testing.T, name string, nodes int, stages [][]lane) {
+// play plays stages one after the other on a cluster of its own, the lanes of each side by side, and beside them all what takes long.
+func play(t *testing.T, name string, nodes int, stages [][]lane, beside ...lane) {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("LEFT OUT: real kubelets need Linux and root")
@@ -67,16 +64,15 @@ func play(t *testing.T, name string, nodes int, stages [][]lane) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w := install(ctx, t, name, nodes)
-	var long sync.WaitGroup
-	defer long.Wait()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, l := range beside {
+		all.Go(func() { w.play(ctx, t, l) })
+	}
 	for _, lanes := range stages {
 		var wg sync.WaitGroup
 		for _, l := range lanes {
-			of := &wg
-			if l.long {
-				of = &long
-			}
-			of.Go(func() { w.play(ctx, t, l) }) // t.Parallel would play no more of them at a time than there are cores
+			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would play no more of them at a time than there are cores
 		}
 		wg.Wait()
 		if t.Failed() {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	longGrace = 120              // seconds
-	atOnce    = 40 * time.Second // far more than pods take that need not wait, far less than pods that wait for longGrace would
+	longGrace = 600             // seconds
+	atOnce    = 2 * time.Minute // far more than pods take that need not wait, far less than pods that wait for longGrace would
 )
 
 // testSuspended: pods of a suspended Job leave their newest step in storage, and those that come when it goes on begin with that: nothing
