@@ -2,19 +2,14 @@ package gang
 
 import (
 	"bufio"
-	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"holdfast.dev/holdfast/internal/golden"
 	"holdfast.dev/holdfast/topology"
 )
-
-var update = flag.Bool("update", false, "write the answers into the golden files")
 
 // TestGolden plays the scripts in testdata: commands, then "----", then the answer.
 //
@@ -27,36 +22,15 @@ var update = flag.Bool("update", false, "write the answers into the golden files
 //	essential SLOT ROLE                 a member that is not left out
 //	members FROM TO ROLE [NODE ...]     one per slot
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("found %d scripts: %v", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			script, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, script)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, script) {
-				t.Errorf("the answers changed (see with go test ./gang -update and git diff):\n%s", got)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, script string) { golden.File(t, file, play(t, script)) })
 }
 
 // play returns the script with its answers replaced by the present ones. Blocks are separated by an empty
 // line; each has a title line that starts with '#'.
-func play(t *testing.T, script []byte) []byte {
+func play(t *testing.T, script string) string {
 	t.Helper()
-	var out bytes.Buffer
-	for i, block := range strings.Split(strings.TrimSpace(string(script)), "\n\n") {
+	var out strings.Builder
+	for i, block := range strings.Split(strings.TrimSpace(script), "\n\n") {
 		if i > 0 {
 			out.WriteString("\n")
 		}
@@ -68,7 +42,7 @@ func play(t *testing.T, script []byte) []byte {
 		out.WriteString("----\n")
 		out.WriteString(answer(t, commands))
 	}
-	return out.Bytes()
+	return out.String()
 }
 
 func answer(t *testing.T, commands string) string {

@@ -1,9 +1,6 @@
 package webhook
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -13,28 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares got with testdata/name.
-func golden(t *testing.T, name string, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs (go test -update rewrites it); got\n%s", path, got)
-	}
-}
 
 func asYAML(t *testing.T, obj any) string {
 	t.Helper()
@@ -47,7 +24,7 @@ func asYAML(t *testing.T, obj any) string {
 
 func TestGoldenJob(t *testing.T) {
 	out := MutateJob(job(t))
-	golden(t, "job.admitted.yaml", said(out)+asYAML(t, out.Object))
+	golden.File(t, "testdata/job.admitted.yaml", said(out)+asYAML(t, out.Object))
 }
 
 func TestGoldenPods(t *testing.T) {
@@ -71,7 +48,7 @@ func TestGoldenPods(t *testing.T) {
 		}), annotate(v1alpha1.AnnotationContainer, "trainer")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			golden(t, "pod."+name+".yaml", asYAML(t, injected(t, job(t, change...))))
+			golden.File(t, "testdata/pod."+name+".yaml", asYAML(t, injected(t, job(t, change...))))
 		})
 	}
 }

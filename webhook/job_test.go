@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/golden"
 )
 
 func TestJobRefusals(t *testing.T) {
@@ -118,7 +119,7 @@ func TestJobRefusals(t *testing.T) {
 		}
 		b.WriteString("# " + c.name + "\n" + said(out))
 	}
-	golden(t, "refusals.txt", b.String())
+	golden.File(t, "testdata/refusals.txt", b.String())
 }
 
 // podSpecMeta changes the metadata of the Job's pod template.
@@ -217,7 +218,7 @@ func TestJobUpdates(t *testing.T) {
 		}
 		b.WriteString("# " + c.name + "\n" + said(out))
 	}
-	golden(t, "updates.txt", b.String())
+	golden.File(t, "testdata/updates.txt", b.String())
 
 	out := CheckJobUpdate(job(t, plain, suspended), job(t, suspended))
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "2" {

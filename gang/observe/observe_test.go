@@ -1,47 +1,25 @@
 package observe
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the expected texts")
+	"holdfast.dev/holdfast/internal/golden"
+)
 
 // Each testdata/NAME.txt is a script: lines "restart|replace POD NODE AT BACK CAUSE…" and "measured
 // restart|replace DURATION…", a line "->", and the findings. Times are seconds, - is none.
 func TestFindings(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			script, want, _ := strings.Cut(string(b), "->\n")
-			failures, figures := parse(t, script)
-			var got strings.Builder
-			for _, f := range Of(failures, figures) {
-				fmt.Fprintln(&got, f.Text())
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(script+"->\n"+got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got.String() != want {
-				t.Errorf("got\n%s\nwant\n%s", got.String(), want)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, text string) {
+		script, _, _ := strings.Cut(text, "->\n")
+		got := script + "->\n"
+		for _, f := range Of(parse(t, script)) {
+			got += f.Text() + "\n"
+		}
+		golden.File(t, file, got)
+	})
 }
 
 func parse(t *testing.T, script string) (failures []Failure, known Figures) {

@@ -18,32 +18,43 @@ var update = flag.Bool("update", false, "rewrite what tests expect; read the dif
 // people.
 func Scripts(t *testing.T, match string, begin func(t *testing.T, out *strings.Builder) (command func(line string))) {
 	t.Helper()
+	Each(t, match, func(t *testing.T, file, script string) {
+		out := &strings.Builder{}
+		command := begin(t, out)
+		for line := range strings.Lines(script) {
+			line = strings.TrimRight(line, "\n")
+			if strings.HasPrefix(line, "  ") {
+				continue
+			}
+			out.WriteString(line + "\n")
+			if line != "" && !strings.HasPrefix(line, "#") {
+				command(line)
+			}
+		}
+		File(t, file, out.String())
+	})
+}
+
+// Each hands over the files that match, at least one, each in a subtest of its name.
+func Each(t *testing.T, match string, test func(t *testing.T, file, text string)) {
+	t.Helper()
 	files, err := filepath.Glob(match)
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts match %s: %v", match, err)
+		t.Fatalf("no files match %s: %v", match, err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
-			script, err := os.ReadFile(file)
+			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			out := &strings.Builder{}
-			command := begin(t, out)
-			for line := range strings.Lines(string(script)) {
-				line = strings.TrimRight(line, "\n")
-				if strings.HasPrefix(line, "  ") {
-					continue
-				}
-				out.WriteString(line + "\n")
-				if line != "" && !strings.HasPrefix(line, "#") {
-					command(line)
-				}
-			}
-			File(t, file, out.String())
+			test(t, file, string(text))
 		})
 	}
 }
+
+// Beside is the file of the same name with another extension: what is expected of what the first one holds.
+func Beside(file, ext string) string { return strings.TrimSuffix(file, filepath.Ext(file)) + ext }
 
 // File demands that a file has what was got.
 func File(t *testing.T, file, got string) {

@@ -1,9 +1,6 @@
 package explain
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,53 +10,28 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected texts")
 
 // Each testdata/NAME.yaml is a Gang and the nodes that are read with it, NAME.txt what explain says of it.
 func TestText(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no Gangs to explain: %v", err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
-		t.Run(name, func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
+	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
+		docs := strings.Split(text, "\n---\n")
+		g := &v1alpha1.Gang{}
+		if err := yaml.UnmarshalStrict([]byte(docs[0]), g); err != nil {
+			t.Fatal(err)
+		}
+		nodes := make([]corev1.Node, len(docs)-1)
+		for i, doc := range docs[1:] {
+			if err := yaml.UnmarshalStrict([]byte(doc), &nodes[i]); err != nil {
 				t.Fatal(err)
 			}
-			docs := strings.Split(string(b), "\n---\n")
-			g := &v1alpha1.Gang{}
-			if err := yaml.UnmarshalStrict([]byte(docs[0]), g); err != nil {
-				t.Fatal(err)
+			if !slices.Contains(NodesOf(g), nodes[i].Name) {
+				t.Errorf("node %s would not be read", nodes[i].Name)
 			}
-			nodes := make([]corev1.Node, len(docs)-1)
-			for i, doc := range docs[1:] {
-				if err := yaml.UnmarshalStrict([]byte(doc), &nodes[i]); err != nil {
-					t.Fatal(err)
-				}
-				if !slices.Contains(NodesOf(g), nodes[i].Name) {
-					t.Errorf("node %s would not be read", nodes[i].Name)
-				}
-			}
-			got := Of(g, nodes, nil, time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)).Text()
-			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
+		}
+		golden.File(t, golden.Beside(file, ".txt"), Of(g, nodes, nil, time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)).Text())
+	})
 }
 
 // TestWhoSawASilentPod: nobody says that its node is at fault.

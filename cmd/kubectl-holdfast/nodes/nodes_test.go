@@ -2,12 +2,8 @@ package nodes
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
-	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +14,16 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected texts")
 
 var now = time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)
 
-// read takes a file of Nodes, Leases and Gangs; a document of kind Note is something that could not be read.
-func read(t *testing.T, file string) Input {
+// read takes a text of Nodes, Leases and Gangs; a document of kind Note is something that could not be read.
+func read(t *testing.T, text string) Input {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	in := Input{}
-	for docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b))); ; {
+	for docs := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
 		doc, err := docs.Read()
 		if errors.Is(err, io.EOF) {
 			return in
@@ -54,7 +45,7 @@ func read(t *testing.T, file string) Input {
 		case "Note":
 			in.Notes = append(in.Notes, kind.Text)
 		default:
-			t.Fatalf("%s: kind %q", file, kind.Kind)
+			t.Fatalf("kind %q", kind.Kind)
 		}
 	}
 }
@@ -70,27 +61,9 @@ func decode[T any](t *testing.T, doc []byte) T {
 
 // Each testdata/NAME.yaml holds objects; NAME.txt is the table of them, with --all and wide below.
 func TestText(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no nodes to tell of: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
-			r := Of(read(t, file), now)
-			got := "$ nodes\n" + r.Text(false, false) + "\n$ nodes --all\n" + r.Text(true, false) + "\n$ nodes -o wide\n" + r.Text(false, true)
-			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
+		r := Of(read(t, text), now)
+		golden.File(t, golden.Beside(file, ".txt"),
+			"$ nodes\n"+r.Text(false, false)+"\n$ nodes --all\n"+r.Text(true, false)+"\n$ nodes -o wide\n"+r.Text(false, true))
+	})
 }

@@ -1,9 +1,6 @@
 package preview
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,49 +8,26 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected texts")
 
 // Each testdata/NAME.yaml holds what API server and scheduler answered, NAME.txt is the preview.
 func TestText(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no Jobs to preview: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var a Answers
-			if err := yaml.UnmarshalStrict(b, &a); err != nil {
-				t.Fatal(err)
-			}
-			p, err := Of(a)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := p.Text()
-			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-			if fits, known := p.Fits(); known != (a.Where != nil) || fits != strings.Contains(got, "all would be placed now") {
-				t.Errorf("fits %v, known %v", fits, known)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
+		var a Answers
+		if err := yaml.UnmarshalStrict([]byte(text), &a); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Of(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := p.Text()
+		golden.File(t, golden.Beside(file, ".txt"), got)
+		if fits, known := p.Fits(); known != (a.Where != nil) || fits != strings.Contains(got, "all would be placed now") {
+			t.Errorf("fits %v, known %v", fits, known)
+		}
+	})
 }
 
 // What the API server makes up for each object is no difference.
