@@ -101,7 +101,7 @@ func main() {
 	f.StringVar(&o.source, "source", ".", "root of the source tree, with its binaries built")
 	f.StringSliceVar(&o.cases, "cases", nil, "measure these cases only: "+strings.Join(names, ", ")+" (default: those on simulated nodes)")
 	f.IntVar(&o.nodes, "nodes", 0, "simulated nodes (default 1500, 60 with --quick)")
-	f.IntVar(&o.repeat, "repeat", 0, "how often a drain and the loss of a GPU are repeated (default 3, 1 with --quick)")
+	f.IntVar(&o.repeat, "repeat", 0, "how often a drain, the loss of a GPU and evictions are repeated (default 3, 1 with --quick)")
 	figure.Main(cmd)
 }
 

@@ -19,6 +19,7 @@ import (
 const (
 	nodesPerSecond = "nodes_per_s"
 	podsPerSecond  = "pods_per_s"
+	wholePerSecond = "whole_per_s"
 )
 
 const (
@@ -91,12 +92,13 @@ func each[T any](all []T, do func(T) error) error {
 
 // seen counts names that a watch has shown and closes all when there are enough.
 type seen struct {
-	mu    sync.Mutex
-	want  int
-	names map[string]bool
-	first time.Time
-	last  time.Time
-	all   chan struct{}
+	counts func(name string) bool // nil: every name does
+	mu     sync.Mutex
+	want   int
+	names  map[string]bool
+	first  time.Time
+	last   time.Time
+	all    chan struct{}
 }
 
 func newSeen(want int) *seen {
@@ -106,7 +108,7 @@ func newSeen(want int) *seen {
 func (s *seen) mark(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.names[name] || len(s.names) == s.want {
+	if s.names[name] || len(s.names) == s.want || s.counts != nil && !s.counts(name) {
 		return
 	}
 	s.last = time.Now()
