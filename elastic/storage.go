@@ -241,23 +241,31 @@ func (s *State) preserve(now time.Time) {
 // confirm records a step as durable once its manifest is written, also while the gang is being halted. What a
 // fenced pod's generation still leaves there is not recorded.
 func (s *State) confirm(now time.Time) {
-	c := s.copying
-	if c == nil || c.manifest == nil {
-		return
-	}
+	c, m := s.copying, &s.slots[0]
+	ordered := c != nil && c.manifest != nil
 	if slices.ContainsFunc(s.Record.Doomed, func(d Doom) bool { return s.Fenced(d.Pod) }) {
-		s.copying = nil
-		s.emit(Direct{})
+		if ordered {
+			s.copying = nil
+			s.emit(Direct{})
+		}
 		return
 	}
-	if m := &s.slots[0]; !m.known || m.report.Manifested != c.mark {
+	mark := m.report.Manifested
+	if !m.known || !(ordered && mark == c.mark || c == nil && s.unrecorded(mark)) {
 		return
 	}
-	s.Record.Durable, s.Record.Older = &StoredStep{Mark: c.mark, At: now}, s.Record.Durable
-	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= c.mark.Step })
+	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: now}, s.Record.Durable
+	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= mark.Step })
 	s.copying = nil
 	s.save()
 	s.emit(Direct{})
+}
+
+// unrecorded: the manifest of that step was ordered by a coordinator that ended before it recorded it. What another
+// generation left was given up with it.
+func (s *State) unrecorded(mark Mark) bool {
+	d := s.Record.Durable
+	return s.storage > 0 && mark.Step > 0 && mark.Generation == s.Record.Generation && (d == nil || mark.Step > d.Step)
 }
 
 // canCopy: the pod runs the newest generation and can write to storage.
