@@ -61,6 +61,8 @@ type group struct {
 	repaired bool
 	// since is when all that is needed to place the missing members came to be there; zero once all have a node.
 	since time.Time
+	// lifted: gates of others were seen to go.
+	lifted bool
 	// gapSince is since when a forming gang was seen to lack members.
 	gapSince time.Time
 	// givenUp counts plans in a row that could not be followed.
@@ -129,6 +131,7 @@ func (g *group) put(pod *v1.Pod) *member {
 		g.version++
 	} else if m.gated {
 		g.gated--
+		g.lifted = g.lifted || len(pod.Spec.SchedulingGates) == 0
 	} else {
 		g.ready[m.task]--
 	}
@@ -356,7 +359,25 @@ func (g *group) wants() bool {
 		return false
 	}
 	g.since = time.Now()
+	if made := g.newest(); !g.lifted && g.since.Sub(made) > foundLate && !made.IsZero() {
+		g.since = made
+	}
 	return true
+}
+
+// foundLate is far more than it takes to hear of a new pod: a gang whose newest is older was complete before this replica
+// began, and has waited since that pod was made. What is seen to happen has the replica's own time: the API's has whole seconds.
+const foundLate = 10 * time.Second
+
+// newest is when the last of the gang's pods was created.
+func (g *group) newest() time.Time {
+	var last time.Time
+	for _, m := range g.members {
+		if created := m.pod.CreationTimestamp.Time; created.After(last) {
+			last = created
+		}
+	}
+	return last
 }
 
 // nodesBySlot lists the nodes of members that have one.

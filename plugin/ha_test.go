@@ -10,8 +10,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
@@ -179,9 +181,58 @@ func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
 	w.mu.Lock()
 	w.onBind = nil
 	w.mu.Unlock()
+	w.succeed()
+}
+
+// succeed stops the scheduler, if it runs, and puts another one on the same API server, with an empty memory; what was said
+// before is forgotten.
+func (w *world) succeed() {
+	w.t.Helper()
+	w.stop()
+	w.mu.Lock()
+	clear(w.placements)
+	w.mu.Unlock()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.ctx = ctx
 	w.start(ctx, cancel, extras{})
+}
+
+// A reservation is made again from the same facts: for the gang that has waited for longest, since it was complete, before
+// anybody else has room.
+func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
+	busy, now := on(pod("busy", 2), "a"), metav1.Now()
+	busy.Spec.ActiveDeadlineSeconds, busy.Status.StartTime = ptr.To(int64(3600)), &now
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), busy, created(memberPod("big", 0, 2, 2), at(1000)), created(memberPod("big", 1, 2, 2), at(1000)))
+	reserved := w.says("big", "is reserved for it, expected to be free at")
+	w.until("room to be reserved", reserved)
+	w.create(created(pod("late", 2), at(2000)))
+	w.attempted()
+	w.succeed()
+	w.until("room to be reserved again", reserved)
+	w.attempted()
+	if at := w.where("late"); at != "" {
+		t.Fatalf("a pod that says nothing went into reserved room, on %s", at)
+	}
+	w.remove("busy")
+	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "*", "big-1": "*"}))
+}
+
+// A node that rejects is tried again by the next scheduler, and set aside again after two rejections.
+func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	for round := range 2 {
+		for range 2 {
+			w.create(memberPod("g", 0, 1, 2))
+			w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+			w.fails("g-0", "UnexpectedAdmissionError")
+		}
+		w.create(memberPod("g", 0, 1, 2))
+		w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
+		if round == 0 {
+			w.remove("g-0")
+			w.succeed()
+		}
+	}
 }
 
 // settled makes pods that were taken back anew, and waits until two gangs are bound and the others wait.

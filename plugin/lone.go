@@ -50,16 +50,23 @@ func (l *lone) done(uid types.UID) {
 	}
 }
 
-// stands says whether the room is still to come: some are being told, or are on the node yet.
-func (l *lone) stands(uid types.UID, nodes []fwk.NodeInfo, now time.Time) bool {
+// awaits says whether room for a pod is still to come: some are being told to leave for it, or are on the node yet; or, which
+// is all that a replica knows that has just taken over, somebody of lower priority leaves the node that is nominated for it.
+func (l *lone) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.of[uid]
-	if p == nil || now.After(p.until) {
-		return false
+	node, told := pod.Status.NominatedNodeName, []types.UID(nil)
+	if p := l.of[pod.UID]; p != nil && !now.After(p.until) {
+		if p.batch {
+			return true
+		}
+		node, told = p.node, p.told
 	}
-	return p.batch || slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
-		return n.Node().Name == p.node && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool { return slices.Contains(p.told, info.GetPod().UID) })
+	return node != "" && slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
+		return n.Node().Name == node && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool {
+			on := info.GetPod()
+			return slices.Contains(told, on.UID) || on.DeletionTimestamp != nil && corev1helpers.PodPriority(on) < priority
+		})
 	})
 }
 
@@ -77,7 +84,7 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 	}
 	priority := corev1helpers.PodPriority(pod)
 	switch policy := pod.Spec.PreemptionPolicy; {
-	case policy != nil && *policy == v1.PreemptNever, translate.TwoGroups(pod) != "", p.lone.stands(pod.UID, nodes, time.Now()), awaits(pod, nodes, priority):
+	case policy != nil && *policy == v1.PreemptNever, translate.TwoGroups(pod) != "", p.lone.awaits(pod, nodes, priority, time.Now()):
 		return nil, no
 	case !slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return hasBelow(n, priority) }):
 		return framework.NewPostFilterResultWithNominatedNode(""), no
@@ -106,16 +113,6 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 // hasBelow says whether a pod of lower priority is on a node.
 func hasBelow(n fwk.NodeInfo, priority int32) bool {
 	return slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool { return corev1helpers.PodPriority(info.GetPod()) < priority })
-}
-
-// awaits says whether somebody leaves the node that is nominated for a pod.
-func awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32) bool {
-	return pod.Status.NominatedNodeName != "" && slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
-		return n.Node().Name == pod.Status.NominatedNodeName && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool {
-			on := info.GetPod()
-			return on.DeletionTimestamp != nil && corev1helpers.PodPriority(on) < priority
-		})
-	})
 }
 
 // roomForOne chooses who leaves, and tells them.
