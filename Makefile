@@ -127,6 +127,7 @@ bench-scheduler: holdfast-dev holdfast-scheduler ## large gangs to their last bi
 .PHONY: bench-plan
 bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
 	@go build -o bin/bench-plan ./test/bench/plan && bin/bench-plan
+	@go test ./plugin -run '^$$' -bench Eligibility -benchmem 2>/dev/null | grep Benchmark
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code

@@ -49,6 +49,8 @@ type scout struct {
 	// infos[i] is roster.members[i] as the framework sees it; at finds i by the pod's name.
 	infos []fwk.PodInfo
 	at    map[string]int
+	// kind tells members apart whose claims are not alike.
+	kind map[string]string
 	// asked is the last thing put to agree; see there.
 	asked beside
 	// err is what broke inside agree.
@@ -75,9 +77,20 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if err != nil {
 		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.size, Message: err.Error()}, nil
 	}
-	if no := s.uncounted(); no != nil {
+	claims, no := s.readClaims()
+	if no != nil {
 		return gang.Placement{}, no, nil
 	}
+	s.kind = claims.kind
+	placement, no, err := s.seek(asks)
+	if err == nil && no == nil {
+		no, err = s.tryOn(claims, placement)
+	}
+	return placement, no, err
+}
+
+// seek asks the core for what the gang asks of the fabric.
+func (s *scout) seek(asks gang.Topology) (gang.Placement, *gang.Refusal, error) {
 	g, delicate, err := s.gang()
 	if err != nil {
 		return gang.Placement{}, nil, err
@@ -101,24 +114,6 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	return placement, no, s.err
 }
 
-// uncounted refuses several members with claims at once: filters say of each alone that there are devices for it, not
-// of all together, and a gang that was placed in part for that would be taken back and come again for ever.
-func (s *scout) uncounted() *gang.Refusal {
-	wanted, claiming := 0, 0
-	for _, m := range s.roster.members {
-		if m.state == pending {
-			wanted++
-			claiming += min(1, len(m.pod.Spec.ResourceClaims))
-		}
-	}
-	if claiming == 0 || wanted == 1 {
-		return nil
-	}
-	return &gang.Refusal{Reason: gang.Unsupported, Wanted: wanted, Nodes: len(s.nodes), Message: fmt.Sprintf(
-		"%d of %d pods wanted have resource claims, whose devices are not counted for a gang: ask for the devices as an extended resource (resources.limits), or name another scheduler in spec.schedulerName",
-		claiming, wanted)}
-}
-
 // gang translates the roster. delicate: some members have rules that counts cannot express.
 func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 	g.Size, g.Min = s.roster.size, s.roster.least
@@ -137,10 +132,11 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 			g.Members = append(g.Members, member)
 			continue
 		}
-		role, known := roles[m.role]
+		like := m.role + s.kind[m.pod.Name]
+		role, known := roles[like]
 		if !known {
 			role = len(g.Roles)
-			roles[m.role] = role
+			roles[like] = role
 			shape, err := s.role(i)
 			if err != nil {
 				return g, false, err
@@ -157,7 +153,7 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 // role runs the framework's filters for one member on every node.
 func (s *scout) role(member int) (gang.Role, error) {
 	info := s.infos[member]
-	role := gang.Role{Requests: asked(info), Out: map[string]gang.Cause{}}
+	role := gang.Role{Requests: s.p.fabric.asked(info), Out: map[string]gang.Cause{}}
 	role.Shown = translate.Shown(role.Requests)
 	state := newNestedState()
 	only, status, by := s.p.nested.RunPreFilterPlugins(s.ctx, state, info.GetPod())

@@ -9,9 +9,17 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// PreEnqueue holds a pod until all of its gang exist, and then all but the one that plans. It runs under
-// the queue's lock.
+// PreEnqueue does nothing where another plugin holds members back.
 func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	if p.gated() {
+		return nil
+	}
+	return p.holdBack(ctx, pod)
+}
+
+// holdBack holds a pod until all of its gang exist, and then all but the one that plans. It runs under
+// the queue's lock.
+func (p *Plugin) holdBack(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	key, ok := p.mine(pod)
 	if !ok {
 		return nil
@@ -44,6 +52,9 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		{Resource: fwk.PersistentVolume, ActionType: fwk.Add | fwk.Update},
 		{Resource: fwk.StorageClass, ActionType: fwk.Add | fwk.Update},
 		{Resource: fwk.CSINode, ActionType: fwk.Add | fwk.Update},
+		{Resource: fwk.ResourceClaim, ActionType: fwk.Add | fwk.Update | fwk.Delete},
+		{Resource: fwk.ResourceSlice, ActionType: fwk.Add | fwk.Update},
+		{Resource: fwk.DeviceClass, ActionType: fwk.Add | fwk.Update},
 	}
 	var hints []fwk.ClusterEventWithHint
 	for _, e := range events {

@@ -23,6 +23,8 @@ type fabric struct {
 	tiers  func() *translate.Tiers
 	hyper  *translate.Tiers
 	places map[string]placed
+	// byClaim says of an extended resource that pods get it by a claim; nil: none.
+	byClaim func(v1.ResourceName) bool
 	// attendants are namespaces whose pods are in nobody's way.
 	attendants []string
 	// keys are the labels that are looked for; carried counts the nodes with each, labels says which a node has,
@@ -91,6 +93,7 @@ func (f *fabric) forgetNode(name string) {
 func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
 	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber() - len(n.GetPods()))
+	left[claimSlot] = 1
 	for name, v := range used {
 		left[name] -= v
 	}
@@ -101,6 +104,7 @@ func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
 func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
 	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber())
+	left[claimSlot] = 1
 	used[string(v1.ResourcePods)] = int64(len(n.GetPods()))
 	devices, taken := false, false
 	for name := range left {
@@ -137,7 +141,7 @@ func takesDevices(info fwk.PodInfo) bool {
 func (f *fabric) hold(info fwk.PodInfo) topology.Hold {
 	var n topology.Node
 	tenant := f.tenant(&n, info.GetPod())
-	return topology.Hold{What: asked(info), Tenant: tenant, Closed: n.Closed, Spares: n.Spares, SparesAt: n.SparesAt}
+	return topology.Hold{What: f.asked(info), Tenant: tenant, Closed: n.Closed, Spares: n.Spares, SparesAt: n.SparesAt}
 }
 
 // tenant adds what a pod means to others: whether it is in their way, wants its node whole, or was promised spares.

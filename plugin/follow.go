@@ -66,12 +66,18 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	} else if b := p.blocked; b != nil && b.key == key {
 		p.makeRoom(ctx, b)
 	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return nil, fwk.NewStatus(fwk.Unschedulable) // devices that its claims got for a node that it cannot have may have to be given back
+	}
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 }
 
 // Reserve checks once more that the node is the planned one.
-func (p *Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.mine(pod)
+	if isNested(state) { // a plan is tried on
+		return nil
+	}
 	if !ok || p.ledger.reserve(key, pod, node) {
 		return nil
 	}
@@ -79,9 +85,9 @@ func (p *Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node 
 }
 
 // Unreserve runs when a member that had its node could not be bound.
-func (p *Plugin) Unreserve(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
 	key, ok := p.mine(pod)
-	if !ok {
+	if !ok || isNested(state) {
 		return
 	}
 	if p.ledger.unreserve(key, pod.UID) {

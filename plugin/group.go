@@ -77,7 +77,7 @@ type member struct {
 	slot slot
 	// role is what the pod looks like to filters; see roleOf. task is its task in the words of Volcano.
 	role, task string
-	// gated: the pod has scheduling gates of others; whole: it wants its node whole.
+	// gated: the pod has scheduling gates of others, or claims that are yet to be made; whole: it wants its node whole.
 	gated, whole bool
 	// queued: the scheduling queue knows the pod. Before, it would forget what is nominated for it.
 	queued bool
@@ -135,7 +135,7 @@ func (g *group) put(pod *v1.Pod) *member {
 	} else {
 		g.ready[m.task]--
 	}
-	gated := len(pod.Spec.SchedulingGates) > 0
+	gated := len(pod.Spec.SchedulingGates) > 0 || awaitsClaims(pod)
 	if gated != m.gated {
 		g.lead = nil
 	}

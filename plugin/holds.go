@@ -7,12 +7,15 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/translate"
@@ -48,6 +51,30 @@ func (h *hold) words() string {
 		text += ", expected to be free at " + h.At.UTC().Format(time.TimeOnly)
 	}
 	return text
+}
+
+// status is the same for programs.
+func (h *hold) status() *v1alpha1.HeldRoom {
+	room := &v1alpha1.HeldRoom{Kind: v1alpha1.HeldReservation, Domain: h.domain, Nodes: h.nodes(), Since: whole(h.since)}
+	if !h.Reserved {
+		room.Kind, room.Leaving, room.LeavingPods = v1alpha1.HeldClaim, h.yields, int32(h.pods)
+		room.Until = ptr.To(whole(h.until))
+	} else if !h.At.IsZero() {
+		room.ExpectedAt = ptr.To(whole(h.At))
+	}
+	return room
+}
+
+// whole is a time as an API server keeps it.
+func whole(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
+
+// standing is a gang's placement status as it should be, with the room that is held for it.
+func (p *Plugin) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
+	s, ok, exists = p.ledger.standing(key)
+	if h, held := p.holds.get(key); held && ok && !s.Placed {
+		s.Held = h.status()
+	}
+	return s, ok, exists
 }
 
 func (h *hold) nodes() []string {
@@ -225,7 +252,7 @@ func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 		return fwk.AsStatus(err)
 	}
 	left := p.fabric.left(node)
-	for what, v := range asked(info) {
+	for what, v := range p.fabric.asked(info) {
 		if left[what]-held[what] < v {
 			p.holds.wait(pod)
 			return fwk.NewStatus(fwk.Unschedulable, "node's room is held for gang "+whom.String())
@@ -240,6 +267,7 @@ func (p *Plugin) letIn(logger klog.Logger, key types.NamespacedName) {
 	if !was {
 		return
 	}
+	p.status.soon(key)
 	p.activate(logger, free)
 	for _, other := range p.ledger.refused() {
 		if other != key {

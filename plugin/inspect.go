@@ -28,6 +28,9 @@ func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	for _, key := range p.ledger.overdue(now.Add(-p.args.PlanPatience.Duration)) {
 		p.abandon(logger, key, "members did not follow the plan in time")
 	}
+	for _, key := range p.ledger.idle(now.Add(-inspection)) {
+		p.wake(logger, key)
+	}
 	for _, l := range p.ledger.lapsed(now, p.args.FormingPatience.Duration) {
 		logger.Info("A gang that never was whole is taken back", "gang", l.key, "reason", l.why, "pods", len(l.undo))
 		p.undo(ctx, l.key, l.undo, l.why)

@@ -98,6 +98,7 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 		return nil, no
 	}
 	node, found, err := p.roomForOne(ctx, key, pod, nodes, again)
+	p.measures.searched.Observe(time.Since(now).Seconds())
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("looking for room for pod %s/%s: %w", pod.Namespace, pod.Name, err))
 	}
@@ -105,7 +106,7 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 		delete(p.tried, key)
 		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
 	}
-	p.tried[key] = a.later(now)
+	p.tried[key] = a.later(now, time.Since(now))
 	p.forgetTried()
 	return framework.NewPostFilterResultWithNominatedNode(""), no
 }
@@ -120,7 +121,7 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 	p.follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
 	b := &blocked{key: key, nodes: nodes, roster: roster{size: 1, members: []member{{pod: pod, role: roleOf(pod)}}}}
-	s, err := p.survey(ctx, b, priority, now, func(of int32) bool { return of < priority })
+	s, err := p.survey(ctx, b, priority, now, below(priority))
 	if err != nil || len(s.world.Units) == 0 || !p.worth.known(ctx, now, again) {
 		return "", false, err
 	}

@@ -17,6 +17,7 @@ type measures struct {
 	refusals  *prometheus.CounterVec
 	waited    prometheus.Histogram
 	placed    prometheus.Histogram
+	searched  prometheus.Histogram
 	givenUp   prometheus.Counter
 	undone    prometheus.Counter
 	rejected  prometheus.Counter
@@ -42,6 +43,7 @@ func newMeasures() *measures {
 		refusals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
 		waited:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
 		placed:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
+		searched:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_room_search_seconds", Help: "How long it took to find out who makes room for a gang or a pod, or which room it waits for; nobody is scheduled meanwhile.", Buckets: short}),
 		givenUp:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
 		broken:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
 		largest:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
@@ -53,7 +55,7 @@ func newMeasures() *measures {
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone, m.rejected, m.preempted, m.aside, m.broken, m.largest}
+	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.searched, m.givenUp, m.undone, m.rejected, m.preempted, m.aside, m.broken, m.largest}
 }
 
 // planned notes one answer.

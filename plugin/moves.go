@@ -30,7 +30,7 @@ func (p *Plugin) inhabited(ctx context.Context) (yield.World, []v1alpha1.FabricL
 	if s.taken, err = p.expected(nodes, nobody); err != nil {
 		return yield.World{}, nil, err
 	}
-	s.units(func(int32) bool { return true }, time.Now())
+	s.units(func(*yield.Unit) bool { return true }, time.Now())
 	bare, _ := s.without(func(int) bool { return true })
 	s.world.Levels, s.world.Nodes = p.fabric.levels, s.told(bare)
 	return s.world, levelsOf(p.tree), nil

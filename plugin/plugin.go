@@ -6,7 +6,7 @@
 // that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
 // for it, never single members; nothing else is done for it.
 //
-// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), prefilter.go (planning),
+// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), claims.go (dynamic resource allocation), prefilter.go (planning),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
 // (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
 // turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
@@ -19,6 +19,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,6 +51,7 @@ const inspection = 5 * time.Second
 type nested interface {
 	RunPreFilterPlugins(context.Context, fwk.CycleState, *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string])
 	ListPlugins() *schedulerconfig.Plugins
+	reserver
 }
 
 var (
@@ -86,10 +88,10 @@ type Plugin struct {
 	// binding holds an entry for each binding that is under way.
 	binding chan struct{}
 
-	// tree follows the snapshot; seen holds the generation of each node in it. Both belong to the scheduling
+	// tree follows the snapshot; seen says what was seen of each node in it. Both belong to the scheduling
 	// cycle, which is one at a time.
 	tree *topology.Tree
-	seen map[string]int64
+	seen map[string]sight
 	// fabric says where nodes are; it belongs to the scheduling cycle, too.
 	fabric fabric
 	// verdicts and awaited, the nodes that pods are nominated for, belong to it as well.
@@ -100,6 +102,9 @@ type Plugin struct {
 	blocked *blocked
 	tried   map[types.NamespacedName]attempt
 	lone    *lone
+	// gate: another plugin of the profile holds members back.
+	gate     bool
+	gateOnce sync.Once
 }
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
@@ -110,11 +115,12 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]int64{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
 	logger := klog.FromContext(ctx)
 	p.groups, p.ledger.terms = book, book.Terms
+	p.fabric.byClaim = (&served{handle: h}).byClaim
 	p.fabric.tiers = func() *translate.Tiers { return book.Tiers(logger) }
-	p.status = newPublisher(gangs, p.ledger.standing)
+	p.status = newPublisher(gangs, p.standing)
 	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.lone = &lone{of: map[types.UID]*promise{}}

@@ -73,6 +73,14 @@ func (r *rejects) look(now time.Time, nodes int) (set []avoid.Aside, back bool) 
 	return set, back
 }
 
+// renew notes that a node of that name is gone: one that comes is another one, which rejected nobody.
+func (r *rejects) renew(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.book.Forget(node)
+	delete(r.aside, node)
+}
+
 func (r *rejects) isAside(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,6 +51,27 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
 }
 
+// A Node that was made anew under the same name is another one: it rejected nobody.
+func TestANewNodeOfThatNameIsNotSetAside(t *testing.T) {
+	one := node("a", 2)
+	one.UID = "first"
+	w := newWorld(t, extras{}, one)
+	for range 2 {
+		w.create(memberPod("g", 0, 1, 2))
+		w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+		w.fails("g-0", "UnexpectedAdmissionError")
+	}
+	w.create(memberPod("g", 0, 1, 2))
+	w.until("the node to be set aside", w.says("g", "1 unhealthy (RejectsPods): a"))
+	another := node("a", 2)
+	another.UID = "second"
+	if err := w.client.CoreV1().Nodes().Delete(w.ctx, "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.create(another)
+	w.until("the member to be bound there", w.boundTo(map[string]string{"g-0": "a"}))
+}
+
 // A pod that ran, or ended for its own reasons, says nothing about its node.
 func TestEndsThatAreNotTheNodes(t *testing.T) {
 	base := func() *v1.Pod {

@@ -24,8 +24,8 @@ func roleOf(pod *v1.Pod) string {
 	spec.NodeName, spec.Hostname, spec.Subdomain, spec.ServiceAccountName, spec.ImagePullSecrets = "", "", "", "", nil
 	spec.InitContainers, spec.Containers = judged(spec.InitContainers), judged(spec.Containers)
 	own := ""
-	if spec.Volumes = judgedVolumes(spec.Volumes); ephemeral(spec.Volumes) || len(spec.ResourceClaims) > 0 {
-		own = pod.Name // such volumes and claims are objects of the pod's own
+	if spec.Volumes = judgedVolumes(spec.Volumes); ephemeral(spec.Volumes) {
+		own = pod.Name // such volumes are objects of the pod's own; for claims see readClaims
 	}
 	text, err := json.Marshal([]any{pod.Namespace, own, labels, spec})
 	if err != nil {
@@ -68,7 +68,7 @@ func ephemeral(volumes []v1.Volume) bool {
 // touchesOthers says whether pods of this shape may keep one another off a node by more than resources.
 func touchesOthers(pod *v1.Pod) bool {
 	spec := &pod.Spec
-	if len(spec.TopologySpreadConstraints) > 0 || len(spec.ResourceClaims) > 0 || len(judgedVolumes(spec.Volumes)) > 0 {
+	if len(spec.TopologySpreadConstraints) > 0 || len(judgedVolumes(spec.Volumes)) > 0 {
 		return true
 	}
 	if a := spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {

@@ -58,10 +58,14 @@ const (
 )
 
 // later is a after one more search in vain.
-func (a attempt) later(now time.Time) attempt {
-	delay := min(max(lookAgain, 2*a.delay), lookAgainAtMost)
+func (a attempt) later(now time.Time, took time.Duration) attempt {
+	delay := max(min(max(lookAgain, 2*a.delay), lookAgainAtMost), restFor(took))
 	return attempt{next: now.Add(delay), delay: delay}
 }
+
+// restFor is how long after a search no other is made for the same gang: nobody is scheduled during one, so they take no
+// more than one part in twenty of the time.
+func restFor(took time.Duration) time.Duration { return 20 * took }
 
 // makeRoom has others leave for a gang that was refused, or names the room that it waits for. It runs in the scheduling
 // cycle, after the refusal.
@@ -74,6 +78,7 @@ func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
 			return
 		}
 		p.holds.drop(b.key)
+		p.status.soon(b.key)
 	}
 	a := p.tried[b.key]
 	if now.Before(a.next) {
@@ -84,9 +89,10 @@ func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
 	if err != nil {
 		logger.Error(err, "Looking for room for a gang", "gang", b.key)
 	}
-	a = a.later(now)
-	if done {
-		a = attempt{next: now.Add(lookAgain)}
+	took := time.Since(now)
+	p.measures.searched.Observe(took.Seconds())
+	if a = a.later(now, took); done {
+		a = attempt{next: now.Add(max(lookAgain, restFor(took)))}
 	}
 	p.tried[b.key] = a
 	p.forgetTried()
@@ -107,9 +113,13 @@ func (p *Plugin) forgetTried() {
 // lookForRoom reports whether a hold was made.
 func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bool, error) {
 	priority, preempts := b.priority()
-	_, reserved := p.holds.get(b.key)
+	h, reserved := p.holds.get(b.key)
 	if preempts {
-		s, err := p.survey(ctx, b, priority, now, func(of int32) bool { return of < priority })
+		may := below(priority)
+		if reserved {
+			may = orOverdue(may, h.nodes(), now)
+		}
+		s, err := p.survey(ctx, b, priority, now, may)
 		if err != nil {
 			return false, err
 		}
@@ -122,7 +132,7 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 	if reserved || !p.mayReserve(b, priority, now) {
 		return reserved, nil
 	}
-	s, err := p.survey(ctx, b, priority, now, func(int32) bool { return true })
+	s, err := p.survey(ctx, b, priority, now, func(*yield.Unit) bool { return true })
 	if err != nil {
 		return false, err
 	}
@@ -133,6 +143,29 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 	p.endReservations(b)
 	p.hold(ctx, b, hold{Hold: yield.Hold{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, seats: s.takings(r.Seats), domain: r.Domain, lost: b.lost(), since: now})
 	return true, nil
+}
+
+// below says of a unit that its priority is lower.
+func below(priority int32) func(*yield.Unit) bool {
+	return func(u *yield.Unit) bool { return u.Priority < priority }
+}
+
+// overstay is how long after its declared end a unit is left alone: nobody ends to the second.
+const overstay = time.Minute
+
+// orOverdue lets those leave as well who said when they would be over, are not, and stand in reserved room: the
+// reservation counted on their word, and without that a wrong one would hold the gang up for ever.
+func orOverdue(may func(*yield.Unit) bool, reserved []string, now time.Time) func(*yield.Unit) bool {
+	return func(u *yield.Unit) bool {
+		if may(u) {
+			return true
+		}
+		overdue := !u.End.IsZero() && now.Sub(u.End) >= overstay && slices.ContainsFunc(u.Pods, func(pod yield.Pod) bool { return slices.Contains(reserved, pod.Node) })
+		if overdue {
+			u.Name += " (beyond its declared run time)"
+		}
+		return overdue
+	}
 }
 
 // claim has units leave, where that makes the gang fit, and holds what they leave for it.
@@ -203,6 +236,7 @@ func (p *Plugin) endReservations(b *blocked) {
 	for key, h := range p.holds.keys() {
 		if h.Reserved && !h.lost && !b.lost() && key != b.key {
 			p.holds.drop(key)
+			p.status.soon(key)
 		}
 	}
 }

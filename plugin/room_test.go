@@ -147,6 +147,9 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	if m := w.placement("high").Message; !strings.Contains(m, "gang ns/low leave (2 pods)") {
 		t.Error(m)
 	}
+	if h := w.placement("high").Held; h == nil || h.Kind != v1alpha1.HeldClaim || strings.Join(h.Nodes, " ") != "a b" || strings.Join(h.Leaving, " ") != "gang ns/low" || h.LeavingPods != 2 || h.Until == nil {
+		t.Errorf("held: %+v", h)
+	}
 	w.remove("low-0") // the first is gone, the other not yet
 	w.create(prior(4, pod("thief", 2))...)
 	w.create(prior(5, ranked("rival", 1, 2)...)...)
@@ -227,6 +230,9 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 	}
 	w.create(prior(0, ranked("big", 3, 2)...)...)
 	w.until("room to be reserved", w.says("big", "is reserved for it, expected to be free at"))
+	if h := w.placement("big").Held; h == nil || h.Kind != v1alpha1.HeldReservation || strings.Join(h.Nodes, " ") != "a b c" || h.ExpectedAt == nil || h.ExpectedAt.Sub(now.Time).Round(time.Minute) != 2*time.Hour {
+		t.Errorf("held: %+v", h)
+	}
 	long, short := pod("long", 2), pod("short", 2)
 	hour := int64(3600)
 	short.Spec.ActiveDeadlineSeconds = &hour
@@ -241,6 +247,46 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "*", "big-1": "*", "big-2": "*"}))
 	if w.where("long") != "" {
 		t.Error("the pod took room from the gang")
+	}
+}
+
+// Whoever said when it would be over and is not makes room for the gang whose reservation counted on that; one that said
+// nothing, one that has time left and one that stands elsewhere stay.
+func TestAnOverdueJobMakesRoom(t *testing.T) {
+	running := func(name, at, runTime string, since time.Duration) *v1.Pod {
+		p := on(memberPod(name, 0, 1, 2), at)
+		if runTime != "" {
+			p.Annotations[v1alpha1.AnnotationRunTime] = runTime
+		}
+		p.Status.Phase, p.Status.StartTime = v1.PodRunning, &metav1.Time{Time: time.Now().Add(-since)}
+		return p
+	}
+	racked := func(name, rack string) *v1.Node {
+		n := node(name, 2)
+		n.Labels[v1.LabelTopologyZone] = rack
+		return n
+	}
+	wait := func(busy ...runtime.Object) *world {
+		w := newWorld(t, extras{before: evicting("")}, append(busy, racked("a", "x"), racked("b", "x"), racked("c", "x"), racked("d", "y"))...)
+		w.plugin.args.ReservationAfter.Duration = 0
+		w.attempted()
+		big := ranked("big", 3, 2)
+		for _, p := range big {
+			p.Annotations[v1alpha1.AnnotationTopologyRequired] = "zone"
+		}
+		w.create(prior(0, big...)...)
+		return w
+	}
+	w := wait(running("late", "a", "1h", 2*time.Hour), running("elsewhere", "d", "1h", 2*time.Hour))
+	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "a", "big-1": "b", "big-2": "c"}))
+	if left := w.whoLeft(); strings.Join(left, " ") != "late-0" {
+		t.Errorf("%v left", left)
+	}
+	w = wait(running("quiet", "a", "", 2*time.Hour), running("early", "b", "3h", 2*time.Hour))
+	w.until("room to be reserved", w.says("big", "is reserved for it"))
+	w.until("room to be looked for again", func() bool { return count(t, w.plugin.measures.searched) >= 3 })
+	if left := w.whoLeft(); len(left) > 0 {
+		t.Errorf("%v left", left)
 	}
 }
 

@@ -19,6 +19,14 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
+// sight is what was seen of a node: its generation in the snapshot, and which Node of its name it is.
+type sight struct {
+	generation int64
+	uid        types.UID
+}
+
+func sightOf(n fwk.NodeInfo) sight { return sight{n.GetGeneration(), n.Node().UID} }
+
 // follow brings the tree to the snapshot's state; nodes that did not change since are not looked at.
 func (p *Plugin) follow(nodes []fwk.NodeInfo) {
 	p.rejects.look(time.Now(), len(nodes))
@@ -28,11 +36,14 @@ func (p *Plugin) follow(nodes []fwk.NodeInfo) {
 	}
 	for _, n := range nodes {
 		name := n.Node().Name
-		generation, ok := p.seen[name]
-		if !ok || generation != n.GetGeneration() {
+		have, ok := p.seen[name]
+		if !ok || have.generation != n.GetGeneration() {
+			if ok && have.uid != n.Node().UID {
+				p.rejects.renew(name)
+			}
 			p.fabric.see(n.Node())
 			p.tree.Set(p.fabric.node(n))
-			p.seen[name] = n.GetGeneration()
+			p.seen[name] = sightOf(n)
 		}
 	}
 	if len(p.seen) > len(nodes) {
@@ -54,6 +65,7 @@ func (p *Plugin) dropGone(nodes []fwk.NodeInfo) {
 			p.tree.Remove(name)
 			p.fabric.forgetNode(name)
 			delete(p.seen, name)
+			p.rejects.renew(name)
 		}
 	}
 }
@@ -64,10 +76,10 @@ func (p *Plugin) rebuild(nodes []fwk.NodeInfo) {
 		p.fabric.see(n.Node())
 	}
 	p.fabric.recognise()
-	p.seen = make(map[string]int64, len(nodes))
+	p.seen = make(map[string]sight, len(nodes))
 	all := make([]topology.Node, len(nodes))
 	for i, n := range nodes {
-		p.seen[n.Node().Name] = n.GetGeneration()
+		p.seen[n.Node().Name] = sightOf(n)
 		all[i] = p.fabric.node(n)
 	}
 	p.tree = topology.New(p.fabric.levels, all...)
@@ -86,7 +98,7 @@ func resources(r fwk.Resource) topology.Resources {
 }
 
 // asked is what a pod takes from a node, itself included.
-func asked(info fwk.PodInfo) topology.Resources {
+func (f *fabric) asked(info fwk.PodInfo) topology.Resources {
 	all := resources(info.CalculateResource().Resource)
 	for name, v := range all {
 		if v == 0 {
@@ -94,7 +106,7 @@ func asked(info fwk.PodInfo) topology.Resources {
 		}
 	}
 	all[string(v1.ResourcePods)] = 1
-	return all
+	return f.claimed(info.GetPod(), all)
 }
 
 // expected lists what is held for pods that are on their way to a node: members of open plans, as the ledger knows

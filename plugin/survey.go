@@ -35,7 +35,7 @@ type survey struct {
 }
 
 // survey looks at the cluster without those units that may leave, as filters judge it.
-func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(priority int32) bool) (*survey, error) {
+func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*yield.Unit) bool) (*survey, error) {
 	s := &survey{p: p, b: b, nodes: b.nodes, ctx: ctx}
 	taken, err := p.expected(b.nodes, b.roster)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *survey) told(nodes []fwk.NodeInfo) []topology.Node {
 }
 
 // units sorts the pods on the nodes into what leaves together.
-func (s *survey) units(may func(int32) bool, now time.Time) {
+func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 	fixed := s.p.ledger.moving()
 	budgets := s.p.budgets()
 	at := map[string]int{}
@@ -126,7 +126,8 @@ func (s *survey) units(may func(int32) bool, now time.Time) {
 // add adds a pod to its unit.
 func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
 	unit := &s.world.Units[u]
-	what := asked(info)
+	what := s.p.fabric.asked(info)
+	delete(what, claimSlot) // what is on its node the filter knows
 	var as topology.Node
 	s.p.fabric.tenant(&as, pod)
 	one := yield.Pod{Node: pod.Spec.NodeName, What: what, Devices: plain, Tenant: as.Tenants > 0, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
@@ -148,11 +149,11 @@ func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 }
 
 // keepOnly leaves out units that must stay.
-func (s *survey) keepOnly(may func(int32) bool) {
+func (s *survey) keepOnly(may func(*yield.Unit) bool) {
 	var units []yield.Unit
 	var pods [][]*v1.Pod
 	for u := range s.world.Units {
-		if s.world.Units[u].Leaving || may(s.world.Units[u].Priority) {
+		if s.world.Units[u].Leaving || may(&s.world.Units[u]) {
 			units, pods = append(units, s.world.Units[u]), append(pods, s.pods[u])
 		}
 	}

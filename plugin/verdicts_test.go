@@ -157,26 +157,3 @@ func TestDevicesOfAttendantsAreNoUse(t *testing.T) {
 		}
 	}
 }
-
-// Devices of claims are not counted for several pods at once: they are refused, for as long as that is so.
-func TestClaimsOfAGangAreRefused(t *testing.T) {
-	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
-	claiming := func(name string, size int) []*v1.Pod {
-		pods := gangOf(name, size, 1)
-		for _, p := range pods {
-			template := "device"
-			p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: &template}}
-		}
-		return pods
-	}
-	w.attempted()
-	several, err := w.station.Preview(w.ctx, claiming("g", 2))
-	if err != nil || several.Placement.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(several.Placement.Message, "2 of 2 pods wanted have resource claims, whose devices are not counted for a gang: ask for") {
-		t.Errorf("several: %+v, %v", several.Placement, err)
-	}
-	// One by one filters say what is so: here that its claim does not exist yet.
-	one, err := w.station.Preview(w.ctx, claiming("one", 1))
-	if err != nil || one.Placement.Reason != v1alpha1.ReasonInsufficientNodes || !strings.Contains(one.Placement.Message, "DynamicResources") {
-		t.Errorf("one: %+v, %v", one.Placement, err)
-	}
-}

@@ -42,7 +42,7 @@ const patience = 90 * time.Second
 
 // world is a real scheduler with the plugin, over a fake API server.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	ctx    context.Context
 	client *fake.Clientset
 	plugin *Plugin
@@ -77,7 +77,7 @@ type extras struct {
 	before func(*world)
 }
 
-func newWorld(t *testing.T, x extras, objects ...runtime.Object) *world {
+func newWorld(t testing.TB, x extras, objects ...runtime.Object) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &world{t: t, ctx: ctx, client: fake.NewClientset(objects...), events: map[string][]string{}, placements: map[string][]v1alpha1.PlacementStatus{},
@@ -102,7 +102,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 		w.t.Fatal(err)
 	}
 	station := newStation(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
-	registry := frameworkruntime.Registry{Name: station.New}
+	registry := frameworkruntime.Registry{Name: station.New, GateName: station.NewGate}
 	for name, f := range x.plugins {
 		registry[name] = f
 	}
@@ -136,7 +136,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 }
 
 // testProfile is the profile that the manifests ship.
-func testProfile(t *testing.T, x extras) schedulerapi.KubeSchedulerProfile {
+func testProfile(t testing.TB, x extras) schedulerapi.KubeSchedulerProfile {
 	t.Helper()
 	text, err := os.ReadFile("../manifests/scheduler/config.yaml")
 	if err != nil {

@@ -144,9 +144,46 @@ type PlacementStatus struct {
 	Excluded map[string]int32 `json:"excluded,omitempty"`
 	// Nodes is the plan, by slot, once there is one.
 	Nodes []string `json:"nodes,omitempty"`
+	// Held is the room that is kept for a gang while it waits; absent: none is.
+	// +optional
+	Held *HeldRoom `json:"held,omitempty"`
 	// ObservedAt is when the answer last changed.
 	ObservedAt metav1.MicroTime `json:"observedAt"`
 }
+
+// HeldRoom is room that the scheduler keeps for one gang.
+type HeldRoom struct {
+	// Kind says how it came about.
+	Kind HeldKind `json:"kind"`
+	// Domain is where the room is, such as "rack a/r1"; empty: in no one domain.
+	Domain string `json:"domain,omitempty"`
+	// Nodes are those on which it is.
+	// +listType=atomic
+	Nodes []string `json:"nodes"`
+	// Since is when it was named.
+	Since metav1.Time `json:"since"`
+	// ExpectedAt is when a reservation is expected to be free; absent: nobody knows.
+	// +optional
+	ExpectedAt *metav1.Time `json:"expectedAt,omitempty"`
+	// Until is when a claim ends that was not used.
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
+	// Leaving names the gangs and single pods that were told to leave, LeavingPods counts their pods.
+	// +listType=atomic
+	Leaving     []string `json:"leaving,omitempty"`
+	LeavingPods int32    `json:"leavingPods,omitempty"`
+}
+
+// HeldKind is why room is held.
+// +kubebuilder:validation:Enum=Claim;Reservation
+type HeldKind string
+
+const (
+	// HeldClaim: others were told to leave the room for the gang.
+	HeldClaim HeldKind = "Claim"
+	// HeldReservation: the gang waits until the room is free.
+	HeldReservation HeldKind = "Reservation"
+)
 
 // RunStatus is the coordinator's record of generations.
 type RunStatus struct {

@@ -78,7 +78,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		}
 	}
 	station := plugin.NewStation()
-	config, sched, err := app.Setup(ctx, opts, app.WithPlugin(plugin.Name, station.New))
+	config, sched, err := app.Setup(ctx, opts, app.WithPlugin(plugin.Name, station.New), app.WithPlugin(plugin.GateName, station.NewGate))
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,9 @@ func (b *Book) Start(node string, now time.Time) bool {
 	return e != nil && now.Before(e.until)
 }
 
+// Forget drops what is known of a node that is no more.
+func (b *Book) Forget(node string) { delete(b.nodes, node) }
+
 // forget drops nodes that have been quiet for long.
 func (b *Book) forget(now time.Time) {
 	maps.DeleteFunc(b.nodes, func(_ string, e *entry) bool { return now.Sub(e.last) >= forgotten && !now.Before(e.until) })

@@ -8,6 +8,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -110,7 +111,7 @@ func PreviewExcluded(r gang.Refusal) []v1alpha1.PreviewExcluded {
 func SamePlacement(a, b v1alpha1.PlacementStatus) bool {
 	a.ObservedAt, b.ObservedAt = metav1.MicroTime{}, metav1.MicroTime{}
 	return a.Placed == b.Placed && a.Reason == b.Reason && a.Message == b.Message && a.Fits == b.Fits && a.Wanted == b.Wanted &&
-		slices.Equal(a.Nodes, b.Nodes) && sameCounts(a.Excluded, b.Excluded)
+		slices.Equal(a.Nodes, b.Nodes) && sameCounts(a.Excluded, b.Excluded) && apiequality.Semantic.DeepEqual(a.Held, b.Held)
 }
 
 func sameCounts(a, b map[string]int32) bool {

@@ -1,7 +1,12 @@
 package scheduling
 
 import (
+	"bytes"
 	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -29,10 +34,13 @@ func TestFabric(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.start()
+	s.leader = s.start()
 	even := s.evenSlices()
-	s.replacedOnASpare(even)
+	s.replacedOnSpares(even)
+	s.intoBrokenDomains()
+	s.onWholeNodes()
 	s.refusedWithCounts()
+	s.decidedAgain("close")
 }
 
 // nodes lists the nodes by name.
@@ -95,26 +103,121 @@ func (s *stage) evenSlices() []string {
 	return names
 }
 
-// replacedOnASpare: a pod whose node is lost to it goes to a spare of the same domain.
-func (s *stage) replacedOnASpare(names []string) {
+// replacedOnSpares: two pods whose nodes are lost to them at once go to spares of the same domain, together.
+func (s *stage) replacedOnSpares(names []string) {
 	s.t.Helper()
-	old := s.pods()[names[5]]
-	if err := s.client.CoreV1().Pods("default").Delete(s.ctx, old.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
-		s.t.Fatal(err)
+	var again []string
+	was := map[string]string{}
+	before := s.pods()
+	for _, slot := range []int{5, 9} {
+		old := before[names[slot]]
+		if err := s.client.CoreV1().Pods("default").Delete(s.ctx, old.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+			s.t.Fatal(err)
+		}
+		s.until("the pod to be gone", func() bool { return s.pods()[old.Name] == nil })
+		blocker := alone("blocker-"+old.Name, func(p *corev1.Pod) { p.Spec.NodeName = old.Spec.NodeName })
+		s.create(blocker)
 	}
-	s.until("the pod to be gone", func() bool { return s.pods()[old.Name] == nil })
-	blocker := member("", 0, 1, "blocker")
-	blocker.Labels, blocker.Annotations, blocker.Spec.NodeName = nil, nil, old.Spec.NodeName
-	s.create(blocker)
-	again := member("even", 5, len(names), "even-5-again")
-	for _, key := range []string{v1alpha1.AnnotationSliceLevel, v1alpha1.AnnotationBlockSize, v1alpha1.AnnotationSpares} {
-		again.Annotations[key] = old.Annotations[key]
+	for _, slot := range []int{5, 9} {
+		old := before[names[slot]]
+		p := member("even", slot, len(names), old.Name+"-again")
+		for _, key := range []string{v1alpha1.AnnotationSliceLevel, v1alpha1.AnnotationBlockSize, v1alpha1.AnnotationSpares} {
+			p.Annotations[key] = old.Annotations[key]
+		}
+		s.create(p)
+		again, was[p.Name] = append(again, p.Name), old.Spec.NodeName
 	}
-	s.create(again)
-	s.until("the pod to be replaced", s.bound(again.Name))
-	of, at := s.cliqueOf(), s.pods()[again.Name].Spec.NodeName
-	if of[at] != of[old.Spec.NodeName] || at == old.Spec.NodeName {
-		s.t.Errorf("the pod went from %s in %s to %s in %s", old.Spec.NodeName, of[old.Spec.NodeName], at, of[at])
+	s.until("both pods to be replaced", s.bound(again...))
+	of := s.cliqueOf()
+	for _, name := range again {
+		if at := s.pods()[name].Spec.NodeName; of[at] != of[was[name]] || at == was[name] {
+			s.t.Errorf("%s went from %s in %s to %s in %s", name, was[name], of[was[name]], at, of[at])
+		}
+	}
+}
+
+// intoBrokenDomains: a small gang goes where something is in use already; the domain that is whole stays so.
+func (s *stage) intoBrokenDomains() {
+	s.t.Helper()
+	of, used := s.cliqueOf(), map[string]bool{}
+	for _, p := range s.pods() {
+		used[of[p.Spec.NodeName]] = true
+	}
+	if len(used) != cliques-1 {
+		s.t.Fatalf("%d domains are in use", len(used))
+	}
+	small := s.gang("small", 2, nil)
+	s.until("the small gang to be placed", s.bound(small...))
+	for _, name := range small {
+		if at := of[s.pods()[name].Spec.NodeName]; !used[at] {
+			s.t.Errorf("%s broke domain %s", name, at)
+		}
+	}
+}
+
+// onWholeNodes: a gang that wants whole nodes gets none on which another pod is, and nobody comes to those that it has.
+func (s *stage) onWholeNodes() {
+	s.t.Helper()
+	of, whole := s.cliqueOf(), ""
+	in := map[string]bool{}
+	for _, p := range s.pods() {
+		in[of[p.Spec.NodeName]] = true
+	}
+	for _, n := range s.nodes() {
+		if c := of[n.Name]; !in[c] {
+			whole = n.Name // the last of the domain that is whole
+		}
+	}
+	tiny := func(name string) *corev1.Pod {
+		p := alone(name, func(p *corev1.Pod) { p.Spec.Containers[0].Resources = corev1.ResourceRequirements{} })
+		return p
+	}
+	guest := tiny("guest")
+	guest.Spec.NodeName = whole
+	s.create(guest)
+	asks := map[string]string{v1alpha1.AnnotationWholeNodes: "true", v1alpha1.AnnotationTopologyRequired: "nvlink"}
+	all := s.gang("whole-all", nodesPerClique, asks)
+	s.until("a gang that needs the guest's node to be refused", s.saying(all[0], "1 used by other pods"))
+	s.end(all...)
+	most := s.gang("whole", nodesPerClique-1, asks)
+	s.until("the others to be placed", s.bound(most...))
+	at := map[string]bool{}
+	for _, name := range most {
+		at[s.pods()[name].Spec.NodeName] = true
+	}
+	if at[whole] || len(at) != nodesPerClique-1 {
+		s.t.Errorf("the gang is on %d nodes, the guest's among them: %v", len(at), at[whole])
+	}
+	late := tiny("late")
+	late.Spec.NodeSelector = map[string]string{clique: of[whole]}
+	s.create(late)
+	s.until("a pod that wants little to go to the node that is not held whole", s.bound("late"))
+	if got := s.pods()["late"].Spec.NodeName; got != whole {
+		s.t.Errorf("it is on %s, which a gang holds whole", got)
+	}
+	s.end(append(most, "late", "guest")...)
+}
+
+// decidedAgain: the record of a refusal, from the replica, is decided again by the binary without a cluster.
+func (s *stage) decidedAgain(gang string) {
+	s.t.Helper()
+	code, record := s.leader.request(s.t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), http.MethodGet, v1alpha1.DumpPath+"?namespace=default&gang="+gang, nil)
+	if code != http.StatusOK {
+		s.t.Fatalf("code %d: %s", code, record)
+	}
+	again := func(record []byte) (string, error) {
+		file := filepath.Join(s.t.TempDir(), "record.json")
+		if err := os.WriteFile(file, record, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+		out, err := exec.CommandContext(s.ctx, filepath.Join(source, "bin/holdfast-scheduler"), "replay", file).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := again(record); err != nil || !strings.Contains(out, "nvlink: 0 of 3 have room for 20") {
+		s.t.Errorf("%v: %s", err, out)
+	}
+	if out, err := again(bytes.Replace(record, []byte("0 of 3 have room"), []byte("1 of 3 have room"), 1)); err == nil {
+		s.t.Errorf("a record that says otherwise is confirmed: %s", out)
 	}
 }
 

@@ -90,7 +90,7 @@ func (s *stage) report(name string, status corev1.PodStatus) {
 	if err == nil {
 		_, err = s.client.CoreV1().Pods("default").Patch(s.ctx, name, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{}, "status")
 	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) { // it may be gone by now
 		s.t.Fatal(err)
 	}
 }

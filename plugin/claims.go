@@ -1,0 +1,240 @@
+package plugin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Dynamic resource allocation. The framework's filter says of one pod and one node whether there are devices for its
+// claims, taints of devices included; it knows nothing of members that are planned and not reserved. So a node takes one
+// pod with claims at a time that is only planned: where devices are their node's own, what the filter said of each node
+// alone then holds for all together. Where they are not, a plan is tried on before it is believed.
+
+// claimSlot is what a pod with claims takes of a node until it is reserved there: each node has one. What is reserved the
+// filter knows.
+const claimSlot = "resource-claims"
+
+// claimed moves what a pod gets by claims to the slot: its extended resources that a device class serves, and its claims.
+func (f *fabric) claimed(pod *v1.Pod, asked topology.Resources) topology.Resources {
+	claims := len(pod.Spec.ResourceClaims) > 0
+	for name := range asked {
+		if isDevice(name) && f.byClaim != nil && f.byClaim(v1.ResourceName(name)) {
+			delete(asked, name)
+			claims = true
+		}
+	}
+	if claims {
+		asked[claimSlot] = 1
+	}
+	return asked
+}
+
+// claims are those of members to be placed.
+type claims struct {
+	// kind tells members apart whose claims are not alike, by name; empty for one without claims.
+	kind map[string]string
+	// settled have devices for all their claims already, by name.
+	settled map[string]bool
+}
+
+// readClaims looks at the claims of members to be placed; a refusal says what is wrong with them.
+func (s *scout) readClaims() (claims, *gang.Refusal) {
+	c := claims{kind: map[string]string{}, settled: map[string]bool{}}
+	wanted := 0
+	for _, m := range s.roster.members {
+		wanted += flag(m.state == pending)
+	}
+	no := func(reason, says string) *gang.Refusal {
+		return &gang.Refusal{Reason: reason, Wanted: wanted, Nodes: len(s.nodes), Message: says}
+	}
+	manager := s.p.handle.SharedDRAManager()
+	users := map[types.UID]string{}
+	for _, m := range s.roster.members {
+		if m.state != pending || len(m.pod.Spec.ResourceClaims) == 0 || manager == nil {
+			continue
+		}
+		all, err := claimsOf(manager, m.pod)
+		if err != nil {
+			return c, no(gang.WaitingForMembers, err.Error())
+		}
+		text := []any{}
+		c.settled[m.pod.Name] = true
+		for _, claim := range all {
+			if claim.Status.Allocation != nil {
+				text = append(text, claim.UID) // it is bound to where that is
+				continue
+			}
+			c.settled[m.pod.Name] = false
+			if other := users[claim.UID]; other != "" && other != m.pod.Name {
+				return c, no(gang.Unsupported, fmt.Sprintf(
+					"pods %s and %s share resource claim %s, which has no devices yet: let one pod of no gang have it first, or give each pod its own by resourceClaimTemplateName", other, m.pod.Name, claim.Name))
+			}
+			users[claim.UID] = m.pod.Name
+			text = append(text, claim.Spec)
+		}
+		shape, err := json.Marshal(text)
+		if err != nil {
+			return c, no(gang.Unsupported, fmt.Sprintf("the resource claims of pod %s cannot be read: %v", m.pod.Name, err))
+		}
+		sum := sha256.Sum256(shape)
+		c.kind[m.pod.Name] = string(sum[:])
+	}
+	return c, nil
+}
+
+// awaitsClaims says whether claims are yet to be made from a pod's templates: it is held back by kube-scheduler until then.
+func awaitsClaims(pod *v1.Pod) bool {
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		if _, _, err := resourceclaim.Name(pod, ref); err != nil && ref.ResourceClaimTemplateName != nil && pod.Spec.NodeName == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// claimsOf lists a pod's claims.
+func claimsOf(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim, error) {
+	var all []*resourcev1.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		name, _, err := resourceclaim.Name(pod, ref)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("resource claim %q of pod %s does not exist yet: kube-controller-manager makes it once the pod is there", ref.Name, pod.Name)
+		case name == nil:
+			continue // it was found that none is needed
+		}
+		claim, err := manager.ResourceClaims().Get(pod.Namespace, *name)
+		if apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("there is no resource claim %s, which pod %s names in spec.resourceClaims: create it", *name, pod.Name)
+		} else if err != nil {
+			return nil, fmt.Errorf("reading resource claim %s of pod %s: %w", *name, pod.Name, err)
+		}
+		all = append(all, claim)
+	}
+	return all, nil
+}
+
+// elsewhere says whether there are devices that are no node's own, and names their driver.
+func elsewhere(manager fwk.SharedDRAManager) (driver string, are bool, err error) {
+	all, err := manager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return "", false, fmt.Errorf("listing resource slices: %w", err)
+	}
+	for _, s := range all {
+		if s.Spec.NodeName == nil || *s.Spec.NodeName == "" {
+			return s.Spec.Driver, true, nil
+		}
+	}
+	return "", false, nil
+}
+
+// reserver are the parts of the framework that try a plan on.
+type reserver interface {
+	RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status
+	RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string)
+}
+
+// tryOn goes through a plan as its members would, one reserved after the other, where they may compete for devices that are
+// no node's own; then all is as it was. One that gets none ends the plan.
+func (s *scout) tryOn(c claims, placement gang.Placement) (*gang.Refusal, error) {
+	at, got := placement.At(), 0
+	var compete []int
+	for i, m := range s.roster.members {
+		if m.state == pending && at[m.pod.Name] != "" && !c.settled[m.pod.Name] && s.p.fabric.asked(s.infos[i])[claimSlot] > 0 {
+			compete = append(compete, i)
+		}
+	}
+	if len(compete) < 2 {
+		return nil, nil
+	}
+	driver, are, err := elsewhere(s.p.handle.SharedDRAManager())
+	if err != nil || !are {
+		return nil, err
+	}
+	for _, i := range compete {
+		undo, err := s.reserve(i, at[s.roster.members[i].pod.Name])
+		if err != nil {
+			return nil, err
+		}
+		if undo == nil {
+			return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
+				"%d pods wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s)", placement.Placed, got, driver)}, nil
+		}
+		defer undo()
+		got++
+	}
+	return nil, nil
+}
+
+// reserve has a member reserved on a node as in a cycle of its own; undo is nil where filters do not let it.
+func (s *scout) reserve(member int, node string) (undo func(), err error) {
+	pod, state := s.infos[member].GetPod(), newNestedState()
+	only, status, _ := s.p.nested.RunPreFilterPlugins(s.ctx, state, pod)
+	if status.IsRejected() || (status.IsSuccess() && !only.AllNodes() && !only.NodeNames.Has(node)) {
+		return nil, nil
+	}
+	if status.IsSuccess() {
+		status = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, pod, s.byName[node])
+	}
+	if status.IsRejected() {
+		return nil, nil
+	}
+	if status.IsSuccess() {
+		status = s.p.nested.RunReservePluginsReserve(s.ctx, state, pod, node)
+	}
+	if !status.IsSuccess() {
+		s.p.nested.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, pod, node)
+		return nil, fmt.Errorf("trying node %s for pod %s: %w", node, pod.Name, status.AsError())
+	}
+	return func() { s.p.nested.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, pod, node) }, nil
+}
+
+// served says which extended resources pods get by claims: those of a device class that no node has by itself, as device
+// plugins give it. Where some nodes have it, it is counted there, and nodes of the class are not used.
+type served struct {
+	handle fwk.Handle
+
+	mu sync.Mutex
+	// native says of resources whether a node has them, as of looked. Guarded by mu.
+	native map[v1.ResourceName]bool
+	looked time.Time
+}
+
+// lookAtNodesEvery bounds how often all nodes are looked at for that.
+const lookAtNodesEvery = 5 * time.Second
+
+func (s *served) byClaim(name v1.ResourceName) bool {
+	manager := s.handle.SharedDRAManager()
+	if manager == nil || manager.DeviceClassResolver().GetDeviceClass(name) == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.native == nil || now.Sub(s.looked) > lookAtNodesEvery {
+		s.native, s.looked = map[v1.ResourceName]bool{}, now
+	}
+	native, known := s.native[name]
+	if !known {
+		nodes, err := s.handle.SnapshotSharedLister().NodeInfos().List()
+		native = err != nil || slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return n.GetAllocatable().GetScalarResources()[name] > 0 })
+		s.native[name] = native
+	}
+	return !native
+}

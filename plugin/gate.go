@@ -1,0 +1,71 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
+)
+
+// GateName is the name of the plugin that holds members back, in a KubeSchedulerConfiguration. It does what the plugin Name
+// would do at PreEnqueue, and is another one for the queue's sake: at each change of the cluster the queue asks a plugin
+// about every pod that it holds back, one after another under its lock, unless it registered no event. This one is woken by
+// the ledger alone. Without it Name holds members back itself, and large gangs that wait slow down the others.
+const GateName = "HoldfastGate"
+
+var (
+	_ fwk.PreEnqueuePlugin  = (*gate)(nil)
+	_ fwk.EnqueueExtensions = (*gate)(nil)
+)
+
+type gate struct {
+	station *Station
+	profile string
+	plugin  atomic.Pointer[Plugin]
+}
+
+// NewGate is the factory of the plugin GateName.
+func (s *Station) NewGate(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	return &gate{station: s, profile: h.ProfileName()}, nil
+}
+
+func (g *gate) Name() string { return GateName }
+
+func (g *gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
+
+// PreEnqueue runs under the queue's lock.
+func (g *gate) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	p := g.plugin.Load()
+	if p == nil { // plugins of a profile are made in no order
+		g.station.mu.Lock()
+		p = g.station.plugins[g.profile]
+		g.station.mu.Unlock()
+		if p == nil {
+			return fwk.AsStatus(fmt.Errorf("plugin %s is enabled in profile %s, and plugin %s is not: enable both", GateName, g.profile, Name))
+		}
+		g.plugin.Store(p)
+	}
+	return p.holdBack(ctx, pod)
+}
+
+// gated says whether GateName holds members back in this profile.
+func (p *Plugin) gated() bool {
+	p.gateOnce.Do(func() {
+		p.gate = slices.ContainsFunc(p.nested.ListPlugins().PreEnqueue.Enabled, func(e schedulerapi.Plugin) bool { return e.Name == GateName })
+	})
+	return p.gate
+}
+
+// idle lists gangs that could have been planned for some time and were not.
+func (l *ledger) idle(before time.Time) []types.NamespacedName {
+	return l.keys(func(_ types.NamespacedName, g *group) bool {
+		return !g.open && g.refusal == nil && g.wanting() && !g.since.IsZero() && g.since.Before(before)
+	})
+}

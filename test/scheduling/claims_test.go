@@ -1,0 +1,117 @@
+package scheduling
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	driver = "gpu.example.com"
+	// backed is an extended resource that no node has: a device class serves it.
+	backed = "gpu.example.com/whole"
+)
+
+// claimed: pods whose GPUs are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted
+// device, which is not used until the taint is gone.
+func claimed(s *stage) {
+	s.plain(4)
+	api := s.client.ResourceV1()
+	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To(backed),
+		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}}}}}
+	if _, err := api.DeviceClasses().Create(s.ctx, class, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	template := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "device"}, Spec: resourcev1.ResourceClaimTemplateSpec{
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: driver}}}}}}}
+	if _, err := api.ResourceClaimTemplates("default").Create(s.ctx, template, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	var tainted *resourcev1.ResourceSlice
+	for i := range 4 {
+		node := fmt.Sprintf("plain-%d-%d", s.plains, i)
+		slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "devices-" + node}, Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node,
+			Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1}, Devices: []resourcev1.Device{{Name: "d0"}}}}
+		if i == 1 {
+			slice.Spec.Devices[0].Taints = []resourcev1.DeviceTaint{{Key: "example.com/xid", Effect: resourcev1.DeviceTaintEffectNoSchedule}}
+		}
+		made, err := api.ResourceSlices().Create(s.ctx, slice, metav1.CreateOptions{})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if i == 1 {
+			tainted = made
+		}
+	}
+	s.t.Cleanup(func() {
+		if err := api.ResourceSlices().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			s.t.Error(err)
+		}
+		if err := api.DeviceClasses().Delete(s.ctx, driver, metav1.DeleteOptions{}); err != nil {
+			s.t.Error(err)
+		}
+	})
+	byClaim := func(p *corev1.Pod) {
+		onPlain(p)
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "device"}}}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: ptr.To("device")}}
+	}
+	four := s.ranked("four", 4, byClaim)
+	s.until("four to be refused, as one device is tainted", s.saying(four[0], "4 pods wanted, 3 fit"))
+	if s.onNodes("four") > 0 {
+		s.t.Error("a part of a gang was placed")
+	}
+	tainted.Spec.Devices[0].Taints = nil
+	tainted.Spec.Pool.Generation++
+	if _, err := api.ResourceSlices().Update(s.ctx, tainted, metav1.UpdateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.until("all four to be placed", s.bound(four...))
+	s.devicesAreTheirs(4)
+	late := s.ranked("late", 1, byClaim)
+	s.until("a fifth to hear why", s.saying(late[0], "refused by DynamicResources"))
+	s.end(four[0])
+	s.until("it to get the device that is given back", s.bound(late...))
+	s.clear()
+	s.until("the claims to be gone", func() bool {
+		list, err := api.ResourceClaims("default").List(s.ctx, metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0
+	})
+	extended := s.ranked("extended", 3, func(p *corev1.Pod) {
+		onPlain(p)
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{backed: resource.MustParse("1")}}
+	})
+	s.until("pods that ask for an extended resource of the class to be placed", s.bound(extended...))
+	s.devicesAreTheirs(3)
+}
+
+// devicesAreTheirs checks that so many claims have devices, each that of the node on which its pod is, and none twice.
+func (s *stage) devicesAreTheirs(n int) {
+	s.t.Helper()
+	list, err := s.client.ResourceV1().ResourceClaims("default").List(s.ctx, metav1.ListOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	pods, pools := s.pods(), []string{}
+	for _, c := range list.Items {
+		if c.Status.Allocation == nil {
+			continue
+		}
+		at := pods[c.Status.ReservedFor[0].Name].Spec.NodeName
+		pool := c.Status.Allocation.Devices.Results[0].Pool
+		if pool != at {
+			s.t.Errorf("claim %s of a pod on %s has a device of %s", c.Name, at, pool)
+		}
+		pools = append(pools, pool)
+	}
+	slices.Sort(pools)
+	if len(slices.Compact(slices.Clone(pools))) != n || len(pools) != n {
+		s.t.Errorf("devices in use: %s, %d are wanted", strings.Join(pools, " "), n)
+	}
+}
