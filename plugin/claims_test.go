@@ -183,7 +183,7 @@ func TestAGangWaitsForItsClaims(t *testing.T) {
 		p.Status.ResourceClaimStatuses = nil
 		w.create(p)
 	}
-	w.until("the gang to be known", w.says("g", "0 of 2 pods exist"))
+	w.until("the gang to be known", w.says("g", "0 of 2 pods exist; 2 more wait for kube-controller-manager to make their resource claims"))
 	w.attempted()
 	for i, o := range objects {
 		claim := o.(*resourcev1.ResourceClaim)

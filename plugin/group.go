@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -294,7 +295,15 @@ func flag(b bool) int {
 }
 
 func (g *group) incomplete() gang.Refusal {
-	return gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[bound], Ended: g.over(), Gaps: g.gaps()})
+	r := gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[bound], Ended: g.over(), Gaps: g.gaps()})
+	claimless := 0
+	for _, m := range g.members {
+		claimless += flag(m.gated && awaitsClaims(m.pod))
+	}
+	if claimless > 0 {
+		r.Message += fmt.Sprintf("; %d more wait for kube-controller-manager to make their resource claims", claimless)
+	}
+	return r
 }
 
 // gaps lists the slots that nobody holds, where all pods have one.

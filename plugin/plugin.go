@@ -209,6 +209,9 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 		return
 	}
 	change := p.ledger.observe(key, pod)
+	if awaitsClaims(pod) {
+		p.status.eventually(key) // it does not come to holdBack, where that is said otherwise
+	}
 	if change.completed || change.bound {
 		p.wake(logger, key)
 	}
