@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,16 +28,27 @@ import (
 
 // world is an API server with nodes n1, n2, ..., a lease each, and one controller.
 type world struct {
-	t       *testing.T
-	client  client.Client
-	c       *Controller
-	events  *events.FakeRecorder
-	now     time.Time
+	t      *testing.T
+	client client.Client
+	c      *Controller
+	events *events.FakeRecorder
+	now    time.Time
+	// agents is when each was heard last.
+	agents map[string]time.Time
+	dryRun bool
+
+	// mu is there because a decision writes on several nodes at once.
+	mu      sync.Mutex
 	patches []string
 	// before a patch is carried out
 	before func(node string)
-	agents map[string]time.Time
-	dryRun bool
+}
+
+func (w *world) patch(node string, data []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.patches = append(w.patches, node+" "+string(data))
+	w.before(node)
 }
 
 func (w *world) Heard(uid string) (time.Time, bool) {
@@ -53,8 +65,7 @@ func newWorld(t *testing.T, nodes int) *world {
 			if err != nil {
 				return err
 			}
-			w.patches = append(w.patches, obj.GetName()+" "+string(data))
-			w.before(obj.GetName())
+			w.patch(obj.GetName(), data)
 			return c.Patch(ctx, obj, patch, opts...)
 		}})
 	for i := range nodes {
