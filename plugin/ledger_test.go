@@ -228,3 +228,34 @@ func TestWhatAFreshGangHoldsIsGivenBackNewestFirst(t *testing.T) {
 		t.Errorf("given back twice: %v", again)
 	}
 }
+
+// A gang that was complete before the replica began has waited since then; what the replica sees to happen counts from then on.
+func TestSinceWhenAGangWaits(t *testing.T) {
+	hourAgo := time.Now().Add(-time.Hour)
+	gate := func(p *v1.Pod) *v1.Pod {
+		p = p.DeepCopy()
+		p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "quota"}}
+		return p
+	}
+	first, second := created(memberPod("g", 0, 2, 1), hourAgo.Add(-time.Hour)), created(memberPod("g", 1, 2, 1), hourAgo)
+	late := created(memberPod("g", 1, 2, 1), time.Now())
+	for name, c := range map[string]struct {
+		pods []*v1.Pod
+		want time.Duration
+	}{
+		"it was complete":        {[]*v1.Pod{first, second}, time.Hour},
+		"it becomes so":          {[]*v1.Pod{first, late}, 0},
+		"gates are lifted":       {[]*v1.Pod{first, gate(second), second}, 0},
+		"gates were lifted":      {[]*v1.Pod{second, first}, time.Hour},
+		"it is not complete yet": {[]*v1.Pod{first}, 0},
+	} {
+		l := newLedger()
+		for _, p := range c.pods {
+			enter(l, p)
+			l.observe(key("g"), p)
+		}
+		if waited := l.waited(key("g"), time.Now()); waited < c.want || waited > c.want+10*time.Minute {
+			t.Errorf("%s: it has waited for %s, want %s", name, waited, c.want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -20,7 +21,9 @@ func TestFabricIsTold(t *testing.T) {
 	}
 	w := newWorld(t, extras{}, inRack("a", "r0"), inRack("b", "r0"), inRack("c", "r1"), inRack("d", "r1"), inRack("e", "r2"), inRack("f", "r2"))
 	w.create(on(pod("web", 1), "a"), on(pod("x", 1), "c"), on(pod("y", 1), "d"))
-	h := hold{}
+	w.create(memberPod("g", 0, 2, 8), memberPod("g", 1, 2, 8)) // whom nobody waits for, nothing is held for
+	w.until("the refusal", w.says("g", "2 pods wanted"))
+	h := hold{until: time.Now().Add(time.Hour)}
 	h.seats = append(h.seats, taking("c", 1))
 	w.plugin.holds.keep(key("g"), h)
 	var got v1alpha1.FabricResponse
