@@ -12,6 +12,7 @@ umask 022
 
 torch=2.15.0
 numpy=2.4.6
+uv=0.13.9
 dir=/opt/holdfast-python
 marker=$dir/.ready
 python=$dir/venv/bin/python3
@@ -25,14 +26,26 @@ else
 	wanted="torch==$torch numpy==$numpy, compiled"
 fi
 
-whole() { # what is wanted is there, marker or not
-	[ -x "$python" ] || return 1
-	"$python" - "$torch" "$numpy" <<-'PY' 2>/dev/null || return 1
-		import sys, torch, numpy
-		import torch.distributed.run
-		sys.exit((torch.__version__.split("+")[0], numpy.__version__) != tuple(sys.argv[1:]))
+# works takes a step of training. Nobody may write here later, so that whatever Python has not compiled by then every rank compiles anew
+# (half of a plain start): the step loads, and so compiles, what a job does.
+works() {
+	env -u PYTHONDONTWRITEBYTECODE GLOO_SOCKET_IFNAME=lo "$python" - <<-'PY'
+		import ctypes, sqlite3, ssl
+		import torch, torch.distributed as dist
+		import torch.distributed.run, torch.distributed.checkpoint, torch.distributed.fsdp, torch.utils.data
+		dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+		model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+		model(torch.ones(1, 2)).sum().backward()
+		torch.optim.Adam(model.parameters()).step()
+		dist.destroy_process_group()
 	PY
-	[ -x "$dir/venv/bin/torchrun" ] && "$python" -m pip check >/dev/null 2>&1
+}
+
+# whole: what is wanted is there, marker or not.
+whole() {
+	[ -x "$python" ] && [ -x "$dir/venv/bin/torchrun" ] || return 1
+	"$python" -c 'import sys, importlib.metadata as m; sys.exit((m.version("torch").split("+")[0], m.version("numpy")) != tuple(sys.argv[1:]))' "$torch" "$numpy" 2>/dev/null &&
+		works && "$python" -m pip check >/dev/null 2>&1
 }
 
 if [ "$(cat "$marker" 2>/dev/null)" = "$wanted" ]; then
@@ -78,9 +91,24 @@ from_pypi() {
 	copy_base "$py"
 	"$dir/base/bin/python3" -m venv "$dir/venv"
 	say "installing torch $torch and numpy $numpy from PyPI (about 3 GB, a few minutes)"
-	"$python" -m pip install --no-cache-dir --disable-pip-version-check --progress-bar off "torch==$torch" "numpy==$numpy" |
+	with_uv || with_pip
+	whole || die "torch $torch is installed but does not take a step of training: remove $dir and try again"
+}
+
+# with_uv unpacks each file as it comes, for a third of pip's work. What it leaves where it fails, pip takes or replaces.
+with_uv() {
+	local aside=$dir/uv ok=0
+	"$python" -m pip install -q --no-cache-dir --disable-pip-version-check --no-compile --target "$aside" "uv==$uv" || return 1
+	UV_CACHE_DIR=$aside/cache "$aside/bin/uv" pip install --no-progress --python "$python" "torch==$torch" "numpy==$numpy" 2>&1 |
+		sed -u -n 's/^ *Downloading \(.*\)$/python:   \1/p; s/^Prepared.*/python:   installing/p; s/^\(error\|warning\|  *[×╰├].*\)/python: uv: &/p' || ok=1
+	rm -rf "$aside"
+	[ $ok = 0 ] || say "uv could not: trying pip"
+	return $ok
+}
+
+with_pip() {
+	"$python" -m pip install --no-cache-dir --disable-pip-version-check --no-compile --progress-bar off "torch==$torch" "numpy==$numpy" |
 		sed -u -n 's/^ *Downloading \([^ ]*\) (\(.*\))$/python:   \1 (\2)/p; s/^Installing collected.*/python:   unpacking/p'
-	whole || die "torch $torch is installed but cannot be imported: remove $dir and try again"
 }
 
 # check_given refuses an unusable HOLDFAST_PYTHON before anything is touched.
@@ -105,14 +133,7 @@ from_given() {
 	fi
 	printf '#!%s\nimport sys\nfrom torch.distributed.run import main\nsys.exit(main())\n' "$python" >"$dir/venv/bin/torchrun"
 	chmod 755 "$dir/venv/bin/torchrun"
-	"$python" -c 'import torch.distributed.run' || die "torch does not work from $dir: packages of $HOLDFAST_PYTHON may lie outside $site"
-}
-
-# Nobody may write here later, so whatever is not compiled now every rank compiles anew: half a second of an `import torch`, half of a plain start.
-compile_library() {
-	say "compiling the standard library"
-	"$python" -m compileall -qq -j 0 -x '/(test|tests|idlelib|lib2to3|turtledemo)/' "$dir/base/lib" ||
-		die "the standard library in $dir/base does not compile: remove $dir and try again"
+	works || die "torch does not work from $dir: packages of $HOLDFAST_PYTHON may lie outside $site"
 }
 
 if [ -z "${HOLDFAST_PYTHON:-}" ] && whole; then
@@ -125,7 +146,6 @@ else
 	mkdir -p "$dir"
 	if [ -n "${HOLDFAST_PYTHON:-}" ]; then from_given; else from_pypi; fi
 fi
-compile_library
 chmod -R a+rX "$dir"
 chmod 755 "$dir"
 echo "$wanted" >"$marker.new"

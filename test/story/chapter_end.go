@@ -23,7 +23,13 @@ import (
 const unchangedName = "pytorch-unchanged"
 
 // unchanged plays the job whose script knows nothing of us and that names no size: placed, restarted, and told why state is not kept.
+// The job with a bug begins beside it; bugTold tells of that one.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
+	r.bugs = make(chan bugSeen, 1)
+	go func() {
+		saw, err := r.Bug(ctx, corev1.RestartPolicyNever, 1000)
+		r.bugs <- bugSeen{saw, err}
+	}()
 	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
 		return nil, err
 	}
@@ -81,9 +87,19 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		r.client.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: unchangedName, Namespace: Namespace}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
-// bug plays a job whose rank 1 raises the same error again and again.
-func (r *run) bug(ctx context.Context) ([]string, error) {
-	return r.Bug(ctx, corev1.RestartPolicyNever, 1000)
+type bugSeen struct {
+	saw []string
+	err error
+}
+
+// bugTold tells of the job whose rank 1 raises the same error again and again.
+func (r *run) bugTold(ctx context.Context) ([]string, error) {
+	select {
+	case b := <-r.bugs:
+		return b.saw, b.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.

@@ -71,7 +71,7 @@ func (r *run) heals(ctx context.Context, node string, mended time.Time) healing 
 	return healing{node, time.Since(mended), err}
 }
 
-// healed tells of what heals found, which began at the end of gpuLost.
+// healed tells of what heals found, which began at the end of gpuLost and went on while the controller was away: a daemon needs nobody to take its own taint back.
 func (r *run) healed(ctx context.Context) ([]string, error) {
 	select {
 	case h := <-r.well:

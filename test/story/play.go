@@ -24,12 +24,12 @@ func Play(ctx context.Context, w *World) (*Report, error) {
 		{"Injected, and started from the user's own command", (*run).injected},
 		{"Ranks are killed: restarted in place, state from memory", (*run).ranksKilled},
 		{"The agent is killed: training does not stop", (*run).agentKilled},
-		{"The controller is away: training goes on", (*run).controllerAway},
 		{"A GPU falls off the bus: one pod goes to the spare node", (*run).gpuLost},
-		{"Meanwhile, in another job: a bug ends it, and says which rank failed first", (*run).bug},
+		{"The controller is away: training goes on", (*run).controllerAway},
 		{"The GPU works again", (*run).healed},
 		{"A node is drained", (*run).drained},
 		{"A job with no changed line", (*run).unchanged},
+		{"Meanwhile, in another job: a bug ended it, and it says which rank failed first", (*run).bugTold},
 		{"Every loss equals that of an undisturbed run", (*run).losses},
 	} {
 		w.Say("%s", c.title)
@@ -57,6 +57,8 @@ type run struct {
 	pods, uids []string
 	// well tells when the node whose GPU fell off the bus was taken for well again.
 	well chan healing
+	// bugs tells what became of the job with the bug.
+	bugs chan bugSeen
 	// undisturbed is filled by the comparison run on this machine.
 	undisturbed chan compared
 	// endComparison ends that run and waits until nothing of it is left.
