@@ -4,10 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 HOLDFAST_PREPARE=check hack/prepare.sh
-HOLDFAST_PREPARE=install hack/prepare.sh &
+(HOLDFAST_PREPARE=install hack/prepare.sh && make --no-print-directory holdfast-nvml) & # the latter needs gcc
 prepare=$!
 trap 'kill $prepare 2>/dev/null || true; wait' EXIT
 make --no-print-directory static
 wait $prepare
 trap - EXIT
-make --no-print-directory holdfast-nvml # needs gcc

@@ -34,7 +34,7 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 			return err
 		}
 		return r.Until(ctx, "node "+node+" has its taint", 30*time.Second, func(ctx context.Context) (bool, string) {
-			cause, err := r.taint(ctx, node)
+			cause, err := r.taint(ctx, node, v1alpha1.TaintUnhealthy)
 			if cause != "" {
 				tainted <- time.Since(began)
 			}
@@ -55,30 +55,40 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	}, nil
 }
 
-// healing is how long a node kept its taints after its GPU worked again.
+// healing is how long after its GPU worked again a node kept the daemon's taint, and when the last taint of ours went.
 type healing struct {
-	node string
-	took time.Duration
-	err  error
+	node          string
+	daemon, whole time.Duration
+	err           error
 }
 
 // heals waits until the taints of a node go by themselves.
 func (r *run) heals(ctx context.Context, node string, mended time.Time) healing {
-	err := r.Until(ctx, "the taints of node "+node+" go by themselves", 3*time.Minute, func(ctx context.Context) (bool, string) {
-		cause, err := r.taint(ctx, node)
-		return cause == "" && err == nil, fmt.Sprintf("still %q, %v", cause, err)
-	})
-	return healing{node, time.Since(mended), err}
+	h := healing{node: node}
+	gone := func(what string, keys ...string) time.Duration {
+		if h.err == nil {
+			h.err = r.Until(ctx, what, 4*time.Minute, func(ctx context.Context) (bool, string) {
+				cause, err := r.taint(ctx, node, keys...)
+				return cause == "" && err == nil, fmt.Sprintf("still %q, %v", cause, err)
+			})
+		}
+		return time.Since(mended)
+	}
+	h.daemon = gone("the daemon takes its taint of node "+node+" back", v1alpha1.TaintUnhealthy)
+	h.whole = gone("no taint of ours is left on node "+node, v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage)
+	return h
 }
 
-// healed tells of what heals found, which began at the end of gpuLost and went on while the controller was away: a daemon needs nobody to take its own taint back.
+// healed tells of what heals found, which began at the end of gpuLost and went on while the controller was away: the daemon takes its
+// own taint back alone, the controller that of its decision when it is there again.
 func (r *run) healed(ctx context.Context) ([]string, error) {
 	select {
 	case h := <-r.well:
 		if h.err != nil {
 			return nil, h.err
 		}
-		return []string{fmt.Sprintf("the taints of %s went by themselves %.0f s after the GPU was back", h.node, h.took.Seconds())}, nil
+		return []string{fmt.Sprintf("the daemon of %s took its taint back %.0f s after the GPU was back; the controller, away meanwhile, that of its decision after %.0f s",
+			h.node, h.daemon.Seconds(), h.whole.Seconds())}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -219,14 +229,14 @@ func (r *run) nodeOf(ctx context.Context, slot int) (string, error) {
 	return pods[slot].Spec.NodeName, nil
 }
 
-// taint is the value of the first of our taints on a node; empty: there is none.
-func (w *World) taint(ctx context.Context, node string) (string, error) {
+// taint is the value of the first taint with one of the keys on a node; empty: there is none.
+func (w *World) taint(ctx context.Context, node string, keys ...string) (string, error) {
 	n, err := w.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("reading node %s: %w", node, err)
 	}
 	i := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == v1alpha1.TaintUnhealthy || t.Key == v1alpha1.TaintOutage
+		return slices.Contains(keys, t.Key)
 	})
 	if i < 0 {
 		return "", nil
