@@ -230,9 +230,22 @@ func judge(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) (verd
 	}
 }
 
-// causeOn is causeOf with the taint's key.
+// causeDevicesLost is the cause of a node of which lost is true.
+const causeDevicesLost = "DevicesLost"
+
+// lost says whether a node has devices enough, and its device plugin gives too few of them out because it found some of
+// them sick. Nobody who leaves changes that.
+func lost(node *v1.Node, device v1.ResourceName, asked int64) bool {
+	give, have := node.Status.Allocatable[device], node.Status.Capacity[device]
+	return give.Value() < asked && asked <= have.Value()
+}
+
+// causeOn is causeOf with the taint's key, and with what the node says of its devices.
 func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gang.Cause {
 	cause := causeOf(status, role)
+	if cause.Kind == gang.Insufficient && isDevice(cause.Name) && lost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
+		return gang.Cause{Kind: gang.Unhealthy, Name: causeDevicesLost}
+	}
 	if cause.Kind == gang.Tainted {
 		taint, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
 			return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute

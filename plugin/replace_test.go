@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -155,6 +156,10 @@ func TestAReplacedMemberIsKeptOffBadNodes(t *testing.T) {
 		{"our decision", taintWith(v1alpha1.TaintOutage, "NodeSilent"), nil, "1 unhealthy (NodeSilent): b"},
 		{"our verdict, a pod that tolerates all", taintWith(v1alpha1.TaintUnhealthy, "XidOffBus"), tolerant, "1 unhealthy (XidOffBus): b"},
 		{"our decision, a pod that tolerates all", taintWith(v1alpha1.TaintOutage, "NodeSilent"), tolerant, "1 unhealthy (NodeSilent): b"},
+		{"fewer devices than it has", func(n *v1.Node) {
+			n.Status.Allocatable = n.Status.Allocatable.DeepCopy()
+			n.Status.Allocatable[gpu] = *resource.NewQuantity(1, resource.DecimalSI)
+		}, nil, "1 unhealthy (DevicesLost): b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad := node("b", 2)
