@@ -36,7 +36,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		return err == nil && o.Decision == v1alpha1.DecisionEvict && o.Dead, fmt.Sprintf("%+v %v", o, err)
 	})
 	took := time.Since(began)
-	w.Say("  %s is cut off: given up after %.1f s", node.Name, took.Seconds())
+	t.Logf("%s is cut off: given up after %.1f s", node.Name, took.Seconds())
 	if took > 3*promised { // 12 s of silence at most, then the others' share of a busy machine
 		t.Errorf("a node that is cut off was given up after %s", took)
 	}
