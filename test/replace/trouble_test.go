@@ -66,17 +66,21 @@ func id(s seat) string {
 	return id
 }
 
-// testTwoLost: two of three pods lose their nodes at once. With one place to be had neither is placed; with two both are.
+// testTwoLost: two of three pods lose their nodes at once. With one place to be had neither is placed; with two both are, and training
+// goes on from no older step than was in storage before.
 func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "two-lost"
-	before := w.start(ctx, t, training{name: job, nodes: nodes, members: 3, pause: pause})
+	before := w.start(ctx, t, training{name: job, nodes: nodes, members: 3, pause: pause, annotations: inStorage(interval)})
+	w.stored(ctx, t, job)
 	spares := unused(nodes, before)
 	w.run(ctx, t, "cordon", spares[0])
+	stored, began := w.record(ctx, t, job).Durable.Step, time.Now()
 	goOn := w.stop(ctx, t, before.seats[0].pod) // so both are doomed before the first is let go
 	sick := []string{before.seats[1].node, before.seats[2].node}
 	w.sicken(ctx, t, sick...)
 	w.doomed(ctx, t, job, 2)
 	goOn()
+	stopped := time.Since(began)
 	w.until(ctx, t, "one place is found for two pods", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		if err != nil || g.Status.Placement == nil {
@@ -97,6 +101,12 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.run(ctx, t, "uncordon", spares[0])
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1, 2)
+	r := w.last(ctx, t, job)
+	t.Logf("two lost: step %d was stored, restored step %d, %d steps again", stored, r.RestoreStep, r.StepsRecomputed)
+	// As where one is lost, and what is done while an agent is stopped, which keeps nothing.
+	if most := int64((3*interval + stopped) / pause); r.RestoreStep == 0 || r.RestoreStep < stored || r.StepsRecomputed > most {
+		t.Errorf("step %d was stored, restored step %d; %d steps were done again, at most %d were to be", stored, r.RestoreStep, r.StepsRecomputed, most)
+	}
 	w.left(ctx, t, job, 3)
 	w.heal(ctx, t, sick...)
 	w.end(ctx, t, job)
