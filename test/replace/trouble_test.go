@@ -203,12 +203,12 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 	return after
 }
 
-// testAway: the API server is away for longer than any lead lasts, in the middle of a replacement. Another job trains on
+// testAway: the API server is away for a minute, longer than any lead lasts, in the middle of a replacement. Another job trains on
 // meanwhile, and the replacement ends when the API server is back: all who watch it ask at growing intervals, so that takes a while.
 func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job, other = "away", "beside"
-		away       = 20 * time.Second
+		away       = time.Minute
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes[:3], pause: pause})
 	beside := w.start(ctx, t, training{name: other, nodes: nodes[3:], pause: pause})
