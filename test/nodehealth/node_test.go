@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/image"
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
@@ -183,13 +185,16 @@ func (w *world) daemon(t *testing.T, n *devcluster.Node) map[string]string {
 	return found
 }
 
-// errors: Xid 79, the daemon killed in the middle of it, the node booted anew; then a driver that hangs for ever.
+// errors: Xid 79, the daemon killed in the middle of it, the node booted anew; then a driver that hangs for ever, while the kernel log
+// alone tells what it is about.
 func (w *world) errors(t *testing.T, n *devcluster.Node) {
 	w.fail(t, n, standin.Fault{GPU: 1, Xid: 79})
 	_, before := w.until(t, n.Name, "evicted", evicts("GPUOffTheBus"))
 	if len(before.Devices) != 1 || before.Devices[0] != n.GPU(1) || before.Next == "" || len(before.Evidence) == 0 {
 		t.Errorf("says too little: %+v", before)
 	}
+	// Evidence names who told of it first, which either may be.
+	w.measured(t, n, `holdfast_node_signals_total{kind="xid",source="kmsg"} 1`, `holdfast_node_signals_total{kind="xid",source="nvml"} 1`)
 	w.until(t, n.Name, "short of a GPU", func(n *corev1.Node, _ v1alpha1.NodeHealth) bool {
 		q := n.Status.Allocatable["nvidia.com/gpu"]
 		return q.Value() == 1
@@ -224,6 +229,15 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 		return h.Cause == "DriverHangs" && taint(n) == "DriverHangs"
 	})
 	w.until(t, n.Name, "evicted while the driver hangs", evicts("DriverHangs"))
+	if err := n.LogKernel("<3>NVRM: Xid (PCI:0000:11:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."); err != nil {
+		t.Fatal(err)
+	}
+	_, told := w.until(t, n.Name, "evicted for what the kernel log tells", evicts("GPUOffTheBus"))
+	if !slices.ContainsFunc(told.Evidence, func(e v1alpha1.NodeEvidence) bool {
+		return e.Source == string(nodehealth.Kmsg) && e.Device == n.GPU(1) && e.Cause == "GPUOffTheBus"
+	}) {
+		t.Errorf("the kernel log is not named as what told of %s: %+v", n.GPU(1), told.Evidence)
+	}
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
 	}
