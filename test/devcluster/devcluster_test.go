@@ -446,30 +446,34 @@ func (w *world) silence(t *testing.T, silent, other string) {
 }
 
 func (w *world) cutAndMend(t *testing.T) {
-	n := w.c.Node("n2")
-	dial := func() error {
+	n, other := w.c.Node("n2"), w.c.Node("n1")
+	dial := func(n *devcluster.Node) error {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort(n.IP(), "10250"), 500*time.Millisecond)
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	}
-	if err := dial(); err != nil {
+	if err := dial(n); err != nil {
 		t.Fatalf("before the cut: %v", err)
 	}
 	if err := n.Cut(w.ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := dial(); err == nil {
+	if err := dial(n); err == nil {
 		t.Error("the node answers although its cable is cut")
 	}
 	if out, err := n.Exec(w.ctx, "bash", "-c", "timeout 1 bash -c 'exec 3<>/dev/tcp/"+w.c.Spec().ControlIP()+"/6443'"); err == nil {
 		t.Errorf("the node reaches the API server although its cable is cut: %s", out)
 	}
+	eventually(t, "the other node, whose cable is whole", func() error {
+		_, err := other.Exec(w.ctx, "bash", "-c", "timeout 20 bash -c 'exec 3<>/dev/tcp/"+w.c.Spec().ControlIP()+"/6443'")
+		return errors.Join(dial(other), err)
+	})
 	if err := n.Mend(w.ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the mended node", dial)
+	eventually(t, "the mended node", func() error { return dial(n) })
 }
 
 // killAndRevive: all that Kubernetes runs on the node is gone, but the machine itself answers; afterwards it is as before.
