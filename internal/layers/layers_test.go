@@ -129,6 +129,32 @@ func TestForeignTreesStayInTheirRoom(t *testing.T) {
 	}
 }
 
+// never says what a program does not link, by whatever way it would come in.
+var never = []struct {
+	program, why string
+	trees        []string
+}{
+	{"cmd/kubectl-holdfast", "it asks the API what is and why, and never schedules", []string{module + "plugin", "k8s.io/kubernetes/pkg/scheduler"}},
+}
+
+func TestProgramsLinkOnlyTheirPart(t *testing.T) {
+	for _, rule := range never {
+		out, err := exec.Command("go", "list", "-deps", module+rule.program).Output()
+		if err != nil {
+			t.Fatalf("listing what %s links: %v", rule.program, err)
+		}
+		linked := strings.Fields(string(out))
+		if !contains(linked, module+rule.program) {
+			t.Fatalf("%s is listed here but not in the tree", rule.program)
+		}
+		for _, dep := range linked {
+			if within(dep, rule.trees) {
+				t.Errorf("%s links %s; it links none of %v, because %s", rule.program, dep, rule.trees, rule.why)
+			}
+		}
+	}
+}
+
 func TestGoldenFilesAreForTests(t *testing.T) {
 	for _, p := range load(t) {
 		if contains(p.Imports, module+"internal/golden") {
