@@ -301,6 +301,7 @@ func TestKillsWithoutTorch(t *testing.T) {
 	const state = 100_000
 	g := newGang(t, 2, state+16384, "", interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	g.run(*kills)
+	g.checkMemory()
 	if *kills >= 90 && (g.how["between seals"] < 10 || g.how["two ranks"] == 0 || g.how["with the agent"] == 0) {
 		t.Fatalf("%d kills, but only %v: not every kind was tried", g.kills, g.how)
 	}
@@ -315,6 +316,7 @@ func TestKillsWithTorch(t *testing.T) {
 	// One rank in each pod: to import torch takes nearly all of the time. Two with torch in one pod are killed by the story.
 	g := newGang(t, 1, 1<<20, "", python, script)
 	g.run(*torchKills)
+	g.checkMemory()
 	t.Logf("%d kills (%v): nothing acknowledged was lost, nothing torn was restored", g.kills, g.how)
 	g.compareLosses(script)
 }

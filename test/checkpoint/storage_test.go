@@ -60,6 +60,7 @@ func TestStorageOutlivesMemory(t *testing.T) {
 		start = g.checkRestart(old+1<<40, generation, durable.GetStep())
 		t.Logf("loss %d: generation %d began with step %d from storage", loss, generation, start)
 	}
+	g.checkMemory()
 	saved, skipped := g.saves()
 	_, manifests := g.d.Durable()
 	t.Logf("%d manifests, %d saves, %d skipped while steps were copied without a pause", manifests, saved, skipped)

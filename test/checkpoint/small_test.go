@@ -1,0 +1,159 @@
+//go:build linux
+
+package checkpoint
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+// What the agent may cost the container that it is put into.
+const (
+	maxBinary   = 15 << 20
+	maxResident = 64 << 20
+	// maxDelay is far above what is promised, 100 ms, for the machine may be busy; what it was is said.
+	maxDelay = time.Second
+)
+
+// TestAgentIsOneSmallStaticBinary: it has to run in any image, and is copied into each pod.
+func TestAgentIsOneSmallStaticBinary(t *testing.T) {
+	binaries := []string{agent}
+	if built := "../../bin/holdfast-agent"; exists(built) { // what images are made of
+		binaries = append(binaries, built)
+	}
+	for _, binary := range binaries {
+		st, err := os.Stat(binary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d bytes", binary, st.Size())
+		if st.Size() > maxBinary {
+			t.Errorf("%s has %d bytes, more than %d", binary, st.Size(), maxBinary)
+		}
+		f, err := elf.Open(binary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_INTERP {
+				t.Errorf("%s needs a dynamic loader", binary)
+			}
+		}
+		if needs, err := f.DynString(elf.DT_NEEDED); err != nil || len(needs) > 0 {
+			t.Errorf("%s needs libraries: %v, %v", binary, needs, err)
+		}
+	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// checkMemory wants all agents to be small, their arenas aside.
+func (g *gang) checkMemory() {
+	g.t.Helper()
+	for _, p := range g.pods {
+		used := p.resident(g.t)
+		g.t.Logf("agent of %s: %.1f MiB resident without arenas", p.name, float64(used)/(1<<20))
+		if used >= maxResident {
+			g.t.Errorf("the agent of %s has %d MiB resident without arenas, not below %d", p.name, used>>20, maxResident>>20)
+		}
+	}
+}
+
+// resident is what the pod's agent holds in memory but for arenas: by mapping, as an arena on a disk counts as any file does.
+func (p *pod) resident(t *testing.T) (bytes int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		pid, ok := p.agentPID()
+		if !ok { // it was killed, and init starts another one
+			continue
+		}
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
+		if err != nil {
+			continue
+		}
+		arena := false
+		for line := range strings.Lines(string(raw)) {
+			words := strings.Fields(line)
+			switch {
+			case len(words) == 0:
+			case !strings.HasSuffix(words[0], ":"): // the next mapping
+				arena = strings.Contains(line, ".arena")
+			case words[0] == "Rss:" && !arena:
+				kib, err := strconv.Atoi(words[1])
+				if err != nil {
+					t.Fatalf("memory of process %d: %q", pid, line)
+				}
+				bytes += kib << 10
+			}
+		}
+		if bytes > 0 {
+			return bytes
+		}
+	}
+	t.Fatalf("pod %s has no agent", p.name)
+	return 0
+}
+
+// TestFirstProcessStartsAtOnce: init and agent are not in the way of the user's command.
+func TestFirstProcessStartsAtOnce(t *testing.T) {
+	date, err := exec.LookPath("date")
+	if err != nil {
+		t.Skipf("SKIPPED: how late the first process starts: %v", err)
+	}
+	command := []string{date, "+%s%N"}
+	told := func(out string) time.Time {
+		t.Helper()
+		for _, word := range slices.Backward(strings.Fields(out)) { // the agent may have said something, too
+			if ns, err := strconv.ParseInt(word, 10, 64); err == nil && ns > 1e18 {
+				return time.Unix(0, ns)
+			}
+		}
+		t.Fatalf("no time of day in %q", out)
+		return time.Time{}
+	}
+	p := startPod(t, coordtest.Start(t), "pod-0", map[string]string{"HOLDFAST_RANKS": "1", "HOLDFAST_STATE_BYTES": "65536", "HOLDFAST_STANDBYS": "off"}, command...)
+	ended := func() {
+		t.Helper()
+		select {
+		case <-p.ended:
+		case <-time.After(patience):
+			t.Fatal("the pod does not end with its command")
+		}
+	}
+	ended() // once for nothing: the binary is read from disk
+	const tries = 5
+	var with, bare []time.Duration
+	for range tries {
+		had, begin := len(p.out.String()), time.Now()
+		p.start(t)
+		ended()
+		with = append(with, told(p.out.String()[had:]).Sub(begin))
+
+		begin = time.Now()
+		out, err := exec.Command(date, command[1:]...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bare = append(bare, told(string(out)).Sub(begin))
+	}
+	slices.Sort(with)
+	slices.Sort(bare)
+	delay := with[tries/2] - bare[tries/2]
+	t.Logf("the first process starts %s later than bare (median of %d: %s and %s)", delay.Round(100*time.Microsecond), tries, with[tries/2], bare[tries/2])
+	if delay >= maxDelay {
+		t.Errorf("the first process starts %s later than bare", delay)
+	}
+}
