@@ -56,6 +56,9 @@ beside() {
 	touch $logs/checked
 }
 
+# has_torch PYTHON: without importing it, which takes seconds.
+has_torch() { "$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null; }
+
 # stop ends all jobs. Clusters end by themselves with who started them; what else the checks have started is in their cgroup.
 stop() {
 	trap '' INT TERM
@@ -113,6 +116,18 @@ if [ $cluster = yes ]; then
 else
 	say "make check: format, vet, lint, unit tests"
 	make --no-print-directory check
+	python=/opt/holdfast-python/venv/bin/python3 # as in the Makefile; nothing was installed here
+	if [ "$(uname -s)" != Linux ]; then
+		left_out+=("make kills: it needs Linux")
+	elif ! command -v python3 >/dev/null; then
+		left_out+=("make kills: python3 is not installed")
+	else
+		say "make kills: agents and ranks of real trainers, without a cluster"
+		make --no-print-directory kills
+		has_torch $python || left_out+=("kills of trainers with PyTorch: $python has none")
+	fi
+	[ -x $python ] || python=python3
+	has_torch $python || left_out+=("Python tests that need PyTorch: $python has none")
 fi
 
 say "done"
