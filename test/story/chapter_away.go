@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -43,6 +45,10 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	generation, step := before.Status.Run.Generation, r.steps.Lowest(ranks)
+	late := lateJob()
+	if err := r.client.Create(ctx, late); err != nil {
+		return nil, err
+	}
 	if err := r.scale(ctx, 0); err != nil {
 		return nil, err
 	}
@@ -57,6 +63,9 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	r.compareLater(ctx)
 	saw, err := r.othersWhileAway(ctx)
 	if err != nil {
+		return saw, err
+	}
+	if err := r.lateWaits(ctx, late); err != nil {
 		return saw, err
 	}
 	if err := r.Until(ctx, "training goes on for most of the minute", 2*awayFor, func(context.Context) (bool, string) {
@@ -74,6 +83,11 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 		return saw, err
 	}
 	time.Sleep(time.Until(gone.Add(awayFor)))
+	if pods, err := r.Pods(ctx, late.Name); err != nil || len(pods) > 0 {
+		return saw, fmt.Errorf("%d pods of job %s came while nobody could inject them, %v", len(pods), late.Name, err)
+	}
+	r.late = make(chan error, 1)
+	go func() { r.late <- r.lateComes(ctx, late) }()
 	if err := r.scale(ctx, 2); err != nil {
 		return saw, err
 	}
@@ -111,6 +125,30 @@ func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 	}
 	return []string{"other people's pods were created and ran", "a job of ours was refused until the webhook is back, instead of running without protection"},
 		r.client.Delete(ctx, plain)
+}
+
+// lateWaits resumes a job that was admitted before: its pods are refused, not made without protection.
+func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
+	if err := r.client.Patch(ctx, late, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))); err != nil {
+		return fmt.Errorf("resuming job %s while the webhook is away: %w", late.Name, err)
+	}
+	return r.Until(ctx, "a pod of job "+late.Name+" is refused", time.Minute, func(ctx context.Context) (bool, string) {
+		return r.HasEvent(ctx, "Job", late.Name, "FailedCreate", "pods.holdfast.dev")
+	})
+}
+
+// lateComes waits until that job's pod is there, injected, and runs. The Job controller waits longer after each refusal.
+func (r *run) lateComes(ctx context.Context, late *batchv1.Job) error {
+	if err := r.Until(ctx, "the pod of job "+late.Name+" runs", 3*time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := r.Pods(ctx, late.Name)
+		if err != nil || len(pods) == 0 {
+			return false, fmt.Sprintf("no pod, %v", err)
+		}
+		return pods[0].Annotations[v1alpha1.AnnotationInjected] != "" && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("%s, %v", pods[0].Status.Phase, pods[0].Annotations)
+	}); err != nil {
+		return err
+	}
+	return r.client.Delete(ctx, late, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 // deleteLeader deletes the controller pod that leads, and demands that training does not notice.

@@ -23,7 +23,7 @@ import (
 const unchangedName = "pytorch-unchanged"
 
 // unchanged plays the job whose script knows nothing of us and that names no size: placed, restarted, and told why state is not kept.
-// The job with a bug begins beside it; bugTold tells of that one.
+// The job with a bug begins beside it; othersTold tells of that one.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	r.bugs = make(chan bugSeen, 1)
 	go func() {
@@ -92,14 +92,27 @@ type bugSeen struct {
 	err error
 }
 
-// bugTold tells of the job whose rank 1 raises the same error again and again.
-func (r *run) bugTold(ctx context.Context) ([]string, error) {
+// othersTold tells of the job whose rank 1 raises the same error again and again, and of the one whose pod was refused while the
+// controller was away.
+func (r *run) othersTold(ctx context.Context) ([]string, error) {
+	var saw []string
 	select {
 	case b := <-r.bugs:
-		return b.saw, b.err
+		if saw = b.saw; b.err != nil {
+			return saw, b.err
+		}
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	select {
+	case err := <-r.late:
+		if err != nil {
+			return saw, err
+		}
+	case <-ctx.Done():
+		return saw, ctx.Err()
+	}
+	return append(saw, "a job of ours that was resumed while the webhook was away got no pod then, and an injected one afterwards"), nil
 }
 
 // Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.
@@ -178,8 +191,6 @@ func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The pauses give failures their time, of which there are none here; losses do not depend on them.
-	args = append(args, "--pause", "0")
 	cmd := exec.CommandContext(ctx, w.Python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(w.Source, "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
@@ -243,6 +254,10 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	r.report.Goodput = gang.Status.Goodput
 	told := 0
+	explained, err := r.explain(ctx, JobName)
+	if err != nil {
+		return err
+	}
 	for _, rec := range gang.Status.Run.Recoveries {
 		out := Recovery{What: rec.Cause.Code, RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: rec.Standbys, Ranks: rec.Ranks, Generation: rec.Generation}
 		for _, k := range r.kills {
@@ -256,6 +271,9 @@ func (r *run) collect(ctx context.Context) error {
 				out.add(PhaseNames[i+1], float64(*ms))
 			}
 		}
+		if err := explains(explained, rec.Generation, out); err != nil {
+			return err
+		}
 		r.report.Recoveries = append(r.report.Recoveries, out)
 		if rec.Cause.Code != v1alpha1.CausePortConflict { // costs a generation, and is nobody's failure
 			told++
@@ -263,6 +281,41 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	if told != len(r.kills) {
 		return fmt.Errorf("the Gang tells of %d failures, but %d were caused", told, len(r.kills))
+	}
+	table, err := r.RunKubectl(ctx, "get", "gangs", "-n", Namespace, JobName)
+	if err == nil && (!strings.Contains(table, "GOODPUT") || !strings.Contains(table, gang.Status.Goodput)) {
+		err = fmt.Errorf("kubectl get gangs does not tell the goodput, %s: %s", gang.Status.Goodput, table)
+	}
+	return err
+}
+
+// explain is what `kubectl holdfast explain` tells of a job, each run of spaces as one.
+func (w *World) explain(ctx context.Context, job string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(w.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", Namespace)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("kubectl holdfast explain job/%s: %w: %s", job, err, out)
+	}
+	return strings.Join(strings.Fields(string(out)), " "), nil
+}
+
+// explains fails where a recovery is not told to its end, or explain tells another one than the summary.
+func explains(explained string, generation int64, rec Recovery) error {
+	_, own, found := strings.Cut(explained, fmt.Sprintf("to generation %d:", generation))
+	if !found {
+		return fmt.Errorf("explain tells of no recovery to generation %d", generation)
+	}
+	own, _, _ = strings.Cut(own, " to generation ")
+	for _, p := range rec.Phases {
+		if line := fmt.Sprintf("%s %.0f ms", p.Name, p.Ms); p.Name != PhaseNames[0] && !strings.Contains(own, line) {
+			return fmt.Errorf("explain does not say %q of the recovery to generation %d: %s", line, generation, own)
+		}
+	}
+	for _, name := range []string{"stop", "start", "restore", "first step"} {
+		if _, known := rec.phase(name); !known && rec.What != v1alpha1.CausePortConflict {
+			return fmt.Errorf("nothing is known of phase %q of the recovery to generation %d (%s)", name, generation, rec.What)
+		}
 	}
 	return nil
 }

@@ -185,7 +185,7 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 		warm int32 // how many ranks are to go on in a standby
 	}{
 		{1, "rank 1", ranks},
-		{2, "rank 2, one second later: the next standbys are there", ranks},
+		{2, "rank 2, as soon as the next standbys are there", ranks},
 		{0, "rank 0, and every standby before it: all start cold", 0},
 	} {
 		prepare := func(ctx context.Context) error { return r.standbysReady(ctx, 90*time.Second) }

@@ -56,6 +56,15 @@ func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 	}
 }
 
+// lateJob is an opted-in job of one pod whose two ranks sleep; it waits until it is resumed.
+func lateJob() *batchv1.Job {
+	job := BugJob(corev1.RestartPolicyNever, 0)
+	job.Name, job.Spec.Suspend = "late", ptr(true)
+	c := &job.Spec.Template.Spec.Containers[0]
+	c.Command = []string{"/opt/holdfast-python/venv/bin/torchrun", "--nproc-per-node=2", "--no-python", "/bin/sleep", "3600"}
+	return job
+}
+
 func ptr[T any](v T) *T { return &v }
 
 // exampleArgs reads what the example's job passes to torchrun from the script's name on, without its pauses.

@@ -29,7 +29,7 @@ func Play(ctx context.Context, w *World) (*Report, error) {
 		{"The GPU works again", (*run).healed},
 		{"A node is drained", (*run).drained},
 		{"A job with no changed line", (*run).unchanged},
-		{"Meanwhile, in another job: a bug ended it, and it says which rank failed first", (*run).bugTold},
+		{"Meanwhile, in other jobs: a bug ends one, which says what rank failed first; one that was held up goes on", (*run).othersTold},
 		{"Every loss equals that of an undisturbed run", (*run).losses},
 	} {
 		w.Say("%s", c.title)
@@ -57,6 +57,8 @@ type run struct {
 	pods, uids []string
 	// well tells when the node whose GPU fell off the bus was taken for well again.
 	well chan healing
+	// late tells when the pod that was refused while the controller was away had come and run.
+	late chan error
 	// bugs tells what became of the job with the bug.
 	bugs chan bugSeen
 	// undisturbed is filled by the comparison run on this machine.
