@@ -221,13 +221,7 @@ func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	for round := range 2 {
-		for range 2 {
-			w.create(memberPod("g", 0, 1, 2))
-			w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
-			w.fails("g-0", "UnexpectedAdmissionError")
-		}
-		w.create(memberPod("g", 0, 1, 2))
-		w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
+		w.aRejectsTwice()
 		if round == 0 {
 			w.remove("g-0")
 			w.succeed()

@@ -26,10 +26,9 @@ func (w *world) fails(name, reason string) {
 	w.remove(name)
 }
 
-// A node that is ready and rejects every pod does not get all of them: after the second the gang goes elsewhere, and
-// the node comes back by itself.
-func TestANodeThatRejectsIsSetAside(t *testing.T) {
-	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+// aRejectsTwice has node a reject a member twice; the third one goes to node b.
+func (w *world) aRejectsTwice() {
+	w.t.Helper()
 	for range 2 {
 		w.create(memberPod("g", 0, 1, 2))
 		w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
@@ -37,6 +36,13 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	}
 	w.create(memberPod("g", 0, 1, 2))
 	w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
+}
+
+// A node that is ready and rejects every pod does not get all of them: after the second the gang goes elsewhere, and
+// the node comes back by itself.
+func TestANodeThatRejectsIsSetAside(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+	w.aRejectsTwice()
 	w.create(memberPod("big", 0, 3, 2), memberPod("big", 1, 3, 2), memberPod("big", 2, 3, 2))
 	w.until("the reason", w.says("big", "3 pods wanted, 2 fit: 4 nodes, 1 without free nvidia.com/gpu (2 asked), 1 unhealthy (RejectsPods): a"))
 	w.plugin.noteStuck(klog.Background(), time.Now())

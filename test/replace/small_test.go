@@ -3,9 +3,6 @@ package replace
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,13 +23,11 @@ import (
 // explain is what people are told of a job.
 func (w *world) explain(ctx context.Context, t *testing.T, job string) string {
 	t.Helper()
-	cmd := exec.CommandContext(ctx, filepath.Join(w.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", namespace)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
-	out, err := cmd.CombinedOutput()
+	text, err := w.Explain(ctx, namespace, job)
 	if err != nil {
-		t.Fatalf("explain: %v: %s", err, out)
+		t.Fatal(err)
 	}
-	return string(out)
+	return text
 }
 
 // told waits until explain says all the words.

@@ -254,10 +254,11 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	r.report.Goodput = gang.Status.Goodput
 	told := 0
-	explained, err := r.explain(ctx, JobName)
+	explained, err := r.Explain(ctx, Namespace, JobName)
 	if err != nil {
 		return err
 	}
+	explained = strings.Join(strings.Fields(explained), " ")
 	for _, rec := range gang.Status.Run.Recoveries {
 		out := Recovery{What: rec.Cause.Code, RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: rec.Standbys, Ranks: rec.Ranks, Generation: rec.Generation}
 		for _, k := range r.kills {
@@ -289,15 +290,15 @@ func (r *run) collect(ctx context.Context) error {
 	return err
 }
 
-// explain is what `kubectl holdfast explain` tells of a job, each run of spaces as one.
-func (w *World) explain(ctx context.Context, job string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(w.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", Namespace)
+// Explain is what `kubectl holdfast explain` tells of a job.
+func (w *World) Explain(ctx context.Context, namespace, job string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(w.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", namespace)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("kubectl holdfast explain job/%s: %w: %s", job, err, out)
 	}
-	return strings.Join(strings.Fields(string(out)), " "), nil
+	return string(out), nil
 }
 
 // explains fails where a recovery is not told to its end, or explain tells another one than the summary.
