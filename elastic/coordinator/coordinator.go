@@ -97,7 +97,8 @@ type Server struct {
 	gangs map[Key]*gang        // guarded by mu
 	heard map[string]time.Time // by pod UID: when its agent last said anything; guarded by mu
 
-	agents atomic.Int64 // open streams
+	replacements replacements
+	agents       atomic.Int64 // open streams
 	// silence is how long an agent may say nothing.
 	silence time.Duration
 }
@@ -119,7 +120,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, heard: map[string]time.Time{}, silence: silence, ctx: context.Background()}, nil
+	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, heard: map[string]time.Time{}, replacements: newReplacements(), silence: silence, ctx: context.Background()}, nil
 }
 
 // NeedLeaderElection says that the server runs on every replica: agents that reach one that does not
@@ -139,6 +140,10 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	s.mu.Lock()
 	s.ctx = ctx // dooms may be told before agents are served
 	s.mu.Unlock()
+	for range replacers {
+		go s.replaces()
+	}
+	defer s.replacements.ShutDown()
 	server := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(s.TLS)),
 		grpc.MaxRecvMsgSize(maxMessage),

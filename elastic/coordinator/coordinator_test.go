@@ -55,6 +55,8 @@ type memory struct {
 	// storage is how often gangs copy to storage.
 	storage  time.Duration
 	replaced []elastic.Doom
+	// replacing, where set, is what a replacement meets before it is done.
+	replacing func(ctx context.Context, key Key, d elastic.Doom) error
 	// holders are the pods that run, by slot.
 	holders map[elastic.Slot]elastic.Pod
 }
@@ -102,7 +104,12 @@ func (m *memory) End(_ context.Context, key Key, v elastic.Verdict) error {
 	return nil
 }
 
-func (m *memory) Replace(_ context.Context, _ Key, d elastic.Doom) error {
+func (m *memory) Replace(ctx context.Context, key Key, d elastic.Doom) error {
+	if m.replacing != nil {
+		if err := m.replacing(ctx, key, d); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.replaced = append(m.replaced, d)

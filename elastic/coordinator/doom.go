@@ -73,15 +73,6 @@ func (s *Server) hears(podUID string, now time.Time) {
 	}
 }
 
-// replace asks the store for a pod's replacement until it is done, and tells the core.
-func (g *gang) replace(d elastic.Doom) {
-	if g.retry("replacing pod "+d.Name, func() error { return g.server.Store.Replace(g.ctx, g.key, d) }) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.step(elastic.Released{Pod: d.Pod, At: time.Now()})
-	}
-}
-
 // seek asks the store which pods hold slots; the core asks again where there is no answer.
 func (g *gang) seek(slots []elastic.Slot) {
 	ctx, cancel := context.WithTimeout(g.ctx, seekTime)

@@ -153,7 +153,7 @@ func (g *gang) step(e elastic.Event) {
 		case elastic.Direct:
 			direct = true
 		case elastic.Replace:
-			go g.replace(eff.Doom)
+			g.server.replacements.Add(replacement{g, eff.Doom})
 		case elastic.Seek:
 			go g.seek(eff.Slots)
 		case elastic.Settled:
@@ -284,6 +284,20 @@ func (g *gang) moot(err error) bool {
 	return g.state.Over() && apierrors.IsNotFound(err)
 }
 
+// hopeless says of what did not succeed whether it is given up: the gang is forgotten, or there is nothing left to do it to.
+func (g *gang) hopeless(what string, err error) bool {
+	switch {
+	case g.ctx.Err() != nil, g.moot(err):
+		return true
+	case errors.Is(err, ErrSuperseded):
+		g.server.Log.Error(err, what+" is given up, and what is known of the gang forgotten", "gang", g.key)
+		g.server.abandon(g)
+		return true
+	}
+	g.server.Log.Error(err, what+" did not succeed; tries again", "gang", g.key)
+	return false
+}
+
 // retry does something until it succeeds, is moot or the gang is forgotten; it says whether it was done.
 func (g *gang) retry(what string, do func() error) bool {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
@@ -291,21 +305,12 @@ func (g *gang) retry(what string, do func() error) bool {
 		if err == nil {
 			return true
 		}
-		if g.ctx.Err() != nil {
-			return false
-		}
-		if errors.Is(err, ErrSuperseded) {
-			g.server.Log.Error(err, what+" is given up, and what is known of the gang forgotten", "gang", g.key)
-			g.server.abandon(g)
-			return false
-		}
-		if g.moot(err) {
+		if g.hopeless(what, err) {
 			return false
 		}
 		if apierrors.IsNotFound(err) {
 			wait = retryMost
 		}
-		g.server.Log.Error(err, what+" did not succeed; tries again", "gang", g.key)
 		select {
 		case <-g.ctx.Done():
 			return false
