@@ -12,6 +12,8 @@ const (
 	leadTime    = 300 * time.Millisecond
 	leadMost    = 1000
 	leadUnknown = 2
+	// stuckShare is what share of a drain's time nothing may move while ranks are held apart: a sixth.
+	stuckShare = 6
 )
 
 // drain is the time in which the ranks go on to a common step, stay there, and doomed pods copy it out.
@@ -22,7 +24,10 @@ type drain struct {
 	since  time.Time
 	hold   int64
 	raised bool
-	mark   Mark
+	// told is the newest step that was told, still since when nothing has moved.
+	told  int64
+	still time.Time
+	mark  Mark
 }
 
 // draining says whether everything goes on for doomed pods to be drained; false: halt now.
@@ -44,7 +49,7 @@ func (s *State) draining(now time.Time) bool {
 		}
 		return true
 	}
-	s.chooseHold()
+	s.chooseHold(now, until)
 	s.chooseMark(now, until)
 	if d.mark == (Mark{}) || !s.drained(d.mark) {
 		return true
@@ -128,6 +133,22 @@ func (s *State) told() int64 {
 	return step
 }
 
+// lowestTold is the lowest, over all ranks, of the newest step that each finished or sealed.
+func (s *State) lowestTold() int64 {
+	return s.lowest(func(k *Rank) int64 { return max(k.Step, newest(k.Sealed)) })
+}
+
+// highestNewest is the newest step that any rank holds.
+func (s *State) highestNewest() int64 {
+	high := int64(0)
+	for i := range s.slots {
+		for _, k := range s.slots[i].report.Rank {
+			high = max(high, newest(k.Sealed))
+		}
+	}
+	return high
+}
+
 func (s *State) lead() int64 {
 	if s.pace <= 0 {
 		return leadUnknown
@@ -135,17 +156,31 @@ func (s *State) lead() int64 {
 	return min(1+int64((leadTime+s.pace-1)/s.pace), leadMost)
 }
 
-// chooseHold sets the step at which ranks stay, and moves it on once where some rank was beyond it already.
-func (s *State) chooseHold() {
+// chooseHold sets the step at which ranks stay, and moves it on where it brings them together no more: once where each has
+// saved a step beyond it, but not the same one, and whenever they are stuck.
+func (s *State) chooseHold(now, until time.Time) {
 	d := s.drain
 	if d.hold == 0 {
-		d.hold = s.told() + s.lead()
+		d.hold, d.told, d.still = s.told()+s.lead(), s.told(), now
 		s.emit(Direct{})
 	}
-	if s.commonStep() < d.hold && s.lowestNewest() >= d.hold && !d.raised {
-		d.hold, d.raised = s.told()+s.lead(), true
+	apart := s.commonStep() < d.hold && s.lowestNewest() >= d.hold && !d.raised
+	if s.stuck(now, until) || apart {
+		d.hold, d.raised, d.still = s.told()+s.lead(), d.raised || apart, now
 		s.emit(Direct{})
 	}
+}
+
+// stuck says whether some ranks are held while others, which finished that step and did not save it, wait for them in the next one,
+// as where an agent hangs and hands out no slot. Nothing moves then. A copy that is yet to be sealed looks the same, so that takes
+// a while to be sure of; and while steps go by, the next save may well be beyond the hold.
+func (s *State) stuck(now, until time.Time) bool {
+	d, told := s.drain, s.told()
+	if told != d.told || s.commonStep() >= d.hold || s.lowestTold() < d.hold || s.highestNewest() < d.hold {
+		d.told, d.still = told, now
+		return false
+	}
+	return now.Sub(d.still) > max(until.Sub(d.since)/stuckShare, 2*s.pace)
 }
 
 // chooseMark names the step that doomed pods copy: the one that all are held at, or, where that does not

@@ -71,6 +71,11 @@ func holdsAll(r *Report, step int64) bool {
 
 // lowestNewest is the lowest, over all ranks, of each rank's newest step.
 func (s *State) lowestNewest() int64 {
+	return s.lowest(func(k *Rank) int64 { return newest(k.Sealed) })
+}
+
+// lowest is the lowest, over all ranks, of a step of each; 0 where a rank is not known.
+func (s *State) lowest(step func(*Rank) int64) int64 {
 	low := int64(-1)
 	for i := range s.slots {
 		r := &s.slots[i].report
@@ -78,7 +83,7 @@ func (s *State) lowestNewest() int64 {
 			return 0
 		}
 		for j := range r.Rank {
-			if n := newest(r.Rank[j].Sealed); low < 0 || n < low {
+			if n := step(&r.Rank[j]); low < 0 || n < low {
 				low = n
 			}
 		}
