@@ -86,8 +86,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	if pods, err := r.Pods(ctx, late.Name); err != nil || len(pods) > 0 {
 		return saw, fmt.Errorf("%d pods of job %s came while nobody could inject them, %v", len(pods), late.Name, err)
 	}
-	r.late = make(chan error, 1)
-	go func() { r.late <- r.lateComes(ctx, late) }()
+	r.late = begin(func() ([]string, error) { return r.lateComes(ctx, late) })
 	if err := r.scale(ctx, 2); err != nil {
 		return saw, err
 	}
@@ -138,7 +137,7 @@ func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
 }
 
 // lateComes waits until that job's pod is there, injected, and runs. The Job controller waits longer after each refusal.
-func (r *run) lateComes(ctx context.Context, late *batchv1.Job) error {
+func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error) {
 	if err := r.Until(ctx, "the pod of job "+late.Name+" runs", 3*time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := r.Pods(ctx, late.Name)
 		if err != nil || len(pods) == 0 {
@@ -146,9 +145,10 @@ func (r *run) lateComes(ctx context.Context, late *batchv1.Job) error {
 		}
 		return pods[0].Annotations[v1alpha1.AnnotationInjected] != "" && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("%s, %v", pods[0].Status.Phase, pods[0].Annotations)
 	}); err != nil {
-		return err
+		return nil, err
 	}
-	return r.client.Delete(ctx, late, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	return []string{"a job of ours that was resumed while the webhook was away got no pod then, and an injected one afterwards"},
+		r.client.Delete(ctx, late, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 // deleteLeader deletes the controller pod that leads, and demands that training does not notice.

@@ -25,11 +25,7 @@ const unchangedName = "pytorch-unchanged"
 // unchanged plays the job whose script knows nothing of us and that names no size: placed, restarted, and told why state is not kept.
 // The job with a bug begins beside it; othersTold tells of that one.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
-	r.bugs = make(chan bugSeen, 1)
-	go func() {
-		saw, err := r.Bug(ctx, corev1.RestartPolicyNever, 1000)
-		r.bugs <- bugSeen{saw, err}
-	}()
+	r.bugs = begin(func() ([]string, error) { return r.Bug(ctx, corev1.RestartPolicyNever, 1000) })
 	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
 		return nil, err
 	}
@@ -87,32 +83,15 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		r.client.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: unchangedName, Namespace: Namespace}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
-type bugSeen struct {
-	saw []string
-	err error
-}
-
 // othersTold tells of the job whose rank 1 raises the same error again and again, and of the one whose pod was refused while the
 // controller was away.
 func (r *run) othersTold(ctx context.Context) ([]string, error) {
-	var saw []string
-	select {
-	case b := <-r.bugs:
-		if saw = b.saw; b.err != nil {
-			return saw, b.err
-		}
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	saw, err := r.bugs.end(ctx)
+	if err != nil {
+		return saw, err
 	}
-	select {
-	case err := <-r.late:
-		if err != nil {
-			return saw, err
-		}
-	case <-ctx.Done():
-		return saw, ctx.Err()
-	}
-	return append(saw, "a job of ours that was resumed while the webhook was away got no pod then, and an injected one afterwards"), nil
+	late, err := r.late.end(ctx)
+	return append(saw, late...), err
 }
 
 // Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.
@@ -172,16 +151,14 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 func (r *run) compareLater(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	r.undisturbed = make(chan compared, 1)
 	r.endComparison = func() {
 		cancel()
 		<-ended
 	}
-	go func() {
+	r.undisturbed = begin(func() ([]Loss, error) {
 		defer close(ended)
-		losses, err := r.Undisturbed(ctx)
-		r.undisturbed <- compared{losses, err}
-	}()
+		return r.Undisturbed(ctx)
+	})
 }
 
 // Undisturbed runs the example's script under plain torchrun on this machine, with no part of ours but the client, which does nothing there.
@@ -225,22 +202,15 @@ func (r *run) losses(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	r.Say("  waiting for the undisturbed run")
-	var other compared
-	select {
-	case other = <-r.undisturbed:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if other.err != nil {
-		return nil, other.err
+	undisturbed, err := r.undisturbed.end(ctx)
+	if err != nil {
+		return nil, err
 	}
 	var restarts []int64
 	for _, rec := range r.report.Recoveries {
 		restarts = append(restarts, rec.RestoreStep)
 	}
-	var err error
-	r.report.Losses, err = Compare(r.steps.Since(0), other.losses, restarts)
-	if err != nil {
+	if r.report.Losses, err = Compare(r.steps.Since(0), undisturbed, restarts); err != nil {
 		return nil, err
 	}
 	return []string{fmt.Sprintf("%d losses of %d ranks, those of recomputed steps included, are equal bit for bit", r.report.Losses.Equal, ranks)}, nil

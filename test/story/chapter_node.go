@@ -47,52 +47,35 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	if _, err := r.Dev(ctx, "node", "heal", node); err != nil {
 		return nil, err
 	}
-	r.well = make(chan healing, 1)
-	go func() { r.well <- r.heals(ctx, node, time.Now()) }()
+	mended := time.Now()
+	r.well = begin(func() ([]string, error) { return r.heals(ctx, node, mended) })
 	return []string{
 		fmt.Sprintf("Xid 79 → taint %s on %s after %.2f s", v1alpha1.TaintUnhealthy, node, (<-tainted).Seconds()),
 		moved,
 	}, nil
 }
 
-// healing is how long after its GPU worked again a node kept the daemon's taint, and when the last taint of ours went.
-type healing struct {
-	node          string
-	daemon, whole time.Duration
-	err           error
+// heals waits until the taints of a node go by themselves: the daemon takes its own back alone, the controller, which is away
+// meanwhile, that of its decision when it is there again.
+func (r *run) heals(ctx context.Context, node string, mended time.Time) ([]string, error) {
+	gone := func(what string, keys ...string) (time.Duration, error) {
+		err := r.Until(ctx, what, 4*time.Minute, func(ctx context.Context) (bool, string) {
+			cause, err := r.taint(ctx, node, keys...)
+			return cause == "" && err == nil, fmt.Sprintf("still %q, %v", cause, err)
+		})
+		return time.Since(mended), err
+	}
+	daemon, err := gone("the daemon takes its taint of node "+node+" back", v1alpha1.TaintUnhealthy)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := gone("no taint of ours is left on node "+node, v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage)
+	return []string{fmt.Sprintf("the daemon of %s took its taint back %.0f s after the GPU was back; the controller, away meanwhile, that of its decision after %.0f s",
+		node, daemon.Seconds(), whole.Seconds())}, err
 }
 
-// heals waits until the taints of a node go by themselves.
-func (r *run) heals(ctx context.Context, node string, mended time.Time) healing {
-	h := healing{node: node}
-	gone := func(what string, keys ...string) time.Duration {
-		if h.err == nil {
-			h.err = r.Until(ctx, what, 4*time.Minute, func(ctx context.Context) (bool, string) {
-				cause, err := r.taint(ctx, node, keys...)
-				return cause == "" && err == nil, fmt.Sprintf("still %q, %v", cause, err)
-			})
-		}
-		return time.Since(mended)
-	}
-	h.daemon = gone("the daemon takes its taint of node "+node+" back", v1alpha1.TaintUnhealthy)
-	h.whole = gone("no taint of ours is left on node "+node, v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage)
-	return h
-}
-
-// healed tells of what heals found, which began at the end of gpuLost and went on while the controller was away: the daemon takes its
-// own taint back alone, the controller that of its decision when it is there again.
-func (r *run) healed(ctx context.Context) ([]string, error) {
-	select {
-	case h := <-r.well:
-		if h.err != nil {
-			return nil, h.err
-		}
-		return []string{fmt.Sprintf("the daemon of %s took its taint back %.0f s after the GPU was back; the controller, away meanwhile, that of its decision after %.0f s",
-			h.node, h.daemon.Seconds(), h.whole.Seconds())}, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
+// healed tells of what heals found, which began at the end of gpuLost and went on while the controller was away.
+func (r *run) healed(ctx context.Context) ([]string, error) { return r.well.end(ctx) }
 
 // drained takes a healthy node out of service as its owner would.
 func (r *run) drained(ctx context.Context) ([]string, error) {

@@ -56,13 +56,13 @@ type run struct {
 	// pods are the names of the job's pods by slot, and their UIDs when they were first seen.
 	pods, uids []string
 	// well tells when the node whose GPU fell off the bus was taken for well again.
-	well chan healing
+	well aside[[]string]
 	// late tells when the pod that was refused while the controller was away had come and run.
-	late chan error
+	late aside[[]string]
 	// bugs tells what became of the job with the bug.
-	bugs chan bugSeen
-	// undisturbed is filled by the comparison run on this machine.
-	undisturbed chan compared
+	bugs aside[[]string]
+	// undisturbed tells the losses of the comparison run on this machine.
+	undisturbed aside[[]Loss]
 	// endComparison ends that run and waits until nothing of it is left.
 	endComparison func()
 }
@@ -72,9 +72,4 @@ type kill struct {
 	what  string
 	at    time.Time
 	after int64
-}
-
-type compared struct {
-	losses []Loss
-	err    error
 }
