@@ -13,6 +13,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/format"
 )
 
 // saver saves every few milliseconds and says so.
@@ -152,6 +153,67 @@ func TestHoldIsLifted(t *testing.T) {
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestKilledBetweenManifestAndReport: the agent dies when the manifest has its name and nobody was told. The next one, which is
+// given the same order, finds the step complete or makes it so again, and says so.
+func TestKilledBetweenManifestAndReport(t *testing.T) {
+	c, p := savingPod(t)
+	lead(c, v1.Order_ORDER_RUN, nil)
+	p.start("torchrun", "train.py")
+	c.Await(t, "a", "runs", runs(1, 1))
+	mark := &v1.Mark{Step: newest(follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })), Generation: 1}
+	order := func(m *v1.Manifest) {
+		lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) {
+			d.Copy, d.Common, d.Frontier, d.Manifest = mark, mark.Step, mark.Step, m
+		})
+	}
+	order(nil)
+	copied := c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == mark.Step }).Rank[0].Copied
+
+	// Its name is taken, so that the manifest waits; then the state cannot be stored, so that nothing is told.
+	manifest := filepath.Join(p.env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(mark.Step))
+	if err := os.Mkdir(manifest, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	order(&v1.Manifest{Mark: mark, Rank: []*v1.ManifestRank{{Length: copied.Length, Checksum: copied.Checksum}}})
+	p.errs.await(t, "writing a manifest: ")
+	part := filepath.Join(p.root, "run", "agent.json.new")
+	soon(t, "the agent's state cannot be stored", func() bool { return os.Mkdir(part, 0o755) == nil })
+	if err := os.Remove(manifest); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "the manifest is written", func() bool { return whole(manifest) })
+	kill(t, p.agent(), syscall.SIGKILL)
+	if r := c.Report("a"); r.Incarnation != 1 || r.Manifested != nil {
+		t.Fatalf("it was told before the agent was killed: %v", r)
+	}
+	if err := os.Remove(part); err != nil {
+		t.Fatal(err)
+	}
+	r := c.Await(t, "a", "says that the step is complete", func(r *v1.Report) bool { return r.Manifested.GetStep() == mark.Step })
+	if r.Incarnation != 2 || r.State != v1.State_STATE_RUNNING || !whole(manifest) {
+		t.Errorf("%v, the manifest is whole: %v", r, whole(manifest))
+	}
+}
+
+// whole says whether a manifest is there and not torn.
+func whole(manifest string) bool {
+	raw, err := os.ReadFile(manifest)
+	if err == nil {
+		_, err = format.DecodeManifest(raw)
+	}
+	return err == nil
+}
+
+// soon waits until is.
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
 	}
 }
 
