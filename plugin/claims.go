@@ -65,8 +65,12 @@ func (s *scout) readClaims() (claims, *gang.Refusal) {
 	manager := s.p.handle.SharedDRAManager()
 	users := map[types.UID]string{}
 	for _, m := range s.roster.members {
-		if m.state != pending || len(m.pod.Spec.ResourceClaims) == 0 || manager == nil {
+		if m.state != pending || len(m.pod.Spec.ResourceClaims) == 0 {
 			continue
+		}
+		if manager == nil {
+			return c, no(gang.Unsupported, fmt.Sprintf(
+				"nobody would give pod %s the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: have it served and start the scheduler again", m.pod.Name, m.pod.Spec.ResourceClaims[0].Name))
 		}
 		all, err := claimsOf(manager, m.pod)
 		if err != nil {

@@ -66,7 +66,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	} else if b := p.blocked; b != nil && b.key == key {
 		p.makeRoom(ctx, b)
 	}
-	if len(pod.Spec.ResourceClaims) > 0 {
+	if manager := p.handle.SharedDRAManager(); manager != nil && hasClaims(manager, pod) && looked(state) {
 		return nil, fwk.NewStatus(fwk.Unschedulable) // devices that its claims got for a node that it cannot have may have to be given back
 	}
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)

@@ -40,6 +40,8 @@ type group struct {
 	told string
 	// foreign: another API than ours says who is in the gang.
 	foreign bool
+	// noClaims: nobody makes resource claims here.
+	noClaims bool
 	// ready counts members by task that no gate holds.
 	ready map[string]int
 	// leaving are members that were told to end and still do; ended are pods that ended well, which nobody
@@ -136,7 +138,7 @@ func (g *group) put(pod *v1.Pod) *member {
 	} else {
 		g.ready[m.task]--
 	}
-	gated := len(pod.Spec.SchedulingGates) > 0 || awaitsClaims(pod)
+	gated := len(pod.Spec.SchedulingGates) > 0 || g.awaitsClaims(pod)
 	if gated != m.gated {
 		g.lead = nil
 	}
@@ -151,6 +153,9 @@ func (g *group) put(pod *v1.Pod) *member {
 	}
 	return m
 }
+
+// awaitsClaims says whether a pod waits for claims. Where nobody makes them it is refused instead.
+func (g *group) awaitsClaims(pod *v1.Pod) bool { return !g.noClaims && awaitsClaims(pod) }
 
 // enter notes that a member is in the queue, or needs it no more.
 func (g *group) enter(m *member) {
@@ -298,7 +303,7 @@ func (g *group) incomplete() gang.Refusal {
 	r := gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[bound], Ended: g.over(), Gaps: g.gaps()})
 	claimless := 0
 	for _, m := range g.members {
-		claimless += flag(m.gated && awaitsClaims(m.pod))
+		claimless += flag(m.gated && g.awaitsClaims(m.pod))
 	}
 	if claimless > 0 {
 		r.Message += fmt.Sprintf("; %d more wait for kube-controller-manager to make their resource claims", claimless)

@@ -27,6 +27,8 @@ type ledger struct {
 	terms func(types.NamespacedName, *v1.Pod) (translate.Terms, error)
 	// closed has a lock of its own, a leaf below mu.
 	closed *closings
+	// noClaims: nobody makes resource claims here.
+	noClaims bool
 }
 
 func newLedger() *ledger {
@@ -81,7 +83,7 @@ func (l *ledger) note(key types.NamespacedName, pod *v1.Pod) change {
 	g := l.groups[key]
 	if g == nil {
 		g = newGroup(key, l.closed)
-		g.foreign = isForeign(key)
+		g.foreign, g.noClaims = isForeign(key), l.noClaims
 		l.groups[key] = g
 	}
 	was := g.wanting()

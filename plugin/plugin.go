@@ -6,7 +6,7 @@
 // that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
 // for it, never single members; nothing else is done for it.
 //
-// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), claims.go (dynamic resource allocation), prefilter.go (planning),
+// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), claims.go and leftover.go (dynamic resource allocation), prefilter.go (planning),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
 // (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
 // turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
@@ -102,6 +102,8 @@ type Plugin struct {
 	blocked *blocked
 	tried   map[types.NamespacedName]attempt
 	lone    *lone
+	// givingBack has the gangs for which claims that are left over are given back.
+	givingBack sync.Map
 	// gate: another plugin of the profile holds members back.
 	gate     bool
 	gateOnce sync.Once
@@ -117,7 +119,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 	informer := h.SharedInformerFactory().Core().V1().Pods()
 	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
 	logger := klog.FromContext(ctx)
-	p.groups, p.ledger.terms = book, book.Terms
+	p.groups, p.ledger.terms, p.ledger.noClaims = book, book.Terms, h.SharedDRAManager() == nil
 	p.fabric.byClaim = (&served{handle: h}).byClaim
 	p.fabric.tiers = func() *translate.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.standing)

@@ -86,6 +86,9 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		if len(undo) > 0 {
 			go p.undo(context.WithoutCancel(ctx), key, undo, no.Message)
 		}
+		if no.Reason == gang.InsufficientNodes {
+			p.giveBack(ctx, key, roster, nodes)
+		}
 		p.status.soon(key)
 		return no.Message, nil
 	}
