@@ -139,7 +139,7 @@ const (
 	Cordoned
 	// Tainted: the node has the taint Name, which the member does not tolerate; Name may be empty.
 	Tainted
-	// Unhealthy: Holdfast found the node to be of no use; Name is the cause, such as "XidOffBus".
+	// Unhealthy: Holdfast, or the node's own kubelet, found the node to be of no use; Name is the cause, such as "XidOffBus".
 	Unhealthy
 	// Refused: the rule Name says no.
 	Refused

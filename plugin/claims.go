@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/topology"
@@ -28,6 +29,19 @@ import (
 // claimSlot is what a pod with claims takes of a node until it is reserved there: each node has one. What is reserved the
 // filter knows.
 const claimSlot = "resource-claims"
+
+// nobodyLeaves is added to a refusal for lack of such devices: they stay with their claims while it is looked for who could leave.
+const nobodyLeaves = "nobody is told to leave, and no room is reserved, for devices of resource claims"
+
+// lacksClaimed says whether a gang was refused for lack of devices of claims.
+func lacksClaimed(no *gang.Refusal) bool {
+	for c := range no.Excluded {
+		if c.Kind == gang.Refused && c.Name == names.DynamicResources {
+			return true
+		}
+	}
+	return false
+}
 
 // claimed moves what a pod gets by claims to the slot: its extended resources that a device class serves, and its claims.
 func (f *fabric) claimed(pod *v1.Pod, asked topology.Resources) topology.Resources {

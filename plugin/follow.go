@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -22,13 +23,22 @@ type plannedNode string
 
 func (n plannedNode) Clone() fwk.StateData { return n }
 
-// unhealthy says whether Holdfast itself has put a node aside, and why. Tolerations do not count: a member there
-// would be replaced at once, and a pod that tolerates everything does not mean this.
+// causeNotReady is the cause of a node whose kubelet says that it is not ready, or says nothing.
+const causeNotReady = "NotReady"
+
+// unhealthy says whether Holdfast itself has put a node aside, or its kubelet does not keep it, and why. Tolerations do not
+// count: a member there would be replaced at once or never start, and the gang would wait for it; a pod that tolerates
+// everything does not mean this.
 func unhealthy(node *v1.Node) (cause string, sick bool) {
 	for _, t := range node.Spec.Taints {
 		if t.Key == v1alpha1.TaintUnhealthy || (t.Key == v1alpha1.TaintOutage && !sick) {
 			cause, sick = t.Value, true
 		}
+	}
+	if !sick && slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeReady && c.Status != v1.ConditionTrue
+	}) {
+		return causeNotReady, true
 	}
 	return cause, sick
 }

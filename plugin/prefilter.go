@@ -76,6 +76,9 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	p.measures.planned(time.Since(started), no)
 	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
 	if no != nil {
+		if lacksClaimed(no) {
+			no.Message += "; " + nobodyLeaves
+		}
 		if h, ok := p.holds.get(key); ok {
 			no.Message += "; " + h.words()
 		}

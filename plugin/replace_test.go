@@ -156,6 +156,8 @@ func TestAReplacedMemberIsKeptOffBadNodes(t *testing.T) {
 		{"our decision", taintWith(v1alpha1.TaintOutage, "NodeSilent"), nil, "1 unhealthy (NodeSilent): b"},
 		{"our verdict, a pod that tolerates all", taintWith(v1alpha1.TaintUnhealthy, "XidOffBus"), tolerant, "1 unhealthy (XidOffBus): b"},
 		{"our decision, a pod that tolerates all", taintWith(v1alpha1.TaintOutage, "NodeSilent"), tolerant, "1 unhealthy (NodeSilent): b"},
+		{"not ready, a pod that tolerates all", readyIs(v1.ConditionFalse), tolerant, "1 unhealthy (NotReady): b"},
+		{"silent, a pod that tolerates all", readyIs(v1.ConditionUnknown), tolerant, "1 unhealthy (NotReady): b"},
 		{"fewer devices than it has", func(n *v1.Node) {
 			n.Status.Allocatable = n.Status.Allocatable.DeepCopy()
 			n.Status.Allocatable[gpu] = *resource.NewQuantity(1, resource.DecimalSI)
@@ -179,7 +181,9 @@ func TestAReplacedMemberIsKeptOffBadNodes(t *testing.T) {
 			if at := w.where("g-1-again"); at != "" {
 				t.Fatalf("placed on %s", at)
 			}
-			w.create(node("c", 2))
+			good := node("c", 2)
+			readyIs(v1.ConditionTrue)(good)
+			w.create(good)
 			w.until("a good node to be taken", w.boundTo(map[string]string{"g-0": "a", "g-1-again": "c"}))
 		})
 	}
@@ -188,6 +192,12 @@ func TestAReplacedMemberIsKeptOffBadNodes(t *testing.T) {
 func taintWith(key, value string) func(*v1.Node) {
 	return func(n *v1.Node) {
 		n.Spec.Taints = []v1.Taint{{Key: key, Value: value, Effect: v1.TaintEffectNoSchedule}}
+	}
+}
+
+func readyIs(is v1.ConditionStatus) func(*v1.Node) {
+	return func(n *v1.Node) {
+		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: is}}
 	}
 }
 
