@@ -1,14 +1,17 @@
 package scheduling
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -16,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -59,8 +64,10 @@ func (s *stage) plain(n int) {
 			s.t.Fatal(err)
 		}
 	}
+	stop := s.keep(n)
 	s.t.Cleanup(func() {
 		s.clear()
+		stop()
 		if err := s.client.CoreV1().Nodes().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: plainLabel + "=true"}); err != nil {
 			s.t.Error(err)
 		}
@@ -71,6 +78,43 @@ func (s *stage) plain(n int) {
 			return code == http.StatusOK && json.Unmarshal(text, &fabric) == nil && fabric.Nodes == nodes
 		})
 	})
+}
+
+// keep renews the leases of the plain nodes that were made last, so that the controller of nodes takes their word, until it is stopped.
+func (s *stage) keep(n int) (stop func()) {
+	s.t.Helper()
+	const duration = 40
+	ctx, cancel := context.WithCancel(s.ctx)
+	api, prefix := s.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), fmt.Sprintf("plain-%d-", s.plains)
+	renew := func() {
+		for i := range n {
+			name, now := fmt.Sprint(prefix, i), metav1.NowMicro()
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](duration), RenewTime: &now}}
+			_, err := api.Update(ctx, lease, metav1.UpdateOptions{})
+			if apierrors.IsNotFound(err) {
+				_, err = api.Create(ctx, lease, metav1.CreateOptions{})
+			}
+			if err != nil && ctx.Err() == nil {
+				s.root.Logf("keeping node %s: %v", name, err)
+			}
+		}
+	}
+	renew()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(duration / 4 * time.Second); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				renew()
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // running does what kubelets do with pods that they admit.
@@ -130,6 +174,79 @@ func rejected(s *stage) {
 	s.until("the pod to be placed", s.bound(third...))
 	if at := s.pods()[third[0]].Spec.NodeName; at == first {
 		s.t.Errorf("the third pod went to %s as well", at)
+	}
+}
+
+// notReady: no member of a gang goes to a node whose kubelet says that it is not ready, though the pods tolerate everything.
+func notReady(s *stage) {
+	s.plain(2)
+	ready := func(node string, is corev1.ConditionStatus) {
+		s.t.Helper()
+		at := metav1.Now()
+		patch, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: is, Reason: "Plain", Message: "the test says so", LastHeartbeatTime: at, LastTransitionTime: at}}}})
+		if err == nil {
+			_, err = s.client.CoreV1().Nodes().Patch(s.ctx, node, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{}, "status")
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	bad := fmt.Sprintf("plain-%d-0", s.plains)
+	ready(bad, corev1.ConditionFalse)
+	both := s.ranked("both", 2, onPlain)
+	s.until("the gang to be refused, and the node named", s.saying(both[0], "1 unhealthy (NotReady): "+bad))
+	if s.onNodes("both") > 0 {
+		s.t.Error("a part of the gang was placed")
+	}
+	ready(bad, corev1.ConditionTrue)
+	s.until("the gang to be placed, when the node is ready", s.bound(both...))
+}
+
+// overstayed: a gang went into reserved room on the word that it would be over in time. It is not, by more than a minute: so it
+// leaves, whole, once that lets the gang in for which the room was reserved, though its priority is the same. One that has
+// time left stays.
+func overstayed(s *stage) {
+	s.plain(squad + 1)
+	says := func(runTime string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			onPlain(p)
+			p.Annotations[v1alpha1.AnnotationRunTime] = runTime
+			p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3600)
+		}
+	}
+	began := func(ago time.Duration, names ...string) {
+		s.running(names...)
+		at := metav1.NewTime(time.Now().Add(-ago))
+		for _, name := range names {
+			s.report(name, corev1.PodStatus{StartTime: &at})
+		}
+	}
+	busy := s.ranked("busy", 2, says("2h"))
+	began(0, busy...)
+	big := s.ranked("big", squad, onPlain)
+	s.until("room to be reserved", s.saying(big[0], "is reserved for it, expected to be free at"))
+	late, early := s.ranked("late", 2, says("30m")), s.ranked("early", 1, says("40m"))
+	s.until("those who say that they are over in time to be placed", s.bound(append(late, early...)...))
+	began(0, early...)
+	began(2*time.Hour, late...)
+	evictions := s.evictions()
+	// The room is still needed, and it would be of no use that the late ones leave: two more nodes are lacking.
+	s.until("room to be looked for again", s.searchedAgain())
+	if n := s.evictions() - evictions; n > 0 {
+		s.t.Errorf("%d evictions for nothing", n)
+	}
+	s.end(busy...)
+	s.until("the late ones to be told to leave", func() bool { return len(s.leaving()) == len(late) })
+	s.until("it to be said", s.saying(big[0], "gang default/late (beyond its declared run time) leave (2 pods)"))
+	s.t.Log(s.said(big[0]))
+	s.end(late...)
+	s.until("the gang to be placed", s.bound(big...))
+	if s.onNodes("early") != 1 || s.pods()[early[0]].DeletionTimestamp != nil {
+		s.t.Error("one that had time left was told to leave")
+	}
+	if n := s.evictions() - evictions; n != len(late) {
+		s.t.Errorf("%d evictions of a gang of %d", n, len(late))
 	}
 }
 
@@ -317,13 +434,38 @@ func (s *stage) forbid(names []string) (allow func()) {
 // evictions counts those that the API server has carried out.
 func (s *stage) evictions() int {
 	s.t.Helper()
-	text, err := s.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(s.ctx)
+	return s.metric(s.client.Discovery().RESTClient(), "apiserver_request_total{", `subresource="eviction"`, `code="201"`, `dry_run=""`)
+}
+
+// searchedAgain is true once the replica that leads has looked for room three times more: at least once it has seen all that is so now.
+func (s *stage) searchedAgain() func() bool {
+	s.t.Helper()
+	config, err := s.cluster.Config()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config.Host, config.Insecure, config.CAData, config.CAFile = fmt.Sprintf("https://127.0.0.1:%d", s.leader.port), true, nil, ""
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	searches := func() int {
+		return s.metric(client.Discovery().RESTClient(), "holdfast_gang_room_search_seconds_count")
+	}
+	before := searches()
+	return func() bool { return searches() >= before+3 }
+}
+
+// metric adds up the metrics whose line begins with a text and has all the others in it.
+func (s *stage) metric(of rest.Interface, begins string, has ...string) int {
+	s.t.Helper()
+	text, err := of.Get().AbsPath("/metrics").DoRaw(s.ctx)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	sum := 0.
 	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `subresource="eviction"`) && strings.Contains(line, `code="201"`) && strings.Contains(line, `dry_run=""`) {
+		if strings.HasPrefix(line, begins) && !slices.ContainsFunc(has, func(h string) bool { return !strings.Contains(line, h) }) {
 			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
 			if err != nil {
 				s.t.Fatal(err)
