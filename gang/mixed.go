@@ -25,8 +25,13 @@ func (s *search) mixed() bool {
 		}
 	}
 	s.hardestFirst()
+	region, known := topology.Root, true
 	if s.standing {
-		region, known := s.bounds()
+		region, known = s.bounds()
+	}
+	s.keepAllTo(region)
+	s.once, s.tries = s.hopeless(region), maxTries+s.onePass()
+	if s.standing {
 		return known && s.descendWithin(region)
 	}
 	if s.rules.slice >= 0 {
@@ -46,7 +51,8 @@ func (s *search) oneOf(domains []int) bool {
 	all := s.tries
 	var open []int
 	for _, d := range domains {
-		s.tries = min(all, 2*len(s.order)*len(s.list(d)))
+		s.keepAllTo(d)
+		s.tries = 2 * s.onePass()
 		if s.descendWithin(d) {
 			return true
 		}
@@ -143,15 +149,19 @@ func (s *search) slicedFirst() bool {
 			first = at
 		}
 		s.keepTo(members, at)
-		s.tries, s.deepest = min(all, s.onePass()), 0
+		s.tries, s.deepest = 2*s.onePass(), 0
 		if s.descendAll() {
 			return true
+		}
+		if s.once {
+			return false
 		}
 		deepest, cut = max(deepest, s.deepest), cut || s.tries < 0
 		v.leave(s.stuck(len(members)))
 	}
 	if s.tries = all; cut {
 		s.keepTo(members, first)
+		s.tries = maxTries + s.onePass()
 		if s.descendAll() {
 			return true
 		}
@@ -160,13 +170,52 @@ func (s *search) slicedFirst() bool {
 	return false
 }
 
-// onePass is how many nodes are looked at where each member looks twice at all of its domain.
+// onePass is how many nodes are looked at, at most, where nobody who found a place is moved again. Equal members go on from
+// where the last one was.
 func (s *search) onePass() int {
 	n := 0
-	for _, d := range s.within {
-		n += 2 * len(s.list(d))
+	for k, d := range s.within {
+		if n++; !s.goesOn(k) {
+			n += len(s.list(d))
+		}
 	}
 	return n
+}
+
+// hopeless says that a domain cannot take all, as counts alone prove: there is no room for the members of one role, though no
+// others were there, or less of something is free on all nodes that are of use to anybody than is asked for in all.
+func (s *search) hopeless(d int) bool {
+	need, places := s.perRole(), map[int]int{}
+	asked, free := topology.Resources{}, topology.Resources{}
+	for role, n := range need {
+		for name, v := range s.g.Roles[role].Requests {
+			asked[name] += int64(n) * v
+		}
+	}
+	for _, i := range s.list(d) {
+		used := false
+		for role, n := range need {
+			room := s.room(i, role, n)
+			places[role] += room
+			used = used || room > 0
+		}
+		for name := range asked {
+			if used {
+				free[name] += max(0, s.tree.Free(i, name))
+			}
+		}
+	}
+	for role, n := range need {
+		if places[role] < n {
+			return true
+		}
+	}
+	for name, v := range asked {
+		if free[name] < v {
+			return true
+		}
+	}
+	return false
 }
 
 // stuck is the domain that took no more; where that is all nodes, the last one of those of the first members, which are
@@ -188,6 +237,9 @@ func (s *search) keepTo(members, at []int) {
 		region = s.tree.Ancestor(domain[m], s.rules.required)
 	}
 	slices.SortStableFunc(s.order, func(a, b int) int {
+		if domain[a] == 0 && domain[b] == 0 {
+			return 0 // the hardest first, as they are
+		}
 		return cmp.Or(int(one(domain[a] == 0)-one(domain[b] == 0)), s.g.bySlot(a, b))
 	})
 	s.within = make([]int, len(s.order))
@@ -200,11 +252,16 @@ func (s *search) keepTo(members, at []int) {
 }
 
 func (s *search) descendWithin(d int) bool {
+	s.keepAllTo(d)
+	return s.descendAll()
+}
+
+// keepAllTo keeps all members to a domain.
+func (s *search) keepAllTo(d int) {
 	s.within = make([]int, len(s.order))
 	for k := range s.within {
 		s.within[k] = d
 	}
-	return s.descendAll()
 }
 
 func (s *search) descendAll() bool {
@@ -252,9 +309,13 @@ func (s *search) descend(k int) bool {
 	nodes := s.list(s.within[k])
 	for pos := s.from(k); pos < len(nodes); pos++ {
 		i := nodes[pos]
-		if s.tries--; s.tries < 0 {
+		if s.tries--; s.looked >= s.limit {
+			s.tries = -1
+		}
+		if s.tries < 0 {
 			return false
 		}
+		s.looked++
 		if s.room(i, m.Role, 1) == 0 || !s.agree(k, i) {
 			continue
 		}
@@ -266,6 +327,9 @@ func (s *search) descend(k int) bool {
 		}
 		s.at, s.pos, s.seats = s.at[:k], s.pos[:k], s.seats[:k]
 		s.tree.Undo(mark)
+		if s.once {
+			return false
+		}
 	}
 	return false
 }
@@ -280,10 +344,15 @@ func (s *search) list(d int) []int {
 
 // from is where in its domain's nodes order[k] starts to look: equal members need not be tried in every order.
 func (s *search) from(k int) int {
-	if k == 0 || s.g.Agree != nil || s.within[k] != s.within[k-1] || s.g.Members[s.order[k]].Role != s.g.Members[s.order[k-1]].Role {
+	if !s.goesOn(k) {
 		return 0
 	}
 	return s.pos[k-1]
+}
+
+// goesOn says whether order[k] need not look where the member before it did not find a place.
+func (s *search) goesOn(k int) bool {
+	return k > 0 && s.g.Agree == nil && s.within[k] == s.within[k-1] && s.g.Members[s.order[k]].Role == s.g.Members[s.order[k-1]].Role
 }
 
 func (s *search) agree(k, node int) bool {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -13,6 +14,9 @@ import (
 // maxTries bounds the search for a gang of several shapes, in nodes looked at beyond the first pass.
 const maxTries = 50_000
 
+// noLimit is the limit of who asks once.
+const noLimit = math.MaxInt
+
 // Place answers for the whole gang. The tree is as it was when Place returns.
 //
 // A gang of one shape is placed by counts: whether it fits is exact, and so is the cost (see cost) up to
@@ -20,29 +24,36 @@ const maxTries = 50_000
 // maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the
 // fabric. Members that come back go to where their neighbours are, or as near as there is room.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
+	p, no, _ := PlaceWithin(tree, g, noLimit)
+	return p, no
+}
+
+// PlaceWithin is Place for those who ask many times: where the gang is searched, no more than so many nodes are looked at
+// in all, and it says how many were. A refusal may then be for lack of effort.
+func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, no *Refusal, looked int) {
 	if exist := len(g.Members); exist < g.Size {
 		r := Incomplete(Census{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
-		return Placement{}, &r
+		return Placement{}, &r, 0
 	}
 	rules, err := g.Topology.resolve(tree)
 	if err != nil {
-		return Placement{}, &Refusal{Reason: InvalidTopology, Wanted: len(g.missing()), Nodes: tree.Len(), Message: err.Error()}
+		return Placement{}, &Refusal{Reason: InvalidTopology, Wanted: len(g.missing()), Nodes: tree.Len(), Message: err.Error()}, 0
 	}
-	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), tries: maxTries + len(g.Members)*max(tree.Len(), 1), standing: g.standing()}
+	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), limit: limit, standing: g.standing()}
 	defer tree.Undo(tree.Mark())
 	if no := s.tooLittleFree(); no != nil {
-		return Placement{}, no
+		return Placement{}, no, 0
 	}
 	switch {
 	case len(s.order) == 0:
 	case s.oneShape():
 		if !s.byCounts() && !s.fewer() {
-			return Placement{}, s.refuse()
+			return Placement{}, s.refuse(), 0
 		}
 	case !s.mixed() && !s.fewerMixed():
-		return Placement{}, s.refuse()
+		return Placement{}, s.refuse(), s.looked
 	}
-	return s.placement(), nil
+	return s.placement(), nil, s.looked
 }
 
 // tooLittleFree refuses a gang that wants more to be free in all than is. It counts while nobody of it has a node.
@@ -108,7 +119,10 @@ type search struct {
 	bare map[int]bool
 	// deepest is the most members that ever stood at once.
 	deepest int
-	tries   int
+	// tries is how many more nodes may be looked at now, limit how many in all, looked how many were.
+	tries, limit, looked int
+	// once: counts say that there is no place for all, so that one pass, which says how many find one, is enough.
+	once bool
 }
 
 func (s *search) oneShape() bool {
@@ -252,7 +266,7 @@ func (s *search) fewerMixed() bool {
 	all, deepest, mark := s.order, s.deepest, s.tree.Mark()
 	fits := func(n int) bool {
 		s.tree.Undo(mark)
-		s.order, s.tries = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot), maxTries+len(s.g.Members)*max(s.tree.Len(), 1)
+		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)
 		return s.mixed()
 	}
 	if least == len(all) || !fits(least) {

@@ -12,6 +12,10 @@ const (
 	// effort bounds a search, in nodes looked at. The first half is for the domains, so that the whole cluster always
 	// has its turn.
 	effort = 400_000
+	// passes bounds what is looked at to find out whether a gang of several shapes fits beside those who are there, in times
+	// that each of its shapes looks at each node, or fewest where that is little. One that is stopped does not fit, for this search.
+	passes = 4
+	fewest = 10_000
 	// exactUnits is up to how many units all alternatives are looked at; of more the dear ones that can stay as a whole
 	// are kept.
 	exactUnits = 12
@@ -33,8 +37,8 @@ type Choice struct {
 // Choose says who is to leave so that the gang fits; ok is false where it does not fit though all units leave, or only
 // against a disruption budget.
 func Choose(w World, g gang.Gang) (Choice, bool) {
-	s := &search{w: &w, g: g, left: effort / 2}
-	all := w.within(nil)
+	s := &search{w: &w, by: w.index(), g: g, left: effort / 2}
+	all := w.all(s.by)
 	if !s.fits(all) {
 		return Choice{}, false
 	}
@@ -54,8 +58,9 @@ func Choose(w World, g gang.Gang) (Choice, bool) {
 }
 
 type search struct {
-	w *World
-	g gang.Gang
+	w  *World
+	by *index
+	g  gang.Gang
 	// x is the world that is searched now; order are its units, the dearest first; gone those chosen to leave.
 	x     *world
 	order []int
@@ -69,8 +74,9 @@ type search struct {
 
 // fits says whether the gang has a place now.
 func (s *search) fits(x *world) bool {
-	s.left -= x.tree.Len()
-	_, no := gang.Place(x.tree, s.g)
+	pass := max(1, len(s.g.Roles)) * x.tree.Len()
+	_, no, looked := gang.PlaceWithin(x.tree, s.g, max(fewest, passes*(pass+len(s.g.Members))))
+	s.left -= pass + looked
 	return no == nil
 }
 
@@ -103,11 +109,11 @@ func (s *search) domains(tree *topology.Tree) {
 			if s.left < 0 || tree.Size(d) == tree.Len() {
 				continue
 			}
-			names := map[string]bool{}
+			names := make([]string, 0, tree.Size(d))
 			for i := range tree.Within(d) {
-				names[tree.Name(i)] = true
+				names = append(names, tree.Name(i))
 			}
-			if x := s.w.within(names); s.fits(x) {
+			if x := s.w.within(s.by, names); s.fits(x) {
 				s.among(x)
 			}
 		}

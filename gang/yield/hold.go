@@ -89,7 +89,7 @@ func deviceCount(r topology.Resources) int64 {
 
 // earliest looks for the first declared end after which the gang fits. That it fits later as well lets it halve.
 func earliest(w World, g gang.Gang, now time.Time) (Reservation, bool) {
-	x := w.within(nil)
+	x := w.all(w.index())
 	var times []time.Time
 	for u := range w.Units {
 		if !w.Units[u].Leaving {

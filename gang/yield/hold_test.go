@@ -139,7 +139,7 @@ func (s *simulated) step(t *testing.T) {
 
 func (s *simulated) place(t *testing.T, j *job) bool {
 	w := s.world()
-	x := w.within(nil)
+	x := w.all(w.index())
 	for u := range w.Units {
 		x.put(u)
 	}
@@ -264,7 +264,7 @@ func TestDefragmentMovesFit(t *testing.T) {
 		freed, _ := Defragment(w, "", 5)
 		for _, f := range freed {
 			moved++
-			x := w.within(nil)
+			x := w.all(w.index())
 			for u := range w.Units {
 				if !w.Units[u].Leaving {
 					x.put(u)

@@ -35,7 +35,7 @@ const moveEffort = 4_000_000
 // takes a pod for other reasons, and whether its gang may be torn, is not looked at. Where a level is named it is looked
 // at alone. Stopped: the search was stopped at its limit, so there may be more.
 func Defragment(w World, of string, most int) (freed []Freed, stopped bool) {
-	x := w.within(nil)
+	x := w.all(w.index())
 	for u := range w.Units {
 		if !w.Units[u].Leaving {
 			x.put(u)

@@ -52,11 +52,31 @@ type Pod struct {
 	SparesAt       string
 }
 
+// index finds nodes of a World by name, and the pods of units by node.
+type index struct {
+	nodes map[string]int
+	pods  map[string][]held
+}
+
+func (w *World) index() *index {
+	x := &index{nodes: make(map[string]int, len(w.Nodes)), pods: map[string][]held{}}
+	for i := range w.Nodes {
+		x.nodes[w.Nodes[i].Name] = i
+	}
+	for u := range w.Units {
+		for p := range w.Units[u].Pods {
+			node := w.Units[u].Pods[p].Node
+			x.pods[node] = append(x.pods[node], held{u, p})
+		}
+	}
+	return x
+}
+
 // world is a World in motion: units come and go in a tree of some of its nodes.
 type world struct {
 	of   *World
 	tree *topology.Tree
-	base map[string]topology.Node
+	base map[string]*topology.Node
 	// here[u] lists the pods of a unit on these nodes; on lists who is on a node now.
 	here map[int][]int
 	on   map[string][]held
@@ -64,24 +84,27 @@ type world struct {
 
 type held struct{ unit, pod int }
 
-// within is the world of the nodes that are named; nil: all.
-func (w *World) within(names map[string]bool) *world {
-	x := &world{of: w, base: map[string]topology.Node{}, here: map[int][]int{}, on: map[string][]held{}}
-	var nodes []topology.Node
-	for _, n := range w.Nodes {
-		if names == nil || names[n.Name] {
-			nodes = append(nodes, n)
-			x.base[n.Name] = n
+// all is the world of all nodes.
+func (w *World) all(by *index) *world {
+	names := make([]string, len(w.Nodes))
+	for i := range w.Nodes {
+		names[i] = w.Nodes[i].Name
+	}
+	return w.within(by, names)
+}
+
+// within is the world of some nodes. It costs what they and those on them do, so that each of many domains can be looked at.
+func (w *World) within(by *index, names []string) *world {
+	x := &world{of: w, base: make(map[string]*topology.Node, len(names)), here: map[int][]int{}, on: make(map[string][]held, len(names))}
+	nodes := make([]topology.Node, 0, len(names))
+	for _, name := range names {
+		n := &w.Nodes[by.nodes[name]]
+		nodes, x.base[name] = append(nodes, *n), n
+		for _, h := range by.pods[name] {
+			x.here[h.unit] = append(x.here[h.unit], h.pod)
 		}
 	}
 	x.tree = topology.New(w.Levels, nodes...)
-	for u := range w.Units {
-		for p := range w.Units[u].Pods {
-			if _, ok := x.base[w.Units[u].Pods[p].Node]; ok {
-				x.here[u] = append(x.here[u], p)
-			}
-		}
-	}
 	return x
 }
 
@@ -104,7 +127,7 @@ func (x *world) take(u int) {
 
 // set says to the tree what a node is with those who are on it now.
 func (x *world) set(name string) {
-	n := x.base[name]
+	n := *x.base[name]
 	free := make(topology.Resources, len(n.Free))
 	for what, v := range n.Free {
 		free[what] = v

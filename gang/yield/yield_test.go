@@ -117,12 +117,19 @@ func randomWorld(rng *rand.Rand) World {
 
 func randomGang(rng *rand.Rand) gang.Gang {
 	asks := []gang.Topology{{}, {}, {Required: "rack"}, {Required: "zone"}, {Whole: true}, {SliceLevel: "rack"}, {Preferred: "rack"}}
-	return wants(1+rng.Intn(5), int64(1+rng.Intn(3)), asks[rng.Intn(len(asks))])
+	g := wants(1+rng.Intn(5), int64(1+rng.Intn(3)), asks[rng.Intn(len(asks))])
+	if rng.Intn(3) == 0 && g.Topology.SliceLevel == "" { // slices of several shapes are not exact
+		g.Roles = append(g.Roles, gang.Role{Requests: topology.Resources{gpu: int64(1 + rng.Intn(3))}})
+		for i := range g.Members {
+			g.Members[i].Role = rng.Intn(2)
+		}
+	}
+	return g
 }
 
 // fitsWith says whether the gang fits while the given units, and those who are leaving, are gone.
 func fitsWith(w *World, g gang.Gang, gone []int) bool {
-	x := w.within(nil)
+	x := w.all(w.index())
 	for u := range w.Units {
 		if !w.Units[u].Leaving && !slices.Contains(gone, u) {
 			x.put(u)

@@ -89,8 +89,26 @@ func questions(small, large []topology.Node) []question {
 		{"replace one of 1000, 5000 nodes", small, lost(small), true},
 		{"replace one of 1000, 100000 nodes", large, lost(large), true},
 		{"no: 9 of 10 of 5000 nodes ruled out", small, out, false},
+		{"launcher and 999 workers, 5000 nodes, every 3rd taken", cluster(len(small), 3), launched(1000), true},
+		{"no: launcher and 999 workers, 9 of 10 of 5000 nodes taken", free(cluster(len(small), 1), 10), launched(1000), false},
 		{"no: no domain takes its slice, 5000 nodes", broken, of(1000, gang.Topology{SliceLevel: "nvlink", SliceSize: 10}), false},
 	}
+}
+
+// launched is of whose first pod asks for no GPUs.
+func launched(n int) gang.Gang {
+	g := of(n, gang.Topology{})
+	g.Roles = append(g.Roles, gang.Role{Requests: topology.Resources{"cpu": 4_000, "memory": 16 << 30, "pods": 1}, Out: map[string]gang.Cause{}})
+	g.Members[0].Role = 1
+	return g
+}
+
+// free frees every n-th node.
+func free(nodes []topology.Node, n int) []topology.Node {
+	for i := 0; i < len(nodes); i += n {
+		nodes[i].Free[gpu], nodes[i].Used = 4, false
+	}
+	return nodes
 }
 
 // lost is a gang of 1000 on the first nodes, of which member 500 is to be placed anew.

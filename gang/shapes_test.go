@@ -1,0 +1,92 @@
+package gang
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast.dev/holdfast/topology"
+)
+
+// shapes is a gang of a launcher, which asks for no GPUs, and of workers; every second of them asks for half a node where two.
+func shapes(size int, two bool) Gang {
+	g := Gang{Size: size, Roles: []Role{{Requests: topology.Resources{"gpu": 8, "cpu": 8}}, {Requests: topology.Resources{"cpu": 4}}, {Requests: topology.Resources{"gpu": 4, "cpu": 4}}}}
+	for slot := range size {
+		m := Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)}
+		switch {
+		case slot == 0:
+			m.Role = 1
+		case two && slot%2 == 0:
+			m.Role = 2
+		}
+		g.Members = append(g.Members, m)
+	}
+	return g
+}
+
+// racked is so many nodes of 8 GPUs, 16 to a rack, of which some have no GPU free.
+func racked(nodes, taken int) *topology.Tree {
+	var all []topology.Node
+	for i := range nodes {
+		n := topology.Node{Name: fmt.Sprintf("n%05d", i), Domain: []string{fmt.Sprintf("r%04d", i/16)}, Free: topology.Resources{"gpu": 8, "cpu": 64}}
+		if i < taken {
+			n.Free["gpu"] = 0
+		}
+		all = append(all, n)
+	}
+	return topology.New([]topology.Level{{Name: "rack"}}, all...)
+}
+
+// A gang of several shapes that cannot fit by counts is not searched for: to say no costs little more than to look at each node
+// for each shape, and is no answer that was stopped.
+func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
+	const nodes, size = 5000, 1000
+	for name, c := range map[string]struct {
+		g     Gang
+		taken int
+		fits  int
+		short bool
+	}{
+		"no room for the workers":         {shapes(size, false), nodes - 500, 500, false},
+		"each shape alone would have had": {shapes(size, true), nodes - 600, 650, false},
+		"it fits":                         {shapes(size, true), nodes - 1000, 0, true},
+	} {
+		_, no, looked := PlaceWithin(racked(nodes, c.taken), c.g, noLimit)
+		if fits := no == nil; fits != c.short {
+			t.Errorf("%s: %+v", name, no)
+		}
+		if most := len(c.g.Roles)*nodes + size; looked > most {
+			t.Errorf("%s: %d nodes were looked at, more than %d", name, looked, most)
+		}
+		if no != nil && (strings.Contains(no.Message, "stopped") || no.Fits < c.fits || no.Fits >= size) {
+			t.Errorf("%s: %s", name, no.Message)
+		}
+	}
+}
+
+// Who asks many times says how much may be looked at.
+func TestPlaceWithinALimit(t *testing.T) {
+	for _, limit := range []int{0, 100, 10_000} {
+		_, no, looked := PlaceWithin(racked(1000, 0), shapes(200, true), limit)
+		if (no == nil) != (limit == 10_000) || looked > limit {
+			t.Errorf("limit %d: %d nodes were looked at: %+v", limit, looked, no)
+		}
+		if no != nil && !strings.HasSuffix(no.Message, "the search was stopped at its limit") {
+			t.Error(no.Message)
+		}
+	}
+}
+
+func BenchmarkPlaceSeveralShapes(b *testing.B) {
+	for name, c := range map[string]struct {
+		g     Gang
+		taken int
+	}{"fits": {shapes(1000, true), 3000}, "no": {shapes(1000, true), 4500}} {
+		tree := racked(5000, c.taken)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Place(tree, c.g)
+			}
+		})
+	}
+}
