@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -35,6 +36,7 @@ func TestFabric(t *testing.T) {
 		}
 	}
 	s.leader = s.start()
+	s.freedByMoves()
 	even := s.evenSlices()
 	s.replacedOnSpares(even)
 	s.intoBrokenDomains()
@@ -77,6 +79,51 @@ func (s *stage) cliqueOf() map[string]string {
 		of[n.Name] = n.Labels[clique]
 	}
 	return of
+}
+
+// freedByMoves: two small gangs are in two domains. It is told which one would be whole if a pod moved, and where to; nothing moves.
+func (s *stage) freedByMoves() {
+	s.t.Helper()
+	of, at := s.cliqueOf(), map[string]string{}
+	for _, c := range []string{"c0", "c1"} {
+		name := "lonely-" + c
+		s.ranked(name, 1, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{clique: c} })
+		s.until("the gang to be placed", s.bound(name+"-0"))
+		at["gang default/"+name] = s.pods()[name+"-0"].Spec.NodeName
+	}
+	var got []v1alpha1.FreedDomain
+	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
+	s.until("it to be told that a domain would be free", func() bool {
+		var fabric v1alpha1.FabricResponse
+		code, text := s.leader.fabric(s.t, token)
+		if err := json.Unmarshal(text, &fabric); code != http.StatusOK || err != nil {
+			s.t.Fatalf("code %d: %s", code, text)
+		}
+		got = nil
+		for _, l := range fabric.Levels {
+			if l.Level == "nvlink" && l.Whole == cliques-2 {
+				got = l.Freed
+			}
+		}
+		return len(got) > 0
+	})
+	for _, f := range got {
+		if f.Pods != 1 || len(f.Moves) != 1 || len(f.Moves[0].Pods) != 1 {
+			s.t.Errorf("freed %+v", f)
+			continue
+		}
+		move := f.Moves[0].Pods[0]
+		if from := of[move.From]; at[f.Moves[0].Unit] != move.From || !strings.HasSuffix(f.Domain, from) || of[move.To] == from || of[move.To] == "c2" {
+			s.t.Errorf("freed %+v", f)
+		}
+	}
+	for unit, node := range at {
+		name := strings.TrimPrefix(unit, "gang default/") + "-0"
+		if s.pods()[name].Spec.NodeName != node {
+			s.t.Errorf("%s moved", unit)
+		}
+		s.end(name)
+	}
 }
 
 // evenSlices: 24 pods are 12 and 12, in the order of the tree, and each pod is told where it is.

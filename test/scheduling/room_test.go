@@ -309,6 +309,44 @@ func alone(name string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
+// storedLeaves: of two gangs, either of which would do, the one leaves that stored a step just now, though it has run for longer:
+// what it would lose is less.
+func storedLeaves(s *stage) {
+	s.priorities()
+	s.plain(2 * squad)
+	for name, since := range map[string]time.Duration{"stored": 3 * time.Hour, "unstored": time.Hour} {
+		names := s.ranked(name, squad, slowly)
+		s.running(names...)
+		at := metav1.NewTime(time.Now().Add(-since))
+		for _, n := range names {
+			s.report(n, corev1.PodStatus{StartTime: &at})
+		}
+	}
+	s.apply("{apiVersion: holdfast.dev/v1alpha1, kind: Gang, metadata: {name: stored, namespace: default}, spec: {members: 4, jobRef: {apiVersion: batch/v1, kind: Job, name: stored, uid: none}}}")
+	status, err := json.Marshal(map[string]any{"status": map[string]any{"run": v1alpha1.RunStatus{State: v1alpha1.RunRunning, Durable: &v1alpha1.StoredStep{At: metav1.NowMicro()}}}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if out, err := s.cluster.Kubectl(s.ctx, "patch", "gangs.holdfast.dev", "stored", "-n", "default", "--subresource=status", "--type=merge", "-p", string(status)); err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	urgent := s.ranked("urgent", squad, urgently)
+	s.until("a gang to be told to leave", func() bool { return len(s.leaving()) == squad })
+	for _, name := range s.leaving() {
+		if !strings.HasPrefix(name, "stored") {
+			s.t.Errorf("%s leaves", name)
+		}
+	}
+	s.end(s.leaving()...)
+	s.until("the other to be placed", s.bound(urgent...))
+	if n := s.onNodes("unstored"); n != squad {
+		s.t.Errorf("%d of the other gang have nodes", n)
+	}
+	if out, err := s.cluster.Kubectl(s.ctx, "delete", "gangs.holdfast.dev", "stored", "-n", "default"); err != nil {
+		s.t.Errorf("%v: %s", err, out)
+	}
+}
+
 // madeRoomForOne: a pod of no gang has a gang of lower priority leave as a whole, not the one member that is in its way.
 func madeRoomForOne(s *stage) {
 	s.priorities()
