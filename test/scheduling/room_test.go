@@ -310,7 +310,8 @@ func alone(name string, change func(*corev1.Pod)) *corev1.Pod {
 }
 
 // storedLeaves: of two gangs, either of which would do, the one leaves that stored a step just now, though it has run for longer:
-// what it would lose is less.
+// what it would lose is less. It is the first part in which anybody is to leave: what gangs stored is read when that is decided, and
+// again ten seconds later at the earliest.
 func storedLeaves(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
