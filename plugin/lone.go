@@ -122,7 +122,7 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
 	b := &blocked{key: key, nodes: nodes, roster: roster{size: 1, members: []member{{pod: pod, role: roleOf(pod)}}}}
 	s, err := p.survey(ctx, b, priority, now, below(priority))
-	if err != nil || len(s.world.Units) == 0 || !p.worth.known(ctx, now, again) {
+	if err != nil || len(s.world.Units) == 0 || !s.weighed(ctx, now, again) {
 		return "", false, err
 	}
 	choice, ok := yield.Choose(s.world, s.gang)

@@ -123,7 +123,7 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 		if err != nil {
 			return false, err
 		}
-		if len(s.world.Units) > 0 && p.worth.known(ctx, now, func() { p.wake(klog.FromContext(ctx), b.key) }) {
+		if len(s.world.Units) > 0 && s.weighed(ctx, now, func() { p.wake(klog.FromContext(ctx), b.key) }) {
 			if done, err := p.claim(ctx, b, s, priority, now); done || err != nil {
 				return done, err
 			}

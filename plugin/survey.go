@@ -131,21 +131,37 @@ func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	var as topology.Node
 	s.p.fabric.tenant(&as, pod)
 	one := yield.Pod{Node: pod.Spec.NodeName, What: what, Devices: plain, Tenant: as.Tenants > 0, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
-	weight := int64(1)
-	for name, n := range what {
-		if strings.Contains(name, "/") {
-			one.Devices = true
-			weight = max(weight, n)
-		}
+	for name := range what {
+		one.Devices = one.Devices || strings.Contains(name, "/")
 	}
 	end := translate.WillEnd(pod, now)
 	if len(unit.Pods) == 0 || end.IsZero() || (!unit.End.IsZero() && end.After(unit.End)) {
 		unit.End = end
 	}
 	unit.Priority = max(unit.Priority, corev1helpers.PodPriority(pod))
-	unit.Work += weight * int64(now.Sub(s.p.worth.since(pod)).Seconds())
 	unit.Pods = append(unit.Pods, one)
 	s.pods[u] = append(s.pods[u], pod)
+}
+
+// weighed says of each unit what is lost if it leaves. It is false where it must be read first what gangs have stored; tell is
+// called when that is done.
+func (s *survey) weighed(ctx context.Context, now time.Time, tell func()) bool {
+	if !s.p.worth.known(ctx, now, tell) {
+		return false
+	}
+	for u := range s.world.Units {
+		unit := &s.world.Units[u]
+		for i, pod := range s.pods[u] {
+			devices := int64(1)
+			for name, n := range unit.Pods[i].What {
+				if strings.Contains(name, "/") {
+					devices = max(devices, n)
+				}
+			}
+			unit.Work += devices * int64(now.Sub(s.p.worth.since(pod)).Seconds())
+		}
+	}
+	return true
 }
 
 // keepOnly leaves out units that must stay.
