@@ -41,7 +41,7 @@ func TestReplace(t *testing.T) {
 		},
 		{
 			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}},
-			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}}},
+			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}, {"Yields", testYields}}},
 		},
 	}, lane{"d", []string{"n9"}, []part{{"AgentSilent", testAgentSilent}}})
 }

@@ -143,7 +143,9 @@ type training struct {
 	// gpus is what each pod asks for, 2 unless set: all that a node has.
 	gpus int64
 	// pause is how long a step takes.
-	pause       time.Duration
+	pause time.Duration
+	// priority is the name of a PriorityClass.
+	priority    string
 	annotations map[string]string
 }
 
@@ -161,7 +163,8 @@ func (j training) job() *batchv1.Job {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: j.name, Annotations: all},
 		Spec: batchv1.JobSpec{Completions: ptr.To(int32(members)), Parallelism: ptr.To(int32(members)), CompletionMode: &indexed, BackoffLimit: ptr.To(int32(0)),
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: cmp.Or(j.policy, corev1.RestartPolicyNever), TerminationGracePeriodSeconds: ptr.To(cmp.Or(j.grace, grace)), Affinity: oneOf(j.nodes),
+				PriorityClassName: j.priority,
+				RestartPolicy:     cmp.Or(j.policy, corev1.RestartPolicyNever), TerminationGracePeriodSeconds: ptr.To(cmp.Or(j.grace, grace)), Affinity: oneOf(j.nodes),
 				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000)), RunAsGroup: ptr.To(int64(1000)), RunAsNonRoot: ptr.To(true)},
 				Containers: []corev1.Container{{
 					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command},

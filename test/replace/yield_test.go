@@ -1,0 +1,52 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// testYields: a job of higher priority wants the nodes of one that trains. That one leaves as a whole, with its newest step in storage,
+// though nothing was to go there for long; it waits as long as the other is there, says so, and then goes on where it was: no step is
+// done again, and nothing counts as a failure.
+func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job, other, class = "yields", "urgent", "replace-urgent"
+	nodes = nodes[:2]
+	w.run(ctx, t, "create", "priorityclass", class, "--value=1000")
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace, annotations: inStorage(10 * time.Minute)})
+	w.trains(ctx, t, job, 10)
+	was := w.record(ctx, t, job)
+	began := time.Now()
+	urgent := w.start(ctx, t, training{name: other, nodes: nodes, pause: pause, priority: class})
+	took := time.Since(began)
+	if urgent.seats[0].node == urgent.seats[1].node {
+		t.Errorf("%s has both pods on %s", other, urgent.seats[0].node)
+	}
+	w.left(ctx, t, job, 2) // the new ones
+	w.until(ctx, t, "the one that left says that it waits, and for what", func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, job)
+		if err != nil || g.Status.Placement == nil {
+			return false, fmt.Sprint(err)
+		}
+		p, text := g.Status.Placement, says(g)
+		return !p.Placed && p.Wanted == 2 && p.Fits == 0 && g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "waits for a node; the scheduler says: "),
+			fmt.Sprintf("%s: %s: %+v", g.Status.Phase, text, *p)
+	})
+	w.trains(ctx, t, other, 10)
+	w.untouched(ctx, t, other, urgent)
+	w.end(ctx, t, other)
+	after := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, after, 0, 1)
+	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
+	w.Say("  left at step %d or later, went on at %d, %d steps again; the other trained after %s", was.Progress.Step, r.RestoreStep, r.StepsRecomputed, took.Round(time.Millisecond))
+	if r.RestoreStep < was.Progress.Step || r.StepsRecomputed != 0 || now.Restarts != was.Restarts || now.Replacements != was.Replacements+2 {
+		t.Errorf("at step %d it was told to leave; restored step %d, %d steps were done again; %d restarts and %d replacements became %d and %d",
+			was.Progress.Step, r.RestoreStep, r.StepsRecomputed, was.Restarts, was.Replacements, now.Restarts, now.Replacements)
+	}
+	w.end(ctx, t, job)
+	w.run(ctx, t, "delete", "priorityclass", class)
+}
