@@ -54,20 +54,34 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	var broken []error
 	for _, sh := range b.plan.shapes {
-		for _, name := range b.plan.systems {
-			if name == systemAsComes && sh != b.plan.shapes[0] {
+		for _, names := range inTurns(b.plan.systems) {
+			if names[0] == systemAsComes && sh != b.plan.shapes[0] {
 				continue // shown once
 			}
-			if err := b.measure(ctx, systems[name], sh); err != nil {
+			if err := b.measure(ctx, names, sh); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
 				b.w.Say("  BROKEN: %v", err)
-				broken = append(broken, fmt.Errorf("%s, %s: %w", sh.name, name, err))
+				broken = append(broken, fmt.Errorf("%s, %s: %w", sh.name, strings.Join(names, " and "), err))
 			}
 		}
 	}
 	return errors.Join(broken...)
+}
+
+// inTurns groups the systems that are measured together, kill by kill in turn: torchrun and holdfast-cold do nearly the same, and within
+// minutes a machine's speed drifts by more than what sets them apart.
+func inTurns(systems []string) [][]string {
+	var out [][]string
+	for _, name := range systems {
+		if last := len(out) - 1; name == systemCold && last >= 0 && out[last][0] == systemTorchrun {
+			out[last] = append(out[last], name)
+			continue
+		}
+		out = append(out, []string{name})
+	}
+	return out
 }
 
 func (b *bench) prepare(ctx context.Context) error {
@@ -80,39 +94,54 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// measure runs one system in one shape, from creating its job to its last pod's end.
-func (b *bench) measure(ctx context.Context, s system, sh shape) (err error) {
-	b.w.Say("%s, %s", sh.name, s.name)
+// measure runs systems in one shape, from creating their jobs to their last pod's end.
+func (b *bench) measure(ctx context.Context, names []string, sh shape) (err error) {
+	b.w.Say("%s, %s", sh.name, strings.Join(names, " and "))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	name := s.jobName(sh)
-	defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), name)) }()
-	for _, o := range []client.Object{serviceFor(name), jobFor(s, sh, b.plan.kills)} {
-		if err := b.w.Client().Create(ctx, o); err != nil {
+	var trials []*trial
+	for _, name := range names {
+		t := &trial{bench: b, system: systems[name], shape: sh, rec: newRecord()}
+		defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), t.system.jobName(sh))) }()
+		if err := t.start(ctx); err != nil {
+			return err
+		}
+		trials = append(trials, t)
+	}
+	switch t := trials[0]; t.system.name {
+	case systemLimit:
+		return t.limit(ctx)
+	case systemAsComes:
+		return t.never(ctx)
+	}
+	for _, l := range b.plan.loads {
+		if err := underKills(ctx, trials, l, b.plan.kills); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start creates a system's job and returns when it trains.
+func (t *trial) start(ctx context.Context) error {
+	name := t.system.jobName(t.shape)
+	for _, o := range []client.Object{serviceFor(name), jobFor(t.system, t.shape, t.plan.kills)} {
+		if err := t.w.Client().Create(ctx, o); err != nil {
 			return fmt.Errorf("creating job %s: %w", name, err)
 		}
 	}
-	t := &trial{bench: b, system: s, shape: sh, rec: newRecord()}
-	if err := b.follow(ctx, name, sh, t.rec); err != nil {
+	if err := t.follow(ctx, name, t.shape, t.rec); err != nil {
 		return err
 	}
-	if s.name == systemLimit {
-		return t.limit(ctx)
+	if t.system.name == systemLimit {
+		return nil
 	}
-	if err := b.w.Until(ctx, "first steps", 2*time.Minute, func(context.Context) (bool, string) {
-		return len(t.rec.ratesBetween(time.Time{}, time.Now())) > 0, t.rec.progress(sh.ranks(), time.Time{})
+	if err := t.w.Until(ctx, "first steps", 2*time.Minute, func(context.Context) (bool, string) {
+		return len(t.rec.ratesBetween(time.Time{}, time.Now())) > 0, t.rec.progress(t.shape.ranks(), time.Time{})
 	}); err != nil {
 		return fmt.Errorf("%w; the job's last lines: %q", err, t.rec.tail(6))
 	}
 	t.rested = time.Now()
-	if s.name == systemAsComes {
-		return t.never(ctx)
-	}
-	for _, l := range b.plan.loads {
-		if err := t.underKills(ctx, l, b.plan.kills); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

@@ -103,6 +103,9 @@ func podFor(name, line string, env []corev1.EnvVar) corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, Subdomain: name, TerminationGracePeriodSeconds: &second,
 		AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+		// Two jobs of two pods share two nodes: one GPU each, and each pod of a job on a node of its own.
+		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{batchv1.JobNameLabel: name}}}}}},
 		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Containers: []corev1.Container{{
@@ -113,7 +116,7 @@ func podFor(name, line string, env []corev1.EnvVar) corev1.PodSpec {
 			}, env...),
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceMemory: memory, corev1.ResourceCPU: resource.MustParse("200m")},
-				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, layout.GPUResource: resource.MustParse("2")},
+				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, layout.GPUResource: resource.MustParse("1")},
 			},
 			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 			VolumeMounts: []corev1.VolumeMount{

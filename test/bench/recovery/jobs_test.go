@@ -25,6 +25,8 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 			pod.Containers[0].Command, of.Containers[0].Command = nil, nil
 			pod.Containers[0].Env, of.Containers[0].Env = pod.Containers[0].Env[:4], of.Containers[0].Env[:4]
 			pod.Subdomain, of.Subdomain = "", ""
+			pod.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector = nil
+			of.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector = nil
 			if !reflect.DeepEqual(pod, of) {
 				t.Errorf("%s, %s: another pod than torchrun's", sh.name, name)
 			}
@@ -39,5 +41,20 @@ func TestPlan(t *testing.T) {
 	}
 	if _, err := (options{systems: []string{"volcano"}}).plan(); err == nil {
 		t.Fatal("an unknown system was taken")
+	}
+}
+
+func TestSystemsInTurns(t *testing.T) {
+	for _, c := range []struct {
+		systems []string
+		want    [][]string
+	}{
+		{full.systems, [][]string{{systemLimit}, {systemTorchrun, systemCold}, {systemHoldfast}, {systemAsComes}}},
+		{[]string{systemHoldfast, systemCold}, [][]string{{systemHoldfast}, {systemCold}}},
+		{[]string{systemTorchrun}, [][]string{{systemTorchrun}}},
+	} {
+		if got := inTurns(c.systems); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("inTurns(%q) = %q, want %q", c.systems, got, c.want)
+		}
 	}
 }

@@ -26,6 +26,8 @@ var (
 	busy   = load{"no pause", -1}
 	// coasting is the pace of the script while standbys warm for the later kills of a case, so that all kills fit the run's time.
 	coasting = load{"coasting", 0.25}
+	// idle is the pace of a job while it is another's turn: next to nothing, but it trains.
+	idle = load{"idle", 0.5}
 )
 
 // victims is the order in which ranks are killed: all of them, rank 0 too.
@@ -40,7 +42,7 @@ const (
 	neverWait = 25 * time.Second
 	// coastAbove is the wait for standbys beyond which the later ones of a case coast.
 	coastAbove = 14 * time.Second
-	// redo bounds the kills that are done again because a standby was not used.
+	// redo is how often one kill is tried where a standby was not used.
 	redo = 3
 )
 
@@ -55,23 +57,48 @@ type trial struct {
 	// rested is when the job last finished recovering, or took its first step; paced is when its pace last changed.
 	rested, paced time.Time
 	kills         int
+	// pace is what the script's pace page says; coast is whether the standbys of this load are waited for at another pace than its own.
+	pace  load
+	coast bool
 }
 
 func (t *trial) caseName(l load) string { return fmt.Sprintf("%s, %s", t.shape.name, l.name) }
 
-// underKills measures one load: kills times, the ranks in turn.
-func (t *trial) underKills(ctx context.Context, l load, kills int) error {
-	kase := t.caseName(l)
-	if err := t.setPace(ctx, l); err != nil {
-		return err
+// underKills measures one load: kills times each, the systems in turn, and the ranks of each in turn.
+func underKills(ctx context.Context, trials []*trial, l load, kills int) error {
+	for _, t := range trials {
+		t.coast = false
 	}
-	coast, again := false, 0
-	for done := 0; done < kills; {
-		took, err := t.warm(ctx, kase, l, coast)
+	for done := range kills {
+		for _, t := range trials {
+			for _, other := range trials {
+				if other == t {
+					continue
+				}
+				if err := other.setPace(ctx, idle); err != nil {
+					return err
+				}
+			}
+			if err := t.underKill(ctx, l, fmt.Sprintf("kill %d of %d", done+1, kills)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// underKill measures one kill, again where a standby was not used.
+func (t *trial) underKill(ctx context.Context, l load, which string) error {
+	kase := t.caseName(l)
+	for range redo {
+		if err := t.setPace(ctx, l); err != nil {
+			return err
+		}
+		took, err := t.warm(ctx, kase, l)
 		if err != nil {
 			return err
 		}
-		coast = coast || took > coastAbove
+		t.coast = t.coast || took > coastAbove
 		if err := t.calm(ctx, kase); err != nil {
 			return err
 		}
@@ -86,20 +113,18 @@ func (t *trial) underKills(ctx context.Context, l load, kills int) error {
 			return fmt.Errorf("%s, %s, after the kill of rank %d: %w", kase, t.system.name, rank, err)
 		}
 		t.rested = time.Now()
-		if cold, err := t.usedColdRank(ctx); err != nil {
+		cold, err := t.usedColdRank(ctx)
+		if err != nil {
 			return err
-		} else if cold != "" {
-			t.w.Say("  %s, %s: kill of rank %d: %.2f s, not counted: %s", kase, t.system.name, rank, got.stepped, cold)
-			if again++; again > redo {
-				return fmt.Errorf("%s: standbys said to be ready were not used %d times", kase, again)
-			}
-			continue
 		}
-		done++
-		t.note(kase, got)
-		t.w.Say("  %s, %s: kill %d of %d (rank %d): %.2f s to the first new step", kase, t.system.name, done, kills, rank, got.stepped)
+		if cold == "" {
+			t.note(kase, got)
+			t.w.Say("  %s, %s: %s (rank %d): %.2f s to the first new step", kase, t.system.name, which, rank, got.stepped)
+			return nil
+		}
+		t.w.Say("  %s, %s: kill of rank %d: %.2f s, not counted: %s", kase, t.system.name, rank, got.stepped, cold)
 	}
-	return nil
+	return fmt.Errorf("%s: standbys said to be ready were not used %d times", kase, redo)
 }
 
 func (t *trial) note(kase string, got recovery) {
@@ -115,11 +140,11 @@ func (t *trial) note(kase string, got recovery) {
 }
 
 // warm waits until every rank has a warm standby. The wait is a figure where the script keeps the case's own pace meanwhile.
-func (t *trial) warm(ctx context.Context, kase string, l load, coast bool) (time.Duration, error) {
+func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, error) {
 	if t.system.name != systemHoldfast {
 		return 0, nil
 	}
-	if coast {
+	if t.coast {
 		if err := t.setPace(ctx, coasting); err != nil {
 			return 0, err
 		}
@@ -129,7 +154,7 @@ func (t *trial) warm(ctx context.Context, kase string, l load, coast bool) (time
 	}
 	ready := time.Now()
 	took := ready.Sub(t.rested)
-	if coast {
+	if t.coast {
 		return took, t.setPace(ctx, l)
 	}
 	t.results.Add(kase, t.system.name, standbyReady, "s", took.Seconds())
@@ -247,6 +272,9 @@ func (t *trial) recovery(ctx context.Context, killed time.Time, limit time.Durat
 
 // setPace changes the script's pause in every pod, through the page of the memory volume that the script looks at after each step.
 func (t *trial) setPace(ctx context.Context, l load) error {
+	if t.pace == l {
+		return nil
+	}
 	var bits [8]byte
 	binary.LittleEndian.PutUint64(bits[:], math.Float64bits(l.pause))
 	for pod := range t.shape.pods {
@@ -258,7 +286,7 @@ func (t *trial) setPace(ctx context.Context, l load) error {
 			return fmt.Errorf("setting the script's pace: %w", err)
 		}
 	}
-	t.paced = time.Now()
+	t.pace, t.paced = l, time.Now()
 	return nil
 }
 
