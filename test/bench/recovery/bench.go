@@ -31,7 +31,8 @@ var (
 	full = plan{
 		shapes:  []shape{onePod, twoPods},
 		systems: []string{systemLimit, systemTorchrun, systemCold, systemHoldfast, systemAsComes},
-		loads:   []load{paused, busy}, kills: 5,
+		// Busy cores first: it is then that a job's first standbys warm up.
+		loads: []load{busy, paused}, kills: 5,
 	}
 	quick = plan{
 		shapes:  []shape{onePod},
@@ -224,7 +225,7 @@ func (t *trial) limit(ctx context.Context) error {
 
 // never shows that a system does not recover within a time in which the others do several times over.
 func (t *trial) never(ctx context.Context) error {
-	kase := t.caseName(t.plan.loads[0])
+	kase := t.caseName(paused)
 	if err := t.calm(ctx, kase); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ func sample() *results {
 	r.Add("1x4", systemCold, killToStep, "s", 9, 10)
 	r.Add("1x4", systemHoldfast, killToStep, "s", 0.2)
 	r.Add("1x4", systemHoldfast, standbyReady, "s", 12)
+	r.Add("1x4", systemHoldfast, standbyFirst, "s", 59)
 	r.Add("1x4", systemAsComes, recoveredAny, "bool", 0)
 	r.Add("1x4", systemAsComes, "waited_s", "s", 25)
 	r.Add("2x2", systemHoldfast, killToStep, "s", 0.3)
@@ -44,9 +45,12 @@ func TestGoalsAreJudgedPerCase(t *testing.T) {
 		t.Fatalf("missed: %v; 0.022 and 1.056 reach 0.15 and 1.1", err)
 	}
 	r.Add("2x2", systemTorchrun, killToStep, "s", 1)
+	r.Add("2x2", systemHoldfast, standbyFirst, "s", 61)
 	err := r.missed()
-	if err == nil || !strings.Contains(err.Error(), "2x2, holdfast: 0.300") || strings.Contains(err.Error(), "1x4") {
-		t.Fatalf("missed: %v; want holdfast in 2x2 alone", err)
+	for _, want := range []string{"2x2, holdfast: 0.300 ×", "2x2, holdfast: first standbys ready after 61.0 s, at most 60 s"} {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "1x4") {
+			t.Fatalf("missed: %v; want %q, and nothing of 1x4", err, want)
+		}
 	}
 	var table bytes.Buffer
 	if err := r.writeTable(&table); err != nil {

@@ -96,7 +96,7 @@ func (r *results) missed() error {
 	var out []error
 	for _, v := range r.verdicts() {
 		if !v.reached() {
-			out = append(out, fmt.Errorf("%s, %s: %.3f × torchrun, the goal is at most %.2f", v.kase, v.system, v.ratio, v.goal))
+			out = append(out, fmt.Errorf("missed: %s, %s: %s", v.kase, v.system, v.text))
 		}
 	}
 	return errors.Join(out...)

@@ -157,7 +157,11 @@ func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, e
 	if t.coast {
 		return took, t.setPace(ctx, l)
 	}
-	t.results.Add(kase, t.system.name, standbyReady, "s", took.Seconds())
+	metric := standbyReady
+	if t.kills == 0 {
+		metric = standbyFirst
+	}
+	t.results.Add(kase, t.system.name, metric, "s", took.Seconds())
 	from := t.rested
 	if t.paced.After(from) {
 		from = t.paced
