@@ -60,7 +60,18 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	for _, e := range events {
 		hints = append(hints, fwk.ClusterEventWithHint{Event: e, QueueingHintFn: p.leaderOnly})
 	}
-	return hints, nil
+	return append(hints, releases), nil
+}
+
+// releases are of pods that were held back or refused as members and are none any more.
+var releases = fwk.ClusterEventWithHint{
+	Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel},
+	QueueingHintFn: func(_ klog.Logger, _ *v1.Pod, _, now any) (fwk.QueueingHint, error) {
+		if pod, ok := now.(*v1.Pod); ok && isMember(pod) {
+			return fwk.QueueSkip, nil
+		}
+		return fwk.Queue, nil
+	},
 }
 
 // nudgeEvery bounds how often the leader of a gang that lost members is sent past its backoff.

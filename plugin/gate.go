@@ -16,8 +16,8 @@ import (
 
 // GateName is the name of the plugin that holds members back, in a KubeSchedulerConfiguration. It does what the plugin Name
 // would do at PreEnqueue, and is another one for the queue's sake: at each change of the cluster the queue asks a plugin
-// about every pod that it holds back, one after another under its lock, unless it registered no event. This one is woken by
-// the ledger alone. Without it Name holds members back itself, and large gangs that wait slow down the others.
+// about every pod that it holds back, one after another under its lock, unless it registered no event of that kind. This one is
+// woken by the ledger, and by a change of the pod itself. Without it Name holds members back itself, and large gangs that wait slow down the others.
 const GateName = "HoldfastGate"
 
 var (
@@ -38,7 +38,9 @@ func (s *Station) NewGate(_ context.Context, _ runtime.Object, h fwk.Handle) (fw
 
 func (g *gate) Name() string { return GateName }
 
-func (g *gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
+func (g *gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{releases}, nil
+}
 
 // PreEnqueue runs under the queue's lock.
 func (g *gate) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {

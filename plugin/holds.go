@@ -261,19 +261,22 @@ func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	return nil
 }
 
-// letIn ends what is held for a gang, and has those tried again that were kept out.
+// letIn ends what is held for a gang, and has those tried again that were kept out: aside, for it may be a scheduling cycle
+// that ends it.
 func (p *Plugin) letIn(logger klog.Logger, key types.NamespacedName) {
 	free, was := p.holds.drop(key)
 	if !was {
 		return
 	}
 	p.status.soon(key)
-	p.activate(logger, free)
-	for _, other := range p.ledger.refused() {
-		if other != key {
-			p.wake(logger, other)
+	go func() {
+		p.activate(logger, free)
+		for _, other := range p.ledger.refused() {
+			if other != key {
+				p.wake(logger, other)
+			}
 		}
-	}
+	}()
 }
 
 // lapseHolds ends what is held for gangs that are gone or placed, and claims whose time is over.

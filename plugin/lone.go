@@ -92,22 +92,18 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // no gang is named so
 	logger, now := klog.FromContext(ctx), time.Now()
 	again := func() { p.activate(logger, []*v1.Pod{pod}) }
-	a := p.tried[key]
-	if now.Before(a.next) {
-		time.AfterFunc(a.next.Sub(now), again)
+	if !p.turnToSearch(key, now, again) {
 		return nil, no
 	}
 	node, found, err := p.roomForOne(ctx, key, pod, nodes, again)
-	p.measures.searched.Observe(time.Since(now).Seconds())
-	if err != nil {
+	p.searched(key, now, found, again)
+	switch {
+	case err != nil:
 		return nil, fwk.AsStatus(fmt.Errorf("looking for room for pod %s/%s: %w", pod.Namespace, pod.Name, err))
-	}
-	if found {
+	case found:
 		delete(p.tried, key)
 		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
 	}
-	p.tried[key] = a.later(now, time.Since(now))
-	p.forgetTried()
 	return framework.NewPostFilterResultWithNominatedNode(""), no
 }
 
@@ -117,7 +113,7 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 }
 
 // roomForOne chooses who leaves, and tells them.
-func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, found bool, err error) {
+func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, done bool, err error) {
 	p.follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
 	b := &blocked{key: key, nodes: nodes, roster: roster{size: 1, members: []member{{pod: pod, role: roleOf(pod)}}}}
@@ -129,19 +125,20 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 	if !ok {
 		return "", false, nil
 	}
-	seats, fits, err := s.check(choice)
-	if err != nil || !fits || len(seats) != 1 {
+	found, err := s.check(choice.Victims)
+	if found == nil || len(found.seats) != 1 {
 		return "", false, err
 	}
-	d := s.departure(choice, seats)
-	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", seats[0].Node, "leave", someOf(d.units), "pods", len(d.pods))
+	at := found.seats[0].Node
+	d := s.departure(choice, found.seats)
+	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
 		p.measures.preempted.Add(float64(len(d.pods)))
 		e := eviction{whom: "pod " + klog.KObj(pod).String(), pods: d.pods, until: now.Add(d.grace + p.args.ClaimPatience.Duration), stands: func() bool {
 			mine, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
 			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
 		}}
-		room := promise{node: seats[0].Node, until: e.until, batch: true}
+		room := promise{node: at, until: e.until, batch: true}
 		for _, pod := range d.pods {
 			room.told = append(room.told, pod.UID)
 		}
@@ -152,5 +149,5 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 			again()
 		}()
 	}
-	return seats[0].Node, true, nil
+	return at, true, nil
 }

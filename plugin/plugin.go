@@ -97,11 +97,12 @@ type Plugin struct {
 	// verdicts and awaited, the nodes that pods are nominated for, belong to it as well.
 	verdicts verdicts
 	awaited  map[string]bool
-	// blocked is the gang that was refused in this cycle for lack of room; tried is when room was looked for last. They
-	// belong to the scheduling cycle.
-	blocked *blocked
-	tried   map[types.NamespacedName]attempt
-	lone    *lone
+	// blocked is the gang that was refused in this cycle for lack of room; tried is when room was looked for last, nextSearch
+	// when it may be for anybody. They belong to the scheduling cycle.
+	blocked    *blocked
+	tried      map[types.NamespacedName]attempt
+	nextSearch time.Time
+	lone       *lone
 	// givingBack has the gangs for which claims that are left over are given back.
 	givingBack sync.Map
 	// gate: another plugin of the profile holds members back.

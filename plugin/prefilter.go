@@ -139,7 +139,7 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 		return nil
 	}
 	delete(p.tried, key)
-	go p.letIn(logger, key)
+	p.letIn(logger, key)
 	p.measures.waited.Observe(p.ledger.waited(key, now).Seconds())
 	for _, pod := range siblings {
 		info, err := framework.NewPodInfo(pod)

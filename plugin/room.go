@@ -39,6 +39,24 @@ func (b *blocked) priority() (priority int32, preempts bool) {
 	return priority, preempts
 }
 
+// tolerates says whether one of the members that are to be placed could go to a node with its taints.
+func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
+	taints := node.Spec.Taints
+	if node.Spec.Unschedulable { // the taint follows a moment later
+		taints = append(slices.Clone(taints), v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
+	}
+	binding := func(t *v1.Taint) bool {
+		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
+	}
+	return slices.ContainsFunc(b.roster.members, func(m member) bool {
+		if m.state != pending {
+			return false
+		}
+		_, refused := corev1helpers.FindMatchingUntoleratedTaint(logger, taints, m.pod.Spec.Tolerations, binding, false)
+		return !refused
+	})
+}
+
 // lost says whether members stand on nodes and wait for others.
 func (b *blocked) lost() bool {
 	return slices.ContainsFunc(b.roster.members, func(m member) bool { return m.state == bound })
@@ -48,6 +66,8 @@ func (b *blocked) lost() bool {
 type attempt struct {
 	next  time.Time
 	delay time.Duration
+	// never: the last time that room was to be reserved there would have been none with everybody gone.
+	never bool
 }
 
 const (
@@ -58,46 +78,67 @@ const (
 )
 
 // later is a after one more search in vain.
-func (a attempt) later(now time.Time, took time.Duration) attempt {
-	delay := max(min(max(lookAgain, 2*a.delay), lookAgainAtMost), restFor(took))
-	return attempt{next: now.Add(delay), delay: delay}
+func (a attempt) later(now time.Time) attempt {
+	delay := min(max(lookAgain, 2*a.delay), lookAgainAtMost)
+	return attempt{next: now.Add(delay), delay: delay, never: a.never}
 }
 
-// restFor is how long after a search no other is made for the same gang: nobody is scheduled during one, so they take no
-// more than one part in twenty of the time.
-func restFor(took time.Duration) time.Duration { return 20 * took }
+// restFor is how long after a search no other is made, for whomever: nobody is scheduled during one, so all of them
+// together take no more than one part in ten of the time.
+func restFor(took time.Duration) time.Duration { return 10 * took }
+
+// turnToSearch says whether room may be looked for now, for one of those who wait for it; if not, again is called when it
+// may be.
+func (p *Plugin) turnToSearch(key types.NamespacedName, now time.Time, again func()) bool {
+	a := p.tried[key]
+	switch {
+	case now.Before(a.next): // it is under way
+		return false
+	case now.Before(p.nextSearch):
+		a.next = p.nextSearch
+		p.tried[key] = a
+		time.AfterFunc(a.next.Sub(now), again)
+		return false
+	}
+	return true
+}
+
+// searched notes a search for room, and has one that was in vain made again later.
+func (p *Plugin) searched(key types.NamespacedName, began time.Time, found bool, again func()) {
+	now := time.Now()
+	took := now.Sub(began)
+	p.measures.searched.Observe(took.Seconds())
+	p.nextSearch = now.Add(restFor(took))
+	a := p.tried[key]
+	if found {
+		a = attempt{next: now.Add(lookAgain)}
+	} else {
+		a = a.later(now)
+	}
+	p.tried[key] = a
+	p.forgetTried()
+	time.AfterFunc(a.next.Sub(now), again)
+}
 
 // makeRoom has others leave for a gang that was refused, or names the room that it waits for. It runs in the scheduling
 // cycle, after the refusal.
 func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
-	now := time.Now()
-	if h, ok := p.holds.get(b.key); ok && (!h.Reserved || p.stillGood(&h, b.nodes)) && now.Before(p.tried[b.key].next) {
+	now, logger, key := time.Now(), klog.FromContext(ctx), b.key
+	again := func() { p.wake(logger, key) }
+	if !p.turnToSearch(key, now, again) {
 		return
-	} else if ok && !h.Reserved {
+	}
+	if h, ok := p.holds.get(key); ok && !h.Reserved {
 		if now.Before(h.until) {
 			return
 		}
-		p.holds.drop(b.key)
-		p.status.soon(b.key)
+		p.letIn(logger, key)
 	}
-	a := p.tried[b.key]
-	if now.Before(a.next) {
-		return
-	}
-	logger := klog.FromContext(ctx)
-	done, err := p.lookForRoom(ctx, b, now)
+	made, err := p.lookForRoom(ctx, b, now)
 	if err != nil {
-		logger.Error(err, "Looking for room for a gang", "gang", b.key)
+		logger.Error(err, "Looking for room for a gang", "gang", key)
 	}
-	took := time.Since(now)
-	p.measures.searched.Observe(took.Seconds())
-	if a = a.later(now, took); done {
-		a = attempt{next: now.Add(max(lookAgain, restFor(took)))}
-	}
-	p.tried[b.key] = a
-	p.forgetTried()
-	key := b.key
-	time.AfterFunc(time.Until(a.next), func() { p.wake(logger, key) })
+	p.searched(key, now, made, again)
 }
 
 // forgetTried forgets those that nobody waits for any more.
@@ -114,10 +155,15 @@ func (p *Plugin) forgetTried() {
 func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bool, error) {
 	priority, preempts := b.priority()
 	h, reserved := p.holds.get(b.key)
+	if reserved && !p.stillGood(ctx, &h, b) {
+		klog.FromContext(ctx).Info("A node that is reserved for a gang cannot take it any more", "gang", b.key, "room", h.words())
+		p.letIn(klog.FromContext(ctx), b.key)
+		reserved = false
+	}
 	if preempts {
 		may := below(priority)
 		if reserved {
-			may = orOverdue(may, h.nodes(), now)
+			may = orOverdue(may, priority, h.nodes(), now)
 		}
 		s, err := p.survey(ctx, b, priority, now, may)
 		if err != nil {
@@ -130,8 +176,17 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 		}
 	}
 	if reserved || !p.mayReserve(b, priority, now) {
-		return reserved, nil
+		return false, nil
 	}
+	made, err := p.reserve(ctx, b, priority, preempts, now)
+	a := p.tried[b.key]
+	a.never = !made && err == nil
+	p.tried[b.key] = a
+	return made, err
+}
+
+// reserve reports whether room was reserved: not where the gang would not fit with everybody gone.
+func (p *Plugin) reserve(ctx context.Context, b *blocked, priority int32, preempts bool, now time.Time) (bool, error) {
 	s, err := p.survey(ctx, b, priority, now, func(*yield.Unit) bool { return true })
 	if err != nil {
 		return false, err
@@ -140,8 +195,13 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 	if !ok {
 		return false, nil
 	}
-	p.endReservations(b)
-	p.hold(ctx, b, hold{Hold: yield.Hold{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, seats: s.takings(r.Seats), domain: r.Domain, lost: b.lost(), since: now})
+	// What filters would refuse even then is reserved for nobody: it would keep others out in vain.
+	room, err := s.check(r.Gone)
+	if room == nil {
+		return false, err
+	}
+	p.endReservations(ctx, b)
+	p.hold(ctx, b, hold{Hold: yield.Hold{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now})
 	return true, nil
 }
 
@@ -155,12 +215,13 @@ const overstay = time.Minute
 
 // orOverdue lets those leave as well who said when they would be over, are not, and stand in reserved room: the
 // reservation counted on their word, and without that a wrong one would hold the gang up for ever.
-func orOverdue(may func(*yield.Unit) bool, reserved []string, now time.Time) func(*yield.Unit) bool {
+// Not those of higher priority: they would take the room back.
+func orOverdue(may func(*yield.Unit) bool, priority int32, reserved []string, now time.Time) func(*yield.Unit) bool {
 	return func(u *yield.Unit) bool {
 		if may(u) {
 			return true
 		}
-		overdue := !u.End.IsZero() && now.Sub(u.End) >= overstay && slices.ContainsFunc(u.Pods, func(pod yield.Pod) bool { return slices.Contains(reserved, pod.Node) })
+		overdue := u.Priority <= priority && !u.End.IsZero() && now.Sub(u.End) >= overstay && slices.ContainsFunc(u.Pods, func(pod yield.Pod) bool { return slices.Contains(reserved, pod.Node) })
 		if overdue {
 			u.Name += " (beyond its declared run time)"
 		}
@@ -174,12 +235,12 @@ func (p *Plugin) claim(ctx context.Context, b *blocked, s *survey, priority int3
 	if !ok {
 		return false, nil
 	}
-	placement, fits, err := s.check(choice)
-	if err != nil || !fits {
+	room, err := s.check(choice.Victims)
+	if room == nil {
 		return false, err
 	}
-	d := s.departure(choice, placement)
-	h := hold{Hold: yield.Hold{Priority: priority}, seats: s.takings(placement), domain: choice.Domain, lost: b.lost(), since: now,
+	d := s.departure(choice, room.seats)
+	h := hold{Hold: yield.Hold{Priority: priority}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now,
 		yields: d.units, pods: len(d.pods), until: now.Add(d.grace + p.args.ClaimPatience.Duration)}
 	if len(d.pods) == 0 {
 		h.yields = []string{"pods that end already"}
@@ -203,11 +264,12 @@ func (p *Plugin) hold(ctx context.Context, b *blocked, h hold) {
 	p.status.soon(b.key)
 }
 
-// stillGood says whether the nodes of a reservation can still take the gang one day.
-func (p *Plugin) stillGood(h *hold, nodes []fwk.NodeInfo) bool {
-	good := make(map[string]bool, len(nodes))
-	for _, n := range nodes {
-		if _, sick := p.ill(n.Node()); !sick && !n.Node().Spec.Unschedulable {
+// stillGood says whether the nodes of a reservation can still take the gang one day: they are there, well, and members
+// tolerate their taints.
+func (p *Plugin) stillGood(ctx context.Context, h *hold, b *blocked) bool {
+	good := make(map[string]bool, len(b.nodes))
+	for _, n := range b.nodes {
+		if _, sick := p.ill(n.Node()); !sick && b.tolerates(klog.FromContext(ctx), n.Node()) {
 			good[n.Node().Name] = true
 		}
 	}
@@ -227,28 +289,28 @@ func (p *Plugin) mayReserve(b *blocked, priority int32, now time.Time) bool {
 	if p.ledger.waited(b.key, now) < p.args.ReservationAfter.Duration {
 		return false
 	}
-	first, ok := p.ledger.firstBlocked()
+	first, ok := p.ledger.firstBlocked(func(key types.NamespacedName) bool { return key != b.key && p.tried[key].never })
 	return ok && first == b.key
 }
 
 // endReservations ends those for gangs that never were whole, before another one of them gets one.
-func (p *Plugin) endReservations(b *blocked) {
+func (p *Plugin) endReservations(ctx context.Context, b *blocked) {
 	for key, h := range p.holds.keys() {
 		if h.Reserved && !h.lost && !b.lost() && key != b.key {
-			p.holds.drop(key)
-			p.status.soon(key)
+			p.letIn(klog.FromContext(ctx), key)
 		}
 	}
 }
 
-// firstBlocked is the first gang in the queue's order of those that never were whole and are refused for lack of room.
-func (l *ledger) firstBlocked() (first types.NamespacedName, ok bool) {
+// firstBlocked is the first gang in the queue's order of those that never were whole and are refused for lack of room, but
+// for those that stand back: what fits no cluster must not keep all others from having their room reserved.
+func (l *ledger) firstBlocked(back func(types.NamespacedName) bool) (first types.NamespacedName, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var best turn
 	var most int32
 	for key, g := range l.groups {
-		if g.refusal == nil || g.refusal.Reason != gang.InsufficientNodes || g.counts[bound] > 0 || g.first() == nil {
+		if g.refusal == nil || g.refusal.Reason != gang.InsufficientNodes || g.counts[bound] > 0 || g.first() == nil || back(key) {
 			continue
 		}
 		priority := corev1helpers.PodPriority(g.first().pod)

@@ -215,21 +215,30 @@ func infoOn(n fwk.NodeInfo, pod *v1.Pod) fwk.PodInfo {
 	return nil
 }
 
-// check asks the framework's filters about a choice: those who are to leave gone, all others there.
-func (s *survey) check(c yield.Choice) (seats []gang.Seat, fits bool, err error) {
-	nodes, removed := s.without(func(u int) bool { return s.world.Units[u].Leaving || slices.Contains(c.Victims, u) })
+// room is where a gang is to be, and how that is called.
+type room struct {
+	seats  []gang.Seat
+	domain string
+}
+
+// check asks the framework's filters where the gang fits with some units gone, by their index, and those who leave already,
+// and all others there. The answer is nil where it does not.
+func (s *survey) check(gone []int) (*room, error) {
+	nodes, removed := s.without(func(u int) bool { return s.world.Units[u].Leaving || slices.Contains(gone, u) })
 	scout := newScout(s.ctx, s.p, nodes, s.b.roster)
 	scout.removed, scout.tree = removed, topology.New(s.p.fabric.levels, s.told(nodes)...)
 	placement, no, err := scout.place()
 	if err != nil || no != nil {
-		return nil, false, err
+		return nil, err
 	}
+	r := &room{}
 	for _, seat := range placement.Seats {
 		if s.reqs[seat.Member] != nil {
-			seats = append(seats, seat)
+			r.seats = append(r.seats, seat)
 		}
 	}
-	return seats, true, nil
+	r.domain = yield.DomainOf(scout.tree, r.seats)
+	return r, nil
 }
 
 // takings is what seats take. A gang that wants whole nodes takes all there is.

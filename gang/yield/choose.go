@@ -214,6 +214,6 @@ func (s *search) record(cost Cost) {
 		return
 	}
 	c := Choice{Victims: slices.Sorted(slices.Values(s.gone)), Seats: seats(&s.g, p), Cost: cost}
-	c.Domain = domainOf(s.x.tree, c.Seats)
+	c.Domain = DomainOf(s.x.tree, c.Seats)
 	s.best, s.found = c, true
 }

@@ -43,6 +43,8 @@ type Reservation struct {
 	Domain string
 	// At is when it is expected to be free; zero: nobody knows.
 	At time.Time
+	// Gone are the units that are over by then, by their index.
+	Gone []int
 }
 
 // Reserve names the room that the gang gets first: that of the earliest time at which it fits once all who declared
@@ -59,7 +61,13 @@ func Reserve(w World, g gang.Gang, now time.Time) (Reservation, bool) {
 		u.Priority, u.Work, u.Budgets = 0, devices(u), nil
 	}
 	c, ok := Choose(open, g)
-	return Reservation{Seats: c.Seats, Domain: c.Domain}, ok
+	r := Reservation{Seats: c.Seats, Domain: c.Domain, Gone: c.Victims}
+	for i := range w.Units {
+		if !w.Units[i].Leaving && open.Units[i].Leaving {
+			r.Gone = append(r.Gone, i)
+		}
+	}
+	return r, ok
 }
 
 // ends says whether a unit's end is known; one that is overdue is not to be believed any more.
@@ -128,6 +136,11 @@ func earliest(w World, g gang.Gang, now time.Time) (Reservation, bool) {
 	}
 	p, _ := fits(times[low])
 	r := Reservation{Seats: seats(&g, p), At: times[low]}
-	r.Domain = domainOf(x.tree, r.Seats)
+	r.Domain = DomainOf(x.tree, r.Seats)
+	for u, over := range gone {
+		if over {
+			r.Gone = append(r.Gone, u)
+		}
+	}
 	return r, true
 }

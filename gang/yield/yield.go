@@ -211,8 +211,8 @@ func seats(g *gang.Gang, p gang.Placement) []gang.Seat {
 	return slices.DeleteFunc(slices.Clone(p.Seats), func(s gang.Seat) bool { return stands[s.Member] })
 }
 
-// domainOf names the narrowest domain that all seats are in, with its level, such as "rack a/r1"; empty: there is none.
-func domainOf(tree *topology.Tree, seats []gang.Seat) string {
+// DomainOf names the narrowest domain that all seats are in, with its level, such as "rack a/r1"; empty: there is none.
+func DomainOf(tree *topology.Tree, seats []gang.Seat) string {
 	common := -1
 	for _, s := range seats {
 		i, ok := tree.Find(s.Node)
