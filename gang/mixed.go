@@ -31,6 +31,7 @@ func (s *search) mixed() bool {
 	}
 	s.keepAllTo(region)
 	s.once, s.tries = s.hopeless(region), maxTries+s.onePass()
+	s.asks = maxAsks + 2*(len(s.order)+s.tree.Len())
 	if s.standing {
 		return known && s.descendWithin(region)
 	}
@@ -306,8 +307,15 @@ func (s *search) descend(k int) bool {
 		return true
 	}
 	m := s.g.Members[s.order[k]]
-	nodes := s.list(s.within[k])
-	for pos := s.from(k); pos < len(nodes); pos++ {
+	nodes, from := s.list(s.within[k]), s.from(k)
+	for step := range nodes {
+		pos := from + step
+		if pos >= len(nodes) {
+			if s.g.Agree == nil {
+				break // equal members need not be tried in every order
+			}
+			pos -= len(nodes)
+		}
 		i := nodes[pos]
 		if s.tries--; s.looked >= s.limit {
 			s.tries = -1
@@ -342,22 +350,30 @@ func (s *search) list(d int) []int {
 	return s.nodes[d]
 }
 
-// from is where in its domain's nodes order[k] starts to look: equal members need not be tried in every order.
+// from is where in its domain's nodes order[k] starts to look: where the last one like it was. What did not take that one is
+// not likely to take this one; where there are rules it is looked at in the end.
 func (s *search) from(k int) int {
-	if !s.goesOn(k) {
+	if !s.alike(k) {
 		return 0
 	}
 	return s.pos[k-1]
 }
 
-// goesOn says whether order[k] need not look where the member before it did not find a place.
-func (s *search) goesOn(k int) bool {
-	return k > 0 && s.g.Agree == nil && s.within[k] == s.within[k-1] && s.g.Members[s.order[k]].Role == s.g.Members[s.order[k-1]].Role
+// alike says whether order[k] is of the role and domain of the member before it.
+func (s *search) alike(k int) bool {
+	return k > 0 && s.within[k] == s.within[k-1] && s.g.Members[s.order[k]].Role == s.g.Members[s.order[k-1]].Role
 }
+
+// goesOn says whether order[k] need not look where the member before it did not find a place.
+func (s *search) goesOn(k int) bool { return s.g.Agree == nil && s.alike(k) }
 
 func (s *search) agree(k, node int) bool {
 	if s.g.Agree == nil {
 		return true
+	}
+	if s.asks--; s.asks < 0 {
+		s.tries = -1
+		return false
 	}
 	_, ok := s.g.Agree(s.order[k], s.tree.Name(node), slices.Clip(s.seats))
 	return ok

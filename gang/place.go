@@ -14,6 +14,10 @@ import (
 // maxTries bounds the search for a gang of several shapes, in nodes looked at beyond the first pass.
 const maxTries = 50_000
 
+// maxAsks bounds how often Agree is asked in it, beyond twice for each node and member: it runs filters, which take some ten
+// microseconds, while nobody else is scheduled.
+const maxAsks = 20_000
+
 // noLimit is the limit of who asks once.
 const noLimit = math.MaxInt
 
@@ -121,6 +125,8 @@ type search struct {
 	deepest int
 	// tries is how many more nodes may be looked at now, limit how many in all, looked how many were.
 	tries, limit, looked int
+	// asks is how often Agree may be asked.
+	asks int
 	// once: counts say that there is no place for all, so that one pass, which says how many find one, is enough.
 	once bool
 }

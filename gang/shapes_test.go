@@ -64,6 +64,30 @@ func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
 	}
 }
 
+// Each question of Agree is a run of filters. Members alike that must keep apart ask about little more than the nodes they get; a
+// search in vain ends.
+func TestRulesAreAskedSeldom(t *testing.T) {
+	const nodes, size = 5000, 1000
+	for name, c := range map[string]struct{ free, most int }{
+		"room for all": {nodes, 2 * (nodes + size)}, "one node too few": {size - 1, maxAsks + 3*(nodes+size)}} {
+		asked := 0
+		g := Gang{Size: size, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, seats []Seat) (Cause, bool) {
+			asked++
+			return oneEach(m, node, seats)
+		}}
+		for slot := range size {
+			g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)})
+		}
+		p, no := Place(racked(nodes, nodes-c.free), g)
+		if (no == nil) != (c.free >= size) || no == nil && p.Placed != size || no != nil && no.Fits != size-1 {
+			t.Errorf("%s: placed %d: %+v", name, p.Placed, no)
+		}
+		if asked > c.most {
+			t.Errorf("%s: asked %d times, more than %d", name, asked, c.most)
+		}
+	}
+}
+
 // Who asks many times says how much may be looked at.
 func TestPlaceWithinALimit(t *testing.T) {
 	for _, limit := range []int{0, 100, 10_000} {
