@@ -1,10 +1,12 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
@@ -91,7 +94,7 @@ func (s *scout) readClaims() (claims, *gang.Refusal) {
 			return c, no(gang.WaitingForMembers, err.Error())
 		}
 		text := []any{}
-		c.settled[m.pod.Name] = true
+		c.settled[m.pod.Name] = !asksClass(manager, m.pod)
 		for _, claim := range all {
 			if claim.Status.Allocation != nil {
 				text = append(text, claim.UID) // it is bound to where that is
@@ -169,31 +172,55 @@ type reserver interface {
 	RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string)
 }
 
-// tryOn goes through a plan as its members would, one reserved after the other, where they may compete for devices that are
-// no node's own; then all is as it was. One that gets none ends the plan.
+// seatOf is a pod on the node that is planned for it.
+type seatOf struct {
+	pod  *v1.Pod
+	node string
+}
+
+// tryOn goes through a plan as its members would, one reserved after the other, beside the members of other open plans,
+// where they may compete for devices that are no node's own; then all is as it was. One that gets none ends the plan.
 func (s *scout) tryOn(c claims, placement gang.Placement) (*gang.Refusal, error) {
 	at, got := placement.At(), 0
-	var compete []int
+	var own []seatOf
 	for i, m := range s.roster.members {
 		if m.state == pending && at[m.pod.Name] != "" && !c.settled[m.pod.Name] && s.p.fabric.asked(s.infos[i])[claimSlot] > 0 {
-			compete = append(compete, i)
+			own = append(own, seatOf{m.pod, at[m.pod.Name]})
 		}
 	}
-	if len(compete) < 2 {
+	if len(own) == 0 {
+		return nil, nil
+	}
+	others := s.rivals()
+	if len(own)+len(others) < 2 {
 		return nil, nil
 	}
 	driver, are, err := elsewhere(s.p.handle.SharedDRAManager())
 	if err != nil || !are {
 		return nil, err
 	}
-	for _, i := range compete {
-		undo, err := s.reserve(i, at[s.roster.members[i].pod.Name])
+	if no := s.p.trials.again(s.roster, time.Now(), s.again); no != nil {
+		return no, nil
+	}
+	began := time.Now()
+	for _, other := range others {
+		if undo, err := s.reserve(other); err == nil && undo != nil {
+			defer undo() // one that gets nothing will find that out by itself
+		}
+	}
+	for _, one := range own {
+		if err := s.ctx.Err(); err != nil {
+			return nil, err // a preview or a record has a deadline
+		}
+		undo, err := s.reserve(one)
 		if err != nil {
 			return nil, err
 		}
 		if undo == nil {
-			return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
-				"%d pods wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s)", placement.Placed, got, driver)}, nil
+			no := &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
+				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s)", pods(placement.Placed), got, driver)}
+			s.p.trials.failed(s.roster, no, began, time.Now())
+			return no, nil
 		}
 		defer undo()
 		got++
@@ -201,27 +228,104 @@ func (s *scout) tryOn(c claims, placement gang.Placement) (*gang.Refusal, error)
 	return nil, nil
 }
 
+// pods counts pods, as people write it.
+func pods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}
+
+// again has the gang planned again.
+func (s *scout) again() {
+	if key, ok := s.p.mine(s.roster.members[0].pod); ok {
+		s.p.wake(klog.FromContext(s.ctx), key)
+	}
+}
+
+// rivals are members of other open plans that have no devices yet. The framework knows of those only that are reserved.
+func (s *scout) rivals() []seatOf {
+	manager := s.p.handle.SharedDRAManager()
+	key, _ := s.p.mine(s.roster.members[0].pod)
+	var all []seatOf
+	expected := s.p.ledger.expected()
+	for _, node := range slices.Sorted(maps.Keys(expected)) {
+		if s.byName[node] == nil {
+			continue
+		}
+		for _, pod := range expected[node] {
+			if of, ok := s.p.mine(pod); (ok && of == key) || !hasClaims(manager, pod) || settled(manager, pod) {
+				continue
+			}
+			all = append(all, seatOf{pod, node})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b seatOf) int { return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.pod.UID, b.pod.UID)) })
+	return all
+}
+
+// settled says whether all that a pod gets by claims it has.
+func settled(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
+	all, err := claimsOf(manager, pod)
+	return err == nil && !asksClass(manager, pod) && !slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil })
+}
+
 // reserve has a member reserved on a node as in a cycle of its own; undo is nil where filters do not let it.
-func (s *scout) reserve(member int, node string) (undo func(), err error) {
-	pod, state := s.infos[member].GetPod(), newNestedState()
-	only, status, _ := s.p.nested.RunPreFilterPlugins(s.ctx, state, pod)
-	if status.IsRejected() || (status.IsSuccess() && !only.AllNodes() && !only.NodeNames.Has(node)) {
+func (s *scout) reserve(one seatOf) (undo func(), err error) {
+	state := newNestedState()
+	only, status, _ := s.p.nested.RunPreFilterPlugins(s.ctx, state, one.pod)
+	if status.IsRejected() || (status.IsSuccess() && !only.AllNodes() && !only.NodeNames.Has(one.node)) {
 		return nil, nil
 	}
 	if status.IsSuccess() {
-		status = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, pod, s.byName[node])
+		status = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, one.pod, s.byName[one.node])
 	}
 	if status.IsRejected() {
 		return nil, nil
 	}
 	if status.IsSuccess() {
-		status = s.p.nested.RunReservePluginsReserve(s.ctx, state, pod, node)
+		status = s.p.nested.RunReservePluginsReserve(s.ctx, state, one.pod, one.node)
 	}
+	undo = func() { s.p.nested.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, one.pod, one.node) }
 	if !status.IsSuccess() {
-		s.p.nested.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, pod, node)
-		return nil, fmt.Errorf("trying node %s for pod %s: %w", node, pod.Name, status.AsError())
+		undo()
+		return nil, fmt.Errorf("trying node %s for pod %s: %w", one.node, one.pod.Name, status.AsError())
 	}
-	return func() { s.p.nested.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, pod, node) }, nil
+	return undo, nil
+}
+
+// trials remembers plans that were tried on in vain: a trial takes time for each member, in which nobody is scheduled, so all
+// of them together take no more of it than searches for room may. It belongs to the scheduling cycle.
+type trials map[types.UID]*trial
+
+type trial struct {
+	no    gang.Refusal
+	until time.Time
+	// asked: somebody asked too early, and is told when it is time.
+	asked bool
+}
+
+// again is the last answer, where it is too early for another one. Only what is planned is paced; questions are answered.
+func (t trials) again(r roster, now time.Time, wake func()) *gang.Refusal {
+	last := t[r.paced]
+	if r.paced == "" || last == nil || !now.Before(last.until) {
+		return nil
+	}
+	if !last.asked {
+		last.asked = true
+		time.AfterFunc(last.until.Sub(now), wake)
+	}
+	no := last.no
+	return &no
+}
+
+func (t trials) failed(r roster, no *gang.Refusal, began, now time.Time) {
+	if r.paced == "" {
+		return
+	}
+	delete(t, r.paced)
+	maps.DeleteFunc(t, func(_ types.UID, old *trial) bool { return now.After(old.until) })
+	t[r.paced] = &trial{no: *no, until: now.Add(restFor(now.Sub(began)) * time.Duration(len(t)+1))}
 }
 
 // served says which extended resources pods get by claims: those of a device class that no node has by itself, as device

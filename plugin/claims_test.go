@@ -1,10 +1,12 @@
 package plugin
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,9 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	fwk "k8s.io/kube-scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
 )
 
@@ -199,4 +204,94 @@ func TestAGangWaitsForItsClaims(t *testing.T) {
 		}
 	}
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
+}
+
+// stopper holds a pod back once a plan names a node for it.
+type stopper struct {
+	pod    string
+	plugin atomic.Pointer[Plugin]
+}
+
+func (s *stopper) Name() string { return "Stopper" }
+
+func (s *stopper) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
+	p := s.plugin.Load()
+	if p == nil || pod.Name != s.pod {
+		return nil
+	}
+	if key, ok := p.mine(pod); ok {
+		if _, planned := p.ledger.plannedNode(key, pod.UID); planned {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "stopped by the test")
+		}
+	}
+	return nil
+}
+
+// Where devices are no node's own, members of another gang that are planned and not reserved get theirs first.
+func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
+	one, objects := claiming("one", 2)
+	two, more := claiming("two", 1)
+	objects = append(append(objects, more...), deviceClass(), devices("", 2), node("a", 0), node("b", 0), node("c", 0))
+	stop, x := &stopper{pod: "one-1"}, versioned
+	x.plugins = map[string]frameworkruntime.PluginFactory{"Stopper": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return stop, nil }}
+	w := newWorld(t, x, objects...)
+	stop.plugin.Store(w.plugin)
+	w.create(one...)
+	w.until("the first of one to be bound", w.boundTo(map[string]string{"one-0": "*"}))
+	w.create(two...)
+	w.until("two to be refused", w.says("two", "1 pod wanted: 0 of those with resource claims get devices together"))
+	if at := w.where("two-0"); at != "" {
+		t.Errorf("two-0 is on %s", at)
+	}
+}
+
+// A trial that found too little is not made again before its rest is over, by which it is asked for once.
+func TestTrialsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all, woken := trials{}, 0
+		wake := func() { woken++ }
+		r, no := roster{paced: "a"}, &gang.Refusal{Message: "too few"}
+		all.failed(r, no, time.Now().Add(-time.Second), time.Now())
+		all.failed(roster{paced: "b"}, no, time.Now().Add(-time.Second), time.Now())
+		if got := all.again(r, time.Now(), wake); got == nil || got.Message != "too few" || all.again(r, time.Now(), wake) == nil {
+			t.Errorf("at once: %+v", got)
+		}
+		if all.again(roster{}, time.Now(), wake) != nil || all.again(roster{paced: "c"}, time.Now(), wake) != nil {
+			t.Error("a question, or another gang, gets an old answer")
+		}
+		time.Sleep(restFor(time.Second) + time.Millisecond)
+		synctest.Wait()
+		if woken != 1 || all.again(r, time.Now(), wake) != nil {
+			t.Errorf("later: woken %d times", woken)
+		}
+		if all.again(roster{paced: "b"}, time.Now(), wake) == nil {
+			t.Error("two gangs together take twice the time that one may")
+		}
+	})
+}
+
+// What planning costs where each member of a large gang is tried on.
+func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
+	const size = 1000
+	pods, objects := claiming("g", size)
+	objects = append(objects, deviceClass(), devices("", size-1))
+	for i := range size {
+		objects = append(objects, node(fmt.Sprint("n", i), 0))
+	}
+	w := newWorld(b, versioned, objects...)
+	w.create(pods...)
+	w.until("the gang to be refused", w.says("g", "999 of those"))
+	err := w.station.between(w.ctx, func() (*Plugin, error) { return w.plugin, nil }, func(_ context.Context, p *Plugin) error {
+		r, _ := p.ledger.brief(types.NamespacedName{Namespace: "ns", Name: "g"})
+		nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+		for b.Loop() {
+			if _, no, err := p.answer(w.ctx, nodes, r, nil); err != nil || no == nil {
+				b.Fatal(no, err)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
 }

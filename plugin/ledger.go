@@ -239,6 +239,8 @@ type roster struct {
 	least   int
 	terms   translate.Terms
 	members []member
+	// paced is set where the gang is planned, not asked about: the pod that plans.
+	paced types.UID
 }
 
 // brief returns what a plan is made of; ok is false while members are missing.

@@ -105,6 +105,7 @@ type Plugin struct {
 	lone       *lone
 	// givingBack has the gangs for which claims that are left over are given back.
 	givingBack sync.Map
+	trials     trials
 	// gate: another plugin of the profile holds members back.
 	gate     bool
 	gateOnce sync.Once
@@ -118,7 +119,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, trials: trials{}, binding: make(chan struct{}, *args.ParallelBindings)}
 	logger := klog.FromContext(ctx)
 	p.groups, p.ledger.terms, p.ledger.noClaims = book, book.Terms, h.SharedDRAManager() == nil
 	p.fabric.byClaim = (&served{handle: h}).byClaim
