@@ -11,10 +11,12 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// interval is how often a step goes to storage in these tests, pause how long a step takes.
+// interval is how often a step goes to storage in these tests, pause how long a step takes, enough the grace in seconds that a pod's
+// copy fits into also where the machine has much to do.
 const (
 	interval = 5 * time.Second
 	pause    = 100 * time.Millisecond
+	enough   = 60
 )
 
 // last is the newest recovery that a job had.
@@ -44,20 +46,23 @@ func inStorage(every time.Duration) map[string]string {
 	return map[string]string{v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: every.String()}
 }
 
-// testStorage: a pod that is told in time leaves its newest step in storage, so nothing is done again; of a dead one what was stored
-// last is what there is.
+// testStorage: a pod that is told in time, whether its node is sick or somebody deletes it, leaves its newest step in storage, so
+// nothing is done again; of a dead one what was stored last is what there is.
 func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "stored"
-	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(interval)})
+	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
 	s = w.sick(ctx, t, job, s, 1)
-	r := w.last(ctx, t, job)
-	w.Say("  drained: restored step %d, %d steps again, drain %v ms, replace %v ms, fetch %v ms", r.RestoreStep, r.StepsRecomputed, ms(r.DrainMs), ms(r.ReplaceMs), ms(r.FetchMs))
-	if r.StepsRecomputed != 0 || r.RestoreStep == 0 {
-		t.Errorf("restored step %d, %d steps were done again", r.RestoreStep, r.StepsRecomputed)
-	}
+	w.drained(ctx, t, job, "its node was sick")
 
 	before := s
+	w.deletePod(ctx, t, s.seats[1].pod)
+	s = w.runs(ctx, t, job, s.generation+1)
+	w.replacedOnce(ctx, t, job, before, s, 1)
+	w.left(ctx, t, job, 2)
+	w.drained(ctx, t, job, "somebody deleted it")
+
+	before = s
 	node := s.seats[0].node
 	if err := w.cluster.Node(node).Kill(); err != nil {
 		t.Fatal(err)
@@ -71,6 +76,16 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	}
 	w.well(ctx, t, node)
 	w.end(ctx, t, job)
+}
+
+// drained demands that the newest recovery of a job cost no step.
+func (w *world) drained(ctx context.Context, t *testing.T, job, why string) {
+	t.Helper()
+	r := w.last(ctx, t, job)
+	w.Say("  %s: restored step %d, %d steps again, drain %v ms, replace %v ms, fetch %v ms", why, r.RestoreStep, r.StepsRecomputed, ms(r.DrainMs), ms(r.ReplaceMs), ms(r.FetchMs))
+	if r.Cause.Code != v1alpha1.CausePodReplaced || r.StepsRecomputed != 0 || r.RestoreStep == 0 {
+		t.Errorf("%s: %+v: restored step %d, %d steps were done again", why, r.Cause, r.RestoreStep, r.StepsRecomputed)
+	}
 }
 
 // lost demands that the newest recovery of a job, whose steps go to storage, replaced one pod of a node that died.

@@ -3,6 +3,7 @@ package replace
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth/budget"
 	"holdfast.dev/holdfast/test/story"
 )
 
@@ -30,16 +32,18 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	if err := node.Cut(ctx); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
+	began, given := time.Now(), v1alpha1.NodeOutage{}
 	w.until(ctx, t, node.Name+" is given up", func(ctx context.Context) (bool, string) {
 		o, err := w.outage(ctx, node.Name)
+		given = o
 		return err == nil && o.Decision == v1alpha1.DecisionEvict && o.Dead, fmt.Sprintf("%+v %v", o, err)
 	})
 	took := time.Since(began)
-	t.Logf("%s is cut off: given up after %.1f s", node.Name, took.Seconds())
+	t.Logf("%s is cut off: given up after %.1f s: %s", node.Name, took.Seconds(), given.Message)
 	if took > 3*promised { // 12 s of silence at most, then the others' share of a busy machine
 		t.Errorf("a node that is cut off was given up after %s", took)
 	}
+	checkSilences(t, given.Message)
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	w.lost(ctx, t, job, node.Name)
@@ -58,6 +62,24 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.trains(ctx, t, job, 20)
 	w.untouched(ctx, t, job, after) // what came back took nothing over
 	w.end(ctx, t, job)
+}
+
+// silences are what the decision that a node is dead says of how long nobody there was heard.
+var silences = regexp.MustCompile(`^the node's lease has not moved for (\S+) and no agent there was heard for (\S+)$`)
+
+// checkSilences demands that a node was given up for both silences together, neither shorter than is promised nor as long as where
+// nobody there was ever heard. They are by the leader's own clock, whatever else the machine has to do.
+func checkSilences(t *testing.T, message string) {
+	t.Helper()
+	found := silences.FindStringSubmatch(message)
+	if found == nil {
+		t.Fatalf("a node that is cut off was given up because %q", message)
+	}
+	lease, err1 := time.ParseDuration(found[1])
+	agents, err2 := time.ParseDuration(found[2])
+	if d := budget.Defaults(); err1 != nil || err2 != nil || lease < d.LeaseSilent || lease >= d.LeaseAlone || agents < d.AgentSilent {
+		t.Errorf("a node that is cut off was given up because %q", message)
+	}
 }
 
 // id is the container's name for its node.
