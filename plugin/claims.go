@@ -218,7 +218,7 @@ func (s *scout) tryOn(c claims, placement gang.Placement) (*gang.Refusal, error)
 		}
 		if undo == nil {
 			no := &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
-				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s)", pods(placement.Placed), got, driver)}
+				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s); %s", pods(placement.Placed), got, driver, nobodyLeaves)}
 			s.p.trials.failed(s.roster, no, began, time.Now())
 			return no, nil
 		}

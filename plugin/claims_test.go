@@ -139,6 +139,14 @@ func TestDevicesOfAllNodesAreNotGivenTwice(t *testing.T) {
 			t.Errorf("%s is on %s", name, at)
 		}
 	}
+	record, err := w.station.Dump(w.ctx, "ns", "three")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := replay.Run(record)
+	if err != nil || !again.Placed || len(record.Answer.Differences(again)) > 0 || !strings.Contains(record.Overruled, "3 pods wanted: 2 of those") {
+		t.Errorf("decided again: %+v, %v; the record has %+v and %q", again, err, record.Answer, record.Overruled)
+	}
 	w.create(two...)
 	w.until("two to be bound", w.boundTo(map[string]string{"two-0": "*", "two-1": "*"}))
 }
@@ -161,7 +169,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		p.(*v1.Pod).Status.ResourceClaimStatuses = nil
 	}
 	got, err := w.station.Preview(w.ctx, []*v1.Pod{unborn[0].(*v1.Pod), unborn[1].(*v1.Pod)})
-	if err != nil || got.Placement.Reason != v1alpha1.ReasonWaitingForMembers || !strings.Contains(got.Placement.Message, `resource claim "device" of pod unborn-0 does not exist yet`) {
+	if err != nil || got.Placement.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(got.Placement.Message, "a preview cannot tell which devices pod unborn-0 would get") {
 		t.Errorf("%+v, %v", got.Placement, err)
 	}
 }

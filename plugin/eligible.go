@@ -84,7 +84,9 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	s.kind = claims.kind
 	placement, no, err := s.seek(asks)
 	if err == nil && no == nil {
-		no, err = s.tryOn(claims, placement)
+		if no, err = s.tryOn(claims, placement); no != nil && s.record != nil {
+			s.record.Answer, s.record.Overruled = replay.AnswerOf(placement, nil), no.Message
+		}
 	}
 	return placement, no, err
 }

@@ -114,7 +114,10 @@ func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster, rec
 	s.record = record
 	placement, no, err := s.place()
 	if record != nil {
-		record.Taken, record.Answer = expected, replay.AnswerOf(placement, no)
+		record.Taken = expected
+		if record.Overruled == "" {
+			record.Answer = replay.AnswerOf(placement, no)
+		}
 	}
 	return placement, no, err
 }

@@ -39,6 +39,10 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		out.Placement = translate.RefusedStatus(no)
 		return out, nil
 	}
+	if unknown := p.unmade(r); unknown != nil {
+		out.Placement = translate.RefusedStatus(*unknown)
+		return out, nil
+	}
 	placement, no, err := p.answer(ctx, nodes, r, nil)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
@@ -54,6 +58,17 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		out.Seats = append(out.Seats, v1alpha1.PreviewSeat{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
 	}
 	return out, nil
+}
+
+// unmade says so where an answer hangs on claims that are made from templates once the pods are there: the framework's filters
+// know of no other claims than those that exist.
+func (p *Plugin) unmade(r roster) *gang.Refusal {
+	i := slices.IndexFunc(r.members, func(m member) bool { return m.state == pending && awaitsClaims(m.pod) })
+	if i < 0 || p.handle.SharedDRAManager() == nil {
+		return nil
+	}
+	return &gang.Refusal{Reason: gang.Unsupported, Wanted: r.size, Message: fmt.Sprintf(
+		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.members[i].pod.Name)}
 }
 
 // supposed is the roster of the gang if the pods existed: they come beside the members that do.

@@ -84,6 +84,9 @@ func again(out io.Writer, from io.Reader) error {
 	for _, s := range answer.Seats {
 		fmt.Fprintf(out, "%d\t%s\t%s\n", s.Slot, s.Member, s.Node)
 	}
+	if record.Overruled != "" {
+		fmt.Fprintf(out, "the scheduler did not follow that, and this cannot be done again from the record, which has no devices of resource claims: %s\n", record.Overruled)
+	}
 	if d := record.Answer.Differences(answer); len(d) > 0 {
 		return fmt.Errorf("the answer is another one than the recorded one:\n%s", strings.Join(d, "\n"))
 	}

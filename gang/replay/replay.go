@@ -1,6 +1,7 @@
 // Package replay keeps everything that one decision about a gang was made from, so that it can be made again elsewhere
 // and later. It promises that Run gives the recorded answer, for a record of the same version of the core; where it does
-// not, the decision hangs on something that is not in the record, which is a defect.
+// not, the decision hangs on something that is not in the record, which is a defect. What the record cannot hold it says
+// (Overruled).
 package replay
 
 import (
@@ -33,8 +34,10 @@ type Record struct {
 	Gang   Gang     `json:"gang"`
 	Asked  bool     `json:"asked,omitempty"`
 	Agreed []Agreed `json:"agreed,omitempty"`
-	// Answer is what came out.
-	Answer Answer `json:"answer"`
+	// Answer is what came out of the core. Overruled is what the scheduler said instead, where it tried that placement on
+	// and members got no devices for their resource claims: devices and claims are not in the record.
+	Answer    Answer `json:"answer"`
+	Overruled string `json:"overruled,omitempty"`
 }
 
 // Taking is something held on a node for a pod that is on its way there.
