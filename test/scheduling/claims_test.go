@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 const (
@@ -17,6 +19,9 @@ const (
 	// backed is an extended resource that no node has: a device class serves it.
 	backed = "gpu.example.com/whole"
 )
+
+// oneDevice is what a claim asks for.
+var oneDevice = resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: driver}}}}}
 
 // claimed: pods whose GPUs are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted
 // device, which is not used until the taint is gone.
@@ -29,7 +34,7 @@ func claimed(s *stage) {
 		s.t.Fatal(err)
 	}
 	template := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "device"}, Spec: resourcev1.ResourceClaimTemplateSpec{
-		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: driver}}}}}}}
+		Spec: oneDevice}}
 	if _, err := api.ResourceClaimTemplates("default").Create(s.ctx, template, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -81,16 +86,96 @@ func claimed(s *stage) {
 	s.end(four[0])
 	s.until("it to get the device that is given back", s.bound(late...))
 	s.clear()
-	s.until("the claims to be gone", func() bool {
-		list, err := api.ResourceClaims("default").List(s.ctx, metav1.ListOptions{})
-		return err == nil && len(list.Items) == 0
-	})
-	extended := s.ranked("extended", 3, func(p *corev1.Pod) {
+	s.until("the claims to be gone", s.noClaims)
+	s.givenBack()
+	extended := func(p *corev1.Pod) {
 		onPlain(p)
 		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{backed: resource.MustParse("1")}}
+	}
+	one := member("extended", 0, 3, "extended-0")
+	extended(one)
+	s.create(one)
+	one = s.pods()[one.Name]
+	s.leftOver("extended-left", fmt.Sprintf("plain-%d-0", s.plains), func(c *resourcev1.ResourceClaim) { // as a scheduler leaves it that ends between the claim and the binding
+		c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: one.Name, UID: one.UID, Controller: ptr.To(true)}}
 	})
-	s.until("pods that ask for an extended resource of the class to be placed", s.bound(extended...))
+	for slot := range 2 {
+		p := member("extended", slot+1, 3, fmt.Sprintf("extended-%d", slot+1))
+		extended(p)
+		s.create(p)
+	}
+	s.until("pods that ask for an extended resource of the class to be placed", s.bound("extended-0", "extended-1", "extended-2"))
 	s.devicesAreTheirs(3)
+}
+
+// givenBack: a member whose claim has the device of a node that is put aside goes to another one, with its gang.
+func (s *stage) givenBack() {
+	s.t.Helper()
+	node := fmt.Sprintf("plain-%d-0", s.plains)
+	s.taint(node, corev1.Taint{Key: v1alpha1.TaintUnhealthy, Value: "Test", Effect: corev1.TaintEffectNoSchedule})
+	claims := []string{"left-0", "left-1"}
+	s.leftOver(claims[0], node, nil)
+	s.leftOver(claims[1], "", nil)
+	left := s.ranked("left", 2, func(p *corev1.Pod) {
+		onPlain(p)
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "device"}}}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To(p.Name)}}
+	})
+	s.until("the gang to be placed elsewhere", s.bound(left...))
+	s.devicesAreTheirs(2)
+	s.taint(node)
+	s.clear()
+	for _, c := range claims {
+		if err := s.client.ResourceV1().ResourceClaims("default").Delete(s.ctx, c, metav1.DeleteOptions{}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.until("the claims to be gone", s.noClaims)
+}
+
+// leftOver makes a claim that has the device of a node already, if one is named.
+func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClaim)) {
+	s.t.Helper()
+	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Finalizers: []string{resourcev1.Finalizer}}, Spec: oneDevice}
+	if change != nil {
+		change(claim)
+	}
+	api := s.client.ResourceV1().ResourceClaims("default")
+	made, err := api.Create(s.ctx, claim, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if node == "" {
+		return
+	}
+	made.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Request: "device", Driver: driver, Pool: node, Device: "d0"}}},
+		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}},
+	}
+	if _, err := api.UpdateStatus(s.ctx, made, metav1.UpdateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// taint gives a node these taints and no others.
+func (s *stage) taint(name string, taints ...corev1.Taint) {
+	s.t.Helper()
+	s.until("the node to have its taints", func() bool {
+		node, err := s.client.CoreV1().Nodes().Get(s.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		node.Spec.Taints = taints
+		_, err = s.client.CoreV1().Nodes().Update(s.ctx, node, metav1.UpdateOptions{})
+		return err == nil
+	})
+}
+
+func (s *stage) noClaims() bool {
+	list, err := s.client.ResourceV1().ResourceClaims("default").List(s.ctx, metav1.ListOptions{})
+	return err == nil && len(list.Items) == 0
 }
 
 // devicesAreTheirs checks that so many claims have devices, each that of the node on which its pod is, and none twice.
