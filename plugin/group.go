@@ -38,6 +38,8 @@ type group struct {
 	terms   translate.Terms
 	// told is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
 	told string
+	// said is the refusal that an event told last.
+	said said
 	// foreign: another API than ours says who is in the gang.
 	foreign bool
 	// noClaims: nobody makes resource claims here.

@@ -2,11 +2,13 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -22,8 +24,36 @@ const (
 	lastAtOnce = 200
 )
 
-// scheduled is the reason of the event by which kube-scheduler tells that a pod was bound.
-const scheduled = "Scheduled"
+// The reasons of the events by which kube-scheduler tells that a pod was bound, and that it was not.
+const (
+	scheduled = "Scheduled"
+	failed    = "FailedScheduling"
+)
+
+// saidFor is how long a refusal is not said again in the same words: less than API servers keep events.
+const saidFor = 30 * time.Minute
+
+// said is the newest refusal that a gang was told by an event.
+type said struct {
+	pod  types.UID
+	note string
+	at   time.Time
+}
+
+// news says whether a gang has not been told this: it is planned again and again, and an event each time would say nothing new.
+func (l *ledger) news(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	if g == nil {
+		return true
+	}
+	if g.said.pod == pod && g.said.note == note && now.Sub(g.said.at) < saidFor {
+		return false
+	}
+	g.said = said{pod, note, now}
+	return true
+}
 
 // notices holds kube-scheduler's events about members that were bound until no gang is on its way to its nodes: each
 // is a write as dear as the binding itself, and the API server would do both at the same time. None is left out but by a
@@ -104,7 +134,7 @@ func (n *notices) due(now time.Time) []notice {
 	return due
 }
 
-// recorder is a framework's recorder that holds events about members that were bound.
+// recorder is a framework's recorder that holds events about members that were bound, and says no refusal twice.
 type recorder struct {
 	events.EventRecorderLogger
 	p *Plugin
@@ -116,15 +146,20 @@ func (r recorder) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 
 func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	tell := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
-	if pod, ok := regarding.(*v1.Pod); ok && reason == scheduled {
-		if _, ok := r.p.mine(pod); ok && r.p.notices.hold(time.Now(), tell) {
+	if pod, ok := regarding.(*v1.Pod); ok {
+		key, member := r.p.mine(pod)
+		switch now := time.Now(); {
+		case !member:
+		case reason == scheduled && r.p.notices.hold(now, tell):
+			return
+		case reason == failed && !r.p.ledger.news(key, pod.UID, fmt.Sprintf(note, args...), now):
 			return
 		}
 	}
 	tell()
 }
 
-// recording is a framework whose events about members that were bound are held.
+// recording is a framework with such a recorder.
 type recording struct {
 	framework.Framework
 	recorder events.EventRecorderLogger

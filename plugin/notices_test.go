@@ -2,10 +2,15 @@ package plugin
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
 )
 
 func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
@@ -74,4 +79,31 @@ func TestEveryMemberIsToldOf(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// A gang that is refused again in the same words costs no event; in others it does.
+func TestARefusalIsSaidOnce(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2))
+	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
+	w.until("the refusal to be told", func() bool { return len(w.failures("g-0")) == 1 })
+	planned := w.plugin.measures.plans.WithLabelValues(answerRefused).(prometheus.Histogram)
+	for more := count(t, planned) + 4; count(t, planned) < more && t.Context().Err() == nil; {
+		w.plugin.wake(klog.Background(), key("g"))
+		w.attempted()
+	}
+	again := func() bool { // events about one pod for one reason are one, which is patched
+		return slices.ContainsFunc(w.client.Actions(), func(a clienttesting.Action) bool {
+			patch, ok := a.(clienttesting.PatchAction)
+			return ok && a.GetResource().Resource == "events" && strings.HasPrefix(patch.GetName(), "g-0")
+		})
+	}
+	if again() {
+		t.Error("it was told again")
+	}
+	w.create(node("c", 1))
+	w.until("the new count to be told", again)
+	now := time.Now()
+	if l := w.plugin.ledger; !l.news(key("g"), "another", "no", now) || l.news(key("g"), "another", "no", now) || !l.news(key("g"), "another", "no", now.Add(saidFor)) {
+		t.Error("what another pod has not heard, or what events forgot, is told; nothing else")
+	}
 }
