@@ -267,18 +267,21 @@ func (p *Plugin) hold(ctx context.Context, b *blocked, h hold) {
 // stillGood says whether the nodes of a reservation can still take the gang one day: they are there, well, and members
 // tolerate their taints.
 func (p *Plugin) stillGood(ctx context.Context, h *hold, b *blocked) bool {
-	good := make(map[string]bool, len(b.nodes))
-	for _, n := range b.nodes {
-		if _, sick := p.ill(n.Node()); !sick && b.tolerates(klog.FromContext(ctx), n.Node()) {
-			good[n.Node().Name] = true
-		}
-	}
+	left := map[string]bool{}
 	for _, name := range h.nodes() {
-		if !good[name] {
+		left[name] = true
+	}
+	for _, n := range b.nodes {
+		name := n.Node().Name
+		if !left[name] {
+			continue
+		}
+		if _, sick := p.ill(n.Node()); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
 			return false
 		}
+		delete(left, name)
 	}
-	return true
+	return len(left) == 0
 }
 
 // mayReserve says whether it is the gang's turn to have room reserved.
