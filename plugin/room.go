@@ -151,7 +151,7 @@ func (p *Plugin) forgetTried() {
 	}
 }
 
-// lookForRoom reports whether a hold was made.
+// lookForRoom reports whether a hold was made, or stands.
 func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bool, error) {
 	priority, preempts := b.priority()
 	h, reserved := p.holds.get(b.key)
@@ -176,7 +176,7 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 		}
 	}
 	if reserved || !p.mayReserve(b, priority, now) {
-		return false, nil
+		return reserved, nil // who overstays in reserved room is looked for every second
 	}
 	made, err := p.reserve(ctx, b, priority, preempts, now)
 	a := p.tried[b.key]
