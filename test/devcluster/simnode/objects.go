@@ -46,6 +46,8 @@ func Node(s *layout.Spec, i int, now time.Time) *corev1.Node {
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has,
+			// Kwok's own. Where no node is real, kube-proxy takes the first for its own, waits half a minute for this, and ends if it changes.
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: s.ControlIP()}, {Type: corev1.NodeHostName, Address: name}},
 			Conditions: []corev1.NodeCondition{
 				condition(corev1.NodeReady, corev1.ConditionTrue, "Simulated"),
 				condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "Simulated"),
