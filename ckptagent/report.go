@@ -20,6 +20,8 @@ type Report struct {
 	Grace                   time.Duration
 	Manifested, FetchFailed Mark
 	CopyTook                time.Duration
+	// Hold is what the arenas were told.
+	Hold uint64
 }
 
 // Report says what the state amounts to. Ranks stays 0 until the first inventory is taken, so that a
@@ -29,7 +31,7 @@ func (s State) Report() Report {
 	r := Report{
 		Incarnation: s.Incarnation, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
-		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook,
+		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, Hold: s.Hold,
 	}
 	if s.Known && !(s.Unsure && s.Clean) {
 		r.Ranks, r.Rank = s.Ranks, s.clone().Rank
@@ -42,7 +44,7 @@ func (r Report) Urgent(old Report) bool {
 	if r.Incarnation != old.Incarnation || r.Ranks != old.Ranks || r.Port != old.Port || r.Generation != old.Generation ||
 		r.State != old.State || r.StateBytes != old.StateBytes || len(r.Notes) != len(old.Notes) || r.Refused != old.Refused ||
 		r.Leaving != old.Leaving || r.Timeline != old.Timeline || r.Storage != old.Storage || r.Manifested != old.Manifested ||
-		r.FetchFailed != old.FetchFailed || len(r.Rank) != len(old.Rank) {
+		r.FetchFailed != old.FetchFailed || r.Hold != old.Hold || len(r.Rank) != len(old.Rank) {
 		return true
 	}
 	for i := range r.Rank {

@@ -206,6 +206,9 @@ func showReport(r Report) string {
 	if r.Manifested.Step > 0 {
 		fmt.Fprintf(&b, " manifested %v", r.Manifested)
 	}
+	if r.Hold > 0 {
+		fmt.Fprintf(&b, " hold %d", r.Hold)
+	}
 	if r.FetchFailed.Step > 0 {
 		fmt.Fprintf(&b, " cannot fetch %v", r.FetchFailed)
 	}

@@ -14,21 +14,32 @@ const (
 	leadUnknown = 2
 	// stuckShare is what share of a drain's time nothing may move while ranks are held apart: a sixth.
 	stuckShare = 6
+	// restHeard is how long nothing may have moved before ranks are believed to stay where they are, restUnheard the same where not
+	// all agents say that they have passed the hold on, as those that were built before they could say it.
+	restHeard, restUnheard = 100 * time.Millisecond, time.Second
 )
 
 // drain is the time in which the ranks go on to a common step, stay there, and doomed pods copy it out.
 //
-//	hold chosen ──► all hold a step ≥ hold: mark chosen ──► doomed pods copied it ──► halt
-//	   └──────────── deadline, a failure, or nothing to be had ──────────────────────► halt
+//	hold chosen ──► all stay at a step ≥ hold: mark chosen ──► doomed pods copied it ──► halt
+//	   └──────────── deadline, a failure, or nothing to be had ────────────────────────► halt
 type drain struct {
 	since  time.Time
 	hold   int64
 	raised bool
-	// told is the newest step that was told, still since when nothing has moved.
-	told  int64
+	// heard is the newest step that was told when all agents had passed this hold on; unheard before.
+	heard int64
+	// seen is how far ranks were seen to be, still since when none of it has changed.
+	seen  levels
 	still time.Time
 	mark  Mark
 }
+
+const unheard = -1
+
+// levels are how far the ranks of a gang are: the newest step that any told, the lowest of what each told, the newest that any holds, the
+// newest that all hold.
+type levels struct{ told, lowestTold, newest, common int64 }
 
 // draining says whether everything goes on for doomed pods to be drained; false: halt now.
 func (s *State) draining(now time.Time) bool {
@@ -49,6 +60,7 @@ func (s *State) draining(now time.Time) bool {
 		}
 		return true
 	}
+	s.note(now)
 	s.chooseHold(now, until)
 	s.chooseMark(now, until)
 	if d.mark == (Mark{}) || !s.drained(d.mark) {
@@ -156,31 +168,37 @@ func (s *State) lead() int64 {
 	return min(1+int64((leadTime+s.pace-1)/s.pace), leadMost)
 }
 
+// note takes down of how far ranks are, and whether all agents have passed the hold on.
+func (s *State) note(now time.Time) {
+	d := s.drain
+	seen := levels{told: s.told(), lowestTold: s.lowestTold(), newest: s.highestNewest(), common: s.commonStep()}
+	if seen != d.seen {
+		d.seen, d.still = seen, now
+	}
+	if d.heard == unheard && s.all(func(m *member) bool { return m.report.Hold == d.hold }) {
+		d.heard, d.still = seen.told, now
+	}
+}
+
 // chooseHold sets the step at which ranks stay, and moves it on where it brings them together no more: once where each has
 // saved a step beyond it, but not the same one, and whenever they are stuck.
 func (s *State) chooseHold(now, until time.Time) {
 	d := s.drain
-	if d.hold == 0 {
-		d.hold, d.told, d.still = s.told()+s.lead(), s.told(), now
-		s.emit(Direct{})
+	apart := d.hold != 0 && d.seen.common < d.hold && s.lowestNewest() >= d.hold && !d.raised
+	if d.hold != 0 && !apart && !s.stuck(now, until) {
+		return
 	}
-	apart := s.commonStep() < d.hold && s.lowestNewest() >= d.hold && !d.raised
-	if s.stuck(now, until) || apart {
-		d.hold, d.raised, d.still = s.told()+s.lead(), d.raised || apart, now
-		s.emit(Direct{})
-	}
+	d.hold, d.heard, d.raised, d.still = d.seen.told+s.lead(), unheard, d.raised || apart, now
+	s.emit(Direct{})
 }
 
 // stuck says whether some ranks are held while others, which finished that step and did not save it, wait for them in the next one,
 // as where an agent hangs and hands out no slot. Nothing moves then. A copy that is yet to be sealed looks the same, so that takes
 // a while to be sure of; and while steps go by, the next save may well be beyond the hold.
 func (s *State) stuck(now, until time.Time) bool {
-	d, told := s.drain, s.told()
-	if told != d.told || s.commonStep() >= d.hold || s.lowestTold() < d.hold || s.highestNewest() < d.hold {
-		d.told, d.still = told, now
-		return false
-	}
-	return now.Sub(d.still) > max(until.Sub(d.since)/stuckShare, 2*s.pace)
+	d := s.drain
+	held := d.seen.newest >= d.hold && d.seen.lowestTold >= d.hold
+	return held && d.seen.common < d.seen.told && now.Sub(d.still) > max(until.Sub(d.since)/stuckShare, 2*s.pace)
 }
 
 // chooseMark names the step that doomed pods copy: the one that all are held at, or, where that does not
@@ -192,13 +210,27 @@ func (s *State) chooseMark(now, until time.Time) {
 		d.mark = Mark{}
 	}
 	window := until.Sub(d.since)
-	late := now.Sub(d.since) > window/2 || s.pace > 0 && s.pace*time.Duration(d.hold-s.told()) > window/2
-	if d.mark == (Mark{}) && s.common > 0 && (s.common >= d.hold || late) {
+	late := now.Sub(d.since) > window/2 || s.pace > 0 && s.pace*time.Duration(d.hold-d.seen.told) > window/2
+	if d.mark == (Mark{}) && s.common > 0 && (s.held(now) || late) {
 		d.mark = Mark{s.common, s.Record.Generation}
 	}
 	if d.mark != before {
 		s.emit(Direct{})
 	}
+}
+
+// held says whether all ranks stay at one step. Word of the hold can take longer than its lead; they pass it then, a step each pace, and
+// whoever is in the middle of one when word comes ends it yet.
+func (s *State) held(now time.Time) bool {
+	d := s.drain
+	rest := restHeard
+	switch {
+	case d.heard == unheard:
+		rest = max(2*s.pace, restUnheard)
+	case d.heard >= d.hold:
+		rest = max(2*s.pace, restHeard)
+	}
+	return d.seen.common >= d.hold && d.seen.common == d.seen.told && now.Sub(d.still) >= rest
 }
 
 // possible: every doomed pod can still copy the step, or has.

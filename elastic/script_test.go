@@ -193,6 +193,8 @@ func (s *stage) change(slot int, key, value string) {
 		r.Storage = value == "yes"
 	case "grace":
 		r.Grace = time.Duration(s.number(value)) * time.Second
+	case "hold":
+		r.Hold = int64(s.number(value))
 	case "copied":
 		m := s.mark(value)
 		for i := range r.Rank {

@@ -67,6 +67,8 @@ type Report struct {
 	Grace       time.Duration // 0: unknown
 	Manifested  Mark
 	FetchFailed Mark
+	// Hold is the one that was passed on to the arenas; an agent that was built before it could say so says 0.
+	Hold int64
 }
 
 // Rank is what an agent knows of one of its ranks.

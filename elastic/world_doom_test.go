@@ -11,6 +11,7 @@ import (
 // pods, and storage.
 type outside struct {
 	old       bool // agents of protocol 1
+	mute      bool // agents that do not say which hold they passed on
 	level     []Doom
 	delivered []Doom
 	rests     bool   // the Job is suspended

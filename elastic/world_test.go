@@ -62,7 +62,7 @@ type simAgent struct {
 
 func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), generations: map[int64]Launch{}, last: map[string]Directive{}}
-	w.outside = outside{old: seed%5 == 4, files: map[Mark]map[int]seal{}, torn: map[Mark]bool{}, doomedOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
+	w.outside = outside{old: seed%5 == 4, mute: seed%7 == 3, files: map[Mark]map[int]seal{}, torn: map[Mark]bool{}, doomedOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
 	w.state = New(members, w.interval(), Record{})
 	for i := range members {
 		w.agents = append(w.agents, w.newAgent(i))
@@ -103,6 +103,9 @@ func (w *world) report(a *simAgent) Report {
 	r.Protocol, r.Leaving = 1, a.leaving
 	if !w.old {
 		r.Protocol, r.Storage, r.Manifested, r.FetchFailed = 2, true, a.manifested, a.fetchFailed
+		if !w.mute {
+			r.Hold = a.hold
+		}
 	}
 	return r
 }

@@ -45,7 +45,7 @@ func toReport(r ckptagent.Report, address string) *v1.Report {
 		out.Rank = append(out.Rank, p)
 	}
 	out.Storage, out.GraceSeconds, out.CopyMs = r.Storage, uint32(r.Grace/time.Second), uint32(r.CopyTook.Milliseconds())
-	out.Manifested, out.FetchFailed = toMark(r.Manifested), toMark(r.FetchFailed)
+	out.Manifested, out.FetchFailed, out.Hold = toMark(r.Manifested), toMark(r.FetchFailed), r.Hold
 	return out
 }
 

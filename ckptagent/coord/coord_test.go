@@ -79,7 +79,7 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 	k.client.Update(ckptagent.Report{
 		Incarnation: 2, Ranks: 2, Port: 4000, Generation: 7, State: ckptagent.Failed, StateBytes: 9, Notes: []string{"n"}, Refused: "r", Leaving: true,
 		Timeline: ckptagent.Timeline{Detected: at}, Storage: true, Grace: 30 * time.Second, CopyTook: 1500 * time.Millisecond,
-		Manifested: ckptagent.Mark{Step: 3, Generation: 6}, FetchFailed: ckptagent.Mark{Step: 2, Generation: 5},
+		Manifested: ckptagent.Mark{Step: 3, Generation: 6}, FetchFailed: ckptagent.Mark{Step: 2, Generation: 5}, Hold: 8,
 		Rank: []ckptagent.Rank{
 			{PID: 5, Step: 3, Sealed: []uint64{2, 3}, StandbyReady: true, Copied: ckptagent.Copy{Mark: ckptagent.Mark{Step: 3, Generation: 7}, Length: 10, Checksum: 11}},
 			{FromStandby: true, Exit: &ckptagent.Exit{Code: 137, Signal: 9, At: at, Traceback: "tb"}},
@@ -94,7 +94,7 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 		b.Exit.Code != 137 || b.Exit.Signal != 9 || b.Exit.At != at.UnixNano() || b.Exit.Traceback != "tb" {
 		t.Errorf("ranks %v", r.Rank)
 	}
-	if !r.Storage || r.GraceSeconds != 30 || r.CopyMs != 1500 || r.Manifested.GetStep() != 3 || r.Manifested.GetGeneration() != 6 || r.FetchFailed.GetStep() != 2 {
+	if !r.Storage || r.GraceSeconds != 30 || r.CopyMs != 1500 || r.Manifested.GetStep() != 3 || r.Manifested.GetGeneration() != 6 || r.FetchFailed.GetStep() != 2 || r.Hold != 8 {
 		t.Errorf("storage in report %v", r)
 	}
 	if c := r.Rank[0].Copied; c.GetMark().GetGeneration() != 7 || c.GetLength() != 10 || c.GetChecksum() != 11 || r.Rank[1].Copied != nil {

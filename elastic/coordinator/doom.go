@@ -9,7 +9,7 @@ import (
 
 const (
 	// tickEvery is how often the core is told that time passes while it waits for pods to be replaced.
-	tickEvery = 200 * time.Millisecond
+	tickEvery = 100 * time.Millisecond
 	// seekTime bounds a question for the holders of slots.
 	seekTime = 10 * time.Second
 	// heardKept is how long the last word of an agent is remembered.

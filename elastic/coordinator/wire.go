@@ -29,7 +29,7 @@ func report(m *coordinatorv1.Report) elastic.Report {
 			Started: at(t.GetStarted()), Restored: at(t.GetRestored()), FirstStep: at(t.GetFirstStep()), Verified: at(t.GetVerified()),
 		},
 		Protocol: int(m.GetProtocol()), Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second,
-		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()),
+		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()), Hold: int64(m.GetHold()),
 	}
 	for _, k := range m.GetRank() {
 		rank := elastic.Rank{Local: int(k.GetLocalRank()), Step: int64(k.GetStep()), StandbyReady: k.GetStandbyReady(), FromStandby: k.GetFromStandby()}

@@ -189,7 +189,9 @@ type Report struct {
 	// The fetch that was tried and cannot succeed (a file that is missing, torn or of another size).
 	FetchFailed *Mark `protobuf:"bytes,17,opt,name=fetch_failed,json=fetchFailed,proto3" json:"fetch_failed,omitempty"`
 	// Steps copied to storage so far cost this much time, the newest one: milliseconds. For people.
-	CopyMs        uint32 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
+	CopyMs uint32 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
+	// The directive's hold that the arenas of this pod were told; 0: none. An agent of version 2 may be too old to say it.
+	Hold          uint64 `protobuf:"varint,19,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -346,6 +348,13 @@ func (x *Report) GetFetchFailed() *Mark {
 func (x *Report) GetCopyMs() uint32 {
 	if x != nil {
 		return x.CopyMs
+	}
+	return 0
+}
+
+func (x *Report) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
 	}
 	return 0
 }
@@ -1133,7 +1142,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x96\x05\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xaa\x05\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1158,7 +1167,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"manifested\x18\x10 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\n" +
 	"manifested\x12@\n" +
 	"\ffetch_failed\x18\x11 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\vfetchFailed\x12\x17\n" +
-	"\acopy_ms\x18\x12 \x01(\rR\x06copyMs\":\n" +
+	"\acopy_ms\x18\x12 \x01(\rR\x06copyMs\x12\x12\n" +
+	"\x04hold\x18\x13 \x01(\x04R\x04hold\":\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
