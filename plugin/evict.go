@@ -160,9 +160,10 @@ type worth struct {
 // firstRead bounds how long scheduling waits for the first reading.
 const firstRead = 2 * time.Second
 
-// known says whether what gangs would lose is known well enough; if not it is read, and then told. The first time it is
-// waited for: a replica that takes over in the middle of a batch must hold what becomes free before others are planned.
-func (w *worth) known(ctx context.Context, now time.Time, tell func()) bool {
+// known says whether what gangs would lose is known well enough: not long ago, or since it was asked for, which may be longer, for who
+// asked comes back when it is its turn. If not it is read. The first time it is waited for: a replica that takes over in the middle of a
+// batch must hold what becomes free before others are planned.
+func (w *worth) known(ctx context.Context, now, asked time.Time) bool {
 	w.mu.Lock()
 	first := w.at.IsZero()
 	w.mu.Unlock()
@@ -174,7 +175,7 @@ func (w *worth) known(ctx context.Context, now time.Time, tell func()) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if now.Sub(w.at) < worthAge {
+	if now.Sub(w.at) < worthAge || (!asked.IsZero() && w.at.After(asked)) {
 		return true
 	}
 	if !w.reading {
@@ -183,7 +184,6 @@ func (w *worth) known(ctx context.Context, now time.Time, tell func()) bool {
 			ctx, cancel := context.WithTimeout(context.Background(), worthAge/2)
 			defer cancel()
 			w.read(ctx)
-			tell()
 		}()
 	}
 	return false

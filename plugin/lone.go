@@ -95,12 +95,12 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilt
 	if !p.turnToSearch(key, now, again) {
 		return nil, no
 	}
-	node, found, err := p.roomForOne(ctx, key, pod, nodes, again)
-	p.searched(key, now, found, again)
+	node, what, err := p.roomForOne(ctx, key, pod, nodes, again)
+	p.searched(key, now, what, again)
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(fmt.Errorf("looking for room for pod %s/%s: %w", pod.Namespace, pod.Name, err))
-	case found:
+	case what == something:
 		delete(p.tried, key)
 		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
 	}
@@ -113,24 +113,27 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 }
 
 // roomForOne chooses who leaves, and tells them.
-func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, done bool, err error) {
+func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what found, err error) {
 	p.follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
 	b := &blocked{key: key, nodes: nodes, roster: roster{size: 1, members: []member{{pod: pod, role: roleOf(pod)}}}}
 	s, err := p.survey(ctx, b, priority, now, below(priority))
-	if err != nil || len(s.world.Units) == 0 || !s.weighed(ctx, now, again) {
-		return "", false, err
+	if err != nil || len(s.world.Units) == 0 {
+		return "", nothing, err
+	}
+	if !s.weighed(ctx, now) {
+		return "", unread, nil
 	}
 	choice, ok := yield.Choose(s.world, s.gang)
 	if !ok {
-		return "", false, nil
+		return "", nothing, nil
 	}
-	found, err := s.check(choice.Victims)
-	if found == nil || len(found.seats) != 1 {
-		return "", false, err
+	room, err := s.check(choice.Victims)
+	if room == nil || len(room.seats) != 1 {
+		return "", nothing, err
 	}
-	at := found.seats[0].Node
-	d := s.departure(choice, found.seats)
+	at := room.seats[0].Node
+	d := s.departure(choice, room.seats)
 	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
 		p.measures.preempted.Add(float64(len(d.pods)))
@@ -138,16 +141,16 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 			mine, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
 			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
 		}}
-		room := promise{node: at, until: e.until, batch: true}
+		one := promise{node: at, until: e.until, batch: true}
 		for _, pod := range d.pods {
-			room.told = append(room.told, pod.UID)
+			one.told = append(one.told, pod.UID)
 		}
-		p.lone.keep(pod.UID, room, now)
+		p.lone.keep(pod.UID, one, now)
 		go func() {
 			p.evict(context.WithoutCancel(ctx), e)
 			p.lone.done(pod.UID)
 			again()
 		}()
 	}
-	return at, true, nil
+	return at, something, nil
 }

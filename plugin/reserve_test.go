@@ -1,9 +1,13 @@
 package plugin
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -92,7 +96,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 	if !p.turnToSearch(key("one"), now, nil) {
 		t.Fatal("the first is refused its turn")
 	}
-	p.searched(key("one"), now.Add(-10*time.Second), true, func() {})
+	p.searched(key("one"), now.Add(-10*time.Second), something, func() {})
 	if p.turnToSearch(key("other"), time.Now(), func() { woken <- "other" }) {
 		t.Error("another one searches right after a search of ten seconds")
 	}
@@ -110,6 +114,77 @@ func TestSearchesTakeTurns(t *testing.T) {
 	case <-woken:
 	case <-time.After(patience):
 		t.Error("it is not called when its turn comes")
+	}
+}
+
+// NobodyStarves: who is first in the queue's order, and looks for room again and again, does not take every turn.
+func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Plugin{tried: map[types.NamespacedName]attempt{}, ledger: newLedger(), measures: newMeasures()}
+		had := map[string]int{}
+		var names []string
+		for i := range 20 {
+			names = append(names, fmt.Sprintf("n%02d", i))
+		}
+		woken := map[string]bool{}
+		var mu sync.Mutex
+		for range 60_000 {
+			for _, name := range names { // in the queue's order
+				again := func() { mu.Lock(); woken[name] = true; mu.Unlock() }
+				if p.turnToSearch(key(name), time.Now(), again) {
+					had[name]++
+					began := time.Now()
+					time.Sleep(500 * time.Millisecond)
+					p.searched(key(name), began, something, again)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		for _, name := range names {
+			if 2*had[name] < had["n00"] || had[name] < 3 || !woken[name] {
+				t.Errorf("%s had %d turns, the first %d", name, had[name], had["n00"])
+			}
+		}
+	})
+}
+
+// NobodyStarves: who looks for room seldom, because it was in vain for long, and finds that it must be read what gangs have stored,
+// goes by what was read for it when it comes back.
+func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
+	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2))
+	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
+	err := w.station.between(w.ctx, w.station.any, func(_ context.Context, p *Plugin) error {
+		p.tried[key("high")] = attempt{delay: lookAgainAtMost}
+		p.worth.mu.Lock()
+		defer p.worth.mu.Unlock()
+		p.worth.at = time.Now().Add(-time.Hour)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.until("the gang to be placed", w.boundTo(map[string]string{"high-0": "*", "high-1": "*"}))
+}
+
+// What was read since it was asked for will do, however long ago that was.
+func TestWhatGangsHaveStoredIsKnown(t *testing.T) {
+	at := time.Now()
+	w := &worth{at: at, reading: true}
+	for name, c := range map[string]struct {
+		after time.Duration
+		asked time.Time
+		want  bool
+	}{
+		"read just now":     {worthAge - 1, time.Time{}, true},
+		"read too long ago": {worthAge, time.Time{}, false},
+		"read since asked":  {time.Minute, at.Add(-1), true},
+		"read before asked": {time.Minute, at.Add(1), false},
+	} {
+		if got := w.known(t.Context(), at.Add(c.after), c.asked); got != c.want {
+			t.Errorf("%s: known is %v", name, got)
+		}
 	}
 }
 

@@ -66,6 +66,8 @@ func (b *blocked) lost() bool {
 type attempt struct {
 	next  time.Time
 	delay time.Duration
+	// asked is when it was first asked what gangs would lose, for a search that was put off until that is read.
+	asked time.Time
 	// never: the last time that room was to be reserved there would have been none with everybody gone.
 	never bool
 }
@@ -82,6 +84,16 @@ func (a attempt) later(now time.Time) attempt {
 	delay := min(max(lookAgain, 2*a.delay), lookAgainAtMost)
 	return attempt{next: now.Add(delay), delay: delay, never: a.never}
 }
+
+// found is what came of a search.
+type found int
+
+const (
+	nothing found = iota
+	something
+	// unread: it must be read first what gangs have stored.
+	unread
+)
 
 // restFor is how long after a search no other is made, for whomever: nobody is scheduled during one, so all of them
 // together take no more than one part in ten of the time.
@@ -103,21 +115,41 @@ func (p *Plugin) turnToSearch(key types.NamespacedName, now time.Time, again fun
 	return true
 }
 
-// searched notes a search for room, and has one that was in vain made again later.
-func (p *Plugin) searched(key types.NamespacedName, began time.Time, found bool, again func()) {
+// searched notes a search for room, and has it made again later: once all others had their turn, because who is first in the
+// queue's order would else take every turn there is.
+func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found, again func()) {
 	now := time.Now()
 	took := now.Sub(began)
+	others := p.others(key)
 	p.measures.searched.Observe(took.Seconds())
 	p.nextSearch = now.Add(restFor(took))
 	a := p.tried[key]
-	if found {
-		a = attempt{next: now.Add(lookAgain)}
-	} else {
+	switch what {
+	case nothing:
 		a = a.later(now)
+	case something:
+		a = attempt{next: now.Add(lookAgain)}
+	case unread: // its turn is yet to come
+		a.next, others = now.Add(max(lookAgain, restFor(took))), 0
+		if a.asked.IsZero() {
+			a.asked = began
+		}
+	}
+	if turn := p.nextSearch.Add(time.Duration(others) * restFor(took+took/5)); others > 0 && a.next.Before(turn) {
+		a.next = turn
 	}
 	p.tried[key] = a
 	p.forgetTried()
 	time.AfterFunc(a.next.Sub(now), again)
+}
+
+// others counts who looks for room as well. Who did not come when it was time does so no more.
+func (p *Plugin) others(but types.NamespacedName) int {
+	n := 0
+	for key, a := range p.tried {
+		n += flag(key != but && !a.next.Before(p.nextSearch.Add(-lookAgain)))
+	}
+	return n
 }
 
 // makeRoom has others leave for a gang that was refused, or names the room that it waits for. It runs in the scheduling
@@ -134,11 +166,11 @@ func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
 		}
 		p.letIn(logger, key)
 	}
-	made, err := p.lookForRoom(ctx, b, now)
+	what, err := p.lookForRoom(ctx, b, now)
 	if err != nil {
 		logger.Error(err, "Looking for room for a gang", "gang", key)
 	}
-	p.searched(key, now, made, again)
+	p.searched(key, now, what, again)
 }
 
 // forgetTried forgets those that nobody waits for any more.
@@ -151,8 +183,8 @@ func (p *Plugin) forgetTried() {
 	}
 }
 
-// lookForRoom reports whether a hold was made, or stands.
-func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bool, error) {
+// lookForRoom finds something where a hold was made, or stands.
+func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (found, error) {
 	priority, preempts := b.priority()
 	h, reserved := p.holds.get(b.key)
 	if reserved && !p.stillGood(ctx, &h, b) {
@@ -167,22 +199,32 @@ func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (bo
 		}
 		s, err := p.survey(ctx, b, priority, now, may)
 		if err != nil {
-			return false, err
+			return nothing, err
 		}
-		if len(s.world.Units) > 0 && s.weighed(ctx, now, func() { p.wake(klog.FromContext(ctx), b.key) }) {
+		if len(s.world.Units) > 0 {
+			if !s.weighed(ctx, now) {
+				return unread, nil
+			}
 			if done, err := p.claim(ctx, b, s, priority, now); done || err != nil {
-				return done, err
+				return made(done), err
 			}
 		}
 	}
 	if reserved || !p.mayReserve(b, priority, now) {
-		return reserved, nil // who overstays in reserved room is looked for every second
+		return made(reserved), nil // who overstays in reserved room is looked for every second, or as turns allow
 	}
-	made, err := p.reserve(ctx, b, priority, preempts, now)
+	done, err := p.reserve(ctx, b, priority, preempts, now)
 	a := p.tried[b.key]
-	a.never = !made && err == nil
+	a.never = !done && err == nil
 	p.tried[b.key] = a
-	return made, err
+	return made(done), err
+}
+
+func made(done bool) found {
+	if done {
+		return something
+	}
+	return nothing
 }
 
 // reserve reports whether room was reserved: not where the gang would not fit with everybody gone.

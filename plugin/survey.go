@@ -143,10 +143,9 @@ func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	s.pods[u] = append(s.pods[u], pod)
 }
 
-// weighed says of each unit what is lost if it leaves. It is false where it must be read first what gangs have stored; tell is
-// called when that is done.
-func (s *survey) weighed(ctx context.Context, now time.Time, tell func()) bool {
-	if !s.p.worth.known(ctx, now, tell) {
+// weighed says of each unit what is lost if it leaves. It is false where it is being read what gangs have stored.
+func (s *survey) weighed(ctx context.Context, now time.Time) bool {
+	if !s.p.worth.known(ctx, now, s.p.tried[s.b.key].asked) {
 		return false
 	}
 	for u := range s.world.Units {
