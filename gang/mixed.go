@@ -31,7 +31,8 @@ func (s *search) mixed() bool {
 	}
 	s.keepAllTo(region)
 	s.once, s.tries = s.hopeless(region), maxTries+s.onePass()
-	s.asks = maxAsks + 2*(len(s.order)+s.tree.Len())
+	s.asks = s.extra + 2*(len(s.order)+s.tree.Len())
+	defer func() { s.extra = max(0, min(s.extra, s.asks)) }() // the others are free
 	if s.standing {
 		return known && s.descendWithin(region)
 	}

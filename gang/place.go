@@ -15,7 +15,8 @@ import (
 const maxTries = 50_000
 
 // maxAsks bounds how often Agree is asked in it, beyond twice for each node and member: it runs filters, which take some ten
-// microseconds, while nobody else is scheduled.
+// microseconds, while nobody else is scheduled. Where a gang that can do with fewer is searched for the most that fit, that takes as much
+// once more in all, beyond twice for each node and member each time.
 const maxAsks = 20_000
 
 // noLimit is the limit of who asks once.
@@ -43,7 +44,7 @@ func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, no *Refus
 	if err != nil {
 		return Placement{}, &Refusal{Reason: InvalidTopology, Wanted: len(g.missing()), Nodes: tree.Len(), Message: err.Error()}, 0
 	}
-	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), limit: limit, standing: g.standing()}
+	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), limit: limit, extra: maxAsks, standing: g.standing()}
 	defer tree.Undo(tree.Mark())
 	if no := s.tooLittleFree(); no != nil {
 		return Placement{}, no, 0
@@ -125,8 +126,8 @@ type search struct {
 	deepest int
 	// tries is how many more nodes may be looked at now, limit how many in all, looked how many were.
 	tries, limit, looked int
-	// asks is how often Agree may be asked.
-	asks int
+	// asks is how often Agree may be asked now, extra how often beyond twice for each node and member, in all that are still to come.
+	asks, extra int
 	// once: counts say that there is no place for all, so that one pass, which says how many find one, is enough.
 	once bool
 }
@@ -270,6 +271,7 @@ func (s *search) roomy() int {
 func (s *search) fewerMixed() bool {
 	least, order := s.needed()
 	all, deepest, mark := s.order, s.deepest, s.tree.Mark()
+	s.extra = maxAsks
 	fits := func(n int) bool {
 		s.tree.Undo(mark)
 		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)

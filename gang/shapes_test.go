@@ -88,6 +88,26 @@ func TestRulesAreAskedSeldom(t *testing.T) {
 	}
 }
 
+// So it is where a gang can do with fewer, and the most that fit are looked for.
+func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
+	const nodes, size, free = 1000, 1000, 300
+	asked := 0
+	g := Gang{Size: size, Min: 1, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, seats []Seat) (Cause, bool) {
+		asked++
+		return oneEach(m, node, seats)
+	}}
+	for slot := range size {
+		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)})
+	}
+	p, no := Place(racked(nodes, nodes-free), g)
+	if no != nil || p.Placed != free {
+		t.Errorf("placed %d of %d: %+v", p.Placed, free, no)
+	}
+	if most := 2*maxAsks + 14*2*(nodes+size); asked > most {
+		t.Errorf("asked %d times, more than %d", asked, most)
+	}
+}
+
 // Who asks many times says how much may be looked at.
 func TestPlaceWithinALimit(t *testing.T) {
 	for _, limit := range []int{0, 100, 10_000} {
