@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -91,7 +92,10 @@ func (s *stage) keep(n int) (stop func()) {
 			name, now := fmt.Sprint(prefix, i), metav1.NowMicro()
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name},
 				Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](duration), RenewTime: &now}}
-			_, err := api.Update(ctx, lease, metav1.UpdateOptions{})
+			text, err := json.Marshal(map[string]any{"spec": lease.Spec})
+			if err == nil { // an update would have to name a version
+				_, err = api.Patch(ctx, name, types.MergePatchType, text, metav1.PatchOptions{})
+			}
 			if apierrors.IsNotFound(err) {
 				_, err = api.Create(ctx, lease, metav1.CreateOptions{})
 			}
