@@ -35,6 +35,8 @@ type hold struct {
 	since time.Time
 	// until is when a claim ends that was not used.
 	until time.Time
+	// idle is since when the gang was seen to lack members, so that it could not use what is reserved.
+	idle time.Time
 }
 
 // words say for people what is held and why.
@@ -279,13 +281,33 @@ func (p *Plugin) letIn(logger klog.Logger, key types.NamespacedName) {
 	}()
 }
 
-// lapseHolds ends what is held for gangs that are gone or placed, and claims whose time is over.
+// idles notes whether a gang could not use what is held for it now, and says for how long that has been so.
+func (h *holds) idles(key types.NamespacedName, idle bool, now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := h.of[key]
+	switch {
+	case one == nil || !idle:
+		if one != nil {
+			one.idle = time.Time{}
+		}
+		return 0
+	case one.idle.IsZero():
+		one.idle = now
+	}
+	return now.Sub(one.idle)
+}
+
+// lapseHolds ends what is held for gangs that are gone or placed, claims whose time is over, and reservations of gangs that lack
+// members for long: nobody else may go there, and nobody comes.
 func (p *Plugin) lapseHolds(logger klog.Logger, now time.Time) {
 	for key, h := range p.holds.keys() {
 		switch {
 		case !p.ledger.wants(key):
 		case !h.Reserved && now.After(h.until):
 			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.words())
+		case h.Reserved && p.holds.idles(key, !p.ledger.able(key), now) >= p.args.FormingPatience.Duration:
+			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.words())
 		default:
 			continue
 		}
@@ -300,4 +322,12 @@ func (l *ledger) wants(key types.NamespacedName) bool {
 	defer l.mu.Unlock()
 	g := l.groups[key]
 	return g != nil && g.counts[pending] > 0
+}
+
+// able says whether as many members of a gang as it needs exist and are not held back by others.
+func (l *ledger) able(key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[key]
+	return g != nil && g.able()
 }

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -69,6 +70,34 @@ func TestWhatNeverFitsStandsBack(t *testing.T) {
 	w.until("the giant to be refused", w.says("giant", "9 pods wanted"))
 	w.create(prior(0, ranked("big", 2, 2)...)...)
 	w.until("room to be reserved for the next one", w.reserved("big", "a", "b"))
+}
+
+// A reservation for a gang that lost a member which nobody makes again ends; one that has all its members stands.
+func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(pod("quiet", 2), "a"))
+	w.plugin.args.ReservationAfter.Duration = 0
+	w.create(prior(0, ranked("big", 2, 2)...)...)
+	w.until("room to be reserved", w.reserved("big", "a", "b"))
+	logger, now, patience := klog.Background(), time.Now(), w.plugin.args.FormingPatience.Duration
+	w.plugin.lapseHolds(logger, now)
+	w.plugin.lapseHolds(logger, now.Add(2*patience))
+	if !w.reserved("big", "a", "b")() {
+		t.Fatal("the reservation of a gang that waits for room ended")
+	}
+	w.remove("big-1")
+	w.until("it to be known", func() bool { return !w.plugin.ledger.able(key("big")) })
+	w.plugin.lapseHolds(logger, now)
+	w.plugin.lapseHolds(logger, now.Add(patience/2))
+	if !w.reserved("big", "a", "b")() {
+		t.Fatal("the reservation ended at once")
+	}
+	w.create(pod("late", 2))
+	w.attempted()
+	if w.where("late") != "" {
+		t.Fatal("a pod went into reserved room")
+	}
+	w.plugin.lapseHolds(logger, now.Add(2*patience))
+	w.until("the pod to be placed", w.boundTo(map[string]string{"late": "b"}))
 }
 
 // OnlyLower: whoever is of higher priority stays beyond its declared time, for it would take the room back.
