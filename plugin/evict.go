@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/util/workqueue"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/gang/yield"
@@ -33,7 +34,9 @@ const (
 type eviction struct {
 	// whom they make room for, such as "gang ns/train".
 	whom string
-	pods []*v1.Pod
+	// priority is theirs: who is not of a lower one leaves because it stayed too long in room that is reserved.
+	priority int32
+	pods     []*v1.Pod
 	// until is when it is given up; stands says whether room is still wanted.
 	until  time.Time
 	stands func() bool
@@ -55,7 +58,11 @@ func (p *Plugin) evict(ctx context.Context, e eviction) {
 		}
 		if !told[unit] { // once for a whole gang
 			told[unit] = true
-			p.handle.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s of higher priority%s", e.whom, with)
+			why := " of higher priority"
+			if corev1helpers.PodPriority(pod) >= e.priority {
+				why = ", in whose reserved room it is beyond its declared run time"
+			}
+			p.handle.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s%s%s", e.whom, why, with)
 		}
 	}
 	left, batch := e.pods, true

@@ -69,17 +69,22 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	key, ok := p.mine(pod)
 	if !ok {
-		return p.makeRoomForOne(ctx, pod)
+		return p.makeRoomForOne(ctx, state, pod)
 	}
 	if _, err := state.Read(plannedKey); err == nil {
 		p.abandon(klog.FromContext(ctx), key, "a member found its planned node taken")
 	} else if b := p.blocked; b != nil && b.key == key {
 		p.makeRoom(ctx, b)
 	}
+	return nil, p.noRoom(state, pod)
+}
+
+// noRoom ends the framework's chain, unless devices that the pod's claims got for a node that it cannot have may have to be given back.
+func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 	if manager := p.handle.SharedDRAManager(); manager != nil && hasClaims(manager, pod) && looked(state) {
-		return nil, fwk.NewStatus(fwk.Unschedulable) // devices that its claims got for a node that it cannot have may have to be given back
+		return fwk.NewStatus(fwk.Unschedulable)
 	}
-	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 }
 
 // Reserve checks once more that the node is the planned one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,7 +30,13 @@ const (
 	// giveBackTime bounds one round, giveBackAtOnce how many writes are under way.
 	giveBackTime   = 30 * time.Second
 	giveBackAtOnce = 16
+	// mostTied is how many claims that tie members to nodes are planned around: each makes a shape of its own, for which filters are asked
+	// about every node, while nobody is scheduled.
+	mostTied = 16
 )
+
+// devicesFirst is the answer to a member whose gang is not planned yet for that.
+const devicesFirst = "devices that an earlier binding left with resource claims of the gang are given back first"
 
 // leftover is a claim with devices of a member that has no node.
 type leftover struct {
@@ -39,26 +46,92 @@ type leftover struct {
 	special bool
 }
 
-// giveBack has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time.
+// giveBack has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time, and the gang
+// is not planned meanwhile: a member that got its node would lose its devices there.
 func (p *Plugin) giveBack(ctx context.Context, key types.NamespacedName, r roster, infos []fwk.NodeInfo) {
 	manager := p.handle.SharedDRAManager()
 	if manager == nil || !slices.ContainsFunc(r.members, func(m member) bool { return m.state == pending && hasClaims(manager, m.pod) }) {
 		return
 	}
-	if _, busy := p.givingBack.LoadOrStore(key, true); busy {
+	over, free := p.giving.begin(key)
+	if !free {
 		return
 	}
-	nodes := make([]*v1.Node, len(infos)) // what they are part of changes with the next cycle
-	for i, n := range infos {
-		nodes[i] = n.Node()
-	}
+	nodes, logger := nodesOf(infos), klog.FromContext(ctx)
 	go func() {
-		defer p.givingBack.Delete(key)
+		defer func() {
+			if over() {
+				p.wake(logger, key)
+			}
+		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 		defer cancel()
 		left := leftovers(manager, r, nodes)
 		workqueue.ParallelizeUntil(ctx, giveBackAtOnce, len(left), func(i int) { p.giveBackOne(ctx, key, left[i]) })
 	}()
+}
+
+// givesBackFirst says whether the gang is to be planned later, because devices are given back, or so many members are tied by
+// what they have that all of it is given back first.
+func (p *Plugin) givesBackFirst(ctx context.Context, key types.NamespacedName, r roster, infos []fwk.NodeInfo) bool {
+	if p.giving.waits(key) {
+		return true
+	}
+	manager := p.handle.SharedDRAManager()
+	if manager == nil || !slices.ContainsFunc(r.members, func(m member) bool { return m.state == pending && len(m.pod.Spec.ResourceClaims) > 0 }) ||
+		len(tied(manager, r, nodesOf(infos))) <= mostTied {
+		return false
+	}
+	p.giveBack(ctx, key, r, infos)
+	time.AfterFunc(lookAgain, func() { p.wake(klog.FromContext(ctx), key) })
+	return true
+}
+
+// nodesOf are the nodes themselves: what they are part of changes with the next cycle.
+func nodesOf(infos []fwk.NodeInfo) []*v1.Node {
+	nodes := make([]*v1.Node, len(infos))
+	for i, n := range infos {
+		nodes[i] = n.Node()
+	}
+	return nodes
+}
+
+// rounds are the gangs for which devices are given back. Its lock is a leaf.
+type rounds struct {
+	mu sync.Mutex
+	// of says of each whether it was to be planned meanwhile.
+	of map[types.NamespacedName]bool
+}
+
+// begin begins a round for a gang, if none is under way. over ends it, and says whether the gang was to be planned meanwhile.
+func (g *rounds) begin(key types.NamespacedName) (over func() bool, free bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, busy := g.of[key]; busy {
+		return nil, false
+	}
+	if g.of == nil {
+		g.of = map[types.NamespacedName]bool{}
+	}
+	g.of[key] = false
+	return func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		asked := g.of[key]
+		delete(g.of, key)
+		return asked
+	}, true
+}
+
+// waits says whether a round for a gang is under way, which is then to be planned after it.
+func (g *rounds) waits(key types.NamespacedName) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, busy := g.of[key]
+	if busy {
+		g.of[key] = true
+	}
+	return busy
 }
 
 // hasClaims says whether a pod gets anything by claims.
@@ -80,10 +153,10 @@ func asksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	return false
 }
 
-// leftovers lists what pending members have and cannot use on some node, less what members with a node have as well.
-func leftovers(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []leftover {
+// tied lists what pending members have and cannot use on some node, less what members with a node have as well.
+func tied(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []leftover {
 	var all []leftover
-	used, owners := map[types.UID]bool{}, map[types.UID]*v1.Pod{}
+	used := map[types.UID]bool{}
 	for _, m := range r.members {
 		claims := theirs(manager, m.pod)
 		for _, claim := range claims {
@@ -93,11 +166,18 @@ func leftovers(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []lefto
 				all = append(all, leftover{pod: m.pod, claim: claim})
 			}
 		}
+	}
+	return slices.DeleteFunc(all, func(l leftover) bool { return used[l.claim.UID] })
+}
+
+// leftovers are what ties pending members, and claims that were made for their extended resources.
+func leftovers(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []leftover {
+	all, owners := tied(manager, r, nodes), map[types.UID]*v1.Pod{}
+	for _, m := range r.members {
 		if m.state == pending && asksClass(manager, m.pod) {
 			owners[m.pod.UID] = m.pod
 		}
 	}
-	all = slices.DeleteFunc(all, func(l leftover) bool { return used[l.claim.UID] })
 	if len(owners) == 0 {
 		return all
 	}

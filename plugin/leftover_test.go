@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -15,9 +16,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clienttesting "k8s.io/client-go/testing"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -130,6 +133,35 @@ func TestClaimsOfARefusedGangAreNotAskedFor(t *testing.T) {
 	}
 }
 
+// Nor does a pod of no gang, but where that plugin looked at it: also for an extended resource of a device class.
+func TestClaimsOfSinglePodsAreAskedForOnce(t *testing.T) {
+	class := deviceClass()
+	class.Spec.ExtendedResourceName = ptr.To("gpu.example.com/whole")
+	w := newWorld(t, versioned, class, node("a", 0))
+	plain, byClass, claims := pod("plain", 0), pod("class", 0), pod("claims", 0)
+	byClass.Spec.Containers[0].Resources.Requests = v1.ResourceList{"gpu.example.com/whole": resource.MustParse("1")}
+	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To("claims-device")}}
+	w.attempted()
+	err := w.station.between(w.ctx, w.station.any, func(ctx context.Context, p *Plugin) error {
+		seen := framework.NewCycleState()
+		seen.Write("DynamicResources", plannedNode(""))
+		for state, want := range map[fwk.CycleState][3]fwk.Code{
+			framework.NewCycleState(): {fwk.UnschedulableAndUnresolvable, fwk.UnschedulableAndUnresolvable, fwk.UnschedulableAndUnresolvable},
+			seen:                      {fwk.UnschedulableAndUnresolvable, fwk.Unschedulable, fwk.Unschedulable},
+		} {
+			for i, one := range []*v1.Pod{plain, byClass, claims} {
+				if _, status := p.PostFilter(ctx, state, one, nil); status.Code() != want[i] {
+					t.Errorf("pod %s: %v, not %v", one.Name, status, want[i])
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // Where nobody serves claims, a gang that has some is refused and hears why; others are placed.
 func TestClaimsThatNobodyServes(t *testing.T) {
 	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, utilfeature.DefaultFeatureGate, version.MustParse("1.34"))
@@ -155,5 +187,64 @@ func TestClaimsThatNobodyServes(t *testing.T) {
 	w.until("a gang without claims to be bound", w.boundTo(map[string]string{"plain-0": "*", "plain-1": "*"}))
 	if at := w.where("named-0") + w.where("named-1") + w.where("template-0"); at != "" {
 		t.Errorf("a pod with claims is on %s", at)
+	}
+}
+
+// While devices of a gang are given back it is not planned: a member that got its node would lose them there.
+func TestAGangIsPlannedOnceDevicesAreGivenBack(t *testing.T) {
+	pods, objects := claiming("g", 2)
+	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), devices("b", 1), node("a", 0), node("b", 0))...)
+	over, free := w.plugin.giving.begin(key("g"))
+	if _, twice := w.plugin.giving.begin(key("g")); !free || twice {
+		t.Fatalf("a round begins: %v, and another: %v", free, twice)
+	}
+	w.create(pods...)
+	w.until("the gang to hear that it waits", func() bool { return len(w.failures("g-0", "g-1")) > 0 })
+	w.attempted()
+	if at := w.where("g-0") + w.where("g-1"); at != "" {
+		t.Errorf("a member is on %s", at)
+	}
+	if !over() {
+		t.Error("nobody says that the gang is to be planned now")
+	}
+	w.plugin.wake(klog.Background(), key("g"))
+	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
+}
+
+// asker counts for how many shapes of pods a plugin asked what filters say.
+type asker struct{ asked atomic.Int64 }
+
+func (*asker) Name() string { return "Asker" }
+
+func (a *asker) PreFilter(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if isNested(state) {
+		a.asked.Add(1)
+	}
+	return nil, fwk.NewStatus(fwk.Skip)
+}
+
+func (*asker) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Members of a large gang that are all tied to nodes by their claims are no shapes of their own, for each of which all nodes would be looked at.
+func TestManyThatAreTiedGiveBackFirst(t *testing.T) {
+	const size = 100
+	pods, objects := claiming("g", size)
+	objects = append(objects, deviceClass())
+	for i := range size {
+		at := fmt.Sprint("n", i)
+		got(objects[i], at)
+		objects = append(objects, devices(at, 1), node(at, 0))
+	}
+	count, x := &asker{}, versioned
+	x.plugins = map[string]frameworkruntime.PluginFactory{"Asker": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return count, nil }}
+	w := newWorld(t, x, objects...)
+	w.create(pods...)
+	all := map[string]string{}
+	for i := range size {
+		all[fmt.Sprint("g-", i)] = "*"
+	}
+	w.until("all to be bound", w.boundTo(all))
+	if asked := count.asked.Load(); asked >= size {
+		t.Errorf("filters were asked for %d shapes", asked)
 	}
 }

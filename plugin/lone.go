@@ -72,12 +72,8 @@ func (l *lone) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now tim
 
 // makeRoomForOne has others leave for a pod of no gang, as for a gang of one: whole gangs and single pods, not members of
 // gangs, which Kubernetes's own preemption would take. The node is nominated for it, as Kubernetes does.
-func (p *Plugin) makeRoomForOne(ctx context.Context, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
-	// The framework's chain ends here, unless devices that are allocated to claims may have to be given back.
-	no := fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
-	if len(pod.Spec.ResourceClaims) > 0 {
-		no = fwk.NewStatus(fwk.Unschedulable)
-	}
+func (p *Plugin) makeRoomForOne(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
+	no := p.noRoom(state, pod)
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("listing the snapshot's nodes: %w", err))
@@ -137,7 +133,7 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
 		p.measures.preempted.Add(float64(len(d.pods)))
-		e := eviction{whom: "pod " + klog.KObj(pod).String(), pods: d.pods, until: now.Add(d.grace + p.args.ClaimPatience.Duration), stands: func() bool {
+		e := eviction{whom: "pod " + klog.KObj(pod).String(), priority: priority, pods: d.pods, until: now.Add(d.grace + p.args.ClaimPatience.Duration), stands: func() bool {
 			mine, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
 			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
 		}}

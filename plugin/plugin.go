@@ -103,9 +103,9 @@ type Plugin struct {
 	tried      map[types.NamespacedName]attempt
 	nextSearch time.Time
 	lone       *lone
-	// givingBack has the gangs for which claims that are left over are given back.
-	givingBack sync.Map
-	trials     trials
+	// giving has the gangs for which claims that are left over are given back.
+	giving rounds
+	trials trials
 	// gate: another plugin of the profile holds members back.
 	gate     bool
 	gateOnce sync.Once

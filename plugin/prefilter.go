@@ -68,6 +68,9 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
 		return "another pod plans for the gang", nil
 	}
+	if p.givesBackFirst(ctx, key, roster, nodes) {
+		return devicesFirst, nil
+	}
 	roster.paced = pod.UID
 	started := time.Now()
 	placement, no, err := p.answer(ctx, nodes, roster, nil)

@@ -77,6 +77,8 @@ const (
 	// lookAgainAtMost. A search may take a good part of a second.
 	lookAgain       = time.Second
 	lookAgainAtMost = 30 * time.Second
+	// turnsAtMost bounds how long one waits after a search for the turns of all others.
+	turnsAtMost = 5 * time.Minute
 )
 
 // later is a after one more search in vain.
@@ -115,7 +117,7 @@ func (p *Plugin) turnToSearch(key types.NamespacedName, now time.Time, again fun
 	return true
 }
 
-// searched notes a search for room, and has it made again later: once all others had their turn, because who is first in the
+// searched notes a search for room, and has it made again later: once the others had their turns, because who is first in the
 // queue's order would else take every turn there is.
 func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found, again func()) {
 	now := time.Now()
@@ -135,8 +137,8 @@ func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found,
 			a.asked = began
 		}
 	}
-	if turn := p.nextSearch.Add(time.Duration(others) * restFor(took+took/5)); others > 0 && a.next.Before(turn) {
-		a.next = turn
+	if turns := min(time.Duration(others)*restFor(took+took/5), turnsAtMost); others > 0 && a.next.Before(p.nextSearch.Add(turns)) {
+		a.next = p.nextSearch.Add(turns)
 	}
 	p.tried[key] = a
 	p.forgetTried()
@@ -289,7 +291,7 @@ func (p *Plugin) claim(ctx context.Context, b *blocked, s *survey, priority int3
 	}
 	p.hold(ctx, b, h)
 	p.measures.preempted.Add(float64(len(d.pods)))
-	go p.evict(context.WithoutCancel(ctx), eviction{whom: "gang " + b.key.String(), pods: d.pods, until: h.until, stands: func() bool { return p.holds.stands(b.key, h) }})
+	go p.evict(context.WithoutCancel(ctx), eviction{whom: "gang " + b.key.String(), priority: priority, pods: d.pods, until: h.until, stands: func() bool { return p.holds.stands(b.key, h) }})
 	return true, nil
 }
 

@@ -65,6 +65,15 @@ func (w *world) whoLeft() []string {
 	return all
 }
 
+// told says whether a pod was told something by an event.
+func (w *world) told(pod, text string) func() bool {
+	return func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.ContainsFunc(w.events[pod], func(e string) bool { return strings.Contains(e, text) })
+	}
+}
+
 // WholeUnits, OnlyLower: of two gangs of lower priority one leaves, whole; a gang of the same priority and a plain pod
 // that is not in the way stay.
 func TestAWholeGangMakesRoom(t *testing.T) {
@@ -74,6 +83,9 @@ func TestAWholeGangMakesRoom(t *testing.T) {
 	w.create(prior(5, ranked("same", 2, 2)...)...)
 	w.until("the other to be placed", w.boundTo(map[string]string{"same-0": "c", "same-1": "d"}))
 	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.until("it to be told why", func() bool {
+		return w.told("low-0", "makes room for gang ns/high of higher priority, with all of its gang")() || w.told("low-1", "makes room for gang ns/high of higher priority")()
+	})
 	w.until("the gang to be placed where the low one was", w.boundTo(map[string]string{"high-0": "*", "high-1": "*"}))
 	if left := w.whoLeft(); strings.Join(left, " ") != "low-0 low-1" {
 		t.Errorf("%v left", left)
@@ -282,6 +294,7 @@ func TestAnOverdueJobMakesRoom(t *testing.T) {
 	if left := w.whoLeft(); strings.Join(left, " ") != "late-0" {
 		t.Errorf("%v left", left)
 	}
+	w.until("it to be told why", w.told("late-0", "makes room for gang ns/big, in whose reserved room it is beyond its declared run time"))
 	w = wait(running("quiet", "a", "", 2*time.Hour), running("early", "b", "3h", 2*time.Hour))
 	w.until("room to be reserved", w.says("big", "is reserved for it"))
 	w.until("room to be looked for again", func() bool { return count(t, w.plugin.measures.searched) >= 3 })

@@ -370,16 +370,18 @@ func key(gang string) types.NamespacedName {
 }
 
 // A member whose planned node was taken must not have the default plugin preempt for it alone, nor may a pod of no gang
-// have it take single members; other plugins have their turn with claims.
+// have it take single members; other plugins have their turn with claims that they looked at.
 func TestPostFilterEndsTheChain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	claims := pod("claims", 1)
 	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}}
+	looked := newNestedState()
+	looked.Write(names.DynamicResources, plannedNode(""))
 	for _, c := range []struct {
 		pod  *v1.Pod
 		want fwk.Code
 	}{{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable}, {pod("plain", 1), fwk.UnschedulableAndUnresolvable}, {claims, fwk.Unschedulable}} {
-		if _, status := w.plugin.PostFilter(w.ctx, newNestedState(), c.pod, nil); status.Code() != c.want {
+		if _, status := w.plugin.PostFilter(w.ctx, looked, c.pod, nil); status.Code() != c.want {
 			t.Errorf("%s: %v, want %v", c.pod.Name, status.Code(), c.want)
 		}
 	}
