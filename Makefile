@@ -23,8 +23,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 PY := /opt/holdfast-python/venv/bin/python3
 # Packages that import Kubernetes itself are left to vet: staticcheck would read all of it, which takes longer than everything else together.
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
-# Tests that start clusters, and those that kill real agents, are no unit tests; the story, then the longest first.
-CLUSTER_TESTS := e2e replace scheduling devcluster nodehealth nodebudget seen
+# Tests that start clusters, and those that kill real agents, are no unit tests; the two that compute much, then the others, those without
+# a real node first: they meet the story.
+CLUSTER_TESTS := e2e replace scheduling nodebudget seen nodehealth devcluster
 KILL_TESTS := ./test/checkpoint
 GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS))")
 # Vet has looked at all packages in `make check`; without what debuggers want the linker works half as long.

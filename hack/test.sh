@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Everything that checks the project. Leaves out what this machine cannot do, and says so at the end.
 #
-# Two rows of jobs go on side by side. Tests on clusters mostly wait: for leases, leads, back-offs, grace. They come one row after the
-# other: the story first, with no other cluster beside it, as in the demo; then the others, as many at a time as memory and cores allow. Checks,
-# unit tests and tests that kill processes mostly compute. They get what processor the clusters leave, and hardly any right to it, so
-# that what a cluster promises about time holds as if it were alone.
+# Rows of jobs go on side by side. Tests on clusters mostly wait: for leases, leads, back-offs, grace. The two whose jobs train on many
+# nodes, the story and the replacements, never meet; the others, which compute little, come beside them, as many at a time as memory and
+# cores allow. Checks, unit tests and tests that kill processes mostly compute. They get what processor the clusters leave, and hardly any
+# right to it, so that what a cluster promises about time holds as if it were alone.
 #
 # Every line says which job it is of; the whole of each job is kept in .cache/test/. What failed is named at the end. Ctrl-C ends all of it.
 set -euo pipefail
@@ -94,7 +94,7 @@ if [ $cluster = yes ]; then
 	rm -rf $logs && mkdir -p $logs
 	# A cluster takes up to 4 GiB, the checks as much; and a core, or its tests meet limits that a busy machine breaks.
 	width=$(awk -v cores="$(nproc)" '/^MemTotal:/ {n = int(($2 / 1024 / 1024 - 7) / 4); n = n > 3 ? 3 : n; n = n > cores ? cores : n; print n < 1 ? 1 : n}' /proc/meminfo)
-	say "the story, then other tests on real parts, $width at a time: API server, kubelets, containerd, PyTorch; beside them checks and unit tests"
+	say "the story and other tests on real parts, $width at a time: API server, kubelets, containerd, PyTorch; beside them checks and unit tests"
 	set -m # a process group for each job
 	trap 'exit 130' INT TERM
 	trap stop EXIT
@@ -103,7 +103,12 @@ if [ $cluster = yes ]; then
 	[ "$width" -gt 1 ] || wait $checks
 	read -ra names < <(make -s --no-print-directory cluster-tests)
 	names=("${names[@]/#/cluster-}")
-	(row 1 "${names[0]}" && row "$width" "${names[@]:1}") &
+	if [ "$width" -gt 1 ]; then
+		(row 1 "${names[0]}" && row 1 "${names[1]}") &
+		(row $((width - 1)) "${names[@]:2}") &
+	else
+		(row 1 "${names[@]}") &
+	fi
 	wait
 	if [ -s $logs/failed ]; then
 		say "FAILED:"
