@@ -112,7 +112,7 @@ cluster-tests:
 	@echo $(CLUSTER_TESTS)
 
 $(CLUSTER_TESTS:%=cluster-%): cluster-%:
-	@$(GO_TEST) -v -count=1 -timeout 30m ./test/$*
+	@GOGC=400 $(GO_TEST) -v -count=1 -timeout 30m ./test/$*
 
 .PHONY: bench-recovery
 bench-recovery: ready ## kill to first new step, next to torchrun, in one run

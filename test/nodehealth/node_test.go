@@ -119,7 +119,7 @@ func taint(n *corev1.Node) string {
 func (w *world) until(t *testing.T, name, what string, holds func(*corev1.Node, v1alpha1.NodeHealth) bool) (*corev1.Node, v1alpha1.NodeHealth) {
 	t.Helper()
 	var seen string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(25 * time.Millisecond) {
 		n, err := w.kube.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			seen = err.Error()

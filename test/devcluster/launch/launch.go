@@ -148,6 +148,9 @@ func supervisor(rec *layout.Record, attached bool) error {
 	cmd.Args[0] = "holdfast-dev"
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
+	if gc := os.Getenv("GOGC"); gc != "" { // tests have little processor and enough memory
+		cmd.Env = append(cmd.Env, "GOGC="+gc)
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{orders}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
