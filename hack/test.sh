@@ -107,7 +107,7 @@ if [ $cluster = yes ]; then
 		(row 1 "${names[0]}" && row 1 "${names[1]}") &
 		(row $((width - 1)) "${names[@]:2}") &
 	else
-		(row 1 "${names[@]}") &
+		(row 1 "${names[0]}" && row 1 "${names[@]:1}") &
 	fi
 	wait
 	if [ -s $logs/failed ]; then
