@@ -287,10 +287,10 @@ func (h *holds) idles(key types.NamespacedName, idle bool, now time.Time) time.D
 	defer h.mu.Unlock()
 	one := h.of[key]
 	switch {
-	case one == nil || !idle:
-		if one != nil {
-			one.idle = time.Time{}
-		}
+	case one == nil:
+		return 0
+	case !idle:
+		one.idle = time.Time{}
 		return 0
 	case one.idle.IsZero():
 		one.idle = now
