@@ -86,6 +86,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	for _, k := range kases {
 		b.say("%s: %s", k.name, k.what)
 		err = errors.Join(err, b.run(ctx, k, compared))
+		if ctx.Err() != nil {
+			break
+		}
 	}
 	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
 }

@@ -37,7 +37,7 @@ func start(dir, name, binary string, args ...string) (*process, error) {
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w; build it with: make build", name, err)
+		return nil, fmt.Errorf("starting %s: %w; build it with: make bench-scheduler", name, err)
 	}
 	go func() { _ = p.cmd.Wait(); close(p.ended) }()
 	return p, nil

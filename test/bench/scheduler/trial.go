@@ -53,8 +53,8 @@ func (t *trial) run(ctx context.Context) (out outcome, err error) {
 		return nil, err
 	}
 	defer func() {
-		if err == nil {
-			err = os.RemoveAll(dir)
+		if err == nil || ctx.Err() != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
 		} else {
 			err = fmt.Errorf("%w (what was left: %s)", err, dir)
 		}
