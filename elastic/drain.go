@@ -175,7 +175,10 @@ func (s *State) note(now time.Time) {
 	if seen != d.seen {
 		d.seen, d.still = seen, now
 	}
-	if d.heard == unheard && s.all(func(m *member) bool { return m.report.Hold == d.hold }) {
+	switch all := s.all(func(m *member) bool { return m.report.Hold == d.hold }); {
+	case !all: // or not any more: an agent that is alone for long lets its ranks go
+		d.heard = unheard
+	case d.heard == unheard:
 		d.heard, d.still = seen.told, now
 	}
 }
@@ -211,7 +214,7 @@ func (s *State) chooseMark(now, until time.Time) {
 	}
 	window := until.Sub(d.since)
 	late := now.Sub(d.since) > window/2 || s.pace > 0 && s.pace*time.Duration(d.hold-d.seen.told) > window/2
-	if d.mark == (Mark{}) && s.common > 0 && (s.held(now) || late) {
+	if d.mark == (Mark{}) && s.common > 0 && (s.held(now, window/stuckShare) || late) {
 		d.mark = Mark{s.common, s.Record.Generation}
 	}
 	if d.mark != before {
@@ -220,17 +223,17 @@ func (s *State) chooseMark(now, until time.Time) {
 }
 
 // held says whether all ranks stay at one step. Word of the hold can take longer than its lead; they pass it then, a step each pace, and
-// whoever is in the middle of one when word comes ends it yet.
-func (s *State) held(now time.Time) bool {
+// whoever is in the middle of one when word comes ends it yet. It is believed after most at the latest.
+func (s *State) held(now time.Time, most time.Duration) bool {
 	d := s.drain
 	rest := restHeard
 	switch {
 	case d.heard == unheard:
-		rest = max(2*s.pace, restUnheard)
+		rest = max(2*s.beat, restUnheard)
 	case d.heard >= d.hold:
-		rest = max(2*s.pace, restHeard)
+		rest = max(2*s.beat, restHeard)
 	}
-	return d.seen.common >= d.hold && d.seen.common == d.seen.told && now.Sub(d.still) >= rest
+	return d.seen.common >= d.hold && d.seen.common == d.seen.told && now.Sub(d.still) >= min(rest, most)
 }
 
 // possible: every doomed pod can still copy the step, or has.

@@ -72,8 +72,10 @@ type State struct {
 	runningSince time.Time
 	// conflicts counts port conflicts in a row.
 	conflicts int
-	// pace is the time that a step takes, smoothed; paceStep and paceAt are where it was measured last.
+	// pace is the time that a step takes, beat the time from one step that is told to the next, which may be many steps later, both
+	// smoothed; paceStep and paceAt are where they were measured last.
 	pace     time.Duration
+	beat     time.Duration
 	paceStep int64
 	paceAt   time.Time
 	// owed is what the steps that the newest recovery does again cost; settle adds it to Progress.Lost.

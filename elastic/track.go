@@ -149,12 +149,18 @@ func (s *State) measure(step int64, now time.Time) {
 	if step <= s.Record.RestoreStep {
 		return
 	}
+	if s.drain != nil { // ranks stay, and that is no pace
+		s.paceAt = time.Time{}
+		return
+	}
 	if n := step - s.paceStep; !s.paceAt.IsZero() && n > 0 && now.After(s.paceAt) {
-		each := now.Sub(s.paceAt) / time.Duration(n)
+		beat := now.Sub(s.paceAt)
+		each := beat / time.Duration(n)
 		if s.pace == 0 {
-			s.pace = each
+			s.pace, s.beat = each, beat
 		}
 		s.pace += (each - s.pace) / 5
+		s.beat += (beat - s.beat) / 5
 	}
 	s.paceStep, s.paceAt = step, now
 }

@@ -28,6 +28,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.Hold:
 		if a.arenas != nil {
 			a.arenas.Hold(e.Step)
+			a.glance()
 		}
 	case ckptagent.CopyStep:
 		if a.keeper != nil {
@@ -52,6 +53,15 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		a.offerPort()
 	case ckptagent.Standbys:
 		a.standbys.SetWarm(e.Warm, a.state.Run)
+	}
+}
+
+// glance has the hold told together with how far ranks are that may not have seen it. Who follows an arena tells of a step once it
+// is sealed, which may be seconds later where the state is big.
+func (a *Agent) glance() {
+	for local := range a.state.Ranks {
+		p, _ := a.arenas.Glance(local)
+		a.later(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 	}
 }
 
