@@ -7,10 +7,14 @@ import (
 
 // Bounds of going on without a coordinator.
 const (
-	// leaveAlone is how long a pod that is told to go waits for a coordinator that is away, holdAlone how
-	// long ranks are held for one.
-	leaveAlone = 5 * time.Second
-	holdAlone  = 10 * time.Second
+	// trainAlone is how long a pod that is told to go trains on, and ranks are held, for a coordinator that is away: a leader that is
+	// told to go hands over within that.
+	trainAlone = 10 * time.Second
+	// stayAlone is how long a pod that is told to go, and does not train any more, waits for one. A leader that died is replaced within
+	// half of that; without one the pod's end counts as a failure of its Job, which may not be allowed any.
+	stayAlone = time.Minute
+	// lastMoment is what is left of the grace when such a pod ends by itself instead of being killed.
+	lastMoment = time.Second
 	// defaultGrace is what Kubernetes gives a pod that says nothing.
 	defaultGrace = 30 * time.Second
 	// leastReserve is the least of the grace that is kept for ending processes.
@@ -109,7 +113,7 @@ func (m *machine) hold() {
 	if m.news() {
 		hold = m.s.Want.Hold
 	}
-	if m.alone() >= holdAlone {
+	if m.alone() >= trainAlone {
 		hold = 0
 	}
 	if hold != m.s.Hold {
@@ -248,7 +252,16 @@ func (m *machine) grace() time.Duration {
 // goes says whether a pod that is told to go ends what runs now.
 func (m *machine) goes() bool {
 	halted := m.news() && m.s.Want.Order == OrderHalt
-	return m.s.Clean || m.s.Ending || halted || !m.now.Before(m.s.LeaveBy) || m.alone() >= leaveAlone
+	return m.s.Clean || m.s.Ending || halted || !m.now.Before(m.s.LeaveBy) || m.alone() >= trainAlone
+}
+
+// stays says whether a pod that is told to go, and has halted, waits to be taken out of its Job.
+func (m *machine) stays() bool {
+	alone := m.alone()
+	if told := m.now.Sub(m.s.LeftAt); told < alone {
+		alone = told // who could do it may have been away for long before: it may be back just in time
+	}
+	return m.now.Before(m.s.StayBy) && alone < stayAlone
 }
 
 // gentle is how long ranks of a leaving pod may take to end by themselves.

@@ -107,9 +107,11 @@ type State struct {
 	Signal  int  `json:"signal,omitempty"`
 	// ByLauncher: only the launcher has told so.
 	ByLauncher bool `json:"byLauncher,omitempty"`
-	// LeftAt is when the pod was told to go, LeaveBy until when it goes on training; zero: at once.
+	// LeftAt is when the pod was told to go, LeaveBy until when it goes on training, StayBy until when it then waits to be taken out
+	// of its Job; zero: at once.
 	LeftAt   time.Time `json:"leftAt,omitzero"`
 	LeaveBy  time.Time `json:"leaveBy,omitzero"`
+	StayBy   time.Time `json:"stayBy,omitzero"`
 	Timeline Timeline  `json:"timeline"`
 	// Hold is what the arenas were told; Manifested the newest manifest that was written here.
 	Hold       uint64 `json:"hold,omitempty"`

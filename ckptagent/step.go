@@ -148,7 +148,7 @@ func (m *machine) leave() {
 	case m.s.Phase == Running || m.s.Phase == Failed:
 		m.s.Phase = Halted
 	}
-	if m.now.Before(m.s.LeaveBy) && m.alone() < leaveAlone {
+	if m.stays() {
 		return
 	}
 	if m.s.Launcher != "" && m.s.Returned == nil {
@@ -246,7 +246,8 @@ func (e LauncherGone) apply(m *machine) {
 	if m.s.Returned != nil || m.s.Leaving && !m.s.ByLauncher { // shutting down does that to launchers
 		return
 	}
-	m.s.Leaving, m.s.Signal, m.s.ByLauncher, m.s.LeaveBy = true, sigkill, false, time.Time{}
+	m.s.Leaving, m.s.Signal, m.s.ByLauncher = true, sigkill, false
+	m.s.LeaveBy, m.s.StayBy = time.Time{}, time.Time{}
 }
 
 func (e Directed) apply(m *machine) {
@@ -396,7 +397,7 @@ func (e Told) apply(m *machine) {
 }
 
 func (e Signalled) apply(m *machine) {
-	patience := m.grace() - m.reserve()
+	patience, stay := m.grace()-m.reserve(), m.grace()-lastMoment
 	switch {
 	case m.s.Leaving && (e.Launcher || !m.s.ByLauncher):
 		return
@@ -407,8 +408,9 @@ func (e Signalled) apply(m *machine) {
 	}
 	if e.Launcher {
 		patience = min(patience, launcherPatience)
+		stay = patience // nobody knows of it, so nobody takes the pod out of its Job
 	}
-	m.s.LeaveBy = m.s.LeftAt.Add(patience)
+	m.s.LeaveBy, m.s.StayBy = m.s.LeftAt.Add(patience), m.s.LeftAt.Add(stay)
 }
 
 func (Tick) apply(*machine) {}

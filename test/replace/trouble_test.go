@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -223,6 +224,49 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 		t.Fatal(err)
 	}
 	return after
+}
+
+// testLeaderDrained: the node of the leading controller is drained, and with it a pod of a job that may not fail once. Then the leader
+// dies without a word, so that nobody may lead before its lease has run out, and a pod of the job is deleted in that moment. Each
+// pod waits where it is until somebody has taken it out of its Job.
+func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "led"
+	w.run(ctx, t, "cordon", nodes[control])
+	before := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
+	w.stored(ctx, t, job)
+	w.run(ctx, t, "uncordon", nodes[control])
+	node, leader, err := w.holder(ctx, "holdfast-controller")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := slices.IndexFunc(before.seats, func(s seat) bool { return s.node == node })
+	w.run(ctx, t, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
+	s := w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, s, slot)
+	w.drained(ctx, t, job, "the node of "+leader+", which led, was drained")
+	w.run(ctx, t, "uncordon", node)
+	if err := w.Serves(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	before = s
+	_, leader, err = w.holder(ctx, "holdfast-controller")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := w.HostPID(ctx, v1alpha1.Namespace, leader, "controller", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.deletePod(ctx, t, before.seats[slot].pod)
+	s = w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, s, slot)
+	r := w.last(ctx, t, job)
+	w.Say("  leaderless: %s, restored step %d, %d steps again", r.Cause.Code, r.RestoreStep, r.StepsRecomputed)
+	w.end(ctx, t, job)
 }
 
 // testAway: the API server is away for a minute, longer than any lead lasts, in the middle of a replacement. Another job trains on

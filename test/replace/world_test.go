@@ -253,6 +253,9 @@ func (w *world) runs(ctx context.Context, t *testing.T, job string, generation i
 		if s, err = w.shape(ctx, g); err != nil {
 			return false, err.Error()
 		}
+		if g.Status.Phase == v1alpha1.PhaseFailed {
+			t.Fatalf("%s failed: %s", job, says(g))
+		}
 		r := g.Status.Run
 		if r == nil {
 			return false, "no generation yet: " + says(g)
