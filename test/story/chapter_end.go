@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -100,28 +101,13 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 	if err := w.client.Create(ctx, job); err != nil {
 		return nil, err
 	}
-	var decided, failed time.Time
-	var exit int32
-	if err := w.Until(ctx, "the job fails", 90*time.Second, func(ctx context.Context) (bool, string) {
-		if gang, err := w.gang(ctx, job.Name); err == nil && gang.Status.Run != nil && gang.Status.Run.Verdict != nil && decided.IsZero() {
-			decided, exit = gang.Status.Run.Verdict.At.Time, gang.Status.Run.Verdict.ExitCode
-		}
-		if err := w.client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
-			return false, err.Error()
-		}
-		for _, c := range job.Status.Conditions {
-			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
-				failed = time.Now()
-				return !decided.IsZero(), "failed, but no verdict"
-			}
-		}
-		return false, fmt.Sprintf("verdict %v, job %+v", decided, job.Status)
-	}); err != nil {
+	decided, failed, exit, trail, err := w.fails(ctx, job)
+	if err != nil {
 		return nil, err
 	}
 	// Within 10 s where the machine has nothing else to do; it takes about 3 s there, and three times the limit is never only a busy machine.
 	if took := failed.Sub(decided); took > 30*time.Second {
-		return nil, fmt.Errorf("the job's condition was Failed %s after the decision", took)
+		return nil, fmt.Errorf("the job's condition was Failed %s after the decision: %s", took, trail)
 	}
 	if exit != bugExit {
 		return nil, fmt.Errorf("the verdict's exit code is %d, the first failing rank's is %d", exit, bugExit)
@@ -143,8 +129,45 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 	}); err != nil {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("restartPolicy %s, backoffLimit %d: Failed %.1f s after the decision, exit code %d, traceback in an event", policy, backoffLimit, failed.Sub(decided).Seconds(), exit)},
+	return []string{fmt.Sprintf("restartPolicy %s, backoffLimit %d: Failed %.1f s after the decision (%s), exit code %d, traceback in an event", policy, backoffLimit, failed.Sub(decided).Seconds(), trail, exit)},
 		w.client.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
+}
+
+// fails waits until a job that was given up is Failed: when that was decided, when it was so, with what exit code, and what came when
+// in between.
+func (w *World) fails(ctx context.Context, job *batchv1.Job) (decided, failed time.Time, exit int32, trail string, err error) {
+	var seen []string
+	note := func(what string) {
+		if !decided.IsZero() && !slices.ContainsFunc(seen, func(s string) bool { return strings.HasPrefix(s, what) }) {
+			seen = append(seen, fmt.Sprintf("%s %.1f s", what, time.Since(decided).Seconds()))
+		}
+	}
+	err = w.Until(ctx, "the job fails", 90*time.Second, func(ctx context.Context) (bool, string) {
+		if gang, err := w.gang(ctx, job.Name); err == nil && gang.Status.Run != nil && gang.Status.Run.Verdict != nil && decided.IsZero() {
+			decided, exit = gang.Status.Run.Verdict.At.Time, gang.Status.Run.Verdict.ExitCode
+		}
+		pods, err := w.Pods(ctx, job.Name)
+		if err != nil {
+			return false, err.Error()
+		}
+		for i, p := range pods {
+			note(fmt.Sprintf("pod %d %s", i+1, p.Status.Phase))
+		}
+		if err := w.client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+			return false, err.Error()
+		}
+		for _, c := range job.Status.Conditions {
+			if c.Status == corev1.ConditionTrue {
+				note(string(c.Type))
+			}
+			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
+				failed = time.Now()
+				return !decided.IsZero(), "failed, but no verdict"
+			}
+		}
+		return false, fmt.Sprintf("verdict %v, %s, job %+v", decided, strings.Join(seen, ", "), job.Status)
+	})
+	return decided, failed, exit, strings.Join(seen, ", "), err
 }
 
 // compareLater runs the same script undisturbed on this machine, aside.

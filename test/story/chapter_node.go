@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -148,7 +149,7 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 	if err := r.Until(ctx, "another pod in slot "+fmt.Sprint(slot), 90*time.Second, func(ctx context.Context) (bool, string) {
 		now, err := r.members(ctx)
 		if err != nil || now[slot].UID == before[slot].UID || now[slot].Status.Phase != corev1.PodRunning {
-			return false, fmt.Sprintf("%s %s on %q, %v", now[slot].Name, now[slot].Status.Phase, now[slot].Spec.NodeName, err)
+			return false, fmt.Sprintf("%s %s on %q, %v; %s", now[slot].Name, now[slot].Status.Phase, now[slot].Spec.NodeName, err, r.says(ctx))
 		}
 		return true, ""
 	}); err != nil {
@@ -172,6 +173,27 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 	}
 	return fmt.Sprintf("%s on %s was replaced by %s on %s; the other pod kept its container; from step %d, %d steps again",
 		before[slot].Name, before[slot].Spec.NodeName, after[slot].Name, after[slot].Spec.NodeName, last.RestoreStep, last.StepsRecomputed), nil
+}
+
+// says is what Job and Gang tell of themselves.
+func (r *run) says(ctx context.Context) string {
+	var job batchv1.Job
+	if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
+		return err.Error()
+	}
+	told := fmt.Sprintf("the Job counts %d failed, %d terminating", job.Status.Failed, ptr.Deref(job.Status.Terminating, 0))
+	for _, c := range job.Status.Conditions {
+		told += fmt.Sprintf("; %s: %s: %s", c.Type, c.Reason, c.Message)
+	}
+	gang, err := r.gang(ctx, JobName)
+	if err != nil {
+		return told + "; " + err.Error()
+	}
+	told += "; its Gang is " + string(gang.Status.Phase)
+	for _, c := range gang.Status.Conditions {
+		told += fmt.Sprintf("; %s %s: %s", c.Type, c.Status, c.Message)
+	}
+	return told
 }
 
 // unharmed fails where a pod that was not to be replaced is not the one that started, or where the Job counted a failure.

@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -44,7 +45,7 @@ func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 		Spec: batchv1.JobSpec{Completions: &one, Parallelism: &one, CompletionMode: &indexed, BackoffLimit: &backoffLimit,
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy: policy,
-				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: ptr(int64(1000)),
+				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: ptr.To(int64(1000)),
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 				Containers: []corev1.Container{{Name: Training, Image: layout.BaseImage,
 					Command:         []string{"/opt/holdfast-python/venv/bin/torchrun", "--nproc-per-node=2", "--no-python", "/opt/holdfast-python/venv/bin/python3", "-c", bugScript},
@@ -59,13 +60,11 @@ func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 // lateJob is an opted-in job of one pod whose two ranks sleep; it waits until it is resumed.
 func lateJob() *batchv1.Job {
 	job := BugJob(corev1.RestartPolicyNever, 0)
-	job.Name, job.Spec.Suspend = "late", ptr(true)
+	job.Name, job.Spec.Suspend = "late", ptr.To(true)
 	c := &job.Spec.Template.Spec.Containers[0]
 	c.Command = []string{"/opt/holdfast-python/venv/bin/torchrun", "--nproc-per-node=2", "--no-python", "/bin/sleep", "3600"}
 	return job
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // exampleArgs reads what the example's job passes to torchrun from the script's name on, without its pauses.
 func exampleArgs(path string) ([]string, error) {
