@@ -16,8 +16,9 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/host"
 )
 
-// TestInterruptedDemo presses Ctrl-C twice while the demo plays: it says so, writes no page, and leaves nothing.
-func TestInterruptedDemo(t *testing.T) {
+// TestBrokenOffDemo kills the demo while it plays, then plays it again and presses Ctrl-C twice: the second one begins whatever the
+// first one left; it says what it was told, writes no page, and leaves nothing.
+func TestBrokenOffDemo(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("LEFT OUT: end-to-end tests need Linux and root")
 	}
@@ -26,12 +27,33 @@ func TestInterruptedDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	demo, page := filepath.Join(source, "bin/holdfast-demo"), filepath.Join(t.TempDir(), "demo.html")
+	page := filepath.Join(t.TempDir(), "demo.html")
+	const begun = "Holdfast is installed by the manifests" // the first chapter's title
+	if said, err := broken(t, source, page, map[string]os.Signal{begun: os.Kill}); exitCode(err) != -1 || !strings.Contains(said, begun) {
+		t.Fatalf("a demo that was killed ended with %v:\n%s", err, said)
+	}
+	said, err := broken(t, source, page, map[string]os.Signal{begun: os.Interrupt, "taking the cluster down": os.Interrupt})
+	if exitCode(err) != 128+int(syscall.SIGINT) {
+		t.Errorf("the demo ended with %v, want code 130:\n%s", err, said)
+	}
+	if !strings.Contains(said, "no page was written") {
+		t.Errorf("it does not say that there is no page:\n%s", said)
+	}
+	for _, path := range []string{page, filepath.Join(host.DefaultBase, "demo")} {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is there (%v)", path, err)
+		}
+	}
+}
+
+// broken plays the demo and sends it a signal at each line that has the words, and returns what it said and how it ended.
+func broken(t *testing.T, source, page string, at map[string]os.Signal) (string, error) {
+	t.Helper()
 	relative, err := filepath.Rel(source, page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(demo, "--source", source, "--page", relative)
+	cmd := exec.Command(filepath.Join(source, "bin/holdfast-demo"), "--source", source, "--page", relative)
 	output, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -41,33 +63,26 @@ func TestInterruptedDemo(t *testing.T) {
 	}
 	stuck := time.AfterFunc(4*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
-	interrupt := func() {
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-	}
 	var said []string
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		said = append(said, lines.Text())
-		switch {
-		case strings.Contains(lines.Text(), "Holdfast is installed by the manifests"): // the first chapter begins
-			interrupt()
-		case strings.Contains(lines.Text(), "taking the cluster down"):
-			interrupt()
+		for words, signal := range at {
+			if !strings.Contains(lines.Text(), words) {
+				continue
+			}
+			if err := cmd.Process.Signal(signal); err != nil {
+				t.Error(err)
+			}
 		}
 	}
-	all := strings.Join(said, "\n")
-	err = cmd.Wait()
+	return strings.Join(said, "\n"), cmd.Wait()
+}
+
+// exitCode is that of a process that ended by itself; -1: a signal ended it; 0: it ended well.
+func exitCode(err error) int {
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 128+int(syscall.SIGINT) {
-		t.Errorf("the demo ended with %v, want code 130:\n%s", err, all)
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
 	}
-	if !strings.Contains(all, "no page was written") {
-		t.Errorf("it does not say that there is no page:\n%s", all)
-	}
-	for _, path := range []string{page, filepath.Join(host.DefaultBase, "demo")} {
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is there (%v)", path, err)
-		}
-	}
+	return 0
 }

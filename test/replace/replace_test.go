@@ -49,7 +49,7 @@ func TestReplace(t *testing.T) {
 // TestControlPlane plays the cases that take the control plane away, which nothing beside them would survive: most of each is waiting.
 func TestControlPlane(t *testing.T) {
 	play(t, "control", 5, [][]lane{
-		{{"a", []string{"n1", "n2", "n3"}, []part{{"LeaderDrained", testLeaderDrained}, {"Leaders", testLeaders}}}},
+		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}, {"LeaderDrained", testLeaderDrained}}}},
 		{{"a", []string{"n3", "n4", "n5", "n1", "n2"}, []part{{"Away", testAway}}}},
 	})
 }
