@@ -114,24 +114,28 @@ cluster-tests:
 $(CLUSTER_TESTS:%=cluster-%): cluster-%:
 	@GOGC=400 $(GO_TEST) -v -count=1 -timeout 30m ./test/$*
 
+# On standard output they have one JSON object per figure and nothing else: what comes before says so on standard error.
 .PHONY: bench-recovery
-bench-recovery: ready ## kill to first new step, next to torchrun, in one run
-	@go build -o bin/bench-recovery ./test/bench/recovery && bin/bench-recovery
+bench-recovery: ## kill to first new step, next to torchrun, in one run
+	@hack/ready.sh >&2
+	@go build -o bin/bench-recovery ./test/bench/recovery >&2 && bin/bench-recovery
 
 .PHONY: bench-node-loss
-bench-node-loss: ready ## what the loss of nodes costs, next to the limit of the machine, in one run
-	@go build -o bin/bench-node-loss ./test/bench/nodeloss && bin/bench-node-loss
+bench-node-loss: ## what the loss of nodes costs, next to the limit of the machine, in one run
+	@hack/ready.sh >&2
+	@go build -o bin/bench-node-loss ./test/bench/nodeloss >&2 && bin/bench-node-loss
 
 # No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a module of its own, for the Kubernetes that it was made for.
 .PHONY: bench-scheduler
-bench-scheduler: holdfast-dev holdfast-scheduler ## large gangs to their last binding, next to other schedulers, in one run
-	@cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling
-	@go build -o bin/bench-scheduler ./test/bench/scheduler && bin/bench-scheduler
+bench-scheduler: ## large gangs to their last binding, next to other schedulers, in one run
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler >&2
+	@cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling >&2
+	@go build -o bin/bench-scheduler ./test/bench/scheduler >&2 && bin/bench-scheduler
 
 .PHONY: bench-plan
 bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
-	@go build -o bin/bench-plan ./test/bench/plan && bin/bench-plan
-	@go test ./plugin -run '^$$' -bench Eligibility -benchmem 2>/dev/null | grep Benchmark
+	@go build -o bin/bench-plan ./test/bench/plan >&2 && bin/bench-plan
+	@set -o pipefail; go test ./plugin -run '^$$' -bench Eligibility -benchmem 2>&1 | grep -E '^(Benchmark|---|FAIL|panic)' >&2
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code

@@ -1,11 +1,14 @@
 // Package figure collects what a benchmark measured and runs its command. It promises that rows come out in the order in which their first
-// sample came in, that each is the median of its samples, and that all benchmarks write rows of one form:
-// one JSON object per line.
+// sample came in, that each is the median of its samples, and that all benchmarks write rows of one form: one JSON object per line, which
+// is written whole or not at all.
 package figure
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"math"
 	"slices"
 )
 
@@ -48,6 +51,18 @@ func (s *Set) Add(kase, system, metric, unit string, values ...float64) {
 	s.samples[k] = append(s.samples[k], values...)
 }
 
+// Forget drops the rows of a case, of these systems only where some are named: it was not measured to its end.
+func (s *Set) Forget(kase string, systems ...string) {
+	s.order = slices.DeleteFunc(s.order, func(k Key) bool {
+		gone := k.Case == kase && (len(systems) == 0 || slices.Contains(systems, k.System))
+		if gone {
+			delete(s.samples, k)
+			delete(s.unit, k)
+		}
+		return gone
+	})
+}
+
 // Keys are the rows, in order.
 func (s *Set) Keys() []Key { return s.order }
 
@@ -87,7 +102,7 @@ func (s *Set) Figures() []Figure {
 
 // Figure is a row of this benchmark that is derived from others.
 func (s *Set) Figure(k Key, value float64, unit string, n int) Figure {
-	return Figure{s.bench, k.Case, k.System, k.Metric, float64(int64(value*1e4+0.5)) / 1e4, unit, n}
+	return Figure{s.bench, k.Case, k.System, k.Metric, math.Round(value*1e4) / 1e4, unit, n}
 }
 
 // Median of values, of which there must be one.
@@ -100,13 +115,19 @@ func Median(values []float64) float64 {
 	return (s[n/2-1] + s[n/2]) / 2
 }
 
-// WriteLines writes one JSON object per figure.
+// WriteLines writes one JSON object per figure, each by one call, so that what ends the program ends no line halfway. A figure that is no
+// number is an error and has no line.
 func WriteLines(w io.Writer, figures []Figure) error {
-	enc := json.NewEncoder(w)
+	var broken []error
 	for _, f := range figures {
-		if err := enc.Encode(f); err != nil {
-			return err
+		line, err := json.Marshal(f)
+		if err != nil {
+			broken = append(broken, fmt.Errorf("%s, %s, %s: %w", f.Case, f.System, f.Metric, err))
+			continue
+		}
+		if _, err := w.Write(append(line, '\n')); err != nil {
+			return errors.Join(append(broken, err)...)
 		}
 	}
-	return nil
+	return errors.Join(broken...)
 }

@@ -2,7 +2,9 @@ package figure
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -65,15 +67,51 @@ func TestConcludeShowsWhatWasMissed(t *testing.T) {
 	}
 }
 
-func TestChosen(t *testing.T) {
-	all, itself := []string{"raw", "plain", "holdfast"}, func(s string) string { return s }
-	if _, err := Chosen("systems", all, all, itself, []string{"raw", "yarn"}); err == nil || err.Error() != `--systems: there is no "yarn"; there are raw, plain, holdfast` {
-		t.Error(err)
+// lines keeps what each call wrote.
+type lines []string
+
+func (l *lines) Write(b []byte) (int, error) {
+	*l = append(*l, string(b))
+	return len(b), nil
+}
+
+// Whatever ends the program between two calls leaves whole lines.
+func TestEachCallWritesAWholeLine(t *testing.T) {
+	s := NewSet("b")
+	s.Add("c", "x", "m", "s", 1)
+	s.Add("c", "x", "of no time", "1/s", math.Inf(1))
+	s.Add("c", "x", "of nothing", "1/s", math.NaN())
+	s.Add("c", "x", "late", "s", -0.25)
+	var out lines
+	err := WriteLines(&out, s.Figures())
+	if err == nil || !strings.Contains(err.Error(), "c, x, of no time: ") || !strings.Contains(err.Error(), "c, x, of nothing: ") {
+		t.Errorf("figures that are no numbers: %v", err)
 	}
-	if got, err := Chosen("systems", all[:1], all, itself, []string{"holdfast", "raw"}); err != nil || len(got) != 2 || got[0] != "raw" {
-		t.Errorf("%v %v", got, err)
+	if len(out) != 2 || !strings.Contains(out[1], `"value":-0.25,`) {
+		t.Fatalf("got %q", out)
 	}
-	if got, err := Chosen("systems", all[:1], all, itself, nil); err != nil || len(got) != 1 {
-		t.Errorf("%v %v", got, err)
+	for _, line := range out {
+		if !json.Valid([]byte(line)) || strings.Index(line, "\n") != len(line)-1 {
+			t.Errorf("one call wrote %q", line)
+		}
+	}
+}
+
+func TestForgottenCasesHaveNoRows(t *testing.T) {
+	s := NewSet("b")
+	for _, k := range []Key{{"c", "x", "m"}, {"c", "y", "m"}, {"c", "y", "n"}, {"d", "y", "m"}} {
+		s.Add(k.Case, k.System, k.Metric, "s", 1, 2)
+	}
+	s.Forget("c", "y")
+	if got := fmt.Sprint(s.Keys()); got != "[{c x m} {d y m}]" {
+		t.Errorf("rows %s", got)
+	}
+	s.Add("c", "y", "m", "ms", 5)
+	if got := fmt.Sprint(s.Samples("c", "y", "m")); got != "[5]" {
+		t.Errorf("samples that were forgotten: %s", got)
+	}
+	s.Forget("c")
+	if got := fmt.Sprint(s.Keys()); got != "[{d y m}]" || len(s.Figures()) != 1 {
+		t.Errorf("rows %s", got)
 	}
 }

@@ -18,47 +18,18 @@ import (
 
 // Main runs a benchmark's command until it ends or is interrupted. A failure is told, and ends the process with code 1.
 func Main(cmd *cobra.Command) {
-	cmd.Args, cmd.SilenceUsage, cmd.SilenceErrors = cobra.NoArgs, true, true
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
+	if err := Execute(ctx, cmd); err != nil {
 		fmt.Fprintln(os.Stderr, cmd.Name()+":", err)
 		os.Exit(1)
 	}
 }
 
-// Repeats is what the flag --repeat stands for: 3 where it was not given, 1 of those in a quick run.
-func Repeats(asked int, quick bool) (int, error) {
-	switch {
-	case asked < 0:
-		return 0, fmt.Errorf("--repeat=%d: give a number of repetitions", asked)
-	case asked == 0 && quick:
-		return 1, nil
-	case asked == 0:
-		return 3, nil
-	}
-	return asked, nil
-}
-
-// Chosen are those of all that were asked for, in their order; given, where none was.
-func Chosen[T any](flag string, given, all []T, name func(T) string, want []string) ([]T, error) {
-	if len(want) == 0 {
-		return given, nil
-	}
-	var out []T
-	var names []string
-	for _, v := range all {
-		names = append(names, name(v))
-		if slices.Contains(want, name(v)) {
-			out = append(out, v)
-		}
-	}
-	for _, w := range want {
-		if !slices.Contains(names, w) {
-			return nil, fmt.Errorf("--%s: there is no %q; there are %s", flag, w, strings.Join(names, ", "))
-		}
-	}
-	return out, nil
+// Execute runs a benchmark's command, which takes flags only.
+func Execute(ctx context.Context, cmd *cobra.Command) error {
+	cmd.Args, cmd.SilenceUsage, cmd.SilenceErrors = cobra.NoArgs, true, true
+	return cmd.ExecuteContext(ctx)
 }
 
 // Verdicts say of every goal what became of it. One that was not measured is no goal reached.
@@ -109,7 +80,9 @@ func (s *Set) table(w io.Writer, r Result) error {
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%.4g\t%s\t%d\t%.4g–%.4g\n", f.Case, f.System, f.Metric, f.Value, f.Unit, f.N, slices.Min(all), slices.Max(all))
 	}
-	fmt.Fprintln(tw, "\nGoals")
+	if len(r.Reached)+len(r.Missed)+len(r.Unmeasured) > 0 {
+		fmt.Fprintln(tw, "\nGoals")
+	}
 	for _, text := range r.Reached {
 		fmt.Fprintf(tw, "  reached  %s\n", text)
 	}

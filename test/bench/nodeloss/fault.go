@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -27,7 +26,7 @@ const (
 
 // gpuLost lets a GPU fall off the bus under one of the pods, another node's each time: a cause that comes back is held longer.
 func gpuLost(ctx context.Context, b *bench) error {
-	return b.faults(ctx, "gpu-lost", b.repeat, func(ctx context.Context, r *real, t *trainer) error {
+	return b.faults(ctx, "gpu-lost", figure.Repeats(b.repeat, b.quick), func(ctx context.Context, r *real, t *trainer) error {
 		node, err := t.pick(ctx, r.failed)
 		if err != nil {
 			return err
@@ -44,7 +43,7 @@ func gpuLost(ctx context.Context, b *bench) error {
 
 // drain takes a healthy node out of service as its owner would.
 func drain(ctx context.Context, b *bench) error {
-	return b.faults(ctx, "drain", b.repeat, func(ctx context.Context, r *real, t *trainer) error {
+	return b.faults(ctx, "drain", figure.Repeats(b.repeat, b.quick), func(ctx context.Context, r *real, t *trainer) error {
 		leaders, err := r.leaders(ctx)
 		if err != nil {
 			return err
@@ -226,7 +225,7 @@ func bare(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	for i := range b.repeat {
+	for i := range figure.Repeats(b.repeat, b.quick) {
 		took, err := r.podStart(ctx, fmt.Sprintf("bare-%d", i))
 		if err != nil {
 			return err
@@ -248,7 +247,7 @@ func bare(ctx context.Context, b *bench) error {
 	script := began.stepped.Sub(t.rec.lastBorn()).Seconds()
 	b.Add("bare", systemTorchrun, scriptStart, "s", script)
 	b.Add("bare", systemTorchrun, podAndScript, "s", figure.Median(b.Samples("bare", systemTorchrun, podStart))+script)
-	if len(b.cases) == 0 || slices.Contains(b.cases, "drain") {
+	if b.cases.Include("drain") {
 		if err := b.plainDrained(ctx, t); err != nil {
 			return err
 		}

@@ -30,17 +30,19 @@ const (
 type kase struct {
 	name, what string
 	run        func(context.Context, *bench) error
+	// simulated cases are on simulated nodes, as many as --nodes says; repeated ones go by --repeat.
+	simulated, repeated bool
 }
 
 // cases are all that can be measured. Those on real nodes share a cluster, and so do those on simulated nodes.
 var cases = []kase{
-	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare},
-	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost},
-	{"drain", "kubectl drain of a node with a pod of the job", drain},
-	{"dead-node", "everything on a node of the job is killed", deadNode},
+	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare, false, true},
+	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost, false, true},
+	{"drain", "kubectl drain of a node with a pod of the job", drain, false, true},
+	{"dead-node", "everything on a node of the job is killed", deadNode, false, false},
 	// This one first: the Jobs of the other go on making pods long after it was measured.
-	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon},
-	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict},
+	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, true, false},
+	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict, true, true},
 }
 
 // timeLimit is what the whole run may take.
@@ -66,10 +68,10 @@ var goals = []goal{
 
 type options struct {
 	quick, check bool
-	source       string
-	cases        []string
-	nodes        int
-	repeat       int
+	source       figure.Path
+	cases        figure.Names
+	nodes        figure.Count
+	repeat       figure.Count
 }
 
 // bench is one run.
@@ -85,56 +87,89 @@ func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.progress, format
 
 func main() {
 	ctrllog.SetLogger(logr.Discard()) // clients' errors are returned
-	var o options
-	var names []string
-	for _, c := range cases {
-		names = append(names, c.name)
-	}
+	figure.Main(command(os.Stdout, os.Stderr))
+}
+
+// command writes lines to out and what is for people to progress.
+func command(out, progress io.Writer) *cobra.Command {
+	o := options{source: ".", cases: figure.OneOf(caseNames()...)}
 	cmd := &cobra.Command{
 		Use:   "bench-node-loss",
 		Short: "Measure what the loss of nodes costs",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
 	f.BoolVar(&o.check, "check", false, "fail when a goal is missed")
-	f.StringVar(&o.source, "source", ".", "root of the source tree, with its binaries built")
-	f.StringSliceVar(&o.cases, "cases", nil, "measure these cases only: "+strings.Join(names, ", ")+" (default: those on simulated nodes)")
-	f.IntVar(&o.nodes, "nodes", 0, "simulated nodes (default 1500, 60 with --quick)")
-	f.IntVar(&o.repeat, "repeat", 0, "how often a drain, the loss of a GPU and evictions are repeated (default 3, 1 with --quick)")
-	figure.Main(cmd)
+	f.Var(&o.source, "source", "root of the source tree, with its binaries built")
+	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(caseNames(), ", "))
+	f.Var(&o.nodes, "nodes", fmt.Sprintf("simulated nodes, at least %d, %d with --quick (default 1500, 60 with --quick)", leastNodes, leastNodesQuick))
+	f.Var(&o.repeat, "repeat", "how often a bare pod, a drain, the loss of a GPU and evictions are repeated (default 3, 1 with --quick)")
+	return cmd
+}
+
+func (c kase) String() string { return c.name }
+
+func caseNames() (all []string) {
+	for _, c := range cases {
+		all = append(all, c.name)
+	}
+	return all
+}
+
+// Pods of evict go to the nodes that cordon leaves alone: a third of all but for 20, of 110 pods each. At a time there are up to 1,200,
+// 60 in a quick run.
+const leastNodes, leastNodesQuick = 100, 10
+
+// refused is an error where an option would do nothing, or there are too few nodes for a figure.
+func (o options) refused(chosen []kase) error {
+	least := leastNodes
+	if o.quick {
+		least = leastNodesQuick
+	}
+	switch {
+	case o.nodes > 0 && !slices.ContainsFunc(chosen, func(c kase) bool { return c.simulated }):
+		return errors.New("--nodes: none of the --cases has simulated nodes: leave the flag out")
+	case o.nodes > 0 && int(o.nodes) < least:
+		return fmt.Errorf("--nodes=%d: give at least %d, or %d with --quick: pods need nodes that are not out", o.nodes, leastNodes, leastNodesQuick)
+	case o.repeat > 0 && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated }):
+		return errors.New("--repeat: none of the --cases is repeated: leave the flag out")
+	}
+	return nil
 }
 
 func run(ctx context.Context, o options, out, progress io.Writer) error {
 	began := time.Now()
-	switch {
-	case o.nodes < 0:
-		return fmt.Errorf("--nodes=%d: give a number of nodes", o.nodes)
-	case o.nodes == 0 && o.quick:
-		o.nodes = 60
-	case o.nodes == 0:
-		o.nodes = 1500
-	}
-	var err error
-	if o.repeat, err = figure.Repeats(o.repeat, o.quick); err != nil {
+	chosen := figure.Chosen(cases, cases, kase.String, o.cases)
+	err := o.refused(chosen)
+	if err != nil {
 		return err
 	}
-	for _, name := range o.cases {
-		if !slices.ContainsFunc(cases, func(c kase) bool { return c.name == name }) {
-			return fmt.Errorf("--cases: there is no case %q", name)
-		}
-	}
 	b := &bench{options: o, Set: newFigures(), progress: progress}
-	for _, c := range cases {
-		if slices.Contains(o.cases, c.name) || len(o.cases) == 0 {
-			b.say("%s: %s", c.name, c.what)
-			if failed := c.run(ctx, b); failed != nil {
-				err = errors.Join(err, fmt.Errorf("%s: %w", c.name, failed))
-			}
+	for _, c := range chosen {
+		err = errors.Join(err, b.measure(ctx, c))
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	err = errors.Join(err, b.down())
 	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.Figures(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
+}
+
+// measure runs one case. Of one that fails or is broken off there are no figures.
+func (b *bench) measure(ctx context.Context, c kase) error {
+	b.say("%s: %s", c.name, c.what)
+	err := c.run(ctx, b)
+	if err == nil {
+		return nil
+	}
+	b.Forget(c.name)
+	if ctx.Err() != nil {
+		b.say("  broken off: no figures of %s", c.name)
+		return ctx.Err()
+	}
+	b.say("  no figures of %s: %v", c.name, err)
+	return fmt.Errorf("%s: %w", c.name, err)
 }
 
 func newFigures() *figure.Set { return figure.NewSet("node-loss") }

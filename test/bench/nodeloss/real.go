@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +54,7 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	if err := b.down(); err != nil {
 		return nil, err
 	}
-	source, err := filepath.Abs(b.source)
+	source, err := filepath.Abs(string(b.source))
 	if err != nil {
 		return nil, err
 	}
@@ -66,26 +67,33 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting a cluster: %w", err)
 	}
-	r := &real{cluster: c}
-	r.ctx, r.stop = context.WithCancel(ctx)
-	b.real = r
-	r.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: b.progress,
-		LoadImages: func(ctx context.Context) error { return story.LoadImages(ctx, c, source) }})
+	b.real = &real{cluster: c}
+	b.real.ctx, b.real.stop = context.WithCancel(ctx)
+	if err := b.real.furnish(ctx, source, string(script), b.progress); err != nil {
+		return nil, errors.Join(err, b.down()) // no case is to meet half of it
+	}
+	return b.real, nil
+}
+
+// furnish installs Holdfast and what the jobs share.
+func (r *real) furnish(ctx context.Context, source, script string, progress io.Writer) (err error) {
+	r.World, err = story.NewWorld(story.Options{Kubeconfig: r.cluster.Kubeconfig(), Kubectl: filepath.Join(r.cluster.Spec().BinDir(), "kubectl"), Source: source, Out: progress,
+		LoadImages: func(ctx context.Context) error { return story.LoadImages(ctx, r.cluster, source) }})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.Install(ctx); err != nil {
-		return nil, fmt.Errorf("installing Holdfast: %w", err)
+		return fmt.Errorf("installing Holdfast: %w", err)
 	}
-	for _, o := range room(string(script)) {
+	for _, o := range room(script) {
 		if err := r.Client().Create(ctx, o); err != nil {
-			return nil, fmt.Errorf("creating %s: %w", o.GetName(), err)
+			return fmt.Errorf("creating %s: %w", o.GetName(), err)
 		}
 	}
 	if r.marks, err = r.watch(r.ctx); err != nil {
-		return nil, err
+		return err
 	}
-	return r, r.allHealthy(ctx)
+	return r.allHealthy(ctx)
 }
 
 // down ends the clusters that this run started.

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/bench/figure"
 )
 
 // play lets a rank of a pod live from second t on: restored at t+3, its first step at t+4.
@@ -119,5 +125,55 @@ func TestGoals(t *testing.T) {
 	v := b.verdicts()
 	if len(v.Missed) != 2 || len(v.Reached) != 2 || len(v.Unmeasured) != len(goals)-4 {
 		t.Errorf("%+v of %d goals", v, len(goals))
+	}
+}
+
+// Every option acts or is refused, before anything is started.
+func TestRefusedOptions(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--repeat=0"}, `for "--repeat" flag: give a whole number, at least 1`},
+		{[]string{"--repeat=-1"}, `for "--repeat" flag: give a whole number, at least 1`},
+		{[]string{"--nodes=0"}, `for "--nodes" flag: give a whole number, at least 1`},
+		{[]string{"--nodes=99"}, "--nodes=99: give at least 100, or 10 with --quick"},
+		{[]string{"--nodes=9", "--quick"}, "--nodes=9: give at least 100, or 10 with --quick"},
+		{[]string{"--nodes=100", "--cases=drain,bare"}, "--nodes: none of the --cases has simulated nodes"},
+		{[]string{"--repeat=2", "--cases=dead-node"}, "--repeat: none of the --cases is repeated"},
+		{[]string{"--cases=flood"}, `there is no "flood": name some of bare, gpu-lost,`},
+		{[]string{"--cases="}, `there is no ""`},
+		{[]string{"--source="}, `for "--source" flag: give a path`},
+		{[]string{"drain"}, `unknown command "drain"`},
+	} {
+		var out bytes.Buffer
+		cmd := command(&out, io.Discard)
+		cmd.SetArgs(c.args)
+		if err := figure.Execute(ctx, cmd); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
+			t.Errorf("%q: %v, want %q; lines: %s", c.args, err, c.want, &out)
+		}
+	}
+}
+
+// What a case had measured before it failed or was broken off is no figure.
+func TestUnfinishedCasesHaveNoFigures(t *testing.T) {
+	fails := errors.New("fails")
+	for _, want := range []error{fails, context.Canceled} {
+		ctx, cancel := context.WithCancel(t.Context())
+		b := &bench{Set: newFigures(), progress: io.Discard}
+		b.Add("done", systemHoldfast, faultToStep, "s", 1)
+		err := b.measure(ctx, kase{name: "half", run: func(_ context.Context, b *bench) error {
+			b.Add("half", systemHoldfast, faultToStep, "s", 1)
+			if want == context.Canceled {
+				cancel()
+			}
+			return fails
+		}})
+		cancel()
+		if got := b.Cases(); !errors.Is(err, want) || len(got) != 1 || got[0] != "done" {
+			t.Errorf("%v, want %v; cases %q", err, want, got)
+		}
 	}
 }

@@ -42,27 +42,38 @@ func (b *bench) simulate(ctx context.Context) (*sim, error) {
 	if b.sim != nil {
 		return b.sim, nil
 	}
-	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes, Out: b.progress})
+	source, err := filepath.Abs(string(b.source))
+	if err != nil {
+		return nil, err
+	}
+	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes.Or(b.quick, 60, 1500), Binary: filepath.Join(source, "bin/holdfast-dev"), Out: b.progress})
 	if err != nil {
 		return nil, fmt.Errorf("starting a cluster: %w", err)
 	}
-	s := &sim{Cluster: c}
-	b.sim = s
-	if s.config, err = c.Config(); err != nil {
-		return nil, err
+	b.sim = &sim{Cluster: c}
+	if err := b.sim.reach(ctx); err != nil {
+		return nil, errors.Join(err, b.down()) // no case is to meet half of it
+	}
+	return b.sim, nil
+}
+
+// reach makes the clients and learns which nodes there are.
+func (s *sim) reach(ctx context.Context) (err error) {
+	if s.config, err = s.Config(); err != nil {
+		return err
 	}
 	s.config.DisableCompression = true // watches are to cost the API server as little as those of its own controllers
 	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
-		return nil, err
+		return err
 	}
 	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "devcluster.holdfast.dev/simulated=true"})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i := range list.Items {
 		s.nodes = append(s.nodes, list.Items[i].Name)
 	}
-	return s, nil
+	return nil
 }
 
 // crd installs the Gang's definition, as the manifests have it.
@@ -129,6 +140,9 @@ func (s *seen) wait(ctx context.Context) (time.Time, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.names) < s.want && ctx.Err() != nil {
+		return s.last, ctx.Err()
+	}
 	if len(s.names) < s.want {
 		return s.last, fmt.Errorf("only %d of %d came about within %s", len(s.names), s.want, patience)
 	}

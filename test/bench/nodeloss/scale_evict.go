@@ -32,6 +32,7 @@ import (
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
+	"holdfast.dev/holdfast/test/bench/figure"
 )
 
 const (
@@ -49,7 +50,7 @@ func evict(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	if err := s.crd(ctx, b.source); err != nil {
+	if err := s.crd(ctx, string(b.source)); err != nil {
 		return err
 	}
 	count := 60
@@ -68,7 +69,7 @@ func evict(ctx context.Context, b *bench) error {
 	if err != nil {
 		return fmt.Errorf("the limit: %w", err)
 	}
-	for range b.repeat {
+	for range figure.Repeats(b.repeat, b.quick) {
 		ours, err := s.replace(ctx, b, count*podsPerJob)
 		if err != nil {
 			return fmt.Errorf("holdfast: %w", err)

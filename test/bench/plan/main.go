@@ -1,12 +1,17 @@
 // Bench-plan measures planning alone: gang.Place on a tree that stands, with eligibility known, as the scheduler asks
-// it; and the same cold, with the tree and its counts built anew. It prints one JSON object per row.
+// it; and the same cold, with the tree and its counts built anew.
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/test/bench/figure"
@@ -137,35 +142,64 @@ func standing(q question) *topology.Tree {
 }
 
 func main() {
+	figure.Main(&cobra.Command{
+		Use:   "bench-plan",
+		Short: "Measure planning alone",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), os.Stdout, os.Stderr) },
+	})
+}
+
+func run(ctx context.Context, out, progress io.Writer) (err error) {
+	began := time.Now()
 	set := figure.NewSet("plan")
 	for _, q := range questions(cluster(5000, 0), cluster(100_000, 0)) {
-		tree := standing(q)
-		ask := func(tree *topology.Tree) {
-			if _, no := gang.Place(tree, q.g); (no == nil) != q.fits {
-				panic(fmt.Sprintf("%s: %+v", q.name, no))
+		if ctx.Err() != nil {
+			err = errors.Join(err, ctx.Err())
+			break
+		}
+		if failed := measure(set, q); failed != nil {
+			set.Forget(q.name)
+			err = errors.Join(err, fmt.Errorf("%s: no figures: %w", q.name, failed))
+		}
+	}
+	return errors.Join(err, set.Conclude(out, progress, figure.Result{Rows: set.Figures(), Began: began}))
+}
+
+// measure asks one question again and again, on a tree that stands and on new ones.
+func measure(set *figure.Set, q question) error {
+	tree := standing(q)
+	ask := func(tree *topology.Tree) error {
+		if _, no := gang.Place(tree, q.g); (no == nil) != q.fits {
+			return fmt.Errorf("it is to fit: %t, the answer is %+v", q.fits, no)
+		}
+		return nil
+	}
+	if err := ask(tree); err != nil {
+		return err
+	}
+	for range rounds {
+		began := time.Now()
+		if err := ask(tree); err != nil {
+			return err
+		}
+		set.Add(q.name, "holdfast", "warm", "ms", time.Since(began).Seconds()*1e3)
+	}
+	for range rounds / 10 {
+		began := time.Now()
+		if err := ask(standing(q)); err != nil {
+			return err
+		}
+		set.Add(q.name, "holdfast", "cold, tree and counts built anew", "ms", time.Since(began).Seconds()*1e3)
+	}
+	var failed error
+	b := testing.Benchmark(func(b *testing.B) {
+		for b.Loop() {
+			if err := ask(tree); err != nil {
+				failed = err
 			}
 		}
-		ask(tree)
-		for range rounds {
-			began := time.Now()
-			ask(tree)
-			set.Add(q.name, "holdfast", "warm", "ms", time.Since(began).Seconds()*1e3)
-		}
-		for range rounds / 10 {
-			began := time.Now()
-			ask(standing(q))
-			set.Add(q.name, "holdfast", "cold, tree and counts built anew", "ms", time.Since(began).Seconds()*1e3)
-		}
-		b := testing.Benchmark(func(b *testing.B) {
-			for b.Loop() {
-				ask(tree)
-			}
-		})
-		set.Add(q.name, "holdfast", "memory of one answer", "KiB", float64(b.AllocedBytesPerOp())/1024)
-		set.Add(q.name, "holdfast", "allocations of one answer", "count", float64(b.AllocsPerOp()))
-	}
-	if err := figure.WriteLines(os.Stdout, set.Figures()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	})
+	set.Add(q.name, "holdfast", "memory of one answer", "KiB", float64(b.AllocedBytesPerOp())/1024)
+	set.Add(q.name, "holdfast", "allocations of one answer", "count", float64(b.AllocsPerOp()))
+	return failed
 }

@@ -48,7 +48,8 @@ type bench struct {
 	results *results
 }
 
-// run measures everything in the plan. A system that breaks does not stop the others; all that broke is returned together.
+// run measures everything in the plan. A system that breaks does not stop the others; all that broke is returned together. Of a case that
+// breaks, or is broken off, its systems have no figures.
 func (b *bench) run(ctx context.Context) error {
 	if err := b.prepare(ctx); err != nil {
 		return err
@@ -113,10 +114,16 @@ func (b *bench) measure(ctx context.Context, names []string, sh shape) (err erro
 	case systemLimit:
 		return t.limit(ctx)
 	case systemAsComes:
-		return t.never(ctx)
+		err := t.never(ctx)
+		if err != nil {
+			b.results.Forget(t.caseName(paused), systemAsComes)
+		}
+		return err
 	}
 	for _, l := range b.plan.loads {
 		if err := underKills(ctx, trials, l, b.plan.kills); err != nil {
+			b.w.Say("  no figures of %s in %s", strings.Join(names, " and "), trials[0].caseName(l))
+			b.results.Forget(trials[0].caseName(l), names...)
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // startCluster starts a one-machine cluster of two real nodes and installs Holdfast in it by the manifests that a user would apply.
 func startCluster(ctx context.Context, o options, progress io.Writer) (*story.World, func() error, error) {
-	source, err := filepath.Abs(o.source)
+	source, err := filepath.Abs(string(o.source))
 	if err != nil {
 		return nil, nil, err
 	}

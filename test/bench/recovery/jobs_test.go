@@ -1,10 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
 	"reflect"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/bench/figure"
 )
 
 // The figures compare systems only if nothing but the named things differs between their jobs.
@@ -35,12 +41,45 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
-	p, err := options{systems: []string{"holdfast"}, shapes: []string{"2x2"}, kills: 2, quick: true}.plan()
+	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf("1x4", "2x2"), kills: 2, quick: true}
+	if err := errors.Join(o.systems.Set("holdfast"), o.shapes.Set("2x2")); err != nil {
+		t.Fatal(err)
+	}
+	p, err := o.plan()
 	if err != nil || len(p.systems) != 1 || p.shapes[0] != twoPods || p.kills != 2 || len(p.loads) != 1 {
 		t.Fatalf("plan = %+v, %v", p, err)
 	}
-	if _, err := (options{systems: []string{"volcano"}}).plan(); err == nil {
-		t.Fatal("an unknown system was taken")
+	for quick, want := range map[bool]int{false: 5, true: 1} {
+		if p, err := (options{quick: quick}).plan(); err != nil || p.kills != want {
+			t.Errorf("quick %t: %d kills, %v", quick, p.kills, err)
+		}
+	}
+}
+
+// Every option acts or is refused, before anything is started.
+func TestRefusedOptions(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--kills=0"}, `for "--kills" flag: give a whole number, at least 1`},
+		{[]string{"--systems=volcano"}, `there is no "volcano": name some of limit, torchrun,`},
+		{[]string{"--shapes="}, `there is no "": name some of 1x4, 2x2`},
+		{[]string{"--kubeconfig="}, `for "--kubeconfig" flag: give a path`},
+		{[]string{"--source="}, `for "--source" flag: give a path`},
+		{[]string{"--kubeconfig=k", "--keep"}, "--keep: no cluster is started"},
+		{[]string{"--kubeconfig=k", "--source=."}, "--source: nothing is started"},
+		{[]string{"--kills=2", "--systems=torchrun as it comes"}, "--kills: one kill"},
+		{[]string{"1x4"}, `unknown command "1x4"`},
+	} {
+		var out bytes.Buffer
+		cmd := command(&out, io.Discard)
+		cmd.SetArgs(c.args)
+		if err := figure.Execute(ctx, cmd); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
+			t.Errorf("%q: %v, want %q; lines: %s", c.args, err, c.want, &out)
+		}
 	}
 }
 

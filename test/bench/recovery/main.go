@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,30 +26,34 @@ const timeLimit = 13 * time.Minute
 
 type options struct {
 	quick, check, keep bool
-	kubeconfig         string
-	source             string
-	systems, shapes    []string
-	kills              int
+	kubeconfig, source figure.Path
+	systems, shapes    figure.Names
+	kills              figure.Count
 }
 
 func main() {
 	ctrllog.SetLogger(logr.Discard()) // clients' errors are returned
-	var o options
+	figure.Main(command(os.Stdout, os.Stderr))
+}
+
+// command writes lines to out and what is for people to progress.
+func command(out, progress io.Writer) *cobra.Command {
+	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf(onePod.name, twoPods.name)}
 	cmd := &cobra.Command{
 		Use:   "bench-recovery",
 		Short: "Measure the time from the death of one rank to the first new step on all ranks, next to torchrun",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "one case and one kill per system: shows that everything works, not how fast it is")
 	f.BoolVar(&o.check, "check", false, "fail when a goal is missed or the run takes longer than "+timeLimit.String())
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster up")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
-	f.StringVar(&o.source, "source", ".", "root of the source tree, with its binaries built")
-	f.StringSliceVar(&o.systems, "systems", nil, "measure these systems only: "+strings.Join(full.systems, ", "))
-	f.StringSliceVar(&o.shapes, "shapes", nil, "measure these shapes only: 1x4, 2x2")
-	f.IntVar(&o.kills, "kills", 0, "kills per case and system")
-	figure.Main(cmd)
+	f.Var(&o.kubeconfig, "kubeconfig", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
+	f.Var(&o.source, "source", "root of the source tree, with its binaries built (default .)")
+	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(full.systems, ", "))
+	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name)
+	f.Var(&o.kills, "kills", fmt.Sprintf("kills per case and system (default %d, %d with --quick)", full.kills, quick.kills))
+	return cmd
 }
 
 func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
@@ -80,15 +85,18 @@ func (o options) plan() (plan, error) {
 	if o.quick {
 		p = quick
 	}
-	if o.kills > 0 {
-		p.kills = o.kills
+	p.kills = o.kills.Or(o.quick, quick.kills, full.kills)
+	p.systems = figure.Chosen(p.systems, full.systems, func(s string) string { return s }, o.systems)
+	p.shapes = figure.Chosen(p.shapes, full.shapes, func(s shape) string { return s.name }, o.shapes)
+	switch {
+	case o.kubeconfig != "" && o.keep:
+		return p, errors.New("--keep: no cluster is started, and none removed, with --kubeconfig: leave one of them out")
+	case o.kubeconfig != "" && o.source != "":
+		return p, errors.New("--source: nothing is started from it with --kubeconfig: leave one of them out")
+	case o.kills > 0 && slices.Equal(p.systems, []string{systemAsComes}):
+		return p, fmt.Errorf("--kills: one kill shows that %s does not recover: leave the flag out, or name another of --systems", systemAsComes)
 	}
-	var err error
-	if p.systems, err = figure.Chosen("systems", p.systems, full.systems, func(s string) string { return s }, o.systems); err != nil {
-		return p, err
-	}
-	p.shapes, err = figure.Chosen("shapes", p.shapes, full.shapes, func(s shape) string { return s.name }, o.shapes)
-	return p, err
+	return p, nil
 }
 
 // missed is an error that names every goal that was not reached.
@@ -112,7 +120,7 @@ func tooLong(took time.Duration) error {
 // connect reaches the given cluster, or starts one and installs Holdfast in it; done takes away what was started.
 func connect(ctx context.Context, o options, progress io.Writer) (*story.World, func() error, error) {
 	if o.kubeconfig != "" {
-		w, err := story.NewWorld(story.Options{Kubeconfig: o.kubeconfig, Out: progress})
+		w, err := story.NewWorld(story.Options{Kubeconfig: string(o.kubeconfig), Out: progress})
 		return w, func() error { return nil }, err
 	}
 	return startCluster(ctx, o, progress)

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -123,5 +127,56 @@ func TestDomainsAreLookedAt(t *testing.T) {
 	}
 	if err := tr.domains(in(0, rackSize)); err == nil || !strings.Contains(err.Error(), "gang g asked for one rack") {
 		t.Error(err)
+	}
+}
+
+// Every option acts or is refused, before anything is started.
+func TestRefusedOptions(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--repeat=0"}, `for "--repeat" flag: give a whole number, at least 1`},
+		{[]string{"--repeat=many"}, `for "--repeat" flag: give a whole number, at least 1`},
+		{[]string{"--repeat=2", "--cases=5000x5000", "--systems=native,coscheduling"}, "--repeat: these systems run these cases once"},
+		{[]string{"--cases="}, `there is no "": name some of 1250x1250,`},
+		{[]string{"--cases=1x1"}, `there is no "1x1": name some of 1250x1250,`},
+		{[]string{"--systems=volcano"}, `there is no "volcano": name some of raw, plain,`},
+		{[]string{"--cases=mix,refused", "--systems=raw,plain"}, "--systems: case refused is measured for holdfast only"},
+		{[]string{"--profile="}, `for "--profile" flag: give a path`},
+		{[]string{"--profile=p", "--systems=raw,coscheduling"}, "--profile: there are profiles of holdfast, plain, native only"},
+		{[]string{"--profile=no/such/folder"}, "--profile: open no/such/folder"},
+		{[]string{"--source="}, `for "--source" flag: give a path`},
+		{[]string{"mix"}, `unknown command "mix"`},
+	} {
+		var out bytes.Buffer
+		cmd := command(&out, io.Discard)
+		cmd.SetArgs(c.args)
+		if err := figure.Execute(ctx, cmd); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
+			t.Errorf("%q: %v, want %q; lines: %s", c.args, err, c.want, &out)
+		}
+	}
+}
+
+// Of a system that fails, and of every one where the case is broken off, no figure is left. Here no binary is there to be started.
+func TestUnfinishedTrialsHaveNoFigures(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, want := range []string{"[other]", "[]"} {
+		b := &bench{Set: figure.NewSet("scheduler"), progress: io.Discard, options: options{repeat: 2, source: figure.Path(t.TempDir())}}
+		b.Add("k", "other", lastBound, "s", 1)
+		b.Add("k", systemRaw, lastBound, "s", 1)
+		err := b.run(ctx, kase{name: "k"}, []system{{name: systemRaw}})
+		left := []string{}
+		for _, k := range b.Keys() {
+			left = append(left, k.System)
+		}
+		if got := fmt.Sprint(left); err == nil || got != want || strings.Count(err.Error(), "no figures") > 1 {
+			t.Errorf("rows of %s, want %s; %v", got, want, err)
+		}
+		cancel()
 	}
 }

@@ -23,11 +23,10 @@ import (
 const timeLimit = 25 * time.Minute
 
 type options struct {
-	quick, check   bool
-	source         string
-	cases, systems []string
-	repeat         int
-	profile        string
+	quick, check    bool
+	source, profile figure.Path
+	cases, systems  figure.Names
+	repeat          figure.Count
 }
 
 // bench is one run.
@@ -39,21 +38,26 @@ type bench struct {
 
 func main() {
 	klog.SetLogger(klog.NewKlogr().V(9)) // a watch that is stopped is no news
-	var o options
+	figure.Main(command(os.Stdout, os.Stderr))
+}
+
+// command writes lines to out and what is for people to progress.
+func command(out, progress io.Writer) *cobra.Command {
+	o := options{source: ".", cases: figure.OneOf(names(cases(false), kase.String)...), systems: figure.OneOf(names(systems, system.String)...)}
 	cmd := &cobra.Command{
 		Use:   "bench-scheduler",
 		Short: "Measure how soon gangs are placed",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, os.Stdout, os.Stderr) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
 	f.BoolVar(&o.check, "check", false, "fail when a goal is missed")
-	f.StringVar(&o.source, "source", ".", "root of the source tree, with its binaries built")
-	f.StringSliceVar(&o.cases, "cases", nil, "measure these cases only: "+strings.Join(names(cases(false), kase.String), ", "))
-	f.StringSliceVar(&o.systems, "systems", nil, "measure these systems only: "+strings.Join(names(systems, system.String), ", "))
-	f.IntVar(&o.repeat, "repeat", 0, "how often each system runs each case (default 3, 1 with --quick)")
-	f.StringVar(&o.profile, "profile", "", "a file for a processor profile of the last scheduler that was measured; it disturbs the figures")
-	figure.Main(cmd)
+	f.Var(&o.source, "source", "root of the source tree, with its binaries built")
+	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(names(cases(false), kase.String), ", "))
+	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(names(systems, system.String), ", "))
+	f.Var(&o.repeat, "repeat", "how often each system runs each case (default 3, 1 with --quick); native and coscheduling run 5000x5000 once")
+	f.Var(&o.profile, "profile", "a file for a processor profile of the last scheduler that was measured; it disturbs the figures")
+	return cmd
 }
 
 func (k kase) String() string   { return k.name }
@@ -69,16 +73,10 @@ func names[T any](all []T, name func(T) string) []string {
 
 func run(ctx context.Context, o options, out, progress io.Writer) error {
 	began := time.Now()
-	var err error
-	if o.repeat, err = figure.Repeats(o.repeat, o.quick); err != nil {
-		return err
-	}
 	all := cases(o.quick)
-	kases, err := figure.Chosen("cases", all, all, kase.String, o.cases)
-	if err != nil {
-		return err
-	}
-	compared, err := figure.Chosen("systems", systems, systems, system.String, o.systems)
+	kases := figure.Chosen(all, all, kase.String, o.cases)
+	compared := figure.Chosen(systems, systems, system.String, o.systems)
+	err := o.refused(kases, compared)
 	if err != nil {
 		return err
 	}
@@ -93,21 +91,55 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
 }
 
-// run measures one case: each system in turn, in another order each time.
+// refused is an error where an option would do nothing, or a file could not be written when all is measured.
+func (o options) refused(kases []kase, compared []system) error {
+	for _, k := range kases {
+		if o.cases.Given() && !slices.ContainsFunc(compared, k.asks) {
+			return fmt.Errorf("--systems: case %s is measured for %s only: name one of them, or leave the case out", k.name, strings.Join(k.systems, ", "))
+		}
+	}
+	if o.repeat > 1 && !slices.ContainsFunc(kases, func(k kase) bool {
+		return slices.ContainsFunc(compared, func(s system) bool { return k.asks(s) && !(k.slow && s.slow) })
+	}) {
+		return errors.New("--repeat: these systems run these cases once: leave the flag out, or name others")
+	}
+	if o.profile == "" {
+		return nil
+	}
+	if !slices.ContainsFunc(compared, system.profiled) {
+		return fmt.Errorf("--profile: there are profiles of %s only: name one of them with --systems, or leave the flag out", strings.Join(profiled, ", "))
+	}
+	file, err := os.OpenFile(string(o.profile), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("--profile: %w: give a file that can be written", err)
+	}
+	return file.Close()
+}
+
+// asks is whether the case is measured for a system.
+func (k kase) asks(s system) bool { return k.systems == nil || slices.Contains(k.systems, s.name) }
+
+// run measures one case: each system in turn, in another order each time. Of a system that fails, and of all where the case is broken off,
+// there are no figures.
 func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) {
-	for round := range b.repeat {
+	broken := map[string]bool{}
+	for round := range figure.Repeats(b.repeat, b.quick) {
 		for _, s := range rotated(compared, round) {
-			if (k.systems != nil && !slices.Contains(k.systems, s.name)) || (k.slow && s.slow && round > 0) {
+			if !k.asks(s) || (k.slow && s.slow && round > 0) || broken[s.name] {
 				continue
 			}
-			t := &trial{k: k, sys: s, source: b.source, profile: b.profile}
+			t := &trial{k: k, sys: s, source: string(b.source), profile: string(b.profile)}
 			out, failed := t.run(ctx)
 			if ctx.Err() != nil {
+				b.say("  broken off: no figures of %s", k.name)
+				b.Forget(k.name)
 				return ctx.Err()
 			}
 			if failed != nil {
 				b.say("  %s: %v", s.name, failed)
-				err = errors.Join(err, fmt.Errorf("%s, %s: no figure", k.name, s.name))
+				b.Forget(k.name, s.name)
+				broken[s.name] = true
+				err = errors.Join(err, fmt.Errorf("%s, %s: no figures", k.name, s.name))
 				continue
 			}
 			var text strings.Builder

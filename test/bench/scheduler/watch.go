@@ -209,10 +209,15 @@ func scrape(ctx context.Context, port int) (w writes, err error) {
 // profileSeconds is how long a processor profile goes.
 const profileSeconds = 4
 
+// profiled are the systems of which there are profiles.
+var profiled = []string{systemHoldfast, systemPlain, systemNative}
+
+func (s system) profiled() bool { return slices.Contains(profiled, s.name) }
+
 // startProfile fetches a processor profile of the scheduler aside, where one is wanted; the channel says when it is there.
 func (t *trial) startProfile(ctx context.Context, port int) <-chan error {
 	done := make(chan error, 1)
-	if t.profile == "" || port == 0 || !slices.Contains([]string{systemHoldfast, systemPlain, systemNative}, t.sys.name) {
+	if t.profile == "" || port == 0 || !t.sys.profiled() {
 		done <- nil
 		return done
 	}
