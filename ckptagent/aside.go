@@ -7,14 +7,15 @@ import (
 
 // Bounds of going on without a coordinator.
 const (
-	// trainAlone is how long a pod that is told to go trains on, and ranks are held, for a coordinator that is away: a leader that is
-	// told to go hands over within that.
-	trainAlone = 10 * time.Second
-	// stayAlone is how long a pod that is told to go, and does not train any more, waits for one. A leader that died is replaced within
-	// half of that; without one the pod's end counts as a failure of its Job, which may not be allowed any.
+	// leaveAlone is how long a pod that is told to go trains on while no coordinator is there; drainAlone the same where a coordinator
+	// that is back in time can have its state copied: one that died is replaced within its lease, 15 s, and some seconds.
+	leaveAlone = 5 * time.Second
+	drainAlone = 20 * time.Second
+	// holdAlone is how long ranks are held for a coordinator that is away.
+	holdAlone = 10 * time.Second
+	// stayAlone is how long a pod that is told to go, and does not train any more, waits for one: its end counts as a failure of its
+	// Job, which may not be allowed any, unless somebody takes it out of that Job first.
 	stayAlone = time.Minute
-	// lastMoment is what is left of the grace when such a pod ends by itself instead of being killed.
-	lastMoment = time.Second
 	// defaultGrace is what Kubernetes gives a pod that says nothing.
 	defaultGrace = 30 * time.Second
 	// leastReserve is the least of the grace that is kept for ending processes.
@@ -113,7 +114,7 @@ func (m *machine) hold() {
 	if m.news() {
 		hold = m.s.Want.Hold
 	}
-	if m.alone() >= trainAlone {
+	if m.alone() >= holdAlone {
 		hold = 0
 	}
 	if hold != m.s.Hold {
@@ -252,7 +253,15 @@ func (m *machine) grace() time.Duration {
 // goes says whether a pod that is told to go ends what runs now.
 func (m *machine) goes() bool {
 	halted := m.news() && m.s.Want.Order == OrderHalt
-	return m.s.Clean || m.s.Ending || halted || !m.now.Before(m.s.LeaveBy) || m.alone() >= trainAlone
+	return m.s.Clean || m.s.Ending || halted || !m.now.Before(m.s.LeaveBy) || m.deserted()
+}
+
+// deserted says whether a pod that is told to go waits no longer for a coordinator before it ends what runs.
+func (m *machine) deserted() bool {
+	if m.s.Storage {
+		return m.alone() >= drainAlone
+	}
+	return m.alone() >= leaveAlone // nobody could save more than the script itself, which may want all of its grace for that
 }
 
 // stays says whether a pod that is told to go, and has halted, waits to be taken out of its Job.
@@ -270,8 +279,8 @@ func (m *machine) gentle() time.Duration {
 		return m.grace() - m.reserve()/2 // the launcher is gone; nobody has set a time
 	}
 	left := m.s.LeftAt.Add(m.grace()).Sub(m.now) - m.reserve()/2
-	if m.news() && m.s.Want.Order == OrderHalt {
-		left = min(left, haltGentle)
+	if m.news() && m.s.Want.Order == OrderHalt || m.s.Storage && m.deserted() {
+		left = min(left, haltGentle) // what is in memory is to be copied yet
 	}
 	return max(left, 0)
 }

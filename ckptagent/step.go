@@ -397,7 +397,7 @@ func (e Told) apply(m *machine) {
 }
 
 func (e Signalled) apply(m *machine) {
-	patience, stay := m.grace()-m.reserve(), m.grace()-lastMoment
+	patience, stay := m.grace()-m.reserve(), m.grace()-leastReserve
 	switch {
 	case m.s.Leaving && (e.Launcher || !m.s.ByLauncher):
 		return

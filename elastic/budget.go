@@ -87,6 +87,13 @@ func (s *State) cause() cause.Cause {
 		exits = append(exits, e)
 	}
 	c, ok := cause.First(exits)
+	if left := s.departed(); left != nil {
+		left.Cascade = c.Cascade
+		if ok {
+			left.Cascade++
+		}
+		return *left
+	}
 	peer := s.deadPeer()
 	if ok && c.External() {
 		peer = nil // a kill is no script's word for a lost peer
@@ -114,6 +121,20 @@ func (s *State) cause() cause.Cause {
 		c.Code, c.Message = cause.PodLost, "the pod is being shut down"
 	}
 	return c
+}
+
+// departed is what a pod explains that had to go while no coordinator was there, and ended its ranks itself: how these ended, and that
+// the others lost them.
+func (s *State) departed() *cause.Cause {
+	for _, d := range s.pendingDooms() {
+		m := &s.slots[d.Slot]
+		t := &m.report.Timeline
+		ordered := t.HaltReceived.After(t.RunReceived)
+		if !d.Dead && !d.rests() && m.known && m.pod.UID == d.Pod && m.report.Leaving && s.halted(m) && !ordered {
+			return s.lossOf(d)
+		}
+	}
+	return nil
 }
 
 // deadPeer is what a dead pod explains that ran the newest generation and of whose ranks no exit was told: that the

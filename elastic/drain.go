@@ -228,7 +228,7 @@ func (s *State) held(now time.Time, most time.Duration) bool {
 	d := s.drain
 	rest := restHeard
 	switch {
-	case d.heard == unheard:
+	case d.heard == unheard, d.heard >= d.hold && s.beat == 0: // a coordinator that began in the middle knows of no beat
 		rest = max(2*s.beat, restUnheard)
 	case d.heard >= d.hold:
 		rest = max(2*s.beat, restHeard)
@@ -268,6 +268,9 @@ func (s *State) drained(mark Mark) bool {
 // be wanted; it says whether they did, or cannot.
 func (s *State) salvaged(now time.Time) bool {
 	mark, late := Mark{}, now.After(s.drainUntil())
+	if !late && s.mayBeHeard(now) {
+		return false
+	}
 	if !late {
 		mark = s.salvageMark()
 	}
@@ -286,6 +289,12 @@ func (s *State) salvaged(now time.Time) bool {
 	s.save() // before any of these pods may go
 	s.emit(Direct{})
 	return true
+}
+
+// mayBeHeard: this coordinator has only begun, and a doomed pod, whose memory may be wanted, has not come to it yet.
+func (s *State) mayBeHeard(now time.Time) bool {
+	return s.Record.Generation > 0 && now.Sub(s.beganAt) < haltTime &&
+		slices.ContainsFunc(s.pendingDooms(), func(d Doom) bool { return !d.Dead && !s.slots[d.Slot].known })
 }
 
 // salvageMark is the step that doomed pods have to copy before they go; none where they need not or cannot.

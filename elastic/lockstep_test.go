@@ -34,6 +34,7 @@ type lockPod struct {
 	common, frontier int64
 	told             Report
 	hangs, until     time.Time
+	unheard          bool // by this coordinator
 	// The rank: the step that it finished last, what it does, since when, and whether waiting for a slot was of no use.
 	step  int64
 	does  string
@@ -133,9 +134,17 @@ func (l *lockstep) serve(slot int) {
 		r.Hold = p.hold
 	}
 	r.Rank = []Rank{{Step: step, Sealed: slices.Clone(p.sealed)}}
-	if !reflect.DeepEqual(r, p.told) {
-		p.told = r
+	if p.unheard || !reflect.DeepEqual(r, p.told) {
+		p.told, p.unheard = r, false
 		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: r})
+	}
+}
+
+// succeed has another coordinator take over, which knows the record and nothing of how long a step takes.
+func (l *lockstep) succeed() {
+	l.state = New(len(l.pods), time.Hour, l.state.Snapshot())
+	for _, p := range l.pods {
+		p.unheard = true
 	}
 }
 
@@ -212,6 +221,19 @@ func TestDrainWaitsForWord(t *testing.T) {
 		l.run(5*time.Second+time.Duration(rng.Intn(100))*time.Millisecond, func() bool { return false })
 		l.late = time.Duration(rng.Intn(3000)) * time.Millisecond
 		l.copiesAll(rng.Intn(len(l.pods)), fmt.Sprintf("seed %d, word comes after %s, agents that say so: %t", seed, l.late, !l.mute))
+	}
+}
+
+// TestDrainBySuccessor: nor where the coordinator has only begun, knows no pace, and is told of the doom before any agent has come.
+func TestDrainBySuccessor(t *testing.T) {
+	for seed := range int64(60) {
+		rng := rand.New(rand.NewSource(seed))
+		l := newLockstep(t, 2+rng.Intn(2))
+		l.pace = lockPaces[seed%3]
+		l.run(5*time.Second+time.Duration(rng.Intn(100))*time.Millisecond, func() bool { return false })
+		l.late = time.Duration(rng.Intn(1500)) * time.Millisecond
+		l.succeed()
+		l.copiesAll(rng.Intn(len(l.pods)), fmt.Sprintf("seed %d, word comes after %s", seed, l.late))
 	}
 }
 

@@ -50,6 +50,8 @@ type State struct {
 	ranked  *ranked
 	planned bool
 	now     time.Time
+	// beganAt is when this coordinator saw the gang first.
+	beganAt time.Time
 	// quiet counts slots that must halt and are not heard, and those given up for that; deaf: they are several, and more
 	// than the others. hearsSince is when that was last over, soughtAt when it was last asked who holds the silent ones.
 	quiet                int

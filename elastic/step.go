@@ -15,6 +15,9 @@ const maxGeneration = 1 << 52
 // Step applies one event and returns what must be done, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
 	s.effects, s.ranked, s.now = nil, nil, now
+	if s.beganAt.IsZero() {
+		s.beganAt = now
+	}
 	if _, report := e.(Reported); !report {
 		s.planned = false
 	}
