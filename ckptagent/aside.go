@@ -54,6 +54,9 @@ type Manifest struct {
 // Contact says whether the conversation with the coordinator goes on.
 type Contact struct{ Up bool }
 
+// Replaced says that the pod was taken out of its Job, so that its end is no failure of that any more.
+type Replaced struct{}
+
 // Copied says that a rank's step lies whole and synced in storage.
 type Copied struct {
 	Local int
@@ -209,6 +212,8 @@ func (e Contact) apply(m *machine) {
 	}
 }
 
+func (Replaced) apply(m *machine) { m.s.Replaced = true }
+
 func (e Copied) apply(m *machine) {
 	if e.Local < 0 || e.Local >= len(m.s.Rank) || e.Copy.Mark != m.s.Copying {
 		return
@@ -253,7 +258,7 @@ func (m *machine) grace() time.Duration {
 // goes says whether a pod that is told to go ends what runs now.
 func (m *machine) goes() bool {
 	halted := m.news() && m.s.Want.Order == OrderHalt
-	return m.s.Clean || m.s.Ending || halted || !m.now.Before(m.s.LeaveBy) || m.deserted()
+	return m.s.Clean || m.s.Ending || m.s.Replaced || halted || !m.now.Before(m.s.LeaveBy) || m.deserted()
 }
 
 // deserted says whether a pod that is told to go waits no longer for a coordinator before it ends what runs.
@@ -270,7 +275,7 @@ func (m *machine) stays() bool {
 	if told := m.now.Sub(m.s.LeftAt); told < alone {
 		alone = told // who could do it may have been away for long before: it may be back just in time
 	}
-	return m.now.Before(m.s.StayBy) && alone < stayAlone
+	return !m.s.Replaced && m.now.Before(m.s.StayBy) && alone < stayAlone
 }
 
 // gentle is how long ranks of a leaving pod may take to end by themselves.

@@ -52,10 +52,11 @@ type Options struct {
 	// Address is where other pods reach this one.
 	Address string
 	// Directed is called with each directive, Lost with why the conversation ended, for the log. Contact is
-	// called when the coordinator is there and when it was lost.
+	// called when the coordinator is there and when it was lost, Replaced where it has nothing to say to this pod any more.
 	Directed func(ckptagent.Directive)
 	Lost     func(error)
 	Contact  func(up bool)
+	Replaced func()
 }
 
 // Client keeps up the conversation.
@@ -126,8 +127,13 @@ func (c *Client) Run(ctx context.Context) {
 		default:
 		}
 		most := backoffMax
-		if code := status.Code(err); code == codes.Unauthenticated || code == codes.PermissionDenied {
+		switch status.Code(err) {
+		case codes.Unauthenticated, codes.PermissionDenied:
 			most = deniedMax
+		case codes.NotFound:
+			if most = deniedMax; c.o.Replaced != nil {
+				c.o.Replaced()
+			}
 		}
 		if heard {
 			pause = backoff

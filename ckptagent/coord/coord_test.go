@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent"
@@ -21,6 +23,7 @@ type talk struct {
 	token      string
 	directives chan ckptagent.Directive
 	lost       chan error
+	replaced   atomic.Bool
 	done       chan struct{}
 }
 
@@ -38,6 +41,7 @@ func dial(t *testing.T, c *coordtest.Coordinator) *talk {
 			default:
 			}
 		},
+		Replaced: func() { k.replaced.Store(true) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -141,6 +145,26 @@ func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 		c.Await(t, "two", "came again", func(r *v1.Report) bool { return r.Generation == 10+i })
 		c.Direct("two", &v1.Directive{Generation: 20 + i, Order: v1.Order_ORDER_WAIT})
 		k.await(t, 20+i)
+	}
+}
+
+// TestHearsThatThePodWasReplaced: of that refusal, and of no other.
+func TestHearsThatThePodWasReplaced(t *testing.T) {
+	c := coordtest.Start(t)
+	c.Deny(codes.PermissionDenied)
+	k := dial(t, c)
+	<-k.lost
+	if k.replaced.Load() {
+		t.Error("a refused token passes for a pod that was replaced")
+	}
+	c.Deny(codes.NotFound)
+	for err := range k.lost {
+		if status.Code(err) == codes.NotFound {
+			break
+		}
+	}
+	if !k.replaced.Load() {
+		t.Error("the refusal of a pod that was replaced says nothing")
 	}
 }
 

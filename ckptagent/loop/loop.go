@@ -97,6 +97,7 @@ func newAgent(c Config) (a *Agent, err error) {
 		Directed: func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
 		Lost:     a.lost(),
 		Contact:  func(up bool) { a.post(ckptagent.Contact{Up: up}) },
+		Replaced: func() { a.post(ckptagent.Replaced{}) },
 	})
 	if err != nil {
 		return nil, err

@@ -511,7 +511,7 @@ func TestWhoIsRefused(t *testing.T) {
 		"a pod name in another namespace":  {"elsewhere", codes.PermissionDenied},
 		"a pod whose job is not opted in":  {h.allow(plain), codes.PermissionDenied},
 		"a pod of another job":             {h.allow(forged), codes.PermissionDenied},
-		"a pod that was replaced":          {h.allow(replaced), codes.PermissionDenied},
+		"a pod that was replaced":          {h.allow(replaced), codes.NotFound},
 		"an index that the gang has not":   {h.allow(far), codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -79,8 +79,8 @@ func (g *guard) admit(ctx context.Context) (identity, error) {
 	return g.identify(ctx, r.pod, r.uid)
 }
 
-// errReplaced: the pod is a member no more.
-var errReplaced = status.Error(codes.PermissionDenied, "the pod was taken out of its gang: another one takes its place")
+// errReplaced: the pod is a member no more. The code tells its agent so, which then need not wait for the order to exit.
+var errReplaced = status.Error(codes.NotFound, "the pod was taken out of its gang: another one takes its place")
 
 // still answers whether an identity holds yet. A pod that was replaced may tell its last words on the
 // stream that it has, until that ends; it gets no new one.

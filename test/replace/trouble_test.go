@@ -264,8 +264,11 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	w.deletePod(ctx, t, before.seats[slot].pod)
 	s = w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, slot)
-	r := w.last(ctx, t, job)
+	r, run := w.last(ctx, t, job), w.record(ctx, t, job)
 	w.Say("  leaderless: %s, restored step %d, %d steps again", r.Cause.Code, r.RestoreStep, r.StepsRecomputed)
+	if r.Cause.Code != v1alpha1.CausePodReplaced || run.Restarts != 0 {
+		t.Errorf("what had to go counts as a failure: %+v, %d restarts", r.Cause, run.Restarts)
+	}
 	w.end(ctx, t, job)
 }
 
