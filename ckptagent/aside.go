@@ -54,8 +54,8 @@ type Manifest struct {
 // Contact says whether the conversation with the coordinator goes on.
 type Contact struct{ Up bool }
 
-// Replaced says that the pod was taken out of its Job, so that its end is no failure of that any more.
-type Replaced struct{}
+// Dismissed says that the pod's end is no failure of its Job: it was taken out of that, or that is over.
+type Dismissed struct{}
 
 // Copied says that a rank's step lies whole and synced in storage.
 type Copied struct {
@@ -206,13 +206,13 @@ func (m *machine) fetch() {
 func (e Contact) apply(m *machine) {
 	switch {
 	case e.Up:
-		m.s.AloneSince = time.Time{}
+		m.s.AloneSince, m.s.Dismissed = time.Time{}, false
 	case m.s.AloneSince.IsZero():
 		m.s.AloneSince = m.now
 	}
 }
 
-func (Replaced) apply(m *machine) { m.s.Replaced = true }
+func (Dismissed) apply(m *machine) { m.s.Dismissed = true }
 
 func (e Copied) apply(m *machine) {
 	if e.Local < 0 || e.Local >= len(m.s.Rank) || e.Copy.Mark != m.s.Copying {
@@ -258,7 +258,7 @@ func (m *machine) grace() time.Duration {
 // goes says whether a pod that is told to go ends what runs now.
 func (m *machine) goes() bool {
 	halted := m.news() && m.s.Want.Order == OrderHalt
-	return m.s.Clean || m.s.Ending || m.s.Replaced || halted || !m.now.Before(m.s.LeaveBy) || m.deserted()
+	return m.s.Clean || m.s.Ending || m.s.Dismissed || halted || !m.now.Before(m.s.LeaveBy) || m.deserted()
 }
 
 // deserted says whether a pod that is told to go waits no longer for a coordinator before it ends what runs.
@@ -275,7 +275,7 @@ func (m *machine) stays() bool {
 	if told := m.now.Sub(m.s.LeftAt); told < alone {
 		alone = told // who could do it may have been away for long before: it may be back just in time
 	}
-	return !m.s.Replaced && m.now.Before(m.s.StayBy) && alone < stayAlone
+	return !m.s.Dismissed && m.now.Before(m.s.StayBy) && alone < stayAlone
 }
 
 // gentle is how long ranks of a leaving pod may take to end by themselves.

@@ -107,8 +107,8 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		return Signalled{Signal: pos[0], Launcher: opts["by"] == "launcher"}, 0
 	case "contact":
 		return Contact{Up: w[1] == "up"}, 0
-	case "replaced":
-		return Replaced{}, 0
+	case "dismissed":
+		return Dismissed{}, 0
 	case "told":
 		return Told{Storage: opts["storage"] == "yes", Grace: time.Duration(num("grace")) * time.Second}, 0
 	case "copied":

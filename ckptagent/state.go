@@ -136,8 +136,8 @@ type State struct {
 	FetchFailedAt time.Time `json:"-"`
 	// CopyTook is what the newest copy cost.
 	CopyTook time.Duration `json:"-"`
-	// Replaced: the pod was taken out of its Job.
-	Replaced bool `json:"-"`
+	// Dismissed: the pod was taken out of its Job, or that is over.
+	Dismissed bool `json:"-"`
 	// AloneSince is when the coordinator was lost; zero: it is there.
 	AloneSince time.Time `json:"-"`
 	// Storage: it is mounted and can be written. Grace is the pod's, 0: unknown.

@@ -52,11 +52,12 @@ type Options struct {
 	// Address is where other pods reach this one.
 	Address string
 	// Directed is called with each directive, Lost with why the conversation ended, for the log. Contact is
-	// called when the coordinator is there and when it was lost, Replaced where it has nothing to say to this pod any more.
-	Directed func(ckptagent.Directive)
-	Lost     func(error)
-	Contact  func(up bool)
-	Replaced func()
+	// called when the coordinator is there and when it was lost, Dismissed where it says that nothing depends on
+	// this pod any more.
+	Directed  func(ckptagent.Directive)
+	Lost      func(error)
+	Contact   func(up bool)
+	Dismissed func()
 }
 
 // Client keeps up the conversation.
@@ -131,8 +132,8 @@ func (c *Client) Run(ctx context.Context) {
 		case codes.Unauthenticated, codes.PermissionDenied:
 			most = deniedMax
 		case codes.NotFound:
-			if most = deniedMax; c.o.Replaced != nil {
-				c.o.Replaced()
+			if most = deniedMax; c.o.Dismissed != nil {
+				c.o.Dismissed()
 			}
 		}
 		if heard {

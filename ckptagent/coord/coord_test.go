@@ -23,7 +23,7 @@ type talk struct {
 	token      string
 	directives chan ckptagent.Directive
 	lost       chan error
-	replaced   atomic.Bool
+	dismissed  atomic.Bool
 	done       chan struct{}
 }
 
@@ -41,7 +41,7 @@ func dial(t *testing.T, c *coordtest.Coordinator) *talk {
 			default:
 			}
 		},
-		Replaced: func() { k.replaced.Store(true) },
+		Dismissed: func() { k.dismissed.Store(true) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -148,14 +148,14 @@ func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 	}
 }
 
-// TestHearsThatThePodWasReplaced: of that refusal, and of no other.
-func TestHearsThatThePodWasReplaced(t *testing.T) {
+// TestHearsThatItIsDismissed: of that refusal, and of no other.
+func TestHearsThatItIsDismissed(t *testing.T) {
 	c := coordtest.Start(t)
 	c.Deny(codes.PermissionDenied)
 	k := dial(t, c)
 	<-k.lost
-	if k.replaced.Load() {
-		t.Error("a refused token passes for a pod that was replaced")
+	if k.dismissed.Load() {
+		t.Error("a refused token passes for it")
 	}
 	c.Deny(codes.NotFound)
 	for err := range k.lost {
@@ -163,8 +163,8 @@ func TestHearsThatThePodWasReplaced(t *testing.T) {
 			break
 		}
 	}
-	if !k.replaced.Load() {
-		t.Error("the refusal of a pod that was replaced says nothing")
+	if !k.dismissed.Load() {
+		t.Error("the refusal of a pod that nobody waits for any more says nothing")
 	}
 }
 

@@ -94,10 +94,10 @@ func newAgent(c Config) (a *Agent, err error) {
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
 	a.client, err = coord.New(coord.Options{
 		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), Address: c.PodIP,
-		Directed: func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
-		Lost:     a.lost(),
-		Contact:  func(up bool) { a.post(ckptagent.Contact{Up: up}) },
-		Replaced: func() { a.post(ckptagent.Replaced{}) },
+		Directed:  func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
+		Lost:      a.lost(),
+		Contact:   func(up bool) { a.post(ckptagent.Contact{Up: up}) },
+		Dismissed: func() { a.post(ckptagent.Dismissed{}) },
 	})
 	if err != nil {
 		return nil, err

@@ -63,6 +63,11 @@ func (c *Controller) knownOver(gang types.NamespacedName, pods map[coordinator.K
 	return maps.Clone(c.over)
 }
 
+// Over says whether the Job is gone, has ended or is being deleted.
+func (c *Controller) Over(ctx context.Context, key coordinator.Key) (bool, error) {
+	return c.isOver(ctx, key, true)
+}
+
 // isOver asks the API server itself where a pod of the Job is being deleted, or the cache shows the Job's end: the cache
 // may be behind, and what follows is final.
 func (c *Controller) isOver(ctx context.Context, key coordinator.Key, going bool) (bool, error) {

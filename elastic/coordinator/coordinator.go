@@ -39,6 +39,8 @@ type Store interface {
 	// Load returns the number of members of a gang, how often it copies steps to storage (0: never) and its
 	// record; an error that apierrors.IsNotFound knows where there is no such Gang (yet).
 	Load(ctx context.Context, key Key) (members int, storage time.Duration, r elastic.Record, err error)
+	// Over says whether the gang's Job is gone, has ended or is being deleted.
+	Over(ctx context.Context, key Key) (bool, error)
 	// Persist stores the record; it refuses to lower a generation, and with ErrSuperseded to write over what
 	// another process wrote since Load.
 	Persist(ctx context.Context, key Key, r elastic.Record) error

@@ -49,6 +49,8 @@ type memory struct {
 	refuse int
 	// gone: there are no Gangs any more.
 	gone bool
+	// over are gangs whose Job is.
+	over map[Key]bool
 	// superseded makes the next write find another process's record.
 	superseded bool
 	writes     chan elastic.Record
@@ -73,6 +75,12 @@ func (m *memory) Load(_ context.Context, key Key) (int, time.Duration, elastic.R
 		return 0, 0, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
 	}
 	return n, m.storage, m.records[key], nil
+}
+
+func (m *memory) Over(_ context.Context, key Key) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.over[key], nil
 }
 
 func (m *memory) Persist(_ context.Context, key Key, r elastic.Record) error {
@@ -487,8 +495,10 @@ func TestWhoIsRefused(t *testing.T) {
 	far := pod("team-a", "train", "7", "a7")
 	replaced := pod("team-a", "train", "1", "a1")
 	replaced.Labels[v1alpha1.LabelReplaced] = "true"
-	h := open(t, leading(), mine, later, plain, forged, far, replaced)
+	ended := pod("team-a", "ended", "0", "e0")
+	h := open(t, leading(), mine, later, plain, forged, far, replaced, ended)
 	h.store.members[keyOf(mine)] = 1
+	h.store.over = map[Key]bool{keyOf(ended): true}
 	h.allow(mine)
 	stolen := bound("team-a", "train-0", "a-pod-that-is-gone")
 	unbound := bound("team-a", "", "")
@@ -512,6 +522,7 @@ func TestWhoIsRefused(t *testing.T) {
 		"a pod whose job is not opted in":  {h.allow(plain), codes.PermissionDenied},
 		"a pod of another job":             {h.allow(forged), codes.PermissionDenied},
 		"a pod that was replaced":          {h.allow(replaced), codes.NotFound},
+		"a pod of a job that is over":      {h.allow(ended), codes.NotFound},
 		"an index that the gang has not":   {h.allow(far), codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,6 +87,9 @@ func (g *gang) load(ctx context.Context) error {
 		if !apierrors.IsNotFound(err) {
 			return status.Errorf(codes.Unavailable, "reading the record of gang %s: %v", g.key, err)
 		}
+		if over, err := g.server.Store.Over(ctx, g.key); err == nil && over {
+			return errOver // its Gang went with it
+		}
 		select {
 		case <-ctx.Done():
 			return status.Errorf(codes.Unavailable, "there is no Gang %s for this job yet: dial again", g.key)

@@ -79,8 +79,10 @@ func (g *guard) admit(ctx context.Context) (identity, error) {
 	return g.identify(ctx, r.pod, r.uid)
 }
 
-// errReplaced: the pod is a member no more. The code tells its agent so, which then need not wait for the order to exit.
+// errReplaced: the pod is a member no more. errOver: there is no gang any more. The code tells agents that nothing depends on their
+// pod's end, so that none waits for the order to exit.
 var errReplaced = status.Error(codes.NotFound, "the pod was taken out of its gang: another one takes its place")
+var errOver = status.Error(codes.NotFound, "the Job is over, and its gang with it")
 
 // still answers whether an identity holds yet. A pod that was replaced may tell its last words on the
 // stream that it has, until that ends; it gets no new one.

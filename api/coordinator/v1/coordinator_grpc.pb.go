@@ -35,8 +35,8 @@ type CoordinatorClient interface {
 	// Attach is open for as long as the agent lives. The caller proves which pod it is by its token
 	// (metadata "authorization: Bearer ..."); gang and slot follow from that pod, not from the message.
 	// UNAVAILABLE means: not the leader, dial again. UNAUTHENTICATED and PERMISSION_DENIED: read the
-	// token again, then back off. NOT_FOUND: the pod was taken out of its Job, and its end is nobody's
-	// concern any more.
+	// token again, then back off. NOT_FOUND: the pod was taken out of its Job, or that is over, and
+	// nothing depends on its end any more.
 	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Report, Directive], error)
 }
 
@@ -68,8 +68,8 @@ type CoordinatorServer interface {
 	// Attach is open for as long as the agent lives. The caller proves which pod it is by its token
 	// (metadata "authorization: Bearer ..."); gang and slot follow from that pod, not from the message.
 	// UNAVAILABLE means: not the leader, dial again. UNAUTHENTICATED and PERMISSION_DENIED: read the
-	// token again, then back off. NOT_FOUND: the pod was taken out of its Job, and its end is nobody's
-	// concern any more.
+	// token again, then back off. NOT_FOUND: the pod was taken out of its Job, or that is over, and
+	// nothing depends on its end any more.
 	Attach(grpc.BidiStreamingServer[Report, Directive]) error
 	mustEmbedUnimplementedCoordinatorServer()
 }
