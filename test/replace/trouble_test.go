@@ -228,7 +228,8 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 
 // testLeaderDrained: the node of the leading controller is drained, and with it a pod of a job that may not fail once. Then the leader
 // dies without a word, so that nobody may lead before its lease has run out, and a pod of the job is deleted in that moment. Each
-// pod waits where it is until somebody has taken it out of its Job.
+// pod waits where it is until somebody has taken it out of its Job. At last it is the Job that is deleted: nobody waits for its pods any
+// more, and its Gang is gone before anybody leads.
 func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "led"
 	w.run(ctx, t, "cordon", nodes[control])
@@ -250,7 +251,30 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	}
 
 	before = s
-	_, leader, err = w.holder(ctx, "holdfast-controller")
+	w.killLeader(ctx, t)
+	w.deletePod(ctx, t, before.seats[slot].pod)
+	s = w.runs(ctx, t, job, before.generation+1)
+	w.replacedOnce(ctx, t, job, before, s, slot)
+	r, run := w.last(ctx, t, job), w.record(ctx, t, job)
+	w.Say("  leaderless: %s, restored step %d, %d steps again", r.Cause.Code, r.RestoreStep, r.StepsRecomputed)
+	if r.Cause.Code != v1alpha1.CausePodReplaced || run.Restarts != 0 {
+		t.Errorf("what had to go counts as a failure: %+v, %d restarts", r.Cause, run.Restarts)
+	}
+
+	w.killLeader(ctx, t)
+	began := time.Now()
+	w.end(ctx, t, job)
+	took := time.Since(began)
+	w.Say("  leaderless: the pods of a Job that was deleted went after %.0f s", took.Seconds())
+	if took > (enough-10)*time.Second {
+		t.Errorf("they had a grace of %d s, and took %s: nobody told them that nothing depends on them", enough, took)
+	}
+}
+
+// killLeader has the leading controller die without a word: nobody leads before its lease has run out.
+func (w *world) killLeader(ctx context.Context, t *testing.T) {
+	t.Helper()
+	_, leader, err := w.holder(ctx, "holdfast-controller")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,15 +285,6 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	w.deletePod(ctx, t, before.seats[slot].pod)
-	s = w.runs(ctx, t, job, before.generation+1)
-	w.replacedOnce(ctx, t, job, before, s, slot)
-	r, run := w.last(ctx, t, job), w.record(ctx, t, job)
-	w.Say("  leaderless: %s, restored step %d, %d steps again", r.Cause.Code, r.RestoreStep, r.StepsRecomputed)
-	if r.Cause.Code != v1alpha1.CausePodReplaced || run.Restarts != 0 {
-		t.Errorf("what had to go counts as a failure: %+v, %d restarts", r.Cause, run.Restarts)
-	}
-	w.end(ctx, t, job)
 }
 
 // testAway: the API server is away for a minute, longer than any lead lasts, in the middle of a replacement. Another job trains on
