@@ -16,6 +16,8 @@ const (
 	// stayAlone is how long a pod that is told to go, and does not train any more, waits for one: its end counts as a failure of its
 	// Job, which may not be allowed any, unless somebody takes it out of that Job first.
 	stayAlone = time.Minute
+	// lastMoment is what is left of the grace when such a pod ends by itself instead of being killed.
+	lastMoment = 2 * time.Second
 	// defaultGrace is what Kubernetes gives a pod that says nothing.
 	defaultGrace = 30 * time.Second
 	// leastReserve is the least of the grace that is kept for ending processes.
@@ -263,10 +265,15 @@ func (m *machine) goes() bool {
 
 // deserted says whether a pod that is told to go waits no longer for a coordinator before it ends what runs.
 func (m *machine) deserted() bool {
-	if m.s.Storage {
+	if m.copyable() {
 		return m.alone() >= drainAlone
 	}
 	return m.alone() >= leaveAlone // nobody could save more than the script itself, which may want all of its grace for that
+}
+
+// copyable says whether a coordinator could have copied what the ranks hold.
+func (m *machine) copyable() bool {
+	return m.s.Storage && m.every(func(r Rank) bool { return len(r.Sealed) > 0 })
 }
 
 // stays says whether a pod that is told to go, and has halted, waits to be taken out of its Job.
@@ -284,7 +291,7 @@ func (m *machine) gentle() time.Duration {
 		return m.grace() - m.reserve()/2 // the launcher is gone; nobody has set a time
 	}
 	left := m.s.LeftAt.Add(m.grace()).Sub(m.now) - m.reserve()/2
-	if m.news() && m.s.Want.Order == OrderHalt || m.s.Storage && m.deserted() {
+	if m.news() && m.s.Want.Order == OrderHalt || m.alone() >= drainAlone && m.copyable() {
 		left = min(left, haltGentle) // what is in memory is to be copied yet
 	}
 	return max(left, 0)

@@ -259,7 +259,7 @@ func (e Directed) apply(m *machine) {
 	if m.s.Forgot {
 		m.s.Forgot, m.s.Generation = false, d.Generation
 	}
-	if d.Order != OrderHalt || m.s.Clean {
+	if d.Order != OrderHalt || m.s.Clean || m.s.Leaving && m.s.Ending { // it ends by itself
 		return
 	}
 	if !m.repairing() {
@@ -397,7 +397,7 @@ func (e Told) apply(m *machine) {
 }
 
 func (e Signalled) apply(m *machine) {
-	patience, stay := m.grace()-m.reserve(), m.grace()-leastReserve
+	patience, stay := m.grace()-m.reserve(), m.grace()-lastMoment
 	switch {
 	case m.s.Leaving && (e.Launcher || !m.s.ByLauncher):
 		return

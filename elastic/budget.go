@@ -127,14 +127,30 @@ func (s *State) cause() cause.Cause {
 // the others lost them.
 func (s *State) departed() *cause.Cause {
 	for _, d := range s.pendingDooms() {
-		m := &s.slots[d.Slot]
-		t := &m.report.Timeline
-		ordered := t.HaltReceived.After(t.RunReceived)
-		if !d.Dead && !d.rests() && m.known && m.pod.UID == d.Pod && m.report.Leaving && s.halted(m) && !ordered {
+		if m := &s.slots[d.Slot]; !d.Dead && m.pod.UID == d.Pod && s.left(m) {
 			return s.lossOf(d)
 		}
 	}
 	return nil
+}
+
+// left says whether a pod that was told to go has ended its ranks without an order to halt.
+func (s *State) left(m *member) bool {
+	t := &m.report.Timeline
+	return m.known && m.report.Leaving && s.halted(m) && !t.HaltReceived.After(t.RunReceived)
+}
+
+// mayDepart: this coordinator has only begun, and nobody has told it yet whether a pod that left its ranks had to.
+func (s *State) mayDepart(now time.Time) bool {
+	if now.Sub(s.beganAt) >= haltTime {
+		return false
+	}
+	for i := range s.slots {
+		if s.left(&s.slots[i]) && s.doom(Slot(i)) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // deadPeer is what a dead pod explains that ran the newest generation and of whose ranks no exit was told: that the

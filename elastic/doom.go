@@ -98,7 +98,7 @@ func (s *State) rests(slot Slot) bool {
 // copied is, and that is stored.
 func (s *State) mayRest(slot Slot, pod string) bool {
 	m := &s.slots[slot]
-	return s.Record.Phase == Forming && s.rests(slot) && m.pod.UID == pod && m.report.Leaving && s.halted(m) && s.salvage == (Mark{}) && s.storedRevision >= s.revision
+	return s.Record.Phase == Forming && s.rests(slot) && m.pod.UID == pod && m.report.Leaving && s.halted(m) && s.salvage == (Mark{}) && !s.mayBeHeard(s.now) && s.storedRevision >= s.revision
 }
 
 // resumed begins the account of a rest anew where the first pod after it comes: to rest costs no training.

@@ -268,7 +268,11 @@ func (s *State) drained(mark Mark) bool {
 // be wanted; it says whether they did, or cannot.
 func (s *State) salvaged(now time.Time) bool {
 	mark, late := Mark{}, now.After(s.drainUntil())
-	if !late && s.mayBeHeard(now) {
+	awaits := !late && s.mayBeHeard(now)
+	if s.awaits && !awaits {
+		s.emit(Direct{})
+	}
+	if s.awaits = awaits; awaits {
 		return false
 	}
 	if !late {

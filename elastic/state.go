@@ -52,6 +52,8 @@ type State struct {
 	now     time.Time
 	// beganAt is when this coordinator saw the gang first.
 	beganAt time.Time
+	// awaits: a doomed pod has its time yet to come to a coordinator that has only begun.
+	awaits bool
 	// quiet counts slots that must halt and are not heard, and those given up for that; deaf: they are several, and more
 	// than the others. hearsSince is when that was last over, soughtAt when it was last asked who holds the silent ones.
 	quiet                int

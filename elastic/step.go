@@ -269,7 +269,7 @@ func (s *State) live(now time.Time) {
 			if s.haltedAt.IsZero() {
 				s.haltedAt = now
 			}
-			if s.salvaged(now) {
+			if !s.mayDepart(now) && s.salvaged(now) {
 				s.judge(now)
 			}
 		}

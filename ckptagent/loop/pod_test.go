@@ -67,17 +67,39 @@ func (o *output) String() string {
 // await waits until the output holds all of the texts.
 func (o *output) await(t testing.TB, texts ...string) {
 	t.Helper()
-	deadline := time.After(patience)
-	for {
-		o.mu.Lock()
-		have, changed := o.buf.String(), o.changed
-		o.mu.Unlock()
-		missing := ""
+	o.until(t, func(have string) (missing string) {
 		for _, text := range texts {
 			if !strings.Contains(have, text) {
 				missing = text
 			}
 		}
+		return missing
+	})
+}
+
+// lines waits until there are so many whole ones, and returns them.
+func (o *output) lines(t testing.TB, n int) []string {
+	t.Helper()
+	var all []string
+	o.until(t, func(have string) (missing string) {
+		all = strings.Split(have, "\n")
+		if all = all[:len(all)-1]; len(all) < n {
+			missing = fmt.Sprintf("line %d", n)
+		}
+		return missing
+	})
+	return all
+}
+
+// until waits until nothing is missing.
+func (o *output) until(t testing.TB, lacks func(have string) (missing string)) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		o.mu.Lock()
+		have, changed := o.buf.String(), o.changed
+		o.mu.Unlock()
+		missing := lacks(have)
 		if missing == "" {
 			return
 		}
