@@ -100,7 +100,10 @@ func ready(t *testing.T, name string) (*exec.Cmd, *bufio.Scanner) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+		syscall.ForkLock.RLock() // what another test forks just now would have the file open for writing, and nothing could run it
+		err := os.WriteFile(file, []byte(text), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
