@@ -84,7 +84,8 @@ func newStage(t *testing.T, nodes int, args ...string) *stage {
 	return s
 }
 
-// lease is how the replicas of a test elect: faster than what is shipped, for the test's sake.
+// lease is how the replicas of a test elect: faster than what is shipped, for the test's sake, but no faster than a busy machine, which may stand
+// still for some seconds, lets a leader renew.
 var lease = regexp.MustCompile(`leaseDuration: \S+ renewDeadline: \S+ retryPeriod: \S+`)
 
 // patient is what is appended to the shipped configuration: a gang has room reserved after a second rather than a minute.
@@ -103,7 +104,7 @@ func (s *stage) start() *replica {
 	if !lease.Match(text) {
 		s.t.Fatal("the shipped configuration has no lease")
 	}
-	text = lease.ReplaceAll(text, []byte("leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms,"))
+	text = lease.ReplaceAll(text, []byte("leaseDuration: 7s, renewDeadline: 6s, retryPeriod: 500ms,"))
 	text = bytes.Replace(text, []byte("clientConnection: {"), []byte("clientConnection: {kubeconfig: "+s.kubeconfig+", "), 1)
 	text = append(text, patient...)
 	if s.slow {
