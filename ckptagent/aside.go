@@ -278,10 +278,7 @@ func (m *machine) copyable() bool {
 
 // stays says whether a pod that is told to go, and has halted, waits to be taken out of its Job.
 func (m *machine) stays() bool {
-	alone := m.alone()
-	if told := m.now.Sub(m.s.LeftAt); told < alone {
-		alone = told // who could do it may have been away for long before: it may be back just in time
-	}
+	alone := min(m.alone(), m.now.Sub(m.s.LeftAt)) // who could do it may have been away for long before: it may be back just in time
 	return !m.s.Dismissed && m.now.Before(m.s.StayBy) && alone < stayAlone
 }
 

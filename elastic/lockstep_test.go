@@ -49,9 +49,7 @@ type lockWord struct {
 	d    Directive
 }
 
-const (
-	lockWait = time.Second // how long a save waits for a slot
-)
+const lockWait = time.Second // how long a save waits for a slot
 
 func newLockstep(t *testing.T, members int) *lockstep {
 	l := &lockstep{t: t, pace: 100 * time.Millisecond, seal: 30 * time.Millisecond, now: time.Unix(1_700_000_000, 0), state: New(members, time.Hour, Record{})}

@@ -149,11 +149,11 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 	if err := r.Until(ctx, "another pod in slot "+fmt.Sprint(slot), 90*time.Second, func(ctx context.Context) (bool, string) {
 		now, err := r.members(ctx)
 		if err != nil || now[slot].UID == before[slot].UID || now[slot].Status.Phase != corev1.PodRunning {
-			return false, fmt.Sprintf("%s %s on %q, %v; %s", now[slot].Name, now[slot].Status.Phase, now[slot].Spec.NodeName, err, r.says(ctx))
+			return false, fmt.Sprintf("%s %s on %q, %v", now[slot].Name, now[slot].Status.Phase, now[slot].Spec.NodeName, err)
 		}
 		return true, ""
 	}); err != nil {
-		return "", err
+		return "", fmt.Errorf("%w; %s", err, r.says(context.WithoutCancel(ctx)))
 	}
 	after, err := r.members(ctx)
 	if err != nil {

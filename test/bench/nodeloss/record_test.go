@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
 
 // play lets a rank of a pod live from second t on: restored at t+3, its first step at t+4.
@@ -130,31 +128,19 @@ func TestGoals(t *testing.T) {
 
 // Every option acts or is refused, before anything is started.
 func TestRefusedOptions(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--repeat=0"}, `for "--repeat" flag: give a whole number, at least 1`},
-		{[]string{"--repeat=-1"}, `for "--repeat" flag: give a whole number, at least 1`},
-		{[]string{"--nodes=0"}, `for "--nodes" flag: give a whole number, at least 1`},
-		{[]string{"--nodes=99"}, "--nodes=99: give at least 100, or 10 with --quick"},
-		{[]string{"--nodes=9", "--quick"}, "--nodes=9: give at least 100, or 10 with --quick"},
-		{[]string{"--nodes=100", "--cases=drain,bare"}, "--nodes: none of the --cases has simulated nodes"},
-		{[]string{"--repeat=2", "--cases=dead-node"}, "--repeat: none of the --cases is repeated"},
-		{[]string{"--cases=flood"}, `there is no "flood": name some of bare, gpu-lost,`},
-		{[]string{"--cases="}, `there is no ""`},
-		{[]string{"--source="}, `for "--source" flag: give a path`},
-		{[]string{"drain"}, `unknown command "drain"`},
-	} {
-		var out bytes.Buffer
-		cmd := command(&out, io.Discard)
-		cmd.SetArgs(c.args)
-		if err := figure.Execute(ctx, cmd); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
-			t.Errorf("%q: %v, want %q; lines: %s", c.args, err, c.want, &out)
-		}
-	}
+	figuretest.Refused(t, command, []figuretest.Option{
+		{Args: []string{"--repeat=0"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
+		{Args: []string{"--repeat=-1"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
+		{Args: []string{"--nodes=0"}, Want: `for "--nodes" flag: give a whole number, at least 1`},
+		{Args: []string{"--nodes=99"}, Want: "--nodes=99: give at least 100, or 10 with --quick"},
+		{Args: []string{"--nodes=9", "--quick"}, Want: "--nodes=9: give at least 100, or 10 with --quick"},
+		{Args: []string{"--nodes=100", "--cases=drain,bare"}, Want: "--nodes: none of the --cases has simulated nodes"},
+		{Args: []string{"--repeat=2", "--cases=dead-node"}, Want: "--repeat: none of the --cases is repeated"},
+		{Args: []string{"--cases=flood"}, Want: `there is no "flood": name some of bare, gpu-lost,`},
+		{Args: []string{"--cases="}, Want: `there is no ""`},
+		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
+		{Args: []string{"drain"}, Want: `unknown command "drain"`},
+	})
 }
 
 // What a case had measured before it failed or was broken off is no figure.

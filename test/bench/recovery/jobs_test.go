@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"io"
 	"reflect"
-	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
 
 // The figures compare systems only if nothing but the named things differs between their jobs.
@@ -58,29 +55,17 @@ func TestPlan(t *testing.T) {
 
 // Every option acts or is refused, before anything is started.
 func TestRefusedOptions(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--kills=0"}, `for "--kills" flag: give a whole number, at least 1`},
-		{[]string{"--systems=volcano"}, `there is no "volcano": name some of limit, torchrun,`},
-		{[]string{"--shapes="}, `there is no "": name some of 1x4, 2x2`},
-		{[]string{"--kubeconfig="}, `for "--kubeconfig" flag: give a path`},
-		{[]string{"--source="}, `for "--source" flag: give a path`},
-		{[]string{"--kubeconfig=k", "--keep"}, "--keep: no cluster is started"},
-		{[]string{"--kubeconfig=k", "--source=."}, "--source: nothing is started"},
-		{[]string{"--kills=2", "--systems=torchrun as it comes"}, "--kills: one kill"},
-		{[]string{"1x4"}, `unknown command "1x4"`},
-	} {
-		var out bytes.Buffer
-		cmd := command(&out, io.Discard)
-		cmd.SetArgs(c.args)
-		if err := figure.Execute(ctx, cmd); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
-			t.Errorf("%q: %v, want %q; lines: %s", c.args, err, c.want, &out)
-		}
-	}
+	figuretest.Refused(t, command, []figuretest.Option{
+		{Args: []string{"--kills=0"}, Want: `for "--kills" flag: give a whole number, at least 1`},
+		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of limit, torchrun,`},
+		{Args: []string{"--shapes="}, Want: `there is no "": name some of 1x4, 2x2`},
+		{Args: []string{"--kubeconfig="}, Want: `for "--kubeconfig" flag: give a path`},
+		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
+		{Args: []string{"--kubeconfig=k", "--keep"}, Want: "--keep: no cluster is started"},
+		{Args: []string{"--kubeconfig=k", "--source=."}, Want: "--source: nothing is started"},
+		{Args: []string{"--kills=2", "--systems=torchrun as it comes"}, Want: "--kills: one kill"},
+		{Args: []string{"1x4"}, Want: `unknown command "1x4"`},
+	})
 }
 
 func TestSystemsInTurns(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
 
 func TestOrderIsRotated(t *testing.T) {
@@ -132,32 +132,20 @@ func TestDomainsAreLookedAt(t *testing.T) {
 
 // Every option acts or is refused, before anything is started.
 func TestRefusedOptions(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--repeat=0"}, `for "--repeat" flag: give a whole number, at least 1`},
-		{[]string{"--repeat=many"}, `for "--repeat" flag: give a whole number, at least 1`},
-		{[]string{"--repeat=2", "--cases=5000x5000", "--systems=native,coscheduling"}, "--repeat: these systems run these cases once"},
-		{[]string{"--cases="}, `there is no "": name some of 1250x1250,`},
-		{[]string{"--cases=1x1"}, `there is no "1x1": name some of 1250x1250,`},
-		{[]string{"--systems=volcano"}, `there is no "volcano": name some of raw, plain,`},
-		{[]string{"--cases=mix,refused", "--systems=raw,plain"}, "--systems: case refused is measured for holdfast only"},
-		{[]string{"--profile="}, `for "--profile" flag: give a path`},
-		{[]string{"--profile=p", "--systems=raw,coscheduling"}, "--profile: there are profiles of holdfast, plain, native only"},
-		{[]string{"--profile=no/such/folder"}, "--profile: open no/such/folder"},
-		{[]string{"--source="}, `for "--source" flag: give a path`},
-		{[]string{"mix"}, `unknown command "mix"`},
-	} {
-		var out bytes.Buffer
-		cmd := command(&out, io.Discard)
-		cmd.SetArgs(c.args)
-		if err := figure.Execute(ctx, cmd); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
-			t.Errorf("%q: %v, want %q; lines: %s", c.args, err, c.want, &out)
-		}
-	}
+	figuretest.Refused(t, command, []figuretest.Option{
+		{Args: []string{"--repeat=0"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
+		{Args: []string{"--repeat=many"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
+		{Args: []string{"--repeat=2", "--cases=5000x5000", "--systems=native,coscheduling"}, Want: "--repeat: these systems run these cases once"},
+		{Args: []string{"--cases="}, Want: `there is no "": name some of 1250x1250,`},
+		{Args: []string{"--cases=1x1"}, Want: `there is no "1x1": name some of 1250x1250,`},
+		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of raw, plain,`},
+		{Args: []string{"--cases=mix,refused", "--systems=raw,plain"}, Want: "--systems: case refused is measured for holdfast only"},
+		{Args: []string{"--profile="}, Want: `for "--profile" flag: give a path`},
+		{Args: []string{"--profile=p", "--systems=raw,coscheduling"}, Want: "--profile: there are profiles of holdfast, plain, native only"},
+		{Args: []string{"--profile=no/such/folder"}, Want: "--profile: open no/such/folder"},
+		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
+		{Args: []string{"mix"}, Want: `unknown command "mix"`},
+	})
 }
 
 // Of a system that fails, and of every one where the case is broken off, no figure is left. Here no binary is there to be started.
