@@ -27,9 +27,12 @@ LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | 
 # a real node first: they meet the story.
 CLUSTER_TESTS := e2e replace scheduling nodebudget seen nodehealth devcluster
 KILL_TESTS := ./test/checkpoint
-GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS))")
-# Vet has looked at all packages in `make check`; without what debuggers want the linker works half as long.
-GO_TEST := go test -vet=off -ldflags='-s -w'
+# Unit tests that start agents, ranks and standbys, and mostly wait for them.
+AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc
+# Tests of launchers and frameworks from PyPI; the short one is what accelerate and deepspeed do where a rank and the agent are killed.
+LAUNCHER_TESTS := ./test/launchers
+LAUNCHERS_SHORT := ^(TestLaunchers|TestPage)$$/^(accelerate|deepspeed)$$/^kill$$
+GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS))")
 
 .PHONY: help
 help: ## list the verbs
@@ -44,7 +47,7 @@ build: static holdfast-nvml ## build all binaries into bin/
 
 # All in one go, so that two cores have something to do while one links.
 static:
-	@echo "building bin/ (the first time compiles Kubernetes: several minutes on two cores)"
+	@echo "building bin/ (the first time compiles Kubernetes: 12 minutes and more on two cores)"
 	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ $(addprefix ./cmd/,$(STATIC))
 
 $(STATIC): %:
@@ -79,7 +82,7 @@ test: ## everything that checks the project, end-to-end tests on real kubelets i
 	@hack/test.sh
 
 .PHONY: check
-check: fmt vet lint unit python-unit ## format, vet, lint, unit tests: no cluster, no root
+check: fmt vet lint unit agents python-unit ## format, vet, lint, unit tests: no cluster, no root
 
 .PHONY: fmt
 fmt:
@@ -93,17 +96,48 @@ vet:
 lint: $(STATICCHECK)
 	@GOGC=400 $(STATICCHECK) $(LINT_PACKAGES)
 
-.PHONY: unit
+# All of them, and what else the checks would compile, so that nothing is compiled beside a cluster.
+.PHONY: test-binaries
+test-binaries: $(STATICCHECK)
+	@echo "building .cache/test-binaries"
+	@hack/gotest.sh build $(shell go list ./...)
+
+# Results that go knows already need no binary; with KEPT=1 those of test-binaries are run.
+.PHONY: unit agents
 unit:
-	@GOGC=400 $(GO_TEST) $(GO_PACKAGES)
+	@$(if $(KEPT),hack/gotest.sh run -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w') $(GO_PACKAGES)
+
+agents:
+	@$(if $(KEPT),hack/gotest.sh run -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w') $(AGENT_TESTS)
 
 .PHONY: python-unit
 python-unit:
 	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover -q -s tests -t .
 
+# Not part of make test: it downloads a second PyTorch.
+OLDEST := /opt/holdfast-torch24
+.PHONY: python-oldest-torch
+python-oldest-torch: $(OLDEST)/.ready ## the Python side's tests with the oldest PyTorch that is supported
+	@cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $(OLDEST)/bin/python3 -m unittest -v tests.test_imports tests.test_site tests.test_steps
+
+$(OLDEST)/.ready:
+	@base=/opt/holdfast-python/base/bin/python3; [ -x $$base ] || base=python3; $$base -m venv $(OLDEST)
+	@$(OLDEST)/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --no-compile torch==2.4.1 numpy==1.26.4
+	@touch $@
+
 .PHONY: kills
 kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
-	@$(GO_TEST) -count=1 -timeout 30m $(KILL_TESTS)
+	@hack/gotest.sh run -count=1 -timeout 30m -- $(KILL_TESTS)
+
+.PHONY: test-launchers launchers launchers-venv
+test-launchers: launchers-venv ## every launcher and framework: start, kill, failing script, drain; writes the table of docs/launchers.md
+	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(LAUNCHER_TESTS)
+
+launchers: launchers-venv
+	@hack/gotest.sh run -count=1 -timeout 30m -run '$(LAUNCHERS_SHORT)' -- $(LAUNCHER_TESTS)
+
+launchers-venv:
+	@if [ -e /opt/holdfast-python/.ready ]; then hack/launchers.sh; else echo "launchers: SKIPPED: /opt/holdfast-python is not there: make prepare"; fi
 
 .PHONY: clusters cluster-tests $(CLUSTER_TESTS:%=cluster-%)
 clusters: $(CLUSTER_TESTS:%=cluster-%)
@@ -112,7 +146,7 @@ cluster-tests:
 	@echo $(CLUSTER_TESTS)
 
 $(CLUSTER_TESTS:%=cluster-%): cluster-%:
-	@GOGC=400 $(GO_TEST) -v -count=1 -timeout 30m ./test/$*
+	@hack/gotest.sh run -v -count=1 -timeout 30m -- ./test/$*
 
 # On standard output they have one JSON object per figure and nothing else: what comes before says so on standard error.
 .PHONY: bench-recovery

@@ -3,7 +3,9 @@
 set -euo pipefail
 # The compiler works a quarter less with a lazier garbage collector.
 export GOGC=400
-compiled=0 said=0
+compiled=0 said=0 total=
+# of says how many packages there are; what the cache has is not compiled.
+of() { go list -deps $(printf '%s\n' "$@" | grep -x '\./[^= ]*') 2>/dev/null | wc -l || true; }
 go build -v "$@" 2>&1 | while IFS= read -r line; do
 	case $line in
 	*[[:space:]]*) printf '%s\n' "$line" ;; # what the compiler has to say
@@ -11,7 +13,8 @@ go build -v "$@" 2>&1 | while IFS= read -r line; do
 		compiled=$((compiled + 1))
 		if [ $((SECONDS - said)) -ge 15 ]; then
 			said=$SECONDS
-			echo "  … $compiled packages compiled after $SECONDS s, now $line"
+			total=${total:-$(of "$@")}
+			echo "  … $compiled of at most $total packages compiled after $SECONDS s, now $line"
 		fi
 		;;
 	esac

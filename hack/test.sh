@@ -4,7 +4,10 @@
 # Rows of jobs go on side by side. Tests on clusters mostly wait: for leases, leads, back-offs, grace. The two whose jobs train on many
 # nodes, the story and the replacements, never meet; the others, which compute little, come beside them, as many at a time as memory and
 # cores allow. Checks, unit tests and tests that kill processes mostly compute. They get what processor the clusters leave, and hardly any
-# right to it, so that what a cluster promises about time holds as if it were alone.
+# right to it, so that what a cluster promises about time holds as if it were alone. Tests that start many processes of their own and wait
+# for them (agents, ranks, launchers) come when the clusters are gone: with hardly any right to the processor they would take an hour.
+#
+# All binaries, those of tests too, are built before the first cluster starts: beside one, compiling and linking would break its promises.
 #
 # Every line says which job it is of; the whole of each job is kept in .cache/test/. What failed is named at the end. Ctrl-C ends all of it.
 set -euo pipefail
@@ -46,12 +49,11 @@ low() {
 	renice -n 19 $BASHPID >/dev/null
 }
 
-# beside are the checks, side by side: some of them link on one core, others wait for processes that they have killed.
+# beside are the checks, side by side: some of them use one core, others wait for processes that they have killed.
 beside() {
 	low
 	(row 1 fmt vet lint) &
-	(row 1 unit) &
-	(row 2 kills python-unit) &
+	(row 1 unit python-unit) &
 	wait
 	touch $logs/checked
 }
@@ -78,9 +80,11 @@ cluster=yes
 if [ "$(uname -s)" != Linux ]; then cluster=no; left_out+=("end-to-end tests on real kubelets: they need Linux"); fi
 if [ "$(id -u)" != 0 ]; then cluster=no; left_out+=("end-to-end tests on real kubelets: they need root"); fi
 
+read_before=${STATICCHECK_CACHE:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/staticcheck} # what lint keeps of packages that it has read
+[ -d "$read_before" ] || read_before=
 if [ $cluster = yes ]; then
-	say "machine: check and install what is missing"
-	hack/prepare.sh
+	say "machine: check and install what is missing; make build beside it"
+	hack/ready.sh
 fi
 if command -v protoc >/dev/null; then
 	say "make verify: generated files"
@@ -89,8 +93,13 @@ else
 	left_out+=("make verify: protoc is not installed")
 fi
 if [ $cluster = yes ]; then
-	say "make build"
-	make --no-print-directory build
+	say "make test-binaries launchers-venv"
+	make --no-print-directory -j2 test-binaries launchers-venv
+	export KEPT=1
+	if [ -z "$read_before" ]; then
+		say "make vet lint: they read all of Kubernetes once, for minutes; their turn comes below"
+		make --no-print-directory -k vet lint || true
+	fi
 	rm -rf $logs && mkdir -p $logs
 	# A cluster takes up to 4 GiB, the checks as much; and a core, or its tests meet limits that a busy machine breaks.
 	width=$(awk -v cores="$(nproc)" '/^MemTotal:/ {n = int(($2 / 1024 / 1024 - 7) / 4); n = n > 3 ? 3 : n; n = n > cores ? cores : n; print n < 1 ? 1 : n}' /proc/meminfo)
@@ -110,6 +119,9 @@ if [ $cluster = yes ]; then
 		(row 1 "${names[0]}" && row 1 "${names[@]:1}") &
 	fi
 	wait
+	say "agents, ranks and launchers without a cluster"
+	(row 1 kills agents launchers) & # two at a time: the checks are over
+	wait
 	if [ -s $logs/failed ]; then
 		say "FAILED:"
 		while read -r name; do
@@ -127,6 +139,8 @@ else
 	elif ! command -v python3 >/dev/null; then
 		left_out+=("make kills: python3 is not installed")
 	else
+		say "make launchers: accelerate and deepspeed, without a cluster"
+		make --no-print-directory launchers
 		say "make kills: agents and ranks of real trainers, without a cluster"
 		make --no-print-directory kills
 		has_torch $python || left_out+=("kills of trainers with PyTorch: $python has none")

@@ -95,7 +95,7 @@ func (s *stage) freedByMoves() {
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	s.until("it to be told that a domain would be free", func() bool {
 		var fabric v1alpha1.FabricResponse
-		code, text := s.leader.fabric(s.t, token)
+		code, text := s.acting().fabric(s.t, token)
 		if err := json.Unmarshal(text, &fabric); code != http.StatusOK || err != nil {
 			s.t.Fatalf("code %d: %s", code, text)
 		}
@@ -248,7 +248,7 @@ func (s *stage) onWholeNodes() {
 // decidedAgain: the record of a refusal, from the replica, is decided again by the binary without a cluster.
 func (s *stage) decidedAgain(gang string) {
 	s.t.Helper()
-	code, record := s.leader.request(s.t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), http.MethodGet, v1alpha1.DumpPath+"?namespace=default&gang="+gang, nil)
+	code, record := s.acting().request(s.t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), http.MethodGet, v1alpha1.DumpPath+"?namespace=default&gang="+gang, nil)
 	if code != http.StatusOK {
 		s.t.Fatalf("code %d: %s", code, record)
 	}

@@ -42,7 +42,7 @@ func TestGroups(t *testing.T) {
 			part.test(s)
 		})
 	}
-	for _, line := range strings.Split(r.log.String(), "\n") {
+	for _, line := range strings.Split(r.said(), "\n") {
 		if strings.Contains(line, "forbidden") {
 			t.Errorf("the scheduler lacks a right: %s", line)
 		}

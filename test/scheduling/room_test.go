@@ -75,7 +75,7 @@ func (s *stage) plain(n int) {
 		token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 		s.until("the scheduler to know that they are gone", func() bool {
 			var fabric v1alpha1.FabricResponse
-			code, text := s.leader.fabric(s.t, token)
+			code, text := s.acting().fabric(s.t, token)
 			return code == http.StatusOK && json.Unmarshal(text, &fabric) == nil && fabric.Nodes == nodes
 		})
 	})
@@ -154,7 +154,7 @@ func rejected(s *stage) {
 			onPlain(p)
 			pods = append(pods, *p)
 		}
-		code, text := s.leader.ask(s.t, token, pods...)
+		code, text := s.acting().ask(s.t, token, pods...)
 		var got v1alpha1.PreviewResponse
 		if err := json.Unmarshal(text, &got); code != http.StatusOK || err != nil {
 			s.t.Fatalf("code %d: %s", code, text)
@@ -385,10 +385,10 @@ func killedInTheBatch(s *stage) {
 		slow := s.ranked("slow", squad, slowly)
 		s.running(slow...)
 		allow := s.forbid(slow[squad/2:])
-		evictions := s.evictions()
+		evictions, leader := s.evictions(), s.acting()
 		urgent := s.ranked("urgent", squad, urgently)
 		s.until("half of the gang to be told to leave", func() bool { return len(s.leaving()) == squad/2 })
-		s.leader.kill()
+		leader.kill()
 		if c.another {
 			s.end(other...)
 			s.until("the gang to be placed", s.bound(urgent...))
@@ -487,7 +487,7 @@ func (s *stage) searchedAgain() func() bool {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	config.Host, config.Insecure, config.CAData, config.CAFile = fmt.Sprintf("https://127.0.0.1:%d", s.leader.port), true, nil, ""
+	config.Host, config.Insecure, config.CAData, config.CAFile = fmt.Sprintf("https://127.0.0.1:%d", s.acting().port), true, nil, ""
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		s.t.Fatal(err)

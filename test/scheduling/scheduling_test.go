@@ -53,13 +53,7 @@ func (s *stage) run(parts []part) {
 func (s *stage) pair() {
 	s.t.Helper()
 	s.leader = s.start()
-	s.until("the first replica to lead", func() bool {
-		code, text := s.leader.ask(s.t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), *member("x", 0, 1, "x-0"))
-		if code != http.StatusOK && code != http.StatusServiceUnavailable {
-			s.t.Fatalf("code %d: %s", code, text)
-		}
-		return code == http.StatusOK
-	})
+	s.acting()
 	s.follower = s.start()
 }
 
@@ -131,7 +125,8 @@ func (s *stage) clear() {
 
 // previewed asks both replicas, as those who may and as those who may not.
 func previewed(s *stage) {
-	leader, follower := s.leader, s.follower
+	leader := s.acting()
+	follower := s.follower
 	good := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	var pods []corev1.Pod
 	for slot := range nodes + 1 {
@@ -184,14 +179,14 @@ func killed(s *stage) {
 	s.slow = true // a pod is bound every 50 ms or so: the middle is long enough to be met
 	halves := 0
 	for round, after := range []int{0, 1, 2, 3, 5, 7} {
-		moment := s.boundPods(after)
+		leader, moment := s.acting(), s.boundPods(after)
 		for g := range gangs {
 			for slot := range size {
 				s.create(member(fmt.Sprintf("k%d-%d", round, g), slot, size, fmt.Sprintf("k%d-%d-%d", round, g, slot)))
 			}
 		}
 		moment()
-		s.leader.kill()
+		leader.kill()
 		began := time.Now()
 		at := s.placed()
 		if half(at, size) {

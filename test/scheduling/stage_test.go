@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -52,14 +51,6 @@ type stage struct {
 	plains int
 	// slow replicas, those that are started from now on, write no more than 20 times a second.
 	slow bool
-}
-
-// replica is one process of the scheduler.
-type replica struct {
-	cmd           *exec.Cmd
-	port, preview int
-	log           *bytes.Buffer
-	ended         chan struct{}
 }
 
 // newStage starts a cluster; args are further ones of its control plane.
@@ -117,29 +108,55 @@ func (s *stage) start() *replica {
 	if err := os.WriteFile(s.config, text, 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	r := &replica{port: freePort(s.t), preview: freePort(s.t), log: &bytes.Buffer{}, ended: make(chan struct{})}
-	r.cmd = exec.Command(filepath.Join(source, "bin/holdfast-scheduler"), "--config="+s.config, "--feature-gates=NominatedNodeNameForExpectation=false",
-		"--authentication-kubeconfig="+s.kubeconfig, "--authorization-kubeconfig="+s.kubeconfig, "--v=2",
-		fmt.Sprintf("--secure-port=%d", r.port), fmt.Sprintf("--preview-bind-address=127.0.0.1:%d", r.preview), "--cert-dir="+s.root.TempDir())
-	r.cmd.Stderr, r.cmd.Stdout = r.log, r.log
-	if err := r.cmd.Start(); err != nil {
+	r := &replica{program: filepath.Join(source, "bin/holdfast-scheduler"), port: freePort(s.t), preview: freePort(s.t), pause: time.Second}
+	r.args = []string{"--config=" + s.config, "--feature-gates=NominatedNodeNameForExpectation=false",
+		"--authentication-kubeconfig=" + s.kubeconfig, "--authorization-kubeconfig=" + s.kubeconfig, "--v=2",
+		fmt.Sprintf("--secure-port=%d", r.port), fmt.Sprintf("--preview-bind-address=127.0.0.1:%d", r.preview), "--cert-dir=" + s.root.TempDir()}
+	if err := r.launch(s.root); err != nil {
 		s.t.Fatalf("%v; build it with: make holdfast-scheduler", err)
 	}
-	go func() { _ = r.cmd.Wait(); close(r.ended) }()
 	s.root.Cleanup(func() { // the next part goes on with it
 		r.kill()
+		if why := crash.FindString(r.said()); why != "" {
+			s.root.Errorf("the replica on port %d crashed: %s", r.port, why)
+		}
 		if s.root.Failed() {
-			all := strings.Split(r.log.String(), "\n")
-			s.root.Logf("replica %d said at last:\n%s", r.cmd.Process.Pid, strings.Join(all[max(0, len(all)-40):], "\n"))
+			all := strings.Split(r.said(), "\n")
+			s.root.Logf("the replica on port %d said at last:\n%s", r.port, strings.Join(all[max(0, len(all)-40):], "\n"))
 		}
 	})
 	s.until("the replica to be ready, whether it leads or not", func() bool { return get(r.port, "/readyz") == http.StatusOK })
 	return r
 }
 
-func (r *replica) kill() {
-	_ = r.cmd.Process.Kill()
-	<-r.ended
+// acting is the replica that leads, of the two that a test has: the other one does where the first has lost its lease.
+func (s *stage) acting() *replica {
+	s.t.Helper()
+	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
+	s.until("a replica to lead", func() bool {
+		if s.leader.leads(s.t, token) {
+			return true
+		}
+		if s.follower != nil && s.follower.leads(s.t, token) {
+			s.leader, s.follower = s.follower, s.leader
+			return true
+		}
+		return false
+	})
+	return s.leader
+}
+
+// leads asks for a preview, which only the replica that leads answers. One that is being started answers nothing.
+func (r *replica) leads(t *testing.T, token string) bool {
+	t.Helper()
+	if get(r.port, "/readyz") != http.StatusOK {
+		return false
+	}
+	code, text := r.ask(t, token, *member("x", 0, 1, "x-0"))
+	if code != http.StatusOK && code != http.StatusServiceUnavailable {
+		t.Fatalf("code %d: %s", code, text)
+	}
+	return code == http.StatusOK
 }
 
 func freePort(t *testing.T) int {

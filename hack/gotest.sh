@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# go test with binaries that are kept in .cache/test-binaries. They can be built before anything runs that a busy machine would
+# disturb, and are linked again only where something has changed. To be called by make, which sets the flags of the build cache.
+#
+#   hack/gotest.sh build PACKAGE...             builds them, with a word now and then
+#   hack/gotest.sh run FLAG... -- PACKAGE...    runs them
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kept=$PWD/.cache/test-binaries
+# The compiler works a quarter less with a lazier garbage collector.
+export GOGC=400
+# Vet is a check of its own; without what debuggers want the linker works half as long.
+gotest=(go test -vet=off '-ldflags=-s -w')
+
+# by_folder puts packages that have tests on lines, each after the number of the folder where its binaries are kept: a binary is named by
+# the last element of the package's path, so where several end alike each gets another folder, always the same one.
+by_folder() {
+	{
+		find . -name '*_test.go' -not -path './.*' -printf '%h\n' | sort -u
+		echo
+		printf '%s\n' "$@"
+	} | awk -F/ '
+		$0 == "" { asked = 1; next }
+		{ path = $0; sub("^(\\./|holdfast\\.dev/holdfast/)", "", path) }
+		!asked { folder[path] = ++seen[$NF]; next }
+		path in folder { line[folder[path]] = line[folder[path]] " " $0 }
+		END { for (n in line) print n line[n] }' | sort -n
+}
+
+# progress says now and then how many binaries are new or as they should be.
+progress() {
+	while sleep 15 >/dev/null 2>&1; do # who reads what is said here need not wait for the last one
+		echo "  … $(find "$kept" -name '*.test' -newer "$kept/began" | wc -l) of $1 test binaries after $SECONDS s"
+	done
+}
+
+verb=$1
+shift
+flags=()
+while [ "$verb" = run ] && [ "$1" != -- ]; do
+	flags+=("$1")
+	shift
+done
+[ "$verb" = build ] || shift
+lines=$(by_folder "$@")
+mkdir -p "$kept"
+if [ "$verb" = build ]; then
+	flags=(-c)
+	touch "$kept/began"
+	progress "$(wc -w <<<"$(sed 's/^[0-9]* //' <<<"$lines")")" &
+	progress=$!
+	trap 'kill $progress 2>/dev/null || true' EXIT
+fi
+failed=0
+while read -ra line; do
+	mkdir -p "$kept/${line[0]}"
+	"${gotest[@]}" -o "$kept/${line[0]}/" "${line[@]:1}" "${flags[@]}" || failed=1 # a flag of a test itself comes after the packages
+done <<<"$lines"
+exit $failed

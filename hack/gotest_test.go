@@ -1,0 +1,60 @@
+package hack
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestKeptBinaries: where packages' names end alike their binaries go into different folders, always the same ones, so that what was
+// built for all is what one of them runs; what has no tests is left out; one that fails does not stop the others.
+func TestKeptBinaries(t *testing.T) {
+	dir := t.TempDir()
+	script, err := os.ReadFile("gotest.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{
+		"hack/gotest.sh": string(script), "a/x/x_test.go": "", "b/x/x_test.go": "", "c/c_test.go": "", "none/none.go": "",
+		"bin/go": "echo \"${@:4}\" >>calls\n[ -z \"$FAIL\" ] || exit 1\n",
+	} {
+		file = filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(file) == "go" {
+			text = "#!/bin/bash\n" + text
+		}
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const module = "holdfast.dev/holdfast/"
+	kept := filepath.Join(dir, ".cache/test-binaries")
+	for _, c := range []struct {
+		args string
+		fail string
+		want []string
+	}{
+		{"build " + module + "a/x " + module + "b/x " + module + "c " + module + "none", "",
+			[]string{"-o " + kept + "/1/ " + module + "a/x " + module + "c -c", "-o " + kept + "/2/ " + module + "b/x -c"}},
+		{"run -count=1 -run A|B -- ./b/x", "", []string{"-o " + kept + "/2/ ./b/x -count=1 -run A|B"}},
+		{"run -- ./a/x ./b/x", "1", []string{"-o " + kept + "/1/ ./a/x", "-o " + kept + "/2/ ./b/x"}},
+	} {
+		_ = os.Remove(filepath.Join(dir, "calls"))
+		cmd := exec.Command("bash", append([]string{filepath.Join(dir, "hack/gotest.sh")}, strings.Fields(c.args)...)...)
+		cmd.Env = append(os.Environ(), "FAIL="+c.fail, "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); (err != nil) != (c.fail != "") {
+			t.Errorf("%s: %v: %s", c.args, err, out)
+		}
+		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(string(calls)); got != strings.Join(c.want, "\n") {
+			t.Errorf("%s called go with\n%s\nnot with\n%s", c.args, got, strings.Join(c.want, "\n"))
+		}
+	}
+}
