@@ -72,13 +72,15 @@ type GangStatus struct {
 	Phase GangPhase `json:"phase,omitempty"`
 	// Nodes is "bound/wanted".
 	Nodes string `json:"nodes,omitempty"`
-	// Step is the newest step that all ranks finished, as far as scripts tell.
+	// Step is the newest step that all ranks finished: the script's own where it tells them, else optimizer steps, counted from the
+	// state that training resumed from; absent where that is not known.
 	Step int64 `json:"step,omitempty"`
 	// SavedStep is the newest step that all ranks hold sealed.
 	SavedStep int64 `json:"savedStep,omitempty"`
 	// Saved is the age of SavedStep when the status was written, such as "9s".
 	Saved string `json:"saved,omitempty"`
-	// Goodput is the share of time since the first start that was spent on steps that were kept.
+	// Goodput is the share of time since the first start that was spent on steps that were kept; absent where condition GoodputKnown
+	// is false.
 	Goodput string `json:"goodput,omitempty"`
 	// Members has one entry per slot, by slot.
 	// +listType=map
@@ -197,14 +199,17 @@ type RunStatus struct {
 	Replacements int32 `json:"replacements,omitempty"`
 	// StartedAt is when generation 1 first ran on all ranks.
 	StartedAt *metav1.MicroTime `json:"startedAt,omitempty"`
-	// WithoutProgress counts restarts since the newest commonly sealed step last rose.
+	// WithoutProgress counts restarts since the last progress, as elastic/progress.go defines it.
 	WithoutProgress int32 `json:"withoutProgress,omitempty"`
+	// Unproven counts the restarts before those, since the last progress that was more than a guess: it was guessed from how
+	// long the script ran, as nobody knows where it resumed.
+	Unproven int32 `json:"unproven,omitempty"`
 	// BestStep is the newest step that all ranks ever held sealed or, where state is not kept in memory,
 	// that all ranks ever finished: a restart that gets beyond it has made progress.
 	BestStep int64 `json:"bestStep,omitempty"`
 	// State is what the coordinator last decided or saw.
 	State RunState `json:"state,omitempty"`
-	// Progress is what the agents last told; written at most every few seconds.
+	// Progress is what the agents last told; written at most every few seconds, optimizer steps at most every 30 s.
 	Progress Progress `json:"progress,omitempty"`
 	// Recoveries are the newest ones, oldest first, at most MaxRecoveries.
 	// +listType=atomic
@@ -220,6 +225,9 @@ type RunStatus struct {
 	// use until a newer step is Durable.
 	// +listType=atomic
 	Copies []RankCopy `json:"copies,omitempty"`
+	// Moved are the suspicions of hardware for which a pod was moved: each moves one pod of a job at most.
+	// +listType=atomic
+	Moved []string `json:"moved,omitempty"`
 	// Doomed are pods that are to be replaced and were not yet.
 	// +listType=atomic
 	Doomed []Doom `json:"doomed,omitempty"`
@@ -256,14 +264,36 @@ type Progress struct {
 	Step      int64             `json:"step,omitempty"`
 	SavedStep int64             `json:"savedStep,omitempty"`
 	SavedAt   *metav1.MicroTime `json:"savedAt,omitempty"`
-	// LostMs is training time lost to recoveries so far: time at rest and time spent on recomputed steps.
-	LostMs int64 `json:"lostMs,omitempty"`
+	// LostMs is training time lost to recoveries so far: time at rest and time spent on recomputed steps. Of ResumeUnknown of them it
+	// lacks the recomputed steps, because nobody knows where training resumed.
+	LostMs        int64 `json:"lostMs,omitempty"`
+	ResumeUnknown int32 `json:"resumeUnknown,omitempty"`
+	// OptimizerSteps are those that every rank has finished in the newest generation, counted without the script's help; ResumedAt
+	// is how many the state held that they started from; absent: not known.
+	OptimizerSteps int64 `json:"optimizerSteps,omitempty"`
+	// +optional
+	ResumedAt *int64 `json:"resumedAt,omitempty"`
+	// StepMicros is how long a step took before the newest failure, in microseconds.
+	StepMicros int64 `json:"stepMicros,omitempty"`
 	// Attached lists the slots whose agent is connected, ascending.
 	Attached []int32 `json:"attached,omitempty"`
 	// Notes are what agents say about things that are off or degraded.
 	Notes []string `json:"notes,omitempty"`
+	// Unprotected are the first of the UnprotectedPods in which something runs and no rank does.
+	// +listType=atomic
+	Unprotected     []UnprotectedPod `json:"unprotected,omitempty"`
+	UnprotectedPods int32            `json:"unprotectedPods,omitempty"`
+	// WholeCommand: each pod's one rank is its whole command, which is restarted on all pods.
+	WholeCommand bool `json:"wholeCommand,omitempty"`
 	// Waits says what the next generation, or the end of the one before, waits for; absent: for nothing.
 	Waits string `json:"waits,omitempty"`
+}
+
+// UnprotectedPod is a pod in which no rank runs under its agent, and what runs there.
+type UnprotectedPod struct {
+	Slot int32  `json:"slot"`
+	Pod  string `json:"pod"`
+	Runs string `json:"runs"`
 }
 
 // MaxRecoveries bounds RunStatus.Recoveries.
@@ -288,6 +318,14 @@ type Recovery struct {
 	// RestoreStep is where training resumed; StepsRecomputed is how many finished steps were done again.
 	RestoreStep     int64 `json:"restoreStep"`
 	StepsRecomputed int64 `json:"stepsRecomputed"`
+	// EndedAfter is how many optimizer steps a rank had finished at most in the generation that failed, ReachedStep the step up to
+	// which all ranks had come, ResumedAt the step from which they went on; absent: not known. StepsRecomputed counts only where
+	// both are.
+	EndedAfter int64 `json:"endedAfter,omitempty"`
+	// +optional
+	ReachedStep *int64 `json:"reachedStep,omitempty"`
+	// +optional
+	ResumedAt *int64 `json:"resumedAt,omitempty"`
 	// Standbys counts ranks that continued in a warm standby; Ranks counts all.
 	Standbys int32 `json:"standbys"`
 	Ranks    int32 `json:"ranks"`
@@ -336,8 +374,18 @@ type Doom struct {
 // CauseDeleted: somebody deletes or evicts the pod (kubectl drain, a spot notice, a person).
 const CauseDeleted = "PodDeleted"
 
+// CauseNodeShutdown and CauseEvicted: the node's kubelet ends the pod, and nobody deletes it: the node is shut down gracefully, or short
+// of memory, disk or process numbers.
+const (
+	CauseNodeShutdown = "NodeShutdown"
+	CauseEvicted      = "Evicted"
+)
+
 // CauseJobSuspended: the Job is suspended, so that its pods go and no others come for now.
 const CauseJobSuspended = "JobSuspended"
+
+// CauseHardwareSuspected: the pod first at fault tries another node, because its failure may be its node's.
+const CauseHardwareSuspected = "HardwareSuspected"
 
 // CauseAgentSilent: a pod's agent was not heard while the gang was to halt.
 const CauseAgentSilent = "AgentSilent"
@@ -364,6 +412,9 @@ type Cause struct {
 	// ExitCode as a shell shows it.
 	ExitCode int32  `json:"exitCode,omitempty"`
 	Message  string `json:"message,omitempty"`
+	// Suspect is the hardware fault that the failure may be: UncorrectableError, NCCLRemoteError, NCCLSystemError, NCCLWatchdog,
+	// IllegalInstruction, BusError; absent: none is suspected.
+	Suspect string `json:"suspect,omitempty"`
 	// Cascade counts further ranks that ended because of this one.
 	Cascade int32 `json:"cascade,omitempty"`
 }

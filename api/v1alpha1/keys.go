@@ -13,7 +13,7 @@ const (
 	AnnotationStateSize = Prefix + "state-size"
 	// AnnotationStandbys is "auto" (default: one warm standby process per rank where memory allows) or "off".
 	AnnotationStandbys = Prefix + "standbys"
-	// AnnotationStandbyMemory is the memory added to the container for each standby, a quantity;
+	// AnnotationStandbyMemory is the memory added to the container for the standbys of a pod, a quantity;
 	// default DefaultStandbyMemory.
 	AnnotationStandbyMemory = Prefix + "standby-memory"
 	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
@@ -86,6 +86,9 @@ const (
 	LabelGang = Prefix + "gang"
 	// AnnotationGangSize is the number of pods that are placed together.
 	AnnotationGangSize = Prefix + "gang-size"
+	// AnnotationImageCommand is what the training container's image starts, as JSON, where the container names no
+	// command: read when the Job was admitted.
+	AnnotationImageCommand = Prefix + "image-command"
 	// AnnotationInjected marks an injected pod: version and digest of what was injected.
 	AnnotationInjected = Prefix + "injected"
 	// AnnotationInjection carries, as JSON, what the webhook added and what it left out and why

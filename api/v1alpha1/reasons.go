@@ -10,6 +10,12 @@ const (
 	ConditionStateInMemory = "StateInMemory"
 	// ConditionStandbysReady: every rank has a warm standby.
 	ConditionStandbysReady = "StandbysReady"
+	// ConditionGoodputKnown: what recoveries cost is known; False says why no goodput is given.
+	ConditionGoodputKnown = "GoodputKnown"
+	// ConditionUnprotected: in some pod something runs that was not started under the agent, so that nothing restarts it.
+	ConditionUnprotected = "Unprotected"
+	// ConditionLauncherRestarts: a failure restarts the whole command of each pod, launcher and all.
+	ConditionLauncherRestarts = "LauncherRestarts"
 	// ConditionFinished: the job is over, well or not.
 	ConditionFinished = "Finished"
 )
@@ -59,6 +65,18 @@ const (
 	ReasonStandbysWarming = "StandbysWarming"
 	ReasonStandbysOff     = "StandbysOff"
 
+	ReasonUnprotected = "Unprotected"
+	// ReasonProtected: nothing is known to run that the agent did not start.
+	ReasonProtected = "Protected"
+	// ReasonWholeCommand: no launcher was started that Holdfast can stand in for, so that the command is one rank.
+	ReasonWholeCommand = "WholeCommand"
+	// ReasonRanksRestart: a failure restarts ranks alone.
+	ReasonRanksRestart = "RanksRestart"
+
+	ReasonResumePointKnown = "ResumePointKnown"
+	// ReasonResumePointUnknown: nobody knows at which step training resumed after a recovery.
+	ReasonResumePointUnknown = "ResumePointUnknown"
+
 	ReasonFinished         = "Finished"
 	ReasonSameFailureTwice = "SameFailureTwice"
 	ReasonNoProgress       = "NoProgress"
@@ -75,4 +93,6 @@ const (
 	CausePodReplaced = "PodReplaced"
 	// CauseRanksLost: a container or an agent came back without the ranks that it had run.
 	CauseRanksLost = "RanksLost"
+	// CauseContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
+	CauseContainerRestarted = "ContainerRestarted"
 )

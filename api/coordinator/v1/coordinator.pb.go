@@ -191,7 +191,17 @@ type Report struct {
 	// Steps copied to storage so far cost this much time, the newest one: milliseconds. For people.
 	CopyMs uint32 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
 	// The directive's hold that the arenas of this pod were told; 0: none. An agent of version 2 may be too old to say it.
-	Hold          uint64 `protobuf:"varint,19,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold uint64 `protobuf:"varint,19,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The pod's one rank is its whole command: no launcher that the agent can stand in for was started, and a failure
+	// restarts all of it. An agent that is older never says so.
+	WholeCommand bool `protobuf:"varint,20,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	// For people: what runs in the container where no rank has been started under the agent 60 s after the command began;
+	// "": ranks run, or that time has not passed.
+	Unprotected string `protobuf:"bytes,21,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
+	// Number of modules that standbys of this pod import; 0: not known yet.
+	ModulesKnown uint32 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
+	// The names of these modules, in the order of their imports; sent while the directive wants them.
+	Modules       []string `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,6 +369,34 @@ func (x *Report) GetHold() uint64 {
 	return 0
 }
 
+func (x *Report) GetWholeCommand() bool {
+	if x != nil {
+		return x.WholeCommand
+	}
+	return false
+}
+
+func (x *Report) GetUnprotected() string {
+	if x != nil {
+		return x.Unprotected
+	}
+	return ""
+}
+
+func (x *Report) GetModulesKnown() uint32 {
+	if x != nil {
+		return x.ModulesKnown
+	}
+	return 0
+}
+
+func (x *Report) GetModules() []string {
+	if x != nil {
+		return x.Modules
+	}
+	return nil
+}
+
 // Mark names one step in storage: a step number alone says nothing, for a generation that went back
 // makes the same steps anew.
 type Mark struct {
@@ -430,7 +468,12 @@ type Rank struct {
 	// Whether the running process was a warm standby.
 	FromStandby bool `protobuf:"varint,7,opt,name=from_standby,json=fromStandby,proto3" json:"from_standby,omitempty"`
 	// The newest step of this rank that lies whole and synced in storage, written by this pod. Since version 2.
-	Copied        *Copied `protobuf:"bytes,8,opt,name=copied,proto3" json:"copied,omitempty"`
+	Copied *Copied `protobuf:"bytes,8,opt,name=copied,proto3" json:"copied,omitempty"`
+	// Optimizer steps that the process has finished in this generation, counted without the script's help; 0: none, or not
+	// known. Every process begins at 0, whatever its script has restored.
+	OptimizerSteps uint64 `protobuf:"varint,9,opt,name=optimizer_steps,json=optimizerSteps,proto3" json:"optimizer_steps,omitempty"`
+	// Number of optimizer steps that the restored state held before the first of them; absent: not known.
+	ResumedAt     *uint64 `protobuf:"varint,10,opt,name=resumed_at,json=resumedAt,proto3,oneof" json:"resumed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -519,6 +562,20 @@ func (x *Rank) GetCopied() *Copied {
 		return x.Copied
 	}
 	return nil
+}
+
+func (x *Rank) GetOptimizerSteps() uint64 {
+	if x != nil {
+		return x.OptimizerSteps
+	}
+	return 0
+}
+
+func (x *Rank) GetResumedAt() uint64 {
+	if x != nil && x.ResumedAt != nil {
+		return *x.ResumedAt
+	}
+	return 0
 }
 
 // Copied is one rank's file in storage.
@@ -790,7 +847,13 @@ type Directive struct {
 	// This step is to be brought from storage into memory for every local rank that does not hold it, and
 	// sealed steps above it are given up. Only while no generation runs. `run.base_rank` and `run.world_size` say
 	// whose files they are (a pod that never ran knows no rank); they are set in addition to what the order needs.
-	Fetch         *Mark `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
+	Fetch *Mark `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
+	// The agent is to send the names of its modules with its reports.
+	WantModules bool `protobuf:"varint,13,opt,name=want_modules,json=wantModules,proto3" json:"want_modules,omitempty"`
+	// Modules that ranks of this gang imported, for an agent that knows none.
+	Modules []string `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
+	// The other pods of the gang run their whole command as one rank: an agent waits no longer for a launcher.
+	WholeCommand  bool `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -907,6 +970,27 @@ func (x *Directive) GetFetch() *Mark {
 		return x.Fetch
 	}
 	return nil
+}
+
+func (x *Directive) GetWantModules() bool {
+	if x != nil {
+		return x.WantModules
+	}
+	return false
+}
+
+func (x *Directive) GetModules() []string {
+	if x != nil {
+		return x.Modules
+	}
+	return nil
+}
+
+func (x *Directive) GetWholeCommand() bool {
+	if x != nil {
+		return x.WholeCommand
+	}
+	return false
 }
 
 // Manifest says that a step lies whole in storage.
@@ -1142,7 +1226,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xaa\x05\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xb0\x06\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1168,12 +1252,16 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"manifested\x12@\n" +
 	"\ffetch_failed\x18\x11 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\vfetchFailed\x12\x17\n" +
 	"\acopy_ms\x18\x12 \x01(\rR\x06copyMs\x12\x12\n" +
-	"\x04hold\x18\x13 \x01(\x04R\x04hold\":\n" +
+	"\x04hold\x18\x13 \x01(\x04R\x04hold\x12#\n" +
+	"\rwhole_command\x18\x14 \x01(\bR\fwholeCommand\x12 \n" +
+	"\vunprotected\x18\x15 \x01(\tR\vunprotected\x12#\n" +
+	"\rmodules_known\x18\x16 \x01(\rR\fmodulesKnown\x12\x18\n" +
+	"\amodules\x18\x17 \x03(\tR\amodules\":\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
-	"generation\"\x97\x02\n" +
+	"generation\"\xf3\x02\n" +
 	"\x04Rank\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x16\n" +
@@ -1183,7 +1271,12 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rstandby_ready\x18\x05 \x01(\bR\fstandbyReady\x12\x10\n" +
 	"\x03pid\x18\x06 \x01(\x05R\x03pid\x12!\n" +
 	"\ffrom_standby\x18\a \x01(\bR\vfromStandby\x127\n" +
-	"\x06copied\x18\b \x01(\v2\x1f.holdfast.coordinator.v1.CopiedR\x06copied\"o\n" +
+	"\x06copied\x18\b \x01(\v2\x1f.holdfast.coordinator.v1.CopiedR\x06copied\x12'\n" +
+	"\x0foptimizer_steps\x18\t \x01(\x04R\x0eoptimizerSteps\x12\"\n" +
+	"\n" +
+	"resumed_at\x18\n" +
+	" \x01(\x04H\x00R\tresumedAt\x88\x01\x01B\r\n" +
+	"\v_resumed_at\"o\n" +
 	"\x06Copied\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x1a\n" +
@@ -1202,7 +1295,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xd8\x03\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xba\x04\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -1218,7 +1311,10 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04copy\x18\n" +
 	" \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04copy\x12=\n" +
 	"\bmanifest\x18\v \x01(\v2!.holdfast.coordinator.v1.ManifestR\bmanifest\x123\n" +
-	"\x05fetch\x18\f \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05fetch\"\xb3\x01\n" +
+	"\x05fetch\x18\f \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05fetch\x12!\n" +
+	"\fwant_modules\x18\r \x01(\bR\vwantModules\x12\x18\n" +
+	"\amodules\x18\x0e \x03(\tR\amodules\x12#\n" +
+	"\rwhole_command\x18\x0f \x01(\bR\fwholeCommand\"\xb3\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +
@@ -1319,6 +1415,7 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 	if File_api_coordinator_v1_coordinator_proto != nil {
 		return
 	}
+	file_api_coordinator_v1_coordinator_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
