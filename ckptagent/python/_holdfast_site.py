@@ -1,8 +1,9 @@
 """The site hook: what Holdfast does in Python processes that it or the user started, before their first line.
 
-- A launcher (`python -m torch.distributed.run`, or a `torchrun` that was found past our PATH) becomes our shim.
+- A launcher (`python -m torch.distributed.run`, or a `torchrun` that was found past our PATH) becomes our shim; one that
+  is a Python program of its own is met where it imports torch's seam (_holdfast_launcher).
 - A standby is held until it is needed (holdfast_standby).
-- A rank's uncaught exception is also written to HOLDFAST_ERROR_FILE, and its modules are told to the agent.
+- A rank's uncaught exception is also written to HOLDFAST_ERROR_FILE, its imports and optimizer steps to HOLDFAST_PAGE.
 
 Every other process passes through in well under 5 ms: no import that a bare interpreter has not done already.
 """
@@ -11,8 +12,8 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_watch = None
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch")
+_RUNNER_MODULES = ("deepspeed.launcher.runner", "deepspeed")
 
 
 def run():
@@ -22,8 +23,8 @@ def run():
         holdfast_standby.hold()
     elif "HOLDFAST_LOCAL_RANK" not in os.environ:
         become_shim()
-        return
-    if "HOLDFAST_ERROR_FILE" in os.environ:
+        watch_launchers()
+    if "HOLDFAST_ERROR_FILE" in os.environ:  # a rank, or the pod's whole command
         enter_rank()
 
 
@@ -32,14 +33,39 @@ def run():
 
 def become_shim():
     line = command_line()
-    if not is_launcher(line) or not os.environ.get("HOLDFAST_CONTAINER"):
+    script, module = what_runs(line)
+    runner = module in _RUNNER_MODULES or os.path.basename(script) == "deepspeed"
+    if not os.environ.get("HOLDFAST_CONTAINER") or not (runner or is_launcher(line)):
         return
+    if runner and os.environ.pop("HOLDFAST_RUNNER_READ", None):
+        return  # it goes on, and meets us again where it would start the ranks
     agent = os.path.join(os.environ.get("HOLDFAST_ROOT") or os.path.dirname(_HERE), "bin", "holdfast-agent")
     if not os.access(agent, os.X_OK):
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(agent, [agent, "launch", "--", sys.executable] + line[1:])
+    if runner:
+        os.environ["HOLDFAST_RUNNER_PYTHON"] = sys.executable
+    if runner and script:
+        line = line[line.index(script) :]  # deepspeed's own program; interpreter flags in its first line are the installation's
+    else:
+        line = [sys.executable] + line[1:]
+    os.execv(agent, [agent, "launch", "--"] + line)
+
+
+def watch_launchers():
+    """A launcher that is a Python program of its own hands over what it would start, once it has imported torch's seam."""
+    if not os.environ.get("HOLDFAST_CONTAINER"):
+        return
+    import _holdfast_imports
+
+    _holdfast_imports.install({"torch.distributed.launcher.api": _wrap})
+
+
+def _wrap(module):
+    import _holdfast_launcher
+
+    _holdfast_launcher.wrap(module)
 
 
 def command_line():
@@ -56,18 +82,24 @@ def command_line():
 
 def is_launcher(line):
     """Whether an interpreter's command line runs a launcher. What its flags mean is the agent's to say."""
+    script, module = what_runs(line)
+    return module in _LAUNCHER_MODULES or os.path.basename(script) == "torchrun"
+
+
+def what_runs(line):
+    """The script and the module that an interpreter's command line runs; each is empty where it is not that."""
     i = 1
     while i < len(line):
         word = line[i]
         if word.startswith("--") and word != "--":
             i += 2 if word == "--check-hash-based-pycs" else 1
         elif not word.startswith("-") or word in ("-", "--"):
-            break
+            return word, ""
         else:
             module, i = _short_options(line, i)
             if module is not None:
-                return module in _LAUNCHER_MODULES
-    return i < len(line) and os.path.basename(line[i]) == "torchrun"
+                return "", module
+    return "", ""
 
 
 def _short_options(line, i):
@@ -87,7 +119,31 @@ def _short_options(line, i):
 
 def enter_rank():
     """Called once, in the first Python process of a rank; those that it starts do not inherit the variable."""
-    error_file = os.environ.pop("HOLDFAST_ERROR_FILE")
+    take_output()
+    keep_traceback(os.environ.pop("HOLDFAST_ERROR_FILE"))
+    path = os.environ.pop("HOLDFAST_PAGE", "")
+    if path:
+        watch(path)
+
+
+def watch(path):
+    """Tells on the rank's page which modules the script imports and how many optimizer steps it has finished."""
+    import _holdfast_imports
+    import _holdfast_page
+    import _holdfast_steps
+
+    page = _holdfast_page.enter(path)
+    if page is None:
+        return
+    counter = _holdfast_steps.Counter(page, first=os.environ.get("HOLDFAST_GENERATION") == "1")
+    for name in _holdfast_imports.names():  # a standby has imported most of them
+        page.name(name)
+    actions = {"torch.optim.optimizer": counter.watch_optimizers, "deepspeed.runtime.engine": counter.watch_engines}
+    _holdfast_imports.install(actions, note=page.name)
+
+
+def keep_traceback(error_file):
+    """Has an exception that nothing catches written to a file as well."""
     previous = sys.excepthook
 
     def excepthook(kind, value, trace):
@@ -98,10 +154,22 @@ def enter_rank():
 
     if error_file:
         sys.excepthook = excepthook
-    if os.environ.get("HOLDFAST_SOCKET"):
-        global _watch
-        _watch = ModuleWatch()
-        _watch.start()
+
+
+def take_output():
+    """A standby that has become the rank writes where the launcher wants its output; one that is started cold does from the beginning."""
+    for name, stream, number in (("HOLDFAST_STDOUT", sys.stdout, 1), ("HOLDFAST_STDERR", sys.stderr, 2)):
+        path = os.environ.pop(name, None)
+        if not path:
+            continue
+        if stream is not None:
+            stream.flush()
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(fd, number)  # inheritable, as descriptors 0 to 2 are
+            os.close(fd)
+        except OSError as e:
+            print("holdfast: opening the rank's output: %s" % e, file=sys.stderr)
 
 
 def write_error(path, kind, value, trace):
@@ -116,73 +184,3 @@ def write_error(path, kind, value, trace):
         os.replace(part, path)
     except OSError:
         pass  # the script's own output still says it
-
-
-def client_reports():
-    """The client tells the modules itself."""
-    if _watch is not None:
-        _watch.stop()
-
-
-class ModuleWatch:
-    """Tells the agent once which modules a script has imported, for scripts that do not use the client.
-
-    A thread or a signal would be seen by the script, so this rides on the garbage collector's callbacks, which run
-    in the script's own thread: a clock is read, and once in a while the modules are counted. When ten seconds have
-    passed and five of them brought no new module, the names are sent and the callback goes away.
-    """
-
-    AFTER, QUIET = 10.0, 5.0
-
-    def __init__(self, clock=None):
-        import time
-
-        self._clock = clock or time.monotonic
-        self._pid = os.getpid()
-        self._begin = self._changed = self._clock()
-        self._next = self._begin + 1.0
-        self._count = len(sys.modules)
-
-    def start(self):
-        import gc
-
-        gc.callbacks.append(self._collected)
-
-    def stop(self):
-        import gc
-
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
-
-    def _collected(self, phase, info):
-        now = self._clock()
-        if now < self._next or phase != "stop":
-            return
-        self._next = now + 1.0
-        if os.getpid() != self._pid:
-            self.stop()
-            return
-        if len(sys.modules) != self._count:
-            self._count, self._changed = len(sys.modules), now
-        if now - self._begin >= self.AFTER and now - self._changed >= self.QUIET and self._send():
-            self.stop()
-
-    def _send(self):
-        try:
-            from holdfast import _modules
-
-            return _modules.report(self._tell)
-        except (OSError, ValueError, KeyError):
-            return False
-
-    def _tell(self, modules):
-        import json
-        import socket
-
-        message = {
-            "v": 1, "rank": int(os.environ.get("HOLDFAST_LOCAL_RANK", "0")), "pid": self._pid,
-            "gen": int(os.environ.get("HOLDFAST_GENERATION", "0")), "ev": "modules", "modules": modules,
-        }  # fmt: skip
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as s:
-            s.sendto(json.dumps(message, separators=(",", ":")).encode(), os.environ["HOLDFAST_SOCKET"])
-        return True

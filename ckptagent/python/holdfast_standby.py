@@ -1,14 +1,21 @@
 """Holds a standby before the first line of its script, with the modules imported that the script is going to want.
 
 A standby is started by the rank's own command line, so nothing has to be imitated: when hold() returns, Python goes on
-and runs the script as it always does. What has imported stays as a source: it forks the standby, and another one a
-moment after that has become the rank, so only the first one costs imports. Where a fork would not be a faithful copy,
-because the imports have started threads or opened sockets, the process becomes the rank itself.
-The lines on the control socket stand in docs/architecture.md.
+and runs the script as it always does. What has imported stays as a source: it forks the standbys of the ranks that it
+serves, and another one a moment after one has become its rank, so imports are paid once. One source serves all ranks of
+a pod where nothing that it imports asks for a variable of a single rank. Where a fork would not be a faithful copy,
+because the imports have started threads or opened sockets, the source of one rank becomes that rank itself.
+The lines on the sockets stand in docs/architecture.md.
 """
 
+import gc
+import json
 import os
+import select
+import signal
+import socket
 import sys
+import time
 
 # Modules that act when they are imported: they open devices, start threads or join a group.
 _NEVER = (
@@ -25,61 +32,140 @@ _REST = 0.3
 
 def hold():
     """Returns when this process is to be the rank; ends it quietly when it is not needed any more."""
-    import gc
-    import json
-    import socket
-
-    control = socket.socket(fileno=int(os.environ.pop("HOLDFAST_STANDBY_FD")))
+    control = _socket(os.environ.pop("HOLDFAST_STANDBY_FD"))
+    lines = [_socket(fd) for fd in os.environ.pop("HOLDFAST_STANDBY_FDS").split(",")]
     name = _rename("hf-standby")
-    lines = control.makefile("r", encoding="utf-8", newline="\n")
+    batch = _batch()
     try:
-        modules = _next(lines, json).get("modules", [])
-        collects, batch, before = gc.isenabled(), _batch(), _open_files()
+        source = _Source(control, lines)
+        line = source.serve()
+        _tell(line, {"ready": True, "pid": os.getpid(), "learned": source.learned})
+        order = _order(line)
+        _become(order)
+    except (EOFError, ConnectionError):
+        os._exit(0)  # the agent has hung up
+    except BaseException as e:  # else the script would run, as a rank that nobody asked for
+        print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+    source.leave()
+    if batch:
+        _schedule(os.SCHED_OTHER)
+    _await_store()
+    _rename(name)
+    sys.modules.pop("holdfast_standby", None)
+
+
+def _socket(fd):
+    os.set_inheritable(int(fd), False)
+    return socket.socket(fileno=int(fd))
+
+
+class _Source:
+    """Imports, and forks the standbys: one for each line, at which it waits to be made that rank."""
+
+    def __init__(self, control, lines):
+        self._control, self._lines, self._messages = control, lines, _Messages(control)
+        self._before = _open_files()
+        self._copies = {}  # the line that a copy waits at, by the pipe that says what became of it
+        self._due = {}  # when the next copy for a line is to be forked
+        self._alone = ""  # why it is not copied
+        self.learned = 0  # how often it was given modules
+        self._missed = False  # an import has asked for what is not in this environment and will be in the rank's
+        self._taken = -1  # in a copy, its end of that pipe
+
+    def serve(self):
+        """Returns in one copy after the other, and in the process itself where it is not copied: the line to wait at."""
+        self._learn(self._messages.next())
+        while True:
+            for line, at in sorted(self._due.items()):
+                if at <= time.monotonic() and not self._alone:
+                    del self._due[line]
+                    if self._fork(line):
+                        return self._lines[line]
+            if self._alone and len(self._lines) == 1 and self.learned == 1 and not self._missed:
+                return self._lines[0]  # else older copies wait there, or it misses variables: the agent starts anew
+            self._await()
+
+    def leave(self):
+        """Closes, in what has become a rank, all that was the source's."""
+        for s in [self._control, *self._lines]:
+            s.close()
+        if self._taken >= 0:
+            os.write(self._taken, b"1")
+            os.close(self._taken)
+            _differ()
+
+    def _await(self):
+        """Takes what the agent says, and what becomes of copies, until a copy is due."""
+        poll = select.poll()
+        for fd in [self._control.fileno(), *self._copies]:
+            poll.register(fd, select.POLLIN)
+        due = min(self._due.values(), default=float("inf"))
+        wait = None if self._alone or due == float("inf") else max(0, due - time.monotonic()) * 1000 + 1
+        if self._messages.more():
+            wait = 0
+        ready = [fd for fd, _ in poll.poll(wait)]
+        for fd in ready:
+            if fd in self._copies:
+                self._over(fd)
+        if self._control.fileno() in ready or self._messages.more():  # last, for it may be about copies that are no more
+            self._obey(self._messages.next())
+
+    def _obey(self, message):
+        if "modules" in message:
+            self._learn(message)
+        for line in message.get("fork") or ():
+            if line in self._due:
+                self._due[line] = 0
+
+    def _over(self, fd):
+        """A copy has become its rank, or died; or it says that none would do."""
+        line, said = self._copies.pop(fd), os.read(fd, 1)
+        os.close(fd)
+        self._due[line] = time.monotonic() + _REST
+        if said == b"0":
+            self._alone = self._alone or "PyTorch refuses devices to copies of a process that has asked for them"
+            if len(self._lines) > 1:
+                _tell(self._control, {"warm": True, "alone": self._alone})
+
+    def _learn(self, message):
+        """Imports, and tells what that has left; copies that wait keep what they have."""
+        collects = gc.isenabled()
         gc.disable()  # what an import makes stays: looking for garbage in it takes a fifth of the time
-        imported, skipped = warm(modules)
+        with _Reads(message.get("own") or ()) as reads:
+            imported, skipped = warm(message["modules"], lambda done: self._goes_on(done, reads))
+        self.learned += 1
+        if not self._alone and not _copies_well(self._before, self._copies):
+            self._alone = "a module that the script imports starts a thread or opens a socket"
         gc.collect()
         gc.freeze()
         if collects:
             gc.enable()
-        facts = {"ready": True, "imported": imported, "skipped": skipped, "threads": _threads(), "cuda": _holds_gpu(), "rss": _resident()}
-        taken = _fork(control) if _copies_well(before) else -1
-        _tell(control, json, dict(facts, pid=os.getpid()))
-        order = _order(lines, json)
-    except (EOFError, ConnectionError):
-        os._exit(0)  # the agent has hung up
-    except (KeyboardInterrupt, OSError, ValueError) as e:
-        print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
-    if taken >= 0:
-        os.write(taken, b"1")
-        os.close(taken)
-        _differ()
-    if batch:
-        _schedule(os.SCHED_OTHER)
-    _become(order)
-    _await_store(socket)
-    _rename(name)
-    lines.close()
-    control.close()
-    sys.modules.pop("holdfast_standby", None)
+        facts = {"warm": True, "alone": self._alone, "imported": imported, "skipped": skipped}
+        _tell(self._control, dict(facts, threads=_threads(), cuda=_holds_gpu(), rss=_resident()))
+        for line in range(len(self._lines)):  # not before the agent says so, which may have been about to stop this process
+            if line not in self._copies.values():
+                self._due[line] = float("inf")
 
+    def _goes_on(self, done, reads):
+        """Whether to import more: what has missed a variable of a single rank can become none."""
+        if reads.names and not self._missed:
+            self._missed, self._alone = True, "a module that the script imports reads " + ", ".join(sorted(reads.names))
+        if done:
+            _tell(self._control, {"half": True})
+        return not self._missed
 
-def _fork(control):
-    """Returns in one copy after the other: the descriptor by which the copy says that it has become the rank.
-
-    The process that was called stays as their source until the agent hangs up. Returns -1 in it where it cannot fork.
-    """
-    import time
-
-    while True:
+    def _fork(self, line):
+        """Forks the standby that waits at a line; true in that one."""
         told, taken = os.pipe()
         try:
             middle = os.fork()
         except OSError:
             os.close(told)
             os.close(taken)
-            return -1
+            self._due[line] = time.monotonic() + _REST
+            return False
         if middle == 0:
             try:
                 copy = os.fork()
@@ -88,28 +174,89 @@ def _fork(control):
             if copy:  # it is to be an orphan, whose end the container's first process sees, as after the agent's death
                 _see_off(copy)
                 os._exit(0)
-            os.close(told)
             if _knows_it_is_a_fork():
                 os.write(taken, b"0")
                 os._exit(0)
             os.setsid()
-            return taken
+            self._part(line, told, taken)
+            return True
         os.close(taken)
         os.waitpid(middle, 0)
-        became = os.read(told, 1)
-        os.close(told)
-        if became == b"0":
-            return -1
-        if not became and _hung_up(control):
-            raise EOFError
-        time.sleep(_REST)
+        self._copies[told] = line
+        return False
+
+    def _part(self, line, told, taken):
+        """Lets go, in a copy, of what is not its own."""
+        self._taken = taken
+        for fd in [told, *self._copies]:
+            os.close(fd)
+        for s in [self._control, *(other for other in self._lines if other is not self._lines[line])]:
+            s.close()
+
+
+class _Messages:
+    """One JSON object per line from a socket."""
+
+    def __init__(self, sock):
+        self._socket, self._bytes = sock, b""
+
+    def more(self):
+        return b"\n" in self._bytes
+
+    def next(self):
+        while not self.more():
+            got = self._socket.recv(1 << 16)
+            if not got:
+                raise EOFError
+            self._bytes += got
+        line, _, self._bytes = self._bytes.partition(b"\n")
+        return json.loads(line)
+
+
+class _Reads:
+    """Notes, while a source imports, which variables of a single rank are asked for: by name, or by making a copy of all.
+
+    A copy is what takes all names: dict(os.environ), os.environ.copy(), {**os.environ}. Going through items() is no read:
+    that is how settings are looked for by the beginning of their names. What asks the C library (getenv) is not seen, nor
+    what reads /proc/self/environ; nor what a process does that an import starts.
+    """
+
+    def __init__(self, names):
+        self.names, self._own = set(), {form for name in names for form in (name, os.fsencode(name))}
+
+    def __enter__(self):
+        self._kinds = [(environ, environ.__class__) for environ in (os.environ, getattr(os, "environb", None)) if environ is not None]
+        if self._own:
+            for environ, kind in self._kinds:
+                environ.__class__ = self._noting(kind)
+        return self
+
+    def __exit__(self, *_):
+        for environ, kind in self._kinds:
+            environ.__class__ = kind
+
+    def _noting(self, kind):
+        reads = self
+
+        class Names(type(kind.keys(os.environ))):
+            def __iter__(self):
+                reads.names.add("all variables")
+                return super().__iter__()
+
+        class Noting(kind):
+            def __getitem__(self, key):
+                if key in reads._own:
+                    reads.names.add(os.fsdecode(key))
+                return kind.__getitem__(self, key)
+
+            def keys(self):
+                return Names(self)
+
+        return Noting
 
 
 def _see_off(copy):
     """Returns when a copy has left its source's group, which the agent stops and continues: a stop that it took along is taken back."""
-    import signal
-    import time
-
     while os.getsid(copy) != copy and os.waitpid(copy, os.WNOHANG)[0] == 0:
         time.sleep(0.001)
     try:
@@ -128,33 +275,23 @@ def _knows_it_is_a_fork():
     return False
 
 
-def _hung_up(control):
-    import socket
-
-    try:
-        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
-
-
-def _order(lines, json):
+def _order(line):
     """Waits for the line that makes this process the rank; one for a copy that died before it could read it is passed over."""
+    messages = _Messages(line)
     while True:
-        order = _next(lines, json)
+        order = messages.next()
         if order.get("pid", os.getpid()) == os.getpid():
             return order
 
 
-def _copies_well(before):
-    """Whether a fork is all that this process is: no thread that would be missing, nothing open that two would read."""
+def _copies_well(before, own):
+    """Whether a fork is all that this process is: no thread that would be missing, nothing open that two would read but its own."""
     try:
         if len(os.listdir("/proc/self/task")) != 1:
             return False
     except OSError:
         return False
-    return all(target.startswith("/") for fd, target in _open_files().items() if before.get(fd) != target)
+    return all(target.startswith("/") for fd, target in _open_files().items() if before.get(fd) != target and int(fd) not in own)
 
 
 def _open_files():
@@ -174,14 +311,18 @@ def _differ():
         numbers.seed()
 
 
-def warm(names):
-    """Imports what can be imported; returns how many were and how many were not."""
+def warm(names, goes_on=lambda half: True):
+    """Imports what can be imported; returns how many were and how many were not.
+
+    After each import goes_on says whether to go on; it is told once that half of the names are done.
+    """
     import importlib
 
     main = sys.modules["__main__"]
     if sys.argv and os.path.isfile(sys.argv[0]):
         main.__file__ = os.path.abspath(sys.argv[0])  # some modules ask at import whether there is a script
     imported = skipped = 0
+    half = len(names) // 2
     for name in names:
         if name in sys.modules:
             imported += 1
@@ -196,6 +337,10 @@ def warm(names):
             raise
         except BaseException:  # whatever it is, the script will meet it again and deal with it
             skipped += 1
+        passed = 0 <= half < imported + skipped
+        half = -1 if passed else half
+        if not goes_on(passed):
+            break
     main.__dict__.pop("__file__", None)
     return imported, skipped
 
@@ -228,15 +373,8 @@ def _there(name):
     return not child or not parent or parent not in sys.modules or hasattr(sys.modules[parent], "__path__")
 
 
-def _next(lines, json):
-    line = lines.readline()
-    if not line.endswith("\n"):
-        raise EOFError
-    return json.loads(line)
-
-
-def _tell(control, json, message):
-    control.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+def _tell(sock, message):
+    sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 
 def _become(order):
@@ -248,14 +386,12 @@ def _become(order):
         os.chdir(order["cwd"])
 
 
-def _await_store(socket):
+def _await_store():
     """Waits a moment for rank 0 to serve the group's store.
 
     PyTorch's client that asks too early waits for up to a second before it asks again, although ranks that were all
     warm come within milliseconds of one another. Where nobody serves, the script finds out by itself.
     """
-    import time
-
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0" or not address or not port.isdigit():
         return

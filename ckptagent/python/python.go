@@ -7,5 +7,5 @@ import "embed"
 
 // Files holds what is installed, at the paths that it is installed under.
 //
-//go:embed holdfast/*.py _holdfast_site.py holdfast_standby.py sitecustomize.py
+//go:embed holdfast/*.py _holdfast_*.py holdfast_standby.py sitecustomize.py
 var Files embed.FS

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 
-from . import _arena, _memory, _modules
+from . import _arena, _memory
 from ._arena import Arena, ArenaError, Client
 from ._state import Flat, Packer, Unpacker, Unsupported, assign
 
@@ -96,8 +96,6 @@ class Checkpoint:
         self._arena = None
         self._last_copied = 0
         self._waited_in_vain = 0  # grant after which waiting was of no use
-        self._steps_seen = 0
-        self._modules_sent = False
 
         self._to = os.environ.get("HOLDFAST_SOCKET", "")
         self._rank = _number("HOLDFAST_LOCAL_RANK")
@@ -105,10 +103,11 @@ class Checkpoint:
         self._restore_step = _number("HOLDFAST_RESTORE_STEP")
         path = os.environ.get("HOLDFAST_ARENA", "")
         if not self._to and not path:
+            if os.environ.get("HOLDFAST_CONTAINER"):
+                _say("this process keeps no state in memory and has no standby: it is no rank, because no launcher that Holdfast serves started it. Start the script with torchrun, or python -m torch.distributed.run; without one the container's whole command is restarted when it fails")
             return  # not in a Holdfast job
         if self._to:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        _modules.client_reports()
         if not path:
             _say("state in memory is off: no arena (annotation holdfast.dev/state-size says how much to keep); restarts begin where the script itself begins")
         else:
@@ -217,7 +216,6 @@ class Checkpoint:
         if self._arena is not None:
             self._publish(step=step)
         self._send("step", step=step)
-        self._after_step()
 
     def save(self, step):
         """Copies the tracked state into memory that outlives this process. Returns a Saved, true if it was copied."""
@@ -227,7 +225,6 @@ class Checkpoint:
             return Saved(step, False, "called in a child process")
         if self._arena is None:
             self._send("step", step=step)
-            self._after_step()
             return Saved(step, False, "state in memory is off")
         try:
             saved = self._save(step)
@@ -235,7 +232,6 @@ class Checkpoint:
             saved = self._refuse(step, str(e))
         except Exception:  # training is worth more than one copy of its state
             saved = self._refuse(step, "taking the state: " + traceback.format_exc())
-        self._after_step()
         return saved
 
     def _save(self, step):
@@ -353,16 +349,6 @@ class Checkpoint:
         finally:
             if collecting:
                 gc.enable()
-
-    def _after_step(self):
-        self._steps_seen += 1
-        if self._steps_seen >= 3 and not self._modules_sent and self._steps_seen % 3 == 0:
-            self._modules_sent = self._report_modules()
-
-    def _report_modules(self):
-        if not _modules.hook_runs():
-            return True  # without the site hook there are no standbys to warm
-        return _modules.report(lambda modules: self._send("modules", modules=modules))
 
 
 def _quantity(n):

@@ -66,6 +66,42 @@ def exit_code(pid):
             time.sleep(0.01)
 
 
+class Ends:
+    """The agent's ends: of the source's socket, and of one for each rank. As a file, the first rank's."""
+
+    def __init__(self, ranks=1):
+        pairs = [socket.socketpair() for _ in range(1 + ranks)]
+        self.theirs = [theirs for _, theirs in pairs]
+        self.control, *self.ranks = [self._file(ours) for ours, _ in pairs]
+        self.readline, self.write, self.flush = self.ranks[0].readline, self.ranks[0].write, self.ranks[0].flush
+
+    @staticmethod
+    def _file(ours):
+        lines = ours.makefile("rw")
+        ours.close()  # with the file, the socket
+        return lines
+
+    @property
+    def variables(self):
+        control, *ranks = [str(s.fileno()) for s in self.theirs]
+        return {"HOLDFAST_STANDBY_FD": control, "HOLDFAST_STANDBY_FDS": ",".join(ranks)}
+
+    def tell(self, **message):
+        self.control.write(json.dumps(message) + "\n")
+        self.control.flush()
+
+    def heard(self):
+        """What the source says once it has imported."""
+        while True:
+            message = json.loads(self.control.readline())
+            if message.get("warm"):
+                return message
+
+    def close(self):
+        for end in [self.control, *self.ranks]:
+            end.close()
+
+
 class Standby(ScriptCase):
     """The same command line, once started in the normal way and once held as a standby first."""
 
@@ -76,18 +112,19 @@ class Standby(ScriptCase):
     ENV = {"HOLDFAST_LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
     NEWS = {"RANK": "1", "MASTER_PORT": "12345", "HOLDFAST_GENERATION": "4"}
 
-    def standby(self, *args, modules=("json", "xml.dom.minidom", "no_such_module_anywhere", "mpi4py.MPI"), **extra):
-        ours, theirs = socket.socketpair()
-        env = environment(**self.ENV, DROPPED="1", HOLDFAST_STANDBY_FD=str(theirs.fileno()), **extra)
+    def standby(self, *args, modules=("json", "xml.dom.minidom", "no_such_module_anywhere", "mpi4py.MPI"), ranks=1, own=(), **extra):
+        lines = Ends(ranks)
+        env = environment(**self.ENV, DROPPED="1", **lines.variables, **extra)
+        for name in own:
+            env.pop(name, None)
         child = subprocess.Popen(
-            [sys.executable, "-u", *args], env=env, cwd=self.folder, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
+            [sys.executable, "-u", *args], env=env, cwd=self.folder, pass_fds=[s.fileno() for s in lines.theirs], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        theirs.close()
-        lines = ours.makefile("rw")
-        ours.close()  # with the file, the socket
-        lines.write(json.dumps({"modules": list(modules)}) + "\n")
-        lines.flush()
+        for s in lines.theirs:
+            s.close()
+        lines.tell(modules=list(modules), own=list(own))
+        lines.tell(fork=list(range(ranks)))
         return child, lines
 
     def become(self, child, lines, **order):
@@ -182,9 +219,11 @@ class Standby(ScriptCase):
 
     def test_what_it_says_when_ready(self):
         child, lines = self.standby(self.file("s.py", "pass"))
+        facts = lines.heard()
         ready, _ = self.become(child, lines)
-        self.assertEqual((ready["imported"], ready["skipped"], ready["threads"], ready["cuda"]), (2, 2, 0, False))
-        self.assertGreater(ready["rss"], 1 << 20)
+        self.assertEqual(ready, {"ready": True, "pid": ready["pid"], "learned": 1})
+        self.assertEqual([facts[k] for k in ("imported", "skipped", "threads", "cuda", "alone")], [2, 2, 0, False, ""])
+        self.assertGreater(facts["rss"], 1 << 20)
 
     def test_the_script_does_not_run_before_its_time(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
@@ -216,8 +255,8 @@ class Standby(ScriptCase):
             server.bind(("127.0.0.1", 0))
             child, lines = self.standby(script, modules=("torch.distributed",), PYTHONPATH=str(ROOT) + os.pathsep + self.folder)
             news = {"RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+            self.assertEqual(lines.heard()["skipped"], 0)
             ready = json.loads(lines.readline())
-            self.assertEqual(ready["skipped"], 0)
             self.order(lines, pid=ready["pid"], env=news)
             if listens:
                 time.sleep(0.2)  # a script that did not wait has asked by now
@@ -238,21 +277,33 @@ class Standby(ScriptCase):
         self.assertEqual(child.communicate(timeout=60)[0], "")
 
     def test_nonsense_ends_it(self):
+        for nonsense in ("what", "null", '{"pid": 0}\n[]', '{"env": 1}'):
+            with self.subTest(nonsense):
+                child, lines = self.standby(self.file("s.py", "print('ran')"))
+                ready = json.loads(lines.readline())
+                lines.write(nonsense + "\n")
+                lines.flush()
+                done = self.ended(child, lines, ready["pid"])
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn("holdfast: standby:", done.stderr)
+
+    def test_nonsense_ends_a_source(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
-        ready = json.loads(lines.readline())
-        lines.write("what\n")
-        lines.flush()
-        done = self.ended(child, lines, ready["pid"])
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("holdfast: standby:", done.stderr)
+        lines.tell(modules=7)
+        child.wait(timeout=60)
+        lines.close()  # which ends its copy
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, out), (1, ""))
+        self.assertIn("holdfast: standby: TypeError", err)
 
     def test_a_module_that_fails_is_met_again_by_the_script(self):
         folder = os.path.join(self.folder, "lib")
         self.file("lib/bad.py", "raise RuntimeError('at import')")
         path = str(ROOT) + os.pathsep + folder
         script = self.file("s.py", "try:\n    import bad\nexcept RuntimeError as e:\n    print(e)\n")
-        ready, held = self.become(*self.standby(script, modules=["bad"], PYTHONPATH=path))
-        self.assertEqual((ready["skipped"], held.stdout), (1, "at import\n"))
+        child, lines = self.standby(script, modules=["bad"], PYTHONPATH=path)
+        self.assertEqual(lines.heard()["skipped"], 1)
+        self.assertEqual(self.become(child, lines)[1].stdout, "at import\n")
 
     def test_one_import_makes_many_ranks(self):
         script = self.file("s.py", """
@@ -296,8 +347,9 @@ class Standby(ScriptCase):
         for module, itself in {"starts_a_thread": True, "opens_a_socket": True, "opens_a_file": False}.items():
             with self.subTest(module):
                 child, lines = self.standby(script, modules=[module], PYTHONPATH=path)
+                facts = lines.heard()
                 ready, done = self.become(child, lines)
-                self.assertEqual((ready["imported"], ready["pid"] == child.pid, done.stdout), (1, itself, "ran\n"))
+                self.assertEqual((facts["imported"], bool(facts["alone"]), ready["pid"] == child.pid, done.stdout), (1, itself, itself, "ran\n"))
 
     def test_where_devices_were_asked_for_it_becomes_the_rank_itself(self):
         self.file("lib/torch/__init__.py", "from . import cuda\n")
@@ -319,6 +371,106 @@ class Standby(ScriptCase):
         script = self.file("s.py", "import numpy.random; print(numpy.random.seeded)")
         _, done = self.become(*self.standby(script, modules=["numpy.random"], PYTHONPATH=path))
         self.assertEqual(done.stdout, "[1]\n")
+
+    OWN = ("RANK", "LOCAL_RANK", "HOLDFAST_LOCAL_RANK")
+
+    def library(self, **modules):
+        """Installed packages, of which each is one file; returns the path that they are found by."""
+        for name, text in modules.items():
+            self.file("lib/%s.py" % name, text)
+        return str(ROOT) + os.pathsep + os.path.join(self.folder, "lib")
+
+    def test_one_source_serves_all_ranks(self):
+        script = self.file("s.py", """
+            import os, sys
+            print(os.environ["RANK"], os.environ["LOCAL_RANK"], os.getpid(), "xml.dom.minidom" in sys.modules, type(os.environ).__name__,
+                  sorted(os.readlink("/proc/self/fd/%d" % f).split(":")[0] for f in range(64) if os.path.exists("/proc/self/fd/%d" % f)), flush=True)
+            """)
+        child, lines = self.standby(script, ranks=3, own=self.OWN)
+        self.assertEqual(lines.heard()["alone"], "")
+        ready = [json.loads(line.readline())["pid"] for line in lines.ranks]
+        self.assertEqual(len({child.pid, *ready}), 4)
+        for local in (2, 0):
+            lines.ranks[local].write(json.dumps({"pid": ready[local], "env": {"RANK": str(10 + local), "LOCAL_RANK": str(local)}}) + "\n")
+            lines.ranks[local].flush()
+            self.assertEqual(exit_code(ready[local]), 0)
+            again = json.loads(lines.ranks[local].readline())["pid"]
+            self.assertNotIn(again, ready)
+        with open("/proc/%d/comm" % ready[1]) as f:
+            self.assertEqual(f.read(), "hf-standby\n", "a rank's standby has to do with those of others")
+        lines.close()
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, err), (0, ""))
+        said = [line.split(None, 5) for line in out.splitlines()]
+        self.assertEqual([words[:5] for words in said], [[str(10 + r), str(r), str(ready[r]), "True", "_Environ"] for r in (2, 0)])
+        for words in said:
+            self.assertNotIn("socket", words[5])
+        self.assertEqual([exit_code(ready[1])], [0])
+
+    def test_reads_of_a_ranks_own_variables_are_noted(self):
+        for text, names in {
+            "import os; os.environ.get('RANK')": "RANK",
+            "import os; os.getenv('LOCAL_RANK', '0')": "LOCAL_RANK",
+            "import os; os.getenvb(b'LOCAL_RANK')": "LOCAL_RANK",
+            "import os\ntry: os.environ['HOLDFAST_LOCAL_RANK']\nexcept KeyError: pass": "HOLDFAST_LOCAL_RANK",
+            "from os import environ; first = 'RANK' not in environ": "RANK",
+            "import os; os.environ.setdefault('RANK', '0')": "RANK",
+            "import os; env = os.environ.copy()": "all variables",
+            "import os; env = dict(os.environ)": "all variables",
+            "import os; env = {**os.environ}": "all variables",
+            "import os; 'RANK' in os.environ.keys()": "RANK",
+            "import os; {k: v for k, v in os.environ.items() if k.startswith('TQDM_')}": "",
+            "import os; 'HOME' in os.environ.keys(); os.environ.get('WORLD_SIZE')": "",
+            "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)": "",
+        }.items():
+            with self.subTest(text):
+                child, lines = self.standby(self.file("s.py", "pass"), modules=["asks", "colorsys"], ranks=2, own=self.OWN, PYTHONPATH=self.library(asks=text))
+                facts = lines.heard()
+                want = "a module that the script imports reads " + names if names else ""
+                # What cannot be copied imports no more.
+                self.assertEqual((facts["alone"], facts["imported"]), (want, 1 if names else 2))
+                lines.close()
+                self.assertEqual(child.communicate(timeout=60), ("", ""))
+
+    def test_what_a_fork_would_break_serves_no_several_ranks(self):
+        path = self.library(
+            starts_a_thread="import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
+            opens_a_socket="import socket\npair = socket.socketpair()\n",
+        )
+        for module in ("starts_a_thread", "opens_a_socket"):
+            with self.subTest(module):
+                child, lines = self.standby(self.file("s.py", "print('ran')"), modules=[module], ranks=2, own=self.OWN, PYTHONPATH=path)
+                self.assertEqual(lines.heard()["alone"], "a module that the script imports starts a thread or opens a socket")
+                lines.close()
+                self.assertEqual(child.communicate(timeout=60), ("", ""))
+
+    def test_more_modules_are_for_the_next_copies(self):
+        script = self.file("s.py", "import sys; print('json' in sys.modules, 'colorsys' in sys.modules)")
+        child, lines = self.standby(script, modules=["json"], ranks=2, own=self.OWN)
+        old = [json.loads(line.readline())["pid"] for line in lines.ranks]
+        lines.heard()
+        lines.tell(modules=["json", "colorsys"], own=self.OWN)
+        self.assertEqual(lines.heard()["imported"], 2)
+        os.kill(old[1], signal.SIGKILL)
+        self.assertEqual(exit_code(old[1]), -signal.SIGKILL)
+        new = json.loads(lines.ranks[1].readline())["pid"]
+        for line, pid in zip(lines.ranks, (old[0], new)):
+            line.write(json.dumps({"pid": pid, "env": {}}) + "\n")
+            line.flush()
+            self.assertEqual(exit_code(pid), 0)
+        lines.close()
+        self.assertEqual(child.communicate(timeout=60), ("True False\nTrue True\n", ""))
+
+    def test_a_copy_that_is_asked_for_comes_at_once(self):
+        path = self.library(rests="import holdfast_standby; holdfast_standby._REST = 3600")
+        child, lines = self.standby(self.file("s.py", "print('ran')"), modules=["rests"], PYTHONPATH=path)
+        first = json.loads(lines.readline())["pid"]
+        self.order(lines, pid=first, env={})
+        self.assertEqual(exit_code(first), 0)
+        lines.tell(fork=[0])
+        second = json.loads(lines.readline())["pid"]
+        self.order(lines, pid=second, env={})
+        self.assertEqual(self.ended(child, lines, second).stdout, "ran\nran\n")
 
 
 if __name__ == "__main__":

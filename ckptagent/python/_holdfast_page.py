@@ -1,0 +1,93 @@
+"""The rank's page: what a rank that knows nothing of us tells its agent, in a file that both have mapped.
+
+The layout stands in docs/architecture.md. One process writes, and the agent takes each number for a level that only
+rises, so a plain store of eight aligned bytes is enough: Python has no store-release, and what the agent sees early,
+late or out of order it sees whole at its next look.
+"""
+
+import fcntl
+import mmap
+import os
+import sys
+from _thread import allocate_lock
+
+BYTES = 1 << 20
+MAGIC = int.from_bytes(b"HFPAGE01", "little")
+NAMES = 4096
+_MAGIC, _GENERATION, _PID, _STEPS, _RESUMED, _LENGTH, _FLAGS = range(7)
+HOOK, READS_RECORDED = 1, 2
+
+
+def enter(path):
+    """The page of this process, or None where the agent made none or another process of the rank writes there."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        if sys.byteorder != "little" or os.fstat(fd).st_size != BYTES:
+            return None
+        # Held for as long as the mapping, which keeps the open file.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Page(mmap.mmap(fd, BYTES))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+class Page:
+    def __init__(self, memory):
+        self._memory = memory
+        self._numbers = memoryview(memory)[: 8 * 7].cast("Q")
+        self._pid = os.getpid()
+        self._at = NAMES
+        self._steps = 0
+        self._waiting, self._lock = [], allocate_lock()
+        generation = os.environ.get("HOLDFAST_GENERATION", "")
+        n = self._numbers
+        n[_STEPS] = n[_RESUMED] = n[_LENGTH] = n[_FLAGS] = 0
+        n[_GENERATION] = int(generation) if generation.isdigit() else 0
+        n[_PID] = self._pid
+        n[_MAGIC] = MAGIC
+        n[_FLAGS] = HOOK
+
+    def mine(self):
+        """False in a process that the rank has forked: it has the mapping, and nothing to say."""
+        return os.getpid() == self._pid
+
+    def flag(self, bit):
+        if self.mine():
+            self._numbers[_FLAGS] |= bit
+
+    def steps(self, count):
+        """Tells how many optimizer steps this process has finished; a number that is not higher tells nothing."""
+        if count > self._steps and self.mine():
+            self._steps = self._numbers[_STEPS] = count
+
+    def resumed(self, step):
+        """Tells how many optimizer steps the restored state held; None: not known."""
+        if self.mine():
+            self._numbers[_RESUMED] = 0 if step is None else step + 1
+
+    def name(self, name):
+        """Appends a name. Threads import side by side, and a signal handler may import in the middle of this, so nobody
+        waits here: whoever holds the lock writes what the others have left."""
+        if not self.mine():
+            return
+        self._waiting.append(name)
+        while self._waiting and self._lock.acquire(False):
+            try:
+                while self._waiting:
+                    self._write(self._waiting.pop(0))
+            finally:
+                self._lock.release()
+
+    def _write(self, name):
+        line = name.encode("utf-8", "surrogateescape") + b"\n"
+        end = self._at + len(line)
+        if end > BYTES or b"\n" in line[:-1] or b"\0" in line:
+            return
+        self._memory[self._at : end] = line
+        self._at = end
+        self._numbers[_LENGTH] = end - NAMES
