@@ -1,6 +1,9 @@
 package launch
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // handling says what becomes of a flag.
 type handling int
@@ -30,7 +33,7 @@ type flag struct {
 }
 
 const (
-	remedyLogs  = "leave it out: the output of all ranks is the container's own (kubectl logs)"
+	remedyLogs  = "leave it out, and say with --log-dir, --redirects and --tee where the output of ranks goes"
 	remedyDrop  = "leave it out"
 	remedyPlain = "leave it out, or take the annotation holdfast.dev/enabled off the job to run it with plain torchrun"
 )
@@ -51,14 +54,14 @@ var flags = []*flag{
 	{name: "role"},
 	{name: "module", short: 'm', boolean: true},
 	{name: "no-python", boolean: true},
-	{name: "run-path", boolean: true, handling: refused, remedy: "leave it out: each rank is started as an interpreter of its own"},
-	{name: "log-dir", handling: refused, neutral: []string{""}, remedy: remedyLogs},
-	{name: "redirects", short: 'r', handling: refused, neutral: []string{"0"}, remedy: remedyLogs},
-	{name: "tee", short: 't', handling: refused, neutral: []string{"0"}, remedy: remedyLogs},
-	{name: "log-line-prefix-template", handling: refused, neutral: []string{""}, remedy: remedyLogs},
-	{name: "local-ranks-filter", handling: refused, neutral: []string{""}, remedy: remedyLogs},
-	{name: "duplicate-stdout-filters", handling: refused, neutral: []string{""}, remedy: remedyLogs},
-	{name: "duplicate-stderr-filters", handling: refused, neutral: []string{""}, remedy: remedyLogs},
+	{name: "run-path", boolean: true, handling: superseded}, // each rank is an interpreter of its own, which runs the script
+	{name: "log-dir"},
+	{name: "redirects", short: 'r'},
+	{name: "tee", short: 't'},
+	{name: "log-line-prefix-template"},
+	{name: "local-ranks-filter"},
+	{name: "duplicate-stdout-filters"},
+	{name: "duplicate-stderr-filters"},
 	{name: "node-rank", handling: superseded},
 	{name: "master-addr", handling: superseded},
 	{name: "master-port", handling: superseded},
@@ -67,10 +70,13 @@ var flags = []*flag{
 	{name: "numa-binding", noEnv: true, handling: refused, remedy: remedyPlain},
 	{name: "signals-to-handle", handling: refused, neutral: []string{"SIGTERM,SIGINT,SIGHUP,SIGQUIT"}, remedy: remedyDrop},
 	{name: "shutdown-timeout"},
-	{name: "virtual-local-rank", boolean: true, handling: refused, remedy: remedyPlain},
+	{name: "virtual-local-rank", boolean: true},
 	{name: "print-completion", noEnv: true, handling: refused, remedy: "ask the torchrun of the image by its full path"},
 	{name: "help", short: 'h', boolean: true, noEnv: true, handling: refused, remedy: "ask the torchrun of the image by its full path"},
 }
+
+// useEnvFlag is the one option that torch.distributed.launch has and torchrun has not.
+var useEnvFlag = &flag{name: "use-env", boolean: true, noEnv: true}
 
 // envName is the variable that torchrun reads the option's default from.
 func (f *flag) envName() string {
@@ -89,10 +95,14 @@ func (f *flag) passes(v string) bool {
 
 // byLong finds the option that a long spelling (without the leading hyphens) names, in full or, as
 // argparse takes it, by a prefix that fits one option alone.
-func byLong(name string) (*flag, []string) {
+func byLong(name string, deprecated bool) (*flag, []string) {
 	want := strings.ReplaceAll(name, "_", "-")
+	known := flags
+	if deprecated {
+		known = append(slices.Clone(flags), useEnvFlag)
+	}
 	var found []*flag
-	for _, f := range flags {
+	for _, f := range known {
 		if f.name == want {
 			return f, nil
 		}

@@ -26,21 +26,33 @@ type Spec struct {
 	NoPython bool     `json:"noPython,omitempty"`
 	Script   string   `json:"script"`
 	Args     []string `json:"args,omitempty"`
+	// Exact: Script and Args are the command line of a rank word for word, and the environment is the launcher's, with NoPython.
+	Exact bool `json:"exact,omitempty"`
 	// Ranks is the number of processes on this pod; RanksAuto until Resolve has counted the devices that
-	// RanksFrom ("gpu", "cpu" or "auto") names.
+	// RanksFrom ("gpu", "cpu" or "auto") names; with RanksLater nobody knows it yet.
 	Ranks     int    `json:"ranks"`
 	RanksFrom string `json:"ranksFrom,omitempty"`
 	// Nodes is the number of pods that the launcher asked for; 0: it said nothing and the gang decides.
 	Nodes int `json:"nodes,omitempty"`
 	// NodesFlag is how it asked, for messages ("--nnodes=2", "--standalone").
-	NodesFlag   string `json:"nodesFlag,omitempty"`
+	NodesFlag string `json:"nodesFlag,omitempty"`
+	// NodesRemedy is what to do where that is not what the gang has, if it is not to leave the flag out.
+	NodesRemedy string `json:"nodesRemedy,omitempty"`
 	Role        string `json:"role"`
 	RunID       string `json:"runID"`
 	MaxRestarts int    `json:"maxRestarts"`
+	// VirtualLocalRank: each rank sees its own device alone, and itself as local rank 0.
+	VirtualLocalRank bool `json:"virtualLocalRank,omitempty"`
+	// DeepSpeed is set where deepspeed's launcher starts the ranks: they get its arguments and variables, none of torchrun's.
+	DeepSpeed *DeepSpeed `json:"deepSpeed,omitempty"`
+	// Logs says where the output of ranks goes.
+	Logs Logs `json:"logs,omitzero"`
 	// ShutdownTimeout is how long ranks may take to end after SIGTERM.
 	ShutdownTimeout time.Duration `json:"shutdownTimeout"`
 	// Superseded lists, in order, the flags and variables that were given and that the coordinator decides.
 	Superseded []string `json:"superseded,omitempty"`
+
+	runPath bool
 }
 
 // Refusal is the answer to a command line that cannot be honoured.
@@ -62,7 +74,8 @@ func (r *Refusal) Error() string {
 func refuse(flag, why, remedy string) *Refusal { return &Refusal{Flag: flag, Why: why, Remedy: remedy} }
 
 // IsLauncher reports whether argv starts a launcher that Parse reads: torchrun by any path, a Python
-// interpreter that is given torchrun's file, or -m torch.distributed.run (or its old name launch).
+// interpreter that is given torchrun's file, -m torch.distributed.run, its predecessor -m torch.distributed.launch, or
+// -m deepspeed.launcher.launch.
 func IsLauncher(argv []string) bool {
 	_, _, ok := split(argv)
 	return ok
@@ -71,6 +84,14 @@ func IsLauncher(argv []string) bool {
 // Parse reads the launcher's command line argv, its name included, and the PET_* and PYTHON_EXEC
 // variables of env. The error is a *Refusal.
 func Parse(argv []string, env map[string]string) (Spec, error) {
+	if len(argv) > 0 && argv[0] == APICommand {
+		return parseAPI(argv[1:])
+	}
+	if IsDeepSpeed(argv) { // handed over only where it cannot be served
+		if err := CheckDeepSpeed(argv, 0, false); err != nil {
+			return Spec{}, err
+		}
+	}
 	python, rest, ok := split(argv)
 	if !ok {
 		name := ""
@@ -82,14 +103,15 @@ func Parse(argv []string, env map[string]string) (Spec, error) {
 	if r := checkInterpreter(python); r != nil {
 		return Spec{}, r
 	}
-	if len(rest) > 0 && rest[0] == "torch.distributed.launch" {
-		return Spec{}, refuse("-m torch.distributed.launch", "is torch's deprecated launcher and is not honoured", "use torchrun or python -m torch.distributed.run")
+	if rest[0] == deepSpeedLaunch {
+		return parseDeepSpeed(python, rest[1:])
 	}
 	spec := Spec{Python: python}
 	if v := env["PYTHON_EXEC"]; v != "" {
 		spec.Python = []string{v}
 	}
-	given, positional, r := options(rest[1:])
+	deprecated := rest[0] == deprecatedLauncher
+	given, positional, r := options(rest[1:], deprecated)
 	if r != nil {
 		return Spec{}, r
 	}
@@ -97,15 +119,33 @@ func Parse(argv []string, env map[string]string) (Spec, error) {
 	if r := spec.fill(values); r != nil {
 		return Spec{}, r
 	}
+	if spec.Logs.Prefix == "" {
+		spec.Logs.Prefix = env["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"]
+	}
+	if _, said := values["nproc-per-node"]; !said && len(positional) > 1 && maybeFlag(positional[0]) {
+		spec.setLater("nproc-per-node")
+	}
 	if len(positional) == 0 {
 		return Spec{}, refuse("training_script", "is missing", "name the script (or with -m the module) to run")
 	}
 	spec.Script, spec.Args = positional[0], positional[1:]
+	if spec.runPath { // torch looks at neither flag then
+		spec.Module, spec.NoPython, spec.runPath = false, false, false
+	}
 	if spec.Module && spec.NoPython {
 		return Spec{}, refuse("--no-python", "cannot be given together with --module", "choose one of them")
 	}
+	if _, useEnv := given[useEnvFlag.name]; deprecated && !useEnv {
+		if spec.NoPython {
+			return Spec{}, refuse("--no-python", "needs --use-env under torch.distributed.launch", "write --use-env too, or use torchrun")
+		}
+		spec.Args = append([]string{"--local-rank=" + localRankMacro}, spec.Args...)
+	}
 	return spec, nil
 }
+
+// deprecatedLauncher is torch's launcher of old: torchrun, but that it passes the local rank as an argument where --use-env is not given.
+const deprecatedLauncher = "torch.distributed.launch"
 
 // Resolve counts the ranks of a spec whose number hangs on devices.
 func (s Spec) Resolve(gpus, cpus int) (Spec, error) {
@@ -120,6 +160,8 @@ func (s Spec) Resolve(gpus, cpus int) (Spec, error) {
 		}
 	case "cpu":
 		n = cpus
+	case RanksLater:
+		n = 0
 	default:
 		if gpus == 0 {
 			n = cpus
@@ -137,8 +179,11 @@ func (s Spec) CheckNodes(pods int) error {
 	if s.Nodes == 0 || s.Nodes == pods {
 		return nil
 	}
-	return refuse(s.NodesFlag, fmt.Sprintf("asks for %d, the gang has %d pods", s.Nodes, pods),
-		"leave the flag out, or make it equal to the job's parallelism")
+	remedy := s.NodesRemedy
+	if remedy == "" {
+		remedy = "leave the flag out, or make it equal to the job's parallelism"
+	}
+	return refuse(s.NodesFlag, fmt.Sprintf("asks for %d, the gang has %d pods", s.Nodes, pods), remedy)
 }
 
 var pythonName = regexp.MustCompile(`^python(\d+(\.\d+)*t?)?$`)
@@ -188,7 +233,7 @@ func split(argv []string) (python, rest []string, ok bool) {
 				}
 				name, after = after[0], after[1:]
 			}
-			if name != "torch.distributed.run" && name != "torch.distributed.launch" {
+			if name != "torch.distributed.run" && name != deprecatedLauncher && name != deepSpeedLaunch {
 				return nil, nil, false
 			}
 			return python, append([]string{name}, after...), true
@@ -258,20 +303,20 @@ func isValue(arg string) bool {
 }
 
 // options reads flags up to the first positional argument, which and all after which are the script's.
-func options(args []string) (map[string]value, []string, *Refusal) {
+func options(args []string, deprecated bool) (map[string]value, []string, *Refusal) {
 	given := map[string]value{}
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
 			return given, args[i+1:], nil
 		}
-		if len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg) {
+		if len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg) || maybeFlag(arg) {
 			return given, args[i:], nil
 		}
 		var used int
 		var r *Refusal
 		if strings.HasPrefix(arg, "--") {
-			used, r = long(given, arg, args[i+1:])
+			used, r = long(given, arg, args[i+1:], deprecated)
 		} else {
 			used, r = short(given, arg, args[i+1:])
 		}
@@ -284,9 +329,9 @@ func options(args []string) (map[string]value, []string, *Refusal) {
 }
 
 // long reads --name, --name=v or --name v and says how many further arguments it took.
-func long(given map[string]value, arg string, next []string) (int, *Refusal) {
+func long(given map[string]value, arg string, next []string, deprecated bool) (int, *Refusal) {
 	name, v, inline := strings.Cut(arg[2:], "=")
-	f, could := byLong(name)
+	f, could := byLong(name, deprecated)
 	if f == nil && len(could) > 0 {
 		return 0, refuse("--"+name, "is ambiguous: it could be "+strings.Join(could, ", "), "write the flag in full")
 	}
@@ -359,8 +404,12 @@ func (s *Spec) fill(values map[string]value) *Refusal {
 	}
 	sort.Strings(names)
 	for _, name := range names {
-		f, _ := byLong(name)
+		f, _ := byLong(name, true)
 		val := values[name]
+		if !known(val.v) {
+			s.setLater(name)
+			continue
+		}
 		if f.boolean {
 			n, err := strconv.Atoi(strings.TrimSpace(val.v))
 			if err != nil {
@@ -403,6 +452,12 @@ func (s *Spec) set(name string, val value) *Refusal {
 		s.Module = true
 	case "no-python":
 		s.NoPython = true
+	case "virtual-local-rank":
+		s.VirtualLocalRank = true
+	case "run-path":
+		s.runPath = true
+	case "log-dir", "redirects", "tee", "log-line-prefix-template", "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters":
+		return s.Logs.set(name, val)
 	case "max-restarts":
 		n, r := number(val, 0)
 		s.MaxRestarts = n

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"encoding/base64"
 	"errors"
 	"reflect"
 	"strings"
@@ -41,6 +42,19 @@ func TestParse(t *testing.T) {
 		{"module", "torchrun -m pkg.train x", nil, with(func(s *Spec) { s.Module, s.Script, s.Args = true, "pkg.train", []string{"x"} })},
 		{"program", "torchrun --no-python ./run.sh", nil, with(func(s *Spec) { s.NoPython, s.Script = true, "./run.sh" })},
 		{"cluster and neutral values", "torchrun -mr 0 -t0 --redirects=0 pkg.train", nil, with(func(s *Spec) { s.Module, s.Script = true, "pkg.train" })},
+		{"logs", "torchrun --log-dir=/x -t3 -r 0:1,1:2 --local_ranks_filter 0,1 --duplicate-stdout-filters a,,b,c --duplicate-stderr-filters= train.py", nil,
+			with(func(s *Spec) {
+				s.Logs = Logs{Dir: "/x", DirFlag: "--log-dir=/x", Tee: Streams{All: 3}, Redirects: Streams{Of: map[int]int{0: 1, 1: 2}}, Ranks: []int{0, 1}, OutFilters: []string{"a,b", "c"}}
+			})},
+		{"logs by the environment", "torchrun train.py", map[string]string{"PET_TEE": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}:"},
+			with(func(s *Spec) { s.Logs = Logs{Tee: Streams{All: 1}, Prefix: "${rank}:"} })},
+		{"run path", "torchrun --run-path --no-python /a/train.py", nil, with(func(s *Spec) { s.Script, s.Superseded = "/a/train.py", []string{"--run-path"} })},
+		{"torchtitan's own", `torchrun --nproc_per_node=2 --rdzv_backend c10d --rdzv_endpoint=localhost:0 --local-ranks-filter 0 --role rank --tee 3 -m torchtitan.train --module llama3 --config llama3_debugmodel`, nil,
+			with(func(s *Spec) {
+				s.Ranks, s.Role, s.Module, s.Script, s.Args = 2, "rank", true, "torchtitan.train", []string{"--module", "llama3", "--config", "llama3_debugmodel"}
+				s.Logs, s.Superseded = Logs{Tee: Streams{All: 3}, Ranks: []int{0}}, []string{"--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"}
+			})},
+		{"a device each", "torchrun --virtual-local-rank train.py", nil, with(func(s *Spec) { s.VirtualLocalRank = true })},
 		{"double dash", "torchrun --nproc-per-node=2 -- train.py -x", nil, with(func(s *Spec) { s.Ranks, s.Args = 2, []string{"-x"} })},
 		{"shutdown timeout", "torchrun --shutdown-timeout=5 train.py", nil, with(func(s *Spec) { s.ShutdownTimeout = 5 * time.Second })},
 		{"interpreter", "python3 -m torch.distributed.run --nproc-per-node=2 train.py", nil,
@@ -52,6 +66,14 @@ func TestParse(t *testing.T) {
 		{"interpreter, module in one word", "python -mtorch.distributed.run train.py", nil, with(func(s *Spec) { s.Python = []string{"python"} })},
 		{"interpreter and the launcher's file", "python /opt/bin/torchrun --nproc-per-node=3 train.py", nil,
 			with(func(s *Spec) { s.Python, s.Ranks = []string{"python"}, 3 })},
+		{"the deprecated launcher", "python3 -m torch.distributed.launch --nproc_per_node=2 train.py --lr 1", nil,
+			with(func(s *Spec) {
+				s.Python, s.Ranks, s.Args = []string{"python3"}, 2, []string{"--local-rank=${local_rank}", "--lr", "1"}
+			})},
+		{"the deprecated launcher, by environment", "python3 -m torch.distributed.launch --use_env train.py --lr 1", nil,
+			with(func(s *Spec) { s.Python, s.Args = []string{"python3"}, []string{"--lr", "1"} })},
+		{"the deprecated launcher, a program", "python3 -m torch.distributed.launch --use-env --no-python ./run.sh", nil,
+			with(func(s *Spec) { s.Python, s.NoPython, s.Script = []string{"python3"}, true, "./run.sh" })},
 		{"environment", "torchrun train.py", map[string]string{"PET_NPROC_PER_NODE": "8", "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_STANDALONE": "0", "HOME": "/"},
 			with(func(s *Spec) {
 				s.Ranks, s.Nodes, s.NodesFlag = 8, 2, "PET_NNODES=2"
@@ -95,15 +117,7 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --frobnicate t.py", nil, "--frobnicate: is not a flag of torchrun that holdfast knows"},
 		{"torchrun -q t.py", nil, "-q: is not a flag"},
 		{"torchrun --standalone=1 t.py", nil, "--standalone: takes no value"},
-		{"torchrun --log-dir=/x t.py", nil, "--log-dir=/x: is not honoured"},
-		{"torchrun --log_dir /x t.py", nil, "--log_dir=/x: is not honoured"},
-		{"torchrun -r 3 t.py", nil, "-r 3: is not honoured"},
-		{"torchrun -t3 t.py", nil, "-t 3: is not honoured"},
-		{"torchrun --tee 3 t.py", nil, "--tee=3: is not honoured"},
-		{"torchrun --local-ranks-filter=0 t.py", nil, "--local-ranks-filter=0: is not honoured"},
-		{"torchrun --run-path t.py", nil, "--run-path: is not honoured"},
 		{"torchrun --numa-binding=node t.py", nil, "--numa-binding=node: is not honoured"},
-		{"torchrun --virtual-local-rank t.py", nil, "--virtual-local-rank: is not honoured"},
 		{"torchrun --logs-specs=x t.py", nil, "--logs-specs=x: is not honoured"},
 		{"torchrun --event-log-handler=scuba t.py", nil, "--event-log-handler=scuba: is not honoured"},
 		{"torchrun --signals-to-handle=SIGUSR1 t.py", nil, "--signals-to-handle=SIGUSR1: is not honoured"},
@@ -113,9 +127,12 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --start-method=thread t.py", nil, "--start-method=thread: is not a start method"},
 		{"torchrun --monitor-interval=x t.py", nil, "--monitor-interval=x: is not a number"},
 		{"torchrun -m --no-python t.py", nil, "--no-python: cannot be given together with --module"},
-		{"torchrun t.py", map[string]string{"PET_TEE": "3"}, "PET_TEE=3: is not honoured"},
+		{"torchrun t.py", map[string]string{"PET_TEE": "4"}, "PET_TEE=4: does not say which streams"},
+		{"torchrun --redirects=0:3,1 t.py", nil, "--redirects=0:3,1: does not say which streams"},
+		{"torchrun --local-ranks-filter=0,a t.py", nil, "--local-ranks-filter=0,a: is not a list of local ranks"},
 		{"torchrun t.py", map[string]string{"PET_STANDALONE": "yes"}, "PET_STANDALONE=yes: is not a number"},
-		{"python -m torch.distributed.launch t.py", nil, "-m torch.distributed.launch: is torch's deprecated launcher"},
+		{"torchrun --use-env t.py", nil, "--use-env: is not a flag of torchrun"},
+		{"python -m torch.distributed.launch --no-python t.sh", nil, "--no-python: needs --use-env"},
 		{"python -I -m torch.distributed.run t.py", nil, "-I: keeps the interpreter from reading PYTHONPATH"},
 		{"python -uE -m torch.distributed.run t.py", nil, "-E: keeps the interpreter"},
 	}
@@ -193,5 +210,157 @@ func TestCheckNodes(t *testing.T) {
 	err := Spec{Nodes: 1, NodesFlag: "--standalone"}.CheckNodes(2)
 	if err == nil || !strings.HasPrefix(err.Error(), "--standalone: asks for 1, the gang has 2 pods") {
 		t.Error(err)
+	}
+}
+
+// What Python's string.Template makes of the same text, tried with Python 3.11.
+func TestRankArgs(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--local-rank=${local_rank}": "--local-rank=7", "$local_rank": "7", "$local_rankx": "$local_rankx", "$": "$", "$$": "$", "${x}": "${x}",
+		"a$1": "a$1", "${local_rank": "${local_rank", "$LOCAL_RANK": "$LOCAL_RANK", "$$local_rank": "$local_rank", "": "",
+	} {
+		s := Spec{Args: []string{"first", arg}}
+		if got := s.RankArgs(7); !reflect.DeepEqual(got, []string{"first", want}) {
+			t.Errorf("%q becomes %q, want %q", arg, got[1], want)
+		}
+		if same := s.SameArgs(); same != !strings.Contains(want, "7") {
+			t.Errorf("%q: the same for all ranks: %v", arg, same)
+		}
+	}
+}
+
+func TestParseAPI(t *testing.T) {
+	got, err := Parse([]string{APICommand, `{"min_nodes":2,"max_nodes":2,"nproc_per_node":4,"role":"r","run_id":"id","max_restarts":3,"shutdown_timeout":5}`,
+		"/usr/bin/python3", "-u", "train.py", "--lr", "1"}, map[string]string{"PET_NPROC_PER_NODE": "8"})
+	want := Spec{NoPython: true, Exact: true, Script: "/usr/bin/python3", Args: []string{"-u", "train.py", "--lr", "1"}, Ranks: 4, Nodes: 2,
+		NodesFlag: "LaunchConfig.max_nodes=2", NodesRemedy: remedyNodes, Role: "r", RunID: "id", MaxRestarts: 3, ShutdownTimeout: 5 * time.Second}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+	}
+	if !got.StartsPython() {
+		t.Error("not known to be Python")
+	}
+	if got.Script = "/bin/bash"; got.StartsPython() {
+		t.Error("a shell passes for Python")
+	}
+	if err := got.CheckNodes(3); err == nil || !strings.HasSuffix(err.Error(), remedyNodes) {
+		t.Error(err)
+	}
+	for args, want := range map[string]string{
+		`{}`:                            "torch.distributed.launcher.api: lacks its configuration or its entrypoint",
+		`{"nproc_per_node":"x"} python`: "torch.distributed.launcher.api: has a configuration that cannot be read",
+		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":0} python`:                                 "LaunchConfig.nproc_per_node=0: is not a number",
+		`{"min_nodes":1,"max_nodes":2,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=1, max_nodes=2: asks for a changing number",
+		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":1,"refused":["numa_options=node"]} python`: "LaunchConfig.numa_options=node: is not honoured",
+	} {
+		_, err := Parse(append([]string{APICommand}, strings.Fields(args)...), nil)
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	a := Attempt{ID: "0123456789abcdef", Temp: "/tmp", Hostname: "host", Restarts: 2, FirstRank: 4}
+	s := Spec{Ranks: 2, Role: "rank", RunID: "none"}
+	got := s.Files(a)
+	run := "/tmp/torchelastic_89abcdef/none_01234567"
+	want := Files{Run: run, Dir: run + "/attempt_2", Rank: []RankFiles{
+		{Dir: run + "/attempt_2/0", Error: run + "/attempt_2/0/error.json", Prefix: "[rank0]:"}, {Dir: run + "/attempt_2/1", Error: run + "/attempt_2/1/error.json", Prefix: "[rank1]:"},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("nothing asked: got %+v\nwant %+v", got, want)
+	}
+	if s.Logs.Asked() {
+		t.Error("nothing was asked for")
+	}
+	s.Logs = Logs{Dir: "logs", Tee: Streams{All: 1}, Redirects: Streams{Of: map[int]int{1: 2}}, Ranks: []int{0}, Prefix: "${hostname}:${rank}:${local_rank}:${x} ", OutFilters: []string{"x"}}
+	got = s.Files(a)
+	at := "logs/none_01234567/attempt_2"
+	want = Files{Run: "logs/none_01234567", Dir: at, FilteredOut: at + "/filtered_stdout.log", Rank: []RankFiles{
+		{Dir: at + "/0", Error: at + "/0/error.json", Stdout: at + "/0/stdout.log", TeeStdout: true, Prefix: "host:4:0:${x} "},
+		{Dir: at + "/1", Error: at + "/1/error.json", Stdout: at + "/1/stdout.log", Stderr: at + "/1/stderr.log", Prefix: "host:5:1:${x} "},
+	}}
+	if !reflect.DeepEqual(got, want) || !s.Logs.Asked() {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	s.Logs = Logs{Ranks: []int{1}}
+	if r := s.Files(a).Rank; r[0].Stdout != "/dev/null" || r[0].Stderr != "/dev/null" || r[1].Stdout != "" || r[1].Stderr != "" {
+		t.Errorf("a filter alone: %+v", r)
+	}
+	s.Logs = Logs{Dir: "/dev/null", Tee: Streams{All: 3}}
+	if got := s.Files(a); !reflect.DeepEqual(got, Files{Rank: make([]RankFiles, 2)}) || s.Logs.Asked() == false {
+		t.Errorf("no logs wanted: %+v", got)
+	}
+}
+
+func world(s string) string { return "--world_info=" + base64.URLEncoding.EncodeToString([]byte(s)) }
+
+func TestParseDeepSpeed(t *testing.T) {
+	line := "/v/python3 -u -m deepspeed.launcher.launch " + world(`{"a": [0, 1], "b": [0, 1]}`) +
+		" --master_addr=10.0.0.1 --master_port=29500 --node_rank=1 --enable_each_rank_log=None --log_level=info train.py --lr $$1"
+	got, err := Parse(strings.Fields(line), map[string]string{"PET_NPROC_PER_NODE": "8"})
+	want := Spec{Python: []string{"/v/python3"}, Script: "train.py", Args: []string{"--lr", "$$1"}, Ranks: 2, Nodes: 2, NodesFlag: "deepspeed", NodesRemedy: remedyPods, Role: "default",
+		RunID: "none", ShutdownTimeout: DefaultShutdownTimeout, DeepSpeed: &DeepSpeed{Devices: "0,1"}, Superseded: []string{"--node_rank=1", "--master_addr=10.0.0.1", "--master_port=29500"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+	}
+	if args := got.RankArgs(1); !reflect.DeepEqual(args, []string{"--local_rank=1", "--lr", "$$1"}) {
+		t.Errorf("arguments %q", args)
+	}
+	if got.DeepSpeed.NoLocalRank = true; !got.SameArgs() || !reflect.DeepEqual(got.RankArgs(1), got.Args) {
+		t.Errorf("arguments %q", got.RankArgs(1))
+	}
+	if err := got.CheckNodes(3); err == nil || !strings.Contains(err.Error(), "separate training on each pod") {
+		t.Error(err)
+	}
+	two := world(`{"a": [0], "b": [1]}`)
+	for args, want := range map[string]string{
+		"t.py": "--world_info: cannot be read", two + " t.py": "--hostfile: gives", world(`{"a":[0]}`): "training_script: is missing",
+		world(`{"a":[0]}`) + " --bind_cores_to_rank t.py": "--bind_cores_to_rank: is not honoured", "--frobnicate t.py": "--frobnicate: is not a flag",
+		world(`{"a":[0]}`) + " --enable_each_rank_log=/x t.py": "--enable_each_rank_log=/x: is not honoured", world(`{"a":[0]}`) + " --module --no_python t": "--no_python: cannot",
+	} {
+		_, err := Parse(append([]string{"python", "-m", deepSpeedLaunch}, strings.Fields(args)...), nil)
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+	if _, err := Parse(strings.Fields("/v/bin/deepspeed --hostfile=h --launcher slurm t.py"), nil); err == nil || !strings.HasPrefix(err.Error(), "--launcher slurm: starts ranks on other machines") {
+		t.Error(err)
+	}
+}
+
+func TestDeepSpeedHere(t *testing.T) {
+	const here = " --no_ssh --node_rank=0 --master_addr=127.0.0.1"
+	for line, want := range map[string]string{
+		"/v/deepspeed --num_gpus 2 t.py":                             "/v/deepspeed --num_gpus 2 t.py",
+		"/v/deepspeed -H h t.py --hostfile=x":                        "/v/deepspeed" + here + " -H h t.py --hostfile=x",
+		"/v/deepspeed --no_ssh --hostfile h --node_rank=1 t.py":      "/v/deepspeed --no_ssh --hostfile h --node_rank=1 t.py",
+		"python -u -m deepspeed.launcher.runner --hostfile=h t.py x": "python -u -m deepspeed.launcher.runner" + here + " --hostfile=h t.py x",
+		"/v/deepspeed t.py --hostfile h":                             "/v/deepspeed t.py --hostfile h",
+	} {
+		if got := strings.Join(DeepSpeedHere(strings.Fields(line), false), " "); got != want {
+			t.Errorf("%s becomes %s, want %s", line, got, want)
+		}
+	}
+	if got := DeepSpeedHere([]string{"deepspeed", "t.py"}, true); len(got) != 5 {
+		t.Errorf("with a file where it looks for one: %q", got)
+	}
+}
+
+func TestOwnDevice(t *testing.T) {
+	for _, tt := range []struct {
+		env  map[string]string
+		want map[string]string
+	}{
+		{nil, map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "1"}},
+		{map[string]string{"CUDA_VISIBLE_DEVICES": "4, 6"}, map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "6"}},
+		{map[string]string{"CUDA_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "2,3"}, map[string]string{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}},
+		{map[string]string{"CUDA_VISIBLE_DEVICES": "4"}, nil},
+	} {
+		got, err := Spec{}.OwnDevice(tt.env, 1)
+		if !reflect.DeepEqual(got, tt.want) || (err != nil) != (tt.want == nil) {
+			t.Errorf("%v: %v, %v; want %v", tt.env, got, err, tt.want)
+		}
 	}
 }

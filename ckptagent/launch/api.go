@@ -1,0 +1,65 @@
+package launch
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"time"
+)
+
+// APICommand stands for the launcher's name where a Python process hands over a call of torch.distributed.launcher.api.launch_agent: what
+// follows is the configuration (APIConfig in JSON), the entrypoint and its arguments.
+const APICommand = "torch.distributed.launcher.api"
+
+// APIConfig is what the site hook reads from torch's LaunchConfig.
+type APIConfig struct {
+	MinNodes        int      `json:"min_nodes"`
+	MaxNodes        int      `json:"max_nodes"`
+	Ranks           int      `json:"nproc_per_node"`
+	Role            string   `json:"role"`
+	RunID           string   `json:"run_id"`
+	MaxRestarts     int      `json:"max_restarts"`
+	ShutdownTimeout *float64 `json:"shutdown_timeout"`
+	Logs            Logs     `json:"logs"`
+	// VirtualLocalRank is as in Spec.
+	VirtualLocalRank bool `json:"virtual_local_rank"`
+	// Refused names what was set to something that cannot be honoured, with its value.
+	Refused []string `json:"refused"`
+}
+
+// remedyNodes is what to do where a launcher would train in each pod alone.
+const remedyNodes = "each pod would be a training of its own: give the launcher the number of pods (accelerate launch --num_machines, torchrun --nnodes), " +
+	"or run the job with one pod"
+
+// parseAPI reads what the site hook has handed over.
+func parseAPI(args []string) (Spec, error) {
+	if len(args) < 2 {
+		return Spec{}, refuse(APICommand, "lacks its configuration or its entrypoint", remedyPlain)
+	}
+	var c APIConfig
+	if err := json.Unmarshal([]byte(args[0]), &c); err != nil {
+		return Spec{}, refuse(APICommand, "has a configuration that cannot be read: "+err.Error(), remedyPlain)
+	}
+	switch {
+	case len(c.Refused) > 0:
+		return Spec{}, refuse("LaunchConfig."+c.Refused[0], "is not honoured under holdfast", remedyPlain)
+	case c.Ranks < 1:
+		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), "is not a number of processes", "give a number from 1 on")
+	case c.MinNodes != c.MaxNodes || c.MinNodes < 1:
+		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.min_nodes=%d, max_nodes=%d", c.MinNodes, c.MaxNodes), "asks for a changing number of nodes, which is not honoured",
+			"give the number of pods of the job for both")
+	}
+	s := Spec{
+		NoPython: true, Exact: true, Script: args[1], Args: args[2:], Ranks: c.Ranks, Nodes: c.MaxNodes, NodesFlag: fmt.Sprintf("LaunchConfig.max_nodes=%d", c.MaxNodes),
+		NodesRemedy: remedyNodes, Role: c.Role, RunID: c.RunID, MaxRestarts: c.MaxRestarts, Logs: c.Logs, VirtualLocalRank: c.VirtualLocalRank, ShutdownTimeout: DefaultShutdownTimeout,
+	}
+	if c.ShutdownTimeout != nil {
+		s.ShutdownTimeout = time.Duration(*c.ShutdownTimeout * float64(time.Second))
+	}
+	return s, nil
+}
+
+// StartsPython reports whether a rank is a Python interpreter as far as its command line shows, so that standbys can stand in for it.
+func (s Spec) StartsPython() bool {
+	return !s.NoPython || s.Exact && pythonName.MatchString(path.Base(s.Script))
+}

@@ -1,0 +1,110 @@
+package launch
+
+import (
+	"path"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// NeverWhole is the patience with a command that names a launcher that is served: it is waited for as long as it takes.
+const NeverWhole time.Duration = -1
+
+// How long a command may run without a launcher until it counts as a launcher of its own.
+const (
+	commandPatience = time.Minute
+	// adapterPatience is for programs that may hand their ranks over, which they do once they have imported torch.
+	adapterPatience = 5 * time.Minute
+)
+
+// own are launchers that start their processes themselves.
+var own = map[string]bool{
+	"mpirun": true, "mpiexec": true, "orterun": true, "srun": true, "horovodrun": true, "composer": true, "ft_launcher": true,
+	"dlrover-run": true, "colossalai": true, "jsrun": true, "prun": true,
+}
+
+// adapters start their ranks through torch, or through nothing at all where one process is enough.
+var adapters = map[string]bool{"accelerate": true, "tune": true, "deepspeed": true}
+
+// served finds launchers that are served, named in the text of a shell. Better one too many: a command that is waited for in
+// vain runs as it does without us, and is said to; one that is not waited for would be refused its launcher.
+var served = regexp.MustCompile(`(^|[^\w.-])(torchrun|accelerate\s+launch|tune\s+run|deepspeed)($|[^\w-])|torch\.distributed\.(run|launch)|accelerate\.commands\.launch|deepspeed\.launcher`)
+
+// CommandPatience is how long a container's command may run without a launcher until the whole command counts as the one
+// rank of its pod: NeverWhole where it names a launcher that is served, 0 where it plainly is another launcher. Texts are
+// those of the shell scripts that it runs.
+func CommandPatience(argv []string, texts ...string) time.Duration {
+	if len(argv) == 0 || IsLauncher(argv) {
+		return NeverWhole
+	}
+	switch name := path.Base(argv[0]); {
+	case own[name]:
+		return 0
+	case adapters[name]:
+		return adapterPatience
+	}
+	if module, ok := pythonModule(argv); ok && served.MatchString(module) {
+		return adapterPatience
+	}
+	if IsPythonScript(argv) { // what its arguments mean is its own; --strategy deepspeed is no launcher
+		return commandPatience
+	}
+	for _, text := range append(texts, strings.Join(argv, " ")) {
+		if served.MatchString(withoutComments(text)) {
+			return NeverWhole
+		}
+	}
+	return commandPatience
+}
+
+// withoutComments drops the lines of a shell script that only say something.
+func withoutComments(text string) string {
+	var kept []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// IsPythonScript says whether argv is a Python interpreter that runs a script or module of the user's.
+func IsPythonScript(argv []string) bool {
+	return len(argv) > 1 && pythonName.MatchString(path.Base(argv[0])) && !IsLauncher(argv)
+}
+
+// pythonModule is the module of python -m.
+func pythonModule(argv []string) (string, bool) {
+	if len(argv) == 0 || !pythonName.MatchString(path.Base(argv[0])) {
+		return "", false
+	}
+	for i := 1; i < len(argv) && strings.HasPrefix(argv[i], "-"); i++ {
+		_, module, takes := pythonFlag(argv[i])
+		switch {
+		case module != nil && *module == "" && i+1 < len(argv):
+			return argv[i+1], true
+		case module != nil:
+			return *module, *module != "-c"
+		case takes:
+			i++
+		}
+	}
+	return "", false
+}
+
+var shellName = regexp.MustCompile(`^(ba|da|z|k|a)?sh$`)
+
+// IsShell says whether a word names a shell.
+func IsShell(word string) bool { return shellName.MatchString(path.Base(word)) }
+
+// ShellScripts names what among a program's arguments may be a shell script, whose text may name a launcher: what is given to
+// a shell, and what is called like one.
+func ShellScripts(argv []string) (files []string) {
+	for i, arg := range argv {
+		ofShell := i > 0 && IsShell(argv[i-1]) && !strings.HasPrefix(arg, "-")
+		if !IsShell(arg) && i > 0 && (ofShell || strings.HasSuffix(arg, "sh")) {
+			files = append(files, arg)
+		}
+	}
+	return files
+}

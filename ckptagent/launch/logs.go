@@ -1,0 +1,188 @@
+package launch
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Streams says for which local ranks something is done with standard output (1), standard error (2) or both (3).
+type Streams struct {
+	All int `json:"all,omitempty"`
+	// Of, where set, holds for the ranks that it names, and nothing for the others.
+	Of map[int]int `json:"of,omitempty"`
+}
+
+func (s Streams) of(local int) int {
+	if s.Of != nil {
+		return s.Of[local]
+	}
+	return s.All
+}
+
+// Logs is what becomes of the output of ranks, as torch's DefaultLogsSpecs has it. The zero value leaves it on the console.
+type Logs struct {
+	// Dir is the folder for logs; empty: one of its own in the folder for temporary files; /dev/null: none.
+	Dir string `json:"dir,omitempty"`
+	// DirFlag is how Dir was asked for, for messages.
+	DirFlag string `json:"-"`
+	// Redirects go to files alone, Tee to files and to the console.
+	Redirects Streams `json:"redirects,omitzero"`
+	Tee       Streams `json:"tee,omitzero"`
+	// Ranks are the local ranks whose output is on the console; nil: all.
+	Ranks []int `json:"ranks,omitempty"`
+	// Prefix is the template of what stands before each line of a tee on the console; empty: [<role><local rank>]:
+	Prefix string `json:"prefix,omitempty"`
+	// OutFilters and ErrFilters: lines of a tee that hold one of them are also written to one file for all ranks.
+	OutFilters []string `json:"outFilters,omitempty"`
+	ErrFilters []string `json:"errFilters,omitempty"`
+}
+
+// devNull as a folder means that no logs are wanted; as a file that output is dropped.
+const devNull = "/dev/null"
+
+// Attempt names one start of the ranks of a pod.
+type Attempt struct {
+	// ID has 16 letters or more, the same for all attempts of a launcher. Temp is the folder for temporary files.
+	ID, Temp, Hostname  string
+	Restarts, FirstRank int
+}
+
+// Files are the places of one attempt's logs.
+type Files struct {
+	// Run is the folder of all attempts, Dir that of this one; empty: none is wanted.
+	Run, Dir string
+	Rank     []RankFiles
+	// FilteredOut and FilteredErr take the lines that filters choose; empty: no filters.
+	FilteredOut, FilteredErr string
+}
+
+// RankFiles are the places of one local rank's output. Stdout and Stderr are empty where the stream stays on the console.
+type RankFiles struct {
+	Dir, Stdout, Stderr, Error string
+	// TeeStdout and TeeStderr: the file is also shown on the console, Prefix before each line.
+	TeeStdout, TeeStderr bool
+	Prefix               string
+}
+
+// Files are the places of one attempt's logs, named as torch names them.
+func (s Spec) Files(a Attempt) Files {
+	f := Files{Rank: make([]RankFiles, s.Ranks)}
+	if s.Logs.Dir == devNull {
+		return f
+	}
+	root := s.Logs.Dir
+	if root == "" {
+		root = path.Join(a.Temp, "torchelastic_"+a.ID[8:16])
+	}
+	f.Run = path.Join(root, s.RunID+"_"+a.ID[:8])
+	f.Dir = path.Join(f.Run, "attempt_"+strconv.Itoa(a.Restarts))
+	if len(s.Logs.OutFilters) > 0 {
+		f.FilteredOut = path.Join(f.Dir, "filtered_stdout.log")
+	}
+	if len(s.Logs.ErrFilters) > 0 {
+		f.FilteredErr = path.Join(f.Dir, "filtered_stderr.log")
+	}
+	for local := range f.Rank {
+		f.Rank[local] = s.rankFiles(f.Dir, local, a)
+	}
+	return f
+}
+
+func (s Spec) rankFiles(attempt string, local int, a Attempt) RankFiles {
+	dir := path.Join(attempt, strconv.Itoa(local))
+	r := RankFiles{Dir: dir, Error: path.Join(dir, "error.json"), Prefix: s.prefix(local, a)}
+	tee := s.Logs.Tee.of(local)
+	files := s.Logs.Redirects.of(local) | tee
+	shown := s.Logs.Ranks == nil || slices.Contains(s.Logs.Ranks, local)
+	place := func(bit int, name string) (file string, teed bool) {
+		switch {
+		case files&bit != 0:
+			return path.Join(dir, name), tee&bit != 0 && shown
+		case !shown:
+			return devNull, false
+		}
+		return "", false
+	}
+	r.Stdout, r.TeeStdout = place(1, "stdout.log")
+	r.Stderr, r.TeeStderr = place(2, "stderr.log")
+	return r
+}
+
+func (s Spec) prefix(local int, a Attempt) string {
+	if s.Logs.Prefix == "" {
+		return "[" + s.Role + strconv.Itoa(local) + "]:"
+	}
+	return substitute(s.Logs.Prefix, map[string]string{
+		"role_name": s.Role, "rank": strconv.Itoa(a.FirstRank + local), "local_rank": strconv.Itoa(local), "hostname": a.Hostname,
+	})
+}
+
+// Asked reports whether the user said anything about logs, so that they must not be left out.
+func (l Logs) Asked() bool {
+	return l.Dir != "" && l.Dir != devNull || l.Redirects.All != 0 || l.Redirects.Of != nil || l.Tee.All != 0 || l.Tee.Of != nil
+}
+
+var (
+	streamsAll = regexp.MustCompile(`^[0123]$`)
+	streamsOf  = regexp.MustCompile(`^(\d:[0123],)*(\d:[0123])$`)
+)
+
+func streams(val value) (s Streams, r *Refusal) {
+	switch {
+	case streamsAll.MatchString(val.v):
+		s.All = int(val.v[0] - '0')
+	case streamsOf.MatchString(val.v):
+		s.Of = map[int]int{}
+		for pair := range strings.SplitSeq(val.v, ",") {
+			s.Of[int(pair[0]-'0')] = int(pair[2] - '0')
+		}
+	default:
+		r = refuse(val.as, "does not say which streams", "write 0, 1 (standard output), 2 (standard error), 3 (both), or such a number for each local rank, such as 0:3,1:1")
+	}
+	return s, r
+}
+
+// set takes one option about logs.
+func (l *Logs) set(name string, val value) (r *Refusal) {
+	switch name {
+	case "log-dir":
+		l.Dir, l.DirFlag = val.v, val.as
+	case "redirects":
+		l.Redirects, r = streams(val)
+	case "tee":
+		l.Tee, r = streams(val)
+	case "log-line-prefix-template":
+		l.Prefix = val.v
+	case "local-ranks-filter":
+		if val.v == "" {
+			return nil
+		}
+		for word := range strings.SplitSeq(val.v, ",") {
+			n, err := strconv.Atoi(strings.TrimSpace(word))
+			if err != nil {
+				return refuse(val.as, "is not a list of local ranks", "write numbers with commas between them, such as 0,1")
+			}
+			l.Ranks = append(l.Ranks, n)
+		}
+	case "duplicate-stdout-filters":
+		l.OutFilters = filters(val.v)
+	case "duplicate-stderr-filters":
+		l.ErrFilters = filters(val.v)
+	}
+	return r
+}
+
+// filters splits at commas; two of them stand for one within a filter.
+func filters(v string) []string {
+	if v == "" {
+		return nil
+	}
+	out := strings.Split(strings.ReplaceAll(v, ",,", "\x00"), ",")
+	for i := range out {
+		out[i] = strings.ReplaceAll(out[i], "\x00", ",")
+	}
+	return out
+}
