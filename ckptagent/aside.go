@@ -260,6 +260,9 @@ func (m *machine) grace() time.Duration {
 // goes says whether a pod that is told to go ends what runs now.
 func (m *machine) goes() bool {
 	halted := m.news() && m.s.Want.Order == OrderHalt
+	if m.s.Whole {
+		return true // nothing of it could be copied, and what it does about the signal needs all of the grace
+	}
 	return m.s.Clean || m.s.Ending || m.s.Dismissed || halted || !m.now.Before(m.s.LeaveBy) || m.deserted()
 }
 
@@ -288,6 +291,9 @@ func (m *machine) gentle() time.Duration {
 		return m.grace() - m.reserve()/2 // the launcher is gone; nobody has set a time
 	}
 	left := m.s.LeftAt.Add(m.grace()).Sub(m.now) - m.reserve()/2
+	if m.s.Whole {
+		return max(left, 0)
+	}
 	if m.news() && m.s.Want.Order == OrderHalt || m.alone() >= drainAlone && m.copyable() {
 		left = min(left, haltGentle) // what is in memory is to be copied yet
 	}

@@ -11,10 +11,11 @@ type Resumed struct{ SameContainer bool }
 
 // Launched says that the user's launcher, named ID, asks for Ranks ranks; again after each incarnation.
 type Launched struct {
-	ID        string
-	Ranks     int
-	Nodes     int
-	NodesFlag string
+	ID          string
+	Ranks       int
+	Nodes       int
+	NodesFlag   string
+	NodesRemedy string
 }
 
 // LaunchRefused says that a launcher could not be honoured.
@@ -66,6 +67,16 @@ type Progress struct {
 	Step     uint64
 }
 
+// OptimizerSteps tells what stands on a rank's page: how many optimizer steps its process has finished, and how many the
+// restored state held before, where ResumeKnown.
+type OptimizerSteps struct {
+	Generation  uint64
+	Local       int
+	Steps       uint64
+	ResumedAt   uint64
+	ResumeKnown bool
+}
+
 // Sealed tells the steps that a rank's arena holds now.
 type Sealed struct {
 	Generation uint64
@@ -90,6 +101,8 @@ type Told struct {
 	// Unsure: storage has not answered yet.
 	Unsure bool
 	Notes  []string
+	// Modules are what standbys import, where that is known to work; none: not known.
+	Modules []string
 }
 
 // Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.
@@ -105,10 +118,12 @@ type Tick struct{}
 type Effect interface{ effect() }
 
 // Start starts the ranks of a generation, in standbys where they are ready; answered by Started or Exited
-// for each. Sealed steps above Run.RestoreStep are discarded first.
+// for each. Sealed steps above Run.RestoreStep are discarded first. Original: nothing is started; the run of the
+// container's command that init began counts as the rank's.
 type Start struct {
-	Run   Run
-	Ranks int
+	Run      Run
+	Ranks    int
+	Original bool
 }
 
 // End ends every process of every generation and proves them gone; answered by Gone. Gentle asks them by
@@ -131,7 +146,10 @@ type Return struct{ Returned Returned }
 // OfferPort looks for a free port; answered by PortOffered.
 type OfferPort struct{}
 
-// Standbys says whether standbys may be warmed now.
+// Learn hands on the modules that ranks of the gang import in other pods, where none are known here.
+type Learn struct{ Modules []string }
+
+// Standbys says whether standbys may be warmed now. Where no generation has run here yet, nothing is in their way.
 type Standbys struct{ Warm bool }
 
 func (Start) effect()         {}
@@ -141,3 +159,4 @@ func (Levels) effect()        {}
 func (Return) effect()        {}
 func (OfferPort) effect()     {}
 func (Standbys) effect()      {}
+func (Learn) effect()         {}

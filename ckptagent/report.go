@@ -22,6 +22,13 @@ type Report struct {
 	CopyTook                time.Duration
 	// Hold is what the arenas were told.
 	Hold uint64
+	// WholeCommand: the pod's one rank is its whole command.
+	WholeCommand bool
+	// Unprotected says what runs where no rank does; "": ranks run, or it is too early to say.
+	Unprotected string
+	// ModulesKnown is how many modules standbys import; Modules names them while the coordinator wants them.
+	ModulesKnown int
+	Modules      []string
 }
 
 // Report says what the state amounts to. Ranks stays 0 until the first inventory is taken, so that a
@@ -32,6 +39,10 @@ func (s State) Report() Report {
 		Incarnation: s.Incarnation, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, Hold: s.Hold,
+		WholeCommand: s.Whole, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
+	}
+	if s.Want.WantModules {
+		r.Modules = s.Modules
 	}
 	if s.Known && !(s.Unsure && s.Clean) {
 		r.Ranks, r.Rank = s.Ranks, s.clone().Rank
@@ -44,7 +55,9 @@ func (r Report) Urgent(old Report) bool {
 	if r.Incarnation != old.Incarnation || r.Ranks != old.Ranks || r.Port != old.Port || r.Generation != old.Generation ||
 		r.State != old.State || r.StateBytes != old.StateBytes || len(r.Notes) != len(old.Notes) || r.Refused != old.Refused ||
 		r.Leaving != old.Leaving || r.Timeline != old.Timeline || r.Storage != old.Storage || r.Manifested != old.Manifested ||
-		r.FetchFailed != old.FetchFailed || r.Hold != old.Hold || len(r.Rank) != len(old.Rank) {
+		r.FetchFailed != old.FetchFailed || r.Hold != old.Hold || len(r.Rank) != len(old.Rank) ||
+		r.WholeCommand != old.WholeCommand || r.Unprotected != old.Unprotected ||
+		r.ModulesKnown != old.ModulesKnown || len(r.Modules) != len(old.Modules) {
 		return true
 	}
 	for i := range r.Rank {

@@ -57,6 +57,8 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	if m := mark(opts["manifest"]); m.Step != 0 {
 		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m, Length: 9, Checksum: 7}}, Recorded: []Mark{{Step: 1, Generation: 1}}}
 	}
+	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
+	d.WholeCommand = opts["whole"] == "yes"
 	switch w[0] {
 	case "resumed":
 		return Resumed{SameContainer: opts["same"] != "no"}, 0
@@ -64,6 +66,12 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		return Launched{ID: w[1], Ranks: num("ranks"), Nodes: num("nodes"), NodesFlag: "--nnodes=" + opts["nodes"]}, 0
 	case "refused":
 		return LaunchRefused{"bad flag"}, 0
+	case "command":
+		return CommandBegan{Command{PID: 50, BeganAt: now, Patience: time.Duration(num("patience")) * time.Second}}, 0
+	case "command-ended":
+		return CommandEnded{Exit{Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}}, 0
+	case "command-seen":
+		return CommandSeen{Command: opts["command"], Now: opts["now"]}, 0
 	case "launcher-gone":
 		return LauncherGone{}, 0
 	case "wait":
@@ -73,7 +81,13 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		}
 	case "run":
 		d.Order = OrderRun
-		d.Run = Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: uint64(num("restore"))}
+		d.Run = Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: uint64(num("restore")), RestartCount: num("restarts")}
+		if n := num("world"); n > 0 {
+			d.Run.WorldSize = n
+		}
+		if n := num("nodes"); n > 0 {
+			d.Run.Nodes = n
+		}
 	case "halt":
 		d.Order = OrderHalt
 		if opts["restore"] != "" {
@@ -82,6 +96,9 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "exit-job":
 		d.Order = OrderExit
 	case "started":
+		if opts["pid"] != "" {
+			return Started{Generation: gen, Local: pos[0], PID: num("pid")}, 0
+		}
 		return Started{Generation: gen, Local: pos[0], PID: 100 + pos[0], FromStandby: opts["standby"] != ""}, 0
 	case "exited":
 		return Exited{Generation: gen, Local: pos[0], Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}, 0
@@ -99,6 +116,10 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		return e, 0
 	case "progress":
 		return Progress{Generation: gen, Local: pos[0], Attached: opts["attached"] != "", Restored: opts["restored"] != "", Step: uint64(num("step"))}, 0
+	case "optimizer":
+		e := OptimizerSteps{Generation: gen, Local: pos[0], Steps: uint64(num("steps")), ResumedAt: uint64(num("resumed"))}
+		e.ResumeKnown = opts["resumed"] != ""
+		return e, 0
 	case "sealed":
 		return Sealed{Generation: gen, Local: pos[0], Steps: steps(opts["steps"])}, 0
 	case "standby":
@@ -110,7 +131,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "dismissed":
 		return Dismissed{}, 0
 	case "told":
-		return Told{Storage: opts["storage"] == "yes", Grace: time.Duration(num("grace")) * time.Second}, 0
+		return Told{Storage: opts["storage"] == "yes", Grace: time.Duration(num("grace")) * time.Second, Modules: modules(num("modules"))}, 0
 	case "copied":
 		return Copied{Local: pos[0], Copy: Copy{Mark: mark(opts["mark"]), Length: 9, Checksum: 7}, Took: time.Second}, 0
 	case "manifest-written":
@@ -152,9 +173,22 @@ func steps(f string) []uint64 {
 	return out
 }
 
+// modules names n of them.
+func modules(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("m%d", i))
+	}
+	return names
+}
+
 func showEffect(e Effect) string {
 	switch e := e.(type) {
+	case Learn:
+		return fmt.Sprintf("learn %d modules", len(e.Modules))
 	case Start:
+		if e.Original {
+			return fmt.Sprintf("generation %d is the run that init began", e.Run.Number)
+		}
 		return fmt.Sprintf("start generation %d, %d ranks, from step %d", e.Run.Number, e.Ranks, e.Run.RestoreStep)
 	case End:
 		if e.Gentle {
@@ -180,6 +214,14 @@ func showEffect(e Effect) string {
 		return strings.TrimSpace(fmt.Sprintf("launcher returns %d %s", e.Returned.Code, e.Returned.Message))
 	case OfferPort:
 		return "offer port"
+	case Adopt:
+		return "adopt the command"
+	case Release:
+		return "release the command"
+	case LookAtCommand:
+		return "look at the command"
+	case Notice:
+		return "notice: " + e.Text
 	case Standbys:
 		return fmt.Sprintf("warm standbys %v", e.Warm)
 	}
@@ -191,6 +233,12 @@ func showReport(r Report) string {
 	fmt.Fprintf(&b, "%d %s", r.Generation, r.State)
 	for i, rank := range r.Rank {
 		fmt.Fprintf(&b, " [%d pid %d step %d sealed %v", i, rank.PID, rank.Step, rank.Sealed)
+		if rank.OptimizerSteps > 0 {
+			fmt.Fprintf(&b, " optimizer %d", rank.OptimizerSteps)
+		}
+		if rank.ResumeKnown {
+			fmt.Fprintf(&b, " resumed at %d", rank.ResumedAt)
+		}
 		if rank.Exit != nil {
 			fmt.Fprintf(&b, " exit %d/%d %s", rank.Exit.Code, rank.Exit.Signal, rank.Exit.Traceback)
 		}
@@ -201,6 +249,18 @@ func showReport(r Report) string {
 			b.WriteString(" standby")
 		}
 		b.WriteString("]")
+	}
+	if r.WholeCommand {
+		b.WriteString(" whole")
+	}
+	if r.ModulesKnown > 0 {
+		fmt.Fprintf(&b, " %d modules", r.ModulesKnown)
+	}
+	if len(r.Modules) > 0 {
+		fmt.Fprintf(&b, " %v", r.Modules)
+	}
+	if r.Unprotected != "" {
+		b.WriteString(" unprotected: " + r.Unprotected)
 	}
 	if r.Leaving {
 		b.WriteString(" leaving")

@@ -55,6 +55,11 @@ type Directive struct {
 	Hold        uint64
 	Copy, Fetch Mark
 	Manifest    Manifest
+	// WantModules: reports are to name the modules that standbys import; Modules names them for an agent that knows none.
+	WantModules bool
+	Modules     []string
+	// WholeCommand: the other pods of the gang run their whole command as one rank.
+	WholeCommand bool
 }
 
 // Run is this pod's share of one generation.
@@ -98,10 +103,21 @@ type State struct {
 	// Nodes is the number of pods that the launcher asked for, and NodesFlag how; 0: it said nothing.
 	Nodes     int    `json:"nodes,omitempty"`
 	NodesFlag string `json:"nodesFlag,omitempty"`
+	// NodesRemedy is what to do where the gang has another number of pods, if it is not to leave the flag out.
+	NodesRemedy string `json:"nodesRemedy,omitempty"`
 	// Launcher names the launcher process that is served; another one is refused.
 	Launcher string    `json:"launcher,omitempty"`
 	Returned *Returned `json:"returned,omitempty"`
 	Refused  string    `json:"refused,omitempty"`
+	// Command is the container's own command, as init began it; zero: nothing was told of it.
+	Command Command `json:"command,omitzero"`
+	// Whole: the command counts as the one rank of this pod. Original: its run that init began is the present one.
+	Whole    bool `json:"whole,omitempty"`
+	Original bool `json:"original,omitempty"`
+	// Concluded is how the container ends once nothing of its command is left.
+	Concluded *Returned `json:"concluded,omitempty"`
+	// Unprotected says what runs where no rank does; empty: ranks run, or it is too early to say.
+	Unprotected string `json:"unprotected,omitempty"`
 	// Leaving: the pod is being shut down, by this signal.
 	Leaving bool `json:"leaving,omitempty"`
 	Signal  int  `json:"signal,omitempty"`
@@ -124,11 +140,15 @@ type State struct {
 	Frontier uint64 `json:"-"`
 
 	Want Directive `json:"-"`
+	// Modules are what standbys import, where that is known to work, here or in other pods of the gang.
+	Modules []string `json:"-"`
 	// Attached: the launcher's command, environment and output are at hand.
 	Attached bool `json:"-"`
 	// Ending and Counting: the effect is under way.
 	Ending   bool `json:"-"`
 	Counting bool `json:"-"`
+	// Looking: the effect is under way.
+	Looking bool `json:"-"`
 	// Copying, Manifesting and Fetching are what the store was told to do, Fetched and FetchFailed what came of it.
 	Copying, Manifesting, Fetching Mark `json:"-"`
 	Fetched, FetchFailed           Mark `json:"-"`
@@ -177,6 +197,11 @@ type Rank struct {
 	Exit        *Exit    `json:"exit,omitempty"`
 	// Copied is the newest step of this rank that this pod copied to storage.
 	Copied Copy `json:"copied,omitzero"`
+	// OptimizerSteps are those that the process has finished, as the site hook counts them; 0: none, or not known.
+	OptimizerSteps uint64 `json:"optimizerSteps,omitempty"`
+	// ResumedAt is how many optimizer steps the restored state held before the first of them, where ResumeKnown.
+	ResumedAt   uint64 `json:"resumedAt,omitempty"`
+	ResumeKnown bool   `json:"resumeKnown,omitempty"`
 
 	StandbyReady bool `json:"-"`
 }
@@ -214,6 +239,8 @@ func Forgotten(incarnation uint64) State {
 // Serves says whether a launcher named id is the one that this pod serves, and if not why.
 func (s State) Serves(id string) (bool, string) {
 	switch {
+	case s.Whole && !s.releasable():
+		return false, "the whole command of this container is one rank already, because no launcher came in time, and is restarted as one; name the launcher in the container's command (torchrun …, or a shell line that holds it), start it within a minute, give it longer by the variable HOLDFAST_LAUNCHER_PATIENCE_SECONDS of the container, or take the annotation holdfast.dev/enabled off the job"
 	case s.Launcher == "" || s.Launcher == id:
 		return true, ""
 	case s.Returned != nil:
@@ -224,12 +251,13 @@ func (s State) Serves(id string) (bool, string) {
 }
 
 // Durable is what must be stored: the state without what rises with each step while ranks run and stands
-// in their arenas.
+// in their arenas and on their pages.
 func (s State) Durable() State {
 	s = s.clone()
 	for i := range s.Rank {
 		if !s.Clean {
 			s.Rank[i].Step, s.Rank[i].Sealed = 0, nil
+			s.Rank[i].OptimizerSteps, s.Rank[i].ResumedAt, s.Rank[i].ResumeKnown = 0, 0, false
 		}
 	}
 	return s

@@ -1,6 +1,7 @@
 package ckptagent
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -35,10 +36,14 @@ func (m *machine) emit(e Effect) { m.effects = append(m.effects, e) }
 // advance does the next thing that the levels ask for, if any.
 func (m *machine) advance() {
 	m.copy() // before levels that rise with it
+	m.adopt()
+	m.wait()
 	switch {
 	case m.s.Leaving && !(m.news() && m.s.Want.Order == OrderExit) && m.goes():
 		m.leave()
 	case m.s.Returned != nil:
+	case m.s.Concluded != nil:
+		m.concluded()
 	case m.s.Want.Generation < m.s.Generation:
 		// Old news: the generation has moved on here.
 	case m.s.Want.Order == OrderRun:
@@ -54,6 +59,7 @@ func (m *machine) advance() {
 	m.manifest()
 	m.fetch()
 	m.warm()
+	m.notice()
 }
 
 // abandon takes note of where a generation that never ran here restored: what this pod sealed above that
@@ -81,12 +87,16 @@ func (m *machine) run() {
 		}
 		return
 	}
-	if !m.s.Attached || m.s.Ranks == 0 || m.s.Leaving || !m.ended(false) {
+	if !m.s.Attached || m.s.Ranks == 0 || m.s.Leaving {
+		return
+	}
+	goesOn := m.s.provisional() && run.RestartCount == 0 // where others were restarted, all begin together
+	if m.misfit(run) || !goesOn && !m.ended(false) {
 		return
 	}
 	if m.s.Nodes != 0 && m.s.Nodes != run.Nodes {
-		m.s.Refused = fmt.Sprintf("%s: asks for %d, the gang has %d pods; leave the flag out, or make it equal to the job's parallelism",
-			m.s.NodesFlag, m.s.Nodes, run.Nodes)
+		remedy := cmp.Or(m.s.NodesRemedy, "leave the flag out, or make it equal to the job's parallelism")
+		m.s.Refused = fmt.Sprintf("%s: asks for %d, the gang has %d pods; %s", m.s.NodesFlag, m.s.Nodes, run.Nodes, remedy)
 		m.giveBack(exitRefused, m.s.Refused)
 		return
 	}
@@ -104,7 +114,7 @@ func (m *machine) run() {
 		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step uint64) bool { return step > run.RestoreStep })
 		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
 	}
-	m.emit(Start{Run: run, Ranks: m.s.Ranks})
+	m.emit(Start{Run: run, Ranks: m.s.Ranks, Original: goesOn})
 	m.copy()
 	m.levels()
 }
@@ -130,7 +140,7 @@ func (m *machine) exit() {
 	if m.s.Phase != Finished && (m.s.Inventoried || m.s.Ranks == 0) {
 		m.s.Phase = Halted
 	}
-	if m.s.Launcher != "" {
+	if m.s.Launcher != "" || m.s.Whole {
 		m.giveBack(m.s.Want.ExitCode, "")
 	}
 }
@@ -151,9 +161,23 @@ func (m *machine) leave() {
 	if m.stays() {
 		return
 	}
-	if m.s.Launcher != "" && m.s.Returned == nil {
-		m.giveBack(128+m.s.Signal, "")
+	if (m.s.Launcher != "" || m.s.Whole) && m.s.Returned == nil {
+		m.giveBack(m.s.leaveCode(), "")
 	}
+}
+
+// leaveCode is how a pod that was told to go ends: as its command answered, without us, where that is a rank and was not killed.
+func (s State) leaveCode() int {
+	if s.Whole && len(s.Rank) > 0 {
+		e := s.Rank[0].Exit
+		if s.Run.Number == 0 {
+			e = s.Command.Exit
+		}
+		if e != nil && e.Signal != sigkill {
+			return e.Code
+		}
+	}
+	return 128 + s.Signal
 }
 
 func (m *machine) giveBack(code int, message string) {
@@ -190,11 +214,17 @@ func (m *machine) cleared(gentle bool) bool {
 	return false
 }
 
-// warm says whether standbys may be warmed: while a generation runs and is past its first step.
+// unused says that a launcher waits for the first generation here, as in a pod that replaces another one.
+func (m *machine) unused() bool {
+	return m.s.Run.Number == 0 && m.s.Ranks > 0 && m.s.Clean && m.s.Returned == nil
+}
+
+// warm says whether standbys may be warmed: while a generation runs and is past its first step, and before the first one.
 func (m *machine) warm() {
 	started := m.s.Timeline.Started
 	settled := !started.IsZero() && (!m.s.Timeline.FirstStep.IsZero() || m.now.Sub(started) >= warmAnyway)
-	warm := m.s.Phase == Running && m.s.Attached && !m.s.Ending && !m.s.Leaving && settled
+	warm := m.s.Phase == Running && !m.s.Ending && settled || m.unused() && len(m.s.Modules) > 0
+	warm = warm && m.s.Attached && !m.s.Leaving && !m.s.Whole
 	if warm != m.s.Warm {
 		m.s.Warm = warm
 		m.emit(Standbys{Warm: warm})
@@ -230,9 +260,12 @@ func (e Resumed) apply(m *machine) {
 }
 
 func (e Launched) apply(m *machine) {
+	if m.s.Whole {
+		m.release() // Serves has allowed it
+	}
 	m.s.Launcher, m.s.Attached = e.ID, true
 	if m.s.Ranks == 0 {
-		m.s.Ranks, m.s.Nodes, m.s.NodesFlag = e.Ranks, e.Nodes, e.NodesFlag
+		m.s.Ranks, m.s.Nodes, m.s.NodesFlag, m.s.NodesRemedy = e.Ranks, e.Nodes, e.NodesFlag, e.NodesRemedy
 		m.s.Rank = make([]Rank, e.Ranks)
 	}
 	if m.s.Clean {
@@ -252,6 +285,10 @@ func (e LauncherGone) apply(m *machine) {
 
 func (e Directed) apply(m *machine) {
 	d := e.Directive
+	if len(m.s.Modules) == 0 && len(d.Modules) > 0 {
+		m.s.Modules = d.Modules
+		m.emit(Learn{Modules: d.Modules})
+	}
 	if d.Generation < m.s.Generation || d.Generation < m.s.Want.Generation {
 		return
 	}
@@ -327,7 +364,7 @@ func (e Gone) apply(m *machine) {
 		}
 		r.Alive, r.PID = false, 0
 	}
-	m.s.Ending, m.s.Clean = false, true
+	m.s.Ending, m.s.Clean, m.s.Original = false, true, false
 	if m.repairing() {
 		m.s.Timeline.Stopped = m.now
 	}
@@ -373,9 +410,29 @@ func (e Progress) apply(m *machine) {
 	if m.s.Timeline.Restored.IsZero() && m.every(func(r Rank) bool { return r.Restored }) {
 		m.s.Timeline.Restored = m.now
 	}
-	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == Running && m.every(func(r Rank) bool { return r.Stepped }) {
+	m.firstStep()
+}
+
+// firstStep takes note of when all ranks had finished a step of this generation. Where a script uses the client, its word
+// counts; one optimizer step may be part of a step, two are more than one.
+func (m *machine) firstStep() {
+	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == Running && m.every(Rank.hasStepped) {
 		m.s.Timeline.FirstStep = m.now
 	}
+}
+
+func (r Rank) hasStepped() bool {
+	return r.Stepped || r.OptimizerSteps > 1 || r.OptimizerSteps == 1 && !r.Attached
+}
+
+func (e OptimizerSteps) apply(m *machine) {
+	r := m.rank(e.Generation, e.Local)
+	if r == nil {
+		return
+	}
+	r.OptimizerSteps = max(r.OptimizerSteps, e.Steps)
+	r.ResumedAt, r.ResumeKnown = e.ResumedAt, e.ResumeKnown
+	m.firstStep()
 }
 
 func (e Sealed) apply(m *machine) {
@@ -393,6 +450,9 @@ func (e StandbyChanged) apply(m *machine) {
 func (e PortOffered) apply(m *machine) { m.s.Port = e.Port }
 
 func (e Told) apply(m *machine) {
+	if len(e.Modules) > len(m.s.Modules) {
+		m.s.Modules = e.Modules
+	}
 	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace, m.s.Unsure = e.StateBytes, e.Notes, e.Storage, e.Grace, e.Unsure
 }
 

@@ -42,10 +42,16 @@ func toReport(r ckptagent.Report, address string) *v1.Report {
 		if rank.Copied.Mark.Step != 0 {
 			p.Copied = &v1.Copied{Mark: toMark(rank.Copied.Mark), Length: rank.Copied.Length, Checksum: rank.Copied.Checksum}
 		}
+		p.OptimizerSteps = rank.OptimizerSteps
+		if rank.ResumeKnown {
+			p.ResumedAt = &rank.ResumedAt
+		}
 		out.Rank = append(out.Rank, p)
 	}
 	out.Storage, out.GraceSeconds, out.CopyMs = r.Storage, uint32(r.Grace/time.Second), uint32(r.CopyTook.Milliseconds())
 	out.Manifested, out.FetchFailed, out.Hold = toMark(r.Manifested), toMark(r.FetchFailed), r.Hold
+	out.WholeCommand, out.Unprotected = r.WholeCommand, r.Unprotected
+	out.ModulesKnown, out.Modules = uint32(r.ModulesKnown), r.Modules
 	return out
 }
 
@@ -78,6 +84,8 @@ func fromDirective(d *v1.Directive) ckptagent.Directive {
 		return out // of what came with version 2 nothing is meant
 	}
 	out.Hold, out.Copy, out.Fetch = d.GetHold(), fromMark(d.GetCopy()), fromMark(d.GetFetch())
+	out.WholeCommand = d.GetWholeCommand()
+	out.WantModules, out.Modules = d.GetWantModules(), d.GetModules()
 	if m := d.GetManifest(); m != nil {
 		out.Manifest.Mark = fromMark(m.GetMark())
 		for _, r := range m.GetRank() {

@@ -12,7 +12,7 @@ import (
 )
 
 // expected differ between two generations, whatever way they were started.
-var expected = []string{"MASTER_PORT", "HOLDFAST_GENERATION", "TORCHELASTIC_RESTART_COUNT", "HOLDFAST_RESTORE_STEP"}
+var expected = []string{"MASTER_PORT", "HOLDFAST_GENERATION", "TORCHELASTIC_RESTART_COUNT", "HOLDFAST_RESTORE_STEP", "TORCHELASTIC_ERROR_FILE"}
 
 // differences lists what two lines of JSON objects do not have in common.
 func differences(t *testing.T, a, b string) []string {

@@ -42,17 +42,35 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		if a.keeper != nil {
 			a.keeper.fetch(e)
 		}
+	case ckptagent.Adopt:
+		if a.command == nil {
+			return // a later agent may be able to read what init began
+		}
+		a.hold(a.command.Process)
+		a.logf("no launcher has come: the whole command is one rank of this pod and is restarted as a whole: %s", proc.Line(a.command.Argv))
+	case ckptagent.Release:
+		a.release()
+	case ckptagent.LookAtCommand:
+		if a.command != nil {
+			a.later(ckptagent.CommandSeen{Command: proc.Line(a.command.Argv), Now: a.command.Running()})
+		}
+	case ckptagent.Notice:
+		a.logf("%s", e.Text)
 	case ckptagent.Return:
-		if a.launch != nil {
+		if a.state.Whole {
+			a.leaveCode(e.Returned.Code)
+		} else if a.launch != nil {
 			a.logf("the launcher returns %d", e.Returned.Code)
 			a.standbys.Close() // whoever reads the launcher's output waits for all that could write to it
-			a.launch.Close()
-			a.launch.Return(e.Returned.Code, e.Returned.Message)
+			a.giveBack(a.launch, a.outcome(e.Returned))
 		}
 	case ckptagent.OfferPort:
 		a.offerPort()
 	case ckptagent.Standbys:
 		a.standbys.SetWarm(e.Warm, a.state.Run)
+	case ckptagent.Learn:
+		a.setModules(e.Modules)
+		a.standbys.Trust(e.Modules)
 	}
 }
 
@@ -65,22 +83,55 @@ func (a *Agent) glance() {
 	}
 }
 
-// start starts the ranks of a generation: in standbys where these are ready, else cold.
+// start starts the ranks of a generation, once what is gained by waiting for standbys has been waited for.
 func (a *Agent) start(e ckptagent.Start) {
+	if a.state.Whole {
+		a.startCommand(e)
+		return
+	}
 	run := e.Run
-	a.watchers, a.ranks = &sync.WaitGroup{}, map[int]proc.Process{}
+	a.watchers, a.ranks, a.ranksOf = &sync.WaitGroup{}, map[int]proc.Process{}, run.Number
 	a.clearErrors()
 	if a.arenas != nil {
 		a.arenas.Begin(run.Number, run.RestoreStep)
 	}
+	a.starting = &e
+	standbys := a.standbys.Await()
+	if standbys == nil {
+		a.startRanks(e)
+		return
+	}
+	go func() {
+		<-standbys
+		a.do(func() {
+			if a.starting == &e { // else it has been ended meanwhile
+				a.startRanks(e)
+				a.take(ckptagent.Tick{}) // which brings what was put off
+			}
+		})
+	}()
+}
+
+// startRanks starts the ranks: each in its standby where that is ready.
+func (a *Agent) startRanks(e ckptagent.Start) {
+	run := e.Run
+	a.starting = nil
 	if run.BaseRank == 0 {
 		if err := proc.CheckPort(run.MasterPort); err != nil {
 			a.later(ckptagent.Exited{Generation: run.Number, Local: 0, Code: 1, At: time.Now(), Traceback: "holdfast: " + err.Error()})
 			return
 		}
 	}
+	if err := a.job.MakeLogs(run); err != nil {
+		a.later(ckptagent.Exited{Generation: run.Number, Local: 0, Code: 1, At: time.Now(), Traceback: "holdfast: " + err.Error()})
+		return
+	}
+	a.tails.Finish()
+	a.tails = a.job.Tail(run, false)
 	warm := 0
+	a.pageOff = ""
 	for local := range e.Ranks {
+		a.preparePage(local)
 		p, ended, standby := a.standbys.Take(run, local)
 		var err error
 		if standby {
@@ -107,6 +158,12 @@ func (a *Agent) clearErrors() {
 // end ends all processes aside from the agent's goroutine, and says so when none is left and all of their
 // exits have been told.
 func (a *Agent) end(e ckptagent.End) {
+	if a.state.Whole {
+		a.endCommand(e)
+		return
+	}
+	a.starting = nil
+	a.standbys.Forgo()
 	a.standbys.SetWarm(false, a.state.Run)
 	var sessions []int
 	for _, p := range a.ranks {
@@ -120,18 +177,27 @@ func (a *Agent) end(e ckptagent.End) {
 		}
 		grace = min(grace, e.Within)
 	}
-	generation, ranks, watchers := a.state.Run.Number, a.state.Ranks, a.watchers
+	generation, ranks, watchers, tails := a.state.Run.Number, a.state.Ranks, a.watchers, a.tails
 	go func() {
 		proc.EndAll(a.c.Container, sessions, a.standbys.Sessions(), grace)
 		watchers.Wait()
+		tails.Finish()
 		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
 		for local := range ranks {
 			if tb, ok := proc.ReadTraceback(a.c.Root, generation, local); ok {
 				gone.Tracebacks[local] = tb
 			}
 		}
-		a.post(gone)
+		a.do(func() { a.gone(gone, watchers) })
 	}()
+}
+
+// gone takes in that nothing is left of the ranks that these watchers watched: their pids may be others' from now on.
+func (a *Agent) gone(e ckptagent.Gone, watchers *sync.WaitGroup) {
+	if a.watchers == watchers {
+		a.ranks = map[int]proc.Process{}
+	}
+	a.take(e)
 }
 
 // inventory takes stock of the arenas.
@@ -156,4 +222,34 @@ func (a *Agent) offerPort() {
 	a.port.Close()
 	a.port = p
 	a.later(ckptagent.PortOffered{Port: p.Number})
+}
+
+// giveBack lets the launcher return once all that its ranks wrote is shown.
+func (a *Agent) giveBack(l *proc.Launch, o proc.Outcome) {
+	a.tails.Finish()
+	if a.tails == nil {
+		l.Close()
+		l.Return(o)
+		return
+	}
+	a.returning.Go(func() {
+		a.tails.Wait(tailsWait)
+		l.Close()
+		l.Return(o)
+	})
+}
+
+// outcome is what the launcher is told: how the newest generation ended here.
+func (a *Agent) outcome(r ckptagent.Returned) proc.Outcome {
+	o := proc.Outcome{Exit: r.Code, Message: r.Message, BaseRank: a.state.Run.BaseRank, Ranks: len(a.state.Rank)}
+	if r.Code == 0 {
+		return o
+	}
+	for local, rank := range a.state.Rank {
+		if rank.Exit != nil && rank.Exit.Code != 0 {
+			o.Failures = append(o.Failures, proc.Failure{Local: local, PID: rank.PID, Code: rank.Exit.Code, Signal: rank.Exit.Signal, At: rank.Exit.At.Unix(),
+				ErrorFile: a.job.ErrorFile(a.state.Run, local)})
+		}
+	}
+	return o
 }

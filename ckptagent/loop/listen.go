@@ -63,8 +63,11 @@ func (a *Agent) arrive(l *proc.Launch) {
 		return
 	}
 	if r := a.state.Returned; r != nil { // told by the agent before, which died over it
-		l.Close()
-		l.Return(r.Code, r.Message)
+		if job, err := proc.NewJob(a.c.Root, a.c.Container, l); err == nil {
+			a.job = job
+			a.tails = job.Tail(a.state.Run, true)
+		}
+		a.giveBack(l, a.outcome(*r))
 		return
 	}
 	job, err := proc.NewJob(a.c.Root, a.c.Container, l)
@@ -76,22 +79,30 @@ func (a *Agent) arrive(l *proc.Launch) {
 	}
 	a.launch, a.shim = l, l.Shim
 	a.openArenas(job.Spec.Ranks)
+	a.followPages(job.Spec.Ranks)
 	job.Arena = a.arenas != nil
 	a.job = job
 	if len(job.Spec.Superseded) > 0 {
 		a.logf("decided by the coordinator instead: %s", strings.Join(job.Spec.Superseded, " "))
 	}
 	a.standbys.Configure(job, a.standbysOff())
+	if a.tails == nil && a.state.Run.Number > 0 {
+		a.tails = job.Tail(a.state.Run, true)
+		if a.state.Clean {
+			a.tails.Finish()
+		}
+	}
 	a.tell()
-	a.take(ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag})
+	a.take(ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag, NodesRemedy: job.Spec.NodesRemedy})
+	a.startAgain()
 }
 
 func (a *Agent) standbysOff() string {
 	switch {
 	case !a.c.Standbys:
 		return "standbys are off: holdfast.dev/standbys is off"
-	case a.job.Spec.NoPython:
-		return "standbys are off: --no-python, so what runs is not known to be a Python script"
+	case !a.job.Spec.StartsPython():
+		return "standbys are off: the launcher starts a program that is not known to be a Python interpreter"
 	}
 	return ""
 }
@@ -151,7 +162,7 @@ func (a *Agent) hear(d datagram) {
 	}
 }
 
-// learn takes the list of modules that a rank imported; the longest list is kept.
+// learn takes the list of modules that the client of an older Python side sends; the longest list is kept.
 func (a *Agent) learn(d datagram) {
 	if len(d.Modules) == 0 {
 		raw, err := os.ReadFile(a.c.Root.ModulesFile(d.Rank))
@@ -162,11 +173,16 @@ func (a *Agent) learn(d datagram) {
 	if d.Gen != a.state.Run.Number || len(d.Modules) <= len(a.modules) || slices.Equal(d.Modules, a.modules) {
 		return
 	}
-	a.modules = d.Modules
-	a.standbys.SetModules(d.Modules)
-	raw, err := json.Marshal(d.Modules)
+	a.setModules(d.Modules)
+}
+
+// setModules has standbys import these modules, and keeps their names for the next agent.
+func (a *Agent) setModules(modules []string) {
+	a.modules = modules
+	a.standbys.SetModules(modules)
+	raw, err := json.Marshal(modules)
 	if err == nil {
-		err = replace(a.c.Root.KnownModulesFile(), raw)
+		err = proc.Replace(a.c.Root.KnownModulesFile(), raw)
 	}
 	if err != nil {
 		a.logf("storing the list of modules: %v", err)

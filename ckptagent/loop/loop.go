@@ -25,6 +25,8 @@ import (
 // finishWait bounds how long the last report may take, refusalWait that of a launcher that is not honoured: nobody else
 // can say why, and a pod that was just started may have to look for the coordinator first.
 const (
+	// tailsWait bounds how long a launcher waits for the rest of its ranks' output to be shown.
+	tailsWait   = 5 * time.Second
 	finishWait  = time.Second
 	refusalWait = 20 * time.Second
 )
@@ -61,25 +63,35 @@ type Agent struct {
 	queue []ckptagent.Event
 
 	exits    *proc.Exits
+	command  *proc.Command // nil: no init began one
 	launch   *proc.Launch
 	shim     proc.Process // of the launcher that is served, by this agent or the one before
 	job      proc.Job
 	ranks    map[int]proc.Process
+	ranksOf  uint64          // the generation that ranks belong to
 	watchers *sync.WaitGroup // one for each rank process of the present generation
 	standbys *proc.Standbys
-	arenas   *arena.Set
-	arenaOff string // why state in memory is off
-	needed   uint64 // what the state of a rank needs, where that is more than a slot holds
-	looks    []chan struct{}
-	port     proc.Port
-	client   *coord.Client
-	modules  []string
-	keeper   *keeper // nil: no storage
-	noKeeper string  // why
+	tails    *proc.Tails // of the newest generation; nil: its output is not shown by the agent
+	// returning are launchers that return as soon as the output is shown.
+	returning sync.WaitGroup
+	arenas    *arena.Set
+	arenaOff  string // why state in memory is off
+	needed    uint64 // what the state of a rank needs, where that is more than a slot holds
+	looks     []chan struct{}
+	port      proc.Port
+	client    *coord.Client
+	modules   []string
+	pages     []rankPage       // of all ranks, once a launcher has said how many
+	pageOff   string           // why a rank has none
+	starting  *ckptagent.Start // a generation whose ranks wait for their standbys; nil: none
+	unstarted bool             // the agent before died before it had started the generation's ranks
+	keeper    *keeper          // nil: no storage
+	noKeeper  string           // why
 
 	stored    string             // newest content of the state file
 	owed      []ckptagent.Effect // not carried out, because the state could not be stored
 	unstored  bool
+	codeless  error         // why the container's exit code could not be left; nil: it was, or there is none
 	ready     chan struct{} // closed once the state was stored for the first time
 	signals   chan os.Signal
 	signalled bool
@@ -133,6 +145,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 	}()
 	a.loop(ctx)
+	a.returning.Wait()
 	a.client.Finish()
 	wait := finishWait
 	if a.state.Refused != "" {
@@ -142,7 +155,7 @@ func Run(ctx context.Context, c Config) error {
 	case <-talking:
 	case <-time.After(wait):
 	}
-	return nil
+	return a.codeless
 }
 
 // lost logs why the conversation with the coordinator ended, once until that changes.
@@ -182,15 +195,25 @@ func (a *Agent) loop(ctx context.Context) {
 			if a.state.Hold != 0 && a.arenas != nil {
 				a.arenas.Hold(a.state.Hold) // it lasts only while somebody says so
 			}
+			a.settleModules(time.Now())
 			a.tell()
 			a.take(ckptagent.Tick{})
 		}
 	}
 }
 
-// done says that the agent was told to end and nothing of it runs any more.
+// done says that nothing that the agent runs is left, that what it owed is done, and that no launcher can ask it anything any
+// more: while the command runs, one may wait for its answer still. Without init only a signal says so.
 func (a *Agent) done() bool {
-	return a.signalled && a.state.Clean && (a.state.Launcher == "" || a.state.Returned != nil)
+	switch {
+	case a.unstored || len(a.owed) > 0:
+		return false
+	case a.state.Whole:
+		return a.state.Returned != nil
+	case a.command != nil && a.state.Command.Exit == nil, a.command == nil && !a.signalled:
+		return false
+	}
+	return a.state.Clean && (a.state.Launcher == "" || a.state.Returned != nil)
 }
 
 // take gives an event to the core and carries out what it answers, and the events that this brings.
@@ -199,10 +222,14 @@ func (a *Agent) take(e ckptagent.Event) {
 	for len(a.queue) > 0 {
 		e, a.queue = a.queue[0], a.queue[1:]
 		var effects []ckptagent.Effect
+		before := a.state.Timeline
 		a.state, effects = ckptagent.Step(a.state, e, time.Now())
 		switch e.(type) {
-		case ckptagent.Progress, ckptagent.Sealed, ckptagent.StandbyChanged:
-			// Stands in the arenas, or is true of this incarnation only.
+		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Sealed, ckptagent.StandbyChanged:
+			// Stands in the arenas or on the pages, or is true of this incarnation only; but for when a recovery ended.
+			if a.state.Timeline != before {
+				a.store()
+			}
 		default:
 			a.store()
 		}
@@ -223,6 +250,7 @@ type kept struct {
 	Container string               `json:"container"`
 	State     ckptagent.State      `json:"state"`
 	Ranks     map[int]proc.Process `json:"ranks"`
+	RanksOf   uint64               `json:"ranksOf"` // a generation is stored before its ranks are started
 	Standbys  []proc.Process       `json:"standbys"`
 	Shim      proc.Process         `json:"shim"`
 }
@@ -231,7 +259,7 @@ type kept struct {
 // machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
 // event, of which there is one a second at least, tries again.
 func (a *Agent) store() {
-	k := kept{Container: a.c.Container, State: a.state.Durable(), Ranks: a.ranks, Standbys: a.standbys.Processes(), Shim: a.shim}
+	k := kept{Container: a.c.Container, State: a.state.Durable(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values
@@ -239,7 +267,7 @@ func (a *Agent) store() {
 	if string(raw) == a.stored && !a.unstored {
 		return
 	}
-	if err := replace(a.c.Root.StateFile(), raw); err != nil {
+	if err := proc.Replace(a.c.Root.StateFile(), raw); err != nil {
 		if !a.unstored {
 			a.logf("storing the agent's state, without which nothing is done; trying again: %v", err)
 		}
@@ -252,18 +280,9 @@ func (a *Agent) store() {
 	a.stored, a.unstored = string(raw), false
 }
 
-// replace writes a file whole or not at all.
-func replace(path string, content []byte) error {
-	part := path + ".new"
-	if err := os.WriteFile(part, content, 0o666); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
-}
-
 // tell gives the core what people should know.
 func (a *Agent) tell() {
-	t := ckptagent.Told{Grace: a.c.Grace}
+	t := ckptagent.Told{Grace: a.c.Grace, Modules: a.standbys.Known()}
 	if a.arenas != nil {
 		t.StateBytes = a.c.StateBytes
 	}
@@ -278,7 +297,11 @@ func (a *Agent) tell() {
 		tooSmall = fmt.Sprintf("state in memory is not kept: it needs %d MiB and a slot holds %d MiB; set holdfast.dev/state-size to %dMi",
 			(a.needed+1<<20-1)>>20, a.c.StateBytes>>20, (a.needed+1<<20-1)>>20)
 	}
-	for _, note := range []string{a.arenaOff, tooSmall, storage, a.standbys.Note()} {
+	standbys := a.standbys.Note()
+	if standbys == "" {
+		standbys = a.noHook(time.Now())
+	}
+	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, storage, standbys} {
 		if note != "" {
 			t.Notes = append(t.Notes, note)
 		}

@@ -5,9 +5,11 @@ package loop
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/page"
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
@@ -30,7 +32,10 @@ func (a *Agent) resume() {
 	a.state = k.State
 	a.recallModules()
 	if same {
-		a.ranks, a.shim = k.Ranks, k.Shim
+		a.shim = k.Shim
+		if k.RanksOf == k.State.Run.Number { // else they were proven gone before the agent before took this generation
+			a.ranks, a.ranksOf = k.Ranks, k.RanksOf
+		}
 		for _, b := range k.Standbys { // they have lost the agent that they listened to
 			b.Kill()
 		}
@@ -39,12 +44,15 @@ func (a *Agent) resume() {
 		a.ranks = map[int]proc.Process{}
 	}
 	a.take(ckptagent.Resumed{SameContainer: same || forgot})
+	a.followCommand()
 	if !same {
 		return
 	}
 	a.logf("agent %d takes over: generation %d is %s", a.state.Incarnation, a.state.Generation, a.state.Phase)
 	a.adopt()
-	if a.state.Ranks > 0 {
+	a.resumeCommand()
+	if a.state.Ranks > 0 && !a.state.Whole {
+		a.followPages(a.state.Ranks)
 		a.openArenas(a.state.Ranks)
 		if a.arenas != nil && !a.state.Clean {
 			// The agent before may have died between storing this generation and preparing the arenas for it.
@@ -66,10 +74,14 @@ func (a *Agent) resume() {
 }
 
 // recallModules reads the list of modules that a rank told an agent before this one, in this container or
-// an earlier one of the pod.
+// an earlier one of the pod. Others are told of it only where that agent has seen it imported.
 func (a *Agent) recallModules() {
 	raw, err := os.ReadFile(a.c.Root.KnownModulesFile())
 	if err != nil || json.Unmarshal(raw, &a.modules) != nil {
+		return
+	}
+	if _, err := os.Stat(a.c.Root.ProvenModulesFile()); err == nil {
+		a.standbys.Trust(a.modules)
 		return
 	}
 	a.standbys.SetModules(a.modules)
@@ -77,7 +89,12 @@ func (a *Agent) recallModules() {
 
 // adopt watches the ranks that still run and learns how the others ended.
 func (a *Agent) adopt() {
-	if a.state.Clean {
+	if a.state.Clean || a.state.Run.Number == 0 {
+		return
+	}
+	begun := func(r ckptagent.Rank) bool { return r.PID != 0 || r.Exit != nil }
+	if a.state.Phase == ckptagent.Running && !a.state.Whole && len(a.ranks) == 0 && !slices.ContainsFunc(a.state.Rank, begun) {
+		a.unstarted = true
 		return
 	}
 	for local, r := range a.state.Rank {
@@ -85,6 +102,9 @@ func (a *Agent) adopt() {
 			continue
 		}
 		p, known := a.ranks[local]
+		if a.state.Original && a.command != nil {
+			p, known = a.command.Process, true
+		}
 		if !known {
 			a.take(proc.Lost(a.state.Run.Number, local))
 			continue
@@ -93,10 +113,34 @@ func (a *Agent) adopt() {
 	}
 }
 
+// startAgain starts the ranks of a generation that the agent before had taken and died over, now that the launcher has said anew
+// how. It may have started some of them: they are ended first.
+func (a *Agent) startAgain() {
+	generation := a.state.Run.Number
+	due := func() bool {
+		s := a.state
+		return s.Run.Number == generation && s.Phase == ckptagent.Running && !s.Clean && !s.Ending
+	}
+	if !a.unstarted || !due() {
+		return
+	}
+	a.unstarted = false
+	spared := a.standbys.Sessions()
+	go func() {
+		proc.EndAll(a.c.Container, nil, spared, 0)
+		a.do(func() {
+			if due() {
+				a.start(ckptagent.Start{Run: a.state.Run, Ranks: a.state.Ranks})
+				a.take(ckptagent.Tick{}) // which brings what was put off
+			}
+		})
+	}()
+}
+
 // watch tells the core when a rank's process has ended; ended brings it where somebody waits already.
 func (a *Agent) watch(local int, p proc.Process, ended <-chan proc.Ended) {
 	generation := a.state.Run.Number
-	watchers := a.watchers
+	watchers, original := a.watchers, a.state.Original
 	watchers.Add(1)
 	go func() {
 		var end proc.Ended
@@ -105,8 +149,20 @@ func (a *Agent) watch(local int, p proc.Process, ended <-chan proc.Ended) {
 		} else {
 			end = p.Wait(a.exits)
 		}
-		e := proc.Exited(end, a.c.Root, generation, local)
+		traceback := generation
+		if original {
+			traceback = 0 // init began it
+		}
+		e := proc.Exited(end, a.c.Root, traceback, local)
+		e.Generation = generation
+		p, err := page.Read(a.c.Root.PageFile(local)) // for the last time
 		a.do(func() {
+			if err == nil && p.Hook {
+				a.take(a.optimizerSteps(local, p))
+			}
+			if a.state.Whole {
+				a.noteLeaving()
+			}
 			a.take(e)
 			watchers.Done()
 		})

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -91,5 +92,74 @@ func TestResumesWithoutVerifying(t *testing.T) {
 		case <-limit:
 			t.Fatalf("it never told of step 3: %+v", a.state.Report())
 		}
+	}
+}
+
+// resumed is an agent that takes over from one that left this, and the coordinator that it would talk to.
+func resumed(t *testing.T, k kept) *Agent {
+	t.Helper()
+	coordinator := coordtest.Start(t)
+	c := Config{Root: proc.Root(t.TempDir()), Container: k.Container, Coordinator: coordinator.Address(), CA: coordinator.CA, Log: io.Discard}
+	if err := os.MkdirAll(c.Root.Run(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, content := range map[string][]byte{c.Root.StateFile(): raw, c.Root.HeldFile(): []byte("50")} {
+		if err := os.WriteFile(file, content, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := newAgent(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.resume()
+	return a
+}
+
+// TestRanksOfTheGenerationBefore: an agent that died when it had taken a generation and not started its ranks leaves those of the
+// one before, which are gone and whose pids may be others' now.
+func TestRanksOfTheGenerationBefore(t *testing.T) {
+	sleep := exec.Command("sleep", "600")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
+	left := ckptagent.New()
+	left.Incarnation, left.Generation, left.Phase, left.Run, left.Clean, left.Known = 1, 2, ckptagent.Running, ckptagent.Run{Number: 2, WorldSize: 1, Nodes: 1}, false, true
+	left.Ranks, left.Rank = 1, []ckptagent.Rank{{}}
+	for of, known := range map[uint64]bool{1: false, 2: true} {
+		a := resumed(t, kept{Container: "c1", State: left, Ranks: map[int]proc.Process{0: {PID: sleep.Process.Pid}}, RanksOf: of})
+		if _, ok := a.ranks[0]; ok != known {
+			t.Errorf("ranks of generation %d: %v", of, a.ranks)
+		}
+	}
+}
+
+// TestReleaseThatWasStoredOnly: init does not wait for an agent that holds nothing.
+func TestReleaseThatWasStoredOnly(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		left := ckptagent.New()
+		left.Incarnation, left.Whole = 1, whole
+		a := resumed(t, kept{Container: "c1", State: left})
+		if _, err := os.Stat(a.c.Root.HeldFile()); (err == nil) != whole {
+			t.Errorf("whole %v: %v", whole, err)
+		}
+	}
+}
+
+// TestCommandThatCannotBeRead: what asks for it ends the generation, or is passed over.
+func TestCommandThatCannotBeRead(t *testing.T) {
+	left := ckptagent.New()
+	left.Incarnation, left.Whole, left.Ranks, left.Rank = 1, true, 1, []ckptagent.Rank{{}}
+	a := resumed(t, kept{Container: "c1", State: left})
+	for _, e := range []ckptagent.Effect{ckptagent.LookAtCommand{}, ckptagent.Adopt{}, ckptagent.Start{Run: ckptagent.Run{Number: 1}, Ranks: 1, Original: true}} {
+		a.carryOut(e)
+	}
+	if e, ok := a.queue[0].(ckptagent.Exited); len(a.queue) != 1 || !ok || e.Code != 127 {
+		t.Errorf("it brings %+v", a.queue)
 	}
 }

@@ -40,10 +40,14 @@ func EndAll(mark string, sessions, spared []int, grace time.Duration) {
 	for _, s := range sessions { // the common case at once, before looking for strays
 		_ = syscall.Kill(-s, syscall.SIGKILL)
 	}
-	// Two empty looks in a row: a process that was born behind the back of the first has an ancestor that
-	// either was seen by it or is seen, with its descendants, by the second.
+	killUntilNone(func() []int { return find(meant) })
+}
+
+// killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the
+// first has an ancestor that either was seen by it or is seen, with its descendants, by the second.
+func killUntilNone(look func() []int) {
 	for empty := 0; empty < 2; {
-		left := find(meant)
+		left := look()
 		if len(left) == 0 {
 			empty++
 			continue

@@ -39,14 +39,17 @@ func constantEnv(base map[string]string, spec launch.Spec, root Root, local int)
 		// Each generation has a store of its own, in rank 0's process.
 		"TORCHELASTIC_USE_AGENT_STORE":    "False",
 		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+		"TORCHELASTIC_SIGNALS_TO_HANDLE":  "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 		EnvSocket:                         root.ClientSocket(),
 		EnvLocalRank:                      strconv.Itoa(local),
 		EnvModulesFile:                    root.ModulesFile(local),
 	}
-	if v, ok := base["TORCH_NCCL_ASYNC_ERROR_HANDLING"]; ok {
-		env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = v
+	for _, name := range []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"} {
+		if v, ok := base[name]; ok {
+			env[name] = v
+		}
 	}
-	if _, ok := base["OMP_NUM_THREADS"]; !ok && spec.Ranks > 1 {
+	if _, ok := base["OMP_NUM_THREADS"]; !ok && spec.Ranks > 1 && !spec.Exact {
 		env["OMP_NUM_THREADS"] = "1"
 	}
 	return env
@@ -64,6 +67,20 @@ func generationEnv(run ckptagent.Run, root Root, local int) map[string]string {
 		EnvGeneration:                strconv.FormatUint(run.Number, 10),
 		EnvRestoreStep:               strconv.FormatUint(run.RestoreStep, 10),
 		EnvErrorFile:                 root.ErrorFile(run.Number, local),
+		EnvPage:                      root.PageFile(local),
+	}
+}
+
+// asDeepSpeed leaves of torchrun's variables those that deepspeed sets as well, under the names that it gives them.
+func asDeepSpeed(env map[string]string, spec launch.Spec) {
+	env["CROSS_RANK"], env["CROSS_SIZE"], env["LOCAL_SIZE"] = env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]
+	env["CUDA_VISIBLE_DEVICES"] = spec.DeepSpeed.Devices
+	for name := range env {
+		switch {
+		case strings.HasPrefix(name, "GROUP_"), strings.HasPrefix(name, "ROLE_"), strings.HasPrefix(name, "TORCHELASTIC_"),
+			name == "LOCAL_WORLD_SIZE", name == "OMP_NUM_THREADS", name == "TORCH_NCCL_ASYNC_ERROR_HANDLING":
+			delete(env, name)
+		}
 	}
 }
 

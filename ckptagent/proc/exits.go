@@ -63,6 +63,12 @@ func (e *Exits) Wait(pid int, since time.Time, patience time.Duration) (ws sysca
 	}
 }
 
+// Leaving is the newest signal by which the pod was told to go; ok is false where it was not.
+func (e *Exits) Leaving() (sig int, ok bool) {
+	ws, _, ok := e.find(leavingPID, time.Time{})
+	return int(ws), ok
+}
+
 func (e *Exits) find(pid int, since time.Time) (ws syscall.WaitStatus, at time.Time, ok bool) {
 	raw, err := os.ReadFile(e.path)
 	if err != nil {

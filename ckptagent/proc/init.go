@@ -4,6 +4,7 @@ package proc
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -31,11 +32,17 @@ const (
 )
 
 // finishWait is how long init lets the agent end what it runs, and say why it refused to run it, once the user's command has
-// ended by itself.
+// ended by itself and the agent has not taken it over.
 const finishWait = 25 * time.Second
 
+// An agent that lived for steady can live; agentlessWait is how long a command that is held by an agent waits for such a one.
+const (
+	steady        = 10 * time.Second
+	agentlessWait = 10 * time.Minute
+)
+
 // Init runs the user's command as the first process of a container, beside an agent that it starts again
-// whenever that dies, and returns the command's exit code. Without a coordinator it becomes the command.
+// whenever that dies, and returns the command's exit code, 1 for 137. Without a coordinator it becomes the command.
 func Init(root Root, command []string) int {
 	if len(command) == 0 {
 		fmt.Fprintln(os.Stderr, "holdfast: init: no command given; write init -- COMMAND")
@@ -51,26 +58,47 @@ func Init(root Root, command []string) int {
 	}
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(20)
-	i := &initProcess{root: root, signals: make(chan os.Signal, 64), restart: time.NewTimer(time.Hour)}
+	i := &initProcess{root: root, signals: make(chan os.Signal, 64), restart: time.NewTimer(time.Hour), deadline: time.NewTimer(time.Hour)}
+	i.deadline.Stop()
 	if err := i.prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "holdfast: init:", err)
 		return exitNotExecutable
 	}
-	i.startAgent()
-	env := i.env(path)
+	env := commandEnv(root, os.Environ(), i.container, path)
+	agentPath := os.Getenv("PATH")
 	os.Setenv("PATH", i.root.Shims()+":"+path) // a command that is a launcher itself is our shim
 	file, code := lookUp(command[0])
+	os.Setenv("PATH", agentPath)
 	if code != 0 {
-		i.signal(i.agent, syscall.SIGKILL)
 		return code
 	}
-	pid, err := syscall.ForkExec(file, command, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}})
+	pid, err := syscall.ForkExec(file, command, &syscall.ProcAttr{Env: withErrorFile(env, command, root, 0), Files: []uintptr{0, 1, 2}})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "holdfast: init: starting %s: %v\n", file, err)
 		return exitNotExecutable
 	}
 	i.user = pid
-	return i.loop()
+	if err := i.keepCommand(command, file); err != nil {
+		fmt.Fprintln(os.Stderr, "holdfast: init:", err)
+		i.signal(pid, syscall.SIGKILL)
+		return exitNotExecutable
+	}
+	i.lived = time.Now()
+	i.startAgent()
+	return containerCode(i.loop())
+}
+
+// exitKilled is how a container ends whose processes were all killed. What the webhook has Kubernetes do about that, to
+// start the container again or not to count it, must not befall a command that ended and is given up.
+const exitKilled = 137
+
+// containerCode is the exit code of the container whose command ended with code.
+func containerCode(code int) int {
+	if code != exitKilled {
+		return code
+	}
+	fmt.Fprintln(os.Stderr, "holdfast: init: the command ended with 137 (SIGKILL); the container ends with 1, because 137 says of a container that it was killed whole")
+	return 1
 }
 
 // become replaces this process by the command.
@@ -100,8 +128,11 @@ func lookUp(name string) (string, int) {
 
 // initProcess is the state of init.
 //
-// Invariants: every pid that is neither user nor agent and is reaped here was an orphan; its record is in
-// the exits file before the agent is poked.
+// Invariants: every pid but the agent's that is reaped here has its record in the exits file before the agent is poked, and
+// so has a signal that ends the pod before anybody is sent it.
+//
+// When the command has ended, its code is the container's as soon as the agent has ended in order. An agent that has taken
+// the command over (Root.HeldFile) runs it again as often as need be, and leaves the code in Root.CodeFile.
 type initProcess struct {
 	root      Root
 	container string
@@ -109,15 +140,18 @@ type initProcess struct {
 
 	user, agent  int
 	agentStarted time.Time
-	quick        int // deaths of the agent in a row that came within a second of its start
+	lived        time.Time // when the newest agent that had lived for long ended; at first when the first one was started
+	quick        int       // deaths of the agent in a row that came within a second of its start
 	restart      *time.Timer
 
 	exits *os.File
 	poke  [2]int // pipe; the agent holds the read end
 
-	leaving  bool
-	userCode int
-	userDone bool
+	leaving   bool
+	userCode  int
+	userDone  bool
+	agentDone bool        // it has ended in order, and nothing is left to do
+	deadline  *time.Timer // for an agent that does not
 }
 
 func (i *initProcess) prepare() error {
@@ -130,7 +164,9 @@ func (i *initProcess) prepare() error {
 	if err := os.MkdirAll(i.root.Run(), 0o777); err != nil {
 		return fmt.Errorf("making the folder for sockets: %w", err)
 	}
-	_ = os.Remove(i.root.ExitsFile())
+	for _, file := range []string{i.root.ExitsFile(), i.root.HeldFile(), i.root.CodeFile(), i.root.ErrorFile(0, 0)} {
+		_ = os.Remove(file) // of the container's start before
+	}
 	f, err := os.OpenFile(i.root.ExitsFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 	if err != nil {
 		return fmt.Errorf("making the file for exits: %w", err)
@@ -141,17 +177,6 @@ func (i *initProcess) prepare() error {
 	}
 	signal.Notify(i.signals)
 	return nil
-}
-
-// env is the environment of everything below init.
-func (i *initProcess) env(path string) []string {
-	python := i.root.Python()
-	if old := os.Getenv("PYTHONPATH"); old != "" {
-		python += ":" + old
-	}
-	return setEnv(os.Environ(), map[string]string{
-		EnvRoot: string(i.root), EnvContainer: i.container, "PATH": i.root.Shims() + ":" + path, "PYTHONPATH": python,
-	})
 }
 
 func (i *initProcess) startAgent() {
@@ -174,17 +199,43 @@ func (i *initProcess) loop() int {
 		case sig := <-i.signals:
 			i.onSignal(sig.(syscall.Signal))
 		case <-i.restart.C:
-			switch {
-			case i.userDone: // the agent had its time
-				return i.userCode
-			case i.agent == 0:
+			if i.agent == 0 && !i.agentDone {
 				i.startAgent()
 			}
+		case <-i.deadline.C:
+			switch {
+			case !exists(i.root.HeldFile()):
+				return i.userCode // the agent had its time
+			case i.agentless(time.Now()):
+				fmt.Fprintf(os.Stderr, "holdfast: init: no agent has lived for %s in the last %s, and the command is an agent's to restart; the container ends\n", steady, agentlessWait)
+				return cmp.Or(i.userCode, 1) // how its present run would end is not known
+			}
+			i.deadline.Reset(finishWait)
 		}
-		if i.userDone && i.agent == 0 {
-			return i.userCode
+		if i.userDone && i.agentDone {
+			return i.code()
 		}
 	}
+}
+
+// agentless says whether agents have not been able to live for long, so that none will have the container end.
+func (i *initProcess) agentless(now time.Time) bool {
+	lives := i.agent != 0 && now.Sub(i.agentStarted) >= steady
+	return !lives && now.Sub(i.lived) >= agentlessWait
+}
+
+// code is the container's exit code: what the agent says, else what the command ended with.
+func (i *initProcess) code() int {
+	raw, err := os.ReadFile(i.root.CodeFile())
+	if code, bad := strconv.Atoi(string(raw)); err == nil && bad == nil {
+		return code
+	}
+	return i.userCode
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 func (i *initProcess) onSignal(sig syscall.Signal) {
@@ -195,11 +246,22 @@ func (i *initProcess) onSignal(sig syscall.Signal) {
 		// The Go runtime's own, or about a terminal.
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP:
 		i.leaving = true
+		i.line("%d %d %d\n", leavingPID, int(sig), time.Now().UnixNano()) // an agent that is yet to be started reads it
+		i.deadline.Stop()
 		i.signal(i.agent, sig)
 		i.signal(i.user, sig)
 	default:
-		i.signal(i.user, sig)
+		i.signal(i.present(), sig)
 	}
+}
+
+// present is the process that runs the command: the one that was begun here, or what the agent has started in its place.
+func (i *initProcess) present() int {
+	if i.user != 0 {
+		return i.user
+	}
+	raw, _ := os.ReadFile(i.root.HeldFile())
+	return atoi(string(raw))
 }
 
 func (i *initProcess) signal(pid int, sig syscall.Signal) {
@@ -220,15 +282,17 @@ func (i *initProcess) reap() {
 		}
 		switch pid {
 		case i.agent:
-			i.agentEnded()
+			i.agentEnded(ws)
+			continue
 		case i.user:
 			i.user, i.userDone = 0, true
 			i.userCode, _ = exitCode(ws)
-			i.finish()
-		default:
-			i.record(pid, ws)
-			_, _ = unix.Write(i.poke[1], []byte{1}) // full is fine: the agent looks at the file
+			if !i.leaving { // else as long as that takes: the kubelet bounds it
+				i.deadline.Reset(finishWait)
+			}
 		}
+		i.record(pid, ws)
+		_, _ = unix.Write(i.poke[1], []byte{1}) // full is fine: the agent looks at the file
 	}
 }
 
@@ -239,12 +303,20 @@ const (
 	keptExits = 64 << 10
 )
 
-// record notes the end of an orphan.
+// leavingPID stands in the exits file where the pod was told to go, with the signal.
+const leavingPID = 0
+
+// record notes the end of an orphan, or of the command.
 func (i *initProcess) record(pid int, ws syscall.WaitStatus) {
+	i.line("%d %d %d\n", pid, uint32(ws), time.Now().UnixNano())
+}
+
+// line adds one to the exits file.
+func (i *initProcess) line(format string, args ...any) {
 	if st, err := i.exits.Stat(); err == nil && st.Size() >= maxExits {
 		i.shortenExits()
 	}
-	fmt.Fprintf(i.exits, "%d %d %d\n", pid, uint32(ws), time.Now().UnixNano())
+	fmt.Fprintf(i.exits, format, args...)
 }
 
 // shortenExits puts a file with the newest records in the place of the exits file; where it cannot, that stays.
@@ -254,8 +326,7 @@ func (i *initProcess) shortenExits() {
 		return
 	}
 	_, kept, _ := bytes.Cut(raw[max(0, len(raw)-keptExits):], []byte("\n")) // the first one is cut
-	part := i.root.ExitsFile() + ".new"
-	if os.WriteFile(part, kept, 0o666) != nil || os.Rename(part, i.root.ExitsFile()) != nil {
+	if Replace(i.root.ExitsFile(), kept) != nil {
 		return
 	}
 	if f, err := os.OpenFile(i.root.ExitsFile(), os.O_APPEND|os.O_WRONLY, 0); err == nil {
@@ -264,10 +335,15 @@ func (i *initProcess) shortenExits() {
 	}
 }
 
-func (i *initProcess) agentEnded() {
+// agentEnded starts the agent again, unless it ended in order with nothing left to do.
+func (i *initProcess) agentEnded(ws syscall.WaitStatus) {
 	i.agent = 0
-	if i.userDone {
+	if ws.Exited() && ws.ExitStatus() == 0 && (exists(i.root.CodeFile()) || i.userDone && !exists(i.root.HeldFile())) {
+		i.agentDone = true
 		return
+	}
+	if time.Since(i.agentStarted) >= steady {
+		i.lived = time.Now()
 	}
 	if time.Since(i.agentStarted) > time.Second {
 		i.quick = 0
@@ -279,20 +355,6 @@ func (i *initProcess) agentEnded() {
 		return
 	}
 	i.restart.Reset(10 * time.Millisecond << (i.quick - 1))
-}
-
-// finish lets the agent end what still runs: as long as that takes where the pod is being shut down (the
-// kubelet bounds it), else briefly, for then nothing should be left.
-func (i *initProcess) finish() {
-	if i.agent == 0 {
-		return
-	}
-	i.signal(i.agent, syscall.SIGTERM) // again, for it may be younger than the one that init was sent
-	if i.leaving {
-		i.restart.Stop()
-		return
-	}
-	i.restart.Reset(finishWait)
 }
 
 // exitCode is the code that a shell shows for a wait status, and the signal if one ended the process.

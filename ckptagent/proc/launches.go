@@ -65,9 +65,9 @@ func serve(conn *net.UnixConn, arrived func(*Launch), signalled func(*Launch, in
 		return
 	}
 	arrived(launch)
-	r := bufio.NewReader(conn)
+	r := bufio.NewReaderSize(conn, maxTold)
 	for {
-		line, err := r.ReadBytes('\n')
+		line, err := r.ReadSlice('\n') // what is longer is from no shim
 		var w word
 		if err == nil && json.Unmarshal(line, &w) == nil && w.Signal > 0 {
 			signalled(launch, w.Signal)
@@ -143,7 +143,7 @@ func peer(conn *net.UnixConn) (Process, error) {
 func (l *Launch) Refuse(why string) { l.answer(answer{Refused: why}) }
 
 // Return lets the launcher return.
-func (l *Launch) Return(code int, message string) { l.answer(answer{Exit: &code, Message: message}) }
+func (l *Launch) Return(o Outcome) { l.answer(answer{Outcome: &o}) }
 
 func (l *Launch) answer(a answer) {
 	l.once.Do(func() {

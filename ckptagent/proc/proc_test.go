@@ -225,7 +225,7 @@ func TestPortIsKeptForTheStore(t *testing.T) {
 // TestDutyKeepsToItsShare runs a process that takes all it gets and measures what it got.
 func TestDutyKeepsToItsShare(t *testing.T) {
 	p := sh(t, "while :; do :; done")
-	b := &standby{process: p, looked: time.Now()}
+	b := &source{process: p, looked: time.Now()}
 	const share = 0.2
 	begin := time.Now()
 	longest := time.Duration(0)
@@ -325,7 +325,8 @@ func TestRankEnvironment(t *testing.T) {
 		"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4",
 		"ROLE_NAME": "r", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000", "TORCHELASTIC_RESTART_COUNT": "3", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "id",
 		"OMP_NUM_THREADS": "1", EnvGeneration: "7", EnvRestoreStep: "9", EnvArena: "/r/memory/rank-1.arena", EnvSocket: "/r/run/agent.sock", EnvLocalRank: "1",
-		EnvErrorFile: "/r/run/error-7-1.txt", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+		EnvErrorFile: "/r/run/error-7-1.txt", EnvPage: "/r/run/page-1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+		"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 	} {
 		if env[name] != want {
 			t.Errorf("%s=%q, want %q", name, env[name], want)
@@ -335,21 +336,44 @@ func TestRankEnvironment(t *testing.T) {
 	if !slices.Contains(list, "A=b") || !slices.Contains(list, "RANK=3") || slices.Contains(list, "RANK=old") {
 		t.Errorf("environment %v", list)
 	}
-	standby := j.standbyEnv(run, 1, 3)
-	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"} {
-		if v, ok := standby[name]; ok {
-			t.Errorf("a standby knows %s=%s, which belongs to one generation", name, v)
+	generation := []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}
+	single := []string{"RANK", "LOCAL_RANK", "ROLE_RANK", EnvLocalRank, EnvModulesFile}
+	for _, tc := range []struct {
+		locals     []int
+		has, lacks []string
+	}{
+		{[]int{1}, append(single, "WORLD_SIZE", "GROUP_RANK"), generation},
+		{[]int{0, 1}, []string{"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", EnvSocket}, append(generation, single...)},
+	} {
+		got := j.sourceEnv(run, tc.locals)
+		for _, name := range tc.lacks {
+			if v, ok := got[name]; ok {
+				t.Errorf("the source of %v knows %s=%s", tc.locals, name, v)
+			}
+		}
+		for _, name := range tc.has {
+			if got[name] != env[name] {
+				t.Errorf("the source of %v: %s=%q, want %q", tc.locals, name, got[name], env[name])
+			}
 		}
 	}
+	if own := j.own(run); slices.ContainsFunc(single, func(name string) bool { return !slices.Contains(own, name) }) || slices.Contains(own, "GROUP_RANK") {
+		t.Errorf("ranks of a pod differ in %v", own)
+	}
+	j.Spec.VirtualLocalRank = true
+	if env := j.env(run, 1); env["LOCAL_RANK"] != "0" || env["CUDA_VISIBLE_DEVICES"] != "1" || env[EnvLocalRank] != "1" {
+		t.Errorf("with a device of its own: %v", env)
+	}
+	j.Spec.VirtualLocalRank = false
 	j.Launch.Env["OMP_NUM_THREADS"] = "8"
 	if _, ok := j.env(run, 0)["OMP_NUM_THREADS"]; ok {
 		t.Error("the user's OMP_NUM_THREADS is overridden")
 	}
-	if got := strings.Join(j.argv(), " "); got != "python3 -u t.py" {
+	if got := strings.Join(j.argv(0), " "); got != "python3 -u t.py" {
 		t.Errorf("command line %q", got)
 	}
-	j.Spec.Module, j.Spec.Args = true, []string{"x"}
-	if got := strings.Join(j.argv(), " "); got != "python3 -u -m t.py x" {
+	j.Spec.Module, j.Spec.Args = true, []string{"x", "${local_rank}"}
+	if got := strings.Join(j.argv(1), " "); got != "python3 -u -m t.py x 1" {
 		t.Errorf("command line %q", got)
 	}
 }

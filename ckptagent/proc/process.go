@@ -20,6 +20,7 @@ const tick = 10 * time.Millisecond
 // stat is what this package needs of /proc/<pid>/stat.
 type stat struct {
 	state   byte
+	parent  int
 	session int
 	threads int
 	start   uint64 // ticks after boot; with the pid it names one process
@@ -39,7 +40,7 @@ func readStat(pid int) (stat, error) {
 		return stat{}, fmt.Errorf("reading the state of process %d: %q is too short", pid, raw)
 	}
 	start, err := strconv.ParseUint(f[19], 10, 64)
-	return stat{state: f[0][0], session: atoi(f[3]), threads: atoi(f[17]), start: start}, err
+	return stat{state: f[0][0], parent: atoi(f[1]), session: atoi(f[3]), threads: atoi(f[17]), start: start}, err
 }
 
 // Process is one process that was started here, by this or an earlier incarnation of the agent.

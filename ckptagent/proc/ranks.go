@@ -5,7 +5,9 @@ package proc
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -50,24 +52,31 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 		spec.Python = []string{python}
 	}
 	delete(l.Env, "HOLDFAST_PYTHON")
-	return Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: readLimits()}, nil
+	if spec.VirtualLocalRank {
+		if _, err := spec.OwnDevice(l.Env, spec.Ranks-1); err != nil {
+			return Job{}, err
+		}
+	}
+	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: readLimits()}
+	return j, j.logsFolder()
 }
 
-// argv is the command line of a rank, as torchrun writes it.
-func (j Job) argv() []string {
+// argv is the command line of a local rank, as torchrun writes it.
+func (j Job) argv(local int) []string {
+	args := j.Spec.RankArgs(local)
 	if j.Spec.NoPython {
-		return append([]string{j.Spec.Script}, j.Spec.Args...)
+		return append([]string{j.Spec.Script}, args...)
 	}
 	argv := append(append([]string{}, j.Spec.Python...), "-u")
 	if j.Spec.Module {
 		argv = append(argv, "-m")
 	}
-	return append(append(argv, j.Spec.Script), j.Spec.Args...)
+	return append(append(argv, j.Spec.Script), args...)
 }
 
-// command is how a rank or standby is started, env being what is set on top of the launcher's environment.
-func (j Job) command(env map[string]string, extra ...*os.File) (command, error) {
-	argv := j.argv()
+// command is how a local rank or its standby is started, env being what is set on top of the launcher's environment.
+func (j Job) command(local int, env map[string]string, extra ...*os.File) (command, error) {
+	argv := j.argv(local)
 	c := command{dir: j.Launch.Dir, env: j.Launch.environ(env), files: j.Launch.Files, extra: extra}
 	if !j.Launch.Limits.equal(j.Own) {
 		limits, err := json.Marshal(j.Launch.Limits)
@@ -91,8 +100,14 @@ func (j Job) command(env map[string]string, extra ...*os.File) (command, error) 
 // env is all that a rank is given on top of the launcher's environment.
 func (j Job) env(run ckptagent.Run, local int) map[string]string {
 	env := constantEnv(j.Launch.Env, j.Spec, j.Root, local)
-	for k, v := range generationEnv(run, j.Root, local) {
-		env[k] = v
+	maps.Copy(env, generationEnv(run, j.Root, local))
+	if own, err := j.Spec.OwnDevice(j.Launch.Env, local); j.Spec.VirtualLocalRank && err == nil {
+		maps.Copy(env, own)
+	}
+	if j.Spec.DeepSpeed != nil {
+		asDeepSpeed(env, j.Spec)
+	} else {
+		maps.Copy(env, j.logsEnv(run, local))
 	}
 	if j.Arena {
 		env[EnvArena] = j.Root.ArenaFile(local)
@@ -100,24 +115,59 @@ func (j Job) env(run ckptagent.Run, local int) map[string]string {
 	return env
 }
 
-// standbyEnv is what a standby is started with: all that a rank has but what belongs to one generation.
-func (j Job) standbyEnv(run ckptagent.Run, local, fd int) map[string]string {
-	env := j.env(run, local)
-	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"} {
+// sourceEnv is what a source of some local ranks is started with: all that these have in common but what belongs to one generation.
+// So a module that asks for a variable of a single rank misses it, and the source says so.
+func (j Job) sourceEnv(run ckptagent.Run, locals []int) map[string]string {
+	env := j.env(run, locals[0])
+	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE",
+		EnvStdout, EnvStderr} {
 		delete(env, name)
 	}
-	env[EnvMark], env[EnvStandbyFD] = j.Mark, fmt.Sprint(fd)
+	if len(locals) > 1 || run.Number == 0 {
+		for _, name := range j.own(run) {
+			delete(env, name)
+		}
+	}
 	return env
+}
+
+// own names the variables in which local ranks of the pod differ; before the first generation also those that nobody knows yet.
+func (j Job) own(run ckptagent.Run) []string {
+	var names []string
+	other, unknown := j.env(run, 1), map[string]bool{}
+	if run.Number == 0 {
+		for _, name := range []string{"RANK", "ROLE_RANK", "WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"} {
+			unknown[name] = true
+		}
+	}
+	for name, v := range j.env(run, 0) {
+		if other[name] != v && j.Spec.Ranks > 1 || unknown[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Start starts a local rank of a generation cold.
 func (j Job) Start(run ckptagent.Run, local int) (Process, error) {
 	env := j.env(run, local)
 	env[EnvMark] = j.Mark
-	c, err := j.command(env)
+	output := j.Launch.Files
+	opened, err := takeOutput(env, &output)
+	defer func() {
+		for _, f := range opened {
+			f.Close()
+		}
+	}()
 	if err != nil {
 		return Process{}, err
 	}
+	c, err := j.command(local, env)
+	if err != nil {
+		return Process{}, err
+	}
+	c.files = output
 	return start(c)
 }
 

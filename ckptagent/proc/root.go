@@ -23,6 +23,13 @@ const (
 	EnvGang        = "HOLDFAST_GANG"
 	EnvJobUID      = "HOLDFAST_JOB_UID"
 	EnvGrace       = "HOLDFAST_GRACE_SECONDS"
+	// EnvRunnerPython is the interpreter of deepspeed's runner where its command line is to be read, EnvRunnerRead says that it was.
+	EnvRunnerPython = "HOLDFAST_RUNNER_PYTHON"
+	EnvRunnerRead   = "HOLDFAST_RUNNER_READ"
+	// EnvLaunchResult is the number of the descriptor that a shim writes the answer to.
+	EnvLaunchResult = "HOLDFAST_LAUNCH_RESULT"
+	// EnvPatience is how many seconds a command may run without a launcher until it counts as a rank, where the user sets it.
+	EnvPatience = "HOLDFAST_LAUNCHER_PATIENCE_SECONDS"
 )
 
 // Variables of ranks and standbys.
@@ -36,7 +43,14 @@ const (
 	EnvLocalRank   = "HOLDFAST_LOCAL_RANK"
 	EnvErrorFile   = "HOLDFAST_ERROR_FILE"
 	EnvModulesFile = "HOLDFAST_MODULES_FILE"
-	EnvStandbyFD   = "HOLDFAST_STANDBY_FD"
+	// EnvStandbyFD is a source's own socket, EnvStandbyFDs those of the ranks that it serves.
+	EnvStandbyFD  = "HOLDFAST_STANDBY_FD"
+	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"
+	// EnvPage is where the rank's site hook tells its imports and steps.
+	EnvPage = "HOLDFAST_PAGE"
+	// EnvStdout and EnvStderr name the files that a standby's output goes to from when it becomes the rank.
+	EnvStdout = "HOLDFAST_STDOUT"
+	EnvStderr = "HOLDFAST_STDERR"
 )
 
 // DefaultRoot is where the webhook mounts what install laid out.
@@ -76,6 +90,12 @@ func (r Root) ClientSocket() string { return r.join("run", "agent.sock") }
 func (r Root) StateFile() string { return r.join("run", "agent.json") }
 func (r Root) ExitsFile() string { return r.join("run", "exits") }
 
+// CommandFile says what init began. HeldFile is there, with the pid of the present run, while the agent has taken that
+// command over, so that its end is not the container's; CodeFile is then the container's exit code, at the end.
+func (r Root) CommandFile() string { return r.join("run", "command.json") }
+func (r Root) HeldFile() string    { return r.join("run", "held") }
+func (r Root) CodeFile() string    { return r.join("run", "code") }
+
 // Memory is the mount of the memory volume, Token that of the projected token.
 func (r Root) Memory() string { return r.join("memory") }
 func (r Root) Token() string  { return r.join("token", "token") }
@@ -85,8 +105,19 @@ func (r Root) ErrorFile(generation uint64, local int) string {
 	return r.join("run", fmt.Sprintf("error-%d-%d.txt", generation, local))
 }
 
+// TailFile says how far the output of a generation is shown on the console.
+func (r Root) TailFile(generation uint64) string {
+	return r.join("run", fmt.Sprintf("tail-%d", generation))
+}
+
 // KnownModulesFile keeps the list that standbys import.
 func (r Root) KnownModulesFile() string { return r.join("run", "modules.json") }
+
+// ProvenModulesFile is there once these are known to be imported by a source that is copied.
+func (r Root) ProvenModulesFile() string { return r.join("run", "modules.proven") }
+
+// PageFile is the page of a local rank.
+func (r Root) PageFile(local int) string { return r.join("run", fmt.Sprintf("page-%d", local)) }
 
 // ModulesFile may take the list of modules of one rank.
 func (r Root) ModulesFile(local int) string {

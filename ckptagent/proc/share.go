@@ -13,8 +13,9 @@ import (
 const (
 	// leastShare and mostShare bound the part of one processor that a pod spends on warming however busy the machine is.
 	leastShare, mostShare = 0.2, 0.6
-	// warmWithin is how soon all standbys of a pod are to be warm; within that, the slower the better.
-	warmWithin = 50 * time.Second
+	// warmWithin is how soon all standbys of a pod are to be warm, warmEachWithin the same where each rank has a source of its own;
+	// within that, the slower the better.
+	warmWithin, warmEachWithin = 10 * time.Second, 50 * time.Second
 	// warmCost is the processor time that a standby is taken to need before one has shown it.
 	warmCost = 5 * time.Second
 	// spareShare is the part of what is idle that warming uses on top, up to one processor in all.
@@ -23,11 +24,11 @@ const (
 	spareEvery = 200 * time.Millisecond
 )
 
-// guaranteed is the part of one processor that makes the missing standbys warm in time: each takes cost, the one that is being
-// warmed has used some of it, and the first one was begun some time ago.
-func guaranteed(missing int, cost, used, ago time.Duration) float64 {
-	need := time.Duration(missing-1)*cost + max(cost-used, 0)
-	return min(max(float64(need)/float64(max(warmWithin-ago, warmWithin/10)), leastShare), mostShare)
+// guaranteed is the part of one processor that makes the missing sources warm in time: each takes cost, the one that is being
+// warmed has used some of it, and the first one was begun some time ago. One that has used all of it needs more than was thought.
+func guaranteed(within time.Duration, missing int, cost, used, ago time.Duration) float64 {
+	need := time.Duration(missing-1)*cost + max(cost-used, cost/5)
+	return min(max(float64(need)/float64(max(within-ago, within/10)), leastShare), mostShare)
 }
 
 // share says which part of one processor warming may use now: a guaranteed part, or half of what would be idle without it where that is more:

@@ -44,7 +44,7 @@ func TestGuaranteedIsEnough(t *testing.T) {
 		known := warmCost
 		for missing := 4; missing > 0; missing-- {
 			for used := time.Duration(0); used < cost; ago += step {
-				part := guaranteed(missing, known, used, ago)
+				part := guaranteed(warmEachWithin, missing, known, used, ago)
 				if part < leastShare || part > mostShare {
 					t.Fatalf("a share of %.2f", part)
 				}
@@ -56,7 +56,16 @@ func TestGuaranteedIsEnough(t *testing.T) {
 			t.Errorf("4 standbys that cost %s each were warm after %s", cost, ago)
 		}
 	}
-	if got := guaranteed(4, time.Second, 0, 0); got != leastShare {
+	for _, cost := range []time.Duration{time.Second, 5 * time.Second, 8 * time.Second} {
+		var used, ago time.Duration
+		for ; used < cost; ago += step {
+			used += time.Duration(guaranteed(warmWithin, 1, warmCost, used, ago) * float64(step))
+		}
+		if ago > 20*time.Second {
+			t.Errorf("a source that costs %s was warm after %s", cost, ago)
+		}
+	}
+	if got := guaranteed(warmEachWithin, 4, time.Second, 0, 0); got != leastShare {
 		t.Errorf("cheap standbys get %.2f, more than they need", got)
 	}
 }

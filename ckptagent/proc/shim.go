@@ -12,8 +12,15 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
 // hello is what a shim hands to the agent, with its three standard descriptors.
@@ -29,8 +36,29 @@ type hello struct {
 // answer is what the agent tells a shim.
 type answer struct {
 	Refused string `json:"refused,omitempty"`
-	Exit    *int   `json:"exit,omitempty"`
+	*Outcome
+}
+
+// Outcome is how what a launcher asked for has ended, as far as this pod knows.
+type Outcome struct {
+	Exit    int    `json:"exit"`
 	Message string `json:"message,omitempty"`
+	// BaseRank is the first of the Ranks that ran in this pod.
+	BaseRank int `json:"baseRank"`
+	Ranks    int `json:"ranks"`
+	// Failures are the ranks of this pod that ended badly by themselves.
+	Failures []Failure `json:"failures,omitempty"`
+}
+
+// Failure is one rank that ended badly.
+type Failure struct {
+	Local  int   `json:"local"`
+	PID    int   `json:"pid"`
+	Code   int   `json:"code"`
+	Signal int   `json:"signal,omitempty"`
+	At     int64 `json:"at"`
+	// ErrorFile is where torch's handler of errors would have written.
+	ErrorFile string `json:"errorFile,omitempty"`
 }
 
 // word is what a shim tells the agent afterwards.
@@ -50,7 +78,13 @@ const (
 // Shim stands in for the launcher that argv names: it hands everything to the agent and returns the exit
 // code that the agent gives. An agent that dies meanwhile is told everything again when it is back.
 func Shim(root Root, argv []string) int {
-	s := shim{root: root, signals: make(chan os.Signal, 8)}
+	if python := os.Getenv(EnvRunnerPython); python != "" {
+		os.Unsetenv(EnvRunnerPython)
+		if code, ended := deepSpeedRunner(python, argv); ended {
+			return code
+		}
+	}
+	s := shim{root: root, signals: make(chan os.Signal, 8), result: takeResult()}
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:])
 	dir, err := os.Getwd()
@@ -68,10 +102,30 @@ func Shim(root Root, argv []string) int {
 	}
 }
 
+// hostfile is where deepspeed's runner looks for hosts unasked.
+const hostfile = "/job/hostfile"
+
+// deepSpeedRunner goes on as deepspeed's runner, which knows the devices of this machine and calls another shim where it would start
+// the ranks, if it can be served at all. ended is false where the agent is to say why not.
+func deepSpeedRunner(python string, argv []string) (code int, ended bool) {
+	_, err := os.Stat(hostfile)
+	if launch.CheckDeepSpeed(argv, 0, err == nil) != nil {
+		return 0, false
+	}
+	argv = launch.DeepSpeedHere(argv, err == nil)
+	if filepath.Base(argv[0]) == "deepspeed" {
+		argv = append([]string{python}, argv...)
+	}
+	err = syscall.Exec(python, argv, append(os.Environ(), EnvRunnerRead+"=1"))
+	fmt.Fprintf(os.Stderr, "holdfast: starting %s: %v\n", python, err)
+	return exitNotExecutable, true
+}
+
 type shim struct {
 	root    Root
 	hello   hello
 	signals chan os.Signal
+	result  *os.File       // nil: nobody reads it
 	last    syscall.Signal // the newest signal, told again to each agent
 }
 
@@ -143,6 +197,12 @@ func (s *shim) forward(conn *net.UnixConn) {
 }
 
 func (s *shim) end(a answer) int {
+	if s.result != nil {
+		_ = json.NewEncoder(s.result).Encode(a)
+	}
+	if a.Outcome == nil && a.Refused == "" {
+		return 1
+	}
 	if a.Refused != "" {
 		fmt.Fprintf(os.Stderr, "holdfast: %s\n", a.Refused)
 		return exitRefused
@@ -150,8 +210,19 @@ func (s *shim) end(a answer) int {
 	if a.Message != "" {
 		fmt.Fprintf(os.Stderr, "holdfast: %s\n", a.Message)
 	}
-	if a.Exit == nil {
-		return 1
+	return a.Exit
+}
+
+// takeResult finds out whether a Python process waits for the answer: it reads it, in JSON, from a pipe, and ends what it has started
+// where it ends.
+func takeResult() *os.File {
+	fd, err := strconv.Atoi(os.Getenv(EnvLaunchResult))
+	if err != nil {
+		return nil
 	}
-	return *a.Exit
+	os.Unsetenv(EnvLaunchResult)
+	syscall.CloseOnExec(fd)
+	runtime.LockOSThread() // the setting is the thread's
+	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0)
+	return os.NewFile(uintptr(fd), "result")
 }

@@ -3,17 +3,12 @@
 package proc
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast.dev/holdfast/ckptagent"
 )
@@ -31,57 +26,47 @@ const (
 	memoryRetry = 10 * time.Second
 )
 
-// Standbys keeps one warm interpreter per local rank, warming one at a time with a small share of a
-// processor: it is stopped and continued, which needs no privilege and can be undone at once. What has been warmed is
-// a source that forks standbys, one at a time, where a fork is a faithful copy; else it becomes the rank itself.
+// Standbys keeps one warm interpreter per local rank. They are copies of a source, which imports once for all ranks of the pod where
+// nothing that it imports asks for a variable of a single rank, else there is one source per rank. A source imports with a small share
+// of a processor: it is stopped and continued, which needs no privilege and can be undone at once. Where a fork is no faithful copy, the
+// source of one rank becomes that rank itself.
 //
-// Invariants: a standby that is ready sleeps and costs memory only; one that was taken is in no slot.
+// Invariants: a standby that is ready sleeps and costs memory only; one that was taken is in no slot; at most one source imports; no
+// standby is ended, and none imports, while a generation starts or ends.
 type Standbys struct {
 	changed func(local int, ready bool)
 	exits   *Exits
 	share   share
 	room    func() (uint64, bool)
+	// publishing keeps the order of what is said of a rank; taken before mu.
+	publishing sync.Mutex
 
-	mu        sync.Mutex
-	job       *Job
-	run       ckptagent.Run
-	off       string // why standbys are off; empty: on
-	short     string // why none is started now
-	modules   []string
-	warm      bool
+	mu      sync.Mutex
+	job     *Job
+	run     ckptagent.Run
+	off     string // why standbys are off; empty: on
+	short   string // why none is started now
+	perRank string // why each rank has a source of its own; empty: one serves all
+	modules []string
+	// proven: the modules are known to be imported by a source that is copied, noted: the next agent will know; known are the names
+	// that others may be told.
+	proven, noted bool
+	known         []string
+	warm          bool
+	// awaited are those that a generation waits for before it starts its ranks; nil: none does.
+	awaited *awaited
+	// slots has each rank's standby, ready or not, while it has a source.
 	slots     []*standby
 	notBefore []time.Time
 	failures  []int
 	need      uint64
-	// spent is the processor time that warming used between the last two looks, cost what the last standby took in all.
+	// lost are ranks whose standby is gone, which has yet to be told.
+	lost []int
+	// spent is the processor time that warming used between the last two looks, cost what the last source took in all.
 	spent, cost time.Duration
 	// since is when the warming of what is missing began.
 	since time.Time
 	wake  chan struct{}
-}
-
-// standby is one interpreter, and what it forked.
-type standby struct {
-	local   int
-	process Process
-	control *os.File
-	ended   chan Ended // closed after its one value
-	// warmed: it has imported. rank is what waits for its line: a copy, or the process itself; none where ready is false.
-	warmed, ready bool
-	rank          Process
-	stopped       bool
-	// credit is processor time that it may use; used what it had used at the last look.
-	credit, used time.Duration
-	looked       time.Time
-}
-
-// readyLine is what a standby says when it waits for the line that makes it the rank.
-type readyLine struct {
-	Ready bool   `json:"ready"`
-	CUDA  bool   `json:"cuda"`
-	RSS   uint64 `json:"rss"`
-	// PID is the process that is ready: the standby's own, or a copy's.
-	PID int `json:"pid"`
 }
 
 // NewStandbys starts the warming, which waits for Configure, SetModules and SetWarm.
@@ -97,18 +82,58 @@ func (s *Standbys) Configure(job Job, off string) {
 	defer s.mu.Unlock()
 	s.job, s.off = &job, off
 	s.slots, s.notBefore, s.failures = make([]*standby, job.Spec.Ranks), make([]time.Time, job.Spec.Ranks), make([]int, job.Spec.Ranks)
+	s.perRank = ""
+	if job.Spec.Ranks > 1 && !slices.Equal(job.argv(0), job.argv(1)) {
+		s.perRank = "its command line names the local rank"
+	}
 	s.poke()
 }
 
-// SetModules says what standbys import; those that are there keep what they have.
+// SetModules says what standbys import. Sources that are there import what is new, and their standbys are made anew, once they may; a
+// list that is not longer changes nothing.
 func (s *Standbys) SetModules(modules []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.modules = modules
+	if len(modules) <= len(s.modules) {
+		return
+	}
+	s.modules, s.known = slices.Clone(modules), nil
 	s.poke()
 }
 
-// SetWarm says whether standbys may be warmed now, for the generation that runs.
+// Trust is SetModules with a list that standbys are known to be able to import, for others of the gang do, or did so in this pod.
+func (s *Standbys) Trust(modules []string) {
+	s.SetModules(modules)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.prove()
+}
+
+// prove notes, for the next agent too, that what standbys import is imported by a source that is copied.
+func (s *Standbys) prove() {
+	s.proven = true
+	if s.job == nil || s.noted {
+		return
+	}
+	err := os.WriteFile(s.job.Root.ProvenModulesFile(), nil, 0o666)
+	s.noted = err == nil // else the next agent finds out by itself
+}
+
+// Known lists what standbys import, once a source has shown that it can and is copied; what is no name of a module, or too much, is
+// left out.
+func (s *Standbys) Known() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.proven {
+		return nil
+	}
+	if s.known == nil {
+		s.known = sendable(s.modules)
+	}
+	return s.known
+}
+
+// SetWarm says whether standbys may be warmed now, for the generation that runs; with none, at full speed, before the first one.
 func (s *Standbys) SetWarm(warm bool, run ckptagent.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,33 +156,24 @@ func (s *Standbys) Note() string {
 
 // Sessions lists the sessions of the standbys, which are to be spared when a generation ends.
 func (s *Standbys) Sessions() []int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var out []int
-	for _, b := range s.slots {
-		if b == nil {
-			continue
-		}
-		out = append(out, b.process.PID)
-		if b.rank.PID != 0 {
-			out = append(out, b.rank.PID)
-		}
+	for _, p := range s.Processes() {
+		out = append(out, p.PID)
 	}
 	return out
 }
 
-// Processes lists the standbys, for the next agent: it must end them, for they listen to this one.
+// Processes lists the standbys and their sources, for the next agent: it must end them, for they listen to this one.
 func (s *Standbys) Processes() []Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Process
-	for _, b := range s.slots {
-		if b == nil {
-			continue
-		}
-		out = append(out, b.process)
-		if b.copies() {
-			out = append(out, b.rank)
+	for _, src := range s.sources() {
+		out = append(out, src.process)
+		for _, b := range src.standbys {
+			if b.copies() {
+				out = append(out, b.rank)
+			}
 		}
 	}
 	return out
@@ -171,23 +187,19 @@ func (s *Standbys) Take(run ckptagent.Run, local int) (Process, <-chan Ended, bo
 		return Process{}, nil, false
 	}
 	b := s.slots[local]
-	line, err := json.Marshal(map[string]any{"pid": b.rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir})
-	if err != nil {
-		return Process{}, nil, false
-	}
-	if _, err := b.control.Write(append(line, '\n')); err != nil {
-		b.kill()
-		s.slots[local] = nil
+	if err := tell(b.line, map[string]any{"pid": b.rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir}); err != nil {
+		s.forget(b.source)
 		return Process{}, nil, false
 	}
 	rank, copied := b.rank, b.copies()
-	b.ready, b.rank = false, Process{}
+	b.rank, b.ready, b.stale = Process{}, false, false
 	if copied {
 		return rank, nil, true // and another one a moment later
 	}
 	s.slots[local] = nil
-	b.control.Close()
-	return rank, b.ended, true
+	s.poke()
+	b.source.hangUp()
+	return rank, b.source.ended, true
 }
 
 // Close ends all standbys.
@@ -195,12 +207,42 @@ func (s *Standbys) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.off = "standbys are off: the launcher has returned"
-	for i, b := range s.slots {
-		if b != nil {
-			b.kill()
-			s.slots[i] = nil
+	for _, src := range s.sources() {
+		s.forget(src)
+	}
+}
+
+// sources lists each once.
+func (s *Standbys) sources() []*source {
+	var out []*source
+	for _, b := range s.slots {
+		if b != nil && !slices.Contains(out, b.source) {
+			out = append(out, b.source)
 		}
 	}
+	return out
+}
+
+// forget ends a source and what it forked.
+func (s *Standbys) forget(src *source) {
+	for _, b := range src.standbys {
+		if s.slots[b.local] == b {
+			s.slots[b.local] = nil
+			s.lost = append(s.lost, b.local)
+		}
+	}
+	src.kill()
+	s.poke()
+}
+
+// publish tells whether a rank's standby is ready, whatever was told before.
+func (s *Standbys) publish(local int) {
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
+	s.mu.Lock()
+	ready := s.slots[local] != nil && s.slots[local].ready
+	s.mu.Unlock()
+	s.changed(local, ready)
 }
 
 func (s *Standbys) poke() {
@@ -212,7 +254,15 @@ func (s *Standbys) poke() {
 
 func (s *Standbys) loop() {
 	for {
-		if wait := s.look(time.Now()); wait > 0 {
+		wait := s.look(time.Now())
+		s.mu.Lock()
+		lost := s.lost
+		s.lost = nil
+		s.mu.Unlock()
+		for _, local := range lost {
+			s.publish(local)
+		}
+		if wait > 0 {
 			select {
 			case <-s.wake:
 			case <-time.After(wait):
@@ -227,18 +277,48 @@ func (s *Standbys) loop() {
 func (s *Standbys) look(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	warming := s.warming()
+	importing := s.importing()
+	if s.awaited != nil {
+		if s.worthwhile(now) {
+			if importing != nil {
+				importing.goOn(now)
+			}
+			return warmTick
+		}
+		s.giveUp(now)
+		close(s.awaited.over)
+		s.awaited = nil
+	}
 	if s.off != "" || !s.warm || len(s.modules) == 0 || s.job == nil {
-		if warming != nil {
-			warming.pause(now)
+		if importing != nil {
+			importing.pause(now)
 		}
 		return 0
 	}
-	if warming != nil {
-		s.spent = warming.duty(now, s.share.now(now, s.spent, guaranteed(s.missing(), s.cost, warming.used, now.Sub(s.since))))
+	if importing != nil && s.run.Number == 0 {
+		importing.goOn(now) // nothing runs that it could be in the way of
 		return warmTick
 	}
+	if importing != nil {
+		least := guaranteed(s.within(), s.missing(), s.cost, importing.used, now.Sub(s.since))
+		s.spent = importing.duty(now, s.share.now(now, s.spent, least))
+		return warmTick
+	}
+	if wait := s.fill(now); wait > 0 {
+		return wait
+	}
+	if s.renew(now) {
+		return warmTick
+	}
+	return 0
+}
+
+// fill starts a source where ranks have none. It says when to look again; 0: none is missing.
+func (s *Standbys) fill(now time.Time) time.Duration {
 	var wait time.Duration
+	if s.perRank != "" && s.run.Number == 0 {
+		return 0 // nobody knows yet which ranks they will be
+	}
 	for local, b := range s.slots {
 		if b != nil {
 			continue
@@ -250,6 +330,9 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		if room, known := s.room(); known && room < s.need {
 			s.short = fmt.Sprintf("standbys wait: one needs %d MiB and the container's memory limit leaves %d MiB; raise the limit or holdfast.dev/standby-memory",
 				s.need>>20, room>>20)
+			if s.perRank != "" {
+				s.short += "; each rank needs one of its own, because " + s.perRank
+			}
 			return memoryRetry
 		}
 		s.short = ""
@@ -258,121 +341,181 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		}
 		if err := s.start(local, now); err != nil {
 			s.short = err.Error()
-			s.retryLater(local, now)
-			continue
+			s.retryLater(now, s.together(local)...)
+			return warmTick
 		}
 		return warmTick
 	}
 	return wait
 }
 
-func (s *Standbys) warming() *standby {
+// renew has one source import what it was not told of, and ends standbys that were forked before their source had imported that. It
+// says whether there was anything to do.
+func (s *Standbys) renew(now time.Time) bool {
+	for _, src := range s.sources() {
+		if !src.outdated(s.modules) {
+			for _, b := range src.standbys {
+				if b.stale && b.ready {
+					b.drop()
+				}
+			}
+			continue
+		}
+		s.since = now
+		if src.standbys[0].rank.PID == src.process.PID { // it will be no source
+			s.forget(src)
+			return true
+		}
+		src.begin(s.job.own(s.run), s.modules, now)
+		return true
+	}
+	return false
+}
+
+// importing is the source that has yet to import.
+func (s *Standbys) importing() *source {
 	for _, b := range s.slots {
-		if b != nil && !b.warmed {
-			return b
+		if b != nil && !b.source.warmed {
+			return b.source
 		}
 	}
 	return nil
 }
 
-// missing is how many standbys are not warm.
+// missing is how many sources are not warm.
 func (s *Standbys) missing() int {
 	n := 0
 	for _, b := range s.slots {
-		if b == nil || !b.warmed {
+		if b == nil || !b.source.warmed {
 			n++
 		}
+	}
+	if n > 0 && s.perRank == "" {
+		return 1
 	}
 	return n
 }
 
-func (s *Standbys) retryLater(local int, now time.Time) {
-	s.notBefore[local] = now.Add(min(standbyRetry<<min(s.failures[local], 10), standbyRetryMax))
-	s.failures[local]++
+// within is how soon all standbys are to be there.
+func (s *Standbys) within() time.Duration {
+	if s.perRank == "" {
+		return warmWithin
+	}
+	return warmEachWithin
 }
 
+// together lists the ranks that a source started for one of them serves.
+func (s *Standbys) together(local int) []int {
+	if s.perRank != "" {
+		return []int{local}
+	}
+	all := make([]int, len(s.slots))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// retryLater puts off the next source of these ranks, which had one that failed.
+func (s *Standbys) retryLater(now time.Time, locals ...int) {
+	for _, local := range locals {
+		s.notBefore[local] = now.Add(min(standbyRetry<<min(s.failures[local], 10), standbyRetryMax))
+		s.failures[local]++
+	}
+}
+
+// start starts the source of a rank, or of all.
 func (s *Standbys) start(local int, now time.Time) error {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	locals := s.together(local)
+	src, err := newSource(s.job, s.job.sourceEnv(s.run, locals), locals, now)
 	if err != nil {
-		return fmt.Errorf("making the socket to a standby: %w", err)
+		return err
 	}
-	control, theirs := os.NewFile(uintptr(fds[0]), "standby"), os.NewFile(uintptr(fds[1]), "standby")
-	defer theirs.Close()
-	c, err := s.job.command(s.job.standbyEnv(s.run, local, 3), theirs)
-	if err == nil {
-		var p Process
-		if p, err = start(c); err == nil {
-			b := &standby{local: local, process: p, control: control, ended: make(chan Ended, 1), looked: now}
-			s.slots[local] = b
-			go s.talk(b, slices.Clone(s.modules))
-			go s.reap(b)
-			return nil
-		}
+	for _, b := range src.standbys {
+		s.slots[b.local] = b
+		go listen(s, src, b.line, func(said readyLine) { s.heardStandby(b, said) })
 	}
-	control.Close()
-	return err
+	go listen(s, src, src.control, func(said warmLine) { s.heardSource(src, said) })
+	go s.reap(src)
+	src.early = s.run.Number == 0
+	src.begin(s.job.own(s.run), s.modules, now)
+	return nil
 }
 
-// talk hands the modules over and listens to the standby's words: one from the interpreter, or from each of its copies.
-func (s *Standbys) talk(b *standby, modules []string) {
-	line, _ := json.Marshal(map[string]any{"modules": modules})
-	if _, err := b.control.Write(append(line, '\n')); err != nil {
-		return
-	}
-	answers := bufio.NewReader(b.control)
-	for {
-		answer, err := answers.ReadBytes('\n')
-		var r readyLine
-		if err != nil || json.Unmarshal(answer, &r) != nil || !r.Ready {
-			return
-		}
-		if rank, ready := s.heard(b, r); ready {
-			s.changed(b.local, true)
-			if rank.own == nil {
-				go s.watch(b, rank)
-			}
-		}
-	}
-}
-
-// heard takes in that a standby waits for its line.
-func (s *Standbys) heard(b *standby, r readyLine) (rank Process, ready bool) {
+// heardSource takes in what a source says of itself.
+func (s *Standbys) heardSource(src *source, said warmLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.slots[b.local] != b {
-		return Process{}, false
+	if first := src.standbys[0]; s.slots[first.local] != first {
+		return
 	}
-	if r.CUDA { // it would hold memory of the device: better cold than in the way
+	src.half = src.half || said.Half
+	if !said.Warm {
+		return
+	}
+	defer s.poke()
+	again := src.rss > 0
+	switch {
+	case said.CUDA: // it would hold memory of the device: better cold than in the way
 		s.off = "standbys are off: a module that the script imports opens a GPU context at import"
-		b.kill()
-		s.slots[b.local] = nil
-		return Process{}, false
+		s.forget(src)
+		return
+	case said.Alone != "" && (src.shared() || src.early):
+		s.perRank = said.Alone
+		s.forget(src)
+		return
+	case said.Alone != "" && again: // it has forked and cannot any more; the next one becomes the rank itself
+		s.forget(src)
+		return
 	}
-	rank = b.process
-	if r.PID != b.process.PID {
-		st, err := readStat(r.PID)
-		if err != nil { // it is gone again: its source forks another one
-			return Process{}, false
+	if !again {
+		s.cost = max(src.used, time.Second/10)
+		for _, b := range src.standbys {
+			s.failures[b.local] = 0
 		}
-		rank = Process{PID: r.PID, Start: st.start}
 	}
-	b.rank, b.ready = rank, true
-	if b.warmed {
-		return rank, true
-	}
-	b.warmed, s.failures[b.local], s.cost = true, 0, max(b.used, time.Second/10)
+	src.warmed, src.rss = true, max(said.RSS, 1)
 	if s.missing() == 0 {
 		s.since = time.Time{}
 	}
-	if b.stopped { // between its word and our reading it
-		b.stopped = false
-		_ = syscall.Kill(-b.process.PID, syscall.SIGCONT)
+	src.goOn(time.Now())
+	if said.Alone == "" {
+		s.prove()
 	}
-	if r.RSS > 0 {
-		s.need = r.RSS + r.RSS/10
+	if said.RSS > 0 {
+		s.need = said.RSS + said.RSS/10
 	}
+	for _, b := range src.standbys {
+		b.stale = again && b.ready
+	}
+	src.fork(time.Now()) // from now on nobody stops it
+}
+
+// heardStandby takes in that a standby waits for its line.
+func (s *Standbys) heardStandby(b *standby, said readyLine) {
+	if !said.Ready {
+		return
+	}
+	s.mu.Lock()
+	if s.slots[b.local] != b {
+		s.mu.Unlock()
+		return
+	}
+	rank := b.source.process
+	if said.PID != rank.PID {
+		st, err := readStat(said.PID)
+		if err != nil { // it is gone again: its source forks another one
+			s.mu.Unlock()
+			return
+		}
+		rank = Process{PID: said.PID, Start: st.start}
+		go s.watch(b, rank)
+	}
+	b.rank, b.ready = rank, true
+	b.stale = said.Learned < b.source.begun // forked before, heard after what its source says of having learned more
 	s.poke()
-	return rank, true
+	s.mu.Unlock()
+	s.publish(b.local)
 }
 
 // watch hears of the end of a copy that was not taken; its source forks another one.
@@ -385,73 +528,28 @@ func (s *Standbys) watch(b *standby, rank Process) {
 	}
 	s.mu.Unlock()
 	if lost {
-		s.changed(b.local, false)
+		s.publish(b.local)
 	}
 }
 
-// reap waits for the end of a standby, or of the rank that it became.
-func (s *Standbys) reap(b *standby) {
-	b.ended <- b.process.Wait(s.exits)
-	close(b.ended)
+// reap waits for the end of a source, or of the rank that it became.
+func (s *Standbys) reap(src *source) {
+	src.ended <- src.process.Wait(s.exits)
+	close(src.ended)
 	s.mu.Lock()
-	mine := b.local < len(s.slots) && s.slots[b.local] == b
-	lost := mine && b.ready
-	if mine {
-		s.slots[b.local] = nil
-		if b.copies() {
-			b.rank.Kill()
-		}
-		b.control.Close()
-		s.retryLater(b.local, time.Now())
-		s.poke()
-	}
-	s.mu.Unlock()
-	if lost {
-		s.changed(b.local, false)
-	}
+	defer s.mu.Unlock()
+	s.fail(src, time.Now())
 }
 
-// copies says that what waits is a copy of the process.
-func (b *standby) copies() bool { return b.rank.PID != 0 && b.rank.PID != b.process.PID }
-
-func (b *standby) kill() {
-	_ = syscall.Kill(-b.process.PID, syscall.SIGKILL)
-	if b.copies() {
-		b.rank.Kill()
+// fail ends a source that is of no use, unless that was done, and puts off the next one of all the ranks that it serves.
+func (s *Standbys) fail(src *source, now time.Time) {
+	if first := src.standbys[0]; first.local >= len(s.slots) || s.slots[first.local] != first {
+		return
 	}
-	b.control.Close()
-}
-
-// duty stops the standby when it has used its share and continues it when it has some again. It returns what it used since the last look.
-func (b *standby) duty(now time.Time, share float64) time.Duration {
-	used, err := cpuTime(b.process.PID)
-	if err != nil {
-		return 0 // it has ended; reap knows
+	s.forget(src)
+	for _, b := range src.standbys {
+		s.retryLater(now, b.local)
 	}
-	spent := used - b.used
-	b.credit += time.Duration(share*float64(now.Sub(b.looked))) - spent
-	b.credit = min(b.credit, warmBurst)
-	b.used, b.looked = used, now
-	switch {
-	case b.credit < 0 && !b.stopped:
-		b.stopped = true
-		_ = syscall.Kill(-b.process.PID, syscall.SIGSTOP)
-	case b.credit > 0 && (b.stopped || spent == 0):
-		// Again where nothing goes on: a stop that comes while it forks its copy can outlast its end in the child, which nobody
-		// but the agent can continue before it has left the group.
-		b.stopped = false
-		_ = syscall.Kill(-b.process.PID, syscall.SIGCONT)
-	}
-	return spent
-}
-
-// pause stops a standby that is being warmed while a generation ends or starts.
-func (b *standby) pause(now time.Time) {
-	if !b.stopped {
-		b.stopped = true
-		_ = syscall.Kill(-b.process.PID, syscall.SIGSTOP)
-	}
-	b.looked, b.credit = now, 0
 }
 
 func (l Limits) equal(o Limits) bool {

@@ -4,7 +4,9 @@ package proc
 
 import (
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +32,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return room, true }, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
 	t.Cleanup(s.Close)
 	s.Configure(job, "")
+	s.perRank = "a module reads RANK"
 	s.SetModules([]string{"torch"})
 	s.SetWarm(true, run)
 
@@ -43,7 +46,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	if got := s.Processes(); len(got) != 0 {
 		t.Fatalf("started although memory is short: %v", got)
 	}
-	if note := s.Note(); !strings.Contains(note, "one needs 400 MiB and the container's memory limit leaves 399 MiB") || !strings.Contains(note, "holdfast.dev/standby-memory") {
+	if note := s.Note(); !strings.Contains(note, "one needs 400 MiB and the container's memory limit leaves 399 MiB") || !strings.Contains(note, "because a module reads RANK") || !strings.Contains(note, "holdfast.dev/standby-memory") {
 		t.Errorf("people are told %q", note)
 	}
 	if _, _, ok := s.Take(run, 0); ok {
@@ -66,7 +69,8 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	}
 	// From now on what the first one takes is known: the second one does not fit, and the first one stays.
 	first := s.slots[0]
-	s.heard(first, readyLine{Ready: true, PID: first.process.PID, RSS: 1000 << 20})
+	s.heardSource(first.source, warmLine{Warm: true, RSS: 1000 << 20})
+	s.heardStandby(first, readyLine{Ready: true, PID: first.source.process.PID, Learned: 1})
 	if wait := s.look(now); wait != memoryRetry || len(s.Processes()) != 1 {
 		t.Errorf("a second standby: %v, the next look in %s", s.Processes(), wait)
 	}
@@ -77,7 +81,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 		t.Error("a standby was taken for a rank that has none")
 	}
 	p, ended, ok := s.Take(run, 0)
-	if !ok || p.PID != first.process.PID {
+	if !ok || p.PID != first.source.process.PID {
 		t.Fatalf("the standby that is ready was not taken: %v", p)
 	}
 	p.Kill()
@@ -88,5 +92,160 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	s.look(now)
 	if got, note := s.Processes(), s.Note(); len(got) != 1 || note != "" {
 		t.Errorf("without a limit there are %v, and people are told %q", got, note)
+	}
+}
+
+// bare are standbys of two ranks whose sources are shells, without the loop: looks are taken by the test.
+func bare(t *testing.T, shell string) *Standbys {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := Job{
+		Root: Root(t.TempDir()), Mark: newMark(), Own: readLimits(), Launch: &Launch{Files: [3]*os.File{null, null, null}, Limits: readLimits()},
+		Spec: launch.Spec{Ranks: 2, NoPython: true, Script: "/bin/sh", Args: []string{"-c", shell}},
+	}
+	if err := os.MkdirAll(string(job.Root)+"/run", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return 0, false }, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
+	t.Cleanup(func() {
+		s.Close()
+		EndAll(job.Mark, nil, nil, 0)
+		null.Close()
+	})
+	s.Configure(job, "")
+	s.SetModules([]string{"torch"})
+	s.SetWarm(true, ckptagent.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000})
+	return s
+}
+
+// sourcesNow are the sources that there are, for a test that waits.
+func (s *Standbys) sourcesNow() []*source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sources()
+}
+
+// TestASourceThatDiesIsRetriedLater: one that serves all ranks is as much put off as one that serves one, and each time for longer.
+func TestASourceThatDiesIsRetriedLater(t *testing.T) {
+	for what, shell := range map[string]string{"dies": "exit 1", "says what nobody understands": "echo '{' >&3; exec sleep 1000", "says too much": "while :; do printf %4096d 1 >&3; done"} {
+		t.Run(what, func(t *testing.T) {
+			s := bare(t, shell)
+			now := time.Now()
+			for wait := standbyRetry; wait <= 4*standbyRetry; wait *= 2 {
+				s.look(now)
+				if got := len(s.sourcesNow()); got != 1 {
+					t.Fatalf("%d sources", got)
+				}
+				await(t, "has failed", func() bool { return len(s.sourcesNow()) == 0 })
+				now = time.Now()
+				if next := s.look(now); next < wait/2 || next > wait || len(s.sourcesNow()) != 0 {
+					t.Fatalf("the next look is in %s, want about %s; %d sources", next, wait, len(s.sourcesNow()))
+				}
+				now = now.Add(wait)
+			}
+		})
+	}
+}
+
+// TestACopyThatIsHeardLateIsStale: one that was forked before its source learned more is made anew, also where what it says is heard
+// after what its source says.
+func TestACopyThatIsHeardLateIsStale(t *testing.T) {
+	s := bare(t, "exec sleep 1000")
+	now := time.Now()
+	s.look(now)
+	src := s.slots[0].source
+	s.heardSource(src, warmLine{Warm: true})
+	s.SetModules([]string{"torch", "numpy"})
+	s.look(now) // has it learn more
+	var copies [2]int
+	ended := make(chan error, 2)
+	for i := range copies {
+		c := exec.Command("sleep", "1000")
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		copies[i] = c.Process.Pid
+		go func() { ended <- c.Wait() }()
+		t.Cleanup(func() { _ = c.Process.Kill() })
+	}
+	s.heardSource(src, warmLine{Warm: true})
+	s.heardStandby(s.slots[0], readyLine{Ready: true, PID: copies[0], Learned: 1})
+	if !s.slots[0].ready || !s.slots[0].stale {
+		t.Errorf("ready %v, stale %v", s.slots[0].ready, s.slots[0].stale)
+	}
+	s.look(now)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the copy stays")
+	}
+	s.heardStandby(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})
+	if s.slots[1].stale {
+		t.Error("a new copy is stale")
+	}
+}
+
+// TestASourceThatHangsIsWaitedForOnce: one that has half of its modules and never the rest is ended after the wait of one generation,
+// and the next one is not waited for before it has imported.
+func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
+	s := bare(t, "exec sleep 1000")
+	now := time.Now()
+	s.look(now)
+	first := s.slots[0].source
+	s.heardSource(first, warmLine{Half: true})
+	over := s.Await()
+	if over == nil {
+		t.Fatal("does not wait for a source that has half")
+	}
+	now = time.Now()
+	s.look(now.Add(importPatience - time.Second))
+	if got := s.sourcesNow(); len(got) != 1 {
+		t.Fatalf("%d sources while it waits", len(got))
+	}
+	now = now.Add(importPatience)
+	s.look(now)
+	<-over
+	if got := s.sourcesNow(); len(got) != 0 {
+		t.Fatalf("%d sources after it has waited", len(got))
+	}
+	s.look(now.Add(standbyRetry))
+	second := s.slots[0].source
+	s.heardSource(second, warmLine{Half: true})
+	if s.Await() != nil {
+		t.Error("waits for another one")
+	}
+	s.heardSource(second, warmLine{Warm: true})
+	if s.Await() == nil {
+		t.Error("does not wait for copies of one that has imported")
+	}
+	s.Forgo()
+	s.SetModules([]string{"torch", "numpy"})
+	s.renew(now)
+	s.heardSource(second, warmLine{Half: true})
+	if s.failures[0] != 0 || s.Await() == nil {
+		t.Error("does not wait for one that has imported before")
+	}
+}
+
+// TestModulesAreProvenByASourceThatIsCopied: the next agent learns of it by a file, and of modules that nobody has imported it does not.
+func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
+	for alone, want := range map[string]bool{"": true, "a module reads RANK": false} {
+		s := bare(t, "exec sleep 1000")
+		noted := func() bool {
+			_, err := os.Stat(s.job.Root.ProvenModulesFile())
+			return err == nil
+		}
+		s.look(time.Now())
+		if noted() || s.Known() != nil {
+			t.Error("proven before a source has imported")
+		}
+		s.heardSource(s.slots[0].source, warmLine{Warm: true, Alone: alone})
+		if noted() != want || (s.Known() != nil) != want {
+			t.Errorf("alone %q: noted %v, known %v", alone, noted(), s.Known())
+		}
 	}
 }

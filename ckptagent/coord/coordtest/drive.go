@@ -41,6 +41,31 @@ type Driver struct {
 	durable  *v1.Mark
 	fetch    *v1.Mark
 	stored   int
+
+	// limit is how many failures the gang may have, where limited; exitCode what it then ends with.
+	limited  bool
+	limit    uint32
+	exitCode int32
+}
+
+// Limit has the gang given up at the failure after so many, with the exit code of a rank that failed.
+func (d *Driver) Limit(failures int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limited, d.limit = true, uint32(failures)
+}
+
+// giveUp ends the gang as one that failed once too often.
+func (d *Driver) giveUp(failed *v1.Report) {
+	d.exitCode = 1
+	for _, r := range failed.Rank {
+		if r.GetExit().GetCode() != 0 {
+			d.exitCode = r.Exit.Code
+			break
+		}
+	}
+	d.over = true
+	d.direct(v1.Order_ORDER_EXIT)
 }
 
 // Restarts is how many generations failed.
@@ -86,6 +111,10 @@ func (d *Driver) watch(reports []*v1.Report) {
 		}
 		switch r.State {
 		case v1.State_STATE_FAILED, v1.State_STATE_HALTED, v1.State_STATE_IDLE:
+			if d.limited && d.restarts >= d.limit {
+				d.giveUp(r)
+				return
+			}
 			d.running, d.halting = false, true
 			d.restarts++
 			d.direct(v1.Order_ORDER_HALT)
@@ -144,7 +173,7 @@ func (d *Driver) start(reports []*v1.Report) {
 
 func (d *Driver) direct(order v1.Order) {
 	for i, pod := range d.pods {
-		out := &v1.Directive{Protocol: 2, Generation: d.generation, Order: order, Common: d.common, Frontier: d.frontier, Copy: d.copy, Fetch: d.fetch}
+		out := &v1.Directive{Protocol: 2, Generation: d.generation, Order: order, Common: d.common, Frontier: d.frontier, Copy: d.copy, Fetch: d.fetch, ExitCode: d.exitCode}
 		if order == v1.Order_ORDER_RUN {
 			out.Run = d.run[i]
 		}

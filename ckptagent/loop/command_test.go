@@ -1,0 +1,332 @@
+//go:build linux
+
+package loop_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+// at once: no launcher is waited for.
+const atOnce = "0"
+
+func wholePod(t testing.TB, c *coordtest.Coordinator, name string, patience string) *pod {
+	needPython(t)
+	p := newPod(t, c, name)
+	p.env["HOLDFAST_LAUNCHER_PATIENCE_SECONDS"] = patience
+	p.env["HOLDFAST_GRACE_SECONDS"] = grace
+	return p
+}
+
+// spawner is an ordinary script: it knows nothing of us, and its children do the work.
+const spawner = `
+import multiprocessing as mp, os, signal, sys, time
+def child(n):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("child %d of %s here" % (n, sys.argv[1:]), flush=True)
+    while not os.path.exists("finish"): time.sleep(0.01)
+if __name__ == "__main__":
+    print("begins", os.environ.get("RANK", "-"), os.environ.get("WORLD_SIZE", "-"), os.environ.get("OMP_NUM_THREADS", "-"), flush=True)
+    children = [mp.get_context("spawn").Process(target=child, args=(n,)) for n in range(2)]
+    for c in children: c.start()
+    for c in children:
+        c.join()
+        if c.exitcode: sys.exit(7)
+    print("ends", flush=True)
+`
+
+// TestWholeCommandIsRestartedOnAllPods: a script that starts its own processes, a pipeline of a shell, and a program that is
+// no Python: one pod's is killed, all begin again, and the containers end with 0.
+func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
+	for name, command := range map[string][]string{
+		"spawn":    {"python3", "train.py", "--lr", "3"},
+		"pipeline": {"sh", "-c", "echo begins - - -; while [ ! -e finish ]; do sleep 0.05; done | cat; echo ends"},
+		"binary":   {"tail", "--retry", "-f", "-n", "+1", "words"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := coordtest.Start(t)
+			pods := []*pod{wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)}
+			for _, p := range pods {
+				p.file("train.py", spawner)
+				p.file("words", "begins - - -\n")
+				p.start(command...)
+				p.out.await(t, "begins - - -\n")
+			}
+			d := c.Drive("a", "b")
+			first := c.Await(t, "a", "runs", runs(1, 1))
+			if !first.WholeCommand || first.Ranks != 1 {
+				t.Errorf("report %v", first)
+			}
+			c.Await(t, "b", "runs", runs(1, 1))
+			if name == "spawn" {
+				pods[0].out.await(t, "child 0 of ['--lr', '3'] here", "child 1 of")
+			}
+			if n := strings.Count(pods[0].out.String(), "begins"); n != 1 {
+				t.Errorf("it was begun %d times", n)
+			}
+			kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+			for _, p := range pods {
+				r := c.Await(t, p.name, "runs generation 2", runs(2, 1))
+				p.out.until(t, func(have string) string {
+					if strings.Count(have, "begins - - -\n") == 2 {
+						return ""
+					}
+					return "second begin"
+				})
+				if n := p.commands("train.py"); name == "spawn" && len(n) > 4 { // it, two children, and what tracks their resources
+					t.Errorf("processes of two generations: %v", n)
+				}
+				if name == "binary" {
+					defer kill(t, int(r.Rank[0].Pid), syscall.SIGKILL)
+				}
+			}
+			if d.Restarts() != 1 {
+				t.Errorf("%d restarts", d.Restarts())
+			}
+			if name == "binary" {
+				return // it never ends
+			}
+			for _, p := range pods {
+				p.file("finish", "")
+			}
+			for _, p := range pods {
+				if code := p.wait(); code != 0 || strings.Count(p.out.String(), "ends\n") != 1 {
+					t.Errorf("exit code %d", code)
+				}
+				if left := p.processes(); len(left) > 0 {
+					t.Errorf("left: %v", left)
+				}
+			}
+		})
+	}
+}
+
+// commands lists the pod's processes with a word in their command line.
+func (p *pod) commands(word string) (found []string) {
+	for _, cmd := range p.processes() {
+		if strings.Contains(cmd, word) || strings.Contains(cmd, "multiprocessing") {
+			found = append(found, cmd)
+		}
+	}
+	return found
+}
+
+// TestWholeCommandFailsForGood: the traceback is told, and the verdict is the container's exit code.
+func TestWholeCommandFailsForGood(t *testing.T) {
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", "60")
+	p.file("train.py", "raise ValueError('for good')")
+	p.start("python3", "train.py")
+	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1}
+	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.Ranks == 1 })
+	for run.Number = range uint64(3) {
+		if run.Number == 0 {
+			continue
+		}
+		c.Direct("a", &v1.Directive{Generation: run.Number, Order: v1.Order_ORDER_RUN, Run: run})
+		r := c.Await(t, "a", "failed", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED && r.Generation == run.Number })
+		if e := r.Rank[0].Exit; e.GetCode() != 1 || !strings.Contains(e.GetTraceback(), "ValueError: for good") {
+			t.Errorf("generation %d: exit %v", run.Number, e)
+		}
+		run = &v1.Generation{Number: run.Number, WorldSize: 1, Nodes: 1, RestartCount: 1}
+	}
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_EXIT, ExitCode: 1})
+	if code := p.wait(); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	if n := strings.Count(p.errs.String(), "ValueError: for good"); n != 2 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+const patient = `
+import os, signal, sys, time
+def term(*a):
+    os.write(1, b"saving\n")
+    time.sleep(1)
+    os.write(1, b"saved\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, term)
+signal.signal(signal.SIGUSR2, lambda *a: os.write(1, b"got USR2\n"))
+signal.signal(signal.SIGUSR1, lambda *a: sys.exit(0))
+os.write(1, b"ready %s\n" % os.environb.get(b"HOLDFAST_GENERATION", b"-"))
+while True: time.sleep(0.01)
+`
+
+// TestWholeCommandHasItsGrace: a pod that is told to go asks the command, its first run and its second, once.
+func TestWholeCommandHasItsGrace(t *testing.T) {
+	for _, second := range []bool{false, true} {
+		t.Run(strconv.FormatBool(second), func(t *testing.T) {
+			c := coordtest.Start(t)
+			p := wholePod(t, c, "a", atOnce)
+			p.file("train.py", patient)
+			p.start("python3", "train.py")
+			c.Drive("a")
+			r := c.Await(t, "a", "runs", runs(1, 1))
+			p.out.await(t, "ready -")
+			if second {
+				kill(t, int(r.Rank[0].Pid), syscall.SIGKILL)
+				p.out.await(t, "ready 2")
+			}
+			kill(t, p.init.Process.Pid, syscall.SIGUSR2)
+			p.out.await(t, "got USR2")
+			kill(t, p.init.Process.Pid, syscall.SIGTERM)
+			if code := p.wait(); code != 0 || strings.Count(p.out.String(), "saving\nsaved\n") != 1 || strings.Count(p.out.String(), "saving") != 1 {
+				t.Errorf("exit code %d", code)
+			}
+			if r := c.Report("a"); !r.Leaving || r.State != v1.State_STATE_HALTED {
+				t.Errorf("last report %v", r)
+			}
+		})
+	}
+}
+
+// TestAgentOfAWholeCommandDies: in each stage the next agent goes on with the same processes.
+func TestAgentOfAWholeCommandDies(t *testing.T) {
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", atOnce)
+	p.file("train.py", patient)
+	p.start("python3", "train.py")
+	p.out.await(t, "ready -")
+	comes := func(n uint64) *v1.Report {
+		return c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == n })
+	}
+	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	kill(t, p.agent(), syscall.SIGKILL)
+	comes(2)
+	c.Drive("a")
+	first := c.Await(t, "a", "runs", runs(1, 1))
+	kill(t, p.agent(), syscall.SIGKILL)
+	if r := comes(3); r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != first.Rank[0].Pid {
+		t.Fatalf("not taken over: %v", r)
+	}
+	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+	second := c.Await(t, "a", "runs generation 2", runs(2, 1))
+	p.out.await(t, "ready 2")
+	kill(t, p.agent(), syscall.SIGKILL)
+	if r := comes(4); r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != second.Rank[0].Pid {
+		t.Fatalf("not taken over: %v", r)
+	}
+	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR1) // it ends well while there is no agent
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestCommandEndsWhileThereIsNoAgent: it is adopted by the next one.
+func TestCommandEndsWhileThereIsNoAgent(t *testing.T) {
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", "600")
+	p.start("sh", "-c", "while [ ! -e fail ]; do sleep 0.01; done; exit 9")
+	c.Await(t, "a", "is there", func(r *v1.Report) bool { return true })
+	p.file("fail", "")
+	kill(t, p.agent(), syscall.SIGKILL)
+	r := c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand && r.Rank[0].Exit != nil })
+	if r.Rank[0].Exit.Code != 9 {
+		t.Errorf("exit %v", r.Rank[0].Exit)
+	}
+	c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: 9})
+	if code := p.wait(); code != 9 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestExitCodeThatCannotBeLeft: the container does not end with the code of the command's first run instead.
+func TestExitCodeThatCannotBeLeft(t *testing.T) {
+	for blocked, said := range map[string]string{"agent.json": "storing the agent's state", "code": "leaving the container's exit code"} {
+		t.Run(blocked, func(t *testing.T) {
+			c := coordtest.Start(t)
+			p := wholePod(t, c, "a", "600")
+			p.start("sh", "-c", "exit 9")
+			c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand && r.Rank[0].Exit != nil })
+			part := p.root + "/run/" + blocked + ".new"
+			if err := os.Mkdir(part, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: 5})
+			p.errs.await(t, said)
+			if err := os.Remove(part); err != nil {
+				t.Fatal(err)
+			}
+			if code := p.wait(); code != 5 {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+// TestLateLauncher: it is served while no other pod has begun without it, and else refused with the remedy.
+func TestLateLauncher(t *testing.T) {
+	late := func(t *testing.T, c *coordtest.Coordinator, name string) *pod {
+		p := wholePod(t, c, name, atOnce)
+		p.file("train.py", "print('trained')")
+		p.start("sh", "-c", "while [ ! -e prepared ]; do sleep 0.01; done; torchrun --nproc-per-node=2 train.py; echo code $?")
+		c.Await(t, name, "is adopted", func(r *v1.Report) bool { return r.WholeCommand && r.Ranks == 1 })
+		return p
+	}
+	for _, inGeneration := range []bool{false, true} {
+		t.Run(fmt.Sprintf("served %v", inGeneration), func(t *testing.T) {
+			c := coordtest.Start(t)
+			p := late(t, c, "a")
+			if inGeneration {
+				c.Drive("a")
+				c.Await(t, "a", "runs", runs(1, 1))
+			}
+			p.file("prepared", "")
+			if !inGeneration {
+				c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return !r.WholeCommand && r.Ranks == 2 })
+				c.Drive("a")
+			}
+			if code := p.wait(); code != 0 || strings.Count(p.out.String(), "trained") != 2 || !strings.Contains(p.out.String(), "code 0") {
+				t.Errorf("exit code %d", code)
+			}
+			if _, err := os.Stat(p.root + "/run/held"); err == nil {
+				t.Error("the command is still taken over")
+			}
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		c := coordtest.Start(t)
+		a, _ := late(t, c, "a"), late(t, c, "b")
+		c.Drive("a", "b")
+		c.Await(t, "a", "runs", runs(1, 1))
+		a.file("prepared", "")
+		a.out.await(t, "code 2")
+		a.errs.await(t, "holdfast: the whole command of this container is one rank already", "holdfast.dev/enabled")
+	})
+}
+
+// TestUnprotectedIsSaid: a command that waits for its launcher says what it does, until that comes.
+func TestUnprotectedIsSaid(t *testing.T) {
+	t.Parallel() // it sleeps for a minute
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.file("train.py", "print('trained')")
+	p.file("prepare.py", "import os, time\nwhile not os.path.exists('prepared'): time.sleep(0.01)")
+	p.start("sh", "-c", "python3 prepare.py && torchrun train.py")
+	r := c.Await(t, "a", "says what runs", func(r *v1.Report) bool { return r.Unprotected != "" })
+	for _, want := range []string{"sh -c 'python3 prepare.py && torchrun train.py'", "now running: python3 prepare.py"} {
+		if !strings.Contains(r.Unprotected, want) {
+			t.Errorf("no %q in %q", want, r.Unprotected)
+		}
+	}
+	if r.Ranks != 0 || r.WholeCommand {
+		t.Errorf("report %v", r)
+	}
+	p.errs.await(t, "holdfast: "+r.Unprotected+"\n")
+	p.file("prepared", "")
+	c.Await(t, "a", "has ranks", func(r *v1.Report) bool { return r.Unprotected == "" && r.Ranks == 1 })
+	c.Drive("a")
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,67 @@
+//go:build linux
+
+package loop_test
+
+import (
+	"strings"
+	"testing"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+)
+
+// runner stands where deepspeed's program stands: it knows the devices, and starts deepspeed.launcher.launch, which is never imported.
+const runner = `
+import base64, json, os, subprocess, sys
+print("runner", sys.argv[1:], flush=True)
+world = base64.urlsafe_b64encode(json.dumps({"a": [0, 1], "b": [0, 1]} if "--hostfile=h" in sys.argv else {"localhost": [0, 1]}).encode()).decode()
+line = [sys.executable, "-u", "-m", "deepspeed.launcher.launch", "--world_info=" + world, "--master_addr=127.0.0.1", "--master_port=29500", "train.py", "--lr", "$1"]
+sys.exit(subprocess.run(line).returncode)
+`
+
+const trained = `
+import os, sys
+names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "CUDA_VISIBLE_DEVICES", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"]
+sys.stdout.write(" ".join(["rank"] + sys.argv[1:] + [n + "=" + os.environ.get(n, "none") for n in names]) + "\n")
+`
+
+// deepspeed's runner goes on, and the ranks that it would start on this pod are the agent's, with deepspeed's arguments and variables.
+func TestDeepSpeedOnTwoPods(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+	c.Drive("a", "b")
+	for _, p := range pods {
+		p.file("deepspeed", runner)
+		p.file("train.py", trained)
+		p.start("bash", "-c", "python3 ./deepspeed --hostfile=h t.py; echo code $?")
+	}
+	for i, p := range pods {
+		p.out.await(t, "runner ['--no_ssh', '--node_rank=0', '--master_addr=127.0.0.1', '--hostfile=h', 't.py']", "code 0")
+		for local, rank := range [][2]string{{"0", "1"}, {"2", "3"}}[i] {
+			l, node := []string{"0", "1"}[local], []string{"0", "1"}[i]
+			p.out.await(t, "rank --local_rank="+l+" --lr $1 RANK="+rank+" LOCAL_RANK="+l+" WORLD_SIZE=4 LOCAL_SIZE=2 CROSS_RANK="+node+
+				" CROSS_SIZE=2 CUDA_VISIBLE_DEVICES=0,1 LOCAL_WORLD_SIZE=none TORCHELASTIC_RUN_ID=none\n")
+		}
+	}
+}
+
+// Without a hostfile each pod would train alone, and by a launcher of its own deepspeed would pass us by.
+func TestDeepSpeedIsRefused(t *testing.T) {
+	needPython(t)
+	for line, want := range map[string]string{
+		"python3 ./deepspeed --hostfile h --launcher slurm t.py": "--launcher slurm: starts ranks on other machines",
+		"python3 ./deepspeed --num_gpus 2 t.py":                  "deepspeed: asks for 1, the gang has 2 pods; without a hostfile this is a separate training on each pod",
+	} {
+		c := coordtest.Start(t)
+		pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+		c.Drive("a", "b")
+		for _, p := range pods {
+			p.file("deepspeed", runner)
+			p.file("train.py", trained)
+			p.start("bash", "-c", line+"; echo code $?")
+		}
+		c.Await(t, "a", "is refused", func(r *v1.Report) bool { return strings.HasPrefix(r.Refused, want) })
+		pods[0].out.await(t, "code 2")
+	}
+}

@@ -1,0 +1,128 @@
+//go:build linux
+
+package loop
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/page"
+)
+
+// A page is looked at as often as an arena, and more often until a rank that has just started tells of its first step, which
+// ends a recovery.
+const (
+	pageSoon    = 50 * time.Millisecond
+	pageSoonFor = time.Minute
+	// noHookAfter is how long ranks run before the want of a site hook is put down to the script.
+	noHookAfter = 30 * time.Second
+)
+
+// rankPage is what a rank's page told last, and how its imports stand.
+type rankPage struct {
+	page    page.Page
+	names   []string
+	imports ckptagent.Imports
+}
+
+// followPages looks at the pages of all ranks from now on.
+func (a *Agent) followPages(ranks int) {
+	for local := len(a.pages); local < ranks; local++ {
+		a.pages = append(a.pages, rankPage{})
+		go a.followPage(local)
+	}
+}
+
+func (a *Agent) followPage(local int) {
+	f := page.Follow(a.c.Root.PageFile(local))
+	var before page.Page
+	var entered time.Time
+	for {
+		p := f.Look()
+		if p.Generation != before.Generation || p.PID != before.PID {
+			entered = time.Now()
+		}
+		if p != before {
+			before = p
+			names := slices.Clip(f.Names)
+			a.do(func() { a.onPage(local, p, names, time.Now()) })
+		}
+		if p.OptimizerSteps == 0 && time.Since(entered) < pageSoonFor {
+			time.Sleep(pageSoon)
+		} else {
+			time.Sleep(lookEvery)
+		}
+	}
+}
+
+// onPage takes in what a page says.
+func (a *Agent) onPage(local int, p page.Page, names []string, now time.Time) {
+	r := &a.pages[local]
+	if p.Generation != r.page.Generation || p.PID != r.page.PID {
+		r.imports = ckptagent.Imports{Began: now, Changed: now}
+	}
+	if len(names) != r.imports.Count {
+		r.imports.Count, r.imports.Changed = len(names), now
+	}
+	r.page, r.names = p, names
+	if p.Hook {
+		a.take(a.optimizerSteps(local, p))
+	}
+}
+
+func (a *Agent) optimizerSteps(local int, p page.Page) ckptagent.OptimizerSteps {
+	generation := p.Generation
+	if generation == 0 && a.state.Original { // init began the command, before there was a generation
+		generation = a.state.Run.Number
+	}
+	return ckptagent.OptimizerSteps{Generation: generation, Local: local, Steps: p.OptimizerSteps, ResumedAt: p.ResumedAt, ResumeKnown: p.ResumeKnown}
+}
+
+// settleModules has standbys import what a rank has imported, once that is quiet.
+func (a *Agent) settleModules(now time.Time) {
+	for local := range a.pages {
+		r := &a.pages[local]
+		if !a.present(local) {
+			continue
+		}
+		r.imports.Stepped = r.page.OptimizerSteps > 0 || a.state.Rank[local].Stepped
+		if r.imports.Settled(now) {
+			r.imports.Told = r.imports.Count
+			if ckptagent.Outgrown(len(a.modules), r.imports.Count) {
+				a.setModules(r.names)
+			}
+		}
+	}
+}
+
+// present says whether a rank runs and its page is of the present generation, so that the site hook ran in it.
+func (a *Agent) present(local int) bool {
+	return !a.state.Clean && local < len(a.state.Rank) && a.state.Rank[local].Alive && a.pages[local].page.Generation == a.state.Run.Number
+}
+
+// noHook says why there are no standbys where no rank's site hook has told what to import; empty where one has, or may yet.
+func (a *Agent) noHook(now time.Time) string {
+	started := a.state.Timeline.Started
+	if a.state.Whole || a.state.Phase != ckptagent.Running || started.IsZero() || now.Sub(started) < noHookAfter || len(a.modules) > 0 {
+		return ""
+	}
+	for local := range a.pages {
+		if a.present(local) {
+			return ""
+		}
+	}
+	if a.pageOff != "" {
+		return "standbys are off: " + a.pageOff
+	}
+	return "standbys are off: no Python process of the ranks runs Holdfast's site hook, because they are no Python program, or their interpreter ignores PYTHONPATH (-I, -E, -S); ranks start cold"
+}
+
+// preparePage makes the page of a rank that is about to start. Without one it tells no steps and gets no standby.
+func (a *Agent) preparePage(local int) {
+	if err := page.Prepare(a.c.Root.PageFile(local)); err != nil {
+		a.pageOff = fmt.Sprintf("making the page of a rank, where it tells its imports and steps: %v", err)
+		a.logf("%s", a.pageOff)
+	}
+}

@@ -1,0 +1,314 @@
+//go:build linux
+
+package proc
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/launch"
+)
+
+// files are the places of the logs of one generation, absolute but for what ranks are told, which is as the launcher names it.
+func (j Job) files(run ckptagent.Run) launch.Files {
+	host, _ := os.Hostname()
+	env := j.Launch.Env
+	temp := cmp.Or(env["TMPDIR"], env["TEMP"], env["TMP"], "/tmp")
+	return j.Spec.Files(launch.Attempt{ID: fmt.Sprintf("%-16s", j.Launch.ID), Temp: temp, Hostname: host, Restarts: run.RestartCount, FirstRank: run.BaseRank})
+}
+
+func (j Job) abs(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(j.Launch.Dir, path)
+}
+
+// logsFolder makes the folder of all attempts. Where none can be made and none was asked for, there are no logs.
+func (j *Job) logsFolder() error {
+	f := j.files(ckptagent.Run{})
+	if f.Run == "" {
+		return nil
+	}
+	err := os.MkdirAll(j.abs(f.Run), 0o755)
+	if err == nil {
+		return nil
+	}
+	if j.Spec.Logs.Asked() {
+		return &launch.Refusal{Flag: cmp.Or(j.Spec.Logs.DirFlag, "--log-dir"), Why: "the folder for logs cannot be made: " + err.Error(),
+			Remedy: "name one with --log-dir that the container's user can write"}
+	}
+	j.Spec.Logs.Dir = os.DevNull
+	return nil
+}
+
+// MakeLogs makes the folders of one generation's logs; what an earlier one of the same name left is removed, as torch does.
+func (j Job) MakeLogs(run ckptagent.Run) error {
+	f := j.files(run)
+	if f.Dir == "" {
+		return nil
+	}
+	if err := os.RemoveAll(j.abs(f.Dir)); err != nil {
+		return fmt.Errorf("removing logs of an earlier attempt: %w", err)
+	}
+	for _, r := range f.Rank {
+		if err := os.MkdirAll(j.abs(r.Dir), 0o755); err != nil {
+			return fmt.Errorf("making the folder for logs: %w", err)
+		}
+	}
+	return nil
+}
+
+// logsEnv is what a rank is told of its logs: the file for its error, and where its own output goes if not to the console.
+func (j Job) logsEnv(run ckptagent.Run, local int) map[string]string {
+	files := j.files(run).Rank
+	if local >= len(files) {
+		return nil
+	}
+	f := files[local]
+	env := map[string]string{"TORCHELASTIC_ERROR_FILE": f.Error}
+	if f.Stdout != "" {
+		env[EnvStdout] = j.abs(f.Stdout)
+	}
+	if f.Stderr != "" {
+		env[EnvStderr] = j.abs(f.Stderr)
+	}
+	return env
+}
+
+// takeOutput opens the files that a rank's output goes to and takes their names out of its environment: a rank that is started
+// cold has them from the beginning, a standby opens them when it becomes the rank.
+func takeOutput(env map[string]string, files *[3]*os.File) (opened []*os.File, err error) {
+	for fd, name := range map[int]string{1: EnvStdout, 2: EnvStderr} {
+		path := env[name]
+		delete(env, name)
+		if path == "" {
+			continue
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+		if err != nil {
+			return opened, fmt.Errorf("opening a rank's output: %w", err)
+		}
+		files[fd] = f
+		opened = append(opened, f)
+	}
+	return opened, nil
+}
+
+// ErrorFile is where torch's handler of errors leaves what a rank raised.
+func (j Job) ErrorFile(run ckptagent.Run, local int) string {
+	if local >= j.Spec.Ranks {
+		return ""
+	}
+	return j.abs(j.files(run).Rank[local].Error)
+}
+
+// Settings of tails.
+const (
+	tailEvery = 100 * time.Millisecond
+	// tailPatience is how long the beginning of a line waits for its end.
+	tailPatience = time.Second
+	tailChunk    = 64 << 10
+)
+
+// Tails shows on the console what the ranks of one generation write to files, a prefix before each line. How far each is
+// shown stands in a file, by which the next agent goes on.
+type Tails struct {
+	done     chan struct{}
+	finish   sync.Once
+	running  sync.WaitGroup
+	position *os.File
+}
+
+// tail is one file that is shown.
+type tail struct {
+	path, prefix string
+	console      *os.File
+	filtered     *os.File // nil: no filters
+	filters      []string
+	slot         int64 // of the position; standard error's is the odd one
+	tails        *Tails
+}
+
+// Tail begins to show the output of a generation, or goes on where an agent before stopped. Nil where nothing is shown.
+func (j Job) Tail(run ckptagent.Run, again bool) *Tails {
+	f := j.files(run)
+	t := &Tails{done: make(chan struct{})}
+	var all []*tail
+	for local, r := range f.Rank {
+		if r.TeeStdout {
+			all = append(all, &tail{path: j.abs(r.Stdout), prefix: r.Prefix, console: j.Launch.Files[1], filters: j.Spec.Logs.OutFilters, slot: int64(local) * 16, tails: t})
+		}
+		if r.TeeStderr {
+			all = append(all, &tail{path: j.abs(r.Stderr), prefix: r.Prefix, console: j.Launch.Files[2], filters: j.Spec.Logs.ErrFilters, slot: int64(local)*16 + 8, tails: t})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	flags, name := os.O_RDWR|os.O_CREATE|os.O_TRUNC, j.Root.TailFile(run.Number)
+	if again {
+		flags = os.O_RDWR
+	} else {
+		old, _ := filepath.Glob(j.Root.join("run", "tail-*"))
+		for _, o := range old {
+			_ = os.Remove(o)
+		}
+	}
+	var err error
+	if t.position, err = os.OpenFile(name, flags, 0o600); err != nil && again {
+		return nil // the agent before had not begun with this generation
+	}
+	out, errs := openFiltered(j.abs(f.FilteredOut), again), openFiltered(j.abs(f.FilteredErr), again)
+	for _, one := range all {
+		one.filtered = out
+		if one.slot%16 != 0 {
+			one.filtered = errs
+		}
+		t.running.Go(one.show)
+	}
+	return t
+}
+
+func openFiltered(path string, again bool) *os.File {
+	if path == "" {
+		return nil
+	}
+	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND
+	if !again {
+		flags |= os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, flags, 0o644)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// Finish says that nobody writes any more: what is there is shown to its end.
+func (t *Tails) Finish() {
+	if t != nil {
+		t.finish.Do(func() { close(t.done) })
+	}
+}
+
+// Wait waits until all is shown after Finish, at most so long: a console that nobody reads must not hold up the end.
+func (t *Tails) Wait(atMost time.Duration) {
+	if t == nil {
+		return
+	}
+	shown := make(chan struct{})
+	go func() {
+		t.running.Wait()
+		close(shown)
+	}()
+	select {
+	case <-shown:
+	case <-time.After(atMost):
+	}
+}
+
+func (t *tail) show() {
+	offset := t.from()
+	var f *os.File
+	var pending []byte // read and not yet shown
+	grown := time.Now()
+	buf := make([]byte, tailChunk)
+	for {
+		over := false
+		select {
+		case <-t.tails.done: // looked at before the file, so that what comes last is not missed
+			over = true
+		default:
+		}
+		n := 0
+		if f == nil {
+			f, _ = os.Open(t.path)
+		}
+		if f != nil {
+			n, _ = f.ReadAt(buf, offset+int64(len(pending)))
+		}
+		if n > 0 {
+			pending, grown = append(pending, buf[:n]...), time.Now()
+		}
+		shown := wholeLines(pending, n == 0 && (over || time.Since(grown) > tailPatience) || len(pending) > tailChunk)
+		if shown > 0 {
+			t.write(pending[:shown])
+			offset += int64(shown)
+			pending = append(pending[:0], pending[shown:]...)
+			t.keep(offset)
+		}
+		switch {
+		case n > 0:
+		case over:
+			if f != nil {
+				f.Close()
+			}
+			return
+		default:
+			select {
+			case <-t.tails.done:
+			case <-time.After(tailEvery):
+			}
+		}
+	}
+}
+
+// wholeLines is how much of text is whole lines, or all of it. A carriage return ends a line as it does for torch, which reads
+// text; at the end it may be the first half of an end.
+func wholeLines(text []byte, all bool) int {
+	if all {
+		return len(text)
+	}
+	end := bytes.LastIndexAny(text, "\r\n")
+	if end == len(text)-1 && end >= 0 && text[end] == '\r' {
+		end = bytes.LastIndexAny(text[:end], "\r\n")
+	}
+	return end + 1
+}
+
+// write shows lines. Errors have nobody to go to: the console is what they would be told on.
+func (t *tail) write(text []byte) {
+	lines := strings.ReplaceAll(strings.ReplaceAll(strings.ToValidUTF8(string(text), "\uFFFD"), "\r\n", "\n"), "\r", "\n")
+	var console, filtered strings.Builder
+	for line := range strings.Lines(lines) {
+		console.WriteString(t.prefix + line)
+		for _, needle := range t.filters {
+			if strings.Contains(line, needle) {
+				filtered.WriteString(t.prefix + line)
+				break
+			}
+		}
+	}
+	_, _ = t.console.WriteString(console.String())
+	if t.filtered != nil && filtered.Len() > 0 {
+		_, _ = t.filtered.WriteString(filtered.String())
+	}
+}
+
+func (t *tail) from() int64 {
+	var raw [8]byte
+	if t.tails.position == nil {
+		return 0
+	}
+	if _, err := t.tails.position.ReadAt(raw[:], t.slot); err != nil {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint64(raw[:]))
+}
+
+func (t *tail) keep(offset int64) {
+	var raw [8]byte
+	binary.LittleEndian.PutUint64(raw[:], uint64(offset))
+	if t.tails.position != nil {
+		_, _ = t.tails.position.WriteAt(raw[:], t.slot)
+	}
+}

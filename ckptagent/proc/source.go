@@ -1,0 +1,268 @@
+//go:build linux
+
+package proc
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// source is an interpreter that imports and then forks the standbys of some local ranks, one at a time for each.
+type source struct {
+	process Process
+	control *os.File
+	// standbys are those that it serves: of all ranks of the pod, or of one.
+	standbys []*standby
+	ended    chan Ended // closed after its one value
+	// modules is what it was told to import; warmed: it has, half: of half of them it has.
+	modules      []string
+	warmed, half bool
+	// begun is how often it was told to import.
+	begun int
+	// early: it was started before any generation ran here, so without the variables that name ranks.
+	early bool
+	// asked is when it was last told to fork what is missing.
+	asked time.Time
+	// rss is what it needed when it had imported for the first time; 0: it has not.
+	rss     uint64
+	stopped bool
+	// credit is processor time that it may use; used what it had used at the last look.
+	credit, used time.Duration
+	looked       time.Time
+}
+
+// standby waits to become one local rank: a copy of its source or, where the source serves one rank and is not copied, the source.
+type standby struct {
+	local  int
+	source *source
+	line   *os.File
+	// rank is what waits; none where ready is false. stale: its source has imported more since.
+	rank         Process
+	ready, stale bool
+}
+
+// warmLine is what a source says of itself.
+type warmLine struct {
+	// Half: half of the modules are imported. Warm: all are.
+	Half bool `json:"half"`
+	Warm bool `json:"warm"`
+	// Alone is why it forks no standbys; empty: it does.
+	Alone string `json:"alone"`
+	CUDA  bool   `json:"cuda"`
+	RSS   uint64 `json:"rss"`
+}
+
+// readyLine is what a standby says when it waits for the line that makes it the rank.
+type readyLine struct {
+	Ready bool `json:"ready"`
+	PID   int  `json:"pid"`
+	// Learned is how often its source had been told to import before.
+	Learned int `json:"learned"`
+}
+
+// newSource starts an interpreter that serves some local ranks.
+func newSource(job *Job, env map[string]string, locals []int, now time.Time) (*source, error) {
+	src := &source{ended: make(chan Ended, 1), looked: now}
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	var fds []string
+	for i := range len(locals) + 1 {
+		our, their, err := socketpair()
+		if err != nil {
+			src.hangUp()
+			return nil, err
+		}
+		theirs = append(theirs, their)
+		if i == 0 {
+			src.control = our
+			continue
+		}
+		src.standbys = append(src.standbys, &standby{local: locals[i-1], source: src, line: our})
+		fds = append(fds, fmt.Sprint(3+i))
+	}
+	env[EnvMark], env[EnvStandbyFD], env[EnvStandbyFDs] = job.Mark, "3", strings.Join(fds, ",")
+	c, err := job.command(locals[0], env, theirs...)
+	if err == nil {
+		src.process, err = start(c)
+	}
+	if err != nil {
+		src.hangUp()
+		return nil, err
+	}
+	return src, nil
+}
+
+// socketpair makes a connection of which one end is ours and the other a child's.
+func socketpair() (our, their *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fds[0], true) // so that closing it ends who reads from it
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the socket to a standby: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "standby"), os.NewFile(uintptr(fds[1]), "standby"), nil
+}
+
+// tell sends a source, or who waits at a standby's line, one JSON object.
+func tell(to *os.File, message map[string]any) error {
+	line, err := json.Marshal(message)
+	if err == nil {
+		_, err = to.Write(append(line, '\n'))
+	}
+	return err
+}
+
+// maxTold bounds a line from a process of the user's, which takes memory of the agent.
+const maxTold = 64 << 10
+
+// lines calls heard with each line until there are no more; false where what came is too long or no JSON object.
+func lines[T any](from *os.File, heard func(T)) bool {
+	answers := bufio.NewReaderSize(from, maxTold)
+	for {
+		answer, err := answers.ReadSlice('\n')
+		var said T
+		if err != nil {
+			return !errors.Is(err, bufio.ErrBufferFull)
+		}
+		if json.Unmarshal(answer, &said) != nil {
+			return false
+		}
+		heard(said)
+	}
+}
+
+// listen hears what a source, or who waits at one of its lines, says; a source that says what cannot be taken in has failed.
+func listen[T any](s *Standbys, src *source, from *os.File, heard func(T)) {
+	if lines(from, heard) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail(src, time.Now())
+}
+
+// copies says that what waits is a copy of the source.
+func (b *standby) copies() bool { return b.rank.PID != 0 && b.rank.PID != b.source.process.PID }
+
+// drop ends a copy that waits; its source forks another one.
+func (b *standby) drop() {
+	if b.copies() {
+		b.rank.Kill()
+	}
+	b.ready = false
+}
+
+// shared says that several ranks have the source.
+func (src *source) shared() bool { return len(src.standbys) > 1 }
+
+// begin has it import.
+func (src *source) begin(own, modules []string, now time.Time) {
+	if used, err := cpuTime(src.process.PID); err == nil {
+		src.used = used
+	}
+	src.modules, src.warmed, src.half, src.credit, src.looked = modules, false, false, 0, now
+	src.begun++
+	message := map[string]any{"modules": modules}
+	if src.shared() || src.early { // else it has them
+		message["own"] = own
+	}
+	go func() { _ = tell(src.control, message) }() // it may be slow to read a long list; where it has ended, reap knows
+}
+
+// lacks says that a rank has no standby that is ready.
+func (src *source) lacks() bool {
+	return slices.ContainsFunc(src.standbys, func(b *standby) bool { return !b.ready })
+}
+
+// fork has it fork the standbys that are missing, at once.
+func (src *source) fork(now time.Time) {
+	src.asked = now
+	var missing []int
+	for i, b := range src.standbys {
+		if !b.ready {
+			missing = append(missing, i)
+		}
+	}
+	_ = tell(src.control, map[string]any{"fork": missing}) // where it has ended, reap knows
+}
+
+// outdated says that there are modules which it was not told of.
+func (src *source) outdated(modules []string) bool { return !slices.Equal(src.modules, modules) }
+
+func (src *source) hangUp() {
+	if src.control != nil {
+		src.control.Close()
+	}
+	for _, b := range src.standbys {
+		b.line.Close()
+	}
+}
+
+// kill ends the source and what it forked.
+func (src *source) kill() {
+	if src.process.PID > 0 {
+		_ = syscall.Kill(-src.process.PID, syscall.SIGKILL)
+	}
+	for _, b := range src.standbys {
+		b.drop()
+	}
+	src.hangUp()
+}
+
+// duty stops a source that imports when it has used its share and continues it when it has some again. It returns what it used since
+// the last look.
+func (src *source) duty(now time.Time, share float64) time.Duration {
+	used, err := cpuTime(src.process.PID)
+	if err != nil {
+		return 0 // it has ended; reap knows
+	}
+	spent := used - src.used
+	src.credit += time.Duration(share*float64(now.Sub(src.looked))) - spent
+	src.credit = min(src.credit, warmBurst)
+	src.used, src.looked = used, now
+	switch {
+	case src.credit < 0 && !src.stopped:
+		src.stopped = true
+		_ = syscall.Kill(-src.process.PID, syscall.SIGSTOP)
+	case src.credit > 0 && (src.stopped || spent == 0):
+		// Again where nothing goes on: a stop that comes while it forks a copy can outlast its end in the child, which nobody
+		// but the agent can continue before it has left the group.
+		src.stopped = false
+		_ = syscall.Kill(-src.process.PID, syscall.SIGCONT)
+	}
+	return spent
+}
+
+// pause stops a source that imports while a generation ends or starts.
+func (src *source) pause(now time.Time) {
+	if !src.stopped {
+		src.stopped = true
+		_ = syscall.Kill(-src.process.PID, syscall.SIGSTOP)
+	}
+	src.looked, src.credit = now, 0
+}
+
+// goOn lets a source run that was stopped: it may import at full speed, or has done so.
+func (src *source) goOn(now time.Time) {
+	used, err := cpuTime(src.process.PID)
+	idle := err == nil && used == src.used // as in duty
+	src.used, src.looked = max(src.used, used), now
+	if src.stopped || !src.warmed && idle {
+		src.stopped = false
+		_ = syscall.Kill(-src.process.PID, syscall.SIGCONT)
+	}
+}

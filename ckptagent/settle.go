@@ -1,0 +1,38 @@
+package ckptagent
+
+import "time"
+
+// When a list of modules is taken for what standbys are to import. A script imports the last ones in its first step, where
+// compilers and collectives are loaded lazily; where none is seen, some time has to do.
+const (
+	quietAfterStep = 2 * time.Second
+	settledAnyway  = 10 * time.Second
+	quietOtherwise = 5 * time.Second
+	// neverQuiet bounds how long a script that goes on importing is waited for.
+	neverQuiet = 40 * time.Second
+)
+
+// Imports is what is known of one rank's imports: how many modules, since when it runs, when the last one came, and whether
+// it has finished a step.
+type Imports struct {
+	Count          int
+	Began, Changed time.Time
+	Stepped        bool
+	// Told is how many there were when the list was last settled; 0: it never was.
+	Told int
+}
+
+// Outgrown says whether a list of so many modules is worth having where one of known is there.
+func Outgrown(known, count int) bool {
+	return count > 0 && (known == 0 || count-known > max(20, known/20))
+}
+
+// Settled says whether the list is to be handed to standbys now: once it is quiet, and again where it has grown by so much
+// that standbys would miss it.
+func (i Imports) Settled(now time.Time) bool {
+	if !Outgrown(i.Told, i.Count) {
+		return false
+	}
+	running, quiet := now.Sub(i.Began), now.Sub(i.Changed)
+	return i.Stepped && quiet >= quietAfterStep || running >= settledAnyway && quiet >= quietOtherwise || i.Told == 0 && running >= neverQuiet
+}
