@@ -8,13 +8,8 @@ import (
 )
 
 const (
-	// restartsWithoutProgress is how often a gang is restarted before something is finished that was not
-	// finished before.
-	restartsWithoutProgress = 10
 	// conflictsInARow is how many generations port conflicts may cost before they count as failures.
 	conflictsInARow = 5
-	// longRun counts as progress where a script tells of no steps and keeps no state in memory.
-	longRun = 10 * time.Minute
 	// keptRecoveries bounds Record.Recoveries, keptMessage the message of each; keptReplaced bounds the pods that
 	// each but the newest tells of. All of it must fit into one object of the API server, also for a gang of a
 	// thousand pods of which all were replaced again and again.
@@ -28,19 +23,17 @@ const (
 //
 //   - A port conflict costs a generation and is no failure, unless it comes again and again.
 //   - A failure of the script (an exception, an exit code, a crash) that is seen for the second time with
-//     no progress between is a bug in the script.
+//     no progress between (none that is sure) is a bug in the script.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
 //   - What comes from outside (kill, lost pod) says nothing about the script; it ends a gang only after
 //     many restarts without progress.
+//   - Nor does what hardware may be to blame for; before it ends a gang, the pod first at fault moves (suspect.go).
 //
-// Progress is a step that all ranks sealed and that is newer than any before; where state is not kept in
-// memory a step that all ranks finished; where the script tells of none, ten minutes of running.
+// What counts as progress stands in progress.go.
 func (s *State) judge(now time.Time) {
 	c := s.cause()
 	r := &s.Record
-	if r.BestStep == 0 && r.Progress.Step == 0 && !s.runningSince.IsZero() && s.detected.Sub(s.runningSince) >= longRun {
-		r.WithoutProgress = 0
-	}
+	s.credit()
 	free := false
 	if c.Code == cause.PortConflict {
 		s.conflicts++
@@ -52,6 +45,8 @@ func (s *State) judge(now time.Time) {
 	if !free {
 		reason := Reason("")
 		switch {
+		case s.shouldMove(c):
+			s.move(c, now)
 		case !c.External() && s.seenBefore(c):
 			reason = ReasonSameFailureTwice
 		case r.WithoutProgress >= restartsWithoutProgress:
@@ -95,7 +90,7 @@ func (s *State) cause() cause.Cause {
 		return *left
 	}
 	peer := s.deadPeer()
-	if ok && c.External() {
+	if ok && c.External() && c.Suspect == "" {
 		peer = nil // a kill is no script's word for a lost peer
 	}
 	if s.suspect == nil {
@@ -182,9 +177,9 @@ func (s *State) mayHaveRun(d Doom) bool {
 	return !m.known || m.pod.UID == d.Pod && m.ran
 }
 
-// seenBefore says whether the same failure was repaired since the last progress.
+// seenBefore says whether the same failure was repaired since the last progress that is sure.
 func (s *State) seenBefore(c cause.Cause) bool {
-	left := s.Record.WithoutProgress
+	left := s.Record.WithoutProgress + s.Record.Unproven
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := s.Record.Recoveries[i].Cause
 		if old.Code == cause.PortConflict || old.Displaced() {
@@ -202,9 +197,11 @@ func (s *State) seenBefore(c cause.Cause) bool {
 
 // open begins the account of a recovery; begin and track complete it.
 func (s *State) open(c cause.Cause) {
+	s.keepPace()
 	s.settle(s.detected, false)
 	c.Message = cause.Tail(c.Message, keptMessage)
 	r := &s.Record
+	reached, known := s.reached()
 	at := s.detected
 	if first := s.firstDetection(); !first.IsZero() {
 		at = first
@@ -220,6 +217,7 @@ func (s *State) open(c cause.Cause) {
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
 		Drain: drained, Replace: NotReached, Fetch: NotReached,
+		EndedAfter: s.counted.most, Reached: reached, ReachedKnown: known,
 	})
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)

@@ -136,7 +136,7 @@ func (s *State) withdrawn(next []Doom) {
 func (s *State) mustStay(d Doom) bool {
 	m := &s.slots[d.Slot]
 	leaves := m.known && m.pod.UID == d.Pod && m.report.Leaving
-	return s.committed(d.Pod) || d.Cause == PodDeleted || d.Cause == AgentSilent || leaves && !d.rests()
+	return s.committed(d.Pod) || d.Cause == PodDeleted || d.Cause == AgentSilent || d.Cause == HardwareSuspected || leaves && !d.rests()
 }
 
 // takenOver says whether the slot has a newer pod already and nothing is known of this one.
@@ -316,7 +316,7 @@ func (s *State) commit() {
 // failed first was on a sick one. A pod that nobody hears is no sick node: what was counted stays so.
 func (s *State) blame(rec *Recovery, d Doom) {
 	c := &rec.Cause
-	if d.Cause == PodDeleted || d.Cause == AgentSilent || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
+	if d.Cause == PodDeleted || d.Cause == AgentSilent || d.Cause == HardwareSuspected || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
 	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)

@@ -303,11 +303,7 @@ func (s *State) mayBeHeard(now time.Time) bool {
 
 // salvageMark is the step that doomed pods have to copy before they go; none where they need not or cannot.
 func (s *State) salvageMark() Mark {
-	lost := func(slot Slot) bool {
-		m := &s.slots[slot]
-		return !m.known || s.Fenced(m.pod.UID)
-	}
-	p := s.plan(lost)
+	p := s.plan(s.absent)
 	if p.step == 0 {
 		return Mark{}
 	}
@@ -317,7 +313,7 @@ func (s *State) salvageMark() Mark {
 		if m.pod.UID != d.Pod || s.Fenced(d.Pod) || s.safe(d.Slot, p.step) {
 			continue
 		}
-		if !m.attached || m.report.Protocol < 2 || !m.report.Storage || !s.halted(m) || !canWrite(m, mark) {
+		if !s.canSave(d.Slot, mark) {
 			return Mark{} // this step will be gone with the pod
 		}
 		need = true
@@ -326,6 +322,18 @@ func (s *State) salvageMark() Mark {
 		return Mark{}
 	}
 	return mark
+}
+
+// absent: nobody can be asked for what the pod of a slot holds in memory.
+func (s *State) absent(slot Slot) bool {
+	m := &s.slots[slot]
+	return !m.known || s.Fenced(m.pod.UID)
+}
+
+// canSave: the pod of a slot, which is halted, can copy that step to storage before it goes.
+func (s *State) canSave(slot Slot, mark Mark) bool {
+	m := &s.slots[slot]
+	return m.attached && m.report.Protocol >= 2 && m.report.Storage && s.halted(m) && canWrite(m, mark)
 }
 
 // directDrain adds what agents of protocol 2 are told beside the order.

@@ -111,6 +111,8 @@ const (
 	NoticeDrained    = "Drained"
 	NoticeNotDrained = "NotDrained"
 	NoticeReplaced   = "PodReplaced"
+	// NoticeUnprotected tells of pods in which no rank runs under the agent, and that this is over.
+	NoticeUnprotected = "Unprotected"
 	// NoticeStepUnreadable begins what a gang waits for that cannot have a step which lies in storage.
 	NoticeStepUnreadable = "StepUnreadable"
 )

@@ -16,9 +16,9 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc ranks port gen state bytes refused leaving notes proto storage grace;
+//	                             pod inc ranks port gen state bytes refused leaving notes unprotected whole proto storage grace;
 //	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
-//	                             per local rank, "3|4" and "1,3|3,4"; exit=LOCAL:CODE:SIGNAL:TEXT;
+//	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
 //	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
 //	sought SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
@@ -111,7 +111,13 @@ func (s *stage) command(f []string) {
 	case "record":
 		r := s.state.Snapshot()
 		s.sayf("generation %d from %d, %s, restarts %d, replacements %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.Replacements, r.WithoutProgress, r.BestStep)
-		s.sayf("step %d, saved %d, lost %s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost)
+		if r.Unproven > 0 {
+			s.sayf("unproven %d", r.Unproven)
+		}
+		if len(r.Moved) > 0 {
+			s.sayf("moved for %v", r.Moved)
+		}
+		s.sayf("step %d, saved %d, lost %s%s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost, optimizer(&r.Progress))
 		for _, rec := range r.Recoveries {
 			if len(rec.Replaced) > 0 {
 				s.sayf("  drain %v, replace %v, fetch %v", rec.Drain, rec.Replace, rec.Fetch)
@@ -119,11 +125,40 @@ func (s *stage) command(f []string) {
 			for _, p := range rec.Replaced {
 				s.sayf("  %s by %s, %s: %s, released %v, attached %v", p.Name, p.By, p.NewNode, p.why(), s.since(p.ReleasedAt), s.since(p.AttachedAt))
 			}
-			s.sayf("recovery %d: %s rank %d; %v %v %v %v %v; from %d, %d again, %d/%d standbys", rec.Generation, rec.Cause.Code, rec.Cause.Rank, rec.Decide, rec.Stop, rec.Start, rec.Restore, rec.FirstStep, rec.RestoreStep, rec.StepsRecomputed, rec.Standbys, rec.Ranks)
+			s.sayf("recovery %d: %s rank %d; %v %v %v %v %v; %s, %d/%d standbys", rec.Generation, rec.Cause.Code, rec.Cause.Rank, rec.Decide, rec.Stop, rec.Start, rec.Restore, rec.FirstStep, from(&rec), rec.Standbys, rec.Ranks)
 		}
 	default:
 		s.t.Fatalf("unknown command %q", f[0])
 	}
+}
+
+// from says where a recovery resumed.
+func from(rec *Recovery) string {
+	if !rec.costKnown() {
+		return fmt.Sprintf("restored %d, resumed at an unknown step", rec.RestoreStep)
+	}
+	return fmt.Sprintf("from %d, %d again", rec.ResumedAt, rec.StepsRecomputed)
+}
+
+// optimizer is what is known of optimizer steps.
+func optimizer(p *Progress) string {
+	out := ""
+	if p.OptimizerSteps > 0 {
+		out = fmt.Sprintf("; %d optimizer steps", p.OptimizerSteps)
+	}
+	if p.ResumeKnown {
+		out += fmt.Sprintf(" after %d", p.ResumedAt)
+	}
+	if p.WholeCommand {
+		out += "; whole commands"
+	}
+	if p.UnprotectedPods > 0 {
+		out += fmt.Sprintf("; unprotected %d: %v", p.UnprotectedPods, p.Unprotected)
+	}
+	if p.ResumeUnknown > 0 {
+		out += fmt.Sprintf("; of %d recoveries it is not known what they did again", p.ResumeUnknown)
+	}
+	return out
 }
 
 func (s *stage) dooms(pods []string) []Doom {
@@ -178,7 +213,7 @@ func (s *stage) change(slot int, key, value string) {
 		if r.State == AgentRunning {
 			r.Timeline = Timeline{}
 			for i := range r.Rank {
-				r.Rank[i].Exit = nil
+				r.Rank[i].Exit, r.Rank[i].OptimizerSteps, r.Rank[i].ResumeKnown = nil, 0, false
 			}
 		}
 	case "bytes":
@@ -187,6 +222,10 @@ func (s *stage) change(slot int, key, value string) {
 		r.Refused = value
 	case "leaving":
 		r.Leaving = true
+	case "unprotected":
+		r.Unprotected = value
+	case "whole":
+		r.WholeCommand = value == "yes"
 	case "proto":
 		r.Protocol = s.number(value)
 	case "storage":
@@ -209,6 +248,16 @@ func (s *stage) change(slot int, key, value string) {
 	case "step":
 		for i, v := range strings.Split(value, "|") {
 			r.Rank[i].Step = int64(s.number(v))
+		}
+	case "optimizer":
+		for i, v := range strings.Split(value, "|") {
+			r.Rank[i].OptimizerSteps = int64(s.number(v))
+		}
+	case "resumed":
+		for i, v := range strings.Split(value, "|") {
+			if r.Rank[i].ResumeKnown = v != "-"; v != "-" {
+				r.Rank[i].ResumedAt = int64(s.number(v))
+			}
 		}
 	case "sealed":
 		for i, v := range strings.Split(value, "|") {
@@ -350,6 +399,9 @@ func (s *stage) directives(told bool) {
 			for _, o := range m.Recorded {
 				line += fmt.Sprintf(" recorded %d@%d", o.Step, o.Generation)
 			}
+		}
+		if d.WholeCommand {
+			line += " whole command"
 		}
 		if d.Reason != "" {
 			line += ": " + d.Reason

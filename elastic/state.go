@@ -59,6 +59,8 @@ type State struct {
 	quiet                int
 	deaf                 bool
 	hearsSince, soughtAt time.Time
+	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
+	mixedSince time.Time
 
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member
@@ -82,8 +84,13 @@ type State struct {
 	beat     time.Duration
 	paceStep int64
 	paceAt   time.Time
-	// owed is what the steps that the newest recovery does again cost; settle adds it to Progress.Lost.
-	owed time.Duration
+	// counted are the optimizer steps of the newest generation, toldStep the newest step that all its ranks told, gap the fewest steps
+	// from one that is told to the next.
+	counted counted
+	// seen is how many optimizer steps people were last to see, seenAt when.
+	seen          int64
+	seenAt        time.Time
+	toldStep, gap int64
 	// settled is the newest generation whose recovery is accounted for in Progress.Lost and was told.
 	settled int64
 
@@ -98,6 +105,8 @@ type member struct {
 	report   Report
 	// ran: this pod has reported that it ran the newest generation.
 	ran bool
+	// restarted: its agent ran the newest generation and came back in a new container.
+	restarted bool
 	// leavingAt is when it was first heard that the pod is being shut down.
 	leavingAt time.Time
 	// failed are the fetches that this pod could not do.
@@ -137,7 +146,10 @@ func New(members int, storage time.Duration, r Record) *State {
 	default:
 		s.Record.Phase = Running // until an agent says otherwise
 	}
-	if last := s.lastRecovery(); last != nil && last.Start >= 0 {
+	p := &s.Record.Progress
+	s.counted = counted{lowest: p.OptimizerSteps, most: p.OptimizerSteps, resumedAt: p.ResumedAt, known: p.ResumeKnown}
+	s.seen = p.OptimizerSteps
+	if last := s.lastRecovery(); last != nil && (last.FirstStep >= 0 || last.Start >= 0 && !s.countsSteps()) {
 		s.settled = last.Generation
 	}
 	return s
@@ -170,6 +182,7 @@ func (s *State) Over() bool { return s.over }
 // nothing to wait for.
 func (s *State) Directive(slot Slot, pod string) Directive {
 	d := s.direct(slot, pod)
+	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand
 	why := ""
 	switch {
 	case s.over:

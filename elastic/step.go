@@ -54,6 +54,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	}
 	s.advance(now)
 	s.wait(now)
+	s.seeLate(now)
 	return s.effects
 }
 
@@ -94,6 +95,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	if known := &m.report; !m.known || !m.attached || known.Generation != e.Report.Generation || known.State != e.Report.State || known.Leaving != e.Report.Leaving {
 		s.emit(Direct{})
 	}
+	if m.known && m.pod.UID == e.Pod.UID && ran(m.report.State) && e.Report.State == AgentIdle {
+		m.restarted = true
+	}
 	s.resumed(e.Pod, now)
 	shown := m.known && m.attached && sameToPeople(&m.report, &e.Report)
 	s.ranked, s.planned = nil, false
@@ -130,7 +134,7 @@ func sameToPeople(a, b *Report) bool {
 		}
 		return n
 	}
-	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b)
+	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b) && a.Unprotected == b.Unprotected && a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0)
 }
 
 func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }
@@ -317,8 +321,9 @@ func (s *State) begin(now time.Time) {
 	r := &s.Record
 	rec := s.lastRecovery()
 	if rec != nil && rec.Generation > r.Generation {
-		rec.StepsRecomputed = max(0, r.Progress.Step-restore)
-		s.owed = time.Duration(rec.StepsRecomputed) * s.stepTime()
+		if restore > 0 {
+			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = restore, true, max(0, rec.Reached-restore)
+		}
 		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, restore, l.world
 		if len(rec.Replaced) > 0 && !s.haltedAt.IsZero() {
 			rec.Replace = max(0, s.readyAt.Sub(s.haltedAt))
@@ -342,11 +347,13 @@ func (s *State) begun() {
 	s.exits = map[int]cause.Exit{}
 	s.suspect, s.runningSince, s.paceAt = nil, time.Time{}, time.Time{}
 	s.common, s.frontier = 0, 0
+	s.toldStep, s.counted = 0, counted{}
+	s.Record.Progress.OptimizerSteps, s.Record.Progress.ResumedAt, s.Record.Progress.ResumeKnown = 0, 0, false
 	s.drain, s.salvage, s.copying, s.fetching, s.fetched = nil, Mark{}, nil, plan{}, false
 	s.unread = 0
 	s.haltedAt, s.readyAt = time.Time{}, time.Time{}
 	for i := range s.slots {
-		s.slots[i].ran = false
+		s.slots[i].ran, s.slots[i].restarted = false, false
 	}
 }
 
@@ -374,7 +381,7 @@ func (s *State) watch(now time.Time) {
 		}
 	case halt:
 		s.drain = nil // what is done by now counts
-		if s.suspect == nil || s.suspect.Code == cause.RanksLost || s.doom(Slot(s.suspect.Slot)) != nil || s.suspect.Slot == c.Slot {
+		if s.suspect == nil || s.suspect.Code == cause.RanksLost || s.suspect.Code == cause.ContainerRestarted || s.doom(Slot(s.suspect.Slot)) != nil || s.suspect.Slot == c.Slot {
 			s.suspect = c
 		}
 	case !s.draining(now):
@@ -403,12 +410,27 @@ func (s *State) lost(slot Slot) *cause.Cause {
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
 	case s.layout == nil && r.Generation < g:
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
+	case idle && (m.restarted || s.layout != nil && s.layout.incarnations[slot] != r.Incarnation):
+		// An agent that comes back in the same container finds its ranks, or how they ended.
+		c.Code, c.Message = cause.ContainerRestarted, restarted(m.pod, slot, g)
 	case halted, idle && (m.ran || s.layout == nil || s.layout.incarnations[slot] != r.Incarnation):
 		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.pod.Name, slot, g)
 	default:
 		return nil
 	}
 	return c
+}
+
+// restarted says what is known of a container that ended whole.
+func restarted(p Pod, slot Slot, generation int64) string {
+	how, charged := "", ""
+	if p.Restarted != "" {
+		how = " (" + p.Restarted + ")"
+	}
+	if p.Charged != "" {
+		charged = "; " + p.Charged
+	}
+	return fmt.Sprintf("the container of pod %s in slot %d ended whole%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)
 }
 
 // refused gives up when a launcher cannot be honoured.
@@ -418,11 +440,24 @@ func (s *State) refused(now time.Time) bool {
 		if !m.known || m.report.Refused == "" || s.doom(Slot(i)) != nil {
 			continue
 		}
-		c := &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: refusedCode, Message: m.report.Refused}
-		s.conclude(Verdict{Reason: ReasonRefused, ExitCode: refusedCode, Cause: c, At: now}, GivenUp)
+		s.refuse(i, m.report.Refused, now)
+		return true
+	}
+	switch why := s.mixed(); {
+	case why == "":
+		s.mixedSince = time.Time{}
+	case s.mixedSince.IsZero():
+		s.mixedSince = now
+	case now.Sub(s.mixedSince) >= mixedPatience:
+		s.refuse(0, why, now)
 		return true
 	}
 	return false
+}
+
+func (s *State) refuse(slot int, why string, now time.Time) {
+	c := &cause.Cause{Code: cause.Code(ReasonRefused), Slot: slot, ExitCode: refusedCode, Message: why}
+	s.conclude(Verdict{Reason: ReasonRefused, ExitCode: refusedCode, Cause: c, At: now}, GivenUp)
 }
 
 // refusedCode is the exit code of a command line that cannot be used.
@@ -448,8 +483,8 @@ func (s *State) snapshot() Record {
 	r := s.Record
 	r.Recoveries = slices.Clone(r.Recoveries)
 	r.Progress.Attached = slices.Clone(r.Progress.Attached)
-	r.Progress.Notes = slices.Clone(r.Progress.Notes)
-	r.Doomed, r.Copies = slices.Clone(r.Doomed), slices.Clone(r.Copies)
+	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
+	r.Doomed, r.Copies, r.Moved = slices.Clone(r.Doomed), slices.Clone(r.Copies), slices.Clone(r.Moved)
 	for i := range r.Recoveries {
 		r.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
 	}

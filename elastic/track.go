@@ -17,6 +17,7 @@ func (s *State) track(now time.Time) {
 	}
 	s.trackSealed(now)
 	s.trackSteps(now)
+	s.resume()
 	s.trackRecovery(now)
 }
 
@@ -91,13 +92,6 @@ func (s *State) lowest(step func(*Rank) int64) int64 {
 	return max(0, low)
 }
 
-// best takes note of progress: a step that was never reached before refills the budget.
-func (s *State) best(step int64) {
-	if r := &s.Record; step > r.BestStep {
-		r.BestStep, r.WithoutProgress = step, 0
-	}
-}
-
 func (s *State) trackSteps(now time.Time) {
 	low, keeps, running := int64(-1), false, true
 	for i := range s.slots {
@@ -120,6 +114,18 @@ func (s *State) trackSteps(now time.Time) {
 		s.Record.StartedAt = s.runningSince
 		s.emit(Touch{})
 	}
+	told := s.countsSteps()
+	s.count(now)
+	if !told && (low > 0 || s.counted.most > 0) {
+		s.firstEver()
+	}
+	if !s.tellsSteps() && low <= 0 && s.counted.lowest > 0 {
+		s.measure(s.counted.lowest, now)
+	}
+	if s.toldStep > 0 && low > s.toldStep && (s.gap == 0 || low-s.toldStep < s.gap) {
+		s.gap = low - s.toldStep
+	}
+	s.toldStep = max(s.toldStep, low)
 	p := &s.Record.Progress
 	if low <= 0 || low == p.Step {
 		return
@@ -175,8 +181,8 @@ func (s *State) trackRecovery(now time.Time) {
 	told, keeps, standbys := false, false, 0
 	for i := range s.slots {
 		m := &s.slots[i]
-		if !s.current(m) {
-			return
+		if !s.current(m) || m.report.State == AgentFailed || m.report.State == AgentHalted {
+			return // the timeline of one that ended its ranks is of the next recovery
 		}
 		t := &m.report.Timeline
 		detected.earliest(t.Detected)
@@ -204,7 +210,7 @@ func (s *State) trackRecovery(now time.Time) {
 	if !reflect.DeepEqual(*rec, before) {
 		s.emit(Touch{})
 	}
-	if rec.FirstStep >= 0 || (rec.Start >= 0 && !told && !keeps) {
+	if rec.FirstStep >= 0 || (rec.Start >= 0 && !told && !keeps && !s.countsSteps()) {
 		s.settle(now, true)
 	}
 }
@@ -267,19 +273,6 @@ func (r *Recovery) brings(pod Pod) bool {
 	return slices.ContainsFunc(r.Replaced, func(o Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) || pod.Created.After(r.DetectedAt)
 }
 
-// stepTime is how long a step takes: as measured, else on average since the first start.
-func (s *State) stepTime() time.Duration {
-	p := &s.Record.Progress
-	until := s.detected
-	if first := s.firstDetection(); !first.IsZero() {
-		until = first
-	}
-	if s.pace > 0 || p.Step <= 0 || s.Record.StartedAt.IsZero() || until.IsZero() {
-		return s.pace
-	}
-	return max(0, until.Sub(s.Record.StartedAt)-p.Lost) / time.Duration(p.Step)
-}
-
 // settle closes the account of the newest recovery: what it cost and, where it came to its end, a word to people.
 func (s *State) settle(now time.Time, tell bool) {
 	rec := s.lastRecovery()
@@ -287,12 +280,20 @@ func (s *State) settle(now time.Time, tell bool) {
 		return
 	}
 	s.settled = rec.Generation
+	p := &s.Record.Progress
+	switch {
+	case rec.costKnown() && (tell || s.stepped()):
+		p.Lost += s.again(rec)
+	case !tell && !s.stepped() && s.countsSteps():
+		rec.StepsRecomputed = 0 // it ended before it did any again
+	default:
+		p.ResumeUnknown++
+	}
 	rest := rec.Total()
 	if rec.Start < 0 {
 		rest = max(0, now.Sub(rec.DetectedAt))
 	}
-	s.Record.Progress.Lost += rest + s.owed
-	s.owed = 0
+	p.Lost += rest
 	s.emit(Touch{})
 	s.emit(Settled{*rec})
 	if tell {
@@ -336,6 +337,7 @@ func (s *State) refresh(time.Time) {
 		p.Attached, p.Notes, p.StandbysReady = attached, notes, standbys
 		s.emit(Touch{})
 	}
+	s.commands()
 }
 
 func recovering(generation int64, c cause.Cause) string {
@@ -359,8 +361,12 @@ func recovered(r *Recovery) string {
 			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
 		}
 	}
-	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; from step %d, %d steps again, %d of %d ranks in a warm standby",
-		r.Generation, r.Total().Round(time.Millisecond), r.Cause.Code, r.Cause.Rank, strings.Join(parts, ", "), r.RestoreStep, r.StepsRecomputed, r.Standbys, r.Ranks)
+	from := "from the beginning or the script's own checkpoint"
+	if r.costKnown() {
+		from = fmt.Sprintf("from step %d, %d steps again", r.ResumedAt, r.StepsRecomputed)
+	}
+	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; %s, %d of %d ranks in a warm standby",
+		r.Generation, r.Total().Round(time.Millisecond), r.Cause.Code, r.Cause.Rank, strings.Join(parts, ", "), from, r.Standbys, r.Ranks)
 }
 
 func lastLine(s string) string {

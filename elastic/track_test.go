@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -43,5 +44,37 @@ func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 				t.Errorf("common %d, want %d", d.Common, tt.want)
 			}
 		})
+	}
+}
+
+// TestCountsAreStoredRarely: a count of optimizer steps that merely rises is stored every 30 s, at once where it is the first or where
+// the resume point becomes known, and also when it has come to rest.
+func TestCountsAreStoredRarely(t *testing.T) {
+	t0 := time.Unix(1_700_000_000, 0)
+	s := New(1, 0, Record{Generation: 2, Phase: Running, StartedAt: t0})
+	pod := Pod{UID: "a", Name: "a", Created: t0}
+	tell := func(at int, steps int64, known bool) int {
+		r := Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 2, State: AgentRunning,
+			Rank: []Rank{{OptimizerSteps: steps, ResumeKnown: known, ResumedAt: 7}}}
+		n := 0
+		for _, e := range Step(s, Reported{Pod: pod, Report: r}, t0.Add(time.Duration(at)*time.Second)) {
+			if _, ok := e.(Touch); ok {
+				n++
+			}
+		}
+		return n
+	}
+	tell(0, 0, false)
+	stored := []int{}
+	for at := 1; at <= 100; at++ {
+		if tell(at, int64(min(at, 80)), at >= 11) > 0 {
+			stored = append(stored, at)
+		}
+	}
+	if want := []int{1, 11, 41, 71, 101}; !slices.Equal(append(stored, tell(101, 80, true)*101), want) {
+		t.Errorf("stored at %v, want %v", stored, want)
+	}
+	if p := s.Snapshot().Progress; p.OptimizerSteps != 80 || tell(200, 80, true) != 0 {
+		t.Errorf("the record says %d optimizer steps, and what does not change is stored", p.OptimizerSteps)
 	}
 }

@@ -44,6 +44,9 @@ type Pod struct {
 	Name    string
 	Node    string
 	Created time.Time
+	// Restarted is how its container ended last, as far as that was known when its agent attached; Charged what a container that
+	// ends whole costs the Job. Both are for people.
+	Restarted, Charged string
 }
 
 // Report is the whole present truth of one agent.
@@ -69,6 +72,10 @@ type Report struct {
 	FetchFailed Mark
 	// Hold is the one that was passed on to the arenas; an agent that was built before it could say so says 0.
 	Hold int64
+	// WholeCommand: the pod's one rank is its whole command, which a failure restarts.
+	WholeCommand bool
+	// Unprotected says what runs in the container where no rank does; "": ranks run, or it is too early to say.
+	Unprotected string
 }
 
 // Rank is what an agent knows of one of its ranks.
@@ -80,6 +87,11 @@ type Rank struct {
 	StandbyReady bool
 	FromStandby  bool
 	Copied       Copied
+	// OptimizerSteps are those that the process has finished in this generation; 0: none, or not known.
+	OptimizerSteps int64
+	// ResumedAt is how many optimizer steps the restored state held before the first of them, where ResumeKnown.
+	ResumedAt   int64
+	ResumeKnown bool
 }
 
 // Mark names a step in storage; the zero Mark is none.
@@ -153,6 +165,8 @@ type Directive struct {
 	Frontier int64
 	ExitCode int
 	Reason   string
+	// WholeCommand: the other pods run their whole command as one rank, so that this one need not wait for a launcher.
+	WholeCommand bool
 
 	// Hold, Copy, Manifest and Fetch are set for agents of protocol 2 alone; their meaning stands there.
 	Hold     int64
@@ -183,12 +197,14 @@ type Record struct {
 	RestoreStep     int64
 	Restarts        int
 	WithoutProgress int
-	BestStep        int64
-	StartedAt       time.Time
-	Phase           Phase
-	Progress        Progress
-	Recoveries      []Recovery // oldest first
-	Verdict         *Verdict
+	// Unproven are the restarts before those that were struck from WithoutProgress by a guess (rule 3 in progress.go).
+	Unproven   int
+	BestStep   int64
+	StartedAt  time.Time
+	Phase      Phase
+	Progress   Progress
+	Recoveries []Recovery // oldest first
+	Verdict    *Verdict
 	// Replacements counts pods that were replaced.
 	Replacements int
 	// Durable is the newest step that lies whole in storage, Older the one recorded before it; nil: none. Copies
@@ -196,6 +212,8 @@ type Record struct {
 	Durable *StoredStep
 	Older   *StoredStep
 	Copies  []RankCopy
+	// Moved are the suspicions for which a pod was moved.
+	Moved []cause.Suspect
 	// Doomed are pods that must be replaced and were not yet.
 	Doomed []Doom
 }
@@ -230,6 +248,9 @@ type Doom struct {
 // JobSuspended is the cause of a Doom where the Job rests: its pods go and none is made in their place for now.
 const JobSuspended = "JobSuspended"
 
+// HardwareSuspected is the cause of a Doom where the pod first at fault tries another node.
+const HardwareSuspected = "HardwareSuspected"
+
 // PodDeleted is the cause of a Doom where somebody deletes or evicts the pod.
 const PodDeleted = "PodDeleted"
 
@@ -249,11 +270,33 @@ type Progress struct {
 	Step          int64
 	SavedStep     int64
 	SavedAt       time.Time
+	// Lost is what recoveries cost; of ResumeUnknown of them it lacks the steps that were done again, because nobody knows where
+	// training resumed.
 	Lost          time.Duration
-	Attached      []Slot
-	Notes         []string
+	ResumeUnknown int
+	// OptimizerSteps are those that every rank has finished in the newest generation, ResumedAt how many the state held that they
+	// started from, where ResumeKnown. Scripts that tell no step of their own have these alone.
+	OptimizerSteps int64
+	ResumedAt      int64
+	ResumeKnown    bool
+	// StepTime is how long a step took before the newest failure; 0: not known.
+	StepTime time.Duration
+	Attached []Slot
+	Notes    []string
+	// Unprotected are the first of the UnprotectedPods in which something runs and no rank does; WholeCommand says that each pod's
+	// one rank is its whole command.
+	Unprotected     []Unprotected
+	UnprotectedPods int
+	WholeCommand    bool
 	// Waits is what the next generation waits for; "": nothing.
 	Waits string
+}
+
+// Unprotected is a pod in which no rank runs under its agent, and what runs there.
+type Unprotected struct {
+	Slot Slot
+	Pod  string
+	Runs string
 }
 
 // Recovery is one repaired failure. A negative duration was not reached (yet).
@@ -270,6 +313,13 @@ type Recovery struct {
 	StepsRecomputed int64
 	Standbys        int
 	Ranks           int
+	// EndedAfter is how many optimizer steps a rank had finished at most in the generation that failed, Reached the step up to which
+	// all had come, where ReachedKnown. ResumedAt is where training went on, where ResumeKnown. StepsRecomputed follows from the two.
+	EndedAfter   int64
+	Reached      int64
+	ReachedKnown bool
+	ResumedAt    int64
+	ResumeKnown  bool
 	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
 	Drain    time.Duration
 	Replace  time.Duration

@@ -49,7 +49,7 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
 		}
 	}
-	return ""
+	return s.mixed()
 }
 
 // fetchReason tells people what a generation waits for once all pods are there.

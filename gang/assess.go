@@ -86,6 +86,13 @@ type RunView struct {
 	Generation int64
 	// Ranks is the world size, StandbysReady how many of them have a warm standby.
 	Ranks, StandbysReady int
+	// ResumeUnknown counts recoveries of which nobody knows where training resumed.
+	ResumeUnknown int
+	// WholeCommand: a failure restarts the whole command of each pod.
+	WholeCommand bool
+	// UnprotectedPods counts pods in which something runs that was not started under the agent; Unprotected says what, of the first.
+	UnprotectedPods int
+	Unprotected     string
 	// Trouble says what is being repaired, for people.
 	Trouble string
 	// VerdictReason and VerdictMessage are set once the run is over.
@@ -126,6 +133,12 @@ func Assess(v View) Status {
 	}
 	s := Status{Nodes: fmt.Sprintf("%d/%d", bound, v.Size), Phase: v.phase(bound)}
 	s.Conditions = []Condition{v.placed(bound), v.running(s.Phase), v.stateInMemory(), v.standbysReady(), v.finished(s.Phase)}
+	if v.Run.State != RunUnknown {
+		s.Conditions = append(s.Conditions, v.unprotected(), v.launcherRestarts())
+	}
+	if v.Run.Generation > 0 {
+		s.Conditions = append(s.Conditions, v.goodputKnown())
+	}
 	return s
 }
 
@@ -266,6 +279,34 @@ func (v View) standbysReady() Condition {
 		c.Reason, c.Message = "StandbysWarming", fmt.Sprintf("%d of %s a warm standby", ready, count(ranks, "rank has", "ranks have"))
 	}
 	return c
+}
+
+// goodputKnown says whether a figure of what recoveries cost can be given: one that left the steps out that were done again would be wrong.
+func (v View) goodputKnown() Condition {
+	c := Condition{Type: "GoodputKnown", True: v.Run.ResumeUnknown == 0, Reason: "ResumePointKnown", Message: "it is known what each recovery cost"}
+	if !c.True {
+		c.Reason = "ResumePointUnknown"
+		c.Message = fmt.Sprintf("of %s nobody knows at which step training resumed, so that no goodput is given: tell each step by the client, attach() and step(n), or let the script's checkpoint hold an optimizer or scheduler that counts its steps",
+			count(v.Run.ResumeUnknown, "recovery", "recoveries"))
+	}
+	return c
+}
+
+func (v View) unprotected() Condition {
+	c := Condition{Type: "Unprotected", True: v.Run.UnprotectedPods > 0, Reason: "Protected", Message: "nothing is known to run that was not started under the pods' agents"}
+	if c.True {
+		c.Reason = "Unprotected"
+		c.Message = fmt.Sprintf("in %s no rank was started under the agent, and nothing restarts what runs there: %s; start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again",
+			count(v.Run.UnprotectedPods, "pod", "pods"), v.Run.Unprotected)
+	}
+	return c
+}
+
+func (v View) launcherRestarts() Condition {
+	if v.Run.WholeCommand {
+		return Condition{Type: "LauncherRestarts", True: true, Reason: "WholeCommand", Message: "the whole command is restarted on all pods when it ends badly on one; to restart ranks alone use torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists"}
+	}
+	return Condition{Type: "LauncherRestarts", Reason: "RanksRestart", Message: "a failure restarts ranks; the launcher goes on"}
 }
 
 func (v View) finished(p Phase) Condition {

@@ -112,3 +112,37 @@ func TestAssessFeatures(t *testing.T) {
 		t.Errorf("StandbysReady %+v", c)
 	}
 }
+
+// What runs past the agents, and what a failure restarts, is said once the coordinator has said anything.
+func TestAssessCommands(t *testing.T) {
+	of := func(r RunView, kind string) (got Condition) {
+		for _, c := range Assess(View{Size: 1, Run: r}).Conditions {
+			if c.Type == kind {
+				got = c
+			}
+		}
+		return got
+	}
+	if c := of(RunView{}, "Unprotected"); c != (Condition{}) {
+		t.Errorf("the coordinator has said nothing, and the status says %+v", c)
+	}
+	if c := of(RunView{State: RunForming}, "Unprotected"); c.True || c.Reason != "Protected" {
+		t.Errorf("%+v", c)
+	}
+	c := of(RunView{State: RunForming, UnprotectedPods: 2, Unprotected: "pod a of slot 0: mpirun -n 8"}, "Unprotected")
+	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods no rank was started") || !strings.Contains(c.Message, "mpirun -n 8") || !strings.Contains(c.Message, "torchrun") {
+		t.Errorf("%+v", c)
+	}
+	if c := of(RunView{State: RunRunning, WholeCommand: true}, "LauncherRestarts"); !c.True || c.Reason != "WholeCommand" || !strings.Contains(c.Message, "torchrun") {
+		t.Errorf("%+v", c)
+	}
+	if c := of(RunView{State: RunRunning}, "LauncherRestarts"); c.True || c.Reason != "RanksRestart" {
+		t.Errorf("%+v", c)
+	}
+	if c := of(RunView{State: RunRunning, Generation: 1}, "GoodputKnown"); !c.True || c.Reason != "ResumePointKnown" {
+		t.Errorf("%+v", c)
+	}
+	if c := of(RunView{State: RunRunning, Generation: 3, ResumeUnknown: 2}, "GoodputKnown"); c.True || c.Reason != "ResumePointUnknown" || !strings.Contains(c.Message, "2 recoveries") {
+		t.Errorf("%+v", c)
+	}
+}

@@ -15,6 +15,8 @@ const (
 	portTaken class = iota
 	// own: the rank says itself what it did, or a signal ended it.
 	own
+	// aborted: SIGABRT without a word. NCCL's watchdog ends so who waits for another one.
+	aborted
 	// vague: an exit without a word, or a connection that any code may have lost.
 	vague
 	// waited: a collective or the store timed out: this rank lost patience with another one.
@@ -57,11 +59,21 @@ func First(exits []Exit) (c Cause, ok bool) {
 	first := slices.MinFunc(bad, func(a, b Exit) int {
 		return cmp.Or(cmp.Compare(classify(a), classify(b)), a.At.Compare(b.At), cmp.Compare(a.Rank, b.Rank))
 	})
-	return describe(first, len(bad)-1), true
+	c = describe(first, len(bad)-1)
+	if c.Suspect = suspect(first, bad); c.Suspect == SuspectWatchdog {
+		c.Weak = true // who waited, not who was waited for
+		if first.Traceback == "" {
+			c.Message += ": it waited for others in a collective, and NCCL's watchdog ended it"
+		}
+	}
+	if c.Suspect != "" {
+		c.Accused = accused(bad)
+	}
+	return c, true
 }
 
 func describe(e Exit, cascade int) Cause {
-	c := Cause{Code: RankFailed, Rank: e.Rank, Slot: e.Slot, ExitCode: e.Code, Signal: e.Signal, Message: Clean(e.Traceback), Cascade: cascade, Weak: classify(e) > own}
+	c := Cause{Code: RankFailed, Rank: e.Rank, Slot: e.Slot, ExitCode: e.Code, Signal: e.Signal, Message: Clean(e.Traceback), Cascade: cascade, Weak: classify(e) > aborted}
 	switch {
 	case classify(e) == portTaken:
 		c.Code = PortConflict
@@ -84,10 +96,14 @@ func classify(e Exit) class {
 		return portTaken
 	case outside(e.Signal):
 		return own
+	case text == "" && e.Signal == sigabrt:
+		return aborted
 	case text == "" && e.Signal != 0:
 		return own
 	case text == "":
 		return silent(e)
+	case suspect(e, nil) == SuspectWatchdog:
+		return waited
 	}
 	low := strings.ToLower(last)
 	lost, late := containsAny(low, tornWords), containsAny(low, waitedWords)
@@ -122,11 +138,14 @@ func outside(signal int) bool {
 	return false
 }
 
-// External says whether the failure came from outside the script, so that seeing it again says nothing
+// External says whether the failure came from outside the script, or may have, so that seeing it again says nothing
 // about the script.
 func (c Cause) External() bool {
+	if c.Suspect != "" {
+		return true
+	}
 	switch c.Code {
-	case RankKilled, PodLost, PodReplaced, RanksLost, PortConflict:
+	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict:
 		return true
 	case RankFailed:
 	}

@@ -66,6 +66,97 @@ func TestFirst(t *testing.T) {
 	}
 }
 
+// The texts are as PyTorch and NCCL write them.
+const (
+	watchdog = "[rank2]:[E616 03:31:38.928463388 ProcessGroupNCCL.cpp:684] [Rank 2] To avoid data inconsistency, we are taking the entire process down.\n" +
+		"terminate called after throwing an instance of 'c10::DistBackendError'\n" +
+		"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9141, OpType=_ALLGATHER_BASE, NumelIn=19008, NumelOut=152064, Timeout(ms)=600000) ran for 600071 milliseconds before timing out."
+	remote = "Traceback (most recent call last):\n  File \"/app/train.py\", line 40, in <module>\n    loss.backward()\n" +
+		"torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n" +
+		"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\nLast error:\nsocketProgressOpt: Call to recv from 172.16.0.4<33759> failed : Connection reset by peer"
+	system = "Traceback (most recent call last):\n  File \"/app/train.py\", line 12, in <module>\n    model = DDP(model)\n" +
+		"torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:77, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n" +
+		"ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error."
+	misused = "Traceback (most recent call last):\n  File \"/app/train.py\", line 12, in <module>\n    dist.barrier()\n" +
+		"torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1287, invalid usage, NCCL version 2.17.1\nncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+	advice = "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+)
+
+func cuda(what string) string {
+	return "Traceback (most recent call last):\n  File \"/app/train.py\", line 33, in step\n    loss = model(x)\n" + what + advice
+}
+
+func TestSuspect(t *testing.T) {
+	own := "Traceback (most recent call last):\n  File \"/app/train.py\", line 9, in f\n    g()\nValueError: x"
+	for name, c := range map[string]struct {
+		exits []Exit
+		rank  int
+		want  Suspect
+	}{
+		"an uncorrectable ECC error":                       {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: CUDA error: uncorrectable ECC error encountered")), exit(0, 1, 0, 1, remote)}, 1, SuspectMemory},
+		"the same by its name":                             {[]Exit{exit(1, 1, 0, 5, cuda("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\nSearch for `cudaErrorECCUncorrectable' in"))}, 1, SuspectMemory},
+		"a link":                                           {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"))}, 1, SuspectMemory},
+		"a peer is gone, and nobody says why":              {[]Exit{exit(1, 1, 0, 5, remote)}, 1, SuspectRemote},
+		"a peer is gone, and says why":                     {[]Exit{exit(1, 1, 0, 1, remote), exit(0, 1, 0, 5, own)}, 0, ""},
+		"a system error":                                   {[]Exit{exit(1, 1, 0, 5, system)}, 1, SuspectSystem},
+		"the watchdog, with its words":                     {[]Exit{exit(2, 134, 6, 5, watchdog)}, 2, SuspectWatchdog},
+		"the watchdog, by a peer's words":                  {[]Exit{exit(0, 134, 6, 1, ""), exit(2, 134, 6, 5, watchdog)}, 0, SuspectWatchdog},
+		"the watchdog, of several":                         {[]Exit{exit(0, 134, 6, 3, ""), exit(2, 134, 6, 1, "")}, 2, SuspectWatchdog},
+		"the watchdog's victim, and who says more":         {[]Exit{exit(0, 134, 6, 1, ""), exit(1, 134, 6, 2, ""), exit(2, 1, 0, 9, own)}, 2, ""},
+		"the watchdog's victim, and who was killed":        {[]Exit{exit(0, 134, 6, 1, ""), exit(1, 134, 6, 2, ""), exit(2, 137, 9, 9, "")}, 2, ""},
+		"one that aborts alone":                            {[]Exit{exit(0, 134, 6, 1, ""), exit(2, 1, 0, 5, text(t, "abort.0"))}, 0, ""},
+		"an illegal instruction":                           {[]Exit{exit(3, 132, 4, 1, ""), exit(0, 1, 0, 5, remote)}, 3, SuspectInstruction},
+		"a bus error":                                      {[]Exit{exit(3, 135, 7, 1, "")}, 3, SuspectBus},
+		"a segmentation fault":                             {[]Exit{exit(3, 139, 11, 1, "")}, 3, ""},
+		"a device-side assert":                             {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: CUDA error: device-side assert triggered"))}, 1, ""},
+		"a device-side assert that the watchdog saw first": {[]Exit{exit(1, 134, 6, 5, "[PG 0 Rank 1] Process group watchdog thread terminated with exception: CUDA error: device-side assert triggered")}, 1, ""},
+		"an illegal access":                                {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: CUDA error: an illegal memory access was encountered"))}, 1, ""},
+		"CUDA out of memory":                               {[]Exit{exit(1, 1, 0, 5, cuda("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."))}, 1, ""},
+		"NCCL out of memory":                               {[]Exit{exit(1, 1, 0, 5, cuda("torch.distributed.DistBackendError: NCCL error, ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"))}, 1, ""},
+		"NCCL misused":                                     {[]Exit{exit(1, 1, 0, 5, misused)}, 1, ""},
+		"a loader's worker and /dev/shm":                   {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: DataLoader worker (pid 99) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."))}, 1, ""},
+		"an exception":                                     {[]Exit{exit(1, 1, 0, 5, own)}, 1, ""},
+	} {
+		got, ok := First(c.exits)
+		if !ok || got.Suspect != c.want || got.Rank != c.rank {
+			t.Errorf("%s: %q of rank %d, want %q of rank %d: %+v", name, got.Suspect, got.Rank, c.want, c.rank, got)
+		}
+		if got.External() != (c.want != "" || got.Code == RankKilled) {
+			t.Errorf("%s: External = %v", name, got.External())
+		}
+	}
+}
+
+// TestAccused: a peer is at fault where several pods name it, and no other one as often.
+func TestAccused(t *testing.T) {
+	lost := func(rank int, peers ...string) Exit {
+		text := remote
+		for i, p := range peers {
+			if i == 0 {
+				text = strings.Replace(text, "172.16.0.4", p, 1)
+			} else {
+				text += "\nNET/IB : Got completion from peer " + p + "<38139> with error 12, opcode 0, len 0, vendor err 129"
+			}
+		}
+		return exit(rank, 1, 0, rank, text)
+	}
+	for name, c := range map[string]struct {
+		exits []Exit
+		want  string
+	}{
+		"by two pods":               {[]Exit{lost(0, "10.0.0.3"), lost(2, "10.0.0.3")}, "10.0.0.3"},
+		"by two ranks of one pod":   {[]Exit{lost(0, "10.0.0.3"), lost(1, "10.0.0.3")}, ""},
+		"by one pod":                {[]Exit{lost(0, "10.0.0.3")}, ""},
+		"each another one":          {[]Exit{lost(0, "10.0.0.3"), lost(2, "10.0.0.1")}, ""},
+		"two of them as often":      {[]Exit{lost(0, "10.0.0.3", "10.0.0.4"), lost(2, "10.0.0.3", "10.0.0.4")}, ""},
+		"most of them the same one": {[]Exit{lost(0, "10.0.0.3"), lost(2, "10.0.0.3"), lost(4, "10.0.0.3", "10.0.0.1"), lost(6, "10.0.0.1")}, "10.0.0.3"},
+	} {
+		if got, ok := First(c.exits); !ok || got.Accused != c.want {
+			t.Errorf("%s: %q, want %q", name, got.Accused, c.want)
+		}
+	}
+}
+
 func TestFirstOfNothing(t *testing.T) {
 	if c, ok := First([]Exit{exit(0, 0, 0, 1, "")}); ok {
 		t.Fatalf("First of good exits = %+v", c)

@@ -20,6 +20,8 @@ const (
 	JobSuspended Code = "JobSuspended"
 	// RanksLost: a container or an agent came back without the ranks that it had run.
 	RanksLost Code = "RanksLost"
+	// ContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
+	ContainerRestarted Code = "ContainerRestarted"
 )
 
 // Cause is what failed first, with its evidence.
@@ -33,6 +35,10 @@ type Cause struct {
 	Message string
 	// Cascade counts further ranks that ended because of this one.
 	Cascade int
+	// Suspect is the hardware that may be to blame rather than the script.
+	Suspect Suspect
+	// Accused is the address of the peer that several pods say they lost, where hardware is suspected. It is not recorded.
+	Accused string
 	// Weak says that this rank, too, only lost another one: what came first is not among the exits.
 	Weak bool
 }

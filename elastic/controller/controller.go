@@ -62,6 +62,8 @@ type Controller struct {
 	// asked are pods that were told to go, taken those that this process took out of their Job, freed the same as they come.
 	asked, taken *asks
 	freed        chan event.GenericEvent
+	// leaves brings gangs of which a pod was told to end.
+	leaves chan event.GenericEvent
 
 	mu sync.Mutex
 	// told are gangs of which dooms stand at the coordinator, over those whose Job is over and has pods yet; vacant are
@@ -69,13 +71,15 @@ type Controller struct {
 	told   map[coordinator.Key]bool
 	over   map[coordinator.Key]bool
 	vacant map[seat]vacancy
+	// leaving are pods, by UID, whose agents were told to end, and when that was heard; guarded by mu.
+	leaving map[types.UID]time.Time
 }
 
 var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: newAsks(), taken: newAsks(), freed: make(chan event.GenericEvent, asksKept), told: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: newAsks(), taken: newAsks(), freed: make(chan event.GenericEvent, asksKept), leaves: make(chan event.GenericEvent, asksKept), leaving: map[types.UID]time.Time{}, told: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust

@@ -23,6 +23,15 @@ type View struct {
 	// Outages are the decisions that stand, by node; Gone are nodes that exist no more.
 	Outages map[string]v1alpha1.NodeOutage
 	Gone    map[string]bool
+	// Ends are the pods, by UID, that their nodes end although nobody deletes them, and why.
+	Ends map[types.UID]Ending
+}
+
+// Ending is why a node ends a pod.
+type Ending struct {
+	Cause, Message string
+	// At is when the pod's agent was told.
+	At time.Time
 }
 
 // Dooms is the level: the pods that must be replaced, by slot. A slot is judged by the pod that holds it: one
@@ -119,6 +128,9 @@ func (v View) doom(pod *corev1.Pod) (elastic.Doom, bool) {
 	case pod.DeletionTimestamp != nil:
 		at, deadline := deletion(pod)
 		return elastic.Doom{Cause: v1alpha1.CauseDeleted, Message: deleter(pod), At: at, Deadline: deadline, Dead: o.Dead}, true
+	case v.Ends[pod.UID].Cause != "":
+		end := v.Ends[pod.UID]
+		return elastic.Doom{Cause: end.Cause, Message: end.Message, At: end.At, Dead: o.Dead}, true
 	}
 	return elastic.Doom{}, false
 }

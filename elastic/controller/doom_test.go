@@ -66,6 +66,7 @@ func TestDooms(t *testing.T) {
 		pods    []corev1.Pod
 		outages map[string]v1alpha1.NodeOutage
 		gone    []string
+		ends    map[types.UID]Ending
 		want    []string
 	}{
 		"all is well":                  {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}},
@@ -78,13 +79,17 @@ func TestDooms(t *testing.T) {
 		"evicted by somebody": {pods: []corev1.Pod{member("a", 0, "n1", deleted, func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}}
 		})}, want: []string{"0 uid-a a n1 PodDeleted: EvictionByEvictionAPI: Eviction API: evicting dead=false deadline=12:00:27"}},
-		"deleted on a dead node that is held":    {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, outages: map[string]v1alpha1.NodeOutage{"n1": deadHold}, want: []string{"0 uid-a a n1 PodDeleted: somebody deletes the pod dead=true deadline=12:00:27"}},
-		"deleted on a node that is to be left":   {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}, want: []string{"0 uid-a a n1 XidFatal: Xid 79 dead=false deadline="}},
-		"both of two":                            {pods: []corev1.Pod{member("b", 1, "n1"), member("a", 0, "n1")}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}, want: []string{"0 uid-a a n1 XidFatal: Xid 79 dead=false deadline=", "1 uid-b b n1 XidFatal: Xid 79 dead=false deadline="}},
-		"a deleted one whose heir is there":      {pods: []corev1.Pod{member("a", 0, "n1", deleted), member("a2", 0, "n2", later(1))}},
-		"of two deleted ones the newer":          {pods: []corev1.Pod{member("a", 0, "n1", deleted), member("a2", 0, "n2", later(1), deleted)}, want: []string{"0 uid-a2 a2 n2 PodDeleted: somebody deletes the pod dead=false deadline=12:00:27"}},
-		"replaced ones are members no more":      {pods: []corev1.Pod{member("a", 0, "n1", replaced)}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}},
-		"the heir on the same node":              {pods: []corev1.Pod{member("a", 0, "n1", replaced, deleted), member("a2", 0, "n1", later(1))}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}, want: []string{"0 uid-a2 a2 n1 XidFatal: Xid 79 dead=false deadline="}},
+		"deleted on a dead node that is held":  {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, outages: map[string]v1alpha1.NodeOutage{"n1": deadHold}, want: []string{"0 uid-a a n1 PodDeleted: somebody deletes the pod dead=true deadline=12:00:27"}},
+		"deleted on a node that is to be left": {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}, want: []string{"0 uid-a a n1 XidFatal: Xid 79 dead=false deadline="}},
+		"both of two":                          {pods: []corev1.Pod{member("b", 1, "n1"), member("a", 0, "n1")}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}, want: []string{"0 uid-a a n1 XidFatal: Xid 79 dead=false deadline=", "1 uid-b b n1 XidFatal: Xid 79 dead=false deadline="}},
+		"a deleted one whose heir is there":    {pods: []corev1.Pod{member("a", 0, "n1", deleted), member("a2", 0, "n2", later(1))}},
+		"of two deleted ones the newer":        {pods: []corev1.Pod{member("a", 0, "n1", deleted), member("a2", 0, "n2", later(1), deleted)}, want: []string{"0 uid-a2 a2 n2 PodDeleted: somebody deletes the pod dead=false deadline=12:00:27"}},
+		"replaced ones are members no more":    {pods: []corev1.Pod{member("a", 0, "n1", replaced)}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}},
+		"the heir on the same node":            {pods: []corev1.Pod{member("a", 0, "n1", replaced, deleted), member("a2", 0, "n1", later(1))}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}, want: []string{"0 uid-a2 a2 n1 XidFatal: Xid 79 dead=false deadline="}},
+		"its node shuts down": {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}, ends: map[types.UID]Ending{"uid-b": {v1alpha1.CauseNodeShutdown, "node n2 says so", noon}},
+			want: []string{"1 uid-b b n2 NodeShutdown: node n2 says so dead=false deadline="}},
+		"its node shuts down, and somebody deletes it": {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, ends: map[types.UID]Ending{"uid-a": {v1alpha1.CauseNodeShutdown, "node n1 says so", noon}},
+			want: []string{"0 uid-a a n1 PodDeleted: somebody deletes the pod dead=false deadline=12:00:27"}},
 		"what has ended is the Job's":            {pods: []corev1.Pod{member("a", 0, "n1", inPhase(corev1.PodSucceeded)), member("b", 1, "n1", inPhase(corev1.PodFailed), deleted)}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}},
 		"a former Job's pod":                     {pods: []corev1.Pod{member("a", 0, "n1", other)}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}},
 		"a slot beyond the size":                 {pods: []corev1.Pod{member("a", 2, "n1")}, outages: map[string]v1alpha1.NodeOutage{"n1": evict}},
@@ -97,7 +102,7 @@ func TestDooms(t *testing.T) {
 				gone[n] = true
 			}
 			var got []string
-			for _, d := range Dooms(View{Job: "job-uid", Members: 2, Pods: c.pods, Outages: c.outages, Gone: gone}) {
+			for _, d := range Dooms(View{Job: "job-uid", Members: 2, Pods: c.pods, Outages: c.outages, Gone: gone, Ends: c.ends}) {
 				deadline := ""
 				if !d.Deadline.IsZero() {
 					deadline = d.Deadline.UTC().Format(time.TimeOnly)

@@ -150,7 +150,7 @@ func summary(v elastic.Verdict) string {
 	line := fmt.Sprintf("rank %d in slot %d failed first, with exit code %d (%s)", v.Cause.Rank, v.Cause.Slot, v.Cause.ExitCode, v.Cause.Code)
 	switch v.Reason {
 	case elastic.ReasonSameFailureTwice:
-		line += ", twice in the same way with no new step that all ranks hold in between"
+		line += ", twice in the same way without progress in between"
 	case elastic.ReasonNoProgress:
 		line += ", after 10 restarts without progress"
 	case elastic.ReasonRefused:

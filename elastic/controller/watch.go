@@ -66,6 +66,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podTurned)).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
+		WatchesRawSource(source.Channel(c.leaves, &handler.EnqueueRequestForObject{})).
 		WithOptions(tellsDooms).
 		Complete(reconcile.Func(c.reconcileDooms))
 	if err != nil {
@@ -198,17 +199,18 @@ func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	again := c.unexplained(pods.Items, dooms)
 	if len(dooms) == 0 && !c.standing(key) && (g.Status.Run == nil || len(g.Status.Run.Doomed) == 0) {
-		return ctrl.Result{}, nil
+		return ctrl.Result{RequeueAfter: again}, nil
 	}
 	if err := c.Coordinator.Doomed(ctx, key, dooms); err != nil {
 		return ctrl.Result{}, fmt.Errorf("telling the coordinator of %d doomed pods of gang %s: %w", len(dooms), req, err)
 	}
 	c.stands(key, len(dooms) > 0)
-	if len(dooms) > 0 {
-		return ctrl.Result{RequeueAfter: tellAgain}, nil
+	if len(dooms) > 0 && again == 0 {
+		again = tellAgain
 	}
-	return ctrl.Result{}, nil
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
 // dooms gathers the view of one gang. Where its Job makes no pods any more nothing is replaced: whoever deletes,
@@ -221,7 +223,11 @@ func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.
 	if err != nil {
 		return nil, err
 	}
-	view := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods, Outages: outages, Gone: gone}
+	ends, err := c.ends(ctx, pods)
+	if err != nil {
+		return nil, err
+	}
+	view := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods, Outages: outages, Gone: gone, Ends: ends}
 	dooms := Dooms(view)
 	if len(dooms) == 0 {
 		return nil, nil

@@ -36,12 +36,16 @@ const (
 type stream struct {
 	peer identity
 	// next holds the newest directive that was not sent; older ones are of no use.
-	next chan elastic.Directive
+	next chan word
 	// last is what was put into next last; guarded by the gang.
-	last  elastic.Directive
+	last  word
 	asked bool
+	// knows is how many modules the agent says it knows, sent how many it knew when it last sent them; guarded by the gang.
+	knows, sent int
 	// version is the protocol's that the agent speaks.
 	version atomic.Uint32
+	// left: the store knows that the pod leaves, stays: that it does not; used by the receiver alone.
+	left, stays bool
 	// words counts reports.
 	words atomic.Uint64
 	// gone ends the stream: another one of the same pod has taken over.
@@ -49,19 +53,25 @@ type stream struct {
 }
 
 // offer replaces what the agent was to be told.
-func (st *stream) offer(d elastic.Directive) {
-	if st.asked && same(st.last, d) {
+func (st *stream) offer(w word) {
+	if st.asked && reflect.DeepEqual(st.last, w) {
 		return
 	}
-	st.last, st.asked = d, true
+	st.last, st.asked = w, true
 	select {
 	case <-st.next:
 	default:
 	}
-	st.next <- d // room for one, and this is the only writer
+	st.next <- w // room for one, and this is the only writer
 }
 
-func same(a, b elastic.Directive) bool { return reflect.DeepEqual(a, b) }
+// word is what an agent is told.
+type word struct {
+	elastic.Directive
+	// wantModules has the agent send its modules; modules are those of the gang, for an agent that knows none.
+	wantModules bool
+	modules     *moduleList
+}
 
 // Attach is one agent's conversation.
 func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
@@ -83,7 +93,7 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	if int(peer.slot) >= g.members() {
 		return status.Errorf(codes.PermissionDenied, "pod %s has index %d, but gang %s has %d members", peer.pod.Name, peer.slot, peer.key.Name, g.members())
 	}
-	st := &stream{peer: peer, next: make(chan elastic.Directive, 1), gone: make(chan struct{})}
+	st := &stream{peer: peer, next: make(chan word, 1), gone: make(chan struct{})}
 	g.attach(st)
 	defer g.detach(st)
 	s.Log.V(1).Info("an agent has attached", "gang", peer.key, "slot", peer.slot, "pod", peer.pod.Name)
@@ -91,10 +101,18 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	ends := make(chan error, 2)
 	go func() { ends <- s.receive(ctx, g, st, rpc) }()
 	go func() { ends <- s.watch(ctx, st) }()
+	handed := false
 	for {
 		select {
-		case d := <-st.next:
-			if err := rpc.Send(directive(d, st.version.Load())); err != nil {
+		case w := <-st.next:
+			m := directive(w.Directive, st.version.Load())
+			if m.GetProtocol() >= 2 {
+				m.WantModules = w.wantModules
+				if w.modules != nil && !handed { // once, for directives may be many and an agent too old to take them
+					m.Modules, handed = w.modules.names, true
+				}
+			}
+			if err := rpc.Send(m); err != nil {
 				return err
 			}
 		case err := <-ends:
@@ -128,7 +146,14 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 		}
 		st.version.Store(m.GetProtocol())
 		st.words.Add(1)
-		g.reported(st, report(m))
+		switch leaving := m.GetLeaving(); {
+		case leaving && !st.left:
+			st.left = s.Store.Leaves(st.peer.key, st.peer.pod)
+		case !leaving && !st.stays:
+			st.stays = true
+			s.Store.Stays(st.peer.pod)
+		}
+		g.reported(st, report(m), m)
 	}
 }
 
@@ -167,7 +192,7 @@ func check(m *coordinatorv1.Report, peer identity) error {
 	if v := m.GetProtocol(); v < oldest || v > protocol {
 		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", m.GetProtocol(), protocol)
 	}
-	texts := []string{m.GetRefused()}
+	texts := []string{m.GetRefused(), m.GetUnprotected()}
 	for _, k := range m.GetRank() {
 		texts = append(texts, k.GetExit().GetTraceback())
 	}

@@ -52,6 +52,11 @@ type Store interface {
 	// Holders says which pods hold the slots, and whether their containers were started and nobody deletes them; the zero
 	// Pod where there is none.
 	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.Sought, error)
+	// Leaves says that the agent of a pod was told to end. Where its node ends the pod and nobody deletes it, Doomed tells so. False:
+	// say it again with the agent's next word.
+	Leaves(key Key, pod elastic.Pod) bool
+	// Stays says that the agent of a pod runs, and was not told to end: the container may have been started anew since Leaves.
+	Stays(pod elastic.Pod)
 	// Announce tells people, on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
 }

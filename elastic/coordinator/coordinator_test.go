@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -61,6 +62,10 @@ type memory struct {
 	replacing func(ctx context.Context, key Key, d elastic.Doom) error
 	// holders are the pods that run, by slot.
 	holders map[elastic.Slot]elastic.Pod
+	// leaves are the pods, by UID, that were told to end.
+	leaves []string
+	// busy is how often the store cannot take that word.
+	busy int
 }
 
 func newMemory() *memory {
@@ -122,6 +127,23 @@ func (m *memory) Replace(ctx context.Context, key Key, d elastic.Doom) error {
 	defer m.mu.Unlock()
 	m.replaced = append(m.replaced, d)
 	return nil
+}
+
+func (m *memory) Leaves(_ Key, pod elastic.Pod) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy > 0 {
+		m.busy--
+		return false
+	}
+	m.leaves = append(m.leaves, pod.UID)
+	return true
+}
+
+func (m *memory) Stays(pod elastic.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leaves = slices.DeleteFunc(m.leaves, func(uid string) bool { return uid == pod.UID })
 }
 
 func (m *memory) Holders(_ context.Context, _ Key, slots []elastic.Slot) ([]elastic.Sought, error) {

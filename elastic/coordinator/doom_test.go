@@ -243,6 +243,12 @@ func TestPodsOfAJobThatIsOver(t *testing.T) {
 	if d := a[1].await(coordinatorv1.Order_ORDER_EXIT, 1); d.ExitCode != 143 {
 		t.Errorf("told %v", d)
 	}
+	h.store.mu.Lock()
+	left := len(h.store.leaves)
+	h.store.mu.Unlock()
+	if left != 2 {
+		t.Errorf("the store heard %d times that a pod was told to end, want once of each", left)
+	}
 	g, err := h.server.gang(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -251,4 +257,35 @@ func TestPodsOfAJobThatIsOver(t *testing.T) {
 	if g.retry("writing for nobody", func() error { return h.store.Persist(t.Context(), key, elastic.Record{}) }) {
 		t.Error("what is gone was written")
 	}
+}
+
+// TestLeavesIsSaidUntilItIsTaken: a store that cannot take the word now hears it again, and a container that was started anew takes it back.
+func TestLeavesIsSaidUntilItIsTaken(t *testing.T) {
+	h, p, a, _ := pair(t)
+	start(a, 1)
+	left := func() int {
+		h.store.mu.Lock()
+		defer h.store.mu.Unlock()
+		return len(h.store.leaves)
+	}
+	until := func(want int) {
+		t.Helper()
+		for end := time.Now().Add(5 * time.Second); left() != want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the store knows of %d pods that leave, want %d", left(), want)
+			}
+		}
+	}
+	h.store.mu.Lock()
+	h.store.busy = 1
+	h.store.mu.Unlock()
+	a[0].report.Leaving = true
+	a[0].say()
+	a[0].say()
+	until(1)
+	again := h.dial(h.allow(p[0]))
+	again.report.Leaving = false
+	again.report.Incarnation++
+	again.say()
+	until(0)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
 )
 
@@ -46,6 +47,8 @@ type gang struct {
 	dirty   bool                     // the record has changed
 	notices []elastic.Notice
 	counted int64 // the newest generation that the metrics have
+	modules *moduleList
+	sender  *stream // whose agent is asked for its modules; nil: none
 }
 
 func newGang(s *Server, key Key) *gang {
@@ -110,6 +113,9 @@ func (g *gang) attach(st *stream) {
 	case old.peer.pod.UID == st.peer.pod.UID:
 		g.current[st.peer.slot] = st
 		delete(g.streams, old)
+		if g.sender == old {
+			g.sender = nil
+		}
 		close(old.gone)
 	}
 	g.server.metrics.agents.Set(float64(g.server.attached(1)))
@@ -120,6 +126,9 @@ func (g *gang) detach(st *stream) {
 	defer g.mu.Unlock()
 	g.server.metrics.agents.Set(float64(g.server.attached(-1)))
 	delete(g.streams, st)
+	if g.sender == st {
+		g.sender = nil
+	}
 	if g.current[st.peer.slot] == st {
 		delete(g.current, st.peer.slot)
 		g.step(elastic.Detached{Slot: st.peer.slot, Pod: st.peer.pod.UID})
@@ -127,16 +136,20 @@ func (g *gang) detach(st *stream) {
 }
 
 // reported takes a report in. What a stream says that another one of its pod has replaced is dropped.
-func (g *gang) reported(st *stream, r elastic.Report) {
+func (g *gang) reported(st *stream, r elastic.Report, m *coordinatorv1.Report) {
 	g.server.hears(st.peer.pod.UID, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.streams[st] {
 		return
 	}
+	news := g.learn(st, int(m.GetModulesKnown()), m.GetModules())
 	g.step(elastic.Reported{Slot: st.peer.slot, Pod: st.peer.pod, Report: r})
 	if !st.asked {
-		st.offer(g.state.Directive(st.peer.slot, st.peer.pod.UID))
+		st.offer(g.word(st))
+	}
+	if news {
+		g.direct()
 	}
 }
 
@@ -164,11 +177,7 @@ func (g *gang) step(e elastic.Event) {
 		}
 	}
 	if direct {
-		for st := range g.streams {
-			if st.asked {
-				st.offer(g.state.Directive(st.peer.slot, st.peer.pod.UID))
-			}
-		}
+		g.direct()
 	}
 	if wake {
 		select {
@@ -176,6 +185,24 @@ func (g *gang) step(e elastic.Event) {
 		default:
 		}
 	}
+}
+
+// direct offers each agent that has spoken what it is to be told now. g.mu is held.
+func (g *gang) direct() {
+	for st := range g.streams {
+		if st.asked {
+			st.offer(g.word(st))
+		}
+	}
+}
+
+// word is what an agent is to be told now. g.mu is held.
+func (g *gang) word(st *stream) word {
+	w := word{Directive: g.state.Directive(st.peer.slot, st.peer.pod.UID), wantModules: g.sender == st}
+	if st.knows == 0 {
+		w.modules = g.modules
+	}
+	return w
 }
 
 // work is what the writer has to do.

@@ -30,9 +30,11 @@ func report(m *coordinatorv1.Report) elastic.Report {
 		},
 		Protocol: int(m.GetProtocol()), Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second,
 		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()), Hold: int64(m.GetHold()),
+		WholeCommand: m.GetWholeCommand(), Unprotected: m.GetUnprotected(),
 	}
 	for _, k := range m.GetRank() {
-		rank := elastic.Rank{Local: int(k.GetLocalRank()), Step: int64(k.GetStep()), StandbyReady: k.GetStandbyReady(), FromStandby: k.GetFromStandby()}
+		rank := elastic.Rank{Local: int(k.GetLocalRank()), Step: int64(k.GetStep()), StandbyReady: k.GetStandbyReady(), FromStandby: k.GetFromStandby(),
+			OptimizerSteps: int64(k.GetOptimizerSteps()), ResumedAt: int64(k.GetResumedAt()), ResumeKnown: k.ResumedAt != nil}
 		for _, step := range k.GetSealed() {
 			rank.Sealed = append(rank.Sealed, int64(step))
 		}
@@ -81,6 +83,7 @@ func directive(d elastic.Directive, version uint32) *coordinatorv1.Directive {
 	if version < 2 {
 		return m
 	}
+	m.WholeCommand = d.WholeCommand
 	m.Hold, m.Copy, m.Fetch = uint64(d.Hold), markMessage(d.Copy), markMessage(d.Fetch)
 	if d.Manifest != nil {
 		m.Manifest = &coordinatorv1.Manifest{Mark: markMessage(d.Manifest.Mark)}

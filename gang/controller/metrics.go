@@ -20,9 +20,9 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	return &metrics{
-		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept."}, []string{"namespace", "gang"}),
+		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept; absent where that is not known."}, []string{"namespace", "gang"}),
 		lost:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
-		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished, as far as the script tells."}, []string{"namespace", "gang"}),
+		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished; absent where that is not known."}, []string{"namespace", "gang"}),
 		wouldHave: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total", Help: "Times that people were told what would have been done about a failure of an observed job, by reason."}, []string{"reason"}),
 	}
 }
@@ -43,10 +43,20 @@ func (m *metrics) show(g *v1alpha1.Gang, now time.Time) {
 		return
 	}
 	m.lost.WithLabelValues(g.Namespace, g.Name).Set(float64(r.Progress.LostMs) / 1000)
-	m.step.WithLabelValues(g.Namespace, g.Name).Set(float64(r.Progress.Step))
-	if ratio, ok := translate.Goodput(r, now); ok {
-		m.goodput.WithLabelValues(g.Namespace, g.Name).Set(ratio)
+	figures := v1alpha1.GangStatus{}
+	translate.Figures(&figures, r, now)
+	setKnown(m.step, g, float64(figures.Step), figures.Step > 0)
+	ratio, ok := translate.Goodput(r, now)
+	setKnown(m.goodput, g, ratio, ok)
+}
+
+// setKnown sets a gang's figure, or takes it away where it is not known.
+func setKnown(v *prometheus.GaugeVec, g *v1alpha1.Gang, value float64, known bool) {
+	if !known {
+		v.DeleteLabelValues(g.Namespace, g.Name)
+		return
 	}
+	v.WithLabelValues(g.Namespace, g.Name).Set(value)
 }
 
 func (m *metrics) forget(gang types.NamespacedName) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // A gang's figures are there while its Job is.
@@ -20,18 +22,27 @@ func TestGangMetrics(t *testing.T) {
 		"progress": map[string]any{"step": 12, "lostMs": 1000}}})
 	w.reconcile()
 	const want = `
-# HELP holdfast_gang_goodput_ratio Share of the time since the first start that was spent on steps that were kept.
+# HELP holdfast_gang_goodput_ratio Share of the time since the first start that was spent on steps that were kept; absent where that is not known.
 # TYPE holdfast_gang_goodput_ratio gauge
 holdfast_gang_goodput_ratio{gang="llama",namespace="team"} 0.8
 # HELP holdfast_gang_lost_seconds Training time lost to recoveries so far.
 # TYPE holdfast_gang_lost_seconds gauge
 holdfast_gang_lost_seconds{gang="llama",namespace="team"} 1
-# HELP holdfast_gang_step Newest step that all ranks finished, as far as the script tells.
+# HELP holdfast_gang_step Newest step that all ranks finished; absent where that is not known.
 # TYPE holdfast_gang_step gauge
 holdfast_gang_step{gang="llama",namespace="team"} 12
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+	w.others("run", map[string]any{"run": map[string]any{"generation": 2, "restarts": 1, "startedAt": "2026-01-02T03:04:00.000000Z",
+		"progress": map[string]any{"optimizerSteps": 7, "resumeUnknown": 1}}})
+	w.reconcile()
+	if n, err := testutil.GatherAndCount(registry, "holdfast_gang_goodput_ratio", "holdfast_gang_step"); n != 0 || err != nil {
+		t.Errorf("%d figures that nobody knows, %v", n, err)
+	}
+	if c := w.condition(v1alpha1.ConditionGoodputKnown); !strings.Contains(c, v1alpha1.ReasonResumePointUnknown) || w.gang().Status.Goodput != "" || w.gang().Status.Step != 0 {
+		t.Errorf("condition %+v, goodput %q, step %d", c, w.gang().Status.Goodput, w.gang().Status.Step)
 	}
 	if err := w.client.Delete(t.Context(), job(admitted())); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,112 @@
+package cause
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Suspect says which hardware, rather than the script, may be to blame for a failure; "": the script itself, or what is outside.
+type Suspect string
+
+// What hardware is suspected by. A failure that is the script's own also where such words follow from it is none of these: a
+// device-side assert, an illegal memory access, a CUDA that is out of memory, NCCL that is not used as it must be.
+const (
+	// SuspectMemory: a GPU reports an error that its memory or its links could not correct.
+	SuspectMemory Suspect = "UncorrectableError"
+	// SuspectRemote: NCCL lost a peer, or the network to it.
+	SuspectRemote Suspect = "NCCLRemoteError"
+	// SuspectSystem: a system call or a device failed under NCCL.
+	SuspectSystem Suspect = "NCCLSystemError"
+	// SuspectWatchdog: a collective did not end in time, and NCCL's watchdog ended the process.
+	SuspectWatchdog Suspect = "NCCLWatchdog"
+	// SuspectInstruction: SIGILL. A program that was built for another processor ends so everywhere.
+	SuspectInstruction Suspect = "IllegalInstruction"
+	// SuspectBus: SIGBUS. A full /dev/shm ends a process so as well.
+	SuspectBus Suspect = "BusError"
+)
+
+const sigill, sigabrt, sigbus = 4, 6, 7
+
+// ownWords are of failures that are the script's own, whatever they make NCCL or its watchdog say.
+var ownWords = []string{"device-side assert triggered", "illegal memory access", "out of memory", "ncclinvalidusage", "invalid usage", "ncclinvalidargument", "invalid argument"}
+
+// watchdogWords are what PyTorch says when the watchdog of a process group gives up.
+var watchdogWords = []string{"watchdog caught collective operation timeout", "watchdog thread terminated with exception", "we are taking the entire process down", "collective operation timeout: worknccl"}
+
+// suspects lists words by what they make suspect, what says most first.
+var suspects = []struct {
+	by    Suspect
+	words []string
+}{
+	{SuspectMemory, []string{"uncorrectable ecc", "eccuncorrectable", "ecc_uncorrectable", "uncorrectable nvlink"}},
+	{SuspectRemote, []string{"ncclremoteerror", "remote process exited or there was a network error"}},
+	{SuspectSystem, []string{"ncclsystemerror", "unhandled system error"}},
+	{SuspectWatchdog, watchdogWords},
+}
+
+// suspect is what an exit makes suspect. Of a process that aborted without a word its peers may say that the watchdog did it; where
+// several aborted so at once, nothing else is known that does that.
+func suspect(e Exit, all []Exit) Suspect {
+	text := strings.ToLower(Clean(e.Traceback))
+	if containsAny(text, ownWords) {
+		return ""
+	}
+	for _, s := range suspects {
+		if containsAny(text, s.words) {
+			return s.by
+		}
+	}
+	switch {
+	case text != "":
+	case e.Signal == sigill:
+		return SuspectInstruction
+	case e.Signal == sigbus:
+		return SuspectBus
+	case e.Signal == sigabrt && byWatchdog(all):
+		return SuspectWatchdog
+	}
+	return ""
+}
+
+// byWatchdog says whether ranks that aborted without a word were ended by NCCL's watchdog.
+func byWatchdog(all []Exit) bool {
+	silent := 0
+	for _, e := range all {
+		if containsAny(strings.ToLower(e.Traceback), watchdogWords) {
+			return true
+		}
+		if e.Signal == sigabrt && e.Traceback == "" {
+			silent++
+		}
+	}
+	return silent > 1
+}
+
+// peerAddress is how NCCL names the peer that it lost.
+var peerAddress = regexp.MustCompile(`(?i)(?:recv from|send to|connect to|completion from peer)\s+((?:\d{1,3}\.){3}\d{1,3})`)
+
+// accusers is how many pods must name a peer: one alone may have lost its own network.
+const accusers = 2
+
+// accused is the address of the peer that most pods say they lost; "": too few do, or they do not agree.
+func accused(all []Exit) string {
+	by := map[string]map[int]bool{}
+	for _, e := range all {
+		for _, m := range peerAddress.FindAllStringSubmatch(e.Traceback, -1) {
+			if by[m[1]] == nil {
+				by[m[1]] = map[int]bool{}
+			}
+			by[m[1]][e.Slot] = true
+		}
+	}
+	address, most := "", accusers-1
+	for a, slots := range by {
+		switch {
+		case len(slots) > most:
+			address, most = a, len(slots)
+		case len(slots) == most:
+			address = ""
+		}
+	}
+	return address
+}

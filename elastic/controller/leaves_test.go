@@ -1,0 +1,100 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+)
+
+// TestNodeEndsAPod: an agent's word that it was told to end dooms its pod once the node says that it shuts down, and never by itself.
+func TestNodeEndsAPod(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	a, p := on(member("a", 0, "n1")), on(member("b", 1, "n2"))
+	n1, n2 := node("n1", nil), node("n2", nil)
+	b := newBench(t, g, job, a, p, n1, n2)
+	l := &listener{}
+	b.Coordinator = l
+	look := func() ctrl.Result {
+		t.Helper()
+		res, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	key := coordinator.Key{Namespace: "team-a", Name: "train", Job: g.Spec.JobRef.UID}
+	b.Leaves(key, elastic.Pod{UID: string(p.UID), Name: p.Name})
+	b.Leaves(key, elastic.Pod{UID: string(p.UID), Name: p.Name})
+	select {
+	case e := <-b.leaves:
+		if e.Object.GetName() != "train" || e.Object.GetNamespace() != "team-a" {
+			t.Errorf("gang %s/%s is looked at", e.Object.GetNamespace(), e.Object.GetName())
+		}
+	default:
+		t.Error("its gang is not looked at")
+	}
+	if res := look(); l.calls != 0 || res.RequeueAfter != explainAgain {
+		t.Errorf("a node that says nothing: %d calls, %+v, again after %s", l.calls, l.last, res.RequeueAfter)
+	}
+	n2.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "node is shutting down"}}
+	if err := b.Client.Status().Update(t.Context(), n2); err != nil {
+		t.Fatal(err)
+	}
+	if res := look(); l.calls != 1 || len(l.last) != 1 || l.last[0].Pod != string(p.UID) || l.last[0].Cause != v1alpha1.CauseNodeShutdown || l.last[0].Dead || res.RequeueAfter != tellAgain {
+		t.Errorf("%d calls, %+v, again after %s", l.calls, l.last, res.RequeueAfter)
+	}
+}
+
+// TestPodThatLeavesByItself: where the node has no reason, the pod's launcher was told to end by the script, and it is asked no more.
+func TestPodThatLeavesByItself(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	p := on(member("b", 1, "n2"))
+	b := newBench(t, g, job, p, node("n2", nil))
+	l := &listener{}
+	b.Coordinator = l
+	b.leaving[p.UID] = time.Now().Add(-explainMost)
+	res, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
+	if err != nil || res.RequeueAfter != 0 || l.calls != 0 {
+		t.Errorf("%d calls, %+v, %v", l.calls, res, err)
+	}
+}
+
+// TestPodStaysAfterAll: a pod whose agent was told to end, and runs again in a new container, is not ended by its node when that falls
+// short of memory later.
+func TestPodStaysAfterAll(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	p, n := on(member("b", 1, "n2")), node("n2", nil)
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}}
+	b := newBench(t, g, job, p, n)
+	l := &listener{}
+	b.Coordinator = l
+	key, pod := coordinator.Key{Namespace: "team-a", Name: "train", Job: g.Spec.JobRef.UID}, elastic.Pod{UID: string(p.UID), Name: p.Name}
+	if !b.Leaves(key, pod) {
+		t.Error("the word was not taken")
+	}
+	if ends, err := b.ends(t.Context(), []corev1.Pod{*p}); err != nil || len(ends) != 1 {
+		t.Errorf("a pod that leaves a node short of memory: %v, %v", ends, err)
+	}
+	b.Stays(pod)
+	if ends, err := b.ends(t.Context(), []corev1.Pod{*p}); err != nil || len(ends) != 0 {
+		t.Errorf("a pod that stays: %v, %v", ends, err)
+	}
+	for len(b.leaves) < cap(b.leaves) {
+		b.leaves <- event.GenericEvent{}
+	}
+	if b.Leaves(key, pod) {
+		t.Error("a word is said to be taken that is not")
+	}
+	<-b.leaves
+	if !b.Leaves(key, pod) {
+		t.Error("the word was not taken when there was room")
+	}
+}

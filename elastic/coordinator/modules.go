@@ -1,0 +1,56 @@
+package coordinator
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// maxModules and maxModuleBytes bound a list of modules, which is kept for each gang.
+const maxModules, maxModuleBytes = 8192, 512 << 10
+
+var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
+
+// moduleList is what ranks of a gang import. A pod that comes later warms its ranks by it before it has run any. It is lost with
+// this process, and asked for again.
+type moduleList struct{ names []string }
+
+// learn takes in which modules an agent knows. It asks one agent at a time, if that knows more than is known here. It says whether
+// agents are to be told something else now. g.mu is held.
+func (g *gang) learn(st *stream, knows int, names []string) (news bool) {
+	news = st.knows == 0 && knows > 0 && g.modules != nil
+	st.knows = knows
+	if g.sender == st && len(names) > 0 {
+		g.sender, st.sent, news = nil, knows, true
+		if err := checkModules(names); err != nil {
+			g.server.Log.Info("the list of modules is not taken", "gang", g.key, "pod", st.peer.pod.Name, "because", err.Error())
+		} else if g.modules == nil || len(names) > len(g.modules.names) {
+			g.modules = &moduleList{names: names}
+		}
+	}
+	known := 0
+	if g.modules != nil {
+		known = len(g.modules.names)
+	}
+	if g.sender == nil && knows > max(known, st.sent) {
+		g.sender, news = st, true
+	}
+	return news
+}
+
+// checkModules refuses what no agent of ours would send: other agents of the gang import these names.
+func checkModules(names []string) error {
+	if len(names) > maxModules {
+		return fmt.Errorf("modules: %d names, %d at most", len(names), maxModules)
+	}
+	bytes := 0
+	for _, name := range names {
+		if !moduleName.MatchString(name) {
+			return fmt.Errorf("modules: %.100q is no name of a module: letters, digits, _ and . only", name)
+		}
+		bytes += len(name)
+	}
+	if bytes > maxModuleBytes {
+		return fmt.Errorf("modules: names of %d bytes, %d at most", bytes, maxModuleBytes)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package coordinator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
+)
+
+func wants(d *coordinatorv1.Directive) bool { return d.GetWantModules() }
+
+// comer is an agent of a pod that comes later.
+type comer struct {
+	*agent
+	token string
+}
+
+// three opens a house with a gang of three pods, of which one has not come yet.
+func three(t *testing.T) (*house, comer, []*agent) {
+	pods := []*corev1.Pod{pod("team-a", "train", "0", "a0"), pod("team-a", "train", "1", "a1"), pod("team-a", "train", "2", "a2"), pod("team-b", "train", "0", "b0")}
+	h := open(t, leading(), pods[0], pods[1], pods[2], pods[3])
+	h.store.members[keyOf(pods[0])], h.store.members[keyOf(pods[3])] = 3, 1
+	var a []*agent
+	for _, p := range pods[:2] {
+		a = append(a, h.dial(h.allow(p)))
+	}
+	token := h.allow(pods[2])
+	return h, comer{h.dial(token), token}, a
+}
+
+// TestModulesReachAReplacedPod: one agent is asked for the modules of its ranks, and a pod that comes later gets them, once; other gangs
+// and agents of version 1 do not.
+func TestModulesReachAReplacedPod(t *testing.T) {
+	h, late, a := three(t)
+	stranger := h.dial(h.allow(pod("team-b", "train", "0", "b0")))
+	for _, x := range append(a, stranger) {
+		x.report.Protocol = 2
+	}
+	a[0].report.ModulesKnown = 3
+	a[0].say()
+	a[0].until("is asked for its modules", wants)
+	a[1].report.ModulesKnown = 3 // who is asked is asked alone
+	a[1].say()
+	a[0].report.Modules = []string{"torch", "torch.nn", "_x.y9"}
+	a[0].say()
+	a[0].until("is asked no more", func(d *coordinatorv1.Directive) bool { return !wants(d) })
+
+	late.report.Protocol = 2
+	late.say()
+	d := late.until("gets the modules", func(d *coordinatorv1.Directive) bool { return len(d.GetModules()) > 0 })
+	if !slices.Equal(d.GetModules(), a[0].report.Modules) || wants(d) {
+		t.Errorf("told %v", d)
+	}
+	stranger.say()
+	if d := stranger.await(coordinatorv1.Order_ORDER_RUN, 1); len(d.GetModules()) > 0 || wants(d) {
+		t.Errorf("another gang's agent is told %v", d)
+	}
+	for len(a[1].orders) > 0 {
+		if d := <-a[1].orders; len(d.GetModules()) > 0 || wants(d) {
+			t.Errorf("an agent that knows modules, and was not asked, is told %v", d)
+		}
+	}
+	if err := late.rpc.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	old := h.dial(late.token)
+	old.say() // version 1
+	for end := time.After(200 * time.Millisecond); ; {
+		select {
+		case d := <-old.orders:
+			if len(d.GetModules()) > 0 || d.GetProtocol() != 1 {
+				t.Errorf("an agent of version 1 is told %v", d)
+			}
+			continue
+		case <-end:
+		}
+		break
+	}
+}
+
+// TestAnotherAgentIsAskedForModules: where the one that was asked goes, or sends what no agent of ours would.
+func TestAnotherAgentIsAskedForModules(t *testing.T) {
+	_, again, a := three(t)
+	for _, x := range a {
+		x.report.Protocol, x.report.ModulesKnown = 2, 2
+	}
+	a[0].say()
+	a[0].until("is asked", wants)
+	a[1].say()
+	a[0].report.Modules = []string{"os", "x; import evil"}
+	a[0].say()
+	a[0].until("is asked no more", func(d *coordinatorv1.Directive) bool { return !wants(d) })
+	a[0].say()
+	a[1].say()
+	a[1].until("is asked instead", wants)
+	if err := a[1].rpc.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	again.report.Protocol, again.report.ModulesKnown = 2, 5
+	for asked := false; !asked; { // agents report every second, and the coordinator may not have seen the other one go yet
+		again.say()
+		select {
+		case d := <-again.orders:
+			asked = wants(d)
+		case err := <-again.ended:
+			t.Fatalf("the stream ended before the agent was asked: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func TestListsOfModulesThatAreNotTaken(t *testing.T) {
+	for what, tc := range map[string]struct {
+		names []string
+		want  string
+	}{
+		"good":       {[]string{"os", "torch._C._x", "Q7"}, ""},
+		"too many":   {slices.Repeat([]string{"a"}, maxModules+1), "8193 names, 8192 at most"},
+		"too long":   {[]string{strings.Repeat("a", maxModuleBytes), "b"}, "524288 at most"},
+		"no name":    {[]string{"os", ""}, "is no name"},
+		"two lines":  {[]string{"os\n"}, "is no name"},
+		"other text": {[]string{"os.päth"}, "is no name"},
+	} {
+		err := checkModules(tc.names)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", what, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package elastic
+
+import "time"
+
+// counted is what the ranks of the newest generation tell of optimizer steps; it only rises within a generation.
+type counted struct {
+	// lowest and most are the fewest and the most that a rank has finished.
+	lowest, most int64
+	// resumedAt is how many the state held that each rank started from, where all told the same.
+	resumedAt int64
+	known     bool
+}
+
+// countsSeen is how often a count that merely rises is stored for people to see: a plain script counts for as long as it runs, and what
+// decides upon the count is stored when a generation ends or begins.
+const countsSeen = 30 * time.Second
+
+// count takes over what ranks count. All slots' reports are of the newest generation.
+func (s *State) count(now time.Time) {
+	c := counted{lowest: -1, known: true}
+	first := true
+	for i := range s.slots {
+		for j := range s.slots[i].report.Rank {
+			k := &s.slots[i].report.Rank[j]
+			if c.most = max(c.most, k.OptimizerSteps); c.lowest < 0 || k.OptimizerSteps < c.lowest {
+				c.lowest = k.OptimizerSteps
+			}
+			c.known = c.known && k.ResumeKnown && (first || k.ResumedAt == c.resumedAt)
+			c.resumedAt, first = k.ResumedAt, false
+		}
+	}
+	if c.lowest < s.counted.lowest || c.most < s.counted.most || c.most == 0 {
+		return // an agent that came back in the middle counts anew, or nobody counts
+	}
+	if c.known = c.known && c.lowest > 0; !c.known {
+		c.resumedAt = 0
+	}
+	s.counted = c
+	p := &s.Record.Progress
+	news := (p.OptimizerSteps == 0) != (c.lowest == 0) || p.ResumeKnown != c.known || p.ResumedAt != c.resumedAt
+	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = c.lowest, c.resumedAt, c.known
+	if news {
+		s.see(now)
+	}
+}
+
+// seeLate has a count stored that rose some time ago; it may have come to rest since.
+func (s *State) seeLate(now time.Time) {
+	if s.seen != s.Record.Progress.OptimizerSteps && now.Sub(s.seenAt) >= countsSeen {
+		s.see(now)
+	}
+}
+
+// see has the count stored for people to see.
+func (s *State) see(now time.Time) {
+	s.seen, s.seenAt = s.Record.Progress.OptimizerSteps, now
+	s.emit(Touch{})
+}
+
+// reached is the step up to which ranks had come when the newest generation ended: the script's own, else the state's optimizer
+// steps. Where no rank finished a step since the last recovery, what that one had to do again is to be done yet. Of a script that has
+// told nothing so far a generation that ended early is taken to have finished no step; of one that ran for longer nothing is known.
+func (s *State) reached() (step int64, known bool) {
+	last := s.lastRecovery()
+	switch p := &s.Record.Progress; {
+	case s.tellsSteps():
+		return max(p.Step, s.common), true
+	case s.counted.most > 0:
+		return s.counted.resumedAt + s.counted.lowest, s.counted.known
+	case last != nil && last.Generation == s.Record.Generation && (s.countsSteps() || !last.ReachedKnown):
+		return last.Reached, last.ReachedKnown
+	}
+	return 0, s.runningSince.IsZero() || s.detected.Sub(s.runningSince) <= stepsOutlast*s.medianRecovery()
+}
+
+// firstEver takes note of the first step that is ever told: generations before it that ended early had finished none, so that nothing
+// was done again after them.
+func (s *State) firstEver() {
+	p, n := &s.Record.Progress, 0
+	for i := range s.Record.Recoveries {
+		if !s.Record.Recoveries[i].ReachedKnown {
+			n++
+		}
+	}
+	p.ResumeUnknown = min(p.ResumeUnknown, n)
+}
+
+// stepped says whether the newest generation is known to have finished a step.
+func (s *State) stepped() bool {
+	return s.toldStep > 0 || s.counted.most > 0 || s.common > max(0, s.Record.RestoreStep)
+}
+
+// countsSteps says whether ranks are known to tell steps, so that a first one is to be expected.
+func (s *State) countsSteps() bool {
+	if s.tellsSteps() || s.counted.most > 0 {
+		return true
+	}
+	for i := range s.Record.Recoveries {
+		if s.Record.Recoveries[i].EndedAfter > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// resume finds out where training went on after the newest recovery. What was restored from memory is known when the generation
+// begins; a script that tells its steps says it by the first one, one that does not by the state of its optimizer or scheduler.
+func (s *State) resume() {
+	rec := s.lastRecovery()
+	if rec == nil || rec.Generation != s.Record.Generation || rec.ResumeKnown {
+		return
+	}
+	switch {
+	case s.Record.RestoreStep > 0:
+		rec.ResumedAt = s.Record.RestoreStep
+	case s.toldStep > 0:
+		rec.ResumedAt = max(0, s.toldStep-max(1, s.gap))
+	case !s.tellsSteps() && s.counted.known:
+		rec.ResumedAt = s.counted.resumedAt
+	default:
+		return
+	}
+	rec.ResumeKnown = true
+	if !rec.costKnown() {
+		return
+	}
+	rec.StepsRecomputed = max(0, rec.Reached-rec.ResumedAt)
+	if p := &s.Record.Progress; rec.Generation <= s.settled { // it was closed without
+		p.ResumeUnknown = max(0, p.ResumeUnknown-1)
+		p.Lost += s.again(rec)
+	}
+	s.emit(Touch{})
+}
+
+// costKnown says whether it is known what was done again after a recovery.
+func (r *Recovery) costKnown() bool { return r.ReachedKnown && r.ResumeKnown }
+
+// again is what the steps cost that were done again after a recovery.
+func (s *State) again(rec *Recovery) time.Duration {
+	return time.Duration(rec.StepsRecomputed) * s.stepTime()
+}
+
+// stepTime is how long a step takes, as measured by this coordinator or one before it.
+func (s *State) stepTime() time.Duration {
+	if s.pace > 0 {
+		return s.pace
+	}
+	return s.Record.Progress.StepTime
+}
+
+// keepPace notes how long steps took until the failure: on average where no pace was measured.
+func (s *State) keepPace() {
+	p := &s.Record.Progress
+	until := s.detected
+	if first := s.firstDetection(); !first.IsZero() {
+		until = first
+	}
+	n, since := s.counted.lowest, s.runningSince
+	if s.tellsSteps() {
+		n, since = p.Step, s.Record.StartedAt.Add(p.Lost)
+	}
+	switch {
+	case s.pace > 0:
+		p.StepTime = s.pace
+	case p.StepTime == 0 && n > 0 && !s.Record.StartedAt.IsZero() && !since.IsZero() && until.After(since):
+		p.StepTime = until.Sub(since) / time.Duration(n)
+	}
+}
