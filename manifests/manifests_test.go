@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +34,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/kustomize/api/krusty"
+	kustypes "sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
@@ -141,6 +144,43 @@ func TestSecretsAreReadByNameAlone(t *testing.T) {
 		case *rbacv1.Role:
 			check(o.Name, o.Rules)
 		}
+	}
+}
+
+// TestPullSecretsAreForWhoBindsThem: the optional component gives the controller its flag, and nobody a right.
+func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
+	disk := filesys.MakeFsOnDisk()
+	overlay := t.TempDir()
+	here, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := func(name string) string {
+		rel, err := filepath.Rel(overlay, filepath.Join(here, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rel
+	}
+	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n", to("controller"), to("image-pull-secrets"))
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := krusty.MakeDefaultOptions()
+	options.LoadRestrictions = kustypes.LoadRestrictionsNone
+	all, err := krusty.MakeKustomizer(options).Run(disk, overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := all.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(made), "- --image-pull-secrets") || strings.Count(string(made), "name: holdfast-image-pull-secrets") != 1 {
+		t.Errorf("made\n%s", made)
+	}
+	if text, err := os.ReadFile("image-pull-secrets/role.yaml"); err != nil || !strings.Contains(string(text), "resources: [secrets, serviceaccounts], verbs: [get]") {
+		t.Errorf("the role is another one: %v", err)
 	}
 }
 

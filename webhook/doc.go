@@ -1,9 +1,9 @@
 // Package webhook opts jobs in at admission. It promises: what carries none of our keys is never
 // touched; every setting acts or is refused with the field's path and a remedy; injecting twice equals
-// injecting once; a dry run has no effect; the user's mounts, QoS class and exit codes stay as they are.
+// injecting once; a dry run has no effect; the user's mounts, QoS class and exit codes, but for 137, stay as they are.
 //
-// MutateJob, CheckJobUpdate and MutatePod are pure: an object in, an object, warnings and refusals out.
-// The handlers only decode and encode.
+// MutateJob, CheckJobUpdate and MutatePod are pure: an object and facts in, an object, warnings and refusals out.
+// The handlers decode, learn the facts and encode.
 package webhook
 
 import (
@@ -17,6 +17,16 @@ type Outcome[T any] struct {
 	Errors   field.ErrorList
 }
 
+// Facts are what admission has learnt about a Job beside the object.
+type Facts struct {
+	// Image is what the training container's image starts; nil: not asked for, or not learnt, for the reason in
+	// ImageError.
+	Image      *ImageProcess
+	ImageError error
+	// Minor is N of the API server's Kubernetes 1.N; 0: not known.
+	Minor int
+}
+
 // Config is what the cluster's installation adds to every pod.
 type Config struct {
 	// AgentImage is the image that holds the agent.
@@ -25,4 +35,6 @@ type Config struct {
 	Coordinator string
 	// CoordinatorCA is the PEM of the certificate authority that agents trust for it.
 	CoordinatorCA string
+	// Minor is N of the API server's Kubernetes 1.N; 0: not known.
+	Minor int
 }

@@ -58,47 +58,15 @@ func FuzzJob(f *testing.F) {
 		if json.Unmarshal(text, j) != nil {
 			return
 		}
-		once := MutateJob(j)
+		once := MutateJob(j, Facts{})
 		if len(once.Errors) > 0 {
 			return
 		}
-		twice := MutateJob(once.Object)
+		twice := MutateJob(once.Object, Facts{})
 		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 			t.Fatalf("the second call differs: %s", said(twice))
 		}
 	})
-}
-
-// FuzzExpand: resolving references never fails and leaves text without a dollar sign alone.
-func FuzzExpand(f *testing.F) {
-	for _, s := range []string{"", "$", "$$", "$(A)", "$(A", "$$(A)", "x$(B)y$(A)$"} {
-		f.Add(s)
-	}
-	env := map[string]string{"A": "1"}
-	f.Fuzz(func(t *testing.T, s string) {
-		got, _ := expand(s, env, nil)
-		plain := true
-		for _, c := range s {
-			plain = plain && c != '$'
-		}
-		if plain && got != s {
-			t.Fatalf("%q became %q", s, got)
-		}
-	})
-}
-
-func TestExpand(t *testing.T) {
-	env := map[string]string{"A": "1", "EMPTY": ""}
-	for in, want := range map[string]string{
-		"$(A)": "1", "x$(A)y": "x1y", "$$(A)": "$(A)", "$(B)": "$(B)", "$A": "$A", "$(A": "$(A", "$": "$", "$(EMPTY)": "", "$$$(A)": "$1",
-	} {
-		if got, known := expand(in, env, nil); got != want || !known {
-			t.Errorf("%q: %q, %v", in, got, known)
-		}
-	}
-	if _, known := expand("x$(S)", env, map[string]bool{"S": true}); known {
-		t.Error("a value that only the pod knows passes for known")
-	}
 }
 
 // TestDamagedObjects takes parts out of objects at random and holds the rest to the same promise.
@@ -116,8 +84,9 @@ func TestDamagedObjects(t *testing.T) {
 		}
 		j := &batchv1.Job{}
 		damage(t, r, job(t), j)
-		if once := MutateJob(j); len(once.Errors) == 0 {
-			if twice := MutateJob(once.Object); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+		WantsImage(j)
+		if once := MutateJob(j, Facts{}); len(once.Errors) == 0 {
+			if twice := MutateJob(once.Object, Facts{}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 				t.Fatalf("seed %d: admitting twice differs: %s", seed, said(twice))
 			}
 		}

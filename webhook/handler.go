@@ -21,9 +21,9 @@ const (
 )
 
 // Pods handles the admission of pods; config is asked for each call, because certificates are renewed.
-func Pods(config func() (Config, error)) admission.Handler {
-	return admission.HandlerFunc(func(_ context.Context, req admission.Request) admission.Response {
-		cfg, err := config()
+func Pods(config func(context.Context) (Config, error)) admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+		cfg, err := config(ctx)
 		if err != nil {
 			return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("asking for the coordinator's certificate authority: %w", err))
 		}
@@ -38,25 +38,60 @@ func Pods(config func() (Config, error)) admission.Handler {
 	})
 }
 
+// Cluster is where a handler learns what an object does not tell.
+type Cluster struct {
+	// Images reads what images start; nil: none is read.
+	Images Images
+	// Minor says N of the API server's Kubernetes 1.N, 0 where it is not known; nil: it is not.
+	Minor func(context.Context) int
+}
+
 // Jobs handles the admission of Jobs.
-func Jobs() admission.Handler {
-	return admission.HandlerFunc(func(_ context.Context, req admission.Request) admission.Response {
+func Jobs(cluster Cluster) admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
 		job, err := decode[batchv1.Job](req.Object.Raw)
 		if err != nil {
 			return admission.Errored(http.StatusBadRequest, err)
 		}
 		switch req.Operation {
 		case admissionv1.Create:
-			return respond(job, MutateJob(job), req)
+			return respond(job, MutateJob(job, cluster.learn(ctx, job, nil, req.Namespace)), req)
 		case admissionv1.Update:
 			old, err := decode[batchv1.Job](req.OldObject.Raw)
 			if err != nil {
 				return admission.Errored(http.StatusBadRequest, err)
 			}
-			return respond(job, CheckJobUpdate(old, job), req)
+			facts := Facts{}
+			if neverStarted(old) && neverStarted(job) {
+				facts = cluster.learn(ctx, job, old, req.Namespace)
+			}
+			return respond(job, CheckJobUpdate(old, job, facts), req)
 		}
 		return admission.Allowed("")
 	})
+}
+
+// learn gathers the facts about a Job; its image is read where the Job leaves to it what is started, and where old, the
+// Job before a change, does not tell that already.
+func (c Cluster) learn(ctx context.Context, job, old *batchv1.Job, namespace string) (f Facts) {
+	if c.Minor != nil {
+		f.Minor = c.Minor(ctx)
+	}
+	query, wanted := WantsImage(job)
+	if !wanted || c.Images == nil {
+		return f
+	}
+	if f.Image = readBefore(old, query); f.Image != nil {
+		return f
+	}
+	query.Namespace = namespace // the object's own may be empty yet
+	p, err := c.Images(ctx, query)
+	if err != nil {
+		f.ImageError = err
+		return f
+	}
+	f.Image = &p
+	return f
 }
 
 func decode[T any](raw []byte) (*T, error) {

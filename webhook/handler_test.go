@@ -52,7 +52,7 @@ func applied(t *testing.T, before []byte, r admission.Response) []byte {
 }
 
 func pods() admission.Handler {
-	return Pods(func() (Config, error) { return config, nil })
+	return Pods(func(context.Context) (Config, error) { return config, nil })
 }
 
 func TestPatchIsTheMutation(t *testing.T) {
@@ -104,7 +104,7 @@ func TestFieldsOfNewerServersStay(t *testing.T) {
 
 func TestRefusalNamesTheField(t *testing.T) {
 	in := raw(t, job(t, annotate("holdfast.dev/x", "y")))
-	r := Jobs().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))
+	r := Jobs(Cluster{}).Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))
 	if r.Allowed || r.Result.Reason != metav1.StatusReasonInvalid || len(r.Result.Details.Causes) != 1 {
 		t.Fatalf("answer %+v", r)
 	}
@@ -115,14 +115,14 @@ func TestRefusalNamesTheField(t *testing.T) {
 
 func TestUpdateWarns(t *testing.T) {
 	old := raw(t, job(t, func(j *batchv1.Job) { j.Annotations = nil }))
-	r := Jobs().Handle(context.Background(), request(admissionv1.Update, raw(t, job(t)), old))
+	r := Jobs(Cluster{}).Handle(context.Background(), request(admissionv1.Update, raw(t, job(t)), old))
 	if !r.Allowed || len(r.Patches) != 0 || len(r.Warnings) != 1 {
 		t.Errorf("answer %+v", r)
 	}
 }
 
 func TestWithoutAnAuthorityPodsAreToldToComeBack(t *testing.T) {
-	h := Pods(func() (Config, error) { return Config{}, errors.New("none yet") })
+	h := Pods(func(context.Context) (Config, error) { return Config{}, errors.New("none yet") })
 	in := raw(t, podOf(admitted(t, job(t))))
 	if r := h.Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})); r.Allowed || r.Result.Code != 503 {
 		t.Errorf("answer %+v", r)
@@ -131,7 +131,7 @@ func TestWithoutAnAuthorityPodsAreToldToComeBack(t *testing.T) {
 
 func TestRubbishIsRefused(t *testing.T) {
 	in := runtime.RawExtension{Raw: []byte(`{"spec":`)}
-	for name, h := range map[string]admission.Handler{"jobs": Jobs(), "pods": pods()} {
+	for name, h := range map[string]admission.Handler{"jobs": Jobs(Cluster{}), "pods": pods()} {
 		if r := h.Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})); r.Allowed || r.Result.Code != 400 {
 			t.Errorf("%s: answer %+v", name, r)
 		}

@@ -26,13 +26,21 @@ var (
 
 // MutateJob answers about a Job that is created: it checks every key of ours and stamps the pod
 // template of a Job that is opted in.
-func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
+func MutateJob(in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
+	return mutateJob(in, nil, facts)
+}
+
+// mutateJob answers about a Job whose template may be written: old is what it was, nil where it is created.
+func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	job := in.DeepCopy()
 	settings, errs := translate.JobSettings(job)
 	var stampedLabels, stampedAnnotations map[string]string
 	if settings.Enabled {
 		stampedLabels = map[string]string{v1alpha1.LabelGang: job.Name}
 		stampedAnnotations = map[string]string{v1alpha1.AnnotationGangSize: strconv.Itoa(int(parallelism(job)))}
+		if facts.Image != nil {
+			stampedAnnotations[v1alpha1.AnnotationImageCommand] = facts.Image.text()
+		}
 	}
 	errs = append(errs, checkLabels(job.Labels, nil, metadataLabels)...)
 	errs = append(errs, checkSystemKeys(job.Annotations, nil, translate.MetadataAnnotations)...)
@@ -47,16 +55,36 @@ func MutateJob(in *batchv1.Job) Outcome[*batchv1.Job] {
 	errs = append(errs, checkShape(job)...)
 	errs = append(errs, checkMembers(job, settings)...)
 	errs = append(errs, translate.CheckSlices(settings, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
-	t, more := findTraining(&job.Spec.Template.Spec, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
+	effective := effectiveSpec(job, settings, facts)
+	t, more := findTraining(effective, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
 	if t != nil {
-		errs = append(errs, t.checkFresh(parallelism(job), settings)...)
+		errs = append(errs, t.checkFresh(parallelism(job), settings, facts.unread())...)
 	}
 	if len(errs) > 0 {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
 	stamp(job, t.container().Name)
-	return Outcome[*batchv1.Job]{Object: job, Warnings: append(append(t.memoryWarnings(settings), t.launcherWarnings()...), replaceOnlyFailed(job)...)}
+	if facts.Image != nil {
+		job.Spec.Template.Annotations = setKey(job.Spec.Template.Annotations, v1alpha1.AnnotationImageCommand, facts.Image.text())
+	}
+	warnings := append(append(t.memoryWarnings(settings), t.launcherWarnings()...), replaceOnlyFailed(job)...)
+	warnings = append(warnings, wholeWarnings(job, t.container().Name, facts.Minor)...)
+	ignoreKills(job, old, t.container().Name)
+	return Outcome[*batchv1.Job]{Object: job, Warnings: warnings}
+}
+
+// effectiveSpec is the spec of the Job's pods with what the image starts in place of the command that is missing.
+func effectiveSpec(job *batchv1.Job, s translate.Settings, facts Facts) *corev1.PodSpec {
+	spec := &job.Spec.Template.Spec
+	if facts.Image == nil {
+		return spec
+	}
+	spec = spec.DeepCopy()
+	if t, errs := findTraining(spec, templatePath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
+		facts.Image.into(t.container())
+	}
+	return spec
 }
 
 // replaceOnlyFailed has a pod that somebody deletes not be counted before it is gone, so that Holdfast can
@@ -161,9 +189,9 @@ func checkMembers(job *batchv1.Job, s translate.Settings) field.ErrorList {
 
 // CheckJobUpdate answers about a change of a Job that exists. Its pods keep what they were created
 // with, so a change of our keys is answered with a warning that says what to do.
-func CheckJobUpdate(old, in *batchv1.Job) Outcome[*batchv1.Job] {
+func CheckJobUpdate(old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	if neverStarted(old) && neverStarted(in) {
-		return MutateJob(withoutStamp(old, in))
+		return mutateJob(withoutStamp(old, in), old, facts)
 	}
 	out := Outcome[*batchv1.Job]{Object: in}
 	admitted, wasAdmitted := translate.AdmittedJob(in)

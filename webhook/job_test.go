@@ -1,6 +1,8 @@
 package webhook
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,22 +100,52 @@ func TestJobRefusals(t *testing.T) {
 		})},
 		{"variable of our name", trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "HOLDFAST_RANKS", Value: "9"}) })},
 		{"launcher flag that is unknown", direct("--nproc-per-node=2", "--hold-fast", "train.py")},
-		{"launcher flag that is refused", direct("--nproc-per-node=2", "--log-dir=/logs", "train.py")},
-		{"launcher flag after a space", direct("--nproc-per-node", "2", "--log-dir", "/logs", "train.py")},
+		{"launcher flag that is refused", direct("--nproc-per-node=2", "--logs-specs=mine", "train.py")},
+		{"launcher flag after a space", direct("--nproc-per-node", "2", "--logs-specs", "mine", "train.py")},
 		{"launcher variable that is refused", func(j *batchv1.Job) {
 			direct("train.py")(j)
-			trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "PET_LOG_DIR", Value: "/logs"}) })(j)
+			trainer(func(c *corev1.Container) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: "PET_SIGNALS_TO_HANDLE", Value: "SIGUSR1"})
+			})(j)
 		}},
 		{"launcher for more pods", direct("--nnodes=4", "train.py")},
 		{"launcher for more pods, by a variable", func(j *batchv1.Job) {
 			direct("--nnodes=$(NODES)", "train.py")(j)
 			trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "NODES", Value: "4"}) })(j)
 		}},
+		{"deepspeed on each pod by itself", trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"deepspeed"}, []string{"--num_gpus=2", "train.py"}
+		})},
+		{"deepspeed in a shell, by pdsh", trainer(func(c *corev1.Container) {
+			c.Args = []string{"cd /work && deepspeed --hostfile /h --launcher pdsh train.py"}
+		})},
 		{"launcher without a script", direct("--nproc-per-node=2")},
+		{"launcher for more pods, one flag known later", direct("--node-rank=$(JOB_COMPLETION_INDEX)", "--nnodes=4", "train.py")},
+		{"launcher for pods by a name that nobody sets", direct("--nnodes=$(NODSE)", "train.py")},
+		{"launcher for pods by an escaped name", direct("--nnodes=$$(JOB_COMPLETION_INDEX)", "train.py")},
+		{"an argument that grows", func(j *batchv1.Job) {
+			direct("$(A)$(A)", "train.py")(j)
+			trainer(func(c *corev1.Container) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: "A", Value: strings.Repeat("a", 100<<10)})
+			})(j)
+		}},
+		{"a variable that grows", trainer(func(c *corev1.Container) {
+			c.Env = nil
+			for i := range 40 {
+				c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: fmt.Sprintf("xx$(V%d)$(V%d)", i-1, i-1)})
+			}
+		})},
+		{"a command that grows", func(j *batchv1.Job) {
+			direct(slices.Repeat([]string{"$(A)"}, 11)...)(j)
+			trainer(func(c *corev1.Container) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: "A", Value: strings.Repeat("a", 100<<10)})
+			})(j)
+		}},
+		{"too many references", direct(strings.Repeat("$(A)", 20_000), "train.py")},
 	}
 	var b strings.Builder
 	for _, c := range cases {
-		out := MutateJob(job(t, c.change))
+		out := MutateJob(job(t, c.change), Facts{})
 		if len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", c.name)
 		}
@@ -138,6 +170,35 @@ func TestJobsThatAreFine(t *testing.T) {
 		"python -m":                   trainer(func(c *corev1.Container) { c.Command = []string{"python3", "-m", "torch.distributed.run", "train.py"} }),
 		"a plain program":             trainer(func(c *corev1.Container) { c.Command, c.Args = []string{"/train"}, []string{"--log-dir=/x"} }),
 		"count known to the pod only": direct([]corev1.EnvVar{{Name: "N", ValueFrom: &corev1.EnvVarSource{}}}, "--nnodes=$(N)", "train.py"),
+		"kubernetes' own index": trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"python3", "-m", "torch.distributed.run", "--node-rank=$(JOB_COMPLETION_INDEX)", "--nnodes=2"}, []string{"--nproc-per-node=2", "train.py"}
+		}),
+		"a count of a count known to the pod only": direct([]corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}, {Name: "N", Value: "$(A)0"}}, "--nnodes=$(N)", "train.py"),
+		"a service's address":                      direct(nil, "--master-port=$(MASTER_SERVICE_PORT)", "train.py"),
+		"a variable of ours":                       direct(nil, "--nproc-per-node=$(HOLDFAST_RANKS)", "train.py"),
+		"deepspeed on all pods": trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"deepspeed", "--no_ssh", "--hostfile=/h", "--node_rank=$(JOB_COMPLETION_INDEX)", "train.py"}, nil
+		}),
+		"deepspeed with the hosts where it looks": trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"deepspeed", "train.py"}, nil
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/job/"})
+		}),
+		"deepspeed on one pod": func(j *batchv1.Job) {
+			trainer(func(c *corev1.Container) { c.Command, c.Args = []string{"deepspeed", "train.py"}, nil })(j)
+			j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](1), ptr.To[int32](1)
+		},
+		"deepspeed in one branch of a shell": trainer(func(c *corev1.Container) {
+			c.Args = []string{"if true; then deepspeed --no_ssh --hostfile /h train.py; else deepspeed train.py; fi"}
+		}),
+		"variables from elsewhere": trainer(func(c *corev1.Container) {
+			c.Command, c.Args, c.EnvFrom = []string{"torchrun"}, []string{"--nnodes=$(NODES)", "$(FLAGS)", "train.py"}, []corev1.EnvFromSource{{Prefix: "X"}}
+		}),
+		"variables of a shell": trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"bash", "-c"}, []string{"torchrun --nnodes=$NODES --node-rank=${RANK} --nproc-per-node=$(nproc) train.py"}
+		}),
+		"large, without references": trainer(func(c *corev1.Container) {
+			c.Env = slices.Repeat([]corev1.EnvVar{{Name: "A", Value: strings.Repeat("a", 120<<10)}}, 12)
+		}),
 		"from a cron job": func(j *batchv1.Job) {
 			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: "nightly", Controller: ptr.To(true)}}
 		},
@@ -154,7 +215,7 @@ func TestJobsThatAreFine(t *testing.T) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast-data"})
 		}),
 	} {
-		if out := MutateJob(job(t, change)); len(out.Errors) > 0 {
+		if out := MutateJob(job(t, change), Facts{}); len(out.Errors) > 0 {
 			t.Errorf("%s: refused: %v", name, out.Errors.ToAggregate())
 		}
 	}
@@ -167,7 +228,7 @@ func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
 		"template opts out": annotateTemplate(v1alpha1.AnnotationEnabled, "false"),
 	} {
 		in := job(t, change)
-		out := MutateJob(in)
+		out := MutateJob(in, Facts{})
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
 			t.Errorf("%s: touched: %s", name, said(out))
 		}
@@ -176,7 +237,7 @@ func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
 
 func TestJobAdmissionIsIdempotent(t *testing.T) {
 	once := admitted(t, job(t))
-	twice := MutateJob(once)
+	twice := MutateJob(once, Facts{})
 	if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
 		t.Fatalf("the second call changes the Job: %s\n%s", said(twice), asYAML(t, twice.Object))
 	}
@@ -212,7 +273,7 @@ func TestJobUpdates(t *testing.T) {
 		{"a gang grows", stamped, changed(stamped, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](3), ptr.To[int32](3) })},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
-		out := CheckJobUpdate(c.old, c.now)
+		out := CheckJobUpdate(c.old, c.now, Facts{})
 		if !equality.Semantic.DeepEqual(out.Object, c.now) {
 			t.Errorf("%s: the Job was changed", c.name)
 		}
@@ -220,13 +281,13 @@ func TestJobUpdates(t *testing.T) {
 	}
 	golden.File(t, "testdata/updates.txt", b.String())
 
-	out := CheckJobUpdate(job(t, plain, suspended), job(t, suspended))
+	out := CheckJobUpdate(job(t, plain, suspended), job(t, suspended), Facts{})
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "2" {
 		t.Errorf("a suspended Job that never ran is not opted in: %s", said(out))
 	}
 	was := admitted(t, job(t, suspended))
 	grown := changed(was, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](5), ptr.To[int32](5) })
-	out = CheckJobUpdate(was, grown)
+	out = CheckJobUpdate(was, grown, Facts{})
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "5" {
 		t.Errorf("a suspended Job that never ran does not grow: %s", said(out))
 	}
@@ -251,31 +312,36 @@ func TestReplacementPolicy(t *testing.T) {
 				FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:podReplacementPolicy":{}}}`)}}}
 		}}, batchv1.TerminatingOrFailed, true},
 	} {
-		out := MutateJob(job(t, c.change...))
+		out := MutateJob(job(t, c.change...), Facts{})
 		got := out.Object.Spec.PodReplacementPolicy
 		if len(out.Errors) > 0 || got == nil || *got != c.want || strings.Contains(said(out), "backoffLimit") != c.warned {
 			t.Errorf("%s: %v, %s", name, got, said(out))
 		}
 	}
-	out := MutateJob(job(t, annotate(v1alpha1.AnnotationEnabled, "false")))
+	out := MutateJob(job(t, annotate(v1alpha1.AnnotationEnabled, "false")), Facts{})
 	if out.Object.Spec.PodReplacementPolicy != nil {
 		t.Error("a Job that is not opted in was changed")
 	}
 }
 
-// TestPythonWithoutALauncher: a command that plainly starts none is warned of; what may start one is not.
-func TestPythonWithoutALauncher(t *testing.T) {
-	for line, warned := range map[string]bool{
-		"python train.py": true, "/usr/bin/python3.12 -u train.py": true, "bash -lc python$(X)train.py": true,
-		"torchrun train.py": false, "python -m torch.distributed.run train.py": false, "bash -c torchrun;python": false,
-		"bash run.sh": false, "/app/run": false, "bash -c ./run.sh": false, "sh python.sh": false,
+// TestCommandsRestartedWhole: a command that plainly starts its processes itself is warned of; what may start a launcher
+// that is served is not.
+func TestCommandsRestartedWhole(t *testing.T) {
+	python, itself := "starts Python without a launcher: unless the program starts one itself, each pod is one rank", " starts its processes itself, past holdfast"
+	for line, want := range map[string]string{
+		"python train.py": python, "/usr/bin/python3.12 -u train.py": python, "bash -lc python$(X)train.py": python, "python train.py --strategy deepspeed": python,
+		"mpirun -n 8 train": "mpirun" + itself, "bash -c set|-e;exec|/opt/bin/horovodrun|-np|8|python|train.py": "horovodrun" + itself, "composer train.py": "composer" + itself,
+		"torchrun train.py": "", "python -m torch.distributed.run train.py": "", "bash -c torchrun;python": "", "bash run.sh": "", "/app/run": "", "bash -c ./run.sh": "",
+		"sh python.sh": "", "accelerate launch train.py": "", "python -m accelerate.commands.launch train.py": "", "bash -c accelerate|launch|python.py": "",
 	} {
-		out := MutateJob(job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = strings.Fields(line), nil })))
+		argv := strings.Fields(line)
+		argv[len(argv)-1] = strings.ReplaceAll(argv[len(argv)-1], "|", " ")
+		out := MutateJob(job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = argv, nil })), Facts{})
 		if len(out.Errors) > 0 {
 			t.Errorf("%s: %v", line, out.Errors)
 		}
-		if got := strings.Contains(said(out), "without a launcher"); got != warned {
-			t.Errorf("%s: warned %v:\n%s", line, got, said(out))
+		if got := strings.Contains(said(out), "restarted as a whole"); got != (want != "") || !strings.Contains(said(out), want) {
+			t.Errorf("%s:\n%s", line, said(out))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -19,7 +20,8 @@ const volumeSlack = 1 << 20
 type demand struct {
 	// Volume is the size of the memory volume: one arena per rank. 0: state in memory is off.
 	Volume int64
-	// Standbys is for standby processes.
+	// Standbys is for standby processes: for one that imports, whose copies share its memory until they train. Where the
+	// script needs one for each rank, which only shows once it runs, the agent starts as many as there is room for and says so.
 	Standbys int64
 }
 
@@ -29,7 +31,7 @@ func demandOf(s translate.Settings, ranks int32) demand {
 		d.Volume = int64(ranks)*arenaBytes(s.StateBytes) + volumeSlack
 	}
 	if s.Standbys {
-		d.Standbys = int64(ranks) * s.StandbyBytes
+		d.Standbys = s.StandbyBytes
 	}
 	return d
 }
@@ -72,17 +74,21 @@ func notReserved(container string, n int64) string {
 }
 
 // memoryWarnings tells what the job will need, where that is more than it asks for itself or unreserved.
-func (t *training) memoryWarnings(s translate.Settings) []string {
+func (t *training) memoryWarnings(s translate.Settings) (warnings []string) {
 	d := demandOf(s, t.ranks)
 	set := memorySet(t.container(), t.spec)
+	if t.ranksLater {
+		warnings = append(warnings, fmt.Sprintf("%s: how many ranks it starts is known only once the pod runs: memory is counted for %d, by the GPUs; write the number into annotation %s",
+			t.path.Child("command"), t.ranks, v1alpha1.AnnotationRanks))
+	}
 	switch {
 	case set == 0:
-		return []string{notReserved(t.container().Name, d.total())}
+		return append(warnings, notReserved(t.container().Name, d.total()))
 	case d.total() > set:
-		return []string{fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %s %s for state in memory and %s for standbys",
-			mebibytes(d.total()), mebibytes(set), counted(t.ranks), mebibytes(d.Volume), mebibytes(d.Standbys))}
+		return append(warnings, fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %s %s for state in memory and %s for standbys",
+			mebibytes(d.total()), mebibytes(set), counted(t.ranks), mebibytes(d.Volume), mebibytes(d.Standbys)))
 	}
-	return nil
+	return warnings
 }
 
 func counted(ranks int32) string {

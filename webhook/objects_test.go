@@ -78,7 +78,7 @@ func podOf(j *batchv1.Job) *corev1.Pod {
 // admitted runs the Job through admission and returns it.
 func admitted(t testing.TB, j *batchv1.Job) *batchv1.Job {
 	t.Helper()
-	out := MutateJob(j)
+	out := MutateJob(j, Facts{})
 	if len(out.Errors) > 0 {
 		t.Fatal(out.Errors.ToAggregate())
 	}

@@ -19,7 +19,7 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		"no command":  func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Command = nil },
 	} {
 		in := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), change)
-		out := MutateJob(in)
+		out := MutateJob(in, Facts{})
 		if len(out.Errors)+len(out.Warnings) > 0 {
 			t.Errorf("%s: %s", name, said(out))
 			continue
@@ -36,12 +36,12 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		}
 		larger := out.Object.DeepCopy()
 		larger.Spec.Parallelism = ptr.To[int32](7)
-		if got := CheckJobUpdate(out.Object, larger); len(got.Errors) > 0 {
+		if got := CheckJobUpdate(out.Object, larger, Facts{}); len(got.Errors) > 0 {
 			t.Errorf("%s: its size may not be changed: %s", name, said(got))
 		}
 	}
 	bad := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), annotate("holdfast.dev/x", "y"))
-	if out := MutateJob(bad); len(out.Errors) != 1 {
+	if out := MutateJob(bad, Facts{}); len(out.Errors) != 1 {
 		t.Errorf("a key that is not known: %s", said(out))
 	}
 }

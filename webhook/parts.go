@@ -56,6 +56,7 @@ func (t *training) addParts(cfg Config, s translate.Settings, job types.UID) {
 	for _, e := range t.environment(cfg, s, job) {
 		c.Env = appendNew(c.Env, e, func(e corev1.EnvVar) string { return e.Name })
 	}
+	t.restartWhole(cfg.Minor)
 	if c.Command[0] != agentPath {
 		c.Command = append(append([]string{}, wrapper...), c.Command...)
 	}

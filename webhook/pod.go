@@ -39,7 +39,7 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	if owner != nil && settings.Enabled {
 		// The Job's own admission checked or stamped these.
 		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
-		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection} {
+		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection, v1alpha1.AnnotationImageCommand} {
 			written[key] = pod.Annotations[key]
 		}
 	}
@@ -67,6 +67,7 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
 	out := Outcome[*corev1.Pod]{Object: pod}
 	gang := owner.Name
+	useImage(pod, settings)
 	t, errs := findTraining(&pod.Spec, specPath, settings, translate.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
 	if len(errs) > 0 {
 		out.Errors = errs
@@ -79,7 +80,7 @@ func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, owner *met
 		out.Errors = field.ErrorList{field.Invalid(translate.MetadataAnnotations.Key(v1alpha1.AnnotationInjected), had, writtenByUs)}
 		return out
 	case !again:
-		if out.Errors = t.checkFresh(0, settings); len(out.Errors) > 0 {
+		if out.Errors = t.checkFresh(0, settings, nil); len(out.Errors) > 0 {
 			return out
 		}
 		describe(pod, t, settings, marker)

@@ -123,6 +123,10 @@ func TestRanks(t *testing.T) {
 		"launcher says nothing":    {[]func(*batchv1.Job){torchrun()}, "1"},
 		"launcher counts GPUs":     {[]func(*batchv1.Job){torchrun("--nproc-per-node=gpu")}, "2"},
 		"launcher counts, no GPUs": {[]func(*batchv1.Job){torchrun("--nproc-per-node=auto"), noGPU}, "1"},
+		"launcher, known later":    {[]func(*batchv1.Job){torchrun("--nproc-per-node=$(JOB_COMPLETION_INDEX)")}, "2"},
+		"known later, annotation":  {[]func(*batchv1.Job){annotate(v1alpha1.AnnotationRanks, "5"), torchrun("--nproc-per-node=$(JOB_COMPLETION_INDEX)")}, "5"},
+		"known beside known later": {[]func(*batchv1.Job){torchrun("--nproc-per-node=4", "--node-rank=$(JOB_COMPLETION_INDEX)")}, "4"},
+		"as many as we count":      {[]func(*batchv1.Job){torchrun("--nproc-per-node=$(HOLDFAST_RANKS)")}, "2"},
 		"nothing known":            {[]func(*batchv1.Job){noGPU}, "1"},
 	} {
 		pod := injected(t, job(t, c.change...))

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -22,8 +21,12 @@ type training struct {
 	path *field.Path
 	// specPath is the pod spec's field.
 	specPath *field.Path
+	// line is the container's command.
+	line commandLine
 	// ranks per pod that memory is counted for.
 	ranks int32
+	// ranksLater: the command tells how many ranks there are, by a value that is not known at admission.
+	ranksLater bool
 }
 
 // findTraining finds the container that the settings name, or the first one, and counts its ranks.
@@ -40,29 +43,30 @@ func findTraining(spec *corev1.PodSpec, specPath *field.Path, s translate.Settin
 		return nil, field.ErrorList{field.Invalid(keyPath, s.Container, "names no container of the pod: write one of "+strings.Join(names, ", "))}
 	}
 	t := &training{spec: spec, index: index, path: specPath.Child("containers").Index(index), specPath: specPath}
-	t.ranks = t.countRanks(s)
+	t.line = readCommand(t.container(), t.path)
+	t.ranks, t.ranksLater = t.countRanks(s)
 	return t, nil
 }
 
 func (t *training) container() *corev1.Container { return &t.spec.Containers[t.index] }
 
 // countRanks says how many ranks the pod will have, as far as can be known at admission.
-func (t *training) countRanks(s translate.Settings) int32 {
+func (t *training) countRanks(s translate.Settings) (ranks int32, later bool) {
 	if s.Ranks > 0 {
-		return s.Ranks
+		return s.Ranks, false
 	}
-	c := t.container()
-	gpus := gpusOf(c)
-	if argv, env, ok := commandLine(c); ok && launch.IsLauncher(argv) {
-		spec, err := launch.Parse(argv, env)
+	gpus := gpusOf(t.container())
+	if launch.IsLauncher(t.line.argv) {
+		spec, err := launch.Parse(t.line.argv, t.line.env)
+		later = err == nil && spec.RanksFrom == launch.RanksLater
 		if err == nil && spec.Ranks == launch.RanksAuto {
 			spec, err = spec.Resolve(int(gpus), 0)
 		}
 		if err == nil && spec.Ranks > 0 {
-			return int32(spec.Ranks)
+			return int32(spec.Ranks), false
 		}
 	}
-	return max(gpus, 1)
+	return max(gpus, 1), later
 }
 
 // gpuResource is what one rank usually has one of.
@@ -76,13 +80,17 @@ func gpusOf(c *corev1.Container) int32 {
 	return int32(q.Value())
 }
 
-// checkFresh refuses what stands in the way of injection into a pod that was not injected yet.
-func (t *training) checkFresh(members int32, s translate.Settings) field.ErrorList {
+// checkFresh refuses what stands in the way of injection into a pod that was not injected yet. unread is why what
+// the image starts could not be learnt.
+func (t *training) checkFresh(members int32, s translate.Settings, unread error) field.ErrorList {
 	c := t.container()
 	var errs field.ErrorList
 	if len(c.Command) == 0 {
-		errs = append(errs, field.Required(t.path.Child("command"),
-			`holdfast starts the container's command and cannot know the image's ENTRYPOINT: write it out, for example ["torchrun"], ["python", "-m", "torch.distributed.run"] or ["bash", "-c"]`))
+		text := `holdfast starts the container's command and cannot know the image's ENTRYPOINT: write it out, for example ["torchrun"], ["python", "-m", "torch.distributed.run"] or ["bash", "-c"]`
+		if unread != nil {
+			text += fmt.Sprintf("; image %s could not be read: %v", c.Image, unread)
+		}
+		errs = append(errs, field.Required(t.path.Child("command"), text))
 	} else if c.Command[0] == agentPath {
 		errs = append(errs, field.Invalid(t.path.Child("command").Index(0), c.Command[0], "is put there by holdfast: write your own command alone"))
 	} else {
@@ -116,50 +124,60 @@ func (t *training) checkFresh(members int32, s translate.Settings) field.ErrorLi
 // checkLauncher refuses what a launcher in the container's own command asks for and cannot have. One
 // that a shell starts is read by the agent when it starts.
 func (t *training) checkLauncher(members int32) field.ErrorList {
-	c := t.container()
-	argv, env, ok := commandLine(c)
-	if !ok || !launch.IsLauncher(argv) {
-		return nil
+	if len(t.line.errs) > 0 {
+		return t.line.errs
 	}
-	spec, err := launch.Parse(argv, env)
+	if !launch.IsLauncher(t.line.argv) {
+		return t.checkDeepSpeed(members)
+	}
+	spec, err := launch.Parse(t.line.argv, t.line.env)
 	if err == nil && members > 0 {
 		err = spec.CheckNodes(int(members))
 	}
 	if err == nil {
 		return nil
 	}
-	flag, text := "", err.Error()
-	var refusal *launch.Refusal
-	if errors.As(err, &refusal) {
-		flag = refusal.Flag
-		text = refusal.Why
-		if refusal.Remedy != "" {
-			text += "; " + refusal.Remedy
-		}
-	}
+	flag, text := refusedFlag(err)
 	return field.ErrorList{field.Invalid(t.flagPath(flag), flag, text)}
 }
 
-// launcherWarnings says where the command plainly starts Python without a launcher: the gang would wait for one for ever. What a
-// script of the image's does cannot be known here, and a program may start the launcher itself, so this is no refusal.
+// launcherWarnings says where the command plainly starts its processes by itself, so that they are restarted all together.
+// What a script of the image's does cannot be known here, and a program may start a launcher that is served.
 func (t *training) launcherWarnings() []string {
-	argv, _, ok := commandLine(t.container())
-	text := strings.Join(argv, " ")
-	if !ok || len(argv) == 0 || strings.Contains(text, "torchrun") || strings.Contains(text, "torch.distributed") || !startsPython(argv) {
+	argv := t.line.argv
+	if len(argv) == 0 || launch.CommandPatience(argv) == launch.NeverWhole {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s: starts Python without a launcher; unless the program starts one itself, the gang waits for it for ever: write torchrun (or python -m torch.distributed.run) before the script", t.path.Child("command"))}
+	const whole = "restarted as a whole, on all pods, when it ends badly on one (condition LauncherRestarts); to restart ranks alone write torchrun (or python -m torch.distributed.run)"
+	for _, command := range launch.Plain(argv) {
+		if launch.CommandPatience(command) == 0 {
+			return []string{fmt.Sprintf("%s: %s starts its processes itself, past holdfast: the command is %s in its place", t.path.Child("command"), path.Base(command[0]), whole)}
+		}
+	}
+	if startsPython(argv) && !launch.Hands(argv) {
+		return []string{fmt.Sprintf("%s: starts Python without a launcher: unless the program starts one itself, each pod is one rank and the command is %s before the script", t.path.Child("command"), whole)}
+	}
+	return nil
 }
 
-// startsPython says whether the command is a Python interpreter, or a shell that is given a text which names one.
-func startsPython(argv []string) bool {
-	switch name := path.Base(argv[0]); {
-	case strings.HasPrefix(name, "python"):
-		return true
-	case name == "sh" || name == "bash" || name == "dash":
-		return slices.ContainsFunc(argv[1:], func(a string) bool { return strings.HasPrefix(a, "-") && strings.HasSuffix(a, "c") }) && strings.Contains(strings.Join(argv, " "), "python")
+// hostsPath is where deepspeed looks for the hosts of a job unasked.
+const hostsPath = "/job/hostfile"
+
+// checkDeepSpeed refuses a deepspeed that plainly trains on each pod by itself, or on other machines past us.
+func (t *training) checkDeepSpeed(members int32) field.ErrorList {
+	hosts := slices.ContainsFunc(t.container().VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.MountPath == hostsPath || strings.TrimRight(m.MountPath, "/") == path.Dir(hostsPath)
+	})
+	for _, command := range launch.Plain(t.line.argv) {
+		if !launch.IsDeepSpeed(command) {
+			continue
+		}
+		if err := launch.CheckDeepSpeed(command, int(members), hosts); err != nil {
+			flag, text := refusedFlag(err)
+			return field.ErrorList{field.Invalid(t.flagPath(flag), flag, text)}
+		}
 	}
-	return false
+	return nil
 }
 
 // flagPath is the element of command, args or env that carries the flag or variable.
@@ -183,68 +201,4 @@ func (t *training) flagPath(flag string) *field.Path {
 		}
 	}
 	return t.path.Child("command")
-}
-
-// commandLine is what the container starts, with references to its plain variables resolved, and those
-// variables; ok is false where a reference cannot be known at admission.
-func commandLine(c *corev1.Container) (argv []string, env map[string]string, ok bool) {
-	env = map[string]string{}
-	hidden := map[string]bool{}
-	for _, e := range c.Env {
-		if e.ValueFrom != nil {
-			hidden[e.Name] = true
-			delete(env, e.Name)
-			continue
-		}
-		value, _ := expand(e.Value, env, nil)
-		env[e.Name] = value
-	}
-	for _, a := range append(append([]string{}, userCommand(c.Command)...), c.Args...) {
-		text, known := expand(a, env, hidden)
-		if !known || len(c.EnvFrom) > 0 && strings.Contains(text, "$(") {
-			return nil, nil, false
-		}
-		argv = append(argv, text)
-	}
-	return argv, env, true
-}
-
-// userCommand is the command without what injection put before it.
-func userCommand(command []string) []string {
-	if len(command) > len(wrapper) && command[0] == agentPath {
-		return command[len(wrapper):]
-	}
-	return command
-}
-
-// expand resolves $(NAME) the way the kubelet does: $$ is a dollar sign and an unknown name stays as it
-// is. known is false where a name in hidden is used.
-func expand(s string, env map[string]string, hidden map[string]bool) (out string, known bool) {
-	var b strings.Builder
-	known = true
-	for i := 0; i < len(s); i++ {
-		if s[i] != '$' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		switch end := strings.IndexByte(s[i:], ')'); {
-		case s[i+1] == '$':
-			b.WriteByte('$')
-			i++
-		case s[i+1] == '(' && end > 0:
-			name := s[i+2 : i+end]
-			value, set := env[name]
-			if hidden[name] {
-				known = false
-			}
-			if !set {
-				value = fmt.Sprintf("$(%s)", name)
-			}
-			b.WriteString(value)
-			i += end
-		default:
-			b.WriteByte('$')
-		}
-	}
-	return b.String(), known
 }

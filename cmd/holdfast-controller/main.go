@@ -43,6 +43,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.healthAddress, "health-address", o.healthAddress, "address of /healthz and /readyz")
 	f.StringVar(&o.metricsAddress, "metrics-address", o.metricsAddress, "address of /metrics; 0 turns it off")
 	o.nodes.flags(f)
+	o.images.flags(f)
 	if err := cmd.MarkFlagRequired("agent-image"); err != nil {
 		panic(err) // the flag is defined above
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,10 +54,11 @@ type options struct {
 	healthAddress      string
 	metricsAddress     string
 	nodes              nodeOptions
+	images             imageOptions
 }
 
 func defaults() options {
-	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8080", nodes: nodeDefaults()}
+	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8080", nodes: nodeDefaults(), images: imageDefaults()}
 }
 
 func serviceName(service string) string { return service + "." + v1alpha1.Namespace + ".svc" }
@@ -92,7 +94,9 @@ func run(ctx context.Context, o options) error {
 	if err := keeper.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("setting up certificates: %w", err)
 	}
-	addWebhooks(mgr, keeper, o)
+	if err := addWebhooks(mgr, keeper, o); err != nil {
+		return err
+	}
 	if err := addControllers(mgr, keeper, o); err != nil {
 		return err
 	}
@@ -153,17 +157,27 @@ func managerOptions(o options, server ctrlwebhook.Server) manager.Options {
 }
 
 // addWebhooks answers admission on every replica.
-func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) {
-	config := func() (webhook.Config, error) {
+func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) error {
+	images, err := o.images.images(mgr.GetAPIReader(), mgr.GetLogger().WithName("images"))
+	if err != nil {
+		return err
+	}
+	minor, err := serverMinor(mgr.GetConfig(), clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	config := func(ctx context.Context) (webhook.Config, error) {
 		authority, err := keeper.Authority()
 		return webhook.Config{
 			AgentImage:    o.agentImage,
 			Coordinator:   net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
 			CoordinatorCA: authority,
+			Minor:         minor(ctx),
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
-	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs()})
+	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: minor})})
+	return nil
 }
 
 // addControllers adds what works on the leader, and the coordinator, which listens on every replica.

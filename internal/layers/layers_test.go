@@ -44,6 +44,7 @@ var only = []struct {
 	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
 	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/translate", "plugin", "test"}},
 	{"volcano.sh/apis", "its types are read in one place", []string{"internal/translate", "plugin", "test"}},
+	{"github.com/google/go-containerregistry", "what strangers' registries send is bounded in one place", []string{"webhook/image", "test", "cmd/holdfast-dev"}},
 	{"go.etcd.io/etcd", "the product keeps no database", []string{"cmd/holdfast-dev"}},
 }
 

@@ -174,6 +174,10 @@ func runView(r *v1alpha1.RunStatus) gang.RunView {
 	v := gang.RunView{
 		State: runStates[r.State], Generation: r.Generation,
 		Ranks: int(r.Progress.Ranks), StandbysReady: int(r.Progress.StandbysReady), Trouble: trouble(r),
+		ResumeUnknown: int(r.Progress.ResumeUnknown), WholeCommand: r.Progress.WholeCommand, UnprotectedPods: int(r.Progress.UnprotectedPods),
+	}
+	if u := r.Progress.Unprotected; len(u) > 0 {
+		v.Unprotected = fmt.Sprintf("pod %s of slot %d: %s", u[0].Pod, u[0].Slot, u[0].Runs)
 	}
 	if r.Verdict != nil {
 		v.VerdictReason, v.VerdictMessage = r.Verdict.Reason, verdictText(r.Verdict)
@@ -232,18 +236,35 @@ func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 		return
 	}
 	now = lastMoment(r, now)
-	s.Step, s.SavedStep = r.Progress.Step, r.Progress.SavedStep
+	s.Step, s.SavedStep = step(r), r.Progress.SavedStep
 	if r.Progress.SavedAt != nil && s.SavedStep > 0 {
 		s.Saved = gang.Age(r.Progress.SavedAt.Time, now)
 	}
-	if r.StartedAt != nil {
+	s.Goodput = ""
+	if r.StartedAt != nil && r.Progress.ResumeUnknown == 0 {
 		s.Goodput = gang.Goodput(r.StartedAt.Time, now, time.Duration(r.Progress.LostMs)*time.Millisecond)
 	}
 }
 
-// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start.
+// step is the newest step that all ranks finished: the script's own, else optimizer steps after the point that training resumed from, in
+// the newest generation or, before its first step, in the one before. 0: not known.
+func step(r *v1alpha1.RunStatus) int64 {
+	p := &r.Progress
+	switch n := len(r.Recoveries); {
+	case p.Step > 0:
+		return p.Step
+	case p.OptimizerSteps > 0 && p.ResumedAt != nil:
+		return *p.ResumedAt + p.OptimizerSteps
+	case p.OptimizerSteps == 0 && n > 0 && r.Recoveries[n-1].ReachedStep != nil:
+		return *r.Recoveries[n-1].ReachedStep
+	}
+	return 0
+}
+
+// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start, and where it is not known
+// what was lost.
 func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
-	if r == nil || r.StartedAt == nil {
+	if r == nil || r.StartedAt == nil || r.Progress.ResumeUnknown > 0 {
 		return 0, false
 	}
 	return gang.GoodputShare(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)

@@ -31,7 +31,7 @@ type Settings struct {
 	Enabled bool
 	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
 	StateBytes int64
-	// Standbys says whether each rank has a warm standby, StandbyBytes what one may use.
+	// Standbys says whether each rank has a warm standby, StandbyBytes what those of a pod may use.
 	Standbys     bool
 	StandbyBytes int64
 	// Ranks is the number of ranks per pod; 0: not said.
@@ -84,11 +84,12 @@ var userKeys = map[string]string{
 
 // systemKeys are the keys that only Holdfast writes.
 var systemKeys = map[string]bool{
-	v1alpha1.LabelGang:           true,
-	v1alpha1.AnnotationGangSize:  true,
-	v1alpha1.AnnotationInjected:  true,
-	v1alpha1.AnnotationInjection: true,
-	v1alpha1.AnnotationForming:   true,
+	v1alpha1.LabelGang:              true,
+	v1alpha1.AnnotationGangSize:     true,
+	v1alpha1.AnnotationInjected:     true,
+	v1alpha1.AnnotationImageCommand: true,
+	v1alpha1.AnnotationInjection:    true,
+	v1alpha1.AnnotationForming:      true,
 
 	v1alpha1.AnnotationTopologyDomain: true,
 	v1alpha1.LabelReplaced:            true,

@@ -9,7 +9,7 @@ import (
 
 // TestCauseLabel: what Holdfast itself writes is told as it is, anything else is one word.
 func TestCauseLabel(t *testing.T) {
-	known := []string{"", budget.CauseSilent, "NodeGone", "PodDeleted"}
+	known := []string{"", budget.CauseSilent, "NodeGone", "PodDeleted", "HardwareSuspected", "NodeShutdown", "Evicted"}
 	for _, r := range nodehealth.Catalogue {
 		known = append(known, string(r.Cause))
 	}

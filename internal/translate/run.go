@@ -15,14 +15,19 @@ import (
 func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 	s := v1alpha1.RunStatus{
 		Generation: r.Generation, RestoreStep: r.RestoreStep, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
-		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
+		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), Unproven: int32(r.Unproven), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
 		Progress: v1alpha1.Progress{
 			Ranks: int32(r.Progress.Ranks), StandbysReady: int32(r.Progress.StandbysReady), Step: r.Progress.Step, SavedStep: r.Progress.SavedStep,
 			SavedAt: microTime(r.Progress.SavedAt), LostMs: r.Progress.Lost.Milliseconds(), Notes: r.Progress.Notes, Waits: r.Progress.Waits,
+			ResumeUnknown: int32(r.Progress.ResumeUnknown), OptimizerSteps: r.Progress.OptimizerSteps, ResumedAt: known(r.Progress.ResumedAt, r.Progress.ResumeKnown),
+			StepMicros: r.Progress.StepTime.Microseconds(), UnprotectedPods: int32(r.Progress.UnprotectedPods), WholeCommand: r.Progress.WholeCommand,
 		},
 	}
 	for _, slot := range r.Progress.Attached {
 		s.Progress.Attached = append(s.Progress.Attached, int32(slot))
+	}
+	for _, u := range r.Progress.Unprotected {
+		s.Progress.Unprotected = append(s.Progress.Unprotected, v1alpha1.UnprotectedPod{Slot: int32(u.Slot), Pod: u.Pod, Runs: u.Runs})
 	}
 	for _, rec := range r.Recoveries {
 		s.Recoveries = append(s.Recoveries, v1alpha1.Recovery{
@@ -30,11 +35,15 @@ func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
 			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replaced(rec.Replaced),
+			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
 	s.Durable, s.Older = stored(r.Durable), stored(r.Older)
 	for _, c := range r.Copies {
 		s.Copies = append(s.Copies, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation})
+	}
+	for _, by := range r.Moved {
+		s.Moved = append(s.Moved, string(by))
 	}
 	for _, d := range r.Doomed {
 		s.Doomed = append(s.Doomed, doom(d))
@@ -56,14 +65,19 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	r := elastic.Record{
 		Generation: s.Generation, RestoreStep: s.RestoreStep, Restarts: int(s.Restarts), StartedAt: plainTime(s.StartedAt),
-		Replacements: int(s.Replacements), WithoutProgress: int(s.WithoutProgress), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
+		Replacements: int(s.Replacements), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
 			Ranks: int(s.Progress.Ranks), StandbysReady: int(s.Progress.StandbysReady), Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
 			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes, Waits: s.Progress.Waits,
+			ResumeUnknown: int(s.Progress.ResumeUnknown), OptimizerSteps: s.Progress.OptimizerSteps, ResumedAt: plain(s.Progress.ResumedAt), ResumeKnown: s.Progress.ResumedAt != nil,
+			StepTime: time.Duration(s.Progress.StepMicros) * time.Microsecond, UnprotectedPods: int(s.Progress.UnprotectedPods), WholeCommand: s.Progress.WholeCommand,
 		},
 	}
 	for _, slot := range s.Progress.Attached {
 		r.Progress.Attached = append(r.Progress.Attached, elastic.Slot(slot))
+	}
+	for _, u := range s.Progress.Unprotected {
+		r.Progress.Unprotected = append(r.Progress.Unprotected, elastic.Unprotected{Slot: elastic.Slot(u.Slot), Pod: u.Pod, Runs: u.Runs})
 	}
 	for _, rec := range s.Recoveries {
 		r.Recoveries = append(r.Recoveries, elastic.Recovery{
@@ -71,11 +85,15 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
 			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplaced(rec.Replaced),
+			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})
 	}
 	r.Durable, r.Older = plainStored(s.Durable), plainStored(s.Older)
 	for _, c := range s.Copies {
 		r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank), Mark: elastic.Mark{Step: c.Step, Generation: c.Generation}})
+	}
+	for _, by := range s.Moved {
+		r.Moved = append(r.Moved, cause.Suspect(by))
 	}
 	for i := range s.Doomed {
 		r.Doomed = append(r.Doomed, plainDoom(&s.Doomed[i]))
@@ -105,11 +123,11 @@ func plainStored(d *v1alpha1.StoredStep) *elastic.StoredStep {
 }
 
 func causeStatus(c cause.Cause) v1alpha1.Cause {
-	return v1alpha1.Cause{Code: string(c.Code), Rank: int32(c.Rank), Slot: int32(c.Slot), ExitCode: int32(c.ExitCode), Message: c.Message, Cascade: int32(c.Cascade)}
+	return v1alpha1.Cause{Code: string(c.Code), Rank: int32(c.Rank), Slot: int32(c.Slot), ExitCode: int32(c.ExitCode), Message: c.Message, Cascade: int32(c.Cascade), Suspect: string(c.Suspect)}
 }
 
 func plainCause(c v1alpha1.Cause) cause.Cause {
-	return cause.Cause{Code: cause.Code(c.Code), Rank: int(c.Rank), Slot: int(c.Slot), ExitCode: int(c.ExitCode), Message: c.Message, Cascade: int(c.Cascade)}
+	return cause.Cause{Code: cause.Code(c.Code), Rank: int(c.Rank), Slot: int(c.Slot), ExitCode: int(c.ExitCode), Message: c.Message, Cascade: int(c.Cascade), Suspect: cause.Suspect(c.Suspect)}
 }
 
 func doom(d elastic.Doom) v1alpha1.Doom {
@@ -137,6 +155,21 @@ func plainReplaced(all []v1alpha1.Replacement) []elastic.Replacement {
 		out = append(out, elastic.Replacement{Doom: plainDoom(&r.Doom), ReleasedAt: plainTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
 	}
 	return out
+}
+
+// known is a number that may be absent.
+func known(n int64, ok bool) *int64 {
+	if !ok {
+		return nil
+	}
+	return &n
+}
+
+func plain(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 func microTime(t time.Time) *metav1.MicroTime {

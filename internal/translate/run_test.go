@@ -15,18 +15,21 @@ import (
 
 func TestRecordSurvivesTheGang(t *testing.T) {
 	at := time.UnixMicro(1_700_000_000_123_456).UTC()
-	c := cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "ValueError: x", Cascade: 2}
+	c := cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "ValueError: x", Cascade: 2, Suspect: cause.SuspectMemory}
 	doomed := elastic.Doom{Slot: 1, Pod: "uid", Name: "p1", Node: "n1", Cause: "XidFatal", Message: "Xid 79", At: at, Deadline: at.Add(time.Minute), Dead: true}
 	for name, r := range map[string]elastic.Record{
 		"nothing yet": {Phase: elastic.Forming},
 		"all": {
-			Generation: 4, RestoreStep: 9, Restarts: 3, WithoutProgress: 2, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
-			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}, Waits: "waits for the agent of slot 1"},
+			Generation: 4, RestoreStep: 9, Restarts: 3, WithoutProgress: 2, Unproven: 3, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
+			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}, Waits: "waits for the agent of slot 1",
+				ResumeUnknown: 2, OptimizerSteps: 70, ResumedAt: 0, ResumeKnown: true, StepTime: 1500 * time.Microsecond, UnprotectedPods: 9, Unprotected: []elastic.Unprotected{{Slot: 1, Pod: "p1", Runs: "mpirun"}}, WholeCommand: true},
 			Recoveries: []elastic.Recovery{
 				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
-					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Doom: doomed}, {Doom: doomed, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}}},
+					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Doom: doomed}, {Doom: doomed, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
+					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true},
 			},
 			Replacements: 5, Durable: &elastic.StoredStep{Mark: elastic.Mark{Step: 7, Generation: 3}, At: at}, Older: &elastic.StoredStep{Mark: elastic.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: elastic.Mark{Step: 8, Generation: 3}, Rank: 1}},
+			Moved:   []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
 			Doomed:  []elastic.Doom{doomed},
 			Verdict: &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
 		},
@@ -75,7 +78,7 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		string(elastic.ReasonSameFailureTwice): v1alpha1.ReasonSameFailureTwice,
 		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress, string(elastic.ReasonRefused): v1alpha1.ReasonRefused,
 		string(cause.RankKilled): v1alpha1.CauseRankKilled, string(cause.RankFailed): v1alpha1.CauseRankFailed, string(cause.PortConflict): v1alpha1.CausePortConflict,
-		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost,
+		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost, string(cause.ContainerRestarted): v1alpha1.CauseContainerRestarted,
 		string(cause.PodReplaced): v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentSilent: v1alpha1.CauseAgentSilent, elastic.JobSuspended: v1alpha1.CauseJobSuspended,
 		elastic.NoticeDoomed: v1alpha1.ReasonPodDoomed, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
 		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,

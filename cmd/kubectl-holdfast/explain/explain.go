@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
@@ -124,8 +125,14 @@ func (e Explanation) storage(w *page.Page, r *v1alpha1.RunStatus) {
 // titles names conditions as people ask for them, in the order of a job's life.
 var titles = []struct{ condition, title string }{
 	{v1alpha1.ConditionPlaced, "Placement"}, {v1alpha1.ConditionRunning, "Running"}, {v1alpha1.ConditionStateInMemory, "State in memory"},
-	{v1alpha1.ConditionStandbysReady, "Standbys"}, {v1alpha1.ConditionFinished, "Finished"},
+	{v1alpha1.ConditionStandbysReady, "Standbys"}, {v1alpha1.ConditionGoodputKnown, "Goodput"},
+	{v1alpha1.ConditionUnprotected, "Unprotected"}, {v1alpha1.ConditionLauncherRestarts, "Whole command"},
+	{v1alpha1.ConditionFinished, "Finished"},
 }
+
+// quiet are conditions that need no word where they are so.
+var quiet = map[string]metav1.ConditionStatus{v1alpha1.ConditionFinished: metav1.ConditionFalse, v1alpha1.ConditionGoodputKnown: metav1.ConditionTrue,
+	v1alpha1.ConditionUnprotected: metav1.ConditionFalse, v1alpha1.ConditionLauncherRestarts: metav1.ConditionFalse}
 
 func (e Explanation) conditions(w *page.Page) {
 	if len(e.Status.Conditions) > 0 {
@@ -133,7 +140,7 @@ func (e Explanation) conditions(w *page.Page) {
 	}
 	for _, t := range titles {
 		for _, c := range e.Status.Conditions {
-			if c.Type != t.condition || c.Type == v1alpha1.ConditionFinished && c.Status != "True" {
+			if c.Type != t.condition || quiet[c.Type] == c.Status {
 				continue
 			}
 			w.Wrapf(fmt.Sprintf("%-16s %-5s ", t.title, yes(string(c.Status))), "%s: %s", c.Reason, c.Message)

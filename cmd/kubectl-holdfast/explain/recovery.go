@@ -76,20 +76,32 @@ func phases(r *v1alpha1.Recovery) []phase {
 		{"fetch", r.FetchMs, nil, fmt.Sprintf("until step %d was brought from storage", r.RestoreStep)},
 		{"start", r.StartMs, nil, fmt.Sprintf("%d of %s continued in a warm standby", r.Standbys, page.Count(int64(r.Ranks), "rank", "ranks"))},
 		{"restore", r.RestoreMs, nil, restored(r)},
-		{"first step", r.FirstStepMs, nil, fmt.Sprintf("%s done again", page.Count(r.StepsRecomputed, "step", "steps"))},
+		{"first step", r.FirstStepMs, nil, again(r)},
 	}
+}
+
+// again says how many steps were done again, where that is known; records of older coordinators have neither point.
+func again(r *v1alpha1.Recovery) string {
+	if r.ResumedAt == nil && r.ReachedStep != nil || r.ResumedAt != nil && r.ReachedStep == nil {
+		return "nobody knows how many steps were done again"
+	}
+	return page.Count(r.StepsRecomputed, "step", "steps") + " done again"
 }
 
 // detected says who saw the failure first.
 func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
-	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CausePortConflict || c == v1alpha1.CauseRanksLost:
+	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHardwareSuspected:
+		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
+	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CausePortConflict || c == v1alpha1.CauseRanksLost || c == v1alpha1.CauseContainerRestarted:
 		if r.Cause.Slot < 0 {
 			return "the coordinator"
 		}
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseDeleted:
 		return fmt.Sprintf("the API server: pod %s is being deleted", r.Replaced[0].Pod)
+	case len(r.Replaced) > 0 && (r.Replaced[0].Cause == v1alpha1.CauseNodeShutdown || r.Replaced[0].Cause == v1alpha1.CauseEvicted):
+		return fmt.Sprintf("the agent of pod %s, which was told to end, and its node", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseAgentSilent:
 		return fmt.Sprintf("the coordinator: the agent of pod %s was not heard", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Dead:
@@ -133,6 +145,8 @@ func lastWords(w *page.Page, message string) {
 
 func restored(r *v1alpha1.Recovery) string {
 	switch {
+	case r.RestoreStep == 0 && r.ResumedAt != nil && *r.ResumedAt > 0:
+		return fmt.Sprintf("from step %d, of the script's own checkpoint", *r.ResumedAt)
 	case r.RestoreStep == 0:
 		return "from the beginning, or the script's own checkpoint"
 	case r.FetchMs != nil:
@@ -161,8 +175,8 @@ func verdict(w *page.Page, v *v1alpha1.Verdict) {
 
 var meanings = map[string]string{
 	v1alpha1.ReasonFinished:         "all ranks ended with exit code 0",
-	v1alpha1.ReasonSameFailureTwice: "the same failure came twice with no new step that all ranks hold in between: a bug in the script, which a restart does not mend",
-	v1alpha1.ReasonNoProgress:       "10 restarts brought no step that was not reached before",
+	v1alpha1.ReasonSameFailureTwice: "the same failure came twice without progress in between: a bug in the script, which a restart does not mend",
+	v1alpha1.ReasonNoProgress:       "10 restarts without progress",
 	v1alpha1.ReasonRefused:          "the launcher asked for something that cannot be honoured; change its command line as said below",
 }
 
@@ -176,6 +190,9 @@ func causeLine(c *v1alpha1.Cause) string {
 	}
 	if c.ExitCode != 0 {
 		line += fmt.Sprintf(", exit code %d", c.ExitCode)
+	}
+	if c.Suspect != "" {
+		line += fmt.Sprintf("; hardware is suspected: %s", c.Suspect)
 	}
 	if c.Cascade > 0 {
 		line += fmt.Sprintf("; %s ended because of it", page.Count(int64(c.Cascade), "further rank", "further ranks"))

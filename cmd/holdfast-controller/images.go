@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	// The controller's own image holds no authorities.
+	_ "golang.org/x/crypto/x509roots/fallback"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/webhook"
+	"holdfast.dev/holdfast/webhook/image"
+)
+
+type imageOptions struct {
+	read, pullSecrets bool
+	authorities       string
+	insecure          []string
+}
+
+func imageDefaults() imageOptions { return imageOptions{read: true} }
+
+func (o *imageOptions) flags(f *pflag.FlagSet) {
+	f.BoolVar(&o.read, "read-images", o.read, "read ENTRYPOINT and CMD from the registry for training containers that name no command; false refuses them")
+	f.BoolVar(&o.pullSecrets, "image-pull-secrets", o.pullSecrets, "read images with the pull secrets of the job's pods; needs the right to get secrets and serviceaccounts in their namespaces")
+	f.StringVar(&o.authorities, "registry-ca-file", o.authorities, "PEM file with authorities that sign registries' certificates, besides those that everybody trusts")
+	f.StringSliceVar(&o.insecure, "insecure-registries", o.insecure, "registries, HOST or HOST:PORT as in an image's name, that may speak plain HTTP and be on the controller's own machine; to be repeated")
+}
+
+// images reads what images start, nil where that is off.
+func (o *imageOptions) images(live client.Reader, log logr.Logger) (webhook.Images, error) {
+	if !o.read {
+		if o.pullSecrets || o.authorities != "" || len(o.insecure) > 0 {
+			return nil, fmt.Errorf("--image-pull-secrets, --registry-ca-file and --insecure-registries do nothing with --read-images=false: remove them")
+		}
+		return nil, nil
+	}
+	if err := image.CheckRegistries(o.insecure); err != nil {
+		return nil, fmt.Errorf("--insecure-registries: %w", err)
+	}
+	transport, err := image.NewTransport(o.authorities, o.insecure)
+	if err != nil {
+		return nil, fmt.Errorf("--registry-ca-file: %w", err)
+	}
+	options := image.Options{Transport: transport, Insecure: o.insecure, Log: log}
+	if o.pullSecrets {
+		options.PullSecrets = live
+	}
+	return image.New(options).Process, nil
+}

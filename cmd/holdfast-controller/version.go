@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+)
+
+// versionLife is how long the API server's version is taken to be the same, versionRetry how long after a failure it is
+// asked again; versionWait how long it is waited for, in the middle of an admission call where it is not known yet.
+const (
+	versionLife  = 5 * time.Minute
+	versionRetry = 10 * time.Second
+	versionWait  = time.Second
+)
+
+// serverMinor says N of the API server's Kubernetes 1.N, 0 while it was never learnt. The server may be upgraded under
+// a controller that runs on: what is known is answered at once, and learnt anew aside.
+func serverMinor(cfg *rest.Config, now clock.PassiveClock) (func(context.Context) int, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("setting up discovery: %w", err)
+	}
+	v := &serverVersion{now: now, ask: func(ctx context.Context) int { return askMinor(ctx, client.RESTClient()) }}
+	return v.minor, nil
+}
+
+type serverVersion struct {
+	ask    func(context.Context) int
+	now    clock.PassiveClock
+	flight singleflight.Group
+
+	mu    sync.Mutex // never held while the server is asked
+	known int
+	due   time.Time
+}
+
+func (v *serverVersion) minor(ctx context.Context) int {
+	known, due := v.state()
+	if !due {
+		return known
+	}
+	done := v.flight.DoChan("", func() (any, error) {
+		v.refresh()
+		return nil, nil
+	})
+	if known > 0 {
+		return known
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	known, _ = v.state()
+	return known
+}
+
+func (v *serverVersion) state() (known int, due bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.known, !v.now.Now().Before(v.due)
+}
+
+// refresh serves all who wait, so that it does not end with the call of the first.
+func (v *serverVersion) refresh() {
+	ctx, cancel := context.WithTimeout(context.Background(), versionWait)
+	defer cancel()
+	n := v.ask(ctx)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.due = v.now.Now().Add(versionRetry)
+	if n > 0 {
+		v.known, v.due = n, v.now.Now().Add(versionLife)
+	}
+}
+
+// askMinor is 0 where the server does not say.
+func askMinor(ctx context.Context, client rest.Interface) int {
+	body, err := client.Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return 0
+	}
+	var info apiversion.Info
+	if json.Unmarshal(body, &info) != nil {
+		return 0
+	}
+	return minorOf(info)
+}
+
+// minorOf reads such as "35" and, of some clouds, "35+".
+func minorOf(info apiversion.Info) int {
+	digits := strings.TrimRight(info.Minor, "+")
+	n, err := strconv.Atoi(digits)
+	if err != nil || info.Major != "1" {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,136 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
+)
+
+// ImageProcess is what an image starts where the container says nothing else. It is read once, at the Job's
+// admission, and stands in an annotation of the pod template, so that all pods of the Job start the same, whatever
+// becomes of the tag; the user's own fields stay as they were applied.
+type ImageProcess struct {
+	// Image is the image by its digest.
+	Image      string   `json:"image"`
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+}
+
+// ImageQuery asks what an image starts.
+type ImageQuery struct {
+	Image string
+	// Found is the digest by which the image was read before, empty where it was not.
+	Found string
+	// Architecture of the nodes that the pods go to, where they name one.
+	Architecture string
+	// Namespace, PullSecrets and ServiceAccount say what the pods pull with.
+	Namespace      string
+	PullSecrets    []string
+	ServiceAccount string
+}
+
+// Images says what an image starts; the error is for people, and a part of a sentence.
+type Images func(context.Context, ImageQuery) (ImageProcess, error)
+
+// WantsImage says whether what the Job starts can be known from its image alone, and what to ask.
+func WantsImage(job *batchv1.Job) (ImageQuery, bool) {
+	settings, errs := translate.JobSettings(job)
+	if len(errs) > 0 || !settings.Enabled || settings.Observe {
+		return ImageQuery{}, false
+	}
+	spec := &job.Spec.Template.Spec
+	t, errs := findTraining(spec, templatePath.Child("spec"), settings, nil)
+	if len(errs) > 0 || len(t.container().Command) > 0 || t.container().Image == "" {
+		return ImageQuery{}, false
+	}
+	q := ImageQuery{Image: t.container().Image, Namespace: job.Namespace, Architecture: spec.NodeSelector[corev1.LabelArchStable], ServiceAccount: spec.ServiceAccountName}
+	if q.ServiceAccount == "" {
+		q.ServiceAccount = "default"
+	}
+	for _, s := range spec.ImagePullSecrets {
+		q.PullSecrets = append(q.PullSecrets, s.Name)
+	}
+	var found ImageProcess
+	if json.Unmarshal([]byte(job.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand]), &found) == nil {
+		q.Found = found.Image
+	}
+	return q, true
+}
+
+// readBefore is what the Job was stamped with, where its change leaves the image and the architecture as they were: no
+// registry that is down may keep people from changing a Job that waits.
+func readBefore(old *batchv1.Job, now ImageQuery) *ImageProcess {
+	if old == nil {
+		return nil
+	}
+	was, wanted := WantsImage(old)
+	var p ImageProcess
+	if !wanted || was.Image != now.Image || was.Architecture != now.Architecture ||
+		json.Unmarshal([]byte(old.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil || len(p.Entrypoint)+len(p.Cmd) == 0 {
+		return nil
+	}
+	return &p
+}
+
+// text is the annotation that carries p.
+func (p ImageProcess) text() string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // plain strings always encode
+	}
+	return string(text)
+}
+
+// into writes into a container without a command what the kubelet's runtime would start: ENTRYPOINT with the
+// container's args, or with CMD where it has none.
+func (p ImageProcess) into(c *corev1.Container) {
+	switch {
+	case len(p.Entrypoint) > 0:
+		c.Command = verbatim(p.Entrypoint)
+		if len(c.Args) == 0 {
+			c.Args = verbatim(p.Cmd)
+		}
+	case len(c.Args) > 0:
+		c.Command, c.Args = c.Args, nil
+	default:
+		c.Command = verbatim(p.Cmd)
+	}
+}
+
+// unread is why what the image starts is not known, where it was asked for.
+func (f Facts) unread() error {
+	if f.Image != nil && len(f.Image.Entrypoint)+len(f.Image.Cmd) == 0 {
+		return errors.New("it has neither ENTRYPOINT nor CMD")
+	}
+	return f.ImageError
+}
+
+// verbatim escapes what Kubernetes would resolve in a container's command and does not in an image's.
+func verbatim(argv []string) []string {
+	out := slices.Clone(argv)
+	for i, s := range out {
+		if strings.Contains(s, "$(") || strings.Contains(s, "$$") {
+			out[i] = strings.ReplaceAll(s, "$", "$$")
+		}
+	}
+	return out
+}
+
+// useImage gives a pod's training container the command that was read from its image when its Job was admitted.
+func useImage(pod *corev1.Pod, s translate.Settings) {
+	var p ImageProcess
+	if json.Unmarshal([]byte(pod.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil {
+		return
+	}
+	if t, errs := findTraining(&pod.Spec, specPath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
+		p.into(t.container())
+	}
+}
