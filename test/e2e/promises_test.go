@@ -60,8 +60,8 @@ func testRefusals(ctx context.Context, t *testing.T, w *story.World) {
 		{"no command", func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Command = nil }, []string{"spec.template.spec.containers[0].command"}},
 		{"not indexed", func(j *batchv1.Job) { j.Spec.CompletionMode = nil }, []string{"spec.completionMode"}},
 		{"launcher flag", func(j *batchv1.Job) {
-			j.Spec.Template.Spec.Containers[0].Command = []string{"torchrun", "--nproc-per-node=2", "--run-path", "x.py"}
-		}, []string{"spec.template.spec.containers[0].command", "run-path"}},
+			j.Spec.Template.Spec.Containers[0].Command = []string{"torchrun", "--nproc-per-node=2", "--logs-specs=mine", "x.py"}
+		}, []string{"spec.template.spec.containers[0].command", "logs-specs"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			job := story.BugJob(corev1.RestartPolicyNever, 0)
@@ -84,12 +84,12 @@ func testRefusals(ctx context.Context, t *testing.T, w *story.World) {
 func testShellRefusal(ctx context.Context, t *testing.T, w *story.World) {
 	job := story.BugJob(corev1.RestartPolicyNever, 0)
 	job.Name = "refused"
-	job.Spec.Template.Spec.Containers[0].Command = []string{"bash", "-c", "cd /tmp && torchrun --nproc-per-node=1 --run-path x.py"}
+	job.Spec.Template.Spec.Containers[0].Command = []string{"bash", "-c", "cd /tmp && torchrun --nproc-per-node=1 --logs-specs=mine x.py"}
 	if err := w.Client().Create(ctx, job); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Until(ctx, "an event on the Job", time.Minute, func(ctx context.Context) (bool, string) {
-		return w.HasEvent(ctx, "Job", job.Name, v1alpha1.ReasonRefused, "run-path")
+		return w.HasEvent(ctx, "Job", job.Name, v1alpha1.ReasonRefused, "logs-specs")
 	}); err != nil {
 		t.Error(err)
 	}

@@ -19,6 +19,11 @@ var Script string
 //go:embed torch_trainer.py
 var Torch string
 
+// Spawn needs PyTorch, starts its own processes and knows nothing of us: spawn.py FOLDER PORT PAUSE.
+//
+//go:embed spawn.py
+var Spawn string
+
 // File is a script as a file of its own, which ends with the test.
 func File(t testing.TB, script string) string {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,11 +26,12 @@ type plan struct {
 }
 
 var (
-	onePod  = shape{"1x4", 1, 4}
-	twoPods = shape{"2x2", 2, 2}
+	onePod  = shape{"1x4", 1, 4, trainFile}
+	twoPods = shape{"2x2", 2, 2, trainFile}
+	plain   = shape{"plain", 1, 4, plainFile}
 
 	full = plan{
-		shapes:  []shape{onePod, twoPods},
+		shapes:  []shape{onePod, twoPods, plain},
 		systems: []string{systemLimit, systemTorchrun, systemCold, systemHoldfast, systemAsComes},
 		// Busy cores first: it is then that a job's first standbys warm up.
 		loads: []load{busy, paused}, kills: 5,
@@ -56,7 +58,7 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	var broken []error
 	for _, sh := range b.plan.shapes {
-		for _, names := range inTurns(b.plan.systems) {
+		for _, names := range sh.inTurns(b.plan.systems) {
 			if names[0] == systemAsComes && sh != b.plan.shapes[0] {
 				continue // shown once
 			}
@@ -72,9 +74,20 @@ func (b *bench) run(ctx context.Context) error {
 	return errors.Join(broken...)
 }
 
+// plainSystems are those that a plain script is measured under. Holdfast's job has the machine to itself until its first standbys are there,
+// as with the client.
+var plainSystems = []string{systemHoldfast, systemTorchrun}
+
 // inTurns groups the systems that are measured together, kill by kill in turn: torchrun and holdfast-cold do nearly the same, and within
-// minutes a machine's speed drifts by more than what sets them apart.
-func inTurns(systems []string) [][]string {
+// minutes a machine's speed drifts by more than what sets them apart. A plain script has two systems, in turns.
+func (s shape) inTurns(systems []string) [][]string {
+	if s.plain() {
+		both := slices.DeleteFunc(slices.Clone(plainSystems), func(name string) bool { return !slices.Contains(systems, name) })
+		if len(both) == 0 {
+			return nil
+		}
+		return [][]string{both}
+	}
 	var out [][]string
 	for _, name := range systems {
 		if last := len(out) - 1; name == systemCold && last >= 0 && out[last][0] == systemTorchrun {
@@ -102,6 +115,11 @@ func (b *bench) measure(ctx context.Context, names []string, sh shape) (err erro
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var trials []*trial
+	defer func() {
+		if err != nil && sh.plain() { // the wait for its first standbys is noted before all its systems have begun
+			b.results.Forget(sh.caseName(sh.loads(b.plan.loads)[0]), names...)
+		}
+	}()
 	for _, name := range names {
 		t := &trial{bench: b, system: systems[name], shape: sh, rec: newRecord()}
 		defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), t.system.jobName(sh))) }()
@@ -109,6 +127,11 @@ func (b *bench) measure(ctx context.Context, names []string, sh shape) (err erro
 			return err
 		}
 		trials = append(trials, t)
+		if sh.plain() {
+			if err := t.firstStandbys(ctx, sh.loads(b.plan.loads)[0]); err != nil {
+				return err
+			}
+		}
 	}
 	switch t := trials[0]; t.system.name {
 	case systemLimit:
@@ -120,7 +143,7 @@ func (b *bench) measure(ctx context.Context, names []string, sh shape) (err erro
 		}
 		return err
 	}
-	for _, l := range b.plan.loads {
+	for _, l := range sh.loads(b.plan.loads) {
 		if err := underKills(ctx, trials, l, b.plan.kills); err != nil {
 			b.w.Say("  no figures of %s in %s", strings.Join(names, " and "), trials[0].caseName(l))
 			b.results.Forget(trials[0].caseName(l), names...)
@@ -128,6 +151,14 @@ func (b *bench) measure(ctx context.Context, names []string, sh shape) (err erro
 		}
 	}
 	return nil
+}
+
+// loads are those of a plan; of a plain script only the first is measured, the one under which the first standbys warm up.
+func (s shape) loads(of []load) []load {
+	if s.plain() {
+		return of[:1]
+	}
+	return of
 }
 
 // start creates a system's job and returns when it trains.

@@ -99,7 +99,8 @@ type recovery struct {
 	recomputed                                   int64
 }
 
-// recovered says what a kill cost once every rank has finished a step that not all of them had finished before it. A step joins all
+// recovered says what a kill cost once every rank has finished a step that not all of them had finished before it; of a plain script, which
+// begins anew, once every rank has finished a step. A step joins all
 // ranks, so the newest process of each is what counts, however many were started in between.
 func (r *record) recovered(ranks int, killed time.Time) (recovery, bool) {
 	r.mu.Lock()
@@ -112,7 +113,7 @@ func (r *record) recovered(ranks int, killed time.Time) (recovery, bool) {
 			return recovery{}, false
 		}
 		l := lives[len(lives)-1]
-		if l.started.Before(killed) || l.restored.IsZero() {
+		if l.started.Before(killed) || l.joined.IsZero() { // a plain script restores nothing; no other steps before it has
 			return recovery{}, false
 		}
 		newest = append(newest, l)
@@ -127,7 +128,9 @@ func (r *record) recovered(ranks int, killed time.Time) (recovery, bool) {
 		later(&out.started, l.started, killed)
 		later(&out.imported, l.imported, killed)
 		later(&out.joined, l.joined, killed)
-		later(&out.restored, l.restored, killed)
+		if !l.restored.IsZero() {
+			later(&out.restored, l.restored, killed)
+		}
 		later(&out.stepped, at, killed)
 		out.loadMs = max(out.loadMs, l.loadMs)
 	}

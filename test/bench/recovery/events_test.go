@@ -54,6 +54,29 @@ func TestRecovered(t *testing.T) {
 	}
 }
 
+// A plain script restores nothing and begins anew: any step of all its new processes counts.
+func TestRecoveredOfAPlainScript(t *testing.T) {
+	r := newRecord()
+	for _, began := range []float64{900, 1000} {
+		for rank := range 2 {
+			say := func(kind string, at float64, more string) {
+				r.line("pod", fmt.Sprintf(`{"bench":%q,"rank":%d,"pid":%d,"t":%f%s}`, kind, rank, 100+rank, began+at, more))
+			}
+			say("started", 0.1, "")
+			say("imported", 1, "")
+			if got, ok := r.recovered(2, time.Unix(1000, 0)); ok {
+				t.Fatalf("recovered = %+v before there was a step", got)
+			}
+			say("joined", 2, "")
+			say("step", 4+float64(rank), `,"step":1`)
+		}
+	}
+	got, ok := r.recovered(2, time.Unix(1000, 0))
+	if !ok || math.Abs(got.stepped-5) > 1e-6 || got.restored != 0 || got.recomputed != 0 {
+		t.Fatalf("recovered = %+v, %t; want 5 s to the first step", got, ok)
+	}
+}
+
 func TestRecoveredWaitsForTheNewestProcess(t *testing.T) {
 	r := newRecord()
 	lives(r, []int64{7, 7}, []int64{7, 7}, 1000)

@@ -27,13 +27,55 @@ const (
 	stepMs       = "step_ms"
 	warmingMs    = "step_ms_while_warming"
 	recoveredAny = "recovered"
+	restoreTime  = "kill_to_restore"
+	loadMs       = "load_ms"
+	recomputed   = "steps_recomputed"
+	// standbyVain is how long standbys were waited for that never were ready.
+	standbyVain = "standby_waited_in_vain_s"
 )
 
-// goals are upper bounds of kill_to_step against torchrun in the same case.
-var goals = []struct {
+// goal is an upper bound of a system's kill_to_step against torchrun in the same case.
+type goal struct {
 	system string
 	ratio  float64
-}{{systemHoldfast, 0.15}, {systemCold, 1.1}}
+}
+
+var (
+	goals = []goal{{systemHoldfast, 0.15}, {systemCold, 1.1}}
+	// plainGoals are those of a script that does not know Holdfast.
+	plainGoals = []goal{{systemHoldfast, 0.07}}
+	// clientGoals are upper bounds of Holdfast's metrics with such a script against those of the script with the client, under the same load
+	// of the same run.
+	clientGoals = []struct {
+		metric, what string
+		ratio        float64
+	}{{killToStep, "kill to step", 1.5}, {standbyFirst, "first standbys", 1.25}}
+)
+
+func goalsOf(kase string) []goal {
+	if withClient(kase) != "" {
+		return plainGoals
+	}
+	return goals
+}
+
+// withClient is the case that a plain script's is compared with: the same ranks on one pod under the same load; empty for other cases.
+func withClient(kase string) string {
+	if load, ok := strings.CutPrefix(kase, plain.name+", "); ok {
+		return onePod.name + ", " + load
+	}
+	return ""
+}
+
+// againstClient is a metric of Holdfast's with a plain script over the same with the client.
+func (r *results) againstClient(kase, metric string) (float64, bool) {
+	mine, ok1 := r.Median(kase, systemHoldfast, metric)
+	theirs, ok2 := r.Median(withClient(kase), systemHoldfast, metric)
+	if withClient(kase) == "" || !ok1 || !ok2 || theirs <= 0 {
+		return 0, false
+	}
+	return mine / theirs, true
+}
 
 // standbyGoal is within how many seconds a new job has a warm standby for every rank, however busy its cores are.
 const standbyGoal = 60.0
@@ -43,7 +85,7 @@ type results struct{ *figure.Set }
 
 func newResults() *results { return &results{figure.NewSet("recovery")} }
 
-// figures are the rows: every median, then every ratio against torchrun.
+// figures are the rows: every median, then every ratio against torchrun and against the script with the client.
 func (r *results) figures() []figure.Figure {
 	out := r.Figures()
 	for _, kase := range r.Cases() {
@@ -51,6 +93,12 @@ func (r *results) figures() []figure.Figure {
 			if ratio, ok := r.ratio(kase, system); ok {
 				k := figure.Key{Case: kase, System: system, Metric: killToStep + "_vs_torchrun"}
 				out = append(out, r.Figure(k, ratio, "ratio", len(r.Samples(kase, system, killToStep))))
+			}
+		}
+		for _, g := range clientGoals {
+			if ratio, ok := r.againstClient(kase, g.metric); ok {
+				k := figure.Key{Case: kase, System: systemHoldfast, Metric: g.metric + "_vs_client"}
+				out = append(out, r.Figure(k, ratio, "ratio", len(r.Samples(kase, systemHoldfast, g.metric))))
 			}
 		}
 	}
@@ -87,7 +135,7 @@ func (v verdict) reached() bool { return v.value <= v.goal }
 func (r *results) verdicts() []verdict {
 	var out []verdict
 	for _, kase := range r.Cases() {
-		for _, g := range goals {
+		for _, g := range goalsOf(kase) {
 			if ratio, ok := r.ratio(kase, g.system); ok {
 				out = append(out, verdict{kase, g.system, fmt.Sprintf("%.3f × torchrun, at most %.2f", ratio, g.ratio), ratio, g.ratio})
 			}
@@ -96,6 +144,16 @@ func (r *results) verdicts() []verdict {
 			text := fmt.Sprintf("first standbys ready after %.1f s, at most %.0f s", first, standbyGoal)
 			out = append(out, verdict{kase, systemHoldfast, text, first, standbyGoal})
 		}
+		if waited, ok := r.Median(kase, systemHoldfast, standbyVain); ok {
+			text := fmt.Sprintf("no standby for every rank after %.0f s, at most %.0f s", waited, standbyGoal)
+			out = append(out, verdict{kase, systemHoldfast, text, waited, standbyGoal})
+		}
+		for _, g := range clientGoals {
+			if ratio, ok := r.againstClient(kase, g.metric); ok {
+				text := fmt.Sprintf("%s %.2f × that with the client, at most %.2f", g.what, ratio, g.ratio)
+				out = append(out, verdict{kase, systemHoldfast, text, ratio, g.ratio})
+			}
+		}
 	}
 	return out
 }
@@ -103,13 +161,20 @@ func (r *results) verdicts() []verdict {
 // unmeasured lists the goals that nothing is known of.
 func (r *results) unmeasured() []string {
 	var out []string
-	for _, g := range goals {
-		for _, kase := range r.Cases() {
+	for _, kase := range r.Cases() {
+		for _, g := range goalsOf(kase) {
 			if _, ok := r.ratio(kase, g.system); !ok {
 				out = append(out, fmt.Sprintf("%-14s %s: at most %.2f × torchrun", g.system, kase, g.ratio))
 			}
 		}
-		if len(r.Cases()) == 0 {
+		for _, g := range clientGoals {
+			if _, ok := r.againstClient(kase, g.metric); !ok && withClient(kase) != "" {
+				out = append(out, fmt.Sprintf("%-14s %s: %s at most %.2f × that with the client", systemHoldfast, kase, g.what, g.ratio))
+			}
+		}
+	}
+	if len(r.Cases()) == 0 {
+		for _, g := range goals {
 			out = append(out, fmt.Sprintf("%-14s at most %.2f × torchrun", g.system, g.ratio))
 		}
 	}
@@ -122,7 +187,7 @@ func (r *results) writeLines(w io.Writer) error { return figure.WriteLines(w, r.
 // tableMetrics are the columns of the table.
 var tableMetrics = []struct{ title, metric, format string }{
 	{"new processes", "kill_to_start", "%.2f s"}, {"imported", "kill_to_import", "%.2f s"}, {"joined", "kill_to_join", "%.2f s"},
-	{"restored", "kill_to_restore", "%.2f s"}, {"recomputed", "steps_recomputed", "%.0f"}, {"save", "save_ms", "%.2f ms"}, {"load", "load_ms", "%.1f ms"},
+	{"restored", restoreTime, "%.2f s"}, {"recomputed", recomputed, "%.0f"}, {"save", "save_ms", "%.2f ms"}, {"load", loadMs, "%.1f ms"},
 	{"first standbys", standbyFirst, "%.1f s"}, {"standbys ready", standbyReady, "%.1f s"}, {"step", stepMs, "%.1f ms"}, {"step while warming", warmingMs, "%.1f ms"},
 }
 

@@ -39,6 +39,37 @@ func TestFiguresAreMediansAndRatios(t *testing.T) {
 	}
 }
 
+// A plain script has goals of its own: against torchrun, and against the script with the client under the same load.
+func TestGoalsOfAPlainScript(t *testing.T) {
+	r := newResults()
+	r.Add("1x4, no pause", systemHoldfast, killToStep, "s", 0.3)
+	r.Add("1x4, no pause", systemHoldfast, standbyFirst, "s", 40)
+	r.Add("1x4, 20 ms pause", systemHoldfast, killToStep, "s", 9)
+	r.Add("plain, no pause", systemTorchrun, killToStep, "s", 10)
+	r.Add("plain, no pause", systemHoldfast, killToStep, "s", 0.44)
+	r.Add("plain, no pause", systemHoldfast, standbyFirst, "s", 49)
+	if err := r.missed(); err != nil {
+		t.Fatalf("missed: %v; 0.044, 1.47 and 1.23 reach 0.07, 1.5 and 1.25", err)
+	}
+	r.Add("plain, no pause", systemHoldfast, killToStep, "s", 0.8, 0.8)
+	r.Add("plain, no pause", systemHoldfast, standbyFirst, "s", 51, 51)
+	err := r.missed()
+	for _, want := range []string{"plain, no pause, holdfast: 0.080 ×", "kill to step 2.67 × that with the client, at most 1.50", "first standbys 1.27 × that with the client, at most 1.25"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("missed: %v; want %q", err, want)
+		}
+	}
+	never := newResults()
+	never.Add("plain, no pause", systemHoldfast, killToStep, "s", 12)
+	never.Add("plain, no pause", systemHoldfast, standbyVain, "s", 120)
+	if err := never.missed(); err == nil || !strings.Contains(err.Error(), "no standby for every rank after 120 s") {
+		t.Errorf("missed: %v; no standby was ever ready", err)
+	}
+	if got := strings.Join(never.unmeasured(), "\n"); !strings.Contains(got, "first standbys at most 1.25 × that with the client") || !strings.Contains(got, "at most 0.07 × torchrun") {
+		t.Errorf("not measured: %s", got)
+	}
+}
+
 func TestGoalsAreJudgedPerCase(t *testing.T) {
 	r := sample()
 	if err := r.missed(); err != nil {

@@ -17,6 +17,9 @@ import (
 //go:embed train.py
 var trainScript string
 
+//go:embed plain.py
+var plainScript string
+
 //go:embed limit.py
 var limitScript string
 
@@ -26,17 +29,23 @@ const (
 	scripts    = "scripts"
 	pythonHome = "/opt/holdfast-python"
 	pace       = "0.02"
+	// The scripts by their names in the pods.
+	trainFile, plainFile = "train.py", "plain.py"
 	// rendezvous is the port of torchrun's own rendezvous, in the first pod's network.
 	rendezvous = 29400
 )
 
-// shape is how the ranks are spread.
+// shape is how the ranks are spread, and the script that they run.
 type shape struct {
 	name       string
 	pods, each int
+	script     string
 }
 
 func (s shape) ranks() int { return s.pods * s.each }
+
+// plain says that the script keeps nothing and knows nothing of Holdfast.
+func (s shape) plain() bool { return s.script == plainFile }
 
 // system is one thing that is measured, as the job that runs it. All run in pods of the same template.
 type system struct {
@@ -67,7 +76,7 @@ func torchrunLine(job string, sh shape) string {
 	if sh.pods > 1 {
 		where = fmt.Sprintf("--nnodes=%d --rdzv-backend=c10d --rdzv-id=bench --rdzv-endpoint=%s-0.%s:%d", sh.pods, job, job, rendezvous)
 	}
-	return fmt.Sprintf("cd /bench && torchrun %s --nproc-per-node=%d --max-restarts=100 train.py %s", where, sh.each, pace)
+	return fmt.Sprintf("cd /bench && torchrun %s --nproc-per-node=%d --max-restarts=100 %s %s", where, sh.each, sh.script, pace)
 }
 
 func limitLine(job string, sh shape, times int) string {
@@ -82,6 +91,9 @@ func jobFor(s system, sh shape, times int) *batchv1.Job {
 		line = limitLine(name, sh, times)
 	}
 	annotations := maps.Clone(s.annotations)
+	if sh.plain() && s.holdfast() {
+		annotations = map[string]string{v1alpha1.AnnotationEnabled: "true"}
+	}
 	if _, ok := annotations[v1alpha1.AnnotationRanks]; ok {
 		annotations[v1alpha1.AnnotationRanks] = fmt.Sprint(sh.each)
 	}
@@ -152,7 +164,7 @@ func room() (*corev1.Namespace, *corev1.ConfigMap, *corev1.PersistentVolumeClaim
 	class := layout.PythonStorageClass
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}},
-		&corev1.ConfigMap{ObjectMeta: meta(scripts), Data: map[string]string{"train.py": trainScript, "limit.py": limitScript}},
+		&corev1.ConfigMap{ObjectMeta: meta(scripts), Data: map[string]string{trainFile: trainScript, plainFile: plainScript, "limit.py": limitScript}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: meta("python"), Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}, StorageClassName: &class,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -17,7 +18,7 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 		for _, name := range []string{systemHoldfast, systemCold, systemAsComes} {
 			got := jobFor(systems[name], sh, 5)
 			for key := range got.Annotations {
-				if key != v1alpha1.AnnotationEnabled && key != v1alpha1.AnnotationStateSize && key != v1alpha1.AnnotationRanks && key != v1alpha1.AnnotationStandbys {
+				if sh.plain() && key != v1alpha1.AnnotationEnabled || key != v1alpha1.AnnotationEnabled && key != v1alpha1.AnnotationStateSize && key != v1alpha1.AnnotationRanks && key != v1alpha1.AnnotationStandbys {
 					t.Errorf("%s: annotation %s", name, key)
 				}
 			}
@@ -58,7 +59,8 @@ func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--kills=0"}, Want: `for "--kills" flag: give a whole number, at least 1`},
 		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of limit, torchrun,`},
-		{Args: []string{"--shapes="}, Want: `there is no "": name some of 1x4, 2x2`},
+		{Args: []string{"--shapes="}, Want: `there is no "": name some of 1x4, 2x2, plain`},
+		{Args: []string{"--shapes=plain", "--systems=limit"}, Want: "--systems: a plain script is measured under holdfast and torchrun"},
 		{Args: []string{"--kubeconfig="}, Want: `for "--kubeconfig" flag: give a path`},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"--kubeconfig=k", "--keep"}, Want: "--keep: no cluster is started"},
@@ -66,6 +68,18 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--kills=2", "--systems=torchrun as it comes"}, Want: "--kills: one kill"},
 		{Args: []string{"1x4"}, Want: `unknown command "1x4"`},
 	})
+}
+
+func TestAPlainScriptHasTwoSystemsInTurns(t *testing.T) {
+	if got := plain.inTurns(full.systems); !reflect.DeepEqual(got, [][]string{{systemHoldfast, systemTorchrun}}) {
+		t.Errorf("inTurns = %q", got)
+	}
+	if got := plain.loads(full.loads); len(got) != 1 || got[0] != busy {
+		t.Errorf("loads = %v; first standbys warm up on busy cores", got)
+	}
+	if strings.Contains(strings.SplitN(plainScript, `"""`, 3)[2], "oldfast") {
+		t.Error("the plain script knows of Holdfast")
+	}
 }
 
 func TestSystemsInTurns(t *testing.T) {
@@ -77,7 +91,7 @@ func TestSystemsInTurns(t *testing.T) {
 		{[]string{systemHoldfast, systemCold}, [][]string{{systemHoldfast}, {systemCold}}},
 		{[]string{systemTorchrun}, [][]string{{systemTorchrun}}},
 	} {
-		if got := inTurns(c.systems); !reflect.DeepEqual(got, c.want) {
+		if got := onePod.inTurns(c.systems); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("inTurns(%q) = %q, want %q", c.systems, got, c.want)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // timeLimit is what the whole run may take.
-const timeLimit = 13 * time.Minute
+const timeLimit = 17 * time.Minute
 
 type options struct {
 	quick, check, keep bool
@@ -38,7 +38,7 @@ func main() {
 
 // command writes lines to out and what is for people to progress.
 func command(out, progress io.Writer) *cobra.Command {
-	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf(onePod.name, twoPods.name)}
+	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf(onePod.name, twoPods.name, plain.name)}
 	cmd := &cobra.Command{
 		Use:   "bench-recovery",
 		Short: "Measure the time from the death of one rank to the first new step on all ranks, next to torchrun",
@@ -51,7 +51,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	f.Var(&o.kubeconfig, "kubeconfig", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
 	f.Var(&o.source, "source", "root of the source tree, with its binaries built (default .)")
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(full.systems, ", "))
-	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name)
+	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name+", "+plain.name+" (a script that does not know Holdfast, on one pod)")
 	f.Var(&o.kills, "kills", fmt.Sprintf("kills per case and system (default %d, %d with --quick)", full.kills, quick.kills))
 	return cmd
 }
@@ -93,6 +93,8 @@ func (o options) plan() (plan, error) {
 		return p, errors.New("--keep: no cluster is started, and none removed, with --kubeconfig: leave one of them out")
 	case o.kubeconfig != "" && o.source != "":
 		return p, errors.New("--source: nothing is started from it with --kubeconfig: leave one of them out")
+	case o.shapes.Given() && slices.ContainsFunc(p.shapes, shape.plain) && len(plain.inTurns(p.systems)) == 0:
+		return p, fmt.Errorf("--systems: a plain script is measured under %s: name one of them", strings.Join(plainSystems, " and "))
 	case o.kills > 0 && slices.Equal(p.systems, []string{systemAsComes}):
 		return p, fmt.Errorf("--kills: one kill shows that %s does not recover: leave the flag out, or name another of --systems", systemAsComes)
 	}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package checkpoint
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/test/trainer"
+)
+
+var (
+	begins = regexp.MustCompile(`rank 1 begins at step (\d+) as (\d+)`)
+	lossAt = regexp.MustCompile(`(?m)^step (\d+) (\S+)$`)
+)
+
+// TestSpawnedProcessesAreRestarted: a script that starts its own processes is started again when one of them is killed, goes on from
+// its own checkpoint, and ends with the losses of an undisturbed run.
+func TestSpawnedProcessesAreRestarted(t *testing.T) {
+	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
+		t.Skipf("TORCH IS MISSING at %s (%v): a script with mp.spawn is NOT tested here", python, err)
+	}
+	script := trainer.File(t, trainer.Spawn)
+	c := coordtest.Start(t)
+	p := startPod(t, c, "pod-0", map[string]string{"HOLDFAST_LAUNCHER_PATIENCE_SECONDS": "0", "HOLDFAST_GRACE_SECONDS": "5", "HOLDFAST_STANDBYS": "off"},
+		python, script, t.TempDir(), freePort(t), "0.1")
+	d := c.Drive("pod-0")
+	was := p.awaitMatches(t, begins, 1)
+	p.awaitMatches(t, lossAt, 10)
+	pid, _ := strconv.Atoi(was[0][2])
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		t.Fatal("the script does not end")
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 || d.Restarts() != 1 {
+		t.Errorf("exit code %d after %d restarts", code, d.Restarts())
+	}
+	last := begins.FindAllStringSubmatch(p.out.String(), -1)
+	if n := len(last); n != 2 || last[n-1][1] == "0" {
+		t.Errorf("it began as %v", last)
+	}
+	plain, err := exec.Command(python, script, t.TempDir(), freePort(t), "0").Output()
+	if err != nil {
+		t.Fatalf("the undisturbed run: %v", err)
+	}
+	want := map[string]string{}
+	for _, m := range lossAt.FindAllStringSubmatch(string(plain), -1) {
+		want[m[1]] = m[2]
+	}
+	for _, m := range lossAt.FindAllStringSubmatch(p.out.String(), -1) {
+		if want[m[1]] != m[2] {
+			t.Errorf("step %s: loss %s, undisturbed %s", m[1], m[2], want[m[1]])
+		}
+	}
+	if len(want) == 0 || !strings.Contains(p.out.String(), "trained") {
+		t.Errorf("%d losses", len(want))
+	}
+}
+
+// awaitMatches waits until the pod has written so many.
+func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if found := what.FindAllStringSubmatch(p.out.String(), -1); len(found) >= n {
+			return found
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no %d matches of %s within %s", n, what, patience)
+		}
+	}
+}
+
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+}

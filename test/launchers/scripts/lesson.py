@@ -1,0 +1,68 @@
+"""What the scripts share: their data, where losses and checkpoints lie, a failure on demand, and what a rank sees of its launcher."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+
+OUT = os.environ["LESSON_OUT"]
+STEPS = int(os.environ["LESSON_STEPS"])
+FAIL_AT = int(os.environ.get("LESSON_FAIL_AT", "-1"))
+PACE = float(os.environ.get("LESSON_PACE", "0"))
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+EVERY = 5  # steps from one checkpoint to the next
+
+
+def begin():
+    """Notes command line and environment."""
+    seen = {"argv": sys.argv, "command": sys.orig_argv, "env": dict(os.environ), "cwd": os.getcwd()}
+    path = os.path.join(OUT, "seen-%d-%s.json" % (RANK, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+    with open(path, "w") as f:
+        json.dump(seen, f)
+    torch.manual_seed(7)
+
+
+def model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def batch(step):
+    g = torch.Generator().manual_seed(1000 * step + RANK)
+    x = torch.randn(16, 8, generator=g)
+    return x, x.sum(1, keepdim=True)
+
+
+def before(step):
+    time.sleep(PACE)
+    if step == FAIL_AT and RANK == WORLD - 1:
+        raise RuntimeError("failed on demand at step %d" % step)
+
+
+def record(step, loss):
+    """Of rank 0: one whole line per step; a line that comes again must be the same."""
+    if RANK == 0:
+        with open(os.path.join(OUT, "losses"), "a") as f:
+            f.write("%d %s\n" % (step, float(loss).hex()))
+
+
+def place(step):
+    return os.path.join(OUT, "checkpoint-%d" % step)
+
+
+def saved(step):
+    """The checkpoint of this step is whole."""
+    if RANK == 0:
+        with open(os.path.join(OUT, "latest.new"), "w") as f:
+            f.write(str(step))
+        os.replace(os.path.join(OUT, "latest.new"), os.path.join(OUT, "latest"))
+
+
+def latest():
+    try:
+        with open(os.path.join(OUT, "latest")) as f:
+            return int(f.read())
+    except FileNotFoundError:
+        return 0

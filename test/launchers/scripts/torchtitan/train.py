@@ -1,0 +1,7 @@
+"""Stands where torchtitan's own module stands: says what it was given."""
+
+import os
+import sys
+
+print("writer", os.environ["RANK"], os.environ["ROLE_NAME"], sys.argv[1:], __name__)
+print("writer", os.environ["RANK"], "err", file=sys.stderr)
