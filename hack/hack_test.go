@@ -1,4 +1,5 @@
-// Package hack has only tests: a script that starts several things at once ends all of them where it ends.
+// Package hack has only tests: a script that starts several things at once ends all of them where it ends, and is green only where each
+// of them was.
 package hack
 
 import (

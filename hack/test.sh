@@ -25,7 +25,7 @@ say() { printf '\n== [%3ds] %s\n' $((SECONDS - started)) "$*"; }
 job() {
 	local name=${1#cluster-} how=ok cost TIMEFORMAT='%R s, %U and %S s of a processor'
 	cost=$({ time make --no-print-directory "$1" 2>&1 </dev/null | tee "$logs/$name" | sed -u -e '/^=== /d' -e "s/^/$name: /" >&3; } 2>&1) || how=FAILED
-	[ $how = ok ] || echo "$name" >>"$logs/failed"
+	[ $how = FAILED ] || echo "$name" >>"$logs/ok"
 	say "$name: $how after $cost"
 }
 
@@ -111,6 +111,7 @@ if [ $cluster = yes ]; then
 	checks=$!
 	[ "$width" -gt 1 ] || wait $checks
 	read -ra names < <(make -s --no-print-directory cluster-tests)
+	[ ${#names[@]} -gt 2 ] || { echo "make cluster-tests names too few tests: ${names[*]}" >&2; exit 1; }
 	names=("${names[@]/#/cluster-}")
 	if [ "$width" -gt 1 ]; then
 		(row 1 "${names[0]}" && row 1 "${names[1]}") &
@@ -122,12 +123,17 @@ if [ $cluster = yes ]; then
 	say "agents, ranks and launchers without a cluster"
 	(row 1 kills agents launchers) & # two at a time: the checks are over
 	wait
-	if [ -s $logs/failed ]; then
+	# Green is what every job has said of itself: one that ended without a word is red.
+	failed=()
+	for name in fmt vet lint unit python-unit "${names[@]#cluster-}" kills agents launchers; do
+		grep -qxsF "$name" $logs/ok || failed+=("$name")
+	done
+	if [ ${#failed[@]} -gt 0 ]; then
 		say "FAILED:"
-		while read -r name; do
+		for name in "${failed[@]}"; do
 			echo "  $name, all of whose words are in $logs/$name:"
-			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* ' "$logs/$name" | sed 's/^/    /'
-		done <$logs/failed
+			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* ' "$logs/$name" | sed 's/^/    /' || echo "    it ended without a word"
+		done
 		exit 1
 	fi
 else
