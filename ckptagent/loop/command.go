@@ -52,6 +52,7 @@ func (a *Agent) resumeCommand() {
 	if a.state.Whole {
 		a.followPages(1)
 		a.hold(a.ranks[0])
+		a.startAgain()
 		if r := a.state.Returned; r != nil {
 			a.leaveCode(r.Code)
 		}

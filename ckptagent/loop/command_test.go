@@ -3,6 +3,7 @@
 package loop_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -216,6 +217,50 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 	}
 	kill(t, p.agent(), syscall.SIGKILL)
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR1) // it ends well while there is no agent
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestAgentDiesBeforeItStartsACommand: the next agent starts it, and no rank counts as lost.
+func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", atOnce)
+	p.start("sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
+	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: run})
+	c.Await(t, "a", "runs it anew", runs(1, 1))
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
+	c.Await(t, "a", "has halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
+	kill(t, p.init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is that of one that took generation 2
+	kill(t, p.agent(), syscall.SIGKILL)
+	file := p.root + "/run/agent.json"
+	var left map[string]any
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(raw, &left)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := left["state"].(map[string]any)
+	state["generation"], state["phase"], state["clean"] = 2, "Running", false
+	state["run"] = map[string]any{"number": 2, "worldSize": 1, "nodes": 1, "restartCount": 2}
+	state["rank"] = []any{map[string]any{}}
+	raw, _ = json.Marshal(left)
+	p.file(file, string(raw))
+	p.file("finish", "")
+	kill(t, p.init.Process.Pid, syscall.SIGCONT)
+	run.Number = 2
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: run})
+	r := c.Await(t, "a", "has ended", func(r *v1.Report) bool {
+		return r.Incarnation == 2 && (r.State == v1.State_STATE_FINISHED || r.State == v1.State_STATE_FAILED)
+	})
+	if r.State != v1.State_STATE_FINISHED || strings.Count(p.out.String(), "begins") != 3 {
+		t.Errorf("report %v", r)
+	}
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_EXIT})
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

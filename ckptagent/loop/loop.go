@@ -84,7 +84,7 @@ type Agent struct {
 	pages     []rankPage       // of all ranks, once a launcher has said how many
 	pageOff   string           // why a rank has none
 	starting  *ckptagent.Start // a generation whose ranks wait for their standbys; nil: none
-	unstarted bool             // the agent before died before it had started the generation's ranks
+	unstarted bool             // the agent before died before it had started the generation's ranks, as far as it wrote down
 	keeper    *keeper          // nil: no storage
 	noKeeper  string           // why
 

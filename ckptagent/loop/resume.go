@@ -93,7 +93,7 @@ func (a *Agent) adopt() {
 		return
 	}
 	begun := func(r ckptagent.Rank) bool { return r.PID != 0 || r.Exit != nil }
-	if a.state.Phase == ckptagent.Running && !a.state.Whole && len(a.ranks) == 0 && !slices.ContainsFunc(a.state.Rank, begun) {
+	if a.state.Phase == ckptagent.Running && !a.state.Original && len(a.ranks) == 0 && !slices.ContainsFunc(a.state.Rank, begun) {
 		a.unstarted = true
 		return
 	}
@@ -113,8 +113,8 @@ func (a *Agent) adopt() {
 	}
 }
 
-// startAgain starts the ranks of a generation that the agent before had taken and died over, now that the launcher has said anew
-// how. It may have started some of them: they are ended first.
+// startAgain starts the ranks of a generation that the agent before had taken and died over: those of a launcher once that has said
+// anew how. It may have started some of them: they are ended first.
 func (a *Agent) startAgain() {
 	generation := a.state.Run.Number
 	due := func() bool {
@@ -125,9 +125,13 @@ func (a *Agent) startAgain() {
 		return
 	}
 	a.unstarted = false
-	spared := a.standbys.Sessions()
+	whole, spared := a.state.Whole, a.standbys.Sessions()
 	go func() {
-		proc.EndAll(a.c.Container, nil, spared, 0)
+		if whole {
+			proc.EndBelow(proc.Process{}, true, 0)
+		} else {
+			proc.EndAll(a.c.Container, nil, spared, 0)
+		}
 		a.do(func() {
 			if due() {
 				a.start(ckptagent.Start{Run: a.state.Run, Ranks: a.state.Ranks})
