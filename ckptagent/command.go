@@ -128,11 +128,10 @@ func (s State) provisional() bool {
 	return s.Whole && s.Original && s.Run.Number == 0 && !s.Ending && s.Concluded == nil
 }
 
-// releasable says whether a launcher that comes now may still be served: what init began runs, and no other pod is part of
-// a generation with it.
+// releasable says whether a launcher that comes now may still be served: what init began runs, so that nothing of the gang was
+// restarted as a whole. Where other pods are part of a generation with it, the coordinator ends that and has them released too.
 func (s State) releasable() bool {
-	runs := s.Original && s.Command.Exit == nil && !s.Ending && s.Concluded == nil
-	return runs && (s.Run.Number == 0 || s.Run.Nodes == 1)
+	return s.Whole && s.Original && s.Command.Exit == nil && !s.Ending && s.Concluded == nil
 }
 
 // release makes the command what it was before: a process of the user's that belongs to no generation. One that it was part
@@ -144,6 +143,12 @@ func (m *machine) release() {
 	m.s.Whole, m.s.Original, m.s.Clean, m.s.Known = false, false, true, false
 	m.s.Ranks, m.s.Rank = 0, nil
 	m.emit(Release{})
+}
+
+// await releases a command that may start its launcher yet, and waits for that from now on.
+func (m *machine) await() {
+	m.release()
+	m.s.Command.Patience = -1
 }
 
 // misfit leaves a generation that was made for other ranks than this pod has now, and says whether it had to. Every pod has
@@ -159,8 +164,7 @@ func (m *machine) misfit(run Run) bool {
 			m.conclude()
 			return true
 		}
-		m.release() // it may start its launcher yet
-		m.s.Command.Patience = -1
+		m.await()
 	case !m.s.Whole && run.WorldSize < run.Nodes-1+m.s.Ranks:
 	default:
 		return false

@@ -140,6 +140,7 @@ func (w *container) happen() {
 		}
 		d := Directive{Generation: w.newest, Order: Order(1 + w.rnd.IntN(3))}
 		d.Run = Run{Number: w.newest, Nodes: 2, WorldSize: 2, RestartCount: w.rnd.IntN(2)}
+		d.Launched = d.Order == OrderHalt && w.rnd.IntN(20) == 0
 		switch w.rnd.IntN(60) {
 		case 0:
 			d.Order, d.ExitCode = OrderExit, 7

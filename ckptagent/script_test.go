@@ -58,7 +58,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m, Length: 9, Checksum: 7}}, Recorded: []Mark{{Step: 1, Generation: 1}}}
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
-	d.WholeCommand = opts["whole"] == "yes"
+	d.WholeCommand, d.Launched = opts["whole"] == "yes", opts["launched"] == "yes"
 	switch w[0] {
 	case "resumed":
 		return Resumed{SameContainer: opts["same"] != "no"}, 0

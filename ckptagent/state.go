@@ -60,6 +60,8 @@ type Directive struct {
 	Modules     []string
 	// WholeCommand: the other pods of the gang run their whole command as one rank.
 	WholeCommand bool
+	// Launched: other pods of the gang start their ranks with a launcher, so that a whole command may start its own yet.
+	Launched bool
 }
 
 // Run is this pod's share of one generation.

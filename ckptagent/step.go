@@ -49,9 +49,7 @@ func (m *machine) advance() {
 	case m.s.Want.Order == OrderRun:
 		m.run()
 	case m.s.Want.Order == OrderHalt:
-		if m.abandon() && m.ended(false) {
-			m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
-		}
+		m.halt()
 	case m.s.Want.Order == OrderExit:
 		m.exit()
 	}
@@ -60,6 +58,16 @@ func (m *machine) advance() {
 	m.fetch()
 	m.warm()
 	m.notice()
+}
+
+// halt ends the generation here. A whole command whose first run goes on stays, where others of the gang have launchers.
+func (m *machine) halt() {
+	if m.s.Want.Launched && m.s.releasable() {
+		m.await()
+	}
+	if m.abandon() && m.ended(false) {
+		m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
+	}
 }
 
 // abandon takes note of where a generation that never ran here restored: what this pod sealed above that

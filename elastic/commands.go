@@ -12,8 +12,8 @@ import (
 const keptUnprotected = 4
 
 // mixedPatience is how long some pods of a gang may start ranks with a launcher while the whole command of others counts as one
-// rank: agents take a command without a launcher for whole after a minute, and serve one that comes later as long as no generation
-// has begun. It is more than agents wait for the generation of a command that has ended.
+// rank and its first run is over, so that it starts no launcher any more. It is more than agents wait for the generation of a
+// command that has ended.
 const mixedPatience = 15 * time.Minute
 
 // commands brings up to date what runs in pods that is not as people expect: nothing under the agent, or the whole command as one
@@ -21,6 +21,7 @@ const mixedPatience = 15 * time.Minute
 func (s *State) commands() {
 	p := &s.Record.Progress
 	found, n, whole, all := []Unprotected(nil), 0, false, true
+	launched := false
 	for i := range s.slots {
 		m := &s.slots[i]
 		all = all && m.known
@@ -28,6 +29,7 @@ func (s *State) commands() {
 			continue
 		}
 		whole = whole || m.report.WholeCommand && m.report.Ranks > 0
+		launched = launched || !m.report.WholeCommand && m.report.Ranks > 0
 		if runs := m.report.Unprotected; runs != "" {
 			if n++; n <= keptUnprotected {
 				found = append(found, Unprotected{Slot(i), m.pod.Name, cause.Tail(runs, 200)})
@@ -46,6 +48,10 @@ func (s *State) commands() {
 	case n == 0 && p.UnprotectedPods > 0:
 		s.emit(Tell{Notice{Reason: NoticeUnprotected, Message: "is over: no pod runs anything but ranks under its agent"}})
 	}
+	if launched != s.launched {
+		s.launched = launched
+		s.emit(Direct{})
+	}
 	if n != p.UnprotectedPods || whole != p.WholeCommand || !slices.Equal(found, p.Unprotected) {
 		p.Unprotected, p.UnprotectedPods, p.WholeCommand = found, n, whole
 		s.emit(Touch{})
@@ -61,6 +67,21 @@ func unprotected(u Unprotected, pods int) string {
 	}
 	return fmt.Sprintf("pod %s of slot %d%s: no rank was started under its agent, and nothing restarts what runs there: %s; "+
 		"start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again", u.Pod, u.Slot, more, u.Runs)
+}
+
+// firstRunGoesOn says whether a whole command may start a launcher yet: its first run belongs to no generation and has not ended.
+func (s *State) firstRunGoesOn(m *member) bool {
+	return s.Record.Generation == 0 && len(m.report.Rank) > 0 && m.report.Rank[0].Exit == nil
+}
+
+// mixedForGood says why a gang cannot run whose pods are mixed, where no whole command among them may start a launcher yet; "": it may.
+func (s *State) mixedForGood() string {
+	for i := range s.slots {
+		if m := &s.slots[i]; m.known && m.report.WholeCommand && s.firstRunGoesOn(m) {
+			return ""
+		}
+	}
+	return s.mixed()
 }
 
 // mixed says why a gang cannot run of which some pods' one rank is the whole command and others start ranks with a launcher; "": it

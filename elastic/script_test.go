@@ -403,6 +403,9 @@ func (s *stage) directives(told bool) {
 		if d.WholeCommand {
 			line += " whole command"
 		}
+		if d.Launched {
+			line += " launched"
+		}
 		if d.Reason != "" {
 			line += ": " + d.Reason
 		}

@@ -61,6 +61,8 @@ type State struct {
 	hearsSince, soughtAt time.Time
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
 	mixedSince time.Time
+	// launched: a pod starts its ranks with a launcher.
+	launched bool
 
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member
@@ -107,6 +109,8 @@ type member struct {
 	ran bool
 	// restarted: its agent ran the newest generation and came back in a new container.
 	restarted bool
+	// launched: its whole command, one rank of the newest generation, has started a launcher, whose ranks take its place.
+	launched bool
 	// leavingAt is when it was first heard that the pod is being shut down.
 	leavingAt time.Time
 	// failed are the fetches that this pod could not do.
@@ -183,6 +187,9 @@ func (s *State) Over() bool { return s.over }
 func (s *State) Directive(slot Slot, pod string) Directive {
 	d := s.direct(slot, pod)
 	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand
+	if d.WholeCommand && s.launched && !s.goes(slot, pod) {
+		d.WholeCommand, d.Launched = false, true
+	}
 	why := ""
 	switch {
 	case s.over:

@@ -98,6 +98,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	if m.known && m.pod.UID == e.Pod.UID && ran(m.report.State) && e.Report.State == AgentIdle {
 		m.restarted = true
 	}
+	if m.known && m.report.Generation == e.Report.Generation && m.report.WholeCommand && !e.Report.WholeCommand && e.Report.Ranks > 0 {
+		m.launched = true
+	}
 	s.resumed(e.Pod, now)
 	shown := m.known && m.attached && sameToPeople(&m.report, &e.Report)
 	s.ranked, s.planned = nil, false
@@ -353,7 +356,7 @@ func (s *State) begun() {
 	s.unread = 0
 	s.haltedAt, s.readyAt = time.Time{}, time.Time{}
 	for i := range s.slots {
-		s.slots[i].ran, s.slots[i].restarted = false, false
+		s.slots[i].ran, s.slots[i].restarted, s.slots[i].launched = false, false, false
 	}
 }
 
@@ -410,6 +413,8 @@ func (s *State) lost(slot Slot) *cause.Cause {
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
 	case s.layout == nil && r.Generation < g:
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
+	case halted && m.launched:
+		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d, which counted as one rank, has started a launcher", m.pod.Name, slot)
 	case idle && (m.restarted || s.layout != nil && s.layout.incarnations[slot] != r.Incarnation):
 		// An agent that comes back in the same container finds its ranks, or how they ended.
 		c.Code, c.Message = cause.ContainerRestarted, restarted(m.pod, slot, g)
@@ -443,7 +448,7 @@ func (s *State) refused(now time.Time) bool {
 		s.refuse(i, m.report.Refused, now)
 		return true
 	}
-	switch why := s.mixed(); {
+	switch why := s.mixedForGood(); {
 	case why == "":
 		s.mixedSince = time.Time{}
 	case s.mixedSince.IsZero():

@@ -167,6 +167,9 @@ type Directive struct {
 	Reason   string
 	// WholeCommand: the other pods run their whole command as one rank, so that this one need not wait for a launcher.
 	WholeCommand bool
+	// Launched: other pods start their ranks with a launcher, so that a whole command whose first run goes on is not ended: it may
+	// start its own yet.
+	Launched bool
 
 	// Hold, Copy, Manifest and Fetch are set for agents of protocol 2 alone; their meaning stands there.
 	Hold     int64

@@ -95,4 +95,6 @@ const (
 	CauseRanksLost = "RanksLost"
 	// CauseContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
 	CauseContainerRestarted = "ContainerRestarted"
+	// CauseLauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place.
+	CauseLauncherStarted = "LauncherStarted"
 )

@@ -84,7 +84,7 @@ func fromDirective(d *v1.Directive) ckptagent.Directive {
 		return out // of what came with version 2 nothing is meant
 	}
 	out.Hold, out.Copy, out.Fetch = d.GetHold(), fromMark(d.GetCopy()), fromMark(d.GetFetch())
-	out.WholeCommand = d.GetWholeCommand()
+	out.WholeCommand, out.Launched = d.GetWholeCommand(), d.GetLaunched()
 	out.WantModules, out.Modules = d.GetWantModules(), d.GetModules()
 	if m := d.GetManifest(); m != nil {
 		out.Manifest.Mark = fromMark(m.GetMark())

@@ -308,7 +308,7 @@ func TestExitCodeThatCannotBeLeft(t *testing.T) {
 	}
 }
 
-// TestLateLauncher: it is served while no other pod has begun without it, and else refused with the remedy.
+// TestLateLauncher: it is served while the command's first run goes on, on all pods of the gang, and else refused with the remedy.
 func TestLateLauncher(t *testing.T) {
 	late := func(t *testing.T, c *coordtest.Coordinator, name string) *pod {
 		p := wholePod(t, c, name, atOnce)
@@ -338,12 +338,37 @@ func TestLateLauncher(t *testing.T) {
 			}
 		})
 	}
+	t.Run("two pods", func(t *testing.T) {
+		c := coordtest.Start(t)
+		pods := []*pod{late(t, c, "a"), late(t, c, "b")}
+		d := c.Drive("a", "b")
+		c.Await(t, "a", "runs", runs(1, 1))
+		c.Await(t, "b", "runs", runs(1, 1))
+		pods[0].file("prepared", "")
+		c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return !r.WholeCommand && r.Ranks == 2 })
+		c.Await(t, "b", "is released", func(r *v1.Report) bool { return !r.WholeCommand && r.State == v1.State_STATE_HALTED })
+		kill(t, pods[1].agent(), syscall.SIGKILL) // the next one takes it for no rank either
+		c.Await(t, "b", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && !r.WholeCommand })
+		pods[1].file("prepared", "")
+		for _, p := range pods {
+			if code := p.wait(); code != 0 || strings.Count(p.out.String(), "trained") != 2 || strings.Count(p.out.String(), "code 0") != 1 {
+				t.Errorf("exit code %d", code)
+			}
+		}
+		if n := d.Restarts(); n != 0 {
+			t.Errorf("%d failures counted", n)
+		}
+	})
 	t.Run("refused", func(t *testing.T) {
 		c := coordtest.Start(t)
-		a, _ := late(t, c, "a"), late(t, c, "b")
+		a, b := wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)
+		for _, p := range []*pod{a, b} {
+			p.start("sh", "-c", "if [ -e again ]; then torchrun train.py; echo code $?; fi; while [ ! -e fails ]; do sleep 0.01; done; exit 3")
+		}
 		c.Drive("a", "b")
 		c.Await(t, "a", "runs", runs(1, 1))
-		a.file("prepared", "")
+		a.file("again", "")
+		b.file("fails", "")
 		a.out.await(t, "code 2")
 		a.errs.await(t, "holdfast: the whole command of this container is one rank already", "holdfast.dev/enabled")
 	})

@@ -145,15 +145,17 @@ func (c Cause) External() bool {
 		return true
 	}
 	switch c.Code {
-	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict:
+	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict, LauncherStarted:
 		return true
 	case RankFailed:
 	}
 	return false
 }
 
-// Displaced says whether pods had to leave their places: that is no failure, of whatever ran in them.
-func (c Cause) Displaced() bool { return c.Code == PodReplaced || c.Code == JobSuspended }
+// Displaced says whether pods had to leave their places, or ranks took the place of others: that is no failure, of whatever ran in them.
+func (c Cause) Displaced() bool {
+	return c.Code == PodReplaced || c.Code == JobSuspended || c.Code == LauncherStarted
+}
 
 func containsAny(s string, words []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s, w) })

@@ -22,6 +22,8 @@ const (
 	RanksLost Code = "RanksLost"
 	// ContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
 	ContainerRestarted Code = "ContainerRestarted"
+	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure.
+	LauncherStarted Code = "LauncherStarted"
 )
 
 // Cause is what failed first, with its evidence.

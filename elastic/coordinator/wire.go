@@ -83,7 +83,7 @@ func directive(d elastic.Directive, version uint32) *coordinatorv1.Directive {
 	if version < 2 {
 		return m
 	}
-	m.WholeCommand = d.WholeCommand
+	m.WholeCommand, m.Launched = d.WholeCommand, d.Launched
 	m.Hold, m.Copy, m.Fetch = uint64(d.Hold), markMessage(d.Copy), markMessage(d.Fetch)
 	if d.Manifest != nil {
 		m.Manifest = &coordinatorv1.Manifest{Mark: markMessage(d.Manifest.Mark)}

@@ -853,7 +853,10 @@ type Directive struct {
 	// Modules that ranks of this gang imported, for an agent that knows none.
 	Modules []string `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
 	// The other pods of the gang run their whole command as one rank: an agent waits no longer for a launcher.
-	WholeCommand  bool `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	WholeCommand bool `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	// Pods of the gang start their ranks with a launcher: a whole command whose first run goes on is no rank any more. ORDER_HALT
+	// does not end it, for it may start its launcher yet.
+	Launched      bool `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -989,6 +992,13 @@ func (x *Directive) GetModules() []string {
 func (x *Directive) GetWholeCommand() bool {
 	if x != nil {
 		return x.WholeCommand
+	}
+	return false
+}
+
+func (x *Directive) GetLaunched() bool {
+	if x != nil {
+		return x.Launched
 	}
 	return false
 }
@@ -1295,7 +1305,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xba\x04\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xd6\x04\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -1314,7 +1324,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05fetch\x18\f \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05fetch\x12!\n" +
 	"\fwant_modules\x18\r \x01(\bR\vwantModules\x12\x18\n" +
 	"\amodules\x18\x0e \x03(\tR\amodules\x12#\n" +
-	"\rwhole_command\x18\x0f \x01(\bR\fwholeCommand\"\xb3\x01\n" +
+	"\rwhole_command\x18\x0f \x01(\bR\fwholeCommand\x12\x1a\n" +
+	"\blaunched\x18\x10 \x01(\bR\blaunched\"\xb3\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

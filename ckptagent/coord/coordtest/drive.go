@@ -28,7 +28,9 @@ type Driver struct {
 	restarts   uint32
 	halting    bool
 	running    bool
+	released   bool // a launcher has come where the whole command was a rank
 	over       bool
+	whole      bool // the generation's ranks are whole commands
 	common     uint64
 	frontier   uint64
 	run        []*v1.Generation
@@ -81,7 +83,7 @@ func (d *Driver) look() {
 	var reports []*v1.Report
 	for _, pod := range d.pods {
 		r := d.c.Report(pod)
-		if r == nil || r.Ranks == 0 || d.over {
+		if r == nil || d.over || r.Ranks == 0 && !d.released {
 			return
 		}
 		reports = append(reports, r)
@@ -91,7 +93,7 @@ func (d *Driver) look() {
 		d.watch(reports)
 	case d.halting:
 		for _, r := range reports {
-			if r.State != v1.State_STATE_HALTED || r.Generation != d.generation {
+			if r.State != v1.State_STATE_HALTED || r.Generation != d.generation || r.Ranks == 0 {
 				return
 			}
 		}
@@ -107,6 +109,11 @@ func (d *Driver) watch(reports []*v1.Report) {
 	d.preserve(reports)
 	for _, r := range reports {
 		if r.Generation != d.generation {
+			return
+		}
+		if r.State == v1.State_STATE_HALTED && d.whole && !r.WholeCommand {
+			d.running, d.halting, d.released = false, true, true
+			d.direct(v1.Order_ORDER_HALT)
 			return
 		}
 		switch r.State {
@@ -155,7 +162,8 @@ func (d *Driver) start(reports []*v1.Report) {
 	d.copy, d.manifest, d.fetch = nil, nil, nil
 	d.frontier = d.common
 	d.generation++
-	d.running, d.halting = true, false
+	d.running, d.halting, d.released = true, false, false
+	d.whole = slices.ContainsFunc(reports, (*v1.Report).GetWholeCommand)
 	d.run = nil
 	world := uint32(0)
 	for i, r := range reports {
@@ -173,7 +181,7 @@ func (d *Driver) start(reports []*v1.Report) {
 
 func (d *Driver) direct(order v1.Order) {
 	for i, pod := range d.pods {
-		out := &v1.Directive{Protocol: 2, Generation: d.generation, Order: order, Common: d.common, Frontier: d.frontier, Copy: d.copy, Fetch: d.fetch, ExitCode: d.exitCode}
+		out := &v1.Directive{Protocol: 2, Generation: d.generation, Order: order, Common: d.common, Frontier: d.frontier, Copy: d.copy, Fetch: d.fetch, ExitCode: d.exitCode, Launched: d.released}
 		if order == v1.Order_ORDER_RUN {
 			out.Run = d.run[i]
 		}
