@@ -5,16 +5,18 @@ import "time"
 // Report is the whole present truth of the agent, for the coordinator.
 type Report struct {
 	Incarnation uint64
-	Ranks       int
-	Port        int
-	Generation  uint64
-	State       Phase
-	Rank        []Rank
-	StateBytes  uint64
-	Notes       []string
-	Refused     string
-	Leaving     bool
-	Timeline    Timeline
+	// Containers is how many this pod has had; 0: not known.
+	Containers uint64
+	Ranks      int
+	Port       int
+	Generation uint64
+	State      Phase
+	Rank       []Rank
+	StateBytes uint64
+	Notes      []string
+	Refused    string
+	Leaving    bool
+	Timeline   Timeline
 
 	Storage                 bool
 	Grace                   time.Duration
@@ -36,7 +38,7 @@ type Report struct {
 // has answered, so that it does not go back behind what lies there.
 func (s State) Report() Report {
 	r := Report{
-		Incarnation: s.Incarnation, Port: s.Port, Generation: s.Generation, State: s.Phase,
+		Incarnation: s.Incarnation, Containers: s.Containers, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, Hold: s.Hold,
 		WholeCommand: s.Whole, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),

@@ -84,6 +84,8 @@ type Run struct {
 // Returned, once set, never changes.
 type State struct {
 	Incarnation uint64 `json:"incarnation"`
+	// Containers is how many this pod has had; 0: not known.
+	Containers uint64 `json:"containers,omitempty"`
 	// Forgot: the agent before left nothing that can be read. The first generation that the coordinator names
 	// counts as one that ran here.
 	Forgot bool `json:"forgot,omitempty"`

@@ -259,7 +259,7 @@ func (e Resumed) apply(m *machine) {
 		old := m.s
 		m.s = New()
 		m.s.Incarnation, m.s.Generation, m.s.Past = old.Incarnation, old.Generation, old.Past
-		m.s.AloneSince, m.s.Manifested = old.AloneSince, old.Manifested
+		m.s.AloneSince, m.s.Manifested, m.s.Containers = old.AloneSince, old.Manifested, old.Containers+1
 	}
 	m.emit(OfferPort{})
 	if m.s.Forgot {

@@ -61,6 +61,7 @@ func (s *State) judge(now time.Time) {
 	}
 	s.open(c)
 	r.Phase = Forming
+	s.countContainers()
 	if c.Code == cause.JobSuspended {
 		s.save() // the pods go; nobody else will know why
 	}

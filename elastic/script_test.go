@@ -16,7 +16,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc ranks port gen state bytes refused leaving notes unprotected whole proto storage grace;
+//	                             pod inc containers ranks port gen state bytes refused leaving notes unprotected whole proto storage grace;
 //	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -198,6 +198,8 @@ func (s *stage) change(slot int, key, value string) {
 		*r = Report{Incarnation: 1, Address: r.Address, State: AgentIdle, StateBytes: r.StateBytes}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
+	case "containers":
+		r.Containers = uint64(s.number(value))
 	case "ranks":
 		r.Ranks = s.number(value)
 		r.Rank = nil

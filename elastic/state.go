@@ -61,8 +61,10 @@ type State struct {
 	hearsSince, soughtAt time.Time
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
 	mixedSince time.Time
-	// launched: a pod starts its ranks with a launcher.
+	// launched: a pod starts its ranks with a launcher. deaths is how often the container of one pod ended whole at most since the
+	// gang began to form.
 	launched bool
+	deaths   uint64
 
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member
@@ -111,6 +113,8 @@ type member struct {
 	restarted bool
 	// launched: its whole command, one rank of the newest generation, has started a launcher, whose ranks take its place.
 	launched bool
+	// containers is how many it had had when the gang last began to form.
+	containers uint64
 	// leavingAt is when it was first heard that the pod is being shut down.
 	leavingAt time.Time
 	// failed are the fetches that this pod could not do.

@@ -101,6 +101,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	if m.known && m.report.Generation == e.Report.Generation && m.report.WholeCommand && !e.Report.WholeCommand && e.Report.Ranks > 0 {
 		m.launched = true
 	}
+	if !m.known {
+		m.containers = s.containersAtFirst(&e.Report)
+	}
 	s.resumed(e.Pod, now)
 	shown := m.known && m.attached && sameToPeople(&m.report, &e.Report)
 	s.ranked, s.planned = nil, false
@@ -119,6 +122,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		m.failed = append(m.failed, f)
 	}
 	s.keepExits(e.Slot)
+	s.containerEnded(e.Slot, now)
 	s.succeeded(e.Slot, now)
 	s.leaving(e.Slot, now)
 	s.track(now)

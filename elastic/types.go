@@ -76,6 +76,8 @@ type Report struct {
 	WholeCommand bool
 	// Unprotected says what runs in the container where no rank does; "": ranks run, or it is too early to say.
 	Unprotected string
+	// Containers is how many the pod has had; 0: not known.
+	Containers uint64
 }
 
 // Rank is what an agent knows of one of its ranks.

@@ -201,7 +201,9 @@ type Report struct {
 	// Number of modules that standbys of this pod import; 0: not known yet.
 	ModulesKnown uint32 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
 	// The names of these modules, in the order of their imports; sent while the directive wants them.
-	Modules       []string `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
+	Modules []string `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
+	// How many containers this pod has had: it rises where one ended whole and was started again. 0: an agent that is older.
+	Containers    uint64 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -395,6 +397,13 @@ func (x *Report) GetModules() []string {
 		return x.Modules
 	}
 	return nil
+}
+
+func (x *Report) GetContainers() uint64 {
+	if x != nil {
+		return x.Containers
+	}
+	return 0
 }
 
 // Mark names one step in storage: a step number alone says nothing, for a generation that went back
@@ -1236,7 +1245,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xb0\x06\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xd0\x06\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1266,7 +1275,10 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rwhole_command\x18\x14 \x01(\bR\fwholeCommand\x12 \n" +
 	"\vunprotected\x18\x15 \x01(\tR\vunprotected\x12#\n" +
 	"\rmodules_known\x18\x16 \x01(\rR\fmodulesKnown\x12\x18\n" +
-	"\amodules\x18\x17 \x03(\tR\amodules\":\n" +
+	"\amodules\x18\x17 \x03(\tR\amodules\x12\x1e\n" +
+	"\n" +
+	"containers\x18\x18 \x01(\x04R\n" +
+	"containers\":\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +

@@ -1,0 +1,58 @@
+package elastic
+
+import (
+	"fmt"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// A container that ends whole while a generation runs is a failure of that. One that ends while the gang forms ends no generation, and is
+// started again by its pod's restart rules without anybody's counting it; so it counts here, like a failure: as many as are left of
+// the restarts without progress, then the gang is given up. Of all pods the one whose container ended most often counts, for what
+// ends one may end many at once.
+
+// countContainers begins to count anew: the gang begins to form.
+func (s *State) countContainers() {
+	s.deaths = 0
+	for i := range s.slots {
+		s.slots[i].containers = s.slots[i].report.Containers
+	}
+}
+
+// containersAtFirst is from which number on the containers of a pod count that is heard for the first time: before the first generation
+// all of them do, later those before a coordinator began are not known to have been counted.
+func (s *State) containersAtFirst(r *Report) uint64 {
+	if s.Record.Generation == 0 {
+		return 1
+	}
+	return r.Containers
+}
+
+// containerEnded counts a container that ended whole while the gang forms.
+func (s *State) containerEnded(slot Slot, now time.Time) {
+	m := &s.slots[slot]
+	if s.Record.Phase != Forming || s.doom(slot) != nil || m.report.Containers <= m.containers+s.deaths {
+		return
+	}
+	s.deaths = m.report.Containers - m.containers
+	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, s.deaths, s.Record.Generation+1)}
+	if s.Record.WithoutProgress+int(s.deaths) > restartsWithoutProgress {
+		s.conclude(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+		s.emit(Direct{})
+		return
+	}
+	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, restartsWithoutProgress)}})
+}
+
+// containerEnds says how often a container ended whole before a generation could begin.
+func containerEnds(p Pod, slot Slot, times uint64, next int64) string {
+	how, often := "", "once"
+	if times > 1 {
+		often = fmt.Sprintf("%d times", times)
+	}
+	if p.Restarted != "" {
+		how = ", the last time known as " + p.Restarted
+	}
+	return fmt.Sprintf("the container of pod %s in slot %d has ended whole %s before generation %d could begin%s", p.Name, slot, often, next, how)
+}
