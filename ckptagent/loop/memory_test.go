@@ -139,6 +139,9 @@ func TestContainerComesBack(t *testing.T) {
 	if restored := d.RestoreStep(); restored < acknowledged {
 		t.Errorf("generation 2 restores step %d; %d was acknowledged by all", restored, acknowledged)
 	}
+	if back.Containers != 2 {
+		t.Errorf("%d containers are told", back.Containers)
+	}
 	if back.Incarnation != 2 {
 		t.Errorf("incarnation %d, so the state of the container before was not found", back.Incarnation)
 	}
