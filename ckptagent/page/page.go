@@ -27,9 +27,9 @@ const (
 type Page struct {
 	Generation uint64
 	PID        int
-	// Hook: the site hook ran in a Python process of the rank. ReadsRecorded: and notes which variables of ranks are read.
-	Hook, ReadsRecorded bool
-	OptimizerSteps      uint64
+	// Hook: the site hook ran in a Python process of the rank.
+	Hook           bool
+	OptimizerSteps uint64
 	// ResumedAt is how many optimizer steps the restored state held, where ResumeKnown.
 	ResumedAt   uint64
 	ResumeKnown bool
@@ -78,7 +78,7 @@ func read(f *os.File) (p Page, ok bool, err error) {
 	}
 	p = Page{
 		Generation: number(1), PID: int(number(2)), OptimizerSteps: number(3), names: min(number(5), Bytes-namesAt),
-		Hook: number(6)&1 != 0, ReadsRecorded: number(6)&2 != 0,
+		Hook: number(6)&1 != 0,
 	}
 	if resumed := number(4); resumed > 0 {
 		p.ResumedAt, p.ResumeKnown = resumed-1, true

@@ -15,7 +15,7 @@ BYTES = 1 << 20
 MAGIC = int.from_bytes(b"HFPAGE01", "little")
 NAMES = 4096
 _MAGIC, _GENERATION, _PID, _STEPS, _RESUMED, _LENGTH, _FLAGS = range(7)
-HOOK, READS_RECORDED = 1, 2
+HOOK = 1
 
 
 def enter(path):
@@ -55,10 +55,6 @@ class Page:
     def mine(self):
         """False in a process that the rank has forked: it has the mapping, and nothing to say."""
         return os.getpid() == self._pid
-
-    def flag(self, bit):
-        if self.mine():
-            self._numbers[_FLAGS] |= bit
 
     def steps(self, count):
         """Tells how many optimizer steps this process has finished; a number that is not higher tells nothing."""
