@@ -123,13 +123,12 @@ func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
 	return set, ""
 }
 
-// datagram is what a client says; each only announces what stands in its arena, but for the modules.
+// datagram is what a client says; each only announces what stands in its arena.
 type datagram struct {
-	Rank    int      `json:"rank"`
-	Gen     uint64   `json:"gen"`
-	Ev      string   `json:"ev"`
-	Step    uint64   `json:"step"`
-	Modules []string `json:"modules"`
+	Rank int    `json:"rank"`
+	Gen  uint64 `json:"gen"`
+	Ev   string `json:"ev"`
+	Step uint64 `json:"step"`
 }
 
 func (a *Agent) receive(conn *net.UnixConn) {
@@ -148,9 +147,6 @@ func (a *Agent) receive(conn *net.UnixConn) {
 
 func (a *Agent) hear(d datagram) {
 	switch d.Ev {
-	case "modules":
-		a.learn(d)
-		return
 	case "attached", "restored", "step", "copied":
 		a.take(ckptagent.Progress{Generation: d.Gen, Local: d.Rank, Attached: true, Restored: d.Ev == "restored", Step: d.Step})
 	}
@@ -160,20 +156,6 @@ func (a *Agent) hear(d datagram) {
 		default:
 		}
 	}
-}
-
-// learn takes the list of modules that the client of an older Python side sends; the longest list is kept.
-func (a *Agent) learn(d datagram) {
-	if len(d.Modules) == 0 {
-		raw, err := os.ReadFile(a.c.Root.ModulesFile(d.Rank))
-		if err != nil || json.Unmarshal(raw, &d.Modules) != nil {
-			return
-		}
-	}
-	if d.Gen != a.state.Run.Number || len(d.Modules) <= len(a.modules) || slices.Equal(d.Modules, a.modules) {
-		return
-	}
-	a.setModules(d.Modules)
 }
 
 // setModules has standbys import these modules, and keeps their names for the next agent.

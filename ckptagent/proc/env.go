@@ -42,7 +42,6 @@ func constantEnv(base map[string]string, spec launch.Spec, root Root, local int)
 		"TORCHELASTIC_SIGNALS_TO_HANDLE":  "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 		EnvSocket:                         root.ClientSocket(),
 		EnvLocalRank:                      strconv.Itoa(local),
-		EnvModulesFile:                    root.ModulesFile(local),
 	}
 	for _, name := range []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"} {
 		if v, ok := base[name]; ok {

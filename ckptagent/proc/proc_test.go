@@ -337,7 +337,7 @@ func TestRankEnvironment(t *testing.T) {
 		t.Errorf("environment %v", list)
 	}
 	generation := []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}
-	single := []string{"RANK", "LOCAL_RANK", "ROLE_RANK", EnvLocalRank, EnvModulesFile}
+	single := []string{"RANK", "LOCAL_RANK", "ROLE_RANK", EnvLocalRank}
 	for _, tc := range []struct {
 		locals     []int
 		has, lacks []string

@@ -42,7 +42,6 @@ const (
 	EnvSocket      = "HOLDFAST_SOCKET"
 	EnvLocalRank   = "HOLDFAST_LOCAL_RANK"
 	EnvErrorFile   = "HOLDFAST_ERROR_FILE"
-	EnvModulesFile = "HOLDFAST_MODULES_FILE"
 	// EnvStandbyFD is a source's own socket, EnvStandbyFDs those of the ranks that it serves.
 	EnvStandbyFD  = "HOLDFAST_STANDBY_FD"
 	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"
@@ -118,8 +117,3 @@ func (r Root) ProvenModulesFile() string { return r.join("run", "modules.proven"
 
 // PageFile is the page of a local rank.
 func (r Root) PageFile(local int) string { return r.join("run", fmt.Sprintf("page-%d", local)) }
-
-// ModulesFile may take the list of modules of one rank.
-func (r Root) ModulesFile(local int) string {
-	return r.join("run", fmt.Sprintf("modules-%d.json", local))
-}
