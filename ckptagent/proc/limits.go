@@ -5,9 +5,11 @@ package proc
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +47,10 @@ func readLimits() Limits {
 		}
 	}
 	return l
+}
+
+func (l Limits) equal(o Limits) bool {
+	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && slices.Equal(l.CPUs, o.CPUs)
 }
 
 // Exec takes limits on and becomes the command: exec LIMITS DIR -- ARGV…. It is how ranks are started, so

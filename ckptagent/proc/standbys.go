@@ -4,7 +4,6 @@ package proc
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -550,8 +549,4 @@ func (s *Standbys) fail(src *source, now time.Time) {
 	for _, b := range src.standbys {
 		s.retryLater(now, b.local)
 	}
-}
-
-func (l Limits) equal(o Limits) bool {
-	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && slices.Equal(l.CPUs, o.CPUs)
 }
