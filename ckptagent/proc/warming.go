@@ -1,0 +1,190 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"time"
+)
+
+// Settings of the warming of standbys.
+const (
+	// warmTick is how often the share is looked at: the longest that a rank may have to wait behind a standby; warmBurst how much unused share is kept.
+	warmTick  = 4 * time.Millisecond
+	warmBurst = 50 * time.Millisecond
+	// standbyMemory is what a standby is taken to need before one has told.
+	standbyMemory   = 400 << 20
+	standbyRetry    = time.Second
+	standbyRetryMax = time.Minute
+	// memoryRetry is how long to wait where memory is short.
+	memoryRetry = 10 * time.Second
+)
+
+// look does what is due and says when to look again; 0: when something changes.
+func (s *Standbys) look(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	importing := s.importing()
+	if s.awaited != nil {
+		if s.worthwhile(now) {
+			if importing != nil {
+				importing.goOn(now)
+			}
+			return warmTick
+		}
+		s.giveUp(now)
+		close(s.awaited.over)
+		s.awaited = nil
+	}
+	if s.off != "" || !s.warm || len(s.modules) == 0 || s.job == nil {
+		if importing != nil {
+			importing.pause(now)
+		}
+		return 0
+	}
+	if importing != nil && s.run.Number == 0 {
+		importing.goOn(now) // nothing runs that it could be in the way of
+		return warmTick
+	}
+	if importing != nil {
+		least := guaranteed(s.within(), s.missing(), s.cost, importing.used, now.Sub(s.since))
+		s.spent = importing.duty(now, s.share.now(now, s.spent, least))
+		return warmTick
+	}
+	if wait := s.fill(now); wait > 0 {
+		return wait
+	}
+	if s.renew(now) {
+		return warmTick
+	}
+	return 0
+}
+
+// fill starts a source where ranks have none. It says when to look again; 0: none is missing.
+func (s *Standbys) fill(now time.Time) time.Duration {
+	var wait time.Duration
+	if s.perRank != "" && s.run.Number == 0 {
+		return 0 // nobody knows yet which ranks they will be
+	}
+	for local, b := range s.slots {
+		if b != nil {
+			continue
+		}
+		if d := s.notBefore[local].Sub(now); d > 0 {
+			wait = max(d, warmTick)
+			continue
+		}
+		if room, known := s.room(); known && room < s.need {
+			s.short = fmt.Sprintf("standbys wait: one needs %d MiB and the container's memory limit leaves %d MiB; raise the limit or holdfast.dev/standby-memory",
+				s.need>>20, room>>20)
+			if s.perRank != "" {
+				s.short += "; each rank needs one of its own, because " + s.perRank
+			}
+			return memoryRetry
+		}
+		s.short = ""
+		if s.since.IsZero() {
+			s.since = now
+		}
+		if err := s.start(local, now); err != nil {
+			s.short = err.Error()
+			s.retryLater(now, s.together(local)...)
+			return warmTick
+		}
+		return warmTick
+	}
+	return wait
+}
+
+// renew has one source import what it was not told of, and ends standbys that were forked before their source had imported that. It
+// says whether there was anything to do.
+func (s *Standbys) renew(now time.Time) bool {
+	for _, src := range s.sources() {
+		if !src.outdated(s.modules) {
+			for _, b := range src.standbys {
+				if b.stale && b.ready {
+					b.drop()
+				}
+			}
+			continue
+		}
+		s.since = now
+		if src.standbys[0].rank.PID == src.process.PID { // it will be no source
+			s.forget(src)
+			return true
+		}
+		src.begin(s.job.own(s.run), s.modules, now)
+		return true
+	}
+	return false
+}
+
+// importing is the source that has yet to import.
+func (s *Standbys) importing() *source {
+	for _, b := range s.slots {
+		if b != nil && !b.source.warmed {
+			return b.source
+		}
+	}
+	return nil
+}
+
+// missing is how many sources are not warm.
+func (s *Standbys) missing() int {
+	n := 0
+	for _, b := range s.slots {
+		if b == nil || !b.source.warmed {
+			n++
+		}
+	}
+	if n > 0 && s.perRank == "" {
+		return 1
+	}
+	return n
+}
+
+// within is how soon all standbys are to be there.
+func (s *Standbys) within() time.Duration {
+	if s.perRank == "" {
+		return warmWithin
+	}
+	return warmEachWithin
+}
+
+// together lists the ranks that a source started for one of them serves.
+func (s *Standbys) together(local int) []int {
+	if s.perRank != "" {
+		return []int{local}
+	}
+	all := make([]int, len(s.slots))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// retryLater puts off the next source of these ranks, which had one that failed.
+func (s *Standbys) retryLater(now time.Time, locals ...int) {
+	for _, local := range locals {
+		s.notBefore[local] = now.Add(min(standbyRetry<<min(s.failures[local], 10), standbyRetryMax))
+		s.failures[local]++
+	}
+}
+
+// start starts the source of a rank, or of all.
+func (s *Standbys) start(local int, now time.Time) error {
+	locals := s.together(local)
+	src, err := newSource(s.job, s.job.sourceEnv(s.run, locals), locals, now)
+	if err != nil {
+		return err
+	}
+	for _, b := range src.standbys {
+		s.slots[b.local] = b
+		go listen(s, src, b.line, func(said readyLine) { s.heardStandby(b, said) })
+	}
+	go listen(s, src, src.control, func(said warmLine) { s.heardSource(src, said) })
+	go s.reap(src)
+	src.early = s.run.Number == 0
+	src.begin(s.job.own(s.run), s.modules, now)
+	return nil
+}
