@@ -1,0 +1,137 @@
+package launch
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// fill carries the values over, in the order of their names so that the first refusal is always the same.
+func (s *Spec) fill(values map[string]value) *Refusal {
+	s.Ranks, s.Role, s.RunID, s.ShutdownTimeout = 1, "default", "none", DefaultShutdownTimeout
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		f, _ := byLong(name, true)
+		val := values[name]
+		if !known(val.v) {
+			s.setLater(name)
+			continue
+		}
+		if f.boolean {
+			n, err := strconv.Atoi(strings.TrimSpace(val.v))
+			if err != nil {
+				return refuse(val.as, "is not a number", "write 1 or 0")
+			}
+			if n == 0 {
+				continue
+			}
+		}
+		if f.handling == refused {
+			if !f.boolean && f.passes(val.v) {
+				continue
+			}
+			return refuse(val.as, "is not honoured under holdfast", f.remedy)
+		}
+		if r := s.set(name, val); r != nil {
+			return r
+		}
+		if f.handling == superseded {
+			s.Superseded = append(s.Superseded, val.as)
+		}
+	}
+	return nil
+}
+
+// set takes one option that is honoured or superseded.
+func (s *Spec) set(name string, val value) *Refusal {
+	switch name {
+	case "nproc-per-node":
+		return s.setRanks(val)
+	case "nnodes":
+		return s.setNodes(val)
+	case "standalone": // read after nnodes: a rendezvous on localhost is one node, whatever else was said
+		s.Nodes, s.NodesFlag = 1, val.as
+	case "role":
+		s.Role = val.v
+	case "rdzv-id":
+		s.RunID = val.v
+	case "module":
+		s.Module = true
+	case "no-python":
+		s.NoPython = true
+	case "virtual-local-rank":
+		s.VirtualLocalRank = true
+	case "run-path":
+		s.runPath = true
+	case "log-dir", "redirects", "tee", "log-line-prefix-template", "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters":
+		return s.Logs.set(name, val)
+	case "max-restarts":
+		n, r := number(val, 0)
+		s.MaxRestarts = n
+		return r
+	case "shutdown-timeout":
+		n, r := number(val, 0)
+		s.ShutdownTimeout = time.Duration(n) * time.Second
+		return r
+	case "start-method":
+		if v := val.v; v != "spawn" && v != "fork" && v != "forkserver" {
+			return refuse(val.as, "is not a start method", "use spawn, fork or forkserver")
+		}
+	case "node-rank":
+		_, r := number(val, 0)
+		return r
+	case "master-port":
+		_, r := number(val, 0)
+		return r
+	case "monitor-interval":
+		if _, err := strconv.ParseFloat(val.v, 64); err != nil {
+			return refuse(val.as, "is not a number", "give seconds")
+		}
+	}
+	return nil
+}
+
+func (s *Spec) setRanks(val value) *Refusal {
+	switch val.v {
+	case "auto", "gpu", "cpu":
+		s.Ranks, s.RanksFrom = RanksAuto, val.v
+		return nil
+	}
+	n, err := strconv.Atoi(val.v)
+	if err != nil || n < 1 {
+		return refuse(val.as, "is not a number of processes that holdfast can count", "give a number from 1 on, or gpu, cpu or auto")
+	}
+	s.Ranks = n
+	return nil
+}
+
+func (s *Spec) setNodes(val value) *Refusal {
+	low, high, isRange := strings.Cut(val.v, ":")
+	lo, err := strconv.Atoi(low)
+	hi := lo
+	if err == nil && isRange {
+		hi, err = strconv.Atoi(high)
+	}
+	if err != nil || lo < 1 || hi < lo {
+		return refuse(val.as, "is not a number of nodes", "give the number of pods of the job")
+	}
+	if lo != hi {
+		return refuse(val.as, "asks for a changing number of nodes, which is not honoured", "give the number of pods of the job, or leave the flag out")
+	}
+	s.Nodes, s.NodesFlag = lo, val.as
+	return nil
+}
+
+func number(val value, least int) (int, *Refusal) {
+	n, err := strconv.Atoi(strings.TrimSpace(val.v))
+	if err != nil || n < least {
+		return 0, refuse(val.as, "is not a whole number", fmt.Sprintf("give a number from %d on", least))
+	}
+	return n, nil
+}
