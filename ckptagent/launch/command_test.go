@@ -19,8 +19,8 @@ func TestCommandPatience(t *testing.T) {
 		{argv: []string{"bash", "-c", "exec /opt/venv/bin/torchrun train.py"}, want: NeverWhole},
 		{argv: []string{"bash", "-c", "prep; accelerate  launch train.py"}, want: NeverWhole},
 		{argv: []string{"nsys", "profile", "torchrun", "train.py"}, want: NeverWhole},
-		{argv: []string{"/work/run.sh"}, text: "set -e\nprep\n  torchrun \\\n  train.py\n", want: NeverWhole},
-		{argv: []string{"/work/run.sh"}, text: "# like torchrun\nmpirun -n 2 train\n", want: time.Minute},
+		{argv: []string{"/app/run.sh"}, text: "set -e\nprep\n  torchrun \\\n  train.py\n", want: NeverWhole},
+		{argv: []string{"/app/run.sh"}, text: "# like torchrun\nmpirun -n 2 train\n", want: time.Minute},
 		{argv: []string{"bash", "-c", "python train.py"}, want: time.Minute},
 		{argv: []string{"bash", "-c", "python torchrunner.py --log my-torchrun"}, want: time.Minute},
 		{argv: []string{"python3", "-u", "train.py", "--epochs", "3"}, want: time.Minute},
@@ -41,7 +41,7 @@ func TestCommandPatience(t *testing.T) {
 func TestShellScripts(t *testing.T) {
 	for _, tt := range []struct{ argv, want []string }{
 		{[]string{"bash", "run.sh", "a"}, []string{"run.sh"}},
-		{[]string{"sh", "-e", "/work/run.sh"}, []string{"/work/run.sh"}},
+		{[]string{"sh", "-e", "/app/run.sh"}, []string{"/app/run.sh"}},
 		{[]string{"./run", "--x"}, nil},
 		{[]string{"tini", "--", "bash", "start"}, []string{"start"}},
 		{[]string{"bash", "-c", "true"}, nil},
