@@ -92,7 +92,7 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 	run := e.Run
 	a.watchers, a.ranks, a.ranksOf = &sync.WaitGroup{}, map[int]proc.Process{}, run.Number
 	if a.command == nil {
-		a.later(ckptagent.Exited{Generation: run.Number, Local: 0, Code: 127, At: time.Now(), Traceback: "holdfast: what init began in this container cannot be read: " + a.c.Root.CommandFile()})
+		a.unstartable(run, 0, exitNotFound, fmt.Errorf("what init began in this container cannot be read: %s", a.c.Root.CommandFile()))
 		return
 	}
 	p, what := a.command.Process, "is the run that began with the container"
@@ -100,7 +100,7 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 		a.clearErrors()
 		var err error
 		if p, err = a.command.Start(a.c.Root, a.c.Container, run); err != nil {
-			a.later(ckptagent.Exited{Generation: run.Number, Local: 0, Code: 127, At: time.Now(), Traceback: "holdfast: " + err.Error()})
+			a.unstartable(run, 0, exitNotFound, err)
 			return
 		}
 		what = "started"

@@ -118,12 +118,12 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 	a.starting = nil
 	if run.BaseRank == 0 {
 		if err := proc.CheckPort(run.MasterPort); err != nil {
-			a.later(ckptagent.Exited{Generation: run.Number, Local: 0, Code: 1, At: time.Now(), Traceback: "holdfast: " + err.Error()})
+			a.unstartable(run, 0, 1, err)
 			return
 		}
 	}
 	if err := a.job.MakeLogs(run); err != nil {
-		a.later(ckptagent.Exited{Generation: run.Number, Local: 0, Code: 1, At: time.Now(), Traceback: "holdfast: " + err.Error()})
+		a.unstartable(run, 0, 1, err)
 		return
 	}
 	a.tails.Finish()
@@ -137,7 +137,7 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 		if standby {
 			warm++
 		} else if p, err = a.job.Start(run, local); err != nil {
-			a.later(ckptagent.Exited{Generation: run.Number, Local: local, Code: 127, At: time.Now(), Traceback: "holdfast: " + err.Error()})
+			a.unstartable(run, local, exitNotFound, err)
 			continue
 		}
 		a.ranks[local] = p
@@ -146,6 +146,14 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 	}
 	a.store()
 	a.logf("generation %d: ranks %d to %d of %d started (%d warm), from step %d", run.Number, run.BaseRank, run.BaseRank+e.Ranks-1, run.WorldSize, warm, run.RestoreStep)
+}
+
+// exitNotFound is the exit code of what could not be started, as shells have it.
+const exitNotFound = 127
+
+// unstartable tells of a rank that could not be started, as if it had ended so.
+func (a *Agent) unstartable(run ckptagent.Run, local, code int, err error) {
+	a.later(ckptagent.Exited{Generation: run.Number, Local: local, Code: code, At: time.Now(), Traceback: "holdfast: " + err.Error()})
 }
 
 func (a *Agent) clearErrors() {
