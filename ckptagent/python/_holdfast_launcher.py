@@ -14,15 +14,10 @@ import subprocess
 import sys
 import threading
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+from _holdfast_site import agent
+
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _DEFAULT_SIGNALS = ",".join(_SIGNALS)
-
-
-def agent():
-    """The agent's program; None where there is none, and so nothing to hand over to."""
-    path = os.path.join(os.environ.get("HOLDFAST_ROOT") or os.path.dirname(_HERE), "bin", "holdfast-agent")
-    return path if os.access(path, os.X_OK) else None
 
 
 def wrap(api):

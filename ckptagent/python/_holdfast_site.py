@@ -39,8 +39,8 @@ def become_shim():
         return
     if runner and os.environ.pop("HOLDFAST_RUNNER_READ", None):
         return  # it goes on, and meets us again where it would start the ranks
-    agent = os.path.join(os.environ.get("HOLDFAST_ROOT") or os.path.dirname(_HERE), "bin", "holdfast-agent")
-    if not os.access(agent, os.X_OK):
+    program = agent()
+    if program is None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
@@ -50,7 +50,13 @@ def become_shim():
         line = line[line.index(script) :]  # deepspeed's own program; interpreter flags in its first line are the installation's
     else:
         line = [sys.executable] + line[1:]
-    os.execv(agent, [agent, "launch", "--"] + line)
+    os.execv(program, [program, "launch", "--"] + line)
+
+
+def agent():
+    """The agent's program; None where there is none, and so nothing to hand over to."""
+    path = os.path.join(os.environ.get("HOLDFAST_ROOT") or os.path.dirname(_HERE), "bin", "holdfast-agent")
+    return path if os.access(path, os.X_OK) else None
 
 
 def watch_launchers():
