@@ -232,27 +232,43 @@ func bare(ctx context.Context, b *bench) error {
 		}
 		b.Add("bare", systemTorchrun, podStart, "s", took.Seconds())
 	}
-	t, err := r.train(ctx, jobTorchrun)
-	if err != nil {
-		return err
+	var t *trainer
+	for i := range figure.Repeats(b.repeat, b.quick) {
+		if i > 0 {
+			if err := r.remove(ctx, t); err != nil {
+				return err
+			}
+		}
+		if t, err = r.train(ctx, jobTorchrun); err != nil {
+			return err
+		}
+		took, err := t.coldStart(ctx)
+		if err != nil {
+			return err
+		}
+		b.Add("bare", systemTorchrun, scriptStart, "s", took.Seconds())
 	}
-	var began resumption
-	if err := r.Until(ctx, "first step of plain torchrun", stepLimit, func(context.Context) (bool, string) {
-		var ok bool
-		began, ok = t.rec.resumed(time.Time{})
-		return ok, t.rec.progress(time.Time{})
-	}); err != nil {
-		return fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
-	}
-	script := began.stepped.Sub(t.rec.lastBorn()).Seconds()
-	b.Add("bare", systemTorchrun, scriptStart, "s", script)
-	b.Add("bare", systemTorchrun, podAndScript, "s", figure.Median(b.Samples("bare", systemTorchrun, podStart))+script)
+	median := func(metric string) float64 { return figure.Median(b.Samples("bare", systemTorchrun, metric)) }
+	b.Add("bare", systemTorchrun, podAndScript, "s", median(podStart)+median(scriptStart))
 	if b.cases.Include("drain") {
 		if err := b.plainDrained(ctx, t); err != nil {
 			return err
 		}
 	}
 	return r.remove(ctx, t)
+}
+
+// coldStart is how long a new job takes from its last pod's first line to its last rank's first step.
+func (t *trainer) coldStart(ctx context.Context) (time.Duration, error) {
+	var began resumption
+	if err := t.r.Until(ctx, "first step of plain torchrun", stepLimit, func(context.Context) (bool, string) {
+		var ok bool
+		began, ok = t.rec.resumed(time.Time{})
+		return ok, t.rec.progress(time.Time{})
+	}); err != nil {
+		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
+	}
+	return began.stepped.Sub(t.rec.lastBorn()), nil
 }
 
 // plainDrained drains the node of the pod that does not serve torchrun's rendezvous. That training does not go on is a figure, too.

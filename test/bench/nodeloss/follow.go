@@ -77,7 +77,7 @@ func (t *trainer) follow(ctx context.Context) {
 	}
 }
 
-// steady waits until the job trains, and says what a step takes.
+// steady waits until the job trains, under Holdfast with a warm standby for every rank, and says what a step takes.
 func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 	from := time.Now().Add(time.Second)
 	err = t.r.Until(ctx, t.job+" trains", stepLimit, func(ctx context.Context) (bool, string) {
@@ -90,7 +90,9 @@ func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return run.State == v1alpha1.RunRunning && len(run.Doomed) == 0, fmt.Sprintf("generation %d %s, %d doomed", run.Generation, run.State, len(run.Doomed))
+		warm := run.Progress.StandbysReady
+		return run.State == v1alpha1.RunRunning && len(run.Doomed) == 0 && warm == ranks,
+			fmt.Sprintf("generation %d %s, %d doomed, %d of %d standbys", run.Generation, run.State, len(run.Doomed), warm, ranks)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))

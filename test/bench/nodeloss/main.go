@@ -59,7 +59,7 @@ var goals = []goal{
 	{kase: "cordon", metric: nodesPerSecond, bound: 50, least: true},
 	{kase: "evict", metric: "vs_limit", bound: 0.8, least: true},
 	{kase: "gpu-lost", metric: faultToTaint, bound: 1},
-	{kase: "gpu-lost", metric: stepVsBare, bound: 1.5},
+	{kase: "gpu-lost", metric: stepVsBare, bound: 0.8},
 	{kase: "drain", metric: stepsRecomputed, bound: 0, each: true},
 	{kase: "dead-node", metric: faultToReleased, bound: 20},
 	// One interval, and the write that was under way.

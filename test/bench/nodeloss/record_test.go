@@ -33,7 +33,7 @@ func TestResumed(t *testing.T) {
 	r.line("a-1", `{"bench":"pod","t":99}`)
 	r.line("a-1", `{"bench":"pod","t":999}`)
 	for rank := range ranks {
-		play(r, fmt.Sprintf("a-%d", rank/2), rank, 100, 0, 0)
+		play(r, fmt.Sprintf("a-%d", rank/ranksEach), rank, 100, 0, 0)
 	}
 	if at, ok := r.podBorn("a-1"); !ok || at.Unix() != 99 {
 		t.Errorf("pod a-1 was born at %v", at)
@@ -45,17 +45,20 @@ func TestResumed(t *testing.T) {
 	if got, ok := r.resumed(fault); ok {
 		t.Errorf("nothing has happened since the fault: %+v", got)
 	}
-	// The ranks had reached 9, 9, 8, 9 and go on from step 5; the new pod's first line comes late, the old pod's last line later still.
-	play(r, "b-1", 3, 210, 5, 9)
-	play(r, "a-0", 0, 205, 5, 9)
-	play(r, "a-0", 1, 205, 5, 9)
-	if got, ok := r.resumed(fault); ok {
-		t.Errorf("rank 2 is missing: %+v", got)
+	// One rank of the lost pod had reached 8, all others 9, and they go on from step 5; the new pod's first line comes late, the old
+	// pod's last line later still.
+	const late, short = ranks - 1, ranks - 2
+	play(r, "b-1", late, 210, 5, 9)
+	for rank := range short {
+		play(r, fmt.Sprintf("a-%d", rank/ranksEach), rank, 205, 5, 9)
 	}
-	play(r, "b-1", 2, 208, 5, 8)
-	r.line("a-1", `{"bench":"step","rank":3,"t":199,"step":9}`)
+	if got, ok := r.resumed(fault); ok {
+		t.Errorf("rank %d is missing: %+v", short, got)
+	}
+	play(r, "b-1", short, 208, 5, 8)
+	r.line("a-1", fmt.Sprintf(`{"bench":"step","rank":%d,"t":199,"step":9}`, late))
 	got, ok := r.resumed(fault)
-	// Step 9 is the first that not all had finished: rank 3 made it at 210+3+4.
+	// Step 9 is the first that not all had finished: the late rank made it at 210+3+4.
 	if !ok || got.recomputed != 3 || got.stepped.Unix() != 217 || got.restored.Unix() != 213 || got.started.Unix() != 210 {
 		t.Errorf("got %+v, %t", got, ok)
 	}

@@ -20,7 +20,7 @@ const (
 	container      = "trainer"
 	pythonHome     = "/opt/holdfast-python"
 	pods           = 2
-	ranksEach      = 2
+	ranksEach      = 4
 	ranks          = pods * ranksEach
 	pause          = "0.05"
 	storeSeconds   = 10
@@ -43,7 +43,7 @@ func trainJob(name string) *batchv1.Job {
 			BackoffLimit: ptr.To[int32](100), Template: corev1.PodTemplateSpec{Spec: podOf(name, line(name))}},
 	}
 	if name == jobHoldfast {
-		job.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off",
+		job.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
 			v1alpha1.AnnotationStorageClaim: "storage", v1alpha1.AnnotationStorageInterval: fmt.Sprintf("%ds", storeSeconds)}
 	}
 	return job
@@ -57,7 +57,7 @@ func barePod(name string) *corev1.Pod {
 
 // podOf is the one template: what every system gets.
 func podOf(job, line string) corev1.PodSpec {
-	memory := resource.MustParse("2Gi")
+	memory := resource.MustParse("4Gi")
 	claim := func(name, of string, readOnly bool) corev1.Volume {
 		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: of, ReadOnly: readOnly}}}
 	}

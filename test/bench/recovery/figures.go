@@ -78,7 +78,7 @@ func (r *results) againstClient(kase, metric string) (float64, bool) {
 }
 
 // standbyGoal is within how many seconds a new job has a warm standby for every rank, however busy its cores are.
-const standbyGoal = 60.0
+const standbyGoal = 20.0
 
 // results are the samples of all cases.
 type results struct{ *figure.Set }

@@ -12,7 +12,7 @@ func sample() *results {
 	r.Add("1x4", systemCold, killToStep, "s", 9, 10)
 	r.Add("1x4", systemHoldfast, killToStep, "s", 0.2)
 	r.Add("1x4", systemHoldfast, standbyReady, "s", 12)
-	r.Add("1x4", systemHoldfast, standbyFirst, "s", 59)
+	r.Add("1x4", systemHoldfast, standbyFirst, "s", 19)
 	r.Add("1x4", systemAsComes, recoveredAny, "bool", 0)
 	r.Add("1x4", systemAsComes, "waited_s", "s", 25)
 	r.Add("2x2", systemHoldfast, killToStep, "s", 0.3)
@@ -43,16 +43,16 @@ func TestFiguresAreMediansAndRatios(t *testing.T) {
 func TestGoalsOfAPlainScript(t *testing.T) {
 	r := newResults()
 	r.Add("1x4, no pause", systemHoldfast, killToStep, "s", 0.3)
-	r.Add("1x4, no pause", systemHoldfast, standbyFirst, "s", 40)
+	r.Add("1x4, no pause", systemHoldfast, standbyFirst, "s", 16)
 	r.Add("1x4, 20 ms pause", systemHoldfast, killToStep, "s", 9)
 	r.Add("plain, no pause", systemTorchrun, killToStep, "s", 10)
 	r.Add("plain, no pause", systemHoldfast, killToStep, "s", 0.44)
-	r.Add("plain, no pause", systemHoldfast, standbyFirst, "s", 49)
+	r.Add("plain, no pause", systemHoldfast, standbyFirst, "s", 19.6)
 	if err := r.missed(); err != nil {
 		t.Fatalf("missed: %v; 0.044, 1.47 and 1.23 reach 0.07, 1.5 and 1.25", err)
 	}
 	r.Add("plain, no pause", systemHoldfast, killToStep, "s", 0.8, 0.8)
-	r.Add("plain, no pause", systemHoldfast, standbyFirst, "s", 51, 51)
+	r.Add("plain, no pause", systemHoldfast, standbyFirst, "s", 20.4, 20.4)
 	err := r.missed()
 	for _, want := range []string{"plain, no pause, holdfast: 0.080 ×", "kill to step 2.67 × that with the client, at most 1.50", "first standbys 1.27 × that with the client, at most 1.25"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -76,9 +76,9 @@ func TestGoalsAreJudgedPerCase(t *testing.T) {
 		t.Fatalf("missed: %v; 0.022 and 1.056 reach 0.15 and 1.1", err)
 	}
 	r.Add("2x2", systemTorchrun, killToStep, "s", 1)
-	r.Add("2x2", systemHoldfast, standbyFirst, "s", 61)
+	r.Add("2x2", systemHoldfast, standbyFirst, "s", 21)
 	err := r.missed()
-	for _, want := range []string{"2x2, holdfast: 0.300 ×", "2x2, holdfast: first standbys ready after 61.0 s, at most 60 s"} {
+	for _, want := range []string{"2x2, holdfast: 0.300 ×", "2x2, holdfast: first standbys ready after 21.0 s, at most 20 s"} {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "1x4") {
 			t.Fatalf("missed: %v; want %q, and nothing of 1x4", err, want)
 		}
