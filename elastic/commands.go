@@ -84,6 +84,16 @@ func (s *State) mixedForGood() string {
 	return s.mixed()
 }
 
+// trackMixed takes note of since when commands are mixed for good.
+func (s *State) trackMixed(now time.Time) {
+	switch mixed := s.mixedForGood() != ""; {
+	case !mixed:
+		s.mixedSince = time.Time{}
+	case s.mixedSince.IsZero():
+		s.mixedSince = now
+	}
+}
+
 // mixed says why a gang cannot run of which some pods' one rank is the whole command and others start ranks with a launcher; "": it
 // is none. One of them would restart what the other goes on with.
 func (s *State) mixed() string {

@@ -33,6 +33,8 @@ type drain struct {
 	seen  levels
 	still time.Time
 	mark  Mark
+	// over: doomed pods have copied what they could, or that is given up. All is to halt.
+	over bool
 }
 
 const unheard = -1
@@ -41,38 +43,41 @@ const unheard = -1
 // newest that all hold.
 type levels struct{ told, lowestTold, newest, common int64 }
 
-// draining says whether everything goes on for doomed pods to be drained; false: halt now.
-func (s *State) draining(now time.Time) bool {
+// advanceDrain begins the drain or goes on with it, until it is over.
+func (s *State) advanceDrain(now time.Time) {
 	if s.drain == nil {
 		s.drain = &drain{since: now}
 	}
 	d := s.drain
-	if why := s.undrainable(); why != "" {
-		return s.undrained(why)
+	if why := s.undrainable(now); why != "" {
+		s.abandonDrain(why)
+		return
+	}
+	if !s.all(s.drains) {
+		return
 	}
 	until := s.drainUntil()
-	switch {
-	case now.After(until):
-		return s.undrained(fmt.Sprintf("its time was over after %s", now.Sub(d.since).Round(time.Millisecond)))
-	case !s.all(func(m *member) bool { return m.attached && s.current(m) }):
-		if now.Sub(d.since) > haltTime {
-			return s.undrained("not all agents are connected")
-		}
-		return true
-	}
 	s.note(now)
 	s.chooseHold(now, until)
 	s.chooseMark(now, until)
-	if d.mark == (Mark{}) || !s.drained(d.mark) {
-		return true
+	if d.mark == (Mark{}) {
+		return
 	}
+	copied := s.copied(d.mark)
+	s.recordCopies(d.mark)
+	if !copied {
+		return
+	}
+	d.over = true
 	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.doomedNames())}})
 	s.save()
-	return false
 }
 
-// undrainable says why waiting is of no use; "": it is of use.
-func (s *State) undrainable() string {
+// drains: the agent of a pod can be told to hold, and says how far its ranks are.
+func (s *State) drains(m *member) bool { return m.attached && s.current(m) }
+
+// undrainable says why waiting is of no use, or no longer; "": it is of use.
+func (s *State) undrainable(now time.Time) string {
 	for _, d := range s.pendingDooms() {
 		m := &s.slots[d.Slot]
 		if d.Dead {
@@ -92,19 +97,22 @@ func (s *State) undrainable() string {
 			return "state is not kept in memory"
 		}
 	}
+	switch took := now.Sub(s.drain.since); {
+	case now.After(s.drainUntil()):
+		return fmt.Sprintf("its time was over after %s", took.Round(time.Millisecond))
+	case took > haltTime && !s.all(s.drains):
+		return "not all agents are connected"
+	}
 	return ""
 }
 
-// undrained gives the drain up.
-func (s *State) undrained(why string) bool {
-	if s.drain != nil {
-		s.drain.mark = Mark{}
-	}
+// abandonDrain ends the drain without a copy.
+func (s *State) abandonDrain(why string) {
+	s.drain.mark, s.drain.over = Mark{}, true
 	if s.storage <= 0 && !slices.ContainsFunc(s.pendingDooms(), func(d Doom) bool { return !d.rests() }) {
-		return false // people who suspend a Job without storage know what it costs
+		return // people who suspend a Job without storage know what it costs
 	}
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s goes without a drain: %s", s.doomedNames(), why)}})
-	return false
 }
 
 // pendingDooms are those that are not carried out yet.
@@ -246,34 +254,39 @@ func (s *State) possible(mark Mark) bool {
 	return true
 }
 
-// drained records what doomed pods have copied and says whether that is all.
-func (s *State) drained(mark Mark) bool {
-	all := true
-	defer s.whole(mark)
-	for _, d := range s.Record.Doomed {
-		m := &s.slots[d.Slot]
-		if m.pod.UID != d.Pod || s.Fenced(d.Pod) || s.safe(d.Slot, mark.Step) {
-			continue
-		}
-		if wrote(m, mark) {
-			s.keep(d.Slot, mark)
-		} else {
-			all = false
-		}
-	}
-	return all
+// owes says whether a doomed pod that still counts has a part of a step that storage lacks.
+func (s *State) owes(d Doom, mark Mark) bool {
+	return s.slots[d.Slot].pod.UID == d.Pod && !s.Fenced(d.Pod) && !s.safe(d.Slot, mark.Step)
 }
 
-// salvaged sees to it, while everything is halted, that doomed pods which still live copy the step that will
-// be wanted; it says whether they did, or cannot.
-func (s *State) salvaged(now time.Time) bool {
+// copied: doomed pods owe nothing of that step any more but what recordCopies has to record.
+func (s *State) copied(mark Mark) bool {
+	return !slices.ContainsFunc(s.Record.Doomed, func(d Doom) bool { return s.owes(d, mark) && !wrote(&s.slots[d.Slot], mark) })
+}
+
+// recordCopies records what doomed pods have copied of a step.
+func (s *State) recordCopies(mark Mark) {
+	for _, d := range s.Record.Doomed {
+		if s.owes(d, mark) && wrote(&s.slots[d.Slot], mark) {
+			s.keep(d.Slot, mark)
+		}
+	}
+	s.whole(mark)
+}
+
+// salvaged: doomed pods that still live have copied what they were to, or cannot. It is known once salvageDoomed has looked.
+func (s *State) salvaged() bool { return !s.awaits && s.salvage == Mark{} }
+
+// salvageDoomed has doomed pods which still live copy the step that will be wanted, while everything is halted, and records
+// what they copied.
+func (s *State) salvageDoomed(now time.Time) {
 	mark, late := Mark{}, now.After(s.drainUntil())
 	awaits := !late && s.mayBeHeard(now)
 	if s.awaits && !awaits {
 		s.emit(Direct{})
 	}
 	if s.awaits = awaits; awaits {
-		return false
+		return
 	}
 	if !late {
 		mark = s.salvageMark()
@@ -283,16 +296,17 @@ func (s *State) salvaged(now time.Time) bool {
 		s.emit(Direct{})
 	}
 	if mark == (Mark{}) {
-		return true
+		return
 	}
-	if !s.drained(mark) {
-		return false
+	copied := s.copied(mark)
+	s.recordCopies(mark)
+	if !copied {
+		return
 	}
 	s.salvage = Mark{}
 	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.doomedNames())}})
 	s.save() // before any of these pods may go
 	s.emit(Direct{})
-	return true
 }
 
 // mayBeHeard: this coordinator has only begun, and a doomed pod, whose memory may be wanted, has not come to it yet.
@@ -309,8 +323,7 @@ func (s *State) salvageMark() Mark {
 	}
 	mark, need := Mark{p.step, s.Record.Generation}, false
 	for _, d := range s.Record.Doomed {
-		m := &s.slots[d.Slot]
-		if m.pod.UID != d.Pod || s.Fenced(d.Pod) || s.safe(d.Slot, p.step) {
+		if !s.owes(d, mark) {
 			continue
 		}
 		if !s.canSave(d.Slot, mark) {

@@ -245,10 +245,16 @@ func (s *State) rank() *ranked {
 func (s *State) advance(now time.Time) {
 	for range 4 {
 		before := s.Record.Phase
+		if !s.Final() {
+			s.trackMixed(now)
+			if c := s.refusal(now); c != nil {
+				s.refuse(c, now)
+			}
+		}
 		switch {
 		case s.Final():
 			s.closing()
-		case s.refused(now), s.over, s.stored < s.Record.Generation:
+		case s.over, s.stored < s.Record.Generation:
 		default:
 			s.live(now)
 		}
@@ -263,11 +269,16 @@ func (s *State) live(now time.Time) {
 	s.confirm(now)
 	switch s.Record.Phase {
 	case Forming:
-		if s.salvaged(now) {
+		s.salvageDoomed(now)
+		if s.salvaged() {
 			s.commit()
 		}
 		s.ask()
-		if s.waitsFor() == "" && s.gather(now) {
+		if s.waitsFor() != "" {
+			return
+		}
+		s.gather(now)
+		if s.gathered() {
 			s.begin(now)
 		}
 	case Running:
@@ -280,7 +291,11 @@ func (s *State) live(now time.Time) {
 			if s.haltedAt.IsZero() {
 				s.haltedAt = now
 			}
-			if !s.mayDepart(now) && s.salvaged(now) {
+			if s.mayDepart(now) {
+				return
+			}
+			s.salvageDoomed(now)
+			if s.salvaged() {
 				s.judge(now)
 			}
 		}
@@ -391,8 +406,11 @@ func (s *State) watch(now time.Time) {
 		if s.suspect == nil || s.suspect.Code == cause.RanksLost || s.suspect.Code == cause.ContainerRestarted || s.doom(Slot(s.suspect.Slot)) != nil || s.suspect.Slot == c.Slot {
 			s.suspect = c
 		}
-	case !s.draining(now):
-		s.suspect, halt = c, true
+	default:
+		s.advanceDrain(now)
+		if s.drain.over {
+			s.suspect, halt = c, true
+		}
 	}
 	switch {
 	case halt:
@@ -442,31 +460,22 @@ func restarted(p Pod, slot Slot, generation int64) string {
 	return fmt.Sprintf("the container of pod %s in slot %d ended whole%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)
 }
 
-// refused gives up when a launcher cannot be honoured.
-func (s *State) refused(now time.Time) bool {
+// refusal is why the gang is given up for what its pods start: a launcher that cannot be honoured, or commands of two kinds
+// for too long; nil: it is not.
+func (s *State) refusal(now time.Time) *cause.Cause {
 	for i := range s.slots {
-		m := &s.slots[i]
-		if !m.known || m.report.Refused == "" || s.doom(Slot(i)) != nil {
-			continue
+		if m := &s.slots[i]; m.known && m.report.Refused != "" && s.doom(Slot(i)) == nil {
+			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: refusedCode, Message: m.report.Refused}
 		}
-		s.refuse(i, m.report.Refused, now)
-		return true
 	}
-	switch why := s.mixedForGood(); {
-	case why == "":
-		s.mixedSince = time.Time{}
-	case s.mixedSince.IsZero():
-		s.mixedSince = now
-	case now.Sub(s.mixedSince) >= mixedPatience:
-		s.refuse(0, why, now)
-		return true
+	if !s.mixedSince.IsZero() && now.Sub(s.mixedSince) >= mixedPatience {
+		return &cause.Cause{Code: cause.Code(ReasonRefused), ExitCode: refusedCode, Message: s.mixed()}
 	}
-	return false
+	return nil
 }
 
-func (s *State) refuse(slot int, why string, now time.Time) {
-	c := &cause.Cause{Code: cause.Code(ReasonRefused), Slot: slot, ExitCode: refusedCode, Message: why}
-	s.conclude(Verdict{Reason: ReasonRefused, ExitCode: refusedCode, Cause: c, At: now}, GivenUp)
+func (s *State) refuse(c *cause.Cause, now time.Time) {
+	s.conclude(Verdict{Reason: ReasonRefused, ExitCode: c.ExitCode, Cause: c, At: now}, GivenUp)
 }
 
 // refusedCode is the exit code of a command line that cannot be used.

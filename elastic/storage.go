@@ -153,9 +153,13 @@ func (s *State) inStorage(step int64, rank int, failed []Mark) (Mark, bool) {
 // nobody is lost.
 func nobody(Slot) bool { return false }
 
-// gather sees to it that every rank holds the newest step that can be had, before a generation begins; it
-// says whether they do.
-func (s *State) gather(now time.Time) bool {
+// gathered: every rank holds the newest step that can be had. It is known once gather has planned.
+func (s *State) gathered() bool {
+	return len(s.fetching.fetch) == 0 && (s.fetching.step > 0 || s.Record.Durable == nil)
+}
+
+// gather has every rank fetch what it lacks of the newest step that can be had, before a generation begins.
+func (s *State) gather(now time.Time) {
 	if s.readyAt.IsZero() {
 		s.readyAt = now
 	}
@@ -175,7 +179,6 @@ func (s *State) gather(now time.Time) bool {
 		rec.Fetch = max(0, now.Sub(s.readyAt))
 	}
 	s.fetched = s.fetched || len(p.fetch) > 0
-	return len(p.fetch) == 0 && (p.step > 0 || s.Record.Durable == nil)
 }
 
 // insist is what is asked for where no step can be had: the newest of which every part is recorded or held. To
