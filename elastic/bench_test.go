@@ -117,8 +117,8 @@ func (g *crowd) bring(b *testing.B, phase string) {
 		g.reports[last].Rank[i].Sealed = nil
 	}
 	g.each(func(r *Report) { r.State = AgentHalted })
-	if g.s.Record.Phase != Forming || len(g.s.fetching.fetch) == 0 {
-		b.Fatalf("the gang is %s and fetches %v", g.s.Record.Phase, g.s.fetching)
+	if g.s.Record.Phase != Forming || len(g.s.run.forming.fetching.fetch) == 0 {
+		b.Fatalf("the gang is %s and fetches %v", g.s.Record.Phase, g.s.run.forming.fetching)
 	}
 }
 

@@ -15,6 +15,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 	s := New(2, 0, Record{Generation: 1, Phase: Forming})
 	for round := range 30 {
 		s.Record.Generation++
+		s.becomeHalting(nil, now)
 		s.open(cause.Cause{Code: cause.PodReplaced, Message: "a node died"})
 		rec := s.lastRecovery()
 		for i := range 1000 {

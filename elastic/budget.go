@@ -53,15 +53,14 @@ func (s *State) judge(now time.Time) {
 			reason = ReasonNoProgress
 		}
 		if reason != "" {
-			s.conclude(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+			s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 			return
 		}
 		r.WithoutProgress++
 		r.Restarts++
 	}
 	s.open(c)
-	r.Phase = Forming
-	s.countContainers()
+	s.becomeForming()
 	if c.Code == cause.JobSuspended {
 		s.save() // the pods go; nobody else will know why
 	}
@@ -78,8 +77,8 @@ func exitCode(c cause.Cause) int {
 // cause is what came first: an exit that speaks for itself, else what is known of lost pods, else the
 // best exit there is.
 func (s *State) cause() cause.Cause {
-	exits := make([]cause.Exit, 0, len(s.exits))
-	for _, e := range s.exits {
+	exits := make([]cause.Exit, 0, len(s.run.exits))
+	for _, e := range s.run.exits {
 		exits = append(exits, e)
 	}
 	c, ok := cause.First(exits)
@@ -94,17 +93,17 @@ func (s *State) cause() cause.Cause {
 	if ok && c.External() && c.Suspect == "" {
 		peer = nil // a kill is no script's word for a lost peer
 	}
-	if s.suspect == nil {
-		s.suspect = peer
+	if s.run.halting.suspect == nil {
+		s.run.halting.suspect = peer
 	}
-	for i := 0; i < len(s.slots) && s.suspect == nil; i++ {
-		if s.layout != nil && s.layout.pods[i] != s.slots[i].pod.UID {
-			s.suspect = s.lost(Slot(i))
+	for i := 0; i < len(s.slots) && s.run.halting.suspect == nil; i++ {
+		if s.run.layout != nil && s.run.layout.pods[i] != s.slots[i].pod.UID {
+			s.run.halting.suspect = s.lost(Slot(i))
 		}
 	}
 	switch {
-	case s.suspect != nil && (!ok || c.Weak || peer != nil || s.suspect.Displaced() && s.doom(Slot(c.Slot)) != nil):
-		known := *s.suspect
+	case s.run.halting.suspect != nil && (!ok || c.Weak || peer != nil || s.run.halting.suspect.Displaced() && s.doom(Slot(c.Slot)) != nil):
+		known := *s.run.halting.suspect
 		known.Cascade = c.Cascade
 		if ok {
 			known.Cascade++
@@ -158,7 +157,7 @@ func (s *State) deadPeer() *cause.Cause {
 			continue
 		}
 		told := false
-		for _, e := range s.exits {
+		for _, e := range s.run.exits {
 			told = told || e.Slot == int(d.Slot) && (e.Code != 0 || e.Signal != 0)
 		}
 		if !told {
@@ -171,11 +170,11 @@ func (s *State) deadPeer() *cause.Cause {
 // mayHaveRun says whether a doomed pod ran the newest generation. Where an earlier coordinator handed it out, one that was
 // heard here says so itself, and of one that never was its death may be why.
 func (s *State) mayHaveRun(d Doom) bool {
-	if s.layout != nil {
-		return s.layout.pods[d.Slot] == d.Pod
+	if s.run.layout != nil {
+		return s.run.layout.pods[d.Slot] == d.Pod
 	}
 	m := &s.slots[d.Slot]
-	return !m.known || m.pod.UID == d.Pod && m.ran
+	return !m.known || m.pod.UID == d.Pod && s.ranIt(m)
 }
 
 // seenBefore says whether the same failure was repaired since the last progress that is sure.
@@ -199,17 +198,17 @@ func (s *State) seenBefore(c cause.Cause) bool {
 // open begins the account of a recovery; begin and track complete it.
 func (s *State) open(c cause.Cause) {
 	s.keepPace()
-	s.settle(s.detected, false)
+	s.settle(s.run.halting.detected, false)
 	c.Message = cause.Tail(c.Message, keptMessage)
 	r := &s.Record
 	reached, known := s.reached()
-	at := s.detected
+	at := s.run.halting.detected
 	if first := s.firstDetection(); !first.IsZero() {
 		at = first
 	}
 	drained := NotReached
-	if s.drain != nil && s.drain.hold > 0 {
-		at, drained = s.drain.since, s.detected.Sub(s.drain.since)
+	if s.run.drain != nil && s.run.drain.hold > 0 {
+		at, drained = s.run.drain.since, s.run.halting.detected.Sub(s.run.drain.since)
 	}
 	for i := range r.Recoveries {
 		r.Recoveries[i].Replaced = shortened(r.Recoveries[i].Replaced)
@@ -218,7 +217,7 @@ func (s *State) open(c cause.Cause) {
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
 		Drain: drained, Replace: NotReached, Fetch: NotReached,
-		EndedAfter: s.counted.most, Reached: reached, ReachedKnown: known,
+		EndedAfter: s.run.counted.most, Reached: reached, ReachedKnown: known,
 	})
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)

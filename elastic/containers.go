@@ -12,14 +12,6 @@ import (
 // the restarts without progress, then the gang is given up. Of all pods the one whose container ended most often counts, for what
 // ends one may end many at once.
 
-// countContainers begins to count anew: the gang begins to form.
-func (s *State) countContainers() {
-	s.deaths = 0
-	for i := range s.slots {
-		s.slots[i].containers = s.slots[i].report.Containers
-	}
-}
-
 // containersAtFirst is from which number on the containers of a pod count that is heard for the first time: before the first generation
 // all of them do, later those before a coordinator began are not known to have been counted.
 func (s *State) containersAtFirst(r *Report) uint64 {
@@ -31,14 +23,14 @@ func (s *State) containersAtFirst(r *Report) uint64 {
 
 // containerEnded counts a container that ended whole while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
-	m := &s.slots[slot]
-	if s.Record.Phase != Forming || s.doom(slot) != nil || m.report.Containers <= m.containers+s.deaths {
+	m, f := &s.slots[slot], s.run.forming
+	if s.Record.Phase != Forming || s.doom(slot) != nil || m.report.Containers <= f.containers[slot]+f.deaths {
 		return
 	}
-	s.deaths = m.report.Containers - m.containers
-	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, s.deaths, s.Record.Generation+1)}
-	if s.Record.WithoutProgress+int(s.deaths) > restartsWithoutProgress {
-		s.conclude(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+	f.deaths = m.report.Containers - f.containers[slot]
+	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, f.deaths, s.Record.Generation+1)}
+	if s.Record.WithoutProgress+int(f.deaths) > restartsWithoutProgress {
+		s.becomeFinal(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 		s.emit(Direct{})
 		return
 	}

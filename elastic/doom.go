@@ -98,13 +98,13 @@ func (s *State) rests(slot Slot) bool {
 // copied is, and that is stored.
 func (s *State) mayRest(slot Slot, pod string) bool {
 	m := &s.slots[slot]
-	return s.Record.Phase == Forming && s.rests(slot) && m.pod.UID == pod && m.report.Leaving && s.halted(m) && s.salvage == (Mark{}) && !s.mayBeHeard(s.now) && s.storedRevision >= s.revision
+	return s.Record.Phase == Forming && s.rests(slot) && m.pod.UID == pod && m.report.Leaving && s.halted(m) && s.run.salvage == (Mark{}) && !s.mayBeHeard(s.now) && s.storedRevision >= s.revision
 }
 
 // resumed begins the account of a rest anew where the first pod after it comes: to rest costs no training.
 func (s *State) resumed(p Pod, now time.Time) {
 	if rec := s.openRecovery(); rec != nil && s.Record.Phase == Forming && rec.Cause.Code == cause.JobSuspended && p.Created.After(rec.DetectedAt) {
-		rec.DetectedAt, rec.Drain, s.detected = now, NotReached, now
+		rec.DetectedAt, rec.Drain = now, NotReached
 	}
 }
 
@@ -225,7 +225,7 @@ func (s *State) out(slot Slot, now time.Time) bool {
 	if d == nil {
 		return false
 	}
-	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.detected) > haltTime
+	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.run.halting.detected) > haltTime
 }
 
 // deadline is until when a doomed pod's state may be waited for. A pod that is being shut down keeps some of

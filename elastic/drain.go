@@ -45,10 +45,10 @@ type levels struct{ told, lowestTold, newest, common int64 }
 
 // advanceDrain begins the drain or goes on with it, until it is over.
 func (s *State) advanceDrain(now time.Time) {
-	if s.drain == nil {
-		s.drain = &drain{since: now}
+	if s.run.drain == nil {
+		s.run.drain = &drain{since: now}
 	}
-	d := s.drain
+	d := s.run.drain
 	if why := s.undrainable(now); why != "" {
 		s.abandonDrain(why)
 		return
@@ -97,7 +97,7 @@ func (s *State) undrainable(now time.Time) string {
 			return "state is not kept in memory"
 		}
 	}
-	switch took := now.Sub(s.drain.since); {
+	switch took := now.Sub(s.run.drain.since); {
 	case now.After(s.drainUntil()):
 		return fmt.Sprintf("its time was over after %s", took.Round(time.Millisecond))
 	case took > haltTime && !s.all(s.drains):
@@ -108,7 +108,7 @@ func (s *State) undrainable(now time.Time) string {
 
 // abandonDrain ends the drain without a copy.
 func (s *State) abandonDrain(why string) {
-	s.drain.mark, s.drain.over = Mark{}, true
+	s.run.drain.mark, s.run.drain.over = Mark{}, true
 	if s.storage <= 0 && !slices.ContainsFunc(s.pendingDooms(), func(d Doom) bool { return !d.rests() }) {
 		return // people who suspend a Job without storage know what it costs
 	}
@@ -178,7 +178,7 @@ func (s *State) lead() int64 {
 
 // note takes down of how far ranks are, and whether all agents have passed the hold on.
 func (s *State) note(now time.Time) {
-	d := s.drain
+	d := s.run.drain
 	seen := levels{told: s.told(), lowestTold: s.lowestTold(), newest: s.highestNewest(), common: s.commonStep()}
 	if seen != d.seen {
 		d.seen, d.still = seen, now
@@ -194,7 +194,7 @@ func (s *State) note(now time.Time) {
 // chooseHold sets the step at which ranks stay, and moves it on where it brings them together no more: once where each has
 // saved a step beyond it, but not the same one, and whenever they are stuck.
 func (s *State) chooseHold(now, until time.Time) {
-	d := s.drain
+	d := s.run.drain
 	apart := d.hold != 0 && d.seen.common < d.hold && s.lowestNewest() >= d.hold && !d.raised
 	if d.hold != 0 && !apart && !s.stuck(now, until) {
 		return
@@ -207,7 +207,7 @@ func (s *State) chooseHold(now, until time.Time) {
 // as where an agent hangs and hands out no slot. Nothing moves then. A copy that is yet to be sealed looks the same, so that takes
 // a while to be sure of; and while steps go by, the next save may well be beyond the hold.
 func (s *State) stuck(now, until time.Time) bool {
-	d := s.drain
+	d := s.run.drain
 	held := d.seen.newest >= d.hold && d.seen.lowestTold >= d.hold
 	return held && d.seen.common < d.seen.told && now.Sub(d.still) > max(until.Sub(d.since)/stuckShare, 2*s.pace)
 }
@@ -215,15 +215,15 @@ func (s *State) stuck(now, until time.Time) bool {
 // chooseMark names the step that doomed pods copy: the one that all are held at, or, where that does not
 // come in half of the time there is, the newest that all hold now.
 func (s *State) chooseMark(now, until time.Time) {
-	d := s.drain
+	d := s.run.drain
 	before := d.mark
 	if d.mark != (Mark{}) && !s.possible(d.mark) {
 		d.mark = Mark{}
 	}
 	window := until.Sub(d.since)
 	late := now.Sub(d.since) > window/2 || s.pace > 0 && s.pace*time.Duration(d.hold-d.seen.told) > window/2
-	if d.mark == (Mark{}) && s.common > 0 && (s.held(now, window/stuckShare) || late) {
-		d.mark = Mark{s.common, s.Record.Generation}
+	if d.mark == (Mark{}) && s.run.common > 0 && (s.held(now, window/stuckShare) || late) {
+		d.mark = Mark{s.run.common, s.Record.Generation}
 	}
 	if d.mark != before {
 		s.emit(Direct{})
@@ -233,7 +233,7 @@ func (s *State) chooseMark(now, until time.Time) {
 // held says whether all ranks stay at one step. Word of the hold can take longer than its lead; they pass it then, a step each pace, and
 // whoever is in the middle of one when word comes ends it yet. It is believed after most at the latest.
 func (s *State) held(now time.Time, most time.Duration) bool {
-	d := s.drain
+	d := s.run.drain
 	rest := restHeard
 	switch {
 	case d.heard == unheard, d.heard >= d.hold && s.beat == 0: // a coordinator that began in the middle knows of no beat
@@ -275,7 +275,7 @@ func (s *State) recordCopies(mark Mark) {
 }
 
 // salvaged: doomed pods that still live have copied what they were to, or cannot. It is known once salvageDoomed has looked.
-func (s *State) salvaged() bool { return !s.awaits && s.salvage == Mark{} }
+func (s *State) salvaged() bool { return !s.awaits && s.run.salvage == Mark{} }
 
 // salvageDoomed has doomed pods which still live copy the step that will be wanted, while everything is halted, and records
 // what they copied.
@@ -291,8 +291,8 @@ func (s *State) salvageDoomed(now time.Time) {
 	if !late {
 		mark = s.salvageMark()
 	}
-	if mark != s.salvage {
-		s.salvage = mark
+	if mark != s.run.salvage {
+		s.run.salvage = mark
 		s.emit(Direct{})
 	}
 	if mark == (Mark{}) {
@@ -303,7 +303,7 @@ func (s *State) salvageDoomed(now time.Time) {
 	if !copied {
 		return
 	}
-	s.salvage = Mark{}
+	s.run.salvage = Mark{}
 	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.doomedNames())}})
 	s.save() // before any of these pods may go
 	s.emit(Direct{})
@@ -349,39 +349,6 @@ func (s *State) canSave(slot Slot, mark Mark) bool {
 	return m.attached && m.report.Protocol >= 2 && m.report.Storage && s.halted(m) && canWrite(m, mark)
 }
 
-// directDrain adds what agents of protocol 2 are told beside the order.
-func (s *State) directDrain(d *Directive, slot Slot) {
-	if s.stored < s.Record.Generation || s.Final() {
-		return
-	}
-	if s.copying != nil && slot == 0 {
-		d.Manifest = s.copying.manifest
-	}
-	doomed := s.doom(slot) != nil
-	switch {
-	case s.Record.Phase != Running:
-		if doomed {
-			d.Copy = s.salvage
-		}
-		if mark := s.fetching.fetch[slot]; mark != (Mark{}) && s.slots[slot].report.Storage {
-			d.Fetch = mark
-			run := Launch{}
-			if d.Run != nil {
-				run = *d.Run
-			}
-			run.BaseRank, run.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
-			d.Run = &run
-		}
-	case s.drain != nil:
-		d.Hold = s.drain.hold
-		if doomed {
-			d.Copy = s.drain.mark
-		}
-	case s.copying != nil:
-		d.Copy = s.copying.mark
-	}
-}
-
 // whole makes of copies that every rank has left at one mark what they are: a step that lies whole in storage.
 func (s *State) whole(mark Mark) {
 	n := 0
@@ -394,6 +361,6 @@ func (s *State) whole(mark Mark) {
 		return
 	}
 	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: s.now}, s.Record.Durable
-	s.Record.Copies, s.copying = nil, nil // what was on its way is older
+	s.Record.Copies, s.run.copying = nil, nil // what was on its way is older
 	s.emit(Direct{})
 }

@@ -62,11 +62,11 @@ func (s *State) credit() {
 
 // ranOn says whether the generation that has ended was progress for what it ran, and whether that is more than a guess.
 func (s *State) ranOn() (progress, sure bool) {
-	if s.tellsSteps() || s.runningSince.IsZero() {
+	if s.tellsSteps() || s.run.runningSince.IsZero() {
 		return false, false
 	}
-	ran := s.detected.Sub(s.runningSince)
-	if s.counted.lowest == 0 {
+	ran := s.run.halting.detected.Sub(s.run.runningSince)
+	if s.run.counted.lowest == 0 {
 		return ran >= longRun, true
 	}
 	if ran <= min(stepsOutlast*s.medianRecovery(), longRun) {
@@ -111,5 +111,5 @@ func (s *State) endedThere() bool {
 	if last == nil || last.Generation != s.Record.Generation || last.EndedAfter == 0 {
 		return false
 	}
-	return max(s.counted.most-last.EndedAfter, last.EndedAfter-s.counted.most) <= 1
+	return max(s.run.counted.most-last.EndedAfter, last.EndedAfter-s.run.counted.most) <= 1
 }

@@ -29,13 +29,13 @@ func (s *State) count(now time.Time) {
 			c.resumedAt, first = k.ResumedAt, false
 		}
 	}
-	if c.lowest < s.counted.lowest || c.most < s.counted.most || c.most == 0 {
+	if c.lowest < s.run.counted.lowest || c.most < s.run.counted.most || c.most == 0 {
 		return // an agent that came back in the middle counts anew, or nobody counts
 	}
 	if c.known = c.known && c.lowest > 0; !c.known {
 		c.resumedAt = 0
 	}
-	s.counted = c
+	s.run.counted = c
 	p := &s.Record.Progress
 	news := (p.OptimizerSteps == 0) != (c.lowest == 0) || p.ResumeKnown != c.known || p.ResumedAt != c.resumedAt
 	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = c.lowest, c.resumedAt, c.known
@@ -64,13 +64,13 @@ func (s *State) reached() (step int64, known bool) {
 	last := s.lastRecovery()
 	switch p := &s.Record.Progress; {
 	case s.tellsSteps():
-		return max(p.Step, s.common), true
-	case s.counted.most > 0:
-		return s.counted.resumedAt + s.counted.lowest, s.counted.known
+		return max(p.Step, s.run.common), true
+	case s.run.counted.most > 0:
+		return s.run.counted.resumedAt + s.run.counted.lowest, s.run.counted.known
 	case last != nil && last.Generation == s.Record.Generation && (s.countsSteps() || !last.ReachedKnown):
 		return last.Reached, last.ReachedKnown
 	}
-	return 0, s.runningSince.IsZero() || s.detected.Sub(s.runningSince) <= stepsOutlast*s.medianRecovery()
+	return 0, s.run.runningSince.IsZero() || s.run.halting.detected.Sub(s.run.runningSince) <= stepsOutlast*s.medianRecovery()
 }
 
 // firstEver takes note of the first step that is ever told: generations before it that ended early had finished none, so that nothing
@@ -87,12 +87,12 @@ func (s *State) firstEver() {
 
 // stepped says whether the newest generation is known to have finished a step.
 func (s *State) stepped() bool {
-	return s.toldStep > 0 || s.counted.most > 0 || s.common > max(0, s.Record.RestoreStep)
+	return s.run.toldStep > 0 || s.run.counted.most > 0 || s.run.common > max(0, s.Record.RestoreStep)
 }
 
 // countsSteps says whether ranks are known to tell steps, so that a first one is to be expected.
 func (s *State) countsSteps() bool {
-	if s.tellsSteps() || s.counted.most > 0 {
+	if s.tellsSteps() || s.run.counted.most > 0 {
 		return true
 	}
 	for i := range s.Record.Recoveries {
@@ -113,10 +113,10 @@ func (s *State) resume() {
 	switch {
 	case s.Record.RestoreStep > 0:
 		rec.ResumedAt = s.Record.RestoreStep
-	case s.toldStep > 0:
-		rec.ResumedAt = max(0, s.toldStep-max(1, s.gap))
-	case !s.tellsSteps() && s.counted.known:
-		rec.ResumedAt = s.counted.resumedAt
+	case s.run.toldStep > 0:
+		rec.ResumedAt = max(0, s.run.toldStep-max(1, s.gap))
+	case !s.tellsSteps() && s.run.counted.known:
+		rec.ResumedAt = s.run.counted.resumedAt
 	default:
 		return
 	}
@@ -151,11 +151,11 @@ func (s *State) stepTime() time.Duration {
 // keepPace notes how long steps took until the failure: on average where no pace was measured.
 func (s *State) keepPace() {
 	p := &s.Record.Progress
-	until := s.detected
+	until := s.run.halting.detected
 	if first := s.firstDetection(); !first.IsZero() {
 		until = first
 	}
-	n, since := s.counted.lowest, s.runningSince
+	n, since := s.run.counted.lowest, s.run.runningSince
 	if s.tellsSteps() {
 		n, since = p.Step, s.Record.StartedAt.Add(p.Lost)
 	}

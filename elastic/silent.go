@@ -38,31 +38,32 @@ type silence struct {
 // agents that are more than the others say that the way to them may be at fault rather than they are; those that were
 // given up for it are silent still.
 func (s *State) listen(now time.Time) {
-	s.quiet = 0
+	h := s.run.halting
+	h.quiet = 0
 	for _, d := range s.Record.Doomed {
 		if d.Cause == AgentSilent {
-			s.quiet++
+			h.quiet++
 		}
 	}
 	for i := range s.slots {
 		m := &s.slots[i]
 		if s.halted(m) || s.out(Slot(i), now) || m.known && m.attached {
-			m.silence = silence{}
+			h.silence[i] = silence{}
 			continue
 		}
-		s.quiet++
-		if m.silence.since.IsZero() {
-			m.silence.since = now
+		h.quiet++
+		if q := &h.silence[i]; q.since.IsZero() {
+			q.since = now
 		}
 	}
-	deaf := s.quiet > 1 && 2*s.quiet > len(s.slots)
-	if s.deaf && !deaf {
-		s.hearsSince = now
+	deaf := h.quiet > 1 && 2*h.quiet > len(s.slots)
+	if h.deaf && !deaf {
+		h.hearsSince = now
 	}
-	s.deaf = deaf
+	h.deaf = deaf
 	due := []Slot{}
 	for i := range s.slots {
-		if q := &s.slots[i].silence; !q.since.IsZero() && (q.known || now.Sub(q.since) >= haltQuietly) {
+		if q := &h.silence[i]; !q.since.IsZero() && (q.known || now.Sub(q.since) >= haltQuietly) {
 			due = append(due, Slot(i))
 		}
 	}
@@ -76,8 +77,8 @@ func (s *State) listen(now time.Time) {
 // When most are heard again each has silentTime anew, within deafTime.
 func (s *State) patience(since, now time.Time) time.Duration {
 	long, most := now.Sub(since), deafTime
-	if !s.deaf {
-		most = silentTime + max(0, s.hearsSince.Sub(since))
+	if !s.run.halting.deaf {
+		most = silentTime + max(0, s.run.halting.hearsSince.Sub(since))
 	}
 	return max(0, min(most, deafTime)-long)
 }
@@ -89,15 +90,14 @@ func (s *State) sought(e Sought, now time.Time) {
 		return
 	}
 	m := &s.slots[e.Slot]
-	if s.Record.Phase != Halting || m.silence.since.IsZero() || m.known && m.attached {
+	if s.Record.Phase != Halting || s.run.halting.silence[e.Slot].since.IsZero() || m.known && m.attached {
 		return
 	}
 	if e.Pod.UID != "" && m.pod.UID != "" && s.takesOver(e.Pod, m.pod) { // what ran there is gone
-		s.past[m.pod.UID] = true
-		*m = member{pod: e.Pod}
+		s.passOn(e.Slot, e.Pod)
 		s.emit(Direct{})
 	}
-	q := &m.silence
+	q := &s.run.halting.silence[e.Slot]
 	if q.holder.UID != e.Pod.UID || q.runs != e.Runs || now.Sub(q.answered) > seekLost {
 		q.since = now // only what the API server was seen to say all the time counts
 	}
@@ -116,12 +116,13 @@ func (s *State) sought(e Sought, now time.Time) {
 
 // haltWaits says, for people, who keeps the gang from halting; "" while that is not long.
 func (s *State) haltWaits(now time.Time) string {
-	if now.Sub(s.detected) < haltQuietly {
+	h := s.run.halting
+	if now.Sub(h.detected) < haltQuietly {
 		return ""
 	}
 	for i := range s.slots {
 		m := &s.slots[i]
-		q := &m.silence
+		q := &h.silence[i]
 		switch {
 		case s.halted(m) || s.out(Slot(i), now):
 		case q.since.IsZero():
@@ -130,9 +131,9 @@ func (s *State) haltWaits(now time.Time) string {
 			return fmt.Sprintf("waits for a pod in slot %d: there is none", i)
 		case q.known && !q.runs:
 			return fmt.Sprintf("waits for pod %s of slot %d, which does not run", q.holder.Name, i)
-		case s.deaf:
+		case h.deaf:
 			return fmt.Sprintf("%s: %d of %d agents are not heard, the first one in slot %d; as this is more than half, look at what lies between them and the coordinator; pods that stay so for %s are replaced",
-				AgentSilent, s.quiet, len(s.slots), i, deafTime)
+				AgentSilent, h.quiet, len(s.slots), i, deafTime)
 		case q.known:
 			return fmt.Sprintf("%s: the agent of pod %s in slot %d is not heard; if it stays so for %s, the pod is replaced", AgentSilent, q.holder.Name, i, silentTime)
 		default:

@@ -155,30 +155,30 @@ func nobody(Slot) bool { return false }
 
 // gathered: every rank holds the newest step that can be had. It is known once gather has planned.
 func (s *State) gathered() bool {
-	return len(s.fetching.fetch) == 0 && (s.fetching.step > 0 || s.Record.Durable == nil)
+	return len(s.run.forming.fetching.fetch) == 0 && (s.run.forming.fetching.step > 0 || s.Record.Durable == nil)
 }
 
 // gather has every rank fetch what it lacks of the newest step that can be had, before a generation begins.
 func (s *State) gather(now time.Time) {
-	if s.readyAt.IsZero() {
-		s.readyAt = now
+	if s.run.forming.readyAt.IsZero() {
+		s.run.forming.readyAt = now
 	}
-	p := s.fetching
-	if !s.planned {
+	p := s.run.forming.fetching
+	if !s.run.forming.planned {
 		if p = s.plan(nobody); p.step == 0 {
 			p = s.insist()
 		}
-		s.planned = true
+		s.run.forming.planned = true
 	}
-	if p.step != s.fetching.step || !maps.Equal(p.fetch, s.fetching.fetch) {
+	if p.step != s.run.forming.fetching.step || !maps.Equal(p.fetch, s.run.forming.fetching.fetch) {
 		s.emit(Direct{})
 	}
-	s.fetching = p
+	s.run.forming.fetching = p
 	s.tellUnreadable()
-	if rec := s.openRecovery(); rec != nil && s.fetched && len(p.fetch) == 0 {
-		rec.Fetch = max(0, now.Sub(s.readyAt))
+	if rec := s.openRecovery(); rec != nil && s.run.forming.fetched && len(p.fetch) == 0 {
+		rec.Fetch = max(0, now.Sub(s.run.forming.readyAt))
 	}
-	s.fetched = s.fetched || len(p.fetch) > 0
+	s.run.forming.fetched = s.run.forming.fetched || len(p.fetch) > 0
 }
 
 // insist is what is asked for where no step can be had: the newest of which every part is recorded or held. To
@@ -194,8 +194,11 @@ func (s *State) insist() plan {
 
 // brought says whether a report tells of a step that was fetched, or could not be: newer ones were given up for it.
 func (s *State) brought(slot Slot, r *Report) bool {
-	mark, ok := s.fetching.fetch[slot]
-	if !ok || r.State != AgentHalted {
+	if s.run.forming == nil || r.State != AgentHalted {
+		return false
+	}
+	mark, ok := s.run.forming.fetching.fetch[slot]
+	if !ok {
 		return false
 	}
 	return r.FetchFailed == mark || !slices.ContainsFunc(inventory(r), func(inv []int64) bool { return !holds(inv, mark.Step) })
@@ -225,7 +228,7 @@ func (s *State) preserve(now time.Time) {
 	if s.storage <= 0 || !s.all(s.canCopy) {
 		return
 	}
-	c := s.copying
+	c := s.run.copying
 	switch {
 	case c == nil:
 		if last := s.lastDurable(); last.IsZero() || now.Sub(last) < s.storage {
@@ -244,11 +247,11 @@ func (s *State) preserve(now time.Time) {
 // confirm records a step as durable once its manifest is written, also while the gang is being halted. What a
 // fenced pod's generation still leaves there is not recorded.
 func (s *State) confirm(now time.Time) {
-	c, m := s.copying, &s.slots[0]
+	c, m := s.run.copying, &s.slots[0]
 	ordered := c != nil && c.manifest != nil
 	if slices.ContainsFunc(s.Record.Doomed, func(d Doom) bool { return s.Fenced(d.Pod) }) {
 		if ordered {
-			s.copying = nil
+			s.run.copying = nil
 			s.emit(Direct{})
 		}
 		return
@@ -259,7 +262,7 @@ func (s *State) confirm(now time.Time) {
 	}
 	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: now}, s.Record.Durable
 	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= mark.Step })
-	s.copying = nil
+	s.run.copying = nil
 	s.save()
 	s.emit(Direct{})
 }
@@ -285,12 +288,12 @@ func (s *State) lastDurable() time.Time {
 
 // pick chooses the step that is copied next; there may be none yet.
 func (s *State) pick() {
-	before := s.copying
-	s.copying = nil
-	if d := s.Record.Durable; s.common > 0 && (d == nil || s.common > d.Step) {
-		s.copying = &copying{mark: Mark{s.common, s.Record.Generation}}
+	before := s.run.copying
+	s.run.copying = nil
+	if d := s.Record.Durable; s.run.common > 0 && (d == nil || s.run.common > d.Step) {
+		s.run.copying = &copying{mark: Mark{s.run.common, s.Record.Generation}}
 	}
-	if before != s.copying {
+	if before != s.run.copying {
 		s.emit(Direct{})
 	}
 }

@@ -23,27 +23,30 @@ func (s *State) track(now time.Time) {
 
 // current says whether a slot's report speaks of the newest generation's ranks.
 func (s *State) current(m *member) bool {
-	return m.known && m.report.Generation == s.Record.Generation && (ran(m.report.State) || m.report.State == AgentHalted && m.ran)
+	return m.known && m.report.Generation == s.Record.Generation && (ran(m.report.State) || m.report.State == AgentHalted && s.ranIt(m))
 }
+
+// ranIt: the pod has reported that it ran the newest generation.
+func (s *State) ranIt(m *member) bool { return m.ranIn > 0 && m.ranIn == s.Record.Generation }
 
 func (s *State) trackSealed(now time.Time) {
 	if !s.all(s.current) {
 		return
 	}
 	common, frontier := s.commonStep(), s.lowestNewest()
-	if common > s.common || frontier > s.frontier {
+	if common > s.run.common || frontier > s.run.frontier {
 		s.emit(Direct{})
 	}
-	s.common, s.frontier = max(s.common, common), max(s.frontier, frontier)
+	s.run.common, s.run.frontier = max(s.run.common, common), max(s.run.frontier, frontier)
 	p := &s.Record.Progress
-	if s.common != p.SavedStep {
-		if s.common > p.SavedStep {
+	if s.run.common != p.SavedStep {
+		if s.run.common > p.SavedStep {
 			p.SavedAt = now
 		}
-		p.SavedStep = s.common
+		p.SavedStep = s.run.common
 		s.emit(Touch{})
 	}
-	s.best(s.common)
+	s.best(s.run.common)
 }
 
 // commonStep is the newest step that every rank holds sealed; 0: none.
@@ -107,25 +110,25 @@ func (s *State) trackSteps(now time.Time) {
 			}
 		}
 	}
-	if running && s.runningSince.IsZero() {
-		s.runningSince = s.started(now)
+	if running && s.run.runningSince.IsZero() {
+		s.run.runningSince = s.started(now)
 	}
 	if s.Record.StartedAt.IsZero() {
-		s.Record.StartedAt = s.runningSince
+		s.Record.StartedAt = s.run.runningSince
 		s.emit(Touch{})
 	}
 	told := s.countsSteps()
 	s.count(now)
-	if !told && (low > 0 || s.counted.most > 0) {
+	if !told && (low > 0 || s.run.counted.most > 0) {
 		s.firstEver()
 	}
-	if !s.tellsSteps() && low <= 0 && s.counted.lowest > 0 {
-		s.measure(s.counted.lowest, now)
+	if !s.tellsSteps() && low <= 0 && s.run.counted.lowest > 0 {
+		s.measure(s.run.counted.lowest, now)
 	}
-	if s.toldStep > 0 && low > s.toldStep && (s.gap == 0 || low-s.toldStep < s.gap) {
-		s.gap = low - s.toldStep
+	if s.run.toldStep > 0 && low > s.run.toldStep && (s.gap == 0 || low-s.run.toldStep < s.gap) {
+		s.gap = low - s.run.toldStep
 	}
-	s.toldStep = max(s.toldStep, low)
+	s.run.toldStep = max(s.run.toldStep, low)
 	p := &s.Record.Progress
 	if low <= 0 || low == p.Step {
 		return
@@ -155,12 +158,12 @@ func (s *State) measure(step int64, now time.Time) {
 	if step <= s.Record.RestoreStep {
 		return
 	}
-	if s.drain != nil { // ranks stay, and that is no pace
-		s.paceAt = time.Time{}
+	if s.run.drain != nil { // ranks stay, and that is no pace
+		s.run.paceAt = time.Time{}
 		return
 	}
-	if n := step - s.paceStep; !s.paceAt.IsZero() && n > 0 && now.After(s.paceAt) {
-		beat := now.Sub(s.paceAt)
+	if n := step - s.run.paceStep; !s.run.paceAt.IsZero() && n > 0 && now.After(s.run.paceAt) {
+		beat := now.Sub(s.run.paceAt)
 		each := beat / time.Duration(n)
 		if s.pace == 0 {
 			s.pace, s.beat = each, beat
@@ -168,7 +171,7 @@ func (s *State) measure(step int64, now time.Time) {
 		s.pace += (each - s.pace) / 5
 		s.beat += (beat - s.beat) / 5
 	}
-	s.paceStep, s.paceAt = step, now
+	s.run.paceStep, s.run.paceAt = step, now
 }
 
 // trackRecovery fills in when the newest recovery reached what, from agents that are in its generation.

@@ -1,10 +1,6 @@
 package elastic
 
-import (
-	"fmt"
-	"slices"
-	"time"
-)
+import "time"
 
 // wait keeps what the gang waits for: agents, people and the Gang hear the same words.
 func (s *State) wait(now time.Time) {
@@ -26,78 +22,4 @@ func (s *State) wait(now time.Time) {
 		s.emit(Touch{})
 		s.emit(Direct{})
 	}
-}
-
-// waitsFor says, for people, what the next generation waits for; "" when nothing.
-func (s *State) waitsFor() string {
-	for i := range s.slots {
-		m, r := &s.slots[i], &s.slots[i].report
-		switch {
-		case s.rests(Slot(i)):
-			return "the Job is suspended; waits for its pods to come again"
-		case s.doom(Slot(i)) != nil:
-			return fmt.Sprintf("replaces %s of slot %d: %s", s.doom(Slot(i)).where(), i, s.doom(Slot(i)).why())
-		case m.known && s.Fenced(m.pod.UID):
-			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.pod.Name, i)
-		case !m.known || !m.attached:
-			return fmt.Sprintf("waits for the agent of slot %d", i)
-		case r.Leaving:
-			return fmt.Sprintf("pod %s of slot %d is leaving; waits for its replacement", m.pod.Name, i)
-		case r.Ranks == 0 || r.Port == 0 || r.Address == "":
-			return fmt.Sprintf("waits for the launcher of slot %d", i)
-		case s.Record.Generation > 0 && !s.halted(m):
-			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
-		}
-	}
-	return s.mixed()
-}
-
-// fetchReason tells people what a generation waits for once all pods are there.
-func (s *State) fetchReason() string {
-	if why := s.unreadable(); why != "" {
-		return why
-	}
-	if len(s.fetching.fetch) == 0 {
-		return ""
-	}
-	for i := range s.slots {
-		if m := &s.slots[i]; s.fetching.fetch[Slot(i)] != (Mark{}) && !m.report.Storage {
-			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.pod.Name, i, s.fetching.step)
-		}
-	}
-	return fmt.Sprintf("brings step %d from storage to %d of %d pods", s.fetching.step, len(s.fetching.fetch), len(s.slots))
-}
-
-// unreadable says which recorded step cannot be had, in which pod, and what people can do; "": there is none, or
-// an older one serves.
-func (s *State) unreadable() string {
-	const anew = "create the job again, which begins without it"
-	if s.Record.Phase != Forming || s.readyAt.IsZero() {
-		return "" // it was not asked for
-	}
-	if d := s.Record.Durable; s.fetching.step == 0 && d != nil {
-		what := fmt.Sprintf("%s: step %d of generation %d lies in storage", NoticeStepUnreadable, d.Step, d.Generation)
-		if n := s.Record.Progress.Ranks; n != s.world() {
-			return fmt.Sprintf("%s for %d ranks, and the gang has %d; give it as many again, or %s", what, n, s.world(), anew)
-		}
-		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete its pods, so that they get this version's, or %s", what, anew)
-	}
-	for i := range s.slots {
-		m, mark := &s.slots[i], s.fetching.fetch[Slot(i)]
-		if mark != (Mark{}) && slices.Contains(m.failed, mark) {
-			return fmt.Sprintf("%s: pod %s of slot %d cannot read step %d of generation %d from storage, and there is no other one that all ranks can have; it tries again; make its file readable, or %s",
-				NoticeStepUnreadable, m.pod.Name, i, mark.Step, mark.Generation, anew)
-		}
-	}
-	return ""
-}
-
-// tellUnreadable tells people once per step.
-func (s *State) tellUnreadable() {
-	why := s.unreadable()
-	if why == "" || s.unread == s.fetching.step+1 {
-		return
-	}
-	s.unread = s.fetching.step + 1
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeStepUnreadable, Message: why[len(NoticeStepUnreadable)+2:]}})
 }

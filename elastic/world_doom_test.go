@@ -398,7 +398,11 @@ func (w *world) muted(slot int) {
 	}
 	for slot := range w.agents {
 		at, known := w.heardAt[w.agents[slot].pod.UID]
-		for _, later := range []time.Time{began, w.state.detected} {
+		detected := time.Time{}
+		if h := w.state.run.halting; h != nil {
+			detected = h.detected
+		}
+		for _, later := range []time.Time{began, detected} {
 			if later.After(at) {
 				at = later
 			}

@@ -1,0 +1,110 @@
+package elastic
+
+import (
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// run is what is known of the newest generation. The next one begins with another run: nothing has to be reset.
+type run struct {
+	// layout is who takes part; nil where an earlier coordinator handed the generation out.
+	layout *layout
+	// common and frontier as in Directive; they only rise.
+	common, frontier int64
+	// exits by rank; they outlive their pod.
+	exits map[int]cause.Exit
+	// runningSince is when all ranks were first seen to run.
+	runningSince time.Time
+	// counted are the optimizer steps, toldStep the newest step that all ranks told.
+	counted  counted
+	toldStep int64
+	// paceStep and paceAt are where the pace was measured last.
+	paceStep int64
+	paceAt   time.Time
+	// drain began while this generation ran with doomed pods; what it came to is asked for until the next one. salvage is
+	// what doomed pods are to copy while everything is halted.
+	drain   *drain
+	salvage Mark
+	// copying is the step on its way to storage, from all ranks.
+	copying *copying
+
+	// halting and forming are what belongs to these phases; nil in any other. A verdict leaves them as they were. Running has
+	// nothing of its own: all that it learns is the generation's.
+	halting *halting
+	forming *forming
+}
+
+// halting is what is known while everything of a generation is being ended.
+type halting struct {
+	// suspect is what is known of the failure that no exit tells of; detected is when it was seen, by our clock.
+	suspect  *cause.Cause
+	detected time.Time
+	// haltedAt is when all was halted; zero: it is not.
+	haltedAt time.Time
+	// silence is what is known of each slot that must halt and is not heard.
+	silence []silence
+	// quiet counts these slots, and those given up for that; deaf: they are several, and more than the others. hearsSince
+	// is when that was last over.
+	quiet      int
+	deaf       bool
+	hearsSince time.Time
+}
+
+// forming is what is known while the next generation is being prepared.
+type forming struct {
+	// haltedAt is when all of the generation before was halted; zero: nobody saw it. readyAt is when all pods were there.
+	haltedAt, readyAt time.Time
+	// fetching is what comes from storage, fetched whether something did; planned: it follows from what was told last.
+	fetching plan
+	fetched  bool
+	planned  bool
+	// unread is one more than the step that people were told cannot be read; 0: they were told of none.
+	unread int64
+	// containers is how many each pod had had when the gang began to form; deaths is how often the container of one of them ended
+	// whole at most since.
+	containers []uint64
+	deaths     uint64
+}
+
+// layout is the membership of one generation.
+type layout struct {
+	pods         []string // by slot
+	incarnations []uint64
+	base         []int
+	world        int
+	addr         string
+	port         int
+}
+
+// becomeRunning begins the run of Record.Generation, which is handed out once it is stored.
+func (s *State) becomeRunning(r run) {
+	r.exits = map[int]cause.Exit{}
+	s.run = r
+	s.Record.Phase = Running
+	p := &s.Record.Progress
+	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = 0, 0, false
+}
+
+// becomeHalting ends the run; suspect is what is known of its failure beside exits.
+func (s *State) becomeHalting(suspect *cause.Cause, now time.Time) {
+	s.run.halting = &halting{suspect: suspect, detected: now, silence: make([]silence, len(s.slots))}
+	s.Record.Phase = Halting
+	s.emit(Touch{})
+}
+
+// becomeForming prepares the generation after one that was halted and judged.
+func (s *State) becomeForming() {
+	f := &forming{haltedAt: s.run.halting.haltedAt, containers: make([]uint64, len(s.slots))}
+	for i := range s.slots {
+		f.containers[i] = s.slots[i].report.Containers
+	}
+	s.run.halting, s.run.forming = nil, f
+	s.Record.Phase = Forming
+}
+
+// becomeFinal ends all of it with a verdict.
+func (s *State) becomeFinal(v Verdict, p Phase) {
+	s.Record.Phase, s.Record.Verdict = p, &v
+	s.save()
+}

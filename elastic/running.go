@@ -1,0 +1,96 @@
+package elastic
+
+import (
+	"fmt"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// stepRunning goes on with a generation that was handed out, and looks for its failure, its end, and pods that must go.
+func (s *State) stepRunning(now time.Time) {
+	s.askOrphans()
+	failed, suspect := s.failure()
+	doomed := s.doomCause()
+	switch {
+	case failed:
+		if doomed != nil {
+			s.run.drain = nil // what is done by now counts
+			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted || s.doom(Slot(suspect.Slot)) != nil || suspect.Slot == doomed.Slot {
+				suspect = doomed
+			}
+		}
+	case doomed != nil:
+		s.advanceDrain(now)
+		failed, suspect = s.run.drain.over, doomed
+	}
+	if doomed == nil && s.run.drain != nil {
+		s.run.drain = nil
+		s.emit(Direct{})
+	}
+	switch {
+	case failed:
+		s.becomeHalting(suspect, now)
+	case s.all(s.finished):
+		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
+	case s.run.drain == nil:
+		s.preserve(now)
+	}
+}
+
+// failure says whether the newest generation has failed on some pod, and what is known of ranks that are gone without an exit.
+func (s *State) failure() (failed bool, lost *cause.Cause) {
+	for i := range s.slots {
+		m := &s.slots[i]
+		switch {
+		case !m.known:
+		case m.report.State == AgentFailed && m.report.Generation == s.Record.Generation:
+			failed = true
+		case lost == nil:
+			lost = s.lost(Slot(i))
+		}
+	}
+	return failed || lost != nil, lost
+}
+
+// finished: every rank of the newest generation on this pod has ended with exit code 0.
+func (s *State) finished(m *member) bool {
+	return m.known && m.report.State == AgentFinished && m.report.Generation == s.Record.Generation
+}
+
+// lost says what is known if the ranks that a slot should run are gone without an exit.
+func (s *State) lost(slot Slot) *cause.Cause {
+	m, g := &s.slots[slot], s.Record.Generation
+	r := &m.report
+	c := &cause.Cause{Code: cause.RanksLost, Rank: s.baseRank(slot), Slot: int(slot)}
+	halted := r.State == AgentHalted && r.Generation >= g
+	idle := r.State == AgentIdle && r.Generation == g
+	switch {
+	case s.run.layout != nil && s.run.layout.pods[slot] != m.pod.UID:
+		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
+	case s.run.layout == nil && r.Generation < g:
+		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
+	case halted && m.launchedIn == g:
+		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d, which counted as one rank, has started a launcher", m.pod.Name, slot)
+	case idle && (m.restartedIn == g || s.run.layout != nil && s.run.layout.incarnations[slot] != r.Incarnation):
+		// An agent that comes back in the same container finds its ranks, or how they ended.
+		c.Code, c.Message = cause.ContainerRestarted, restarted(m.pod, slot, g)
+	case halted, idle && (s.ranIt(m) || s.run.layout == nil || s.run.layout.incarnations[slot] != r.Incarnation):
+		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.pod.Name, slot, g)
+	default:
+		return nil
+	}
+	return c
+}
+
+// restarted says what is known of a container that ended whole.
+func restarted(p Pod, slot Slot, generation int64) string {
+	how, charged := "", ""
+	if p.Restarted != "" {
+		how = " (" + p.Restarted + ")"
+	}
+	if p.Charged != "" {
+		charged = "; " + p.Charged
+	}
+	return fmt.Sprintf("the container of pod %s in slot %d ended whole%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)
+}
