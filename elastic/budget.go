@@ -152,8 +152,8 @@ func (s *State) mayDepart(now time.Time) bool {
 // others lost it, in whatever words their scripts say so. To take that for a failure of theirs would end a gang
 // that loses two nodes before its next step.
 func (s *State) deadPeer() *cause.Cause {
-	for _, d := range s.Record.Doomed {
-		if !d.Dead || d.rests() || s.committed(d.Pod) || !s.mayHaveRun(d) {
+	for _, d := range s.toReplace() {
+		if !d.Dead || !s.mayHaveRun(d) {
 			continue
 		}
 		told := false

@@ -29,14 +29,14 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 // goes says whether a pod was told to go, or holds its slot no more.
 func (s *State) goes(slot Slot, pod string) bool {
 	m := &s.slots[slot]
-	return s.Fenced(pod) || s.isPast(pod) || m.known && (m.pod.UID != pod || m.report.Leaving)
+	return s.Fenced(pod) || s.superseded(pod) || m.known && (m.pod.UID != pod || m.report.Leaving)
 }
 
 func (s *State) direct(slot Slot, pod string) Directive {
 	r := &s.Record
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.run.common, Frontier: s.run.frontier}
 	m := &s.slots[slot]
-	if s.released(pod) && !s.Final() {
+	if s.stage(pod) == replaceReleased && !s.Final() {
 		d.Order, d.ExitCode, d.Reason = OrderExit, exitLeft, "the pod is replaced by another one"
 		return d
 	}
@@ -44,7 +44,7 @@ func (s *State) direct(slot Slot, pod string) Directive {
 		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
 		return d
 	}
-	if m.known && m.pod.UID != pod || s.isPast(pod) {
+	if m.known && m.pod.UID != pod || s.superseded(pod) {
 		d.Order, d.Reason = OrderHalt, "a newer pod has taken this place in the gang"
 		return d
 	}

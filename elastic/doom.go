@@ -8,18 +8,6 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-const (
-	// doomTime is how long a doomed pod's state may be waited for where nobody says.
-	doomTime = 30 * time.Second
-	// haltTime is how long a doomed pod may take to halt; then it is left behind.
-	haltTime = 10 * time.Second
-)
-
-// A doom goes through three stations. It is known (Record.Doomed) and can be withdrawn; it is committed (in
-// Replaced of the open recovery, or asked) once everything is halted, and Replace is emitted as soon as that
-// is stored; it is released when Released comes, and then it is out of Record.Doomed. From the second
-// station on the pod is fenced; a dead one is from the first.
-
 // doomed takes the level over.
 func (s *State) doomed(pods []Doom, now time.Time) {
 	if s.Final() || s.over {
@@ -32,7 +20,7 @@ func (s *State) doomed(pods []Doom, now time.Time) {
 		}
 	}
 	for _, d := range pods {
-		if int(d.Slot) < 0 || int(d.Slot) >= len(s.slots) || s.released(d.Pod) || s.takenOver(d) {
+		if int(d.Slot) < 0 || int(d.Slot) >= len(s.slots) || s.stage(d.Pod) == replaceReleased || s.superseded(d.Pod) && s.doomOfPod(d.Pod) == nil {
 			continue
 		}
 		d.Message = cause.Tail(d.Message, keptMessage)
@@ -46,8 +34,8 @@ func (s *State) doomed(pods []Doom, now time.Time) {
 		}
 		next = append(next, d)
 	}
-	slices.SortFunc(next, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
-	s.withdrawn(next)
+	bySlot(next)
+	s.tellWithdrawn(next)
 	if slices.Equal(next, s.Record.Doomed) {
 		return
 	}
@@ -62,8 +50,16 @@ func (s *State) doomed(pods []Doom, now time.Time) {
 	s.emit(Direct{})
 }
 
-// rests: the pod goes because its Job is suspended.
-func (d Doom) rests() bool { return d.Cause == JobSuspended }
+// give dooms a pod that this package itself gives up.
+func (s *State) give(d Doom, now time.Time) {
+	s.announce(&d, now)
+	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
+	bySlot(s.Record.Doomed)
+}
+
+func bySlot(dooms []Doom) {
+	slices.SortFunc(dooms, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
+}
 
 // keeps takes the times of a doom that is told again. How long pods of a suspended Job may be waited for is known once
 // they are deleted; what has to leave its place has the time that it was given first.
@@ -80,31 +76,15 @@ func (s *State) announce(d *Doom, now time.Time) {
 		d.At = now
 	}
 	if d.Deadline.IsZero() {
-		d.Deadline = now.Add(doomTime)
+		d.Deadline = now.Add(doomTime) // the rules stand in deadline.go
 	}
-	if d.rests() {
-		return // people asked for it, of all pods at once
-	}
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d is to be replaced: %s", d.where(), d.Slot, d.why())}})
+	s.tellDoom(*d, true, "is to be replaced: "+d.why())
 }
 
-// rests says whether the pod of a slot goes because its Job is suspended.
-func (s *State) rests(slot Slot) bool {
-	d := s.doom(slot)
-	return d != nil && d.rests()
-}
-
-// mayRest says whether a pod of a suspended Job has nothing to do any more: everything is halted, and what could be
-// copied is, and that is stored.
-func (s *State) mayRest(slot Slot, pod string) bool {
-	m := &s.slots[slot]
-	return s.Record.Phase == Forming && s.rests(slot) && m.pod.UID == pod && m.report.Leaving && s.halted(m) && s.run.salvage == (Mark{}) && !s.mayBeHeard(s.now) && s.storedRevision >= s.revision
-}
-
-// resumed begins the account of a rest anew where the first pod after it comes: to rest costs no training.
-func (s *State) resumed(p Pod, now time.Time) {
-	if rec := s.openRecovery(); rec != nil && s.Record.Phase == Forming && rec.Cause.Code == cause.JobSuspended && p.Created.After(rec.DetectedAt) {
-		rec.DetectedAt, rec.Drain = now, NotReached
+// tellDoom tells people of a doom. That a Job rests they asked for themselves, of all pods at once.
+func (s *State) tellDoom(d Doom, warning bool, what string) {
+	if !d.rests() {
+		s.emit(Tell{Notice{Warning: warning, Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d %s", d.where(), d.Slot, what)}})
 	}
 }
 
@@ -122,11 +102,11 @@ func (d Doom) why() string {
 	return d.Cause + ": " + d.Message
 }
 
-// withdrawn tells of dooms that are no more.
-func (s *State) withdrawn(next []Doom) {
+// tellWithdrawn tells people of dooms that are no more.
+func (s *State) tellWithdrawn(next []Doom) {
 	for _, d := range s.Record.Doomed {
-		if !d.rests() && !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
-			s.emit(Tell{Notice{Reason: NoticeDoomed, Message: fmt.Sprintf("%s of slot %d stays: %s is over", d.where(), d.Slot, d.Cause)}})
+		if !slices.ContainsFunc(next, func(o Doom) bool { return o.Pod == d.Pod }) {
+			s.tellDoom(d, false, fmt.Sprintf("stays: %s is over", d.Cause))
 		}
 	}
 }
@@ -136,16 +116,8 @@ func (s *State) withdrawn(next []Doom) {
 func (s *State) mustStay(d Doom) bool {
 	m := &s.slots[d.Slot]
 	leaves := m.known && m.pod.UID == d.Pod && m.report.Leaving
-	return s.committed(d.Pod) || d.Cause == PodDeleted || d.Cause == AgentSilent || d.Cause == HardwareSuspected || leaves && !d.rests()
+	return s.stage(d.Pod) >= replaceCommitted || d.Cause == PodDeleted || d.Cause == AgentSilent || d.Cause == HardwareSuspected || leaves && !d.rests()
 }
-
-// takenOver says whether the slot has a newer pod already and nothing is known of this one.
-func (s *State) takenOver(d Doom) bool {
-	return s.isPast(d.Pod) && s.doomOfPod(d.Pod) == nil
-}
-
-// isPast: a newer pod took the slot over from this one.
-func (s *State) isPast(pod string) bool { return s.past[pod] }
 
 func (s *State) doomOfPod(pod string) *Doom {
 	for i := range s.Record.Doomed {
@@ -166,89 +138,10 @@ func (s *State) doom(slot Slot) *Doom {
 	return nil
 }
 
-// openRecovery is the account of the repair that is under way; nil: none is.
-func (s *State) openRecovery() *Recovery {
-	if rec := s.lastRecovery(); rec != nil && rec.Generation > s.Record.Generation {
-		return rec
-	}
-	return nil
-}
-
-// replacement is the newest account of a pod's replacement.
-func (s *State) replacement(pod string) *Replacement {
-	for i := len(s.Record.Recoveries) - 1; i >= 0; i-- {
-		all := s.Record.Recoveries[i].Replaced
-		for j := range all {
-			if all[j].Pod == pod {
-				return &all[j]
-			}
-		}
-	}
-	return nil
-}
-
-// committed: the pod was, or is about to be, asked to be replaced.
-func (s *State) committed(pod string) bool {
-	return s.asked[pod] || s.replacement(pod) != nil
-}
-
-// released: the pod is out of its job.
-func (s *State) released(pod string) bool {
-	r := s.replacement(pod)
-	return s.gone[pod] || r != nil && !r.ReleasedAt.IsZero()
-}
-
-// Fenced says whether nothing that the pod says counts: it was replaced, or it counts as dead.
-func (s *State) Fenced(pod string) bool {
-	d := s.doomOfPod(pod)
-	return s.committed(pod) || s.released(pod) || d != nil && d.Dead
-}
-
-// takesOver says whether a pod takes the slot over from old. Pods are made within one second where one is
-// replaced at once: then it counts that the old one was fenced.
-func (s *State) takesOver(p, old Pod) bool {
-	return p.Newer(old) || s.Fenced(old.UID) && p.Created.Equal(old.Created) && !s.isPast(p.UID)
-}
-
-// leaving notes when a pod was first told to end. It is no doom: whether the pod is deleted, or has ended what
-// it was made for, the API server alone knows.
-func (s *State) leaving(slot Slot, now time.Time) {
-	if m := &s.slots[slot]; m.report.Leaving && m.leavingAt.IsZero() {
-		m.leavingAt = now
-	}
-}
-
-// out says whether the pod of a slot is not waited for when everything halts: it is fenced, or it is doomed
-// and has had its time.
-func (s *State) out(slot Slot, now time.Time) bool {
-	d := s.doom(slot)
-	if d == nil {
-		return false
-	}
-	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.run.halting.detected) > haltTime
-}
-
-// deadline is until when a doomed pod's state may be waited for. A pod that is being shut down keeps some of
-// its grace for stopping.
-func (s *State) deadline(d Doom) time.Time {
-	m := &s.slots[d.Slot]
-	if m.pod.UID != d.Pod || m.leavingAt.IsZero() {
-		return d.Deadline
-	}
-	grace := m.report.Grace
-	if grace == 0 {
-		grace = doomTime
-	}
-	if at := m.leavingAt.Add(grace - grace/5); at.Before(d.Deadline) {
-		return at
-	}
-	return d.Deadline
-}
-
 // doomCause is the failure that the dooms stand for; nil: there is none.
 func (s *State) doomCause() *cause.Cause {
 	for _, d := range s.Record.Doomed {
-		if s.orphan(d) && s.lost(d.Slot) == nil || s.committed(d.Pod) {
+		if s.orphan(d) && s.lost(d.Slot) == nil || s.stage(d.Pod) >= replaceCommitted {
 			continue
 		}
 		return s.lossOf(d)
@@ -272,113 +165,6 @@ func (s *State) lossOf(d Doom) *cause.Cause {
 func (s *State) orphan(d Doom) bool {
 	m := &s.slots[d.Slot]
 	return m.known && m.pod.UID != d.Pod
-}
-
-// askOrphans has doomed pods released of which nothing runs: another pod holds the slot, or held it last. What
-// a newer pod took over from goes into the account of the recovery instead.
-func (s *State) askOrphans() {
-	for _, d := range s.Record.Doomed {
-		if !d.rests() && s.orphan(d) && (s.lost(d.Slot) == nil || !s.isPast(d.Pod)) && !s.asked[d.Pod] && s.storedRevision >= s.revision {
-			s.asked[d.Pod] = true
-			s.emit(Replace{d})
-		}
-	}
-}
-
-// commit carries dooms out while everything is halted: they are written into the account of the recovery,
-// and once that is stored Replace is asked for each.
-func (s *State) commit() {
-	fresh := false
-	for _, d := range s.Record.Doomed {
-		if s.committed(d.Pod) || d.rests() {
-			continue
-		}
-		fresh = true
-		if rec := s.openRecovery(); rec != nil {
-			r := Replacement{Doom: d}
-			if m := &s.slots[d.Slot]; m.known && m.pod.UID != d.Pod {
-				r.By, r.NewNode = m.pod.Name, m.pod.Node
-			}
-			rec.Replaced = append(slices.Clone(rec.Replaced), r)
-			s.blame(rec, d)
-		} else { // before the first generation
-			s.asked[d.Pod] = true
-			s.emit(Replace{d})
-		}
-	}
-	if fresh {
-		s.save()
-		s.emit(Direct{})
-	}
-}
-
-// blame puts a failure down to the node where it turns out, while it is being repaired, that the rank which
-// failed first was on a sick one. A pod that nobody hears is no sick node: what was counted stays so.
-func (s *State) blame(rec *Recovery, d Doom) {
-	c := &rec.Cause
-	if d.Cause == PodDeleted || d.Cause == AgentSilent || d.Cause == HardwareSuspected || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
-		return
-	}
-	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)
-	c.Code = cause.PodReplaced
-	s.Record.Restarts, s.Record.WithoutProgress = max(0, s.Record.Restarts-1), max(0, s.Record.WithoutProgress-1)
-}
-
-// ask emits Replace for what is committed and stored, once in this life of the coordinator.
-func (s *State) ask() {
-	if s.storedRevision < s.revision {
-		return
-	}
-	for _, d := range s.Record.Doomed {
-		if s.committed(d.Pod) && !s.asked[d.Pod] {
-			s.asked[d.Pod] = true
-			s.emit(Replace{d})
-		}
-	}
-}
-
-// release takes note that a pod is out of its job.
-func (s *State) release(e Released, now time.Time) {
-	d := s.doomOfPod(e.Pod)
-	if d == nil || !s.committed(e.Pod) {
-		return
-	}
-	if r := s.replacement(e.Pod); r != nil {
-		r.ReleasedAt = e.At
-	}
-	s.gone[e.Pod] = true
-	s.Record.Replacements++
-	if m := &s.slots[d.Slot]; m.pod.UID == e.Pod {
-		m.attached = false
-	}
-	s.Record.Doomed = slices.DeleteFunc(slices.Clone(s.Record.Doomed), func(o Doom) bool { return o.Pod == e.Pod })
-	s.refresh(now)
-	s.save()
-	s.emit(Direct{})
-}
-
-// succeeded takes note of a pod that takes the place of a replaced one.
-func (s *State) succeeded(slot Slot, now time.Time) {
-	rec := s.lastRecovery()
-	if rec == nil {
-		return
-	}
-	m := &s.slots[slot]
-	for i := range rec.Replaced {
-		r := &rec.Replaced[i]
-		if r.Slot != slot || r.Pod == m.pod.UID || !r.AttachedAt.IsZero() {
-			continue
-		}
-		rec.Replaced = slices.Clone(rec.Replaced)
-		r = &rec.Replaced[i]
-		r.By, r.NewNode, r.AttachedAt = m.pod.Name, m.pod.Node, now
-		where := ""
-		if m.pod.Node != "" {
-			where = " on node " + m.pod.Node
-		}
-		s.emit(Tell{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.pod.Name, where)}})
-		s.emit(Touch{})
-	}
 }
 
 // Ticks says whether Tick is wanted every so often.

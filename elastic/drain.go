@@ -12,8 +12,6 @@ const (
 	leadTime    = 300 * time.Millisecond
 	leadMost    = 1000
 	leadUnknown = 2
-	// stuckShare is what share of a drain's time nothing may move while ranks are held apart: a sixth.
-	stuckShare = 6
 	// restHeard is how long nothing may have moved before ranks are believed to stay where they are, restUnheard the same where not
 	// all agents say that they have passed the hold on, as those that were built before they could say it.
 	restHeard, restUnheard = 100 * time.Millisecond, time.Second
@@ -109,15 +107,10 @@ func (s *State) undrainable(now time.Time) string {
 // abandonDrain ends the drain without a copy.
 func (s *State) abandonDrain(why string) {
 	s.run.drain.mark, s.run.drain.over = Mark{}, true
-	if s.storage <= 0 && !slices.ContainsFunc(s.pendingDooms(), func(d Doom) bool { return !d.rests() }) {
+	if s.storage <= 0 && len(s.toReplace()) == 0 {
 		return // people who suspend a Job without storage know what it costs
 	}
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s goes without a drain: %s", s.doomedNames(), why)}})
-}
-
-// pendingDooms are those that are not carried out yet.
-func (s *State) pendingDooms() []Doom {
-	return slices.DeleteFunc(slices.Clone(s.Record.Doomed), func(d Doom) bool { return s.committed(d.Pod) })
 }
 
 func (s *State) doomedNames() string {
@@ -129,17 +122,6 @@ func (s *State) doomedNames() string {
 		names += "pod " + d.Name
 	}
 	return names
-}
-
-// drainUntil is the earliest deadline of all dooms.
-func (s *State) drainUntil() time.Time {
-	until := time.Time{}
-	for _, d := range s.pendingDooms() {
-		if at := s.deadline(d); until.IsZero() || at.Before(until) {
-			until = at
-		}
-	}
-	return until
 }
 
 // told is the newest step that any rank finished or sealed.
@@ -221,7 +203,7 @@ func (s *State) chooseMark(now, until time.Time) {
 		d.mark = Mark{}
 	}
 	window := until.Sub(d.since)
-	late := now.Sub(d.since) > window/2 || s.pace > 0 && s.pace*time.Duration(d.hold-d.seen.told) > window/2
+	late := now.Sub(d.since) > window/lateShare || s.pace > 0 && s.pace*time.Duration(d.hold-d.seen.told) > window/lateShare
 	if d.mark == (Mark{}) && s.run.common > 0 && (s.held(now, window/stuckShare) || late) {
 		d.mark = Mark{s.run.common, s.Record.Generation}
 	}

@@ -12,7 +12,7 @@ func (s *State) stepForming(now time.Time) {
 	if s.salvaged() {
 		s.commit()
 	}
-	s.ask()
+	s.requestCommitted()
 	if s.waitsFor() != "" {
 		return
 	}

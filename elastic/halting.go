@@ -4,7 +4,7 @@ import "time"
 
 // stepHalting waits until nothing of the newest generation runs any more, and has its end judged.
 func (s *State) stepHalting(now time.Time) {
-	s.askOrphans()
+	s.requestOrphans()
 	s.listen(now)
 	if !s.allHalted(now) {
 		return

@@ -9,7 +9,7 @@ import (
 
 // stepRunning goes on with a generation that was handed out, and looks for its failure, its end, and pods that must go.
 func (s *State) stepRunning(now time.Time) {
-	s.askOrphans()
+	s.requestOrphans()
 	failed, suspect := s.failure()
 	doomed := s.doomCause()
 	switch {

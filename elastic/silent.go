@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -93,7 +92,7 @@ func (s *State) sought(e Sought, now time.Time) {
 	if s.Record.Phase != Halting || s.run.halting.silence[e.Slot].since.IsZero() || m.known && m.attached {
 		return
 	}
-	if e.Pod.UID != "" && m.pod.UID != "" && s.takesOver(e.Pod, m.pod) { // what ran there is gone
+	if e.Pod.UID != "" && m.pod.UID != "" && s.TakesOver(e.Pod, m.pod) { // what ran there is gone
 		s.passOn(e.Slot, e.Pod)
 		s.emit(Direct{})
 	}
@@ -102,14 +101,12 @@ func (s *State) sought(e Sought, now time.Time) {
 		q.since = now // only what the API server was seen to say all the time counts
 	}
 	q.known, q.answered, q.holder, q.runs = true, now, e.Pod, e.Runs
-	if !q.runs || s.patience(q.since, now) > 0 || s.doomOfPod(e.Pod.UID) != nil || s.released(e.Pod.UID) {
+	if !q.runs || s.patience(q.since, now) > 0 || s.doomOfPod(e.Pod.UID) != nil || s.stage(e.Pod.UID) == replaceReleased {
 		return
 	}
 	d := Doom{Slot: e.Slot, Pod: e.Pod.UID, Name: e.Pod.Name, Node: e.Pod.Node, Cause: AgentSilent, At: now, Deadline: now, Dead: true,
 		Message: fmt.Sprintf("its agent was not heard for %s while generation %d was to halt", now.Sub(q.since).Truncate(time.Minute), s.Record.Generation)}
-	s.announce(&d, now)
-	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
-	slices.SortFunc(s.Record.Doomed, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
+	s.give(d, now)
 	s.save()
 	s.emit(Direct{})
 }

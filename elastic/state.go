@@ -21,7 +21,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision asked gone past beganAt awaits soughtAt       |
+//	| the coordinator | stored storedVerdict revision storedRevision stages past beganAt awaits soughtAt          |
 //	|                 | ended ending seen seenAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage over conflicts mixedSince launched pace beat gap                                   |
 //	| a pod           | slots[i]; ranIn, restartedIn and launchedIn name the generation that they are of           |
@@ -37,9 +37,9 @@ type State struct {
 	storedVerdict bool
 	// revision counts Persists; storedRevision is the newest that the store has.
 	revision, storedRevision int64
-	// asked are pods that Replace was emitted for in this life; gone are those that were released in it,
-	// past those that a newer pod took the slot over from.
-	asked, gone, past map[string]bool
+	// stages are those of replacements from replaceCommitted on, by pod; past are pods that a newer one took the slot over from.
+	stages map[string]replaceStage
+	past   map[string]bool
 	// beganAt is when this coordinator saw the gang first. awaits: a doomed pod has its time yet to come to it.
 	beganAt time.Time
 	awaits  bool
@@ -97,7 +97,7 @@ type member struct {
 // record that the store has of it.
 func New(members int, storage time.Duration, r Record) *State {
 	s := &State{Record: r, slots: make([]member, members), run: run{exits: map[int]cause.Exit{}}, stored: r.Generation, storage: storage,
-		asked: map[string]bool{}, gone: map[string]bool{}, past: map[string]bool{}}
+		stages: r.replacements(), past: map[string]bool{}}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
@@ -133,6 +133,14 @@ func (s *State) judged() bool {
 func (s *State) lastRecovery() *Recovery {
 	if n := len(s.Record.Recoveries); n > 0 {
 		return &s.Record.Recoveries[n-1]
+	}
+	return nil
+}
+
+// openRecovery is the account of the repair that is under way; nil: none is.
+func (s *State) openRecovery() *Recovery {
+	if rec := s.lastRecovery(); rec != nil && rec.Generation > s.Record.Generation {
+		return rec
 	}
 	return nil
 }

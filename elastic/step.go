@@ -72,7 +72,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 	m := &s.slots[e.Slot]
 	switch {
-	case s.Fenced(e.Pod.UID), s.isPast(e.Pod.UID):
+	case s.Fenced(e.Pod.UID), s.superseded(e.Pod.UID):
 		s.emit(Direct{})
 		return
 	case !m.known:
@@ -80,7 +80,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		if stale(&m.report, &e.Report) && !s.brought(e.Slot, &e.Report) {
 			return
 		}
-	case s.takesOver(e.Pod, m.pod):
+	case s.TakesOver(e.Pod, m.pod):
 		s.passOn(e.Slot, Pod{})
 	default:
 		s.emit(Direct{})
@@ -126,16 +126,6 @@ func (s *State) reported(e Reported, now time.Time) {
 	if !shown {
 		s.refresh(now)
 	}
-}
-
-// passOn gives a slot to another pod; what was known of the one that held it is no more.
-func (s *State) passOn(slot Slot, to Pod) {
-	s.past[s.slots[slot].pod.UID] = true
-	s.slots[slot] = member{pod: to}
-	if h := s.run.halting; h != nil {
-		h.silence[slot] = silence{}
-	}
-	s.ranked = nil
 }
 
 // replan: what comes from storage must be thought over.

@@ -64,8 +64,6 @@ func (s *State) move(c cause.Cause, now time.Time) {
 	m := &s.slots[slot]
 	d := Doom{Slot: slot, Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: HardwareSuspected, At: now, Deadline: now.Add(doomTime),
 		Message: fmt.Sprintf("%s came again without progress; if the node is to blame, another one helps", c.Suspect)}
-	s.announce(&d, now)
 	s.Record.Moved = append(slices.Clone(s.Record.Moved), c.Suspect)
-	s.Record.Doomed = append(slices.Clone(s.Record.Doomed), d)
-	slices.SortFunc(s.Record.Doomed, func(a, b Doom) int { return int(a.Slot) - int(b.Slot) })
+	s.give(d, now)
 }

@@ -135,9 +135,6 @@ func (v View) doom(pod *corev1.Pod) (elastic.Doom, bool) {
 	return elastic.Doom{}, false
 }
 
-// killMargin is how long before the kubelet kills a pod its state is no longer waited for, at most.
-const killMargin = 3 * time.Second
-
 // deletion is when a pod was asked to go, and until when its state may be waited for.
 func deletion(pod *corev1.Pod) (at, deadline time.Time) {
 	kill := pod.DeletionTimestamp.Time
@@ -145,7 +142,7 @@ func deletion(pod *corev1.Pod) (at, deadline time.Time) {
 	if s := pod.DeletionGracePeriodSeconds; s != nil {
 		grace = time.Duration(*s) * time.Second
 	}
-	return kill.Add(-grace), kill.Add(-min(killMargin, grace/4))
+	return kill.Add(-grace), elastic.BeforeKill(kill, grace)
 }
 
 // deleter is what the pod says of who has it deleted.
