@@ -1,79 +1,87 @@
 package elastic
 
-// Directive is what the agent of a slot's pod must do now. A pod whose place was taken by a newer one
-// must end what it runs. Where the Job is over, or rests and nothing of it can be stored, pods that were told to go have
-// nothing to wait for.
+// Directive is what the agent of a slot's pod must do now: what the first of these rules says that holds.
 func (s *State) Directive(slot Slot, pod string) Directive {
-	d := s.direct(slot, pod)
-	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand
-	if d.WholeCommand && s.launched && !s.goes(slot, pod) {
-		d.WholeCommand, d.Launched = false, true
-	}
-	why := ""
-	switch {
-	case s.over:
-		why = "the Job is over"
-	case s.storage <= 0 && s.rests(slot):
-		why = "the Job is suspended"
-	}
-	if why == "" || d.Order == OrderExit || !s.goes(slot, pod) {
-		return d
-	}
-	d = Directive{Generation: d.Generation, Order: OrderExit, ExitCode: exitLeft, Reason: why}
-	if v := s.Record.Verdict; v != nil {
-		d.ExitCode = v.ExitCode
-	}
-	return d
-}
-
-// goes says whether a pod was told to go, or holds its slot no more.
-func (s *State) goes(slot Slot, pod string) bool {
-	m := &s.slots[slot]
-	return s.Fenced(pod) || s.superseded(pod) || m.known && (m.pod.UID != pod || m.report.Leaving)
-}
-
-func (s *State) direct(slot Slot, pod string) Directive {
-	r := &s.Record
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.run.common, Frontier: s.run.frontier}
-	m := &s.slots[slot]
-	if s.stage(pod) == replaceReleased && !s.Final() {
-		d.Order, d.ExitCode, d.Reason = OrderExit, exitLeft, "the pod is replaced by another one"
-		return d
+	if s.Record.Generation > 0 && s.Record.Progress.WholeCommand {
+		d.Launched = s.launched && !s.goes(slot, pod)
+		d.WholeCommand = !d.Launched
 	}
-	if s.Fenced(pod) && !s.Final() {
+	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holds(slot, pod), s.nothingLeft(slot)
+	switch {
+	case fenced && s.stage(pod) == replaceReleased:
+		d.exit(exitLeft, "the pod is replaced by another one")
+	case holds && s.carriedOut():
+		d.exit(s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
+	case holds && !fenced && s.mayRest(slot, pod):
+		d.exit(exitLeft, s.Record.Progress.Waits)
+	case idle != "" && s.goes(slot, pod):
+		d = Directive{Generation: d.Generation}
+		d.exit(exitLeft, idle)
+		if v := s.Record.Verdict; v != nil {
+			d.ExitCode = v.ExitCode
+		}
+	case fenced:
 		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
-		return d
-	}
-	if m.known && m.pod.UID != pod || s.superseded(pod) {
+	case !holds:
 		d.Order, d.Reason = OrderHalt, "a newer pod has taken this place in the gang"
-		return d
-	}
-	switch r.Phase {
-	case Forming:
-		if s.mayRest(slot, pod) {
-			d.Order, d.ExitCode, d.Reason = OrderExit, exitLeft, r.Progress.Waits
-			return d
-		}
-		s.directHalt(&d)
-		d.Reason = r.Progress.Waits
-	case Running:
-		s.directRunning(&d, slot, pod)
-	case Halting:
-		s.directHalt(&d)
-		if d.Reason = r.Progress.Waits; d.Reason == "" && s.run.halting.suspect != nil {
-			d.Reason = s.run.halting.suspect.Message
-		}
-	case Finished, GivenUp:
-		s.directFinal(&d)
-	}
-	if m.known && m.report.Protocol >= 2 {
-		s.directDrain(&d, slot)
+	default:
+		s.directPhase(&d, slot, pod)
 	}
 	return d
 }
 
 // exitLeft is what the launcher of a pod returns that was told to go: that of a process ended by SIGTERM.
 const exitLeft = 143
+
+func (d *Directive) exit(code int, reason string) {
+	d.Order, d.ExitCode, d.Reason = OrderExit, code, reason
+}
+
+// holds says whether no other pod is known to have taken a pod's slot.
+func (s *State) holds(slot Slot, pod string) bool {
+	m := &s.slots[slot]
+	return !s.superseded(pod) && (!m.known || m.pod.UID == pod)
+}
+
+// goes says whether a pod was told to go, or holds its slot no more.
+func (s *State) goes(slot Slot, pod string) bool {
+	m := &s.slots[slot]
+	return s.Fenced(pod) || !s.holds(slot, pod) || m.known && m.report.Leaving
+}
+
+// nothingLeft is why pods that were told to go have nothing to wait for; "": they have.
+func (s *State) nothingLeft(slot Slot) string {
+	switch {
+	case s.over:
+		return "the Job is over"
+	case s.storage <= 0 && s.rests(slot):
+		return "the Job is suspended"
+	}
+	return ""
+}
+
+// directPhase is what a pod of the gang must do in this phase.
+func (s *State) directPhase(d *Directive, slot Slot, pod string) {
+	switch s.Record.Phase {
+	case Forming:
+		s.directHalt(d)
+		d.Reason = s.Record.Progress.Waits
+	case Running:
+		s.directRunning(d, slot, pod)
+	case Halting:
+		s.directHalt(d)
+		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect != nil {
+			d.Reason = s.run.halting.suspect.Message
+		}
+	case GivenUp:
+		s.directHalt(d)
+	case Finished:
+	}
+	if m := &s.slots[slot]; m.known && m.report.Protocol >= 2 && s.stored >= s.Record.Generation && !s.Final() {
+		s.directStorage(d, slot)
+	}
+}
 
 // directHalt ends the newest generation. A pod that never ran it holds steps of an older past: what lies
 // above the point that the generation restored is of no use to it any more. Where that point is not known,
@@ -110,22 +118,9 @@ func (s *State) directRunning(d *Directive, slot Slot, pod string) {
 	}
 }
 
-func (s *State) directFinal(d *Directive) {
-	v := s.Record.Verdict
-	if !s.storedVerdict || (s.Record.Phase == GivenUp && !s.ended) {
-		if s.Record.Phase == GivenUp {
-			s.directHalt(d)
-		}
-		return
-	}
-	d.Order, d.ExitCode, d.Reason = OrderExit, v.ExitCode, string(v.Reason)
-}
-
-// directDrain adds what agents of protocol 2 are told beside the order.
-func (s *State) directDrain(d *Directive, slot Slot) {
-	if s.stored < s.Record.Generation || s.Final() {
-		return
-	}
+// directStorage adds what agents of protocol 2 are told beside the order: where ranks stay, and what goes to storage or
+// comes from there.
+func (s *State) directStorage(d *Directive, slot Slot) {
 	if s.run.copying != nil && slot == 0 {
 		d.Manifest = s.run.copying.manifest
 	}
@@ -156,10 +151,10 @@ func (s *State) directFetch(d *Directive, slot Slot) {
 		return
 	}
 	d.Fetch = mark
-	run := Launch{}
+	launch := Launch{}
 	if d.Run != nil {
-		run = *d.Run
+		launch = *d.Run
 	}
-	run.BaseRank, run.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
-	d.Run = &run
+	launch.BaseRank, launch.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
+	d.Run = &launch
 }

@@ -14,6 +14,11 @@ func (s *State) stepFinal() {
 	}
 }
 
+// carriedOut: the verdict is stored, and nothing makes pods of the job any more.
+func (s *State) carriedOut() bool {
+	return s.storedVerdict && (s.Record.Phase == Finished || s.ended)
+}
+
 // refusal is why the gang is given up for what its pods start: a launcher that cannot be honoured, or commands of two kinds
 // for too long; nil: it is not.
 func (s *State) refusal(now time.Time) *cause.Cause {
