@@ -268,7 +268,7 @@ func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v
 		case err != nil:
 			return nil, nil, fmt.Errorf("reading node %s: %w", name, err)
 		}
-		outage, err := translate.NodeOutage(node)
+		outage, err := v1alpha1.NodeOutageOf(node)
 		if err != nil {
 			c.Log.Error(err, "a decision on a node cannot be read; it is taken for none", "node", name)
 		}

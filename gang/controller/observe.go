@@ -30,7 +30,7 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 	}
 	outages := map[string]v1alpha1.NodeOutage{}
 	for i := range nodes.Items {
-		if o, err := translate.NodeOutage(&nodes.Items[i]); err == nil && o != nil {
+		if o, err := v1alpha1.NodeOutageOf(&nodes.Items[i]); err == nil && o != nil {
 			outages[nodes.Items[i].Name] = *o
 		}
 	}

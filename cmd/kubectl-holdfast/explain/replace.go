@@ -11,7 +11,6 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/nodes"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // NodeWords is what is said of one node now.
@@ -27,8 +26,8 @@ type NodeWords struct {
 func wordsOf(node *corev1.Node) NodeWords {
 	n := NodeWords{Name: node.Name}
 	var errs [2]error
-	n.Health, errs[0] = translate.NodeHealth(node)
-	n.Outage, errs[1] = translate.NodeOutage(node)
+	n.Health, errs[0] = v1alpha1.NodeHealthOf(node)
+	n.Outage, errs[1] = v1alpha1.NodeOutageOf(node)
 	for _, err := range errs {
 		if err != nil {
 			n.Problem = err.Error()

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // Input is what was read. A list that could not be read is nil, with the reason in Notes.
@@ -111,8 +110,8 @@ func Of(in Input, now time.Time) Report {
 func rowOf(node *corev1.Node) Row {
 	row := Row{Name: node.Name, Cordoned: node.Spec.Unschedulable}
 	var errs [2]error
-	row.Health, errs[0] = translate.NodeHealth(node)
-	row.Outage, errs[1] = translate.NodeOutage(node)
+	row.Health, errs[0] = v1alpha1.NodeHealthOf(node)
+	row.Outage, errs[1] = v1alpha1.NodeOutageOf(node)
 	for _, err := range errs {
 		if err != nil {
 			row.Problem = err.Error()
