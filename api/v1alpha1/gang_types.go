@@ -390,6 +390,9 @@ const CauseHardwareSuspected = "HardwareSuspected"
 // CauseAgentSilent: a pod's agent was not heard while the gang was to halt.
 const CauseAgentSilent = "AgentSilent"
 
+// ControllerCauses are the causes that controllers write; all others are the node daemon's, which its catalogue lists.
+var ControllerCauses = []string{CauseNodeSilent, CauseNodeGone, CauseDeleted, CauseAgentSilent, CauseHardwareSuspected, CauseNodeShutdown, CauseEvicted, CauseJobSuspended}
+
 // Replacement is a pod that was replaced: the doom, and what came of it. Times are the API server's and
 // the controller's; a time that is absent was not reached.
 type Replacement struct {

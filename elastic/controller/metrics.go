@@ -5,8 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/nodehealth"
 )
 
 // counts are what operators see of replacements.
@@ -37,5 +38,5 @@ func (m counts) register(registry prometheus.Registerer) error {
 }
 
 func (m counts) replaced(d elastic.Doom) {
-	m.replacements.WithLabelValues(translate.CauseLabel(d.Cause), fmt.Sprint(d.Dead)).Inc()
+	m.replacements.WithLabelValues(nodehealth.CauseLabel(d.Cause, v1alpha1.ControllerCauses), fmt.Sprint(d.Dead)).Inc()
 }

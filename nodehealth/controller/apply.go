@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/internal/retry"
-	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -61,9 +60,9 @@ func (c *Controller) due(node *corev1.Node, d budget.Decision) bool {
 		return d.Changed
 	}
 	if d.Outcome == budget.None {
-		return translate.HasOutage(node)
+		return hasOutage(node)
 	}
-	changed, err := translate.PutOutage(node.DeepCopy(), d.Outage)
+	changed, err := putOutage(node.DeepCopy(), d.Outage)
 	return changed || err != nil
 }
 
@@ -88,7 +87,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 			}
 		}
 		after = node.DeepCopy()
-		changed, err := translate.PutOutage(after, o)
+		changed, err := putOutage(after, o)
 		if err != nil || !changed {
 			return err
 		}

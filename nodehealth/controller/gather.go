@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -52,7 +51,7 @@ func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budge
 	for i := range list.Items {
 		node := &list.Items[i]
 		objects[node.Name] = node
-		n, err := translate.BudgetNode(node, c.DomainLabels)
+		n, err := budgetNode(node, c.DomainLabels)
 		c.unreadable(node.Name, err)
 		n.LeaseHeard, n.Lease = c.leases.of(node.Name)
 		crew := crews[node.Name]
@@ -101,7 +100,7 @@ func (c *Controller) crews(ctx context.Context) (map[string]crew, error) {
 	crews := map[string]crew{}
 	for i := range list.Items {
 		pod := &list.Items[i]
-		node, ok := translate.GangPodOn(pod)
+		node, ok := gangPodOn(pod)
 		if !ok {
 			continue
 		}

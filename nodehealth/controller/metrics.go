@@ -6,7 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -69,7 +70,7 @@ func (m *metrics) show(p budget.Plan) {
 }
 
 func (m *metrics) decided(d budget.Decision) {
-	m.decisions.WithLabelValues(label(d.Outcome), translate.CauseLabel(d.Cause)).Inc()
+	m.decisions.WithLabelValues(label(d.Outcome), nodehealth.CauseLabel(d.Cause, v1alpha1.ControllerCauses)).Inc()
 }
 
 func (m *metrics) wrote(err error) {

@@ -1,4 +1,4 @@
-package translate
+package controller
 
 import (
 	"reflect"
@@ -22,7 +22,7 @@ func TestBudgetNode(t *testing.T) {
 	}
 	want := budget.Node{Name: "n1", Domain: "rack=r", GPUs: 8,
 		Verdict: budget.Verdict{Action: budget.ActionEvict, Cause: "GPULost", Message: "gone", Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}}
-	got, err := BudgetNode(node, []string{"none", "rack", "zone"})
+	got, err := budgetNode(node, []string{"none", "rack", "zone"})
 	got.Verdict.Since = got.Verdict.Since.UTC()
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
@@ -41,17 +41,17 @@ func TestOutageRoundTrip(t *testing.T) {
 	} {
 		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: append([]corev1.Taint{{Key: v1alpha1.TaintOutage, Effect: corev1.TaintEffectNoExecute}}, theirs...)}}
 		for i, want := range []bool{true, false} {
-			if changed, err := PutOutage(node, o); err != nil || changed != want {
+			if changed, err := putOutage(node, o); err != nil || changed != want {
 				t.Errorf("put %d of %+v: %v, %v", i, o, changed, err)
 			}
 		}
-		if got, err := NodeOutageOf(node); err != nil || got != o {
+		if got, err := outageOf(node); err != nil || got != o {
 			t.Errorf("read %+v, %v, want %+v", got, err, o)
 		}
 		if n := len(node.Spec.Taints); n != 3 || len(node.Spec.Taints[2].Value) > 63 || node.Spec.Taints[2].Effect != corev1.TaintEffectNoSchedule {
 			t.Errorf("taints %v", node.Spec.Taints)
 		}
-		if changed, err := PutOutage(node, budget.Outage{}); err != nil || !changed || HasOutage(node) || !reflect.DeepEqual(node.Spec.Taints, theirs) {
+		if changed, err := putOutage(node, budget.Outage{}); err != nil || !changed || hasOutage(node) || !reflect.DeepEqual(node.Spec.Taints, theirs) {
 			t.Errorf("taken away: %v, %v, taints %v", changed, err, node.Spec.Taints)
 		}
 	}
@@ -61,12 +61,12 @@ func TestOutageRoundTrip(t *testing.T) {
 func TestUnreadableWords(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		v1alpha1.AnnotationHealth: "{", v1alpha1.AnnotationOutage: `{"decision":"Evict","cause":"GPULost","since":"2026-01-02T03:04:05.000006Z"}`}}}
-	n, err := BudgetNode(node, nil)
+	n, err := budgetNode(node, nil)
 	if err == nil || !strings.Contains(err.Error(), v1alpha1.AnnotationHealth) || n.Verdict.Action != budget.ActionEvict || n.Verdict.Cause != "GPULost" {
 		t.Errorf("%+v, %v", n.Verdict, err)
 	}
 	node.Annotations[v1alpha1.AnnotationOutage] = `{"decision":"Maybe"}`
-	if _, err := NodeOutageOf(node); err == nil || !strings.Contains(err.Error(), "decision") {
+	if _, err := outageOf(node); err == nil || !strings.Contains(err.Error(), "decision") {
 		t.Errorf("%v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestGangPodOn(t *testing.T) {
 		"unbound":  {pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), false},
 		"another":  {pod(func(p *corev1.Pod) { p.Labels = nil }), false},
 	} {
-		if node, ok := GangPodOn(c.pod); ok != c.want || ok && node != "n1" {
+		if node, ok := gangPodOn(c.pod); ok != c.want || ok && node != "n1" {
 			t.Errorf("%s: %q, %v", name, node, ok)
 		}
 	}

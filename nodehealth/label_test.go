@@ -1,25 +1,25 @@
-package translate
+package nodehealth
 
 import (
 	"testing"
 
-	"holdfast.dev/holdfast/nodehealth"
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
 // TestCauseLabel: what Holdfast itself writes is told as it is, anything else is one word.
 func TestCauseLabel(t *testing.T) {
 	known := []string{"", budget.CauseSilent, "NodeGone", "PodDeleted", "HardwareSuspected", "NodeShutdown", "Evicted"}
-	for _, r := range nodehealth.Catalogue {
+	for _, r := range Catalogue {
 		known = append(known, string(r.Cause))
 	}
 	for _, c := range known {
-		if got := CauseLabel(c); got != c {
+		if got := CauseLabel(c, v1alpha1.ControllerCauses); got != c {
 			t.Errorf("%q is told as %q", c, got)
 		}
 	}
 	for _, c := range []string{"gpulost", "GPULost ", "x-4711", "\xff"} {
-		if got := CauseLabel(c); got != "Other" {
+		if got := CauseLabel(c, v1alpha1.ControllerCauses); got != "Other" {
 			t.Errorf("%q is told as %q", c, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package translate
+package controller
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -21,10 +22,10 @@ const gpuSuffix = "/gpu"
 // maxMessage bounds what is told of an outage, in bytes.
 const maxMessage = 512
 
-// BudgetNode is what a Node itself says: verdict, failure domain (the first of the labels that it has) and what
+// budgetNode is what a Node itself says: verdict, failure domain (the first of the labels that it has) and what
 // stands. With an error it is of use all the same: a verdict that cannot be read is taken for one that
 // did not change.
-func BudgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
+func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 	n := budget.Node{Name: node.Name}
 	for _, key := range domainLabels {
 		if value := node.Labels[key]; value != "" {
@@ -38,7 +39,7 @@ func BudgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 		}
 	}
 	var err error
-	if n.Stands, err = NodeOutageOf(node); err != nil {
+	if n.Stands, err = outageOf(node); err != nil {
 		n.Stands = budget.Outage{} // written anew
 	}
 	verdict, unread := nodeVerdict(node)
@@ -83,8 +84,8 @@ func unchanged(o budget.Outage) budget.Verdict {
 	return v
 }
 
-// NodeOutageOf is the decision that stands on a Node.
-func NodeOutageOf(node *corev1.Node) (budget.Outage, error) {
+// outageOf is the decision that stands on a Node.
+func outageOf(node *corev1.Node) (budget.Outage, error) {
 	text, ok := node.Annotations[v1alpha1.AnnotationOutage]
 	if !ok {
 		return budget.Outage{}, nil
@@ -104,19 +105,19 @@ func NodeOutageOf(node *corev1.Node) (budget.Outage, error) {
 	return budget.Outage{Outcome: outcome, Cause: o.Cause, Reason: budget.Reason(o.Reason), Message: o.Message, Since: o.Since.UTC(), Dead: o.Dead, Idle: o.Idle}, nil
 }
 
-// HasOutage says whether a decision, or a part of one, stands on the Node.
-func HasOutage(node *corev1.Node) bool {
+// hasOutage says whether a decision, or a part of one, stands on the Node.
+func hasOutage(node *corev1.Node) bool {
 	_, ok := node.Annotations[v1alpha1.AnnotationOutage]
 	return ok || slices.ContainsFunc(node.Spec.Taints, isOutage)
 }
 
 func isOutage(t corev1.Taint) bool { return t.Key == v1alpha1.TaintOutage }
 
-// PutOutage writes a decision on a Node, annotation and taint, and says whether that changed anything. Others'
+// putOutage writes a decision on a Node, annotation and taint, and says whether that changed anything. Others'
 // annotations and taints stay as they are.
-func PutOutage(node *corev1.Node, o budget.Outage) (bool, error) {
+func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	if o.Outcome == budget.None {
-		changed := HasOutage(node)
+		changed := hasOutage(node)
 		delete(node.Annotations, v1alpha1.AnnotationOutage)
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOutage)
 		return changed, nil
@@ -163,10 +164,10 @@ func labelValue(cause string) string {
 	return kept[:min(len(kept), validation.LabelValueMaxLength)]
 }
 
-// GangPodOn is the node that a pod of a gang is on, and whether it is: a pod that has ended or was replaced is not.
-func GangPodOn(pod *corev1.Pod) (string, bool) {
-	_, member := GangOf(pod)
+// gangPodOn is the node that a pod of a gang is on, and whether it is: a pod that has ended or was replaced is not.
+func gangPodOn(pod *corev1.Pod) (string, bool) {
+	_, member := translate.GangOf(pod)
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	replaced := Replaced(pod)
+	replaced := translate.Replaced(pod)
 	return pod.Spec.NodeName, member && !ended && !replaced && pod.Spec.NodeName != ""
 }
