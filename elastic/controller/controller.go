@@ -26,7 +26,6 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // FieldManager owns status.run of every Gang.
@@ -94,7 +93,7 @@ func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, time.D
 	if st := g.Spec.Storage; st != nil {
 		storage = time.Duration(st.IntervalSeconds) * time.Second
 	}
-	return int(g.Spec.Members), storage, translate.Record(g.Status.Run), nil
+	return int(g.Spec.Members), storage, recordOf(g.Status.Run), nil
 }
 
 // gang reads the Gang of the key's job; a Gang of an older job with the same name is not found.
@@ -140,7 +139,7 @@ func (c *Controller) Persist(ctx context.Context, key coordinator.Key, r elastic
 }
 
 func (c *Controller) apply(ctx context.Context, g *v1alpha1.Gang, r elastic.Record) error {
-	status := translate.RunStatus(r)
+	status := runStatus(r)
 	status.Writer = c.writer.next()
 	run, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {

@@ -20,7 +20,6 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // grace is how long the pods of a given-up job have to end by themselves, so that they stay as failed
@@ -207,7 +206,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil || job == nil || over(job) {
 		return ctrl.Result{}, err
 	}
-	v := translate.Record(g.Status.Run).Verdict
+	v := recordOf(g.Status.Run).Verdict
 	if left := grace - time.Since(v.At); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, c.stop(ctx, job, *v)
 	}

@@ -75,7 +75,7 @@ func (c *Controller) ends(ctx context.Context, pods []corev1.Pod) (map[types.UID
 		if err := c.Client.Get(ctx, types.NamespacedName{Name: pods[i].Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("reading node %s: %w", pods[i].Spec.NodeName, err)
 		}
-		if cause, message := translate.NodeEnds(node); cause != "" {
+		if cause, message := nodeEnds(node); cause != "" {
 			if out == nil {
 				out = map[types.UID]Ending{}
 			}

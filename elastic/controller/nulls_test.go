@@ -8,12 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"holdfast.dev/holdfast/elastic"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // An agent that is gone leaves an empty Progress, and that is not to become a null.
 func TestARecordHasNoNulls(t *testing.T) {
-	status := translate.RunStatus(elastic.Record{Phase: elastic.GivenUp, Recoveries: []elastic.Recovery{{Replaced: []elastic.Replacement{{}}}}})
+	status := runStatus(elastic.Record{Phase: elastic.GivenUp, Recoveries: []elastic.Recovery{{Replaced: []elastic.Replacement{{}}}}})
 	run, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
 		t.Fatal(err)

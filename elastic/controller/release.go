@@ -269,7 +269,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 // left says whether the Job that a replaced pod was of is gone or over: nobody's work depends on the pod. The pod
 // has no owner any more; what was injected names its Job yet.
 func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	g, uid := &v1alpha1.Gang{}, translate.InjectedJob(pod)
+	g, uid := &v1alpha1.Gang{}, injectedJob(pod)
 	err := c.Live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -281,6 +281,18 @@ func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	}
 	job, err := c.job(ctx, g)
 	return err == nil && (job == nil || over(job)), err
+}
+
+// injectedJob is the UID of the Job that a pod was injected for, also where that Job has let go of it; "": not known.
+func injectedJob(pod *corev1.Pod) string {
+	for i := range pod.Spec.Containers {
+		for _, e := range pod.Spec.Containers[i].Env {
+			if e.Name == "HOLDFAST_JOB_UID" {
+				return e.Value
+			}
+		}
+	}
+	return ""
 }
 
 // delete ends a pod in its own time.

@@ -200,7 +200,7 @@ func (g *guard) identify(ctx context.Context, name types.NamespacedName, uid typ
 	id := identity{
 		key: Key{Namespace: gangName.Namespace, Name: gangName.Name, Job: string(job.UID)}, slot: elastic.Slot(slot),
 		pod: elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time,
-			Restarted: translate.ContainerEnd(pod), Charged: translate.Charged(pod)},
+			Restarted: containerEnd(pod), Charged: charged(pod)},
 	}
 	for _, ip := range pod.Status.PodIPs {
 		id.addresses = append(id.addresses, ip.IP)

@@ -133,15 +133,3 @@ func Answer(s *v1alpha1.PlacementStatus) gang.Answer {
 	}
 	return gang.Answer{Placed: s.Placed, Reason: s.Reason, Message: s.Message}
 }
-
-// InjectedJob is the UID of the Job that a pod was injected for, also where that Job has let go of it; "": not known.
-func InjectedJob(pod *corev1.Pod) string {
-	for i := range pod.Spec.Containers {
-		for _, e := range pod.Spec.Containers[i].Env {
-			if e.Name == "HOLDFAST_JOB_UID" {
-				return e.Value
-			}
-		}
-	}
-	return ""
-}

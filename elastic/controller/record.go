@@ -1,4 +1,4 @@
-package translate
+package controller
 
 import (
 	"time"
@@ -10,9 +10,9 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// RunStatus is a record as a Gang shows it. Record is its inverse, to the microsecond and, for lengths of
+// runStatus is a record as a Gang shows it. recordOf is its inverse, to the microsecond and, for lengths of
 // time, to the millisecond.
-func RunStatus(r elastic.Record) v1alpha1.RunStatus {
+func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	s := v1alpha1.RunStatus{
 		Generation: r.Generation, RestoreStep: r.RestoreStep, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
 		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), Unproven: int32(r.Unproven), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
@@ -34,7 +34,7 @@ func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
-			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replaced(rec.Replaced),
+			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced),
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
@@ -58,8 +58,8 @@ func RunStatus(r elastic.Record) v1alpha1.RunStatus {
 	return s
 }
 
-// Record is what a Gang's status says of its generations.
-func Record(s *v1alpha1.RunStatus) elastic.Record {
+// recordOf is what a Gang's status says of its generations.
+func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	if s == nil {
 		return elastic.Record{}
 	}
@@ -84,7 +84,7 @@ func Record(s *v1alpha1.RunStatus) elastic.Record {
 			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
 			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
-			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplaced(rec.Replaced),
+			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced),
 			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})
 	}
@@ -140,7 +140,7 @@ func plainDoom(d *v1alpha1.Doom) elastic.Doom {
 		At: d.At.Time, Deadline: plainTime(d.Deadline), Dead: d.Dead}
 }
 
-func replaced(all []elastic.Replacement) []v1alpha1.Replacement {
+func replacements(all []elastic.Replacement) []v1alpha1.Replacement {
 	var out []v1alpha1.Replacement
 	for _, r := range all {
 		out = append(out, v1alpha1.Replacement{Doom: doom(r.Doom), ReleasedAt: microTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
@@ -148,7 +148,7 @@ func replaced(all []elastic.Replacement) []v1alpha1.Replacement {
 	return out
 }
 
-func plainReplaced(all []v1alpha1.Replacement) []elastic.Replacement {
+func plainReplacements(all []v1alpha1.Replacement) []elastic.Replacement {
 	var out []elastic.Replacement
 	for i := range all {
 		r := &all[i]

@@ -1,4 +1,4 @@
-package translate
+package controller
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Verdict: &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
 		},
 	} {
-		status := RunStatus(r)
+		status := runStatus(r)
 		wire, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 		if err := json.Unmarshal(wire, &back); err != nil {
 			t.Fatal(err)
 		}
-		got := Record(&back)
+		got := recordOf(&back)
 		utc(&got)
 		if bytes.Contains(wire, []byte("null")) {
 			t.Errorf("%s: the API server takes no null: %s", name, wire)
@@ -52,8 +52,8 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, r)
 		}
 	}
-	if got := Record(nil); !reflect.DeepEqual(got, elastic.Record{}) {
-		t.Errorf("Record(nil) = %+v", got)
+	if got := recordOf(nil); !reflect.DeepEqual(got, elastic.Record{}) {
+		t.Errorf("recordOf(nil) = %+v", got)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 // TestNothingIsWrittenAsNull: the API server refuses a null where a time is wanted, and nothing else of the record would be stored.
 func TestNothingIsWrittenAsNull(t *testing.T) {
 	d := elastic.Doom{Slot: 1, Pod: "uid", Name: "p", Cause: "XidFatal", At: time.Now()}
-	wire, err := json.Marshal(RunStatus(elastic.Record{Doomed: []elastic.Doom{d}, Recoveries: []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Doom: d}}}}}))
+	wire, err := json.Marshal(runStatus(elastic.Record{Doomed: []elastic.Doom{d}, Recoveries: []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Doom: d}}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package translate
+package controller
 
 import (
 	"strings"
@@ -30,29 +30,9 @@ func TestNodeEnds(t *testing.T) {
 		"its disk is full":        {[]corev1.NodeCondition{full, ready}, v1alpha1.CauseEvicted, "DiskPressure"},
 		"nothing is known":        {nil, "", ""},
 	} {
-		cause, say := NodeEnds(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Conditions: c.conditions}})
+		cause, say := nodeEnds(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Conditions: c.conditions}})
 		if cause != c.cause || !strings.Contains(say, c.say) || c.cause == "" && say != "" {
 			t.Errorf("%s: %q, %q", name, cause, say)
 		}
-	}
-}
-
-func TestContainerEnd(t *testing.T) {
-	killed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled", ExitCode: 137}}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationContainer: "train"}}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever},
-		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "logs", RestartCount: 9, LastTerminationState: killed}, {Name: "train"}}}}
-	if got := ContainerEnd(pod); got != "" {
-		t.Errorf("a container that runs since it was made: %q", got)
-	}
-	pod.Status.ContainerStatuses[1].LastTerminationState, pod.Status.ContainerStatuses[1].RestartCount = killed, 2
-	if got := ContainerEnd(pod); got != "OOMKilled, exit code 137, restart 2" {
-		t.Errorf("%q", got)
-	}
-	if got := Charged(pod); !strings.Contains(got, "does not count") {
-		t.Errorf("%q", got)
-	}
-	pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-	if got := Charged(pod); !strings.Contains(got, "backoffLimit") {
-		t.Errorf("%q", got)
 	}
 }
