@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -124,7 +125,7 @@ func (p *Plugin) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 		return nil
 	}
 	for _, info := range node.GetPods() {
-		if key, ok := translate.GroupOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
+		if key, ok := membership.GroupOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
 			return heldWhole(key)
 		}
 	}
@@ -140,7 +141,7 @@ func (p *Plugin) intruder(key types.NamespacedName, pod *v1.Pod, node fwk.NodeIn
 	whole := translate.WantsWholeNode(pod)
 	for _, info := range node.GetPods() {
 		other := info.GetPod()
-		theirs, member := translate.GroupOf(other)
+		theirs, member := membership.GroupOf(other)
 		switch {
 		case (member && theirs == key) || p.fabric.attendant(other):
 		case member && translate.WantsWholeNode(other):

@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/gang/yield"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 const (
@@ -51,7 +51,7 @@ func (p *Plugin) evict(ctx context.Context, e eviction) {
 	logger := klog.FromContext(ctx)
 	told := map[types.NamespacedName]bool{}
 	for _, pod := range e.pods {
-		unit, member := translate.GroupOf(pod)
+		unit, member := membership.GroupOf(pod)
 		with := ", with all of its gang"
 		if !member {
 			unit, with = types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name}, ""
@@ -225,7 +225,7 @@ func (w *worth) since(pod *v1.Pod) time.Time {
 	if pod.Status.StartTime != nil {
 		from = pod.Status.StartTime.Time
 	}
-	key, member := translate.GroupOf(pod)
+	key, member := membership.GroupOf(pod)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if at := w.stored[key]; member && at.After(from) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
@@ -20,7 +21,7 @@ import (
 // as with any other gang.
 
 func isForeign(key types.NamespacedName) bool {
-	_, _, foreign := translate.Foreign(key)
+	_, _, foreign := membership.Foreign(key)
 	return foreign
 }
 

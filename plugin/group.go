@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -99,7 +100,7 @@ type slot struct {
 }
 
 func slotOf(pod *v1.Pod) slot {
-	n, ok := translate.GroupSlot(pod)
+	n, ok := membership.GroupSlot(pod)
 	return slot{n: n, known: ok}
 }
 
@@ -127,7 +128,7 @@ func (g *group) agree(t translate.Terms, err error) { g.terms, g.size, g.sizeErr
 func (g *group) put(pod *v1.Pod) *member {
 	m := g.members[pod.UID]
 	if m == nil {
-		m = &member{role: roleOf(pod), slot: slotOf(pod), task: translate.TaskOf(pod)}
+		m = &member{role: roleOf(pod), slot: slotOf(pod), task: membership.TaskOf(pod)}
 		g.members[pod.UID] = m
 		g.counts[pending]++
 		g.outside++

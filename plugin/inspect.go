@@ -14,7 +14,7 @@ import (
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // inspect sees to what no event tells: plans that members do not follow, for instance because another plugin
@@ -52,11 +52,11 @@ func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 // selectorOf is what the pods of a gang have in common that the API server can look for; their namespace, where that is
 // no label.
 func selectorOf(key types.NamespacedName) string {
-	api, name, foreign := translate.Foreign(key)
+	api, name, foreign := membership.Foreign(key)
 	switch {
 	case !foreign:
 		return labels.SelectorFromSet(labels.Set{v1alpha1.LabelGang: key.Name}).String()
-	case api == translate.Coscheduling:
+	case api == membership.Coscheduling:
 		return labels.SelectorFromSet(labels.Set{coscheduling.PodGroupLabel: name}).String()
 	}
 	return ""
@@ -76,7 +76,7 @@ func (p *Plugin) endedWell(ctx context.Context, key types.NamespacedName, member
 	var ended []*v1.Pod
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if of, ok := translate.GroupOf(pod); !ok || of != key || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
+		if of, ok := membership.GroupOf(pod); !ok || of != key || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
 			continue
 		}
 		if by := metav1.GetControllerOf(pod); (by == nil) == (owner == nil) && (by != nil || !isForeign(key)) && (by == nil || by.UID == owner.UID) {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/gang/yield"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // lone keeps for pods of no gang who has been told to leave for them. Its lock is a leaf.
@@ -80,7 +80,7 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, state fwk.CycleState, pod *
 	}
 	priority := corev1helpers.PodPriority(pod)
 	switch policy := pod.Spec.PreemptionPolicy; {
-	case policy != nil && *policy == v1.PreemptNever, translate.TwoGroups(pod) != "", p.lone.awaits(pod, nodes, priority, time.Now()):
+	case policy != nil && *policy == v1.PreemptNever, membership.TwoGroups(pod) != "", p.lone.awaits(pod, nodes, priority, time.Now()):
 		return nil, no
 	case !slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return hasBelow(n, priority) }):
 		return framework.NewPostFilterResultWithNominatedNode(""), no

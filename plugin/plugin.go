@@ -36,6 +36,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
@@ -150,13 +151,13 @@ func (p *Plugin) Name() string { return Name }
 
 // mine says whether the pod belongs to a gang that this scheduler places.
 func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
-	key, ok := translate.GroupOf(pod)
+	key, ok := membership.GroupOf(pod)
 	return key, ok && pod.Spec.SchedulerName == p.handle.ProfileName()
 }
 
 // isMember says whether the pod belongs to any gang now.
 func isMember(pod *v1.Pod) bool {
-	_, ok := translate.GroupOf(pod)
+	_, ok := membership.GroupOf(pod)
 	return ok
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
@@ -23,8 +23,8 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	switch {
 	case isNested(state):
 		return nil, fwk.NewStatus(fwk.Skip)
-	case !ok && translate.TwoGroups(pod) != "":
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, translate.TwoGroups(pod))
+	case !ok && membership.TwoGroups(pod) != "":
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, membership.TwoGroups(pod))
 	case !ok && (p.fabric.attendant(pod) || !p.ledger.closed.any() && !p.holds.any()):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:

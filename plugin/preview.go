@@ -10,6 +10,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -97,7 +98,7 @@ func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 		if pod.Name == "" {
 			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
 		}
-		m := member{pod: pod, slot: slotOf(pod), role: roleOf(pod), task: translate.TaskOf(pod)}
+		m := member{pod: pod, slot: slotOf(pod), role: roleOf(pod), task: membership.TaskOf(pod)}
 		if taken[m.slot] {
 			continue // somebody holds the slot
 		}

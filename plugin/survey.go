@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/topology"
 )
@@ -100,11 +101,11 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 		}
 		for _, info := range n.GetPods() {
 			pod := info.GetPod()
-			key, member := translate.GroupOf(pod)
+			key, member := membership.GroupOf(pod)
 			if s.p.fabric.attendant(pod) || (member && (key == s.b.key || fixed[key])) {
 				continue
 			}
-			name, leaving := "pod "+pod.Namespace+"/"+pod.Name, pod.DeletionTimestamp != nil || translate.Replaced(pod)
+			name, leaving := "pod "+pod.Namespace+"/"+pod.Name, pod.DeletionTimestamp != nil || membership.Replaced(pod)
 			if member && !leaving {
 				name = "gang " + key.String()
 			}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -28,13 +29,13 @@ var specPath = field.NewPath("spec")
 // MutatePod answers about a pod that is created: one that is opted in comes back injected.
 func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	pod := in.DeepCopy()
-	if translate.OnlyPlaced(pod) {
+	if membership.OnlyPlaced(pod) {
 		errs := append(translate.CheckAsks(pod), checkLabels(pod.Labels, nil, metadataLabels)...)
 		return Outcome[*corev1.Pod]{Object: pod, Errors: append(errs, checkSystemKeys(pod.Annotations, nil, translate.MetadataAnnotations)...)}
 	}
 	settings, errs := translate.PodSettings(pod)
 	written := map[string]string{}
-	owner := translate.OwningJob(pod)
+	owner := membership.OwningJob(pod)
 	size := pod.Annotations[v1alpha1.AnnotationGangSize]
 	if owner != nil && settings.Enabled {
 		// The Job's own admission checked or stamped these.

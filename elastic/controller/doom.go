@@ -9,7 +9,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // View is what is known of a gang's pods and of the nodes that they are on.
@@ -91,9 +91,9 @@ func (v View) holders() []*corev1.Pod {
 
 // slot is the place of a pod that is, or was until it ended, a member of the gang.
 func (v View) slot(pod *corev1.Pod) (int, bool) {
-	_, member := translate.GangOf(pod)
-	owner := translate.OwningJob(pod)
-	slot, ok := translate.GangSlot(pod)
+	_, member := membership.GangOf(pod)
+	owner := membership.OwningJob(pod)
+	slot, ok := membership.GangSlot(pod)
 	return slot, ok && member && owner != nil && owner.UID == v.Job && slot < v.Members
 }
 

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // A kubelet that shuts its node down, or evicts a pod, sends SIGTERM and deletes nothing, and the pod's status says why only once
@@ -90,7 +90,7 @@ func (c *Controller) unexplained(pods []corev1.Pod, dooms []elastic.Doom) time.D
 	for i := range pods {
 		at, leaves := c.leftAt(&pods[i])
 		told := slices.ContainsFunc(dooms, func(d elastic.Doom) bool { return d.Pod == string(pods[i].UID) })
-		if leaves && !told && !translate.Replaced(&pods[i]) && time.Since(at) < explainMost {
+		if leaves && !told && !membership.Replaced(&pods[i]) && time.Since(at) < explainMost {
 			return explainAgain
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -25,8 +26,8 @@ func (c *Controller) tellOver(ctx context.Context, gang types.NamespacedName, po
 	closed = map[coordinator.Key]bool{}
 	deleted := map[coordinator.Key]bool{}
 	for i := range pods {
-		owner := translate.OwningJob(&pods[i])
-		if _, member := translate.GangOf(&pods[i]); member && owner != nil && owner.Name == gang.Name && !ended(&pods[i]) {
+		owner := membership.OwningJob(&pods[i])
+		if _, member := membership.GangOf(&pods[i]); member && owner != nil && owner.Name == gang.Name && !ended(&pods[i]) {
 			key := coordinator.Key{Namespace: gang.Namespace, Name: gang.Name, Job: string(owner.UID)}
 			deleted[key] = deleted[key] || pods[i].DeletionTimestamp != nil
 		}

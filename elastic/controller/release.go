@@ -24,7 +24,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // How one pod is replaced while its Job goes on (1.37: pkg/controller/job/job_controller.go, getPodsForJob;
@@ -55,10 +55,10 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 		return nil // it is gone, and with it what there was to do
 	case err != nil:
 		return fmt.Errorf("reading pod %s: %w", name, err)
-	case translate.Replaced(pod):
+	case membership.Replaced(pod):
 		return nil
 	}
-	owner := translate.OwningJob(pod)
+	owner := membership.OwningJob(pod)
 	if owner == nil || string(owner.UID) != key.Job {
 		return nil // somebody else took it out
 	}
@@ -76,14 +76,14 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 
 // plain: it is the pod that is meant, it lives, and it is in its Job.
 func (c *Controller) plain(key coordinator.Key, d elastic.Doom, pod *corev1.Pod) bool {
-	owner := translate.OwningJob(pod)
-	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !translate.Replaced(pod) && owner != nil && string(owner.UID) == key.Job
+	owner := membership.OwningJob(pod)
+	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && owner != nil && string(owner.UID) == key.Job
 }
 
 // release is the one patch that takes the pod out of its Job; where a version is named, of that version alone.
 func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Doom, pod *corev1.Pod, version string) error {
 	name := client.ObjectKeyFromObject(pod)
-	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: translate.OwningJob(pod).Name})
+	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: membership.OwningJob(pod).Name})
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (c
 	if err := c.Client.Get(ctx, req.NamespacedName, pod); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if pod.Labels[v1alpha1.LabelGang] == "" || !translate.Replaced(pod) && c.taken.left(pod.UID) <= 0 {
+	if pod.Labels[v1alpha1.LabelGang] == "" || !membership.Replaced(pod) && c.taken.left(pod.UID) <= 0 {
 		return ctrl.Result{}, nil
 	}
 	outages, gone, err := c.nodes(ctx, []corev1.Pod{*pod})

@@ -23,7 +23,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // Coordinator is told which pods of a gang must be replaced, and that its Job is over.
@@ -74,7 +74,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	}
 	replaced := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		pod, ok := o.(*corev1.Pod)
-		return ok && translate.Replaced(pod)
+		return ok && membership.Replaced(pod)
 	})
 	err = ctrl.NewControllerManagedBy(mgr).Named("replaced").
 		For(&corev1.Pod{}, builder.WithPredicates(replaced)).
@@ -128,7 +128,7 @@ var podTurned = predicate.Funcs{
 }
 
 func ownerUID(pod *corev1.Pod) types.UID {
-	if owner := translate.OwningJob(pod); owner != nil {
+	if owner := membership.OwningJob(pod); owner != nil {
 		return owner.UID
 	}
 	return ""
@@ -144,7 +144,7 @@ func gangOfPod(_ context.Context, o client.Object) []reconcile.Request {
 
 func replacedPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
-	if !ok || !translate.Replaced(pod) {
+	if !ok || !membership.Replaced(pod) {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
@@ -337,10 +337,10 @@ func (c *Controller) occupied(key coordinator.Key, pods []corev1.Pod) {
 		}
 	}
 	for i := range pods {
-		slot, ok := translate.GangSlot(&pods[i])
+		slot, ok := membership.GangSlot(&pods[i])
 		at := seat{key, elastic.Slot(slot)}
 		v, free := c.vacant[at]
-		if ok && free && string(pods[i].UID) != v.pod && !translate.Replaced(&pods[i]) && pods[i].DeletionTimestamp == nil {
+		if ok && free && string(pods[i].UID) != v.pod && !membership.Replaced(&pods[i]) && pods[i].DeletionTimestamp == nil {
 			c.counts.recreated.Observe(time.Since(v.since).Seconds())
 			delete(c.vacant, at)
 		}

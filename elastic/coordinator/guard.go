@@ -19,7 +19,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 const (
@@ -183,12 +183,12 @@ func (g *guard) identify(ctx context.Context, name types.NamespacedName, uid typ
 	case pod.UID != uid:
 		return identity{}, status.Errorf(codes.PermissionDenied, "pod %s is another one than the token was made for", name)
 	}
-	if translate.Replaced(pod) {
+	if membership.Replaced(pod) {
 		return identity{}, errReplaced
 	}
-	gangName, ok := translate.GangOf(pod)
-	job := translate.OwningJob(pod)
-	slot, indexed := translate.GangSlot(pod)
+	gangName, ok := membership.GangOf(pod)
+	job := membership.OwningJob(pod)
+	slot, indexed := membership.GangSlot(pod)
 	switch {
 	case !ok:
 		return identity{}, status.Errorf(codes.PermissionDenied, "pod %s is in no gang: its job was not opted in when it was created", name)

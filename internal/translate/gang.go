@@ -6,26 +6,15 @@ import (
 	"slices"
 	"strconv"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/topology"
 )
-
-// GangOf names the Gang that a pod belongs to. A pod whose place another one takes belongs to none.
-func GangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
-	name := pod.Labels[v1alpha1.LabelGang]
-	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != "" && !Replaced(pod)
-}
-
-// Replaced says whether the pod was taken out of its gang because another one takes its place.
-func Replaced(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelReplaced] == "true" }
 
 // GangSize is how many members a pod says that its Gang has.
 func GangSize(pod *corev1.Pod) (int, error) {
@@ -38,21 +27,6 @@ func GangSize(pod *corev1.Pod) (int, error) {
 		return 0, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 is needed", v1alpha1.AnnotationGangSize, pod.Name, value)
 	}
 	return size, nil
-}
-
-// slotKeys carry a pod's index, each written by the controller that makes such pods.
-var slotKeys = []string{batchv1.JobCompletionIndexAnnotation, "apps.kubernetes.io/pod-index"}
-
-// GangSlot is the pod's index in its job, if its controller gave it one.
-func GangSlot(pod *corev1.Pod) (int, bool) {
-	for _, key := range slotKeys {
-		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
-			if slot, err := strconv.Atoi(from[key]); err == nil && slot >= 0 {
-				return slot, true
-			}
-		}
-	}
-	return 0, false
 }
 
 // Shown writes resources as people do in a pod: "4" or "500m" cores, "2Gi", "8" devices.

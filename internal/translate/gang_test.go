@@ -13,22 +13,8 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-func TestGangOfPod(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
-	if _, ok := GangOf(pod); ok {
-		t.Error("a pod without the label belongs to a gang")
-	}
-	pod.Labels = map[string]string{v1alpha1.LabelGang: "g", "batch.kubernetes.io/job-completion-index": "3"}
-	if key, ok := GangOf(pod); !ok || key.String() != "ns/g" {
-		t.Errorf("gang %v, %v", key, ok)
-	}
-	if slot, ok := GangSlot(pod); !ok || slot != 3 {
-		t.Errorf("slot %d, %v", slot, ok)
-	}
-	pod.Labels[v1alpha1.LabelReplaced] = "true"
-	if _, ok := GangOf(pod); ok {
-		t.Error("a pod that was replaced belongs to a gang")
-	}
+func TestGangSize(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 	for value, want := range map[string]int{"2": 2, "0": 0, "-1": 0, "x": 0, "": 0} {
 		pod.Annotations = map[string]string{v1alpha1.AnnotationGangSize: value}
 		size, err := GangSize(pod)

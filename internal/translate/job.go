@@ -5,7 +5,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -51,13 +50,4 @@ func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 		members = int64(*job.Spec.Parallelism)
 	}
 	return Job{Settings: s, Members: int32(members)}, true
-}
-
-// OwningJob returns the batch Job that controls the pod.
-func OwningJob(pod *corev1.Pod) *metav1.OwnerReference {
-	ref := metav1.GetControllerOf(pod)
-	if ref == nil || ref.Kind != "Job" || ref.APIVersion != batchv1.SchemeGroupVersion.String() {
-		return nil
-	}
-	return ref
 }

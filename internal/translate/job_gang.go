@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // GangSpec is the spec of the Gang of an admitted Job.
@@ -49,7 +50,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 		Run:      runView(g.Status.Run),
 	}}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
-	bySlot := podsBySlot(job, j, pods)
+	bySlot := membership.PodsBySlot(job, j.Members, pods)
 	notes := map[string]bool{}
 	for slot := range j.Members {
 		m := v1alpha1.MemberStatus{Slot: slot}
@@ -60,7 +61,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 			for _, n := range said {
 				notes[n] = true
 			}
-			if !gone(pod) || out.View.JobEnded { // what has ended stays where it was
+			if !membership.Gone(pod) || out.View.JobEnded { // what has ended stays where it was
 				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
 			}
 		}
@@ -77,7 +78,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 		}
 	}
 	for i := range pods {
-		if why := pods[i].Annotations[v1alpha1.AnnotationEvictionRefused]; why != "" && Replaced(&pods[i]) {
+		if why := pods[i].Annotations[v1alpha1.AnnotationEvictionRefused]; why != "" && membership.Replaced(&pods[i]) {
 			notes[fmt.Sprintf("pod %s on node %s was replaced and is still there: it may not be evicted: %s", pods[i].Name, pods[i].Spec.NodeName, why)] = true
 		}
 	}
@@ -86,35 +87,6 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod)
 	}
 	sort.Strings(out.Notes)
 	return out
-}
-
-func podsBySlot(job *batchv1.Job, j Job, pods []corev1.Pod) map[int32]*corev1.Pod {
-	bySlot := map[int32]*corev1.Pod{}
-	for i := range pods {
-		pod := &pods[i]
-		owner := OwningJob(pod)
-		slot, ok := GangSlot(pod)
-		if owner == nil || owner.UID != job.UID || !ok || slot >= int(j.Members) || Replaced(pod) {
-			continue
-		}
-		if have := bySlot[int32(slot)]; have == nil || better(pod, have) {
-			bySlot[int32(slot)] = pod
-		}
-	}
-	return bySlot
-}
-
-// better says whether pod a, rather than b, is the one that holds their slot.
-func better(a, b *corev1.Pod) bool {
-	if gone(a) != gone(b) {
-		return gone(b)
-	}
-	return b.CreationTimestamp.Before(&a.CreationTimestamp)
-}
-
-// gone says whether the pod holds its slot no more.
-func gone(p *corev1.Pod) bool {
-	return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed
 }
 
 // injected is what the webhook wrote down about the pod.

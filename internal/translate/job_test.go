@@ -6,7 +6,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -66,23 +65,6 @@ func TestAdmittedJob(t *testing.T) {
 		j, ok := AdmittedJob(job)
 		if ok != c.ok || ok && j.Members != 4 {
 			t.Errorf("%s: %v %+v", name, ok, j)
-		}
-	}
-}
-
-func TestOwningJob(t *testing.T) {
-	for name, c := range map[string]struct {
-		ref  metav1.OwnerReference
-		want bool
-	}{
-		"its Job":           {metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Controller: ptr.To(true)}, true},
-		"not in control":    {metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job"}, false},
-		"another's Job":     {metav1.OwnerReference{APIVersion: "batch.volcano.sh/v1alpha1", Kind: "Job", Controller: ptr.To(true)}, false},
-		"some other object": {metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Controller: ptr.To(true)}, false},
-	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{c.ref}}}
-		if got := OwningJob(pod) != nil; got != c.want {
-			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

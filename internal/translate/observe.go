@@ -13,6 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/observe"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // observedNote says on the Gang why it shows so little.
@@ -30,15 +31,15 @@ func GatherObserved(job *batchv1.Job, j Job, pods []corev1.Pod, outages map[stri
 	out := Observed{JobGang: JobGang{View: gang.View{Size: int(j.Members), Observed: true}}}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
 	own := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
-		owner := OwningJob(&p)
+		owner := membership.OwningJob(&p)
 		return owner == nil || owner.UID != job.UID
 	})
-	bySlot := podsBySlot(job, j, own)
+	bySlot := membership.PodsBySlot(job, j.Members, own)
 	for slot := range j.Members {
 		m := v1alpha1.MemberStatus{Slot: slot}
 		if pod := bySlot[slot]; pod != nil {
 			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
-			if !gone(pod) || out.View.JobEnded {
+			if !membership.Gone(pod) || out.View.JobEnded {
 				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
 			}
 		}
@@ -121,9 +122,9 @@ func running(pod *corev1.Pod) time.Time {
 
 // successor is when the next pod in the same slot ran; zero: not yet, or slots are not known.
 func successor(younger []corev1.Pod, of *corev1.Pod) time.Time {
-	slot, ok := GangSlot(of)
+	slot, ok := membership.GangSlot(of)
 	for i := range younger {
-		if other, known := GangSlot(&younger[i]); ok && known && other == slot {
+		if other, known := membership.GangSlot(&younger[i]); ok && known && other == slot {
 			return running(&younger[i])
 		}
 	}

@@ -3,85 +3,17 @@ package translate
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
-	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
-	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/topology"
 )
-
-// Other people's APIs that say which pods belong together. A gang of theirs is named as kubectl names the object:
-// "podgroups.scheduling.x-k8s.io/NAME". No name of ours holds a slash.
-const (
-	// Coscheduling is the PodGroup of sigs.k8s.io/scheduler-plugins.
-	Coscheduling = "podgroups.scheduling.x-k8s.io"
-	// Volcano is Volcano's PodGroup.
-	Volcano = "podgroups.scheduling.volcano.sh"
-	// Native is Kubernetes's own PodGroup.
-	Native = "podgroups.scheduling.k8s.io"
-)
-
-// belonging is one thing on a pod that names a group.
-type belonging struct{ api, name, by string }
-
-// belongings lists what names a group on a pod, other than our own label. Volcano has two keys for one thing.
-func belongings(pod *corev1.Pod) []belonging {
-	var all []belonging
-	if name := pod.Labels[coscheduling.PodGroupLabel]; name != "" {
-		all = append(all, belonging{Coscheduling, name, "label " + coscheduling.PodGroupLabel})
-	}
-	for _, key := range []string{vcscheduling.KubeGroupNameAnnotationKey, vcscheduling.VolcanoGroupNameAnnotationKey} {
-		name := pod.Annotations[key]
-		if last := len(all) - 1; name != "" && (last < 0 || all[last].api != Volcano || all[last].name != name) {
-			all = append(all, belonging{Volcano, name, "annotation " + key})
-		}
-	}
-	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil && *g.PodGroupName != "" {
-		all = append(all, belonging{Native, *g.PodGroupName, "spec.schedulingGroup"})
-	}
-	return all
-}
-
-// GroupOf names the gang that a pod belongs to, whichever API says so; our own label wins. A pod that others' APIs put
-// into two groups is in none.
-func GroupOf(pod *corev1.Pod) (types.NamespacedName, bool) {
-	if pod.Labels[v1alpha1.LabelGang] != "" {
-		return GangOf(pod)
-	}
-	if all := belongings(pod); len(all) == 1 && !Replaced(pod) {
-		return types.NamespacedName{Namespace: pod.Namespace, Name: all[0].api + "/" + all[0].name}, true
-	}
-	return types.NamespacedName{}, false
-}
-
-// TwoGroups says what is wrong with a pod that others' APIs put into more than one group; "": nothing.
-func TwoGroups(pod *corev1.Pod) string {
-	all := belongings(pod)
-	if len(all) < 2 || pod.Labels[v1alpha1.LabelGang] != "" {
-		return ""
-	}
-	var said []string
-	for _, b := range all {
-		said = append(said, fmt.Sprintf("%s of %s (%s)", b.name, b.api, b.by))
-	}
-	return "the pod is in more than one group: " + strings.Join(said, ", ") + "; leave one of them"
-}
-
-// OnlyPlaced says whether a pod is to be placed with a group of another API, by a scheduler of its own choice, and asks
-// nothing else of us.
-func OnlyPlaced(pod *corev1.Pod) bool {
-	_, switched := pod.Annotations[v1alpha1.AnnotationEnabled]
-	return !switched && pod.Labels[v1alpha1.LabelGang] == "" && len(belongings(pod)) > 0 &&
-		pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
-}
 
 // CheckAsks looks at the keys of ours that such a pod may carry: what it asks of the fabric.
 func CheckAsks(pod *corev1.Pod) field.ErrorList {
@@ -111,34 +43,6 @@ func CheckAsks(pod *corev1.Pod) field.ErrorList {
 var topologyKeys = map[string]bool{
 	v1alpha1.AnnotationTopologyRequired: true, v1alpha1.AnnotationTopologyPreferred: true, v1alpha1.AnnotationSliceLevel: true, v1alpha1.AnnotationSliceSize: true,
 	v1alpha1.AnnotationSliceShape: true, v1alpha1.AnnotationBlockSize: true, v1alpha1.AnnotationSpares: true, v1alpha1.AnnotationWholeNodes: true,
-}
-
-// Foreign parts a gang's name into the API that it comes from and the object's name; ok is false for gangs of ours.
-func Foreign(key types.NamespacedName) (api, name string, ok bool) { return strings.Cut(key.Name, "/") }
-
-// GroupSlot is the pod's index, and whether no two members of its gang have the same one. In groups of other APIs it
-// only gives the order: pods of two jobs, or of two tasks, may be in one group.
-func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
-	n, ok := GangSlot(pod)
-	if pod.Labels[v1alpha1.LabelGang] != "" {
-		return n, ok
-	}
-	if !ok {
-		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
-			if i, err := strconv.Atoi(from[vcbatch.TaskIndex]); err == nil && i >= 0 {
-				return i, false
-			}
-		}
-	}
-	return n, false
-}
-
-// TaskOf is which of Volcano's tasks a pod is of; "": none.
-func TaskOf(pod *corev1.Pod) string {
-	if task := pod.Annotations[vcbatch.TaskSpecKey]; task != "" {
-		return task
-	}
-	return pod.Labels[vcbatch.TaskSpecKey]
 }
 
 // Terms are what is known of a gang besides its pods.
@@ -192,7 +96,7 @@ func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
 
 // CoschedulingTerms are those of a PodGroup of scheduler-plugins.
 func CoschedulingTerms(pg *coscheduling.PodGroup) (Terms, error) {
-	if err := noKeysOfOurs(Coscheduling, pg.Name, pg.Annotations); err != nil {
+	if err := noKeysOfOurs(membership.Coscheduling, pg.Name, pg.Annotations); err != nil {
 		return Terms{}, err
 	}
 	least := max(1, int(pg.Spec.MinMember))

@@ -17,6 +17,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 func groupPod(labels, annotations map[string]string, native string) *corev1.Pod {
@@ -25,35 +26,6 @@ func groupPod(labels, annotations map[string]string, native string) *corev1.Pod 
 		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(native)}
 	}
 	return p
-}
-
-func TestGroupOf(t *testing.T) {
-	one, other := map[string]string{coscheduling.PodGroupLabel: "x"}, map[string]string{vcscheduling.KubeGroupNameAnnotationKey: "y"}
-	for name, c := range map[string]struct {
-		pod  *corev1.Pod
-		want string
-		two  string
-	}{
-		"nothing":            {groupPod(nil, nil, ""), "", ""},
-		"coscheduling":       {groupPod(one, nil, ""), "podgroups.scheduling.x-k8s.io/x", ""},
-		"Volcano":            {groupPod(nil, other, ""), "podgroups.scheduling.volcano.sh/y", ""},
-		"Volcano, both keys": {groupPod(nil, map[string]string{vcscheduling.KubeGroupNameAnnotationKey: "y", vcscheduling.VolcanoGroupNameAnnotationKey: "y"}, ""), "podgroups.scheduling.volcano.sh/y", ""},
-		"Volcano, both keys, two names": {groupPod(nil, map[string]string{vcscheduling.KubeGroupNameAnnotationKey: "y", vcscheduling.VolcanoGroupNameAnnotationKey: "z"}, ""), "",
-			"y of podgroups.scheduling.volcano.sh (annotation scheduling.k8s.io/group-name), z of"},
-		"Kubernetes":         {groupPod(nil, nil, "z"), "podgroups.scheduling.k8s.io/z", ""},
-		"two":                {groupPod(one, other, ""), "", "the pod is in more than one group: x of podgroups.scheduling.x-k8s.io"},
-		"three":              {groupPod(one, other, "z"), "", "z of podgroups.scheduling.k8s.io (spec.schedulingGroup); leave one of them"},
-		"our own label wins": {groupPod(map[string]string{v1alpha1.LabelGang: "g", coscheduling.PodGroupLabel: "x"}, other, ""), "g", ""},
-		"replaced":           {groupPod(map[string]string{v1alpha1.LabelReplaced: "true", coscheduling.PodGroupLabel: "x"}, nil, ""), "", ""},
-	} {
-		key, ok := GroupOf(c.pod)
-		if ok != (c.want != "") || (ok && (key.Name != c.want || key.Namespace != "ns")) {
-			t.Errorf("%s: in %v %v, want %q", name, key, ok, c.want)
-		}
-		if said := TwoGroups(c.pod); (said == "") != (c.two == "") || !strings.Contains(said, c.two) {
-			t.Errorf("%s: %q is said of two groups, want %q", name, said, c.two)
-		}
-	}
 }
 
 func TestTermsOfGroups(t *testing.T) {
@@ -161,11 +133,11 @@ func TestAsks(t *testing.T) {
 // A pod of a group may say what it asks of the fabric, and nothing else.
 func TestKeysOnPodsOfGroups(t *testing.T) {
 	p := groupPod(map[string]string{coscheduling.PodGroupLabel: "x"}, map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"}, "")
-	if OnlyPlaced(p) {
+	if membership.OnlyPlaced(p) {
 		t.Error("a pod of the default scheduler is taken for one of ours")
 	}
 	p.Spec.SchedulerName = v1alpha1.SchedulerName
-	if errs := CheckAsks(p); !OnlyPlaced(p) || len(errs) > 0 {
+	if errs := CheckAsks(p); !membership.OnlyPlaced(p) || len(errs) > 0 {
 		t.Errorf("%v", errs)
 	}
 	p.Annotations[v1alpha1.AnnotationStateSize], p.Annotations[v1alpha1.AnnotationSpares] = "1Gi", "x"
@@ -173,7 +145,7 @@ func TestKeysOnPodsOfGroups(t *testing.T) {
 		t.Errorf("%v", errs)
 	}
 	p.Annotations[v1alpha1.AnnotationEnabled] = "true"
-	if OnlyPlaced(p) {
+	if membership.OnlyPlaced(p) {
 		t.Error("a pod that is opted in is only placed")
 	}
 }

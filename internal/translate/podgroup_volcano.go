@@ -4,20 +4,20 @@ import (
 	"fmt"
 	"strconv"
 
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
-	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
-
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // VolcanoTerms are those of Volcano's PodGroup.
 func VolcanoTerms(pg *vcscheduling.PodGroup) (Terms, error) {
-	if err := noKeysOfOurs(Volcano, pg.Name, pg.Annotations); err != nil {
+	if err := noKeysOfOurs(membership.Volcano, pg.Name, pg.Annotations); err != nil {
 		return Terms{}, err
 	}
 	if len(pg.Spec.SubGroupPolicy) > 0 {
-		return Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", Volcano, pg.Name)
+		return Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", membership.Volcano, pg.Name)
 	}
 	least := max(1, int(pg.Spec.MinMember))
 	t := Terms{Size: least, Min: least, Tasks: map[string]int{}}
@@ -71,14 +71,14 @@ const tierPrefix = "topology.volcano.sh/tier-"
 
 // NativeTerms are those of Kubernetes's own PodGroup. Pods of a group with the basic policy go each by itself.
 func NativeTerms(pg *schedulingv1beta1.PodGroup) (Terms, error) {
-	if err := noKeysOfOurs(Native, pg.Name, pg.Annotations); err != nil {
+	if err := noKeysOfOurs(membership.Native, pg.Name, pg.Annotations); err != nil {
 		return Terms{}, err
 	}
 	if pg.Spec.ParentCompositePodGroupName != nil {
-		return Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not know: remove spec.parentCompositePodGroupName", Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
+		return Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not know: remove spec.parentCompositePodGroupName", membership.Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
 	}
 	if len(pg.Spec.ResourceClaims) > 0 {
-		return Terms{}, fmt.Errorf("%s/%s shares resource claims among its pods, which this scheduler does not count: remove spec.resourceClaims", Native, pg.Name)
+		return Terms{}, fmt.Errorf("%s/%s shares resource claims among its pods, which this scheduler does not count: remove spec.resourceClaims", membership.Native, pg.Name)
 	}
 	t := Terms{Size: 1, Min: 1}
 	if g := pg.Spec.SchedulingPolicy.Gang; g != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -166,8 +166,8 @@ func labelValue(cause string) string {
 
 // gangPodOn is the node that a pod of a gang is on, and whether it is: a pod that has ended or was replaced is not.
 func gangPodOn(pod *corev1.Pod) (string, bool) {
-	_, member := translate.GangOf(pod)
+	_, member := membership.GangOf(pod)
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	replaced := translate.Replaced(pod)
+	replaced := membership.Replaced(pod)
 	return pod.Spec.NodeName, member && !ended && !replaced && pod.Spec.NodeName != ""
 }

@@ -27,6 +27,7 @@ import (
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 	vctopology "volcano.sh/apis/pkg/apis/topology/v1alpha1"
 
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -215,7 +216,7 @@ func (b *Book) of(resource string) *api {
 
 // get returns an object; nil and an error that people can read where there is none.
 func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
-	resource, name, _ := translate.Foreign(key)
+	resource, name, _ := membership.Foreign(key)
 	a := b.of(resource)
 	if a == nil {
 		return nil, nil, fmt.Errorf("no API %s is known", resource)
@@ -241,7 +242,7 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 
 // Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves.
 func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (translate.Terms, error) {
-	if _, _, foreign := translate.Foreign(key); !foreign {
+	if _, _, foreign := membership.Foreign(key); !foreign {
 		return translate.OwnTerms(pod)
 	}
 	object, _, err := b.get(key)

@@ -21,7 +21,7 @@ import (
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // patience bounds every wait; a test that reaches it has failed.
@@ -110,7 +110,7 @@ func podGroup(name string, spec map[string]any) map[string]any {
 }
 
 func key(name string) types.NamespacedName {
-	return types.NamespacedName{Namespace: "ns", Name: translate.Coscheduling + "/" + name}
+	return types.NamespacedName{Namespace: "ns", Name: membership.Coscheduling + "/" + name}
 }
 
 func pod(name string, phase corev1.PodPhase) *corev1.Pod {
@@ -128,7 +128,7 @@ func TestAPIsComeAndGo(t *testing.T) {
 	if _, err := s.book.Terms(key("g"), nil); err == nil || !strings.Contains(err.Error(), "does not serve") {
 		t.Errorf("not served: %v", err)
 	}
-	if !s.heard("all " + translate.Coscheduling)() {
+	if !s.heard("all " + membership.Coscheduling)() {
 		t.Error("nobody heard that it is not served")
 	}
 	if actions := s.dynamic.Actions(); len(actions) != 0 {

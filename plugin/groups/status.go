@@ -23,6 +23,7 @@ import (
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -106,7 +107,7 @@ func (w *Writer) ours(pods []*corev1.Pod, member bool) bool {
 // group is in the queue, so that the job itself must tell whose it is.
 func (w *Writer) volcano(ctx context.Context, key types.NamespacedName, pg *vcscheduling.PodGroup, answer *v1alpha1.PlacementStatus, member bool) (any, error) {
 	owner := metav1.GetControllerOf(pg)
-	a := w.book.of(translate.Volcano)
+	a := w.book.of(membership.Volcano)
 	isJob := owner != nil && owner.Kind == "Job" && owner.APIVersion == vcbatch.SchemeGroupVersion.String()
 	selector := ""
 	if isJob {
@@ -157,7 +158,7 @@ func (w *Writer) members(ctx context.Context, key types.NamespacedName, selector
 	}
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if of, ok := translate.GroupOf(&list.Items[i]); ok && of == key {
+		if of, ok := membership.GroupOf(&list.Items[i]); ok && of == key {
 			pods = append(pods, &list.Items[i])
 		}
 	}
@@ -183,7 +184,7 @@ func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, ob
 		subresources = []string{"status"}
 	}
 	a.mu.Unlock()
-	_, name, _ := translate.Foreign(key)
+	_, name, _ := membership.Foreign(key)
 	_, err = w.book.client.Resource(a.gvr).Namespace(key.Namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
