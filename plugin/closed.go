@@ -8,7 +8,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // closings are the nodes that gangs want whole: from the moment on when a plan names them until the last pod that wants
@@ -110,7 +110,7 @@ func (c *closings) by(node string) (gang types.NamespacedName, planned, look boo
 }
 
 // closes says whether a pod, wherever it is, keeps others off its node.
-func closes(pod *v1.Pod) bool { return isMember(pod) && translate.WantsWholeNode(pod) }
+func closes(pod *v1.Pod) bool { return isMember(pod) && settings.WantsWholeNode(pod) }
 
 // keepOut refuses a pod of no gang a node that a gang holds whole.
 func (p *Plugin) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
@@ -125,7 +125,7 @@ func (p *Plugin) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 		return nil
 	}
 	for _, info := range node.GetPods() {
-		if key, ok := membership.GroupOf(info.GetPod()); ok && translate.WantsWholeNode(info.GetPod()) {
+		if key, ok := membership.GroupOf(info.GetPod()); ok && settings.WantsWholeNode(info.GetPod()) {
 			return heldWhole(key)
 		}
 	}
@@ -138,13 +138,13 @@ func heldWhole(gang types.NamespacedName) *fwk.Status {
 
 // intruder refuses a member its planned node where somebody came since: another scheduler knows nothing of the plan.
 func (p *Plugin) intruder(key types.NamespacedName, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	whole := translate.WantsWholeNode(pod)
+	whole := settings.WantsWholeNode(pod)
 	for _, info := range node.GetPods() {
 		other := info.GetPod()
 		theirs, member := membership.GroupOf(other)
 		switch {
 		case (member && theirs == key) || p.fabric.attendant(other):
-		case member && translate.WantsWholeNode(other):
+		case member && settings.WantsWholeNode(other):
 			return heldWhole(theirs)
 		case whole:
 			return fwk.NewStatus(fwk.Unschedulable, "pod "+other.Namespace+"/"+other.Name+" is on a node that the gang wants whole")

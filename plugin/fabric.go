@@ -9,6 +9,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/topology"
 )
@@ -154,7 +155,7 @@ func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 	if !isMember(pod) {
 		return true
 	}
-	asks, err := translate.GangTopology(pod)
+	asks, err := settings.GangTopology(pod)
 	if err != nil {
 		return true
 	}

@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/gang/yield"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -245,7 +245,7 @@ func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if p.fabric.attendant(pod) {
 		return nil
 	}
-	held, whom := p.holds.on(node.Node().Name, corev1helpers.PodPriority(pod), translate.WouldEnd(pod, time.Now()))
+	held, whom := p.holds.on(node.Node().Name, corev1helpers.PodPriority(pod), settings.WouldEnd(pod, time.Now()))
 	if held == nil {
 		return nil
 	}

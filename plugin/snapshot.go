@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -136,7 +136,7 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, erro
 	priority := corev1helpers.PodPriority(r.members[0].pod)
 	p.awaited = map[string]bool{}
 	gang, _ := p.mine(r.members[0].pod)
-	all = append(all, p.holds.against(gang, priority, translate.WouldEnd(r.members[0].pod, time.Now()))...)
+	all = append(all, p.holds.against(gang, priority, settings.WouldEnd(r.members[0].pod, time.Now()))...)
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.handle.NominatedPodsForNode(name) {

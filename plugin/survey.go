@@ -16,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/topology"
 )
@@ -135,7 +136,7 @@ func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	for name := range what {
 		one.Devices = one.Devices || strings.Contains(name, "/")
 	}
-	end := translate.WillEnd(pod, now)
+	end := settings.WillEnd(pod, now)
 	if len(unit.Pods) == 0 || end.IsZero() || (!unit.End.IsZero() && end.After(unit.End)) {
 		unit.End = end
 	}

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // ImageProcess is what an image starts where the container says nothing else. It is read once, at the Job's
@@ -42,12 +42,12 @@ type Images func(context.Context, ImageQuery) (ImageProcess, error)
 
 // WantsImage says whether what the Job starts can be known from its image alone, and what to ask.
 func WantsImage(job *batchv1.Job) (ImageQuery, bool) {
-	settings, errs := translate.JobSettings(job)
-	if len(errs) > 0 || !settings.Enabled || settings.Observe {
+	s, errs := settings.JobSettings(job)
+	if len(errs) > 0 || !s.Enabled || s.Observe {
 		return ImageQuery{}, false
 	}
 	spec := &job.Spec.Template.Spec
-	t, errs := findTraining(spec, templatePath.Child("spec"), settings, nil)
+	t, errs := findTraining(spec, templatePath.Child("spec"), s, nil)
 	if len(errs) > 0 || len(t.container().Command) > 0 || t.container().Image == "" {
 		return ImageQuery{}, false
 	}
@@ -125,7 +125,7 @@ func verbatim(argv []string) []string {
 }
 
 // useImage gives a pod's training container the command that was read from its image when its Job was admitted.
-func useImage(pod *corev1.Pod, s translate.Settings) {
+func useImage(pod *corev1.Pod, s settings.Settings) {
 	var p ImageProcess
 	if json.Unmarshal([]byte(pod.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil {
 		return

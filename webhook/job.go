@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 const anew = "delete the Job and create it anew"
@@ -33,9 +33,9 @@ func MutateJob(in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 // mutateJob answers about a Job whose template may be written: old is what it was, nil where it is created.
 func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	job := in.DeepCopy()
-	settings, errs := translate.JobSettings(job)
+	s, errs := settings.JobSettings(job)
 	var stampedLabels, stampedAnnotations map[string]string
-	if settings.Enabled {
+	if s.Enabled {
 		stampedLabels = map[string]string{v1alpha1.LabelGang: job.Name}
 		stampedAnnotations = map[string]string{v1alpha1.AnnotationGangSize: strconv.Itoa(int(parallelism(job)))}
 		if facts.Image != nil {
@@ -43,23 +43,23 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 		}
 	}
 	errs = append(errs, checkLabels(job.Labels, nil, metadataLabels)...)
-	errs = append(errs, checkSystemKeys(job.Annotations, nil, translate.MetadataAnnotations)...)
+	errs = append(errs, checkSystemKeys(job.Annotations, nil, settings.MetadataAnnotations)...)
 	errs = append(errs, checkLabels(job.Spec.Template.Labels, stampedLabels, templateLabels)...)
-	errs = append(errs, checkSystemKeys(job.Spec.Template.Annotations, stampedAnnotations, translate.TemplateAnnotations)...)
-	if len(errs) > 0 || !settings.Enabled {
+	errs = append(errs, checkSystemKeys(job.Spec.Template.Annotations, stampedAnnotations, settings.TemplateAnnotations)...)
+	if len(errs) > 0 || !s.Enabled {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
-	if settings.Observe {
+	if s.Observe {
 		return Outcome[*batchv1.Job]{Object: stampObserved(job)}
 	}
 	errs = append(errs, checkShape(job)...)
-	errs = append(errs, checkMembers(job, settings)...)
-	errs = append(errs, translate.CheckSlices(settings, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
-	effective := effectiveSpec(job, settings, facts)
-	t, more := findTraining(effective, templatePath.Child("spec"), settings, keyPath(job, v1alpha1.AnnotationContainer))
+	errs = append(errs, checkMembers(job, s)...)
+	errs = append(errs, checkSlices(s, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
+	effective := effectiveSpec(job, s, facts)
+	t, more := findTraining(effective, templatePath.Child("spec"), s, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
 	if t != nil {
-		errs = append(errs, t.checkFresh(parallelism(job), settings, facts.unread())...)
+		errs = append(errs, t.checkFresh(parallelism(job), s, facts.unread())...)
 	}
 	if len(errs) > 0 {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
@@ -68,14 +68,14 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	if facts.Image != nil {
 		job.Spec.Template.Annotations = setKey(job.Spec.Template.Annotations, v1alpha1.AnnotationImageCommand, facts.Image.text())
 	}
-	warnings := append(append(t.memoryWarnings(settings), t.launcherWarnings()...), replaceOnlyFailed(job)...)
+	warnings := append(append(t.memoryWarnings(s), t.launcherWarnings()...), replaceOnlyFailed(job)...)
 	warnings = append(warnings, wholeWarnings(job, t.container().Name, facts.Minor)...)
 	ignoreKills(job, old, t.container().Name)
 	return Outcome[*batchv1.Job]{Object: job, Warnings: warnings}
 }
 
 // effectiveSpec is the spec of the Job's pods with what the image starts in place of the command that is missing.
-func effectiveSpec(job *batchv1.Job, s translate.Settings, facts Facts) *corev1.PodSpec {
+func effectiveSpec(job *batchv1.Job, s settings.Settings, facts Facts) *corev1.PodSpec {
 	spec := &job.Spec.Template.Spec
 	if facts.Image == nil {
 		return spec
@@ -125,7 +125,7 @@ func namesReplacementPolicy(job *batchv1.Job) bool {
 func stampObserved(job *batchv1.Job) *batchv1.Job {
 	tmpl := &job.Spec.Template
 	for _, key := range sortedKeys(job.Annotations) {
-		if _, own := tmpl.Annotations[key]; translate.IsUserKey(key) && !own {
+		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
@@ -138,7 +138,7 @@ func stampObserved(job *batchv1.Job) *batchv1.Job {
 func stamp(job *batchv1.Job, container string) {
 	tmpl := &job.Spec.Template
 	for _, key := range sortedKeys(job.Annotations) {
-		if _, own := tmpl.Annotations[key]; translate.IsUserKey(key) && !own {
+		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
@@ -178,8 +178,21 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 	return errs
 }
 
+// checkSlices refuses slices and blocks that so many pods cannot be parted into; keyPath says where a key stands.
+func checkSlices(s settings.Settings, pods int32, keyPath func(key string) *field.Path) field.ErrorList {
+	for _, unit := range []struct {
+		key string
+		n   int
+	}{{v1alpha1.AnnotationSliceSize, s.Topology.SliceSize}, {v1alpha1.AnnotationBlockSize, s.Topology.Block}} {
+		if unit.n > 1 && int(pods)%unit.n != 0 {
+			return field.ErrorList{field.Invalid(keyPath(unit.key), strconv.Itoa(unit.n), fmt.Sprintf("%d pods cannot be parted into groups of %d: choose a number that divides spec.parallelism", pods, unit.n))}
+		}
+	}
+	return nil
+}
+
 // checkMembers refuses a number of pods with which the job's script cannot do: every rank of a fixed world must be there.
-func checkMembers(job *batchv1.Job, s translate.Settings) field.ErrorList {
+func checkMembers(job *batchv1.Job, s settings.Settings) field.ErrorList {
 	if n := parallelism(job); s.MinMembers > 0 && s.MinMembers != n {
 		return field.ErrorList{field.Invalid(keyPath(job, v1alpha1.AnnotationMinMembers), strconv.Itoa(int(s.MinMembers)),
 			fmt.Sprintf("must be %d, as spec.parallelism: the world size of the job is fixed, so that it does nothing before all of its pods are there; remove the key, or put the pods into a PodGroup", n))}
@@ -194,7 +207,7 @@ func CheckJobUpdate(old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 		return mutateJob(withoutStamp(old, in), old, facts)
 	}
 	out := Outcome[*batchv1.Job]{Object: in}
-	admitted, wasAdmitted := translate.AdmittedJob(in)
+	admitted, wasAdmitted := settings.AdmittedJob(in)
 	if wasAdmitted && !admitted.Settings.Observe && parallelism(in) != admitted.Members {
 		out.Errors = append(out.Errors, field.Invalid(field.NewPath("spec", "parallelism"), parallelism(in),
 			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, anew)))
@@ -203,8 +216,8 @@ func CheckJobUpdate(old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	if len(changed) == 0 {
 		return out
 	}
-	_, errs := translate.JobSettings(in)
-	errs = append(errs, checkSystemKeys(in.Annotations, nil, translate.MetadataAnnotations)...)
+	_, errs := settings.JobSettings(in)
+	errs = append(errs, checkSystemKeys(in.Annotations, nil, settings.MetadataAnnotations)...)
 	out.Errors = append(out.Errors, errs...)
 	if len(out.Errors) > 0 {
 		return out
@@ -224,7 +237,7 @@ func withoutStamp(old, in *batchv1.Job) *batchv1.Job {
 	job := in.DeepCopy()
 	was, now := &old.Spec.Template, &job.Spec.Template
 	for key, value := range was.Annotations {
-		if translate.IsSystemKey(key) && now.Annotations[key] == value {
+		if settings.IsSystemKey(key) && now.Annotations[key] == value {
 			delete(now.Annotations, key)
 		}
 	}
@@ -262,7 +275,7 @@ func parallelism(job *batchv1.Job) int32 {
 // keyPath is where the Job carries a setting: on its template, which wins, or on itself.
 func keyPath(job *batchv1.Job, key string) *field.Path {
 	if _, ok := job.Spec.Template.Annotations[key]; ok {
-		return translate.TemplateAnnotations.Key(key)
+		return settings.TemplateAnnotations.Key(key)
 	}
-	return translate.MetadataAnnotations.Key(key)
+	return settings.MetadataAnnotations.Key(key)
 }

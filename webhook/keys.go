@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 const writtenByUs = "is written by holdfast alone: remove it"
@@ -17,7 +17,7 @@ func checkSystemKeys(values, written map[string]string, path *field.Path) field.
 	var errs field.ErrorList
 	for _, key := range sortedKeys(values) {
 		want, ours := written[key]
-		if translate.IsSystemKey(key) && (!ours || want != values[key]) {
+		if settings.IsSystemKey(key) && (!ours || want != values[key]) {
 			errs = append(errs, field.Invalid(path.Key(key), values[key], writtenByUs))
 		}
 	}
@@ -34,9 +34,9 @@ func checkLabels(labels, written map[string]string, path *field.Path) field.Erro
 		want, ours := written[key]
 		switch {
 		case ours && want == labels[key]:
-		case translate.IsUserKey(key):
+		case settings.IsUserKey(key):
 			errs = append(errs, field.Invalid(path.Key(key), labels[key], "must be an annotation: move it from labels to annotations"))
-		case translate.IsSystemKey(key):
+		case settings.IsSystemKey(key):
 			errs = append(errs, field.Invalid(path.Key(key), labels[key], writtenByUs))
 		default:
 			errs = append(errs, field.Invalid(path.Key(key), labels[key], "is not a label that holdfast knows: remove it"))

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // agentBytes is what the agent and its PID 1 may use beside the ranks.
@@ -25,7 +25,7 @@ type demand struct {
 	Standbys int64
 }
 
-func demandOf(s translate.Settings, ranks int32) demand {
+func demandOf(s settings.Settings, ranks int32) demand {
 	var d demand
 	if s.StateBytes > 0 {
 		d.Volume = int64(ranks)*arenaBytes(s.StateBytes) + volumeSlack
@@ -74,7 +74,7 @@ func notReserved(container string, n int64) string {
 }
 
 // memoryWarnings tells what the job will need, where that is more than it asks for itself or unreserved.
-func (t *training) memoryWarnings(s translate.Settings) (warnings []string) {
+func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 	d := demandOf(s, t.ranks)
 	set := memorySet(t.container(), t.spec)
 	if t.ranksLater {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // An observed Job is marked and otherwise left alone, whatever its shape; so are its pods.
@@ -27,7 +27,7 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		if !equality.Semantic.DeepEqual(out.Object.Spec.Template.Spec, in.Spec.Template.Spec) || out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" || out.Object.Spec.PodReplacementPolicy != in.Spec.PodReplacementPolicy {
 			t.Errorf("%s: touched", name)
 		}
-		if j, ok := translate.AdmittedJob(out.Object); !ok || !j.Settings.Observe || j.Members != *in.Spec.Parallelism {
+		if j, ok := settings.AdmittedJob(out.Object); !ok || !j.Settings.Observe || j.Members != *in.Spec.Parallelism {
 			t.Errorf("%s: admitted as %+v, %v", name, j, ok)
 		}
 		pod := podOf(out.Object)

@@ -10,7 +10,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/format"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // Names and paths of what is injected.
@@ -43,7 +43,7 @@ func arenaBytes(stateBytes int64) int64 { return int64(format.FileSize(uint64(st
 
 // addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
 // command. Everything goes to the end of its list, so that what others put there keeps its place.
-func (t *training) addParts(cfg Config, s translate.Settings, job types.UID) {
+func (t *training) addParts(cfg Config, s settings.Settings, job types.UID) {
 	c := t.container()
 	volumes, mounts := parts(demandOf(s, t.ranks), s.StorageClaim)
 	for _, v := range volumes {
@@ -98,7 +98,7 @@ func parts(d demand, claim string) ([]corev1.Volume, []corev1.VolumeMount) {
 }
 
 // environment is what the agent finds in its environment.
-func (t *training) environment(cfg Config, s translate.Settings, job types.UID) []corev1.EnvVar {
+func (t *training) environment(cfg Config, s settings.Settings, job types.UID) []corev1.EnvVar {
 	standbys := "off"
 	if s.Standbys {
 		standbys = "auto"

@@ -12,7 +12,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // injectionVersion is the version of what injection makes of a pod.
@@ -30,14 +30,14 @@ var specPath = field.NewPath("spec")
 func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	pod := in.DeepCopy()
 	if membership.OnlyPlaced(pod) {
-		errs := append(translate.CheckAsks(pod), checkLabels(pod.Labels, nil, metadataLabels)...)
-		return Outcome[*corev1.Pod]{Object: pod, Errors: append(errs, checkSystemKeys(pod.Annotations, nil, translate.MetadataAnnotations)...)}
+		errs := append(settings.CheckAsks(pod), checkLabels(pod.Labels, nil, metadataLabels)...)
+		return Outcome[*corev1.Pod]{Object: pod, Errors: append(errs, checkSystemKeys(pod.Annotations, nil, settings.MetadataAnnotations)...)}
 	}
-	settings, errs := translate.PodSettings(pod)
+	s, errs := settings.PodSettings(pod)
 	written := map[string]string{}
 	owner := membership.OwningJob(pod)
 	size := pod.Annotations[v1alpha1.AnnotationGangSize]
-	if owner != nil && settings.Enabled {
+	if owner != nil && s.Enabled {
 		// The Job's own admission checked or stamped these.
 		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
 		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection, v1alpha1.AnnotationImageCommand} {
@@ -45,14 +45,14 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 		}
 	}
 	errs = append(errs, checkLabels(pod.Labels, written, metadataLabels)...)
-	errs = append(errs, checkSystemKeys(pod.Annotations, written, translate.MetadataAnnotations)...)
-	if len(errs) > 0 || !settings.Enabled {
+	errs = append(errs, checkSystemKeys(pod.Annotations, written, settings.MetadataAnnotations)...)
+	if len(errs) > 0 || !s.Enabled {
 		return Outcome[*corev1.Pod]{Object: pod, Errors: errs}
 	}
-	if settings.Observe { // a pod of an observed job is not touched
+	if s.Observe { // a pod of an observed job is not touched
 		return Outcome[*corev1.Pod]{Object: pod}
 	}
-	enabled := translate.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
+	enabled := settings.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
 	if owner == nil {
 		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(enabled, "true",
 			"only pods of a batch Job (Indexed) can be opted in: annotate the Job, or remove the annotation here")}}
@@ -61,30 +61,30 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
 	}
-	return inject(pod, cfg, settings, owner)
+	return inject(pod, cfg, s, owner)
 }
 
 // inject adds to the pod all that its training container needs.
-func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
+func inject(pod *corev1.Pod, cfg Config, s settings.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
 	out := Outcome[*corev1.Pod]{Object: pod}
 	gang := owner.Name
-	useImage(pod, settings)
-	t, errs := findTraining(&pod.Spec, specPath, settings, translate.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
+	useImage(pod, s)
+	t, errs := findTraining(&pod.Spec, specPath, s, settings.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
 	if len(errs) > 0 {
 		out.Errors = errs
 		return out
 	}
-	marker := markerOf(cfg, settings, gang, t)
+	marker := markerOf(cfg, s, gang, t)
 	had, again := pod.Annotations[v1alpha1.AnnotationInjected]
 	switch {
 	case again && (had != marker || len(t.container().Command) == 0):
-		out.Errors = field.ErrorList{field.Invalid(translate.MetadataAnnotations.Key(v1alpha1.AnnotationInjected), had, writtenByUs)}
+		out.Errors = field.ErrorList{field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationInjected), had, writtenByUs)}
 		return out
 	case !again:
-		if out.Errors = t.checkFresh(0, settings, nil); len(out.Errors) > 0 {
+		if out.Errors = t.checkFresh(0, s, nil); len(out.Errors) > 0 {
 			return out
 		}
-		describe(pod, t, settings, marker)
+		describe(pod, t, s, marker)
 	}
 	pod.Labels = setKey(pod.Labels, v1alpha1.LabelGang, gang)
 	if pod.Annotations[defaultContainerKey] == "" {
@@ -93,20 +93,20 @@ func inject(pod *corev1.Pod, cfg Config, settings translate.Settings, owner *met
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
-	t.addParts(cfg, settings, owner.UID)
+	t.addParts(cfg, s, owner.UID)
 	return out
 }
 
 // describe adds the memory, which must happen once, and writes down what was done.
-func describe(pod *corev1.Pod, t *training, settings translate.Settings, marker string) {
-	d := demandOf(settings, t.ranks)
-	done := v1alpha1.Injection{StateBytes: settings.StateBytes, Ranks: t.ranks, Standbys: settings.Standbys}
+func describe(pod *corev1.Pod, t *training, s settings.Settings, marker string) {
+	d := demandOf(s, t.ranks)
+	done := v1alpha1.Injection{StateBytes: s.StateBytes, Ranks: t.ranks, Standbys: s.Standbys}
 	if addMemory(t.container(), t.spec, d.total()) {
 		done.MemoryAdded = d.total()
 	} else {
 		done.Notes = append(done.Notes, notReserved(t.container().Name, d.total()))
 	}
-	if grace := graceSeconds(t.spec); settings.StorageClaim != "" && grace < enoughGrace {
+	if grace := graceSeconds(t.spec); s.StorageClaim != "" && grace < enoughGrace {
 		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d: too short to copy the newest step to storage when a pod is told to go; set it to %d or more", grace, enoughGrace))
 	}
 	text, err := json.Marshal(done)
@@ -119,8 +119,8 @@ func describe(pod *corev1.Pod, t *training, settings translate.Settings, marker 
 
 // markerOf is what AnnotationInjected says: the version and a digest of all that decides the injection.
 // The certificate authority is not among it, because it may be renewed between two calls for one pod.
-func markerOf(cfg Config, settings translate.Settings, gang string, t *training) string {
-	text, err := json.Marshal([]any{cfg.AgentImage, cfg.Coordinator, settings, gang, t.container().Name, t.ranks})
+func markerOf(cfg Config, s settings.Settings, gang string, t *training) string {
+	text, err := json.Marshal([]any{cfg.AgentImage, cfg.Coordinator, s, gang, t.container().Name, t.ranks})
 	if err != nil {
 		panic(err) // plain numbers and strings always encode
 	}

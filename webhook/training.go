@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/ckptagent/launch"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // training is the container that trains, within its pod.
@@ -30,7 +30,7 @@ type training struct {
 }
 
 // findTraining finds the container that the settings name, or the first one, and counts its ranks.
-func findTraining(spec *corev1.PodSpec, specPath *field.Path, s translate.Settings, keyPath *field.Path) (*training, field.ErrorList) {
+func findTraining(spec *corev1.PodSpec, specPath *field.Path, s settings.Settings, keyPath *field.Path) (*training, field.ErrorList) {
 	index := -1
 	names := make([]string, len(spec.Containers))
 	for i, c := range spec.Containers {
@@ -51,7 +51,7 @@ func findTraining(spec *corev1.PodSpec, specPath *field.Path, s translate.Settin
 func (t *training) container() *corev1.Container { return &t.spec.Containers[t.index] }
 
 // countRanks says how many ranks the pod will have, as far as can be known at admission.
-func (t *training) countRanks(s translate.Settings) (ranks int32, later bool) {
+func (t *training) countRanks(s settings.Settings) (ranks int32, later bool) {
 	if s.Ranks > 0 {
 		return s.Ranks, false
 	}
@@ -82,7 +82,7 @@ func gpusOf(c *corev1.Container) int32 {
 
 // checkFresh refuses what stands in the way of injection into a pod that was not injected yet. unread is why what
 // the image starts could not be learnt.
-func (t *training) checkFresh(members int32, s translate.Settings, unread error) field.ErrorList {
+func (t *training) checkFresh(members int32, s settings.Settings, unread error) field.ErrorList {
 	c := t.container()
 	var errs field.ErrorList
 	if len(c.Command) == 0 {

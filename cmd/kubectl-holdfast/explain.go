@@ -18,7 +18,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/explain"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 func explainCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
@@ -128,10 +128,10 @@ func explainJobError(err error, namespace, name string) error {
 
 // noGang says why a job has none and what to do.
 func noGang(job *batchv1.Job) error {
-	if _, admitted := translate.AdmittedJob(job); admitted {
+	if _, admitted := settings.AdmittedJob(job); admitted {
 		return fmt.Errorf("job %s has no Gang yet: ask again in a moment; if that does not help, look whether holdfast-controller runs in namespace %s", job.Name, v1alpha1.Namespace)
 	}
-	if s, errs := translate.JobSettings(job); s.Enabled && len(errs) == 0 {
+	if s, errs := settings.JobSettings(job); s.Enabled && len(errs) == 0 {
 		return fmt.Errorf(`job %s was annotated with %s: "true" after it was created, and its pods cannot change any more: delete it and create it again with the annotation`, job.Name, v1alpha1.AnnotationEnabled)
 	}
 	return fmt.Errorf(`job %s is not opted in: create it with the annotation %s: "true"`, job.Name, v1alpha1.AnnotationEnabled)

@@ -20,7 +20,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/preview"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // Exit codes of preview beside 0 and 1.
@@ -94,8 +94,8 @@ func previewOf(ctx context.Context, flags *genericclioptions.ConfigFlags, file s
 	if err != nil {
 		return none, err
 	}
-	switch settings, _ := translate.JobSettings(a.Job); {
-	case settings.Observe:
+	switch s, _ := settings.JobSettings(a.Job); {
+	case s.Observe:
 		a.Unasked = "the job is only observed: its own scheduler places its pods"
 	case a.Pod != nil:
 		var pods []corev1.Pod
@@ -174,8 +174,8 @@ func dryRun(ctx context.Context, c client.Client, file *unstructured.Unstructure
 		return a, refusal("the Job", "jobs", file.GetNamespace(), err)
 	}
 	a.Job = job
-	if _, admitted := translate.AdmittedJob(job); !admitted {
-		if s, errs := translate.JobSettings(job); s.Enabled && len(errs) == 0 {
+	if _, admitted := settings.AdmittedJob(job); !admitted {
+		if s, errs := settings.JobSettings(job); s.Enabled && len(errs) == 0 {
 			return a, fmt.Errorf("the cluster admits the Job, but Holdfast's webhook was not asked: look whether Holdfast is installed (kubectl -n %s get pods)", v1alpha1.Namespace)
 		}
 		return a, fmt.Errorf(`the Job is not opted in, Holdfast would leave it as it is: annotate it with %s: "true"`, v1alpha1.AnnotationEnabled)

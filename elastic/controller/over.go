@@ -15,7 +15,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // The pods of a Job that has ended or is being deleted hold GPUs that somebody waits for: the coordinator is told, so that
@@ -107,7 +107,7 @@ func gangOfJob(_ context.Context, o client.Object) []reconcile.Request {
 	if !ok {
 		return nil
 	}
-	if _, admitted := translate.AdmittedJob(job); !admitted {
+	if _, admitted := settings.AdmittedJob(job); !admitted {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(job)}}

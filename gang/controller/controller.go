@@ -30,6 +30,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
@@ -82,7 +83,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		if !ok {
 			return false
 		}
-		_, ok = translate.AdmittedJob(job)
+		_, ok = settings.AdmittedJob(job)
 		return ok
 	})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -110,7 +111,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		c.metrics.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	j, ok := translate.AdmittedJob(job)
+	j, ok := settings.AdmittedJob(job)
 	if !ok || job.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
@@ -132,7 +133,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // ensure returns the Job's Gang, made or corrected if need be; nil while the name is held by another's.
-func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j translate.Job) (*v1alpha1.Gang, error) {
+func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Job) (*v1alpha1.Gang, error) {
 	want := translate.GangSpec(job, j)
 	g := &v1alpha1.Gang{}
 	err := c.Client.Get(ctx, client.ObjectKeyFromObject(job), g)

@@ -13,13 +13,14 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/observe"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/internal/translate"
 )
 
 // observe writes what is seen of a Job that is only watched, and what would have been done about its
 // failures. Its pods carry no label of ours and are read as they are needed: when the Job's own status
 // changes, and every refreshEvery. What people heard already stands in the Gang's notes.
-func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j translate.Job) (reconcile.Result, error) {
+func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j settings.Job) (reconcile.Result, error) {
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s/%s: %w", job.Namespace, job.Name, err)

@@ -14,10 +14,11 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // GangSpec is the spec of the Gang of an admitted Job.
-func GangSpec(job *batchv1.Job, j Job) v1alpha1.GangSpec {
+func GangSpec(job *batchv1.Job, j settings.Job) v1alpha1.GangSpec {
 	spec := v1alpha1.GangSpec{
 		JobRef: v1alpha1.JobReference{
 			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: string(job.UID)},
@@ -41,7 +42,7 @@ type JobGang struct {
 
 // GatherJobGang puts together what is known of a Job's gang. Pods of other owners are left out; of two
 // pods in one slot the one that is not on its way out counts, else the newer one.
-func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j Job, pods []corev1.Pod) JobGang {
+func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []corev1.Pod) JobGang {
 	out := JobGang{View: gang.View{
 		Size:     int(j.Members),
 		State:    stateFeature(j.Settings),
@@ -102,7 +103,7 @@ func injected(pod *corev1.Pod) (ranks int32, notes []string) {
 	return done.Ranks, done.Notes
 }
 
-func stateFeature(s Settings) gang.Feature {
+func stateFeature(s settings.Settings) gang.Feature {
 	if s.StateBytes == 0 {
 		return gang.Feature{Reason: v1alpha1.ReasonNoStateSize, Message: "no state is kept in memory, because the job has no annotation " + v1alpha1.AnnotationStateSize +
 			`; to turn it on create the job with it: the size of what one rank saves, such as "40Gi"`}
@@ -111,7 +112,7 @@ func stateFeature(s Settings) gang.Feature {
 		Message: "each rank has room for three copies of " + resource.NewQuantity(s.StateBytes, resource.BinarySI).String() + " in memory"}
 }
 
-func standbyFeature(s Settings) gang.Feature {
+func standbyFeature(s settings.Settings) gang.Feature {
 	if !s.Standbys {
 		return gang.Feature{Reason: v1alpha1.ReasonStandbysOff, Message: "the job's annotation " + v1alpha1.AnnotationStandbys + ` is "off"`}
 	}

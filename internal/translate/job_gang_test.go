@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // A replaced pod is no member; that it may not go is still told.
@@ -24,7 +25,7 @@ func TestNoteOfARefusedEviction(t *testing.T) {
 		}
 		return p
 	}
-	got := GatherJobGang(&v1alpha1.Gang{}, &batchv1.Job{}, Job{}, []corev1.Pod{
+	got := GatherJobGang(&v1alpha1.Gang{}, &batchv1.Job{}, settings.Job{}, []corev1.Pod{
 		pod("goes", "", true), pod("stays", "budget keep needs 2 healthy pods", true), pod("member", "left over", false),
 	})
 	if want := []string{"pod stays on node n1 was replaced and is still there: it may not be evicted: budget keep needs 2 healthy pods"}; !slices.Equal(got.Notes, want) {

@@ -14,6 +14,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/observe"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // observedNote says on the Gang why it shows so little.
@@ -27,7 +28,7 @@ type Observed struct {
 
 // GatherObserved puts together what the pods of an observed Job say, with the outages of nodes by name and
 // what recoveries of other gangs took. Its findings are the last of its notes.
-func GatherObserved(job *batchv1.Job, j Job, pods []corev1.Pod, outages map[string]v1alpha1.NodeOutage, known observe.Figures) Observed {
+func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages map[string]v1alpha1.NodeOutage, known observe.Figures) Observed {
 	out := Observed{JobGang: JobGang{View: gang.View{Size: int(j.Members), Observed: true}}}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
 	own := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {

@@ -6,44 +6,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
 )
-
-// CheckAsks looks at the keys of ours that such a pod may carry: what it asks of the fabric.
-func CheckAsks(pod *corev1.Pod) field.ErrorList {
-	s, at := Settings{Enabled: true}, map[string]*field.Path{}
-	var errs field.ErrorList
-	for _, key := range ourKeys(pod.Annotations) {
-		path, value := MetadataAnnotations.Key(key), pod.Annotations[key]
-		switch {
-		case IsSystemKey(key):
-			continue
-		case !topologyKeys[key]:
-			errs = append(errs, field.Invalid(path, value, "is not for pods of a PodGroup, which are placed and no more: remove it, or annotate a Job with "+v1alpha1.AnnotationEnabled))
-			continue
-		}
-		at[key] = path
-		if problem := setTopology(&s.Topology, key, value); problem != "" {
-			errs = append(errs, field.Invalid(path, value, problem))
-		}
-	}
-	if len(errs) == 0 {
-		errs = s.checkTopology(at)
-	}
-	return errs
-}
-
-// topologyKeys are those that setTopology reads.
-var topologyKeys = map[string]bool{
-	v1alpha1.AnnotationTopologyRequired: true, v1alpha1.AnnotationTopologyPreferred: true, v1alpha1.AnnotationSliceLevel: true, v1alpha1.AnnotationSliceSize: true,
-	v1alpha1.AnnotationSliceShape: true, v1alpha1.AnnotationBlockSize: true, v1alpha1.AnnotationSpares: true, v1alpha1.AnnotationWholeNodes: true,
-}
 
 // Terms are what is known of a gang besides its pods.
 type Terms struct {
@@ -84,7 +54,7 @@ func OwnTerms(pod *corev1.Pod) (Terms, error) {
 
 // Asks is what a gang asks of the fabric: what its pods say, else what its group does.
 func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
-	asks, err := GangTopology(pod)
+	asks, err := settings.GangTopology(pod)
 	if err != nil || t.Topology == (gang.Topology{}) {
 		return asks, err
 	}
@@ -109,7 +79,7 @@ func CoschedulingTerms(pg *coscheduling.PodGroup) (Terms, error) {
 
 // noKeysOfOurs refuses our annotations on an object of which they are not read.
 func noKeysOfOurs(api, name string, annotations map[string]string) error {
-	for _, key := range ourKeys(annotations) {
+	for _, key := range settings.OurKeys(annotations) {
 		return fmt.Errorf("annotation %s on %s/%s is not read: write it on the pods of the group", key, api, name)
 	}
 	return nil

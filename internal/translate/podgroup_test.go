@@ -17,7 +17,6 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/internal/membership"
 )
 
 func groupPod(labels, annotations map[string]string, native string) *corev1.Pod {
@@ -127,26 +126,6 @@ func TestAsks(t *testing.T) {
 	p.Annotations[v1alpha1.AnnotationTopologyPreferred] = "rack"
 	if got, err := Asks(p, of); err != nil || got.Required != "" || got.Preferred != "rack" {
 		t.Errorf("%+v, %v", got, err)
-	}
-}
-
-// A pod of a group may say what it asks of the fabric, and nothing else.
-func TestKeysOnPodsOfGroups(t *testing.T) {
-	p := groupPod(map[string]string{coscheduling.PodGroupLabel: "x"}, map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"}, "")
-	if membership.OnlyPlaced(p) {
-		t.Error("a pod of the default scheduler is taken for one of ours")
-	}
-	p.Spec.SchedulerName = v1alpha1.SchedulerName
-	if errs := CheckAsks(p); !membership.OnlyPlaced(p) || len(errs) > 0 {
-		t.Errorf("%v", errs)
-	}
-	p.Annotations[v1alpha1.AnnotationStateSize], p.Annotations[v1alpha1.AnnotationSpares] = "1Gi", "x"
-	if errs := CheckAsks(p); len(errs) != 2 {
-		t.Errorf("%v", errs)
-	}
-	p.Annotations[v1alpha1.AnnotationEnabled] = "true"
-	if membership.OnlyPlaced(p) {
-		t.Error("a pod that is opted in is only placed")
 	}
 }
 

@@ -1,4 +1,4 @@
-package translate
+package settings
 
 import (
 	"fmt"
@@ -76,23 +76,10 @@ func (s *Settings) checkTopology(at map[string]*field.Path) field.ErrorList {
 	return nil
 }
 
-// CheckSlices refuses slices and blocks that so many pods cannot be parted into; keyPath says where a key stands.
-func CheckSlices(s Settings, pods int32, keyPath func(key string) *field.Path) field.ErrorList {
-	for _, unit := range []struct {
-		key string
-		n   int
-	}{{v1alpha1.AnnotationSliceSize, s.Topology.SliceSize}, {v1alpha1.AnnotationBlockSize, s.Topology.Block}} {
-		if unit.n > 1 && int(pods)%unit.n != 0 {
-			return field.ErrorList{field.Invalid(keyPath(unit.key), strconv.Itoa(unit.n), fmt.Sprintf("%d pods cannot be parted into groups of %d: choose a number that divides spec.parallelism", pods, unit.n))}
-		}
-	}
-	return nil
-}
-
 // GangTopology is what a pod says that its gang asks of the fabric.
 func GangTopology(pod *corev1.Pod) (gang.Topology, error) {
 	var t gang.Topology
-	for _, key := range ourKeys(pod.Annotations) {
+	for _, key := range OurKeys(pod.Annotations) {
 		value := pod.Annotations[key]
 		if problem := setTopology(&t, key, value); problem != "" {
 			return gang.Topology{}, fmt.Errorf("annotation %s of pod %s is %q: it %s", key, pod.Name, value, problem)
@@ -104,4 +91,35 @@ func GangTopology(pod *corev1.Pod) (gang.Topology, error) {
 // WantsWholeNode says whether a pod wants its node without pods of others.
 func WantsWholeNode(pod *corev1.Pod) bool {
 	return pod.Annotations[v1alpha1.AnnotationWholeNodes] == "true"
+}
+
+// CheckAsks looks at the keys of ours on a pod that is only placed with a group of another API: it may ask things of the fabric
+// and nothing else.
+func CheckAsks(pod *corev1.Pod) field.ErrorList {
+	s, at := Settings{Enabled: true}, map[string]*field.Path{}
+	var errs field.ErrorList
+	for _, key := range OurKeys(pod.Annotations) {
+		path, value := MetadataAnnotations.Key(key), pod.Annotations[key]
+		switch {
+		case IsSystemKey(key):
+			continue
+		case !topologyKeys[key]:
+			errs = append(errs, field.Invalid(path, value, "is not for pods of a PodGroup, which are placed and no more: remove it, or annotate a Job with "+v1alpha1.AnnotationEnabled))
+			continue
+		}
+		at[key] = path
+		if problem := setTopology(&s.Topology, key, value); problem != "" {
+			errs = append(errs, field.Invalid(path, value, problem))
+		}
+	}
+	if len(errs) == 0 {
+		errs = s.checkTopology(at)
+	}
+	return errs
+}
+
+// topologyKeys are those that setTopology reads.
+var topologyKeys = map[string]bool{
+	v1alpha1.AnnotationTopologyRequired: true, v1alpha1.AnnotationTopologyPreferred: true, v1alpha1.AnnotationSliceLevel: true, v1alpha1.AnnotationSliceSize: true,
+	v1alpha1.AnnotationSliceShape: true, v1alpha1.AnnotationBlockSize: true, v1alpha1.AnnotationSpares: true, v1alpha1.AnnotationWholeNodes: true,
 }

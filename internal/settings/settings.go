@@ -1,4 +1,6 @@
-package translate
+// Package settings reads what people ask for in annotations of Jobs and pods. It promises that what it cannot read is an
+// error with the field's path and a remedy, never a silent default, and that no other package parses these annotations.
+package settings
 
 import (
 	"fmt"
@@ -111,7 +113,7 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 	var without *field.Error
 	at := map[string]*field.Path{}
 	for _, place := range places {
-		for _, key := range ourKeys(place.Values) {
+		for _, key := range OurKeys(place.Values) {
 			path, value := place.Path.Key(key), place.Values[key]
 			if IsSystemKey(key) {
 				continue
@@ -243,8 +245,8 @@ func quantityBytes(s string) int64 {
 	return q.Value()
 }
 
-// ourKeys lists the keys under our prefix, sorted.
-func ourKeys(values map[string]string) []string {
+// OurKeys lists the keys under our prefix, sorted.
+func OurKeys(values map[string]string) []string {
 	var keys []string
 	for k := range values {
 		if strings.HasPrefix(k, v1alpha1.Prefix) {

@@ -1,0 +1,68 @@
+package settings
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+func TestSettings(t *testing.T) {
+	low, high := field.NewPath("low"), field.NewPath("high")
+	type m = map[string]string
+	for name, c := range map[string]struct {
+		low, high m
+		want      Settings
+		errs      []string
+	}{
+		"nothing":       {nil, nil, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"others' keys":  {m{"a/b": "c", "holdfast.devil/x": ""}, nil, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"on":            {m{v1alpha1.AnnotationEnabled: "true"}, nil, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"high wins":     {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationRanks: "2"}, m{v1alpha1.AnnotationRanks: "4"}, Settings{Enabled: true, Ranks: 4, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"high opts out": {m{v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationEnabled: "false"}, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"all": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1.5Gi", v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStandbyMemory: "2G", v1alpha1.AnnotationContainer: "c"}, nil,
+			Settings{Enabled: true, StateBytes: 3 << 29, StandbyBytes: 2e9, Container: "c"}, nil},
+		"storage": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageClaim: "ckpt", v1alpha1.AnnotationMode: "observe"}, nil,
+			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: time.Minute, Observe: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"storage, how often": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageInterval: "90s"}, m{v1alpha1.AnnotationStorageClaim: "ckpt"},
+			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: 90 * time.Second, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"errors are ordered": {m{"holdfast.dev/z": "", "holdfast.dev/a": "", v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationRanks: "x"}, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20},
+			[]string{"low[holdfast.dev/a]", "low[holdfast.dev/z]", "high[holdfast.dev/ranks]"}},
+		"setting alone": {m{v1alpha1.AnnotationRanks: "2"}, nil, Settings{Ranks: 2, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/ranks]"}},
+	} {
+		got, errs := ParseSettings(Annotated{low, c.low}, Annotated{high, c.high})
+		var paths []string
+		for _, e := range errs {
+			paths = append(paths, e.Field)
+		}
+		if got != c.want || !slices.Equal(paths, c.errs) {
+			t.Errorf("%s: %+v, errors at %v", name, got, paths)
+		}
+	}
+}
+
+func TestAdmittedJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		own, template map[string]string
+		ok            bool
+	}{
+		"stamped":                  {nil, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4"}, true},
+		"annotated later":          {map[string]string{v1alpha1.AnnotationEnabled: "true"}, nil, false},
+		"annotated, not stamped":   {nil, map[string]string{v1alpha1.AnnotationEnabled: "true"}, false},
+		"opted out":                {nil, map[string]string{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationGangSize: "4"}, false},
+		"size that is none":        {nil, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "0"}, false},
+		"the job's own turned off": {map[string]string{v1alpha1.AnnotationEnabled: "false"}, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4"}, true},
+	} {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: c.own}}
+		job.Spec.Template.Annotations = c.template
+		j, ok := AdmittedJob(job)
+		if ok != c.ok || ok && j.Members != 4 {
+			t.Errorf("%s: %v %+v", name, ok, j)
+		}
+	}
+}
