@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -15,7 +17,7 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -73,7 +75,7 @@ func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *s
 // place asks the core. Rules among members that are more than counts are looked at only if the first answer
 // breaks one: then members are placed one by one, each beside those before it.
 func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
-	asks, err := translate.Asks(s.roster.members[0].pod, s.roster.terms)
+	asks, err := groups.Asks(s.roster.members[0].pod, s.roster.terms)
 	if err != nil {
 		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.size, Message: err.Error()}, nil
 	}
@@ -119,7 +121,7 @@ func (s *scout) seek(asks gang.Topology) (gang.Placement, *gang.Refusal, error) 
 // gang translates the roster. delicate: some members have rules that counts cannot express.
 func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 	g.Size, g.Min = s.roster.size, s.roster.least
-	g.Free, g.FreeShown = s.roster.terms.Free, translate.Shown(s.roster.terms.Free)
+	g.Free, g.FreeShown = s.roster.terms.Free, shown(s.roster.terms.Free)
 	essential := s.roster.essential()
 	roles := map[string]int{}
 	for i, m := range s.roster.members {
@@ -156,7 +158,7 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 func (s *scout) role(member int) (gang.Role, error) {
 	info := s.infos[member]
 	role := gang.Role{Requests: s.p.fabric.asked(info), Out: map[string]gang.Cause{}}
-	role.Shown = translate.Shown(role.Requests)
+	role.Shown = shown(role.Requests)
 	state := newNestedState()
 	only, status, by := s.p.nested.RunPreFilterPlugins(s.ctx, state, info.GetPod())
 	switch {
@@ -384,4 +386,20 @@ func (s *scout) suppose(state fwk.CycleState, pod *v1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// shown writes resources as people do in a pod: "4" or "500m" cores, "2Gi", "8" devices.
+func shown(r topology.Resources) map[string]string {
+	shown := make(map[string]string, len(r))
+	for name, n := range r {
+		switch v1.ResourceName(name) {
+		case v1.ResourceCPU:
+			shown[name] = resource.NewMilliQuantity(n, resource.DecimalSI).String()
+		case v1.ResourceMemory, v1.ResourceEphemeralStorage:
+			shown[name] = resource.NewQuantity(n, resource.BinarySI).String()
+		default:
+			shown[name] = strconv.FormatInt(n, 10)
+		}
+	}
+	return shown
 }

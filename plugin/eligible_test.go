@@ -3,11 +3,14 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"holdfast.dev/holdfast/topology"
 )
 
 // BenchmarkEligibility is what it costs to ask the framework's filters about one role on 5,000 nodes: all of them, as with the
@@ -54,5 +57,12 @@ func BenchmarkEligibility(b *testing.B) {
 		forget bool
 	}{{"all", memberPod("g", 0, 1, 8), true}, {"remembered", memberPod("g", 0, 1, 8), false}, {"antiaffinity", apart, false}} {
 		b.Run(c.name, func(b *testing.B) { ask(b, c.pod, c.forget) })
+	}
+}
+
+func TestShown(t *testing.T) {
+	got := shown(topology.Resources{"cpu": 500, "memory": 2 << 30, "nvidia.com/gpu": 8})
+	if want := map[string]string{"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": "8"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

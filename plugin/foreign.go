@@ -137,7 +137,7 @@ type placed struct {
 }
 
 // hypers are the HyperNodes as they are now.
-func (f *fabric) hypers() *translate.Tiers {
+func (f *fabric) hypers() *groups.Tiers {
 	if f.tiers == nil {
 		return nil
 	}

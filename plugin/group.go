@@ -11,7 +11,7 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 )
 
 // group is one gang. A member moves from pending through planned and reserved to bound:
@@ -36,7 +36,7 @@ type group struct {
 	// size is how many must exist, as the gang's terms say; sizeErr is set where they say nothing usable.
 	size    int
 	sizeErr error
-	terms   translate.Terms
+	terms   groups.Terms
 	// told is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
 	told string
 	// said is the refusal that an event told last.
@@ -122,7 +122,7 @@ func newGroup(key types.NamespacedName, closed *closings) *group {
 }
 
 // agree takes the gang's terms over.
-func (g *group) agree(t translate.Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
+func (g *group) agree(t groups.Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
 
 // put adds a member or brings what is known of it up to date.
 func (g *group) put(pod *v1.Pod) *member {

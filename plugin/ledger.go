@@ -24,7 +24,7 @@ type ledger struct {
 	// doomed are pods that are being taken back and count no more.
 	doomed map[types.UID]bool
 	// terms says what is known of a gang besides its pods, of which one is given. It takes leaf locks alone.
-	terms func(types.NamespacedName, *v1.Pod) (translate.Terms, error)
+	terms func(types.NamespacedName, *v1.Pod) (groups.Terms, error)
 	// closed has a lock of its own, a leaf below mu.
 	closed *closings
 	// noClaims: nobody makes resource claims here.
@@ -33,7 +33,7 @@ type ledger struct {
 
 func newLedger() *ledger {
 	return &ledger{groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{}, closed: newClosings(),
-		terms: func(_ types.NamespacedName, pod *v1.Pod) (translate.Terms, error) { return translate.OwnTerms(pod) }}
+		terms: func(_ types.NamespacedName, pod *v1.Pod) (groups.Terms, error) { return groups.OwnTerms(pod) }}
 }
 
 // change is what an observation brought about.
@@ -237,7 +237,7 @@ type roster struct {
 	size int
 	// least is how many must be on nodes, 0: all.
 	least   int
-	terms   translate.Terms
+	terms   groups.Terms
 	members []member
 	// paced is set where the gang is planned, not asked about: the pod that plans.
 	paced types.UID

@@ -14,7 +14,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 )
 
 // enter has the scheduling queue take a pod in.
@@ -31,8 +31,8 @@ func TestLedgerUnderRandomHistories(t *testing.T) {
 		least := 0
 		if seed%2 == 1 { // one that can do with fewer than there are
 			least = 1 + rng.Intn(4)
-			l.terms = func(types.NamespacedName, *v1.Pod) (translate.Terms, error) {
-				return translate.Terms{Size: least, Min: least}, nil
+			l.terms = func(types.NamespacedName, *v1.Pod) (groups.Terms, error) {
+				return groups.Terms{Size: least, Min: least}, nil
 			}
 		}
 		pods := map[types.UID]*v1.Pod{}

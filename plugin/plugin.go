@@ -37,7 +37,6 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
@@ -124,7 +123,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 	logger := klog.FromContext(ctx)
 	p.groups, p.ledger.terms, p.ledger.noClaims = book, book.Terms, h.SharedDRAManager() == nil
 	p.fabric.byClaim = (&served{handle: h}).byClaim
-	p.fabric.tiers = func() *translate.Tiers { return book.Tiers(logger) }
+	p.fabric.tiers = func() *groups.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.standing)
 	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -49,7 +50,7 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		return v1alpha1.PreviewResponse{}, err
 	}
 	if no != nil {
-		out.Placement, out.Excluded = translate.RefusedStatus(*no), translate.PreviewExcluded(*no)
+		out.Placement, out.Excluded = translate.RefusedStatus(*no), excludedByCause(*no)
 		return out, nil
 	}
 	out.Placement = translate.PlacedStatus(placement.Nodes())
@@ -154,4 +155,18 @@ func (r roster) onNodes() int {
 		}
 	}
 	return n
+}
+
+// excludedByCause lists excluded nodes by why, the most first.
+func excludedByCause(r gang.Refusal) []v1alpha1.PreviewExcluded {
+	var all []v1alpha1.PreviewExcluded
+	for cause, nodes := range r.Excluded {
+		named := slices.Sorted(slices.Values(nodes))
+		named = named[:min(len(named), v1alpha1.MaxPreviewNames)]
+		all = append(all, v1alpha1.PreviewExcluded{Cause: cause.String(), Count: int32(len(nodes)), Nodes: named})
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.PreviewExcluded) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause))
+	})
+	return all
 }

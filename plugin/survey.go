@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -53,7 +53,7 @@ func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now tim
 	if s.gang, _, err = scout.gang(); err != nil {
 		return nil, err
 	}
-	s.gang.Topology, err = translate.Asks(b.roster.members[0].pod, b.roster.terms)
+	s.gang.Topology, err = groups.Asks(b.roster.members[0].pod, b.roster.terms)
 	s.reqs = map[string]topology.Resources{}
 	for _, m := range s.gang.Members {
 		if m.Node == "" {

@@ -42,8 +42,8 @@ var only = []struct {
 	{"k8s.io/kubernetes", "it drags the whole of Kubernetes into a binary", []string{"plugin", "cmd/holdfast-scheduler", "cmd/holdfast-dev", "cmd/deps"}},
 	{"google.golang.org/grpc", "the conversation has two ends", []string{"elastic/coordinator", "ckptagent/coord", "api/coordinator/v1", "test", "cmd/holdfast-dev", "ckptagent/proc"}},
 	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
-	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/membership", "internal/translate", "plugin", "test"}},
-	{"volcano.sh/apis", "its types are read in one place", []string{"internal/membership", "internal/translate", "plugin", "test"}},
+	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/membership", "plugin", "test"}},
+	{"volcano.sh/apis", "its types are read in one place", []string{"internal/membership", "plugin", "test"}},
 	{"github.com/google/go-containerregistry", "what strangers' registries send is bounded in one place", []string{"webhook/image", "test", "cmd/holdfast-dev"}},
 	{"go.etcd.io/etcd", "the product keeps no database", []string{"cmd/holdfast-dev"}},
 }

@@ -5,35 +5,11 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/topology"
 )
-
-func TestGangSize(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
-	for value, want := range map[string]int{"2": 2, "0": 0, "-1": 0, "x": 0, "": 0} {
-		pod.Annotations = map[string]string{v1alpha1.AnnotationGangSize: value}
-		size, err := GangSize(pod)
-		if size != want || (err == nil) != (want > 0) {
-			t.Errorf("size of %q is %d, %v", value, size, err)
-		}
-	}
-	pod.Annotations = nil
-	if _, err := GangSize(pod); err == nil {
-		t.Error("a missing size is not an error")
-	}
-}
-
-func TestShown(t *testing.T) {
-	got := Shown(topology.Resources{"cpu": 500, "memory": 2 << 30, "nvidia.com/gpu": 8})
-	if want := map[string]string{"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": "8"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
 
 func TestPlacementStatus(t *testing.T) {
 	r := gang.Refusal{Reason: gang.InsufficientNodes, Message: "m", Wanted: 2, Fits: 1, Excluded: map[gang.Cause][]string{{Name: "nvidia.com/gpu"}: {"a", "b"}, {Kind: gang.Cordoned}: {"c"}}}

@@ -1,7 +1,7 @@
 // Package groups reads what other people's APIs say of pods that belong together, PodGroups of scheduler-plugins, of Volcano
 // and of Kubernetes itself, and Volcano's HyperNodes, and writes back what users of these APIs expect. It promises to watch
 // an API only while the cluster serves it, whenever that begins or ends, to hold a group back for as long as it is not
-// known what its object says, and to write nothing but a status that differs. What all that means is in internal/translate.
+// known what its object says, and to write nothing but a status that differs.
 package groups
 
 import (
@@ -28,7 +28,6 @@ import (
 	vctopology "volcano.sh/apis/pkg/apis/topology/v1alpha1"
 
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // look is how often it is asked which APIs are served.
@@ -51,7 +50,7 @@ type Book struct {
 	mu sync.Mutex
 	// stale: HyperNodes changed since tiers were read. Guarded by mu, with tiers.
 	stale bool
-	tiers *translate.Tiers
+	tiers *Tiers
 }
 
 // api is one kind of object.
@@ -241,23 +240,23 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 }
 
 // Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves.
-func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (translate.Terms, error) {
+func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (Terms, error) {
 	if _, _, foreign := membership.Foreign(key); !foreign {
-		return translate.OwnTerms(pod)
+		return OwnTerms(pod)
 	}
 	object, _, err := b.get(key)
 	if err != nil {
-		return translate.Terms{}, err
+		return Terms{}, err
 	}
 	switch pg := object.(type) {
 	case *coscheduling.PodGroup:
-		return translate.CoschedulingTerms(pg)
+		return coschedulingTerms(pg)
 	case *vcscheduling.PodGroup:
-		return translate.VolcanoTerms(pg)
+		return volcanoTerms(pg)
 	case *schedulingv1beta1.PodGroup:
-		return translate.NativeTerms(pg)
+		return nativeTerms(pg)
 	}
-	return translate.Terms{}, fmt.Errorf("%s cannot be read: it is not of the form that its API has", key)
+	return Terms{}, fmt.Errorf("%s cannot be read: it is not of the form that its API has", key)
 }
 
 func (b *Book) spoil() {
@@ -267,7 +266,7 @@ func (b *Book) spoil() {
 }
 
 // Tiers are the levels that HyperNodes make; nil: there are none. The same value is returned until they change.
-func (b *Book) Tiers(logger klog.Logger) *translate.Tiers {
+func (b *Book) Tiers(logger klog.Logger) *Tiers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.stale {
@@ -286,7 +285,7 @@ func (b *Book) Tiers(logger klog.Logger) *translate.Tiers {
 	}
 	a.mu.Unlock()
 	var wrong []string
-	b.tiers, wrong = translate.TiersOf(all)
+	b.tiers, wrong = tiersOf(all)
 	for _, w := range wrong {
 		logger.Info("Part of a HyperNode is left out", "reason", w)
 	}

@@ -24,7 +24,6 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // Writer keeps the status of groups true. It belongs to one goroutine.
@@ -75,14 +74,14 @@ func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1
 			return err
 		}
 		w.explain(a, pg, answer)
-		status = difference(pg.Status, translate.CoschedulingStatus(pg, pods))
+		status = difference(pg.Status, coschedulingStatus(pg, pods))
 	case *vcscheduling.PodGroup:
 		status, err = w.volcano(ctx, key, pg, answer, member)
 		if err != nil {
 			return err
 		}
 	case *schedulingv1beta1.PodGroup:
-		if condition, news := translate.NativeCondition(pg, answer, metav1.Now()); news && member {
+		if condition, news := nativeCondition(pg, answer, metav1.Now()); news && member {
 			w.confess(a, pg)
 			status = map[string]any{"conditions": append(others(pg.Status.Conditions, condition.Type), condition)}
 		}
@@ -130,7 +129,7 @@ func (w *Writer) volcano(ctx context.Context, key types.NamespacedName, pg *vcsc
 		}
 	}
 	w.confess(a, pg)
-	return difference(pg.Status, translate.VolcanoStatus(pg, pods, answer, metav1.Now())), nil
+	return difference(pg.Status, volcanoStatus(pg, pods, answer, metav1.Now())), nil
 }
 
 // client404 says what a missing job means.

@@ -1,4 +1,4 @@
-package translate
+package groups
 
 import (
 	"slices"
@@ -13,12 +13,12 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Head counts the pods of a group.
-type Head struct{ Exist, OnNodes, Running, Succeeded, Failed int32 }
+// head counts the pods of a group.
+type head struct{ Exist, OnNodes, Running, Succeeded, Failed int32 }
 
-// HeadOf counts pods.
-func HeadOf(pods []*corev1.Pod) Head {
-	h := Head{Exist: int32(len(pods))}
+// headOf counts pods.
+func headOf(pods []*corev1.Pod) head {
+	h := head{Exist: int32(len(pods))}
 	for _, p := range pods {
 		switch p.Status.Phase {
 		case corev1.PodRunning:
@@ -35,10 +35,10 @@ func HeadOf(pods []*corev1.Pod) Head {
 	return h
 }
 
-// CoschedulingStatus is what the controller of scheduler-plugins would write once it has come to rest, so that the two
+// coschedulingStatus is what the controller of scheduler-plugins would write once it has come to rest, so that the two
 // do not undo one another's work where both run. Finished and Failed are for ever.
-func CoschedulingStatus(pg *coscheduling.PodGroup, pods []*corev1.Pod) coscheduling.PodGroupStatus {
-	s, least, h := pg.Status, pg.Spec.MinMember, HeadOf(pods)
+func coschedulingStatus(pg *coscheduling.PodGroup, pods []*corev1.Pod) coscheduling.PodGroupStatus {
+	s, least, h := pg.Status, pg.Spec.MinMember, headOf(pods)
 	if s.Phase == coscheduling.PodGroupFinished || s.Phase == coscheduling.PodGroupFailed {
 		return s
 	}
@@ -81,10 +81,10 @@ func ownersOf(pods []*corev1.Pod) string {
 	return strings.Join(refs, ",")
 }
 
-// VolcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's own scheduler sets them, and what this
+// volcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's own scheduler sets them, and what this
 // one says as its condition. A group that is ours is in the queue at once: there are no queues here.
-func VolcanoStatus(pg *vcscheduling.PodGroup, pods []*corev1.Pod, answer *v1alpha1.PlacementStatus, now metav1.Time) vcscheduling.PodGroupStatus {
-	s, h := *pg.Status.DeepCopy(), HeadOf(pods)
+func volcanoStatus(pg *vcscheduling.PodGroup, pods []*corev1.Pod, answer *v1alpha1.PlacementStatus, now metav1.Time) vcscheduling.PodGroupStatus {
+	s, h := *pg.Status.DeepCopy(), headOf(pods)
 	s.Running, s.Succeeded, s.Failed = h.Running, h.Succeeded, h.Failed
 	least := max(1, pg.Spec.MinMember)
 	ended := h.Succeeded + h.Failed
@@ -122,9 +122,9 @@ func VolcanoStatus(pg *vcscheduling.PodGroup, pods []*corev1.Pod, answer *v1alph
 	return s
 }
 
-// NativeCondition is what Kubernetes's own PodGroup is told: whether it was ever placed, which stays true. ok is false
+// nativeCondition is what Kubernetes's own PodGroup is told: whether it was ever placed, which stays true. ok is false
 // where there is nothing new to say.
-func NativeCondition(pg *schedulingv1beta1.PodGroup, answer *v1alpha1.PlacementStatus, now metav1.Time) (c metav1.Condition, ok bool) {
+func nativeCondition(pg *schedulingv1beta1.PodGroup, answer *v1alpha1.PlacementStatus, now metav1.Time) (c metav1.Condition, ok bool) {
 	if answer == nil {
 		return c, false
 	}

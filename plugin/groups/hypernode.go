@@ -1,4 +1,4 @@
-package translate
+package groups
 
 import (
 	"cmp"
@@ -33,8 +33,8 @@ type hyper struct {
 	matches func(*corev1.Node) bool
 }
 
-// TiersOf reads HyperNodes. What cannot be read is left out and said.
-func TiersOf(all []*vctopology.HyperNode) (*Tiers, []string) {
+// tiersOf reads HyperNodes. What cannot be read is left out and said.
+func tiersOf(all []*vctopology.HyperNode) (*Tiers, []string) {
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -51,9 +51,9 @@ func TiersOf(all []*vctopology.HyperNode) (*Tiers, []string) {
 		t.at[tier] = len(names) - 1 - i
 		name := names[tier]
 		if name == "" {
-			name = strings.TrimPrefix(TierKey(tier), "topology.volcano.sh/")
+			name = strings.TrimPrefix(tierKey(tier), "topology.volcano.sh/")
 		}
-		t.levels = append(t.levels, topology.Level{Name: name, Key: TierKey(tier)})
+		t.levels = append(t.levels, topology.Level{Name: name, Key: tierKey(tier)})
 	}
 	var wrong []string
 	for _, h := range all {

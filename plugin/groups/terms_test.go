@@ -1,0 +1,143 @@
+package groups
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+func groupPod(labels, annotations map[string]string, native string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: labels, Annotations: annotations}}
+	if native != "" {
+		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(native)}
+	}
+	return p
+}
+
+func TestTermsOfGroups(t *testing.T) {
+	vc := func(s vcscheduling.PodGroupSpec) (Terms, error) {
+		return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
+	}
+	tier := func(mode vcscheduling.NetworkTopologyMode, tier *int, name string) vcscheduling.PodGroupSpec {
+		return vcscheduling.PodGroupSpec{MinMember: 2, NetworkTopology: &vcscheduling.NetworkTopologySpec{Mode: mode, HighestTierAllowed: tier, HighestTierName: name}}
+	}
+	native := func(s schedulingv1beta1.PodGroupSpec) (Terms, error) {
+		return nativeTerms(&schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
+	}
+	four := schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: 4}}
+	for name, c := range map[string]struct {
+		got  func() (Terms, error)
+		want string
+	}{
+		"coscheduling": {func() (Terms, error) {
+			return coschedulingTerms(&coscheduling.PodGroup{Spec: coscheduling.PodGroupSpec{MinMember: 4, ScheduleTimeoutSeconds: ptr.To[int32](120),
+				MinResources: corev1.ResourceList{"cpu": resource.MustParse("1500m"), "nvidia.com/gpu": resource.MustParse("32")}}})
+		}, "size 4 min 4 free map[cpu:1500 nvidia.com/gpu:32] patience 2m0s"},
+		"nothing is one": {func() (Terms, error) { return coschedulingTerms(&coscheduling.PodGroup{}) }, "size 1 min 1 free map[] patience 0s"},
+		"our key on it": {func() (Terms, error) {
+			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Annotations: map[string]string{v1alpha1.AnnotationSpares: "1"}}})
+		}, "annotation holdfast.dev/spares on podgroups.scheduling.x-k8s.io/g is not read: write it on the pods of the group"},
+		"tasks above the least": {func() (Terms, error) {
+			return vc(vcscheduling.PodGroupSpec{MinMember: 2, MinTaskMember: map[string]int32{"a": 1, "b": 4, "none": 0}, Queue: "default"})
+		}, "size 5 min 5 tasks map[a:1 b:4]"},
+		"queue": {func() (Terms, error) {
+			return vc(vcscheduling.PodGroupSpec{MinMember: 1, Queue: "q", PriorityClassName: "high"})
+		}, "unheeded [queue q: this scheduler has no queues, pods go by their priority priorityClassName high"},
+		"subgroups": {func() (Terms, error) {
+			return vc(vcscheduling.PodGroupSpec{SubGroupPolicy: make([]vcscheduling.SubGroupPolicySpec, 1)})
+		}, "spec.subGroupPolicy of podgroups.scheduling.volcano.sh/g is not known"},
+		"hard":      {func() (Terms, error) { return vc(tier("hard", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
+		"no mode":   {func() (Terms, error) { return vc(tier("", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
+		"soft":      {func() (Terms, error) { return vc(tier("soft", nil, "leaf")) }, "required  preferred leaf"},
+		"no tier":   {func() (Terms, error) { return vc(tier("hard", nil, "")) }, "required  preferred "},
+		"two tiers": {func() (Terms, error) { return vc(tier("hard", ptr.To(1), "leaf")) }, "networkTopology has highestTierAllowed and highestTierName: leave one of them"},
+		"native": {func() (Terms, error) {
+			return native(schedulingv1beta1.PodGroupSpec{SchedulingPolicy: four, SchedulingConstraints: &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: "rack"}}}})
+		}, "size 4 min 4 required rack"},
+		"basic": {func() (Terms, error) { return native(schedulingv1beta1.PodGroupSpec{}) }, "size 1 min 1"},
+		"composite": {func() (Terms, error) {
+			return native(schedulingv1beta1.PodGroupSpec{ParentCompositePodGroupName: ptr.To("c")})
+		}, "is part of composite group c"},
+		"claims": {func() (Terms, error) {
+			return native(schedulingv1beta1.PodGroupSpec{SchedulingPolicy: four, ResourceClaims: make([]schedulingv1beta1.PodGroupResourceClaim, 1)})
+		}, "shares resource claims among its pods"},
+	} {
+		got, err := c.got()
+		said := fmt.Sprintf("size %d min %d tasks %v required %s preferred %s free %v patience %v unheeded %v", got.Size, got.Min, got.Tasks, got.Topology.Required, got.Topology.Preferred, got.Free, got.Patience, got.Unheeded)
+		if err != nil {
+			said = err.Error()
+		}
+		for _, part := range []string{" tasks map[]", " required  preferred "} { // what is not set is not listed in what is wanted
+			if !strings.Contains(c.want, strings.TrimSpace(part)) && !strings.Contains(c.want, "required") {
+				said = strings.Replace(said, part, " ", 1)
+			}
+		}
+		if !holdsInOrder(said, c.want) {
+			t.Errorf("%s: %s, want %s", name, said, c.want)
+		}
+	}
+}
+
+// holdsInOrder says whether all words of want stand in said, in order.
+func holdsInOrder(said, want string) bool {
+	for _, word := range strings.Fields(want) {
+		at := strings.Index(said, word)
+		if at < 0 {
+			return false
+		}
+		said = said[at+len(word):]
+	}
+	return true
+}
+
+func TestOwnLeast(t *testing.T) {
+	for value, want := range map[string]int{"": 0, "3": 3, "4": 0, "5": -1, "0": -1, "x": -1} {
+		p := groupPod(nil, map[string]string{v1alpha1.AnnotationGangSize: "4"}, "")
+		if value != "" {
+			p.Annotations[v1alpha1.AnnotationMinMembers] = value
+		}
+		got, err := OwnTerms(p)
+		if (err != nil) != (want < 0) || (err == nil && (got.Min != want || got.Size != 4)) {
+			t.Errorf("%q: %+v, %v", value, got, err)
+		}
+	}
+}
+
+// What the pods ask for wins over what their group does.
+func TestAsks(t *testing.T) {
+	of := Terms{Topology: gang.Topology{Required: "tier"}}
+	p := groupPod(nil, map[string]string{v1alpha1.AnnotationSpares: "1"}, "")
+	if got, err := Asks(p, of); err != nil || got.Required != "tier" || got.Spares != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	p.Annotations[v1alpha1.AnnotationTopologyPreferred] = "rack"
+	if got, err := Asks(p, of); err != nil || got.Required != "" || got.Preferred != "rack" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestGangSize(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+	for value, want := range map[string]int{"2": 2, "0": 0, "-1": 0, "x": 0, "": 0} {
+		pod.Annotations = map[string]string{v1alpha1.AnnotationGangSize: value}
+		size, err := gangSize(pod)
+		if size != want || (err == nil) != (want > 0) {
+			t.Errorf("size of %q is %d, %v", value, size, err)
+		}
+	}
+	pod.Annotations = nil
+	if _, err := gangSize(pod); err == nil {
+		t.Error("a missing size is not an error")
+	}
+}
