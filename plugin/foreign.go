@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
@@ -102,7 +102,7 @@ func (l *ledger) isOpen(key types.NamespacedName) bool {
 
 // placedStatus is the status of a gang that is whole.
 func (g *group) placedStatus() v1alpha1.PlacementStatus {
-	s := translate.PlacedStatus(g.nodesBySlot())
+	s := status.Placed(g.nodesBySlot())
 	if more := len(g.members) - len(s.Nodes); more > 0 {
 		s.Message = fmt.Sprintf("%d of %d pods are on nodes, %d are needed", len(s.Nodes), len(g.members), g.terms.Min)
 		if g.refusal != nil {

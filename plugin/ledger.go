@@ -11,7 +11,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/plugin/groups"
 )
 
@@ -448,15 +448,15 @@ func (l *ledger) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus,
 	case g == nil:
 		return s, false, false
 	case g.sizeErr != nil:
-		return translate.RefusedStatus(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
+		return status.Refused(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
 	case g.whole():
 		// What ends well leaves a gang that is not to be called placed anew for that.
 		return g.placedStatus(), len(g.ended) == 0 || g.repaired, true
 	case g.refusal != nil:
-		return translate.RefusedStatus(*g.refusal), true, true
+		return status.Refused(*g.refusal), true, true
 	}
 	if r, ok := g.census(); ok {
-		return translate.RefusedStatus(r), true, true
+		return status.Refused(r), true, true
 	}
 	return s, false, true
 }

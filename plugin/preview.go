@@ -11,8 +11,8 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // InvalidError says what is wrong with a question.
@@ -38,11 +38,11 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 	out := v1alpha1.PreviewResponse{Nodes: int32(len(nodes))}
 	if len(r.members) < r.size {
 		no := gang.Incomplete(gang.Census{Size: r.size, Exist: len(r.members), Bound: r.onNodes()})
-		out.Placement = translate.RefusedStatus(no)
+		out.Placement = status.Refused(no)
 		return out, nil
 	}
 	if unknown := p.unmade(r); unknown != nil {
-		out.Placement = translate.RefusedStatus(*unknown)
+		out.Placement = status.Refused(*unknown)
 		return out, nil
 	}
 	placement, no, err := p.answer(ctx, nodes, r, nil)
@@ -50,10 +50,10 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		return v1alpha1.PreviewResponse{}, err
 	}
 	if no != nil {
-		out.Placement, out.Excluded = translate.RefusedStatus(*no), excludedByCause(*no)
+		out.Placement, out.Excluded = status.Refused(*no), excludedByCause(*no)
 		return out, nil
 	}
-	out.Placement = translate.PlacedStatus(placement.Nodes())
+	out.Placement = status.Placed(placement.Nodes())
 	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(r.members))
 	out.Placement.Wanted, out.Placement.Fits = int32(placement.Placed), int32(placement.Placed)
 	for _, s := range placement.Seats {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/plugin/groups"
 )
 
@@ -119,7 +119,7 @@ func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error
 		}
 		p.written[key] = have
 	}
-	if translate.SamePlacement(have.status, want) {
+	if status.SamePlacement(have.status, want) {
 		return nil
 	}
 	want.ObservedAt = metav1.NewMicroTime(time.Now())

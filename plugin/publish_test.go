@@ -15,7 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/gang/status"
 )
 
 // An answer that finds no Gang waits for one; an answer that did not change is not written; an answer for
@@ -45,7 +45,7 @@ func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 		}
 		return true, &unstructured.Unstructured{Object: map[string]any{}}, nil
 	})
-	answer := translate.PlacedStatus([]string{"a"})
+	answer := status.Placed([]string{"a"})
 	p := newPublisher(c, func(types.NamespacedName) (v1alpha1.PlacementStatus, bool, bool) { return answer, true, true })
 	try := func() error { return p.publish(t.Context(), key("g")) }
 	for range 3 {
@@ -61,7 +61,7 @@ func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 	if patches.Load() != 1 || gets.Load() != 4 {
 		t.Errorf("%d writes and %d reads, want 1 and 4", patches.Load(), gets.Load())
 	}
-	uid, answer = "second", translate.PlacedStatus([]string{"b"})
+	uid, answer = "second", status.Placed([]string{"b"})
 	if try() == nil {
 		t.Error("the answer was written to a Gang that is no more")
 	}
@@ -83,7 +83,7 @@ func TestCallersDoNotWaitForTheAPIServer(t *testing.T) {
 		return true, nil, fmt.Errorf("released")
 	})
 	p := newPublisher(c, func(types.NamespacedName) (v1alpha1.PlacementStatus, bool, bool) {
-		return translate.PlacedStatus(nil), true, true
+		return status.Placed(nil), true, true
 	})
 	go p.run(t.Context())
 	defer close(release)

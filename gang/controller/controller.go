@@ -2,7 +2,7 @@
 // for a Job that was opted in at its creation and for no other, that it writes only its own part of the
 // status, that it forgets nothing by being restarted, because all it knows is read anew, and that people
 // hear on their Job when the answer to "is it placed" changes. What the status says is decided by
-// gang.Assess.
+// status.Assess.
 package controller
 
 import (
@@ -29,9 +29,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/settings"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // FieldManager owns a Gang's spec and this controller's part of its status.
@@ -128,13 +127,13 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	now := c.Now()
 	c.metrics.show(g, now)
-	known := translate.GatherJobGang(g, job, j, pods.Items)
-	return c.write(ctx, g, job, statusOf(g, known, gang.Assess(known.View), now), now)
+	known := status.GatherJobGang(g, job, j, pods.Items)
+	return c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
 }
 
 // ensure returns the Job's Gang, made or corrected if need be; nil while the name is held by another's.
 func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Job) (*v1alpha1.Gang, error) {
-	want := translate.GangSpec(job, j)
+	want := gangSpec(job, j)
 	g := &v1alpha1.Gang{}
 	err := c.Client.Get(ctx, client.ObjectKeyFromObject(job), g)
 	if apierrors.IsNotFound(err) {
@@ -166,4 +165,18 @@ func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Jo
 		}
 	}
 	return g, nil
+}
+
+// gangSpec is the spec of the Gang of an admitted Job.
+func gangSpec(job *batchv1.Job, j settings.Job) v1alpha1.GangSpec {
+	spec := v1alpha1.GangSpec{
+		JobRef: v1alpha1.JobReference{
+			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: string(job.UID)},
+		Members:    j.Members,
+		StateBytes: j.Settings.StateBytes,
+	}
+	if j.Settings.StorageClaim != "" {
+		spec.Storage = &v1alpha1.GangStorage{Claim: j.Settings.StorageClaim, IntervalSeconds: int32(j.Settings.StorageInterval / time.Second)}
+	}
+	return spec
 }

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/status"
 )
 
 // world is an API server with one controller on it.
@@ -384,16 +384,16 @@ func TestGangOfAFormerJobIsLeftAlone(t *testing.T) {
 
 // TestWordsAgree: what the core says must be what the API's vocabulary calls it.
 func TestWordsAgree(t *testing.T) {
-	for core, api := range map[gang.Phase]v1alpha1.GangPhase{
-		gang.Waiting: v1alpha1.PhaseWaiting, gang.Starting: v1alpha1.PhaseStarting, gang.Running: v1alpha1.PhaseRunning,
-		gang.Recovering: v1alpha1.PhaseRecovering, gang.Finished: v1alpha1.PhaseFinished, gang.Failed: v1alpha1.PhaseFailed,
+	for core, api := range map[status.Phase]v1alpha1.GangPhase{
+		status.Waiting: v1alpha1.PhaseWaiting, status.Starting: v1alpha1.PhaseStarting, status.Running: v1alpha1.PhaseRunning,
+		status.Recovering: v1alpha1.PhaseRecovering, status.Finished: v1alpha1.PhaseFinished, status.Failed: v1alpha1.PhaseFailed,
 	} {
 		if string(core) != string(api) {
 			t.Errorf("phase %s is called %s in the API", core, api)
 		}
 	}
 	types := []string{v1alpha1.ConditionPlaced, v1alpha1.ConditionRunning, v1alpha1.ConditionStateInMemory, v1alpha1.ConditionStandbysReady, v1alpha1.ConditionFinished}
-	for _, c := range gang.Assess(gang.View{Size: 1}).Conditions {
+	for _, c := range status.Assess(status.View{Size: 1}).Conditions {
 		if !slices.Contains(types, c.Type) {
 			t.Errorf("the API knows no condition %s", c.Type)
 		}

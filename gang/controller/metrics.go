@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/gang/status"
 )
 
 // metrics are each gang's figures, those of its status as numbers. A gang has them as long as its Job is there.
@@ -44,9 +44,9 @@ func (m *metrics) show(g *v1alpha1.Gang, now time.Time) {
 	}
 	m.lost.WithLabelValues(g.Namespace, g.Name).Set(float64(r.Progress.LostMs) / 1000)
 	figures := v1alpha1.GangStatus{}
-	translate.Figures(&figures, r, now)
+	status.Figures(&figures, r, now)
 	setKnown(m.step, g, float64(figures.Step), figures.Step > 0)
-	ratio, ok := translate.Goodput(r, now)
+	ratio, ok := status.Goodput(r, now)
 	setKnown(m.goodput, g, ratio, ok)
 }
 

@@ -11,10 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/observe"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/settings"
-	"holdfast.dev/holdfast/internal/translate"
 )
 
 // observe writes what is seen of a Job that is only watched, and what would have been done about its
@@ -40,8 +39,8 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 		return reconcile.Result{}, fmt.Errorf("listing Gangs: %w", err)
 	}
 	now := c.Now()
-	known := translate.GatherObserved(job, j, pods.Items, outages, translate.RecoveryFigures(gangs.Items))
-	result, err := c.write(ctx, g, job, statusOf(g, known.JobGang, gang.Assess(known.View), now), now)
+	known := status.GatherObserved(job, j, pods.Items, outages, status.RecoveryFigures(gangs.Items))
+	result, err := c.write(ctx, g, job, statusOf(g, known.JobGang, status.Assess(known.View), now), now)
 	if err != nil {
 		return result, err
 	}

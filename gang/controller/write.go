@@ -17,8 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/gang/status"
 )
 
 // maxNote is what the API server takes as an event's note.
@@ -54,23 +53,23 @@ func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.J
 }
 
 // statusOf is this controller's part of the status. A condition keeps the time of its last change.
-func statusOf(g *v1alpha1.Gang, known translate.JobGang, s gang.Status, now time.Time) v1alpha1.GangStatus {
-	status := v1alpha1.GangStatus{Phase: v1alpha1.GangPhase(s.Phase), Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
-	translate.Figures(&status, g.Status.Run, now)
+func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.Time) v1alpha1.GangStatus {
+	out := v1alpha1.GangStatus{Phase: v1alpha1.GangPhase(s.Phase), Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
+	status.Figures(&out, g.Status.Run, now)
 	for _, c := range g.Status.Conditions {
-		status.Conditions = append(status.Conditions, *c.DeepCopy())
+		out.Conditions = append(out.Conditions, *c.DeepCopy())
 	}
 	for _, c := range s.Conditions {
 		value := metav1.ConditionFalse
 		if c.True {
 			value = metav1.ConditionTrue
 		}
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
 			Type: c.Type, Status: value, Reason: c.Reason, Message: c.Message,
 			ObservedGeneration: g.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 		})
 	}
-	return status
+	return out
 }
 
 // ownPart is the status without the parts of the scheduler and the coordinator.

@@ -16,7 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
-	"holdfast.dev/holdfast/internal/translate"
+	"holdfast.dev/holdfast/gang/status"
 )
 
 // Explanation is what is known of a gang at one time; -o json and -o yaml print it as it is.
@@ -46,7 +46,7 @@ func Of(g *v1alpha1.Gang, nodes []corev1.Node, unread []string, now time.Time) E
 	for i := range nodes {
 		e.Nodes = append(e.Nodes, wordsOf(&nodes[i]))
 	}
-	translate.Figures(&e.Status, e.Status.Run, now)
+	status.Figures(&e.Status, e.Status.Run, now)
 	return e
 }
 

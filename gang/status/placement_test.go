@@ -1,4 +1,4 @@
-package translate
+package status
 
 import (
 	"reflect"
@@ -13,7 +13,7 @@ import (
 
 func TestPlacementStatus(t *testing.T) {
 	r := gang.Refusal{Reason: gang.InsufficientNodes, Message: "m", Wanted: 2, Fits: 1, Excluded: map[gang.Cause][]string{{Name: "nvidia.com/gpu"}: {"a", "b"}, {Kind: gang.Cordoned}: {"c"}}}
-	s := RefusedStatus(r)
+	s := Refused(r)
 	if want := map[string]int32{"insufficient nvidia.com/gpu": 2, "cordoned": 1}; !reflect.DeepEqual(s.Excluded, want) {
 		t.Errorf("excluded %v, want %v", s.Excluded, want)
 	}
@@ -22,7 +22,7 @@ func TestPlacementStatus(t *testing.T) {
 	if !SamePlacement(s, later) {
 		t.Error("the time of an answer makes it another one")
 	}
-	for name, other := range map[string]v1alpha1.PlacementStatus{"count": RefusedStatus(gang.Refusal{Reason: r.Reason, Message: r.Message, Wanted: 2, Fits: 1}), "placed": PlacedStatus([]string{"a"})} {
+	for name, other := range map[string]v1alpha1.PlacementStatus{"count": Refused(gang.Refusal{Reason: r.Reason, Message: r.Message, Wanted: 2, Fits: 1}), "placed": Placed([]string{"a"})} {
 		if SamePlacement(s, other) {
 			t.Errorf("%s: another answer is taken for the same", name)
 		}
@@ -33,8 +33,8 @@ func TestPlacementStatus(t *testing.T) {
 func TestReasonsAreTheVocabulary(t *testing.T) {
 	for core, word := range map[string]string{
 		gang.WaitingForMembers: v1alpha1.ReasonWaitingForMembers, gang.MemberLost: v1alpha1.ReasonMemberLost, gang.InsufficientNodes: v1alpha1.ReasonInsufficientNodes,
-		string(gang.Waiting): string(v1alpha1.PhaseWaiting), string(gang.Starting): string(v1alpha1.PhaseStarting), string(gang.Running): string(v1alpha1.PhaseRunning),
-		string(gang.Recovering): string(v1alpha1.PhaseRecovering), string(gang.Finished): string(v1alpha1.PhaseFinished), string(gang.Failed): string(v1alpha1.PhaseFailed),
+		string(Waiting): string(v1alpha1.PhaseWaiting), string(Starting): string(v1alpha1.PhaseStarting), string(Running): string(v1alpha1.PhaseRunning),
+		string(Recovering): string(v1alpha1.PhaseRecovering), string(Finished): string(v1alpha1.PhaseFinished), string(Failed): string(v1alpha1.PhaseFailed),
 	} {
 		if core != word {
 			t.Errorf("the core says %q, the vocabulary %q", core, word)

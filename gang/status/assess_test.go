@@ -1,8 +1,10 @@
-package gang
+package status
 
 import (
 	"strings"
 	"testing"
+
+	"holdfast.dev/holdfast/gang"
 )
 
 func TestAssess(t *testing.T) {
@@ -12,7 +14,7 @@ func TestAssess(t *testing.T) {
 		}
 		return ms
 	}
-	refused := Answer{Reason: InsufficientNodes, Message: "2 pods wanted, 1 fits"}
+	refused := Answer{Reason: gang.InsufficientNodes, Message: "2 pods wanted, 1 fits"}
 	for _, tc := range []struct {
 		name            string
 		v               View
@@ -64,7 +66,7 @@ func TestAssess(t *testing.T) {
 // TestRecoveringSaysWhoIsAwaited: people see which member is missing and why it has no place.
 func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 	run := RunView{State: RunForming, Generation: 3, Trouble: "pod p-1 on node n2 is to be replaced: NodeSilent"}
-	refused := Answer{Reason: InsufficientNodes, Message: "1 pod wanted, 0 fit"}
+	refused := Answer{Reason: gang.InsufficientNodes, Message: "1 pod wanted, 0 fit"}
 	for _, tc := range []struct {
 		name string
 		v    View

@@ -1,4 +1,4 @@
-package translate
+package status
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/observe"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
@@ -29,7 +28,7 @@ type Observed struct {
 // GatherObserved puts together what the pods of an observed Job say, with the outages of nodes by name and
 // what recoveries of other gangs took. Its findings are the last of its notes.
 func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages map[string]v1alpha1.NodeOutage, known observe.Figures) Observed {
-	out := Observed{JobGang: JobGang{View: gang.View{Size: int(j.Members), Observed: true}}}
+	out := Observed{JobGang: JobGang{View: View{Size: int(j.Members), Observed: true}}}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
 	own := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
 		owner := membership.OwningJob(&p)
@@ -41,7 +40,7 @@ func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages
 		if pod := bySlot[slot]; pod != nil {
 			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
 			if !membership.Gone(pod) || out.View.JobEnded {
-				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
+				out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
 			}
 		}
 		out.Members = append(out.Members, m)

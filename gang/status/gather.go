@@ -1,39 +1,31 @@
-package translate
+package status
 
 import (
 	"encoding/json"
 	"fmt"
 	"sort"
 	"strings"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// GangSpec is the spec of the Gang of an admitted Job.
-func GangSpec(job *batchv1.Job, j settings.Job) v1alpha1.GangSpec {
-	spec := v1alpha1.GangSpec{
-		JobRef: v1alpha1.JobReference{
-			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: string(job.UID)},
-		Members:    j.Members,
-		StateBytes: j.Settings.StateBytes,
+// answer is what the scheduler said last, for gang.Assess.
+func answer(s *v1alpha1.PlacementStatus) Answer {
+	if s == nil {
+		return Answer{}
 	}
-	if j.Settings.StorageClaim != "" {
-		spec.Storage = &v1alpha1.GangStorage{Claim: j.Settings.StorageClaim, IntervalSeconds: int32(j.Settings.StorageInterval / time.Second)}
-	}
-	return spec
+	return Answer{Placed: s.Placed, Reason: s.Reason, Message: s.Message}
 }
 
 // JobGang is what Gang, Job and pods say about a gang now.
 type JobGang struct {
-	View gang.View
+	View View
 	// Members has one entry per slot.
 	Members []v1alpha1.MemberStatus
 	// Notes are what injection, agents and replaced pods that may not go say about things that are off, each once, sorted.
@@ -43,11 +35,11 @@ type JobGang struct {
 // GatherJobGang puts together what is known of a Job's gang. Pods of other owners are left out; of two
 // pods in one slot the one that is not on its way out counts, else the newer one.
 func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []corev1.Pod) JobGang {
-	out := JobGang{View: gang.View{
+	out := JobGang{View: View{
 		Size:     int(j.Members),
 		State:    stateFeature(j.Settings),
 		Standbys: standbyFeature(j.Settings),
-		Answer:   Answer(g.Status.Placement),
+		Answer:   answer(g.Status.Placement),
 		Run:      runView(g.Status.Run),
 	}}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
@@ -63,7 +55,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 				notes[n] = true
 			}
 			if !membership.Gone(pod) || out.View.JobEnded { // what has ended stays where it was
-				out.View.Members = append(out.View.Members, gang.MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
+				out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
 			}
 		}
 		out.Members = append(out.Members, m)
@@ -103,20 +95,20 @@ func injected(pod *corev1.Pod) (ranks int32, notes []string) {
 	return done.Ranks, done.Notes
 }
 
-func stateFeature(s settings.Settings) gang.Feature {
+func stateFeature(s settings.Settings) Feature {
 	if s.StateBytes == 0 {
-		return gang.Feature{Reason: v1alpha1.ReasonNoStateSize, Message: "no state is kept in memory, because the job has no annotation " + v1alpha1.AnnotationStateSize +
+		return Feature{Reason: v1alpha1.ReasonNoStateSize, Message: "no state is kept in memory, because the job has no annotation " + v1alpha1.AnnotationStateSize +
 			`; to turn it on create the job with it: the size of what one rank saves, such as "40Gi"`}
 	}
-	return gang.Feature{On: true, Reason: v1alpha1.ReasonSizeAnnotated,
+	return Feature{On: true, Reason: v1alpha1.ReasonSizeAnnotated,
 		Message: "each rank has room for three copies of " + resource.NewQuantity(s.StateBytes, resource.BinarySI).String() + " in memory"}
 }
 
-func standbyFeature(s settings.Settings) gang.Feature {
+func standbyFeature(s settings.Settings) Feature {
 	if !s.Standbys {
-		return gang.Feature{Reason: v1alpha1.ReasonStandbysOff, Message: "the job's annotation " + v1alpha1.AnnotationStandbys + ` is "off"`}
+		return Feature{Reason: v1alpha1.ReasonStandbysOff, Message: "the job's annotation " + v1alpha1.AnnotationStandbys + ` is "off"`}
 	}
-	return gang.Feature{On: true}
+	return Feature{On: true}
 }
 
 // jobEnd is how the Job itself ended.
@@ -135,16 +127,16 @@ func jobEnd(job *batchv1.Job) (ended, failed bool, message string) {
 	return false, false, ""
 }
 
-var runStates = map[v1alpha1.RunState]gang.RunState{
-	v1alpha1.RunForming: gang.RunForming, v1alpha1.RunRunning: gang.RunRunning, v1alpha1.RunHalting: gang.RunHalting,
-	v1alpha1.RunFinished: gang.RunFinished, v1alpha1.RunGivenUp: gang.RunGivenUp,
+var runStates = map[v1alpha1.RunState]RunState{
+	v1alpha1.RunForming: RunForming, v1alpha1.RunRunning: RunRunning, v1alpha1.RunHalting: RunHalting,
+	v1alpha1.RunFinished: RunFinished, v1alpha1.RunGivenUp: RunGivenUp,
 }
 
-func runView(r *v1alpha1.RunStatus) gang.RunView {
+func runView(r *v1alpha1.RunStatus) RunView {
 	if r == nil {
-		return gang.RunView{}
+		return RunView{}
 	}
-	v := gang.RunView{
+	v := RunView{
 		State: runStates[r.State], Generation: r.Generation,
 		Ranks: int(r.Progress.Ranks), StandbysReady: int(r.Progress.StandbysReady), Trouble: trouble(r),
 		ResumeUnknown: int(r.Progress.ResumeUnknown), WholeCommand: r.Progress.WholeCommand, UnprotectedPods: int(r.Progress.UnprotectedPods),
@@ -200,53 +192,4 @@ func verdictText(d *v1alpha1.Verdict) string {
 		text += fmt.Sprintf("; %d further ranks ended because of it", d.Cause.Cascade)
 	}
 	return text
-}
-
-// Figures fills in the parts of a Gang's status that count: steps, ages, goodput. They stand still once
-// the gang has ended.
-func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
-	if r == nil {
-		return
-	}
-	now = lastMoment(r, now)
-	s.Step, s.SavedStep = step(r), r.Progress.SavedStep
-	if r.Progress.SavedAt != nil && s.SavedStep > 0 {
-		s.Saved = gang.Age(r.Progress.SavedAt.Time, now)
-	}
-	s.Goodput = ""
-	if r.StartedAt != nil && r.Progress.ResumeUnknown == 0 {
-		s.Goodput = gang.Goodput(r.StartedAt.Time, now, time.Duration(r.Progress.LostMs)*time.Millisecond)
-	}
-}
-
-// step is the newest step that all ranks finished: the script's own, else optimizer steps after the point that training resumed from, in
-// the newest generation or, before its first step, in the one before. 0: not known.
-func step(r *v1alpha1.RunStatus) int64 {
-	p := &r.Progress
-	switch n := len(r.Recoveries); {
-	case p.Step > 0:
-		return p.Step
-	case p.OptimizerSteps > 0 && p.ResumedAt != nil:
-		return *p.ResumedAt + p.OptimizerSteps
-	case p.OptimizerSteps == 0 && n > 0 && r.Recoveries[n-1].ReachedStep != nil:
-		return *r.Recoveries[n-1].ReachedStep
-	}
-	return 0
-}
-
-// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start, and where it is not known
-// what was lost.
-func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
-	if r == nil || r.StartedAt == nil || r.Progress.ResumeUnknown > 0 {
-		return 0, false
-	}
-	return gang.GoodputShare(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)
-}
-
-// lastMoment is now, or when the gang ended.
-func lastMoment(r *v1alpha1.RunStatus, now time.Time) time.Time {
-	if r.Verdict != nil && r.Verdict.At.Time.Before(now) {
-		return r.Verdict.At.Time
-	}
-	return now
 }

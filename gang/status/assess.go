@@ -1,8 +1,12 @@
-package gang
+// Package status says what a Gang's status says of it: phase, conditions, members, figures, and what the scheduler
+// answered. It promises to be pure: the same objects at the same time give the same words.
+package status
 
 import (
 	"fmt"
 	"strings"
+
+	"holdfast.dev/holdfast/gang"
 )
 
 // Phase is one word for people.
@@ -167,24 +171,24 @@ func (v View) placed(bound int) Condition {
 	case !v.Answer.Placed && v.Answer.Reason != "" && !v.staleWait():
 		c.Reason, c.Message = v.Answer.Reason, v.Answer.Message
 	case len(v.Members) >= v.Size:
-		c.Reason, c.Message = WaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
+		c.Reason, c.Message = gang.WaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
 	default:
-		r := Incomplete(Census{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
+		r := gang.Incomplete(gang.Census{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
 		c.Reason, c.Message = r.Reason, r.Message
 	}
 	return c
 }
 
 // gaps lists the slots that no member holds.
-func (v View) gaps() []Gap {
+func (v View) gaps() []gang.Gap {
 	held := make(map[int]bool, len(v.Members))
 	for _, m := range v.Members {
 		held[m.Slot] = true
 	}
-	var gaps []Gap
+	var gaps []gang.Gap
 	for slot := range v.Size {
 		if !held[slot] {
-			gaps = append(gaps, Gap{Slot: slot})
+			gaps = append(gaps, gang.Gap{Slot: slot})
 		}
 	}
 	return gaps
@@ -192,7 +196,7 @@ func (v View) gaps() []Gap {
 
 // staleWait is true where the scheduler still speaks of missing members though all exist, or the reverse.
 func (v View) staleWait() bool {
-	ofMembers := v.Answer.Reason == WaitingForMembers || v.Answer.Reason == MemberLost
+	ofMembers := v.Answer.Reason == gang.WaitingForMembers || v.Answer.Reason == gang.MemberLost
 	return ofMembers != (len(v.Members) < v.Size)
 }
 
@@ -202,7 +206,7 @@ func (v View) running(p Phase) Condition {
 	case Running:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, count(v.Run.Ranks, "rank runs", "ranks run"))
 	case Waiting:
-		c.Reason, c.Message = WaitingForMembers, "not all pods are on nodes"
+		c.Reason, c.Message = gang.WaitingForMembers, "not all pods are on nodes"
 	case Starting:
 		c.Message = "agents are attaching"
 		if v.Run.Trouble != "" {
@@ -331,4 +335,11 @@ func (v View) ended(p Phase) (reason, message string) {
 		message = "the job is over"
 	}
 	return reason, message
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

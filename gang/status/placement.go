@@ -1,4 +1,4 @@
-package translate
+package status
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// PlacedStatus is the status of a gang whose members are all on nodes; nodes are by slot.
-func PlacedStatus(nodes []string) v1alpha1.PlacementStatus {
+// Placed is the status of a gang whose members are all on nodes; nodes are by slot.
+func Placed(nodes []string) v1alpha1.PlacementStatus {
 	return v1alpha1.PlacementStatus{
 		Placed:  true,
 		Reason:  v1alpha1.ReasonPlaced,
@@ -21,8 +21,8 @@ func PlacedStatus(nodes []string) v1alpha1.PlacementStatus {
 	}
 }
 
-// RefusedStatus is the status of a gang that is not placed.
-func RefusedStatus(r gang.Refusal) v1alpha1.PlacementStatus {
+// Refused is the status of a gang that is not placed.
+func Refused(r gang.Refusal) v1alpha1.PlacementStatus {
 	s := v1alpha1.PlacementStatus{Reason: r.Reason, Message: r.Message, Wanted: int32(r.Wanted), Fits: int32(r.Fits)}
 	if len(r.Excluded) > 0 {
 		s.Excluded = make(map[string]int32, len(r.Excluded))
@@ -50,12 +50,4 @@ func sameCounts(a, b map[string]int32) bool {
 		}
 	}
 	return true
-}
-
-// Answer is what the scheduler said last, for gang.Assess.
-func Answer(s *v1alpha1.PlacementStatus) gang.Answer {
-	if s == nil {
-		return gang.Answer{}
-	}
-	return gang.Answer{Placed: s.Placed, Reason: s.Reason, Message: s.Message}
 }

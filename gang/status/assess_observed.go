@@ -1,6 +1,10 @@
-package gang
+package status
 
-import "fmt"
+import (
+	"fmt"
+
+	"holdfast.dev/holdfast/gang"
+)
 
 // observed is the status of a gang that is only watched: what its pods and its job say.
 func (v View) observed(bound int) Status {
@@ -25,11 +29,11 @@ func (v View) observed(bound int) Status {
 	}
 	placed := Condition{Type: "Placed", True: bound >= v.Size, Reason: "Placed", Message: fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))}
 	if !placed.True {
-		placed.Reason = WaitingForMembers
+		placed.Reason = gang.WaitingForMembers
 	}
 	runs := Condition{Type: "Running", True: s.Phase == Running, Reason: string(s.Phase), Message: fmt.Sprintf("observed: %d of %s", running, count(v.Size, "pod runs", "pods run"))}
 	if s.Phase == Waiting {
-		runs.Reason = WaitingForMembers
+		runs.Reason = gang.WaitingForMembers
 	}
 	s.Conditions = []Condition{placed, runs, v.finished(s.Phase)}
 	return s
