@@ -7,9 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
-	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
-	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -25,16 +22,25 @@ const (
 	Native = "podgroups.scheduling.k8s.io"
 )
 
+// Their keys on pods, written down here because whoever asks about a pod should not link their APIs.
+const (
+	coschedulingGroup = "scheduling.x-k8s.io/pod-group"
+	kubeGroup         = "scheduling.k8s.io/group-name"
+	volcanoGroup      = "scheduling.volcano.sh/group-name"
+	volcanoTask       = "volcano.sh/task-spec"
+	volcanoIndex      = "volcano.sh/task-index"
+)
+
 // belonging is one thing on a pod that names a group.
 type belonging struct{ api, name, by string }
 
 // belongings lists what names a group on a pod, other than our own label. Volcano has two keys for one thing.
 func belongings(pod *corev1.Pod) []belonging {
 	var all []belonging
-	if name := pod.Labels[coscheduling.PodGroupLabel]; name != "" {
-		all = append(all, belonging{Coscheduling, name, "label " + coscheduling.PodGroupLabel})
+	if name := pod.Labels[coschedulingGroup]; name != "" {
+		all = append(all, belonging{Coscheduling, name, "label " + coschedulingGroup})
 	}
-	for _, key := range []string{vcscheduling.KubeGroupNameAnnotationKey, vcscheduling.VolcanoGroupNameAnnotationKey} {
+	for _, key := range []string{kubeGroup, volcanoGroup} {
 		name := pod.Annotations[key]
 		if last := len(all) - 1; name != "" && (last < 0 || all[last].api != Volcano || all[last].name != name) {
 			all = append(all, belonging{Volcano, name, "annotation " + key})
@@ -91,7 +97,7 @@ func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
 	}
 	if !ok {
 		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
-			if i, err := strconv.Atoi(from[vcbatch.TaskIndex]); err == nil && i >= 0 {
+			if i, err := strconv.Atoi(from[volcanoIndex]); err == nil && i >= 0 {
 				return i, false
 			}
 		}
@@ -101,8 +107,8 @@ func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
 
 // TaskOf is which of Volcano's tasks a pod is of; "": none.
 func TaskOf(pod *corev1.Pod) string {
-	if task := pod.Annotations[vcbatch.TaskSpecKey]; task != "" {
+	if task := pod.Annotations[volcanoTask]; task != "" {
 		return task
 	}
-	return pod.Labels[vcbatch.TaskSpecKey]
+	return pod.Labels[volcanoTask]
 }

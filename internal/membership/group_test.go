@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -46,6 +47,15 @@ func TestGroupOf(t *testing.T) {
 		}
 		if said := TwoGroups(c.pod); (said == "") != (c.two == "") || !strings.Contains(said, c.two) {
 			t.Errorf("%s: %q is said of two groups, want %q", name, said, c.two)
+		}
+	}
+}
+
+func TestKeysOfOthers(t *testing.T) {
+	for ours, theirs := range map[string]string{coschedulingGroup: coscheduling.PodGroupLabel, kubeGroup: vcscheduling.KubeGroupNameAnnotationKey,
+		volcanoGroup: vcscheduling.VolcanoGroupNameAnnotationKey, volcanoTask: vcbatch.TaskSpecKey, volcanoIndex: vcbatch.TaskIndex} {
+		if ours != theirs {
+			t.Errorf("%q is written down, %q is the key", ours, theirs)
 		}
 	}
 }
