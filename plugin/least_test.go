@@ -4,23 +4,31 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/groups"
 )
 
-// leastMember is a pod of a gang of four that can do with fewer.
-func leastMember(slot int, least string) *v1.Pod {
-	p := memberPod("g", slot, 4, 2)
-	p.Annotations[v1alpha1.AnnotationMinMembers] = least
-	return p
+// leastWorld is one in which gangs of four can do with fewer, as those of other APIs may.
+func leastWorld(t *testing.T, least int, objects ...runtime.Object) *world {
+	w := newWorld(t, extras{}, objects...)
+	l := w.plugin.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.terms = func(types.NamespacedName, *v1.Pod) (groups.Terms, error) {
+		return groups.Terms{Size: 4, Min: least}, nil
+	}
+	return w
 }
 
 // As many as fit are placed, never fewer than the least; the others join, one by one if need be, and nobody is taken back
 // for their sake.
 func TestAGangThatCanDoWithFewer(t *testing.T) {
-	w := newWorld(t, extras{}, node("a", 2))
+	w := leastWorld(t, 2, node("a", 2))
 	for slot := range 4 {
-		w.create(leastMember(slot, "2"))
+		w.create(memberPod("g", slot, 4, 2))
 	}
 	w.until("one place to be too little", w.says("g", "4 pods wanted (2 at least), 1 fits: 1 node"))
 	w.attempted()
@@ -45,9 +53,9 @@ func TestAGangThatCanDoWithFewer(t *testing.T) {
 // A gang that runs with what it needs is not disturbed where one is lost that it can do without, and where one is lost
 // that it cannot, that one alone is awaited.
 func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
-	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+	w := leastWorld(t, 3, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	for slot := range 4 {
-		w.create(leastMember(slot, "3"))
+		w.create(memberPod("g", slot, 4, 2))
 	}
 	w.until("all to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b", "g-2": "c", "g-3": "d"}))
 	w.remove("g-3", "g-2")
@@ -57,9 +65,9 @@ func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
 		c := w.sched.Cache.Dump().Nodes["c"]
 		return c != nil && len(c.Node().Spec.Taints) > 0
 	})
-	p := leastMember(2, "3")
+	p := memberPod("g", 2, 4, 2)
 	p.Name += "-again"
-	q := leastMember(3, "3")
+	q := memberPod("g", 3, 4, 2)
 	q.Name += "-again"
 	w.create(p, q)
 	w.until("the one that there is room for to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b", "g-2-again": "d"}))

@@ -53,7 +53,6 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 		return Outcome[*batchv1.Job]{Object: stampObserved(job)}
 	}
 	errs = append(errs, checkShape(job)...)
-	errs = append(errs, checkMembers(job, s)...)
 	errs = append(errs, checkSlices(s, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
 	effective := effectiveSpec(job, s, facts)
 	t, more := findTraining(effective, templatePath.Child("spec"), s, keyPath(job, v1alpha1.AnnotationContainer))
@@ -187,15 +186,6 @@ func checkSlices(s settings.Settings, pods int32, keyPath func(key string) *fiel
 		if unit.n > 1 && int(pods)%unit.n != 0 {
 			return field.ErrorList{field.Invalid(keyPath(unit.key), strconv.Itoa(unit.n), fmt.Sprintf("%d pods cannot be parted into groups of %d: choose a number that divides spec.parallelism", pods, unit.n))}
 		}
-	}
-	return nil
-}
-
-// checkMembers refuses a number of pods with which the job's script cannot do: every rank of a fixed world must be there.
-func checkMembers(job *batchv1.Job, s settings.Settings) field.ErrorList {
-	if n := parallelism(job); s.MinMembers > 0 && s.MinMembers != n {
-		return field.ErrorList{field.Invalid(keyPath(job, v1alpha1.AnnotationMinMembers), strconv.Itoa(int(s.MinMembers)),
-			fmt.Sprintf("must be %d, as spec.parallelism: the world size of the job is fixed, so that it does nothing before all of its pods are there; remove the key, or put the pods into a PodGroup", n))}
 	}
 	return nil
 }

@@ -87,7 +87,6 @@ func TestJobRefusals(t *testing.T) {
 		{"more completions than pods", func(j *batchv1.Job) { j.Spec.Completions = ptr.To[int32](8) }},
 		{"no completions", func(j *batchv1.Job) { j.Spec.Completions = nil }},
 		{"no pods", func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](0), ptr.To[int32](0) }},
-		{"can do with fewer, as it cannot", annotate(v1alpha1.AnnotationMinMembers, "1")},
 		{"part of a job set", func(j *batchv1.Job) {
 			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet", Name: "set", Controller: ptr.To(true)}}
 		}},

@@ -29,9 +29,6 @@ const (
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
 
-	// AnnotationMinMembers is with how many pods on nodes a gang can do where not all fit; default: all. A job whose
-	// world size is fixed can do with no fewer.
-	AnnotationMinMembers = Prefix + "min-members"
 	// AnnotationRunTime is the longest that the job's pods run once they have started, a duration such as "36h". A job
 	// that says so may use room meanwhile that is reserved for another one. Absent: the pod's activeDeadlineSeconds.
 	AnnotationRunTime = Prefix + "run-time"

@@ -46,8 +46,6 @@ type Settings struct {
 	StorageInterval time.Duration
 	// Observe says that nothing is to be done to the job's pods, only told.
 	Observe bool
-	// MinMembers is with how many pods the job says that it can do; 0: all.
-	MinMembers int32 `json:",omitempty"`
 	// RunTime is the longest that the pods run once they have started; 0: not said.
 	RunTime time.Duration `json:",omitzero"`
 	// Topology is what the gang asks of the fabric.
@@ -71,7 +69,6 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
 	v1alpha1.AnnotationStorageInterval: `a duration such as "1m"`,
 	v1alpha1.AnnotationMode:            `"act" or "observe"`,
-	v1alpha1.AnnotationMinMembers:      `a number of pods such as "8"`,
 	v1alpha1.AnnotationRunTime:         `a duration such as "36h"`,
 
 	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
@@ -212,10 +209,6 @@ func (s *Settings) set(key, value string) (problem string) {
 		if value != v1alpha1.ModeAct && value != v1alpha1.ModeObserve {
 			return `must be "act" or "observe"`
 		}
-	case v1alpha1.AnnotationMinMembers:
-		n, problem := podCount(value, 1, "the number of pods with which the job can do; remove the key if it needs all")
-		s.MinMembers = int32(n)
-		return problem
 	case v1alpha1.AnnotationRunTime:
 		s.RunTime, problem = runTime(value)
 	default:

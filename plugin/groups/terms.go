@@ -38,20 +38,7 @@ type Terms struct {
 // OwnTerms are those of a gang of ours, as any of its pods says.
 func OwnTerms(pod *corev1.Pod) (Terms, error) {
 	size, err := gangSize(pod)
-	if err != nil {
-		return Terms{}, err
-	}
-	t := Terms{Size: size}
-	if value, ok := pod.Annotations[v1alpha1.AnnotationMinMembers]; ok {
-		least, err := strconv.Atoi(value)
-		if err != nil || least < 1 || least > size {
-			return Terms{}, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 to %d is needed", v1alpha1.AnnotationMinMembers, pod.Name, value, size)
-		}
-		if least < size {
-			t.Min = least
-		}
-	}
-	return t, nil
+	return Terms{Size: size}, err
 }
 
 // Asks is what a gang asks of the fabric: what its pods say, else what its group does.

@@ -101,19 +101,6 @@ func holdsInOrder(said, want string) bool {
 	return true
 }
 
-func TestOwnLeast(t *testing.T) {
-	for value, want := range map[string]int{"": 0, "3": 3, "4": 0, "5": -1, "0": -1, "x": -1} {
-		p := groupPod(nil, map[string]string{v1alpha1.AnnotationGangSize: "4"}, "")
-		if value != "" {
-			p.Annotations[v1alpha1.AnnotationMinMembers] = value
-		}
-		got, err := OwnTerms(p)
-		if (err != nil) != (want < 0) || (err == nil && (got.Min != want || got.Size != 4)) {
-			t.Errorf("%q: %+v, %v", value, got, err)
-		}
-	}
-}
-
 // What the pods ask for wins over what their group does.
 func TestAsks(t *testing.T) {
 	of := Terms{Topology: gang.Topology{Required: "tier"}}
