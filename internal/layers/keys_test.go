@@ -1,0 +1,83 @@
+package layers
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strconv"
+	"testing"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// alsoRead are rooms that look at an annotation that people write themselves, and why.
+var alsoRead = map[string]string{
+	"webhook AnnotationEnabled":               "it says what an annotation that comes too late does",
+	"internal/membership AnnotationEnabled":   "a pod that is opted in is not one that is only placed",
+	"elastic/coordinator AnnotationContainer": "the webhook has stamped it on the template",
+}
+
+// TestPeoplesKeysAreParsedInOnePlace: no other room indexes annotations by a key that people write.
+func TestPeoplesKeysAreParsedInOnePlace(t *testing.T) {
+	keys := userKeys(t)
+	used := map[string]bool{}
+	for _, p := range load(t) {
+		if within(p.rel(), []string{"internal/settings", "test"}) {
+			continue
+		}
+		for _, f := range p.GoFiles {
+			file, err := parser.ParseFile(token.NewFileSet(), p.Dir+"/"+f, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				index, ok := n.(*ast.IndexExpr)
+				if !ok {
+					return true
+				}
+				if key, ok := index.Index.(*ast.SelectorExpr); ok && slices.Contains(keys, key.Sel.Name) {
+					at := p.rel() + " " + key.Sel.Name
+					if used[at] = true; alsoRead[at] == "" {
+						t.Errorf("%s/%s reads %s: ask internal/settings", p.rel(), f, key.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	for at := range alsoRead {
+		if !used[at] {
+			t.Errorf("%s: nobody reads it there any more: take it off the list", at)
+		}
+	}
+}
+
+// userKeys are the names of the constants of keys that people write.
+func userKeys(t *testing.T) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), root+"api/v1alpha1/keys.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || len(spec.Values) != 1 {
+			return true
+		}
+		if sum, ok := spec.Values[0].(*ast.BinaryExpr); ok {
+			if lit, ok := sum.Y.(*ast.BasicLit); ok {
+				if name, err := strconv.Unquote(lit.Value); err == nil && settings.IsUserKey(v1alpha1.Prefix+name) {
+					names = append(names, spec.Names[0].Name)
+				}
+			}
+		}
+		return true
+	})
+	if len(names) < 10 {
+		t.Fatalf("found %d keys that people write, so this test misreads keys.go", len(names))
+	}
+	return names
+}
