@@ -18,9 +18,6 @@ func (t *Tree) FindLevel(name string) (int, bool) {
 	return i, i >= 0
 }
 
-// DomainCap is above the number of every domain.
-func (t *Tree) DomainCap() int { return len(t.domains) }
-
 // LevelOf is the level of a domain, -1 for the root.
 func (t *Tree) LevelOf(d int) int { return int(t.domains[d].level) }
 

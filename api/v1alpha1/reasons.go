@@ -59,7 +59,6 @@ const (
 
 	ReasonSizeAnnotated = "SizeAnnotated"
 	ReasonNoStateSize   = "NoStateSize"
-	ReasonNoMemory      = "NoMemory"
 
 	ReasonStandbysReady   = "StandbysReady"
 	ReasonStandbysWarming = "StandbysWarming"

@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/status"
 )
 
 // world is an API server with one controller on it.
@@ -379,23 +378,5 @@ func TestGangOfAFormerJobIsLeftAlone(t *testing.T) {
 	w.reconcile()
 	if g := w.gang(); g.Spec.JobRef.UID != "job-2" {
 		t.Errorf("the new Gang is of Job %s", g.Spec.JobRef.UID)
-	}
-}
-
-// TestWordsAgree: what the core says must be what the API's vocabulary calls it.
-func TestWordsAgree(t *testing.T) {
-	for core, api := range map[status.Phase]v1alpha1.GangPhase{
-		status.Waiting: v1alpha1.PhaseWaiting, status.Starting: v1alpha1.PhaseStarting, status.Running: v1alpha1.PhaseRunning,
-		status.Recovering: v1alpha1.PhaseRecovering, status.Finished: v1alpha1.PhaseFinished, status.Failed: v1alpha1.PhaseFailed,
-	} {
-		if string(core) != string(api) {
-			t.Errorf("phase %s is called %s in the API", core, api)
-		}
-	}
-	types := []string{v1alpha1.ConditionPlaced, v1alpha1.ConditionRunning, v1alpha1.ConditionStateInMemory, v1alpha1.ConditionStandbysReady, v1alpha1.ConditionFinished}
-	for _, c := range status.Assess(status.View{Size: 1}).Conditions {
-		if !slices.Contains(types, c.Type) {
-			t.Errorf("the API knows no condition %s", c.Type)
-		}
 	}
 }

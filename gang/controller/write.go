@@ -54,7 +54,7 @@ func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.J
 
 // statusOf is this controller's part of the status. A condition keeps the time of its last change.
 func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.Time) v1alpha1.GangStatus {
-	out := v1alpha1.GangStatus{Phase: v1alpha1.GangPhase(s.Phase), Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
+	out := v1alpha1.GangStatus{Phase: s.Phase, Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
 	status.Figures(&out, g.Status.Run, now)
 	for _, c := range g.Status.Conditions {
 		out.Conditions = append(out.Conditions, *c.DeepCopy())

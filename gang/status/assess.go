@@ -6,44 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-)
-
-// Phase is one word for people.
-type Phase string
-
-// Phases, in the order in which a gang's life goes through them.
-const (
-	// Waiting: not all members are on nodes.
-	Waiting Phase = "Waiting"
-	// Starting: all are on nodes, but no generation has run yet.
-	Starting Phase = "Starting"
-	// Running: all ranks of the newest generation run.
-	Running Phase = "Running"
-	// Recovering: a failure is being repaired.
-	Recovering Phase = "Recovering"
-	// Finished: all ranks ended well.
-	Finished Phase = "Finished"
-	// Failed: the job was given up or ended badly.
-	Failed Phase = "Failed"
-)
-
-// RunState is the coordinator's view of the newest generation.
-type RunState int
-
-const (
-	// RunUnknown: the coordinator has said nothing yet.
-	RunUnknown RunState = iota
-	// RunForming: it waits for agents.
-	RunForming
-	// RunRunning: the newest generation was handed out.
-	RunRunning
-	// RunHalting: a failure was seen, processes are being ended.
-	RunHalting
-	// RunFinished: all ranks ended with exit code 0.
-	RunFinished
-	// RunGivenUp: the verdict says why.
-	RunGivenUp
 )
 
 // View is what is known of a gang when its status is written.
@@ -52,8 +16,8 @@ type View struct {
 	Size int
 	// Members are the pods that exist and are not on their way out.
 	Members []MemberView
-	// Answer is the scheduler's present answer; the zero value: it has said nothing.
-	Answer Answer
+	// Answer is what the scheduler said last; the zero value: nothing.
+	Answer v1alpha1.PlacementStatus
 	// Run is the coordinator's record.
 	Run RunView
 	// State and Standbys say what was injected.
@@ -78,15 +42,9 @@ type MemberView struct {
 	Running bool
 }
 
-// Answer is what the scheduler said last.
-type Answer struct {
-	Placed          bool
-	Reason, Message string
-}
-
 // RunView is the coordinator's record, as far as a status needs it.
 type RunView struct {
-	State      RunState
+	State      v1alpha1.RunState // "": the coordinator has said nothing yet
 	Generation int64
 	// Ranks is the world size, StandbysReady how many of them have a warm standby.
 	Ranks, StandbysReady int
@@ -111,7 +69,7 @@ type Feature struct {
 
 // Status is the part of a gang's status that follows from a View.
 type Status struct {
-	Phase Phase
+	Phase v1alpha1.GangPhase
 	// Nodes is "on nodes/wanted".
 	Nodes      string
 	Conditions []Condition
@@ -137,7 +95,7 @@ func Assess(v View) Status {
 	}
 	s := Status{Nodes: fmt.Sprintf("%d/%d", bound, v.Size), Phase: v.phase(bound)}
 	s.Conditions = []Condition{v.placed(bound), v.running(s.Phase), v.stateInMemory(), v.standbysReady(), v.finished(s.Phase)}
-	if v.Run.State != RunUnknown {
+	if v.Run.State != "" {
 		s.Conditions = append(s.Conditions, v.unprotected(), v.launcherRestarts())
 	}
 	if v.Run.Generation > 0 {
@@ -146,32 +104,32 @@ func Assess(v View) Status {
 	return s
 }
 
-func (v View) phase(bound int) Phase {
+func (v View) phase(bound int) v1alpha1.GangPhase {
 	switch {
-	case v.Run.State == RunGivenUp || (v.JobEnded && v.JobFailed):
-		return Failed
-	case v.Run.State == RunFinished || v.JobEnded:
-		return Finished
-	case v.Run.Generation > 0 && (bound < v.Size || v.Run.State != RunRunning):
-		return Recovering
+	case v.Run.State == v1alpha1.RunGivenUp || (v.JobEnded && v.JobFailed):
+		return v1alpha1.PhaseFailed
+	case v.Run.State == v1alpha1.RunFinished || v.JobEnded:
+		return v1alpha1.PhaseFinished
+	case v.Run.Generation > 0 && (bound < v.Size || v.Run.State != v1alpha1.RunRunning):
+		return v1alpha1.PhaseRecovering
 	case bound < v.Size:
-		return Waiting
-	case v.Run.State == RunRunning:
-		return Running
+		return v1alpha1.PhaseWaiting
+	case v.Run.State == v1alpha1.RunRunning:
+		return v1alpha1.PhaseRunning
 	default:
-		return Starting
+		return v1alpha1.PhaseStarting
 	}
 }
 
 func (v View) placed(bound int) Condition {
-	c := Condition{Type: "Placed", True: bound >= v.Size}
+	c := Condition{Type: v1alpha1.ConditionPlaced, True: bound >= v.Size}
 	switch {
 	case c.True:
-		c.Reason, c.Message = "Placed", fmt.Sprintf("all %s on nodes", count(v.Size, "pod is", "pods are"))
+		c.Reason, c.Message = v1alpha1.ReasonPlaced, fmt.Sprintf("all %s on nodes", count(v.Size, "pod is", "pods are"))
 	case !v.Answer.Placed && v.Answer.Reason != "" && !v.staleWait():
 		c.Reason, c.Message = v.Answer.Reason, v.Answer.Message
 	case len(v.Members) >= v.Size:
-		c.Reason, c.Message = gang.WaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
+		c.Reason, c.Message = v1alpha1.ReasonWaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
 	default:
 		r := gang.Incomplete(gang.Census{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
 		c.Reason, c.Message = r.Reason, r.Message
@@ -196,25 +154,25 @@ func (v View) gaps() []gang.Gap {
 
 // staleWait is true where the scheduler still speaks of missing members though all exist, or the reverse.
 func (v View) staleWait() bool {
-	ofMembers := v.Answer.Reason == gang.WaitingForMembers || v.Answer.Reason == gang.MemberLost
+	ofMembers := v.Answer.Reason == v1alpha1.ReasonWaitingForMembers || v.Answer.Reason == v1alpha1.ReasonMemberLost
 	return ofMembers != (len(v.Members) < v.Size)
 }
 
-func (v View) running(p Phase) Condition {
-	c := Condition{Type: "Running", True: p == Running, Reason: string(p)}
+func (v View) running(p v1alpha1.GangPhase) Condition {
+	c := Condition{Type: v1alpha1.ConditionRunning, True: p == v1alpha1.PhaseRunning, Reason: string(p)}
 	switch p {
-	case Running:
+	case v1alpha1.PhaseRunning:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, count(v.Run.Ranks, "rank runs", "ranks run"))
-	case Waiting:
-		c.Reason, c.Message = gang.WaitingForMembers, "not all pods are on nodes"
-	case Starting:
+	case v1alpha1.PhaseWaiting:
+		c.Reason, c.Message = v1alpha1.ReasonWaitingForMembers, "not all pods are on nodes"
+	case v1alpha1.PhaseStarting:
 		c.Message = "agents are attaching"
 		if v.Run.Trouble != "" {
 			c.Message = v.Run.Trouble
 		}
-	case Recovering:
+	case v1alpha1.PhaseRecovering:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, v.repair())
-	case Finished, Failed:
+	case v1alpha1.PhaseFinished, v1alpha1.PhaseFailed:
 		c.Reason, c.Message = v.ended(p)
 	}
 	return c
@@ -269,27 +227,27 @@ func (v View) awaited() string {
 }
 
 func (v View) stateInMemory() Condition {
-	return Condition{Type: "StateInMemory", True: v.State.On, Reason: v.State.Reason, Message: v.State.Message}
+	return Condition{Type: v1alpha1.ConditionStateInMemory, True: v.State.On, Reason: v.State.Reason, Message: v.State.Message}
 }
 
 func (v View) standbysReady() Condition {
-	c := Condition{Type: "StandbysReady"}
+	c := Condition{Type: v1alpha1.ConditionStandbysReady}
 	switch ready, ranks := v.Run.StandbysReady, v.Run.Ranks; {
 	case !v.Standbys.On:
 		c.Reason, c.Message = v.Standbys.Reason, v.Standbys.Message
 	case ranks > 0 && ready >= ranks:
-		c.True, c.Reason, c.Message = true, "StandbysReady", "every rank has a warm standby"
+		c.True, c.Reason, c.Message = true, v1alpha1.ReasonStandbysReady, "every rank has a warm standby"
 	default:
-		c.Reason, c.Message = "StandbysWarming", fmt.Sprintf("%d of %s a warm standby", ready, count(ranks, "rank has", "ranks have"))
+		c.Reason, c.Message = v1alpha1.ReasonStandbysWarming, fmt.Sprintf("%d of %s a warm standby", ready, count(ranks, "rank has", "ranks have"))
 	}
 	return c
 }
 
 // goodputKnown says whether a figure of what recoveries cost can be given: one that left the steps out that were done again would be wrong.
 func (v View) goodputKnown() Condition {
-	c := Condition{Type: "GoodputKnown", True: v.Run.ResumeUnknown == 0, Reason: "ResumePointKnown", Message: "it is known what each recovery cost"}
+	c := Condition{Type: v1alpha1.ConditionGoodputKnown, True: v.Run.ResumeUnknown == 0, Reason: v1alpha1.ReasonResumePointKnown, Message: "it is known what each recovery cost"}
 	if !c.True {
-		c.Reason = "ResumePointUnknown"
+		c.Reason = v1alpha1.ReasonResumePointUnknown
 		c.Message = fmt.Sprintf("of %s nobody knows at which step training resumed, so that no goodput is given: tell each step by the client, attach() and step(n), or let the script's checkpoint hold an optimizer or scheduler that counts its steps",
 			count(v.Run.ResumeUnknown, "recovery", "recoveries"))
 	}
@@ -297,9 +255,9 @@ func (v View) goodputKnown() Condition {
 }
 
 func (v View) unprotected() Condition {
-	c := Condition{Type: "Unprotected", True: v.Run.UnprotectedPods > 0, Reason: "Protected", Message: "nothing is known to run that was not started under the pods' agents"}
+	c := Condition{Type: v1alpha1.ConditionUnprotected, True: v.Run.UnprotectedPods > 0, Reason: v1alpha1.ReasonProtected, Message: "nothing is known to run that was not started under the pods' agents"}
 	if c.True {
-		c.Reason = "Unprotected"
+		c.Reason = v1alpha1.ReasonUnprotected
 		c.Message = fmt.Sprintf("in %s no rank was started under the agent, and nothing restarts what runs there: %s; start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again",
 			count(v.Run.UnprotectedPods, "pod", "pods"), v.Run.Unprotected)
 	}
@@ -308,13 +266,13 @@ func (v View) unprotected() Condition {
 
 func (v View) launcherRestarts() Condition {
 	if v.Run.WholeCommand {
-		return Condition{Type: "LauncherRestarts", True: true, Reason: "WholeCommand", Message: "the whole command is restarted on all pods when it ends badly on one; to restart ranks alone use torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists"}
+		return Condition{Type: v1alpha1.ConditionLauncherRestarts, True: true, Reason: v1alpha1.ReasonWholeCommand, Message: "the whole command is restarted on all pods when it ends badly on one; to restart ranks alone use torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists"}
 	}
-	return Condition{Type: "LauncherRestarts", Reason: "RanksRestart", Message: "a failure restarts ranks; the launcher goes on"}
+	return Condition{Type: v1alpha1.ConditionLauncherRestarts, Reason: v1alpha1.ReasonRanksRestart, Message: "a failure restarts ranks; the launcher goes on"}
 }
 
-func (v View) finished(p Phase) Condition {
-	c := Condition{Type: "Finished", True: p == Finished || p == Failed}
+func (v View) finished(p v1alpha1.GangPhase) Condition {
+	c := Condition{Type: v1alpha1.ConditionFinished, True: p == v1alpha1.PhaseFinished || p == v1alpha1.PhaseFailed}
 	if c.True {
 		c.Reason, c.Message = v.ended(p)
 		return c
@@ -323,7 +281,7 @@ func (v View) finished(p Phase) Condition {
 	return c
 }
 
-func (v View) ended(p Phase) (reason, message string) {
+func (v View) ended(p v1alpha1.GangPhase) (reason, message string) {
 	reason, message = v.Run.VerdictReason, v.Run.VerdictMessage
 	if reason == "" {
 		reason = string(p)

@@ -3,7 +3,7 @@ package status
 import (
 	"fmt"
 
-	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // observed is the status of a gang that is only watched: what its pods and its job say.
@@ -17,23 +17,23 @@ func (v View) observed(bound int) Status {
 	s := Status{Nodes: fmt.Sprintf("%d/%d", bound, v.Size)}
 	switch {
 	case v.JobEnded && v.JobFailed:
-		s.Phase = Failed
+		s.Phase = v1alpha1.PhaseFailed
 	case v.JobEnded:
-		s.Phase = Finished
+		s.Phase = v1alpha1.PhaseFinished
 	case bound < v.Size:
-		s.Phase = Waiting
+		s.Phase = v1alpha1.PhaseWaiting
 	case running >= v.Size:
-		s.Phase = Running
+		s.Phase = v1alpha1.PhaseRunning
 	default:
-		s.Phase = Starting
+		s.Phase = v1alpha1.PhaseStarting
 	}
-	placed := Condition{Type: "Placed", True: bound >= v.Size, Reason: "Placed", Message: fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))}
+	placed := Condition{Type: v1alpha1.ConditionPlaced, True: bound >= v.Size, Reason: v1alpha1.ReasonPlaced, Message: fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))}
 	if !placed.True {
-		placed.Reason = gang.WaitingForMembers
+		placed.Reason = v1alpha1.ReasonWaitingForMembers
 	}
-	runs := Condition{Type: "Running", True: s.Phase == Running, Reason: string(s.Phase), Message: fmt.Sprintf("observed: %d of %s", running, count(v.Size, "pod runs", "pods run"))}
-	if s.Phase == Waiting {
-		runs.Reason = gang.WaitingForMembers
+	runs := Condition{Type: v1alpha1.ConditionRunning, True: s.Phase == v1alpha1.PhaseRunning, Reason: string(s.Phase), Message: fmt.Sprintf("observed: %d of %s", running, count(v.Size, "pod runs", "pods run"))}
+	if s.Phase == v1alpha1.PhaseWaiting {
+		runs.Reason = v1alpha1.ReasonWaitingForMembers
 	}
 	s.Conditions = []Condition{placed, runs, v.finished(s.Phase)}
 	return s

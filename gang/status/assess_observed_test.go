@@ -1,20 +1,24 @@
 package status
 
-import "testing"
+import (
+	"testing"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
 
 func TestAssessObserved(t *testing.T) {
 	on, runs := MemberView{Node: "n"}, MemberView{Node: "n", Running: true}
 	for name, c := range map[string]struct {
 		v    View
-		want Phase
+		want v1alpha1.GangPhase
 		true string
 	}{
-		"no pods":       {View{Size: 2}, Waiting, ""},
-		"one on a node": {View{Size: 2, Members: []MemberView{runs, {}}}, Waiting, ""},
-		"starting":      {View{Size: 2, Members: []MemberView{runs, on}}, Starting, "Placed"},
-		"running":       {View{Size: 2, Members: []MemberView{runs, runs}}, Running, "Placed Running"},
-		"complete":      {View{Size: 2, JobEnded: true}, Finished, "Finished"},
-		"failed":        {View{Size: 2, JobEnded: true, JobFailed: true}, Failed, "Finished"},
+		"no pods":       {View{Size: 2}, v1alpha1.PhaseWaiting, ""},
+		"one on a node": {View{Size: 2, Members: []MemberView{runs, {}}}, v1alpha1.PhaseWaiting, ""},
+		"starting":      {View{Size: 2, Members: []MemberView{runs, on}}, v1alpha1.PhaseStarting, "Placed"},
+		"running":       {View{Size: 2, Members: []MemberView{runs, runs}}, v1alpha1.PhaseRunning, "Placed Running"},
+		"complete":      {View{Size: 2, JobEnded: true}, v1alpha1.PhaseFinished, "Finished"},
+		"failed":        {View{Size: 2, JobEnded: true, JobFailed: true}, v1alpha1.PhaseFailed, "Finished"},
 	} {
 		c.v.Observed = true
 		s := Assess(c.v)

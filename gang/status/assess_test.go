@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
+
 	"holdfast.dev/holdfast/gang"
 )
 
@@ -14,29 +16,29 @@ func TestAssess(t *testing.T) {
 		}
 		return ms
 	}
-	refused := Answer{Reason: gang.InsufficientNodes, Message: "2 pods wanted, 1 fits"}
+	refused := v1alpha1.PlacementStatus{Reason: gang.InsufficientNodes, Message: "2 pods wanted, 1 fits"}
 	for _, tc := range []struct {
 		name            string
 		v               View
-		phase           Phase
+		phase           v1alpha1.GangPhase
 		nodes           string
 		placed, message string
 	}{
-		{"nothing exists", View{Size: 2}, Waiting, "0/2", "WaitingForMembers", "0 of 2 pods exist"},
-		{"one exists, the scheduler has not spoken", View{Size: 2, Members: on("")}, Waiting, "0/2", "WaitingForMembers", "1 of 2"},
-		{"refused", View{Size: 2, Members: on("", ""), Answer: refused}, Waiting, "0/2", "InsufficientNodes", "2 pods wanted"},
-		{"a refusal of before a member went away", View{Size: 2, Members: on(""), Answer: refused}, Waiting, "0/2", "WaitingForMembers", "1 of 2"},
-		{"half bound for a moment", View{Size: 2, Members: on("a", "")}, Waiting, "1/2", "WaitingForMembers", "1 of 2 pods are on nodes"},
-		{"bound", View{Size: 2, Members: on("a", "b"), Answer: refused}, Starting, "2/2", "Placed", "all 2 pods"},
-		{"forming", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunForming}}, Starting, "2/2", "Placed", ""},
-		{"running", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunRunning, Generation: 1, Ranks: 4}}, Running, "2/2", "Placed", ""},
-		{"halting", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunHalting, Generation: 1}}, Recovering, "2/2", "Placed", ""},
-		{"a member lost while running", View{Size: 2, Members: on("a"), Run: RunView{State: RunRunning, Generation: 3}}, Recovering, "1/2", "MemberLost", "1 of 2"},
-		{"forming again", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunForming, Generation: 3}}, Recovering, "2/2", "Placed", ""},
-		{"finished, pods are gone", View{Size: 2, Run: RunView{State: RunFinished, Generation: 1}}, Finished, "0/2", "WaitingForMembers", ""},
-		{"given up", View{Size: 2, Members: on("a", "b"), Run: RunView{State: RunGivenUp, VerdictReason: "NoProgress"}}, Failed, "2/2", "Placed", ""},
-		{"the job failed without a verdict", View{Size: 1, JobEnded: true, JobFailed: true, JobMessage: "deadline"}, Failed, "0/1", "WaitingForMembers", ""},
-		{"the job completed without a verdict", View{Size: 1, JobEnded: true}, Finished, "0/1", "WaitingForMembers", ""},
+		{"nothing exists", View{Size: 2}, v1alpha1.PhaseWaiting, "0/2", "WaitingForMembers", "0 of 2 pods exist"},
+		{"one exists, the scheduler has not spoken", View{Size: 2, Members: on("")}, v1alpha1.PhaseWaiting, "0/2", "WaitingForMembers", "1 of 2"},
+		{"refused", View{Size: 2, Members: on("", ""), Answer: refused}, v1alpha1.PhaseWaiting, "0/2", "InsufficientNodes", "2 pods wanted"},
+		{"a refusal of before a member went away", View{Size: 2, Members: on(""), Answer: refused}, v1alpha1.PhaseWaiting, "0/2", "WaitingForMembers", "1 of 2"},
+		{"half bound for a moment", View{Size: 2, Members: on("a", "")}, v1alpha1.PhaseWaiting, "1/2", "WaitingForMembers", "1 of 2 pods are on nodes"},
+		{"bound", View{Size: 2, Members: on("a", "b"), Answer: refused}, v1alpha1.PhaseStarting, "2/2", "Placed", "all 2 pods"},
+		{"forming", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunForming}}, v1alpha1.PhaseStarting, "2/2", "Placed", ""},
+		{"running", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunRunning, Generation: 1, Ranks: 4}}, v1alpha1.PhaseRunning, "2/2", "Placed", ""},
+		{"halting", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunHalting, Generation: 1}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
+		{"a member lost while running", View{Size: 2, Members: on("a"), Run: RunView{State: v1alpha1.RunRunning, Generation: 3}}, v1alpha1.PhaseRecovering, "1/2", "MemberLost", "1 of 2"},
+		{"forming again", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunForming, Generation: 3}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
+		{"finished, pods are gone", View{Size: 2, Run: RunView{State: v1alpha1.RunFinished, Generation: 1}}, v1alpha1.PhaseFinished, "0/2", "WaitingForMembers", ""},
+		{"given up", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunGivenUp, VerdictReason: "NoProgress"}}, v1alpha1.PhaseFailed, "2/2", "Placed", ""},
+		{"the job failed without a verdict", View{Size: 1, JobEnded: true, JobFailed: true, JobMessage: "deadline"}, v1alpha1.PhaseFailed, "0/1", "WaitingForMembers", ""},
+		{"the job completed without a verdict", View{Size: 1, JobEnded: true}, v1alpha1.PhaseFinished, "0/1", "WaitingForMembers", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := Assess(tc.v)
@@ -53,10 +55,10 @@ func TestAssess(t *testing.T) {
 			if c := byType["Placed"]; c.Reason != tc.placed || !strings.Contains(c.Message, tc.message) {
 				t.Errorf("Placed is %+v, want %s with %q", c, tc.placed, tc.message)
 			}
-			if got, want := byType["Running"].True, tc.phase == Running; got != want {
+			if got, want := byType["Running"].True, tc.phase == v1alpha1.PhaseRunning; got != want {
 				t.Errorf("Running is %v in phase %s", got, tc.phase)
 			}
-			if got, want := byType["Finished"].True, tc.phase == Finished || tc.phase == Failed; got != want {
+			if got, want := byType["Finished"].True, tc.phase == v1alpha1.PhaseFinished || tc.phase == v1alpha1.PhaseFailed; got != want {
 				t.Errorf("Finished is %v in phase %s", got, tc.phase)
 			}
 		})
@@ -65,8 +67,8 @@ func TestAssess(t *testing.T) {
 
 // TestRecoveringSaysWhoIsAwaited: people see which member is missing and why it has no place.
 func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
-	run := RunView{State: RunForming, Generation: 3, Trouble: "pod p-1 on node n2 is to be replaced: NodeSilent"}
-	refused := Answer{Reason: gang.InsufficientNodes, Message: "1 pod wanted, 0 fit"}
+	run := RunView{State: v1alpha1.RunForming, Generation: 3, Trouble: "pod p-1 on node n2 is to be replaced: NodeSilent"}
+	refused := v1alpha1.PlacementStatus{Reason: gang.InsufficientNodes, Message: "1 pod wanted, 0 fit"}
 	for _, tc := range []struct {
 		name string
 		v    View
@@ -74,7 +76,7 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 	}{
 		{"no new pod yet", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: run},
 			"generation 3: pod p-1 on node n2 is to be replaced: NodeSilent; slot 1 waits for a new pod"},
-		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: RunView{State: RunForming, Generation: 3}, Answer: refused},
+		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: RunView{State: v1alpha1.RunForming, Generation: 3}, Answer: refused},
 			"generation 3: pod p-1b of slot 1 waits for a node; the scheduler says: 1 pod wanted, 0 fit"},
 		{"an answer of before", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: RunView{Generation: 3}, Answer: refused},
 			"generation 3: slot 1 waits for a new pod"},
@@ -85,7 +87,7 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := Assess(tc.v)
-			if s.Phase != Recovering {
+			if s.Phase != v1alpha1.PhaseRecovering {
 				t.Fatalf("phase %s", s.Phase)
 			}
 			for _, c := range s.Conditions {
@@ -128,23 +130,23 @@ func TestAssessCommands(t *testing.T) {
 	if c := of(RunView{}, "Unprotected"); c != (Condition{}) {
 		t.Errorf("the coordinator has said nothing, and the status says %+v", c)
 	}
-	if c := of(RunView{State: RunForming}, "Unprotected"); c.True || c.Reason != "Protected" {
+	if c := of(RunView{State: v1alpha1.RunForming}, "Unprotected"); c.True || c.Reason != "Protected" {
 		t.Errorf("%+v", c)
 	}
-	c := of(RunView{State: RunForming, UnprotectedPods: 2, Unprotected: "pod a of slot 0: mpirun -n 8"}, "Unprotected")
+	c := of(RunView{State: v1alpha1.RunForming, UnprotectedPods: 2, Unprotected: "pod a of slot 0: mpirun -n 8"}, "Unprotected")
 	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods no rank was started") || !strings.Contains(c.Message, "mpirun -n 8") || !strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: RunRunning, WholeCommand: true}, "LauncherRestarts"); !c.True || c.Reason != "WholeCommand" || !strings.Contains(c.Message, "torchrun") {
+	if c := of(RunView{State: v1alpha1.RunRunning, WholeCommand: true}, "LauncherRestarts"); !c.True || c.Reason != "WholeCommand" || !strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: RunRunning}, "LauncherRestarts"); c.True || c.Reason != "RanksRestart" {
+	if c := of(RunView{State: v1alpha1.RunRunning}, "LauncherRestarts"); c.True || c.Reason != "RanksRestart" {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: RunRunning, Generation: 1}, "GoodputKnown"); !c.True || c.Reason != "ResumePointKnown" {
+	if c := of(RunView{State: v1alpha1.RunRunning, Generation: 1}, "GoodputKnown"); !c.True || c.Reason != "ResumePointKnown" {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: RunRunning, Generation: 3, ResumeUnknown: 2}, "GoodputKnown"); c.True || c.Reason != "ResumePointUnknown" || !strings.Contains(c.Message, "2 recoveries") {
+	if c := of(RunView{State: v1alpha1.RunRunning, Generation: 3, ResumeUnknown: 2}, "GoodputKnown"); c.True || c.Reason != "ResumePointUnknown" || !strings.Contains(c.Message, "2 recoveries") {
 		t.Errorf("%+v", c)
 	}
 }

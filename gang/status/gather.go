@@ -15,14 +15,6 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// answer is what the scheduler said last, for gang.Assess.
-func answer(s *v1alpha1.PlacementStatus) Answer {
-	if s == nil {
-		return Answer{}
-	}
-	return Answer{Placed: s.Placed, Reason: s.Reason, Message: s.Message}
-}
-
 // JobGang is what Gang, Job and pods say about a gang now.
 type JobGang struct {
 	View View
@@ -39,9 +31,11 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 		Size:     int(j.Members),
 		State:    stateFeature(j.Settings),
 		Standbys: standbyFeature(j.Settings),
-		Answer:   answer(g.Status.Placement),
 		Run:      runView(g.Status.Run),
 	}}
+	if g.Status.Placement != nil {
+		out.View.Answer = *g.Status.Placement
+	}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
 	bySlot := membership.PodsBySlot(job, j.Members, pods)
 	notes := map[string]bool{}
@@ -127,17 +121,12 @@ func jobEnd(job *batchv1.Job) (ended, failed bool, message string) {
 	return false, false, ""
 }
 
-var runStates = map[v1alpha1.RunState]RunState{
-	v1alpha1.RunForming: RunForming, v1alpha1.RunRunning: RunRunning, v1alpha1.RunHalting: RunHalting,
-	v1alpha1.RunFinished: RunFinished, v1alpha1.RunGivenUp: RunGivenUp,
-}
-
 func runView(r *v1alpha1.RunStatus) RunView {
 	if r == nil {
 		return RunView{}
 	}
 	v := RunView{
-		State: runStates[r.State], Generation: r.Generation,
+		State: r.State, Generation: r.Generation,
 		Ranks: int(r.Progress.Ranks), StandbysReady: int(r.Progress.StandbysReady), Trouble: trouble(r),
 		ResumeUnknown: int(r.Progress.ResumeUnknown), WholeCommand: r.Progress.WholeCommand, UnprotectedPods: int(r.Progress.UnprotectedPods),
 	}

@@ -31,11 +31,3 @@ func TestNoteOfARefusedEviction(t *testing.T) {
 		t.Errorf("notes %q, want %q", got.Notes, want)
 	}
 }
-
-func TestRunStatesAgree(t *testing.T) {
-	for _, state := range []v1alpha1.RunState{v1alpha1.RunForming, v1alpha1.RunRunning, v1alpha1.RunHalting, v1alpha1.RunFinished, v1alpha1.RunGivenUp} {
-		if runView(&v1alpha1.RunStatus{State: state}).State == RunUnknown {
-			t.Errorf("state %s is not translated", state)
-		}
-	}
-}

@@ -33,8 +33,6 @@ func TestPlacementStatus(t *testing.T) {
 func TestReasonsAreTheVocabulary(t *testing.T) {
 	for core, word := range map[string]string{
 		gang.WaitingForMembers: v1alpha1.ReasonWaitingForMembers, gang.MemberLost: v1alpha1.ReasonMemberLost, gang.InsufficientNodes: v1alpha1.ReasonInsufficientNodes,
-		string(Waiting): string(v1alpha1.PhaseWaiting), string(Starting): string(v1alpha1.PhaseStarting), string(Running): string(v1alpha1.PhaseRunning),
-		string(Recovering): string(v1alpha1.PhaseRecovering), string(Finished): string(v1alpha1.PhaseFinished), string(Failed): string(v1alpha1.PhaseFailed),
 	} {
 		if core != word {
 			t.Errorf("the core says %q, the vocabulary %q", core, word)
