@@ -13,16 +13,17 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // at once: no launcher is waited for.
 const atOnce = "0"
 
-func wholePod(t testing.TB, c *coordtest.Coordinator, name string, patience string) *pod {
+func wholePod(t testing.TB, c *coordtest.Coordinator, name string, patience string) *proctest.Container {
 	needPython(t)
 	p := newPod(t, c, name)
-	p.env["HOLDFAST_LAUNCHER_PATIENCE_SECONDS"] = patience
-	p.env["HOLDFAST_GRACE_SECONDS"] = grace
+	p.Env["HOLDFAST_LAUNCHER_PATIENCE_SECONDS"] = patience
+	p.Env["HOLDFAST_GRACE_SECONDS"] = grace
 	return p
 }
 
@@ -53,12 +54,12 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := coordtest.Start(t)
-			pods := []*pod{wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)}
+			pods := []*proctest.Container{wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)}
 			for _, p := range pods {
-				p.file("train.py", spawner)
-				p.file("words", "begins - - -\n")
-				p.start(command...)
-				p.out.await(t, "begins - - -\n")
+				p.File("train.py", spawner)
+				p.File("words", "begins - - -\n")
+				p.Start(command...)
+				p.Out.Await(t, "begins - - -\n")
 			}
 			d := c.Drive("a", "b")
 			first := c.Await(t, "a", "runs", runs(1, 1))
@@ -67,21 +68,21 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 			}
 			c.Await(t, "b", "runs", runs(1, 1))
 			if name == "spawn" {
-				pods[0].out.await(t, "child 0 of ['--lr', '3'] here", "child 1 of")
+				pods[0].Out.Await(t, "child 0 of ['--lr', '3'] here", "child 1 of")
 			}
-			if n := strings.Count(pods[0].out.String(), "begins"); n != 1 {
+			if n := strings.Count(pods[0].Out.String(), "begins"); n != 1 {
 				t.Errorf("it was begun %d times", n)
 			}
 			kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
 			for _, p := range pods {
-				r := c.Await(t, p.name, "runs generation 2", runs(2, 1))
-				p.out.until(t, func(have string) string {
+				r := c.Await(t, p.Name, "runs generation 2", runs(2, 1))
+				p.Out.Until(t, func(have string) string {
 					if strings.Count(have, "begins - - -\n") == 2 {
 						return ""
 					}
 					return "second begin"
 				})
-				if n := p.commands("train.py"); name == "spawn" && len(n) > 4 { // it, two children, and what tracks their resources
+				if n := commands(p, "train.py"); name == "spawn" && len(n) > 4 { // it, two children, and what tracks their resources
 					t.Errorf("processes of two generations: %v", n)
 				}
 				if name == "binary" {
@@ -95,13 +96,13 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 				return // it never ends
 			}
 			for _, p := range pods {
-				p.file("finish", "")
+				p.File("finish", "")
 			}
 			for _, p := range pods {
-				if code := p.wait(); code != 0 || strings.Count(p.out.String(), "ends\n") != 1 {
+				if code := p.Wait(); code != 0 || strings.Count(p.Out.String(), "ends\n") != 1 {
 					t.Errorf("exit code %d", code)
 				}
-				if left := p.processes(); len(left) > 0 {
+				if left := p.Processes(); len(left) > 0 {
 					t.Errorf("left: %v", left)
 				}
 			}
@@ -110,8 +111,8 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 }
 
 // commands lists the pod's processes with a word in their command line.
-func (p *pod) commands(word string) (found []string) {
-	for _, cmd := range p.processes() {
+func commands(p *proctest.Container, word string) (found []string) {
+	for _, cmd := range p.Processes() {
 		if strings.Contains(cmd, word) || strings.Contains(cmd, "multiprocessing") {
 			found = append(found, cmd)
 		}
@@ -123,8 +124,8 @@ func (p *pod) commands(word string) (found []string) {
 func TestWholeCommandFailsForGood(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", "60")
-	p.file("train.py", "raise ValueError('for good')")
-	p.start("python3", "train.py")
+	p.File("train.py", "raise ValueError('for good')")
+	p.Start("python3", "train.py")
 	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1}
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.Ranks == 1 })
 	for run.Number = range uint64(3) {
@@ -139,10 +140,10 @@ func TestWholeCommandFailsForGood(t *testing.T) {
 		run = &v1.Generation{Number: run.Number, WorldSize: 1, Nodes: 1, RestartCount: 1}
 	}
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_EXIT, ExitCode: 1})
-	if code := p.wait(); code != 1 {
+	if code := p.Wait(); code != 1 {
 		t.Errorf("exit code %d", code)
 	}
-	if n := strings.Count(p.errs.String(), "ValueError: for good"); n != 2 {
+	if n := strings.Count(p.Errs.String(), "ValueError: for good"); n != 2 {
 		t.Errorf("it ran %d times", n)
 	}
 }
@@ -167,19 +168,19 @@ func TestWholeCommandHasItsGrace(t *testing.T) {
 		t.Run(strconv.FormatBool(second), func(t *testing.T) {
 			c := coordtest.Start(t)
 			p := wholePod(t, c, "a", atOnce)
-			p.file("train.py", patient)
-			p.start("python3", "train.py")
+			p.File("train.py", patient)
+			p.Start("python3", "train.py")
 			c.Drive("a")
 			r := c.Await(t, "a", "runs", runs(1, 1))
-			p.out.await(t, "ready -")
+			p.Out.Await(t, "ready -")
 			if second {
 				kill(t, int(r.Rank[0].Pid), syscall.SIGKILL)
-				p.out.await(t, "ready 2")
+				p.Out.Await(t, "ready 2")
 			}
-			kill(t, p.init.Process.Pid, syscall.SIGUSR2)
-			p.out.await(t, "got USR2")
-			kill(t, p.init.Process.Pid, syscall.SIGTERM)
-			if code := p.wait(); code != 0 || strings.Count(p.out.String(), "saving\nsaved\n") != 1 || strings.Count(p.out.String(), "saving") != 1 {
+			kill(t, p.Init.Process.Pid, syscall.SIGUSR2)
+			p.Out.Await(t, "got USR2")
+			kill(t, p.Init.Process.Pid, syscall.SIGTERM)
+			if code := p.Wait(); code != 0 || strings.Count(p.Out.String(), "saving\nsaved\n") != 1 || strings.Count(p.Out.String(), "saving") != 1 {
 				t.Errorf("exit code %d", code)
 			}
 			if r := c.Report("a"); !r.Leaving || r.State != v1.State_STATE_HALTED {
@@ -193,31 +194,31 @@ func TestWholeCommandHasItsGrace(t *testing.T) {
 func TestAgentOfAWholeCommandDies(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", atOnce)
-	p.file("train.py", patient)
-	p.start("python3", "train.py")
-	p.out.await(t, "ready -")
+	p.File("train.py", patient)
+	p.Start("python3", "train.py")
+	p.Out.Await(t, "ready -")
 	comes := func(n uint64) *v1.Report {
 		return c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == n })
 	}
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	comes(2)
 	c.Drive("a")
 	first := c.Await(t, "a", "runs", runs(1, 1))
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	if r := comes(3); r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != first.Rank[0].Pid {
 		t.Fatalf("not taken over: %v", r)
 	}
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
 	second := c.Await(t, "a", "runs generation 2", runs(2, 1))
-	p.out.await(t, "ready 2")
-	kill(t, p.agent(), syscall.SIGKILL)
+	p.Out.Await(t, "ready 2")
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	if r := comes(4); r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != second.Rank[0].Pid {
 		t.Fatalf("not taken over: %v", r)
 	}
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR1) // it ends well while there is no agent
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -226,16 +227,16 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", atOnce)
-	p.start("sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
+	p.Start("sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
 	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: run})
 	c.Await(t, "a", "runs it anew", runs(1, 1))
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "has halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
-	kill(t, p.init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is that of one that took generation 2
-	kill(t, p.agent(), syscall.SIGKILL)
-	file := p.root + "/run/agent.json"
+	kill(t, p.Init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is that of one that took generation 2
+	kill(t, p.AgentPID(), syscall.SIGKILL)
+	file := p.Root + "/run/agent.json"
 	var left map[string]any
 	raw, err := os.ReadFile(file)
 	if err == nil {
@@ -249,19 +250,19 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	state["run"] = map[string]any{"number": 2, "worldSize": 1, "nodes": 1, "restartCount": 2}
 	state["rank"] = []any{map[string]any{}}
 	raw, _ = json.Marshal(left)
-	p.file(file, string(raw))
-	p.file("finish", "")
-	kill(t, p.init.Process.Pid, syscall.SIGCONT)
+	p.File(file, string(raw))
+	p.File("finish", "")
+	kill(t, p.Init.Process.Pid, syscall.SIGCONT)
 	run.Number = 2
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: run})
 	r := c.Await(t, "a", "has ended", func(r *v1.Report) bool {
 		return r.Incarnation == 2 && (r.State == v1.State_STATE_FINISHED || r.State == v1.State_STATE_FAILED)
 	})
-	if r.State != v1.State_STATE_FINISHED || strings.Count(p.out.String(), "begins") != 3 {
+	if r.State != v1.State_STATE_FINISHED || strings.Count(p.Out.String(), "begins") != 3 {
 		t.Errorf("report %v", r)
 	}
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_EXIT})
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -270,16 +271,16 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 func TestCommandEndsWhileThereIsNoAgent(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", "600")
-	p.start("sh", "-c", "while [ ! -e fail ]; do sleep 0.01; done; exit 9")
+	p.Start("sh", "-c", "while [ ! -e fail ]; do sleep 0.01; done; exit 9")
 	c.Await(t, "a", "is there", func(r *v1.Report) bool { return true })
-	p.file("fail", "")
-	kill(t, p.agent(), syscall.SIGKILL)
+	p.File("fail", "")
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	r := c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand && r.Rank[0].Exit != nil })
 	if r.Rank[0].Exit.Code != 9 {
 		t.Errorf("exit %v", r.Rank[0].Exit)
 	}
 	c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: 9})
-	if code := p.wait(); code != 9 {
+	if code := p.Wait(); code != 9 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -290,18 +291,18 @@ func TestExitCodeThatCannotBeLeft(t *testing.T) {
 		t.Run(blocked, func(t *testing.T) {
 			c := coordtest.Start(t)
 			p := wholePod(t, c, "a", "600")
-			p.start("sh", "-c", "exit 9")
+			p.Start("sh", "-c", "exit 9")
 			c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand && r.Rank[0].Exit != nil })
-			part := p.root + "/run/" + blocked + ".new"
+			part := p.Root + "/run/" + blocked + ".new"
 			if err := os.Mkdir(part, 0o755); err != nil {
 				t.Fatal(err)
 			}
 			c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: 5})
-			p.errs.await(t, said)
+			p.Errs.Await(t, said)
 			if err := os.Remove(part); err != nil {
 				t.Fatal(err)
 			}
-			if code := p.wait(); code != 5 {
+			if code := p.Wait(); code != 5 {
 				t.Errorf("exit code %d", code)
 			}
 		})
@@ -310,10 +311,10 @@ func TestExitCodeThatCannotBeLeft(t *testing.T) {
 
 // TestLateLauncher: it is served while the command's first run goes on, on all pods of the gang, and else refused with the remedy.
 func TestLateLauncher(t *testing.T) {
-	late := func(t *testing.T, c *coordtest.Coordinator, name string) *pod {
+	late := func(t *testing.T, c *coordtest.Coordinator, name string) *proctest.Container {
 		p := wholePod(t, c, name, atOnce)
-		p.file("train.py", "print('trained')")
-		p.start("sh", "-c", "while [ ! -e prepared ]; do sleep 0.01; done; torchrun --nproc-per-node=2 train.py; echo code $?")
+		p.File("train.py", "print('trained')")
+		p.Start("sh", "-c", "while [ ! -e prepared ]; do sleep 0.01; done; torchrun --nproc-per-node=2 train.py; echo code $?")
 		c.Await(t, name, "is adopted", func(r *v1.Report) bool { return r.WholeCommand && r.Ranks == 1 })
 		return p
 	}
@@ -325,33 +326,33 @@ func TestLateLauncher(t *testing.T) {
 				c.Drive("a")
 				c.Await(t, "a", "runs", runs(1, 1))
 			}
-			p.file("prepared", "")
+			p.File("prepared", "")
 			if !inGeneration {
 				c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return !r.WholeCommand && r.Ranks == 2 })
 				c.Drive("a")
 			}
-			if code := p.wait(); code != 0 || strings.Count(p.out.String(), "trained") != 2 || !strings.Contains(p.out.String(), "code 0") {
+			if code := p.Wait(); code != 0 || strings.Count(p.Out.String(), "trained") != 2 || !strings.Contains(p.Out.String(), "code 0") {
 				t.Errorf("exit code %d", code)
 			}
-			if _, err := os.Stat(p.root + "/run/held"); err == nil {
+			if _, err := os.Stat(p.Root + "/run/held"); err == nil {
 				t.Error("the command is still taken over")
 			}
 		})
 	}
 	t.Run("two pods", func(t *testing.T) {
 		c := coordtest.Start(t)
-		pods := []*pod{late(t, c, "a"), late(t, c, "b")}
+		pods := []*proctest.Container{late(t, c, "a"), late(t, c, "b")}
 		d := c.Drive("a", "b")
 		c.Await(t, "a", "runs", runs(1, 1))
 		c.Await(t, "b", "runs", runs(1, 1))
-		pods[0].file("prepared", "")
+		pods[0].File("prepared", "")
 		c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return !r.WholeCommand && r.Ranks == 2 })
 		c.Await(t, "b", "is released", func(r *v1.Report) bool { return !r.WholeCommand && r.State == v1.State_STATE_HALTED })
-		kill(t, pods[1].agent(), syscall.SIGKILL) // the next one takes it for no rank either
+		kill(t, pods[1].AgentPID(), syscall.SIGKILL) // the next one takes it for no rank either
 		c.Await(t, "b", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && !r.WholeCommand })
-		pods[1].file("prepared", "")
+		pods[1].File("prepared", "")
 		for _, p := range pods {
-			if code := p.wait(); code != 0 || strings.Count(p.out.String(), "trained") != 2 || strings.Count(p.out.String(), "code 0") != 1 {
+			if code := p.Wait(); code != 0 || strings.Count(p.Out.String(), "trained") != 2 || strings.Count(p.Out.String(), "code 0") != 1 {
 				t.Errorf("exit code %d", code)
 			}
 		}
@@ -362,15 +363,15 @@ func TestLateLauncher(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		c := coordtest.Start(t)
 		a, b := wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)
-		for _, p := range []*pod{a, b} {
-			p.start("sh", "-c", "if [ -e again ]; then torchrun train.py; echo code $?; fi; while [ ! -e fails ]; do sleep 0.01; done; exit 3")
+		for _, p := range []*proctest.Container{a, b} {
+			p.Start("sh", "-c", "if [ -e again ]; then torchrun train.py; echo code $?; fi; while [ ! -e fails ]; do sleep 0.01; done; exit 3")
 		}
 		c.Drive("a", "b")
 		c.Await(t, "a", "runs", runs(1, 1))
-		a.file("again", "")
-		b.file("fails", "")
-		a.out.await(t, "code 2")
-		a.errs.await(t, "holdfast: the whole command of this container is one rank already", "holdfast.dev/enabled")
+		a.File("again", "")
+		b.File("fails", "")
+		a.Out.Await(t, "code 2")
+		a.Errs.Await(t, "holdfast: the whole command of this container is one rank already", "holdfast.dev/enabled")
 	})
 }
 
@@ -380,9 +381,9 @@ func TestUnprotectedIsSaid(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", "print('trained')")
-	p.file("prepare.py", "import os, time\nwhile not os.path.exists('prepared'): time.sleep(0.01)")
-	p.start("sh", "-c", "python3 prepare.py && torchrun train.py")
+	p.File("train.py", "print('trained')")
+	p.File("prepare.py", "import os, time\nwhile not os.path.exists('prepared'): time.sleep(0.01)")
+	p.Start("sh", "-c", "python3 prepare.py && torchrun train.py")
 	r := c.Await(t, "a", "says what runs", func(r *v1.Report) bool { return r.Unprotected != "" })
 	for _, want := range []string{"sh -c 'python3 prepare.py && torchrun train.py'", "now running: python3 prepare.py"} {
 		if !strings.Contains(r.Unprotected, want) {
@@ -392,11 +393,11 @@ func TestUnprotectedIsSaid(t *testing.T) {
 	if r.Ranks != 0 || r.WholeCommand {
 		t.Errorf("report %v", r)
 	}
-	p.errs.await(t, "holdfast: "+r.Unprotected+"\n")
-	p.file("prepared", "")
+	p.Errs.Await(t, "holdfast: "+r.Unprotected+"\n")
+	p.File("prepared", "")
 	c.Await(t, "a", "has ranks", func(r *v1.Report) bool { return r.Unprotected == "" && r.Ranks == 1 })
 	c.Drive("a")
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // runner stands where deepspeed's program stands: it knows the devices, and starts deepspeed.launcher.launch, which is never imported.
@@ -29,18 +30,18 @@ sys.stdout.write(" ".join(["rank"] + sys.argv[1:] + [n + "=" + os.environ.get(n,
 func TestDeepSpeedOnTwoPods(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
-	pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+	pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
 	c.Drive("a", "b")
 	for _, p := range pods {
-		p.file("deepspeed", runner)
-		p.file("train.py", trained)
-		p.start("bash", "-c", "python3 ./deepspeed --hostfile=h t.py; echo code $?")
+		p.File("deepspeed", runner)
+		p.File("train.py", trained)
+		p.Start("bash", "-c", "python3 ./deepspeed --hostfile=h t.py; echo code $?")
 	}
 	for i, p := range pods {
-		p.out.await(t, "runner ['--no_ssh', '--node_rank=0', '--master_addr=127.0.0.1', '--hostfile=h', 't.py']", "code 0")
+		p.Out.Await(t, "runner ['--no_ssh', '--node_rank=0', '--master_addr=127.0.0.1', '--hostfile=h', 't.py']", "code 0")
 		for local, rank := range [][2]string{{"0", "1"}, {"2", "3"}}[i] {
 			l, node := []string{"0", "1"}[local], []string{"0", "1"}[i]
-			p.out.await(t, "rank --local_rank="+l+" --lr $1 RANK="+rank+" LOCAL_RANK="+l+" WORLD_SIZE=4 LOCAL_SIZE=2 CROSS_RANK="+node+
+			p.Out.Await(t, "rank --local_rank="+l+" --lr $1 RANK="+rank+" LOCAL_RANK="+l+" WORLD_SIZE=4 LOCAL_SIZE=2 CROSS_RANK="+node+
 				" CROSS_SIZE=2 CUDA_VISIBLE_DEVICES=0,1 LOCAL_WORLD_SIZE=none TORCHELASTIC_RUN_ID=none\n")
 		}
 	}
@@ -54,14 +55,14 @@ func TestDeepSpeedIsRefused(t *testing.T) {
 		"python3 ./deepspeed --num_gpus 2 t.py":                  "deepspeed: asks for 1, the gang has 2 pods; without a hostfile this is a separate training on each pod",
 	} {
 		c := coordtest.Start(t)
-		pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+		pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
 		c.Drive("a", "b")
 		for _, p := range pods {
-			p.file("deepspeed", runner)
-			p.file("train.py", trained)
-			p.start("bash", "-c", line+"; echo code $?")
+			p.File("deepspeed", runner)
+			p.File("train.py", trained)
+			p.Start("bash", "-c", line+"; echo code $?")
 		}
 		c.Await(t, "a", "is refused", func(r *v1.Report) bool { return strings.HasPrefix(r.Refused, want) })
-		pods[0].out.await(t, "code 2")
+		pods[0].Out.Await(t, "code 2")
 	}
 }

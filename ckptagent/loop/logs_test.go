@@ -18,8 +18,8 @@ func TestStandbyWritesWhereTheLauncherSays(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_STANDBYS"] = "auto"
-	p.file("train.py", `
+	p.Env["HOLDFAST_STANDBYS"] = "auto"
+	p.File("train.py", `
 import os, sys, subprocess, holdfast
 ck = holdfast.attach()
 ck.restore()
@@ -36,17 +36,17 @@ while True:
     time.sleep(0.02)
 `)
 	c.Drive("a")
-	p.start("torchrun", "--log-dir=logs", "--role=r", "--tee=1", "--redirects=2", "train.py")
+	p.Start("torchrun", "--log-dir=logs", "--role=r", "--tee=1", "--redirects=2", "train.py")
 	first := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
 	if second := c.Await(t, "a", "runs generation 2", runs(2, 1)); !second.Rank[0].FromStandby {
 		t.Fatalf("generation 2 was started cold: %v", second.Rank[0])
 	}
-	p.out.await(t, "[r0]:out 0\n", "[r0]:child 0\n", "[r0]:out 1\n", "[r0]:child 1\n")
+	p.Out.Await(t, "[r0]:out 0\n", "[r0]:child 0\n", "[r0]:out 1\n", "[r0]:child 1\n")
 	for name, want := range map[string]string{
 		"attempt_0/0/stdout.log": "out 0\nchild 0\n", "attempt_0/0/stderr.log": "err 0\n", "attempt_1/0/stdout.log": "out 1\nchild 1\n", "attempt_1/0/stderr.log": "err 1\n",
 	} {
-		files, _ := filepath.Glob(filepath.Join(p.work, "logs", "none_*", name))
+		files, _ := filepath.Glob(filepath.Join(p.Dir, "logs", "none_*", name))
 		if len(files) != 1 {
 			t.Errorf("%s: %v", name, files)
 			continue
@@ -55,7 +55,7 @@ while True:
 			t.Errorf("%s holds %q, %v; want %q", name, raw, err, want)
 		}
 	}
-	if strings.Contains(p.errs.String(), "err ") {
-		t.Errorf("standard error was not redirected: %s", p.errs)
+	if strings.Contains(p.Errs.String(), "err ") {
+		t.Errorf("standard error was not redirected: %s", p.Errs)
 	}
 }

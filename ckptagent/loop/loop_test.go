@@ -17,6 +17,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 func runs(generation uint64, number int) func(*v1.Report) bool {
@@ -42,12 +43,12 @@ func TestInitReturnsTheExitCodeOfTheCommand(t *testing.T) {
 					c = coordtest.Start(t)
 				}
 				p := newPod(t, c, "a")
-				p.start("bash", "-c", command)
+				p.Start("bash", "-c", command)
 				if coordinator && want != 0 { // it would be run again, unless that is known to be in vain
 					r := c.Await(t, "a", "tells of the end", func(r *v1.Report) bool { return r.WholeCommand && r.Rank[0].Exit != nil })
 					c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: r.Rank[0].Exit.Code})
 				}
-				got := p.wait()
+				got := p.Wait()
 				if !coordinator && command == "kill -9 $$" {
 					want = -1 // the command itself was killed, not a parent that says so
 				}
@@ -64,25 +65,25 @@ func TestInitReturnsTheExitCodeOfTheCommand(t *testing.T) {
 
 func TestInitWithoutCoordinatorChangesNothing(t *testing.T) {
 	p := newPod(t, nil, "a")
-	p.start("bash", "-c", `echo "$PATH|$PYTHONPATH|$HOLDFAST_ROOT|$$"`)
-	pid := p.init.Process.Pid
-	if code := p.wait(); code != 0 {
+	p.Start("bash", "-c", `echo "$PATH|$PYTHONPATH|$HOLDFAST_ROOT|$$"`)
+	pid := p.Init.Process.Pid
+	if code := p.Wait(); code != 0 {
 		t.Fatal(code)
 	}
-	if want := fmt.Sprintf("%s|||%d\n", p.env["PATH"], pid); p.out.String() != want {
-		t.Errorf("got %q, want %q", p.out, want)
+	if want := fmt.Sprintf("%s|||%d\n", p.Env["PATH"], pid); p.Out.String() != want {
+		t.Errorf("got %q, want %q", p.Out, want)
 	}
 }
 
 func TestInitForwardsSignals(t *testing.T) {
 	p := newPod(t, coordtest.Start(t), "a")
-	p.start("bash", "-c", `trap 'echo got TERM; exit 3' TERM; trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.05; done`)
-	p.out.await(t, "ready")
-	kill(t, p.init.Process.Pid, syscall.SIGUSR1)
-	p.out.await(t, "got USR1")
-	kill(t, p.init.Process.Pid, syscall.SIGTERM)
-	if code := p.wait(); code != 3 || !strings.Contains(p.out.String(), "got TERM") {
-		t.Errorf("exit code %d, output %q", code, p.out)
+	p.Start("bash", "-c", `trap 'echo got TERM; exit 3' TERM; trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.05; done`)
+	p.Out.Await(t, "ready")
+	kill(t, p.Init.Process.Pid, syscall.SIGUSR1)
+	p.Out.Await(t, "got USR1")
+	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
+	if code := p.Wait(); code != 3 || !strings.Contains(p.Out.String(), "got TERM") {
+		t.Errorf("exit code %d, output %q", code, p.Out)
 	}
 }
 
@@ -90,25 +91,25 @@ func TestLaunchRunsAndReturns(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", `
+	p.File("train.py", `
 import os, sys
 names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID OMP_NUM_THREADS HOLDFAST_GENERATION HOLDFAST_RESTORE_STEP MINE"
 os.write(1, (" ".join(os.environ.get(n, "-") for n in names.split()) + " " + repr(sys.argv) + " " + os.getcwd() + "\n").encode())
 os.write(2, b"to standard error \xff\n")
 `)
 	c.Drive("a")
-	p.start("bash", "-c", "mkdir sub; cd sub; MINE=x torchrun --nproc-per-node=2 --max-restarts=3 --rdzv-id=j ../train.py --a 'b c'; echo code $?")
-	if code := p.wait(); code != 0 {
+	p.Start("bash", "-c", "mkdir sub; cd sub; MINE=x torchrun --nproc-per-node=2 --max-restarts=3 --rdzv-id=j ../train.py --a 'b c'; echo code $?")
+	if code := p.Wait(); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
 	for rank := range 2 {
-		want := fmt.Sprintf("%d %d 2 2 0 1 %d 2 default 127.0.0.1 0 3 j 1 1 0 x ['../train.py', '--a', 'b c'] %s/sub\n", rank, rank, rank, p.work)
-		if !strings.Contains(p.out.String(), want) {
-			t.Errorf("no %q in %q", want, p.out)
+		want := fmt.Sprintf("%d %d 2 2 0 1 %d 2 default 127.0.0.1 0 3 j 1 1 0 x ['../train.py', '--a', 'b c'] %s/sub\n", rank, rank, rank, p.Dir)
+		if !strings.Contains(p.Out.String(), want) {
+			t.Errorf("no %q in %q", want, p.Out)
 		}
 	}
-	if !strings.HasSuffix(p.out.String(), "code 0\n") || strings.Count(p.errs.String(), "to standard error \xff\n") != 2 {
-		t.Errorf("output %q and %q", p.out, p.errs)
+	if !strings.HasSuffix(p.Out.String(), "code 0\n") || strings.Count(p.Errs.String(), "to standard error \xff\n") != 2 {
+		t.Errorf("output %q and %q", p.Out, p.Errs)
 	}
 }
 
@@ -116,13 +117,13 @@ func TestLauncherAsModule(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", `import os, sys; os.write(1, b"rank %s %s\n" % (os.environb[b"RANK"], repr(sys.warnoptions).encode()))`)
+	p.File("train.py", `import os, sys; os.write(1, b"rank %s %s\n" % (os.environb[b"RANK"], repr(sys.warnoptions).encode()))`)
 	c.Drive("a")
-	p.start("bash", "-c", "exec python3 -W error -m torch.distributed.run --nproc-per-node 2 train.py")
-	if code := p.wait(); code != 0 {
+	p.Start("bash", "-c", "exec python3 -W error -m torch.distributed.run --nproc-per-node 2 train.py")
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if out := p.out.String(); !strings.Contains(out, "rank 0 ['error']\n") || !strings.Contains(out, "rank 1 ['error']\n") {
+	if out := p.Out.String(); !strings.Contains(out, "rank 0 ['error']\n") || !strings.Contains(out, "rank 1 ['error']\n") {
 		t.Errorf("output %q", out)
 	}
 }
@@ -132,17 +133,17 @@ func TestRanksInheritWhatTheShellSet(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", `
+	p.File("train.py", `
 import os, resource as r, sys
 print(oct(os.umask(0)), r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NOFILE), sorted(os.sched_getaffinity(0)), sys.stdin.read())
 `)
 	c.Drive("a")
-	p.start("bash", "-c", "umask 027; ulimit -c 12; ulimit -n 777; echo from the pipe | taskset -c 0 torchrun train.py")
-	if code := p.wait(); code != 0 {
+	p.Start("bash", "-c", "umask 027; ulimit -c 12; ulimit -n 777; echo from the pipe | taskset -c 0 torchrun train.py")
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if want := "0o27 (12288, 12288) (777, 777) [0] from the pipe\n\n"; p.out.String() != want {
-		t.Errorf("output %q, want %q", p.out, want)
+	if want := "0o27 (12288, 12288) (777, 777) [0] from the pipe\n\n"; p.Out.String() != want {
+		t.Errorf("output %q, want %q", p.Out, want)
 	}
 }
 
@@ -151,15 +152,15 @@ func TestOrdinaryLimitsStayOrdinary(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	script := `import resource as r; print([r.getrlimit(n) for n in range(16)])`
-	p.file("train.py", script)
+	p.File("train.py", script)
 	plain, err := exec.Command("python3", "-c", script).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Drive("a")
-	p.start("torchrun", "train.py")
-	if code := p.wait(); code != 0 || p.out.String() != string(plain) {
-		t.Errorf("exit code %d, limits %q, want %q", code, p.out, plain)
+	p.Start("torchrun", "train.py")
+	if code := p.Wait(); code != 0 || p.Out.String() != string(plain) {
+		t.Errorf("exit code %d, limits %q, want %q", code, p.Out, plain)
 	}
 }
 
@@ -179,9 +180,9 @@ func TestNotes(t *testing.T) {
 			c := coordtest.Start(t)
 			p := newPod(t, c, "a")
 			for k, v := range tt.env {
-				p.env[k] = v
+				p.Env[k] = v
 			}
-			p.file("train.py", `
+			p.File("train.py", `
 import holdfast, time
 ck = holdfast.attach()
 ck.track(big=bytearray(3500000))
@@ -191,7 +192,7 @@ for step in range(1, 1000000):
     time.sleep(0.01)
 `)
 			c.Drive("a")
-			p.start("torchrun", "--nproc-per-node=2", "train.py")
+			p.Start("torchrun", "--nproc-per-node=2", "train.py")
 			for _, want := range tt.want {
 				r := c.Await(t, "a", "says "+want, func(r *v1.Report) bool { return strings.Contains(strings.Join(r.Notes, "\n"), want) })
 				if fits := r.StateBytes > 0; fits != (name == "state does not fit") {
@@ -217,30 +218,30 @@ func TestKilledRankLeadsToANewGeneration(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	a, b := newPod(t, c, "a"), newPod(t, c, "b")
-	for _, p := range []*pod{a, b} {
-		p.file("train.py", sleeper)
-		p.start("torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py")
+	for _, p := range []*proctest.Container{a, b} {
+		p.File("train.py", sleeper)
+		p.Start("torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py")
 	}
 	c.Drive("a", "b")
 	first := c.Await(t, "b", "runs generation 1", runs(1, 2))
-	a.out.await(t, "rank 0 generation 1", "rank 1 generation 1")
-	b.out.await(t, "rank 2 generation 1", "rank 3 generation 1")
+	a.Out.Await(t, "rank 0 generation 1", "rank 1 generation 1")
+	b.Out.Await(t, "rank 2 generation 1", "rank 3 generation 1")
 	kill(t, int(first.Rank[1].Pid), syscall.SIGKILL)
-	for _, p := range []*pod{a, b} {
-		r := c.Await(t, p.name, "runs generation 2", runs(2, 2))
+	for _, p := range []*proctest.Container{a, b} {
+		r := c.Await(t, p.Name, "runs generation 2", runs(2, 2))
 		if r.Incarnation != 1 {
 			t.Errorf("incarnation %d", r.Incarnation)
 		}
 	}
-	a.out.await(t, "rank 0 generation 2", "rank 1 generation 2")
-	b.out.await(t, "rank 2 generation 2", "rank 3 generation 2")
-	for _, p := range []*pod{a, b} {
-		for _, rank := range c.Report(p.name).Rank {
+	a.Out.Await(t, "rank 0 generation 2", "rank 1 generation 2")
+	b.Out.Await(t, "rank 2 generation 2", "rank 3 generation 2")
+	for _, p := range []*proctest.Container{a, b} {
+		for _, rank := range c.Report(p.Name).Rank {
 			kill(t, int(rank.Pid), syscall.SIGHUP)
 		}
 	}
-	for _, p := range []*pod{a, b} {
-		if code := p.wait(); code != 0 {
+	for _, p := range []*proctest.Container{a, b} {
+		if code := p.Wait(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
 	}
@@ -257,15 +258,15 @@ func TestExitsAreReported(t *testing.T) {
 			t.Run(fmt.Sprintf("signal %d orphan %v", tt.sig, orphan), func(t *testing.T) {
 				c := coordtest.Start(t)
 				p := newPod(t, c, "a")
-				p.file("train.py", sleeper)
+				p.File("train.py", sleeper)
 				c.Drive("a")
-				p.start("torchrun", "train.py")
+				p.Start("torchrun", "train.py")
 				r := c.Await(t, "a", "runs", runs(1, 1))
-				p.out.await(t, "generation 1")
+				p.Out.Await(t, "generation 1")
 				c.Direct("a", nil)
 				c.Drive() // nobody leads any more
 				if orphan {
-					kill(t, p.agent(), syscall.SIGKILL)
+					kill(t, p.AgentPID(), syscall.SIGKILL)
 					again := c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 })
 					if again.State != v1.State_STATE_RUNNING || again.Rank[0].Pid != r.Rank[0].Pid {
 						t.Fatalf("not taken over: %v", again)
@@ -282,7 +283,7 @@ func TestExitsAreReported(t *testing.T) {
 				if want == 137 { // which says of a container that it was killed whole
 					want = 1
 				}
-				if code := p.wait(); code != want {
+				if code := p.Wait(); code != want {
 					t.Errorf("the container returned %d", code)
 				}
 			})
@@ -295,7 +296,7 @@ func TestHaltEndsStraysToo(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	mark := strconv.Itoa(os.Getpid()) // so that only our own are counted
-	p.file("train.py", strings.ReplaceAll(`
+	p.File("train.py", strings.ReplaceAll(`
 import subprocess, time, os
 # in a session of its own; and one that has left its environment but not the session; each with a child
 subprocess.Popen(["setsid", "sh", "-c", "sleep 1000.MARK & sleep 1001.MARK"])
@@ -304,8 +305,8 @@ print("ready", flush=True)
 time.sleep(1000)
 `, "MARK", mark))
 	c.Drive("a")
-	p.start("torchrun", "train.py")
-	p.out.await(t, "ready")
+	p.Start("torchrun", "train.py")
+	p.Out.Await(t, "ready")
 	for deadline := time.Now().Add(patience); sleeps(mark) != 3; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of 3 strays started", sleeps(mark))
@@ -335,13 +336,13 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", sleeper)
+	p.File("train.py", sleeper)
 	c.Drive("a")
-	p.start("bash", "-c", "torchrun --nproc-per-node=2 train.py; echo the launcher returned $?")
+	p.Start("bash", "-c", "torchrun --nproc-per-node=2 train.py; echo the launcher returned $?")
 	first := c.Await(t, "a", "runs", runs(1, 2))
-	p.out.await(t, "rank 0 generation 1", "rank 1 generation 1")
+	p.Out.Await(t, "rank 0 generation 1", "rank 1 generation 1")
 	for i := range uint64(3) {
-		kill(t, p.agent(), syscall.SIGKILL)
+		kill(t, p.AgentPID(), syscall.SIGKILL)
 		r := c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == i+2 })
 		if r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != first.Rank[0].Pid || r.Rank[1].Pid != first.Rank[1].Pid {
 			t.Fatalf("not taken over: %v", r)
@@ -350,12 +351,12 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	// The launcher has handed itself over again, so that a new generation can start.
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
 	second := c.Await(t, "a", "runs generation 2", runs(2, 2))
-	p.out.await(t, "rank 0 generation 2", "rank 1 generation 2")
-	kill(t, p.agent(), syscall.SIGKILL)
+	p.Out.Await(t, "rank 0 generation 2", "rank 1 generation 2")
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	for _, rank := range second.Rank {
 		kill(t, int(rank.Pid), syscall.SIGHUP)
 	}
-	if code := p.wait(); code != 0 || !strings.Contains(p.out.String(), "the launcher returned 0") {
+	if code := p.Wait(); code != 0 || !strings.Contains(p.Out.String(), "the launcher returned 0") {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -373,8 +374,8 @@ func terminate(t *testing.T, command []string) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_GRACE_SECONDS"] = grace
-	p.file("train.py", `
+	p.Env["HOLDFAST_GRACE_SECONDS"] = grace
+	p.File("train.py", `
 import os, signal, sys, time
 def term(*a):
     print("saving what there is", flush=True)
@@ -384,19 +385,19 @@ print("ready", flush=True)
 while True: time.sleep(0.01)
 `)
 	c.Drive("a")
-	p.start(command...)
-	p.out.await(t, "ready")
-	kill(t, p.init.Process.Pid, syscall.SIGTERM)
-	if code := p.wait(); code != 143 {
+	p.Start(command...)
+	p.Out.Await(t, "ready")
+	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
+	if code := p.Wait(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)
 	}
-	if !strings.Contains(p.out.String(), "saving what there is") {
-		t.Errorf("the rank was not asked: %q", p.out)
+	if !strings.Contains(p.Out.String(), "saving what there is") {
+		t.Errorf("the rank was not asked: %q", p.Out)
 	}
 	if r := c.Report("a"); !r.Leaving || r.State != v1.State_STATE_HALTED {
 		t.Errorf("last report %v", r)
 	}
-	if left := p.processes(); len(left) > 0 {
+	if left := p.Processes(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -406,8 +407,8 @@ func TestAgentDiesDuringTermination(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_GRACE_SECONDS"] = grace
-	p.file("train.py", `
+	p.Env["HOLDFAST_GRACE_SECONDS"] = grace
+	p.File("train.py", `
 import signal, time
 signal.signal(signal.SIGTERM, lambda *a: print("asked", flush=True))
 signal.signal(signal.SIGHUP, lambda *a: exit(0))
@@ -415,18 +416,18 @@ print("ready", flush=True)
 while True: time.sleep(0.01)
 `)
 	c.Drive("a")
-	p.start("torchrun", "train.py")
-	p.out.await(t, "ready")
+	p.Start("torchrun", "train.py")
+	p.Out.Await(t, "ready")
 	rank := int(c.Await(t, "a", "runs", runs(1, 1)).Rank[0].Pid)
-	kill(t, p.init.Process.Pid, syscall.SIGTERM)
-	p.out.await(t, "asked")
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
+	p.Out.Await(t, "asked")
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && r.Leaving })
 	kill(t, rank, syscall.SIGHUP)
-	if code := p.wait(); code != 143 {
+	if code := p.Wait(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)
 	}
-	if left := p.processes(); len(left) > 0 {
+	if left := p.Processes(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -436,12 +437,12 @@ func TestAgentDiesBeforeItStartsRanks(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", "print('trained')")
-	p.start("torchrun", "train.py")
+	p.File("train.py", "print('trained')")
+	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return r.Ranks == 1 })
-	kill(t, p.init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is such a one's
-	kill(t, p.agent(), syscall.SIGKILL)
-	file := p.root + "/run/agent.json"
+	kill(t, p.Init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is such a one's
+	kill(t, p.AgentPID(), syscall.SIGKILL)
+	file := p.Root + "/run/agent.json"
 	var left map[string]any
 	raw, err := os.ReadFile(file)
 	if err == nil {
@@ -455,17 +456,17 @@ func TestAgentDiesBeforeItStartsRanks(t *testing.T) {
 	state["generation"], state["phase"], state["clean"] = 1, "Running", false
 	state["run"] = map[string]any{"number": 1, "worldSize": 1, "nodes": 1, "masterAddr": run.MasterAddr, "masterPort": run.MasterPort}
 	raw, _ = json.Marshal(left)
-	p.file(file, string(raw))
-	kill(t, p.init.Process.Pid, syscall.SIGCONT)
+	p.File(file, string(raw))
+	kill(t, p.Init.Process.Pid, syscall.SIGCONT)
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: run})
 	r := c.Await(t, "a", "has ended", func(r *v1.Report) bool {
 		return r.Incarnation == 2 && (r.State == v1.State_STATE_FINISHED || r.State == v1.State_STATE_FAILED)
 	})
-	if r.State != v1.State_STATE_FINISHED || strings.Count(p.out.String(), "trained") != 1 {
+	if r.State != v1.State_STATE_FINISHED || strings.Count(p.Out.String(), "trained") != 1 {
 		t.Errorf("report %v", r)
 	}
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -475,21 +476,21 @@ func TestAgentStaysWhileTheCommandLeaves(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_GRACE_SECONDS"] = "30"
-	p.file("train.py", "import time\nprint('trains', flush=True)\nwhile True: time.sleep(0.1)")
-	p.start("bash", "-c", "trap : TERM; torchrun train.py; echo returned; while [ ! -e finish ]; do sleep 0.05; done; exit 3")
+	p.Env["HOLDFAST_GRACE_SECONDS"] = "30"
+	p.File("train.py", "import time\nprint('trains', flush=True)\nwhile True: time.sleep(0.1)")
+	p.Start("bash", "-c", "trap : TERM; torchrun train.py; echo returned; while [ ! -e finish ]; do sleep 0.05; done; exit 3")
 	c.Drive("a")
-	p.out.await(t, "trains")
-	kill(t, p.init.Process.Pid, syscall.SIGTERM)
-	p.out.await(t, "returned")
-	kill(t, p.agent(), syscall.SIGKILL)
+	p.Out.Await(t, "trains")
+	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
+	p.Out.Await(t, "returned")
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 })
 	time.Sleep(2 * time.Second)
 	if r := c.Report("a"); r.Incarnation != 2 {
 		t.Errorf("%d agents", r.Incarnation)
 	}
-	p.file("finish", "")
-	if code := p.wait(); code != 3 {
+	p.File("finish", "")
+	if code := p.Wait(); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -497,21 +498,21 @@ func TestAgentStaysWhileTheCommandLeaves(t *testing.T) {
 func TestRefusedLauncher(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.start("bash", "-c", "torchrun --logs-specs mine train.py; echo code $?")
+	p.Start("bash", "-c", "torchrun --logs-specs mine train.py; echo code $?")
 	c.Await(t, "a", "is refused", func(r *v1.Report) bool { return strings.HasPrefix(r.Refused, "--logs-specs=mine: is not honoured") })
-	p.out.await(t, "code 2")
-	p.errs.await(t, "holdfast: --logs-specs=mine: is not honoured under holdfast; leave it out")
+	p.Out.Await(t, "code 2")
+	p.Errs.Await(t, "holdfast: --logs-specs=mine: is not honoured under holdfast; leave it out")
 }
 
 func TestSecondLauncherIsRefused(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", "")
+	p.File("train.py", "")
 	c.Drive("a")
-	p.start("bash", "-c", "torchrun train.py; torchrun train.py; echo code $?")
-	p.out.await(t, "code 2")
-	p.errs.await(t, "a launcher has run in this container already")
+	p.Start("bash", "-c", "torchrun train.py; torchrun train.py; echo code $?")
+	p.Out.Await(t, "code 2")
+	p.Errs.Await(t, "a launcher has run in this container already")
 }
 
 // TestPipelinesEnd: whoever reads the launcher's output sees its end when the launcher has returned, though
@@ -520,14 +521,14 @@ func TestPipelinesEnd(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_STANDBYS"] = "auto"
-	p.file("train.py", modest)
+	p.Env["HOLDFAST_STANDBYS"] = "auto"
+	p.File("train.py", modest)
 	c.Drive("a")
-	p.start("bash", "-c", `torchrun train.py 2>&1 | cat; echo "served ${PIPESTATUS[0]}"; torchrun train.py 2>&1 | cat; echo "refused ${PIPESTATUS[0]}"`)
+	p.Start("bash", "-c", `torchrun train.py 2>&1 | cat; echo "served ${PIPESTATUS[0]}"; torchrun train.py 2>&1 | cat; echo "refused ${PIPESTATUS[0]}"`)
 	r := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	kill(t, int(r.Rank[0].Pid), syscall.SIGHUP)
-	p.out.await(t, "served 0\n", "refused 2\n")
-	if code := p.wait(); code != 0 {
+	p.Out.Await(t, "served 0\n", "refused 2\n")
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -536,8 +537,8 @@ func TestPortConflictIsReported(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", sleeper)
-	p.start("torchrun", "train.py")
+	p.File("train.py", sleeper)
+	p.Start("torchrun", "train.py")
 	r := c.Await(t, "a", "is ready", func(r *v1.Report) bool { return r.Ranks == 1 && r.Port != 0 })
 	// Only who asks for the port by its number gets it.
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", r.Port))
@@ -557,21 +558,21 @@ func TestPortConflictIsReported(t *testing.T) {
 		t.Errorf("port %d is offered again", halted.Port)
 	}
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterPort: halted.Port}})
-	p.out.await(t, "generation 2")
+	p.Out.Await(t, "generation 2")
 }
 
 func TestCoordinatorAway(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.file("train.py", sleeper)
+	p.File("train.py", sleeper)
 	c.Drive("a")
-	p.start("torchrun", "train.py")
+	p.Start("torchrun", "train.py")
 	first := c.Await(t, "a", "runs", runs(1, 1))
-	p.out.await(t, "generation 1")
+	p.Out.Await(t, "generation 1")
 	c.Stop()
 	kill(t, int(first.Rank[0].Pid), syscall.SIGUSR1)
-	p.file(filepath.Join(p.root, "token", "token"), "renewed")
+	p.File(filepath.Join(p.Root, "token", "token"), "renewed")
 	c.Again(t)
 	r := c.Await(t, "renewed", "tells of the failure", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED })
 	if r.Rank[0].Exit.GetCode() != 5 {

@@ -15,6 +15,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // trainer counts steps into its state, checks what it restores, and writes what it did to a file of its
@@ -63,35 +64,35 @@ for step in range(start + 1, last + 1):
 func TestKillsLoseNothing(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
-	pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+	pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
 	shared := t.TempDir()
 	d := c.Drive("a", "b")
 	for _, p := range pods {
-		p.env["HOLDFAST_STATE_BYTES"], p.env["HOLDFAST_RANKS"] = "65536", "2"
-		p.file("train.py", trainer)
-		p.start("torchrun", "--nproc-per-node=2", "train.py", shared, "100")
+		p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
+		p.File("train.py", trainer)
+		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "100")
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for generation := uint64(1); generation <= 6; generation++ {
 		for _, p := range pods {
-			c.Await(t, p.name, fmt.Sprintf("runs generation %d and is past its restore", generation), func(r *v1.Report) bool {
+			c.Await(t, p.Name, fmt.Sprintf("runs generation %d and is past its restore", generation), func(r *v1.Report) bool {
 				return r.Generation == generation && r.Timeline.FirstStep != 0 && r.Rank[0].Step > 0
 			})
 		}
 		time.Sleep(time.Duration(rnd.IntN(60)) * time.Millisecond) // not to synchronise: the moment of the kill is what is random
 		p := pods[rnd.IntN(2)]
 		if generation%3 == 0 {
-			kill(t, p.agent(), syscall.SIGKILL)
+			kill(t, p.AgentPID(), syscall.SIGKILL)
 		}
 		acknowledged := d.Common()
-		kill(t, int(c.Report(p.name).Rank[rnd.IntN(2)].Pid), syscall.SIGKILL)
-		r := c.Await(t, p.name, "runs the next generation", runs(generation+1, 2))
+		kill(t, int(c.Report(p.Name).Rank[rnd.IntN(2)].Pid), syscall.SIGKILL)
+		r := c.Await(t, p.Name, "runs the next generation", runs(generation+1, 2))
 		if restored := d.RestoreStep(); restored < acknowledged {
 			t.Fatalf("generation %d restores step %d; %d was acknowledged by all: %v", generation+1, restored, acknowledged, r)
 		}
 	}
 	for _, p := range pods {
-		if code := p.wait(); code != 0 {
+		if code := p.Wait(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
 	}
@@ -118,23 +119,23 @@ func TestKillsLoseNothing(t *testing.T) {
 func TestContainerComesBack(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
-	pods := []*pod{newPod(t, c, "a"), newPod(t, c, "b")}
+	pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
 	shared := t.TempDir()
 	d := c.Drive("a", "b")
 	for _, p := range pods {
-		p.env["HOLDFAST_STATE_BYTES"], p.env["HOLDFAST_RANKS"] = "65536", "2"
-		p.file("train.py", trainer)
-		p.start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
+		p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
+		p.File("train.py", trainer)
+		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
 	}
 	for _, p := range pods {
-		c.Await(t, p.name, "has sealed something", func(r *v1.Report) bool {
+		c.Await(t, p.Name, "has sealed something", func(r *v1.Report) bool {
 			return r.Timeline.FirstStep != 0 && len(r.Rank) == 2 && len(r.Rank[0].Sealed) > 0 && len(r.Rank[1].Sealed) > 0
 		})
 	}
 	c.Await(t, "b", "has told all that it sealed", func(*v1.Report) bool { return d.Common() > 0 })
 	acknowledged := d.Common()
-	pods[1].killAll()
-	pods[1].start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
+	pods[1].Kill()
+	pods[1].Start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
 	back := c.Await(t, "b", "runs the next generation", runs(2, 2))
 	if restored := d.RestoreStep(); restored < acknowledged {
 		t.Errorf("generation 2 restores step %d; %d was acknowledged by all", restored, acknowledged)
@@ -146,7 +147,7 @@ func TestContainerComesBack(t *testing.T) {
 		t.Errorf("incarnation %d, so the state of the container before was not found", back.Incarnation)
 	}
 	for _, p := range pods {
-		if code := p.wait(); code != 0 {
+		if code := p.Wait(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
 	}
@@ -183,10 +184,10 @@ func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_STANDBYS"] = "auto"
-	p.file("train.py", modest)
+	p.Env["HOLDFAST_STANDBYS"] = "auto"
+	p.File("train.py", modest)
 	c.Drive("a")
-	p.start("bash", "-c", "ulimit -c 0; umask 027; torchrun train.py --x 'y z'")
+	p.Start("bash", "-c", "ulimit -c 0; umask 027; torchrun train.py --x 'y z'")
 	first := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	if first.Rank[0].FromStandby {
 		t.Error("the first generation cannot come from a standby")
@@ -197,7 +198,7 @@ func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
 		t.Errorf("generation 2 was started cold: %v", second.Rank[0])
 	}
 	c.Await(t, "a", "has a standby again", func(r *v1.Report) bool { return r.Generation == 2 && r.Rank[0].StandbyReady })
-	lines := p.out.lines(t, 2) // the next standby may be there before the rank has printed
+	lines := p.Out.Lines(t, 2) // the next standby may be there before the rank has printed
 	if len(lines) != 2 {
 		t.Fatalf("output %q", lines)
 	}
@@ -207,20 +208,20 @@ func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
 	// Exit codes and tracebacks are those of a normal start.
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR2)
 	c.Await(t, "a", "runs generation 3", runs(3, 1))
-	p.errs.await(t, "ValueError: boom")
+	p.Errs.Await(t, "ValueError: boom")
 	// The copy that follows another one is there a moment later: no import has to be done again.
 	third := c.Await(t, "a", "has a standby a third time", func(r *v1.Report) bool { return r.Generation == 3 && r.Rank[0].StandbyReady })
 	kill(t, int(third.Rank[0].Pid), syscall.SIGKILL)
 	if fourth := c.Await(t, "a", "runs generation 4", runs(4, 1)); !fourth.Rank[0].FromStandby {
 		t.Errorf("generation 4 was started cold: %v", fourth.Rank[0])
 	}
-	p.out.await(t, `"HOLDFAST_GENERATION": "4"`)
+	p.Out.Await(t, `"HOLDFAST_GENERATION": "4"`)
 	c.Await(t, "a", "steps", func(r *v1.Report) bool { return r.Timeline.FirstStep != 0 })
 	kill(t, int(c.Report("a").Rank[0].Pid), syscall.SIGHUP)
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if left := p.processes(); len(left) > 0 {
+	if left := p.Processes(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -229,10 +230,10 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_STANDBYS"] = "auto"
-	p.file("train.py", modest)
+	p.Env["HOLDFAST_STANDBYS"] = "auto"
+	p.File("train.py", modest)
 	c.Drive("a")
-	p.start("torchrun", "--nproc-per-node=2", "train.py")
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	ready := func(want ...bool) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {
 			return len(r.Rank) == 2 && r.Rank[0].StandbyReady == want[0] && r.Rank[1].StandbyReady == want[1]
@@ -241,9 +242,9 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 	r := c.Await(t, "a", "has standbys", ready(true, true))
 	// There are the source, which is the agent's child, and a copy for each rank that waits; for a moment also who forked it.
 	ranks := []int{int(r.Rank[0].Pid), int(r.Rank[1].Pid)}
-	_, copies := p.standbys(t, 0, ranks...)
+	_, copies := standbys(p, t, 0, ranks...)
 	kill(t, copies[0], syscall.SIGKILL)
-	sources, _ := p.standbys(t, copies[0], ranks...)
+	sources, _ := standbys(p, t, copies[0], ranks...)
 	c.Await(t, "a", "has standbys after a copy died", ready(true, true))
 	kill(t, sources[0], syscall.SIGKILL)
 	c.Await(t, "a", "lost its standbys", ready(false, false))
@@ -252,23 +253,23 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 		t.Errorf("the ranks were hurt: %v", r)
 	}
 	// An agent that dies takes its standbys along; the next one has its own, and no stray is left.
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	c.Await(t, "a", "has standbys of the next agent", func(r *v1.Report) bool { return r.Incarnation == 2 && ready(true, true)(r) })
 	r = c.Report("a")
-	p.standbys(t, 0, int(r.Rank[0].Pid), int(r.Rank[1].Pid))
+	standbys(p, t, 0, int(r.Rank[0].Pid), int(r.Rank[1].Pid))
 }
 
 // standbys waits until for two ranks there are one source and copies that wait, none of them the one that was killed, and nothing
 // else: for a moment there is also who forked a copy.
-func (p *pod) standbys(t *testing.T, killed int, ranks ...int) (sources, copies []int) {
+func standbys(p *proctest.Container, t *testing.T, killed int, ranks ...int) (sources, copies []int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		sources, copies = nil, nil
-		for pid, cmd := range p.processes() {
+		for pid, cmd := range p.Processes() {
 			if !strings.HasSuffix(cmd, "train.py") || strings.Contains(cmd, "holdfast-agent") || strings.Contains(cmd, "torchrun") || slices.Contains(ranks, pid) {
 				continue
 			}
-			if parent(pid) == p.agent() {
+			if parent(pid) == p.AgentPID() {
 				sources = append(sources, pid)
 			} else {
 				copies = append(copies, pid)
@@ -278,7 +279,7 @@ func (p *pod) standbys(t *testing.T, killed int, ranks ...int) (sources, copies 
 			return sources, copies
 		}
 	}
-	t.Fatalf("sources %v, copies %v in %v", sources, copies, p.processes())
+	t.Fatalf("sources %v, copies %v in %v", sources, copies, p.Processes())
 	return nil, nil
 }
 
@@ -323,12 +324,12 @@ time.sleep(1000)
 		t.Run(name, func(t *testing.T) {
 			c := coordtest.Start(t)
 			p := newPod(t, c, "a")
-			p.env["HOLDFAST_STANDBYS"], p.env["PYTHONPATH"] = "auto", p.work
-			p.file("train.py", script)
-			p.file("late.py", tc.late)
+			p.Env["HOLDFAST_STANDBYS"], p.Env["PYTHONPATH"] = "auto", p.Dir
+			p.File("train.py", script)
+			p.File("late.py", tc.late)
 			names := []string{"colorsys", "late", "sndhdr", "no name"}
 			c.Direct("a", &v1.Directive{Protocol: 2, Order: v1.Order_ORDER_WAIT, Modules: names, WantModules: true})
-			p.start("bash", "-c", fmt.Sprintf("sleep 0.3; exec torchrun --nproc-per-node=%d train.py", tc.ranks))
+			p.Start("bash", "-c", fmt.Sprintf("sleep 0.3; exec torchrun --nproc-per-node=%d train.py", tc.ranks))
 			told := c.Await(t, "a", "has heard of modules and waits", func(r *v1.Report) bool { return int(r.Ranks) == tc.ranks && r.Port != 0 && len(r.Modules) > 0 })
 			if tc.ranks == 1 && tc.standby { // else cold where it has not done half of it
 				c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady })
@@ -339,7 +340,7 @@ time.sleep(1000)
 			run := &v1.Generation{Number: 5, WorldSize: uint32(tc.ranks), Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: told.Port}
 			c.Direct("a", &v1.Directive{Protocol: 2, Generation: 5, Order: v1.Order_ORDER_RUN, Run: run})
 			r := c.Await(t, "a", "runs", runs(5, tc.ranks))
-			lines := p.out.lines(t, tc.ranks)
+			lines := p.Out.Lines(t, tc.ranks)
 			slices.Sort(lines)
 			for local, rank := range r.Rank {
 				want := fmt.Sprintf("%d %d %d", local, local, tc.ranks)

@@ -11,6 +11,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // asleep knows nothing of us, imports late, has no garbage collected and sleeps.
@@ -38,12 +39,12 @@ func TestStandbysOfAScriptThatTellsNothing(t *testing.T) {
 	t.Parallel()
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_STANDBYS"] = "auto"
-	p.file("train.py", asleep)
+	p.Env["HOLDFAST_STANDBYS"] = "auto"
+	p.File("train.py", asleep)
 	c.Drive("a")
-	p.start("torchrun", "--nproc-per-node=2", "train.py")
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	first := c.Await(t, "a", "has standbys", standbysReady(1, 2))
-	known, err := os.ReadFile(filepath.Join(p.root, "run", "modules.json"))
+	known, err := os.ReadFile(filepath.Join(p.Root, "run", "modules.json"))
 	if err != nil || !strings.Contains(string(known), `"xml.dom.minidom"`) || strings.Contains(string(known), "_holdfast") {
 		t.Errorf("standbys import %s: %v", known, err)
 	}
@@ -54,7 +55,7 @@ func TestStandbysOfAScriptThatTellsNothing(t *testing.T) {
 			t.Errorf("rank %d was started cold", local)
 		}
 	}
-	p.out.lines(t, 4)
+	p.Out.Lines(t, 4)
 }
 
 // pretended is torch's hook for all optimizers, and stepping an optimizer that counts in its state, from where the run before
@@ -78,14 +79,14 @@ while True:
 `
 
 // pretendTorch lays out the script and the part of torch that it uses.
-func (p *pod) pretendTorch() {
-	p.t.Helper()
-	if err := os.MkdirAll(filepath.Join(p.work, "lib/site-packages/torch/optim"), 0o755); err != nil {
-		p.t.Fatal(err)
+func pretendTorch(t testing.TB, p *proctest.Container) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(p.Dir, "lib/site-packages/torch/optim"), 0o755); err != nil {
+		t.Fatal(err)
 	}
-	p.file("lib/site-packages/torch/__init__.py", "__version__ = \"2.15.0\"\nclass compiler:\n    is_compiling = staticmethod(lambda: False)\nclass Tensor: pass\ndevice = str\n")
-	p.file("lib/site-packages/torch/optim/__init__.py", "")
-	p.file("lib/site-packages/torch/optim/optimizer.py", `
+	p.File("lib/site-packages/torch/__init__.py", "__version__ = \"2.15.0\"\nclass compiler:\n    is_compiling = staticmethod(lambda: False)\nclass Tensor: pass\ndevice = str\n")
+	p.File("lib/site-packages/torch/optim/__init__.py", "")
+	p.File("lib/site-packages/torch/optim/optimizer.py", `
 hooks = []
 register_optimizer_step_post_hook = hooks.append
 class Optimizer:
@@ -93,7 +94,7 @@ class Optimizer:
     def step(self):
         for hook in hooks: hook(self, (), {})
 `)
-	p.file("train.py", pretended)
+	p.File("train.py", pretended)
 }
 
 func TestOptimizerStepsAreReported(t *testing.T) {
@@ -101,9 +102,9 @@ func TestOptimizerStepsAreReported(t *testing.T) {
 	t.Parallel()
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.pretendTorch()
+	pretendTorch(t, p)
 	c.Drive("a")
-	p.start("torchrun", "--nproc-per-node=2", "train.py")
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	counted := func(incarnation, generation, above uint64, resumed func(at *uint64) bool) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {
 			good := len(r.Rank) == 2 && r.Generation == generation && r.Incarnation == incarnation && r.Timeline.FirstStep != 0
@@ -115,7 +116,7 @@ func TestOptimizerStepsAreReported(t *testing.T) {
 	}
 	beginning := func(at *uint64) bool { return at != nil && *at == 0 }
 	first := c.Await(t, "a", "tells steps", counted(1, 1, 5, beginning))
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	again := c.Await(t, "a", "tells steps by the next agent", counted(2, 1, first.Rank[0].OptimizerSteps, beginning))
 	if again.Timeline.FirstStep != first.Timeline.FirstStep {
 		t.Errorf("the first step was at %d, and at %d for the next agent", first.Timeline.FirstStep, again.Timeline.FirstStep)
@@ -128,17 +129,17 @@ func TestOptimizerStepsAreReported(t *testing.T) {
 func TestOptimizerStepsOfAWholeCommand(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", atOnce)
-	p.env["RANK"] = "0"
-	p.pretendTorch()
+	p.Env["RANK"] = "0"
+	pretendTorch(t, p)
 	c.Drive("a")
-	p.start("python3", "train.py")
+	p.Start("python3", "train.py")
 	stepped := func(generation, incarnation uint64) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {
 			return r.Generation == generation && r.Incarnation == incarnation && r.WholeCommand && len(r.Rank) == 1 && r.Rank[0].OptimizerSteps > 5 && r.Timeline.FirstStep != 0
 		}
 	}
 	c.Await(t, "a", "tells steps", stepped(1, 1))
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	first := c.Await(t, "a", "tells steps by the next agent", stepped(1, 2))
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
 	second := c.Await(t, "a", "tells steps of generation 2", stepped(2, 2))

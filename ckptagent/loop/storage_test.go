@@ -14,6 +14,7 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // saver saves every few milliseconds and says so.
@@ -50,16 +51,16 @@ func lead(c *coordtest.Coordinator, order v1.Order, change func(*v1.Directive)) 
 	c.Direct("a", d)
 }
 
-func savingPod(t *testing.T) (*coordtest.Coordinator, *pod) {
+func savingPod(t *testing.T) (*coordtest.Coordinator, *proctest.Container) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.env["HOLDFAST_STATE_BYTES"], p.env["HOLDFAST_RANKS"], p.env["HOLDFAST_GRACE_SECONDS"] = "65536", "1", "40"
-	p.env["HOLDFAST_STORAGE"], p.env["HOLDFAST_GANG"], p.env["HOLDFAST_JOB_UID"] = filepath.Join(p.work, "claim"), "llama", "uid"
-	if err := os.Mkdir(p.env["HOLDFAST_STORAGE"], 0o755); err != nil {
+	p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"], p.Env["HOLDFAST_GRACE_SECONDS"] = "65536", "1", "40"
+	p.Env["HOLDFAST_STORAGE"], p.Env["HOLDFAST_GANG"], p.Env["HOLDFAST_JOB_UID"] = filepath.Join(p.Dir, "claim"), "llama", "uid"
+	if err := os.Mkdir(p.Env["HOLDFAST_STORAGE"], 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p.file("train.py", saver)
+	p.File("train.py", saver)
 	return c, p
 }
 
@@ -89,7 +90,7 @@ func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1
 func TestHoldCopyHaltFetch(t *testing.T) {
 	c, p := savingPod(t)
 	c.Direct("a", &v1.Directive{Protocol: 2, Order: v1.Order_ORDER_WAIT})
-	p.start("torchrun", "train.py")
+	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "is ready and has storage", func(r *v1.Report) bool { return r.Ranks == 1 && r.Storage && r.GraceSeconds == 40 && r.Protocol == 2 })
 	lead(c, v1.Order_ORDER_RUN, nil)
 	r := follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })
@@ -97,9 +98,9 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	held := func(r *v1.Report) bool { return newest(r) >= hold }
 	r = follow(t, c, "held", func(d *v1.Directive) { d.Hold = hold }, held)
 	at := newest(r)
-	steps := strings.Count(p.out.String(), "step ")
-	kill(t, p.agent(), syscall.SIGKILL)
-	kill(t, p.init.Process.Pid, syscall.SIGTERM)
+	steps := strings.Count(p.Out.String(), "step ")
+	kill(t, p.AgentPID(), syscall.SIGKILL)
+	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
 	c.Await(t, "a", "leaves and trains on", func(r *v1.Report) bool {
 		return r.Incarnation == 2 && r.Leaving && r.State == v1.State_STATE_RUNNING && newest(r) == at
 	})
@@ -107,36 +108,36 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	drain := func(d *v1.Directive) { d.Hold, d.Copy, d.Common, d.Frontier = hold, mark, at, at }
 	lead(c, v1.Order_ORDER_RUN, drain)
 	r = c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == at })
-	if now := strings.Count(p.out.String(), "step "); now != steps || newest(r) != at {
+	if now := strings.Count(p.Out.String(), "step "); now != steps || newest(r) != at {
 		t.Errorf("%d steps more while it was held at %d, newest sealed %d", now-steps, at, newest(r))
 	}
 	lead(c, v1.Order_ORDER_HALT, drain)
-	if code := p.wait(); code != 143 {
+	if code := p.Wait(); code != 143 {
 		t.Errorf("exit code %d", code)
 	}
 
 	next := newPod(t, c, "a")
-	for k, v := range p.env {
+	for k, v := range p.Env {
 		if k != "HOLDFAST_POD_UID" {
-			next.env[k] = v
+			next.Env[k] = v
 		}
 	}
-	next.env["HOLDFAST_POD_UID"] = "another"
-	next.file("train.py", saver)
+	next.Env["HOLDFAST_POD_UID"] = "another"
+	next.File("train.py", saver)
 	c.Forget("a")
 	lead(c, v1.Order_ORDER_HALT, func(d *v1.Directive) {
 		d.Run, d.Fetch = &v1.Generation{WorldSize: 1}, &v1.Mark{Step: at + 1, Generation: 1}
 	})
-	next.start("torchrun", "train.py")
+	next.Start("torchrun", "train.py")
 	c.Await(t, "a", "cannot fetch a step that was never copied", func(r *v1.Report) bool { return r.FetchFailed.GetStep() == at+1 })
 	lead(c, v1.Order_ORDER_HALT, func(d *v1.Directive) { d.Run, d.Fetch = &v1.Generation{WorldSize: 1}, mark })
 	c.Await(t, "a", "has fetched", func(r *v1.Report) bool { return newest(r) == at })
 	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_RUN,
 		Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1", RestoreStep: at}})
-	next.out.await(t, "start "+strconv.FormatUint(at, 10))
+	next.Out.Await(t, "start "+strconv.FormatUint(at, 10))
 	c.Await(t, "a", "goes on", func(r *v1.Report) bool { return newest(r) > at })
 	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_EXIT})
-	if code := next.wait(); code != 0 {
+	if code := next.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -145,13 +146,13 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 func TestHoldIsLifted(t *testing.T) {
 	c, p := savingPod(t)
 	lead(c, v1.Order_ORDER_RUN, nil)
-	p.start("torchrun", "train.py")
+	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "runs", runs(1, 1))
 	r := follow(t, c, "held", func(d *v1.Directive) { d.Hold = 5 }, func(r *v1.Report) bool { return newest(r) >= 5 })
 	at := newest(r)
 	follow(t, c, "goes on", nil, func(r *v1.Report) bool { return newest(r) > at+5 })
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
-	if code := p.wait(); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -161,7 +162,7 @@ func TestHoldIsLifted(t *testing.T) {
 func TestKilledBetweenManifestAndReport(t *testing.T) {
 	c, p := savingPod(t)
 	lead(c, v1.Order_ORDER_RUN, nil)
-	p.start("torchrun", "train.py")
+	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "runs", runs(1, 1))
 	mark := &v1.Mark{Step: newest(follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })), Generation: 1}
 	order := func(m *v1.Manifest) {
@@ -173,19 +174,19 @@ func TestKilledBetweenManifestAndReport(t *testing.T) {
 	copied := c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == mark.Step }).Rank[0].Copied
 
 	// Its name is taken, so that the manifest waits; then the state cannot be stored, so that nothing is told.
-	manifest := filepath.Join(p.env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(mark.Step))
+	manifest := filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(mark.Step))
 	if err := os.Mkdir(manifest, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	order(&v1.Manifest{Mark: mark, Rank: []*v1.ManifestRank{{Length: copied.Length, Checksum: copied.Checksum}}})
-	p.errs.await(t, "writing a manifest: ")
-	part := filepath.Join(p.root, "run", "agent.json.new")
+	p.Errs.Await(t, "writing a manifest: ")
+	part := filepath.Join(p.Root, "run", "agent.json.new")
 	soon(t, "the agent's state cannot be stored", func() bool { return os.Mkdir(part, 0o755) == nil })
 	if err := os.Remove(manifest); err != nil {
 		t.Fatal(err)
 	}
 	soon(t, "the manifest is written", func() bool { return whole(manifest) })
-	kill(t, p.agent(), syscall.SIGKILL)
+	kill(t, p.AgentPID(), syscall.SIGKILL)
 	if r := c.Report("a"); r.Incarnation != 1 || r.Manifested != nil {
 		t.Fatalf("it was told before the agent was killed: %v", r)
 	}
@@ -220,13 +221,13 @@ func soon(t *testing.T, what string, is func() bool) {
 // TestStorageThatCannotBeUsedIsSaid, and training runs all the same; once it can be used it is.
 func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
 	c, p := savingPod(t)
-	claim := p.env["HOLDFAST_STORAGE"]
+	claim := p.Env["HOLDFAST_STORAGE"]
 	if err := os.Remove(claim); err != nil {
 		t.Fatal(err)
 	}
-	p.file(claim, "not a folder")
+	p.File(claim, "not a folder")
 	lead(c, v1.Order_ORDER_RUN, nil)
-	p.start("torchrun", "train.py")
+	p.Start("torchrun", "train.py")
 	r := c.Await(t, "a", "says that storage cannot be used", func(r *v1.Report) bool {
 		return strings.Contains(strings.Join(r.Notes, "\n"), "storage cannot be used: ")
 	})
@@ -248,24 +249,24 @@ func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
 // TestNothingIsDoneThatCannotBeStored: without its state file an agent starts nothing and is not heard of.
 func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 	c, p := savingPod(t)
-	p.file("train.py", sleeper)
-	part := filepath.Join(p.root, "run", "agent.json.new") // what the state is written to first
+	p.File("train.py", sleeper)
+	part := filepath.Join(p.Root, "run", "agent.json.new") // what the state is written to first
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	lead(c, v1.Order_ORDER_RUN, nil)
-	p.start("torchrun", "train.py")
-	p.errs.await(t, "storing the agent's state, without which nothing is done")
+	p.Start("torchrun", "train.py")
+	p.Errs.Await(t, "storing the agent's state, without which nothing is done")
 	if err := os.Remove(part); err != nil {
 		t.Fatal(err)
 	}
 	c.Await(t, "a", "runs", runs(1, 1))
-	p.out.await(t, "rank 0 generation 1")
+	p.Out.Await(t, "rank 0 generation 1")
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT})
-	p.errs.await(t, "trying again: ")
+	p.Errs.Await(t, "trying again: ")
 	if r := c.Report("a"); r.State != v1.State_STATE_RUNNING {
 		t.Errorf("told what is not stored: %v", r)
 	}
@@ -279,12 +280,12 @@ func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 // same one again.
 func TestStateThatCannotBeRead(t *testing.T) {
 	c, p := savingPod(t)
-	p.file("train.py", sleeper)
+	p.File("train.py", sleeper)
 	lead(c, v1.Order_ORDER_RUN, nil)
-	p.start("torchrun", "train.py")
+	p.Start("torchrun", "train.py")
 	first := c.Await(t, "a", "runs", runs(1, 1))
-	p.out.await(t, "rank 0 generation 1")
-	state := filepath.Join(p.root, "run", "agent.json")
+	p.Out.Await(t, "rank 0 generation 1")
+	state := filepath.Join(p.Root, "run", "agent.json")
 	for again := 1; again <= 2; again++ {
 		if err := os.Remove(state); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
@@ -292,8 +293,8 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		if err := os.Mkdir(state, 0o755); err != nil { // neither to be read nor to be replaced
 			t.Fatal(err)
 		}
-		kill(t, p.agent(), syscall.SIGKILL)
-		for deadline := time.Now().Add(patience); strings.Count(p.errs.String(), "reading the state of the agent before, which is lost") < again; time.Sleep(time.Millisecond) {
+		kill(t, p.AgentPID(), syscall.SIGKILL)
+		for deadline := time.Now().Add(patience); strings.Count(p.Errs.String(), "reading the state of the agent before, which is lost") < again; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("no new agent that says what it lost")
 			}
@@ -307,11 +308,11 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		}
 		first = r
 	}
-	if n := strings.Count(p.out.String(), "generation 1"); n != 1 {
+	if n := strings.Count(p.Out.String(), "generation 1"); n != 1 {
 		t.Errorf("generation 1 was started %d times", n)
 	}
 	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
 	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1"}})
-	p.out.await(t, "rank 0 generation 2")
+	p.Out.Await(t, "rank 0 generation 2")
 }

@@ -103,7 +103,7 @@ func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	for time.Now().Before(deadline) {
 		pids, generation = pids[:0], 0
 		for i := range g.pods {
-			r := g.c.Report(g.pods[i].name)
+			r := g.c.Report(g.pods[i].Name)
 			if r == nil || r.State != v1.State_STATE_RUNNING || r.Generation <= above || generation != 0 && r.Generation != generation {
 				break
 			}
@@ -118,7 +118,7 @@ func (g *gang) running(above uint64) (generation uint64, pids []int) {
 			return generation, pids
 		}
 		select {
-		case <-g.pods[0].ended:
+		case <-g.pods[0].Ended():
 			g.t.Fatal("pod 0 ended by itself")
 		case <-time.After(time.Millisecond):
 		}
@@ -182,7 +182,7 @@ func (g *gang) kill(pids []int, between bool) {
 		what += " and the next"
 		g.how["two ranks"]++
 	case 1:
-		if pid, ok := g.pods[victim/g.perPod].agentPID(); ok {
+		if pid, ok := g.pods[victim/g.perPod].LookForAgent(); ok {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			what += " and its agent"
 			g.how["with the agent"]++

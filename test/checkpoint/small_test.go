@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // What the agent may cost the container that it is put into.
@@ -26,7 +27,7 @@ const (
 
 // TestAgentIsOneSmallStaticBinary: it has to run in any image, and is copied into each pod.
 func TestAgentIsOneSmallStaticBinary(t *testing.T) {
-	binaries := []string{agent}
+	binaries := []string{proctest.Agent()}
 	if built := "../../bin/holdfast-agent"; exists(built) { // what images are made of
 		binaries = append(binaries, built)
 	}
@@ -65,9 +66,9 @@ func (g *gang) checkMemory() {
 	g.t.Helper()
 	for _, p := range g.pods {
 		used := p.resident(g.t)
-		g.t.Logf("agent of %s: %.1f MiB resident without arenas", p.name, float64(used)/(1<<20))
+		g.t.Logf("agent of %s: %.1f MiB resident without arenas", p.Name, float64(used)/(1<<20))
 		if used >= maxResident {
-			g.t.Errorf("the agent of %s has %d MiB resident without arenas, not below %d", p.name, used>>20, maxResident>>20)
+			g.t.Errorf("the agent of %s has %d MiB resident without arenas, not below %d", p.Name, used>>20, maxResident>>20)
 		}
 	}
 }
@@ -76,7 +77,7 @@ func (g *gang) checkMemory() {
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		pid, ok := p.agentPID()
+		pid, ok := p.LookForAgent()
 		if !ok { // it was killed, and init starts another one
 			continue
 		}
@@ -103,7 +104,7 @@ func (p *pod) resident(t *testing.T) (bytes int) {
 			return bytes
 		}
 	}
-	t.Fatalf("pod %s has no agent", p.name)
+	t.Fatalf("pod %s has no agent", p.Name)
 	return 0
 }
 
@@ -128,7 +129,7 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 	ended := func() {
 		t.Helper()
 		select {
-		case <-p.ended:
+		case <-p.Ended():
 		case <-time.After(patience):
 			t.Fatal("the pod does not end with its command")
 		}
@@ -137,10 +138,10 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 	const tries = 5
 	var with, bare []time.Duration
 	for range tries {
-		had, begin := len(p.out.String()), time.Now()
-		p.start(t)
+		had, begin := len(p.Out.String()), time.Now()
+		p.start()
 		ended()
-		with = append(with, told(p.out.String()[had:]).Sub(begin))
+		with = append(with, told(p.Out.String()[had:]).Sub(begin))
 
 		begin = time.Now()
 		out, err := exec.Command(date, command[1:]...).Output()

@@ -49,11 +49,11 @@ func TestStorageOutlivesMemory(t *testing.T) {
 		durable, _ := g.d.Durable()
 		g.readAll(mount)
 		for _, p := range g.pods { // what an agent said last is not what the new pod in its place says
-			g.c.Forget(p.name)
+			g.c.Forget(p.Name)
 		}
 		g.d.Lost()
 		for _, p := range g.pods {
-			p.start(t)
+			p.start()
 		}
 		old := generation
 		generation, pids = g.running(old)
@@ -80,7 +80,7 @@ func (g *gang) awaitManifest(had int) {
 		if time.Now().After(deadline) {
 			var said []*v1.Report
 			for _, p := range g.pods {
-				said = append(said, g.c.Report(p.name))
+				said = append(said, g.c.Report(p.Name))
 			}
 			g.t.Fatalf("no manifest within %s; reports %v", patience, said)
 		}

@@ -40,14 +40,14 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-p.ended:
+	case <-p.Ended():
 	case <-time.After(patience):
 		t.Fatal("the script does not end")
 	}
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 || d.Restarts() != 1 {
+	if code := p.Code(); code != 0 || d.Restarts() != 1 {
 		t.Errorf("exit code %d after %d restarts", code, d.Restarts())
 	}
-	last := begins.FindAllStringSubmatch(p.out.String(), -1)
+	last := begins.FindAllStringSubmatch(p.Out.String(), -1)
 	if n := len(last); n != 2 || last[n-1][1] == "0" {
 		t.Errorf("it began as %v", last)
 	}
@@ -59,12 +59,12 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 	for _, m := range lossAt.FindAllStringSubmatch(string(plain), -1) {
 		want[m[1]] = m[2]
 	}
-	for _, m := range lossAt.FindAllStringSubmatch(p.out.String(), -1) {
+	for _, m := range lossAt.FindAllStringSubmatch(p.Out.String(), -1) {
 		if want[m[1]] != m[2] {
 			t.Errorf("step %s: loss %s, undisturbed %s", m[1], m[2], want[m[1]])
 		}
 	}
-	if len(want) == 0 || !strings.Contains(p.out.String(), "trained") {
+	if len(want) == 0 || !strings.Contains(p.Out.String(), "trained") {
 		t.Errorf("%d losses", len(want))
 	}
 }
@@ -73,7 +73,7 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if found := what.FindAllStringSubmatch(p.out.String(), -1); len(found) >= n {
+		if found := what.FindAllStringSubmatch(p.Out.String(), -1); len(found) >= n {
 			return found
 		}
 		if time.Now().After(deadline) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // row is one launcher of the matrix.
@@ -146,7 +147,7 @@ type run struct {
 	*lesson
 	c    *coordtest.Coordinator
 	d    *coordtest.Driver
-	pods []*pod
+	pods []*proctest.Container
 	row  row
 }
 
@@ -163,7 +164,7 @@ func start(t *testing.T, r row, env ...string) *run {
 	return g
 }
 
-func (g *run) pod(i int) *pod {
+func (g *run) pod(i int) *proctest.Container {
 	g.t.Helper()
 	command := append([]string{"bash", "-c", `"$@"; code=$?; echo "after $code"; exit $code`, "bash"}, g.row.argv(g.row.command, i)...)
 	return startPod(g.t, g.c, fmt.Sprintf("pod-%d", i), g.dir, append(g.env, "HOLDFAST_STANDBYS=off"), command...)
@@ -175,8 +176,8 @@ func (g *run) at(step int) {
 	g.await(fmt.Sprintf("step %d", step), func() bool {
 		for _, p := range g.pods {
 			select {
-			case <-p.ended:
-				g.t.Fatalf("pod %s ended with code %d before step %d", p.name, p.cmd.ProcessState.ExitCode(), step)
+			case <-p.Ended():
+				g.t.Fatalf("pod %s ended with code %d before step %d", p.Name, p.Code(), step)
 			default:
 			}
 		}
@@ -188,10 +189,10 @@ func (g *run) at(step int) {
 func (g *run) finish(code int) {
 	g.t.Helper()
 	for _, p := range g.pods {
-		if got := p.wait(g.t); got != code {
-			g.t.Errorf("pod %s ended with code %d, want %d", p.name, got, code)
+		if got := p.Wait(); got != code {
+			g.t.Errorf("pod %s ended with code %d, want %d", p.Name, got, code)
 		}
-		if want := fmt.Sprintf("after %d\n", code); !strings.Contains(p.out.String(), want) {
+		if want := fmt.Sprintf("after %d\n", code); !strings.Contains(p.Out.String(), want) {
 			g.t.Errorf("what comes after the launcher did not say %q", want)
 		}
 	}
@@ -276,7 +277,7 @@ func kill(t *testing.T, r row, alone *lesson, want map[string]string) {
 		t.Fatalf("killing a rank: %v", err)
 	}
 	g.at(12)
-	if err := syscall.Kill(g.pods[0].agentPID(t), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(g.pods[0].AgentPID(), syscall.SIGKILL); err != nil {
 		t.Fatalf("killing the agent: %v", err)
 	}
 	g.finish(0)
@@ -299,7 +300,7 @@ func fail(t *testing.T, r row) {
 	g := start(t, r, "LESSON_FAIL_AT=3")
 	g.d.Limit(1)
 	g.finish(code)
-	if n := strings.Count(g.pods[len(g.pods)-1].errs.String(), "failed on demand at step 3"); n < 2 {
+	if n := strings.Count(g.pods[len(g.pods)-1].Errs.String(), "failed on demand at step 3"); n < 2 {
 		t.Errorf("the script's error stands %d times on standard error, want one for each of two attempts", n)
 	}
 }
@@ -309,11 +310,11 @@ func drain(t *testing.T, r row, want map[string]string) {
 	g := start(t, r, "LESSON_PACE=0.1")
 	g.at(7)
 	last := len(g.pods) - 1
-	if err := g.pods[last].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := g.pods[last].Init.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	g.pods[last].wait(t)
-	g.c.Forget(g.pods[last].name)
+	g.pods[last].Wait()
+	g.c.Forget(g.pods[last].Name)
 	g.pods[last] = g.pod(last)
 	g.finish(0)
 	if got := g.losses(); !maps.Equal(got, want) {

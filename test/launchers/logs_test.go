@@ -90,10 +90,10 @@ func TestLogs(t *testing.T) {
 					t.Errorf("%s is there, by torchrun it is not", name)
 				}
 			}
-			if a, b := writers(g.pods[0].out.String()), writers(out); !slices.Equal(a, b) {
+			if a, b := writers(g.pods[0].Out.String()), writers(out); !slices.Equal(a, b) {
 				t.Errorf("standard output has\n%s\nby torchrun\n%s", strings.Join(a, "\n"), strings.Join(b, "\n"))
 			}
-			if a, b := writers(g.pods[0].errs.String()), writers(errs); !slices.Equal(a, b) {
+			if a, b := writers(g.pods[0].Errs.String()), writers(errs); !slices.Equal(a, b) {
 				t.Errorf("standard error has\n%s\nby torchrun\n%s", strings.Join(a, "\n"), strings.Join(b, "\n"))
 			}
 		})
@@ -108,20 +108,20 @@ func TestLogsOfAnAgentThatComesBack(t *testing.T) {
 	p := startPod(t, g.c, "pod-0", g.dir, append(g.env, "HOLDFAST_STANDBYS=off"), "torchrun", "--nproc-per-node=2", "--log-dir=logs", "--tee=3", script, fmt.Sprint(lines), "0.02")
 	g.c.Drive("pod-0")
 	shown := func(text string) func() bool {
-		return func() bool { return strings.Contains(p.out.String(), text) }
+		return func() bool { return strings.Contains(p.Out.String(), text) }
 	}
 	g.await("line 20", shown("writer 0.0 out 20 "))
-	if err := syscall.Kill(p.agentPID(t), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(p.AgentPID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	g.await("line 100 after the agent's death", shown("writer 0.0 out 100 "))
 	if err := syscall.Kill(int(g.c.Report("pod-0").Rank[1].Pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.wait(t); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Fatalf("the pod ended with code %d", code)
 	}
-	console := p.out.String()
+	console := p.Out.String()
 	for local := range 2 {
 		for i := range lines {
 			for attempt := range 2 {
@@ -155,13 +155,13 @@ func TestTorchtitan(t *testing.T) {
 	g := &run{lesson: newLesson(t, "PYTHONPATH="+scripts), c: coordtest.Start(t)}
 	p := startPod(t, g.c, "pod-0", g.dir, append(g.env, "HOLDFAST_STANDBYS=off"), "bash", "-c", line)
 	g.c.Drive("pod-0")
-	if code := p.wait(t); code != 0 {
+	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if a, b := writers(p.out.String()), writers(out); !slices.Equal(a, b) || len(a) != 1 || !strings.HasPrefix(a[0], "[rank0]:writer 0 rank ['--module', 'llama3'") {
+	if a, b := writers(p.Out.String()), writers(out); !slices.Equal(a, b) || len(a) != 1 || !strings.HasPrefix(a[0], "[rank0]:writer 0 rank ['--module', 'llama3'") {
 		t.Errorf("standard output %q, by torchrun %q", a, b)
 	}
-	if a, b := writers(p.errs.String()), writers(errs); !slices.Equal(a, b) || len(a) != 1 {
+	if a, b := writers(p.Errs.String()), writers(errs); !slices.Equal(a, b) || len(a) != 1 {
 		t.Errorf("standard error %q, by torchrun %q", a, b)
 	}
 	if files, _ := filepath.Glob(filepath.Join(g.dir, "torchelastic_*", "none_*", "attempt_0", "1", "stdout.log")); len(files) != 1 {
