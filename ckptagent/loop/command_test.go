@@ -229,9 +229,11 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	p := wholePod(t, c, "a", atOnce)
 	p.Start("sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	p.Out.Lines(t, 1)
 	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: run})
 	c.Await(t, "a", "runs it anew", runs(1, 1))
+	p.Out.Lines(t, 2)
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "has halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
 	kill(t, p.Init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is that of one that took generation 2
