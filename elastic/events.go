@@ -5,7 +5,7 @@ import "time"
 // Event is what can happen to a gang.
 type Event interface{ event() }
 
-// Reported is an agent's report. Reports of one agent arrive in the order they were sent, or not at all.
+// Reported is an agent's report. Reports of one agent may come in any order, or not at all: their numbers tell.
 type Reported struct {
 	Slot   Slot
 	Pod    Pod

@@ -16,7 +16,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc containers ranks port gen state bytes refused leaving notes unprotected whole proto storage grace;
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole proto storage grace;
 //	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -63,6 +63,7 @@ func (s *stage) command(f []string) {
 			k, v, _ := strings.Cut(kv, "=")
 			s.change(slot, k, strings.ReplaceAll(v, "_", " "))
 		}
+		s.reports[slot].Sequence++
 		r := s.reports[slot]
 		r.Rank = slices.Clone(r.Rank)
 		s.step(Reported{Slot: Slot(slot), Pod: s.pods[slot], Report: r})
@@ -198,6 +199,8 @@ func (s *stage) change(slot int, key, value string) {
 		*r = Report{Incarnation: 1, Address: r.Address, State: AgentIdle, StateBytes: r.StateBytes}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
+	case "seq":
+		r.Sequence = uint64(s.number(value)) - 1 // sending it counts
 	case "containers":
 		r.Containers = uint64(s.number(value))
 	case "ranks":

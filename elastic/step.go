@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"time"
@@ -77,7 +78,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		return
 	case !m.known:
 	case m.pod.UID == e.Pod.UID:
-		if stale(&m.report, &e.Report) && !s.brought(e.Slot, &e.Report) {
+		if e.Report.before(&m.report) {
 			return
 		}
 	case s.TakesOver(e.Pod, m.pod):
@@ -86,7 +87,8 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.emit(Direct{})
 		return
 	}
-	if m.known && m.attached && reflect.DeepEqual(m.report, e.Report) {
+	if m.known && m.attached && e.Report.repeats(m.report) {
+		m.report.Sequence = e.Report.Sequence
 		return // a word that it lives: time alone has passed
 	}
 	if known := &m.report; !m.known || !m.attached || known.Generation != e.Report.Generation || known.State != e.Report.State || known.Leaving != e.Report.Leaving {
@@ -150,40 +152,15 @@ func sameToPeople(a, b *Report) bool {
 
 func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }
 
-// order of an agent's states within one generation and incarnation; it only rises.
-func order(a AgentState) int {
-	switch a {
-	case AgentIdle:
-		return 1
-	case AgentRunning:
-		return 2
-	case AgentFinished:
-		return 3
-	case AgentFailed:
-		return 4
-	case AgentHalted:
-		return 5
-	case AgentUnknown:
-	}
-	return 0
+// before says whether the agent that sent known had sent this report before it.
+func (r *Report) before(known *Report) bool {
+	return cmp.Or(cmp.Compare(r.Incarnation, known.Incarnation), cmp.Compare(r.Sequence, known.Sequence)) < 0
 }
 
-// stale says whether a report of the same pod is older than the known one.
-func stale(known, r *Report) bool {
-	switch {
-	case r.Incarnation != known.Incarnation:
-		return r.Incarnation < known.Incarnation
-	case r.Generation != known.Generation:
-		return r.Generation < known.Generation
-	case order(r.State) != order(known.State):
-		return order(r.State) < order(known.State)
-	}
-	for i := range min(len(r.Rank), len(known.Rank)) {
-		if newest(r.Rank[i].Sealed) < newest(known.Rank[i].Sealed) {
-			return true
-		}
-	}
-	return false
+// repeats says whether a report says nothing else than the known one.
+func (r *Report) repeats(known Report) bool {
+	known.Sequence = r.Sequence
+	return reflect.DeepEqual(known, *r)
 }
 
 // keepExits remembers how ranks of the newest generation ended. A pod that has not been seen to run it

@@ -192,18 +192,6 @@ func (s *State) insist() plan {
 	return plan{}
 }
 
-// brought says whether a report tells of a step that was fetched, or could not be: newer ones were given up for it.
-func (s *State) brought(slot Slot, r *Report) bool {
-	if s.run.forming == nil || r.State != AgentHalted {
-		return false
-	}
-	mark, ok := s.run.forming.fetching.fetch[slot]
-	if !ok {
-		return false
-	}
-	return r.FetchFailed == mark || !slices.ContainsFunc(inventory(r), func(inv []int64) bool { return !holds(inv, mark.Step) })
-}
-
 // forget drops what storage has of a past that is given up.
 func (s *State) forget(restore int64) {
 	r := &s.Record

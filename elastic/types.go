@@ -51,7 +51,10 @@ type Pod struct {
 
 // Report is the whole present truth of one agent.
 type Report struct {
+	// Of two reports the one with the higher Incarnation counts, then the one with the higher Sequence; an agent that is older than
+	// the latter says 0.
 	Incarnation uint64
+	Sequence    uint64
 	Ranks       int
 	Address     string
 	Port        int

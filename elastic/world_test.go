@@ -55,6 +55,7 @@ type simAgent struct {
 	common   int64
 	frontier int64
 	told     int64
+	seq      uint64
 	exited   bool
 
 	pod2 // what is of protocol 2
@@ -91,7 +92,8 @@ func (w *world) failf(property, format string, args ...any) {
 }
 
 func (w *world) report(a *simAgent) Report {
-	r := Report{Incarnation: a.inc, Ranks: len(a.ranks), Address: "10.0.0.1", Port: 1024 + int(a.inc), Generation: a.gen, State: a.state, StateBytes: 1 << 20}
+	a.seq++
+	r := Report{Incarnation: a.inc, Sequence: a.seq, Ranks: len(a.ranks), Address: "10.0.0.1", Port: 1024 + int(a.inc), Generation: a.gen, State: a.state, StateBytes: 1 << 20}
 	for i, k := range a.ranks {
 		rank := Rank{Local: i, Step: k.step, Exit: k.exit, Copied: Copied{Mark: k.copied}}
 		for _, s := range k.sealed {

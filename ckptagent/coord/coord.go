@@ -67,6 +67,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	report ckptagent.Report
+	seq    uint64 // of report
 	known  bool
 	finish chan struct{} // closed: the last report is to be sent
 	urgent chan struct{} // something is to be sent at once
@@ -97,6 +98,7 @@ func (c *Client) Update(r ckptagent.Report) {
 		wake = c.urgent
 	}
 	c.report, c.known = r, true
+	c.seq++
 	c.mu.Unlock()
 	select {
 	case wake <- struct{}{}:
@@ -210,7 +212,9 @@ func recvError(stream v1.Coordinator_AttachClient, err error) error {
 func (c *Client) latest() *v1.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return toReport(c.report, c.o.Address)
+	r := toReport(c.report, c.o.Address)
+	r.Sequence = c.seq
+	return r
 }
 
 // send sends the newest report whenever it is due.

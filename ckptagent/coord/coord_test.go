@@ -128,6 +128,24 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 	}
 }
 
+// TestReportsAreCounted: what is new has a higher number, and what is sent again on another connection has the one that it had.
+func TestReportsAreCounted(t *testing.T) {
+	c := coordtest.Start(t)
+	k := dial(t, c)
+	k.client.Update(ckptagent.Report{Generation: 1})
+	first := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 1 }).GetSequence()
+	k.client.Update(ckptagent.Report{Generation: 2})
+	second := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 2 }).GetSequence()
+	c.Forget("one")
+	c.Stop()
+	<-k.lost
+	c.Again(t)
+	again := c.Await(t, "one", "came again", func(r *v1.Report) bool { return r.Generation == 2 }).GetSequence()
+	if first == 0 || second <= first || again != second {
+		t.Errorf("reports are numbered %d, %d and, sent again, %d", first, second, again)
+	}
+}
+
 func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 	c := coordtest.Start(t)
 	c.Deny(codes.Unauthenticated)

@@ -203,7 +203,10 @@ type Report struct {
 	// The names of these modules, in the order of their imports; sent while the directive wants them.
 	Modules []string `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
 	// How many containers this pod has had: it rises where one ended whole and was started again. 0: an agent that is older.
-	Containers    uint64 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
+	Containers uint64 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
+	// Rises with each report of this incarnation that says something else than the one before. Of two reports the one with the higher
+	// incarnation counts, then the one with the higher sequence. 0: an agent that is older, whose reports count as they arrive.
+	Sequence      uint64 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -402,6 +405,13 @@ func (x *Report) GetModules() []string {
 func (x *Report) GetContainers() uint64 {
 	if x != nil {
 		return x.Containers
+	}
+	return 0
+}
+
+func (x *Report) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
 	}
 	return 0
 }
@@ -1245,7 +1255,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xd0\x06\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xec\x06\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1278,7 +1288,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\amodules\x18\x17 \x03(\tR\amodules\x12\x1e\n" +
 	"\n" +
 	"containers\x18\x18 \x01(\x04R\n" +
-	"containers\":\n" +
+	"containers\x12\x1a\n" +
+	"\bsequence\x18\x19 \x01(\x04R\bsequence\":\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
