@@ -74,8 +74,14 @@ func (p pkg) rel() string { return strings.TrimPrefix(p.ImportPath, module) }
 // all are the imports of its files, those of tests as well.
 func (p pkg) all() []string { return slices.Concat(p.Imports, p.TestImports, p.XTestImports) }
 
+// packages are those of the module, once load has listed them.
+var packages []pkg
+
 func load(t *testing.T) []pkg {
 	t.Helper()
+	if packages != nil {
+		return packages
+	}
 	out, err := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", module+"...").Output()
 	if err != nil {
 		t.Fatalf("listing packages: %v", err)
@@ -94,6 +100,7 @@ func load(t *testing.T) []pkg {
 	if len(all) < 10 {
 		t.Fatalf("found %d packages, so this test looks at the wrong tree", len(all))
 	}
+	packages = all
 	return all
 }
 
