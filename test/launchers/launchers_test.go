@@ -211,6 +211,12 @@ func TestLaunchers(t *testing.T) {
 				command = r.argv(r.alone, 0)
 			}
 			out, errs, code := plain(t, alone.dir, alone.env, command...)
+			for range 2 {
+				if code == 0 || !strings.Contains(errs, "terminate called without an active exception") {
+					break
+				}
+				out, errs, code = plain(t, alone.dir, alone.env, command...) // gloo's threads abort it now and then while Python ends
+			}
 			want := alone.losses()
 			if code != 0 || len(want) != steps {
 				t.Fatalf("alone it ends with code %d after %d steps:\n%s\n%s", code, len(want), out, errs)

@@ -63,7 +63,7 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 		return nil, fmt.Errorf("reading the training script: %w", err)
 	}
 	dev := filepath.Join(source, "bin/holdfast-dev")
-	c, err := devcluster.Up(ctx, devcluster.Options{Nodes: realNodes, Binary: dev, Out: b.progress})
+	c, err := devcluster.Up(ctx, devcluster.Options{Nodes: realNodes, Args: []string{fmt.Sprintf("--gpus=%d", ranksEach)}, Binary: dev, Out: b.progress})
 	if err != nil {
 		return nil, fmt.Errorf("starting a cluster: %w", err)
 	}

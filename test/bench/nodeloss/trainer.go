@@ -75,7 +75,7 @@ func podOf(job, line string) corev1.PodSpec {
 			},
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceMemory: memory, corev1.ResourceCPU: resource.MustParse("200m")},
-				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, layout.GPUResource: resource.MustParse("2")},
+				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, layout.GPUResource: *resource.NewQuantity(ranksEach, resource.DecimalSI)},
 			},
 			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "bench", MountPath: "/bench", ReadOnly: true}, {Name: "python", MountPath: pythonHome, ReadOnly: true},
