@@ -66,9 +66,9 @@ func (s *State) Fenced(pod string) bool {
 }
 
 // TakesOver says whether a pod takes its slot over from old. Pods are made within one second where one is
-// replaced at once: then it counts that the old one was fenced.
+// replaced at once: then it counts that the old one was fenced. Of pods in the API server membership.Holders says it.
 func (s *State) TakesOver(p, old Pod) bool {
-	return p.Newer(old) || s.Fenced(old.UID) && p.Created.Equal(old.Created) && !s.superseded(p.UID)
+	return p.Newer(old) || p.UID != old.UID && s.Fenced(old.UID) && p.Created.Equal(old.Created) && !s.superseded(p.UID)
 }
 
 // passOn gives a slot to another pod; what was known of the one that held it is no more.

@@ -38,7 +38,7 @@ type Ending struct {
 // that another pod of its Job has succeeded is not made anew, and one that has ended is the Job's business.
 func Dooms(v View) []elastic.Doom {
 	var dooms []elastic.Doom
-	for slot, pod := range v.holders() {
+	for slot, pod := range membership.Holders(v.Job, v.Members, v.Pods) {
 		if pod == nil {
 			continue
 		}
@@ -55,8 +55,8 @@ func Dooms(v View) []elastic.Doom {
 func Rests(v View) []elastic.Doom {
 	var dooms []elastic.Doom
 	first := time.Time{}
-	for slot, pod := range v.holders() {
-		if pod == nil || ended(pod) {
+	for slot, pod := range membership.Holders(v.Job, v.Members, v.Pods) {
+		if pod == nil || membership.Ended(pod) {
 			continue
 		}
 		d, _ := v.doom(pod)
@@ -73,46 +73,10 @@ func Rests(v View) []elastic.Doom {
 	return dooms
 }
 
-// holders are the pods that hold the slots; nil where none does.
-func (v View) holders() []*corev1.Pod {
-	holders := make([]*corev1.Pod, v.Members)
-	for i := range v.Pods {
-		pod := &v.Pods[i]
-		slot, ok := v.slot(pod)
-		if !ok {
-			continue
-		}
-		if have := holders[slot]; have == nil || holds(pod, have) {
-			holders[slot] = pod
-		}
-	}
-	return holders
-}
-
-// slot is the place of a pod that is, or was until it ended, a member of the gang.
-func (v View) slot(pod *corev1.Pod) (int, bool) {
-	_, member := membership.GangOf(pod)
-	owner := membership.OwningJob(pod)
-	slot, ok := membership.GangSlot(pod)
-	return slot, ok && member && owner != nil && owner.UID == v.Job && slot < v.Members
-}
-
-// holds says whether pod a, rather than b, holds their slot.
-func holds(a, b *corev1.Pod) bool {
-	if x, y := ended(a) || a.DeletionTimestamp != nil, ended(b) || b.DeletionTimestamp != nil; x != y {
-		return y
-	}
-	return b.CreationTimestamp.Before(&a.CreationTimestamp)
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
 // doom says why one pod must go. What its node is comes before who deletes it: it says whether anything
 // there can be asked.
 func (v View) doom(pod *corev1.Pod) (elastic.Doom, bool) {
-	if ended(pod) {
+	if membership.Ended(pod) {
 		return elastic.Doom{}, false
 	}
 	node := pod.Spec.NodeName

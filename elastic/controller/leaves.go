@@ -60,7 +60,7 @@ func (c *Controller) leftAt(pod *corev1.Pod) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.leaving[pod.UID]
-	return at, ok && pod.DeletionTimestamp == nil && !ended(pod) && pod.Spec.NodeName != ""
+	return at, ok && pod.DeletionTimestamp == nil && !membership.Ended(pod) && pod.Spec.NodeName != ""
 }
 
 // ends are the pods that their nodes end.

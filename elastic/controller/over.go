@@ -27,7 +27,7 @@ func (c *Controller) tellOver(ctx context.Context, gang types.NamespacedName, po
 	deleted := map[coordinator.Key]bool{}
 	for i := range pods {
 		owner := membership.OwningJob(&pods[i])
-		if _, member := membership.GangOf(&pods[i]); member && owner != nil && owner.Name == gang.Name && !ended(&pods[i]) {
+		if _, member := membership.GangOf(&pods[i]); member && owner != nil && owner.Name == gang.Name && !membership.Ended(&pods[i]) {
 			key := coordinator.Key{Namespace: gang.Namespace, Name: gang.Name, Job: string(owner.UID)}
 			deleted[key] = deleted[key] || pods[i].DeletionTimestamp != nil
 		}

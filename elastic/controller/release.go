@@ -126,11 +126,11 @@ func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []e
 	if err := c.Live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.LabelGang: key.Name}); err != nil {
 		return nil, fmt.Errorf("listing the pods of gang %s/%s: %w", key.Namespace, key.Name, err)
 	}
-	holders := View{Job: types.UID(key.Job), Members: int(slices.Max(slots)) + 1, Pods: pods.Items}.holders()
+	holders := membership.Holders(types.UID(key.Job), int(slices.Max(slots))+1, pods.Items)
 	out := make([]elastic.Sought, len(slots))
 	for i, slot := range slots {
 		out[i].Slot = slot
-		if pod := holders[slot]; pod != nil && !ended(pod) {
+		if pod := holders[slot]; pod != nil && !membership.Ended(pod) {
 			out[i].Pod = elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time}
 			out[i].Runs = pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
 		}

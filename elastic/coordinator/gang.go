@@ -108,7 +108,7 @@ func (g *gang) attach(st *stream) {
 	g.streams[st] = true
 	old := g.current[st.peer.slot]
 	switch {
-	case old == nil, st.peer.pod.Newer(old.peer.pod), g.state.Fenced(old.peer.pod.UID) && old.peer.pod.UID != st.peer.pod.UID:
+	case old == nil, g.state.TakesOver(st.peer.pod, old.peer.pod):
 		g.current[st.peer.slot] = st
 	case old.peer.pod.UID == st.peer.pod.UID:
 		g.current[st.peer.slot] = st

@@ -37,11 +37,11 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 		out.View.Answer = *g.Status.Placement
 	}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
-	bySlot := membership.PodsBySlot(job, j.Members, pods)
+	holders := membership.Holders(job.UID, int(j.Members), pods)
 	notes := map[string]bool{}
 	for slot := range j.Members {
 		m := v1alpha1.MemberStatus{Slot: slot}
-		if pod := bySlot[slot]; pod != nil {
+		if pod := holders[slot]; pod != nil {
 			var said []string
 			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
 			m.Ranks, said = injected(pod)

@@ -34,10 +34,10 @@ func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages
 		owner := membership.OwningJob(&p)
 		return owner == nil || owner.UID != job.UID
 	})
-	bySlot := membership.PodsBySlot(job, j.Members, own)
+	holders := membership.Holders(job.UID, int(j.Members), own)
 	for slot := range j.Members {
 		m := v1alpha1.MemberStatus{Slot: slot}
-		if pod := bySlot[slot]; pod != nil {
+		if pod := holders[slot]; pod != nil {
 			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
 			if !membership.Gone(pod) || out.View.JobEnded {
 				out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})

@@ -1,37 +1,47 @@
 package membership
 
 import (
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodsBySlot are the pods of a Job that hold its slots. Of two pods in one slot the one that is not on its way out counts, else
-// the newer one.
-func PodsBySlot(job *batchv1.Job, members int32, pods []corev1.Pod) map[int32]*corev1.Pod {
-	bySlot := map[int32]*corev1.Pod{}
+// Holders are the pods of a Job that hold its slots, by slot; nil where none does.
+func Holders(job types.UID, members int, pods []corev1.Pod) []*corev1.Pod {
+	holders := make([]*corev1.Pod, members)
 	for i := range pods {
 		pod := &pods[i]
 		owner := OwningJob(pod)
 		slot, ok := GangSlot(pod)
-		if owner == nil || owner.UID != job.UID || !ok || slot >= int(members) || Replaced(pod) {
+		if owner == nil || owner.UID != job || !ok || slot >= members || Replaced(pod) {
 			continue
 		}
-		if have := bySlot[int32(slot)]; have == nil || better(pod, have) {
-			bySlot[int32(slot)] = pod
+		if have := holders[slot]; have == nil || holds(pod, have) {
+			holders[slot] = pod
 		}
 	}
-	return bySlot
+	return holders
 }
 
-// better says whether pod a, rather than b, is the one that holds their slot.
-func better(a, b *corev1.Pod) bool {
-	if Gone(a) != Gone(b) {
-		return Gone(b)
+// holds says whether pod a, rather than b, holds their slot: the one that has not ended and is not on its way out, else the newer one.
+// Where both are there, elastic's State.TakesOver says the same of what the coordinator knows of them.
+func holds(a, b *corev1.Pod) bool {
+	if x, y := leaves(a), leaves(b); x != y {
+		return y
 	}
-	return b.CreationTimestamp.Before(&a.CreationTimestamp)
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return b.CreationTimestamp.Before(&a.CreationTimestamp)
+	}
+	return a.UID > b.UID
 }
 
-// Gone says whether the pod holds its slot no more.
-func Gone(p *corev1.Pod) bool {
-	return p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed
+func leaves(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || Ended(pod) }
+
+// Ended says whether all that the pod was made for has ended, well or not.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// Gone says whether the gang lacks the pod: it is being deleted, or has failed. One that succeeded did its part.
+func Gone(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed
 }

@@ -167,7 +167,5 @@ func labelValue(cause string) string {
 // gangPodOn is the node that a pod of a gang is on, and whether it is: a pod that has ended or was replaced is not.
 func gangPodOn(pod *corev1.Pod) (string, bool) {
 	_, member := membership.GangOf(pod)
-	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	replaced := membership.Replaced(pod)
-	return pod.Spec.NodeName, member && !ended && !replaced && pod.Spec.NodeName != ""
+	return pod.Spec.NodeName, member && !membership.Ended(pod) && pod.Spec.NodeName != ""
 }
