@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -302,5 +303,23 @@ func TestAnnotationsPage(t *testing.T) {
 	slices.Sort(rows)
 	if len(keys) < 10 || !slices.Equal(keys, rows) {
 		t.Errorf("docs/annotations.md has rows for %v, api/v1alpha1/keys.go has %v for users to set", rows, keys)
+	}
+}
+
+// TestTheBudgetOfRestarts: pages that tell the number of restarts tell the one that the code has.
+func TestTheBudgetOfRestarts(t *testing.T) {
+	told := regexp.MustCompile(`(\w+) restarts (?:were |are )?without progress`)
+	want, seen := strconv.Itoa(elastic.RestartsWithoutProgress), 0
+	for _, name := range []string{"architecture.md", "runbooks.md"} {
+		for _, m := range told.FindAllStringSubmatch(page(t, name), -1) {
+			if number := m[1]; number == want {
+				seen++
+			} else if number != "many" {
+				t.Errorf("%s says %q, and it is %s", name, m[0], want)
+			}
+		}
+	}
+	if seen < 4 {
+		t.Errorf("found %d numbers, so this test misreads the pages", seen)
 	}
 }

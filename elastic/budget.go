@@ -49,7 +49,7 @@ func (s *State) judge(now time.Time) {
 			s.move(c, now)
 		case !c.External() && s.seenBefore(c):
 			reason = ReasonSameFailureTwice
-		case r.WithoutProgress >= restartsWithoutProgress:
+		case r.WithoutProgress >= RestartsWithoutProgress:
 			reason = ReasonNoProgress
 		}
 		if reason != "" {

@@ -29,12 +29,12 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 	}
 	f.deaths = m.report.Containers - f.containers[slot]
 	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, f.deaths, s.Record.Generation+1)}
-	if s.Record.WithoutProgress+int(f.deaths) > restartsWithoutProgress {
+	if s.Record.WithoutProgress+int(f.deaths) > RestartsWithoutProgress {
 		s.becomeFinal(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 		s.emit(Direct{})
 		return
 	}
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, restartsWithoutProgress)}})
+	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, RestartsWithoutProgress)}})
 }
 
 // containerEnds says how often a container ended whole before a generation could begin.

@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// How long a drain may take in all stands in deadline.go.
 const (
 	// leadTime is how far ahead of the newest step that was told a hold is set, so that it comes to every
 	// rank before the rank is there; leadMost bounds it in steps, leadUnknown is for a pace not known yet.

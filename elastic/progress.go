@@ -19,8 +19,9 @@ import (
 //
 // What 1 and 2 compare is Record.BestStep; 3 and 4 are judged when a generation has ended.
 const (
-	// restartsWithoutProgress is how often a gang is restarted without progress.
-	restartsWithoutProgress = 10
+	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up (judge). People read it in
+	// kubectl holdfast explain, and in docs, whose tests compare it.
+	RestartsWithoutProgress = 10
 	// stepsOutlast: a job that spends less than a quarter of its time on recoveries gets on.
 	stepsOutlast = 3
 	// recoveryUnknown stands for the median recovery before any is on record. A cold start of a plain script, up to its first step

@@ -11,8 +11,8 @@ import (
 // while is taken for progress, but not for ever; ten minutes of running start anew.
 func TestGuessesEnd(t *testing.T) {
 	for _, c := range []struct{ long, want int }{
-		{0, 1 + unprovenMost + restartsWithoutProgress},
-		{20, 20 + unprovenMost + restartsWithoutProgress},
+		{0, 1 + unprovenMost + RestartsWithoutProgress},
+		{20, 20 + unprovenMost + RestartsWithoutProgress},
 	} {
 		s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC(), out: &strings.Builder{}}
 		do := func(format string, args ...any) { s.command(strings.Fields(fmt.Sprintf(format, args...))) }

@@ -247,7 +247,7 @@ type Doom struct {
 	// Cause is the node's cause, or PodDeleted.
 	Cause   string
 	Message string
-	// At is when that was decided; Deadline is how long the pod's state may be waited for (zero: 30 s).
+	// At is when that was decided; Deadline is how long the pod's state may be waited for (zero: as deadline.go says).
 	At, Deadline time.Time
 	// Dead: nothing there can be asked; the pod is fenced.
 	Dead bool

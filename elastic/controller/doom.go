@@ -99,7 +99,8 @@ func (v View) doom(pod *corev1.Pod) (elastic.Doom, bool) {
 	return elastic.Doom{}, false
 }
 
-// deletion is when a pod was asked to go, and until when its state may be waited for.
+// deletion is when a pod was asked to go, and until when its state may be waited for: all that is waited for stands in
+// elastic/deadline.go.
 func deletion(pod *corev1.Pod) (at, deadline time.Time) {
 	kill := pod.DeletionTimestamp.Time
 	grace := time.Duration(0)

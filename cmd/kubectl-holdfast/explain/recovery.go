@@ -7,6 +7,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+	"holdfast.dev/holdfast/elastic"
 )
 
 // tailLines is how much of a failing rank's last words is shown for a recovery; a verdict shows all.
@@ -176,7 +177,7 @@ func verdict(w *page.Page, v *v1alpha1.Verdict) {
 var meanings = map[string]string{
 	v1alpha1.ReasonFinished:         "all ranks ended with exit code 0",
 	v1alpha1.ReasonSameFailureTwice: "the same failure came twice without progress in between: a bug in the script, which a restart does not mend",
-	v1alpha1.ReasonNoProgress:       "10 restarts without progress",
+	v1alpha1.ReasonNoProgress:       fmt.Sprintf("%d restarts without progress", elastic.RestartsWithoutProgress),
 	v1alpha1.ReasonRefused:          "the launcher asked for something that cannot be honoured; change its command line as said below",
 }
 
