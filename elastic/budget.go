@@ -96,7 +96,7 @@ func (s *State) open(c cause.Cause) {
 		at = first
 	}
 	drained := NotReached
-	if s.run.drain != nil && s.run.drain.hold > 0 {
+	if s.run.drain != nil && s.run.drain.barrier.Hold() > 0 {
 		at, drained = s.run.drain.since, s.run.halting.detected.Sub(s.run.drain.since)
 	}
 	for i := range r.Recoveries {

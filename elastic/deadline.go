@@ -77,3 +77,6 @@ func (s *State) drainUntil() time.Time {
 	}
 	return until
 }
+
+// drainTime is how long the drain may take in all.
+func (s *State) drainTime() time.Duration { return s.drainUntil().Sub(s.run.drain.since) }

@@ -132,7 +132,7 @@ func (s *State) directStorage(d *Directive, slot Slot) {
 		}
 		s.directFetch(d, slot)
 	case s.run.drain != nil:
-		d.Hold = s.run.drain.hold
+		d.Hold = s.run.drain.barrier.Hold()
 		if doomed {
 			d.Copy = s.run.drain.mark
 		}

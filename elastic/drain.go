@@ -4,43 +4,22 @@ import (
 	"fmt"
 	"slices"
 	"time"
-)
 
-// How long a drain may take in all stands in deadline.go.
-const (
-	// leadTime is how far ahead of the newest step that was told a hold is set, so that it comes to every
-	// rank before the rank is there; leadMost bounds it in steps, leadUnknown is for a pace not known yet.
-	leadTime    = 300 * time.Millisecond
-	leadMost    = 1000
-	leadUnknown = 2
-	// restHeard is how long nothing may have moved before ranks are believed to stay where they are, restUnheard the same where not
-	// all agents say that they have passed the hold on, as those that were built before they could say it.
-	restHeard, restUnheard = 100 * time.Millisecond, time.Second
+	"holdfast.dev/holdfast/elastic/barrier"
 )
 
 // drain is the time in which the ranks go on to a common step, stay there, and doomed pods copy it out.
+// How long it may take stands in deadline.go.
 //
 //	hold chosen ──► all stay at a step ≥ hold: mark chosen ──► doomed pods copied it ──► halt
 //	   └──────────── deadline, a failure, or nothing to be had ────────────────────────► halt
 type drain struct {
-	since  time.Time
-	hold   int64
-	raised bool
-	// heard is the newest step that was told when all agents had passed this hold on; unheard before.
-	heard int64
-	// seen is how far ranks were seen to be, still since when none of it has changed.
-	seen  levels
-	still time.Time
-	mark  Mark
+	since   time.Time
+	barrier barrier.Barrier
+	mark    Mark
 	// over: doomed pods have copied what they could, or that is given up. All is to halt.
 	over bool
 }
-
-const unheard = -1
-
-// levels are how far the ranks of a gang are: the newest step that any told, the lowest of what each told, the newest that any holds, the
-// newest that all hold.
-type levels struct{ told, lowestTold, newest, common int64 }
 
 // advanceDrain begins the drain or goes on with it, until it is over.
 func (s *State) advanceDrain(now time.Time) {
@@ -55,10 +34,8 @@ func (s *State) advanceDrain(now time.Time) {
 	if !s.all(s.drains) {
 		return
 	}
-	until := s.drainUntil()
-	s.note(now)
-	s.chooseHold(now, until)
-	s.chooseMark(now, until)
+	s.hold(now)
+	s.chooseMark(now)
 	if d.mark == (Mark{}) {
 		return
 	}
@@ -125,106 +102,44 @@ func (s *State) doomedNames() string {
 	return names
 }
 
-// told is the newest step that any rank finished or sealed.
-func (s *State) told() int64 {
-	step := int64(0)
+// hold has ranks stay at a step, and moves it on where it brings them together no more.
+func (s *State) hold(now time.Time) {
+	b := &s.run.drain.barrier
+	b.Note(s.levels(), s.all(func(m *member) bool { return m.report.Hold == b.Hold() }), now)
+	if b.Move(s.tempo(), s.lowestNewest(), s.drainTime()/stuckShare, now) {
+		s.emit(Direct{})
+	}
+}
+
+// levels is how far ranks are.
+func (s *State) levels() barrier.Levels {
+	l := barrier.Levels{Common: s.commonStep(), LowestTold: s.lowest(func(k *Rank) int64 { return max(k.Step, newest(k.Sealed)) })}
 	for i := range s.slots {
 		for _, k := range s.slots[i].report.Rank {
-			step = max(step, k.Step, newest(k.Sealed))
+			l.Newest = max(l.Newest, newest(k.Sealed))
+			l.Told = max(l.Told, k.Step, l.Newest)
 		}
 	}
-	return step
+	return l
 }
 
-// lowestTold is the lowest, over all ranks, of the newest step that each finished or sealed.
-func (s *State) lowestTold() int64 {
-	return s.lowest(func(k *Rank) int64 { return max(k.Step, newest(k.Sealed)) })
-}
-
-// highestNewest is the newest step that any rank holds.
-func (s *State) highestNewest() int64 {
-	high := int64(0)
-	for i := range s.slots {
-		for _, k := range s.slots[i].report.Rank {
-			high = max(high, newest(k.Sealed))
-		}
-	}
-	return high
-}
-
-func (s *State) lead() int64 {
-	if s.pace <= 0 {
-		return leadUnknown
-	}
-	return min(1+int64((leadTime+s.pace-1)/s.pace), leadMost)
-}
-
-// note takes down of how far ranks are, and whether all agents have passed the hold on.
-func (s *State) note(now time.Time) {
-	d := s.run.drain
-	seen := levels{told: s.told(), lowestTold: s.lowestTold(), newest: s.highestNewest(), common: s.commonStep()}
-	if seen != d.seen {
-		d.seen, d.still = seen, now
-	}
-	switch all := s.all(func(m *member) bool { return m.report.Hold == d.hold }); {
-	case !all: // or not any more: an agent that is alone for long lets its ranks go
-		d.heard = unheard
-	case d.heard == unheard:
-		d.heard, d.still = seen.told, now
-	}
-}
-
-// chooseHold sets the step at which ranks stay, and moves it on where it brings them together no more: once where each has
-// saved a step beyond it, but not the same one, and whenever they are stuck.
-func (s *State) chooseHold(now, until time.Time) {
-	d := s.run.drain
-	apart := d.hold != 0 && d.seen.common < d.hold && s.lowestNewest() >= d.hold && !d.raised
-	if d.hold != 0 && !apart && !s.stuck(now, until) {
-		return
-	}
-	d.hold, d.heard, d.raised, d.still = d.seen.told+s.lead(), unheard, d.raised || apart, now
-	s.emit(Direct{})
-}
-
-// stuck says whether some ranks are held while others, which finished that step and did not save it, wait for them in the next one,
-// as where an agent hangs and hands out no slot. Nothing moves then. A copy that is yet to be sealed looks the same, so that takes
-// a while to be sure of; and while steps go by, the next save may well be beyond the hold.
-func (s *State) stuck(now, until time.Time) bool {
-	d := s.run.drain
-	held := d.seen.newest >= d.hold && d.seen.lowestTold >= d.hold
-	return held && d.seen.common < d.seen.told && now.Sub(d.still) > max(until.Sub(d.since)/stuckShare, 2*s.pace)
-}
+func (s *State) tempo() barrier.Pace { return barrier.Pace{Step: s.pace, Beat: s.beat} }
 
 // chooseMark names the step that doomed pods copy: the one that all are held at, or, where that does not
 // come in half of the time there is, the newest that all hold now.
-func (s *State) chooseMark(now, until time.Time) {
-	d := s.run.drain
+func (s *State) chooseMark(now time.Time) {
+	d, all := s.run.drain, s.drainTime()
 	before := d.mark
 	if d.mark != (Mark{}) && !s.possible(d.mark) {
 		d.mark = Mark{}
 	}
-	window := until.Sub(d.since)
-	late := now.Sub(d.since) > window/lateShare || s.pace > 0 && s.pace*time.Duration(d.hold-d.seen.told) > window/lateShare
-	if d.mark == (Mark{}) && s.run.common > 0 && (s.held(now, window/stuckShare) || late) {
+	late := max(now.Sub(d.since), d.barrier.Ahead(s.tempo())) > all/lateShare
+	if d.mark == (Mark{}) && s.run.common > 0 && (late || d.barrier.Held(s.tempo(), all/stuckShare, now)) {
 		d.mark = Mark{s.run.common, s.Record.Generation}
 	}
 	if d.mark != before {
 		s.emit(Direct{})
 	}
-}
-
-// held says whether all ranks stay at one step. Word of the hold can take longer than its lead; they pass it then, a step each pace, and
-// whoever is in the middle of one when word comes ends it yet. It is believed after most at the latest.
-func (s *State) held(now time.Time, most time.Duration) bool {
-	d := s.run.drain
-	rest := restHeard
-	switch {
-	case d.heard == unheard, d.heard >= d.hold && s.beat == 0: // a coordinator that began in the middle knows of no beat
-		rest = max(2*s.beat, restUnheard)
-	case d.heard >= d.hold:
-		rest = max(2*s.beat, restHeard)
-	}
-	return d.seen.common >= d.hold && d.seen.common == d.seen.told && now.Sub(d.still) >= min(rest, most)
 }
 
 // possible: every doomed pod can still copy the step, or has.

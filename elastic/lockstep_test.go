@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/elastic/barrier"
 )
 
 // lockstep is a gang of one rank per pod as it trains: no rank ends a step that another one has not begun. Arenas, agents and the client
@@ -242,7 +244,7 @@ func TestDrainIsShort(t *testing.T) {
 		l.pace = pace
 		l.run(20*time.Second, func() bool { return false })
 		copies, after := l.drain(1)
-		if most := leadTime + 4*pace + restHeard + 100*time.Millisecond; copies.Step != l.finished() || after > most {
+		if most := barrier.LeadTime + 4*pace + barrier.RestHeard + 100*time.Millisecond; copies.Step != l.finished() || after > most {
 			t.Errorf("a step takes %s: %d of %d is copied after %s, not %s", pace, copies.Step, l.finished(), after, most)
 		}
 	}
