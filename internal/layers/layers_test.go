@@ -185,6 +185,8 @@ var never = []struct {
 	trees        []string
 }{
 	{"cmd/kubectl-holdfast", "it asks the API what is and why, and never schedules", []string{module + "plugin", "k8s.io/kubernetes/pkg/scheduler"}},
+	{"cmd/holdfast-agent", "it runs in every pod and knows the coordinator alone", []string{"k8s.io", "sigs.k8s.io"}},
+	{"cmd/holdfast-controller", "only the scheduler reads objects of other APIs", []string{"volcano.sh", "sigs.k8s.io/scheduler-plugins"}},
 }
 
 func TestProgramsLinkOnlyTheirPart(t *testing.T) {
