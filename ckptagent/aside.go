@@ -53,6 +53,20 @@ type Manifest struct {
 	Recorded []Mark
 }
 
+// Shutdown is what is known of the end of a pod that was told to go.
+type Shutdown struct {
+	// Leaving: the pod is being shut down, by this signal.
+	Leaving bool `json:"leaving,omitempty"`
+	Signal  int  `json:"signal,omitempty"`
+	// ByLauncher: only the launcher has told so.
+	ByLauncher bool `json:"byLauncher,omitempty"`
+	// LeftAt is when the pod was told to go, LeaveBy until when it goes on training, StayBy until when it then waits to be taken out
+	// of its Job; zero: at once.
+	LeftAt  time.Time `json:"leftAt,omitzero"`
+	LeaveBy time.Time `json:"leaveBy,omitzero"`
+	StayBy  time.Time `json:"stayBy,omitzero"`
+}
+
 // Contact says whether the conversation with the coordinator goes on.
 type Contact struct{ Up bool }
 

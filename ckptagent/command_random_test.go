@@ -36,7 +36,7 @@ func (w *container) step(e Event) {
 	s, effects := Step(w.state, e, w.now)
 	w.log = append(w.log, fmt.Sprintf("%T%+v -> %s gen %d clean %v whole %v original %v %+v", e, e, s.Phase, s.Generation, s.Clean, s.Whole, s.Original, effects))
 	w.state = s
-	w.stored, _ = json.Marshal(s.Durable())
+	w.stored, _ = json.Marshal(s.Stored())
 	for _, f := range effects {
 		if w.rnd.IntN(20) == 0 {
 			w.die()
@@ -111,11 +111,10 @@ func (w *container) end(pid, code, signal int) {
 func (w *container) die() {
 	w.log = append(w.log, "the agent dies")
 	w.queue = nil
-	var s State
-	if err := json.Unmarshal(w.stored, &s); err != nil {
+	w.state = State{}
+	if err := json.Unmarshal(w.stored, &w.state.Durable); err != nil {
 		w.t.Fatal(err)
 	}
-	w.state = s
 	w.step(Resumed{SameContainer: true})
 	begun := w.command
 	begun.Exit = nil

@@ -49,7 +49,7 @@ func (w *world) step(e Event) {
 		}
 	}
 	w.state = s
-	w.stored, _ = json.Marshal(s.Durable())
+	w.stored, _ = json.Marshal(s.Stored())
 	for _, f := range effects {
 		if w.rnd.IntN(20) == 0 { // the agent dies before this effect and all that follow
 			w.die()
@@ -109,11 +109,10 @@ func (w *world) carryOut(f Effect) {
 func (w *world) die() {
 	w.log = append(w.log, "the agent dies")
 	w.queue = nil
-	var s State
-	if err := json.Unmarshal(w.stored, &s); err != nil {
+	w.state = State{}
+	if err := json.Unmarshal(w.stored, &w.state.Durable); err != nil {
 		w.t.Fatal(err)
 	}
-	w.state = s
 	w.step(Resumed{SameContainer: true})
 	for i, r := range w.state.Rank {
 		if _, runs := w.procs[r.PID]; r.Exit == nil && !w.state.Clean && !runs {

@@ -77,12 +77,20 @@ type Run struct {
 	RestartCount int    `json:"restartCount"`
 }
 
-// State is all that the agent knows and must not forget.
+// State is all that the agent knows. A restart of the agent is the Durable part of the one before with a fresh Volatile.
+//
+// Its methods have value receivers: they answer and change nothing. What changes a state is a method of machine.
 //
 // Invariants: Clean is false from before the first process of a generation is started until all are
 // proven gone; Generation never falls; Run.Number is the generation that the ranks belong to;
 // Returned, once set, never changes.
 type State struct {
+	Durable
+	Volatile `json:"-"`
+}
+
+// Durable is what must not be forgotten.
+type Durable struct {
 	Incarnation uint64 `json:"incarnation"`
 	// Containers is how many this pod has had; 0: not known.
 	Containers uint64 `json:"containers,omitempty"`
@@ -122,58 +130,47 @@ type State struct {
 	Concluded *Returned `json:"concluded,omitempty"`
 	// Unprotected says what runs where no rank does; empty: ranks run, or it is too early to say.
 	Unprotected string `json:"unprotected,omitempty"`
-	// Leaving: the pod is being shut down, by this signal.
-	Leaving bool `json:"leaving,omitempty"`
-	Signal  int  `json:"signal,omitempty"`
-	// ByLauncher: only the launcher has told so.
-	ByLauncher bool `json:"byLauncher,omitempty"`
-	// LeftAt is when the pod was told to go, LeaveBy until when it goes on training, StayBy until when it then waits to be taken out
-	// of its Job; zero: at once.
-	LeftAt   time.Time `json:"leftAt,omitzero"`
-	LeaveBy  time.Time `json:"leaveBy,omitzero"`
-	StayBy   time.Time `json:"stayBy,omitzero"`
-	Timeline Timeline  `json:"timeline"`
+	Shutdown
+	Timeline Timeline `json:"timeline"`
 	// Hold is what the arenas were told; Manifested the newest manifest that was written here.
 	Hold       uint64 `json:"hold,omitempty"`
 	Manifested Mark   `json:"manifested,omitzero"`
+}
 
-	// What follows is true of this incarnation only, or is learned again.
-
+// Volatile is true of this incarnation only, or is learned again.
+type Volatile struct {
 	// Common and Frontier are the gang's levels as the arenas were told them.
-	Common   uint64 `json:"-"`
-	Frontier uint64 `json:"-"`
+	Common   uint64
+	Frontier uint64
 
-	Want Directive `json:"-"`
+	Want Directive
 	// Modules are what standbys import, where that is known to work, here or in other pods of the gang.
-	Modules []string `json:"-"`
+	Modules []string
 	// Attached: the launcher's command, environment and output are at hand.
-	Attached bool `json:"-"`
-	// Ending and Counting: the effect is under way.
-	Ending   bool `json:"-"`
-	Counting bool `json:"-"`
-	// Looking: the effect is under way.
-	Looking bool `json:"-"`
+	Attached bool
+	// Ending, Counting and Looking: the effect is under way.
+	Ending, Counting, Looking bool
 	// Copying, Manifesting and Fetching are what the store was told to do, Fetched and FetchFailed what came of it.
-	Copying, Manifesting, Fetching Mark `json:"-"`
-	Fetched, FetchFailed           Mark `json:"-"`
+	Copying, Manifesting, Fetching Mark
+	Fetched, FetchFailed           Mark
 	// FetchFailedAt is when the newest fetch could not be done.
-	FetchFailedAt time.Time `json:"-"`
+	FetchFailedAt time.Time
 	// CopyTook is what the newest copy cost.
-	CopyTook time.Duration `json:"-"`
+	CopyTook time.Duration
 	// Dismissed: the pod was taken out of its Job, or that is over.
-	Dismissed bool `json:"-"`
+	Dismissed bool
 	// AloneSince is when the coordinator was lost; zero: it is there.
-	AloneSince time.Time `json:"-"`
+	AloneSince time.Time
 	// Storage: it is mounted and can be written. Grace is the pod's, 0: unknown.
 	// Unsure: it is not known yet whether it is.
-	Unsure  bool          `json:"-"`
-	Storage bool          `json:"-"`
-	Grace   time.Duration `json:"-"`
+	Unsure  bool
+	Storage bool
+	Grace   time.Duration
 	// Warm: standbys may be warmed now.
-	Warm       bool     `json:"-"`
-	Port       int      `json:"-"`
-	StateBytes uint64   `json:"-"`
-	Notes      []string `json:"-"`
+	Warm       bool
+	Port       int
+	StateBytes uint64
+	Notes      []string
 }
 
 // Past says that Generation restores Step: steps above it that were sealed before Generation are given up.
@@ -232,12 +229,12 @@ type Timeline struct {
 }
 
 // New is the state of an agent in a fresh pod.
-func New() State { return State{Phase: Idle, Clean: true} }
+func New() State { return State{Durable: Durable{Phase: Idle, Clean: true}} }
 
 // Forgotten is the state of an agent that finds that something ran before it and cannot read what. Processes
 // may be left, and a generation that it is told of may have run.
 func Forgotten(incarnation uint64) State {
-	return State{Phase: Failed, Incarnation: incarnation, Forgot: true}
+	return State{Durable: Durable{Phase: Failed, Incarnation: incarnation, Forgot: true}}
 }
 
 // Serves says whether a launcher named id is the one that this pod serves, and if not why.
@@ -254,17 +251,17 @@ func (s State) Serves(id string) (bool, string) {
 	}
 }
 
-// Durable is what must be stored: the state without what rises with each step while ranks run and stands
+// Stored is what must be stored: the durable part without what rises with each step while ranks run and stands
 // in their arenas and on their pages.
-func (s State) Durable() State {
-	s = s.clone()
-	for i := range s.Rank {
-		if !s.Clean {
-			s.Rank[i].Step, s.Rank[i].Sealed = 0, nil
-			s.Rank[i].OptimizerSteps, s.Rank[i].ResumedAt, s.Rank[i].ResumeKnown = 0, 0, false
+func (s State) Stored() Durable {
+	d := s.clone().Durable
+	for i := range d.Rank {
+		if !d.Clean {
+			d.Rank[i].Step, d.Rank[i].Sealed = 0, nil
+			d.Rank[i].OptimizerSteps, d.Rank[i].ResumedAt, d.Rank[i].ResumeKnown = 0, 0, false
 		}
 	}
-	return s
+	return d
 }
 
 // clone copies what Step may change in place.

@@ -252,14 +252,13 @@ func (m *machine) every(is func(Rank) bool) bool {
 }
 
 func (e Resumed) apply(m *machine) {
+	m.s.Volatile = Volatile{AloneSince: m.now}
 	m.s.Incarnation++
-	m.s.Want, m.s.Attached, m.s.Ending, m.s.Counting, m.s.Warm = Directive{}, false, false, false, false
-	m.s.AloneSince = m.now
 	if !e.SameContainer {
-		old := m.s
-		m.s = New()
+		old := m.s.Durable
+		m.s.Durable = New().Durable
 		m.s.Incarnation, m.s.Generation, m.s.Past = old.Incarnation, old.Generation, old.Past
-		m.s.AloneSince, m.s.Manifested, m.s.Containers = old.AloneSince, old.Manifested, old.Containers+1
+		m.s.Manifested, m.s.Containers = old.Manifested, old.Containers+1
 	}
 	m.emit(OfferPort{})
 	if m.s.Forgot {

@@ -15,7 +15,7 @@ func TestWhyThereAreNoStandbys(t *testing.T) {
 	now := time.Unix(1000, 0)
 	running := func(change func(*Agent)) *Agent {
 		a := &Agent{pages: make([]rankPage, 2)}
-		a.state = ckptagent.State{Phase: ckptagent.Running, Run: ckptagent.Run{Number: 3}, Timeline: ckptagent.Timeline{Started: now.Add(-30 * time.Second)}}
+		a.state = ckptagent.State{Durable: ckptagent.Durable{Phase: ckptagent.Running, Run: ckptagent.Run{Number: 3}, Timeline: ckptagent.Timeline{Started: now.Add(-30 * time.Second)}}}
 		a.state.Rank = []ckptagent.Rank{{Alive: true}, {Alive: true}}
 		change(a)
 		return a

@@ -248,7 +248,7 @@ func (a *Agent) take(e ckptagent.Event) {
 // kept is what the state file holds.
 type kept struct {
 	Container string               `json:"container"`
-	State     ckptagent.State      `json:"state"`
+	State     ckptagent.Durable    `json:"state"`
 	Ranks     map[int]proc.Process `json:"ranks"`
 	RanksOf   uint64               `json:"ranksOf"` // a generation is stored before its ranks are started
 	Standbys  []proc.Process       `json:"standbys"`
@@ -259,7 +259,7 @@ type kept struct {
 // machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
 // event, of which there is one a second at least, tries again.
 func (a *Agent) store() {
-	k := kept{Container: a.c.Container, State: a.state.Durable(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim}
+	k := kept{Container: a.c.Container, State: a.state.Stored(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values

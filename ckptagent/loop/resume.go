@@ -22,14 +22,14 @@ func (a *Agent) resume() {
 	}
 	forgot := err != nil && !os.IsNotExist(err)
 	if err != nil {
-		k = kept{State: ckptagent.New()}
+		k = kept{State: ckptagent.New().Durable}
 	}
 	if forgot {
 		a.logf("reading the state of the agent before, which is lost; what runs is ended: %v", err)
-		k.State = ckptagent.Forgotten(uint64(time.Now().UnixNano())) // above all that counted from 1, and above those before
+		k.State = ckptagent.Forgotten(uint64(time.Now().UnixNano())).Durable // above all that counted from 1, and above those before
 	}
 	same := err == nil && k.Container == a.c.Container
-	a.state = k.State
+	a.state = ckptagent.State{Durable: k.State}
 	a.recallModules()
 	if same {
 		a.shim = k.Shim

@@ -67,7 +67,7 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	before := ckptagent.New()
 	before.Incarnation, before.Generation, before.Phase, before.Run, before.Clean, before.Known = 1, 1, ckptagent.Failed, ckptagent.Run{Number: 1, WorldSize: 1, Nodes: 1}, false, true
 	before.Ranks, before.Rank = 1, []ckptagent.Rank{{Exit: &ckptagent.Exit{Code: 1}}}
-	raw, err := json.Marshal(kept{Container: c.Container, State: before})
+	raw, err := json.Marshal(kept{Container: c.Container, State: before.Durable})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestRanksOfTheGenerationBefore(t *testing.T) {
 	left.Incarnation, left.Generation, left.Phase, left.Run, left.Clean, left.Known = 1, 2, ckptagent.Running, ckptagent.Run{Number: 2, WorldSize: 1, Nodes: 1}, false, true
 	left.Ranks, left.Rank = 1, []ckptagent.Rank{{}}
 	for of, known := range map[uint64]bool{1: false, 2: true} {
-		a := resumed(t, kept{Container: "c1", State: left, Ranks: map[int]proc.Process{0: {PID: sleep.Process.Pid}}, RanksOf: of})
+		a := resumed(t, kept{Container: "c1", State: left.Durable, Ranks: map[int]proc.Process{0: {PID: sleep.Process.Pid}}, RanksOf: of})
 		if _, ok := a.ranks[0]; ok != known {
 			t.Errorf("ranks of generation %d: %v", of, a.ranks)
 		}
@@ -144,7 +144,7 @@ func TestReleaseThatWasStoredOnly(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		left := ckptagent.New()
 		left.Incarnation, left.Whole = 1, whole
-		a := resumed(t, kept{Container: "c1", State: left})
+		a := resumed(t, kept{Container: "c1", State: left.Durable})
 		if _, err := os.Stat(a.c.Root.HeldFile()); (err == nil) != whole {
 			t.Errorf("whole %v: %v", whole, err)
 		}
@@ -155,7 +155,7 @@ func TestReleaseThatWasStoredOnly(t *testing.T) {
 func TestCommandThatCannotBeRead(t *testing.T) {
 	left := ckptagent.New()
 	left.Incarnation, left.Whole, left.Ranks, left.Rank = 1, true, 1, []ckptagent.Rank{{}}
-	a := resumed(t, kept{Container: "c1", State: left})
+	a := resumed(t, kept{Container: "c1", State: left.Durable})
 	for _, e := range []ckptagent.Effect{ckptagent.LookAtCommand{}, ckptagent.Adopt{}, ckptagent.Start{Run: ckptagent.Run{Number: 1}, Ranks: 1, Original: true}} {
 		a.carryOut(e)
 	}
