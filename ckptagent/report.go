@@ -1,6 +1,10 @@
 package ckptagent
 
-import "time"
+import (
+	"reflect"
+	"slices"
+	"time"
+)
 
 // Report is the whole present truth of the agent, for the coordinator.
 type Report struct {
@@ -54,19 +58,19 @@ func (s State) Report() Report {
 
 // Urgent says whether the change from old to this report must be sent at once: anything but progress.
 func (r Report) Urgent(old Report) bool {
-	if r.Incarnation != old.Incarnation || r.Ranks != old.Ranks || r.Port != old.Port || r.Generation != old.Generation ||
-		r.State != old.State || r.StateBytes != old.StateBytes || len(r.Notes) != len(old.Notes) || r.Refused != old.Refused ||
-		r.Leaving != old.Leaving || r.Timeline != old.Timeline || r.Storage != old.Storage || r.Manifested != old.Manifested ||
-		r.FetchFailed != old.FetchFailed || r.Hold != old.Hold || len(r.Rank) != len(old.Rank) ||
-		r.WholeCommand != old.WholeCommand || r.Unprotected != old.Unprotected ||
-		r.ModulesKnown != old.ModulesKnown || len(r.Modules) != len(old.Modules) {
-		return true
-	}
+	return !reflect.DeepEqual(r.withoutProgress(), old.withoutProgress())
+}
+
+// withoutProgress leaves out what changes while all goes on as it did, and may wait for the next report that is sent anyway. Of what is
+// for people, and of modules, the number counts.
+func (r Report) withoutProgress() Report {
+	r.Grace, r.CopyTook = 0, 0
+	r.Notes, r.Modules = make([]string, len(r.Notes)), make([]string, len(r.Modules))
+	r.Rank = slices.Clone(r.Rank)
 	for i := range r.Rank {
-		if r.Rank[i].Exit != old.Rank[i].Exit || r.Rank[i].StandbyReady != old.Rank[i].StandbyReady || r.Rank[i].PID != old.Rank[i].PID ||
-			r.Rank[i].Copied != old.Rank[i].Copied {
-			return true
-		}
+		k := &r.Rank[i]
+		k.Step, k.Sealed, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown = 0, nil, 0, 0, false
+		k.Alive, k.Attached, k.Restored, k.Stepped = false, false, false, false // which are told as times and exits
 	}
-	return false
+	return r
 }
