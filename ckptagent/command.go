@@ -66,7 +66,7 @@ func (e CommandEnded) apply(m *machine) {
 	switch {
 	case m.s.provisional():
 		m.s.Rank[0].Alive, m.s.Rank[0].Exit = false, &exit
-	case !m.s.Whole && !m.adoptable():
+	case !m.s.Whole && !m.s.adoptable(m.now):
 		Signalled{Signal: sigterm}.apply(m) // nothing is left that the container would stay for
 	}
 }
@@ -94,23 +94,23 @@ func (e CommandSeen) apply(m *machine) {
 
 // adoptable says whether the command becomes the rank of this pod now. Where a launcher was here it does not: what that
 // returned is for the command to judge.
-func (m *machine) adoptable() bool {
-	c := m.s.Command
+func (s State) adoptable(now time.Time) bool {
+	c := s.Command
 	switch {
-	case c.PID == 0 || c.Patience < 0 || m.s.Whole || m.s.Launcher != "" || m.s.Refused != "" || m.s.Leaving || m.s.Returned != nil:
+	case c.PID == 0 || c.Patience < 0 || s.Whole || s.Launcher != "" || s.Refused != "" || s.Leaving || s.Returned != nil:
 		return false
-	case !m.s.Clean || m.s.Ending || m.s.Counting:
+	case !s.Clean || s.Ending || s.Counting:
 		return false
 	case c.Exit != nil:
 		return c.Exit.Code != 0
 	}
 	// A pod that takes another's place keeps the others waiting.
-	return m.s.Want.WholeCommand || m.now.Sub(c.BeganAt) >= c.Patience
+	return s.Want.WholeCommand || now.Sub(c.BeganAt) >= c.Patience
 }
 
 // adopt makes the command the one rank of this pod. What init began is then a process that may have to be ended.
 func (m *machine) adopt() {
-	if !m.adoptable() {
+	if !m.s.adoptable(m.now) {
 		return
 	}
 	c := m.s.Command
@@ -151,33 +151,42 @@ func (m *machine) await() {
 	m.s.Command.Patience = -1
 }
 
-// misfit leaves a generation that was made for other ranks than this pod has now, and says whether it had to. Every pod has
-// at least one: a whole command can be no part of a generation that has more ranks than pods, whose ranks would wait for one
-// that it never becomes; and a launcher that came just now is not part of one that was ordered before.
-func (m *machine) misfit(run Run) bool {
+// fits says whether a generation was made for the ranks that this pod has now. Every pod has at least one: a whole command can be
+// no part of a generation that has more ranks than pods, whose ranks would wait for one that it never becomes; and a launcher that
+// came just now is not part of one that was ordered before.
+func (s State) fits(run Run) bool {
 	switch {
-	case run.Nodes == 0:
-		return false // from a coordinator that does not say
-	case m.s.Whole && run.WorldSize != run.Nodes:
+	case run.Nodes == 0: // from a coordinator that does not say
+		return true
+	case s.Whole:
+		return run.WorldSize == run.Nodes
+	}
+	return run.WorldSize >= run.Nodes-1+s.Ranks
+}
+
+// skip leaves a generation that does not fit. A whole command in its first run may start its launcher yet; another one is over.
+func (m *machine) skip(run Run) {
+	if m.s.Whole {
 		m.emit(Notice{fmt.Sprintf("generation %d has %d ranks in %d pods: others of the gang run a launcher, and the command of this pod has started none; give all pods the same command", run.Number, run.WorldSize, run.Nodes)})
 		if !m.s.provisional() || m.s.Command.Exit != nil {
 			m.conclude()
-			return true
+			return
 		}
 		m.await()
-	case !m.s.Whole && run.WorldSize < run.Nodes-1+m.s.Ranks:
-	default:
-		return false
 	}
 	m.s.Generation = run.Number
 	m.s.Phase = Halted
-	return true
 }
 
-// wait gives up waiting for a generation where the run that init began has ended: at once where it ended well, as without us.
-func (m *machine) wait() {
-	e := m.s.Command.Exit
-	if m.s.provisional() && e != nil && (e.Code == 0 || m.now.Sub(e.At) >= forlornAfter) {
+// forlorn says whether a command whose run that init began has ended waits no longer for a generation: not at all where it ended well,
+// as without us.
+func (s State) forlorn(now time.Time) bool {
+	e := s.Command.Exit
+	return s.provisional() && e != nil && (e.Code == 0 || now.Sub(e.At) >= forlornAfter)
+}
+
+func (m *machine) stopWaiting() {
+	if m.s.forlorn(m.now) {
 		m.conclude()
 	}
 }
@@ -189,23 +198,28 @@ func (m *machine) conclude() {
 		code = e.Code
 	}
 	m.s.Concluded = &Returned{Code: code}
-	m.concluded()
+	m.endConcluded()
 }
 
-func (m *machine) concluded() {
-	if m.cleared(false) {
+func (m *machine) endConcluded() {
+	m.clear(false)
+	if m.s.Clean {
 		m.giveBack(m.s.Concluded.Code, "")
 	}
 }
 
-// notice has it said where a command runs and no rank does.
-func (m *machine) notice() {
-	c := m.s.Command
-	silent := c.PID != 0 && c.Exit == nil && !m.s.Whole && m.s.Launcher == "" && !m.s.Leaving && m.s.Returned == nil
+// silent says whether a command runs and no rank does.
+func (s State) silent() bool {
+	c := s.Command
+	return c.PID != 0 && c.Exit == nil && !s.Whole && s.Launcher == "" && !s.Leaving && s.Returned == nil
+}
+
+// lookAtCommand has it said where a command has been silent for long.
+func (m *machine) lookAtCommand() {
 	switch {
-	case !silent:
+	case !m.s.silent():
 		m.s.Unprotected, m.s.Looking = "", false
-	case m.s.Unprotected == "" && !m.s.Looking && m.now.Sub(c.BeganAt) >= unprotectedAfter:
+	case m.s.Unprotected == "" && !m.s.Looking && m.now.Sub(m.s.Command.BeganAt) >= unprotectedAfter:
 		m.s.Looking = true
 		m.emit(LookAtCommand{})
 	}

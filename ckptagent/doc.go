@@ -8,7 +8,7 @@
 // in their save only while the coordinator wants it and is there; a pod that is told to go trains on until the
 // coordinator halts it or its time is over.
 //
-// The package is a core: Step is a pure function of state, event and time. State may be stored as JSON
+// The package is a core: Step is a pure function of state, event and time. What is durable of the state may be stored as JSON
 // after each Step and before its effects are carried out; a new incarnation of the agent goes on from it
 // with the event Resumed.
 package ckptagent

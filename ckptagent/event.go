@@ -21,9 +21,6 @@ type Launched struct {
 // LaunchRefused says that a launcher could not be honoured.
 type LaunchRefused struct{ Message string }
 
-// LauncherGone says that the launcher died without having been told to return.
-type LauncherGone struct{}
-
 // Directed brings a directive.
 type Directed struct{ Directive Directive }
 
@@ -103,12 +100,6 @@ type Told struct {
 	Notes  []string
 	// Modules are what standbys import, where that is known to work; none: not known.
 	Modules []string
-}
-
-// Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.
-type Signalled struct {
-	Signal   int
-	Launcher bool
 }
 
 // Tick lets time pass.

@@ -35,29 +35,36 @@ func (m *machine) emit(e Effect) { m.effects = append(m.effects, e) }
 
 // advance does the next thing that the levels ask for, if any.
 func (m *machine) advance() {
-	m.copy() // before levels that rise with it
+	m.copy(m.s.copyWanted()) // before levels that rise with it
 	m.adopt()
-	m.wait()
-	switch {
-	case m.s.Leaving && !(m.news() && m.s.Want.Order == OrderExit) && m.goes():
+	m.stopWaiting()
+	m.drive(m.s.goal(m.now))
+	m.holdAt(m.s.holdWanted(m.now))
+	m.writeManifest(m.s.manifestWanted())
+	m.fetch(m.s.fetchWanted(m.now))
+	m.warm(m.s.warmWanted(m.now))
+	m.lookAtCommand()
+}
+
+// drive goes on with what is to be reached.
+func (m *machine) drive(g goal) {
+	switch g {
+	case goalLeave:
 		m.leave()
-	case m.s.Returned != nil:
-	case m.s.Concluded != nil:
-		m.concluded()
-	case m.s.Want.Generation < m.s.Generation:
-		// Old news: the generation has moved on here.
-	case m.s.Want.Order == OrderRun:
-		m.run()
-	case m.s.Want.Order == OrderHalt:
+	case goalConclude:
+		m.endConcluded()
+	case goalSkip:
+		m.skip(m.s.Want.Run)
+	case goalStart:
+		m.start()
+	case goalLevels:
+		m.passLevels()
+	case goalHalt:
 		m.halt()
-	case m.s.Want.Order == OrderExit:
+	case goalExit:
 		m.exit()
+	case goalNone:
 	}
-	m.hold()
-	m.manifest()
-	m.fetch()
-	m.warm()
-	m.notice()
 }
 
 // halt ends the generation here. A whole command whose first run goes on stays, where others of the gang have launchers.
@@ -65,42 +72,33 @@ func (m *machine) halt() {
 	if m.s.Want.Launched && m.s.releasable() {
 		m.await()
 	}
-	if m.abandon() && m.ended(false) {
+	m.abandon()
+	if !m.s.abandoned() {
+		return // an inventory that knows nothing of that is under way
+	}
+	m.settle(false)
+	if m.s.settled() {
 		m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
 	}
 }
 
 // abandon takes note of where a generation that never ran here restored: what this pod sealed above that
 // step is of a history that is given up, while the others of the gang may have sealed the same steps anew.
-// It says whether HALTED may be said once all has ended; it may not while an inventory that knows nothing
-// of this is under way.
-func (m *machine) abandon() bool {
-	run := m.s.Want.Run
-	switch {
-	case run.Number <= max(m.s.Generation, m.s.Past.Generation):
-		return true
-	case m.s.Counting:
-		return false
+// HALTED is said after an inventory that knows of this.
+func (m *machine) abandon() {
+	if run := m.s.Want.Run; !m.s.abandoned() && !m.s.Counting {
+		m.s.Past, m.s.Inventoried = Past{Generation: run.Number, Step: run.RestoreStep}, false
 	}
-	m.s.Past, m.s.Inventoried = Past{Generation: run.Number, Step: run.RestoreStep}, false
-	return true
 }
 
-// run starts the wanted generation if it is a new one and all is ready, else passes the levels on.
-func (m *machine) run() {
-	run := m.s.Want.Run
-	if run.Number <= m.s.Generation {
-		if run.Number == m.s.Run.Number && !m.s.Clean {
-			m.levels()
+// start starts the wanted generation, once nothing of the one before is left.
+func (m *machine) start() {
+	run, original := m.s.Want.Run, m.s.goesOn()
+	if !original {
+		m.settle(false)
+		if !m.s.settled() {
+			return
 		}
-		return
-	}
-	if !m.s.Attached || m.s.Ranks == 0 || m.s.Leaving {
-		return
-	}
-	goesOn := m.s.provisional() && run.RestartCount == 0 // where others were restarted, all begin together
-	if m.misfit(run) || !goesOn && !m.ended(false) {
-		return
 	}
 	if m.s.Nodes != 0 && m.s.Nodes != run.Nodes {
 		remedy := cmp.Or(m.s.NodesRemedy, "leave the flag out, or make it equal to the job's parallelism")
@@ -108,12 +106,20 @@ func (m *machine) run() {
 		m.giveBack(exitRefused, m.s.Refused)
 		return
 	}
+	m.begin(run)
+	m.emit(Start{Run: run, Ranks: m.s.Ranks, Original: original})
+	m.copy(m.s.copyWanted())
+	m.passLevels()
+}
+
+// begin makes the state that of a generation whose ranks are about to run.
+func (m *machine) begin(run Run) {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, Running
 	m.s.Clean, m.s.Inventoried = false, false
 	m.s.Past = Past{Generation: run.Number, Step: run.RestoreStep}
 	m.s.Common, m.s.Frontier, m.s.Hold = run.RestoreStep, run.RestoreStep, 0
 	m.s.Fetched, m.s.FetchFailed = Mark{}, Mark{}
-	if !m.repairing() {
+	if !m.s.repairing() {
 		m.s.Timeline = Timeline{}
 	}
 	m.s.Timeline.RunReceived = m.now
@@ -122,13 +128,10 @@ func (m *machine) run() {
 		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step uint64) bool { return step > run.RestoreStep })
 		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
 	}
-	m.emit(Start{Run: run, Ranks: m.s.Ranks, Original: goesOn})
-	m.copy()
-	m.levels()
 }
 
-// levels passes common and frontier on as they rise.
-func (m *machine) levels() {
+// passLevels passes common and frontier on as they rise.
+func (m *machine) passLevels() {
 	common, frontier := max(m.s.Common, m.s.Want.Common), max(m.s.Frontier, m.s.Want.Frontier)
 	if common == m.s.Common && frontier == m.s.Frontier {
 		return
@@ -141,11 +144,12 @@ func (m *machine) levels() {
 // without Holdfast: a script may use its grace. What is held in memory is of no use any more, so nothing is kept waiting to
 // verify it, and HALTED is not said of it.
 func (m *machine) exit() {
-	if !m.cleared(m.s.Leaving) {
+	m.clear(m.s.Leaving)
+	if !m.s.Clean {
 		return
 	}
 	m.s.Generation = m.s.Want.Generation
-	if m.s.Phase != Finished && (m.s.Inventoried || m.s.Ranks == 0) {
+	if m.s.Phase != Finished && m.s.settled() {
 		m.s.Phase = Halted
 	}
 	if m.s.Launcher != "" || m.s.Whole {
@@ -153,86 +157,34 @@ func (m *machine) exit() {
 	}
 }
 
-// leave ends what runs, gently, because the pod is being shut down. Then it stays until it is told to exit, which
-// is once its Job has let go of it, so that its end is no failure of that Job; at most as long as there is time.
-func (m *machine) leave() {
-	halted := m.news() && m.s.Want.Order == OrderHalt
-	if halted && !m.abandon() || !m.ended(true) {
-		return
-	}
-	switch {
-	case halted:
-		m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
-	case m.s.Phase == Running || m.s.Phase == Failed:
-		m.s.Phase = Halted
-	}
-	if m.stays() {
-		return
-	}
-	if (m.s.Launcher != "" || m.s.Whole) && m.s.Returned == nil {
-		m.giveBack(m.s.leaveCode(), "")
-	}
-}
-
-// leaveCode is how a pod that was told to go ends: as its command answered, without us, where that is a rank and was not killed.
-func (s State) leaveCode() int {
-	if s.Whole && len(s.Rank) > 0 {
-		e := s.Rank[0].Exit
-		if s.Run.Number == 0 {
-			e = s.Command.Exit
-		}
-		if e != nil && e.Signal != sigkill {
-			return e.Code
-		}
-	}
-	return 128 + s.Signal
-}
-
 func (m *machine) giveBack(code int, message string) {
 	m.s.Returned = &Returned{Code: code, Message: message}
 	m.emit(Return{*m.s.Returned})
 }
 
-// ended says whether no process is left and the inventory is taken, and sees to it where not.
-func (m *machine) ended(gentle bool) bool {
-	switch {
-	case !m.cleared(gentle):
-		return false
-	case !m.s.Inventoried && m.s.Ranks > 0:
-		if !m.s.Counting {
-			m.s.Counting = true
-			m.emit(TakeInventory{Past: m.s.Past})
-		}
-		return false
+// settle goes on towards a state in which no process is left and the inventory is taken.
+func (m *machine) settle(gentle bool) {
+	m.clear(gentle)
+	if m.s.Clean && !m.s.settled() && !m.s.Counting {
+		m.s.Counting = true
+		m.emit(TakeInventory{Past: m.s.Past})
 	}
-	return true
 }
 
-// cleared says whether no process is left, and sees to it where one is.
-func (m *machine) cleared(gentle bool) bool {
+// clear has every process ended, unless that is done or under way.
+func (m *machine) clear(gentle bool) {
 	if m.s.Clean || m.s.Ending {
-		return m.s.Clean
+		return
 	}
 	m.s.Ending = true
 	end := End{Gentle: gentle}
 	if gentle {
-		end.Within = m.gentle()
+		end.Within = m.s.gentle(m.now)
 	}
 	m.emit(end)
-	return false
 }
 
-// unused says that a launcher waits for the first generation here, as in a pod that replaces another one.
-func (m *machine) unused() bool {
-	return m.s.Run.Number == 0 && m.s.Ranks > 0 && m.s.Clean && m.s.Returned == nil
-}
-
-// warm says whether standbys may be warmed: while a generation runs and is past its first step, and before the first one.
-func (m *machine) warm() {
-	started := m.s.Timeline.Started
-	settled := !started.IsZero() && (!m.s.Timeline.FirstStep.IsZero() || m.now.Sub(started) >= warmAnyway)
-	warm := m.s.Phase == Running && !m.s.Ending && settled || m.unused() && len(m.s.Modules) > 0
-	warm = warm && m.s.Attached && !m.s.Leaving && !m.s.Whole
+func (m *machine) warm(warm bool) {
 	if warm != m.s.Warm {
 		m.s.Warm = warm
 		m.emit(Standbys{Warm: warm})
@@ -247,10 +199,6 @@ func (m *machine) rank(generation uint64, local int) *Rank {
 	return &m.s.Rank[local]
 }
 
-func (m *machine) every(is func(Rank) bool) bool {
-	return len(m.s.Rank) > 0 && !slices.ContainsFunc(m.s.Rank, func(r Rank) bool { return !is(r) })
-}
-
 func (e Resumed) apply(m *machine) {
 	m.s.Volatile = Volatile{AloneSince: m.now}
 	m.s.Incarnation++
@@ -262,7 +210,7 @@ func (e Resumed) apply(m *machine) {
 	}
 	m.emit(OfferPort{})
 	if m.s.Forgot {
-		m.ended(false)
+		m.settle(false)
 	}
 }
 
@@ -276,19 +224,11 @@ func (e Launched) apply(m *machine) {
 		m.s.Rank = make([]Rank, e.Ranks)
 	}
 	if m.s.Clean {
-		m.ended(false)
+		m.settle(false)
 	}
 }
 
 func (e LaunchRefused) apply(m *machine) { m.s.Refused = e.Message }
-
-func (e LauncherGone) apply(m *machine) {
-	if m.s.Returned != nil || m.s.Leaving && !m.s.ByLauncher { // shutting down does that to launchers
-		return
-	}
-	m.s.Leaving, m.s.Signal, m.s.ByLauncher = true, sigkill, false
-	m.s.LeaveBy, m.s.StayBy = time.Time{}, time.Time{}
-}
 
 func (e Directed) apply(m *machine) {
 	d := e.Directive
@@ -306,18 +246,12 @@ func (e Directed) apply(m *machine) {
 	if d.Order != OrderHalt || m.s.Clean || m.s.Leaving && m.s.Ending { // it ends by itself
 		return
 	}
-	if !m.repairing() {
+	if !m.s.repairing() {
 		m.s.Timeline = Timeline{}
 	}
 	if m.s.Timeline.HaltReceived.IsZero() {
 		m.s.Timeline.HaltReceived = m.now
 	}
-}
-
-// repairing says whether a repair is under way that has not led to a new generation yet.
-func (m *machine) repairing() bool {
-	t := m.s.Timeline
-	return t.RunReceived.IsZero() && (!t.Detected.IsZero() || !t.HaltReceived.IsZero())
 }
 
 func (e Started) apply(m *machine) {
@@ -329,7 +263,7 @@ func (e Started) apply(m *machine) {
 	if e.FromStandby {
 		r.StandbyReady = false
 	}
-	if m.s.Timeline.Started.IsZero() && m.every(func(r Rank) bool { return r.PID != 0 }) {
+	if m.s.Timeline.Started.IsZero() && m.s.every(func(r Rank) bool { return r.PID != 0 }) {
 		m.s.Timeline.Started = m.now
 	}
 }
@@ -355,7 +289,7 @@ func (e Exited) apply(m *machine) {
 		m.s.Phase = Failed
 		m.s.Timeline = Timeline{Detected: m.now}
 	}
-	if m.every(func(r Rank) bool { return r.Exit != nil && r.Exit.Code == 0 }) {
+	if m.s.every(func(r Rank) bool { return r.Exit != nil && r.Exit.Code == 0 }) {
 		m.s.Phase = Finished
 	}
 }
@@ -372,12 +306,12 @@ func (e Gone) apply(m *machine) {
 		r.Alive, r.PID = false, 0
 	}
 	m.s.Ending, m.s.Clean, m.s.Original = false, true, false
-	if m.repairing() {
+	if m.s.repairing() {
 		m.s.Timeline.Stopped = m.now
 	}
 	m.emit(OfferPort{})
 	if !m.s.Known {
-		m.ended(false)
+		m.settle(false)
 	}
 }
 
@@ -392,7 +326,7 @@ func (e Inventoried) apply(m *machine) {
 			m.s.Rank[i].Sealed = e.Sealed[i]
 		}
 	}
-	if m.repairing() {
+	if m.s.repairing() {
 		m.s.Timeline.Verified = m.now
 	}
 	if m.s.Phase == Idle && m.s.Generation > 0 { // the container came back; what it ran is gone
@@ -407,23 +341,23 @@ func (e Progress) apply(m *machine) {
 	}
 	if e.Attached && !r.Attached {
 		r.Attached = true
-		if m.s.Timeline.Restored.IsZero() && m.s.Timeline.FirstStep.IsZero() && m.every(func(r Rank) bool { return r.Attached }) {
+		if m.s.Timeline.Restored.IsZero() && m.s.Timeline.FirstStep.IsZero() && m.s.every(func(r Rank) bool { return r.Attached }) {
 			m.s.Timeline.Started = m.now
 		}
 	}
 	r.Restored = r.Restored || e.Restored
 	r.Stepped = r.Stepped || e.Step > m.s.Run.RestoreStep
 	r.Step = max(r.Step, e.Step)
-	if m.s.Timeline.Restored.IsZero() && m.every(func(r Rank) bool { return r.Restored }) {
+	if m.s.Timeline.Restored.IsZero() && m.s.every(func(r Rank) bool { return r.Restored }) {
 		m.s.Timeline.Restored = m.now
 	}
-	m.firstStep()
+	m.noteFirstStep()
 }
 
-// firstStep takes note of when all ranks had finished a step of this generation. Where a script uses the client, its word
+// noteFirstStep takes note of when all ranks had finished a step of this generation. Where a script uses the client, its word
 // counts; one optimizer step may be part of a step, two are more than one.
-func (m *machine) firstStep() {
-	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == Running && m.every(Rank.hasStepped) {
+func (m *machine) noteFirstStep() {
+	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == Running && m.s.every(Rank.hasStepped) {
 		m.s.Timeline.FirstStep = m.now
 	}
 }
@@ -439,7 +373,7 @@ func (e OptimizerSteps) apply(m *machine) {
 	}
 	r.OptimizerSteps = max(r.OptimizerSteps, e.Steps)
 	r.ResumedAt, r.ResumeKnown = e.ResumedAt, e.ResumeKnown
-	m.firstStep()
+	m.noteFirstStep()
 }
 
 func (e Sealed) apply(m *machine) {
@@ -461,23 +395,6 @@ func (e Told) apply(m *machine) {
 		m.s.Modules = e.Modules
 	}
 	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace, m.s.Unsure = e.StateBytes, e.Notes, e.Storage, e.Grace, e.Unsure
-}
-
-func (e Signalled) apply(m *machine) {
-	patience, stay := m.grace()-m.reserve(), m.grace()-lastMoment
-	switch {
-	case m.s.Leaving && (e.Launcher || !m.s.ByLauncher):
-		return
-	case m.s.Leaving: // the pod's own signal, behind that of its launcher
-		m.s.ByLauncher = false
-	default:
-		m.s.Leaving, m.s.Signal, m.s.ByLauncher, m.s.LeftAt = true, e.Signal, e.Launcher, m.now
-	}
-	if e.Launcher {
-		patience = min(patience, launcherPatience)
-		stay = patience // nobody knows of it, so nobody takes the pod out of its Job
-	}
-	m.s.LeaveBy, m.s.StayBy = m.s.LeftAt.Add(patience), m.s.LeftAt.Add(stay)
 }
 
 func (Tick) apply(*machine) {}
