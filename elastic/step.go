@@ -97,7 +97,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if m.known && m.pod.UID == e.Pod.UID && ran(m.report.State) && e.Report.State == AgentIdle {
 		m.restartedIn = s.Record.Generation
 	}
-	if m.known && m.report.Generation == e.Report.Generation && m.report.WholeCommand && !e.Report.WholeCommand && e.Report.Ranks > 0 {
+	if m.known && m.report.Generation == e.Report.Generation && m.report.WholeCommand && !e.Report.WholeCommand && e.Report.State == AgentHalted {
 		m.launchedIn = s.Record.Generation
 	}
 	if f := s.run.forming; f != nil && !m.known {
