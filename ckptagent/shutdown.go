@@ -10,8 +10,8 @@ import (
 //
 //	LeaveBy = LeftAt + grace − shutdownMargin; ranks end by LeftAt + grace − shutdownMargin/2; StayBy = LeftAt + grace − lastMoment
 //
-// It trains on for as long as the coordinator wants it to, which halts it in time to have its state copied; the coordinator's own
-// deadline for that is elastic's. Each stage is over early where nobody is there to wait for.
+// It trains on for as long as the coordinator wants it to, which halts it in time to have its state copied (elastic/deadline.go).
+// Each stage is over early where nobody is there to wait for.
 const (
 	// leaveAlone is how long a pod that is told to go trains on while no coordinator is there; drainAlone the same where a coordinator
 	// that is back in time can have its state copied: one that died is replaced within its lease, 15 s, and some seconds.
