@@ -275,3 +275,19 @@ func Prune(dir string, ranks int) {
 		}
 	}
 }
+
+// Hold tells clients to stay in the save of a step at or above step; 0 lets them go. It is to be said again
+// every second while it lasts.
+func (s *Set) Hold(step uint64) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Hold(step)) })
+}
+
+// Len is the number of ranks.
+func (s *Set) Len() int { return len(s.arenas) }
+
+// Sealed lists the steps that each rank holds.
+func (s *Set) Sealed() [][]uint64 {
+	out := make([][]uint64, len(s.arenas))
+	s.each(func(i int, a *Arena) { out[i] = a.book.Sealed() })
+	return out
+}

@@ -10,45 +10,6 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// Hold tells clients to stay in the save of a step at or above step; 0 lets them go. It is to be said again
-// every second while it lasts.
-func (s *Set) Hold(step uint64) {
-	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Hold(step)) })
-}
-
-// Pinned is a sealed slot that is not granted until Release.
-type Pinned struct {
-	a    *Arena
-	slot uint32
-	// Seal is the slot's header as it was pinned.
-	Seal format.Slot
-}
-
-// Pin pins the slot of a rank that holds step; busy says that it holds it and another slot is pinned.
-func (s *Set) Pin(local int, step uint64) (p *Pinned, ok, busy bool) {
-	if local < 0 || local >= len(s.arenas) {
-		return nil, false, false
-	}
-	a := s.arenas[local]
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	slot, seal, ok, busy := a.book.Pin(step)
-	return &Pinned{a: a, slot: slot, Seal: seal}, ok, busy
-}
-
-// Data is what the slot holds; it may be read until Release.
-func (p *Pinned) Data() []byte {
-	at := uint64(format.DataOffset(p.slot, p.a.book.Header.StateBytes))
-	return p.a.data[at : at+p.Seal.Length]
-}
-
-// Release lets the slot be granted again.
-func (p *Pinned) Release() {
-	p.a.mu.Lock()
-	defer p.a.mu.Unlock()
-	p.a.carryOut(p.a.book.Unpin(p.slot))
-}
-
 // Holds says whether a rank holds step as generation or one before it left it.
 func (s *Set) Holds(local int, step, generation uint64) bool {
 	if local < 0 || local >= len(s.arenas) {
@@ -110,14 +71,4 @@ func (h *Hole) Leave() {
 	h.a.mu.Lock()
 	defer h.a.mu.Unlock()
 	h.a.book.Leave(h.h)
-}
-
-// Len is the number of ranks.
-func (s *Set) Len() int { return len(s.arenas) }
-
-// Sealed lists the steps that each rank holds.
-func (s *Set) Sealed() [][]uint64 {
-	out := make([][]uint64, len(s.arenas))
-	s.each(func(i int, a *Arena) { out[i] = a.book.Sealed() })
-	return out
 }

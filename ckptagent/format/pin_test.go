@@ -1,0 +1,89 @@
+package format
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestPinnedSlotsAreNeverGranted plays random histories of saves, levels, pins and generations, and looks
+// that no grant names a slot that somebody reads, and that two slots go on taking turns.
+func TestPinnedSlotsAreNeverGranted(t *testing.T) {
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		b, _ := Create(Header{StateBytes: 600})
+		b.Begin(1, 0)
+		step, generation, turns := uint64(0), uint64(1), 0
+		var pinned []uint32
+		for range 200 {
+			switch rnd.IntN(6) {
+			case 0, 1, 2: // a save that everybody made
+				if b.Control.Slot == NoSlot {
+					break
+				}
+				step++
+				turns++
+				b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 9}, 1, 1)
+				b.Levels(step, step)
+			case 3:
+				slot, s, ok, busy := b.Pin(step)
+				switch {
+				case ok && (s.Step != step || s.State != SlotSealed):
+					t.Fatalf("seed %d: pinned %+v for step %d", seed, s, step)
+				case ok && len(pinned) > 0 && slot != pinned[0], busy && len(pinned) == 0:
+					t.Fatalf("seed %d: pinned %d %v %v beside %v", seed, slot, ok, busy, pinned)
+				case ok && len(pinned) > 0:
+					b.Unpin(slot)
+				case ok:
+					pinned = append(pinned, slot)
+				}
+			case 4:
+				if len(pinned) > 0 && rnd.IntN(4) == 0 {
+					b.Unpin(pinned[0])
+					pinned = nil
+				}
+			case 5:
+				if rnd.IntN(10) == 0 && step > 0 {
+					generation++
+					step = b.Sealed()[0]
+					b.Begin(generation, step)
+				}
+			}
+			if len(pinned) > 0 && b.Control.Slot == pinned[0] {
+				t.Fatalf("seed %d: slot %d is granted and pinned", seed, pinned[0])
+			}
+			if b.Control.Slot == NoSlot {
+				t.Fatalf("seed %d: no slot to write with %d pinned: %+v", seed, len(pinned), b)
+			}
+		}
+		if turns < 20 {
+			t.Fatalf("seed %d: %d saves", seed, turns)
+		}
+	}
+}
+
+// TestHoldOutlivesTheAgentAndEndsWithTheGeneration reads the page as the next agent and the client do.
+func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
+	mem := make([]byte, FileSize(600))
+	carry := func(ws []Write) {
+		for _, w := range ws {
+			copy(mem[w.Offset:], w.Bytes)
+		}
+	}
+	b, ws := Create(Header{StateBytes: 600})
+	carry(ws)
+	carry(b.Begin(1, 0))
+	carry(b.Hold(12))
+	before := b.Control.Seq
+	carry(b.Hold(12))
+	if b.Control.Seq != before+1 {
+		t.Error("a hold that is said again is not written again")
+	}
+	again, err := Open(mem[:MetaBytes])
+	if err != nil || again.Control.Hold != 12 {
+		t.Fatalf("the next agent reads %+v, %v", again, err)
+	}
+	carry(again.Begin(2, 0))
+	if c, err := DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil || c.Hold != 0 {
+		t.Errorf("held in the next generation: %+v, %v", c, err)
+	}
+}

@@ -1,0 +1,63 @@
+package format
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestFileNames(t *testing.T) {
+	for name, want := range map[string]struct {
+		kind FileKind
+		step uint64
+	}{
+		"step-12.rank-3":                   {FileRank, 12},
+		"step-12.manifest.json":            {FileManifest, 12},
+		"step-12.rank-3.uid-1.part":        {FilePart, 12},
+		"step-12.manifest.json.uid-1.part": {FilePart, 12},
+		"step-012.rank-3":                  {},
+		"step-12.rank-03":                  {},
+		"step-12.rank--3":                  {},
+		"step-12.rank-3.part":              {}, // without a writer
+		"step-12":                          {},
+		"step-.rank-1":                     {},
+		"probe-uid.part":                   {},
+		"readme":                           {},
+	} {
+		if kind, step := ParseFileName(name); kind != want.kind || step != want.step {
+			t.Errorf("%s is kind %d of step %d, want %+v", name, kind, step, want)
+		}
+	}
+	for name, want := range map[string]bool{"gen-7": true, "gen-07": false, "gen-": false, "gen-x": false, "Gen-7": false} {
+		if _, ok := ParseGenerationFolder(name); ok != want {
+			t.Errorf("%s: %v", name, ok)
+		}
+	}
+}
+
+func TestRankFileAndManifest(t *testing.T) {
+	f := RankFile{Rank: 3, WorldSize: 8, Step: 12, Generation: 4, Length: 99, Checksum: 7}
+	if got, err := DecodeRankFile(f.Encode()); err != nil || got != f {
+		t.Errorf("%+v, %v", got, err)
+	}
+	whole := f.Encode()
+	for i := range RecordSize {
+		damaged := slices.Clone(whole)
+		damaged[i] ^= 0x40
+		if _, err := DecodeRankFile(damaged); err == nil {
+			t.Fatalf("byte %d changed and nobody saw it", i)
+		}
+	}
+	m := Manifest{Version: 1, Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}
+	if got, err := DecodeManifest(m.Encode()); err != nil || got.Step != 12 || got.Generation != 4 || !slices.Equal(got.Ranks, m.Ranks) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	text := m.Encode()
+	for cut := range len(text) - 1 { // without its last newline it is whole
+		if _, err := DecodeManifest(text[:cut]); err == nil {
+			t.Fatalf("%d of %d bytes read as a manifest", cut, len(text))
+		}
+	}
+	if _, err := DecodeManifest([]byte(`{"version":2,"step":1,"generation":1,"ranks":[{}]}`)); err == nil {
+		t.Error("another version is taken")
+	}
+}
