@@ -21,9 +21,13 @@ type Write struct {
 //
 //	         Begin, Levels: grant            Seal
 //	empty ─────────────────────────▶ granted ─────▶ sealed
-//	  ▲                                ▲               │ Levels: reusable
+//	  ▲ │                              ▲             ▲ │ Levels: reusable
+//	  │ │ Bring: hole       Brought    │             │ │
+//	  │ └──────────────────────────────┼─────────────┘ │
 //	  │                                └───────────────┤
 //	  └────────────────────────────────────────────────┘ Begin: abandoned · Drop: does not verify
+//
+// Seal and Brought, which bring a slot there, do it by seal.
 type Book struct {
 	Header  Header
 	Control Control
@@ -207,14 +211,16 @@ func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
 	if c.Slot != b.Control.Slot || c.Grant != b.Control.Grant {
 		return nil
 	}
-	b.Slot[c.Slot] = Slot{
-		State: SlotSealed, Grant: c.Grant, Generation: b.Slot[c.Slot].Generation,
-		Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt,
-	}
-	ws := []Write{b.slotWrite(c.Slot)}
+	ws := []Write{b.seal(c, b.Slot[c.Slot].Generation, crc, sealedAt)}
 	b.Control.Slot = NoSlot
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
+}
+
+// seal makes a slot sealed: its header says so, with what it holds.
+func (b *Book) seal(c Copy, generation uint64, crc uint32, sealedAt int64) Write {
+	b.Slot[c.Slot] = Slot{State: SlotSealed, Grant: c.Grant, Generation: generation, Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt}
+	return b.slotWrite(c.Slot)
 }
 
 // Drop empties a sealed slot whose data does not verify.

@@ -67,10 +67,7 @@ func (b *Book) Brought(h Hole, crc uint32, sealedAt int64) (ws []Write, ok bool)
 	if b.Control.Generation != h.began || b.Slot[h.Slot].Grant != h.Grant {
 		return nil, false
 	}
-	b.Slot[h.Slot] = Slot{
-		State: SlotSealed, Grant: h.Grant, Generation: h.Generation, Step: h.Step, Length: h.Length, CRC: crc, SealedAt: sealedAt,
-	}
-	return []Write{b.slotWrite(h.Slot)}, true
+	return []Write{b.seal(h.Copy, h.Generation, crc, sealedAt)}, true
 }
 
 // Leave lets a hole go that was not filled.
