@@ -49,15 +49,14 @@ func (s *State) judge(now time.Time) {
 			s.move(c, now)
 		case !c.External() && s.seenBefore(c):
 			reason = ReasonSameFailureTwice
-		case r.WithoutProgress >= RestartsWithoutProgress:
+		case r.left() <= 0:
 			reason = ReasonNoProgress
 		}
 		if reason != "" {
 			s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 			return
 		}
-		r.WithoutProgress++
-		r.Restarts++
+		r.spend()
 	}
 	s.open(c)
 	s.becomeForming()
@@ -68,7 +67,7 @@ func (s *State) judge(now time.Time) {
 
 // seenBefore says whether the same failure was repaired since the last progress that is sure.
 func (s *State) seenBefore(c cause.Cause) bool {
-	left := s.Record.WithoutProgress + s.Record.Unproven
+	left := s.Record.sinceSure()
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := s.Record.Recoveries[i].Cause
 		if old.Code == cause.PortConflict || old.Displaced() {

@@ -29,7 +29,7 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 	}
 	f.deaths = m.report.Containers - f.containers[slot]
 	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, f.deaths, s.Record.Generation+1)}
-	if s.Record.WithoutProgress+int(f.deaths) > RestartsWithoutProgress {
+	if int(f.deaths) > s.Record.left() {
 		s.becomeFinal(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 		s.emit(Direct{})
 		return

@@ -34,11 +34,42 @@ const (
 	longRun = 10 * time.Minute
 )
 
+// Budget counts restarts. It is spent by failures (judge), and refilled by progress.
+type Budget struct {
+	// Restarts are all there were, WithoutProgress those since the last progress.
+	Restarts, WithoutProgress int
+	// Unproven are the restarts before those that were struck from WithoutProgress by a guess (rule 3).
+	Unproven int
+}
+
+// left is how many restarts without progress there may be yet.
+func (b *Budget) left() int { return RestartsWithoutProgress - b.WithoutProgress }
+
+func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
+
+// giveBack: what was spent last was no failure.
+func (b *Budget) giveBack() {
+	b.Restarts, b.WithoutProgress = max(0, b.Restarts-1), max(0, b.WithoutProgress-1)
+}
+
+// refill: what is sure to be progress; nothing before it counts any more.
+func (b *Budget) refill() { b.WithoutProgress, b.Unproven = 0, 0 }
+
+// guess: what may be progress.
+func (b *Budget) guess() {
+	if n := b.sinceSure(); n <= unprovenMost {
+		b.WithoutProgress, b.Unproven = 0, n
+	}
+}
+
+// sinceSure are the restarts since the last progress that is sure.
+func (b *Budget) sinceSure() int { return b.WithoutProgress + b.Unproven }
+
 // best takes note of a step that all ranks hold or finished (rules 1 and 2).
 func (s *State) best(step int64) {
 	if r := &s.Record; step > r.BestStep {
 		r.BestStep = step
-		s.refill()
+		r.refill()
 	}
 }
 
@@ -47,17 +78,14 @@ func (s *State) tellsSteps() bool {
 	return s.Record.BestStep > 0 || s.Record.Progress.Step > 0
 }
 
-// refill: what is sure to be progress; nothing before it counts any more.
-func (s *State) refill() { s.Record.WithoutProgress, s.Record.Unproven = 0, 0 }
-
 // credit refills the budget where the generation that has ended was progress for what it ran (rules 3 and 4).
 func (s *State) credit() {
 	r := &s.Record
 	switch progress, sure := s.ranOn(); {
 	case progress && sure:
-		s.refill()
-	case progress && r.Unproven+r.WithoutProgress <= unprovenMost:
-		r.Unproven, r.WithoutProgress = r.Unproven+r.WithoutProgress, 0
+		r.refill()
+	case progress:
+		r.guess()
 	}
 }
 

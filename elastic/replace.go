@@ -194,7 +194,7 @@ func (s *State) blame(rec *Recovery, d Doom) {
 	}
 	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)
 	c.Code = cause.PodReplaced
-	s.Record.Restarts, s.Record.WithoutProgress = max(0, s.Record.Restarts-1), max(0, s.Record.WithoutProgress-1)
+	s.Record.giveBack()
 }
 
 // succeeded takes note of a pod that takes the place of a replaced one.

@@ -23,7 +23,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 	if s.doom(slot) != nil || !s.slots[slot].known {
 		return false
 	}
-	return s.Record.WithoutProgress >= RestartsWithoutProgress || s.suspectedBefore(c.Suspect) && s.spares(slot)
+	return s.Record.left() <= 0 || s.suspectedBefore(c.Suspect) && s.spares(slot)
 }
 
 // spares says whether the step that all ranks would go on from is still to be had once the pod of a slot is gone.

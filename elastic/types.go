@@ -201,12 +201,9 @@ const StepUnknown = -1
 
 // Record is all that must outlive a coordinator. It is what a Gang's status.run holds.
 type Record struct {
-	Generation      int64
-	RestoreStep     int64
-	Restarts        int
-	WithoutProgress int
-	// Unproven are the restarts before those that were struck from WithoutProgress by a guess (rule 3 in progress.go).
-	Unproven   int
+	Generation  int64
+	RestoreStep int64
+	Budget
 	BestStep   int64
 	StartedAt  time.Time
 	Phase      Phase

@@ -64,8 +64,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		return elastic.Record{}
 	}
 	r := elastic.Record{
-		Generation: s.Generation, RestoreStep: s.RestoreStep, Restarts: int(s.Restarts), StartedAt: plainTime(s.StartedAt),
-		Replacements: int(s.Replacements), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
+		Generation: s.Generation, RestoreStep: s.RestoreStep, StartedAt: plainTime(s.StartedAt),
+		Budget:       elastic.Budget{Restarts: int(s.Restarts), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven)},
+		Replacements: int(s.Replacements), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
 			Ranks: int(s.Progress.Ranks), StandbysReady: int(s.Progress.StandbysReady), Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
 			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes, Waits: s.Progress.Waits,

@@ -20,7 +20,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 	for name, r := range map[string]elastic.Record{
 		"nothing yet": {Phase: elastic.Forming},
 		"all": {
-			Generation: 4, RestoreStep: 9, Restarts: 3, WithoutProgress: 2, Unproven: 3, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
+			Generation: 4, RestoreStep: 9, Budget: elastic.Budget{Restarts: 3, WithoutProgress: 2, Unproven: 3}, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
 			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}, Waits: "waits for the agent of slot 1",
 				ResumeUnknown: 2, OptimizerSteps: 70, ResumedAt: 0, ResumeKnown: true, StepTime: 1500 * time.Microsecond, UnprotectedPods: 9, Unprotected: []elastic.Unprotected{{Slot: 1, Pod: "p1", Runs: "mpirun"}}, WholeCommand: true},
 			Recoveries: []elastic.Recovery{

@@ -16,6 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/gang/status"
 )
 
@@ -105,7 +106,7 @@ func (e Explanation) head(w *page.Page) {
 	}
 	e.storage(w, r)
 	if r.Verdict == nil && r.WithoutProgress > 0 {
-		w.Linef("  %s since the last progress; 10 end the job", page.Count(int64(r.WithoutProgress), "restart", "restarts"))
+		w.Linef("  %s since the last progress; %d end the job", page.Count(int64(r.WithoutProgress), "restart", "restarts"), elastic.RestartsWithoutProgress)
 	}
 }
 
