@@ -18,26 +18,20 @@ func (s *State) stepForming(now time.Time) {
 	}
 	s.gather(now)
 	if s.gathered() {
-		s.begin(now)
+		s.begin()
 	}
 }
 
 // begin lays the next generation out; it is handed out once it is stored.
-func (s *State) begin(now time.Time) {
-	l := &layout{addr: s.slots[0].report.Address, port: s.slots[0].report.Port}
-	inventories := make([][]int64, 0, len(s.slots))
+func (s *State) begin() {
+	l := s.layOut()
+	inventories := make([][]int64, 0, l.world)
 	for i := range s.slots {
-		m := &s.slots[i]
-		l.pods = append(l.pods, m.pod.UID)
-		l.incarnations = append(l.incarnations, m.report.Incarnation)
-		l.base = append(l.base, l.world)
-		l.world += m.report.Ranks
-		inventories = append(inventories, inventory(&m.report)...)
+		inventories = append(inventories, inventory(&s.slots[i].report)...)
 	}
 	restore, _ := RestorePoint(inventories)
 	r := &s.Record
-	rec := s.lastRecovery()
-	if rec != nil && rec.Generation > r.Generation {
+	if rec := s.openRecovery(); rec != nil {
 		if restore > 0 {
 			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = restore, true, max(0, rec.Reached-restore)
 		}
@@ -55,6 +49,19 @@ func (s *State) begin(now time.Time) {
 	r.Progress.Ranks = l.world
 	s.becomeRunning(run{layout: l, common: restore, frontier: restore})
 	s.save()
+}
+
+// layOut is the next generation of the pods that are there.
+func (s *State) layOut() *layout {
+	l := &layout{addr: s.slots[0].report.Address, port: s.slots[0].report.Port}
+	for i := range s.slots {
+		m := &s.slots[i]
+		l.pods = append(l.pods, m.pod.UID)
+		l.incarnations = append(l.incarnations, m.report.Incarnation)
+		l.base = append(l.base, l.world)
+		l.world += m.report.Ranks
+	}
+	return l
 }
 
 // waitsFor says, for people, what the next generation waits for; "" when nothing.

@@ -66,45 +66,22 @@ func (s *State) save() {
 	s.emit(Persist{s.revision, s.snapshot()})
 }
 
-// reported takes a report over, unless it is older than what is known.
+// reported takes a report over, unless it does not count.
 func (s *State) reported(e Reported, now time.Time) {
-	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) || e.Report.Generation > maxGeneration {
+	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) || e.Report.Generation > maxGeneration || !s.admit(&e) {
 		return
 	}
 	m := &s.slots[e.Slot]
-	switch {
-	case s.Fenced(e.Pod.UID), s.superseded(e.Pod.UID):
-		s.emit(Direct{})
-		return
-	case !m.known:
-	case m.pod.UID == e.Pod.UID:
-		if e.Report.before(&m.report) {
-			return
-		}
-	case s.TakesOver(e.Pod, m.pod):
-		s.passOn(e.Slot, Pod{})
-	default:
-		s.emit(Direct{})
-		return
-	}
-	if m.known && m.attached && e.Report.repeats(m.report) {
+	before, connected := m.report, m.known && m.attached
+	if connected && e.Report.repeats(before) {
 		m.report.Sequence = e.Report.Sequence
 		return // a word that it lives: time alone has passed
 	}
-	if known := &m.report; !m.known || !m.attached || known.Generation != e.Report.Generation || known.State != e.Report.State || known.Leaving != e.Report.Leaving {
+	if !connected || before.Generation != e.Report.Generation || before.State != e.Report.State || before.Leaving != e.Report.Leaving {
 		s.emit(Direct{})
 	}
-	if m.known && m.pod.UID == e.Pod.UID && ran(m.report.State) && e.Report.State == AgentIdle {
-		m.restartedIn = s.Record.Generation
-	}
-	if m.known && m.report.Generation == e.Report.Generation && m.report.WholeCommand && !e.Report.WholeCommand && e.Report.State == AgentHalted {
-		m.launchedIn = s.Record.Generation
-	}
-	if f := s.run.forming; f != nil && !m.known {
-		f.containers[e.Slot] = s.containersAtFirst(&e.Report)
-	}
+	s.noteContainer(&e)
 	s.resumed(e.Pod, now)
-	shown := m.known && m.attached && sameToPeople(&m.report, &e.Report)
 	s.ranked = nil
 	s.replan()
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
@@ -125,8 +102,40 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.succeeded(e.Slot, now)
 	s.leaving(e.Slot, now)
 	s.track(now)
-	if !shown {
+	if !connected || !sameToPeople(&before, &e.Report) {
 		s.refresh(now)
+	}
+}
+
+// admit says whether a report counts, and gives the slot to a pod that takes it over. A pod that may not speak hears what it must do.
+func (s *State) admit(e *Reported) bool {
+	m := &s.slots[e.Slot]
+	switch holder := m.known && m.pod.UID == e.Pod.UID; {
+	case s.Fenced(e.Pod.UID), s.superseded(e.Pod.UID), m.known && !holder && !s.TakesOver(e.Pod, m.pod):
+		s.emit(Direct{})
+		return false
+	case holder:
+		return !e.Report.before(&m.report)
+	case m.known:
+		s.passOn(e.Slot, Pod{})
+	}
+	return true
+}
+
+// noteContainer takes note of what a report says of its container beside the one before: that another one has begun, or a launcher.
+func (s *State) noteContainer(e *Reported) {
+	m, r := &s.slots[e.Slot], &e.Report
+	if !m.known {
+		if f := s.run.forming; f != nil {
+			f.containers[e.Slot] = s.containersAtFirst(r)
+		}
+		return
+	}
+	if ran(m.report.State) && r.State == AgentIdle {
+		m.restartedIn = s.Record.Generation
+	}
+	if m.report.Generation == r.Generation && m.report.WholeCommand && !r.WholeCommand && r.State == AgentHalted {
+		m.launchedIn = s.Record.Generation
 	}
 }
 
