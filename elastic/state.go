@@ -24,7 +24,7 @@ import (
 //	| the coordinator | stored storedVerdict revision storedRevision stages past beganAt awaits soughtAt          |
 //	|                 | ended ending seen seenAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage over conflicts mixedSince launched pace beat gap                                   |
-//	| a pod           | slots[i]; ranIn, restartedIn and launchedIn name the generation that they are of           |
+//	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects ranked                                                                         |
@@ -85,8 +85,8 @@ type member struct {
 	pod      Pod
 	report   Report
 	// ranIn is the newest generation that this pod has reported that it ran, restartedIn the one in which its agent came back in
-	// a new container, launchedIn the one in which its whole command, one rank, started a launcher, whose ranks take its place.
-	ranIn, restartedIn, launchedIn int64
+	// a new container.
+	ranIn, restartedIn int64
 	// leavingAt is when it was first heard that the pod is being shut down.
 	leavingAt time.Time
 	// failed are the fetches that this pod could not do.

@@ -122,7 +122,7 @@ func (s *State) admit(e *Reported) bool {
 	return true
 }
 
-// noteContainer takes note of what a report says of its container beside the one before: that another one has begun, or a launcher.
+// noteContainer takes note of what a report says of its container beside the one before: that another one has begun.
 func (s *State) noteContainer(e *Reported) {
 	m, r := &s.slots[e.Slot], &e.Report
 	if !m.known {
@@ -133,9 +133,6 @@ func (s *State) noteContainer(e *Reported) {
 	}
 	if ran(m.report.State) && r.State == AgentIdle {
 		m.restartedIn = s.Record.Generation
-	}
-	if m.report.Generation == r.Generation && m.report.WholeCommand && !r.WholeCommand && r.State == AgentHalted {
-		m.launchedIn = s.Record.Generation
 	}
 }
 
@@ -156,7 +153,8 @@ func sameToPeople(a, b *Report) bool {
 		}
 		return n
 	}
-	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b) && a.Unprotected == b.Unprotected && a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0)
+	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b) && a.Unprotected == b.Unprotected && a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0) &&
+		a.State == b.State && a.Generation == b.Generation && a.Leaving == b.Leaving
 }
 
 func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }

@@ -1,0 +1,233 @@
+package ckptagent_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/elastic"
+)
+
+// lateGang is agents and their coordinator, core to core, in a job whose commands start their launchers by themselves, when it is too
+// late for their patience. What agent and coordinator say to each other takes a while, each in its order.
+type lateGang struct {
+	t      *testing.T
+	rnd    *rand.Rand
+	now    time.Time
+	coord  *elastic.State
+	record elastic.Record // as stored
+	pods   []*latePod
+	log    []string
+}
+
+// latePod is a container: its command lives until the end, and starts a launcher at some time.
+type latePod struct {
+	agent   ckptagent.State
+	command ckptagent.Command
+	starts  time.Time // the launcher
+	serves  bool      // it runs
+	answers []ckptagent.Event
+	up      []elastic.Report
+	down    []ckptagent.Directive
+	told    uint64
+}
+
+func (g *lateGang) fail(format string, args ...any) {
+	g.t.Helper()
+	for _, l := range g.log {
+		g.t.Log(l)
+	}
+	g.t.Fatalf(format, args...)
+}
+
+var agentStates = map[ckptagent.Phase]elastic.AgentState{
+	ckptagent.Idle: elastic.AgentIdle, ckptagent.Running: elastic.AgentRunning, ckptagent.Failed: elastic.AgentFailed,
+	ckptagent.Halted: elastic.AgentHalted, ckptagent.Finished: elastic.AgentFinished,
+}
+
+func (g *lateGang) take(slot int, e ckptagent.Event) {
+	p := g.pods[slot]
+	agent, effects := ckptagent.Step(p.agent, e, g.now)
+	p.agent = agent
+	g.log = append(g.log, fmt.Sprintf("%s agent %d: %T%+v -> %+v", g.now.Format("04:05.000"), slot, e, e, effects))
+	for _, f := range effects {
+		switch f := f.(type) {
+		case ckptagent.Start:
+			for local := range f.Ranks {
+				p.answers = append(p.answers, ckptagent.Started{Generation: f.Run.Number, Local: local, PID: 100 + local})
+			}
+		case ckptagent.End:
+			if agent.Whole {
+				g.fail("the command of pod %d is ended", slot)
+			}
+			p.answers = append(p.answers, ckptagent.Gone{})
+		case ckptagent.TakeInventory:
+			p.answers = append(p.answers, ckptagent.Inventoried{})
+		case ckptagent.OfferPort:
+			p.answers = append(p.answers, ckptagent.PortOffered{Port: 4000})
+		case ckptagent.Return:
+			g.fail("the container of pod %d ends", slot)
+		}
+	}
+	p.tell()
+}
+
+// tell sends a report.
+func (p *latePod) tell() {
+	r := p.agent.Report()
+	p.told++
+	out := elastic.Report{
+		Incarnation: r.Incarnation, Sequence: p.told, Containers: r.Containers, Ranks: r.Ranks, Address: "10.0.0.1", Port: r.Port, Generation: int64(r.Generation),
+		State: agentStates[r.State], Refused: r.Refused, Protocol: 2, WholeCommand: r.WholeCommand, Unprotected: r.Unprotected, Leaving: r.Leaving,
+	}
+	for local := range r.Rank {
+		out.Rank = append(out.Rank, elastic.Rank{Local: local})
+	}
+	p.up = append(p.up, out)
+}
+
+func (g *lateGang) decide(e elastic.Event) {
+	for _, f := range elastic.Step(g.coord, e, g.now) {
+		switch f := f.(type) {
+		case elastic.Persist:
+			g.record = f.Record
+			g.decide(elastic.Stored{Revision: f.Revision, Generation: f.Record.Generation, Verdict: f.Record.Verdict != nil})
+		case elastic.Direct:
+			for slot := range g.pods {
+				g.direct(slot)
+			}
+		case elastic.End:
+			g.fail("the job is given up: %+v", f.Verdict)
+		case elastic.Tell:
+			g.log = append(g.log, "tell "+f.Notice.Message)
+		}
+	}
+}
+
+func (g *lateGang) direct(slot int) {
+	d := g.coord.Directive(elastic.Slot(slot), fmt.Sprint(slot))
+	out := ckptagent.Directive{Generation: uint64(d.Generation), Order: ckptagent.Order(d.Order), WholeCommand: d.WholeCommand, Launched: d.Launched, Reason: d.Reason}
+	if r := d.Run; r != nil {
+		out.Run = ckptagent.Run{Number: uint64(r.Number), WorldSize: r.WorldSize, Nodes: r.Nodes, RestartCount: r.RestartCount, RestoreStep: uint64(r.RestoreStep)}
+	}
+	g.pods[slot].down = append(g.pods[slot].down, out)
+}
+
+// move lets one thing happen that is due.
+func (g *lateGang) move() {
+	slot := g.rnd.IntN(len(g.pods))
+	p := g.pods[slot]
+	switch g.rnd.IntN(4) {
+	case 0:
+		if len(p.answers) > 0 {
+			i := g.rnd.IntN(len(p.answers))
+			e := p.answers[i]
+			p.answers = slices.Delete(p.answers, i, i+1)
+			g.take(slot, e)
+		}
+	case 1:
+		if len(p.up) > 0 {
+			r := p.up[0]
+			p.up = p.up[1:]
+			g.decide(elastic.Reported{Slot: elastic.Slot(slot), Pod: elastic.Pod{UID: fmt.Sprint(slot), Name: fmt.Sprint("pod-", slot)}, Report: r})
+		}
+	case 2:
+		if len(p.down) > 0 {
+			d := p.down[0]
+			p.down = p.down[1:]
+			g.take(slot, ckptagent.Directed{Directive: d})
+		}
+	case 3:
+		if !p.serves && !g.now.Before(p.starts) {
+			if ok, why := p.agent.Serves("l"); !ok {
+				g.fail("pod %d refuses its launcher: %s", slot, why)
+			}
+			p.serves = true
+			g.take(slot, ckptagent.Launched{ID: "l", Ranks: 2})
+		}
+	}
+}
+
+// die is the end of an agent; the next one goes on from what was stored.
+func (g *lateGang) die(slot int) {
+	p := g.pods[slot]
+	raw, err := json.Marshal(p.agent.Stored())
+	p.agent = ckptagent.State{}
+	if err == nil {
+		err = json.Unmarshal(raw, &p.agent.Durable)
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	p.answers, p.up, p.down = nil, nil, nil
+	g.take(slot, ckptagent.Resumed{SameContainer: true})
+	g.take(slot, ckptagent.CommandBegan{Command: p.command})
+	if p.serves {
+		g.take(slot, ckptagent.Launched{ID: "l", Ranks: 2})
+	}
+	if s := p.agent; s.Phase == ckptagent.Running { // its ranks are found again
+		for local, r := range s.Rank {
+			if r.PID == 0 {
+				p.answers = append(p.answers, ckptagent.Started{Generation: s.Run.Number, Local: local, PID: 100 + local})
+			}
+		}
+	}
+	g.direct(slot)
+}
+
+// lead has another coordinator lead, which knows what was stored.
+func (g *lateGang) lead() {
+	g.log = append(g.log, "another coordinator leads")
+	g.coord = elastic.New(len(g.pods), 0, g.record)
+	for slot, p := range g.pods {
+		p.up, p.down = nil, nil
+		p.tell()
+		g.direct(slot)
+	}
+}
+
+// TestLateLaunchers: whenever launchers come, in whatever order, and whoever dies meanwhile, no command is ended in its first run and
+// in the end all ranks are launchers'. It counts as no failure while the coordinator lives.
+func TestLateLaunchers(t *testing.T) {
+	for seed := range uint64(300) {
+		g := &lateGang{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0).UTC(), log: []string{fmt.Sprintf("seed %d", seed)}}
+		members := 1 + g.rnd.IntN(4)
+		g.coord = elastic.New(members, 0, elastic.Record{})
+		for slot := range members {
+			p := &latePod{agent: ckptagent.New(), command: ckptagent.Command{PID: 1, BeganAt: g.now, Patience: time.Minute}}
+			p.starts = g.now.Add(time.Duration(g.rnd.IntN(120)) * time.Second)
+			g.pods = append(g.pods, p)
+			g.take(slot, ckptagent.Resumed{})
+			g.take(slot, ckptagent.CommandBegan{Command: p.command})
+		}
+		leaders := g.rnd.IntN(3)
+		for range 180 { // seconds
+			g.now = g.now.Add(time.Second)
+			g.decide(elastic.Tick{})
+			for slot := range members {
+				g.take(slot, ckptagent.Tick{})
+				if g.rnd.IntN(60) == 0 {
+					g.die(slot)
+				}
+			}
+			if leaders > 1 && g.rnd.IntN(30) == 0 {
+				g.lead()
+			}
+			for range 40 * members {
+				g.now = g.now.Add(time.Millisecond)
+				g.move()
+			}
+		}
+		r := g.coord.Snapshot()
+		if run := g.pods[0].agent.Run; r.Phase != elastic.Running || run.WorldSize != 2*members || g.pods[0].agent.Phase != ckptagent.Running {
+			g.fail("in the end %s, generation %d of %d ranks, waits %q", r.Phase, r.Generation, run.WorldSize, r.Progress.Waits)
+		}
+		if leaders <= 1 && r.Restarts > 0 {
+			g.fail("%d failures are counted", r.Restarts)
+		}
+	}
+}
