@@ -50,7 +50,7 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
 	if s.Observe {
-		return Outcome[*batchv1.Job]{Object: stampObserved(job)}
+		return Outcome[*batchv1.Job]{Object: stampObserved(job), Errors: checkSize(job)}
 	}
 	errs = append(errs, checkShape(job)...)
 	errs = append(errs, checkSlices(s, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
@@ -161,6 +161,7 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 		}
 		errs = append(errs, field.Invalid(spec.Child("completionMode"), mode, "must be Indexed: each pod of a gang has a place of its own; set it, with completions equal to parallelism"))
 	}
+	errs = append(errs, checkSize(job)...)
 	n := parallelism(job)
 	if n < 1 {
 		errs = append(errs, field.Invalid(spec.Child("parallelism"), n, "must be at least 1; to create the Job without running it set spec.suspend"))
@@ -175,6 +176,14 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 		errs = append(errs, field.Invalid(keyPath(job, v1alpha1.AnnotationEnabled), "true", fmt.Sprintf("the Job is a part of %s %s, a kind that holdfast does not know yet: remove the annotation there", ref.Kind, ref.Name)))
 	}
 	return errs
+}
+
+// checkSize refuses more pods than a gang can have.
+func checkSize(job *batchv1.Job) field.ErrorList {
+	if n := parallelism(job); n > v1alpha1.MaxMembers {
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "parallelism"), n, fmt.Sprintf("a gang has at most %d pods: ask for fewer, with more GPUs each, or remove %s", v1alpha1.MaxMembers, v1alpha1.AnnotationEnabled))}
+	}
+	return nil
 }
 
 // checkSlices refuses slices and blocks that so many pods cannot be parted into; keyPath says where a key stands.

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +88,11 @@ func TestJobRefusals(t *testing.T) {
 		{"more completions than pods", func(j *batchv1.Job) { j.Spec.Completions = ptr.To[int32](8) }},
 		{"no completions", func(j *batchv1.Job) { j.Spec.Completions = nil }},
 		{"no pods", func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](0), ptr.To[int32](0) }},
+		{"more pods than a gang can have", ofPods(v1alpha1.MaxMembers + 1)},
+		{"more pods than can be watched", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMode, "observe")(j)
+			ofPods(math.MaxInt32)(j)
+		}},
 		{"part of a job set", func(j *batchv1.Job) {
 			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet", Name: "set", Controller: ptr.To(true)}}
 		}},
@@ -343,4 +349,8 @@ func TestCommandsRestartedWhole(t *testing.T) {
 			t.Errorf("%s:\n%s", line, said(out))
 		}
 	}
+}
+
+func ofPods(n int32) func(*batchv1.Job) {
+	return func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To(n), ptr.To(n) }
 }

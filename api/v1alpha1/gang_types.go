@@ -37,11 +37,16 @@ type GangList struct {
 	Items           []Gang `json:"items"`
 }
 
+// MaxMembers is the most pods that a gang can have. Each is an entry of the Gang and of plans: the number, which anybody who may
+// create a pod can write, is refused at admission and wherever it is read, before anything of that size is made.
+const MaxMembers = 5000
+
 // GangSpec is what the job asks for.
 type GangSpec struct {
 	// JobRef is the job that the Gang was made for.
 	JobRef JobReference `json:"jobRef"`
 	// Members is the number of pods that are placed together.
+	// +kubebuilder:validation:Maximum=5000
 	Members int32 `json:"members"`
 	// StateBytes is the size of the state that each rank keeps in memory; 0: off.
 	// +optional

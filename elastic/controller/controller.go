@@ -88,6 +88,9 @@ func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, time.D
 	if err != nil {
 		return 0, 0, elastic.Record{}, err
 	}
+	if n := g.Spec.Members; n < 1 || n > v1alpha1.MaxMembers { // a Gang of a definition without the limit
+		return 0, 0, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: 1 to %d can be had", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
+	}
 	c.writer.loaded(key, g.Status.Run)
 	storage := time.Duration(0)
 	if st := g.Spec.Storage; st != nil {

@@ -39,7 +39,7 @@ func PodSettings(pod *corev1.Pod) (Settings, field.ErrorList) {
 // decides, because it cannot change afterwards and all pods come from it.
 func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 	members, err := strconv.ParseInt(job.Spec.Template.Annotations[v1alpha1.AnnotationGangSize], 10, 32)
-	if err != nil || members < 1 {
+	if err != nil || members < 1 || members > v1alpha1.MaxMembers {
 		return Job{}, false
 	}
 	s, errs := ParseSettings(Annotated{TemplateAnnotations, job.Spec.Template.Annotations})
@@ -47,7 +47,7 @@ func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 		return Job{}, false
 	}
 	if s.Observe && job.Spec.Parallelism != nil { // which people may change, as nothing hangs on it
-		members = int64(*job.Spec.Parallelism)
+		members = min(int64(*job.Spec.Parallelism), v1alpha1.MaxMembers)
 	}
 	return Job{Settings: s, Members: int32(members)}, true
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -56,6 +57,7 @@ func TestAdmittedJob(t *testing.T) {
 		"annotated, not stamped":   {nil, map[string]string{v1alpha1.AnnotationEnabled: "true"}, false},
 		"opted out":                {nil, map[string]string{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationGangSize: "4"}, false},
 		"size that is none":        {nil, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "0"}, false},
+		"more pods than a gang":    {nil, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "5001"}, false},
 		"the job's own turned off": {map[string]string{v1alpha1.AnnotationEnabled: "false"}, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4"}, true},
 	} {
 		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: c.own}}
@@ -63,6 +65,17 @@ func TestAdmittedJob(t *testing.T) {
 		j, ok := AdmittedJob(job)
 		if ok != c.ok || ok && j.Members != 4 {
 			t.Errorf("%s: %v %+v", name, ok, j)
+		}
+	}
+}
+
+// People may change the parallelism of a Job that is only watched, and nobody is asked: what is made for each pod is bounded.
+func TestObservedJobOfAnySize(t *testing.T) {
+	for parallelism, want := range map[int32]int32{7: 7, v1alpha1.MaxMembers: v1alpha1.MaxMembers, math.MaxInt32: v1alpha1.MaxMembers} {
+		job := &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: &parallelism}}
+		job.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMode: "observe", v1alpha1.AnnotationGangSize: "4"}
+		if j, ok := AdmittedJob(job); !ok || j.Members != want {
+			t.Errorf("parallelism %d: %d members, %t", parallelism, j.Members, ok)
 		}
 	}
 }

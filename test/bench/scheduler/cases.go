@@ -70,8 +70,8 @@ func cases(quick bool) []kase {
 		{name: "100x16-racks", what: "the same, each gang in one rack: every rack is filled by one", nodes: 1600 / f, groups: inRacks(gangs(100/f, rackSize, "gang")), systems: []string{systemHoldfast}},
 		{name: "mix", what: "gangs of 16 and 8 pods and pods of no gang, among gangs of which no pod fits", nodes: 1250 / f,
 			groups: slices.Concat(gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"), gangs(max(1, 30/f), 16, "large"), gangs(max(1, 40/f), 8, "small"), []group{{size: 200 / f, gpus: gpusPerNode}})},
-		{name: "refused", what: "one pod more than 5,000 nodes take: how soon that is said, with how many writes", nodes: 5000 / f,
-			groups: []group{{name: "gang-000", size: 5000/f + 1, gpus: gpusPerNode}}, systems: []string{systemHoldfast}},
+		{name: "refused", what: "one pod more than 4,999 nodes take: how soon that is said, with how many writes", nodes: 5000/f - 1,
+			groups: []group{{name: "gang-000", size: 5000 / f, gpus: gpusPerNode}}, systems: []string{systemHoldfast}},
 	}
 }
 
