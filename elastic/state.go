@@ -21,7 +21,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision stages past beganAt awaits soughtAt          |
+//	| the coordinator | stored storedVerdict revision storedRevision stages past beganAt awaits soughtAt           |
 //	|                 | ended ending seen seenAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage over conflicts mixedSince launched pace beat gap                                   |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |

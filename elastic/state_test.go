@@ -1,0 +1,30 @@
+package elastic
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestLifetimes: the table over State says of each field how long it lives.
+func TestLifetimes(t *testing.T) {
+	source, err := os.ReadFile("state.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^//\t\| [^|]*\| ([^|]*)\|$`).FindAllStringSubmatch(string(source), -1)
+	told := map[string]bool{}
+	for _, row := range rows[1:] {
+		for _, word := range strings.FieldsFunc(row[1], func(r rune) bool { return strings.ContainsRune(" ,;.[](){}", r) }) {
+			told[word] = true
+		}
+	}
+	for i := range reflect.TypeFor[State]().NumField() {
+		name := reflect.TypeFor[State]().Field(i).Name
+		if !told[name] {
+			t.Errorf("the table does not say how long %s lives", name)
+		}
+	}
+}
