@@ -83,7 +83,9 @@ func load(t *testing.T) []pkg {
 	if packages != nil {
 		return packages
 	}
-	out, err := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", module+"...").Output()
+	list := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", module+"...")
+	list.Env = append(os.Environ(), "CGO_ENABLED=1") // what files with cgo import counts, too
+	out, err := list.Output()
 	if err != nil {
 		t.Fatalf("listing packages: %v", err)
 	}
