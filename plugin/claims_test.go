@@ -22,6 +22,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/topology"
 )
 
 const driver = "gpu.example.com"
@@ -180,7 +181,7 @@ func TestClaimsOfSinglePodsTakeNoSlot(t *testing.T) {
 	lone := pods[0].(*v1.Pod)
 	lone.Labels, lone.Annotations = nil, nil
 	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), node("a", 2))...)
-	w.plugin.holds.keep(types.NamespacedName{Namespace: "ns", Name: "other"}, hold{seats: []replay.Taking{taking("a", 2)}, until: time.Now().Add(patience)})
+	w.plugin.holds.keep(types.NamespacedName{Namespace: "ns", Name: "other"}, hold{seats: []topology.Taking{taking("a", 2)}, until: time.Now().Add(patience)})
 	w.create(lone)
 	w.until("the pod to be bound", w.boundTo(map[string]string{"lone-0": "a"}))
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
@@ -25,7 +24,7 @@ import (
 // hold is room that is kept for a gang.
 type hold struct {
 	yield.Hold
-	seats []replay.Taking
+	seats []topology.Taking
 	// domain is where that is, for people; yields names who leaves, pods how many.
 	domain string
 	yields []string
@@ -189,10 +188,10 @@ func (h *holds) keys() map[types.NamespacedName]hold {
 }
 
 // against lists the room that a gang must keep out of.
-func (h *holds) against(key types.NamespacedName, priority int32, end time.Time) []replay.Taking {
+func (h *holds) against(key types.NamespacedName, priority int32, end time.Time) []topology.Taking {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var all []replay.Taking
+	var all []topology.Taking
 	for other, one := range h.of {
 		if other != key && one.Binds(priority, end) {
 			all = append(all, one.seats...)

@@ -14,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
 )
@@ -111,12 +110,12 @@ func (f *fabric) asked(info fwk.PodInfo) topology.Resources {
 
 // expected lists what is held for pods that are on their way to a node: members of open plans, as the ledger knows
 // them, and pods of at least the gang's priority for which something was preempted.
-func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, error) {
+func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]topology.Taking, error) {
 	own := make(map[types.UID]bool, len(r.members))
 	for _, m := range r.members {
 		own[m.pod.UID] = m.state == pending
 	}
-	var all []replay.Taking
+	var all []topology.Taking
 	held := map[types.UID]bool{}
 	expected := p.ledger.expected()
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
@@ -128,7 +127,7 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, erro
 				return nil, fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
 			}
 			if !own[pod.UID] {
-				all = append(all, replay.Taking{Node: name, Hold: p.fabric.hold(info)})
+				all = append(all, topology.Taking{Node: name, Hold: p.fabric.hold(info)})
 			}
 			held[pod.UID] = true
 		}
@@ -145,14 +144,14 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]replay.Taking, erro
 			if own[pod.UID] || held[pod.UID] || corev1helpers.PodPriority(pod) < priority {
 				continue
 			}
-			all = append(all, replay.Taking{Node: name, Hold: p.fabric.hold(info)})
+			all = append(all, topology.Taking{Node: name, Hold: p.fabric.hold(info)})
 		}
 	}
 	return all, nil
 }
 
 // take takes that from the tree.
-func (p *Plugin) take(expected []replay.Taking) {
+func (p *Plugin) take(expected []topology.Taking) {
 	for _, t := range expected {
 		if i, ok := p.tree.Find(t.Node); ok {
 			p.tree.Hold(i, t.Hold)

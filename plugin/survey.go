@@ -13,7 +13,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
@@ -30,7 +29,7 @@ type survey struct {
 	// pods are those of each unit, at is where they are, taken what others hold.
 	pods  [][]*v1.Pod
 	nodes []fwk.NodeInfo
-	taken []replay.Taking
+	taken []topology.Taking
 	ctx   context.Context
 	// reqs is what a member asks for, by name.
 	reqs map[string]topology.Resources
@@ -243,8 +242,8 @@ func (s *survey) check(gone []int) (*room, error) {
 }
 
 // takings is what seats take. A gang that wants whole nodes takes all there is.
-func (s *survey) takings(seats []gang.Seat) []replay.Taking {
-	all := make([]replay.Taking, 0, len(seats))
+func (s *survey) takings(seats []gang.Seat) []topology.Taking {
+	all := make([]topology.Taking, 0, len(seats))
 	whole := map[string]topology.Resources{}
 	for i := range s.world.Nodes {
 		if s.gang.Topology.Whole {
@@ -256,7 +255,7 @@ func (s *survey) takings(seats []gang.Seat) []replay.Taking {
 		if s.gang.Topology.Whole {
 			what = whole[seat.Node]
 		}
-		all = append(all, replay.Taking{Node: seat.Node, Hold: topology.Hold{What: what, Tenant: true, Closed: s.gang.Topology.Whole}})
+		all = append(all, topology.Taking{Node: seat.Node, Hold: topology.Hold{What: what, Tenant: true, Closed: s.gang.Topology.Whole}})
 	}
 	return all
 }

@@ -13,12 +13,11 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/topology"
 )
 
-func taking(node string, gpus int64) replay.Taking {
-	return replay.Taking{Node: node, Hold: topology.Hold{What: topology.Resources{gpu: gpus}, Tenant: true}}
+func taking(node string, gpus int64) topology.Taking {
+	return topology.Taking{Node: node, Hold: topology.Hold{What: topology.Resources{gpu: gpus}, Tenant: true}}
 }
 
 // The queue's order: priority; who is waited for on nodes; the gang whose first pod is the oldest, its members together.

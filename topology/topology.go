@@ -52,7 +52,7 @@ type Tree struct {
 	// columns numbers resources; a node's free counts are in that order.
 	columns map[string]int
 	// taken is what was taken and not undone, oldest first.
-	taken []taking
+	taken []entry
 	// indexes are of the shapes that were asked about last, the latest first.
 	indexes []*Index
 }
@@ -76,7 +76,8 @@ type domain struct {
 	size, used, claimed int32
 }
 
-type taking struct {
+// entry is what was before something was taken.
+type entry struct {
 	node int32
 	what Resources
 	// use is 1 where the node counts as used for it. was, where set, is what was said of the node before.
@@ -299,7 +300,7 @@ func (t *Tree) Take(i int, r Resources) bool {
 
 // Force takes r from a node even where too little is left, for what others hold already.
 func (t *Tree) Force(i int, r Resources) {
-	t.taken = append(t.taken, taking{node: int32(i), what: r, use: 1})
+	t.taken = append(t.taken, entry{node: int32(i), what: r, use: 1})
 	t.add(int32(i), r, -1, 1)
 }
 
@@ -312,6 +313,12 @@ type Hold struct {
 	SparesAt       string
 }
 
+// Taking is a Hold on a node, by the node's name.
+type Taking struct {
+	Node string `json:"node"`
+	Hold Hold   `json:"hold"`
+}
+
 // Hold is Force for somebody who is on the way.
 func (t *Tree) Hold(i int, h Hold) {
 	n := &t.nodes[i]
@@ -322,7 +329,7 @@ func (t *Tree) Hold(i int, h Hold) {
 	if h.Spares > will.spares {
 		will.spares, will.sparesAt = h.Spares, h.SparesAt
 	}
-	t.taken = append(t.taken, taking{node: int32(i), what: h.What, use: flag(h.Tenant), was: &was})
+	t.taken = append(t.taken, entry{node: int32(i), what: h.What, use: flag(h.Tenant), was: &was})
 	t.say(int32(i), will)
 	t.add(int32(i), h.What, -1, flag(h.Tenant))
 }

@@ -28,7 +28,7 @@ type Record struct {
 	Levels []topology.Level `json:"levels,omitempty"`
 	Nodes  []topology.Node  `json:"nodes"`
 	// Taken is what was held on nodes for pods that are on their way there, in order.
-	Taken []Taking `json:"taken,omitempty"`
+	Taken []topology.Taking `json:"taken,omitempty"`
 	// Gang is what was to be placed; Agreed are the answers of the scheduler's filters about members beside others,
 	// where Asked says that they were asked.
 	Gang   Gang     `json:"gang"`
@@ -38,12 +38,6 @@ type Record struct {
 	// and members got no devices for their resource claims: devices and claims are not in the record.
 	Answer    Answer `json:"answer"`
 	Overruled string `json:"overruled,omitempty"`
-}
-
-// Taking is something held on a node for a pod that is on its way there.
-type Taking struct {
-	Node string        `json:"node"`
-	Hold topology.Hold `json:"hold"`
 }
 
 // Gang is a gang.Gang without its function.

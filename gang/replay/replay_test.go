@@ -21,7 +21,7 @@ func record(r *rand.Rand, delicate bool) Record {
 	for i := range 4 + r.Intn(8) {
 		rec.Nodes = append(rec.Nodes, topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{fmt.Sprint("r", i%3)}, Free: topology.Resources{gpu: int64(r.Intn(9)), "pods": 10}})
 	}
-	rec.Taken = append(rec.Taken, Taking{Node: "n00", Hold: topology.Hold{What: topology.Resources{gpu: 1}, Tenant: true, Closed: r.Intn(4) == 0}})
+	rec.Taken = append(rec.Taken, topology.Taking{Node: "n00", Hold: topology.Hold{What: topology.Resources{gpu: 1}, Tenant: true, Closed: r.Intn(4) == 0}})
 	g := gang.Gang{Size: 1 + r.Intn(6), Roles: []gang.Role{{Requests: topology.Resources{gpu: 4, "pods": 1}, Out: map[string]gang.Cause{"n01": {Kind: gang.Cordoned}}}}}
 	for i := range g.Size {
 		g.Members = append(g.Members, gang.Member{Slot: i, Name: fmt.Sprint("g-", i)})
@@ -102,7 +102,7 @@ func TestBadRecords(t *testing.T) {
 	if _, err := Run(Record{Version: 9}); err == nil || !strings.Contains(err.Error(), "version 9") {
 		t.Error(err)
 	}
-	if _, err := Run(Record{Version: Version, Taken: []Taking{{Node: "x"}}}); err == nil || !strings.Contains(err.Error(), "node x") {
+	if _, err := Run(Record{Version: Version, Taken: []topology.Taking{{Node: "x"}}}); err == nil || !strings.Contains(err.Error(), "node x") {
 		t.Error(err)
 	}
 }
