@@ -22,7 +22,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		return fwk.NewStatus(fwk.Skip)
 	}
 	notes := map[string]string{}
-	if stamp := p.ledger.stamp(key, pod.UID); stamp != "" {
+	if stamp := p.gangs.Stamp(key, pod.UID); stamp != "" {
 		notes[v1alpha1.AnnotationForming] = stamp
 	}
 	if place, err := state.Read(placeKey); err == nil {

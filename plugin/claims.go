@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -73,47 +74,47 @@ type claims struct {
 func (s *scout) readClaims() (claims, *gang.Refusal) {
 	c := claims{kind: map[string]string{}, settled: map[string]bool{}}
 	wanted := 0
-	for _, m := range s.roster.members {
-		wanted += flag(m.state == pending)
+	for _, m := range s.roster.Members {
+		wanted += flag(m.State == gangcache.Pending)
 	}
 	no := func(reason, says string) *gang.Refusal {
 		return &gang.Refusal{Reason: reason, Wanted: wanted, Nodes: len(s.nodes), Message: says}
 	}
 	manager := s.p.handle.SharedDRAManager()
 	users := map[types.UID]string{}
-	for _, m := range s.roster.members {
-		if m.state != pending || len(m.pod.Spec.ResourceClaims) == 0 {
+	for _, m := range s.roster.Members {
+		if m.State != gangcache.Pending || len(m.Pod.Spec.ResourceClaims) == 0 {
 			continue
 		}
 		if manager == nil {
 			return c, no(gang.Unsupported, fmt.Sprintf(
-				"nobody would give pod %s the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: have it served and start the scheduler again", m.pod.Name, m.pod.Spec.ResourceClaims[0].Name))
+				"nobody would give pod %s the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: have it served and start the scheduler again", m.Pod.Name, m.Pod.Spec.ResourceClaims[0].Name))
 		}
-		all, err := claimsOf(manager, m.pod)
+		all, err := claimsOf(manager, m.Pod)
 		if err != nil {
 			return c, no(gang.WaitingForMembers, err.Error())
 		}
 		text := []any{}
-		c.settled[m.pod.Name] = !asksClass(manager, m.pod)
+		c.settled[m.Pod.Name] = !asksClass(manager, m.Pod)
 		for _, claim := range all {
 			if claim.Status.Allocation != nil {
 				text = append(text, claim.UID) // it is bound to where that is
 				continue
 			}
-			c.settled[m.pod.Name] = false
-			if other := users[claim.UID]; other != "" && other != m.pod.Name {
+			c.settled[m.Pod.Name] = false
+			if other := users[claim.UID]; other != "" && other != m.Pod.Name {
 				return c, no(gang.Unsupported, fmt.Sprintf(
-					"pods %s and %s share resource claim %s, which has no devices yet: let one pod of no gang have it first, or give each pod its own by resourceClaimTemplateName", other, m.pod.Name, claim.Name))
+					"pods %s and %s share resource claim %s, which has no devices yet: let one pod of no gang have it first, or give each pod its own by resourceClaimTemplateName", other, m.Pod.Name, claim.Name))
 			}
-			users[claim.UID] = m.pod.Name
+			users[claim.UID] = m.Pod.Name
 			text = append(text, claim.Spec)
 		}
 		shape, err := json.Marshal(text)
 		if err != nil {
-			return c, no(gang.Unsupported, fmt.Sprintf("the resource claims of pod %s cannot be read: %v", m.pod.Name, err))
+			return c, no(gang.Unsupported, fmt.Sprintf("the resource claims of pod %s cannot be read: %v", m.Pod.Name, err))
 		}
 		sum := sha256.Sum256(shape)
-		c.kind[m.pod.Name] = string(sum[:])
+		c.kind[m.Pod.Name] = string(sum[:])
 	}
 	return c, nil
 }
@@ -183,9 +184,9 @@ type seatOf struct {
 func (s *scout) tryOn(c claims, placement gang.Placement) (*gang.Refusal, error) {
 	at, got := placement.At(), 0
 	var own []seatOf
-	for i, m := range s.roster.members {
-		if m.state == pending && at[m.pod.Name] != "" && !c.settled[m.pod.Name] && s.p.fabric.asked(s.infos[i])[claimSlot] > 0 {
-			own = append(own, seatOf{m.pod, at[m.pod.Name]})
+	for i, m := range s.roster.Members {
+		if m.State == gangcache.Pending && at[m.Pod.Name] != "" && !c.settled[m.Pod.Name] && s.p.fabric.asked(s.infos[i])[claimSlot] > 0 {
+			own = append(own, seatOf{m.Pod, at[m.Pod.Name]})
 		}
 	}
 	if len(own) == 0 {
@@ -238,7 +239,7 @@ func pods(n int) string {
 
 // again has the gang planned again.
 func (s *scout) again() {
-	if key, ok := s.p.mine(s.roster.members[0].pod); ok {
+	if key, ok := s.p.mine(s.roster.Members[0].Pod); ok {
 		s.p.wake(klog.FromContext(s.ctx), key)
 	}
 }
@@ -246,9 +247,9 @@ func (s *scout) again() {
 // rivals are members of other open plans that have no devices yet. The framework knows of those only that are reserved.
 func (s *scout) rivals() []seatOf {
 	manager := s.p.handle.SharedDRAManager()
-	key, _ := s.p.mine(s.roster.members[0].pod)
+	key, _ := s.p.mine(s.roster.Members[0].Pod)
 	var all []seatOf
-	expected := s.p.ledger.expected()
+	expected := s.p.gangs.Expected()
 	for _, node := range slices.Sorted(maps.Keys(expected)) {
 		if s.byName[node] == nil {
 			continue
@@ -306,9 +307,9 @@ type trial struct {
 }
 
 // again is the last answer, where it is too early for another one. Only what is planned is paced; questions are answered.
-func (t trials) again(r roster, now time.Time, wake func()) *gang.Refusal {
-	last := t[r.paced]
-	if r.paced == "" || last == nil || !now.Before(last.until) {
+func (t trials) again(r gangcache.Snapshot, now time.Time, wake func()) *gang.Refusal {
+	last := t[r.Leader]
+	if r.Leader == "" || last == nil || !now.Before(last.until) {
 		return nil
 	}
 	if !last.asked {
@@ -319,13 +320,13 @@ func (t trials) again(r roster, now time.Time, wake func()) *gang.Refusal {
 	return &no
 }
 
-func (t trials) failed(r roster, no *gang.Refusal, began, now time.Time) {
-	if r.paced == "" {
+func (t trials) failed(r gangcache.Snapshot, no *gang.Refusal, began, now time.Time) {
+	if r.Leader == "" {
 		return
 	}
-	delete(t, r.paced)
+	delete(t, r.Leader)
 	maps.DeleteFunc(t, func(_ types.UID, old *trial) bool { return now.After(old.until) })
-	t[r.paced] = &trial{no: *no, until: now.Add(restFor(now.Sub(began)) * time.Duration(len(t)+1))}
+	t[r.Leader] = &trial{no: *no, until: now.Add(restFor(now.Sub(began)) * time.Duration(len(t)+1))}
 }
 
 // served says which extended resources pods get by claims: those of a device class that no node has by itself, as device

@@ -22,6 +22,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -229,7 +230,7 @@ func (s *stopper) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	if key, ok := p.mine(pod); ok {
-		if _, planned := p.ledger.plannedNode(key, pod.UID); planned {
+		if _, planned := p.gangs.PlannedNode(key, pod.UID); planned {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "stopped by the test")
 		}
 	}
@@ -259,13 +260,13 @@ func TestTrialsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, woken := trials{}, 0
 		wake := func() { woken++ }
-		r, no := roster{paced: "a"}, &gang.Refusal{Message: "too few"}
+		r, no := gangcache.Snapshot{Leader: "a"}, &gang.Refusal{Message: "too few"}
 		all.failed(r, no, time.Now().Add(-time.Second), time.Now())
-		all.failed(roster{paced: "b"}, no, time.Now().Add(-time.Second), time.Now())
+		all.failed(gangcache.Snapshot{Leader: "b"}, no, time.Now().Add(-time.Second), time.Now())
 		if got := all.again(r, time.Now(), wake); got == nil || got.Message != "too few" || all.again(r, time.Now(), wake) == nil {
 			t.Errorf("at once: %+v", got)
 		}
-		if all.again(roster{}, time.Now(), wake) != nil || all.again(roster{paced: "c"}, time.Now(), wake) != nil {
+		if all.again(gangcache.Snapshot{}, time.Now(), wake) != nil || all.again(gangcache.Snapshot{Leader: "c"}, time.Now(), wake) != nil {
 			t.Error("a question, or another gang, gets an old answer")
 		}
 		time.Sleep(restFor(time.Second) + time.Millisecond)
@@ -273,7 +274,7 @@ func TestTrialsArePaced(t *testing.T) {
 		if woken != 1 || all.again(r, time.Now(), wake) != nil {
 			t.Errorf("later: woken %d times", woken)
 		}
-		if all.again(roster{paced: "b"}, time.Now(), wake) == nil {
+		if all.again(gangcache.Snapshot{Leader: "b"}, time.Now(), wake) == nil {
 			t.Error("two gangs together take twice the time that one may")
 		}
 	})
@@ -291,7 +292,7 @@ func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 	w.create(pods...)
 	w.until("the gang to be refused", w.says("g", "999 of those"))
 	err := w.station.between(w.ctx, func() (*Plugin, error) { return w.plugin, nil }, func(_ context.Context, p *Plugin) error {
-		r, _ := p.ledger.brief(types.NamespacedName{Namespace: "ns", Name: "g"})
+		r, _ := p.gangs.PlanInput(types.NamespacedName{Namespace: "ns", Name: "g"})
 		nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 		for b.Loop() {
 			if _, no, err := p.answer(w.ctx, nodes, r, nil); err != nil || no == nil {

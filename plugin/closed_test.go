@@ -63,7 +63,7 @@ func TestAnOpenPlanClosesItsNodes(t *testing.T) {
 	}
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
 	w.remove("g-0", "g-1")
-	w.until("nothing to be closed", func() bool { return !w.plugin.ledger.closed.any() })
+	w.until("nothing to be closed", func() bool { return !w.plugin.gangs.AnyExclusive() })
 	if status := w.filtered(pod("late", 0), "b"); !status.IsSkip() {
 		t.Errorf("where no node is closed a pod of no gang is looked at on each: %v", status)
 	}
@@ -125,59 +125,5 @@ func TestStraysCloseTheirNodes(t *testing.T) {
 		t.Errorf("beside a pod of another scheduler's: %v", status)
 	}
 	w.remove("f-0")
-	w.until("nothing to be closed", func() bool { return !w.plugin.ledger.closed.any() })
-
-	l, p := newLedger(), on(asking(memberPod("g", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true"), "n")
-	l.observe(key("g"), p)
-	if _, planned, look := l.closed.by("n"); planned || !look {
-		t.Error("nobody looks at the node of a bound member")
-	}
-	l.leave(key("g"), p)
-	if _, planned, look := l.closed.by("n"); planned || !look {
-		t.Error("nobody looks at the node of a member that is ending")
-	}
-	if l.forget(key("g"), p.UID); l.closed.any() {
-		t.Error("a pod that is gone closes a node")
-	}
-}
-
-// While a member goes from planned to reserved, bound and leaving, its node is closed at every moment.
-func TestAClosedNodeStaysClosedWhileItsMemberMovesOn(t *testing.T) {
-	l, p := newLedger(), asking(memberPod("g", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true")
-	l.observe(key("g"), p)
-	g := l.groups[key("g")]
-	bind := on(p.DeepCopy(), "n")
-	move := func(s state) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		g.set(g.members[p.UID], s, "n")
-	}
-	move(planned)
-	stop, done := make(chan struct{}), make(chan int)
-	go func() {
-		open := 0
-		for {
-			select {
-			case <-stop:
-				done <- open
-				return
-			default:
-				if _, planned, look := l.closed.by("n"); !planned && !look {
-					open++
-				}
-			}
-		}
-	}()
-	for range 20_000 {
-		move(reserved)
-		l.observe(key("g"), bind)
-		l.leave(key("g"), bind)
-		l.observe(key("g"), bind)
-		g = l.groups[key("g")]
-		move(planned)
-	}
-	close(stop)
-	if open := <-done; open > 0 {
-		t.Errorf("the node was open %d times", open)
-	}
+	w.until("nothing to be closed", func() bool { return !w.plugin.gangs.AnyExclusive() })
 }

@@ -15,7 +15,7 @@ import (
 // dump decides about a gang as planning would now, and returns all that the decision was made from. Nothing is reserved
 // or written. It belongs to the scheduling goroutine.
 func (p *Plugin) dump(ctx context.Context, key types.NamespacedName) (replay.Record, error) {
-	roster, missing := p.ledger.brief(key)
+	roster, missing := p.gangs.PlanInput(key)
 	if missing != nil {
 		return replay.Record{}, invalid("gang %s is not to be planned: %s", key, missing.Message)
 	}
@@ -54,7 +54,7 @@ func (s *Station) Dump(ctx context.Context, namespace, name string) (replay.Reco
 	var record replay.Record
 	err := s.between(ctx, func() (*Plugin, error) {
 		for _, p := range s.plugins {
-			if p.ledger.knows(key) {
+			if p.gangs.Knows(key) {
 				return p, nil
 			}
 		}

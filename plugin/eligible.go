@@ -17,7 +17,7 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -47,8 +47,8 @@ type scout struct {
 	p      *Plugin
 	nodes  []fwk.NodeInfo
 	byName map[string]fwk.NodeInfo
-	roster roster
-	// infos[i] is roster.members[i] as the framework sees it; at finds i by the pod's name.
+	roster gangcache.Snapshot
+	// infos[i] is roster.Members[i] as the framework sees it; at finds i by the pod's name.
 	infos []fwk.PodInfo
 	at    map[string]int
 	// kind tells members apart whose claims are not alike.
@@ -64,8 +64,8 @@ type scout struct {
 	record *replay.Record
 }
 
-func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *scout {
-	s := &scout{ctx: ctx, p: p, nodes: nodes, tree: p.tree, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.members))}
+func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r gangcache.Snapshot) *scout {
+	s := &scout{ctx: ctx, p: p, nodes: nodes, tree: p.tree, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.Members))}
 	for _, n := range nodes {
 		s.byName[n.Node().Name] = n
 	}
@@ -75,9 +75,9 @@ func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r roster) *s
 // place asks the core. Rules among members that are more than counts are looked at only if the first answer
 // breaks one: then members are placed one by one, each beside those before it.
 func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
-	asks, err := groups.Asks(s.roster.members[0].pod, s.roster.terms)
+	asks, err := gangcache.Asks(s.roster.Members[0].Pod, s.roster.Terms)
 	if err != nil {
-		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.size, Message: err.Error()}, nil
+		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.Size, Message: err.Error()}, nil
 	}
 	claims, no := s.readClaims()
 	if no != nil {
@@ -120,23 +120,23 @@ func (s *scout) seek(asks gang.Topology) (gang.Placement, *gang.Refusal, error) 
 
 // gang translates the roster. delicate: some members have rules that counts cannot express.
 func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
-	g.Size, g.Min = s.roster.size, s.roster.least
-	g.Free, g.FreeShown = s.roster.terms.Free, shown(s.roster.terms.Free)
-	essential := s.roster.essential()
+	g.Size, g.Min = s.roster.Size, s.roster.Least
+	g.Free, g.FreeShown = s.roster.Terms.Free, shown(s.roster.Terms.Free)
+	essential := s.roster.Essential()
 	roles := map[string]int{}
-	for i, m := range s.roster.members {
-		info, err := framework.NewPodInfo(m.pod)
+	for i, m := range s.roster.Members {
+		info, err := framework.NewPodInfo(m.Pod)
 		if err != nil {
-			return g, false, fmt.Errorf("reading the affinity of pod %s: %w", m.pod.Name, err)
+			return g, false, fmt.Errorf("reading the affinity of pod %s: %w", m.Pod.Name, err)
 		}
-		s.infos, s.at[m.pod.Name] = append(s.infos, info), i
-		member := gang.Member{Slot: m.slot.n, Name: m.pod.Name}
-		if m.state != pending {
-			member.Node = m.node
+		s.infos, s.at[m.Pod.Name] = append(s.infos, info), i
+		member := gang.Member{Slot: m.Slot.N, Name: m.Pod.Name}
+		if m.State != gangcache.Pending {
+			member.Node = m.Node
 			g.Members = append(g.Members, member)
 			continue
 		}
-		like := m.role + s.kind[m.pod.Name]
+		like := m.Role + s.kind[m.Pod.Name]
 		role, known := roles[like]
 		if !known {
 			role = len(g.Roles)
@@ -146,9 +146,9 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 				return g, false, err
 			}
 			g.Roles = append(g.Roles, shape)
-			delicate = delicate || touchesOthers(m.pod)
+			delicate = delicate || touchesOthers(m.Pod)
 		}
-		member.Role, member.Essential = role, essential[m.pod.UID]
+		member.Role, member.Essential = role, essential[m.Pod.UID]
 		g.Members = append(g.Members, member)
 	}
 	return g, delicate, nil
@@ -172,7 +172,7 @@ func (s *scout) role(member int) (gang.Role, error) {
 	if err := s.suppose(state, info.GetPod()); err != nil {
 		return role, err
 	}
-	known := s.p.verdicts.of(s.roster.members[member].role, state, only, s.p.nested.ListPlugins)
+	known := s.p.verdicts.of(s.roster.Members[member].Role, state, only, s.p.nested.ListPlugins)
 	if len(s.removed) > 0 {
 		known = nil // these are not the nodes as they are
 	}
@@ -285,15 +285,15 @@ func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
 func (s *scout) holds(p gang.Placement) bool {
 	var before []gang.Seat
 	at := p.At()
-	for i, m := range s.roster.members {
-		node, placed := at[m.pod.Name]
-		if m.state != pending || !placed {
+	for i, m := range s.roster.Members {
+		node, placed := at[m.Pod.Name]
+		if m.State != gangcache.Pending || !placed {
 			continue
 		}
 		if _, ok := s.agree(i, node, before); !ok {
 			return false
 		}
-		before = append(before, gang.Seat{Slot: m.slot.n, Member: m.pod.Name, Node: node})
+		before = append(before, gang.Seat{Slot: m.Slot.N, Member: m.Pod.Name, Node: node})
 	}
 	return true
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -31,7 +32,7 @@ func BenchmarkEligibility(b *testing.B) {
 				return err
 			}
 			p.follow(all)
-			r := roster{size: 1, members: []member{{pod: pod, role: roleOf(pod)}}}
+			r := gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: roleOf(pod)}}}
 			for b.Loop() {
 				if forget {
 					p.verdicts.roles = nil

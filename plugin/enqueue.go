@@ -25,18 +25,18 @@ func (p *Plugin) holdBack(ctx context.Context, pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	// This may come before our own handler has seen the pod.
-	seen := p.ledger.enqueued(key, pod, func() bool {
+	seen := p.gangs.Enqueued(key, pod, func() bool {
 		now, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
 		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil && isMember(now) && !over(now)
 	})
-	if seen.completed {
+	if seen.Completed {
 		go p.wake(klog.FromContext(ctx), key)
 	}
 	p.status.eventually(key)
-	if wait := p.ledger.admit(key, pod.UID); wait != "" {
+	if wait := p.gangs.Admit(key, pod.UID); wait != "" {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, wait)
 	}
-	if turn, ok := p.ledger.turn(key, pod.UID); ok {
+	if turn, ok := p.gangs.QueueKey(key, pod.UID); ok {
 		p.turns.note(pod.UID, turn)
 	}
 	return nil
@@ -74,16 +74,13 @@ var releases = fwk.ClusterEventWithHint{
 	},
 }
 
-// nudgeEvery bounds how often the leader of a gang that lost members is sent past its backoff.
-const nudgeEvery = 100 * time.Millisecond
-
 // leaderOnly runs under the queue's lock, after the scheduler's cache has taken the event in.
 func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
 	key, ok := p.mine(pod)
 	if !ok {
 		return fwk.Queue, nil
 	}
-	leads, hurry := p.ledger.leads(key, pod.UID, time.Now())
+	leads, hurry := p.gangs.Leads(key, pod.UID, time.Now())
 	if !leads {
 		return fwk.QueueSkip, nil
 	}

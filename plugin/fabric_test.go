@@ -9,16 +9,6 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-func labelled(n *v1.Node, key, value string) *v1.Node {
-	n.Labels[key] = value
-	return n
-}
-
-func asking(p *v1.Pod, key, value string) *v1.Pod {
-	p.Annotations[key] = value
-	return p
-}
-
 // A gang that wants whole nodes gets those without pods of others but daemons, and keeps others off.
 func TestWholeNodesAreWhole(t *testing.T) {
 	daemon := on(pod("daemon", 0), "b")

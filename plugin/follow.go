@@ -93,7 +93,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, n
 	if isNested(state) { // a plan is tried on
 		return nil
 	}
-	if !ok || p.ledger.reserve(key, pod, node) {
+	if !ok || p.gangs.Reserve(key, pod, node) {
 		return nil
 	}
 	return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang does not name node "+node+" for this pod any more")
@@ -105,7 +105,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if !ok || isNested(state) {
 		return
 	}
-	if p.ledger.unreserve(key, pod.UID) {
+	if p.gangs.Unreserve(key, pod.UID) {
 		p.abandon(klog.FromContext(ctx), key, "a member could not be bound to its planned node")
 	}
 }
@@ -120,7 +120,7 @@ const (
 // abandon ends the gang's plan and has the members without a node planned anew, for instance to other
 // nodes. If there is no place for them, undo takes back what a fresh gang holds.
 func (p *Plugin) abandon(logger klog.Logger, key types.NamespacedName, why string) {
-	released, inARow := p.ledger.giveUp(key)
+	released, inARow := p.gangs.GiveUp(key)
 	logger.V(2).Info("Plan of a gang is given up", "gang", key, "reason", why, "released", len(released), "inARow", inARow)
 	for _, pod := range released {
 		p.handle.DeleteNominatedPodIfExists(pod)

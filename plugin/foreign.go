@@ -1,17 +1,12 @@
 package plugin
 
 import (
-	"fmt"
-	"reflect"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
@@ -28,13 +23,13 @@ func isForeign(key types.NamespacedName) bool {
 // revise takes over what a group's object says now. The object's own status is brought up to date as well: it may wait
 // for that before there are any pods.
 func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
-	change, again, broken := p.ledger.revise(key)
+	change, again, broken := p.gangs.Revise(key)
 	if broken {
 		p.abandon(logger, key, "the group was changed")
 	}
 	if again != nil {
 		p.activate(logger, []*v1.Pod{again})
-	} else if change.completed {
+	} else if change.Completed {
 		p.wake(logger, key)
 	}
 	p.status.soon(key)
@@ -43,12 +38,12 @@ func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
 // reviseAll does so for all gangs of an API, and has gangs that were refused planned anew where the fabric changed.
 func (p *Plugin) reviseAll(logger klog.Logger, resource string) {
 	if resource == groups.HyperNodes {
-		for _, key := range p.ledger.keys(func(_ types.NamespacedName, g *group) bool { return g.refusal != nil }) {
+		for _, key := range p.gangs.AllRefused() {
 			p.wake(logger, key)
 		}
 		return
 	}
-	for _, key := range p.ledger.keys(func(key types.NamespacedName, _ *group) bool { return strings.HasPrefix(key.Name, resource+"/") }) {
+	for _, key := range p.gangs.OfResource(resource) {
 		p.revise(logger, key)
 	}
 }
@@ -56,78 +51,6 @@ func (p *Plugin) reviseAll(logger klog.Logger, resource string) {
 // tellGroup has people told of something about a group's object.
 func (p *Plugin) tellGroup(object *v1.ObjectReference, reason, note string) {
 	p.handle.EventRecorder().Eventf(object, nil, v1.EventTypeWarning, reason, "Placing", "%s", note)
-}
-
-// revise asks for a gang's terms again. again is the pod that was refused by the old ones, or for lack of room, and is to
-// ask once more; broken: an open plan is void.
-func (l *ledger) revise(key types.NamespacedName) (c change, again *v1.Pod, broken bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	if g == nil {
-		return change{}, nil, false
-	}
-	was, old := g.wanting(), g.terms
-	for _, m := range g.members {
-		g.agree(l.terms(key, m.pod))
-		break
-	}
-	g.settle()
-	if first := g.first(); first != nil && !g.open && (g.told != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
-		again = first.pod
-	}
-	return change{completed: !was && g.wants()}, again, g.open && !g.complete()
-}
-
-// keys lists gangs.
-func (l *ledger) keys(which func(types.NamespacedName, *group) bool) []types.NamespacedName {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var keys []types.NamespacedName
-	for key, g := range l.groups {
-		if which(key, g) {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// isOpen says whether a plan stands that not all have followed.
-func (l *ledger) isOpen(key types.NamespacedName) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	return g != nil && g.open
-}
-
-// placedStatus is the status of a gang that is whole.
-func (g *group) placedStatus() v1alpha1.PlacementStatus {
-	s := status.Placed(g.nodesBySlot())
-	if more := len(g.members) - len(s.Nodes); more > 0 {
-		s.Message = fmt.Sprintf("%d of %d pods are on nodes, %d are needed", len(s.Nodes), len(g.members), g.terms.Min)
-		if g.refusal != nil {
-			s.Message += ": " + g.refusal.Message
-		}
-	}
-	return s
-}
-
-// essential names the members to be placed that must be, because their tasks need them: those of the lowest slots.
-func (r roster) essential() map[types.UID]bool {
-	if len(r.terms.Tasks) == 0 {
-		return nil
-	}
-	have, must := map[string]int{}, map[types.UID]bool{}
-	for _, m := range r.members {
-		have[m.task] += flag(m.state != pending)
-	}
-	for _, m := range r.members {
-		if m.state == pending && have[m.task] < r.terms.Tasks[m.task] {
-			have[m.task]++
-			must[m.pod.UID] = true
-		}
-	}
-	return must
 }
 
 // placed is where a node is, as it was when that was looked up.

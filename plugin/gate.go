@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 )
@@ -17,7 +15,7 @@ import (
 // GateName is the name of the plugin that holds members back, in a KubeSchedulerConfiguration. It does what the plugin Name
 // would do at PreEnqueue, and is another one for the queue's sake: at each change of the cluster the queue asks a plugin
 // about every pod that it holds back, one after another under its lock, unless it registered no event of that kind. This one is
-// woken by the ledger, and by a change of the pod itself. Without it Name holds members back itself, and large gangs that wait slow down the others.
+// woken by the cache of gangs, and by a change of the pod itself. Without it Name holds members back itself, and large gangs that wait slow down the others.
 const GateName = "HoldfastGate"
 
 var (
@@ -63,11 +61,4 @@ func (p *Plugin) gated() bool {
 		p.gate = slices.ContainsFunc(p.nested.ListPlugins().PreEnqueue.Enabled, func(e schedulerapi.Plugin) bool { return e.Name == GateName })
 	})
 	return p.gate
-}
-
-// idle lists gangs that could have been planned for some time and were not.
-func (l *ledger) idle(before time.Time) []types.NamespacedName {
-	return l.keys(func(_ types.NamespacedName, g *group) bool {
-		return !g.open && g.refusal == nil && g.wanting() && !g.since.IsZero() && g.since.Before(before)
-	})
 }

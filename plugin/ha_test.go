@@ -17,22 +17,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
-
-func refusedFor(why string) *gang.Refusal {
-	return &gang.Refusal{Reason: gang.InsufficientNodes, Message: why}
-}
 
 // stamped is a bound pod with the stamp of a scheduler that was placing its gang.
 func stamped(p *v1.Pod, node string, youngest time.Time) *v1.Pod {
 	p.Annotations[v1alpha1.AnnotationForming] = youngest.UTC().Format(time.RFC3339)
 	return on(p, node)
-}
-
-func created(p *v1.Pod, at time.Time) *v1.Pod {
-	p.CreationTimestamp.Time = at
-	return p
 }
 
 // A scheduler died between two bindings; the next one completes the gang where it can.
@@ -80,7 +71,7 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
-	if _, ok := stampOf(w.pod("g-0")); !ok {
+	if _, ok := gangcache.StampOf(w.pod("g-0")); !ok {
 		t.Error("no stamp on a pod of a forming gang")
 	}
 	w.until("the gang to be placed", func() bool { return w.placement("g").Placed })
@@ -88,7 +79,7 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	w.knows(1)
 	w.create(again("g", 1, 2, 2))
 	w.until("it to be bound", w.boundTo(map[string]string{"g-1-again": "b"}))
-	if stamp, ok := stampOf(w.pod("g-1-again")); ok {
+	if stamp, ok := gangcache.StampOf(w.pod("g-1-again")); ok {
 		t.Errorf("stamped %v", stamp)
 	}
 }
@@ -97,10 +88,10 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 func TestAFollowerWritesNothing(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2), memberPod("h", 0, 2, 2))
 	w.knows(2)
-	w.plugin.ledger.lapsed(time.Now(), 0)
+	w.plugin.gangs.Lapsed(time.Now(), 0)
 	w.client.ClearActions()
 	w.create(memberPod("h", 1, 2, 2))
-	w.until("the follower to know it", func() bool { return w.plugin.ledger.leader(key("h")) != nil })
+	w.until("the follower to know it", func() bool { return w.plugin.gangs.Leader(key("h")) != nil })
 	if w.station.Leads() {
 		t.Error("a follower thinks that it leads")
 	}

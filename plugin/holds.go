@@ -71,7 +71,7 @@ func whole(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Seco
 
 // standing is a gang's placement status as it should be, with the room that is held for it.
 func (p *Plugin) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
-	s, ok, exists = p.ledger.standing(key)
+	s, ok, exists = p.gangs.Status(key)
 	if h, held := p.holds.get(key); held && ok && !s.Placed {
 		s.Held = h.status()
 	}
@@ -272,7 +272,7 @@ func (p *Plugin) letIn(logger klog.Logger, key types.NamespacedName) {
 	p.status.soon(key)
 	go func() {
 		p.activate(logger, free)
-		for _, other := range p.ledger.refused() {
+		for _, other := range p.gangs.Refused() {
 			if other != key {
 				p.wake(logger, other)
 			}
@@ -302,10 +302,10 @@ func (h *holds) idles(key types.NamespacedName, idle bool, now time.Time) time.D
 func (p *Plugin) lapseHolds(logger klog.Logger, now time.Time) {
 	for key, h := range p.holds.keys() {
 		switch {
-		case !p.ledger.wants(key):
+		case !p.gangs.Wants(key):
 		case !h.Reserved && now.After(h.until):
 			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.words())
-		case h.Reserved && p.holds.idles(key, !p.ledger.able(key), now) >= p.args.FormingPatience.Duration:
+		case h.Reserved && p.holds.idles(key, !p.gangs.Able(key), now) >= p.args.FormingPatience.Duration:
 			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.words())
 		default:
 			continue
@@ -313,20 +313,4 @@ func (p *Plugin) lapseHolds(logger klog.Logger, now time.Time) {
 		p.letIn(logger, key)
 		p.wake(logger, key)
 	}
-}
-
-// wants says whether a gang still has members to be placed.
-func (l *ledger) wants(key types.NamespacedName) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	return g != nil && g.counts[pending] > 0
-}
-
-// able says whether as many members of a gang as it needs exist and are not held back by others.
-func (l *ledger) able(key types.NamespacedName) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	return g != nil && g.able()
 }

@@ -25,27 +25,27 @@ func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	logger := klog.FromContext(ctx)
 	p.noteStuck(logger, now)
 	p.lapseHolds(logger, now)
-	for _, key := range p.ledger.overdue(now.Add(-p.args.PlanPatience.Duration)) {
+	for _, key := range p.gangs.Overdue(now.Add(-p.args.PlanPatience.Duration)) {
 		p.abandon(logger, key, "members did not follow the plan in time")
 	}
-	for _, key := range p.ledger.idle(now.Add(-inspection)) {
+	for _, key := range p.gangs.Idle(now.Add(-inspection)) {
 		p.wake(logger, key)
 	}
-	for _, l := range p.ledger.lapsed(now, p.args.FormingPatience.Duration) {
-		logger.Info("A gang that never was whole is taken back", "gang", l.key, "reason", l.why, "pods", len(l.undo))
-		p.undo(ctx, l.key, l.undo, l.why)
-		p.status.soon(l.key)
+	for _, l := range p.gangs.Lapsed(now, p.args.FormingPatience.Duration) {
+		logger.Info("A gang that never was whole is taken back", "gang", l.Key, "reason", l.Why, "pods", len(l.Undo))
+		p.undo(ctx, l.Key, l.Undo, l.Why)
+		p.status.soon(l.Key)
 	}
-	for _, q := range p.ledger.unexplained() {
-		ended, err := p.endedWell(ctx, q.key, q.member)
+	for _, q := range p.gangs.Unexplained() {
+		ended, err := p.endedWell(ctx, q.Key, q.Member)
 		if err != nil {
-			logger.Info("Asking who of a gang ended well; will be tried again", "gang", q.key, "reason", err)
+			logger.Info("Asking who of a gang ended well; will be tried again", "gang", q.Key, "reason", err)
 			continue
 		}
-		if p.ledger.explain(q, ended).completed {
-			p.wake(logger, q.key)
+		if p.gangs.Explain(q, ended).Completed {
+			p.wake(logger, q.Key)
 		}
-		p.status.soon(q.key)
+		p.status.soon(q.Key)
 	}
 }
 

@@ -8,19 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // leastWorld is one in which gangs of four can do with fewer, as those of other APIs may.
 func leastWorld(t *testing.T, least int, objects ...runtime.Object) *world {
-	w := newWorld(t, extras{}, objects...)
-	l := w.plugin.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.terms = func(types.NamespacedName, *v1.Pod) (groups.Terms, error) {
-		return groups.Terms{Size: 4, Min: least}, nil
-	}
-	return w
+	return newWorld(t, extras{terms: func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error) {
+		return gangcache.Terms{Size: 4, Min: least}, nil
+	}}, objects...)
 }
 
 // As many as fit are placed, never fewer than the least; the others join, one by one if need be, and nobody is taken back

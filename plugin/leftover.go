@@ -19,6 +19,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // A binding writes devices to claims before it names the pod's node. Where it fails in between, or the scheduler ends there,
@@ -48,9 +50,9 @@ type leftover struct {
 
 // giveBack has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time, and the gang
 // is not planned meanwhile: a member that got its node would lose its devices there.
-func (p *Plugin) giveBack(ctx context.Context, key types.NamespacedName, r roster, infos []fwk.NodeInfo) {
+func (p *Plugin) giveBack(ctx context.Context, key types.NamespacedName, r gangcache.Snapshot, infos []fwk.NodeInfo) {
 	manager := p.handle.SharedDRAManager()
-	if manager == nil || !slices.ContainsFunc(r.members, func(m member) bool { return m.state == pending && hasClaims(manager, m.pod) }) {
+	if manager == nil || !slices.ContainsFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && hasClaims(manager, m.Pod) }) {
 		return
 	}
 	over, free := p.giving.begin(key)
@@ -73,12 +75,14 @@ func (p *Plugin) giveBack(ctx context.Context, key types.NamespacedName, r roste
 
 // givesBackFirst says whether the gang is to be planned later, because devices are given back, or so many members are tied by
 // what they have that all of it is given back first.
-func (p *Plugin) givesBackFirst(ctx context.Context, key types.NamespacedName, r roster, infos []fwk.NodeInfo) bool {
+func (p *Plugin) givesBackFirst(ctx context.Context, key types.NamespacedName, r gangcache.Snapshot, infos []fwk.NodeInfo) bool {
 	if p.giving.waits(key) {
 		return true
 	}
 	manager := p.handle.SharedDRAManager()
-	if manager == nil || !slices.ContainsFunc(r.members, func(m member) bool { return m.state == pending && len(m.pod.Spec.ResourceClaims) > 0 }) ||
+	if manager == nil || !slices.ContainsFunc(r.Members, func(m gangcache.Member) bool {
+		return m.State == gangcache.Pending && len(m.Pod.Spec.ResourceClaims) > 0
+	}) ||
 		len(tied(manager, r, nodesOf(infos))) <= mostTied {
 		return false
 	}
@@ -154,16 +158,16 @@ func asksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 }
 
 // tied lists what pending members have and cannot use on some node, less what members with a node have as well.
-func tied(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []leftover {
+func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []leftover {
 	var all []leftover
 	used := map[types.UID]bool{}
-	for _, m := range r.members {
-		claims := theirs(manager, m.pod)
+	for _, m := range r.Members {
+		claims := theirs(manager, m.Pod)
 		for _, claim := range claims {
-			if m.state != pending {
+			if m.State != gangcache.Pending {
 				used[claim.UID] = true
-			} else if isLeft(claim, m.pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil && ties(claim.Status.Allocation, nodes) {
-				all = append(all, leftover{pod: m.pod, claim: claim})
+			} else if isLeft(claim, m.Pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil && ties(claim.Status.Allocation, nodes) {
+				all = append(all, leftover{pod: m.Pod, claim: claim})
 			}
 		}
 	}
@@ -171,11 +175,11 @@ func tied(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []leftover {
 }
 
 // leftovers are what ties pending members, and claims that were made for their extended resources.
-func leftovers(manager fwk.SharedDRAManager, r roster, nodes []*v1.Node) []leftover {
+func leftovers(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []leftover {
 	all, owners := tied(manager, r, nodes), map[types.UID]*v1.Pod{}
-	for _, m := range r.members {
-		if m.state == pending && asksClass(manager, m.pod) {
-			owners[m.pod.UID] = m.pod
+	for _, m := range r.Members {
+		if m.State == gangcache.Pending && asksClass(manager, m.Pod) {
+			owners[m.Pod.UID] = m.Pod
 		}
 	}
 	if len(owners) == 0 {
@@ -235,7 +239,7 @@ func ties(a *resourcev1.AllocationResult, nodes []*v1.Node) bool {
 func (p *Plugin) giveBackOne(ctx context.Context, key types.NamespacedName, l leftover) {
 	logger, done := klog.FromContext(ctx), false
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		if !p.ledger.pends(key, l.pod.UID) {
+		if !p.gangs.IsPending(key, l.pod.UID) {
 			return nil // it is on its way to a node, with them
 		}
 		err := p.release(ctx, l)
@@ -285,12 +289,4 @@ func (p *Plugin) release(ctx context.Context, l leftover) error {
 func looked(state fwk.CycleState) bool {
 	_, err := state.Read(names.DynamicResources)
 	return err == nil
-}
-
-// pends says whether a member has no node and is on its way to none.
-func (l *ledger) pends(key types.NamespacedName, uid types.UID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	return g != nil && g.members[uid] != nil && g.members[uid].state == pending
 }

@@ -19,7 +19,7 @@ import (
 // WholeUnits: a pod of no gang has a whole gang leave, where one member would have been enough.
 func TestAPodHasAWholeGangLeave(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2))
-	w.create(prior(0, ranked("low", 3, 2)...)...)
+	w.create(prior(0, gangOf("low", 3, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b", "low-2": "c"}))
 	w.create(prior(5, pod("lone", 2))...)
 	w.until("the pod to be placed", w.boundTo(map[string]string{"lone": "*"}))
@@ -31,7 +31,7 @@ func TestAPodHasAWholeGangLeave(t *testing.T) {
 // CheapestLeaves: of equal priority a single pod leaves, and the gang stays; of lower priority the gang leaves.
 func TestASinglePodLeavesBeforeAGang(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2))
-	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.create(prior(0, gangOf("low", 2, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
 	w.create(prior(0, pod("single", 2))...)
 	w.until("the pod to be placed", w.boundTo(map[string]string{"single": "c"}))
@@ -53,9 +53,9 @@ func TestNobodyLeavesForAPodInVain(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), budget)
-	w.create(prior(0, ranked("kept", 2, 1)...)...)
+	w.create(prior(0, gangOf("kept", 2, 1)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"kept-0": "*", "kept-1": "*"}))
-	w.create(prior(0, ranked("low", 1, 2)...)...)
+	w.create(prior(0, gangOf("low", 1, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"low-0": "*"}))
 	modest := pod("modest", 2)
 	never := v1.PreemptNever

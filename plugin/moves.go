@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -25,7 +26,7 @@ func (p *Plugin) inhabited(ctx context.Context) (yield.World, []v1alpha1.FabricL
 	}
 	p.follow(nodes)
 	// Nobody asks, of the lowest priority: all that is held is as good as taken.
-	nobody := roster{members: []member{{pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, state: bound}}}
+	nobody := gangcache.Snapshot{Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}}}
 	s := &survey{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
 	if s.taken, err = p.expected(nodes, nobody); err != nil {
 		return yield.World{}, nil, err

@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -29,31 +28,6 @@ const (
 	scheduled = "Scheduled"
 	failed    = "FailedScheduling"
 )
-
-// saidFor is how long a refusal is not said again in the same words: less than API servers keep events.
-const saidFor = 30 * time.Minute
-
-// said is the newest refusal that a gang was told by an event.
-type said struct {
-	pod  types.UID
-	note string
-	at   time.Time
-}
-
-// news says whether a gang has not been told this: it is planned again and again, and an event each time would say nothing new.
-func (l *ledger) news(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
-	if g == nil {
-		return true
-	}
-	if g.said.pod == pod && g.said.note == note && now.Sub(g.said.at) < saidFor {
-		return false
-	}
-	g.said = said{pod, note, now}
-	return true
-}
 
 // notices holds kube-scheduler's events about members that were bound until no gang is on its way to its nodes: each
 // is a write as dear as the binding itself, and the API server would do both at the same time. None is left out but by a
@@ -152,7 +126,7 @@ func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, a
 		case !member:
 		case reason == scheduled && r.p.notices.hold(now, tell):
 			return
-		case reason == failed && !r.p.ledger.news(key, pod.UID, fmt.Sprintf(note, args...), now):
+		case reason == failed && !r.p.gangs.News(key, pod.UID, fmt.Sprintf(note, args...), now):
 			return
 		}
 	}

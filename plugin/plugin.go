@@ -7,13 +7,13 @@
 // for it, never single members; nothing else is done for it.
 //
 // One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), claims.go and leftover.go (dynamic resource allocation), prefilter.go (planning),
-// eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go, ledger.go and group.go
-// (what is known of each gang), forming.go (gangs that never were whole), inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
+// eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go,
+// inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
 // turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
 // undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
 //
-// Locks: the ledger's lock is a leaf but for that of closings. PreEnqueue and queueing hints run under the scheduling queue's lock and
-// take it; so nothing that takes the queue's lock (Activate, nominations) is called while it is held.
+// What is known of each gang is in gangcache. PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the
+// cache; so nothing that takes the queue's lock (Activate, nominations) is called while the cache's is held.
 package plugin
 
 import (
@@ -37,6 +37,7 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
@@ -74,7 +75,7 @@ type Plugin struct {
 	nested   nested
 	pods     corelisters.PodLister
 	groups   *groups.Book
-	ledger   *ledger
+	gangs    *gangcache.Cache
 	status   *publisher
 	notices  *notices
 	measures *measures
@@ -113,24 +114,26 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, book *groups.Book, m *measures) (*Plugin, error) {
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, book *groups.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (*Plugin, error) {
 	runner, ok := h.(nested)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
 	}
 	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), ledger: newLedger(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, trials: trials{}, binding: make(chan struct{}, *args.ParallelBindings)}
+	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, trials: trials{}, binding: make(chan struct{}, *args.ParallelBindings)}
 	logger := klog.FromContext(ctx)
-	p.groups, p.ledger.terms, p.ledger.noClaims = book, book.Terms, h.SharedDRAManager() == nil
+	p.groups, p.gangs = book, gangcache.New(gangcache.Config{Terms: terms, Role: roleOf, AwaitsClaims: func(pod *v1.Pod) bool {
+		return h.SharedDRAManager() != nil && awaitsClaims(pod) // where nobody makes them they are refused instead
+	}})
 	p.fabric.byClaim = (&served{handle: h}).byClaim
 	p.fabric.tiers = func() *groups.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.standing)
 	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.lone = &lone{of: map[types.UID]*promise{}}
-	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]turn{}}
+	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]gangcache.QueueKey{}}
 	p.worth, p.disruption = &worth{gangs: p.status.gangs}, h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
-	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.ledger.placing}
+	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.gangs.Placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}
@@ -204,43 +207,43 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	}
 	key, ok := p.mine(pod)
 	if !ok {
-		p.ledger.closed.seen(pod)
+		p.gangs.ObserveOther(pod)
 		return
 	}
 	if pod.DeletionTimestamp != nil {
-		p.parted(logger, key, p.ledger.leave(key, pod))
-		p.ledger.closed.seen(pod)
+		p.parted(logger, key, p.gangs.Leave(key, pod))
+		p.gangs.ObserveOther(pod)
 		return
 	}
-	change := p.ledger.observe(key, pod)
+	change := p.gangs.Observe(key, pod)
 	if awaitsClaims(pod) {
 		p.status.eventually(key) // it does not come to holdBack, where that is said otherwise
 	}
-	if change.completed || change.bound {
+	if change.Completed || change.Bound {
 		p.wake(logger, key)
 	}
-	if change.bound {
+	if change.Bound {
 		p.turns.forget(pod.UID)
 	}
-	if change.bound || change.phase {
+	if change.Bound || change.Phase {
 		p.status.soon(key)
 	}
-	if change.waited > 0 {
-		p.measures.placed.Observe(change.waited.Seconds())
+	if change.Waited > 0 {
+		p.measures.placed.Observe(change.Waited.Seconds())
 	}
 }
 
 func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 	key, ok := p.mine(pod)
 	if !ok {
-		p.ledger.closed.forget(pod.UID)
+		p.gangs.ForgetOther(pod.UID)
 		return
 	}
-	if p.ledger.has(key, pod.UID) {
+	if p.gangs.Has(key, pod.UID) {
 		p.noteEnd(logger, key, pod)
 	}
 	p.turns.forget(pod.UID)
-	p.parted(logger, key, p.ledger.forget(key, pod.UID))
+	p.parted(logger, key, p.gangs.Forget(key, pod.UID))
 }
 
 // parted follows on a member's departure; broken: an open plan is void.
@@ -255,13 +258,13 @@ func (p *Plugin) parted(logger klog.Logger, key types.NamespacedName, broken boo
 
 // wake activates the pod that plans for the gang, if there is one to be placed.
 func (p *Plugin) wake(logger klog.Logger, key types.NamespacedName) {
-	if leader := p.ledger.leader(key); leader != nil {
+	if leader := p.gangs.Leader(key); leader != nil {
 		p.activate(logger, []*v1.Pod{leader})
 	}
 }
 
 // activate puts pods in front of the scheduler, past gate and backoff. It must not be called under the
-// queue's lock or the ledger's.
+// queue's lock or that of the cache.
 func (p *Plugin) activate(logger klog.Logger, pods []*v1.Pod) {
 	if len(pods) == 0 {
 		return

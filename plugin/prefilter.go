@@ -14,6 +14,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
@@ -25,12 +26,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok && membership.TwoGroups(pod) != "":
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, membership.TwoGroups(pod))
-	case !ok && (p.fabric.attendant(pod) || !p.ledger.closed.any() && !p.holds.any()):
+	case !ok && (p.fabric.attendant(pod) || !p.gangs.AnyExclusive() && !p.holds.any()):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:
 		return nil, nil // Filter keeps it off nodes that are held whole
 	}
-	node, ok := p.ledger.plannedNode(key, pod.UID)
+	node, ok := p.gangs.PlannedNode(key, pod.UID)
 	if !ok {
 		refusal, err := p.plan(ctx, key, pod, nodes)
 		if err != nil {
@@ -39,7 +40,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		if refusal != "" {
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, refusal)
 		}
-		if node, ok = p.ledger.plannedNode(key, pod.UID); !ok && p.ledger.isOpen(key) {
+		if node, ok = p.gangs.PlannedNode(key, pod.UID); !ok && p.gangs.IsOpen(key) {
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "there is no room for this pod beside the others of its gang, which goes ahead without it")
 		} else if !ok {
 			go p.wake(klog.FromContext(ctx), key)
@@ -60,25 +61,25 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 // gang changed meanwhile.
 func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (refusal string, err error) {
 	p.blocked = nil
-	roster, missing := p.ledger.brief(key)
+	roster, missing := p.gangs.PlanInput(key)
 	if missing != nil {
 		return missing.Message, nil
 	}
-	if leader := p.ledger.leader(key); leader == nil || leader.UID != pod.UID {
+	if leader := p.gangs.Leader(key); leader == nil || leader.UID != pod.UID {
 		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
 		return "another pod plans for the gang", nil
 	}
 	if p.givesBackFirst(ctx, key, roster, nodes) {
 		return devicesFirst, nil
 	}
-	roster.paced = pod.UID
+	roster.Leader = pod.UID
 	started := time.Now()
 	placement, no, err := p.answer(ctx, nodes, roster, nil)
 	if err != nil {
 		return "", err
 	}
 	p.measures.planned(time.Since(started), no)
-	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
+	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.Members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
 	if no != nil {
 		if lacksClaimed(no) {
 			no.Message += "; " + nobodyLeaves
@@ -86,7 +87,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		if h, ok := p.holds.get(key); ok {
 			no.Message += "; " + h.words()
 		}
-		undo := p.ledger.refuse(key, no)
+		undo := p.gangs.Refuse(key, no)
 		if no.Reason == gang.InsufficientNodes && len(undo) == 0 {
 			p.blocked = &blocked{key: key, roster: roster, nodes: nodes, refusal: *no}
 		}
@@ -104,7 +105,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 
 // answer asks the core on this cycle's snapshot. What it was asked, and what it said, is written into the record
 // where there is one.
-func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
+func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
 	p.follow(nodes)
 	p.measures.look(p.tree, time.Now())
 	defer p.tree.Undo(p.tree.Mark())
@@ -126,28 +127,28 @@ func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r roster, rec
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.
-func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1.Pod, r roster, placement gang.Placement) error {
+func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1.Pod, r gangcache.Snapshot, placement gang.Placement) error {
 	logger := klog.FromContext(ctx)
 	plan := make(map[types.UID]string, placement.Placed)
 	var siblings []*v1.Pod
 	at := placement.At()
-	for _, m := range r.members {
-		node, placed := at[m.pod.Name]
-		if m.state != pending || !placed {
+	for _, m := range r.Members {
+		node, placed := at[m.Pod.Name]
+		if m.State != gangcache.Pending || !placed {
 			continue
 		}
-		plan[m.pod.UID] = node
-		if m.pod.UID != leader.UID {
-			siblings = append(siblings, m.pod)
+		plan[m.Pod.UID] = node
+		if m.Pod.UID != leader.UID {
+			siblings = append(siblings, m.Pod)
 		}
 	}
 	now := time.Now()
-	if !p.ledger.open(key, plan, now) {
+	if !p.gangs.Open(key, plan, now) {
 		return nil
 	}
 	delete(p.tried, key)
 	p.letIn(logger, key)
-	p.measures.waited.Observe(p.ledger.waited(key, now).Seconds())
+	p.measures.waited.Observe(p.gangs.Waited(key, now).Seconds())
 	for _, pod := range siblings {
 		info, err := framework.NewPodInfo(pod)
 		if err != nil {
@@ -158,7 +159,7 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 	}
 	// A plan that was given up meanwhile took the nominations back that there were by then.
 	for _, pod := range siblings {
-		if node, ok := p.ledger.plannedNode(key, pod.UID); !ok || node != plan[pod.UID] {
+		if node, ok := p.gangs.PlannedNode(key, pod.UID); !ok || node != plan[pod.UID] {
 			p.handle.DeleteNominatedPodIfExists(pod)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // InvalidError says what is wrong with a question.
@@ -36,8 +37,8 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		return v1alpha1.PreviewResponse{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
 	}
 	out := v1alpha1.PreviewResponse{Nodes: int32(len(nodes))}
-	if len(r.members) < r.size {
-		no := gang.Incomplete(gang.Census{Size: r.size, Exist: len(r.members), Bound: r.onNodes()})
+	if len(r.Members) < r.Size {
+		no := gang.Incomplete(gang.Census{Size: r.Size, Exist: len(r.Members), Bound: r.OnNodes()})
 		out.Placement = status.Refused(no)
 		return out, nil
 	}
@@ -54,7 +55,7 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		return out, nil
 	}
 	out.Placement = status.Placed(placement.Nodes())
-	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(r.members))
+	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(r.Members))
 	out.Placement.Wanted, out.Placement.Fits = int32(placement.Placed), int32(placement.Placed)
 	for _, s := range placement.Seats {
 		out.Seats = append(out.Seats, v1alpha1.PreviewSeat{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
@@ -64,34 +65,34 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 
 // unmade says so where an answer hangs on claims that are made from templates once the pods are there: the framework's filters
 // know of no other claims than those that exist.
-func (p *Plugin) unmade(r roster) *gang.Refusal {
-	i := slices.IndexFunc(r.members, func(m member) bool { return m.state == pending && awaitsClaims(m.pod) })
+func (p *Plugin) unmade(r gangcache.Snapshot) *gang.Refusal {
+	i := slices.IndexFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && awaitsClaims(m.Pod) })
 	if i < 0 || p.handle.SharedDRAManager() == nil {
 		return nil
 	}
-	return &gang.Refusal{Reason: gang.Unsupported, Wanted: r.size, Message: fmt.Sprintf(
-		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.members[i].pod.Name)}
+	return &gang.Refusal{Reason: gang.Unsupported, Wanted: r.Size, Message: fmt.Sprintf(
+		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.Members[i].Pod.Name)}
 }
 
 // supposed is the roster of the gang if the pods existed: they come beside the members that do.
-func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
+func (p *Plugin) supposed(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	key, ok := p.mine(pods[0])
 	if !ok {
-		return roster{}, invalid("pod %s is in no gang, it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
+		return gangcache.Snapshot{}, invalid("pod %s is in no gang, it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
 	}
 	terms, err := p.groups.Terms(key, pods[0])
 	if err != nil {
-		return roster{}, invalid("%v", err)
+		return gangcache.Snapshot{}, invalid("%v", err)
 	}
-	r := p.ledger.muster(key)
-	r.size, r.terms, r.least = max(terms.Size, len(r.members)), terms, terms.Min
-	taken, names := map[slot]bool{}, map[string]bool{}
-	for _, m := range r.members {
-		taken[m.slot], names[m.pod.Name] = m.slot.known, true
+	r := p.gangs.List(key)
+	r.Size, r.Terms, r.Least = max(terms.Size, len(r.Members)), terms, terms.Min
+	taken, names := map[gangcache.Slot]bool{}, map[string]bool{}
+	for _, m := range r.Members {
+		taken[m.Slot], names[m.Pod.Name] = m.Slot.Known, true
 	}
 	for i, pod := range pods {
 		if other, ok := p.mine(pod); !ok || other != key {
-			return roster{}, invalid("pod %s is not of gang %s, as pod %s is: preview one gang at a time", pod.Name, key.Name, pods[0].Name)
+			return gangcache.Snapshot{}, invalid("pod %s is not of gang %s, as pod %s is: preview one gang at a time", pod.Name, key.Name, pods[0].Name)
 		}
 		pod = pod.DeepCopy()
 		pod.Spec.NodeName, pod.UID = "", types.UID(fmt.Sprintf("preview-%d", i))
@@ -99,20 +100,20 @@ func (p *Plugin) supposed(pods []*v1.Pod) (roster, error) {
 		if pod.Name == "" {
 			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
 		}
-		m := member{pod: pod, slot: slotOf(pod), role: roleOf(pod), task: membership.TaskOf(pod)}
-		if taken[m.slot] {
+		m := gangcache.Member{Pod: pod, Slot: gangcache.SlotOf(pod), Role: roleOf(pod), Task: membership.TaskOf(pod)}
+		if taken[m.Slot] {
 			continue // somebody holds the slot
 		}
 		if names[pod.Name] {
-			return roster{}, invalid("two pods are named %s: give each a name", pod.Name)
+			return gangcache.Snapshot{}, invalid("two pods are named %s: give each a name", pod.Name)
 		}
-		taken[m.slot], names[pod.Name] = m.slot.known, true
-		r.members = append(r.members, m)
+		taken[m.Slot], names[pod.Name] = m.Slot.Known, true
+		r.Members = append(r.Members, m)
 	}
 	if terms.Min > 0 {
-		r.size = max(terms.Size, len(r.members))
+		r.Size = max(terms.Size, len(r.Members))
 	}
-	slices.SortFunc(r.members, bySlot)
+	slices.SortFunc(r.Members, gangcache.BySlot)
 	return r, nil
 }
 
@@ -132,29 +133,6 @@ func askForLimits(pod *v1.Pod) {
 			}
 		}
 	}
-}
-
-// muster returns the members that exist, whatever is missing.
-func (l *ledger) muster(key types.NamespacedName) roster {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var r roster
-	if g := l.groups[key]; g != nil {
-		for _, m := range g.members {
-			r.members = append(r.members, *m)
-		}
-	}
-	return r
-}
-
-func (r roster) onNodes() int {
-	n := 0
-	for _, m := range r.members {
-		if m.state != pending {
-			n++
-		}
-	}
-	return n
 }
 
 // excludedByCause lists excluded nodes by why, the most first.

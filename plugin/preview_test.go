@@ -14,14 +14,6 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-func gangOf(name string, size int, gpus int64) []*v1.Pod {
-	var pods []*v1.Pod
-	for slot := range size {
-		pods = append(pods, memberPod(name, slot, size, gpus))
-	}
-	return pods
-}
-
 // What a preview says is what happens next, to the word; asking changes nothing.
 func TestAPreviewSaysWhatHappens(t *testing.T) {
 	sick := node("d", 2)
@@ -43,7 +35,7 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 			t.Errorf("a preview did %v", a)
 		}
 	}
-	if len(w.plugin.ledger.groups) != 0 {
+	if w.plugin.gangs.Knows(key("g")) || w.plugin.gangs.Knows(key("h")) {
 		t.Error("a preview is remembered")
 	}
 	want := []v1alpha1.PreviewExcluded{{Cause: "insufficient nvidia.com/gpu", Count: 1, Nodes: []string{"a"}}, {Cause: "unhealthy (XidOffBus)", Count: 1, Nodes: []string{"d"}}}

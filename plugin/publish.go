@@ -31,7 +31,7 @@ const (
 	retryLast  = 10 * time.Second
 )
 
-// publisher keeps status.placement of Gangs as the ledger says. It works aside from scheduling: callers only
+// publisher keeps status.placement of Gangs as the cache of gangs says. It works aside from scheduling: callers only
 // leave the Gang's name, the newest answer counts, and an answer that did not change is not written.
 type publisher struct {
 	gangs    dynamic.NamespaceableResourceInterface

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/avoid"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // causeRejects is the cause under which a node is counted that is set aside because it rejects members.
@@ -167,83 +167,27 @@ func (p *Plugin) noteBinding(logger klog.Logger, key types.NamespacedName, pod *
 // noteStuck counts members whose containers do not start though most of their gang run, and wakes refused gangs once a
 // node is back.
 func (p *Plugin) noteStuck(logger klog.Logger, now time.Time) {
-	stuck := p.ledger.stuck(now.Add(-p.args.StartPatience.Duration))
+	stuck := p.gangs.Stuck(now.Add(-p.args.StartPatience.Duration))
 	p.rejects.mu.Lock()
-	var count []stuckMember
+	var count []gangcache.StuckMember
 	there := make(map[types.UID]time.Time, len(stuck))
 	for _, m := range stuck {
-		last, known := p.rejects.stuck[m.pod.UID]
+		last, known := p.rejects.stuck[m.Pod.UID]
 		if !known || now.Sub(last) >= p.args.StartPatience.Duration {
 			count, last = append(count, m), now
 		}
-		there[m.pod.UID] = last
+		there[m.Pod.UID] = last
 	}
 	p.rejects.stuck = there
 	p.rejects.mu.Unlock()
 	for _, m := range count {
-		p.rejected(logger, m.key, m.pod.Name, m.pod.Spec.NodeName, "containers do not start")
+		p.rejected(logger, m.Key, m.Pod.Name, m.Pod.Spec.NodeName, "containers do not start")
 	}
 	set, back := p.rejects.look(now, 0)
 	p.measures.aside.Set(float64(len(set)))
 	if back {
-		for _, key := range p.ledger.refused() {
+		for _, key := range p.gangs.Refused() {
 			p.wake(logger, key)
 		}
 	}
-}
-
-// stuckMember is a member that has had its node for long and does not start there.
-type stuckMember struct {
-	key types.NamespacedName
-	pod *v1.Pod
-}
-
-// stuck lists members that got their node before a time and do not run, of gangs most of which run.
-func (l *ledger) stuck(before time.Time) []stuckMember {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []stuckMember
-	for key, g := range l.groups {
-		if g.counts[bound] == 0 {
-			continue
-		}
-		runs := 0
-		var late []stuckMember
-		for _, m := range g.members {
-			switch {
-			case m.state != bound:
-			case m.pod.Status.Phase == v1.PodRunning:
-				runs++
-			case boundAt(m.pod).Before(before):
-				late = append(late, stuckMember{key: key, pod: m.pod})
-			}
-		}
-		if 2*runs > len(g.members) {
-			all = append(all, late...)
-		}
-	}
-	return all
-}
-
-// boundAt is when a pod got its node.
-func boundAt(pod *v1.Pod) time.Time {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return pod.CreationTimestamp.Time
-}
-
-// refused lists the gangs whose last answer was no.
-func (l *ledger) refused() []types.NamespacedName {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []types.NamespacedName
-	for key, g := range l.groups {
-		if g.refusal != nil && g.refusal.Reason == gang.InsufficientNodes {
-			all = append(all, key)
-		}
-	}
-	return all
 }

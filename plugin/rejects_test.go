@@ -22,7 +22,7 @@ func (w *world) fails(name, reason string) {
 	if _, err := w.client.CoreV1().Pods("ns").UpdateStatus(w.ctx, p, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.until("the rejection to be seen", func() bool { return !w.plugin.ledger.has(key("g"), p.UID) })
+	w.until("the rejection to be seen", func() bool { return !w.plugin.gangs.Has(key("g"), p.UID) })
 	w.remove(name)
 }
 
@@ -104,38 +104,6 @@ func TestEndsThatAreNotTheNodes(t *testing.T) {
 		if said, ok := refusedByKubelet(p); ok != c.want || (ok && said == "") {
 			t.Errorf("%s: %q %v", name, said, ok)
 		}
-	}
-}
-
-// Containers that do not start count while most of the gang run: else the image or the volume is the likelier fault.
-func TestMembersThatDoNotStart(t *testing.T) {
-	l, key := newLedger(), key("g")
-	long := metav1.NewTime(time.Now().Add(-time.Hour))
-	for slot := range 4 {
-		p := on(memberPod("g", slot, 4, 2), "n"+string(rune('0'+slot)))
-		p.Status.Phase = v1.PodPending
-		if slot > 1 {
-			p.Status.Phase = v1.PodRunning
-		}
-		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: long}}
-		l.observe(key, p)
-	}
-	if got := l.stuck(time.Now()); len(got) != 0 {
-		t.Errorf("half run, and %d count", len(got))
-	}
-	p := on(memberPod("g", 1, 4, 2), "n1")
-	for uid, m := range l.groups[key].members {
-		if m.slot.n == 1 {
-			p.UID = uid
-		}
-	}
-	p.Status.Phase = v1.PodRunning
-	l.observe(key, p)
-	if got := l.stuck(time.Now()); len(got) != 1 || got[0].pod.Spec.NodeName != "n0" {
-		t.Errorf("three of four run, and %d count", len(got))
-	}
-	if got := l.stuck(long.Time.Add(-time.Minute)); len(got) != 0 {
-		t.Error("one that has its node for a short time counts")
 	}
 }
 

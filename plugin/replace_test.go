@@ -60,10 +60,7 @@ func (w *world) taint(node, key, value string) {
 func (w *world) knows(n int) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("the plugin to know %d members", n), func() bool {
-		w.plugin.ledger.mu.Lock()
-		defer w.plugin.ledger.mu.Unlock()
-		g := w.plugin.ledger.groups[key("g")]
-		return g != nil && len(g.members) == n
+		return len(w.plugin.gangs.List(key("g")).Members) == n
 	})
 }
 
@@ -342,22 +339,6 @@ func TestAGangThatRunsKeepsItsNodes(t *testing.T) {
 	}
 }
 
-// The plan waits until the queue knows all members: before, it would forget what is held for them.
-func TestNothingIsPlannedForMembersThatTheQueueDoesNotKnow(t *testing.T) {
-	l := newLedger()
-	a, b := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1)
-	enter(l, a)
-	if c := l.observe(key("g"), b); c.completed || l.leader(key("g")) != nil {
-		t.Error("complete before the queue took a member in")
-	}
-	if wait := l.admit(key("g"), a.UID); wait == "" {
-		t.Error("the leader was let in before the queue took a member in")
-	}
-	if c := enter(l, b); !c.completed || l.leader(key("g")) == nil {
-		t.Error("not complete when the queue knows all")
-	}
-}
-
 // What a plan holds is held even where the queue's own record of it is lost.
 func TestAPlanHoldsItsPlacesWithoutNominations(t *testing.T) {
 	s := &saboteur{}
@@ -376,23 +357,4 @@ func TestAPlanHoldsItsPlacesWithoutNominations(t *testing.T) {
 	w = newWorld(t, s.extras(), node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
-}
-
-// While others wait on their nodes, the leader does not sit out its backoff.
-func TestALostMemberIsHurried(t *testing.T) {
-	l := newLedger()
-	a, b := on(memberPod("g", 0, 2, 1), "n"), memberPod("g", 1, 2, 1)
-	enter(l, a)
-	l.observe(key("g"), a)
-	enter(l, b)
-	if _, hurry := l.leads(key("g"), b.UID, at(10)); hurry {
-		t.Error("hurried before there was an answer")
-	}
-	l.refuse(key("g"), refusedFor("test"))
-	if leads, hurry := l.leads(key("g"), b.UID, at(11)); !leads || !hurry {
-		t.Error("not hurried")
-	}
-	if leads, hurry := l.leads(key("g"), b.UID, at(11).Add(nudgeEvery/2)); !leads || hurry {
-		t.Error("hurried again at once")
-	}
 }

@@ -29,7 +29,7 @@ func (w *world) reserved(name string, nodes ...string) func() bool {
 func TestAReservationMovesWithItsNodes(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 4), on(pod("quiet-a", 1), "a"), on(pod("quiet-b", 1), "b"), on(pod("quiet-c", 4), "c"))
 	w.plugin.args.ReservationAfter.Duration = 0
-	w.create(prior(0, ranked("big", 2, 2)...)...)
+	w.create(prior(0, gangOf("big", 2, 2)...)...)
 	w.until("the rooms with least in the way to be reserved", w.reserved("big", "a", "b"))
 	w.create(pod("small", 1))
 	w.attempted()
@@ -47,7 +47,7 @@ func TestAReservationMovesWithItsNodes(t *testing.T) {
 func TestNothingIsReservedInVain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 8), node("b", 8))
 	w.plugin.args.ReservationAfter.Duration = 0
-	apart := ranked("apart", 3, 2)
+	apart := gangOf("apart", 3, 2)
 	for _, p := range apart {
 		p.Labels["of"] = "apart"
 		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
@@ -55,7 +55,7 @@ func TestNothingIsReservedInVain(t *testing.T) {
 	}
 	w.create(prior(0, apart...)...)
 	w.until("room to be looked for", func() bool { return count(t, w.plugin.measures.searched) >= 1 })
-	w.create(prior(0, ranked("others", 2, 8)...)...)
+	w.create(prior(0, gangOf("others", 2, 8)...)...)
 	w.until("the others to be placed", w.boundTo(map[string]string{"others-0": "*", "others-1": "*"}))
 	if _, held := w.plugin.holds.get(key("apart")); held {
 		t.Error("room is held for a gang that never fits there")
@@ -66,9 +66,9 @@ func TestNothingIsReservedInVain(t *testing.T) {
 func TestWhatNeverFitsStandsBack(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(pod("quiet", 2), "a"))
 	w.plugin.args.ReservationAfter.Duration = 0
-	w.create(prior(0, ranked("giant", 9, 2)...)...)
+	w.create(prior(0, gangOf("giant", 9, 2)...)...)
 	w.until("the giant to be refused", w.says("giant", "9 pods wanted"))
-	w.create(prior(0, ranked("big", 2, 2)...)...)
+	w.create(prior(0, gangOf("big", 2, 2)...)...)
 	w.until("room to be reserved for the next one", w.reserved("big", "a", "b"))
 }
 
@@ -76,7 +76,7 @@ func TestWhatNeverFitsStandsBack(t *testing.T) {
 func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(pod("quiet", 2), "a"))
 	w.plugin.args.ReservationAfter.Duration = 0
-	w.create(prior(0, ranked("big", 2, 2)...)...)
+	w.create(prior(0, gangOf("big", 2, 2)...)...)
 	w.until("room to be reserved", w.reserved("big", "a", "b"))
 	logger, now, patience := klog.Background(), time.Now(), w.plugin.args.FormingPatience.Duration
 	w.plugin.lapseHolds(logger, now)
@@ -85,7 +85,7 @@ func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
 		t.Fatal("the reservation of a gang that waits for room ended")
 	}
 	w.remove("big-1")
-	w.until("it to be known", func() bool { return !w.plugin.ledger.able(key("big")) })
+	w.until("it to be known", func() bool { return !w.plugin.gangs.Able(key("big")) })
 	w.plugin.lapseHolds(logger, now)
 	w.plugin.lapseHolds(logger, now.Add(patience/2))
 	if !w.reserved("big", "a", "b")() {
@@ -109,7 +109,7 @@ func TestAnOverdueJobOfHigherPriorityStays(t *testing.T) {
 	late.Spec.Priority = &ten
 	w := newWorld(t, extras{before: evicting("")}, late, node("a", 2), node("b", 2))
 	w.plugin.args.ReservationAfter.Duration = 0
-	w.create(prior(0, ranked("big", 2, 2)...)...)
+	w.create(prior(0, gangOf("big", 2, 2)...)...)
 	w.until("room to be reserved", w.reserved("big", "a", "b"))
 	w.until("room to be looked for again", func() bool { return count(t, w.plugin.measures.searched) >= 3 })
 	if left := w.whoLeft(); len(left) > 0 {
@@ -119,7 +119,7 @@ func TestAnOverdueJobOfHigherPriorityStays(t *testing.T) {
 
 // All searches together take no more than a part of the time, however many wait.
 func TestSearchesTakeTurns(t *testing.T) {
-	p := &Plugin{tried: map[types.NamespacedName]attempt{}, ledger: newLedger(), measures: newMeasures()}
+	p := &Plugin{tried: map[types.NamespacedName]attempt{}, gangs: newCache(), measures: newMeasures()}
 	now := time.Now()
 	woken := make(chan string, 2)
 	if !p.turnToSearch(key("one"), now, nil) {
@@ -149,7 +149,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 // NobodyStarves: who is first in the queue's order, and looks for room again and again, does not take every turn.
 func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Plugin{tried: map[types.NamespacedName]attempt{}, ledger: newLedger(), measures: newMeasures()}
+		p := &Plugin{tried: map[types.NamespacedName]attempt{}, gangs: newCache(), measures: newMeasures()}
 		had := map[string]int{}
 		var names []string
 		for i := range 20 {
@@ -181,7 +181,7 @@ func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 // goes by what was read for it when it comes back.
 func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2))
-	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.create(prior(0, gangOf("low", 2, 2)...)...)
 	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
 	err := w.station.between(w.ctx, w.station.any, func(_ context.Context, p *Plugin) error {
 		p.tried[key("high")] = attempt{delay: lookAgainAtMost}
@@ -193,7 +193,7 @@ func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.create(prior(5, gangOf("high", 2, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"high-0": "*", "high-1": "*"}))
 }
 

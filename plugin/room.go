@@ -15,12 +15,13 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // blocked is a gang that was refused for lack of room, with what that was seen on.
 type blocked struct {
 	key     types.NamespacedName
-	roster  roster
+	roster  gangcache.Snapshot
 	nodes   []fwk.NodeInfo
 	refusal gang.Refusal
 }
@@ -28,11 +29,11 @@ type blocked struct {
 // priority is the lowest of the members', preempts says that none of them forbids to have others leave.
 func (b *blocked) priority() (priority int32, preempts bool) {
 	preempts = true
-	for i, m := range b.roster.members {
-		if own := corev1helpers.PodPriority(m.pod); i == 0 || own < priority {
+	for i, m := range b.roster.Members {
+		if own := corev1helpers.PodPriority(m.Pod); i == 0 || own < priority {
 			priority = own
 		}
-		if policy := m.pod.Spec.PreemptionPolicy; policy != nil && *policy == v1.PreemptNever {
+		if policy := m.Pod.Spec.PreemptionPolicy; policy != nil && *policy == v1.PreemptNever {
 			preempts = false
 		}
 	}
@@ -48,18 +49,18 @@ func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	binding := func(t *v1.Taint) bool {
 		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
 	}
-	return slices.ContainsFunc(b.roster.members, func(m member) bool {
-		if m.state != pending {
+	return slices.ContainsFunc(b.roster.Members, func(m gangcache.Member) bool {
+		if m.State != gangcache.Pending {
 			return false
 		}
-		_, refused := corev1helpers.FindMatchingUntoleratedTaint(logger, taints, m.pod.Spec.Tolerations, binding, false)
+		_, refused := corev1helpers.FindMatchingUntoleratedTaint(logger, taints, m.Pod.Spec.Tolerations, binding, false)
 		return !refused
 	})
 }
 
 // lost says whether members stand on nodes and wait for others.
 func (b *blocked) lost() bool {
-	return slices.ContainsFunc(b.roster.members, func(m member) bool { return m.state == bound })
+	return slices.ContainsFunc(b.roster.Members, func(m gangcache.Member) bool { return m.State == gangcache.Bound })
 }
 
 // attempt is when room was looked for, in vain, and when that is done again.
@@ -177,10 +178,10 @@ func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
 
 // forgetTried forgets those that nobody waits for any more.
 func (p *Plugin) forgetTried() {
-	if len(p.tried) > 2*len(p.ledger.refused())+16 {
+	if len(p.tried) > 2*len(p.gangs.Refused())+16 {
 		now := time.Now()
 		maps.DeleteFunc(p.tried, func(key types.NamespacedName, a attempt) bool {
-			return !p.ledger.wants(key) && now.Sub(a.next) > lookAgainAtMost
+			return !p.gangs.Wants(key) && now.Sub(a.next) > lookAgainAtMost
 		})
 	}
 }
@@ -304,7 +305,7 @@ func (p *Plugin) hold(ctx context.Context, b *blocked, h hold) {
 	}
 	no.Message += "; " + h.words()
 	klog.FromContext(ctx).Info("Room is held for a gang", "gang", b.key, "room", h.words(), "nodes", len(h.nodes()))
-	p.ledger.refuse(b.key, &no)
+	p.gangs.Refuse(b.key, &no)
 	p.status.soon(b.key)
 }
 
@@ -333,10 +334,10 @@ func (p *Plugin) mayReserve(b *blocked, priority int32, now time.Time) bool {
 	if b.lost() {
 		return true
 	}
-	if p.ledger.waited(b.key, now) < p.args.ReservationAfter.Duration {
+	if p.gangs.Waited(b.key, now) < p.args.ReservationAfter.Duration {
 		return false
 	}
-	first, ok := p.ledger.firstBlocked(func(key types.NamespacedName) bool { return key != b.key && p.tried[key].never })
+	first, ok := p.gangs.FirstBlocked(func(key types.NamespacedName) bool { return key != b.key && p.tried[key].never })
 	return ok && first == b.key
 }
 
@@ -349,22 +350,9 @@ func (p *Plugin) endReservations(ctx context.Context, b *blocked) {
 	}
 }
 
-// firstBlocked is the first gang in the queue's order of those that never were whole and are refused for lack of room, but
-// for those that stand back: what fits no cluster must not keep all others from having their room reserved.
-func (l *ledger) firstBlocked(back func(types.NamespacedName) bool) (first types.NamespacedName, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var best turn
-	var most int32
-	for key, g := range l.groups {
-		if g.refusal == nil || g.refusal.Reason != gang.InsufficientNodes || g.counts[bound] > 0 || g.first() == nil || back(key) {
-			continue
-		}
-		priority := corev1helpers.PodPriority(g.first().pod)
-		turn := turn{since: g.began(), gang: key}
-		if !ok || priority > most || (priority == most && turn.compare(best) < 0) {
-			first, best, most, ok = key, turn, priority, true
-		}
+func flag(b bool) int {
+	if b {
+		return 1
 	}
-	return first, ok
+	return 0
 }

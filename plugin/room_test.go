@@ -49,14 +49,6 @@ func prior(priority int32, pods ...*v1.Pod) []runtime.Object {
 	return all
 }
 
-func ranked(name string, size int, gpus int64) []*v1.Pod {
-	var all []*v1.Pod
-	for slot := range size {
-		all = append(all, memberPod(name, slot, size, gpus))
-	}
-	return all
-}
-
 func (w *world) whoLeft() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,11 +70,11 @@ func (w *world) told(pod, text string) func() bool {
 // that is not in the way stay.
 func TestAWholeGangMakesRoom(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), node("e", 2))
-	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.create(prior(0, gangOf("low", 2, 2)...)...)
 	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
-	w.create(prior(5, ranked("same", 2, 2)...)...)
+	w.create(prior(5, gangOf("same", 2, 2)...)...)
 	w.until("the other to be placed", w.boundTo(map[string]string{"same-0": "c", "same-1": "d"}))
-	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.create(prior(5, gangOf("high", 2, 2)...)...)
 	w.until("it to be told why", func() bool {
 		return w.told("low-0", "makes room for gang ns/high of higher priority, with all of its gang")() || w.told("low-1", "makes room for gang ns/high of higher priority")()
 	})
@@ -99,11 +91,11 @@ func TestAWholeGangMakesRoom(t *testing.T) {
 // NobodyForNothing: nobody leaves where the gang would not fit then, and nobody for a gang that forbids it.
 func TestNobodyLeavesForNothing(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2))
-	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.create(prior(0, gangOf("low", 2, 2)...)...)
 	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
-	w.create(prior(5, ranked("high", 3, 2)...)...)
+	w.create(prior(5, gangOf("high", 3, 2)...)...)
 	w.until("the refusal", w.says("high", "3 pods wanted"))
-	modest := ranked("modest", 2, 2)
+	modest := gangOf("modest", 2, 2)
 	never := v1.PreemptNever
 	for _, p := range modest {
 		p.Spec.PreemptionPolicy = &never
@@ -123,11 +115,11 @@ func TestDisruptionBudgetsHold(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), budget)
-	w.create(prior(0, ranked("kept", 2, 2)...)...)
+	w.create(prior(0, gangOf("kept", 2, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"kept-0": "a", "kept-1": "b"}))
-	w.create(prior(3, ranked("dear", 2, 2)...)...)
+	w.create(prior(3, gangOf("dear", 2, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"dear-0": "c", "dear-1": "d"}))
-	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.create(prior(5, gangOf("high", 2, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"high-0": "c", "high-1": "d"}))
 	if left := w.whoLeft(); strings.Join(left, " ") != "dear-0 dear-1" {
 		t.Errorf("%v left", left)
@@ -151,9 +143,9 @@ func TestFreedRoomIsHeld(t *testing.T) {
 			return true, nil, nil
 		})
 	}}, node("a", 2), node("b", 2))
-	w.create(prior(0, ranked("low", 2, 2)...)...)
+	w.create(prior(0, gangOf("low", 2, 2)...)...)
 	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
-	w.create(prior(5, ranked("high", 2, 2)...)...)
+	w.create(prior(5, gangOf("high", 2, 2)...)...)
 	w.until("both to be told to leave", func() bool { return len(w.whoLeft()) == 2 })
 	w.until("it to be said", w.says("high", "is held for it until"))
 	if m := w.placement("high").Message; !strings.Contains(m, "gang ns/low leave (2 pods)") {
@@ -164,7 +156,7 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	}
 	w.remove("low-0") // the first is gone, the other not yet
 	w.create(prior(4, pod("thief", 2))...)
-	w.create(prior(5, ranked("rival", 1, 2)...)...)
+	w.create(prior(5, gangOf("rival", 1, 2)...)...)
 	w.until("the refusal", w.says("rival", "1 pod wanted, 0 fit"))
 	w.attempted()
 	if at := w.where("thief") + w.where("rival-0"); at != "" {
@@ -189,7 +181,7 @@ func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 			return true, nil, apierrors.NewTooManyRequests("a disruption budget says no", 1)
 		})
 	}}, node("a", 2))
-	w.create(ranked("g", 2, 2)[0], ranked("g", 2, 2)[1])
+	w.create(gangOf("g", 2, 2)[0], gangOf("g", 2, 2)[1])
 	w.until("the refusal", w.says("g", "2 pods wanted"))
 	claim := hold{since: time.Now(), until: time.Now().Add(time.Hour)}
 	claim.seats = append(claim.seats, taking("a", 2))
@@ -214,7 +206,7 @@ func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 func TestAClaimEnds(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	key := key("g")
-	w.create(prior(5, ranked("g", 2, 2)...)...)
+	w.create(prior(5, gangOf("g", 2, 2)...)...)
 	w.until("the refusal", w.says("g", "2 pods wanted"))
 	h := hold{until: time.Now().Add(time.Hour)}
 	h.Priority = 5
@@ -240,7 +232,7 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 		p.Spec.ActiveDeadlineSeconds, p.Status.StartTime = &seconds, &now
 		w.create(p)
 	}
-	w.create(prior(0, ranked("big", 3, 2)...)...)
+	w.create(prior(0, gangOf("big", 3, 2)...)...)
 	w.until("room to be reserved", w.says("big", "is reserved for it, expected to be free at"))
 	if h := w.placement("big").Held; h == nil || h.Kind != v1alpha1.HeldReservation || strings.Join(h.Nodes, " ") != "a b c" || h.ExpectedAt == nil || h.ExpectedAt.Sub(now.Time).Round(time.Minute) != 2*time.Hour {
 		t.Errorf("held: %+v", h)
@@ -282,7 +274,7 @@ func TestAnOverdueJobMakesRoom(t *testing.T) {
 		w := newWorld(t, extras{before: evicting("")}, append(busy, racked("a", "x"), racked("b", "x"), racked("c", "x"), racked("d", "y"))...)
 		w.plugin.args.ReservationAfter.Duration = 0
 		w.attempted()
-		big := ranked("big", 3, 2)
+		big := gangOf("big", 3, 2)
 		for _, p := range big {
 			p.Annotations[v1alpha1.AnnotationTopologyRequired] = "zone"
 		}
@@ -306,14 +298,14 @@ func TestAnOverdueJobMakesRoom(t *testing.T) {
 // What is needed by a gang that lost a member is reserved at once.
 func TestALostMembersRoomIsReservedAtOnce(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
-	w.create(prior(0, ranked("g", 2, 2)...)...)
+	w.create(prior(0, gangOf("g", 2, 2)...)...)
 	w.until("the gang to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
 	w.until("it to be said", func() bool { return w.placement("g").Placed })
 	w.remove("g-1")
 	w.create(on(pod("thief", 2), "b"))
 	w.create(prior(0, memberPod("g", 1, 2, 2))...)
 	w.until("room to be reserved", w.says("g", "reserved for it"))
-	w.create(prior(0, ranked("other", 1, 2)...)...)
+	w.create(prior(0, gangOf("other", 1, 2)...)...)
 	w.until("the refusal", w.says("other", "1 pod wanted"))
 	w.remove("thief")
 	w.until("the member to be back", w.boundTo(map[string]string{"g-1": "b"}))

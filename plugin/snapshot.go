@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -108,16 +109,16 @@ func (f *fabric) asked(info fwk.PodInfo) topology.Resources {
 	return f.claimed(info.GetPod(), all)
 }
 
-// expected lists what is held for pods that are on their way to a node: members of open plans, as the ledger knows
+// expected lists what is held for pods that are on their way to a node: members of open plans, as the cache of gangs knows
 // them, and pods of at least the gang's priority for which something was preempted.
-func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]topology.Taking, error) {
-	own := make(map[types.UID]bool, len(r.members))
-	for _, m := range r.members {
-		own[m.pod.UID] = m.state == pending
+func (p *Plugin) expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Taking, error) {
+	own := make(map[types.UID]bool, len(r.Members))
+	for _, m := range r.Members {
+		own[m.Pod.UID] = m.State == gangcache.Pending
 	}
 	var all []topology.Taking
 	held := map[types.UID]bool{}
-	expected := p.ledger.expected()
+	expected := p.gangs.Expected()
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
 		pods := expected[name]
 		slices.SortFunc(pods, func(a, b *v1.Pod) int { return cmp.Compare(a.UID, b.UID) })
@@ -132,10 +133,10 @@ func (p *Plugin) expected(nodes []fwk.NodeInfo, r roster) ([]topology.Taking, er
 			held[pod.UID] = true
 		}
 	}
-	priority := corev1helpers.PodPriority(r.members[0].pod)
+	priority := corev1helpers.PodPriority(r.Members[0].Pod)
 	p.awaited = map[string]bool{}
-	gang, _ := p.mine(r.members[0].pod)
-	all = append(all, p.holds.against(gang, priority, settings.WouldEnd(r.members[0].pod, time.Now()))...)
+	gang, _ := p.mine(r.Members[0].Pod)
+	all = append(all, p.holds.against(gang, priority, settings.WouldEnd(r.Members[0].Pod, time.Now()))...)
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.handle.NominatedPodsForNode(name) {

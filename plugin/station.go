@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/groups"
 )
 
@@ -35,6 +38,8 @@ type Station struct {
 	measures  *measures
 	// book is what is known of groups of other APIs; it is made with the first instance.
 	book *groups.Book
+	// terms, where a test sets it, takes the place of what the book says of gangs.
+	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
 	// leading is closed when this replica begins to act.
 	leading chan struct{}
 
@@ -75,7 +80,11 @@ func (s *Station) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 	if s.book == nil {
 		s.book = groups.NewBook(client, h.ClientSet().Discovery())
 	}
-	p, err := newPlugin(ctx, args, h, client, s.book, s.measures)
+	terms := s.terms
+	if terms == nil {
+		terms = s.book.Terms
+	}
+	p, err := newPlugin(ctx, args, h, client, s.book, terms, s.measures)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -16,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
-	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -52,7 +51,7 @@ func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now tim
 	if s.gang, _, err = scout.gang(); err != nil {
 		return nil, err
 	}
-	s.gang.Topology, err = groups.Asks(b.roster.members[0].pod, b.roster.terms)
+	s.gang.Topology, err = gangcache.Asks(b.roster.Members[0].Pod, b.roster.Terms)
 	s.reqs = map[string]topology.Resources{}
 	for _, m := range s.gang.Members {
 		if m.Node == "" {
@@ -91,7 +90,7 @@ func (s *survey) told(nodes []fwk.NodeInfo) []topology.Node {
 
 // units sorts the pods on the nodes into what leaves together.
 func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
-	fixed := s.p.ledger.moving()
+	fixed := s.p.gangs.Moving()
 	budgets := s.p.budgets()
 	at := map[string]int{}
 	devices := map[string]bool{}
@@ -289,17 +288,4 @@ func (s *survey) departure(c yield.Choice, seats []gang.Seat) (d departure) {
 
 func (s *survey) isOn(seats []gang.Seat, node string) bool {
 	return slices.ContainsFunc(seats, func(seat gang.Seat) bool { return seat.Node == node })
-}
-
-// moving lists gangs that are on their way to their nodes: they are not asked to leave now.
-func (l *ledger) moving() map[types.NamespacedName]bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := map[types.NamespacedName]bool{}
-	for key, g := range l.groups {
-		if g.open || g.counts[reserved] > 0 {
-			all[key] = true
-		}
-	}
-	return all
 }

@@ -13,7 +13,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -177,7 +176,7 @@ func TestAMemberDeletedInTheMiddleOfAPlan(t *testing.T) {
 		if p.Name == "g-0" {
 			once.Do(func() {
 				w.remove("g-2")
-				w.until("the plugin to see it", func() bool { return w.plugin.ledger.leader(key("g")) == nil })
+				w.until("the plugin to see it", func() bool { return w.plugin.gangs.Leader(key("g")) == nil })
 			})
 		}
 	}
@@ -204,7 +203,7 @@ func TestAStandingPlanHoldsAgainstAHigherPriority(t *testing.T) {
 		if p.Name == "g-0" {
 			once.Do(func() {
 				w.create(high(0), high(1))
-				w.until("the plugin to see them", func() bool { return w.plugin.ledger.leader(key("high")) != nil })
+				w.until("the plugin to see them", func() bool { return w.plugin.gangs.Leader(key("high")) != nil })
 			})
 		}
 	}
@@ -342,31 +341,6 @@ func TestNothingIsPreemptedForASingleMember(t *testing.T) {
 	if w.where("low") != "a" {
 		t.Error("a pod was preempted though the gang does not fit")
 	}
-}
-
-func TestOverduePlansAreGivenUp(t *testing.T) {
-	l := newLedger()
-	a, b := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1)
-	enter(l, a)
-	enter(l, b)
-	l.open(key("g"), map[types.UID]string{a.UID: "n", b.UID: "n"}, at(10))
-	if keys := l.overdue(at(10)); len(keys) != 0 {
-		t.Errorf("a plan is overdue at once: %v", keys)
-	}
-	if keys := l.overdue(at(11)); len(keys) != 1 {
-		t.Errorf("overdue: %v", keys)
-	}
-	l.reserve(key("g"), a, "n")
-	l.reserve(key("g"), b, "n")
-	if keys := l.overdue(at(99)); len(keys) != 0 {
-		t.Errorf("a plan that all followed is overdue: %v", keys)
-	}
-}
-
-func at(second int64) time.Time { return time.Unix(second, 0) }
-
-func key(gang string) types.NamespacedName {
-	return types.NamespacedName{Namespace: "ns", Name: gang}
 }
 
 // A member whose planned node was taken must not have the default plugin preempt for it alone, nor may a pod of no gang

@@ -13,6 +13,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -22,7 +23,7 @@ func taking(node string, gpus int64) topology.Taking {
 
 // The queue's order: priority; who is waited for on nodes; the gang whose first pod is the oldest, its members together.
 func TestWhoseTurnItIs(t *testing.T) {
-	p := &Plugin{ledger: newLedger(), turns: &turns{of: map[types.UID]turn{}}}
+	p := &Plugin{gangs: newCache(), turns: &turns{of: map[types.UID]gangcache.QueueKey{}}}
 	created := func(pod *v1.Pod, priority int32, second int64) *v1.Pod {
 		pod.CreationTimestamp, pod.Spec.Priority = metav1.NewTime(at(second)), &priority
 		return pod
@@ -44,11 +45,11 @@ func TestWhoseTurnItIs(t *testing.T) {
 	}
 	members = append(members, on(created(memberPod("hurt", 0, 2, 2), 1, 90), "a"), created(memberPod("hurt", 1, 2, 2), 1, 90))
 	for _, m := range members {
-		p.ledger.observe(key(m.Labels["holdfast.dev/gang"]), m)
+		p.gangs.Observe(key(m.Labels["holdfast.dev/gang"]), m)
 	}
 	for _, m := range members {
 		if m.Spec.NodeName == "" {
-			turn, _ := p.ledger.turn(key(m.Labels["holdfast.dev/gang"]), m.UID)
+			turn, _ := p.gangs.QueueKey(key(m.Labels["holdfast.dev/gang"]), m.UID)
 			p.turns.note(m.UID, turn)
 			add(m, time.Now().Add(-time.Duration(rand.Intn(1000))*time.Second))
 		}

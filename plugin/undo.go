@@ -34,7 +34,7 @@ func (p *Plugin) undo(ctx context.Context, key types.NamespacedName, pods []*v1.
 		if err != nil {
 			logger.Error(err, "Deleting a member of a half-placed gang", "gang", key, "pod", klog.KObj(pod))
 			if now, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && now.UID == pod.UID {
-				p.ledger.pardon(key, now)
+				p.gangs.Restore(key, now)
 			}
 		}
 	}

@@ -83,25 +83,23 @@ func TestNoNominationIsLeftOfAPlanThatWasGivenUp(t *testing.T) {
 	l.onNominated = func() {
 		if !given { // the last member is told to end, as a handler of events would note
 			given = true
-			w.plugin.parted(klog.Background(), key("g"), w.plugin.ledger.leave(key("g"), w.pod("g-2")))
+			w.plugin.parted(klog.Background(), key("g"), w.plugin.gangs.Leave(key("g"), w.pod("g-2")))
 		}
 	}
 	for _, p := range gangOf("g", 3, 2) {
 		w.create(p)
 	}
 	w.until("all to be there", func() bool {
-		w.plugin.ledger.mu.Lock()
-		defer w.plugin.ledger.mu.Unlock()
-		g := w.plugin.ledger.groups[key("g")]
-		return g != nil && len(g.members) == 3 && g.outside == 0
+		r, missing := w.plugin.gangs.PlanInput(key("g"))
+		return missing == nil && len(r.Members) == 3
 	})
 	plan := map[types.UID]string{}
-	r, _ := w.plugin.ledger.brief(key("g"))
+	r, _ := w.plugin.gangs.PlanInput(key("g"))
 	placement := placementOn("a", "b", "c")
-	for i, m := range r.members {
-		plan[m.pod.UID] = placement.Seats[i].Node
+	for i, m := range r.Members {
+		plan[m.Pod.UID] = placement.Seats[i].Node
 	}
-	if err := w.plugin.adopt(w.ctx, key("g"), r.members[0].pod, r, placement); err != nil || !given {
+	if err := w.plugin.adopt(w.ctx, key("g"), r.Members[0].Pod, r, placement); err != nil || !given {
 		t.Fatalf("%v, given up: %v", err, given)
 	}
 	for _, name := range []string{"a", "b", "c"} {

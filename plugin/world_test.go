@@ -14,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -33,9 +32,33 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-const gpu = "nvidia.com/gpu"
+const gpu = plugintest.GPU
+
+var (
+	node      = plugintest.Node
+	labelled  = plugintest.Labelled
+	pod       = plugintest.Pod
+	memberPod = plugintest.Member
+	gangOf    = plugintest.Gang
+	on        = plugintest.On
+	asking    = plugintest.Asking
+	created   = plugintest.Created
+	key       = plugintest.Key
+	at        = plugintest.At
+)
+
+// newCache is a cache of gangs that their pods alone tell of.
+func newCache() *gangcache.Cache {
+	return gangcache.New(gangcache.Config{
+		Terms: func(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) { return gangcache.OwnTerms(pod) },
+		Role:  roleOf, AwaitsClaims: awaitsClaims,
+	})
+}
 
 // patience bounds every wait; a test that reaches it has failed.
 const patience = 90 * time.Second
@@ -73,6 +96,8 @@ type extras struct {
 	plugins map[string]frameworkruntime.PluginFactory
 	// follower: the scheduler's informers run, but it does not lead until lead is called.
 	follower bool
+	// terms, where set, is what is known of gangs besides their pods.
+	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
 	// before runs before the scheduler starts.
 	before func(*world)
 }
@@ -102,6 +127,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 		w.t.Fatal(err)
 	}
 	station := newStation(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
+	station.terms = x.terms
 	registry := frameworkruntime.Registry{Name: station.New, GateName: station.NewGate}
 	for name, f := range x.plugins {
 		registry[name] = f
@@ -248,41 +274,6 @@ func (w *world) condition(a clienttesting.Action) (bool, runtime.Object, error) 
 	return false, nil, nil
 }
 
-func node(name string, gpus int64) *v1.Node {
-	list := v1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI), v1.ResourceCPU: resource.MustParse("64"), v1.ResourceMemory: resource.MustParse("64Gi"), v1.ResourcePods: resource.MustParse("110")}
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}, Status: v1.NodeStatus{Allocatable: list, Capacity: list}}
-}
-
-var uids struct {
-	sync.Mutex
-	n int
-}
-
-func pod(name string, gpus int64) *v1.Pod {
-	uids.Lock()
-	uids.n++
-	uid := types.UID(fmt.Sprintf("%s-%d", name, uids.n))
-	uids.Unlock()
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid, ResourceVersion: "1"},
-		Spec: v1.PodSpec{SchedulerName: v1alpha1.SchedulerName, Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{
-			Requests: v1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI)}, Limits: v1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI)}}}}},
-	}
-}
-
-// on puts a pod on a node before anybody scheduled it.
-func on(p *v1.Pod, node string) *v1.Pod {
-	p.Spec.NodeName = node
-	return p
-}
-
-func memberPod(gangName string, slot, size int, gpus int64) *v1.Pod {
-	p := pod(fmt.Sprintf("%s-%d", gangName, slot), gpus)
-	p.Labels = map[string]string{v1alpha1.LabelGang: gangName, "batch.kubernetes.io/job-completion-index": fmt.Sprint(slot)}
-	p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size)}
-	return p
-}
-
 func (w *world) create(objects ...runtime.Object) {
 	w.t.Helper()
 	for _, o := range objects {
@@ -333,17 +324,28 @@ func (w *world) until(what string, ok func() bool) {
 }
 
 func (w *world) dump() {
-	w.plugin.ledger.mu.Lock()
-	for key, g := range w.plugin.ledger.groups {
-		w.t.Logf("gang %s: open %v fresh %v counts %v gated %d given up %d", key, g.open, g.fresh, g.counts, g.gated, g.givenUp)
-		for uid, m := range g.members {
-			w.t.Logf("  %s: state %d node %q", uid, m.state, m.node)
+	for key := range w.gangNames() {
+		w.t.Logf("gang %s: open %v", key, w.plugin.gangs.IsOpen(key))
+		for _, m := range w.plugin.gangs.List(key).Members {
+			w.t.Logf("  %s: state %d node %q", m.Pod.UID, m.State, m.Node)
 		}
 	}
-	w.plugin.ledger.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.t.Logf("binds %v\nevents %v\nplacements %+v", w.binds, w.events, w.placements)
+}
+
+// gangNames are the gangs of all pods that there are.
+func (w *world) gangNames() map[types.NamespacedName]bool {
+	names := map[types.NamespacedName]bool{}
+	if all, err := w.client.CoreV1().Pods(v1.NamespaceAll).List(w.ctx, metav1.ListOptions{}); err == nil {
+		for i := range all.Items {
+			if key, ok := membership.GroupOf(&all.Items[i]); ok {
+				names[key] = true
+			}
+		}
+	}
+	return names
 }
 
 func (w *world) boundTo(want map[string]string) func() bool {

@@ -6,7 +6,6 @@ package groups
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -28,13 +27,14 @@ import (
 	vctopology "volcano.sh/apis/pkg/apis/topology/v1alpha1"
 
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // look is how often it is asked which APIs are served.
 const look = 10 * time.Second
 
 // ErrUnknown is the answer while it is not known yet what the cluster's groups say.
-var ErrUnknown = errors.New("what the group's object says is not known yet")
+var ErrUnknown = gangcache.ErrTermsUnknown
 
 // Book is what is known of groups and HyperNodes.
 type Book struct {
@@ -240,13 +240,13 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 }
 
 // Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves.
-func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (Terms, error) {
+func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
 	if _, _, foreign := membership.Foreign(key); !foreign {
-		return OwnTerms(pod)
+		return gangcache.OwnTerms(pod)
 	}
 	object, _, err := b.get(key)
 	if err != nil {
-		return Terms{}, err
+		return gangcache.Terms{}, err
 	}
 	switch pg := object.(type) {
 	case *coscheduling.PodGroup:
@@ -256,7 +256,7 @@ func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (Terms, error) {
 	case *schedulingv1beta1.PodGroup:
 		return nativeTerms(pg)
 	}
-	return Terms{}, fmt.Errorf("%s cannot be read: it is not of the form that its API has", key)
+	return gangcache.Terms{}, fmt.Errorf("%s cannot be read: it is not of the form that its API has", key)
 }
 
 func (b *Book) spoil() {

@@ -10,56 +10,20 @@ import (
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
-	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
-// Terms are what is known of a gang besides its pods.
-type Terms struct {
-	// Size is how many members must exist before any is placed.
-	Size int
-	// Min is how many must be on nodes for the gang to do anything; the others come when they fit. 0: all.
-	Min int
-	// Tasks is the same for the members of each task.
-	Tasks map[string]int
-	// Topology is what the group asks of the fabric; what a pod's own annotations say wins.
-	Topology gang.Topology
-	// Free is what must be free in the whole cluster before any is placed.
-	Free topology.Resources
-	// Patience is how long the gang may hold nodes while it lacks members and never was whole; 0: as configured.
-	Patience time.Duration
-	// Unheeded says what the object asks for that is not done, and why.
-	Unheeded []string
-}
-
-// OwnTerms are those of a gang of ours, as any of its pods says.
-func OwnTerms(pod *corev1.Pod) (Terms, error) {
-	size, err := gangSize(pod)
-	return Terms{Size: size}, err
-}
-
-// Asks is what a gang asks of the fabric: what its pods say, else what its group does.
-func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
-	asks, err := settings.GangTopology(pod)
-	if err != nil || t.Topology == (gang.Topology{}) {
-		return asks, err
-	}
-	if asks.Required == "" && asks.Preferred == "" {
-		asks.Required, asks.Preferred = t.Topology.Required, t.Topology.Preferred
-	}
-	return asks, nil
-}
-
 // coschedulingTerms are those of a PodGroup of scheduler-plugins.
-func coschedulingTerms(pg *coscheduling.PodGroup) (Terms, error) {
+func coschedulingTerms(pg *coscheduling.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Coscheduling, pg.Name, pg.Annotations); err != nil {
-		return Terms{}, err
+		return gangcache.Terms{}, err
 	}
 	least := max(1, int(pg.Spec.MinMember))
-	t := Terms{Size: least, Min: least, Free: resourcesOf(pg.Spec.MinResources)}
+	t := gangcache.Terms{Size: least, Min: least, Free: resourcesOf(pg.Spec.MinResources)}
 	if s := pg.Spec.ScheduleTimeoutSeconds; s != nil && *s > 0 {
 		t.Patience = time.Duration(*s) * time.Second
 	}
@@ -87,29 +51,16 @@ func resourcesOf(list corev1.ResourceList) topology.Resources {
 	return r
 }
 
-// gangSize is how many members a pod says that its Gang has.
-func gangSize(pod *corev1.Pod) (int, error) {
-	value, ok := pod.Annotations[v1alpha1.AnnotationGangSize]
-	if !ok {
-		return 0, fmt.Errorf("pod %s has label %s but no annotation %s: it was not made through the webhook", pod.Name, v1alpha1.LabelGang, v1alpha1.AnnotationGangSize)
-	}
-	size, err := strconv.Atoi(value)
-	if err != nil || size < 1 {
-		return 0, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 is needed", v1alpha1.AnnotationGangSize, pod.Name, value)
-	}
-	return size, nil
-}
-
 // volcanoTerms are those of Volcano's PodGroup.
-func volcanoTerms(pg *vcscheduling.PodGroup) (Terms, error) {
+func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Volcano, pg.Name, pg.Annotations); err != nil {
-		return Terms{}, err
+		return gangcache.Terms{}, err
 	}
 	if len(pg.Spec.SubGroupPolicy) > 0 {
-		return Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", membership.Volcano, pg.Name)
+		return gangcache.Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", membership.Volcano, pg.Name)
 	}
 	least := max(1, int(pg.Spec.MinMember))
-	t := Terms{Size: least, Min: least, Tasks: map[string]int{}}
+	t := gangcache.Terms{Size: least, Min: least, Tasks: map[string]int{}}
 	tasks := 0
 	for task, n := range pg.Spec.MinTaskMember {
 		if n > 0 {
@@ -159,17 +110,17 @@ func tierKey(tier int) string { return tierPrefix + strconv.Itoa(tier) }
 const tierPrefix = "topology.volcano.sh/tier-"
 
 // nativeTerms are those of Kubernetes's own PodGroup. Pods of a group with the basic policy go each by itself.
-func nativeTerms(pg *schedulingv1beta1.PodGroup) (Terms, error) {
+func nativeTerms(pg *schedulingv1beta1.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Native, pg.Name, pg.Annotations); err != nil {
-		return Terms{}, err
+		return gangcache.Terms{}, err
 	}
 	if pg.Spec.ParentCompositePodGroupName != nil {
-		return Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not know: remove spec.parentCompositePodGroupName", membership.Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
+		return gangcache.Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not know: remove spec.parentCompositePodGroupName", membership.Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
 	}
 	if len(pg.Spec.ResourceClaims) > 0 {
-		return Terms{}, fmt.Errorf("%s/%s shares resource claims among its pods, which this scheduler does not count: remove spec.resourceClaims", membership.Native, pg.Name)
+		return gangcache.Terms{}, fmt.Errorf("%s/%s shares resource claims among its pods, which this scheduler does not count: remove spec.resourceClaims", membership.Native, pg.Name)
 	}
-	t := Terms{Size: 1, Min: 1}
+	t := gangcache.Terms{Size: 1, Min: 1}
 	if g := pg.Spec.SchedulingPolicy.Gang; g != nil {
 		t.Size, t.Min = max(1, int(g.MinCount)), max(1, int(g.MinCount))
 	}

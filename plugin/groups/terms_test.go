@@ -14,7 +14,7 @@ import (
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 func groupPod(labels, annotations map[string]string, native string) *corev1.Pod {
@@ -26,50 +26,50 @@ func groupPod(labels, annotations map[string]string, native string) *corev1.Pod 
 }
 
 func TestTermsOfGroups(t *testing.T) {
-	vc := func(s vcscheduling.PodGroupSpec) (Terms, error) {
+	vc := func(s vcscheduling.PodGroupSpec) (gangcache.Terms, error) {
 		return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
 	}
 	tier := func(mode vcscheduling.NetworkTopologyMode, tier *int, name string) vcscheduling.PodGroupSpec {
 		return vcscheduling.PodGroupSpec{MinMember: 2, NetworkTopology: &vcscheduling.NetworkTopologySpec{Mode: mode, HighestTierAllowed: tier, HighestTierName: name}}
 	}
-	native := func(s schedulingv1beta1.PodGroupSpec) (Terms, error) {
+	native := func(s schedulingv1beta1.PodGroupSpec) (gangcache.Terms, error) {
 		return nativeTerms(&schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
 	}
 	four := schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: 4}}
 	for name, c := range map[string]struct {
-		got  func() (Terms, error)
+		got  func() (gangcache.Terms, error)
 		want string
 	}{
-		"coscheduling": {func() (Terms, error) {
+		"coscheduling": {func() (gangcache.Terms, error) {
 			return coschedulingTerms(&coscheduling.PodGroup{Spec: coscheduling.PodGroupSpec{MinMember: 4, ScheduleTimeoutSeconds: ptr.To[int32](120),
 				MinResources: corev1.ResourceList{"cpu": resource.MustParse("1500m"), "nvidia.com/gpu": resource.MustParse("32")}}})
 		}, "size 4 min 4 free map[cpu:1500 nvidia.com/gpu:32] patience 2m0s"},
-		"nothing is one": {func() (Terms, error) { return coschedulingTerms(&coscheduling.PodGroup{}) }, "size 1 min 1 free map[] patience 0s"},
-		"our key on it": {func() (Terms, error) {
+		"nothing is one": {func() (gangcache.Terms, error) { return coschedulingTerms(&coscheduling.PodGroup{}) }, "size 1 min 1 free map[] patience 0s"},
+		"our key on it": {func() (gangcache.Terms, error) {
 			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Annotations: map[string]string{v1alpha1.AnnotationSpares: "1"}}})
 		}, "annotation holdfast.dev/spares on podgroups.scheduling.x-k8s.io/g is not read: write it on the pods of the group"},
-		"tasks above the least": {func() (Terms, error) {
+		"tasks above the least": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{MinMember: 2, MinTaskMember: map[string]int32{"a": 1, "b": 4, "none": 0}, Queue: "default"})
 		}, "size 5 min 5 tasks map[a:1 b:4]"},
-		"queue": {func() (Terms, error) {
+		"queue": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{MinMember: 1, Queue: "q", PriorityClassName: "high"})
 		}, "unheeded [queue q: this scheduler has no queues, pods go by their priority priorityClassName high"},
-		"subgroups": {func() (Terms, error) {
+		"subgroups": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{SubGroupPolicy: make([]vcscheduling.SubGroupPolicySpec, 1)})
 		}, "spec.subGroupPolicy of podgroups.scheduling.volcano.sh/g is not known"},
-		"hard":      {func() (Terms, error) { return vc(tier("hard", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
-		"no mode":   {func() (Terms, error) { return vc(tier("", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
-		"soft":      {func() (Terms, error) { return vc(tier("soft", nil, "leaf")) }, "required  preferred leaf"},
-		"no tier":   {func() (Terms, error) { return vc(tier("hard", nil, "")) }, "required  preferred "},
-		"two tiers": {func() (Terms, error) { return vc(tier("hard", ptr.To(1), "leaf")) }, "networkTopology has highestTierAllowed and highestTierName: leave one of them"},
-		"native": {func() (Terms, error) {
+		"hard":      {func() (gangcache.Terms, error) { return vc(tier("hard", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
+		"no mode":   {func() (gangcache.Terms, error) { return vc(tier("", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
+		"soft":      {func() (gangcache.Terms, error) { return vc(tier("soft", nil, "leaf")) }, "required  preferred leaf"},
+		"no tier":   {func() (gangcache.Terms, error) { return vc(tier("hard", nil, "")) }, "required  preferred "},
+		"two tiers": {func() (gangcache.Terms, error) { return vc(tier("hard", ptr.To(1), "leaf")) }, "networkTopology has highestTierAllowed and highestTierName: leave one of them"},
+		"native": {func() (gangcache.Terms, error) {
 			return native(schedulingv1beta1.PodGroupSpec{SchedulingPolicy: four, SchedulingConstraints: &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: "rack"}}}})
 		}, "size 4 min 4 required rack"},
-		"basic": {func() (Terms, error) { return native(schedulingv1beta1.PodGroupSpec{}) }, "size 1 min 1"},
-		"composite": {func() (Terms, error) {
+		"basic": {func() (gangcache.Terms, error) { return native(schedulingv1beta1.PodGroupSpec{}) }, "size 1 min 1"},
+		"composite": {func() (gangcache.Terms, error) {
 			return native(schedulingv1beta1.PodGroupSpec{ParentCompositePodGroupName: ptr.To("c")})
 		}, "is part of composite group c"},
-		"claims": {func() (Terms, error) {
+		"claims": {func() (gangcache.Terms, error) {
 			return native(schedulingv1beta1.PodGroupSpec{SchedulingPolicy: four, ResourceClaims: make([]schedulingv1beta1.PodGroupResourceClaim, 1)})
 		}, "shares resource claims among its pods"},
 	} {
@@ -99,32 +99,4 @@ func holdsInOrder(said, want string) bool {
 		said = said[at+len(word):]
 	}
 	return true
-}
-
-// What the pods ask for wins over what their group does.
-func TestAsks(t *testing.T) {
-	of := Terms{Topology: gang.Topology{Required: "tier"}}
-	p := groupPod(nil, map[string]string{v1alpha1.AnnotationSpares: "1"}, "")
-	if got, err := Asks(p, of); err != nil || got.Required != "tier" || got.Spares != 1 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	p.Annotations[v1alpha1.AnnotationTopologyPreferred] = "rack"
-	if got, err := Asks(p, of); err != nil || got.Required != "" || got.Preferred != "rack" {
-		t.Errorf("%+v, %v", got, err)
-	}
-}
-
-func TestGangSize(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
-	for value, want := range map[string]int{"2": 2, "0": 0, "-1": 0, "x": 0, "": 0} {
-		pod.Annotations = map[string]string{v1alpha1.AnnotationGangSize: value}
-		size, err := gangSize(pod)
-		if size != want || (err == nil) != (want > 0) {
-			t.Errorf("size of %q is %d, %v", value, size, err)
-		}
-	}
-	pod.Annotations = nil
-	if _, err := gangSize(pod); err == nil {
-		t.Error("a missing size is not an error")
-	}
 }

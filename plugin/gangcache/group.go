@@ -1,4 +1,4 @@
-package plugin
+package gangcache
 
 import (
 	"cmp"
@@ -9,9 +9,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/plugin/groups"
 )
 
 // group is one gang. A member moves from pending through planned and reserved to bound:
@@ -21,36 +22,35 @@ import (
 //	   └─────────────────┴────────────────────┘
 type group struct {
 	key     types.NamespacedName
-	members map[types.UID]*member
-	// closed is the ledger's: members that want whole nodes are entered there with theirs.
-	closed *closings
+	members map[types.UID]*Member
+	config  *Config
+	// closed is the cache's: members that want whole nodes are entered there with theirs.
+	closed *exclusive
 	// counts of members by state, of gated ones, and of those that are to be placed and not in the queue yet;
 	// slots counts members by slot, unslotted those without one; lead is the pending member of the lowest
 	// slot, nil: to be found again. All follow from members and are kept by put, enter, set and drop alone.
-	counts    [bound + 1]int
+	counts    [Bound + 1]int
 	gated     int
 	outside   int
 	slots     map[int]int
 	unslotted int
-	lead      *member
+	lead      *Member
 	// size is how many must exist, as the gang's terms say; sizeErr is set where they say nothing usable.
 	size    int
 	sizeErr error
-	terms   groups.Terms
+	terms   Terms
 	// told is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
 	told string
 	// said is the refusal that an event told last.
 	said said
 	// foreign: another API than ours says who is in the gang.
 	foreign bool
-	// noClaims: nobody makes resource claims here.
-	noClaims bool
 	// ready counts members by task that no gate holds.
 	ready map[string]int
 	// leaving are members that were told to end and still do; ended are pods that ended well, which nobody
 	// makes again. Their slots stand in them.
 	leaving map[types.UID]gang.Gap
-	ended   map[types.UID]slot
+	ended   map[types.UID]Slot
 	// version counts changes of who is there; calm is what it was at the last inspection, asked what it was
 	// when the API server last said who ended well.
 	version, calm, asked int
@@ -78,129 +78,130 @@ type group struct {
 	nudged  time.Time
 }
 
-type member struct {
-	pod  *v1.Pod
-	slot slot
-	// role is what the pod looks like to filters; see roleOf. task is its task in the words of Volcano.
-	role, task string
+// Member is a pod of a gang.
+type Member struct {
+	Pod  *v1.Pod
+	Slot Slot
+	// Role is what the pod looks like to filters; see Config. Task is its task in the words of Volcano.
+	Role, Task string
+	State      State
+	// Node is the planned, reserved or bound one.
+	Node string
 	// gated: the pod has scheduling gates of others, or claims that are yet to be made; whole: it wants its node whole.
 	gated, whole bool
 	// queued: the scheduling queue knows the pod. Before, it would forget what is nominated for it.
 	queued bool
-	state  state
-	// node is the planned, reserved or bound one.
-	node string
 }
 
-// slot is a pod's place in its gang, where its controller gives it one; where it is not known to be the pod's own, it
+// Slot is a pod's place in its gang, where its controller gives it one; where it is not known to be the pod's own, it
 // says the order alone.
-type slot struct {
-	n     int
-	known bool
+type Slot struct {
+	N     int
+	Known bool
 }
 
-func slotOf(pod *v1.Pod) slot {
+// SlotOf reads a pod's slot.
+func SlotOf(pod *v1.Pod) Slot {
 	n, ok := membership.GroupSlot(pod)
-	return slot{n: n, known: ok}
+	return Slot{N: n, Known: ok}
 }
 
-type state int
+// State is how far a member is on its way to its node.
+type State int
 
 const (
-	// pending: no node.
-	pending state = iota
-	// planned: the open plan names a node.
-	planned
-	// reserved: the scheduler has assumed the pod on the node.
-	reserved
-	// bound: the API server says so.
-	bound
+	// Pending: no node.
+	Pending State = iota
+	// Planned: the open plan names a node.
+	Planned
+	// Reserved: the scheduler has assumed the pod on the node.
+	Reserved
+	// Bound: the API server says so.
+	Bound
 )
 
-func newGroup(key types.NamespacedName, closed *closings) *group {
-	return &group{key: key, closed: closed, members: map[types.UID]*member{}, slots: map[int]int{}, ready: map[string]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]slot{}, asked: -1}
+func (c *Cache) newGroup(key types.NamespacedName) *group {
+	_, _, foreign := membership.Foreign(key)
+	return &group{key: key, config: &c.config, closed: c.closed, foreign: foreign, members: map[types.UID]*Member{}, slots: map[int]int{}, ready: map[string]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]Slot{}, asked: -1}
 }
 
 // agree takes the gang's terms over.
-func (g *group) agree(t groups.Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
+func (g *group) agree(t Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
 
 // put adds a member or brings what is known of it up to date.
-func (g *group) put(pod *v1.Pod) *member {
+func (g *group) put(pod *v1.Pod) *Member {
 	m := g.members[pod.UID]
 	if m == nil {
-		m = &member{role: roleOf(pod), slot: slotOf(pod), task: membership.TaskOf(pod)}
+		m = &Member{Role: g.config.Role(pod), Slot: SlotOf(pod), Task: membership.TaskOf(pod)}
 		g.members[pod.UID] = m
-		g.counts[pending]++
+		g.counts[Pending]++
 		g.outside++
-		g.hold(m.slot, 1)
+		g.hold(m.Slot, 1)
 		g.lead = nil
 		g.version++
 	} else if m.gated {
 		g.gated--
 		g.lifted = g.lifted || len(pod.Spec.SchedulingGates) == 0
 	} else {
-		g.ready[m.task]--
+		g.ready[m.Task]--
 	}
-	gated := len(pod.Spec.SchedulingGates) > 0 || g.awaitsClaims(pod)
+	gated := len(pod.Spec.SchedulingGates) > 0 || g.config.AwaitsClaims(pod)
 	if gated != m.gated {
 		g.lead = nil
 	}
-	m.pod, m.gated, m.whole = pod, gated, closes(pod)
-	if m.node != "" { // else what was known of the pod holds until it is set on a node
+	m.Pod, m.gated, m.whole = pod, gated, closes(pod)
+	if m.Node != "" { // else what was known of the pod holds until it is set on a node
 		g.close(m)
 	}
 	if m.gated {
 		g.gated++
 	} else {
-		g.ready[m.task]++
+		g.ready[m.Task]++
 	}
 	return m
 }
 
-// awaitsClaims says whether a pod waits for claims. Where nobody makes them it is refused instead.
-func (g *group) awaitsClaims(pod *v1.Pod) bool { return !g.noClaims && awaitsClaims(pod) }
-
 // enter notes that a member is in the queue, or needs it no more.
-func (g *group) enter(m *member) {
+func (g *group) enter(m *Member) {
 	if !m.queued {
 		m.queued = true
 		g.outside--
 	}
 }
 
-func (g *group) hold(s slot, n int) {
-	if !s.known {
+func (g *group) hold(s Slot, n int) {
+	if !s.Known {
 		g.unslotted += n
 		return
 	}
-	if g.slots[s.n] += n; g.slots[s.n] == 0 {
-		delete(g.slots, s.n)
+	if g.slots[s.N] += n; g.slots[s.N] == 0 {
+		delete(g.slots, s.N)
 	}
 }
 
-func (g *group) set(m *member, s state, node string) {
-	g.counts[m.state]--
+func (g *group) set(m *Member, s State, node string) {
+	g.counts[m.State]--
 	g.counts[s]++
-	m.state, m.node = s, node
+	m.State, m.Node = s, node
 	g.close(m)
-	if s == pending || m == g.lead {
+	if s == Pending || m == g.lead {
 		g.lead = nil
 	}
 }
 
 func (g *group) drop(uid types.UID) {
 	m := g.members[uid]
-	g.counts[m.state]--
-	if m.whole && m.node != "" {
+	g.counts[m.State]--
+	if m.whole && m.Node != "" {
 		g.closed.stray(uid) // until the pod is gone
 	}
 	if m.gated {
 		g.gated--
 	} else {
-		g.ready[m.task]--
+		g.ready[m.Task]--
 	}
 	g.enter(m)
-	g.hold(m.slot, -1)
+	g.hold(m.Slot, -1)
 	if m == g.lead {
 		g.lead = nil
 	}
@@ -209,11 +210,11 @@ func (g *group) drop(uid types.UID) {
 }
 
 // close enters a member's node as closed, if it has one and wants it whole.
-func (g *group) close(m *member) {
-	if m.whole && m.node != "" {
-		g.closed.put(m.pod.UID, seat{node: m.node, gang: g.key, planned: m.state == planned})
+func (g *group) close(m *Member) {
+	if m.whole && m.Node != "" {
+		g.closed.put(m.Pod.UID, seat{node: m.Node, gang: g.key, planned: m.State == Planned})
 	} else {
-		g.closed.forget(m.pod.UID)
+		g.closed.forget(m.Pod.UID)
 	}
 }
 
@@ -228,7 +229,7 @@ func (g *group) present() int { return len(g.slots) + g.unslotted }
 func (g *group) over() int {
 	n := 0
 	for _, s := range g.ended {
-		if !s.known || g.slots[s.n] == 0 {
+		if !s.Known || g.slots[s.N] == 0 {
 			n++
 		}
 	}
@@ -269,15 +270,15 @@ func (g *group) queuedAll() bool {
 // manned says whether as many as the gang can do with have nodes already, where it can do with fewer than all: the others
 // only join.
 func (g *group) manned() bool {
-	return g.terms.Min > 0 && g.counts[reserved]+g.counts[bound]+g.over() >= g.terms.Min
+	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min
 }
 
 // whole says whether all members exist and are bound, or as many as are needed and no other is on its way.
 func (g *group) whole() bool {
 	if g.terms.Min == 0 {
-		return g.present()+g.over() >= g.size && g.counts[bound] == len(g.members)
+		return g.present()+g.over() >= g.size && g.counts[Bound] == len(g.members)
 	}
-	if !g.manned() || g.counts[planned]+g.counts[reserved] > 0 {
+	if !g.manned() || g.counts[Planned]+g.counts[Reserved] > 0 {
 		return false
 	}
 	if len(g.terms.Tasks) == 0 {
@@ -285,7 +286,7 @@ func (g *group) whole() bool {
 	}
 	have := map[string]int{}
 	for _, m := range g.members {
-		have[m.task] += flag(m.state == bound)
+		have[m.Task] += flag(m.State == Bound)
 	}
 	for task, n := range g.terms.Tasks {
 		if have[task]+g.over() < n {
@@ -303,10 +304,10 @@ func flag(b bool) int {
 }
 
 func (g *group) incomplete() gang.Refusal {
-	r := gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[bound], Ended: g.over(), Gaps: g.gaps()})
+	r := gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[Bound], Ended: g.over(), Gaps: g.gaps()})
 	claimless := 0
 	for _, m := range g.members {
-		claimless += flag(m.gated && g.awaitsClaims(m.pod))
+		claimless += flag(m.gated && g.config.AwaitsClaims(m.Pod))
 	}
 	if claimless > 0 {
 		r.Message += fmt.Sprintf("; %d more wait for kube-controller-manager to make their resource claims", claimless)
@@ -321,10 +322,10 @@ func (g *group) gaps() []gang.Gap {
 	}
 	held := map[int]bool{}
 	for _, s := range g.ended {
-		if !s.known {
+		if !s.Known {
 			return nil
 		}
-		held[s.n] = true
+		held[s.N] = true
 	}
 	leaving := map[int]gang.Gap{}
 	for _, l := range g.leaving {
@@ -346,10 +347,10 @@ func (g *group) gaps() []gang.Gap {
 
 // first is the pending member with the lowest slot that no gate holds. It is asked for at every event: it looks at all members only
 // where it is not known who that is.
-func (g *group) first() *member {
-	if g.lead == nil && g.counts[pending] > 0 {
+func (g *group) first() *Member {
+	if g.lead == nil && g.counts[Pending] > 0 {
 		for _, m := range g.members {
-			if m.state == pending && !m.gated && (g.lead == nil || bySlot(*m, *g.lead) < 0) {
+			if m.State == Pending && !m.gated && (g.lead == nil || BySlot(*m, *g.lead) < 0) {
 				g.lead = m
 			}
 		}
@@ -359,7 +360,7 @@ func (g *group) first() *member {
 
 // settle closes the plan once all have followed it, and ends forming once all are bound.
 func (g *group) settle() {
-	if g.counts[planned] == 0 {
+	if g.counts[Planned] == 0 {
 		g.open = false
 	}
 	if g.whole() {
@@ -390,7 +391,7 @@ const foundLate = 10 * time.Second
 func (g *group) newest() time.Time {
 	var last time.Time
 	for _, m := range g.members {
-		if created := m.pod.CreationTimestamp.Time; created.After(last) {
+		if created := m.Pod.CreationTimestamp.Time; created.After(last) {
 			last = created
 		}
 	}
@@ -399,20 +400,33 @@ func (g *group) newest() time.Time {
 
 // nodesBySlot lists the nodes of members that have one.
 func (g *group) nodesBySlot() []string {
-	members := make([]member, 0, len(g.members))
+	members := make([]Member, 0, len(g.members))
 	for _, m := range g.members {
-		if m.node != "" {
+		if m.Node != "" {
 			members = append(members, *m)
 		}
 	}
-	slices.SortFunc(members, bySlot)
+	slices.SortFunc(members, BySlot)
 	nodes := make([]string, len(members))
 	for i, m := range members {
-		nodes[i] = m.node
+		nodes[i] = m.Node
 	}
 	return nodes
 }
 
-func bySlot(a, b member) int {
-	return cmp.Or(cmp.Compare(a.slot.n, b.slot.n), cmp.Compare(a.pod.Name, b.pod.Name))
+// BySlot orders members.
+func BySlot(a, b Member) int {
+	return cmp.Or(cmp.Compare(a.Slot.N, b.Slot.N), cmp.Compare(a.Pod.Name, b.Pod.Name))
+}
+
+// placedStatus is the status of a gang that is whole.
+func (g *group) placedStatus() v1alpha1.PlacementStatus {
+	s := status.Placed(g.nodesBySlot())
+	if more := len(g.members) - len(s.Nodes); more > 0 {
+		s.Message = fmt.Sprintf("%d of %d pods are on nodes, %d are needed", len(s.Nodes), len(g.members), g.terms.Min)
+		if g.refusal != nil {
+			s.Message += ": " + g.refusal.Message
+		}
+	}
+	return s
 }

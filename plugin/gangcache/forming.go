@@ -1,4 +1,4 @@
-package plugin
+package gangcache
 
 import (
 	"cmp"
@@ -18,18 +18,18 @@ import (
 // its members run. This process knows which it is where it has seen the gang become whole or planned it; for
 // one that it found half bound, the stamps on the bound pods say so.
 
-// stampOf is the creation time of the youngest pod that was placed with this one; ok is false for a pod that
+// StampOf is the creation time of the youngest pod that was placed with this one; ok is false for a pod that
 // joined a gang which was whole before.
-func stampOf(pod *v1.Pod) (youngest time.Time, ok bool) {
+func StampOf(pod *v1.Pod) (youngest time.Time, ok bool) {
 	youngest, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationForming])
 	return youngest, err == nil
 }
 
-// stamp returns what a pod's binding is to carry; "": nothing.
-func (l *ledger) stamp(key types.NamespacedName, uid types.UID) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[key]
+// Stamp returns what a pod's binding is to carry; "": nothing.
+func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
 	if g == nil || !g.fresh || g.members[uid] == nil {
 		return ""
 	}
@@ -42,13 +42,13 @@ func (g *group) recall() {
 	if g.fresh || g.settled || g.manned() {
 		return
 	}
-	var half []member
+	var half []Member
 	var youngest time.Time
 	for _, m := range g.members {
-		if m.state != bound {
+		if m.State != Bound {
 			continue
 		}
-		stamp, ok := stampOf(m.pod)
+		stamp, ok := StampOf(m.Pod)
 		if !ok {
 			return
 		}
@@ -59,15 +59,15 @@ func (g *group) recall() {
 	}
 	left := false
 	for _, m := range g.members {
-		left = left || (m.state != bound && !m.pod.CreationTimestamp.After(youngest))
+		left = left || (m.State != Bound && !m.Pod.CreationTimestamp.After(youngest))
 	}
 	if len(half) == 0 || !left {
 		return
 	}
-	slices.SortFunc(half, bySlot)
+	slices.SortFunc(half, BySlot)
 	g.fresh, g.youngest, g.forming = true, youngest, nil
 	for _, m := range half {
-		g.forming = append(g.forming, m.pod)
+		g.forming = append(g.forming, m.Pod)
 	}
 }
 
@@ -75,18 +75,18 @@ func (g *group) recall() {
 func (g *group) begin() {
 	g.recall()
 	g.repaired = len(g.ended) > 0
-	if g.counts[reserved]+g.counts[bound] == 0 {
+	if g.counts[Reserved]+g.counts[Bound] == 0 {
 		g.fresh, g.settled, g.forming = true, false, nil
 	}
 	for _, m := range g.members {
-		if created := m.pod.CreationTimestamp.Time; created.After(g.youngest) {
+		if created := m.Pod.CreationTimestamp.Time; created.After(g.youngest) {
 			g.youngest = created
 		}
 	}
 }
 
 // takeBack ends forming: the pods returned, newest first, are to be deleted and count no more.
-func (l *ledger) takeBack(g *group) (undo []*v1.Pod) {
+func (c *Cache) takeBack(g *group) (undo []*v1.Pod) {
 	g.recall()
 	if !g.fresh || g.manned() {
 		return nil
@@ -98,26 +98,26 @@ func (l *ledger) takeBack(g *group) (undo []*v1.Pod) {
 	slices.Reverse(undo)
 	g.fresh, g.forming, g.gapSince = false, nil, time.Time{}
 	for _, pod := range undo {
-		l.doomed[pod.UID] = true
+		c.doomed[pod.UID] = true
 		g.drop(pod.UID)
 	}
 	return undo
 }
 
-// lapse is a forming gang whose missing members were not made again in time.
-type lapse struct {
-	key  types.NamespacedName
-	undo []*v1.Pod
-	why  string
+// Lapse is a forming gang whose missing members were not made again in time.
+type Lapse struct {
+	Key  types.NamespacedName
+	Undo []*v1.Pod
+	Why  string
 }
 
-// lapsed looks at forming gangs that lack members, and gives up those that have done so for the patience.
-func (l *ledger) lapsed(now time.Time, patience time.Duration) []lapse {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []lapse
-	for key, g := range l.groups {
-		if g.staffed() || g.open || g.sizeErr != nil || g.counts[reserved]+g.counts[bound] == 0 {
+// Lapsed looks at forming gangs that lack members, and gives up those that have done so for the patience.
+func (c *Cache) Lapsed(now time.Time, patience time.Duration) []Lapse {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Lapse
+	for key, g := range c.groups {
+		if g.staffed() || g.open || g.sizeErr != nil || g.counts[Reserved]+g.counts[Bound] == 0 {
 			g.gapSince = time.Time{}
 			continue
 		}
@@ -126,34 +126,34 @@ func (l *ledger) lapsed(now time.Time, patience time.Duration) []lapse {
 		case !g.fresh:
 		case g.gapSince.IsZero():
 			g.gapSince = now
-		case now.Sub(g.gapSince) >= cmp.Or(g.terms.Patience, patience) && g.counts[reserved] == 0:
+		case now.Sub(g.gapSince) >= cmp.Or(g.terms.Patience, patience) && g.counts[Reserved] == 0:
 			r := g.incomplete()
 			r.Message += ", for " + now.Sub(g.gapSince).Round(time.Second).String() + " by now: it never was whole and gives its nodes back"
 			g.refusal = &r
-			all = append(all, lapse{key: key, undo: l.takeBack(g), why: r.Message})
-			l.sweep(key, g)
+			all = append(all, Lapse{Key: key, Undo: c.takeBack(g), Why: r.Message})
+			c.sweep(key, g)
 		}
 	}
 	return all
 }
 
-// question asks whether members that a gang lacks ended well.
-type question struct {
-	key     types.NamespacedName
-	member  *v1.Pod
+// Question asks whether members that a gang lacks ended well.
+type Question struct {
+	Key     types.NamespacedName
+	Member  *v1.Pod
 	version int
 }
 
-// unexplained lists gangs that have lacked members since the last inspection. Each change of a gang is listed
+// Unexplained lists gangs that have lacked members since the last inspection. Each change of a gang is listed
 // until it is explained.
-func (l *ledger) unexplained() []question {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var open []question
-	for key, g := range l.groups {
+func (c *Cache) Unexplained() []Question {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var open []Question
+	for key, g := range c.groups {
 		if g.size > 0 && !g.staffed() && g.calm == g.version && g.asked != g.version {
 			for _, m := range g.members {
-				open = append(open, question{key: key, member: m.pod, version: g.version})
+				open = append(open, Question{Key: key, Member: m.Pod, version: g.version})
 				break
 			}
 		}
@@ -162,20 +162,20 @@ func (l *ledger) unexplained() []question {
 	return open
 }
 
-// explain notes the members that ended well; the others that are missing did not.
-func (l *ledger) explain(q question, ended []*v1.Pod) change {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g := l.groups[q.key]
+// Explain notes the members that ended well; the others that are missing did not.
+func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[q.Key]
 	if g == nil {
-		return change{}
+		return Change{}
 	}
 	was := g.wanting()
 	g.asked = q.version
 	for _, pod := range ended {
-		g.ended[pod.UID] = slotOf(pod)
+		g.ended[pod.UID] = SlotOf(pod)
 	}
-	return change{completed: !was && g.wants()}
+	return Change{Completed: !was && g.wants()}
 }
 
 // census is the answer of a gang whose missing members are accounted for: they did not end well.
@@ -183,5 +183,5 @@ func (g *group) census() (gang.Refusal, bool) {
 	if g.able() {
 		return gang.Refusal{}, false
 	}
-	return g.incomplete(), g.counts[bound] < len(g.members) || g.asked == g.version
+	return g.incomplete(), g.counts[Bound] < len(g.members) || g.asked == g.version
 }

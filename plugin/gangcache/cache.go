@@ -1,0 +1,469 @@
+// Package gangcache keeps what is known of each gang: its members, which of them have nodes, the plan that stands for the
+// others, and the last answer. It promises that all of it but the open plans follows from the pods it is told of, so that a
+// restarted scheduler knows it again as soon as it has seen them, and that counts and leader follow from the members at
+// every moment. It knows no scheduler: nothing here calls back into one while the cache is locked.
+//
+// The cache's lock is a leaf but for that of the exclusive nodes. It is taken under the scheduling queue's lock; so nothing
+// that takes the queue's lock may be called from the functions of Config.
+package gangcache
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/status"
+)
+
+// Config is what a Cache is not told by pods alone. Its functions are called under the cache's lock and take leaf locks at most.
+type Config struct {
+	// Terms says what is known of a gang besides its pods, of which one is given; ErrTermsUnknown: nothing yet.
+	Terms func(types.NamespacedName, *v1.Pod) (Terms, error)
+	// Role is equal for pods that every filter judges alike.
+	Role func(*v1.Pod) string
+	// AwaitsClaims says whether a pod waits for its resource claims to be made.
+	AwaitsClaims func(*v1.Pod) bool
+}
+
+// ErrTermsUnknown is the answer while it is not known yet what the object of a gang says.
+var ErrTermsUnknown = errors.New("what the group's object says is not known yet")
+
+// Cache is what is known of each gang.
+type Cache struct {
+	config Config
+
+	mu sync.Mutex
+	// groups by gang; one exists while a member does. Guarded by mu, with all that is in it.
+	groups map[types.NamespacedName]*group
+	// doomed are pods that are being taken back and count no more.
+	doomed map[types.UID]bool
+	// closed has a lock of its own, a leaf below mu.
+	closed *exclusive
+}
+
+// New returns an empty Cache.
+func New(config Config) *Cache {
+	return &Cache{config: config, groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{}, closed: newExclusive()}
+}
+
+// Change is what an observation brought about.
+type Change struct {
+	// Completed: the gang is complete and has members to be placed, which it was not before.
+	Completed bool
+	// Bound: the pod has a node now, which it had not before.
+	Bound bool
+	// Phase: the pod is in another phase of its life than it was.
+	Phase bool
+	// Waited is how long it took from all members being there until all have a node, where that came about now.
+	Waited time.Duration
+}
+
+// Observe notes a pod that exists and is not on its way out.
+func (c *Cache) Observe(key types.NamespacedName, pod *v1.Pod) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.note(key, pod)
+}
+
+// Enqueued notes that the scheduling queue takes the pod in, which may come before observe and be out of date:
+// alive is asked under the lock, so that a later forget is not overtaken.
+func (c *Cache) Enqueued(key types.NamespacedName, pod *v1.Pod, alive func() bool) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	known := g != nil && g.members[pod.UID] != nil
+	if c.doomed[pod.UID] || (known && g.members[pod.UID].queued) || (!known && !alive()) {
+		return Change{}
+	}
+	did := Change{}
+	if !known {
+		did = c.note(key, pod)
+		g = c.groups[key]
+	}
+	was := g.wanting()
+	g.enter(g.members[pod.UID])
+	did.Completed = did.Completed || (!was && g.wants())
+	return did
+}
+
+func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
+	if c.doomed[pod.UID] {
+		return Change{}
+	}
+	g := c.groups[key]
+	if g == nil {
+		g = c.newGroup(key)
+		c.groups[key] = g
+	}
+	was := g.wanting()
+	did := Change{}
+	if have := g.members[pod.UID]; have == nil {
+		g.agree(c.config.Terms(key, pod))
+	} else {
+		did.Phase = have.Pod.Status.Phase != pod.Status.Phase
+	}
+	m := g.put(pod)
+	if pod.Spec.NodeName != "" && m.State != Bound {
+		g.enter(m)
+		g.set(m, Bound, pod.Spec.NodeName)
+		did.Bound = true
+		g.settle()
+		if g.whole() && !g.since.IsZero() {
+			did.Waited, g.since = time.Since(g.since), time.Time{}
+		}
+	}
+	did.Completed = !was && g.wants()
+	return did
+}
+
+// Leave drops a pod that was told to end and has not done so yet.
+func (c *Cache) Leave(key types.NamespacedName, pod *v1.Pod) (broken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if s := SlotOf(pod); g != nil && s.Known && pod.Spec.NodeName != "" {
+		g.leaving[pod.UID] = gang.Gap{Slot: s.N, Leaving: pod.Name, Node: pod.Spec.NodeName}
+	}
+	return c.dropped(key, pod.UID)
+}
+
+// Forget drops a pod that is gone, or is a member no more.
+func (c *Cache) Forget(key types.NamespacedName, uid types.UID) (broken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.doomed, uid)
+	if g := c.groups[key]; g != nil {
+		delete(g.leaving, uid)
+	}
+	broken = c.dropped(key, uid)
+	c.closed.forget(uid)
+	return broken
+}
+
+// dropped reports whether a plan is open that is to be given up: its line for the pod is void, or it was made
+// for a complete gang and members that wait to follow it may be held back again.
+func (c *Cache) dropped(key types.NamespacedName, uid types.UID) (broken bool) {
+	g := c.groups[key]
+	if g == nil || g.members[uid] == nil {
+		return false
+	}
+	was := g.members[uid].State
+	g.drop(uid)
+	g.unform(uid)
+	g.refusal = nil
+	broken = g.open && (was == Planned || !g.complete())
+	if g.open && !broken {
+		g.settle()
+	}
+	c.sweep(key, g)
+	return broken
+}
+
+// sweep ends a gang without members.
+func (c *Cache) sweep(key types.NamespacedName, g *group) {
+	if len(g.members) == 0 {
+		delete(c.groups, key)
+	}
+}
+
+// Has says whether a pod is a member.
+func (c *Cache) Has(key types.NamespacedName, uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	return g != nil && g.members[uid] != nil
+}
+
+// Knows says whether there are members of a gang.
+func (c *Cache) Knows(key types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.groups[key] != nil
+}
+
+// Admit says whether a pod may enter the queue; if not, why it waits.
+func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	switch {
+	case g == nil || g.members[uid] == nil:
+		return "" // it is gone; the scheduler finds out by itself
+	case g.sizeErr != nil:
+		if first := g.first(); g.foreign && !errors.Is(g.sizeErr, ErrTermsUnknown) && first != nil && first.Pod.UID == uid {
+			return "" // it is refused where people see it
+		}
+		return g.sizeErr.Error()
+	case !g.able():
+		if first := g.first(); g.told != "" && first != nil && first.Pod.UID == uid {
+			return "" // what it heard is not true any more
+		}
+		return "members of the gang are missing" // nobody reads it: the Gang says which
+	case !g.queuedAll():
+		return "the scheduling queue has not seen all of the gang yet"
+	case g.members[uid].State != Pending:
+		return ""
+	}
+	if first := g.first(); first == nil || first.Pod.UID != uid {
+		return "another pod plans for the gang"
+	}
+	return ""
+}
+
+// Leader returns the pod that plans: the lowest slot without a node, once all members exist.
+func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil || g.open || !g.complete() {
+		return nil
+	}
+	if first := g.first(); first != nil {
+		return first.Pod
+	}
+	return nil
+}
+
+// nudgeEvery bounds how often the leader of a gang that lost members is sent past its backoff.
+const nudgeEvery = 100 * time.Millisecond
+
+// Leads says whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
+// hurry: the others of its gang wait for it on their nodes, so it is not to sit out its backoff.
+func (c *Cache) Leads(key types.NamespacedName, uid types.UID, now time.Time) (leads, hurry bool) {
+	pod := c.Leader(key)
+	if pod == nil || pod.UID != uid {
+		return false, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil || g.refusal == nil || g.counts[Bound] == 0 || g.manned() || now.Sub(g.nudged) < nudgeEvery {
+		return true, false
+	}
+	g.nudged = now
+	return true, true
+}
+
+// PlanInput returns what a plan is made of; ok is false while members are missing.
+func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.Refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil {
+		g = c.newGroup(key)
+	}
+	if g.sizeErr != nil {
+		g.told = g.sizeErr.Error()
+		return Snapshot{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.told}
+	}
+	g.told = ""
+	if !g.complete() {
+		r := g.incomplete()
+		return Snapshot{}, &r
+	}
+	for _, m := range g.members {
+		if m.gated && m.State == Pending {
+			continue // the gang does without it
+		}
+		r.Members = append(r.Members, *m)
+	}
+	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
+	if g.terms.Min > 0 {
+		r.Least = max(1, g.terms.Min-g.over())
+	}
+	slices.SortFunc(r.Members, BySlot)
+	return r, nil
+}
+
+// Waited is for how long all that is needed to place the gang has been there.
+func (c *Cache) Waited(key types.NamespacedName, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g := c.groups[key]; g != nil && !g.since.IsZero() {
+		return now.Sub(g.since)
+	}
+	return 0
+}
+
+// Open starts a plan: nodes by pod, for all that have none. It refuses where the gang changed since it was
+// looked at.
+func (c *Cache) Open(key types.NamespacedName, nodes map[types.UID]string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil || g.open || !g.complete() || len(nodes) == 0 || (g.terms.Min == 0 && len(nodes) != g.counts[Pending]) {
+		return false
+	}
+	for uid := range nodes {
+		if m := g.members[uid]; m == nil || m.State != Pending {
+			return false
+		}
+	}
+	g.begin()
+	g.open, g.opened, g.refusal = true, now, nil
+	for uid, node := range nodes {
+		g.set(g.members[uid], Planned, node)
+	}
+	return true
+}
+
+// PlannedNode returns the node that the open plan names for a pod.
+func (c *Cache) PlannedNode(key types.NamespacedName, uid types.UID) (string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g := c.groups[key]; g != nil {
+		if m := g.members[uid]; m != nil && m.State == Planned {
+			return m.Node, true
+		}
+	}
+	return "", false
+}
+
+// Expected lists the members that are on their way to their planned node, by node.
+func (c *Cache) Expected() map[string][]*v1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string][]*v1.Pod{}
+	for _, g := range c.groups {
+		if g.counts[Planned] == 0 {
+			continue
+		}
+		for _, m := range g.members {
+			if m.State == Planned {
+				all[m.Node] = append(all[m.Node], m.Pod)
+			}
+		}
+	}
+	return all
+}
+
+// Reserve notes that the scheduler assumed the pod on the node; false: that is not the plan.
+func (c *Cache) Reserve(key types.NamespacedName, pod *v1.Pod, node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil {
+		return false
+	}
+	m := g.members[pod.UID]
+	if m == nil || m.State != Planned || m.Node != node {
+		return false
+	}
+	g.set(m, Reserved, node)
+	if g.fresh {
+		g.forming = append(g.forming, m.Pod)
+	}
+	g.settle()
+	return true
+}
+
+// Unreserve takes reserve back; it reports whether there was something to take back.
+func (c *Cache) Unreserve(key types.NamespacedName, uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil || g.members[uid] == nil || g.members[uid].State != Reserved {
+		return false
+	}
+	g.set(g.members[uid], Pending, "")
+	g.unform(uid)
+	return true
+}
+
+// GiveUp ends the open plan and returns the members that had not followed it, and how many plans in a row
+// were given up by now.
+func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil {
+		return nil, 0
+	}
+	for _, m := range g.members {
+		if m.State == Planned {
+			g.set(m, Pending, "")
+			released = append(released, m.Pod)
+		}
+	}
+	g.open = false
+	g.givenUp++
+	return released, g.givenUp
+}
+
+// Refuse notes the answer no. It returns what a fresh gang holds already and must give back, newest first.
+func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil {
+		return nil
+	}
+	g.refusal = r
+	undo = c.takeBack(g)
+	c.sweep(key, g)
+	return undo
+}
+
+// Restore counts a pod again that could not be taken back.
+func (c *Cache) Restore(key types.NamespacedName, pod *v1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.doomed[pod.UID] {
+		delete(c.doomed, pod.UID)
+		c.note(key, pod)
+	}
+}
+
+// Placing says whether any gang is on its way to its nodes.
+func (c *Cache) Placing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.groups {
+		if g.open || g.counts[Reserved] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Overdue lists gangs whose plan was opened before a time and is not followed by all yet.
+func (c *Cache) Overdue(before time.Time) []types.NamespacedName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var keys []types.NamespacedName
+	for key, g := range c.groups {
+		if g.open && g.opened.Before(before) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// Status is the gang's placement status as it should be; exists is false when the gang is gone, ok is
+// false when there is nothing new to say.
+func (c *Cache) Status(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	switch {
+	case g == nil:
+		return s, false, false
+	case g.sizeErr != nil:
+		return status.Refused(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
+	case g.whole():
+		// What ends well leaves a gang that is not to be called placed anew for that.
+		return g.placedStatus(), len(g.ended) == 0 || g.repaired, true
+	case g.refusal != nil:
+		return status.Refused(*g.refusal), true, true
+	}
+	if r, ok := g.census(); ok {
+		return status.Refused(r), true, true
+	}
+	return s, false, true
+}

@@ -1,0 +1,183 @@
+package gangcache
+
+import (
+	"reflect"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+// Revise asks for a gang's terms again. again is the pod that was refused by the old ones, or for lack of room, and is to
+// ask once more; broken: an open plan is void.
+func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, broken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil {
+		return Change{}, nil, false
+	}
+	was, old := g.wanting(), g.terms
+	for _, m := range g.members {
+		g.agree(c.config.Terms(key, m.Pod))
+		break
+	}
+	g.settle()
+	if first := g.first(); first != nil && !g.open && (g.told != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
+		again = first.Pod
+	}
+	return Change{Completed: !was && g.wants()}, again, g.open && !g.complete()
+}
+
+// AllRefused lists the gangs whose last answer was no, for whatever reason.
+func (c *Cache) AllRefused() []types.NamespacedName {
+	return c.keys(func(_ types.NamespacedName, g *group) bool { return g.refusal != nil })
+}
+
+// OfResource lists the gangs that objects of another API make.
+func (c *Cache) OfResource(resource string) []types.NamespacedName {
+	return c.keys(func(key types.NamespacedName, _ *group) bool { return strings.HasPrefix(key.Name, resource+"/") })
+}
+
+// keys lists gangs.
+func (c *Cache) keys(which func(types.NamespacedName, *group) bool) []types.NamespacedName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var keys []types.NamespacedName
+	for key, g := range c.groups {
+		if which(key, g) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// IsOpen says whether a plan stands that not all have followed.
+func (c *Cache) IsOpen(key types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	return g != nil && g.open
+}
+
+// Idle lists gangs that could have been planned for some time and were not.
+func (c *Cache) Idle(before time.Time) []types.NamespacedName {
+	return c.keys(func(_ types.NamespacedName, g *group) bool {
+		return !g.open && g.refusal == nil && g.wanting() && !g.since.IsZero() && g.since.Before(before)
+	})
+}
+
+// Wants says whether a gang still has members to be placed.
+func (c *Cache) Wants(key types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	return g != nil && g.counts[Pending] > 0
+}
+
+// Able says whether as many members of a gang as it needs exist and are not held back by others.
+func (c *Cache) Able(key types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	return g != nil && g.able()
+}
+
+// IsPending says whether a member has no node and is on its way to none.
+func (c *Cache) IsPending(key types.NamespacedName, uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	return g != nil && g.members[uid] != nil && g.members[uid].State == Pending
+}
+
+// saidFor is how long a refusal is not said again in the same words: less than API servers keep events.
+const saidFor = 30 * time.Minute
+
+// said is the newest refusal that a gang was told by an event.
+type said struct {
+	pod  types.UID
+	note string
+	at   time.Time
+}
+
+// News says whether a gang has not been told this: it is planned again and again, and an event each time would say nothing new.
+func (c *Cache) News(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil {
+		return true
+	}
+	if g.said.pod == pod && g.said.note == note && now.Sub(g.said.at) < saidFor {
+		return false
+	}
+	g.said = said{pod, note, now}
+	return true
+}
+
+// StuckMember is a member that has had its node for long and does not start there.
+type StuckMember struct {
+	Key types.NamespacedName
+	Pod *v1.Pod
+}
+
+// Stuck lists members that got their node before a time and do not run, of gangs most of which run.
+func (c *Cache) Stuck(before time.Time) []StuckMember {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []StuckMember
+	for key, g := range c.groups {
+		if g.counts[Bound] == 0 {
+			continue
+		}
+		runs := 0
+		var late []StuckMember
+		for _, m := range g.members {
+			switch {
+			case m.State != Bound:
+			case m.Pod.Status.Phase == v1.PodRunning:
+				runs++
+			case boundAt(m.Pod).Before(before):
+				late = append(late, StuckMember{Key: key, Pod: m.Pod})
+			}
+		}
+		if 2*runs > len(g.members) {
+			all = append(all, late...)
+		}
+	}
+	return all
+}
+
+// boundAt is when a pod got its node.
+func boundAt(pod *v1.Pod) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// Refused lists the gangs whose last answer was no for lack of room.
+func (c *Cache) Refused() []types.NamespacedName {
+	return c.keys(func(_ types.NamespacedName, g *group) bool {
+		return g.refusal != nil && g.refusal.Reason == gang.InsufficientNodes
+	})
+}
+
+// Moving lists gangs that are on their way to their nodes: they are not asked to leave now.
+func (c *Cache) Moving() map[types.NamespacedName]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[types.NamespacedName]bool{}
+	for key, g := range c.groups {
+		if g.open || g.counts[Reserved] > 0 {
+			all[key] = true
+		}
+	}
+	return all
+}

@@ -1,0 +1,58 @@
+package gangcache
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Snapshot is the gang as it stands when it is planned: copies, by slot.
+type Snapshot struct {
+	Size int
+	// Least is how many must be on nodes, 0: all.
+	Least   int
+	Terms   Terms
+	Members []Member
+	// Leader is set where the gang is planned, not asked about: the pod that plans.
+	Leader types.UID
+}
+
+// Essential names the members to be placed that must be, because their tasks need them: those of the lowest slots.
+func (s Snapshot) Essential() map[types.UID]bool {
+	if len(s.Terms.Tasks) == 0 {
+		return nil
+	}
+	have, must := map[string]int{}, map[types.UID]bool{}
+	for _, m := range s.Members {
+		have[m.Task] += flag(m.State != Pending)
+	}
+	for _, m := range s.Members {
+		if m.State == Pending && have[m.Task] < s.Terms.Tasks[m.Task] {
+			have[m.Task]++
+			must[m.Pod.UID] = true
+		}
+	}
+	return must
+}
+
+// List returns the members that exist, whatever is missing.
+func (c *Cache) List(key types.NamespacedName) Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var r Snapshot
+	if g := c.groups[key]; g != nil {
+		for _, m := range g.members {
+			r.Members = append(r.Members, *m)
+		}
+	}
+	return r
+}
+
+// OnNodes counts the members that have a node.
+func (s Snapshot) OnNodes() int {
+	n := 0
+	for _, m := range s.Members {
+		if m.State != Pending {
+			n++
+		}
+	}
+	return n
+}

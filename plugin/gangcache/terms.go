@@ -1,0 +1,63 @@
+package gangcache
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Terms are what is known of a gang besides its pods.
+type Terms struct {
+	// Size is how many members must exist before any is placed.
+	Size int
+	// Min is how many must be on nodes for the gang to do anything; the others come when they fit. 0: all.
+	Min int
+	// Tasks is the same for the members of each task.
+	Tasks map[string]int
+	// Topology is what the group asks of the fabric; what a pod's own annotations say wins.
+	Topology gang.Topology
+	// Free is what must be free in the whole cluster before any is placed.
+	Free topology.Resources
+	// Patience is how long the gang may hold nodes while it lacks members and never was whole; 0: as configured.
+	Patience time.Duration
+	// Unheeded says what the object asks for that is not done, and why.
+	Unheeded []string
+}
+
+// OwnTerms are those of a gang of ours, as any of its pods says.
+func OwnTerms(pod *corev1.Pod) (Terms, error) {
+	size, err := gangSize(pod)
+	return Terms{Size: size}, err
+}
+
+// Asks is what a gang asks of the fabric: what its pods say, else what its group does.
+func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
+	asks, err := settings.GangTopology(pod)
+	if err != nil || t.Topology == (gang.Topology{}) {
+		return asks, err
+	}
+	if asks.Required == "" && asks.Preferred == "" {
+		asks.Required, asks.Preferred = t.Topology.Required, t.Topology.Preferred
+	}
+	return asks, nil
+}
+
+// gangSize is how many members a pod says that its Gang has.
+func gangSize(pod *corev1.Pod) (int, error) {
+	value, ok := pod.Annotations[v1alpha1.AnnotationGangSize]
+	if !ok {
+		return 0, fmt.Errorf("pod %s has label %s but no annotation %s: it was not made through the webhook", pod.Name, v1alpha1.LabelGang, v1alpha1.AnnotationGangSize)
+	}
+	size, err := strconv.Atoi(value)
+	if err != nil || size < 1 {
+		return 0, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 is needed", v1alpha1.AnnotationGangSize, pod.Name, value)
+	}
+	return size, nil
+}
