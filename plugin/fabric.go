@@ -10,7 +10,7 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/settings"
-	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -21,8 +21,8 @@ type fabric struct {
 	levels     []topology.Level
 	// tiers are Volcano's HyperNodes, which take the place of labels narrower than a zone where there are any; nil: none
 	// are looked for. hyper are those in use, places what they say of nodes, as these were.
-	tiers  func() *groups.Tiers
-	hyper  *groups.Tiers
+	tiers  func() *external.Tiers
+	hyper  *external.Tiers
 	places map[string]placed
 	// byClaim says of an extended resource that pods get it by a claim; nil: none.
 	byClaim func(v1.ResourceName) bool

@@ -7,18 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/topology"
 )
 
 // Gangs that other people's APIs make. What such an object says comes and changes by itself, apart from pods; all else is
 // as with any other gang.
-
-func isForeign(key types.NamespacedName) bool {
-	_, _, foreign := membership.Foreign(key)
-	return foreign
-}
 
 // revise takes over what a group's object says now. The object's own status is brought up to date as well: it may wait
 // for that before there are any pods.
@@ -37,7 +31,7 @@ func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
 
 // reviseAll does so for all gangs of an API, and has gangs that were refused planned anew where the fabric changed.
 func (p *Plugin) reviseAll(logger klog.Logger, resource string) {
-	if resource == groups.HyperNodes {
+	if resource == external.HyperNodes {
 		for _, key := range p.gangs.AllRefused() {
 			p.wake(logger, key)
 		}
@@ -60,7 +54,7 @@ type placed struct {
 }
 
 // hypers are the HyperNodes as they are now.
-func (f *fabric) hypers() *groups.Tiers {
+func (f *fabric) hypers() *external.Tiers {
 	if f.tiers == nil {
 		return nil
 	}

@@ -37,8 +37,8 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/plugin/gangcache"
-	"holdfast.dev/holdfast/plugin/groups"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -74,7 +74,7 @@ type Plugin struct {
 	handle   fwk.Handle
 	nested   nested
 	pods     corelisters.PodLister
-	groups   *groups.Book
+	groups   *external.Book
 	gangs    *gangcache.Cache
 	status   *publisher
 	notices  *notices
@@ -114,7 +114,7 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, book *groups.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (*Plugin, error) {
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, book *external.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (*Plugin, error) {
 	runner, ok := h.(nested)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
@@ -126,9 +126,9 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 		return h.SharedDRAManager() != nil && awaitsClaims(pod) // where nobody makes them they are refused instead
 	}})
 	p.fabric.byClaim = (&served{handle: h}).byClaim
-	p.fabric.tiers = func() *groups.Tiers { return book.Tiers(logger) }
+	p.fabric.tiers = func() *external.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.standing)
-	p.status.foreign = groups.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
+	p.status.foreign = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.lone = &lone{of: map[types.UID]*promise{}}
 	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]gangcache.QueueKey{}}

@@ -16,7 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
-	"holdfast.dev/holdfast/plugin/groups"
+	"holdfast.dev/holdfast/plugin/external"
 )
 
 const (
@@ -38,7 +38,7 @@ type publisher struct {
 	standing func(types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool)
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	// foreign writes the status of groups of other APIs.
-	foreign *groups.Writer
+	foreign *external.Writer
 	// written is what the API server has, as far as known. It belongs to run.
 	written map[types.NamespacedName]written
 }
@@ -60,14 +60,14 @@ func newPublisher(client dynamic.Interface, standing func(types.NamespacedName) 
 
 // soon has the Gang looked at now, eventually after news has gathered. Both return at once.
 func (p *publisher) soon(key types.NamespacedName) {
-	if isForeign(key) { // its pods are counted each time
+	if external.Is(key) { // its pods are counted each time
 		p.queue.AddAfter(key, gatherForeign)
 		return
 	}
 	p.queue.Add(key)
 }
 func (p *publisher) eventually(key types.NamespacedName) {
-	if isForeign(key) {
+	if external.Is(key) {
 		p.queue.AddAfter(key, gatherForeign)
 		return
 	}
@@ -98,7 +98,7 @@ func (p *publisher) run(ctx context.Context) {
 // publish writes the present answer, if the API server has another one.
 func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error {
 	want, ok, exists := p.standing(key)
-	if isForeign(key) {
+	if external.Is(key) {
 		var answer *v1alpha1.PlacementStatus
 		if ok {
 			answer = &want

@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -216,13 +215,6 @@ func TestANodeThatFallsIllUnderAPlanIsNotFollowed(t *testing.T) {
 	w.until("both to be bound to healthy nodes", w.boundTo(map[string]string{"g-0": "a", "g-1": "c"}))
 }
 
-// ownedBy makes pods of one Job.
-func ownedBy(job string, p *v1.Pod) *v1.Pod {
-	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: types.UID(job), Controller: &yes}}
-	return p
-}
-
 // A member that ended well is made by nobody again: what is lost beside it must not wait for it.
 func TestALostMemberDoesNotWaitForOneThatEndedWell(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
@@ -241,23 +233,6 @@ func TestALostMemberDoesNotWaitForOneThatEndedWell(t *testing.T) {
 	})
 	if w.where("g-1") != "b" {
 		t.Error("the member that runs was touched")
-	}
-}
-
-// Pods that ended well under an earlier job of the same name say nothing about this one.
-func TestOnlyPodsOfOneJobCountAsEnded(t *testing.T) {
-	w := newWorld(t, extras{}, node("a", 2))
-	for i, job := range []string{"earlier", "now", "now"} {
-		p := ownedBy(job, memberPod("x", i, 9, 0))
-		p.Status.Phase = v1.PodSucceeded
-		if i == 2 {
-			p.Labels[v1alpha1.LabelReplaced] = "true"
-		}
-		w.create(p)
-	}
-	ended, err := w.plugin.endedWell(w.ctx, key("x"), ownedBy("now", memberPod("x", 4, 9, 0)))
-	if err != nil || len(ended) != 1 || ended[0].Name != "x-1" {
-		t.Errorf("ended %v, %v", ended, err)
 	}
 }
 

@@ -22,8 +22,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/plugin/gangcache"
-	"holdfast.dev/holdfast/plugin/groups"
 )
 
 // Station holds the plugin's instances of one process, one per profile, and says when they act. kube-scheduler
@@ -37,7 +37,7 @@ type Station struct {
 	questions chan errand
 	measures  *measures
 	// book is what is known of groups of other APIs; it is made with the first instance.
-	book *groups.Book
+	book *external.Book
 	// terms, where a test sets it, takes the place of what the book says of gangs.
 	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
 	// leading is closed when this replica begins to act.
@@ -78,7 +78,7 @@ func (s *Station) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fw
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.book == nil {
-		s.book = groups.NewBook(client, h.ClientSet().Discovery())
+		s.book = external.NewBook(client, h.ClientSet().Discovery())
 	}
 	terms := s.terms
 	if terms == nil {

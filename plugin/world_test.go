@@ -48,6 +48,7 @@ var (
 	on        = plugintest.On
 	asking    = plugintest.Asking
 	created   = plugintest.Created
+	ownedBy   = plugintest.OwnedBy
 	key       = plugintest.Key
 	at        = plugintest.At
 )

@@ -83,6 +83,13 @@ func Created(p *v1.Pod, at time.Time) *v1.Pod {
 	return p
 }
 
+// OwnedBy has a Job own a pod, by the Job's UID.
+func OwnedBy(job string, p *v1.Pod) *v1.Pod {
+	yes := true
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: types.UID(job), Controller: &yes}}
+	return p
+}
+
 // Key names a gang of the namespace that all pods here are in.
 func Key(gang string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: gang}

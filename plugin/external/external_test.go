@@ -1,4 +1,4 @@
-package groups
+package external
 
 import (
 	"context"
@@ -22,6 +22,8 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
 // patience bounds every wait; a test that reaches it has failed.
@@ -121,7 +123,7 @@ func pod(name string, phase corev1.PodPhase) *corev1.Pod {
 // An API comes, is watched, and goes; nothing is asked of one that is not served.
 func TestAPIsComeAndGo(t *testing.T) {
 	s := newShelf(t)
-	if _, err := s.book.Terms(key("g"), nil); !errors.Is(err, ErrUnknown) {
+	if _, err := s.book.Terms(key("g"), nil); !errors.Is(err, gangcache.ErrTermsUnknown) {
 		t.Errorf("before anything is known: %v", err)
 	}
 	s.serve(coscheduling.SchemeGroupVersion)
@@ -213,5 +215,24 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	}
 	if len(told) != 1 || told[0] != "g "+v1alpha1.ReasonInsufficientNodes {
 		t.Errorf("told %q", told)
+	}
+}
+
+// Pods that ended well under an earlier job of the same name say nothing about this one.
+func TestOnlyPodsOfOneJobCountAsEnded(t *testing.T) {
+	client := fake.NewClientset()
+	for i, job := range []string{"earlier", "now", "now"} {
+		p := plugintest.OwnedBy(job, plugintest.Member("x", i, 9, 0))
+		p.Status.Phase = corev1.PodSucceeded
+		if i == 2 {
+			p.Labels[v1alpha1.LabelReplaced] = "true"
+		}
+		if err := client.Tracker().Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended, err := Succeeded(t.Context(), client, plugintest.Key("x"), plugintest.OwnedBy("now", plugintest.Member("x", 4, 9, 0)))
+	if err != nil || len(ended) != 1 || ended[0].Name != "x-1" {
+		t.Errorf("ended %v, %v", ended, err)
 	}
 }

@@ -1,4 +1,4 @@
-package groups
+package external
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // Writer keeps the status of groups true. It belongs to one goroutine.
@@ -60,7 +61,7 @@ func NewWriter(book *Book, client kubernetes.Interface, profile string, tell fun
 func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1alpha1.PlacementStatus, member bool) error {
 	object, a, err := w.book.get(key)
 	switch {
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, gangcache.ErrTermsUnknown):
 		return err // it will be tried again
 	case err != nil:
 		delete(w.written, key)

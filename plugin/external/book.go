@@ -1,8 +1,8 @@
-// Package groups reads what other people's APIs say of pods that belong together, PodGroups of scheduler-plugins, of Volcano
+// Package external reads what other people's APIs say of pods that belong together, PodGroups of scheduler-plugins, of Volcano
 // and of Kubernetes itself, and Volcano's HyperNodes, and writes back what users of these APIs expect. It promises to watch
 // an API only while the cluster serves it, whenever that begins or ends, to hold a group back for as long as it is not
 // known what its object says, and to write nothing but a status that differs.
-package groups
+package external
 
 import (
 	"context"
@@ -32,9 +32,6 @@ import (
 
 // look is how often it is asked which APIs are served.
 const look = 10 * time.Second
-
-// ErrUnknown is the answer while it is not known yet what the cluster's groups say.
-var ErrUnknown = gangcache.ErrTermsUnknown
 
 // Book is what is known of groups and HyperNodes.
 type Book struct {
@@ -226,7 +223,7 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 	case a.state == absent:
 		return nil, a, fmt.Errorf("the pod is in group %s of %s, in version %s, which this cluster does not serve: install it, or take the group off the pod", name, resource, a.gvr.Version)
 	case a.state == unasked || a.synced == nil || !a.synced():
-		return nil, a, ErrUnknown
+		return nil, a, gangcache.ErrTermsUnknown
 	}
 	obj, exists, err := a.objects.GetByKey(key.Namespace + "/" + name)
 	if err != nil || !exists {
