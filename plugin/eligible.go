@@ -17,6 +17,7 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
@@ -79,14 +80,14 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if err != nil {
 		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.Size, Message: err.Error()}, nil
 	}
-	claims, no := s.readClaims()
+	needs, no := claims.Read(s.p.handle.SharedDRAManager(), s.roster, len(s.nodes))
 	if no != nil {
 		return gang.Placement{}, no, nil
 	}
-	s.kind = claims.kind
+	s.kind = needs.Kind
 	placement, no, err := s.seek(asks)
 	if err == nil && no == nil {
-		if no, err = s.tryOn(claims, placement); no != nil && s.record != nil {
+		if no, err = s.tryOn(needs, placement); no != nil && s.record != nil {
 			s.record.Answer, s.record.Overruled = replay.AnswerOf(placement, nil), no.Message
 		}
 	}
@@ -247,7 +248,7 @@ func lost(node *v1.Node, device v1.ResourceName, asked int64) bool {
 // causeOn is causeOf with the taint's key, and with what the node says of its devices.
 func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gang.Cause {
 	cause := causeOf(status, role)
-	if cause.Kind == gang.Insufficient && isDevice(cause.Name) && lost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
+	if cause.Kind == gang.Insufficient && claims.IsExtended(cause.Name) && lost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
 		return gang.Cause{Kind: gang.Unhealthy, Name: causeDevicesLost}
 	}
 	if cause.Kind == gang.Tainted {

@@ -44,7 +44,7 @@ type eviction struct {
 
 // evict tells pods to leave, with their own grace. A gang of ours is drained by that as when somebody drains its nodes.
 // Each pod is told once, in one batch; one whose eviction is refused is told again only while the room is wanted: once
-// it is found elsewhere, or nobody needs it, nobody leaves for it any more.
+// it is found claims.Elsewhere, or nobody needs it, nobody leaves for it any more.
 func (p *Plugin) evict(ctx context.Context, e eviction) {
 	ctx, cancel := context.WithDeadline(ctx, e.until)
 	defer cancel()

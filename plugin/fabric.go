@@ -10,6 +10,7 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/topology"
 )
@@ -94,7 +95,7 @@ func (f *fabric) forgetNode(name string) {
 func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
 	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber() - len(n.GetPods()))
-	left[claimSlot] = 1
+	left[claims.Slot] = 1
 	for name, v := range used {
 		left[name] -= v
 	}
@@ -105,15 +106,15 @@ func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
 func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
 	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber())
-	left[claimSlot] = 1
+	left[claims.Slot] = 1
 	used[string(v1.ResourcePods)] = int64(len(n.GetPods()))
 	devices, taken := false, false
 	for name := range left {
-		devices = devices || isDevice(name)
+		devices = devices || claims.IsExtended(name)
 	}
 	for name, v := range used {
 		left[name] -= v
-		taken = taken || (v > 0 && isDevice(name))
+		taken = taken || (v > 0 && claims.IsExtended(name))
 	}
 	out := topology.Node{Name: n.Node().Name, Free: left}
 	out.Domain = f.domains(n.Node())
@@ -127,11 +128,9 @@ func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	return out
 }
 
-func isDevice(resource string) bool { return strings.Contains(resource, "/") }
-
 func takesDevices(info fwk.PodInfo) bool {
 	for name, v := range info.CalculateResource().Resource.GetScalarResources() {
-		if v > 0 && isDevice(string(name)) {
+		if v > 0 && claims.IsExtended(string(name)) {
 			return true
 		}
 	}

@@ -9,8 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/claims"
 )
 
 // plannedKey is where PreFilter leaves the planned node for the rest of the cycle.
@@ -81,7 +83,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 
 // noRoom ends the framework's chain, unless devices that the pod's claims got for a node that it cannot have may have to be given back.
 func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
-	if manager := p.handle.SharedDRAManager(); manager != nil && hasClaims(manager, pod) && looked(state) {
+	if manager := p.handle.SharedDRAManager(); manager != nil && claims.Has(manager, pod) && looked(state) {
 		return fwk.NewStatus(fwk.Unschedulable)
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
@@ -143,4 +145,10 @@ func replanDelay(inARow int) time.Duration {
 		}
 	}
 	return delay
+}
+
+// looked says whether the framework's plugin for claims looked at the pod in this cycle: its PostFilter fails without that.
+func looked(state fwk.CycleState) bool {
+	_, err := state.Read(names.DynamicResources)
+	return err == nil
 }

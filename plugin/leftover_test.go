@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
 // got has a claim as a binding leaves it behind that failed: with a device of a node, for those pods.
@@ -190,23 +191,28 @@ func TestClaimsThatNobodyServes(t *testing.T) {
 	}
 }
 
+// busy is a round in which devices are given back, until it is over.
+type busy struct{ over atomic.Bool }
+
+func (*busy) Release(context.Context, types.NamespacedName, gangcache.Snapshot, []fwk.NodeInfo) {}
+
+func (b *busy) ReleaseFirst(context.Context, types.NamespacedName, gangcache.Snapshot, []fwk.NodeInfo) bool {
+	return !b.over.Load()
+}
+
 // While devices of a gang are given back it is not planned: a member that got its node would lose them there.
 func TestAGangIsPlannedOnceDevicesAreGivenBack(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), devices("b", 1), node("a", 0), node("b", 0))...)
-	over, free := w.plugin.giving.begin(key("g"))
-	if _, twice := w.plugin.giving.begin(key("g")); !free || twice {
-		t.Fatalf("a round begins: %v, and another: %v", free, twice)
-	}
+	round := &busy{}
+	w.plugin.claims = round
 	w.create(pods...)
 	w.until("the gang to hear that it waits", func() bool { return len(w.failures("g-0", "g-1")) > 0 })
 	w.attempted()
 	if at := w.where("g-0") + w.where("g-1"); at != "" {
 		t.Errorf("a member is on %s", at)
 	}
-	if !over() {
-		t.Error("nobody says that the gang is to be planned now")
-	}
+	round.over.Store(true)
 	w.plugin.wake(klog.Background(), key("g"))
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
 }

@@ -6,7 +6,7 @@
 // that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
 // for it, never single members; nothing else is done for it.
 //
-// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), claims.go and leftover.go (dynamic resource allocation), prefilter.go (planning),
+// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), prefilter.go (planning), tryon.go (plans whose devices are no node's own),
 // eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go,
 // inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
 // turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
@@ -37,6 +37,7 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
@@ -67,6 +68,13 @@ var (
 	_ fwk.BindPlugin        = (*Plugin)(nil)
 	_ fwk.SignPlugin        = (*Plugin)(nil)
 )
+
+// releaser gives devices back that earlier bindings left with claims of gangs that have no nodes.
+type releaser interface {
+	Release(ctx context.Context, gang types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo)
+	// ReleaseFirst reports whether the gang is to be planned later for that.
+	ReleaseFirst(ctx context.Context, gang types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo) bool
+}
 
 // Plugin is one instance, for one scheduler profile.
 type Plugin struct {
@@ -104,8 +112,8 @@ type Plugin struct {
 	tried      map[types.NamespacedName]attempt
 	nextSearch time.Time
 	lone       *lone
-	// giving has the gangs for which claims that are left over are given back.
-	giving rounds
+	// claims gives back devices that earlier bindings left with claims.
+	claims releaser
 	trials trials
 	// gate: another plugin of the profile holds members back.
 	gate     bool
@@ -123,9 +131,10 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.
 	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, trials: trials{}, binding: make(chan struct{}, *args.ParallelBindings)}
 	logger := klog.FromContext(ctx)
 	p.groups, p.gangs = book, gangcache.New(gangcache.Config{Terms: terms, Role: roleOf, AwaitsClaims: func(pod *v1.Pod) bool {
-		return h.SharedDRAManager() != nil && awaitsClaims(pod) // where nobody makes them they are refused instead
+		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
 	}})
-	p.fabric.byClaim = (&served{handle: h}).byClaim
+	p.fabric.byClaim = claims.NewExtended(h).ByClaim
+	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
 	p.fabric.tiers = func() *external.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.standing)
 	p.status.foreign = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
@@ -216,7 +225,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 		return
 	}
 	change := p.gangs.Observe(key, pod)
-	if awaitsClaims(pod) {
+	if claims.Awaited(pod) {
 		p.status.eventually(key) // it does not come to holdBack, where that is said otherwise
 	}
 	if change.Completed || change.Bound {

@@ -10,10 +10,12 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
@@ -69,8 +71,8 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
 		return "another pod plans for the gang", nil
 	}
-	if p.givesBackFirst(ctx, key, roster, nodes) {
-		return devicesFirst, nil
+	if p.claims.ReleaseFirst(ctx, key, roster, nodes) {
+		return claims.ReleasedFirst, nil
 	}
 	roster.Leader = pod.UID
 	started := time.Now()
@@ -82,7 +84,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.Members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
 	if no != nil {
 		if lacksClaimed(no) {
-			no.Message += "; " + nobodyLeaves
+			no.Message += "; " + claims.NobodyLeaves
 		}
 		if h, ok := p.holds.get(key); ok {
 			no.Message += "; " + h.words()
@@ -95,7 +97,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 			go p.undo(context.WithoutCancel(ctx), key, undo, no.Message)
 		}
 		if no.Reason == gang.InsufficientNodes {
-			p.giveBack(ctx, key, roster, nodes)
+			p.claims.Release(ctx, key, roster, nodes)
 		}
 		p.status.soon(key)
 		return no.Message, nil
@@ -165,4 +167,14 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 	}
 	go p.activate(logger, siblings)
 	return nil
+}
+
+// lacksClaimed says whether a gang was refused for lack of devices of claims.
+func lacksClaimed(no *gang.Refusal) bool {
+	for c := range no.Excluded {
+		if c.Kind == gang.Refused && c.Name == names.DynamicResources {
+			return true
+		}
+	}
+	return false
 }

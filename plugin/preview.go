@@ -13,6 +13,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
@@ -66,7 +67,7 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 // unmade says so where an answer hangs on claims that are made from templates once the pods are there: the framework's filters
 // know of no other claims than those that exist.
 func (p *Plugin) unmade(r gangcache.Snapshot) *gang.Refusal {
-	i := slices.IndexFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && awaitsClaims(m.Pod) })
+	i := slices.IndexFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && claims.Awaited(m.Pod) })
 	if i < 0 || p.handle.SharedDRAManager() == nil {
 		return nil
 	}

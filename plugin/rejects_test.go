@@ -38,7 +38,7 @@ func (w *world) aRejectsTwice() {
 	w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
 }
 
-// A node that is ready and rejects every pod does not get all of them: after the second the gang goes elsewhere, and
+// A node that is ready and rejects every pod does not get all of them: after the second the gang goes claims.Elsewhere, and
 // the node comes back by itself.
 func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))

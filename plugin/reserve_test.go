@@ -25,7 +25,7 @@ func (w *world) reserved(name string, nodes ...string) func() bool {
 	}
 }
 
-// A reservation of which a node goes bad is made elsewhere, and who was kept out of the first one is tried again.
+// A reservation of which a node goes bad is made claims.Elsewhere, and who was kept out of the first one is tried again.
 func TestAReservationMovesWithItsNodes(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 4), on(pod("quiet-a", 1), "a"), on(pod("quiet-b", 1), "b"), on(pod("quiet-c", 4), "c"))
 	w.plugin.args.ReservationAfter.Duration = 0

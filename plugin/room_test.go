@@ -255,7 +255,7 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 }
 
 // Whoever said when it would be over and is not makes room for the gang whose reservation counted on that; one that said
-// nothing, one that has time left and one that stands elsewhere stay.
+// nothing, one that has time left and one that stands claims.Elsewhere stay.
 func TestAnOverdueJobMakesRoom(t *testing.T) {
 	running := func(name, at, runTime string, since time.Duration) *v1.Pod {
 		p := on(memberPod(name, 0, 1, 2), at)

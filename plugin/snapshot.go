@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
@@ -158,4 +159,19 @@ func (p *Plugin) take(expected []topology.Taking) {
 			p.tree.Hold(i, t.Hold)
 		}
 	}
+}
+
+// claimed moves what a pod gets by claims to the slot: its extended resources that a device class serves, and its claims.
+func (f *fabric) claimed(pod *v1.Pod, asked topology.Resources) topology.Resources {
+	byClaim := len(pod.Spec.ResourceClaims) > 0
+	for name := range asked {
+		if claims.IsExtended(name) && f.byClaim != nil && f.byClaim(v1.ResourceName(name)) {
+			delete(asked, name)
+			byClaim = true
+		}
+	}
+	if byClaim {
+		asked[claims.Slot] = 1
+	}
+	return asked
 }

@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
@@ -127,7 +128,7 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
 	unit := &s.world.Units[u]
 	what := s.p.fabric.asked(info)
-	delete(what, claimSlot) // what is on its node the filter knows
+	delete(what, claims.Slot) // what is on its node the filter knows
 	var as topology.Node
 	s.p.fabric.tenant(&as, pod)
 	one := yield.Pod{Node: pod.Spec.NodeName, What: what, Devices: plain, Tenant: as.Tenants > 0, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}

@@ -33,6 +33,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
@@ -57,7 +58,7 @@ var (
 func newCache() *gangcache.Cache {
 	return gangcache.New(gangcache.Config{
 		Terms: func(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) { return gangcache.OwnTerms(pod) },
-		Role:  roleOf, AwaitsClaims: awaitsClaims,
+		Role:  roleOf, AwaitsClaims: claims.Awaited,
 	})
 }
 

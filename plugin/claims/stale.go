@@ -1,4 +1,4 @@
-package plugin
+package claims
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
@@ -29,33 +29,55 @@ import (
 // the gang was refused: what a member has that is on no node and on its way to none, nobody uses.
 
 const (
-	// giveBackTime bounds one round, giveBackAtOnce how many writes are under way.
-	giveBackTime   = 30 * time.Second
-	giveBackAtOnce = 16
+	// releaseTime bounds one round, releaseAtOnce how many writes are under way.
+	releaseTime   = 30 * time.Second
+	releaseAtOnce = 16
+	// planAgain is after how long a gang is planned for which devices are given back first.
+	planAgain = time.Second
 	// mostTied is how many claims that tie members to nodes are planned around: each makes a shape of its own, for which filters are asked
 	// about every node, while nobody is scheduled.
 	mostTied = 16
 )
 
-// devicesFirst is the answer to a member whose gang is not planned yet for that.
-const devicesFirst = "devices that an earlier binding left with resource claims of the gang are given back first"
+// ReleasedFirst is the answer to a member whose gang is not planned yet for that.
+const ReleasedFirst = "devices that an earlier binding left with resource claims of the gang are given back first"
 
-// leftover is a claim with devices of a member that has no node.
-type leftover struct {
+// stale is a claim with devices of a member that has no node.
+type stale struct {
 	pod   *v1.Pod
 	claim *resourcev1.ResourceClaim
 	// special: kube-scheduler itself made the claim, for extended resources.
 	special bool
 }
 
-// giveBack has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time, and the gang
+// Releaser gives stale claims' devices back.
+type Releaser struct {
+	client kubernetes.Interface
+	// manager is nil where nobody serves claims; then there is nothing to give back.
+	manager fwk.SharedDRAManager
+	gangs   Gangs
+	wake    func(klog.Logger, types.NamespacedName)
+	rounds  rounds
+}
+
+// Gangs says who may lose devices.
+type Gangs interface {
+	// IsPending says whether a member has no node and is on its way to none.
+	IsPending(gang types.NamespacedName, uid types.UID) bool
+}
+
+// NewReleaser makes a Releaser; wake has a gang planned.
+func NewReleaser(client kubernetes.Interface, manager fwk.SharedDRAManager, gangs Gangs, wake func(klog.Logger, types.NamespacedName)) *Releaser {
+	return &Releaser{client: client, manager: manager, gangs: gangs, wake: wake}
+}
+
+// Release has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time, and the gang
 // is not planned meanwhile: a member that got its node would lose its devices there.
-func (p *Plugin) giveBack(ctx context.Context, key types.NamespacedName, r gangcache.Snapshot, infos []fwk.NodeInfo) {
-	manager := p.handle.SharedDRAManager()
-	if manager == nil || !slices.ContainsFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && hasClaims(manager, m.Pod) }) {
+func (r *Releaser) Release(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, infos []fwk.NodeInfo) {
+	if r.manager == nil || !slices.ContainsFunc(of.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && Has(r.manager, m.Pod) }) {
 		return
 	}
-	over, free := p.giving.begin(key)
+	over, free := r.rounds.begin(key)
 	if !free {
 		return
 	}
@@ -63,31 +85,29 @@ func (p *Plugin) giveBack(ctx context.Context, key types.NamespacedName, r gangc
 	go func() {
 		defer func() {
 			if over() {
-				p.wake(logger, key)
+				r.wake(logger, key)
 			}
 		}()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 		defer cancel()
-		left := leftovers(manager, r, nodes)
-		workqueue.ParallelizeUntil(ctx, giveBackAtOnce, len(left), func(i int) { p.giveBackOne(ctx, key, left[i]) })
+		left := staleClaims(r.manager, of, nodes)
+		workqueue.ParallelizeUntil(ctx, releaseAtOnce, len(left), func(i int) { r.releaseOne(ctx, key, left[i]) })
 	}()
 }
 
-// givesBackFirst says whether the gang is to be planned later, because devices are given back, or so many members are tied by
-// what they have that all of it is given back first.
-func (p *Plugin) givesBackFirst(ctx context.Context, key types.NamespacedName, r gangcache.Snapshot, infos []fwk.NodeInfo) bool {
-	if p.giving.waits(key) {
+// ReleaseFirst reports whether the gang is to be planned later, because devices are given back, or because so many members are
+// tied by what they have that all of it is given back first, which it begins.
+func (r *Releaser) ReleaseFirst(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, infos []fwk.NodeInfo) bool {
+	if r.rounds.await(key) {
 		return true
 	}
-	manager := p.handle.SharedDRAManager()
-	if manager == nil || !slices.ContainsFunc(r.Members, func(m gangcache.Member) bool {
+	if r.manager == nil || !slices.ContainsFunc(of.Members, func(m gangcache.Member) bool {
 		return m.State == gangcache.Pending && len(m.Pod.Spec.ResourceClaims) > 0
-	}) ||
-		len(tied(manager, r, nodesOf(infos))) <= mostTied {
+	}) || len(tied(r.manager, of, nodesOf(infos))) <= mostTied {
 		return false
 	}
-	p.giveBack(ctx, key, r, infos)
-	time.AfterFunc(lookAgain, func() { p.wake(klog.FromContext(ctx), key) })
+	r.Release(ctx, key, of, infos)
+	time.AfterFunc(planAgain, func() { r.wake(klog.FromContext(ctx), key) })
 	return true
 }
 
@@ -127,8 +147,8 @@ func (g *rounds) begin(key types.NamespacedName) (over func() bool, free bool) {
 	}, true
 }
 
-// waits says whether a round for a gang is under way, which is then to be planned after it.
-func (g *rounds) waits(key types.NamespacedName) bool {
+// await reports whether a round for a gang is under way, which is then to be planned after it.
+func (g *rounds) await(key types.NamespacedName) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, busy := g.of[key]
@@ -138,28 +158,9 @@ func (g *rounds) waits(key types.NamespacedName) bool {
 	return busy
 }
 
-// hasClaims says whether a pod gets anything by claims.
-func hasClaims(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || asksClass(manager, pod)
-}
-
-// asksClass says whether a pod asks for an extended resource that a device class serves.
-func asksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			for name := range list[i].Resources.Requests {
-				if isDevice(string(name)) && manager.DeviceClassResolver().GetDeviceClass(name) != nil {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // tied lists what pending members have and cannot use on some node, less what members with a node have as well.
-func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []leftover {
-	var all []leftover
+func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []stale {
+	var all []stale
 	used := map[types.UID]bool{}
 	for _, m := range r.Members {
 		claims := theirs(manager, m.Pod)
@@ -167,18 +168,18 @@ func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) 
 			if m.State != gangcache.Pending {
 				used[claim.UID] = true
 			} else if isLeft(claim, m.Pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil && ties(claim.Status.Allocation, nodes) {
-				all = append(all, leftover{pod: m.Pod, claim: claim})
+				all = append(all, stale{pod: m.Pod, claim: claim})
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(l leftover) bool { return used[l.claim.UID] })
+	return slices.DeleteFunc(all, func(l stale) bool { return used[l.claim.UID] })
 }
 
-// leftovers are what ties pending members, and claims that were made for their extended resources.
-func leftovers(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []leftover {
+// staleClaims are what ties pending members, and claims that were made for their extended resources.
+func staleClaims(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []stale {
 	all, owners := tied(manager, r, nodes), map[types.UID]*v1.Pod{}
 	for _, m := range r.Members {
-		if m.State == gangcache.Pending && asksClass(manager, m.Pod) {
+		if m.State == gangcache.Pending && AsksClass(manager, m.Pod) {
 			owners[m.Pod.UID] = m.Pod
 		}
 	}
@@ -194,7 +195,7 @@ func leftovers(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.N
 			continue
 		}
 		if owner := metav1.GetControllerOf(claim); owner != nil && owners[owner.UID] != nil {
-			all = append(all, leftover{pod: owners[owner.UID], claim: claim, special: true})
+			all = append(all, stale{pod: owners[owner.UID], claim: claim, special: true})
 		}
 	}
 	return all
@@ -236,15 +237,15 @@ func ties(a *resourcev1.AllocationResult, nodes []*v1.Node) bool {
 	return err != nil || slices.ContainsFunc(nodes, func(n *v1.Node) bool { return !selector.Match(n) })
 }
 
-func (p *Plugin) giveBackOne(ctx context.Context, key types.NamespacedName, l leftover) {
+func (r *Releaser) releaseOne(ctx context.Context, key types.NamespacedName, l stale) {
 	logger, done := klog.FromContext(ctx), false
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		if !p.gangs.IsPending(key, l.pod.UID) {
+		if !r.gangs.IsPending(key, l.pod.UID) {
 			return nil // it is on its way to a node, with them
 		}
-		err := p.release(ctx, l)
+		err := r.clear(ctx, l)
 		if apierrors.IsConflict(err) {
-			now, readErr := p.handle.ClientSet().ResourceV1().ResourceClaims(l.claim.Namespace).Get(ctx, l.claim.Name, metav1.GetOptions{})
+			now, readErr := r.client.ResourceV1().ResourceClaims(l.claim.Namespace).Get(ctx, l.claim.Name, metav1.GetOptions{})
 			if readErr != nil || now.UID != l.claim.UID || (!l.special && !isLeft(now, l.pod)) {
 				return readErr
 			}
@@ -262,9 +263,9 @@ func (p *Plugin) giveBackOne(ctx context.Context, key types.NamespacedName, l le
 	}
 }
 
-// release does what the framework does with claims of a pod that found no node.
-func (p *Plugin) release(ctx context.Context, l leftover) error {
-	api := p.handle.ClientSet().ResourceV1().ResourceClaims(l.claim.Namespace)
+// clear does what the framework does with claims of a pod that found no node.
+func (r *Releaser) clear(ctx context.Context, l stale) error {
+	api := r.client.ResourceV1().ResourceClaims(l.claim.Namespace)
 	claim := l.claim.DeepCopy()
 	if !l.special {
 		claim.Status.ReservedFor, claim.Status.Allocation, claim.Status.Devices = nil, nil, nil
@@ -283,10 +284,4 @@ func (p *Plugin) release(ctx context.Context, l leftover) error {
 		return fmt.Errorf("deleting it: %w", err)
 	}
 	return nil
-}
-
-// looked says whether the framework's plugin for claims looked at the pod in this cycle: its PostFilter fails without that.
-func looked(state fwk.CycleState) bool {
-	_, err := state.Read(names.DynamicResources)
-	return err == nil
 }

@@ -1,0 +1,168 @@
+// Package claims is what the scheduler's plugin knows of dynamic resource allocation: which claims a gang's members have, what
+// keeps members with claims from being placed together, and which devices earlier bindings left behind. It promises that
+// devices are only ever taken from a pod that is on no node and on its way to none.
+//
+// The framework's filter says of one pod and one node whether there are devices for its
+// claims, taints of devices included; it knows nothing of members that are planned and not reserved. So a node takes one
+// pod with claims at a time that is only planned: where devices are their node's own, what the filter said of each node
+// alone then holds for all together. Where they are not, a plan is tried on before it is believed.
+package claims
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
+)
+
+// Slot is what a pod with claims takes of a node until it is reserved there: each node has one. What is reserved the
+// filter knows.
+const Slot = "resource-claims"
+
+// NobodyLeaves is added to a refusal for lack of such devices: they stay with their claims while it is looked for who could leave.
+const NobodyLeaves = "nobody is told to leave, and no room is reserved, for devices of resource claims"
+
+// Needs are the claims of members to be placed.
+type Needs struct {
+	// Kind tells members apart whose claims are not alike, by name; empty for one without claims.
+	Kind map[string]string
+	// Settled have devices for all their claims already, by name.
+	Settled map[string]bool
+}
+
+// Read looks at the claims of members to be placed; a refusal says what is wrong with them.
+func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs, *gang.Refusal) {
+	n := Needs{Kind: map[string]string{}, Settled: map[string]bool{}}
+	wanted := 0
+	for _, m := range of.Members {
+		if m.State == gangcache.Pending {
+			wanted++
+		}
+	}
+	no := func(reason, says string) *gang.Refusal {
+		return &gang.Refusal{Reason: reason, Wanted: wanted, Nodes: nodes, Message: says}
+	}
+	users := map[types.UID]string{}
+	for _, m := range of.Members {
+		if m.State != gangcache.Pending || len(m.Pod.Spec.ResourceClaims) == 0 {
+			continue
+		}
+		if manager == nil {
+			return n, no(gang.Unsupported, fmt.Sprintf(
+				"nobody would give pod %s the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: have it served and start the scheduler again", m.Pod.Name, m.Pod.Spec.ResourceClaims[0].Name))
+		}
+		all, err := Of(manager, m.Pod)
+		if err != nil {
+			return n, no(gang.WaitingForMembers, err.Error())
+		}
+		text := []any{}
+		n.Settled[m.Pod.Name] = !AsksClass(manager, m.Pod)
+		for _, claim := range all {
+			if claim.Status.Allocation != nil {
+				text = append(text, claim.UID) // it is bound to where that is
+				continue
+			}
+			n.Settled[m.Pod.Name] = false
+			if other := users[claim.UID]; other != "" && other != m.Pod.Name {
+				return n, no(gang.Unsupported, fmt.Sprintf(
+					"pods %s and %s share resource claim %s, which has no devices yet: let one pod of no gang have it first, or give each pod its own by resourceClaimTemplateName", other, m.Pod.Name, claim.Name))
+			}
+			users[claim.UID] = m.Pod.Name
+			text = append(text, claim.Spec)
+		}
+		shape, err := json.Marshal(text)
+		if err != nil {
+			return n, no(gang.Unsupported, fmt.Sprintf("the resource claims of pod %s cannot be read: %v", m.Pod.Name, err))
+		}
+		sum := sha256.Sum256(shape)
+		n.Kind[m.Pod.Name] = string(sum[:])
+	}
+	return n, nil
+}
+
+// Awaited says whether claims are yet to be made from a pod's templates: it is held back by kube-scheduler until then.
+func Awaited(pod *v1.Pod) bool {
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		if _, _, err := resourceclaim.Name(pod, ref); err != nil && ref.ResourceClaimTemplateName != nil && pod.Spec.NodeName == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Of lists a pod's claims.
+func Of(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim, error) {
+	var all []*resourcev1.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		name, _, err := resourceclaim.Name(pod, ref)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("resource claim %q of pod %s does not exist yet: kube-controller-manager makes it once the pod is there", ref.Name, pod.Name)
+		case name == nil:
+			continue // it was found that none is needed
+		}
+		claim, err := manager.ResourceClaims().Get(pod.Namespace, *name)
+		if apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("there is no resource claim %s, which pod %s names in spec.resourceClaims: create it", *name, pod.Name)
+		} else if err != nil {
+			return nil, fmt.Errorf("reading resource claim %s of pod %s: %w", *name, pod.Name, err)
+		}
+		all = append(all, claim)
+	}
+	return all, nil
+}
+
+// Has says whether a pod gets anything by claims.
+func Has(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || AsksClass(manager, pod)
+}
+
+// AsksClass says whether a pod asks for an extended resource that a device class serves.
+func AsksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for name := range list[i].Resources.Requests {
+				if IsExtended(string(name)) && manager.DeviceClassResolver().GetDeviceClass(name) != nil {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// Settled says whether all that a pod gets by claims it has.
+func Settled(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
+	all, err := Of(manager, pod)
+	return err == nil && !AsksClass(manager, pod) && !slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil })
+}
+
+// Elsewhere says whether there are devices that are no node's own, and names their driver.
+func Elsewhere(manager fwk.SharedDRAManager) (driver string, are bool, err error) {
+	all, err := manager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return "", false, fmt.Errorf("listing resource slices: %w", err)
+	}
+	for _, s := range all {
+		if s.Spec.NodeName == nil || *s.Spec.NodeName == "" {
+			return s.Spec.Driver, true, nil
+		}
+	}
+	return "", false, nil
+}
+
+// IsExtended says whether a resource is an extended one, such as a device.
+func IsExtended(resource string) bool { return strings.Contains(resource, "/") }
