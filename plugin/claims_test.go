@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,9 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -255,31 +252,6 @@ func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
 	}
 }
 
-// A trial that found too little is not made again before its rest is over, by which it is asked for once.
-func TestTrialsArePaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		all, woken := trials{}, 0
-		wake := func() { woken++ }
-		r, no := gangcache.Snapshot{Leader: "a"}, &gang.Refusal{Message: "too few"}
-		all.failed(r, no, time.Now().Add(-time.Second), time.Now())
-		all.failed(gangcache.Snapshot{Leader: "b"}, no, time.Now().Add(-time.Second), time.Now())
-		if got := all.again(r, time.Now(), wake); got == nil || got.Message != "too few" || all.again(r, time.Now(), wake) == nil {
-			t.Errorf("at once: %+v", got)
-		}
-		if all.again(gangcache.Snapshot{}, time.Now(), wake) != nil || all.again(gangcache.Snapshot{Leader: "c"}, time.Now(), wake) != nil {
-			t.Error("a question, or another gang, gets an old answer")
-		}
-		time.Sleep(restFor(time.Second) + time.Millisecond)
-		synctest.Wait()
-		if woken != 1 || all.again(r, time.Now(), wake) != nil {
-			t.Errorf("later: woken %d times", woken)
-		}
-		if all.again(gangcache.Snapshot{Leader: "b"}, time.Now(), wake) == nil {
-			t.Error("two gangs together take twice the time that one may")
-		}
-	})
-}
-
 // What planning costs where each member of a large gang is tried on.
 func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 	const size = 1000
@@ -295,7 +267,7 @@ func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 		r, _ := p.gangs.PlanInput(types.NamespacedName{Namespace: "ns", Name: "g"})
 		nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 		for b.Loop() {
-			if _, no, err := p.answer(w.ctx, nodes, r, nil); err != nil || no == nil {
+			if _, no, err := p.planner.Answer(w.ctx, nodes, r, nil); err != nil || no == nil {
 				b.Fatal(no, err)
 			}
 		}

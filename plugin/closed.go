@@ -11,7 +11,7 @@ import (
 
 // keepOut refuses a pod of no gang a node that a gang holds whole.
 func (p *Plugin) keepOut(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if p.fabric.attendant(pod) {
+	if p.planner.Attendant(pod) {
 		return nil
 	}
 	gang, planned, look := p.gangs.Exclusive(node.Node().Name)
@@ -40,7 +40,7 @@ func (p *Plugin) intruder(key types.NamespacedName, pod *v1.Pod, node fwk.NodeIn
 		other := info.GetPod()
 		theirs, member := membership.GroupOf(other)
 		switch {
-		case (member && theirs == key) || p.fabric.attendant(other):
+		case (member && theirs == key) || p.planner.Attendant(other):
 		case member && settings.WantsWholeNode(other):
 			return heldWhole(theirs)
 		case whole:

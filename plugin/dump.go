@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/topology"
 )
 
 // dump decides about a gang as planning would now, and returns all that the decision was made from. Nothing is reserved
@@ -24,10 +22,10 @@ func (p *Plugin) dump(ctx context.Context, key types.NamespacedName) (replay.Rec
 		return replay.Record{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
 	}
 	record := replay.Record{Version: replay.Version, At: time.Now().UTC(), By: p.handle.ProfileName(), Name: key.String()}
-	p.follow(nodes)
-	record.Levels = p.fabric.levels
-	record.Nodes = p.told(nodes)
-	if _, _, err := p.answer(ctx, nodes, roster, &record); err != nil {
+	p.planner.Follow(nodes)
+	record.Levels = p.planner.Levels()
+	record.Nodes = p.planner.Nodes(nodes)
+	if _, _, err := p.planner.Answer(ctx, nodes, roster, &record); err != nil {
 		return replay.Record{}, err
 	}
 	if record.Full() {
@@ -37,15 +35,6 @@ func (p *Plugin) dump(ctx context.Context, key types.NamespacedName) (replay.Rec
 		return replay.Record{}, invalid("gang %s is not to be planned: %s", key, record.Answer.Message)
 	}
 	return record, nil
-}
-
-// told lists the nodes as the tree was told of them.
-func (p *Plugin) told(nodes []fwk.NodeInfo) []topology.Node {
-	all := make([]topology.Node, len(nodes))
-	for i, n := range nodes {
-		all[i] = p.fabric.node(n)
-	}
-	return all
 }
 
 // Dump has a gang's record made. It is found by its name in any of the profiles.

@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/plugin/claims"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // plannedKey is where PreFilter leaves the planned node for the rest of the cycle.
@@ -57,7 +58,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
-			if cause, sick := p.ill(node.Node()); sick {
+			if cause, sick := p.rejects.Ill(node.Node()); sick {
 				return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is unhealthy ("+cause+")")
 			}
 			return p.intruder(key, pod, node)
@@ -92,7 +93,7 @@ func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 // Reserve checks once more that the node is the planned one.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.mine(pod)
-	if isNested(state) { // a plan is tried on
+	if planner.IsNested(state) { // a plan is tried on
 		return nil
 	}
 	if !ok || p.gangs.Reserve(key, pod, node) {
@@ -104,7 +105,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, n
 // Unreserve runs when a member that had its node could not be bound.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
 	key, ok := p.mine(pod)
-	if !ok || isNested(state) {
+	if !ok || planner.IsNested(state) {
 		return
 	}
 	if p.gangs.Unreserve(key, pod.UID) {

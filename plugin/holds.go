@@ -241,7 +241,7 @@ func (h *holds) wait(pod *v1.Pod) {
 
 // keepOff refuses a single pod the room on a node that is held for a gang.
 func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if p.fabric.attendant(pod) {
+	if p.planner.Attendant(pod) {
 		return nil
 	}
 	held, whom := p.holds.on(node.Node().Name, corev1helpers.PodPriority(pod), settings.WouldEnd(pod, time.Now()))
@@ -252,8 +252,8 @@ func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	left := p.fabric.left(node)
-	for what, v := range p.fabric.asked(info) {
+	left := p.planner.Free(node)
+	for what, v := range p.planner.Requests(info) {
 		if left[what]-held[what] < v {
 			p.holds.wait(pod)
 			return fwk.NewStatus(fwk.Unschedulable, "node's room is held for gang "+whom.String())

@@ -25,6 +25,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // got has a claim as a binding leaves it behind that failed: with a device of a node, for those pods.
@@ -125,7 +126,7 @@ func TestClaimsOfARefusedGangAreNotAskedFor(t *testing.T) {
 	if _, status := w.plugin.PostFilter(w.ctx, state, pods[0].(*v1.Pod), nil); status.Code() != fwk.UnschedulableAndUnresolvable {
 		t.Errorf("the chain goes on after %v", status)
 	}
-	if _, status, _ := w.plugin.nested.RunPreFilterPlugins(w.ctx, newNestedState(), pods[0].(*v1.Pod)); !status.IsSuccess() {
+	if _, status, _ := w.plugin.handle.RunPreFilterPlugins(w.ctx, planner.NewNestedState(), pods[0].(*v1.Pod)); !status.IsSuccess() {
 		t.Fatal(status)
 	}
 	state.Write("DynamicResources", plannedNode(""))
@@ -223,7 +224,7 @@ type asker struct{ asked atomic.Int64 }
 func (*asker) Name() string { return "Asker" }
 
 func (a *asker) PreFilter(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	if isNested(state) {
+	if planner.IsNested(state) {
 		a.asked.Add(1)
 	}
 	return nil, fwk.NewStatus(fwk.Skip)

@@ -18,6 +18,7 @@ import (
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // lone keeps for pods of no gang who has been told to leave for them. Its lock is a leaf.
@@ -111,9 +112,9 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 
 // roomForOne chooses who leaves, and tells them.
 func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what found, err error) {
-	p.follow(nodes)
+	p.planner.Follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
-	b := &blocked{key: key, nodes: nodes, roster: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: roleOf(pod)}}}}
+	b := &blocked{key: key, nodes: nodes, roster: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: planner.RoleOf(pod)}}}}
 	s, err := p.survey(ctx, b, priority, now, below(priority))
 	if err != nil || len(s.world.Units) == 0 {
 		return "", nothing, err

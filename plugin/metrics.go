@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/topology"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // measures are the plugin's metrics, one set for all profiles of a process.
@@ -23,10 +23,7 @@ type measures struct {
 	rejected  prometheus.Counter
 	preempted prometheus.Counter
 	aside     prometheus.Gauge
-	// broken and largest are of the tree, looked at when something is planned, at lookedAt the last time.
-	broken   *prometheus.GaugeVec
-	largest  *prometheus.GaugeVec
-	lookedAt time.Time // belongs to the scheduling goroutine
+	planner   *planner.Metrics
 }
 
 // Values of the label answer.
@@ -39,14 +36,13 @@ func newMeasures() *measures {
 	short := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}
 	long := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
 	return &measures{
+		planner:   planner.NewMetrics(),
 		plans:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
 		refusals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
 		waited:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
 		placed:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
 		searched:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_room_search_seconds", Help: "How long it took to find out who makes room for a gang or a pod, or which room it waits for; nobody is scheduled meanwhile.", Buckets: short}),
 		givenUp:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
-		broken:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
-		largest:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
 		rejected:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
 		preempted: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
 		aside:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_set_aside", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
@@ -55,7 +51,7 @@ func newMeasures() *measures {
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return []prometheus.Collector{m.plans, m.refusals, m.waited, m.placed, m.searched, m.givenUp, m.undone, m.rejected, m.preempted, m.aside, m.broken, m.largest}
+	return append(m.planner.Collectors(), m.plans, m.refusals, m.waited, m.placed, m.searched, m.givenUp, m.undone, m.rejected, m.preempted, m.aside)
 }
 
 // planned notes one answer.
@@ -66,23 +62,6 @@ func (m *measures) planned(took time.Duration, no *gang.Refusal) {
 	}
 	m.plans.WithLabelValues(answerRefused).Observe(took.Seconds())
 	m.refusals.WithLabelValues(no.Reason, mostly(no.Excluded)).Inc()
-}
-
-// lookEvery bounds how often the whole tree is looked at for two figures.
-const lookEvery = 5 * time.Second
-
-// look measures how broken up the fabric is. Nothing must be taken from the tree.
-func (m *measures) look(t *topology.Tree, now time.Time) {
-	if now.Sub(m.lookedAt) < lookEvery {
-		return
-	}
-	m.lookedAt = now
-	m.broken.Reset()
-	m.largest.Reset()
-	for _, l := range levelsOf(t) {
-		m.broken.WithLabelValues(l.Level).Set(float64(l.Broken) / float64(max(l.Free, 1)))
-		m.largest.WithLabelValues(l.Level).Set(float64(l.Largest))
-	}
 }
 
 // mostly is the cause that keeps most nodes out; "none" where every node takes a member, only not all of them.

@@ -2,13 +2,11 @@ package plugin
 
 import (
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/topology"
 )
 
 func TestMostly(t *testing.T) {
@@ -52,28 +50,4 @@ func count(t *testing.T, h prometheus.Histogram) uint64 {
 		t.Fatal(err)
 	}
 	return all[0].GetMetric()[0].GetHistogram().GetSampleCount()
-}
-
-func TestHowBrokenUpTheFabricIs(t *testing.T) {
-	free := func(name, rack string, used bool) topology.Node {
-		return topology.Node{Name: name, Domain: []string{rack}, Free: topology.Resources{gpu: 8}, Used: used}
-	}
-	m, now := newMeasures(), time.Now()
-	tree := topology.New([]topology.Level{{Name: "rack", Key: "r"}}, free("a", "1", false), free("b", "1", true), free("c", "1", false), free("d", "2", false), free("e", "2", false), free("f", "2", false))
-	m.look(tree, now)
-	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0.4 {
-		t.Errorf("%v of the unused nodes are said to be in a broken rack, 2 of 5 are", got)
-	}
-	if got := testutil.ToFloat64(m.largest.WithLabelValues("rack")); got != 3 {
-		t.Errorf("the largest free piece is said to be %v nodes", got)
-	}
-	tree.Set(free("b", "1", false))
-	m.look(tree, now.Add(lookEvery/2))
-	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0.4 {
-		t.Errorf("looked at again at once: %v", got)
-	}
-	m.look(tree, now.Add(lookEvery))
-	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0 {
-		t.Errorf("%v of the unused nodes are said to be in a broken rack, none is", got)
-	}
 }

@@ -14,7 +14,6 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/plugin/gangcache"
-	"holdfast.dev/holdfast/topology"
 )
 
 // inhabited is the cluster with all who could be moved taken out, as values. It belongs to the scheduling goroutine; what is
@@ -24,43 +23,16 @@ func (p *Plugin) inhabited(ctx context.Context) (yield.World, []v1alpha1.FabricL
 	if err != nil {
 		return yield.World{}, nil, fmt.Errorf("listing the snapshot's nodes: %w", err)
 	}
-	p.follow(nodes)
+	p.planner.Follow(nodes)
 	// Nobody asks, of the lowest priority: all that is held is as good as taken.
 	nobody := gangcache.Snapshot{Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}}}
 	s := &survey{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
-	if s.taken, err = p.expected(nodes, nobody); err != nil {
+	if s.taken, err = p.planner.Expected(nodes, nobody); err != nil {
 		return yield.World{}, nil, err
 	}
 	s.units(func(*yield.Unit) bool { return true }, time.Now())
-	bare, _ := s.without(func(int) bool { return true })
-	s.world.Levels, s.world.Nodes = p.fabric.levels, s.told(bare)
-	return s.world, levelsOf(p.tree), nil
-}
-
-// levelsOf says of each level how broken up it is. Nothing must be taken from the tree.
-func levelsOf(t *topology.Tree) []v1alpha1.FabricLevel {
-	var all []v1alpha1.FabricLevel
-	for level, l := range t.Levels() {
-		f := v1alpha1.FabricLevel{Level: l.Name}
-		for _, d := range t.Domains(level) {
-			here := int32(0)
-			for i := range t.Within(d) {
-				if !t.Used(i) {
-					here++
-				}
-			}
-			f.Domains++
-			f.Free += here
-			if t.Whole(d) {
-				f.Whole++
-			} else {
-				f.Broken += here
-			}
-			f.Largest = max(f.Largest, here)
-		}
-		all = append(all, f)
-	}
-	return all
+	s.world.Levels, s.world.Nodes = p.planner.Levels(), s.without(func(int) bool { return true }).Nodes()
+	return s.world, p.planner.Fragmentation(), nil
 }
 
 // Fabric says how broken up the fabric is, and which moves would make domains whole, at most so many for a level; level: of

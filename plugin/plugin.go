@@ -6,8 +6,8 @@
 // that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
 // for it, never single members; nothing else is done for it.
 //
-// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), prefilter.go (planning), tryon.go (plans whose devices are no node's own),
-// eligible.go (nested filter runs), follow.go (Filter, PostFilter, Reserve), bind.go,
+// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), prefilter.go (planning),
+// follow.go (Filter, PostFilter, Reserve), bind.go,
 // inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
 // turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
 // undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
@@ -24,7 +24,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -32,15 +31,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/plugin/gangcache"
-	"holdfast.dev/holdfast/topology"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // Name is the plugin's name in a KubeSchedulerConfiguration.
@@ -49,15 +46,7 @@ const Name = "Holdfast"
 // inspection is how often it is looked at what no event tells.
 const inspection = 5 * time.Second
 
-// nested are the parts of the framework that are not on a plugin's handle and that eligibility needs.
-type nested interface {
-	RunPreFilterPlugins(context.Context, fwk.CycleState, *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string])
-	ListPlugins() *schedulerconfig.Plugins
-	reserver
-}
-
 var (
-	_ nested                = framework.Framework(nil)
 	_ fwk.QueueSortPlugin   = (*Plugin)(nil)
 	_ fwk.PreEnqueuePlugin  = (*Plugin)(nil)
 	_ fwk.EnqueueExtensions = (*Plugin)(nil)
@@ -76,11 +65,16 @@ type releaser interface {
 	ReleaseFirst(ctx context.Context, gang types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo) bool
 }
 
+// handle is a plugin's handle with the parts of the framework that planning needs and that are not on it.
+type handle interface {
+	fwk.Handle
+	planner.Framework
+}
+
 // Plugin is one instance, for one scheduler profile.
 type Plugin struct {
 	args     schedulingv1alpha1.HoldfastArgs
-	handle   fwk.Handle
-	nested   nested
+	handle   handle
 	pods     corelisters.PodLister
 	groups   *external.Book
 	gangs    *gangcache.Cache
@@ -97,15 +91,7 @@ type Plugin struct {
 	// binding holds an entry for each binding that is under way.
 	binding chan struct{}
 
-	// tree follows the snapshot; seen says what was seen of each node in it. Both belong to the scheduling
-	// cycle, which is one at a time.
-	tree *topology.Tree
-	seen map[string]sight
-	// fabric says where nodes are; it belongs to the scheduling cycle, too.
-	fabric fabric
-	// verdicts and awaited, the nodes that pods are nominated for, belong to it as well.
-	verdicts verdicts
-	awaited  map[string]bool
+	planner *planner.Planner
 	// blocked is the gang that was refused in this cycle for lack of room; tried is when room was looked for last, nextSearch
 	// when it may be for anybody. They belong to the scheduling cycle.
 	blocked    *blocked
@@ -114,7 +100,6 @@ type Plugin struct {
 	lone       *lone
 	// claims gives back devices that earlier bindings left with claims.
 	claims releaser
-	trials trials
 	// gate: another plugin of the profile holds members back.
 	gate     bool
 	gateOnce sync.Once
@@ -122,25 +107,24 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, h fwk.Handle, gangs dynamic.Interface, book *external.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (*Plugin, error) {
-	runner, ok := h.(nested)
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain fwk.Handle, gangs dynamic.Interface, book *external.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (*Plugin, error) {
+	h, ok := plain.(handle)
 	if !ok {
-		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, h)
+		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, plain)
 	}
-	informer := h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, nested: runner, pods: informer.Lister(), tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(args), tried: map[types.NamespacedName]attempt{}, trials: trials{}, binding: make(chan struct{}, *args.ParallelBindings)}
-	logger := klog.FromContext(ctx)
-	p.groups, p.gangs = book, gangcache.New(gangcache.Config{Terms: terms, Role: roleOf, AwaitsClaims: func(pod *v1.Pod) bool {
+	logger, informer := klog.FromContext(ctx), h.SharedInformerFactory().Core().V1().Pods()
+	p := &Plugin{args: args, measures: m, handle: h, pods: informer.Lister(), groups: book, tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
+	p.gangs = gangcache.New(gangcache.Config{Terms: terms, Role: planner.RoleOf, AwaitsClaims: func(pod *v1.Pod) bool {
 		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
 	}})
-	p.fabric.byClaim = claims.NewExtended(h).ByClaim
+	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]gangcache.QueueKey{}}
+	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejects, Reserved: p.holds.against, Wake: p.wake,
+		Metrics: m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
-	p.fabric.tiers = func() *external.Tiers { return book.Tiers(logger) }
 	p.status = newPublisher(gangs, p.standing)
 	p.status.foreign = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.lone = &lone{of: map[types.UID]*promise{}}
-	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]gangcache.QueueKey{}}
 	p.worth, p.disruption = &worth{gangs: p.status.gangs}, h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.gangs.Placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
@@ -162,8 +146,7 @@ func (p *Plugin) Name() string { return Name }
 
 // mine says whether the pod belongs to a gang that this scheduler places.
 func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
-	key, ok := membership.GroupOf(pod)
-	return key, ok && pod.Spec.SchedulerName == p.handle.ProfileName()
+	return gangcache.GangOf(pod, p.handle.ProfileName())
 }
 
 // isMember says whether the pod belongs to any gang now.

@@ -13,10 +13,10 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
@@ -24,11 +24,11 @@ import (
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	key, ok := p.mine(pod)
 	switch {
-	case isNested(state):
+	case planner.IsNested(state):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok && membership.TwoGroups(pod) != "":
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, membership.TwoGroups(pod))
-	case !ok && (p.fabric.attendant(pod) || !p.gangs.AnyExclusive() && !p.holds.any()):
+	case !ok && (p.planner.Attendant(pod) || !p.gangs.AnyExclusive() && !p.holds.any()):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:
 		return nil, nil // Filter keeps it off nodes that are held whole
@@ -51,7 +51,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	state.Write(plannedKey, plannedNode(node))
 	if info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node); err == nil {
-		state.Write(placeKey, plannedNode(p.fabric.place(info.Node())))
+		state.Write(placeKey, plannedNode(p.planner.Location(info.Node())))
 	}
 	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
 }
@@ -76,7 +76,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	}
 	roster.Leader = pod.UID
 	started := time.Now()
-	placement, no, err := p.answer(ctx, nodes, roster, nil)
+	placement, no, err := p.planner.Answer(ctx, nodes, roster, nil)
 	if err != nil {
 		return "", err
 	}
@@ -103,29 +103,6 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return no.Message, nil
 	}
 	return "", p.adopt(ctx, key, pod, roster, placement)
-}
-
-// answer asks the core on this cycle's snapshot. What it was asked, and what it said, is written into the record
-// where there is one.
-func (p *Plugin) answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
-	p.follow(nodes)
-	p.measures.look(p.tree, time.Now())
-	defer p.tree.Undo(p.tree.Mark())
-	expected, err := p.expected(nodes, r)
-	if err != nil {
-		return gang.Placement{}, nil, err
-	}
-	p.take(expected)
-	s := newScout(ctx, p, nodes, r)
-	s.record = record
-	placement, no, err := s.place()
-	if record != nil {
-		record.Taken = expected
-		if record.Overruled == "" {
-			record.Answer = replay.AnswerOf(placement, no)
-		}
-	}
-	return placement, no, err
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.

@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // InvalidError says what is wrong with a question.
@@ -47,7 +48,7 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		out.Placement = status.Refused(*unknown)
 		return out, nil
 	}
-	placement, no, err := p.answer(ctx, nodes, r, nil)
+	placement, no, err := p.planner.Answer(ctx, nodes, r, nil)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}
@@ -101,7 +102,7 @@ func (p *Plugin) supposed(pods []*v1.Pod) (gangcache.Snapshot, error) {
 		if pod.Name == "" {
 			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
 		}
-		m := gangcache.Member{Pod: pod, Slot: gangcache.SlotOf(pod), Role: roleOf(pod), Task: membership.TaskOf(pod)}
+		m := gangcache.Member{Pod: pod, Slot: gangcache.SlotOf(pod), Role: planner.RoleOf(pod), Task: membership.TaskOf(pod)}
 		if taken[m.Slot] {
 			continue // somebody holds the slot
 		}

@@ -73,8 +73,11 @@ func (r *rejects) look(now time.Time, nodes int) (set []avoid.Aside, back bool) 
 	return set, back
 }
 
-// renew notes that a node of that name is gone: one that comes is another one, which rejected nobody.
-func (r *rejects) renew(node string) {
+// Observe is told how many nodes a snapshot has.
+func (r *rejects) Observe(nodes int) { r.look(time.Now(), nodes) }
+
+// Renew notes that a node of that name is gone: one that comes is another one, which rejected nobody.
+func (r *rejects) Renew(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.book.Forget(node)
@@ -88,9 +91,9 @@ func (r *rejects) isAside(node string) bool {
 	return aside
 }
 
-// ill says whether nothing of a gang may go to a node, and why: Holdfast has put it aside, or it rejects members.
-func (p *Plugin) ill(node *v1.Node) (cause string, sick bool) {
-	if cause, sick = unhealthy(node); !sick && p.rejects.isAside(node.Name) {
+// Ill says whether nothing of a gang may go to a node, and why: Holdfast has put it aside, or it rejects members.
+func (r *rejects) Ill(node *v1.Node) (cause string, sick bool) {
+	if cause, sick = unhealthy(node); !sick && r.isAside(node.Name) {
 		return causeRejects, true
 	}
 	return cause, sick

@@ -16,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/yield"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // blocked is a gang that was refused for lack of room, with what that was seen on.
@@ -98,10 +99,6 @@ const (
 	unread
 )
 
-// restFor is how long after a search no other is made, for whomever: nobody is scheduled during one, so all of them
-// together take no more than one part in ten of the time.
-func restFor(took time.Duration) time.Duration { return 10 * took }
-
 // turnToSearch says whether room may be looked for now, for one of those who wait for it; if not, again is called when it
 // may be.
 func (p *Plugin) turnToSearch(key types.NamespacedName, now time.Time, again func()) bool {
@@ -125,7 +122,7 @@ func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found,
 	took := now.Sub(began)
 	others := p.others(key)
 	p.measures.searched.Observe(took.Seconds())
-	p.nextSearch = now.Add(restFor(took))
+	p.nextSearch = now.Add(planner.Rest(took))
 	a := p.tried[key]
 	switch what {
 	case nothing:
@@ -133,12 +130,12 @@ func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found,
 	case something:
 		a = attempt{next: now.Add(lookAgain)}
 	case unread: // its turn is yet to come
-		a.next, others = now.Add(max(lookAgain, restFor(took))), 0
+		a.next, others = now.Add(max(lookAgain, planner.Rest(took))), 0
 		if a.asked.IsZero() {
 			a.asked = began
 		}
 	}
-	if turns := min(time.Duration(others)*restFor(took+took/5), turnsAtMost); others > 0 && a.next.Before(p.nextSearch.Add(turns)) {
+	if turns := min(time.Duration(others)*planner.Rest(took+took/5), turnsAtMost); others > 0 && a.next.Before(p.nextSearch.Add(turns)) {
 		a.next = p.nextSearch.Add(turns)
 	}
 	p.tried[key] = a
@@ -321,7 +318,7 @@ func (p *Plugin) stillGood(ctx context.Context, h *hold, b *blocked) bool {
 		if !left[name] {
 			continue
 		}
-		if _, sick := p.ill(n.Node()); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
+		if _, sick := p.rejects.Ill(n.Node()); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
 			return false
 		}
 		delete(left, name)

@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/gang"
@@ -17,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -38,18 +38,16 @@ type survey struct {
 // survey looks at the cluster without those units that may leave, as filters judge it.
 func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*yield.Unit) bool) (*survey, error) {
 	s := &survey{p: p, b: b, nodes: b.nodes, ctx: ctx}
-	taken, err := p.expected(b.nodes, b.roster)
+	taken, err := p.planner.Expected(b.nodes, b.roster)
 	if err != nil {
 		return nil, err
 	}
 	s.taken = taken
 	s.units(may, now)
-	bare, removed := s.without(func(int) bool { return true })
-	s.world.Levels = p.fabric.levels
-	s.world.Nodes = s.told(bare)
-	scout := newScout(ctx, p, bare, b.roster)
-	scout.removed = removed
-	if s.gang, _, err = scout.gang(); err != nil {
+	bare := s.without(func(int) bool { return true })
+	s.world.Levels = p.planner.Levels()
+	s.world.Nodes = bare.Nodes()
+	if s.gang, err = bare.Gang(b.roster); err != nil {
 		return nil, err
 	}
 	s.gang.Topology, err = gangcache.Asks(b.roster.Members[0].Pod, b.roster.Terms)
@@ -60,33 +58,6 @@ func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now tim
 		}
 	}
 	return s, err
-}
-
-// told is how the tree is told of nodes, less what others hold.
-func (s *survey) told(nodes []fwk.NodeInfo) []topology.Node {
-	all := s.p.told(nodes)
-	at := make(map[string]int, len(all))
-	for i := range all {
-		at[all[i].Name] = i
-	}
-	for _, t := range s.taken {
-		i, ok := at[t.Node]
-		if !ok {
-			continue
-		}
-		h := t.Hold
-		for what, v := range h.What {
-			all[i].Free[what] -= v
-		}
-		all[i].Used, all[i].Closed = all[i].Used || h.Tenant, all[i].Closed || h.Closed
-		if h.Tenant {
-			all[i].Tenants++
-		}
-		if h.Spares > all[i].Spares {
-			all[i].Spares, all[i].SparesAt = h.Spares, h.SparesAt
-		}
-	}
-	return all
 }
 
 // units sorts the pods on the nodes into what leaves together.
@@ -102,7 +73,7 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 		for _, info := range n.GetPods() {
 			pod := info.GetPod()
 			key, member := membership.GroupOf(pod)
-			if s.p.fabric.attendant(pod) || (member && (key == s.b.key || fixed[key])) {
+			if s.p.planner.Attendant(pod) || (member && (key == s.b.key || fixed[key])) {
 				continue
 			}
 			name, leaving := "pod "+pod.Namespace+"/"+pod.Name, pod.DeletionTimestamp != nil || membership.Replaced(pod)
@@ -127,12 +98,10 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 // add adds a pod to its unit.
 func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
 	unit := &s.world.Units[u]
-	what := s.p.fabric.asked(info)
-	delete(what, claims.Slot) // what is on its node the filter knows
-	var as topology.Node
-	s.p.fabric.tenant(&as, pod)
-	one := yield.Pod{Node: pod.Spec.NodeName, What: what, Devices: plain, Tenant: as.Tenants > 0, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
-	for name := range what {
+	as := s.p.planner.Hold(info)
+	delete(as.What, claims.Slot) // what is on its node the filter knows
+	one := yield.Pod{Node: pod.Spec.NodeName, What: as.What, Devices: plain, Tenant: as.Tenant, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
+	for name := range as.What {
 		one.Devices = one.Devices || strings.Contains(name, "/")
 	}
 	end := settings.WillEnd(pod, now)
@@ -164,6 +133,17 @@ func (s *survey) weighed(ctx context.Context, now time.Time) bool {
 	return true
 }
 
+// without is the cluster as it would be without some units.
+func (s *survey) without(gone func(u int) bool) *planner.WhatIf {
+	var pods []*v1.Pod
+	for u := range s.world.Units {
+		if gone(u) {
+			pods = append(pods, s.pods[u]...)
+		}
+	}
+	return s.p.planner.Without(s.ctx, s.nodes, pods, s.taken)
+}
+
 // keepOnly leaves out units that must stay.
 func (s *survey) keepOnly(may func(*yield.Unit) bool) {
 	var units []yield.Unit
@@ -176,45 +156,6 @@ func (s *survey) keepOnly(may func(*yield.Unit) bool) {
 	s.world.Units, s.pods = units, pods
 }
 
-// without is the nodes as they would be without some units.
-func (s *survey) without(gone func(u int) bool) (nodes []fwk.NodeInfo, removed []removal) {
-	at := make(map[string]int, len(s.nodes))
-	nodes = slices.Clone(s.nodes)
-	for i, n := range nodes {
-		at[n.Node().Name] = i
-	}
-	copied := map[int]bool{}
-	for u := range s.world.Units {
-		if !gone(u) {
-			continue
-		}
-		for _, pod := range s.pods[u] {
-			i, ok := at[pod.Spec.NodeName]
-			if !ok {
-				continue
-			}
-			if !copied[i] {
-				copied[i], nodes[i] = true, nodes[i].Snapshot()
-			}
-			info := infoOn(nodes[i], pod)
-			if info == nil || nodes[i].RemovePod(klog.FromContext(s.ctx), pod) != nil {
-				continue
-			}
-			removed = append(removed, removal{info: info, node: s.nodes[i]})
-		}
-	}
-	return nodes, removed
-}
-
-func infoOn(n fwk.NodeInfo, pod *v1.Pod) fwk.PodInfo {
-	for _, info := range n.GetPods() {
-		if info.GetPod().UID == pod.UID {
-			return info
-		}
-	}
-	return nil
-}
-
 // room is where a gang is to be, and how that is called.
 type room struct {
 	seats  []gang.Seat
@@ -224,10 +165,8 @@ type room struct {
 // check asks the framework's filters where the gang fits with some units gone, by their index, and those who leave already,
 // and all others there. The answer is nil where it does not.
 func (s *survey) check(gone []int) (*room, error) {
-	nodes, removed := s.without(func(u int) bool { return s.world.Units[u].Leaving || slices.Contains(gone, u) })
-	scout := newScout(s.ctx, s.p, nodes, s.b.roster)
-	scout.removed, scout.tree = removed, topology.New(s.p.fabric.levels, s.told(nodes)...)
-	placement, no, err := scout.place()
+	left := s.without(func(u int) bool { return s.world.Units[u].Leaving || slices.Contains(gone, u) })
+	placement, no, err := left.Place(s.b.roster)
 	if err != nil || no != nil {
 		return nil, err
 	}
@@ -237,7 +176,7 @@ func (s *survey) check(gone []int) (*room, error) {
 			r.seats = append(r.seats, seat)
 		}
 	}
-	r.domain = yield.DomainOf(scout.tree, r.seats)
+	r.domain = yield.DomainOf(left.Tree(), r.seats)
 	return r, nil
 }
 

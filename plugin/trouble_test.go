@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // saboteur is a plugin that makes nodes go bad in the middle of a plan.
@@ -349,7 +350,7 @@ func TestPostFilterEndsTheChain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	claims := pod("claims", 1)
 	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}}
-	looked := newNestedState()
+	looked := planner.NewNestedState()
 	looked.Write(names.DynamicResources, plannedNode(""))
 	for _, c := range []struct {
 		pod  *v1.Pod
@@ -374,33 +375,6 @@ func TestReplanningSlowsDown(t *testing.T) {
 	for inARow, want := range map[int]time.Duration{1: 0, 2: replanAfter, 3: 2 * replanAfter, 50: replanAtMost} {
 		if got := replanDelay(inARow); got != want {
 			t.Errorf("after %d plans in a row: %v, want %v", inARow, got, want)
-		}
-	}
-}
-
-func TestRolesTellOnlyRelevantDifferencesApart(t *testing.T) {
-	base := memberPod("g", 0, 2, 2)
-	same := memberPod("g", 1, 2, 2)
-	same.Spec.Hostname = "g-1"
-	same.Spec.Containers[0].Env = []v1.EnvVar{{Name: "RANK", Value: "1"}}
-	same.Spec.Volumes = []v1.Volume{{Name: "kube-api-access-x7z2q", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}}
-	if roleOf(base) != roleOf(same) {
-		t.Error("pods that differ in index, environment and token volume are planned apart")
-	}
-	for name, change := range map[string]func(*v1.Pod){
-		"request":    func(p *v1.Pod) { *p = *memberPod("g", 1, 2, 1) },
-		"selector":   func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} },
-		"toleration": func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{{Key: "a"}} },
-		"label":      func(p *v1.Pod) { p.Labels["role"] = "launcher" },
-		"claim":      func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}} },
-		"volume": func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}}}
-		},
-	} {
-		other := memberPod("g", 1, 2, 2)
-		change(other)
-		if roleOf(base) == roleOf(other) {
-			t.Errorf("%s: pods that filters may judge differently share a role", name)
 		}
 	}
 }

@@ -35,6 +35,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
@@ -58,7 +59,7 @@ var (
 func newCache() *gangcache.Cache {
 	return gangcache.New(gangcache.Config{
 		Terms: func(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) { return gangcache.OwnTerms(pod) },
-		Role:  roleOf, AwaitsClaims: claims.Awaited,
+		Role:  planner.RoleOf, AwaitsClaims: claims.Awaited,
 	})
 }
 

@@ -93,6 +93,12 @@ type Member struct {
 	queued bool
 }
 
+// GangOf is the gang that a pod is in, if the scheduler of that name places it.
+func GangOf(pod *v1.Pod, scheduler string) (types.NamespacedName, bool) {
+	key, ok := membership.GroupOf(pod)
+	return key, ok && pod.Spec.SchedulerName == scheduler
+}
+
 // Slot is a pod's place in its gang, where its controller gives it one; where it is not known to be the pod's own, it
 // says the order alone.
 type Slot struct {

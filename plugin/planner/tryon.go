@@ -1,4 +1,4 @@
-package plugin
+package planner
 
 import (
 	"cmp"
@@ -47,7 +47,7 @@ func (s *scout) tryOn(c claims.Needs, placement gang.Placement) (*gang.Refusal, 
 	if len(own)+len(others) < 2 {
 		return nil, nil
 	}
-	driver, are, err := claims.Elsewhere(s.p.handle.SharedDRAManager())
+	driver, are, err := claims.Elsewhere(s.p.config.Framework.SharedDRAManager())
 	if err != nil || !are {
 		return nil, err
 	}
@@ -90,23 +90,23 @@ func pods(n int) string {
 
 // again has the gang planned again.
 func (s *scout) again() {
-	if key, ok := s.p.mine(s.roster.Members[0].Pod); ok {
-		s.p.wake(klog.FromContext(s.ctx), key)
+	if key, ok := s.p.gangOf(s.roster.Members[0].Pod); ok {
+		s.p.config.Wake(klog.FromContext(s.ctx), key)
 	}
 }
 
 // rivals are members of other open plans that have no devices yet. The framework knows of those only that are reserved.
 func (s *scout) rivals() []seatOf {
-	manager := s.p.handle.SharedDRAManager()
-	key, _ := s.p.mine(s.roster.Members[0].Pod)
+	manager := s.p.config.Framework.SharedDRAManager()
+	key, _ := s.p.gangOf(s.roster.Members[0].Pod)
 	var all []seatOf
-	expected := s.p.gangs.Expected()
+	expected := s.p.config.Gangs.Expected()
 	for _, node := range slices.Sorted(maps.Keys(expected)) {
 		if s.byName[node] == nil {
 			continue
 		}
 		for _, pod := range expected[node] {
-			if of, ok := s.p.mine(pod); (ok && of == key) || !claims.Has(manager, pod) || claims.Settled(manager, pod) {
+			if of, ok := s.p.gangOf(pod); (ok && of == key) || !claims.Has(manager, pod) || claims.Settled(manager, pod) {
 				continue
 			}
 			all = append(all, seatOf{pod, node})
@@ -118,21 +118,23 @@ func (s *scout) rivals() []seatOf {
 
 // reserve has a member reserved on a node as in a cycle of its own; undo is nil where filters do not let it.
 func (s *scout) reserve(one seatOf) (undo func(), err error) {
-	state := newNestedState()
-	only, status, _ := s.p.nested.RunPreFilterPlugins(s.ctx, state, one.pod)
+	state := NewNestedState()
+	only, status, _ := s.p.config.Framework.RunPreFilterPlugins(s.ctx, state, one.pod)
 	if status.IsRejected() || (status.IsSuccess() && !only.AllNodes() && !only.NodeNames.Has(one.node)) {
 		return nil, nil
 	}
 	if status.IsSuccess() {
-		status = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, one.pod, s.byName[one.node])
+		status = s.p.config.Framework.RunFilterPluginsWithNominatedPods(s.ctx, state, one.pod, s.byName[one.node])
 	}
 	if status.IsRejected() {
 		return nil, nil
 	}
 	if status.IsSuccess() {
-		status = s.p.nested.RunReservePluginsReserve(s.ctx, state, one.pod, one.node)
+		status = s.p.config.Framework.RunReservePluginsReserve(s.ctx, state, one.pod, one.node)
 	}
-	undo = func() { s.p.nested.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, one.pod, one.node) }
+	undo = func() {
+		s.p.config.Framework.RunReservePluginsUnreserve(context.WithoutCancel(s.ctx), state, one.pod, one.node)
+	}
 	if !status.IsSuccess() {
 		undo()
 		return nil, fmt.Errorf("trying node %s for pod %s: %w", one.node, one.pod.Name, status.AsError())
@@ -171,5 +173,5 @@ func (t trials) failed(r gangcache.Snapshot, no *gang.Refusal, began, now time.T
 	}
 	delete(t, r.Leader)
 	maps.DeleteFunc(t, func(_ types.UID, old *trial) bool { return now.After(old.until) })
-	t[r.Leader] = &trial{no: *no, until: now.Add(restFor(now.Sub(began)) * time.Duration(len(t)+1))}
+	t[r.Leader] = &trial{no: *no, until: now.Add(Rest(now.Sub(began)) * time.Duration(len(t)+1))}
 }

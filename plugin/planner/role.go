@@ -1,4 +1,4 @@
-package plugin
+package planner
 
 import (
 	"crypto/sha256"
@@ -10,9 +10,9 @@ import (
 // perPod are labels that tell pods of one template apart. No rule that selects pods of a gang selects by them.
 var perPod = []string{"batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"}
 
-// roleOf is equal for pods that every filter judges alike: it covers all of the pod's labels and spec but
+// RoleOf is equal for pods that every filter judges alike: it covers all of the pod's labels and spec but
 // what only the kubelet and the container read. Pods that differ needlessly only cost time.
-func roleOf(pod *v1.Pod) string {
+func RoleOf(pod *v1.Pod) string {
 	labels := make(map[string]string, len(pod.Labels))
 	for k, v := range pod.Labels {
 		labels[k] = v

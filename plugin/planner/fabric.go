@@ -1,4 +1,4 @@
-package plugin
+package planner
 
 import (
 	"slices"
@@ -9,6 +9,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/external"
@@ -151,7 +152,7 @@ func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 		return false
 	}
 	n.Tenants++
-	if !isMember(pod) {
+	if _, member := membership.GroupOf(pod); !member {
 		return true
 	}
 	asks, err := settings.GangTopology(pod)
@@ -185,4 +186,88 @@ func (f *fabric) place(node *v1.Node) string {
 		}
 	}
 	return strings.Join(parts, ",")
+}
+
+// placed is where a node is, as it was when that was looked up.
+type placed struct {
+	node    *v1.Node
+	domains []string
+}
+
+// hypers are the HyperNodes as they are now.
+func (f *fabric) hypers() *external.Tiers {
+	if f.tiers == nil {
+		return nil
+	}
+	return f.tiers()
+}
+
+// found are the levels that labels and HyperNodes make. HyperNodes say all that there is to say within a zone.
+func (f *fabric) found() []topology.Level {
+	levels := topology.Recognise(f.carried)
+	tiers := f.hyper.Levels()
+	if len(tiers) == 0 {
+		return levels
+	}
+	levels = slices.DeleteFunc(levels, func(l topology.Level) bool { return l.Name != topology.LevelRegion && l.Name != topology.LevelZone })
+	return append(levels, tiers...)
+}
+
+// domains names a node's domain in each level.
+func (f *fabric) domains(node *v1.Node) []string {
+	if have, ok := f.places[node.Name]; ok && have.node == node {
+		return have.domains
+	}
+	domains := make([]string, len(f.levels))
+	hyper := f.hyper.Place(node)
+	for i, l := range f.levels {
+		if from := len(f.levels) - len(hyper); i >= from && !f.configured {
+			domains[i] = hyper[i-from]
+		} else {
+			domains[i] = node.Labels[l.Key]
+		}
+	}
+	if f.hyper != nil {
+		f.places[node.Name] = placed{node, domains}
+	}
+	return domains
+}
+
+func resources(r fwk.Resource) topology.Resources {
+	all := topology.Resources{
+		string(v1.ResourceCPU):              r.GetMilliCPU(),
+		string(v1.ResourceMemory):           r.GetMemory(),
+		string(v1.ResourceEphemeralStorage): r.GetEphemeralStorage(),
+	}
+	for name, v := range r.GetScalarResources() {
+		all[string(name)] = v
+	}
+	return all
+}
+
+// asked is what a pod takes from a node, itself included.
+func (f *fabric) asked(info fwk.PodInfo) topology.Resources {
+	all := resources(info.CalculateResource().Resource)
+	for name, v := range all {
+		if v == 0 {
+			delete(all, name)
+		}
+	}
+	all[string(v1.ResourcePods)] = 1
+	return f.claimed(info.GetPod(), all)
+}
+
+// claimed moves what a pod gets by claims to the slot: its extended resources that a device class serves, and its claims.
+func (f *fabric) claimed(pod *v1.Pod, asked topology.Resources) topology.Resources {
+	byClaim := len(pod.Spec.ResourceClaims) > 0
+	for name := range asked {
+		if claims.IsExtended(name) && f.byClaim != nil && f.byClaim(v1.ResourceName(name)) {
+			delete(asked, name)
+			byClaim = true
+		}
+	}
+	if byClaim {
+		asked[claims.Slot] = 1
+	}
+	return asked
 }

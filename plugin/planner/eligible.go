@@ -1,4 +1,4 @@
-package plugin
+package planner
 
 import (
 	"context"
@@ -23,20 +23,20 @@ import (
 )
 
 // nestedKey marks the state of filter runs that the plugin asked for itself.
-const nestedKey fwk.StateKey = Name + "/nested"
+const nestedKey fwk.StateKey = "Holdfast/nested"
 
 type nestedMark struct{}
 
 func (nestedMark) Clone() fwk.StateData { return nestedMark{} }
 
-func isNested(state fwk.CycleState) bool {
+func IsNested(state fwk.CycleState) bool {
 	_, err := state.Read(nestedKey)
 	return err == nil
 }
 
-// newNestedState is a fresh state for one nested PreFilter and its Filters. It must be a fresh one: plugins
+// NewNestedState is a fresh state for one nested PreFilter and its Filters. It must be a fresh one: plugins
 // leave their findings in it, and which of them are skipped stands there only after all PreFilters.
-func newNestedState() fwk.CycleState {
+func NewNestedState() fwk.CycleState {
 	state := framework.NewCycleState()
 	state.Write(nestedKey, nestedMark{})
 	return state
@@ -45,7 +45,7 @@ func newNestedState() fwk.CycleState {
 // scout finds a place for one gang in one scheduling cycle.
 type scout struct {
 	ctx    context.Context
-	p      *Plugin
+	p      *Planner
 	nodes  []fwk.NodeInfo
 	byName map[string]fwk.NodeInfo
 	roster gangcache.Snapshot
@@ -65,7 +65,7 @@ type scout struct {
 	record *replay.Record
 }
 
-func newScout(ctx context.Context, p *Plugin, nodes []fwk.NodeInfo, r gangcache.Snapshot) *scout {
+func newScout(ctx context.Context, p *Planner, nodes []fwk.NodeInfo, r gangcache.Snapshot) *scout {
 	s := &scout{ctx: ctx, p: p, nodes: nodes, tree: p.tree, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.Members))}
 	for _, n := range nodes {
 		s.byName[n.Node().Name] = n
@@ -80,7 +80,7 @@ func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
 	if err != nil {
 		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.Size, Message: err.Error()}, nil
 	}
-	needs, no := claims.Read(s.p.handle.SharedDRAManager(), s.roster, len(s.nodes))
+	needs, no := claims.Read(s.p.config.Framework.SharedDRAManager(), s.roster, len(s.nodes))
 	if no != nil {
 		return gang.Placement{}, no, nil
 	}
@@ -160,8 +160,8 @@ func (s *scout) role(member int) (gang.Role, error) {
 	info := s.infos[member]
 	role := gang.Role{Requests: s.p.fabric.asked(info), Out: map[string]gang.Cause{}}
 	role.Shown = shown(role.Requests)
-	state := newNestedState()
-	only, status, by := s.p.nested.RunPreFilterPlugins(s.ctx, state, info.GetPod())
+	state := NewNestedState()
+	only, status, by := s.p.config.Framework.RunPreFilterPlugins(s.ctx, state, info.GetPod())
 	switch {
 	case status.IsRejected():
 		cause := causeOf(status, role)
@@ -173,13 +173,13 @@ func (s *scout) role(member int) (gang.Role, error) {
 	if err := s.suppose(state, info.GetPod()); err != nil {
 		return role, err
 	}
-	known := s.p.verdicts.of(s.roster.Members[member].Role, state, only, s.p.nested.ListPlugins)
+	known := s.p.verdicts.of(s.roster.Members[member].Role, state, only, s.p.config.Framework.ListPlugins)
 	if len(s.removed) > 0 {
 		known = nil // these are not the nodes as they are
 	}
 	var open []fwk.NodeInfo
 	for _, n := range s.nodes {
-		if cause, sick := s.p.ill(n.Node()); sick { // a node is set aside, and back, without any change of it
+		if cause, sick := s.p.config.Health.Ill(n.Node()); sick { // a node is set aside, and back, without any change of it
 			role.Out[n.Node().Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
 			continue
 		}
@@ -192,16 +192,13 @@ func (s *scout) role(member int) (gang.Role, error) {
 		}
 	}
 	statuses := make([]*fwk.Status, len(open))
-	s.p.handle.Parallelizer().Until(s.ctx, len(open), func(i int) {
-		if _, sick := unhealthy(open[i].Node()); sick {
-			return
-		}
+	s.p.config.Framework.Parallelizer().Until(s.ctx, len(open), func(i int) {
 		if only.AllNodes() || only.NodeNames.Has(open[i].Node().Name) {
-			statuses[i] = s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), open[i])
+			statuses[i] = s.p.config.Framework.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), open[i])
 			return
 		}
 		statuses[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable).WithPlugin(strings.Join(slices.Sorted(slices.Values(by.UnsortedList())), "+"))
-	}, Name)
+	}, "Holdfast")
 	if err := s.ctx.Err(); err != nil {
 		return role, err
 	}
@@ -222,10 +219,7 @@ func (s *scout) role(member int) (gang.Role, error) {
 
 // judge translates what filters said of a node.
 func judge(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) (verdict, error) {
-	cause, sick := unhealthy(node)
 	switch {
-	case sick:
-		return verdict{out: true, cause: gang.Cause{Kind: gang.Unhealthy, Name: cause}}, nil
 	case status.IsSuccess():
 		return verdict{}, nil
 	case status.IsRejected():
@@ -332,7 +326,7 @@ func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, b
 			on.AddPodInfo(s.infoOf(seat))
 		}
 	}
-	status := s.p.handle.RunFilterPluginsWithNominatedPods(s.ctx, q.state, s.infos[member].GetPod(), on)
+	status := s.p.config.Framework.RunFilterPluginsWithNominatedPods(s.ctx, q.state, s.infos[member].GetPod(), on)
 	switch {
 	case status.IsSuccess():
 		return gang.Cause{}, true
@@ -345,8 +339,8 @@ func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, b
 // ask runs PreFilter for a member and tells the plugins of the members placed before.
 func (s *scout) ask(member int, seats []gang.Seat) {
 	pod := s.infos[member].GetPod()
-	q := beside{member: member, seats: slices.Clone(seats), state: newNestedState()}
-	q.only, q.status, _ = s.p.nested.RunPreFilterPlugins(s.ctx, q.state, pod)
+	q := beside{member: member, seats: slices.Clone(seats), state: NewNestedState()}
+	q.only, q.status, _ = s.p.config.Framework.RunPreFilterPlugins(s.ctx, q.state, pod)
 	if !q.status.IsSuccess() && !q.status.IsRejected() {
 		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
 	}
@@ -357,7 +351,7 @@ func (s *scout) ask(member int, seats []gang.Seat) {
 	}
 	if q.status.IsSuccess() && relatesToPods(pod) {
 		for _, seat := range seats {
-			status := s.p.handle.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(seat), s.byName[seat.Node])
+			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(seat), s.byName[seat.Node])
 			if !status.IsSuccess() {
 				s.err = fmt.Errorf("supposing pod %s on node %s: %w", seat.Member, seat.Node, status.AsError())
 			}
@@ -368,25 +362,6 @@ func (s *scout) ask(member int, seats []gang.Seat) {
 
 func (s *scout) infoOf(seat gang.Seat) fwk.PodInfo {
 	return s.infos[s.at[seat.Member]]
-}
-
-// removal is a pod that is supposed to be gone from a node.
-type removal struct {
-	info fwk.PodInfo
-	node fwk.NodeInfo
-}
-
-// suppose tells plugins of the pods that are supposed to be gone.
-func (s *scout) suppose(state fwk.CycleState, pod *v1.Pod) error {
-	if !relatesToPods(pod) {
-		return nil
-	}
-	for _, r := range s.removed {
-		if status := s.p.handle.RunPreFilterExtensionRemovePod(s.ctx, state, pod, r.info, r.node); !status.IsSuccess() {
-			return fmt.Errorf("supposing pod %s to be gone: %w", r.info.GetPod().Name, status.AsError())
-		}
-	}
-	return nil
 }
 
 // shown writes resources as people do in a pod: "4" or "500m" cores, "2Gi", "8" devices.

@@ -1,0 +1,77 @@
+package planner
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/topology"
+)
+
+// fragmentation says of each level how broken up it is. Nothing must be taken from the tree.
+func fragmentation(t *topology.Tree) []v1alpha1.FabricLevel {
+	var all []v1alpha1.FabricLevel
+	for level, l := range t.Levels() {
+		f := v1alpha1.FabricLevel{Level: l.Name}
+		for _, d := range t.Domains(level) {
+			here := int32(0)
+			for i := range t.Within(d) {
+				if !t.Used(i) {
+					here++
+				}
+			}
+			f.Domains++
+			f.Free += here
+			if t.Whole(d) {
+				f.Whole++
+			} else {
+				f.Broken += here
+			}
+			f.Largest = max(f.Largest, here)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// Fragmentation says of each level how broken up it is, as things are now.
+func (p *Planner) Fragmentation() []v1alpha1.FabricLevel { return fragmentation(p.tree) }
+
+// Metrics are one set for all profiles of a process. They are of the tree, looked at when something is planned, at lookedAt
+// the last time.
+type Metrics struct {
+	broken   *prometheus.GaugeVec
+	largest  *prometheus.GaugeVec
+	lookedAt time.Time // belongs to the scheduling goroutine
+}
+
+// NewMetrics makes them.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		broken:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
+		largest: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
+	}
+}
+
+// Collectors are what is to be registered, once.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.broken, m.largest}
+}
+
+// lookEvery bounds how often the whole tree is looked at for two figures.
+const lookEvery = 5 * time.Second
+
+// look measures how broken up the fabric is. Nothing must be taken from the tree.
+func (m *Metrics) look(t *topology.Tree, now time.Time) {
+	if now.Sub(m.lookedAt) < lookEvery {
+		return
+	}
+	m.lookedAt = now
+	m.broken.Reset()
+	m.largest.Reset()
+	for _, l := range fragmentation(t) {
+		m.broken.WithLabelValues(l.Level).Set(float64(l.Broken) / float64(max(l.Free, 1)))
+		m.largest.WithLabelValues(l.Level).Set(float64(l.Largest))
+	}
+}

@@ -1,0 +1,196 @@
+// Package planner finds a place for a gang on a scheduling cycle's snapshot, as things are or as they would be without some
+// pods. It promises that a node is named only if the framework's own filters accept it, beside all that open plans hold and
+// reservations keep, and that asking leaves nothing behind. It keeps all that follows a snapshot: the tree of free counts,
+// what filters said of nodes that did not change since, and plans that were tried on in vain.
+package planner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/claims"
+	"holdfast.dev/holdfast/plugin/external"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/topology"
+)
+
+// Framework is what planning needs of the scheduling framework. Not all of it is on a plugin's handle.
+type Framework interface {
+	ProfileName() string
+	ListPlugins() *schedulerconfig.Plugins
+	Parallelizer() fwk.Parallelizer
+	SnapshotSharedLister() fwk.SharedLister
+	SharedDRAManager() fwk.SharedDRAManager
+	NominatedPodsForNode(node string) []fwk.PodInfo
+	RunPreFilterPlugins(context.Context, fwk.CycleState, *v1.Pod) (*fwk.PreFilterResult, *fwk.Status, sets.Set[string])
+	RunPreFilterExtensionAddPod(ctx context.Context, state fwk.CycleState, of *v1.Pod, added fwk.PodInfo, node fwk.NodeInfo) *fwk.Status
+	RunPreFilterExtensionRemovePod(ctx context.Context, state fwk.CycleState, of *v1.Pod, removed fwk.PodInfo, node fwk.NodeInfo) *fwk.Status
+	RunFilterPluginsWithNominatedPods(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) *fwk.Status
+	RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status
+	RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string)
+}
+
+var _ Framework = framework.Framework(nil)
+
+// Health says which nodes are kept out of plans, whatever filters say.
+type Health interface {
+	// Ill says whether nothing of a gang may go to a node, and why.
+	Ill(*v1.Node) (cause string, ill bool)
+	// Observe is told how many nodes a snapshot has, Renew which Node is gone, or another one of its name.
+	Observe(nodes int)
+	Renew(node string)
+}
+
+// Config is what a Planner plans with.
+type Config struct {
+	Framework Framework
+	Args      schedulingv1alpha1.HoldfastArgs
+	Gangs     *gangcache.Cache
+	Health    Health
+	// Tiers are Volcano's HyperNodes; nil: none are looked for.
+	Tiers func() *external.Tiers
+	// Reserved is the room that a gang of that priority, which ends then, must keep out of.
+	Reserved func(gang types.NamespacedName, priority int32, end time.Time) []topology.Taking
+	// Wake has a gang planned.
+	Wake    func(klog.Logger, types.NamespacedName)
+	Metrics *Metrics
+}
+
+// Planner plans for one scheduler profile. It belongs to the scheduling cycle, which is one at a time, but for Attendant, Free and
+// Requests, which filters ask at the same time.
+type Planner struct {
+	config Config
+	// tree follows the snapshot; seen says what was seen of each node in it, fabric where nodes are.
+	tree   *topology.Tree
+	seen   map[string]sight
+	fabric fabric
+	// verdicts are what filters said of nodes, awaited the nodes that pods are nominated for.
+	verdicts verdicts
+	awaited  map[string]bool
+	trials   trials
+}
+
+// New makes a Planner.
+func New(c Config) *Planner {
+	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(c.Args), trials: trials{}}
+	p.fabric.byClaim, p.fabric.tiers = claims.NewExtended(c.Framework).ByClaim, c.Tiers
+	return p
+}
+
+// gangOf is the gang of this profile that a pod is in.
+func (p *Planner) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
+	return gangcache.GangOf(pod, p.config.Framework.ProfileName())
+}
+
+// Attendant says whether a pod belongs to its node rather than to a job: it is in nobody's way.
+func (p *Planner) Attendant(pod *v1.Pod) bool { return p.fabric.attendant(pod) }
+
+// Location writes where in the fabric a node is, for people: "zone=a,nvlink=c7".
+func (p *Planner) Location(node *v1.Node) string { return p.fabric.place(node) }
+
+// Hold is what a pod that is on its way to a node will mean there.
+func (p *Planner) Hold(info fwk.PodInfo) topology.Hold { return p.fabric.hold(info) }
+
+// Requests are what a pod takes from a node, itself included.
+func (p *Planner) Requests(info fwk.PodInfo) topology.Resources { return p.fabric.asked(info) }
+
+// Free is what is left of a node.
+func (p *Planner) Free(n fwk.NodeInfo) topology.Resources { return p.fabric.left(n) }
+
+// Levels are those of the fabric, widest first.
+func (p *Planner) Levels() []topology.Level { return p.fabric.levels }
+
+// Rest is how long after a search no other is made, for whomever: nobody is scheduled during one, so all of them
+// together take no more than one part in ten of the time.
+func Rest(took time.Duration) time.Duration { return 10 * took }
+
+// Answer asks the core on this cycle's snapshot. What it was asked, and what it said, is written into the record
+// where there is one.
+func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
+	p.Follow(nodes)
+	p.config.Metrics.look(p.tree, time.Now())
+	defer p.tree.Undo(p.tree.Mark())
+	expected, err := p.Expected(nodes, r)
+	if err != nil {
+		return gang.Placement{}, nil, err
+	}
+	p.take(expected)
+	s := newScout(ctx, p, nodes, r)
+	s.record = record
+	placement, no, err := s.place()
+	if record != nil {
+		record.Taken = expected
+		if record.Overruled == "" {
+			record.Answer = replay.AnswerOf(placement, no)
+		}
+	}
+	return placement, no, err
+}
+
+// Expected lists what is held for pods that are on their way to a node: members of open plans, as the cache of gangs knows
+// them, and pods of at least the gang's priority for which something was preempted.
+func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Taking, error) {
+	own := make(map[types.UID]bool, len(r.Members))
+	for _, m := range r.Members {
+		own[m.Pod.UID] = m.State == gangcache.Pending
+	}
+	var all []topology.Taking
+	held := map[types.UID]bool{}
+	expected := p.config.Gangs.Expected()
+	for _, name := range slices.Sorted(maps.Keys(expected)) {
+		pods := expected[name]
+		slices.SortFunc(pods, func(a, b *v1.Pod) int { return cmp.Compare(a.UID, b.UID) })
+		for _, pod := range pods {
+			info, err := framework.NewPodInfo(pod)
+			if err != nil {
+				return nil, fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
+			}
+			if !own[pod.UID] {
+				all = append(all, topology.Taking{Node: name, Hold: p.fabric.hold(info)})
+			}
+			held[pod.UID] = true
+		}
+	}
+	priority := corev1helpers.PodPriority(r.Members[0].Pod)
+	p.awaited = map[string]bool{}
+	gang, _ := p.gangOf(r.Members[0].Pod)
+	all = append(all, p.config.Reserved(gang, priority, settings.WouldEnd(r.Members[0].Pod, time.Now()))...)
+	for _, n := range nodes {
+		name := n.Node().Name
+		for _, info := range p.config.Framework.NominatedPodsForNode(name) {
+			pod := info.GetPod()
+			p.awaited[name] = true
+			if own[pod.UID] || held[pod.UID] || corev1helpers.PodPriority(pod) < priority {
+				continue
+			}
+			all = append(all, topology.Taking{Node: name, Hold: p.fabric.hold(info)})
+		}
+	}
+	return all, nil
+}
+
+// take takes that from the tree.
+func (p *Planner) take(expected []topology.Taking) {
+	for _, t := range expected {
+		if i, ok := p.tree.Find(t.Node); ok {
+			p.tree.Hold(i, t.Hold)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/topology"
+)
+
+// removal is a pod that is supposed to be gone from a node.
+type removal struct {
+	info fwk.PodInfo
+	node fwk.NodeInfo
+}
+
+// suppose tells plugins of the pods that are supposed to be gone.
+func (s *scout) suppose(state fwk.CycleState, pod *v1.Pod) error {
+	if !relatesToPods(pod) {
+		return nil
+	}
+	for _, r := range s.removed {
+		if status := s.p.config.Framework.RunPreFilterExtensionRemovePod(s.ctx, state, pod, r.info, r.node); !status.IsSuccess() {
+			return fmt.Errorf("supposing pod %s to be gone: %w", r.info.GetPod().Name, status.AsError())
+		}
+	}
+	return nil
+}
+
+// WhatIf is the cluster as it would be without some pods, as filters judge it. It is good for one scheduling cycle.
+type WhatIf struct {
+	ctx     context.Context
+	p       *Planner
+	nodes   []fwk.NodeInfo
+	removed []removal
+	// taken is what others hold; tree is of the nodes less that, made where it is asked for.
+	taken []topology.Taking
+	tree  *topology.Tree
+}
+
+// Without says what would be if pods were not on their nodes, and others held what is taken.
+func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Pod, taken []topology.Taking) *WhatIf {
+	w := &WhatIf{ctx: ctx, p: p, nodes: slices.Clone(all), taken: taken}
+	at := make(map[string]int, len(all))
+	for i, n := range all {
+		at[n.Node().Name] = i
+	}
+	copied := map[int]bool{}
+	for _, pod := range pods {
+		i, ok := at[pod.Spec.NodeName]
+		if !ok {
+			continue
+		}
+		if !copied[i] {
+			copied[i], w.nodes[i] = true, w.nodes[i].Snapshot()
+		}
+		info := infoOn(w.nodes[i], pod)
+		if info == nil || w.nodes[i].RemovePod(klog.FromContext(ctx), pod) != nil {
+			continue
+		}
+		w.removed = append(w.removed, removal{info: info, node: all[i]})
+	}
+	return w
+}
+
+// Nodes is how a tree is told of the nodes.
+func (w *WhatIf) Nodes() []topology.Node {
+	all := w.p.Nodes(w.nodes)
+	at := make(map[string]int, len(all))
+	for i := range all {
+		at[all[i].Name] = i
+	}
+	for _, t := range w.taken {
+		i, ok := at[t.Node]
+		if !ok {
+			continue
+		}
+		h := t.Hold
+		for what, v := range h.What {
+			all[i].Free[what] -= v
+		}
+		all[i].Used, all[i].Closed = all[i].Used || h.Tenant, all[i].Closed || h.Closed
+		if h.Tenant {
+			all[i].Tenants++
+		}
+		if h.Spares > all[i].Spares {
+			all[i].Spares, all[i].SparesAt = h.Spares, h.SparesAt
+		}
+	}
+	return all
+}
+
+// Tree is the fabric of those nodes.
+func (w *WhatIf) Tree() *topology.Tree {
+	if w.tree == nil {
+		w.tree = topology.New(w.p.fabric.levels, w.Nodes()...)
+	}
+	return w.tree
+}
+
+// Gang is the gang as the core is asked about it, with the nodes that filters rule out; what it asks of the fabric is not in it.
+func (w *WhatIf) Gang(of gangcache.Snapshot) (gang.Gang, error) {
+	g, _, err := w.scout(of).gang()
+	return g, err
+}
+
+// Place says where the gang would be.
+func (w *WhatIf) Place(of gangcache.Snapshot) (gang.Placement, *gang.Refusal, error) {
+	s := w.scout(of)
+	s.tree = w.Tree()
+	return s.place()
+}
+
+func (w *WhatIf) scout(of gangcache.Snapshot) *scout {
+	s := newScout(w.ctx, w.p, w.nodes, of)
+	s.removed = w.removed
+	return s
+}
+
+func infoOn(n fwk.NodeInfo, pod *v1.Pod) fwk.PodInfo {
+	for _, info := range n.GetPods() {
+		if info.GetPod().UID == pod.UID {
+			return info
+		}
+	}
+	return nil
+}
