@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -20,7 +19,6 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/replay"
-	"holdfast.dev/holdfast/topology"
 )
 
 const driver = "gpu.example.com"
@@ -173,17 +171,6 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 	}
 }
 
-// A pod of no gang that has a claim is not kept off a node where room is held that leaves it some.
-func TestClaimsOfSinglePodsTakeNoSlot(t *testing.T) {
-	pods, objects := claiming("lone", 1)
-	lone := pods[0].(*v1.Pod)
-	lone.Labels, lone.Annotations = nil, nil
-	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), node("a", 2))...)
-	w.plugin.holds.keep(types.NamespacedName{Namespace: "ns", Name: "other"}, hold{seats: []topology.Taking{taking("a", 2)}, until: time.Now().Add(patience)})
-	w.create(lone)
-	w.until("the pod to be bound", w.boundTo(map[string]string{"lone-0": "a"}))
-}
-
 // Claims that are made from templates come after their pods; until then the gang is not complete.
 func TestAGangWaitsForItsClaims(t *testing.T) {
 	pods, objects := claiming("g", 2)
@@ -260,20 +247,16 @@ func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 	for i := range size {
 		objects = append(objects, node(fmt.Sprint("n", i), 0))
 	}
-	w := newWorld(b, versioned, objects...)
+	x := versioned
+	x.follower = true
+	w := newWorld(b, x, objects...)
 	w.create(pods...)
-	w.until("the gang to be refused", w.says("g", "999 of those"))
-	err := w.station.between(w.ctx, func() (*Plugin, error) { return w.plugin, nil }, func(_ context.Context, p *Plugin) error {
-		r, _ := p.gangs.PlanInput(types.NamespacedName{Namespace: "ns", Name: "g"})
-		nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
-		for b.Loop() {
-			if _, no, err := p.planner.Answer(w.ctx, nodes, r, nil); err != nil || no == nil {
-				b.Fatal(no, err)
-			}
+	w.until("the gang to be known", func() bool { _, missing := w.plugin.gangs.PlanInput(key("g")); return missing == nil })
+	r, _ := w.plugin.gangs.PlanInput(key("g"))
+	nodes := w.snapshot()
+	for b.Loop() {
+		if _, no, err := w.plugin.planner.Answer(w.ctx, nodes, r, nil); err != nil || no == nil {
+			b.Fatal(no, err)
 		}
-		return err
-	})
-	if err != nil {
-		b.Fatal(err)
 	}
 }

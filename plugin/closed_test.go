@@ -47,7 +47,7 @@ func (w *world) filtered(pod *v1.Pod, node string) *fwk.Status {
 func TestAnOpenPlanClosesItsNodes(t *testing.T) {
 	var w *world
 	s := betweenTwo(t, &w, func(w *world) {
-		answer, err := w.plugin.preview(w.ctx, only("b", gangOf("h", 1, 2)))
+		answer, err := w.plugin.answers.Preview(w.ctx, only("b", gangOf("h", 1, 2)))
 		if err != nil || answer.Placement.Placed || !strings.Contains(answer.Placement.Message, "1 held whole by another gang") {
 			t.Errorf("another gang is told %+v, %v", answer.Placement, err)
 		}
@@ -82,7 +82,7 @@ func TestAnOpenPlanPromisesItsSpares(t *testing.T) {
 	const clique = "nvidia.com/gpu.clique"
 	var w *world
 	s := betweenTwo(t, &w, func(w *world) {
-		answer, err := w.plugin.preview(w.ctx, only("d", gangOf("h", 1, 2)))
+		answer, err := w.plugin.answers.Preview(w.ctx, only("d", gangOf("h", 1, 2)))
 		if err != nil || answer.Placement.Placed || !strings.Contains(answer.Placement.Message, "1 kept as spare") {
 			t.Errorf("another gang is told %+v, %v", answer.Placement, err)
 		}

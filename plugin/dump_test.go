@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/plugin/serve"
 )
 
 // A record that was written to a file gives the scheduler's answer without any cluster.
@@ -47,7 +48,7 @@ func TestADecisionIsMadeAgainOffline(t *testing.T) {
 			t.Errorf("%s: %q", name, d)
 		}
 	}
-	var bad *InvalidError
+	var bad *serve.InvalidError
 	if _, err := w.station.Dump(w.ctx, "ns", "nobody"); !errors.As(err, &bad) {
 		t.Errorf("an unknown gang: %v", err)
 	}

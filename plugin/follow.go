@@ -54,7 +54,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 		if held := p.keepOut(pod, node); held != nil {
 			return held
 		}
-		return p.keepOff(pod, node)
+		return p.preemption.KeepOff(pod, node)
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
@@ -72,12 +72,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	key, ok := p.mine(pod)
 	if !ok {
-		return p.makeRoomForOne(ctx, state, pod)
+		return p.preemption.MakeRoomForOne(ctx, pod, p.noRoom(state, pod))
 	}
 	if _, err := state.Read(plannedKey); err == nil {
 		p.abandon(klog.FromContext(ctx), key, "a member found its planned node taken")
-	} else if b := p.blocked; b != nil && b.key == key {
-		p.makeRoom(ctx, b)
+	} else {
+		p.preemption.MakeRoom(ctx, key)
 	}
 	return nil, p.noRoom(state, pod)
 }

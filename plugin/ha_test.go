@@ -18,6 +18,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/serve"
 )
 
 // stamped is a bound pod with the stamp of a scheduler that was placing its gang.
@@ -95,7 +96,7 @@ func TestAFollowerWritesNothing(t *testing.T) {
 	if w.station.Leads() {
 		t.Error("a follower thinks that it leads")
 	}
-	if _, err := w.station.Preview(w.ctx, []*v1.Pod{memberPod("i", 0, 1, 1)}); err != ErrNotLeading {
+	if _, err := w.station.Preview(w.ctx, []*v1.Pod{memberPod("i", 0, 1, 1)}); err != serve.ErrNotLeading {
 		t.Errorf("a follower answered: %v", err)
 	}
 	for _, a := range w.client.Actions() {

@@ -16,7 +16,7 @@ func (p *Plugin) inspect(ctx context.Context) { p.inspectAt(ctx, time.Now()) }
 func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	logger := klog.FromContext(ctx)
 	p.noteStuck(logger, now)
-	p.lapseHolds(logger, now)
+	p.preemption.Lapse(logger, now)
 	for _, key := range p.gangs.Overdue(now.Add(-p.args.PlanPatience.Duration)) {
 		p.abandon(logger, key, "members did not follow the plan in time")
 	}

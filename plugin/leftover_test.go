@@ -139,28 +139,24 @@ func TestClaimsOfARefusedGangAreNotAskedFor(t *testing.T) {
 func TestClaimsOfSinglePodsAreAskedForOnce(t *testing.T) {
 	class := deviceClass()
 	class.Spec.ExtendedResourceName = ptr.To("gpu.example.com/whole")
-	w := newWorld(t, versioned, class, node("a", 0))
+	x := versioned
+	x.follower = true // the test is in the place of the scheduling goroutine
+	w := newWorld(t, x, class, node("a", 0))
+	w.snapshot()
 	plain, byClass, claims := pod("plain", 0), pod("class", 0), pod("claims", 0)
 	byClass.Spec.Containers[0].Resources.Requests = v1.ResourceList{"gpu.example.com/whole": resource.MustParse("1")}
 	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To("claims-device")}}
-	w.attempted()
-	err := w.station.between(w.ctx, w.station.any, func(ctx context.Context, p *Plugin) error {
-		seen := framework.NewCycleState()
-		seen.Write("DynamicResources", plannedNode(""))
-		for state, want := range map[fwk.CycleState][3]fwk.Code{
-			framework.NewCycleState(): {fwk.UnschedulableAndUnresolvable, fwk.UnschedulableAndUnresolvable, fwk.UnschedulableAndUnresolvable},
-			seen:                      {fwk.UnschedulableAndUnresolvable, fwk.Unschedulable, fwk.Unschedulable},
-		} {
-			for i, one := range []*v1.Pod{plain, byClass, claims} {
-				if _, status := p.PostFilter(ctx, state, one, nil); status.Code() != want[i] {
-					t.Errorf("pod %s: %v, not %v", one.Name, status, want[i])
-				}
+	seen := framework.NewCycleState()
+	seen.Write("DynamicResources", plannedNode(""))
+	for state, want := range map[fwk.CycleState][3]fwk.Code{
+		framework.NewCycleState(): {fwk.UnschedulableAndUnresolvable, fwk.UnschedulableAndUnresolvable, fwk.UnschedulableAndUnresolvable},
+		seen:                      {fwk.UnschedulableAndUnresolvable, fwk.Unschedulable, fwk.Unschedulable},
+	} {
+		for i, one := range []*v1.Pod{plain, byClass, claims} {
+			if _, status := w.plugin.PostFilter(w.ctx, state, one, nil); status.Code() != want[i] {
+				t.Errorf("pod %s: %v, not %v", one.Name, status, want[i])
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }
 

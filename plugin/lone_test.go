@@ -3,15 +3,10 @@ package plugin
 import (
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
-	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -74,49 +69,5 @@ func TestNobodyLeavesForAPodInVain(t *testing.T) {
 	w.until("the pod to be placed", w.boundTo(map[string]string{"fair": "*"}))
 	if left := w.whoLeft(); strings.Join(left, " ") != "low-0" {
 		t.Errorf("%v left", left)
-	}
-}
-
-// While room is to come nobody else is told to leave, also by a replica that has told nobody itself.
-func TestWhoAwaitsRoom(t *testing.T) {
-	now := time.Now()
-	on := func(name string, priority int32, leaves bool) *v1.Pod {
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Priority: ptr.To(priority)}}
-		if leaves {
-			p.DeletionTimestamp = ptr.To(metav1.NewTime(now))
-		}
-		return p
-	}
-	told := []types.UID{"told"}
-	for name, c := range map[string]struct {
-		promise   *promise
-		nominated string
-		onA       []*v1.Pod
-		want      bool
-	}{
-		"nothing is known":                      {onA: []*v1.Pod{on("told", 0, true)}},
-		"they are being told":                   {promise: &promise{node: "a", until: now, batch: true}, want: true},
-		"told, not yet leaving":                 {promise: &promise{node: "a", told: told, until: now}, onA: []*v1.Pod{on("told", 0, false)}, want: true},
-		"told, gone":                            {promise: &promise{node: "a", told: told, until: now}, onA: []*v1.Pod{on("other", 0, false)}},
-		"told, in vain":                         {promise: &promise{node: "a", told: told, until: now.Add(-1)}, onA: []*v1.Pod{on("told", 0, false)}},
-		"another replica told":                  {nominated: "a", onA: []*v1.Pod{on("told", 0, true)}, want: true},
-		"another replica told, elsewhere":       {nominated: "b", onA: []*v1.Pod{on("told", 0, true)}},
-		"another replica told, nobody":          {nominated: "a", onA: []*v1.Pod{on("told", 0, false)}},
-		"one that needs no room for it leaves":  {nominated: "a", onA: []*v1.Pod{on("dear", 5, true)}},
-		"told, in vain, but somebody leaves":    {promise: &promise{node: "a", told: told, until: now.Add(-1)}, nominated: "a", onA: []*v1.Pod{on("told", 0, true)}, want: true},
-		"told, gone; of those left one departs": {promise: &promise{node: "a", told: told, until: now}, nominated: "a", onA: []*v1.Pod{on("other", 0, true)}, want: true},
-	} {
-		l := &lone{of: map[types.UID]*promise{}}
-		if c.promise != nil {
-			l.of["lone"] = c.promise
-		}
-		a, b := framework.NewNodeInfo(c.onA...), framework.NewNodeInfo()
-		a.SetNode(node("a", 2))
-		b.SetNode(node("b", 2))
-		waits := on("lone", 5, false)
-		waits.Status.NominatedNodeName = c.nominated
-		if got := l.awaits(waits, []fwk.NodeInfo{a, b}, 5, now); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
 	}
 }

@@ -9,21 +9,21 @@ import (
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/plugin/planner"
+	"holdfast.dev/holdfast/plugin/preemption"
 )
 
 // measures are the plugin's metrics, one set for all profiles of a process.
 type measures struct {
-	plans     *prometheus.HistogramVec
-	refusals  *prometheus.CounterVec
-	waited    prometheus.Histogram
-	placed    prometheus.Histogram
-	searched  prometheus.Histogram
-	givenUp   prometheus.Counter
-	undone    prometheus.Counter
-	rejected  prometheus.Counter
-	preempted prometheus.Counter
-	aside     prometheus.Gauge
-	planner   *planner.Metrics
+	plans      *prometheus.HistogramVec
+	refusals   *prometheus.CounterVec
+	waited     prometheus.Histogram
+	placed     prometheus.Histogram
+	givenUp    prometheus.Counter
+	undone     prometheus.Counter
+	rejected   prometheus.Counter
+	aside      prometheus.Gauge
+	planner    *planner.Metrics
+	preemption *preemption.Metrics
 }
 
 // Values of the label answer.
@@ -36,22 +36,21 @@ func newMeasures() *measures {
 	short := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}
 	long := []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
 	return &measures{
-		planner:   planner.NewMetrics(),
-		plans:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
-		refusals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
-		waited:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
-		placed:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
-		searched:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_room_search_seconds", Help: "How long it took to find out who makes room for a gang or a pod, or which room it waits for; nobody is scheduled meanwhile.", Buckets: short}),
-		givenUp:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
-		rejected:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
-		preempted: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
-		aside:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_set_aside", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
-		undone:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
+		planner:    planner.NewMetrics(),
+		preemption: preemption.NewMetrics(short),
+		plans:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
+		refusals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
+		waited:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
+		placed:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
+		givenUp:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
+		rejected:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
+		aside:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_set_aside", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
+		undone:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
 	}
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return append(m.planner.Collectors(), m.plans, m.refusals, m.waited, m.placed, m.searched, m.givenUp, m.undone, m.rejected, m.preempted, m.aside)
+	return append(append(m.planner.Collectors(), m.preemption.Collectors()...), m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone, m.rejected, m.aside)
 }
 
 // planned notes one answer.

@@ -40,6 +40,23 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
+// searches is how often room was looked for.
+func (w *world) searches() uint64 {
+	w.t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(w.station.Metrics()...)
+	all, err := r.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == "holdfast_gang_room_search_seconds" {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	return 0
+}
+
 // count is how often a histogram was told something.
 func count(t *testing.T, h prometheus.Histogram) uint64 {
 	t.Helper()

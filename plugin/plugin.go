@@ -27,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -38,6 +37,8 @@ import (
 	"holdfast.dev/holdfast/plugin/external"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
+	"holdfast.dev/holdfast/plugin/preemption"
+	"holdfast.dev/holdfast/plugin/serve"
 )
 
 // Name is the plugin's name in a KubeSchedulerConfiguration.
@@ -76,28 +77,22 @@ type Plugin struct {
 	args     schedulingv1alpha1.HoldfastArgs
 	handle   handle
 	pods     corelisters.PodLister
-	groups   *external.Book
 	gangs    *gangcache.Cache
 	status   *publisher
 	notices  *notices
 	measures *measures
 	rejects  *rejects
-	// holds is room that is kept for gangs, turns the places in the queue, worth what gangs would lose.
-	holds *holds
+	// turns are the places in the queue.
 	turns *turns
-	worth *worth
-	// disruption is the disruption budgets.
-	disruption policylisters.PodDisruptionBudgetLister
 	// binding holds an entry for each binding that is under way.
 	binding chan struct{}
 
 	planner *planner.Planner
-	// blocked is the gang that was refused in this cycle for lack of room; tried is when room was looked for last, nextSearch
-	// when it may be for anybody. They belong to the scheduling cycle.
-	blocked    *blocked
-	tried      map[types.NamespacedName]attempt
-	nextSearch time.Time
-	lone       *lone
+	// preemption makes room; reservations are what is held, also for whom it is made.
+	preemption   *preemption.Preemptor
+	reservations *preemption.Reservations
+	// answers are to questions about this instance.
+	answers *serve.Instance
 	// claims gives back devices that earlier bindings left with claims.
 	claims releaser
 	// gate: another plugin of the profile holds members back.
@@ -113,19 +108,21 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, plain)
 	}
 	logger, informer := klog.FromContext(ctx), h.SharedInformerFactory().Core().V1().Pods()
-	p := &Plugin{args: args, measures: m, handle: h, pods: informer.Lister(), groups: book, tried: map[types.NamespacedName]attempt{}, binding: make(chan struct{}, *args.ParallelBindings)}
+	p := &Plugin{args: args, measures: m, handle: h, pods: informer.Lister(), binding: make(chan struct{}, *args.ParallelBindings)}
 	p.gangs = gangcache.New(gangcache.Config{Terms: terms, Role: planner.RoleOf, AwaitsClaims: func(pod *v1.Pod) bool {
 		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
 	}})
-	p.rejects, p.holds, p.turns = newRejects(), newHolds(), &turns{of: map[types.UID]gangcache.QueueKey{}}
-	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejects, Reserved: p.holds.against, Wake: p.wake,
+	p.rejects, p.reservations, p.turns = newRejects(), preemption.NewReservations(), &turns{of: map[types.UID]gangcache.QueueKey{}}
+	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejects, Reserved: p.reservations.Against, Wake: p.wake,
 		Metrics: m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
 	p.status = newPublisher(gangs, p.standing)
 	p.status.foreign = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
-	p.lone = &lone{of: map[types.UID]*promise{}}
-	p.worth, p.disruption = &worth{gangs: p.status.gangs}, h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
+	p.preemption = preemption.New(preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejects, Pods: p.pods,
+		Budgets: h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Stored: p.status.gangs,
+		Wake: p.wake, Activate: p.activate, Publish: p.status.soon, Metrics: m.preemption}, p.reservations)
+	p.answers = &serve.Instance{Framework: h, Gangs: p.gangs, Planner: p.planner, Preemption: p.preemption, Terms: terms}
 	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.gangs.Placing}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)

@@ -28,7 +28,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok && membership.TwoGroups(pod) != "":
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, membership.TwoGroups(pod))
-	case !ok && (p.planner.Attendant(pod) || !p.gangs.AnyExclusive() && !p.holds.any()):
+	case !ok && (p.planner.Attendant(pod) || !p.gangs.AnyExclusive() && !p.reservations.Any()):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:
 		return nil, nil // Filter keeps it off nodes that are held whole
@@ -62,7 +62,7 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 // plan answers for the whole gang; a refusal is returned as its message. With "" a plan is open, unless the
 // gang changed meanwhile.
 func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (refusal string, err error) {
-	p.blocked = nil
+	p.preemption.Unblock()
 	roster, missing := p.gangs.PlanInput(key)
 	if missing != nil {
 		return missing.Message, nil
@@ -86,12 +86,12 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		if lacksClaimed(no) {
 			no.Message += "; " + claims.NobodyLeaves
 		}
-		if h, ok := p.holds.get(key); ok {
-			no.Message += "; " + h.words()
+		if h, ok := p.reservations.Get(key); ok {
+			no.Message += "; " + h.Words()
 		}
 		undo := p.gangs.Refuse(key, no)
 		if no.Reason == gang.InsufficientNodes && len(undo) == 0 {
-			p.blocked = &blocked{key: key, roster: roster, nodes: nodes, refusal: *no}
+			p.preemption.Block(key, roster, nodes, *no)
 		}
 		if len(undo) > 0 {
 			go p.undo(context.WithoutCancel(ctx), key, undo, no.Message)
@@ -125,8 +125,7 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 	if !p.gangs.Open(key, plan, now) {
 		return nil
 	}
-	delete(p.tried, key)
-	p.letIn(logger, key)
+	p.preemption.Placed(logger, key)
 	p.measures.waited.Observe(p.gangs.Waited(key, now).Seconds())
 	for _, pod := range siblings {
 		info, err := framework.NewPodInfo(pod)

@@ -166,3 +166,12 @@ func (p *publisher) apply(ctx context.Context, key types.NamespacedName, uid typ
 	}
 	return nil
 }
+
+// standing is a gang's placement status as it should be, with the room that is held for it.
+func (p *Plugin) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
+	s, ok, exists = p.gangs.Status(key)
+	if h, held := p.reservations.Get(key); held && ok && !s.Placed {
+		s.Held = h.Status()
+	}
+	return s, ok, exists
+}

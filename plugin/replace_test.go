@@ -323,7 +323,7 @@ func TestAPlanHoldsItsPlacesWithoutNominations(t *testing.T) {
 			w.plugin.handle.DeleteNominatedPodIfExists(w.pod("g-1"))
 			h := memberPod("h", 0, 1, 2)
 			h.Spec.NodeSelector = map[string]string{v1.LabelHostname: "b"}
-			response, err := w.plugin.preview(w.ctx, []*v1.Pod{h})
+			response, err := w.plugin.answers.Preview(w.ctx, []*v1.Pod{h})
 			if err != nil || response.Placement.Placed {
 				t.Errorf("another gang would get a place that is planned for: %+v %v", response, err)
 			}

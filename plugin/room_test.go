@@ -4,17 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -85,7 +82,7 @@ func TestAWholeGangMakesRoom(t *testing.T) {
 	if w.where("same-0") != "c" || w.where("same-1") != "d" {
 		t.Error("a gang of the same priority was touched")
 	}
-	w.until("the room to be held no more", func() bool { return !w.plugin.holds.any() })
+	w.until("the room to be held no more", func() bool { return !w.plugin.reservations.Any() })
 }
 
 // NobodyForNothing: nobody leaves where the gang would not fit then, and nobody for a gang that forbids it.
@@ -169,58 +166,6 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	}
 }
 
-// NobodyForNothing: an eviction that is refused is tried again while the claim stands, and not once the gang has its place.
-func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
-	var tries atomic.Int32
-	w := newWorld(t, extras{before: func(w *world) {
-		w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if a.GetSubresource() != "eviction" {
-				return false, nil, nil
-			}
-			tries.Add(1)
-			return true, nil, apierrors.NewTooManyRequests("a disruption budget says no", 1)
-		})
-	}}, node("a", 2))
-	w.create(gangOf("g", 2, 2)[0], gangOf("g", 2, 2)[1])
-	w.until("the refusal", w.says("g", "2 pods wanted"))
-	claim := hold{since: time.Now(), until: time.Now().Add(time.Hour)}
-	claim.seats = append(claim.seats, taking("a", 2))
-	w.plugin.holds.keep(key("g"), claim)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		w.plugin.evict(w.ctx, eviction{whom: "gang ns/g", pods: []*v1.Pod{on(pod("low", 2), "a")}, until: claim.until, stands: func() bool { return w.plugin.holds.stands(key("g"), claim) }})
-	}()
-	w.until("the eviction to be tried again", func() bool { return tries.Load() >= 2 })
-	newer := claim
-	newer.since = claim.since.Add(time.Second)
-	w.plugin.holds.keep(key("g"), newer) // what is held now has other victims
-	select {
-	case <-ended:
-	case <-time.After(patience):
-		t.Fatal("the eviction is tried on and on")
-	}
-}
-
-// A claim that is not used in time lets others in again.
-func TestAClaimEnds(t *testing.T) {
-	w := newWorld(t, extras{}, node("a", 2))
-	key := key("g")
-	w.create(prior(5, gangOf("g", 2, 2)...)...)
-	w.until("the refusal", w.says("g", "2 pods wanted"))
-	h := hold{until: time.Now().Add(time.Hour)}
-	h.Priority = 5
-	h.seats = append(h.seats, taking("a", 2), taking("b", 2))
-	w.plugin.holds.keep(key, h)
-	w.create(prior(0, pod("late", 2))...)
-	w.attempted()
-	if w.where("late") != "" {
-		t.Fatal("held room was taken")
-	}
-	w.plugin.lapseHolds(klog.Background(), h.until.Add(time.Second))
-	w.until("the pod to be placed", w.boundTo(map[string]string{"late": "a"}))
-}
-
 // The first gang in order that is refused for long has room reserved, into which go only those that are gone in time.
 func TestAReservationIsFilledInOnly(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
@@ -289,7 +234,7 @@ func TestAnOverdueJobMakesRoom(t *testing.T) {
 	w.until("it to be told why", w.told("late-0", "makes room for gang ns/big, in whose reserved room it is beyond its declared run time"))
 	w = wait(running("quiet", "a", "", 2*time.Hour), running("early", "b", "3h", 2*time.Hour))
 	w.until("room to be reserved", w.says("big", "is reserved for it"))
-	w.until("room to be looked for again", func() bool { return count(t, w.plugin.measures.searched) >= 3 })
+	w.until("room to be looked for again", func() bool { return w.searches() >= 3 })
 	if left := w.whoLeft(); len(left) > 0 {
 		t.Errorf("%v left", left)
 	}

@@ -14,12 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/plugin/gangcache"
-	"holdfast.dev/holdfast/topology"
 )
-
-func taking(node string, gpus int64) topology.Taking {
-	return topology.Taking{Node: node, Hold: topology.Hold{What: topology.Resources{gpu: gpus}, Tenant: true}}
-}
 
 // The queue's order: priority; who is waited for on nodes; the gang whose first pod is the oldest, its members together.
 func TestWhoseTurnItIs(t *testing.T) {

@@ -24,10 +24,12 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
@@ -336,6 +338,23 @@ func (w *world) dump() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.t.Logf("binds %v\nevents %v\nplacements %+v", w.binds, w.events, w.placements)
+}
+
+// snapshot brings a follower's snapshot up to date, as its scheduling goroutine would.
+func (w *world) snapshot() []fwk.NodeInfo {
+	w.t.Helper()
+	view, ok := w.plugin.handle.SnapshotSharedLister().(*cache.Snapshot)
+	if !ok {
+		w.t.Fatalf("the snapshot is a %T", w.plugin.handle.SnapshotSharedLister())
+	}
+	if err := w.sched.Cache.UpdateSnapshot(klog.Background(), view); err != nil {
+		w.t.Fatal(err)
+	}
+	all, err := view.NodeInfos().List()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all
 }
 
 // gangNames are the gangs of all pods that there are.

@@ -29,6 +29,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/plugin"
 	"holdfast.dev/holdfast/plugin/ask"
+	"holdfast.dev/holdfast/plugin/serve"
 )
 
 const (
@@ -139,9 +140,9 @@ func servePreviews(ctx context.Context, address string, config *schedulerconfig.
 
 // fault says what an error of the station is for whoever asked.
 func fault(err error) (ask.Fault, bool) {
-	var invalid *plugin.InvalidError
+	var invalid *serve.InvalidError
 	switch {
-	case errors.Is(err, plugin.ErrNotLeading):
+	case errors.Is(err, serve.ErrNotLeading):
 		return ask.Fault{Code: http.StatusServiceUnavailable, Reason: v1alpha1.ReasonNotLeading}, true
 	case errors.As(err, &invalid):
 		return ask.Fault{Code: http.StatusUnprocessableEntity, Reason: "Invalid"}, true

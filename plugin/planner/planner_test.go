@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
@@ -29,17 +28,17 @@ func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	s := newStage(t, objects...)
 	asked := func(what string, pods []*v1.Pod, want int64) {
 		t.Helper()
-		before := s.filters.filters.Load()
+		before := s.Filtered.Load()
 		if placement, no := s.answer(pods); no == nil {
 			t.Errorf("%s: %+v", what, placement)
 		}
-		if got := s.filters.filters.Load() - before; got != want {
+		if got := s.Filtered.Load() - before; got != want {
 			t.Errorf("%s: filters were asked about %d nodes, want %d", what, got, want)
 		}
 	}
 	asked("the first time", gangOf("g", 13, 2), 12)
 	asked("again", gangOf("g", 13, 2), 0)
-	s.add(on(pod("other", 0), "n03"))
+	s.Add(on(pod("other", 0), "n03"))
 	asked("after a pod came", gangOf("g", 13, 2), 1)
 	apart := gangOf("apart", 13, 2)
 	for _, p := range apart {
@@ -59,10 +58,8 @@ func TestANodeThatIsGoneIsTakenOut(t *testing.T) {
 		t.Fatalf("%+v", no)
 	}
 	tree := s.planner.tree
-	if err := s.cache.RemoveNode(klog.Background(), b); err != nil {
-		t.Fatal(err)
-	}
-	s.add(labelled(node("c", 4), rack, "r3"))
+	s.Remove(b)
+	s.Add(labelled(node("c", 4), rack, "r3"))
 	if _, no := s.answer(gangOf("g", 4, 2)); no == nil || !strings.Contains(no.Message, "4 pods wanted, 3 fit: 2 nodes") {
 		t.Errorf("%+v", no)
 	}
@@ -171,7 +168,7 @@ func BenchmarkEligibility(b *testing.B) {
 		objects = append(objects, node(fmt.Sprintf("node-%05d", i), 8))
 	}
 	s := newStage(b, objects...)
-	all := s.nodes()
+	all := s.Nodes()
 	s.planner.Follow(all)
 	ask := func(b *testing.B, pod *v1.Pod, forget bool) {
 		for b.Loop() {

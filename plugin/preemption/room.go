@@ -1,4 +1,4 @@
-package plugin
+package preemption
 
 import (
 	"context"
@@ -101,7 +101,7 @@ const (
 
 // turnToSearch says whether room may be looked for now, for one of those who wait for it; if not, again is called when it
 // may be.
-func (p *Plugin) turnToSearch(key types.NamespacedName, now time.Time, again func()) bool {
+func (p *Preemptor) turnToSearch(key types.NamespacedName, now time.Time, again func()) bool {
 	a := p.tried[key]
 	switch {
 	case now.Before(a.next): // it is under way
@@ -117,11 +117,11 @@ func (p *Plugin) turnToSearch(key types.NamespacedName, now time.Time, again fun
 
 // searched notes a search for room, and has it made again later: once the others had their turns, because who is first in the
 // queue's order would else take every turn there is.
-func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found, again func()) {
+func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what found, again func()) {
 	now := time.Now()
 	took := now.Sub(began)
 	others := p.others(key)
-	p.measures.searched.Observe(took.Seconds())
+	p.config.Metrics.searched.Observe(took.Seconds())
 	p.nextSearch = now.Add(planner.Rest(took))
 	a := p.tried[key]
 	switch what {
@@ -144,23 +144,28 @@ func (p *Plugin) searched(key types.NamespacedName, began time.Time, what found,
 }
 
 // others counts who looks for room as well. Who did not come when it was time does so no more.
-func (p *Plugin) others(but types.NamespacedName) int {
+func (p *Preemptor) others(but types.NamespacedName) int {
 	n := 0
 	for key, a := range p.tried {
-		n += flag(key != but && !a.next.Before(p.nextSearch.Add(-lookAgain)))
+		if key != but && !a.next.Before(p.nextSearch.Add(-lookAgain)) {
+			n++
+		}
 	}
 	return n
 }
 
-// makeRoom has others leave for a gang that was refused, or names the room that it waits for. It runs in the scheduling
-// cycle, after the refusal.
-func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
-	now, logger, key := time.Now(), klog.FromContext(ctx), b.key
-	again := func() { p.wake(logger, key) }
+// MakeRoom has others leave for a gang, or names the room that it waits for, if it is the one that was refused in this
+// scheduling cycle for lack of room.
+func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
+	b, now, logger := p.blocked, time.Now(), klog.FromContext(ctx)
+	if b == nil || b.key != key {
+		return
+	}
+	again := func() { p.config.Wake(logger, key) }
 	if !p.turnToSearch(key, now, again) {
 		return
 	}
-	if h, ok := p.holds.get(key); ok && !h.Reserved {
+	if h, ok := p.reservations.Get(key); ok && !h.Reserved {
 		if now.Before(h.until) {
 			return
 		}
@@ -174,21 +179,21 @@ func (p *Plugin) makeRoom(ctx context.Context, b *blocked) {
 }
 
 // forgetTried forgets those that nobody waits for any more.
-func (p *Plugin) forgetTried() {
-	if len(p.tried) > 2*len(p.gangs.Refused())+16 {
+func (p *Preemptor) forgetTried() {
+	if len(p.tried) > 2*len(p.config.Gangs.Refused())+16 {
 		now := time.Now()
 		maps.DeleteFunc(p.tried, func(key types.NamespacedName, a attempt) bool {
-			return !p.gangs.Wants(key) && now.Sub(a.next) > lookAgainAtMost
+			return !p.config.Gangs.Wants(key) && now.Sub(a.next) > lookAgainAtMost
 		})
 	}
 }
 
 // lookForRoom finds something where a hold was made, or stands.
-func (p *Plugin) lookForRoom(ctx context.Context, b *blocked, now time.Time) (found, error) {
+func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) (found, error) {
 	priority, preempts := b.priority()
-	h, reserved := p.holds.get(b.key)
+	h, reserved := p.reservations.Get(b.key)
 	if reserved && !p.stillGood(ctx, &h, b) {
-		klog.FromContext(ctx).Info("A node that is reserved for a gang cannot take it any more", "gang", b.key, "room", h.words())
+		klog.FromContext(ctx).Info("A node that is reserved for a gang cannot take it any more", "gang", b.key, "room", h.Words())
 		p.letIn(klog.FromContext(ctx), b.key)
 		reserved = false
 	}
@@ -228,7 +233,7 @@ func made(done bool) found {
 }
 
 // reserve reports whether room was reserved: not where the gang would not fit with everybody gone.
-func (p *Plugin) reserve(ctx context.Context, b *blocked, priority int32, preempts bool, now time.Time) (bool, error) {
+func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, preempts bool, now time.Time) (bool, error) {
 	s, err := p.survey(ctx, b, priority, now, func(*yield.Unit) bool { return true })
 	if err != nil {
 		return false, err
@@ -243,7 +248,7 @@ func (p *Plugin) reserve(ctx context.Context, b *blocked, priority int32, preemp
 		return false, err
 	}
 	p.endReservations(ctx, b)
-	p.hold(ctx, b, hold{Hold: yield.Hold{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now})
+	p.hold(ctx, b, Reservation{Hold: yield.Hold{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now})
 	return true, nil
 }
 
@@ -272,7 +277,7 @@ func orOverdue(may func(*yield.Unit) bool, priority int32, reserved []string, no
 }
 
 // claim has units leave, where that makes the gang fit, and holds what they leave for it.
-func (p *Plugin) claim(ctx context.Context, b *blocked, s *survey, priority int32, now time.Time) (bool, error) {
+func (p *Preemptor) claim(ctx context.Context, b *blocked, s *survey, priority int32, now time.Time) (bool, error) {
 	choice, ok := yield.Choose(s.world, s.gang)
 	if !ok {
 		return false, nil
@@ -282,33 +287,33 @@ func (p *Plugin) claim(ctx context.Context, b *blocked, s *survey, priority int3
 		return false, err
 	}
 	d := s.departure(choice, room.seats)
-	h := hold{Hold: yield.Hold{Priority: priority}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now,
-		yields: d.units, pods: len(d.pods), until: now.Add(d.grace + p.args.ClaimPatience.Duration)}
+	h := Reservation{Hold: yield.Hold{Priority: priority}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now,
+		yields: d.units, pods: len(d.pods), until: now.Add(d.grace + p.config.Args.ClaimPatience.Duration)}
 	if len(d.pods) == 0 {
 		h.yields = []string{"pods that end already"}
 	}
 	p.hold(ctx, b, h)
-	p.measures.preempted.Add(float64(len(d.pods)))
-	go p.evict(context.WithoutCancel(ctx), eviction{whom: "gang " + b.key.String(), priority: priority, pods: d.pods, until: h.until, stands: func() bool { return p.holds.stands(b.key, h) }})
+	p.config.Metrics.preempted.Add(float64(len(d.pods)))
+	go p.evict(context.WithoutCancel(ctx), eviction{whom: "gang " + b.key.String(), priority: priority, pods: d.pods, until: h.until, stands: func() bool { return p.reservations.stands(b.key, h) }})
 	return true, nil
 }
 
 // hold keeps room for a gang and says so.
-func (p *Plugin) hold(ctx context.Context, b *blocked, h hold) {
-	p.holds.keep(b.key, h)
+func (p *Preemptor) hold(ctx context.Context, b *blocked, h Reservation) {
+	p.reservations.keep(b.key, h)
 	no := b.refusal
 	if at := strings.LastIndex(no.Message, "; "); at >= 0 && strings.Contains(no.Message[at:], " for it") {
 		no.Message = no.Message[:at]
 	}
-	no.Message += "; " + h.words()
-	klog.FromContext(ctx).Info("Room is held for a gang", "gang", b.key, "room", h.words(), "nodes", len(h.nodes()))
-	p.gangs.Refuse(b.key, &no)
-	p.status.soon(b.key)
+	no.Message += "; " + h.Words()
+	klog.FromContext(ctx).Info("Room is held for a gang", "gang", b.key, "room", h.Words(), "nodes", len(h.nodes()))
+	p.config.Gangs.Refuse(b.key, &no)
+	p.config.Publish(b.key)
 }
 
 // stillGood says whether the nodes of a reservation can still take the gang one day: they are there, well, and members
 // tolerate their taints.
-func (p *Plugin) stillGood(ctx context.Context, h *hold, b *blocked) bool {
+func (p *Preemptor) stillGood(ctx context.Context, h *Reservation, b *blocked) bool {
 	left := map[string]bool{}
 	for _, name := range h.nodes() {
 		left[name] = true
@@ -318,7 +323,7 @@ func (p *Plugin) stillGood(ctx context.Context, h *hold, b *blocked) bool {
 		if !left[name] {
 			continue
 		}
-		if _, sick := p.rejects.Ill(n.Node()); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
+		if _, sick := p.config.Health.Ill(n.Node()); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
 			return false
 		}
 		delete(left, name)
@@ -327,29 +332,22 @@ func (p *Plugin) stillGood(ctx context.Context, h *hold, b *blocked) bool {
 }
 
 // mayReserve says whether it is the gang's turn to have room reserved.
-func (p *Plugin) mayReserve(b *blocked, priority int32, now time.Time) bool {
+func (p *Preemptor) mayReserve(b *blocked, priority int32, now time.Time) bool {
 	if b.lost() {
 		return true
 	}
-	if p.gangs.Waited(b.key, now) < p.args.ReservationAfter.Duration {
+	if p.config.Gangs.Waited(b.key, now) < p.config.Args.ReservationAfter.Duration {
 		return false
 	}
-	first, ok := p.gangs.FirstBlocked(func(key types.NamespacedName) bool { return key != b.key && p.tried[key].never })
+	first, ok := p.config.Gangs.FirstBlocked(func(key types.NamespacedName) bool { return key != b.key && p.tried[key].never })
 	return ok && first == b.key
 }
 
 // endReservations ends those for gangs that never were whole, before another one of them gets one.
-func (p *Plugin) endReservations(ctx context.Context, b *blocked) {
-	for key, h := range p.holds.keys() {
+func (p *Preemptor) endReservations(ctx context.Context, b *blocked) {
+	for key, h := range p.reservations.keys() {
 		if h.Reserved && !h.lost && !b.lost() && key != b.key {
 			p.letIn(klog.FromContext(ctx), key)
 		}
 	}
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -1,4 +1,4 @@
-package plugin
+package serve
 
 import (
 	"cmp"
@@ -18,23 +18,14 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// InvalidError says what is wrong with a question.
-type InvalidError struct{ text string }
-
-func (e *InvalidError) Error() string { return e.text }
-
-func invalid(format string, args ...any) error {
-	return &InvalidError{text: fmt.Sprintf(format, args...)}
-}
-
-// preview answers for a gang of the given pods on the present snapshot, as planning would: beside the members
+// Preview answers for a gang of the given pods on the present snapshot, as planning would: beside the members
 // that exist, and what other plans hold. It belongs to the scheduling goroutine.
-func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
-	r, err := p.supposed(pods)
+func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
+	r, err := i.supposed(pods)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}
-	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	nodes, err := i.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
 	}
@@ -44,11 +35,11 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		out.Placement = status.Refused(no)
 		return out, nil
 	}
-	if unknown := p.unmade(r); unknown != nil {
+	if unknown := i.unmade(r); unknown != nil {
 		out.Placement = status.Refused(*unknown)
 		return out, nil
 	}
-	placement, no, err := p.planner.Answer(ctx, nodes, r, nil)
+	placement, no, err := i.Planner.Answer(ctx, nodes, r, nil)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}
@@ -67,40 +58,40 @@ func (p *Plugin) preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 
 // unmade says so where an answer hangs on claims that are made from templates once the pods are there: the framework's filters
 // know of no other claims than those that exist.
-func (p *Plugin) unmade(r gangcache.Snapshot) *gang.Refusal {
-	i := slices.IndexFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && claims.Awaited(m.Pod) })
-	if i < 0 || p.handle.SharedDRAManager() == nil {
+func (i *Instance) unmade(r gangcache.Snapshot) *gang.Refusal {
+	first := slices.IndexFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && claims.Awaited(m.Pod) })
+	if first < 0 || i.Framework.SharedDRAManager() == nil {
 		return nil
 	}
 	return &gang.Refusal{Reason: gang.Unsupported, Wanted: r.Size, Message: fmt.Sprintf(
-		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.Members[i].Pod.Name)}
+		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.Members[first].Pod.Name)}
 }
 
 // supposed is the roster of the gang if the pods existed: they come beside the members that do.
-func (p *Plugin) supposed(pods []*v1.Pod) (gangcache.Snapshot, error) {
-	key, ok := p.mine(pods[0])
+func (i *Instance) supposed(pods []*v1.Pod) (gangcache.Snapshot, error) {
+	key, ok := i.gangOf(pods[0])
 	if !ok {
 		return gangcache.Snapshot{}, invalid("pod %s is in no gang, it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
 	}
-	terms, err := p.groups.Terms(key, pods[0])
+	terms, err := i.Terms(key, pods[0])
 	if err != nil {
 		return gangcache.Snapshot{}, invalid("%v", err)
 	}
-	r := p.gangs.List(key)
+	r := i.Gangs.List(key)
 	r.Size, r.Terms, r.Least = max(terms.Size, len(r.Members)), terms, terms.Min
 	taken, names := map[gangcache.Slot]bool{}, map[string]bool{}
 	for _, m := range r.Members {
 		taken[m.Slot], names[m.Pod.Name] = m.Slot.Known, true
 	}
-	for i, pod := range pods {
-		if other, ok := p.mine(pod); !ok || other != key {
+	for n, pod := range pods {
+		if other, ok := i.gangOf(pod); !ok || other != key {
 			return gangcache.Snapshot{}, invalid("pod %s is not of gang %s, as pod %s is: preview one gang at a time", pod.Name, key.Name, pods[0].Name)
 		}
 		pod = pod.DeepCopy()
-		pod.Spec.NodeName, pod.UID = "", types.UID(fmt.Sprintf("preview-%d", i))
+		pod.Spec.NodeName, pod.UID = "", types.UID(fmt.Sprintf("preview-%d", n))
 		askForLimits(pod)
 		if pod.Name == "" {
-			pod.Name = fmt.Sprintf("%s-%d", key.Name, i)
+			pod.Name = fmt.Sprintf("%s-%d", key.Name, n)
 		}
 		m := gangcache.Member{Pod: pod, Slot: gangcache.SlotOf(pod), Role: planner.RoleOf(pod), Task: membership.TaskOf(pod)}
 		if taken[m.Slot] {

@@ -1,7 +1,9 @@
-package plugin
+package preemption
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/gang/yield"
@@ -22,7 +25,7 @@ import (
 
 // survey is a cluster as it would be if some units were gone.
 type survey struct {
-	p     *Plugin
+	p     *Preemptor
 	b     *blocked
 	gang  gang.Gang
 	world yield.World
@@ -36,16 +39,16 @@ type survey struct {
 }
 
 // survey looks at the cluster without those units that may leave, as filters judge it.
-func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*yield.Unit) bool) (*survey, error) {
+func (p *Preemptor) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*yield.Unit) bool) (*survey, error) {
 	s := &survey{p: p, b: b, nodes: b.nodes, ctx: ctx}
-	taken, err := p.planner.Expected(b.nodes, b.roster)
+	taken, err := p.config.Planner.Expected(b.nodes, b.roster)
 	if err != nil {
 		return nil, err
 	}
 	s.taken = taken
 	s.units(may, now)
 	bare := s.without(func(int) bool { return true })
-	s.world.Levels = p.planner.Levels()
+	s.world.Levels = p.config.Planner.Levels()
 	s.world.Nodes = bare.Nodes()
 	if s.gang, err = bare.Gang(b.roster); err != nil {
 		return nil, err
@@ -62,7 +65,7 @@ func (p *Plugin) survey(ctx context.Context, b *blocked, priority int32, now tim
 
 // units sorts the pods on the nodes into what leaves together.
 func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
-	fixed := s.p.gangs.Moving()
+	fixed := s.p.config.Gangs.Moving()
 	budgets := s.p.budgets()
 	at := map[string]int{}
 	devices := map[string]bool{}
@@ -73,7 +76,7 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 		for _, info := range n.GetPods() {
 			pod := info.GetPod()
 			key, member := membership.GroupOf(pod)
-			if s.p.planner.Attendant(pod) || (member && (key == s.b.key || fixed[key])) {
+			if s.p.config.Planner.Attendant(pod) || (member && (key == s.b.key || fixed[key])) {
 				continue
 			}
 			name, leaving := "pod "+pod.Namespace+"/"+pod.Name, pod.DeletionTimestamp != nil || membership.Replaced(pod)
@@ -98,7 +101,7 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 // add adds a pod to its unit.
 func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
 	unit := &s.world.Units[u]
-	as := s.p.planner.Hold(info)
+	as := s.p.config.Planner.Hold(info)
 	delete(as.What, claims.Slot) // what is on its node the filter knows
 	one := yield.Pod{Node: pod.Spec.NodeName, What: as.What, Devices: plain, Tenant: as.Tenant, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
 	for name := range as.What {
@@ -141,7 +144,7 @@ func (s *survey) without(gone func(u int) bool) *planner.WhatIf {
 			pods = append(pods, s.pods[u]...)
 		}
 	}
-	return s.p.planner.Without(s.ctx, s.nodes, pods, s.taken)
+	return s.p.config.Planner.Without(s.ctx, s.nodes, pods, s.taken)
 }
 
 // keepOnly leaves out units that must stay.
@@ -228,4 +231,23 @@ func (s *survey) departure(c yield.Choice, seats []gang.Seat) (d departure) {
 
 func (s *survey) isOn(seats []gang.Seat, node string) bool {
 	return slices.ContainsFunc(seats, func(seat gang.Seat) bool { return seat.Node == node })
+}
+
+// World is the cluster with all who could be moved taken out, as values. It belongs to the scheduling goroutine; what is
+// made of it does not.
+func (p *Preemptor) World(ctx context.Context) (yield.World, error) {
+	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return yield.World{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
+	}
+	p.config.Planner.Follow(nodes)
+	// Nobody asks, of the lowest priority: all that is held is as good as taken.
+	nobody := gangcache.Snapshot{Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}}}
+	s := &survey{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
+	if s.taken, err = p.config.Planner.Expected(nodes, nobody); err != nil {
+		return yield.World{}, err
+	}
+	s.units(func(*yield.Unit) bool { return true }, time.Now())
+	s.world.Levels, s.world.Nodes = p.config.Planner.Levels(), s.without(func(int) bool { return true }).Nodes()
+	return s.world, nil
 }

@@ -1,4 +1,4 @@
-package plugin
+package preemption
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// hold is room that is kept for a gang.
-type hold struct {
+// Reservation is room that is kept for a gang.
+type Reservation struct {
 	yield.Hold
 	seats []topology.Taking
 	// domain is where that is, for people; yields names who leaves, pods how many.
@@ -38,8 +38,8 @@ type hold struct {
 	idle time.Time
 }
 
-// words say for people what is held and why.
-func (h *hold) words() string {
+// Words say for people what is held and why.
+func (h *Reservation) Words() string {
 	where := h.domain
 	if where == "" {
 		where = fmt.Sprintf("room on %d nodes", len(h.nodes()))
@@ -54,8 +54,8 @@ func (h *hold) words() string {
 	return text
 }
 
-// status is the same for programs.
-func (h *hold) status() *v1alpha1.HeldRoom {
+// Status is the same for programs.
+func (h *Reservation) Status() *v1alpha1.HeldRoom {
 	room := &v1alpha1.HeldRoom{Kind: v1alpha1.HeldReservation, Domain: h.domain, Nodes: h.nodes(), Since: whole(h.since)}
 	if !h.Reserved {
 		room.Kind, room.Leaving, room.LeavingPods = v1alpha1.HeldClaim, h.yields, int32(h.pods)
@@ -69,16 +69,7 @@ func (h *hold) status() *v1alpha1.HeldRoom {
 // whole is a time as an API server keeps it.
 func whole(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
-// standing is a gang's placement status as it should be, with the room that is held for it.
-func (p *Plugin) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
-	s, ok, exists = p.gangs.Status(key)
-	if h, held := p.holds.get(key); held && ok && !s.Placed {
-		s.Held = h.status()
-	}
-	return s, ok, exists
-}
-
-func (h *hold) nodes() []string {
+func (h *Reservation) nodes() []string {
 	var names []string
 	seen := map[string]bool{}
 	for _, s := range h.seats {
@@ -99,10 +90,10 @@ func someOf(names []string) string {
 	return text
 }
 
-// holds is all room that is kept, by gang. Its lock is a leaf.
-type holds struct {
+// Reservations are all room that is kept, by gang. Its lock is a leaf.
+type Reservations struct {
 	mu sync.Mutex
-	of map[types.NamespacedName]*hold
+	of map[types.NamespacedName]*Reservation
 	// byNode finds holds by node.
 	byNode map[string][]types.NamespacedName
 	// kept are single pods that were kept out, to be tried again when room is held no more.
@@ -112,28 +103,29 @@ type holds struct {
 // mostKept bounds the pods that are tried again at once; others have their turn with the next event.
 const mostKept = 1000
 
-func newHolds() *holds {
-	return &holds{of: map[types.NamespacedName]*hold{}, byNode: map[string][]types.NamespacedName{}, kept: map[types.UID]*v1.Pod{}}
+// NewReservations returns an empty set.
+func NewReservations() *Reservations {
+	return &Reservations{of: map[types.NamespacedName]*Reservation{}, byNode: map[string][]types.NamespacedName{}, kept: map[types.UID]*v1.Pod{}}
 }
 
-// get returns what is held for a gang.
-func (h *holds) get(key types.NamespacedName) (hold, bool) {
+// Get returns what is held for a gang.
+func (h *Reservations) Get(key types.NamespacedName) (Reservation, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if one := h.of[key]; one != nil {
 		return *one, true
 	}
-	return hold{}, false
+	return Reservation{}, false
 }
 
 // stands says whether it is still that claim which is held for a gang.
-func (h *holds) stands(key types.NamespacedName, claim hold) bool {
-	one, ok := h.get(key)
+func (h *Reservations) stands(key types.NamespacedName, claim Reservation) bool {
+	one, ok := h.Get(key)
 	return ok && !one.Reserved && one.since.Equal(claim.since)
 }
 
 // keep holds room for a gang, in the place of what was held.
-func (h *holds) keep(key types.NamespacedName, one hold) {
+func (h *Reservations) keep(key types.NamespacedName, one Reservation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.remove(key)
@@ -144,7 +136,7 @@ func (h *holds) keep(key types.NamespacedName, one hold) {
 }
 
 // drop ends what is held for a gang and returns single pods that may go in now.
-func (h *holds) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
+func (h *Reservations) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if was = h.remove(key); was {
@@ -156,7 +148,7 @@ func (h *holds) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
 	return free, was
 }
 
-func (h *holds) remove(key types.NamespacedName) bool {
+func (h *Reservations) remove(key types.NamespacedName) bool {
 	one := h.of[key]
 	if one == nil {
 		return false
@@ -177,18 +169,18 @@ func (h *holds) remove(key types.NamespacedName) bool {
 }
 
 // keys lists the gangs for which room is held.
-func (h *holds) keys() map[types.NamespacedName]hold {
+func (h *Reservations) keys() map[types.NamespacedName]Reservation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make(map[types.NamespacedName]hold, len(h.of))
+	all := make(map[types.NamespacedName]Reservation, len(h.of))
 	for key, one := range h.of {
 		all[key] = *one
 	}
 	return all
 }
 
-// against lists the room that a gang must keep out of.
-func (h *holds) against(key types.NamespacedName, priority int32, end time.Time) []topology.Taking {
+// Against lists the room that a gang must keep out of.
+func (h *Reservations) Against(key types.NamespacedName, priority int32, end time.Time) []topology.Taking {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []topology.Taking
@@ -200,15 +192,15 @@ func (h *holds) against(key types.NamespacedName, priority int32, end time.Time)
 	return all
 }
 
-// any says whether any room is held at all.
-func (h *holds) any() bool {
+// Any says whether any room is held at all.
+func (h *Reservations) Any() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.of) > 0
 }
 
 // on is how much of a node is held against a pod, and for whom.
-func (h *holds) on(node string, priority int32, end time.Time) (held topology.Resources, whom types.NamespacedName) {
+func (h *Reservations) on(node string, priority int32, end time.Time) (held topology.Resources, whom types.NamespacedName) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, key := range h.byNode[node] {
@@ -231,7 +223,7 @@ func (h *holds) on(node string, priority int32, end time.Time) (held topology.Re
 	return held, whom
 }
 
-func (h *holds) wait(pod *v1.Pod) {
+func (h *Reservations) wait(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.kept) < mostKept {
@@ -239,12 +231,12 @@ func (h *holds) wait(pod *v1.Pod) {
 	}
 }
 
-// keepOff refuses a single pod the room on a node that is held for a gang.
-func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if p.planner.Attendant(pod) {
+// KeepOff refuses a single pod the room on a node that is held for a gang.
+func (p *Preemptor) KeepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if p.config.Planner.Attendant(pod) {
 		return nil
 	}
-	held, whom := p.holds.on(node.Node().Name, corev1helpers.PodPriority(pod), settings.WouldEnd(pod, time.Now()))
+	held, whom := p.reservations.on(node.Node().Name, corev1helpers.PodPriority(pod), settings.WouldEnd(pod, time.Now()))
 	if held == nil {
 		return nil
 	}
@@ -252,10 +244,10 @@ func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	left := p.planner.Free(node)
-	for what, v := range p.planner.Requests(info) {
+	left := p.config.Planner.Free(node)
+	for what, v := range p.config.Planner.Requests(info) {
 		if left[what]-held[what] < v {
-			p.holds.wait(pod)
+			p.reservations.wait(pod)
 			return fwk.NewStatus(fwk.Unschedulable, "node's room is held for gang "+whom.String())
 		}
 	}
@@ -264,24 +256,24 @@ func (p *Plugin) keepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 
 // letIn ends what is held for a gang, and has those tried again that were kept out: aside, for it may be a scheduling cycle
 // that ends it.
-func (p *Plugin) letIn(logger klog.Logger, key types.NamespacedName) {
-	free, was := p.holds.drop(key)
+func (p *Preemptor) letIn(logger klog.Logger, key types.NamespacedName) {
+	free, was := p.reservations.drop(key)
 	if !was {
 		return
 	}
-	p.status.soon(key)
+	p.config.Publish(key)
 	go func() {
-		p.activate(logger, free)
-		for _, other := range p.gangs.Refused() {
+		p.config.Activate(logger, free)
+		for _, other := range p.config.Gangs.Refused() {
 			if other != key {
-				p.wake(logger, other)
+				p.config.Wake(logger, other)
 			}
 		}
 	}()
 }
 
 // idles notes whether a gang could not use what is held for it now, and says for how long that has been so.
-func (h *holds) idles(key types.NamespacedName, idle bool, now time.Time) time.Duration {
+func (h *Reservations) idles(key types.NamespacedName, idle bool, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.of[key]
@@ -297,20 +289,20 @@ func (h *holds) idles(key types.NamespacedName, idle bool, now time.Time) time.D
 	return now.Sub(one.idle)
 }
 
-// lapseHolds ends what is held for gangs that are gone or placed, claims whose time is over, and reservations of gangs that lack
+// Lapse ends what is held for gangs that are gone or placed, claims whose time is over, and reservations of gangs that lack
 // members for long: nobody else may go there, and nobody comes.
-func (p *Plugin) lapseHolds(logger klog.Logger, now time.Time) {
-	for key, h := range p.holds.keys() {
+func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
+	for key, h := range p.reservations.keys() {
 		switch {
-		case !p.gangs.Wants(key):
+		case !p.config.Gangs.Wants(key):
 		case !h.Reserved && now.After(h.until):
-			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.words())
-		case h.Reserved && p.holds.idles(key, !p.gangs.Able(key), now) >= p.args.FormingPatience.Duration:
-			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.words())
+			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.Words())
+		case h.Reserved && p.reservations.idles(key, !p.config.Gangs.Able(key), now) >= p.config.Args.FormingPatience.Duration:
+			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.Words())
 		default:
 			continue
 		}
 		p.letIn(logger, key)
-		p.wake(logger, key)
+		p.config.Wake(logger, key)
 	}
 }

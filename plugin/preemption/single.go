@@ -1,4 +1,4 @@
-package plugin
+package preemption
 
 import (
 	"context"
@@ -72,11 +72,11 @@ func (l *lone) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now tim
 	})
 }
 
-// makeRoomForOne has others leave for a pod of no gang, as for a gang of one: whole gangs and single pods, not members of
+// MakeRoomForOne has others leave for a pod of no gang, as for a gang of one: whole gangs and single pods, not members of
 // gangs, which Kubernetes's own preemption would take. The node is nominated for it, as Kubernetes does.
-func (p *Plugin) makeRoomForOne(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
-	no := p.noRoom(state, pod)
-	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+// no is the answer where nobody leaves.
+func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, no *fwk.Status) (*fwk.PostFilterResult, *fwk.Status) {
+	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("listing the snapshot's nodes: %w", err))
 	}
@@ -89,7 +89,7 @@ func (p *Plugin) makeRoomForOne(ctx context.Context, state fwk.CycleState, pod *
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // no gang is named so
 	logger, now := klog.FromContext(ctx), time.Now()
-	again := func() { p.activate(logger, []*v1.Pod{pod}) }
+	again := func() { p.config.Activate(logger, []*v1.Pod{pod}) }
 	if !p.turnToSearch(key, now, again) {
 		return nil, no
 	}
@@ -111,8 +111,8 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 }
 
 // roomForOne chooses who leaves, and tells them.
-func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what found, err error) {
-	p.planner.Follow(nodes)
+func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what found, err error) {
+	p.config.Planner.Follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
 	b := &blocked{key: key, nodes: nodes, roster: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: planner.RoleOf(pod)}}}}
 	s, err := p.survey(ctx, b, priority, now, below(priority))
@@ -134,9 +134,9 @@ func (p *Plugin) roomForOne(ctx context.Context, key types.NamespacedName, pod *
 	d := s.departure(choice, room.seats)
 	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
-		p.measures.preempted.Add(float64(len(d.pods)))
-		e := eviction{whom: "pod " + klog.KObj(pod).String(), priority: priority, pods: d.pods, until: now.Add(d.grace + p.args.ClaimPatience.Duration), stands: func() bool {
-			mine, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
+		p.config.Metrics.preempted.Add(float64(len(d.pods)))
+		e := eviction{whom: "pod " + klog.KObj(pod).String(), priority: priority, pods: d.pods, until: now.Add(d.grace + p.config.Args.ClaimPatience.Duration), stands: func() bool {
+			mine, err := p.config.Pods.Pods(pod.Namespace).Get(pod.Name)
 			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
 		}}
 		one := promise{node: at, until: e.until, batch: true}

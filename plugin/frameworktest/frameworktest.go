@@ -1,0 +1,153 @@
+// Package frameworktest is kube-scheduler's framework for tests that need filters and no scheduler: the default profile over
+// nodes that only the test changes. It promises nothing to programs: only tests import it.
+package frameworktest
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/gangcache"
+)
+
+// Framework is a framework over nodes and pods that the test puts there.
+type Framework struct {
+	framework.Framework
+	// Client is of an API server that has nothing.
+	Client *fake.Clientset
+	// Filtered counts nodes that filters were asked about.
+	Filtered atomic.Int64
+
+	t     testing.TB
+	cache cache.Cache
+	view  *cache.Snapshot
+}
+
+// RunFilterPluginsWithNominatedPods counts.
+func (f *Framework) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	f.Filtered.Add(1)
+	return f.Framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node)
+}
+
+// New returns a framework over the given nodes and pods.
+func New(t testing.TB, objects ...runtime.Object) *Framework {
+	t.Helper()
+	metrics.Register()
+	f := &Framework{t: t, Client: fake.NewClientset(), cache: cache.New(t.Context(), nil, false, false), view: cache.NewEmptySnapshot()}
+	recorder := events.NewFakeRecorder(1000)
+	var err error
+	f.Framework, err = frameworkruntime.NewFramework(t.Context(), plugins.NewInTreeRegistry(), profile(t), frameworkruntime.WithClientSet(f.Client), frameworkruntime.WithEventRecorder(recorder),
+		frameworkruntime.WithInformerFactory(informers.NewSharedInformerFactory(f.Client, 0)), frameworkruntime.WithSnapshotSharedLister(f.view),
+		frameworkruntime.WithPodNominator(queue.NewTestQueue(t.Context(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Add(objects...)
+	return f
+}
+
+// profile is kube-scheduler's default one but for what needs a manager of claims or of volumes.
+func profile(t testing.TB) *schedulerapi.KubeSchedulerProfile {
+	t.Helper()
+	obj, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(`{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}`), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, ok := obj.(*schedulerapi.KubeSchedulerConfiguration)
+	if !ok {
+		t.Fatalf("the default configuration is a %T", obj)
+	}
+	p := cfg.Profiles[0]
+	p.SchedulerName = v1alpha1.SchedulerName
+	p.Plugins.MultiPoint.Enabled = slices.DeleteFunc(p.Plugins.MultiPoint.Enabled, func(e schedulerapi.Plugin) bool {
+		return e.Name == names.DynamicResources || e.Name == names.NodeVolumeLimits
+	})
+	return &p
+}
+
+// Add puts nodes there, and pods on theirs.
+func (f *Framework) Add(objects ...runtime.Object) {
+	f.t.Helper()
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *v1.Node:
+			f.cache.AddNode(klog.Background(), o)
+		case *v1.Pod:
+			if err := f.cache.AddPod(klog.Background(), o); err != nil {
+				f.t.Fatal(err)
+			}
+		default:
+			f.t.Fatalf("unexpected %T", o)
+		}
+	}
+}
+
+// Cache is what the snapshot is made of.
+func (f *Framework) Cache() cache.Cache { return f.cache }
+
+// Remove takes a node away.
+func (f *Framework) Remove(node *v1.Node) {
+	f.t.Helper()
+	if err := f.cache.RemoveNode(klog.Background(), node); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// Nodes are those of the snapshot, which is brought up to date.
+func (f *Framework) Nodes() []fwk.NodeInfo {
+	f.t.Helper()
+	if err := f.cache.UpdateSnapshot(klog.Background(), f.view); err != nil {
+		f.t.Fatal(err)
+	}
+	all, err := f.view.NodeInfos().List()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return all
+}
+
+// Well says of all nodes that gangs may go there.
+type Well struct{}
+
+// Ill says of no node that it is.
+func (Well) Ill(*v1.Node) (string, bool) { return "", false }
+
+// Observe does nothing.
+func (Well) Observe(int) {}
+
+// Renew does nothing.
+func (Well) Renew(string) {}
+
+// Cache is a cache of gangs that their pods alone tell of; every pod is a role of its own.
+func Cache() *gangcache.Cache {
+	return gangcache.New(gangcache.Config{
+		Terms:        Terms,
+		Role:         func(pod *v1.Pod) string { return string(pod.UID) },
+		AwaitsClaims: func(*v1.Pod) bool { return false },
+	})
+}
+
+// Terms are what a pod itself says of its gang.
+func Terms(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) {
+	return gangcache.OwnTerms(pod)
+}

@@ -1,0 +1,99 @@
+package preemption
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/internal/membership"
+)
+
+// worthAge is how old the newest stored steps may be, as they are known, when it is decided who leaves.
+const worthAge = 10 * time.Second
+
+// worth is since when gangs have work that nobody stored: what they would lose. It is read when it is needed.
+type worth struct {
+	gangs dynamic.NamespaceableResourceInterface
+
+	mu      sync.Mutex
+	reading bool
+	at      time.Time
+	stored  map[types.NamespacedName]time.Time
+}
+
+// firstRead bounds how long scheduling waits for the first reading.
+const firstRead = 2 * time.Second
+
+// known says whether what gangs would lose is known well enough: not long ago, or since it was asked for, which may be longer, for who
+// asked comes back when it is its turn. If not it is read. The first time it is waited for: a replica that takes over in the middle of a
+// batch must hold what becomes free before others are planned.
+func (w *worth) known(ctx context.Context, now, asked time.Time) bool {
+	w.mu.Lock()
+	first := w.at.IsZero()
+	w.mu.Unlock()
+	if first {
+		ctx, cancel := context.WithTimeout(ctx, firstRead)
+		defer cancel()
+		w.read(ctx)
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now.Sub(w.at) < worthAge || (!asked.IsZero() && w.at.After(asked)) {
+		return true
+	}
+	if !w.reading {
+		w.reading = true
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), worthAge/2)
+			defer cancel()
+			w.read(ctx)
+		}()
+	}
+	return false
+}
+
+// read asks the API server. What cannot be read counts from when pods started: that is no reason to keep anybody out.
+func (w *worth) read(ctx context.Context) {
+	list, err := w.gangs.List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	stored := map[types.NamespacedName]time.Time{}
+	if err == nil {
+		for i := range list.Items {
+			u := &list.Items[i]
+			text, _, _ := unstructured.NestedString(u.Object, "status", "run", "durable", "at")
+			if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+				stored[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = at
+			}
+		}
+	} else {
+		klog.FromContext(ctx).Info("Reading what gangs have stored; the time since their pods started counts", "reason", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reading, w.at = false, time.Now()
+	if err == nil {
+		w.stored = stored
+	}
+}
+
+// since is from when on a pod's work would be lost.
+func (w *worth) since(pod *v1.Pod) time.Time {
+	from := pod.CreationTimestamp.Time
+	if pod.Status.StartTime != nil {
+		from = pod.Status.StartTime.Time
+	}
+	key, member := membership.GroupOf(pod)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at := w.stored[key]; member && at.After(from) {
+		return at
+	}
+	return from
+}

@@ -1,0 +1,156 @@
+// Package serve answers questions about what the scheduler's plugin would do, or did: where a gang would land, what a decision was
+// made from, how broken up the fabric is. It promises that each answer is of one moment, what planning itself would say then,
+// and that asking changes nothing; a replica that does not schedule answers nothing.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
+	"holdfast.dev/holdfast/plugin/preemption"
+)
+
+// InvalidError says what is wrong with a question.
+type InvalidError struct{ text string }
+
+func (e *InvalidError) Error() string { return e.text }
+
+func invalid(format string, args ...any) error {
+	return &InvalidError{text: fmt.Sprintf(format, args...)}
+}
+
+// ErrNotLeading is the answer of a replica that does not schedule.
+var ErrNotLeading = errors.New("this replica of the scheduler does not lead: ask again, another one does")
+
+// Framework is what is asked of the scheduling framework.
+type Framework interface {
+	ProfileName() string
+	SharedDRAManager() fwk.SharedDRAManager
+	SnapshotSharedLister() fwk.SharedLister
+}
+
+// Instance is one profile that is asked. Its methods belong to the scheduling goroutine.
+type Instance struct {
+	Framework  Framework
+	Gangs      *gangcache.Cache
+	Planner    *planner.Planner
+	Preemption *preemption.Preemptor
+	// Terms says what is known of a gang besides its pods, of which one is given.
+	Terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
+}
+
+// gangOf is the gang of this profile that a pod is in.
+func (i *Instance) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
+	return gangcache.GangOf(pod, i.Framework.ProfileName())
+}
+
+// Server has questions answered.
+type Server struct {
+	// leading is closed when this replica begins to act.
+	leading   <-chan struct{}
+	questions chan Question
+
+	mu sync.Mutex
+	// instances by scheduler name. Guarded by mu.
+	instances map[string]*Instance
+}
+
+// NewServer returns a Server that answers from when leading is closed.
+func NewServer(leading <-chan struct{}) *Server {
+	return &Server{leading: leading, questions: make(chan Question), instances: map[string]*Instance{}}
+}
+
+// Add has an instance asked.
+func (s *Server) Add(i *Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.instances[i.Framework.ProfileName()] = i
+}
+
+// Questions are to be answered in the scheduling goroutine, between two cycles.
+func (s *Server) Questions() <-chan Question { return s.questions }
+
+// Leads says whether this replica schedules.
+func (s *Server) Leads() bool {
+	select {
+	case <-s.leading:
+		return true
+	default:
+		return false
+	}
+}
+
+// Question is put in the scheduling goroutine, to one of the instances.
+type Question struct {
+	ctx  context.Context
+	s    *Server
+	whom func() (*Instance, error) // called with the server's mu held
+	ask  func(context.Context, *Instance) error
+	done chan error
+}
+
+// Preview says where the pods of one gang would land now, or why not. Nothing is reserved or written.
+func (s *Server) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
+	var response v1alpha1.PreviewResponse
+	err := s.between(ctx, func() (*Instance, error) {
+		if i := s.instances[pods[0].Spec.SchedulerName]; i != nil {
+			return i, nil
+		}
+		return nil, invalid("pod %s names scheduler %q, which is none of this one's", pods[0].Name, pods[0].Spec.SchedulerName)
+	}, func(ctx context.Context, i *Instance) (err error) {
+		response, err = i.Preview(ctx, pods)
+		return err
+	})
+	return response, err
+}
+
+// between has a question answered between two scheduling cycles.
+func (s *Server) between(ctx context.Context, whom func() (*Instance, error), ask func(context.Context, *Instance) error) error {
+	if !s.Leads() {
+		return ErrNotLeading
+	}
+	q := Question{ctx: ctx, s: s, whom: whom, ask: ask, done: make(chan error, 1)}
+	select {
+	case s.questions <- q:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the scheduler to have a moment: %w", ctx.Err())
+	}
+	return <-q.done
+}
+
+// previewTime bounds how long pods wait behind a question.
+const previewTime = 2 * time.Second
+
+// Answer answers the question. It runs in the scheduling goroutine, so that the framework's snapshot is this question's alone.
+func (q Question) Answer(c cache.Cache) { q.done <- q.answer(c) }
+
+func (q Question) answer(c cache.Cache) error {
+	q.s.mu.Lock()
+	i, err := q.whom()
+	q.s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	snapshot, ok := i.Framework.SnapshotSharedLister().(*cache.Snapshot)
+	if !ok {
+		return fmt.Errorf("the scheduler's snapshot is a %T: this is not the Kubernetes version that the plugin was built for", i.Framework.SnapshotSharedLister())
+	}
+	if err := c.UpdateSnapshot(klog.FromContext(q.ctx), snapshot); err != nil {
+		return fmt.Errorf("bringing the snapshot up to date: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(q.ctx, previewTime)
+	defer cancel()
+	return q.ask(ctx, i)
+}
