@@ -6,14 +6,11 @@
 // that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
 // for it, never single members; nothing else is done for it.
 //
-// One file per extension point or errand: enqueue.go (PreEnqueue, requeueing), gate.go (the same where many wait), prefilter.go (planning),
-// follow.go (Filter, PostFilter, Reserve), bind.go,
-// inspect.go (what no event tells), args.go, closed.go (nodes that are held whole),
-// turn.go (whose turn it is), room.go, survey.go, lone.go, holds.go and evict.go (who yields, what is held), rejects.go (nodes that reject members),
-// undo.go, publish.go (the Gang's status), notices.go (events that can wait), station.go (who acts), preview.go (answers without placing).
+// The root is the extension points, what is published, and the wiring. What is known of gangs, what decides and who answers are
+// packages below it, which know neither it nor those above them; internal/layers keeps that.
 //
-// What is known of each gang is in gangcache. PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the
-// cache; so nothing that takes the queue's lock (Activate, nominations) is called while the cache's is held.
+// PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the gangs' cache; so nothing that takes
+// the queue's lock (Activate, nominations) is called while the cache's is held.
 package plugin
 
 import (

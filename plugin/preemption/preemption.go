@@ -31,13 +31,18 @@ type Framework interface {
 	SnapshotSharedLister() fwk.SharedLister
 }
 
+// Health says of a node whether nothing of a gang may go there, and why.
+type Health interface {
+	Ill(*v1.Node) (cause string, ill bool)
+}
+
 // Config is what a Preemptor works with.
 type Config struct {
 	Framework Framework
 	Args      *schedulingv1alpha1.HoldfastArgs
 	Planner   *planner.Planner
 	Gangs     *gangcache.Cache
-	Health    planner.Health
+	Health    Health
 	Pods      corelisters.PodLister
 	Budgets   policylisters.PodDisruptionBudgetLister
 	// Stored are the Gangs, whose status says what they have stored.
