@@ -104,8 +104,8 @@ func (s State) adoptable(now time.Time) bool {
 	case c.Exit != nil:
 		return c.Exit.Code != 0
 	}
-	// A pod that takes another's place keeps the others waiting.
-	return s.Want.WholeCommand || now.Sub(c.BeganAt) >= c.Patience
+	// A pod that takes another's place keeps the others waiting, and waits itself where these have launchers.
+	return s.Want.WholeCommand || !s.Want.Launched && now.Sub(c.BeganAt) >= c.Patience
 }
 
 // adopt makes the command the one rank of this pod. What init began is then a process that may have to be ended.
@@ -135,19 +135,20 @@ func (s State) releasable() bool {
 }
 
 // release makes the command what it was before: a process of the user's that belongs to no generation. One that it was part
-// of has no process here any more.
-func (m *machine) release() {
+// of has no process here any more; left is the newest that is over for it.
+func (m *machine) release(left uint64) {
 	if m.s.Phase == Running || m.s.Phase == Failed {
 		m.s.Phase = Halted
 	}
+	m.s.LeftForLauncher = left
 	m.s.Whole, m.s.Original, m.s.Clean, m.s.Known = false, false, true, false
 	m.s.Ranks, m.s.Rank = 0, nil
 	m.emit(Release{})
 }
 
 // await releases a command that may start its launcher yet, and waits for that from now on.
-func (m *machine) await() {
-	m.release()
+func (m *machine) await(left uint64) {
+	m.release(left)
 	m.s.Command.Patience = -1
 }
 
@@ -172,9 +173,9 @@ func (m *machine) skip(run Run) {
 			m.conclude()
 			return
 		}
-		m.await()
+		m.await(run.Number)
 	}
-	m.s.Generation = run.Number
+	m.s.Generation, m.s.LeftForLauncher = run.Number, run.Number
 	m.s.Phase = Halted
 }
 

@@ -82,7 +82,7 @@ func (p *latePod) tell() {
 	p.told++
 	out := elastic.Report{
 		Incarnation: r.Incarnation, Sequence: p.told, Containers: r.Containers, Ranks: r.Ranks, Address: "10.0.0.1", Port: r.Port, Generation: int64(r.Generation),
-		State: agentStates[r.State], Refused: r.Refused, Protocol: 2, WholeCommand: r.WholeCommand, Unprotected: r.Unprotected, Leaving: r.Leaving,
+		State: agentStates[r.State], Refused: r.Refused, Protocol: 2, WholeCommand: r.WholeCommand, LeftForLauncher: int64(r.LeftForLauncher), Unprotected: r.Unprotected, Leaving: r.Leaving,
 	}
 	for local := range r.Rank {
 		out.Rank = append(out.Rank, elastic.Rank{Local: local})

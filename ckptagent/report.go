@@ -30,6 +30,8 @@ type Report struct {
 	Hold uint64
 	// WholeCommand: the pod's one rank is its whole command.
 	WholeCommand bool
+	// LeftForLauncher is the newest generation that this pod left, or did not begin, for the ranks of a launcher; 0: none.
+	LeftForLauncher uint64
 	// Unprotected says what runs where no rank does; "": ranks run, or it is too early to say.
 	Unprotected string
 	// ModulesKnown is how many modules standbys import; Modules names them while the coordinator wants them.
@@ -45,7 +47,7 @@ func (s State) Report() Report {
 		Incarnation: s.Incarnation, Containers: s.Containers, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Leaving: s.Leaving, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, Hold: s.Hold,
-		WholeCommand: s.Whole, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
+		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
 	}
 	if s.Want.WantModules {
 		r.Modules = s.Modules

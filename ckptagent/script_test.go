@@ -253,6 +253,9 @@ func showReport(r Report) string {
 	if r.WholeCommand {
 		b.WriteString(" whole")
 	}
+	if r.LeftForLauncher > 0 {
+		fmt.Fprintf(&b, " left %d for a launcher", r.LeftForLauncher)
+	}
 	if r.ModulesKnown > 0 {
 		fmt.Fprintf(&b, " %d modules", r.ModulesKnown)
 	}

@@ -60,7 +60,8 @@ type Directive struct {
 	Modules     []string
 	// WholeCommand: the other pods of the gang run their whole command as one rank.
 	WholeCommand bool
-	// Launched: other pods of the gang start their ranks with a launcher, so that a whole command may start its own yet.
+	// Launched comes with OrderHalt: other pods of the gang start their ranks with a launcher, so that a whole command may start its
+	// own yet.
 	Launched bool
 }
 
@@ -126,6 +127,9 @@ type Durable struct {
 	// Whole: the command counts as the one rank of this pod. Original: its run that init began is the present one.
 	Whole    bool `json:"whole,omitempty"`
 	Original bool `json:"original,omitempty"`
+	// LeftForLauncher is the newest generation that this pod left, or did not begin, because a launcher starts its ranks, or is
+	// awaited to.
+	LeftForLauncher uint64 `json:"leftForLauncher,omitempty"`
 	// Concluded is how the container ends once nothing of its command is left.
 	Concluded *Returned `json:"concluded,omitempty"`
 	// Unprotected says what runs where no rank does; empty: ranks run, or it is too early to say.

@@ -70,7 +70,7 @@ func (m *machine) drive(g goal) {
 // halt ends the generation here. A whole command whose first run goes on stays, where others of the gang have launchers.
 func (m *machine) halt() {
 	if m.s.Want.Launched && m.s.releasable() {
-		m.await()
+		m.await(m.s.Want.Generation)
 	}
 	m.abandon()
 	if !m.s.abandoned() {
@@ -216,7 +216,7 @@ func (e Resumed) apply(m *machine) {
 
 func (e Launched) apply(m *machine) {
 	if m.s.Whole {
-		m.release() // Serves has allowed it
+		m.release(m.s.Generation) // Serves has allowed it
 	}
 	m.s.Launcher, m.s.Attached = e.ID, true
 	if m.s.Ranks == 0 {

@@ -29,7 +29,7 @@ func (s *State) commands() {
 			continue
 		}
 		whole = whole || m.report.WholeCommand && m.report.Ranks > 0
-		launched = launched || s.hasLauncher(m)
+		launched = launched || s.hasLauncher(&m.report)
 		if runs := m.report.Unprotected; runs != "" {
 			if n++; n <= keptUnprotected {
 				found = append(found, Unprotected{Slot(i), m.pod.Name, cause.Tail(runs, 200)})
@@ -69,12 +69,15 @@ func unprotected(u Unprotected, pods int) string {
 		"start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again", u.Pod, u.Slot, more, u.Runs)
 }
 
-// hasLauncher says whether a pod starts its ranks with a launcher. One that left the newest generation by itself, in which its whole
-// command was a rank, has one whose ranks it tells in a moment, or was released to wait for one.
-func (s *State) hasLauncher(m *member) bool {
-	r := &m.report
-	left := r.State == AgentHalted && r.Generation == s.Record.Generation && r.Generation > 0
-	return !r.WholeCommand && !r.Leaving && (r.Ranks > 0 || left)
+// hasLauncher says whether a pod starts its ranks with a launcher, or is to: it tells of ranks a moment after it has left the generation
+// for them.
+func (s *State) hasLauncher(r *Report) bool {
+	return !r.WholeCommand && !r.Leaving && (r.Ranks > 0 || s.leftForLauncher(r))
+}
+
+// leftForLauncher says whether a pod left the newest generation, or did not begin it, for the ranks of a launcher.
+func (s *State) leftForLauncher(r *Report) bool {
+	return r.LeftForLauncher > 0 && r.LeftForLauncher == s.Record.Generation
 }
 
 // firstRunGoesOn says whether a whole command may start a launcher yet: its first run belongs to no generation and has not ended.

@@ -3,10 +3,8 @@ package elastic
 // Directive is what the agent of a slot's pod must do now: what the first of these rules says that holds.
 func (s *State) Directive(slot Slot, pod string) Directive {
 	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.run.common, Frontier: s.run.frontier}
-	if s.Record.Generation > 0 && s.Record.Progress.WholeCommand {
-		d.Launched = s.launched && !s.goes(slot, pod)
-		d.WholeCommand = !d.Launched
-	}
+	launched := s.launched && !s.goes(slot, pod)
+	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand && !launched
 	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holds(slot, pod), s.nothingLeft(slot)
 	switch {
 	case fenced && s.stage(pod) == replaceReleased:
@@ -28,6 +26,7 @@ func (s *State) Directive(slot Slot, pod string) Directive {
 	default:
 		s.directPhase(&d, slot, pod)
 	}
+	d.Launched = launched && d.Order == OrderHalt && !s.hasLauncher(&s.slots[slot].report)
 	return d
 }
 

@@ -58,7 +58,6 @@ func (s *State) layOut() *layout {
 		m := &s.slots[i]
 		l.pods = append(l.pods, m.pod.UID)
 		l.incarnations = append(l.incarnations, m.report.Incarnation)
-		l.whole = append(l.whole, m.report.WholeCommand)
 		l.base = append(l.base, l.world)
 		l.world += m.report.Ranks
 	}

@@ -71,7 +71,6 @@ type forming struct {
 type layout struct {
 	pods         []string // by slot
 	incarnations []uint64
-	whole        []bool // the slot's one rank is its pod's whole command
 	base         []int
 	world        int
 	addr         string

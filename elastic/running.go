@@ -70,8 +70,8 @@ func (s *State) lost(slot Slot) *cause.Cause {
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
 	case s.run.layout == nil && r.Generation < g:
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
-	case halted && s.run.layout != nil && s.run.layout.whole[slot] && !r.WholeCommand && m.restartedIn != g:
-		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d, which counted as one rank, has started a launcher", m.pod.Name, slot)
+	case halted && s.leftForLauncher(r):
+		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d counts as one rank no more: a launcher has come, or is awaited", m.pod.Name, slot)
 	case idle && (m.restartedIn == g || s.run.layout != nil && s.run.layout.incarnations[slot] != r.Incarnation):
 		// An agent that comes back in the same container finds its ranks, or how they ended.
 		c.Code, c.Message = cause.ContainerRestarted, restarted(m.pod, slot, g)

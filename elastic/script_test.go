@@ -16,7 +16,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole proto storage grace;
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole left proto storage grace;
 //	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -231,6 +231,8 @@ func (s *stage) change(slot int, key, value string) {
 		r.Unprotected = value
 	case "whole":
 		r.WholeCommand = value == "yes"
+	case "left":
+		r.LeftForLauncher = int64(s.number(value))
 	case "proto":
 		r.Protocol = s.number(value)
 	case "storage":

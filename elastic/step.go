@@ -77,7 +77,8 @@ func (s *State) reported(e Reported, now time.Time) {
 		m.report.Sequence = e.Report.Sequence
 		return // a word that it lives: time alone has passed
 	}
-	if !connected || before.Generation != e.Report.Generation || before.State != e.Report.State || before.Leaving != e.Report.Leaving {
+	if !connected || before.Generation != e.Report.Generation || before.State != e.Report.State || before.Leaving != e.Report.Leaving ||
+		s.hasLauncher(&before) != s.hasLauncher(&e.Report) {
 		s.emit(Direct{})
 	}
 	s.noteContainer(&e)
@@ -154,7 +155,7 @@ func sameToPeople(a, b *Report) bool {
 		return n
 	}
 	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b) && a.Unprotected == b.Unprotected && a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0) &&
-		a.State == b.State && a.Generation == b.Generation && a.Leaving == b.Leaving
+		a.LeftForLauncher == b.LeftForLauncher && a.Leaving == b.Leaving
 }
 
 func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }

@@ -77,6 +77,9 @@ type Report struct {
 	Hold int64
 	// WholeCommand: the pod's one rank is its whole command, which a failure restarts.
 	WholeCommand bool
+	// LeftForLauncher is the newest generation that the pod left, or did not begin, because a launcher starts its ranks, or is awaited
+	// to; 0: none.
+	LeftForLauncher int64
 	// Unprotected says what runs in the container where no rank does; "": ranks run, or it is too early to say.
 	Unprotected string
 	// Containers is how many the pod has had; 0: not known.
@@ -172,8 +175,8 @@ type Directive struct {
 	Reason   string
 	// WholeCommand: the other pods run their whole command as one rank, so that this one need not wait for a launcher.
 	WholeCommand bool
-	// Launched: other pods start their ranks with a launcher, so that a whole command whose first run goes on is not ended: it may
-	// start its own yet.
+	// Launched comes with OrderHalt: other pods start their ranks with a launcher, so that a whole command whose first run goes on is
+	// not ended: it may start its own yet.
 	Launched bool
 
 	// Hold, Copy, Manifest and Fetch are set for agents of protocol 2 alone; their meaning stands there.

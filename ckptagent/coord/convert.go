@@ -51,7 +51,7 @@ func toReport(r ckptagent.Report, address string) *v1.Report {
 	out.Storage, out.GraceSeconds, out.CopyMs = r.Storage, uint32(r.Grace/time.Second), uint32(r.CopyTook.Milliseconds())
 	out.Manifested, out.FetchFailed, out.Hold = toMark(r.Manifested), toMark(r.FetchFailed), r.Hold
 	out.WholeCommand, out.Unprotected = r.WholeCommand, r.Unprotected
-	out.Containers = r.Containers
+	out.LeftForLauncher, out.Containers = r.LeftForLauncher, r.Containers
 	out.ModulesKnown, out.Modules = uint32(r.ModulesKnown), r.Modules
 	return out
 }

@@ -30,7 +30,7 @@ func report(m *coordinatorv1.Report) elastic.Report {
 		},
 		Protocol: int(m.GetProtocol()), Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second,
 		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()), Hold: int64(m.GetHold()),
-		WholeCommand: m.GetWholeCommand(), Unprotected: m.GetUnprotected(), Containers: m.GetContainers(), Sequence: m.GetSequence(),
+		WholeCommand: m.GetWholeCommand(), LeftForLauncher: int64(m.GetLeftForLauncher()), Unprotected: m.GetUnprotected(), Containers: m.GetContainers(), Sequence: m.GetSequence(),
 	}
 	for _, k := range m.GetRank() {
 		rank := elastic.Rank{Local: int(k.GetLocalRank()), Step: int64(k.GetStep()), StandbyReady: k.GetStandbyReady(), FromStandby: k.GetFromStandby(),

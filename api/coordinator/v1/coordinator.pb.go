@@ -206,9 +206,12 @@ type Report struct {
 	Containers uint64 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
 	// Rises with each report of this incarnation that says something else than the one before. Of two reports the one with the higher
 	// incarnation counts, then the one with the higher sequence. 0: an agent that is older, whose reports count as they arrive.
-	Sequence      uint64 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Sequence uint64 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The newest generation that this pod left, or did not begin, because a launcher starts its ranks, or is awaited to, and no whole
+	// command is one any more. No rank failed. 0: none.
+	LeftForLauncher uint64 `protobuf:"varint,26,opt,name=left_for_launcher,json=leftForLauncher,proto3" json:"left_for_launcher,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -412,6 +415,13 @@ func (x *Report) GetContainers() uint64 {
 func (x *Report) GetSequence() uint64 {
 	if x != nil {
 		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Report) GetLeftForLauncher() uint64 {
+	if x != nil {
+		return x.LeftForLauncher
 	}
 	return 0
 }
@@ -873,8 +883,8 @@ type Directive struct {
 	Modules []string `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
 	// The other pods of the gang run their whole command as one rank: an agent waits no longer for a launcher.
 	WholeCommand bool `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
-	// Pods of the gang start their ranks with a launcher: a whole command whose first run goes on is no rank any more. ORDER_HALT
-	// does not end it, for it may start its launcher yet.
+	// With ORDER_HALT: pods of the gang start their ranks with a launcher. A whole command whose first run goes on is no rank any more
+	// and is not ended, for it may start its launcher yet; one that is no rank yet does not become one.
 	Launched      bool `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1255,7 +1265,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xec\x06\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x98\a\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1289,7 +1299,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"containers\x18\x18 \x01(\x04R\n" +
 	"containers\x12\x1a\n" +
-	"\bsequence\x18\x19 \x01(\x04R\bsequence\":\n" +
+	"\bsequence\x18\x19 \x01(\x04R\bsequence\x12*\n" +
+	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\":\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +

@@ -30,7 +30,6 @@ type Driver struct {
 	running    bool
 	released   bool // a launcher has come where the whole command was a rank
 	over       bool
-	whole      bool // the generation's ranks are whole commands
 	common     uint64
 	frontier   uint64
 	run        []*v1.Generation
@@ -111,7 +110,7 @@ func (d *Driver) watch(reports []*v1.Report) {
 		if r.Generation != d.generation {
 			return
 		}
-		if r.State == v1.State_STATE_HALTED && d.whole && !r.WholeCommand {
+		if r.State == v1.State_STATE_HALTED && r.LeftForLauncher == d.generation {
 			d.running, d.halting, d.released = false, true, true
 			d.direct(v1.Order_ORDER_HALT)
 			return
@@ -163,7 +162,6 @@ func (d *Driver) start(reports []*v1.Report) {
 	d.frontier = d.common
 	d.generation++
 	d.running, d.halting, d.released = true, false, false
-	d.whole = slices.ContainsFunc(reports, (*v1.Report).GetWholeCommand)
 	d.run = nil
 	world := uint32(0)
 	for i, r := range reports {
