@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// conflictsInARow is how many generations port conflicts may cost before they count as failures.
-	conflictsInARow = 5
+	// pardonsInARow is how many generations in a row port conflicts and late launchers may cost before they count as failures.
+	pardonsInARow = 5
 	// keptRecoveries bounds Record.Recoveries, keptMessage the message of each; keptReplaced bounds the pods that
 	// each but the newest tells of. All of it must fit into one object of the API server, also for a gang of a
 	// thousand pods of which all were replaced again and again.
@@ -21,7 +21,7 @@ const (
 // judge finds the cause of the failure that ended the newest generation, and decides whether another
 // one is worth it.
 //
-//   - A port conflict costs a generation and is no failure, unless it comes again and again.
+//   - A port conflict, and a launcher that comes late, cost a generation and are no failure, unless they come again and again.
 //   - A failure of the script (an exception, an exit code, a crash) that is seen for the second time with
 //     no progress between (none that is sure) is a bug in the script.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
@@ -35,11 +35,11 @@ func (s *State) judge(now time.Time) {
 	r := &s.Record
 	s.credit()
 	free := false
-	if c.Code == cause.PortConflict {
-		s.conflicts++
-		free = s.conflicts <= conflictsInARow
+	if c.Code == cause.PortConflict || c.Code == cause.LauncherStarted {
+		s.pardons++
+		free = s.pardons <= pardonsInARow
 	} else {
-		s.conflicts = 0
+		s.pardons = 0
 		free = c.Displaced()
 	}
 	if !free {

@@ -23,7 +23,7 @@ import (
 //	| the gang        | Record (outlives every coordinator)                                                        |
 //	| the coordinator | stored storedVerdict revision storedRevision stages past beganAt awaits soughtAt           |
 //	|                 | ended ending seen seenAt settled; of the gang, as far as this coordinator has learned it:  |
-//	|                 | storage over conflicts mixedSince launched pace beat gap                                   |
+//	|                 | storage over pardons mixedSince launched pace beat gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -57,8 +57,8 @@ type State struct {
 	storage time.Duration
 	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
 	over bool
-	// conflicts counts port conflicts in a row.
-	conflicts int
+	// pardons counts generations in a row that a port conflict or a launcher's start ended.
+	pardons int
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
 	mixedSince time.Time
 	// launched: a pod starts its ranks with a launcher.

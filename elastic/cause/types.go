@@ -22,7 +22,7 @@ const (
 	RanksLost Code = "RanksLost"
 	// ContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
 	ContainerRestarted Code = "ContainerRestarted"
-	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure.
+	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure, unless it comes again and again.
 	LauncherStarted Code = "LauncherStarted"
 )
 
