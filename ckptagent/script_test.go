@@ -22,6 +22,12 @@ func TestScripts(t *testing.T) {
 				now = now.Add(skip)
 				e = Tick{}
 			}
+			if l, ok := e.(Launched); ok {
+				if ok, why := s.Matches(l); !ok {
+					fmt.Fprintf(out, "  > the launcher is refused: %s\n", why)
+					return
+				}
+			}
 			var effects []Effect
 			s, effects = Step(s, e, now)
 			for _, f := range effects {

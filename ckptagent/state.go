@@ -1,6 +1,8 @@
 package ckptagent
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -253,6 +255,19 @@ func (s State) Serves(id string) (bool, string) {
 	default:
 		return false, "a launcher runs in this container already, and holdfast runs one per container; ask it for more ranks instead (--nproc-per-node)"
 	}
+}
+
+// Matches says whether a launcher asks for as many pods as the gang has, as far as that is known, and if not why. One that does not
+// must not take a whole command out of its generation: the gang could not go on.
+func (s State) Matches(e Launched) (bool, string) { return e.fits(s.Run) }
+
+// fits says whether a launcher asks for as many pods as a generation has, and if not why.
+func (e Launched) fits(run Run) (bool, string) {
+	if e.Nodes == 0 || run.Nodes == 0 || e.Nodes == run.Nodes {
+		return true, ""
+	}
+	remedy := cmp.Or(e.NodesRemedy, "leave the flag out, or make it equal to the job's parallelism")
+	return false, fmt.Sprintf("%s: asks for %d, the gang has %d pods; %s", e.NodesFlag, e.Nodes, run.Nodes, remedy)
 }
 
 // Stored is what must be stored: the durable part without what rises with each step while ranks run and stands

@@ -1,8 +1,6 @@
 package ckptagent
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -100,9 +98,9 @@ func (m *machine) start() {
 			return
 		}
 	}
-	if m.s.Nodes != 0 && m.s.Nodes != run.Nodes {
-		remedy := cmp.Or(m.s.NodesRemedy, "leave the flag out, or make it equal to the job's parallelism")
-		m.s.Refused = fmt.Sprintf("%s: asks for %d, the gang has %d pods; %s", m.s.NodesFlag, m.s.Nodes, run.Nodes, remedy)
+	asks := Launched{Nodes: m.s.Nodes, NodesFlag: m.s.NodesFlag, NodesRemedy: m.s.NodesRemedy}
+	if ok, why := asks.fits(run); !ok {
+		m.s.Refused = why
 		m.giveBack(exitRefused, m.s.Refused)
 		return
 	}
@@ -216,7 +214,7 @@ func (e Resumed) apply(m *machine) {
 
 func (e Launched) apply(m *machine) {
 	if m.s.Whole {
-		m.release(m.s.Generation) // Serves has allowed it
+		m.release(m.s.Generation) // Serves and Matches have allowed it
 	}
 	m.s.Launcher, m.s.Attached = e.ID, true
 	if m.s.Ranks == 0 {

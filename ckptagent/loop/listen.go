@@ -77,6 +77,12 @@ func (a *Agent) arrive(l *proc.Launch) {
 		a.take(ckptagent.LaunchRefused{Message: err.Error()})
 		return
 	}
+	launched := ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag, NodesRemedy: job.Spec.NodesRemedy}
+	if ok, why := a.state.Matches(launched); !ok {
+		l.Close()
+		l.Refuse(why)
+		return
+	}
 	a.launch, a.shim = l, l.Shim
 	a.openArenas(job.Spec.Ranks)
 	a.followPages(job.Spec.Ranks)
@@ -93,7 +99,7 @@ func (a *Agent) arrive(l *proc.Launch) {
 		}
 	}
 	a.tell()
-	a.take(ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag, NodesRemedy: job.Spec.NodesRemedy})
+	a.take(launched)
 	a.startAgain()
 }
 
