@@ -24,8 +24,8 @@ const (
 	protocol, oldest = 2, 1
 	// reportsPerSecond and reportsBurst bound what one agent may send; progress is coalesced to 100 a second.
 	reportsPerSecond, reportsBurst = 200, 400
-	// maxRanks and maxNotes bound what one report may hold.
-	maxRanks, maxNotes, maxText = 1024, 32, 4096
+	// maxRanks, maxNotes and maxSealed bound what one report may hold, and so what is kept of it. An arena has three slots.
+	maxRanks, maxNotes, maxSealed, maxText = 1024, 32, 3, 4096
 	// silence is how long an agent may say nothing; it reports at least every second.
 	silence = 10 * time.Second
 	// recheck is how often a stream's pod is looked up again; maxAge how long a stream may live on one token.
@@ -192,9 +192,15 @@ func check(m *coordinatorv1.Report, peer identity) error {
 	if v := m.GetProtocol(); v < oldest || v > protocol {
 		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", m.GetProtocol(), protocol)
 	}
-	texts := []string{m.GetRefused(), m.GetUnprotected()}
-	for _, k := range m.GetRank() {
+	texts := append([]string{m.GetRefused(), m.GetUnprotected()}, m.GetNotes()...)
+	for i, k := range m.GetRank() {
 		texts = append(texts, k.GetExit().GetTraceback())
+		if int64(k.GetLocalRank()) != int64(i) { // exits and copies are kept by rank
+			return status.Errorf(codes.InvalidArgument, "entry %d is of local rank %d: one for each, in order", i, k.GetLocalRank())
+		}
+		if n := len(k.GetSealed()); n > maxSealed {
+			return status.Errorf(codes.InvalidArgument, "local rank %d holds %d steps, %d at most", i, n, maxSealed)
+		}
 	}
 	switch {
 	case m.GetRanks() > maxRanks || len(m.GetRank()) > maxRanks:

@@ -570,6 +570,10 @@ func TestReportsThatNoAgentSends(t *testing.T) {
 		"another host's address":     {func(r *coordinatorv1.Report) { r.Address = "10.0.0.99" }, codes.PermissionDenied},
 		"too many ranks":             {func(r *coordinatorv1.Report) { r.Ranks = 1 << 20 }, codes.InvalidArgument},
 		"a generation near overflow": {func(r *coordinatorv1.Report) { r.Generation = 1 << 60 }, codes.InvalidArgument},
+		"a rank that it has not":     {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{LocalRank: 1 << 30}} }, codes.InvalidArgument},
+		"a rank twice":               {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{}, {}} }, codes.InvalidArgument},
+		"more steps than slots":      {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{Sealed: []uint64{1, 2, 3, 4}}} }, codes.InvalidArgument},
+		"a long note":                {func(r *coordinatorv1.Report) { r.Notes = []string{string(make([]byte, 10000))} }, codes.InvalidArgument},
 		"another protocol":           {func(r *coordinatorv1.Report) { r.Protocol = 3 }, codes.FailedPrecondition},
 		"a long text":                {func(r *coordinatorv1.Report) { r.Refused = string(make([]byte, 10000)) }, codes.InvalidArgument},
 	} {
