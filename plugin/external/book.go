@@ -26,6 +26,7 @@ import (
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 	vctopology "volcano.sh/apis/pkg/apis/topology/v1alpha1"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
@@ -236,8 +237,17 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 	return object, a, nil
 }
 
-// Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves.
+// Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves. Whoever may create a pod
+// writes sizes: what is larger than a gang can be is refused, because what is asked of it takes time by its size.
 func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
+	t, err := b.terms(key, pod)
+	if n := max(t.Size, t.Min); err == nil && n > v1alpha1.MaxMembers {
+		return gangcache.Terms{}, fmt.Errorf("gang %s is to have %d pods: %d is the most", key, n, v1alpha1.MaxMembers)
+	}
+	return t, err
+}
+
+func (b *Book) terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
 	if _, _, foreign := membership.Foreign(key); !foreign {
 		return gangcache.OwnTerms(pod)
 	}

@@ -3,6 +3,7 @@ package external
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -138,6 +139,7 @@ func TestAPIsComeAndGo(t *testing.T) {
 	}
 	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("g", map[string]any{"minMember": int64(3)}))
 	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("odd", map[string]any{"minMember": "many"}))
+	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("huge", map[string]any{"minMember": int64(math.MaxInt32)}))
 	s.serve(coscheduling.SchemeGroupVersion, "podgroups", "podgroups/status")
 	s.until("the group to be read", func() bool { got, err := s.book.Terms(key("g"), nil); return err == nil && got.Min == 3 })
 	s.until("its change to be heard", s.heard(key("g").String()))
@@ -146,6 +148,16 @@ func TestAPIsComeAndGo(t *testing.T) {
 	}
 	if _, err := s.book.Terms(key("odd"), nil); err == nil || !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("one of another form: %v", err)
+	}
+	if _, err := s.book.Terms(key("huge"), nil); err == nil || !strings.Contains(err.Error(), "5000 is the most") {
+		t.Errorf("one of more pods than a gang can have: %v", err)
+	}
+	own := types.NamespacedName{Namespace: "ns", Name: "own"}
+	for size, good := range map[string]bool{"5000": true, "5001": false, "2147483647": false} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationGangSize: size}}}
+		if _, err := s.book.Terms(own, p); (err == nil) != good {
+			t.Errorf("a gang of ours of %s: %v", size, err)
+		}
 	}
 	s.serve(coscheduling.SchemeGroupVersion)
 	if _, err := s.book.Terms(key("g"), nil); err == nil || !strings.Contains(err.Error(), "does not serve") {
