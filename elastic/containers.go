@@ -7,10 +7,11 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// A container that ends whole while a generation runs is a failure of that. One that ends while the gang forms ends no generation, and is
-// started again by its pod's restart rules without anybody's counting it; so it counts here, like a failure: as many as are left of
-// the restarts without progress, then the gang is given up. Of all pods the one whose container ended most often counts, for what
-// ends one may end many at once.
+// A container that ends while a generation runs is a failure of that. One that ends while the gang forms ends no generation. Where its
+// pod starts it again it counts here, in whatever way it ended, like a failure: as many as are left of the restarts without progress, then
+// the gang is given up. Of those that were killed whole (137, by restart rules) nobody else keeps count; where restartPolicy is
+// OnFailure the Job counts as well, under backoffLimit. Of all pods the one whose container ended most often counts, for what ends one
+// may end many at once.
 
 // containersAtFirst is from which number on the containers of a pod count that is heard for the first time: before the first generation
 // all of them do, later those before a coordinator began are not known to have been counted.
@@ -21,7 +22,7 @@ func (s *State) containersAtFirst(r *Report) uint64 {
 	return r.Containers
 }
 
-// containerEnded counts a container that ended whole while the gang forms.
+// containerEnded counts a container that ended, and was started again, while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
 	m, f := &s.slots[slot], s.run.forming
 	if s.Record.Phase != Forming || s.doom(slot) != nil || m.report.Containers <= f.containers[slot]+f.deaths {
@@ -37,7 +38,7 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, RestartsWithoutProgress)}})
 }
 
-// containerEnds says how often a container ended whole before a generation could begin.
+// containerEnds says how often a container ended before a generation could begin.
 func containerEnds(p Pod, slot Slot, times uint64, next int64) string {
 	how, often := "", "once"
 	if times > 1 {
@@ -46,5 +47,5 @@ func containerEnds(p Pod, slot Slot, times uint64, next int64) string {
 	if p.Restarted != "" {
 		how = ", the last time known as " + p.Restarted
 	}
-	return fmt.Sprintf("the container of pod %s in slot %d has ended whole %s before generation %d could begin%s", p.Name, slot, often, next, how)
+	return fmt.Sprintf("the container of pod %s in slot %d has ended %s before generation %d could begin%s", p.Name, slot, often, next, how)
 }

@@ -62,7 +62,7 @@ type forming struct {
 	// unread is one more than the step that people were told cannot be read; 0: they were told of none.
 	unread int64
 	// containers is how many each pod had had when the gang began to form; deaths is how often the container of one of them ended
-	// whole at most since.
+	// at most since.
 	containers []uint64
 	deaths     uint64
 }

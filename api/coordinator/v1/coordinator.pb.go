@@ -202,7 +202,7 @@ type Report struct {
 	ModulesKnown uint32 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
 	// The names of these modules, in the order of their imports; sent while the directive wants them.
 	Modules []string `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
-	// How many containers this pod has had: it rises where one ended whole and was started again. 0: an agent that is older.
+	// How many containers this pod has had: it rises where one ended, in whatever way, and was started again. 0: an agent that is older.
 	Containers uint64 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
 	// Rises with each report of this incarnation that says something else than the one before. Of two reports the one with the higher
 	// incarnation counts, then the one with the higher sequence. 0: an agent that is older, whose reports count as they arrive.
