@@ -362,6 +362,21 @@ func TestLateLauncher(t *testing.T) {
 			t.Errorf("%d failures counted", n)
 		}
 	})
+	t.Run("another number of nodes", func(t *testing.T) {
+		c := coordtest.Start(t)
+		p := wholePod(t, c, "a", atOnce)
+		p.File("train.py", "print('trained')")
+		p.Start("sh", "-c", "while [ ! -e prepared ]; do sleep 0.01; done; torchrun --nnodes=2 train.py; echo code $?; while [ ! -e finish ]; do sleep 0.01; done")
+		d := c.Drive("a")
+		c.Await(t, "a", "runs", runs(1, 1))
+		p.File("prepared", "")
+		p.Out.Await(t, "code 2")
+		p.Errs.Await(t, "--nnodes=2: asks for 2, the gang has 1 pods")
+		p.File("finish", "")
+		if code, n := p.Wait(), d.Restarts(); code != 0 || n != 0 {
+			t.Errorf("exit code %d, %d failures counted", code, n)
+		}
+	})
 	t.Run("refused", func(t *testing.T) {
 		c := coordtest.Start(t)
 		a, b := wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)
