@@ -62,8 +62,8 @@ type Directive struct {
 	Modules     []string
 	// WholeCommand: the other pods of the gang run their whole command as one rank.
 	WholeCommand bool
-	// Launched comes with OrderHalt: other pods of the gang start their ranks with a launcher, so that a whole command may start its
-	// own yet.
+	// Launched comes with OrderHalt: other pods of the gang start their ranks with a launcher, or all did, so that a whole command may
+	// start its own yet.
 	Launched bool
 }
 

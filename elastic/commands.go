@@ -21,7 +21,7 @@ const mixedPatience = 15 * time.Minute
 func (s *State) commands() {
 	p := &s.Record.Progress
 	found, n, whole, all := []Unprotected(nil), 0, false, true
-	launched := false
+	launched := s.launched
 	for i := range s.slots {
 		m := &s.slots[i]
 		all = all && m.known

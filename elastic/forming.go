@@ -25,6 +25,7 @@ func (s *State) stepForming(now time.Time) {
 // begin lays the next generation out; it is handed out once it is stored.
 func (s *State) begin() {
 	l := s.layOut()
+	s.launched = s.hasLauncher(&s.slots[0].report) // all pods are alike
 	inventories := make([][]int64, 0, l.world)
 	for i := range s.slots {
 		inventories = append(inventories, inventory(&s.slots[i].report)...)

@@ -61,7 +61,7 @@ type State struct {
 	pardons int
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
 	mixedSince time.Time
-	// launched: a pod starts its ranks with a launcher.
+	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
 	launched bool
 	// pace is the time that a step takes, beat the time from one step that is told to the next, which may be many steps later, both
 	// smoothed; gap is the fewest steps from one that is told to the next.
@@ -97,7 +97,7 @@ type member struct {
 // record that the store has of it.
 func New(members int, storage time.Duration, r Record) *State {
 	s := &State{Record: r, slots: make([]member, members), run: run{exits: map[int]cause.Exit{}}, stored: r.Generation, storage: storage,
-		stages: r.replacements(), past: map[string]bool{}}
+		stages: r.replacements(), past: map[string]bool{}, launched: r.Generation > 0 && !r.Progress.WholeCommand}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)

@@ -175,8 +175,8 @@ type Directive struct {
 	Reason   string
 	// WholeCommand: the other pods run their whole command as one rank, so that this one need not wait for a launcher.
 	WholeCommand bool
-	// Launched comes with OrderHalt: other pods start their ranks with a launcher, so that a whole command whose first run goes on is
-	// not ended: it may start its own yet.
+	// Launched comes with OrderHalt: other pods start their ranks with a launcher, or all did, so that a whole command whose first run
+	// goes on is not ended: it may start its own yet.
 	Launched bool
 
 	// Hold, Copy, Manifest and Fetch are set for agents of protocol 2 alone; their meaning stands there.

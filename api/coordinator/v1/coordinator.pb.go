@@ -883,8 +883,8 @@ type Directive struct {
 	Modules []string `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
 	// The other pods of the gang run their whole command as one rank: an agent waits no longer for a launcher.
 	WholeCommand bool `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
-	// With ORDER_HALT: pods of the gang start their ranks with a launcher. A whole command whose first run goes on is no rank any more
-	// and is not ended, for it may start its launcher yet; one that is no rank yet does not become one.
+	// With ORDER_HALT: other pods of the gang start their ranks with a launcher, or all did. A whole command whose first run
+	// goes on is no rank any more and is not ended, for it may start its launcher yet; one that is no rank yet does not become one.
 	Launched      bool `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
