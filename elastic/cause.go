@@ -51,7 +51,7 @@ func (s *State) departed(exit *cause.Cause) *cause.Cause {
 
 // explained is what is known of lost pods and ranks, where it says more than an exit.
 func (s *State) explained(exit *cause.Cause) *cause.Cause {
-	peer := s.deadPeer()
+	peer := cmp.Or(s.deadPeer(), s.restartedPeer())
 	if exit != nil && exit.External() && exit.Suspect == "" {
 		peer = nil // a kill is no script's word for a lost peer
 	}
@@ -104,15 +104,31 @@ func (s *State) deadPeer() *cause.Cause {
 		if !d.Dead || !s.mayHaveRun(d) {
 			continue
 		}
-		told := false
-		for _, e := range s.run.exits {
-			told = told || e.Slot == int(d.Slot) && (e.Code != 0 || e.Signal != 0)
-		}
-		if !told {
+		if !s.toldExit(d.Slot) {
 			return s.lossOf(d)
 		}
 	}
 	return nil
+}
+
+// restartedPeer is what a container explains that ended whole and of whose ranks no exit was told, as deadPeer: the others lost them.
+func (s *State) restartedPeer() *cause.Cause {
+	for i := range s.slots {
+		if g := s.Record.Generation; s.slots[i].restartedIn == g && !s.toldExit(Slot(i)) {
+			return s.restarted(Slot(i), g)
+		}
+	}
+	return nil
+}
+
+// toldExit says whether an agent told that a rank of a slot ended badly.
+func (s *State) toldExit(slot Slot) bool {
+	for _, e := range s.run.exits {
+		if e.Slot == int(slot) && (e.Code != 0 || e.Signal != 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayHaveRun says whether a doomed pod ran the newest generation. Where an earlier coordinator handed it out, one that was

@@ -72,9 +72,9 @@ func (s *State) lost(slot Slot) *cause.Cause {
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
 	case halted && s.leftForLauncher(r):
 		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d counts as one rank no more: a launcher has come, or is awaited", m.pod.Name, slot)
-	case idle && (m.restartedIn == g || s.run.layout != nil && s.run.layout.incarnations[slot] != r.Incarnation):
+	case (idle || halted) && m.restartedIn == g, idle && s.run.layout != nil && s.run.layout.incarnations[slot] != r.Incarnation:
 		// An agent that comes back in the same container finds its ranks, or how they ended.
-		c.Code, c.Message = cause.ContainerRestarted, restarted(m.pod, slot, g)
+		c = s.restarted(slot, g)
 	case halted, idle && (s.ranIt(m) || s.run.layout == nil || s.run.layout.incarnations[slot] != r.Incarnation):
 		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.pod.Name, slot, g)
 	default:
@@ -83,14 +83,15 @@ func (s *State) lost(slot Slot) *cause.Cause {
 	return c
 }
 
-// restarted says what is known of a container that ended whole.
-func restarted(p Pod, slot Slot, generation int64) string {
-	how, charged := "", ""
+// restarted is what is known of a container that ended whole.
+func (s *State) restarted(slot Slot, generation int64) *cause.Cause {
+	p, how, charged := s.slots[slot].pod, "", ""
 	if p.Restarted != "" {
 		how = " (" + p.Restarted + ")"
 	}
 	if p.Charged != "" {
 		charged = "; " + p.Charged
 	}
-	return fmt.Sprintf("the container of pod %s in slot %d ended whole%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)
+	return &cause.Cause{Code: cause.ContainerRestarted, Rank: s.baseRank(slot), Slot: int(slot),
+		Message: fmt.Sprintf("the container of pod %s in slot %d ended whole%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)}
 }

@@ -132,7 +132,8 @@ func (s *State) noteContainer(e *Reported) {
 		}
 		return
 	}
-	if ran(m.report.State) && r.State == AgentIdle {
+	// An agent in a new container is idle until its launcher comes, which may be before it is heard.
+	if another := m.report.Containers > 0 && r.Containers > m.report.Containers; ran(m.report.State) && (another || r.State == AgentIdle) {
 		m.restartedIn = s.Record.Generation
 	}
 }
