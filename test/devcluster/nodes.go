@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/gpu"
 	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/image"
+	"holdfast.dev/holdfast/test/devcluster/logind"
 	"holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
@@ -110,6 +112,44 @@ func (n *Node) StartKubelet() error { return host.StartComponent(n.c.record, n.i
 
 // KillKubelet ends the kubelet, which the node starts again.
 func (n *Node) KillKubelet() error { return host.KillComponent(n.c.record, n.index, "kubelet") }
+
+// ConfigureKubelet changes fields of the kubelet's configuration file, or removes those that are nil, and has the kubelet start anew with it.
+func (n *Node) ConfigureKubelet(ctx context.Context, fields map[string]any) error {
+	text, err := n.Exec(ctx, "cat", kubeletConfig)
+	if err != nil {
+		return err
+	}
+	config := map[string]any{}
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
+		return err
+	}
+	for k, v := range fields {
+		if config[k] = v; v == nil {
+			delete(config, k)
+		}
+	}
+	changed, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	if _, err := n.Exec(ctx, "sh", "-c", `printf %s "$1" > "$2"`, "sh", string(changed), kubeletConfig); err != nil {
+		return err
+	}
+	return n.KillKubelet()
+}
+
+// kubeletConfig is where a node has its kubelet's configuration.
+const kubeletConfig = "/etc/kubernetes/kubelet.json"
+
+// Logind gives the node a pretended logind, which a kubelet asks that is started after it and has a shutdownGracePeriod. It is there until
+// it is closed.
+func (n *Node) Logind(ctx context.Context) (*logind.Logind, error) {
+	const socket = "/tmp/system_bus_socket" // the node's /run is not seen from outside
+	if _, err := n.Exec(ctx, "sh", "-c", "mkdir -p /run/dbus && ln -sf "+socket+" /run/dbus/system_bus_socket"); err != nil {
+		return nil, err
+	}
+	return logind.Serve(n.Path(socket))
+}
 
 // IP is the node's address.
 func (n *Node) IP() string { return n.c.record.Spec.NodeIP(n.index) }

@@ -274,3 +274,61 @@ func MemoryBytes(dirs []string) (uint64, error) {
 	}
 	return 0, errors.New("the memory controller is not mounted")
 }
+
+// KillTogether ends all processes of the cgroup that a process of a container is in, none of which runs on after another one has ended:
+// so the kernel's out-of-memory killer ends a group in a version 2 tree. In version 1 they are frozen meanwhile.
+func KillTogether(pid int) error {
+	hs, err := Hierarchies()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return err
+	}
+	unified, freezer := "", ""
+	for _, h := range hs {
+		for line := range strings.Lines(string(text)) {
+			fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+			switch {
+			case len(fields) != 3 || fields[2] == "/":
+			case h.V2 && fields[1] == "":
+				unified = filepath.Join(h.Mount, fields[2])
+			case !h.V2 && fields[1] == "freezer" && slices.Contains(h.Options, "freezer"):
+				freezer = filepath.Join(h.Mount, fields[2])
+			}
+		}
+	}
+	switch {
+	case freezer != "":
+		return killFrozen(freezer)
+	case unified != "":
+		return os.WriteFile(filepath.Join(unified, "cgroup.kill"), []byte("1"), 0)
+	}
+	return fmt.Errorf("process %d is in no cgroup of its own that could be killed or frozen", pid)
+}
+
+func killFrozen(dir string) error {
+	file := filepath.Join(dir, "freezer.state")
+	if err := os.WriteFile(file, []byte("FROZEN"), 0); err != nil {
+		return err
+	}
+	defer func() { _ = os.WriteFile(file, []byte("THAWED"), 0) }() // fails where all of it is gone
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		state, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(state)) == "FROZEN" {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s says %s", file, state)
+		}
+	}
+	var errs []error
+	for _, pid := range cgroupProcs(dir) {
+		errs = append(errs, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	return errors.Join(errs...)
+}
