@@ -58,7 +58,8 @@ func (s State) Report() Report {
 	return r
 }
 
-// Urgent says whether the change from old to this report must be sent at once: anything but progress.
+// Urgent says whether the change from old to this report must be sent at once: anything but progress. A field that is new is urgent
+// unless withoutProgress leaves it out.
 func (r Report) Urgent(old Report) bool {
 	return !reflect.DeepEqual(r.withoutProgress(), old.withoutProgress())
 }

@@ -42,7 +42,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// declared are the names of a package's functions and types, and its methods as Type.method.
+// declared are the names of a package's functions, types, constants and variables, and its methods as Type.method.
 func declared(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := os.ReadDir(dir)
@@ -64,8 +64,13 @@ func declared(t *testing.T, dir string) map[string]bool {
 				names[receiver(d)+d.Name.Name] = true
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
-					if s, ok := s.(*ast.TypeSpec); ok {
+					switch s := s.(type) {
+					case *ast.TypeSpec:
 						names[s.Name.Name] = true
+					case *ast.ValueSpec:
+						for _, n := range s.Names {
+							names[n.Name] = true
+						}
 					}
 				}
 			}

@@ -8,7 +8,7 @@ import "time"
 //  1. Whoever dooms a pod may name its deadline. For a pod that somebody deletes it is BeforeKill; pods of a suspended Job
 //     all have that of the first one. Where nobody names one it is doomTime.
 //  2. A pod that was told to end, and by whom its deadline is not shorter, has what its grace leaves beside the share that its
-//     agent keeps for ending processes (ckptagent, reserve).
+//     agent keeps for ending processes (ckptagent, shutdownMargin).
 //  3. Of that time a step is to be chosen within a half (lateShare); for a sixth of it ranks may be stuck (stuckShare).
 //  4. When everything halts, a doomed pod has haltTime in any case; then it is left behind. Agents that are not connected
 //     are given haltTime as well.

@@ -49,7 +49,7 @@ func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
 	return asks, nil
 }
 
-// gangSize is how many members a pod says that its Gang has.
+// gangSize is how many members a pod says that its Gang has; whoever gives Terms to a Cache refuses too many (external.Book.Terms).
 func gangSize(pod *corev1.Pod) (int, error) {
 	value, ok := pod.Annotations[v1alpha1.AnnotationGangSize]
 	if !ok {
