@@ -37,10 +37,10 @@ func TestReplace(t *testing.T) {
 		{
 			{"a", []string{"n3", "n4", "n5"}, []part{{"Never", testNever}, {"DoomInRecovery", testDoomInRecovery}, {"NoSpare", testNoSpare}, {"OnFailure", testOnFailure}}},
 			{"b", []string{"n6", "n7", "n8"}, []part{{"Storage", testStorage}, {"Cut", testCut}, {"Healed", testHealed}}},
-			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}, {"Unstored", testUnstored}}},
+			{"c", []string{"n1", "n2"}, []part{{"Silent", testSilent}, {"Suspended", testSuspended}, {"Unstored", testUnstored}, {"Whole", testWhole}}},
 		},
 		{
-			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}}},
+			{"a", []string{"n3", "n4", "n5", "n6", "n7"}, []part{{"TwoLost", testTwoLost}, {"NodeGone", testNodeGone}, {"Leaves", testLeaves}}},
 			{"b", []string{"n1", "n2", "n8"}, []part{{"Budget", testBudget}, {"Yields", testYields}}},
 		},
 	}, lane{"d", []string{"n9"}, []part{{"AgentSilent", testAgentSilent}}})

@@ -144,6 +144,8 @@ type training struct {
 	gpus int64
 	// pause is how long a step takes.
 	pause time.Duration
+	// standbys are on, for which the launcher must be told nothing but a script.
+	standbys bool
 	// priority is the name of a PriorityClass.
 	priority    string
 	annotations map[string]string
@@ -151,9 +153,14 @@ type training struct {
 
 func (j training) job() *batchv1.Job {
 	members := cmp.Or(j.members, 2)
-	command := fmt.Sprintf("exec torchrun --nnodes=%d --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX --master-addr=none --master-port=29500 "+
-		"--no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py %v 65536", members, j.pause.Seconds())
+	script := "--no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py"
 	all := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off"}
+	if j.standbys {
+		script = "/trainer/trainer.py"
+		all[v1alpha1.AnnotationStandbys] = "auto"
+	}
+	command := fmt.Sprintf("PATH=$PATH:/opt/holdfast-python/venv/bin exec torchrun --nnodes=%d --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX "+
+		"--master-addr=none --master-port=29500 %s %v 65536", members, script, j.pause.Seconds())
 	maps.Copy(all, j.annotations)
 	indexed := batchv1.IndexedCompletion
 	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": *resource.NewQuantity(cmp.Or(j.gpus, 2), resource.DecimalSI)}

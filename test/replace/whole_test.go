@@ -1,0 +1,114 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster/host"
+)
+
+// testWhole: all processes of a container are killed at once, init and agent with the ranks, as by an out-of-memory kill of its group. Its
+// kubelet starts it again in its pod by the rules that admission wrote, with what the ranks held in memory; the Job counts nothing, and
+// standbys come again in both pods.
+func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const (
+		job = "whole"
+		// done is how many steps may be done again: those that ranks finish between one state sealed by all and the next.
+		done = 5
+	)
+	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, standbys: true})
+	w.standbys(ctx, t, job, 2)
+	w.trains(ctx, t, job, 10)
+	was := w.record(ctx, t, job)
+	for i, slots := range [][]int{{1}, {0, 1}} {
+		w.killWhole(ctx, t, before, slots...)
+		after := w.runs(ctx, t, job, before.generation+1)
+		w.restarted(ctx, t, job, before, after, slots...)
+		r, now := w.last(ctx, t, job), w.record(ctx, t, job)
+		w.Say("  containers killed whole: %d; %s; at step %d or later, restored step %d, %d steps again, %d of %d ranks in standbys",
+			len(slots), r.Cause.Message, was.Progress.Step, r.RestoreStep, r.StepsRecomputed, r.Standbys, r.Ranks)
+		switch {
+		case r.Cause.Code != v1alpha1.CauseContainerRestarted:
+			t.Errorf("the cause is %+v", r.Cause)
+		case r.RestoreStep < was.Progress.SavedStep || r.StepsRecomputed > done:
+			t.Errorf("step %d was held in memory; restored step %d, %d steps were done again", was.Progress.SavedStep, r.RestoreStep, r.StepsRecomputed)
+		case now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements:
+			t.Errorf("%d restarts and %d replacements became %d and %d", was.Restarts, was.Replacements, now.Restarts, now.Replacements)
+		case i == 0:
+			w.told(ctx, t, job, v1alpha1.CauseContainerRestarted, before.seats[1].pod)
+		}
+		w.standbys(ctx, t, job, 2)
+		w.trains(ctx, t, job, 10) // progress, so that no failure counts twice
+		before, was = after, w.record(ctx, t, job)
+	}
+	w.end(ctx, t, job)
+}
+
+// killWhole kills the containers of some slots.
+func (w *world) killWhole(ctx context.Context, t *testing.T, s shape, slots ...int) {
+	t.Helper()
+	var pids []int
+	for _, slot := range slots {
+		pod := &corev1.Pod{}
+		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: s.seats[slot].pod}, pod); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range pod.Spec.Containers {
+			if c.Name == container && len(c.RestartPolicyRules) == 0 {
+				t.Fatalf("pod %s has no rule by which its container would be started again", pod.Name)
+			}
+		}
+		pid, err := w.HostPID(ctx, namespace, pod.Name, container, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		if err := host.KillTogether(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// restarted demands that between two moments the containers of some slots were started once more in their pods, that the others ran on,
+// and that the Job counted nothing.
+func (w *world) restarted(ctx context.Context, t *testing.T, job string, before, after shape, slots ...int) {
+	t.Helper()
+	if after.generation != before.generation+1 {
+		t.Errorf("generation %d became %d", before.generation, after.generation)
+	}
+	want := shape{generation: after.generation, seats: append([]seat{}, before.seats...)}
+	for _, slot := range slots {
+		want.seats[slot].container = after.seats[slot].container
+		want.seats[slot].restarts++
+		if after.seats[slot].container == before.seats[slot].container {
+			t.Errorf("the container of slot %d is the one that was killed", slot)
+		}
+	}
+	for i := range want.seats {
+		if want.seats[i] != after.seats[i] {
+			t.Errorf("slot %d: %+v became %+v", i, before.seats[i], after.seats[i])
+		}
+	}
+	w.unharmed(ctx, t, job)
+}
+
+// standbys waits until so many ranks of a job have a warm standby.
+func (w *world) standbys(ctx context.Context, t *testing.T, job string, n int32) {
+	t.Helper()
+	w.until(ctx, t, fmt.Sprintf("%d ranks of %s have standbys", n, job), func(ctx context.Context) (bool, string) {
+		g, err := w.gang(ctx, job)
+		if err != nil || g.Status.Run == nil {
+			return false, fmt.Sprint(err)
+		}
+		p := g.Status.Run.Progress
+		return p.StandbysReady == n, fmt.Sprintf("%d: %s", p.StandbysReady, strings.Join(p.Notes, "; "))
+	})
+}
