@@ -17,14 +17,6 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-func groupPod(labels, annotations map[string]string, native string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: labels, Annotations: annotations}}
-	if native != "" {
-		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(native)}
-	}
-	return p
-}
-
 func TestTermsOfGroups(t *testing.T) {
 	vc := func(s vcscheduling.PodGroupSpec) (gangcache.Terms, error) {
 		return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
