@@ -11,6 +11,7 @@ NO_DWARF := -gcflags=all=-dwarf=false
 export GOFLAGS := $(filter-out $(NO_DWARF),$(shell go env GOFLAGS)) $(NO_DWARF)
 TOOLS := $(CURDIR)/.cache/tools
 STATICCHECK := $(TOOLS)/staticcheck-v0.7.0
+GOVULNCHECK := $(TOOLS)/govulncheck-v1.9.0
 CONTROLLER_GEN := $(TOOLS)/controller-gen-v0.23.0
 PROTOC_GEN_GO := $(TOOLS)/protoc-gen-go
 PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc
@@ -21,18 +22,30 @@ K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 PY := /opt/holdfast-python/venv/bin/python3
-# Packages that import Kubernetes itself are left to vet: staticcheck would read all of it, which takes longer than everything else together.
+# Packages that import Kubernetes itself are left to vet: staticcheck would read all of it. make lint-all does.
 LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
+# What is built with cgo is another set of files.
+CGO_PACKAGES := ./nodehealth/nvml ./cmd/holdfast-nvml
 # Tests that start clusters, and those that kill real agents, are no unit tests; the two that compute much, then the others, those without
 # a real node first: they meet the story.
-CLUSTER_TESTS := e2e replace scheduling nodebudget seen nodehealth devcluster
+CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster
 KILL_TESTS := ./test/checkpoint
-# Unit tests that start agents, ranks and standbys, and mostly wait for them.
-AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc
+# Tests that start agents, ranks and standbys, and mostly wait for them.
+AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
 # Tests of launchers and frameworks from PyPI; the short one is what accelerate and deepspeed do where a rank and the agent are killed.
 LAUNCHER_TESTS := ./test/launchers
+# Needs another version's binaries.
+UPGRADE_TEST := ./test/upgrade
 LAUNCHERS_SHORT := ^(TestLaunchers|TestPage)$$/^(accelerate|deepspeed)$$/^kill$$
-GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS))")
+# Packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes for it takes
+# as long as for all else; make race does. So it does with manifests, whose tests evaluate millions of the API server's expressions,
+# with those of plugin that link the API server's libraries, and with test.
+RACE_PACKAGES = $(eval RACE_PACKAGES := $(shell go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./... | \
+	awk '$$1 ~ /\.test$$/ && !/ k8s\.io\/kubernetes\// { sub(/\.test$$/, "", $$1); print $$1 }'))$(RACE_PACKAGES)
+UNIT_PACKAGES = $(filter-out %/manifests %/plugin/ask %/plugin/claims %/plugin/external holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
+AGENT_PACKAGES = $(shell go list $(AGENT_TESTS))
+AGENT_RACE = $(filter-out holdfast.dev/holdfast/test/%,$(AGENT_PACKAGES))
+GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST))")
 
 .PHONY: help
 help: ## list the verbs
@@ -82,7 +95,7 @@ test: ## everything that checks the project, end-to-end tests on real kubelets i
 	@hack/test.sh
 
 .PHONY: check
-check: fmt vet lint unit agents python-unit ## format, vet, lint, unit tests: no cluster, no root
+check: fmt vet lint unit unit-kubernetes agents python-unit ## format, vet, lint, unit tests: no cluster, no root
 
 .PHONY: fmt
 fmt:
@@ -91,50 +104,77 @@ fmt:
 .PHONY: vet
 vet:
 	@GOGC=400 go vet ./...
+	@CGO_ENABLED=1 go vet $(CGO_PACKAGES)
 
 .PHONY: lint
 lint: $(STATICCHECK)
 	@GOGC=400 $(STATICCHECK) $(LINT_PACKAGES)
+	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
+
+# Too long for every run: staticcheck reads all of Kubernetes, and the other projects' schedulers are made for another one.
+.PHONY: lint-all
+lint-all: lint ## staticcheck over what imports Kubernetes, too; vet of the benchmarks' peers
+	@GOGC=400 $(STATICCHECK) ./...
+	@cd test/peers && GOGC=400 go vet ./...
+
+# Not part of make test: it asks a database on the network. VULNDB may be a copy of it, file:///….
+VULNDB := https://vuln.go.dev
+.PHONY: vulncheck
+vulncheck: $(GOVULNCHECK) ## known vulnerabilities in what is linked
+	@$(GOVULNCHECK) -db $(VULNDB) ./...
+	@cd test/peers && $(GOVULNCHECK) -db $(VULNDB) ./...
 
 # All of them, and what else the checks would compile, so that nothing is compiled beside a cluster.
 .PHONY: test-binaries
 test-binaries: $(STATICCHECK)
 	@echo "building .cache/test-binaries"
-	@hack/gotest.sh build $(shell go list ./...)
+	@RACE=1 hack/gotest.sh build $(UNIT_PACKAGES) $(AGENT_RACE)
+	@hack/gotest.sh build $(filter-out $(UNIT_PACKAGES) $(AGENT_RACE),$(shell go list ./...))
 
 # Results that go knows already need no binary; with KEPT=1 those of test-binaries are run.
-.PHONY: unit agents
-unit:
-	@$(if $(KEPT),hack/gotest.sh run -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w') $(GO_PACKAGES)
+GOTEST = $(if $(KEPT),hack/gotest.sh run -v -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w')
+GOTEST_RACE = $(if $(KEPT),RACE=1 $(GOTEST),CGO_ENABLED=1 $(GOTEST) -race)
+.PHONY: unit unit-kubernetes agents race
+unit: ## unit tests, with the race detector
+	@$(GOTEST_RACE) $(UNIT_PACKAGES)
+
+unit-kubernetes:
+	@$(GOTEST) $(filter-out $(UNIT_PACKAGES),$(GO_PACKAGES))
 
 agents:
-	@$(if $(KEPT),hack/gotest.sh run -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w') $(AGENT_TESTS)
+	@$(GOTEST_RACE) $(AGENT_RACE)
+	@$(GOTEST) $(filter-out $(AGENT_RACE),$(AGENT_PACKAGES))
+
+race: ## all tests that need no cluster, under the race detector: compiles Kubernetes once more
+	@CGO_ENABLED=1 GOGC=400 go test -race -vet=off -timeout 60m -ldflags='-s -w' $(GO_PACKAGES) $(AGENT_PACKAGES)
 
 .PHONY: python-unit
 python-unit:
-	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover -q -s tests -t .
+	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover $(if $(KEPT),-v,-q) -s tests -t .
 
-# Not part of make test: it downloads a second PyTorch.
-OLDEST := /opt/holdfast-torch24
-.PHONY: python-oldest-torch
-python-oldest-torch: $(OLDEST)/.ready ## the Python side's tests with the oldest PyTorch that is supported
-	@cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $(OLDEST)/bin/python3 -m unittest -v tests.test_imports tests.test_site tests.test_steps
+# Not part of make test, which compares with the one PyTorch that is installed: each pair downloads some 3 GB.
+.PHONY: test-conformance
+test-conformance: ## ranks under torchrun and under the agent, with the oldest and the newest PyTorch and Python
+	@hack/conformance.sh --remove
 
-$(OLDEST)/.ready:
-	@base=/opt/holdfast-python/base/bin/python3; [ -x $$base ] || base=python3; $$base -m venv $(OLDEST)
-	@$(OLDEST)/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --no-compile torch==2.4.1 numpy==1.26.4
-	@touch $@
+.PHONY: test-upgrade
+test-upgrade: ## the version that hack/upgrade-from names and today's under one running job, on real kubelets
+	@hack/test-upgrade.sh
+
+.PHONY: fuzz
+fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs
+	@hack/fuzz.sh
 
 .PHONY: kills
 kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
-	@hack/gotest.sh run -count=1 -timeout 30m -- $(KILL_TESTS)
+	@hack/gotest.sh run -v -count=1 -timeout 30m -- $(KILL_TESTS)
 
 .PHONY: test-launchers launchers launchers-venv
 test-launchers: launchers-venv ## every launcher and framework: start, kill, failing script, drain; writes the table of docs/launchers.md
 	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(LAUNCHER_TESTS)
 
 launchers: launchers-venv
-	@hack/gotest.sh run -count=1 -timeout 30m -run '$(LAUNCHERS_SHORT)' -- $(LAUNCHER_TESTS)
+	@hack/gotest.sh run -v -count=1 -timeout 30m -run '$(LAUNCHERS_SHORT)' -- $(LAUNCHER_TESTS)
 
 launchers-venv:
 	@if [ -e /opt/holdfast-python/.ready ]; then hack/launchers.sh; else echo "launchers: SKIPPED: /opt/holdfast-python is not there: make prepare"; fi
@@ -145,7 +185,8 @@ clusters: $(CLUSTER_TESTS:%=cluster-%)
 cluster-tests:
 	@echo $(CLUSTER_TESTS)
 
-$(CLUSTER_TESTS:%=cluster-%): cluster-%:
+# They run what stands in bin/, which is built before; where KEPT=1 it has been.
+$(CLUSTER_TESTS:%=cluster-%): cluster-%: $(if $(KEPT),,build)
 	@hack/gotest.sh run -v -count=1 -timeout 30m -- ./test/$*
 
 # On standard output they have one JSON object per figure and nothing else: what comes before says so on standard error.
@@ -160,16 +201,29 @@ bench-node-loss: ## what the loss of nodes costs, next to the limit of the machi
 	@go build -o bin/bench-node-loss ./test/bench/nodeloss >&2 && bin/bench-node-loss
 
 # No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a module of its own, for the Kubernetes that it was made for.
+PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
 .PHONY: bench-scheduler
 bench-scheduler: ## large gangs to their last binding, next to other schedulers, in one run
 	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler >&2
-	@cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling >&2
+	@$(PEER) >&2
 	@go build -o bin/bench-scheduler ./test/bench/scheduler >&2 && bin/bench-scheduler
 
 .PHONY: bench-plan
 bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
 	@go build -o bin/bench-plan ./test/bench/plan >&2 && bin/bench-plan
 	@set -o pipefail; go test ./plugin -run '^$$' -bench Eligibility -benchmem 2>&1 | grep -E '^(Benchmark|---|FAIL|panic)' >&2
+
+# One after the other: each measures. What they say is of no use but that they ran; one that fails does not keep the others from running.
+BENCHES := recovery node-loss scheduler plan
+.PHONY: bench-quick
+bench-quick: ## every benchmark, small: shows that they run
+	@hack/ready.sh >&2
+	@$(PEER)
+	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
+	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-plan ./test/bench/plan
+	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+	@go test ./plugin -run '^$$' -bench Eligibility -benchtime 1x
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code
@@ -184,6 +238,8 @@ verify: generate ## regenerate and fail on any difference
 
 $(STATICCHECK):
 	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install honnef.co/go/tools/cmd/staticcheck@v0.7.0 && mv $(TOOLS)/staticcheck $@
+$(GOVULNCHECK):
+	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install golang.org/x/vuln/cmd/govulncheck@v1.9.0 && mv $(TOOLS)/govulncheck $@
 $(CONTROLLER_GEN):
 	@mkdir -p $(TOOLS) && GOBIN=$(TOOLS) go install sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 && mv $(TOOLS)/controller-gen $@
 $(PROTOC_GEN_GO):

@@ -3,34 +3,36 @@ package ckptagent
 import (
 	"fmt"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Bounds of waiting for what a command becomes.
 const (
-	// unprotectedAfter is how long a command may run without a rank until that is said.
+	// unprotectedAfter is how long a command may run without a rank before the agent reports it as unprotected.
 	unprotectedAfter = time.Minute
-	// forlornAfter is how long a command that has ended badly waits for the generation that would restart it: the others of the
-	// gang may not have come yet, or may never come.
-	forlornAfter = 10 * time.Minute
+	// generationWait is how long a command that ended badly waits for the generation that restarts it: other pods of
+	// the gang may not be there yet, or may never come.
+	generationWait = 10 * time.Minute
 )
 
 // Command is the container's own command.
 type Command struct {
 	PID     int       `json:"pid,omitempty"`
 	BeganAt time.Time `json:"beganAt,omitzero"`
-	// Patience is how long it may run without a launcher until it counts as the one rank of its pod; below zero: always.
-	Patience time.Duration `json:"patience,omitempty"`
+	// Timeout is how long it may run without a launcher until it counts as the one rank of its pod; below zero: always.
+	Timeout time.Duration `json:"patience,omitempty"`
 	// Exit is how its run that init began ended.
-	Exit *Exit `json:"exit,omitempty"`
+	Exit *protocol.Exit `json:"exit,omitempty"`
 }
 
 // CommandBegan says what init began; again after each incarnation.
 type CommandBegan struct{ Command Command }
 
 // CommandEnded says that the run of the command that init began has ended.
-type CommandEnded struct{ Exit Exit }
+type CommandEnded struct{ Exit protocol.Exit }
 
-// CommandSeen answers LookAtCommand: Command is what the container was told to run, Now what its newest process is.
+// CommandSeen answers InspectCommand: Command is what the container was told to run, Now what its newest process is.
 type CommandSeen struct{ Command, Now string }
 
 // Adopt says that the container's command is the one rank of this pod from now on: its end does not end the container.
@@ -39,16 +41,16 @@ type Adopt struct{}
 // Release takes Adopt back.
 type Release struct{}
 
-// LookAtCommand asks what runs in the container; answered by CommandSeen.
-type LookAtCommand struct{}
+// InspectCommand asks what runs in the container; CommandSeen answers.
+type InspectCommand struct{}
 
 // Notice is a line for the pod's log.
 type Notice struct{ Text string }
 
-func (Adopt) effect()         {}
-func (Release) effect()       {}
-func (LookAtCommand) effect() {}
-func (Notice) effect()        {}
+func (Adopt) effect()          {}
+func (Release) effect()        {}
+func (InspectCommand) effect() {}
+func (Notice) effect()         {}
 
 func (e CommandBegan) apply(m *machine) {
 	if m.s.Command.PID == 0 {
@@ -72,10 +74,10 @@ func (e CommandEnded) apply(m *machine) {
 }
 
 func (e CommandSeen) apply(m *machine) {
-	if !m.s.Looking {
+	if !m.s.Inspecting {
 		return
 	}
-	m.s.Looking = false
+	m.s.Inspecting = false
 	text := "no launcher has started a rank since the command began: " + e.Command
 	if e.Now != "" && e.Now != e.Command {
 		text += "; now running: " + e.Now
@@ -83,21 +85,21 @@ func (e CommandSeen) apply(m *machine) {
 	switch {
 	case m.s.Refused != "":
 		text += "; its launcher was refused: " + m.s.Refused
-	case m.s.Command.Patience < 0:
+	case m.s.Command.Timeout < 0:
 		text += "; what runs is protected once its launcher starts: where that takes no launcher at all, leave its name out of the command, which is then restarted whole"
 	default:
-		text += fmt.Sprintf("; it is protected once its launcher starts, or as a whole once it has run for %s", m.s.Command.Patience)
+		text += fmt.Sprintf("; it is protected once its launcher starts, or as a whole once it has run for %s", m.s.Command.Timeout)
 	}
 	m.s.Unprotected = text
 	m.emit(Notice{text})
 }
 
-// adoptable says whether the command becomes the rank of this pod now. Where a launcher was here it does not: what that
-// returned is for the command to judge.
+// adoptable reports whether the command becomes the rank of this pod now. It does not where a launcher ran here: the
+// command itself handles what that returned.
 func (s State) adoptable(now time.Time) bool {
 	c := s.Command
 	switch {
-	case c.PID == 0 || c.Patience < 0 || s.Whole || s.Launcher != "" || s.Refused != "" || s.Leaving || s.Returned != nil:
+	case c.PID == 0 || c.Timeout < 0 || s.Whole || s.Launcher != "" || s.Refused != "" || s.Terminating || s.Returned != nil:
 		return false
 	case !s.Clean || s.Ending || s.Counting:
 		return false
@@ -105,57 +107,59 @@ func (s State) adoptable(now time.Time) bool {
 		return c.Exit.Code != 0
 	}
 	// A pod that takes another's place keeps the others waiting, and waits itself where these have launchers.
-	return s.Want.WholeCommand || !s.Want.Launched && now.Sub(c.BeganAt) >= c.Patience
+	return s.Want.WholeCommand || !s.Want.Launched && now.Sub(c.BeganAt) >= c.Timeout
 }
 
-// adopt makes the command the one rank of this pod. What init began is then a process that may have to be ended.
+// adopt makes the command the one rank of this pod. The process that init started is then one that may have to be
+// ended.
 func (m *machine) adopt() {
 	if !m.s.adoptable(m.now) {
 		return
 	}
 	c := m.s.Command
-	m.s.Whole, m.s.Original, m.s.Attached = true, true, true
+	m.s.Whole, m.s.FirstRun, m.s.Attached = true, true, true
 	m.s.Ranks, m.s.Rank = 1, []Rank{{PID: c.PID, Alive: c.Exit == nil, Exit: c.Exit}}
 	if m.s.Generation > 0 { // the container came back; what it ran is gone
-		m.s.Phase = Halted
+		m.s.Phase = protocol.StateHalted
 	}
 	m.s.Clean, m.s.Inventoried, m.s.Known = false, false, true // it has no state in memory that would have to be looked at
 	m.emit(Adopt{})
 }
 
-// provisional says whether the command was adopted and its run that init began belongs to no generation yet.
+// provisional reports whether the command was adopted and its first run belongs to no generation yet.
 func (s State) provisional() bool {
-	return s.Whole && s.Original && s.Run.Number == 0 && !s.Ending && s.Concluded == nil
+	return s.Whole && s.FirstRun && s.Run.Number == 0 && !s.Ending && s.Concluded == nil
 }
 
-// releasable says whether a launcher that comes now may still be served: what init began runs, so that nothing of the gang was
-// restarted as a whole. Where other pods are part of a generation with it, the coordinator ends that and has them released too.
+// releasable reports whether a launcher that starts now may still be served: the first run of the command is under way,
+// so nothing of the gang was restarted as a whole. If other pods are in a generation with it, the coordinator ends that
+// and has them released too.
 func (s State) releasable() bool {
-	return s.Whole && s.Original && s.Command.Exit == nil && !s.Ending && s.Concluded == nil
+	return s.Whole && s.FirstRun && s.Command.Exit == nil && !s.Ending && s.Concluded == nil
 }
 
-// release makes the command what it was before: a process of the user's that belongs to no generation. One that it was part
-// of has no process here any more; left is the newest that is over for it.
-func (m *machine) release(left uint64) {
-	if m.s.Phase == Running || m.s.Phase == Failed {
-		m.s.Phase = Halted
+// release makes the command a process of the user's again, which belongs to no generation. A generation that it was
+// part of has no process here any more; left is the newest one that is over for it.
+func (m *machine) release(left int64) {
+	if m.s.Phase == protocol.StateRunning || m.s.Phase == protocol.StateFailed {
+		m.s.Phase = protocol.StateHalted
 	}
 	m.s.LeftForLauncher = left
-	m.s.Whole, m.s.Original, m.s.Clean, m.s.Known = false, false, true, false
+	m.s.Whole, m.s.FirstRun, m.s.Clean, m.s.Known = false, false, true, false
 	m.s.Ranks, m.s.Rank = 0, nil
 	m.emit(Release{})
 }
 
-// await releases a command that may start its launcher yet, and waits for that from now on.
-func (m *machine) await(left uint64) {
+// awaitLauncher releases a command that may still start its launcher, and waits for that.
+func (m *machine) awaitLauncher(left int64) {
 	m.release(left)
-	m.s.Command.Patience = -1
+	m.s.Command.Timeout = -1
 }
 
 // fits says whether a generation was made for the ranks that this pod has now. Every pod has at least one: a whole command can be
 // no part of a generation that has more ranks than pods, whose ranks would wait for one that it never becomes; and a launcher that
 // came just now is not part of one that was ordered before.
-func (s State) fits(run Run) bool {
+func (s State) fits(run protocol.Run) bool {
 	switch {
 	case run.Nodes == 0: // from a coordinator that does not say
 		return true
@@ -165,36 +169,37 @@ func (s State) fits(run Run) bool {
 	return run.WorldSize >= run.Nodes-1+s.Ranks
 }
 
-// skip leaves a generation that does not fit. A whole command in its first run may start its launcher yet; another one is over.
-func (m *machine) skip(run Run) {
+// skip leaves a generation that does not fit. A whole command in its first run may still start its launcher; any other
+// is over.
+func (m *machine) skip(run protocol.Run) {
 	if m.s.Whole {
 		m.emit(Notice{fmt.Sprintf("generation %d has %d ranks in %d pods: others of the gang run a launcher, and the command of this pod has started none; give all pods the same command", run.Number, run.WorldSize, run.Nodes)})
 		if !m.s.provisional() || m.s.Command.Exit != nil {
 			m.conclude()
 			return
 		}
-		m.await(run.Number)
+		m.awaitLauncher(run.Number)
 	}
 	m.s.Generation, m.s.LeftForLauncher = run.Number, run.Number
-	m.s.Phase = Halted
+	m.s.Phase = protocol.StateHalted
 }
 
-// forlorn says whether a command whose run that init began has ended waits no longer for a generation: not at all where it ended well,
-// as without us.
-func (s State) forlorn(now time.Time) bool {
+// generationTimeout reports whether a command whose first run has ended no longer waits for a generation. One that
+// ended well does not wait at all, as without us.
+func (s State) generationTimeout(now time.Time) bool {
 	e := s.Command.Exit
-	return s.provisional() && e != nil && (e.Code == 0 || now.Sub(e.At) >= forlornAfter)
+	return s.provisional() && e != nil && (e.Code == 0 || now.Sub(e.At) >= generationWait)
 }
 
 func (m *machine) stopWaiting() {
-	if m.s.forlorn(m.now) {
+	if m.s.generationTimeout(m.now) {
 		m.conclude()
 	}
 }
 
-// conclude has the container end as its command did, once nothing of that is left.
+// conclude has the container end with the command's exit code, once no process of it is left.
 func (m *machine) conclude() {
-	code := exitRefused
+	code := protocol.ExitRefused
 	if e := m.s.Command.Exit; e != nil {
 		code = e.Code
 	}
@@ -205,23 +210,23 @@ func (m *machine) conclude() {
 func (m *machine) endConcluded() {
 	m.clear(false)
 	if m.s.Clean {
-		m.giveBack(m.s.Concluded.Code, "")
+		m.returnLauncher(m.s.Concluded.Code, "")
 	}
 }
 
-// silent says whether a command runs and no rank does.
-func (s State) silent() bool {
+// unprotected says whether a command runs and no rank does.
+func (s State) unprotected() bool {
 	c := s.Command
-	return c.PID != 0 && c.Exit == nil && !s.Whole && s.Launcher == "" && !s.Leaving && s.Returned == nil
+	return c.PID != 0 && c.Exit == nil && !s.Whole && s.Launcher == "" && !s.Terminating && s.Returned == nil
 }
 
-// lookAtCommand has it said where a command has been silent for long.
-func (m *machine) lookAtCommand() {
+// inspectCommand has a command inspected that has run for long without a rank.
+func (m *machine) inspectCommand() {
 	switch {
-	case !m.s.silent():
-		m.s.Unprotected, m.s.Looking = "", false
-	case m.s.Unprotected == "" && !m.s.Looking && m.now.Sub(m.s.Command.BeganAt) >= unprotectedAfter:
-		m.s.Looking = true
-		m.emit(LookAtCommand{})
+	case !m.s.unprotected():
+		m.s.Unprotected, m.s.Inspecting = "", false
+	case m.s.Unprotected == "" && !m.s.Inspecting && m.now.Sub(m.s.Command.BeganAt) >= unprotectedAfter:
+		m.s.Inspecting = true
+		m.emit(InspectCommand{})
 	}
 }

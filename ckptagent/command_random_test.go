@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // container is a container without a launcher around the core: what init began, what the agent started after it, an agent
@@ -21,8 +24,8 @@ type container struct {
 	nextPID  int
 	command  Command
 	queue    []Event
-	started  map[uint64]bool
-	newest   uint64
+	started  map[int64]bool
+	newest   int64
 	returned []int
 	gone     bool // the agent has ended all
 	log      []string
@@ -34,7 +37,7 @@ func (w *container) step(e Event) {
 		w.gone = true
 	}
 	s, effects := Step(w.state, e, w.now)
-	w.log = append(w.log, fmt.Sprintf("%T%+v -> %s gen %d clean %v whole %v original %v %+v", e, e, s.Phase, s.Generation, s.Clean, s.Whole, s.Original, effects))
+	w.log = append(w.log, fmt.Sprintf("%T%+v -> %s gen %d clean %v whole %v original %v %+v", e, e, s.Phase, s.Generation, s.Clean, s.Whole, s.FirstRun, effects))
 	w.state = s
 	w.stored, _ = json.Marshal(s.Stored())
 	for _, f := range effects {
@@ -44,7 +47,7 @@ func (w *container) step(e Event) {
 		}
 		w.carryOut(f)
 	}
-	if s.Phase == Halted && !s.Ending && s.Whole && s.Run.Number == s.Generation && len(w.procs) > 0 {
+	if s.Phase == protocol.StateHalted && !s.Ending && s.Whole && s.Run.Number == s.Generation && len(w.procs) > 0 {
 		w.fail("halted while %v run", w.procs)
 	}
 }
@@ -65,7 +68,7 @@ func (w *container) carryOut(f Effect) {
 		}
 		w.started[f.Run.Number] = true
 		pid := 1
-		if !f.Original {
+		if !f.FirstRun {
 			if len(w.procs) > 0 {
 				w.fail("generation %d started while %v run", f.Run.Number, w.procs)
 			}
@@ -77,7 +80,7 @@ func (w *container) carryOut(f Effect) {
 		}
 		w.queue = append(w.queue, Started{Generation: f.Run.Number, PID: pid})
 		if !w.procs[pid] {
-			w.queue = append(w.queue, Exited{Generation: f.Run.Number, Code: w.command.Exit.Code, At: w.now})
+			w.queue = append(w.queue, Exited{Generation: f.Run.Number, Exit: protocol.Exit{Code: w.command.Exit.Code, At: w.now}})
 		}
 	case End:
 		for pid := range w.procs {
@@ -86,7 +89,7 @@ func (w *container) carryOut(f Effect) {
 		w.queue = append(w.queue, Gone{})
 	case TakeInventory:
 		w.queue = append(w.queue, Inventoried{})
-	case LookAtCommand:
+	case InspectCommand:
 		w.queue = append(w.queue, CommandSeen{Command: "x"})
 	case Return:
 		if len(w.procs) > 0 {
@@ -100,11 +103,11 @@ func (w *container) carryOut(f Effect) {
 func (w *container) end(pid, code, signal int) {
 	delete(w.procs, pid)
 	if pid == 1 {
-		w.command.Exit = &Exit{Code: code, Signal: signal, At: w.now}
+		w.command.Exit = &protocol.Exit{Code: code, Signal: signal, At: w.now}
 		w.queue = append(w.queue, CommandEnded{*w.command.Exit})
 	}
 	if w.state.Run.Number > 0 && !w.state.Clean {
-		w.queue = append(w.queue, Exited{Generation: w.state.Run.Number, Code: code, Signal: signal, At: w.now})
+		w.queue = append(w.queue, Exited{Generation: w.state.Run.Number, Exit: protocol.Exit{Code: code, Signal: signal, At: w.now}})
 	}
 }
 
@@ -123,10 +126,10 @@ func (w *container) die() {
 		w.queue = append(w.queue, CommandEnded{*w.command.Exit})
 	}
 	if s := w.state; s.Whole && s.Run.Number > 0 && !s.Clean && s.Rank[0].Exit == nil {
-		if pid := s.Rank[0].PID; s.Original && !w.procs[1] {
-			w.queue = append(w.queue, Exited{Generation: s.Run.Number, Code: w.command.Exit.Code, At: w.now})
-		} else if !s.Original && !w.procs[pid] {
-			w.queue = append(w.queue, Exited{Generation: s.Run.Number, Code: 137, Signal: 9, At: w.now})
+		if pid := s.Rank[0].PID; s.FirstRun && !w.procs[1] {
+			w.queue = append(w.queue, Exited{Generation: s.Run.Number, Exit: protocol.Exit{Code: w.command.Exit.Code, At: w.now}})
+		} else if !s.FirstRun && !w.procs[pid] {
+			w.queue = append(w.queue, Exited{Generation: s.Run.Number, Exit: protocol.Exit{Code: 137, Signal: 9, At: w.now}})
 		}
 	}
 }
@@ -137,12 +140,12 @@ func (w *container) happen() {
 		if w.rnd.IntN(3) == 0 {
 			w.newest++
 		}
-		d := Directive{Generation: w.newest, Order: Order(1 + w.rnd.IntN(3))}
-		d.Run = Run{Number: w.newest, Nodes: 2, WorldSize: 2, RestartCount: w.rnd.IntN(2)}
-		d.Launched = d.Order == OrderHalt && w.rnd.IntN(20) == 0
+		d := protocol.Directive{Generation: w.newest, Order: protocol.Order(1 + w.rnd.IntN(3))}
+		d.Run = protocol.Run{Number: w.newest, Nodes: 2, WorldSize: 2, RestartCount: w.rnd.IntN(2)}
+		d.Launched = d.Order == protocol.OrderHalt && w.rnd.IntN(20) == 0
 		switch w.rnd.IntN(60) {
 		case 0:
-			d.Order, d.ExitCode = OrderExit, 7
+			d.Order, d.ExitCode = protocol.OrderExit, 7
 		case 1:
 			d.Run.WorldSize = 3
 		}
@@ -178,10 +181,10 @@ func (w *container) happen() {
 // TestRandomHistoriesOfACommand: nothing is started twice or beside another, HALTED and the container's end come after all has
 // ended; and in the end the container ends, with the code that it was told or its own.
 func TestRandomHistoriesOfACommand(t *testing.T) {
-	for seed := range uint64(1000) {
-		w := &container{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), now: time.Unix(0, 0), procs: map[int]bool{1: true}, nextPID: 1, started: map[uint64]bool{}, state: New()}
+	for seed := range seeds.All(t, uint64(1000)) {
+		w := &container{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), now: time.Unix(0, 0), procs: map[int]bool{1: true}, nextPID: 1, started: map[int64]bool{}, state: New()}
 		w.log = append(w.log, fmt.Sprintf("seed %d", seed))
-		w.command = Command{PID: 1, BeganAt: w.now, Patience: time.Duration(w.rnd.IntN(2)) * time.Minute}
+		w.command = Command{PID: 1, BeganAt: w.now, Timeout: time.Duration(w.rnd.IntN(2)) * time.Minute}
 		w.stored, _ = json.Marshal(w.state)
 		w.step(Resumed{})
 		w.step(CommandBegan{w.command})
@@ -195,7 +198,7 @@ func TestRandomHistoriesOfACommand(t *testing.T) {
 // settle ends what was never adopted well, and orders the exit of all else.
 func (w *container) settle() {
 	w.now = w.now.Add(time.Hour)
-	last := Directive{Generation: w.newest + 1, Order: OrderExit, ExitCode: 5}
+	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderExit, ExitCode: 5}
 	for range 100 {
 		w.step(Tick{})
 		w.step(Directed{last})

@@ -1,6 +1,10 @@
 package ckptagent
 
-import "time"
+import (
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
 
 // Event is something that happened; Step takes one at a time.
 type Event interface{ apply(*machine) }
@@ -22,23 +26,20 @@ type Launched struct {
 type LaunchRefused struct{ Message string }
 
 // Directed brings a directive.
-type Directed struct{ Directive Directive }
+type Directed struct{ Directive protocol.Directive }
 
 // Started says that a rank's process runs.
 type Started struct {
-	Generation  uint64
+	Generation  int64
 	Local, PID  int
 	FromStandby bool
 }
 
-// Exited says that a rank's process ended, or could not be started. Signal is the signal that ended it.
+// Exited says that a rank's process ended, or could not be started.
 type Exited struct {
-	Generation uint64
+	Generation int64
 	Local      int
-	Code       int
-	Signal     int
-	At         time.Time
-	Traceback  string
+	protocol.Exit
 }
 
 // Gone answers End: no process of any generation is left. Tracebacks holds, by local rank, what ranks
@@ -52,33 +53,33 @@ type Traceback struct {
 }
 
 // Inventoried answers TakeInventory: the sealed and verified steps of each local rank.
-type Inventoried struct{ Sealed [][]uint64 }
+type Inventoried struct{ Sealed [][]int64 }
 
-// Progress tells what a rank's client said, or what stands in its arena.
+// Progress is what a rank's client said, or what its arena holds.
 type Progress struct {
-	Generation uint64
+	Generation int64
 	Local      int
 	// Attached: the script has got as far as the client's attach, which is after its imports.
 	Attached bool
 	Restored bool
-	Step     uint64
+	Step     int64
 }
 
-// OptimizerSteps tells what stands on a rank's page: how many optimizer steps its process has finished, and how many the
-// restored state held before, where ResumeKnown.
+// OptimizerSteps is what a rank's page holds: how many optimizer steps its process has finished and, where ResumeKnown,
+// how many the restored state held before.
 type OptimizerSteps struct {
-	Generation  uint64
+	Generation  int64
 	Local       int
-	Steps       uint64
-	ResumedAt   uint64
+	Steps       int64
+	ResumedAt   int64
 	ResumeKnown bool
 }
 
 // Sealed tells the steps that a rank's arena holds now.
 type Sealed struct {
-	Generation uint64
+	Generation int64
 	Local      int
-	Steps      []uint64
+	Steps      []int64
 }
 
 // StandbyChanged says whether a rank's standby waits for its line.
@@ -90,8 +91,8 @@ type StandbyChanged struct {
 // PortOffered names a port that rank 0's store could listen on.
 type PortOffered struct{ Port int }
 
-// Told gives what adapters know and people want to hear.
-type Told struct {
+// Capabilities says what the adapters provide, with notes for people.
+type Capabilities struct {
 	StateBytes uint64
 	Storage    bool
 	Grace      time.Duration
@@ -112,9 +113,9 @@ type Effect interface{ effect() }
 // for each. Sealed steps above Run.RestoreStep are discarded first. Original: nothing is started; the run of the
 // container's command that init began counts as the rank's.
 type Start struct {
-	Run      Run
+	Run      protocol.Run
 	Ranks    int
-	Original bool
+	FirstRun bool
 }
 
 // End ends every process of every generation and proves them gone; answered by Gone. Gentle asks them by
@@ -126,10 +127,10 @@ type End struct {
 
 // TakeInventory seals complete copies, discards what Past gives up, verifies sealed slots and lists them;
 // answered by Inventoried.
-type TakeInventory struct{ Past Past }
+type TakeInventory struct{ Abandoned Abandoned }
 
-// Levels hands the gang's common step and frontier to the arenas.
-type Levels struct{ Common, Frontier uint64 }
+// Levels hands the gang's common step and its level reclaimBelow to the arenas.
+type Levels struct{ CommonStep, ReclaimBelow int64 }
 
 // Return lets the user's launcher return.
 type Return struct{ Returned Returned }
@@ -137,8 +138,8 @@ type Return struct{ Returned Returned }
 // OfferPort looks for a free port; answered by PortOffered.
 type OfferPort struct{}
 
-// Learn hands on the modules that ranks of the gang import in other pods, where none are known here.
-type Learn struct{ Modules []string }
+// SetModules hands on the modules that ranks of the gang import in other pods, where none are known here.
+type SetModules struct{ Modules []string }
 
 // Standbys says whether standbys may be warmed now. Where no generation has run here yet, nothing is in their way.
 type Standbys struct{ Warm bool }
@@ -150,4 +151,4 @@ func (Levels) effect()        {}
 func (Return) effect()        {}
 func (OfferPort) effect()     {}
 func (Standbys) effect()      {}
-func (Learn) effect()         {}
+func (SetModules) effect()    {}

@@ -10,6 +10,8 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // lateGang is agents and their coordinator, core to core, in a job whose commands start their launchers by themselves, when it is too
@@ -27,15 +29,15 @@ type lateGang struct {
 
 // latePod is a container: its command lives until the end, and starts a launcher at some time.
 type latePod struct {
-	pod     elastic.Pod
-	agent   ckptagent.State
-	command ckptagent.Command
-	starts  time.Time // the launcher
-	serves  bool      // it runs
-	answers []ckptagent.Event
-	up      []elastic.Report
-	down    []ckptagent.Directive
-	told    uint64
+	pod      elastic.Pod
+	agent    ckptagent.State
+	command  ckptagent.Command
+	starts   time.Time // the launcher
+	serves   bool      // it runs
+	answers  []ckptagent.Event
+	up       []protocol.Report
+	down     []protocol.Directive
+	reported uint64
 }
 
 func (g *lateGang) fail(format string, args ...any) {
@@ -44,11 +46,6 @@ func (g *lateGang) fail(format string, args ...any) {
 		g.t.Log(l)
 	}
 	g.t.Fatalf(format, args...)
-}
-
-var agentStates = map[ckptagent.Phase]elastic.AgentState{
-	ckptagent.Idle: elastic.AgentIdle, ckptagent.Running: elastic.AgentRunning, ckptagent.Failed: elastic.AgentFailed,
-	ckptagent.Halted: elastic.AgentHalted, ckptagent.Finished: elastic.AgentFinished,
 }
 
 func (g *lateGang) take(slot int, e ckptagent.Event) {
@@ -75,7 +72,7 @@ func (g *lateGang) take(slot int, e ckptagent.Event) {
 			g.fail("the container of pod %d ends", slot)
 		}
 	}
-	p.tell()
+	p.report()
 }
 
 // begin has a new pod in a slot; its launcher starts within two minutes.
@@ -89,24 +86,18 @@ func (g *lateGang) begin(slot int) {
 // contain begins a container of a pod, whose command starts its launcher within two minutes.
 func (g *lateGang) contain(slot int) {
 	p := g.pods[slot]
-	p.command = ckptagent.Command{PID: 1, BeganAt: g.now, Patience: time.Minute}
+	p.command = ckptagent.Command{PID: 1, BeganAt: g.now, Timeout: time.Minute}
 	p.starts, p.serves, p.answers = g.now.Add(time.Duration(g.rnd.IntN(120))*time.Second), false, nil
 	g.take(slot, ckptagent.Resumed{})
 	g.take(slot, ckptagent.CommandBegan{Command: p.command})
 }
 
-// tell sends a report.
-func (p *latePod) tell() {
+// report sends a report.
+func (p *latePod) report() {
 	r := p.agent.Report()
-	p.told++
-	out := elastic.Report{
-		Incarnation: r.Incarnation, Sequence: p.told, Containers: r.Containers, Ranks: r.Ranks, Address: "10.0.0.1", Port: r.Port, Generation: int64(r.Generation),
-		State: agentStates[r.State], Refused: r.Refused, Protocol: 2, WholeCommand: r.WholeCommand, LeftForLauncher: int64(r.LeftForLauncher), Unprotected: r.Unprotected, Leaving: r.Leaving,
-	}
-	for local := range r.Rank {
-		out.Rank = append(out.Rank, elastic.Rank{Local: local})
-	}
-	p.up = append(p.up, out)
+	p.reported++
+	r.Protocol, r.Sequence, r.Address = protocol.Version, p.reported, "10.0.0.1"
+	p.up = append(p.up, r)
 }
 
 func (g *lateGang) decide(e elastic.Event) {
@@ -115,25 +106,21 @@ func (g *lateGang) decide(e elastic.Event) {
 		case elastic.Persist:
 			g.record = f.Record
 			g.decide(elastic.Stored{Revision: f.Revision, Generation: f.Record.Generation, Verdict: f.Record.Verdict != nil})
-		case elastic.Direct:
+		case elastic.Broadcast:
 			for slot := range g.pods {
 				g.direct(slot)
 			}
 		case elastic.End:
 			g.fail("the job is given up: %+v", f.Verdict)
-		case elastic.Tell:
+		case elastic.EmitEvent:
 			g.log = append(g.log, "tell "+f.Notice.Message)
 		}
 	}
 }
 
 func (g *lateGang) direct(slot int) {
-	d := g.coord.Directive(elastic.Slot(slot), g.pods[slot].pod.UID)
-	out := ckptagent.Directive{Generation: uint64(d.Generation), Order: ckptagent.Order(d.Order), WholeCommand: d.WholeCommand, Launched: d.Launched, Reason: d.Reason}
-	if r := d.Run; r != nil {
-		out.Run = ckptagent.Run{Number: uint64(r.Number), WorldSize: r.WorldSize, Nodes: r.Nodes, RestartCount: r.RestartCount, RestoreStep: uint64(r.RestoreStep)}
-	}
-	g.pods[slot].down = append(g.pods[slot].down, out)
+	p := g.pods[slot]
+	p.down = append(p.down, g.coord.Directive(elastic.Slot(slot), p.pod.UID))
 }
 
 // move lets one thing happen that is due.
@@ -188,7 +175,7 @@ func (g *lateGang) die(slot int) {
 	if p.serves {
 		g.take(slot, ckptagent.Launched{ID: "l", Ranks: 2})
 	}
-	if s := p.agent; s.Phase == ckptagent.Running { // its ranks are found again
+	if s := p.agent; s.Phase == protocol.StateRunning { // its ranks are found again
 		for local, r := range s.Rank {
 			if r.PID == 0 {
 				p.answers = append(p.answers, ckptagent.Started{Generation: s.Run.Number, Local: local, PID: 100 + local})
@@ -204,7 +191,7 @@ func (g *lateGang) lead() {
 	g.coord = elastic.New(len(g.pods), 0, g.record)
 	for slot, p := range g.pods {
 		p.up, p.down = nil, nil
-		p.tell()
+		p.report()
 		g.direct(slot)
 	}
 }
@@ -213,7 +200,7 @@ func (g *lateGang) lead() {
 // in the end all ranks are launchers'. It counts as no failure while the coordinator lives. So it is for the pod that takes another's
 // place once all launchers have come, and for a container that begins anew: that counts once.
 func TestLateLaunchers(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range seeds.All(t, uint64(100)) {
 		g := &lateGang{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0).UTC(), log: []string{fmt.Sprintf("seed %d", seed)}}
 		members := 1 + g.rnd.IntN(4)
 		g.coord = elastic.New(members, 0, elastic.Record{})
@@ -247,7 +234,7 @@ func TestLateLaunchers(t *testing.T) {
 			}
 		}
 		r := g.coord.Snapshot()
-		if run := g.pods[0].agent.Run; r.Phase != elastic.Running || run.WorldSize != 2*members || g.pods[0].agent.Phase != ckptagent.Running {
+		if run := g.pods[0].agent.Run; r.Phase != elastic.Running || run.WorldSize != 2*members || g.pods[0].agent.Phase != protocol.StateRunning {
 			g.fail("in the end %s, generation %d of %d ranks, waits %q", r.Phase, r.Generation, run.WorldSize, r.Progress.Waits)
 		}
 		if leaders <= 1 && r.Restarts > min(lost, 1) {

@@ -18,8 +18,8 @@ type Imports struct {
 	Count          int
 	Began, Changed time.Time
 	Stepped        bool
-	// Told is how many there were when the list was last settled; 0: it never was.
-	Told int
+	// Published is how many there were when the list was last settled; 0: it never was.
+	Published int
 }
 
 // Outgrown says whether a list of so many modules is worth having where one of known is there.
@@ -30,9 +30,9 @@ func Outgrown(known, count int) bool {
 // Settled says whether the list is to be handed to standbys now: once it is quiet, and again where it has grown by so much
 // that standbys would miss it.
 func (i Imports) Settled(now time.Time) bool {
-	if !Outgrown(i.Told, i.Count) {
+	if !Outgrown(i.Published, i.Count) {
 		return false
 	}
 	running, quiet := now.Sub(i.Began), now.Sub(i.Changed)
-	return i.Stepped && quiet >= quietAfterStep || running >= settledAnyway && quiet >= quietOtherwise || i.Told == 0 && running >= neverQuiet
+	return i.Stepped && quiet >= quietAfterStep || running >= settledAnyway && quiet >= quietOtherwise || i.Published == 0 && running >= neverQuiet
 }

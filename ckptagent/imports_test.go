@@ -25,7 +25,7 @@ func TestImportsSettle(t *testing.T) {
 		{"more, without a step", 946, 900, false, 30, 35},
 		{"more and more, after it was settled once", 946, 900, true, 50, 52},
 	} {
-		i := Imports{Count: c.count, Began: at(0), Changed: at(c.changed), Stepped: c.stepped, Told: c.told}
+		i := Imports{Count: c.count, Began: at(0), Changed: at(c.changed), Stepped: c.stepped, Published: c.told}
 		first := -1.0
 		for s := c.changed; s < 120 && first < 0; s += 0.5 {
 			if i.Settled(at(s)) {

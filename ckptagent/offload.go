@@ -3,111 +3,92 @@ package ckptagent
 import (
 	"slices"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 const (
-	// holdAlone is how long ranks are held for a coordinator that is away.
-	holdAlone = 10 * time.Second
-	// fetchAgain is how long a fetch that could not be done waits for its next try: only what no other step can
-	// stand in for is asked for still.
-	fetchAgain = 30 * time.Second
+	// barrierTimeout is how long ranks stay at the barrier while the coordinator is away.
+	barrierTimeout = 10 * time.Second
+	// fetchRetry is how long a failed fetch waits for its next attempt: the coordinator asks for it again only where no
+	// other step can replace it.
+	fetchRetry = 30 * time.Second
 )
-
-// Mark names one step in storage: a generation that went back makes the same steps anew.
-type Mark struct {
-	Step       uint64 `json:"step,omitempty"`
-	Generation uint64 `json:"generation,omitempty"`
-}
-
-// Copy is one rank's file in storage.
-type Copy struct {
-	Mark     Mark   `json:"mark"`
-	Length   uint64 `json:"length"`
-	Checksum uint32 `json:"checksum"`
-}
-
-// Manifest says that a step lies whole in storage; Ranks holds length and checksum of each, in order. Recorded
-// are the marks that the gang's record names.
-type Manifest struct {
-	Mark     Mark
-	Ranks    []Copy
-	Recorded []Mark
-}
 
 // Copied says that a rank's step lies whole and synced in storage.
 type Copied struct {
 	Local int
-	Copy  Copy
+	Copy  protocol.Copied
 	// Took is what copying it cost.
 	Took time.Duration
 }
 
 // ManifestWritten answers WriteManifest.
-type ManifestWritten struct{ Mark Mark }
+type ManifestWritten struct{ Mark protocol.Mark }
 
 // Fetched answers Fetch: the step lies sealed in every local rank's arena, or cannot be had. Sealed lists
 // what each rank holds now.
 type Fetched struct {
-	Mark   Mark
+	Mark   protocol.Mark
 	Failed bool
-	Sealed [][]uint64
+	Sealed [][]int64
 }
 
-// Hold tells the arenas from which step on ranks stay in their save; 0: they are let go.
-type Hold struct{ Step uint64 }
+// SetBarrier tells the arenas the barrier step: ranks stay in their save from that step on; 0 lets them go.
+type SetBarrier struct{ Step int64 }
 
 // CopyStep copies a step of every local rank to storage, for as long as that takes; answered by Copied for each.
 // It takes the place of the one before; the zero Mark ends that. The slots are pinned before any effect that
 // follows, so that levels that rose in the same directive do not give them away.
 type CopyStep struct {
-	Mark     Mark
+	Mark     protocol.Mark
 	BaseRank int
 	World    int
 }
 
 // WriteManifest writes a manifest, for as long as that takes; answered by ManifestWritten. Then what is older
 // than everything that is recorded is removed. The zero Mark ends the one before.
-type WriteManifest struct{ Manifest Manifest }
+type WriteManifest struct{ Manifest protocol.Manifest }
 
-// Fetch brings a step into the arena of every local rank that does not hold it; answered by Fetched. The zero
-// Mark ends the one before.
+// Fetch fetches a step from storage into the arena of every local rank that lacks it; Fetched answers. The zero Mark
+// ends the previous fetch.
 type Fetch struct {
-	Mark     Mark
+	Mark     protocol.Mark
 	BaseRank int
 }
 
-func (Hold) effect()          {}
+func (SetBarrier) effect()    {}
 func (CopyStep) effect()      {}
 func (WriteManifest) effect() {}
 func (Fetch) effect()         {}
 
-// holdWanted is from which step on ranks are to stay in their save: what the gang wants, nothing where nobody is there to lift it.
-func (s State) holdWanted(now time.Time) uint64 {
+// barrierWanted returns the barrier step that the gang wants; 0 while no coordinator could lift it.
+func (s State) barrierWanted(now time.Time) int64 {
 	switch {
 	case s.Clean:
 		return 0 // the next generation begins with nobody held
 	case s.Ending:
-		return s.Hold
-	case s.alone(now) >= holdAlone:
+		return s.BarrierStep
+	case s.disconnectedFor(now) >= barrierTimeout:
 		return 0
-	case s.news():
-		return s.Want.Hold
+	case s.directiveIsCurrent():
+		return s.Want.BarrierStep
 	}
-	return s.Hold
+	return s.BarrierStep
 }
 
-// holdAt tells the arenas, which are nobody's once nothing runs.
-func (m *machine) holdAt(step uint64) {
-	told := step == m.s.Hold || m.s.Clean
-	m.s.Hold = step
+// setBarrier tells the arenas, which are nobody's once nothing runs.
+func (m *machine) setBarrier(step int64) {
+	told := step == m.s.BarrierStep || m.s.Clean
+	m.s.BarrierStep = step
 	if !told {
-		m.emit(Hold{Step: step})
+		m.emit(SetBarrier{Step: step})
 	}
 }
 
-// copyWanted is the step that is to be copied: that which is asked for, from when every local rank holds it until it is copied.
-func (s State) copyWanted() Mark {
-	if !s.news() {
+// copyWanted returns the step to copy: the one asked for, from when every local rank holds it until it is copied.
+func (s State) copyWanted() protocol.Mark {
+	if !s.directiveIsCurrent() {
 		return s.Copying // what is under way goes on until somebody says otherwise
 	}
 	mark := s.Want.Copy
@@ -119,59 +100,59 @@ func (s State) copyWanted() Mark {
 	default:
 		return mark
 	}
-	return Mark{}
+	return protocol.Mark{}
 }
 
-func (m *machine) copy(mark Mark) {
+func (m *machine) copy(mark protocol.Mark) {
 	if mark != m.s.Copying {
 		m.s.Copying = mark
 		m.emit(CopyStep{Mark: mark, BaseRank: m.s.Run.BaseRank, World: m.s.Run.WorldSize})
 	}
 }
 
-// manifestWanted is the manifest that is to be written and was not yet.
-func (s State) manifestWanted() Manifest {
+// manifestWanted returns the manifest that is to be written and was not yet.
+func (s State) manifestWanted() protocol.Manifest {
 	want := s.Want.Manifest
 	switch {
-	case !s.news():
-		return Manifest{Mark: s.Manifesting}
+	case !s.directiveIsCurrent():
+		return protocol.Manifest{Mark: s.Manifesting}
 	case want.Mark.Step == 0 || want.Mark == s.Manifested || len(want.Ranks) == 0:
-		return Manifest{}
+		return protocol.Manifest{}
 	}
 	return want
 }
 
-func (m *machine) writeManifest(want Manifest) {
+func (m *machine) writeManifest(want protocol.Manifest) {
 	if want.Mark != m.s.Manifesting {
 		m.s.Manifesting = want.Mark
 		m.emit(WriteManifest{want})
 	}
 }
 
-// fetchWanted is the step that is to be brought while no generation runs, and the first of the ranks that it is for. Which ranks
-// these are the directive says, or the generation that ran here.
-func (s State) fetchWanted(now time.Time) (mark Mark, base int) {
+// fetchWanted returns the step to fetch while no generation runs, and the first rank it is for. The directive says
+// which ranks these are, or else the generation that ran here.
+func (s State) fetchWanted(now time.Time) (mark protocol.Mark, base int) {
 	mark = s.Want.Fetch
 	switch {
-	case !s.news() || !s.Clean || !s.Inventoried || s.Ranks == 0 || s.Leaving || s.Returned != nil:
-	case mark.Step == 0 || mark == s.Fetched || mark == s.FetchFailed && now.Sub(s.FetchFailedAt) < fetchAgain:
+	case !s.directiveIsCurrent() || !s.Clean || !s.Inventoried || s.Ranks == 0 || s.Terminating || s.Returned != nil:
+	case mark.Step == 0 || mark == s.Fetched || mark == s.FetchFailed && now.Sub(s.FetchFailedAt) < fetchRetry:
 	case s.Want.Run.WorldSize > 0:
 		return mark, s.Want.Run.BaseRank
 	case s.Run.WorldSize > 0:
 		return mark, s.Run.BaseRank
 	}
-	return Mark{}, 0
+	return protocol.Mark{}, 0
 }
 
-func (m *machine) fetch(mark Mark, base int) {
+func (m *machine) fetch(mark protocol.Mark, base int) {
 	if mark == m.s.Fetching {
 		return
 	}
 	if mark == m.s.FetchFailed {
-		m.s.FetchFailed = Mark{} // tried again, it may yet succeed
+		m.s.FetchFailed = protocol.Mark{} // tried again, it may yet succeed
 	}
 	if mark.Step > 0 {
-		m.s.Fetched = Mark{} // another step takes its place in memory
+		m.s.Fetched = protocol.Mark{} // another step takes its place in memory
 	}
 	m.s.Fetching = mark
 	m.emit(Fetch{Mark: mark, BaseRank: base})

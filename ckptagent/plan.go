@@ -3,6 +3,8 @@ package ckptagent
 import (
 	"slices"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // goal is what the levels ask for now: one thing, which machine.drive goes on with until the state says that it is done.
@@ -10,8 +12,8 @@ type goal int
 
 const (
 	goalNone goal = iota
-	// goalLeave: the pod is shut down.
-	goalLeave
+	// goalTerminate: the pod is shut down.
+	goalTerminate
 	// goalConclude: the container ends as its command did.
 	goalConclude
 	// goalStart: the wanted generation is a new one. goalSkip: it is not one for this pod. goalLevels: it runs here.
@@ -24,12 +26,12 @@ const (
 	goalExit
 )
 
-// goal is the same for the same state and time, whoever asks and however often. A pod that is told to go ends by itself, unless the
+// goal is the same for the same state and time, whoever asks and however often. A terminating pod ends by itself, unless the
 // coordinator says how; a launcher that has returned wants nothing more; an order of a generation that is over is none.
 func (s State) goal(now time.Time) goal {
 	switch {
-	case s.Leaving && !(s.news() && s.Want.Order == OrderExit) && s.goes(now):
-		return goalLeave
+	case s.Terminating && !(s.directiveIsCurrent() && s.Want.Order == protocol.OrderExit) && s.shouldStop(now):
+		return goalTerminate
 	case s.Returned != nil:
 		return goalNone
 	case s.Concluded != nil:
@@ -38,13 +40,13 @@ func (s State) goal(now time.Time) goal {
 		return goalNone
 	}
 	switch s.Want.Order {
-	case OrderRun:
+	case protocol.OrderRun:
 		return s.runGoal()
-	case OrderHalt:
+	case protocol.OrderHalt:
 		return goalHalt
-	case OrderExit:
+	case protocol.OrderExit:
 		return goalExit
-	case OrderNone, OrderWait:
+	case protocol.OrderNone, protocol.OrderWait:
 	}
 	return goalNone
 }
@@ -64,28 +66,32 @@ func (s State) runGoal() goal {
 	return goalStart
 }
 
-// news says whether the newest directive speaks of the present.
-func (s State) news() bool {
-	return s.Want.Order != OrderNone && s.Want.Generation >= s.Generation
+// directiveIsCurrent reports whether the newest directive is about the present.
+func (s State) directiveIsCurrent() bool {
+	return s.Want.Order != protocol.OrderNone && s.Want.Generation >= s.Generation
 }
 
 // haltWanted says whether the coordinator halts the generation.
-func (s State) haltWanted() bool { return s.news() && s.Want.Order == OrderHalt }
+func (s State) haltWanted() bool { return s.directiveIsCurrent() && s.Want.Order == protocol.OrderHalt }
 
 // settled says whether no process is left and the inventory is taken.
 func (s State) settled() bool { return s.Clean && (s.Inventoried || s.Ranks == 0) }
 
-// abandoned says whether it was taken note of where the wanted generation restored, or that is known because it ran here.
-func (s State) abandoned() bool { return s.Want.Run.Number <= max(s.Generation, s.Past.Generation) }
+// abandoned reports whether the agent has recorded which step the wanted generation restored, or knows it because that
+// generation ran here.
+func (s State) abandoned() bool {
+	return s.Want.Run.Number <= max(s.Generation, s.Abandoned.Generation)
+}
 
 // startable says whether a launcher, or a whole command, could start the ranks of a generation.
-func (s State) startable() bool { return s.Attached && s.Ranks > 0 && !s.Leaving }
+func (s State) startable() bool { return s.Attached && s.Ranks > 0 && !s.Terminating }
 
-// goesOn says whether the run of a whole command that init began counts as its rank's: where others were restarted, all begin together.
-func (s State) goesOn() bool { return s.provisional() && s.Want.Run.RestartCount == 0 }
+// firstRunCounts reports whether the first run of a whole command counts as its rank's run: where others were
+// restarted, all start together.
+func (s State) firstRunCounts() bool { return s.provisional() && s.Want.Run.RestartCount == 0 }
 
-// unused says that a launcher waits for the first generation here, as in a pod that replaces another one.
-func (s State) unused() bool {
+// fresh reports whether a launcher waits for the first generation here, as in a replacement pod.
+func (s State) fresh() bool {
 	return s.Run.Number == 0 && s.Ranks > 0 && s.Clean && s.Returned == nil
 }
 
@@ -93,8 +99,8 @@ func (s State) unused() bool {
 func (s State) warmWanted(now time.Time) bool {
 	started := s.Timeline.Started
 	begun := !started.IsZero() && (!s.Timeline.FirstStep.IsZero() || now.Sub(started) >= warmAnyway)
-	warm := s.Phase == Running && !s.Ending && begun || s.unused() && len(s.Modules) > 0
-	return warm && s.Attached && !s.Leaving && !s.Whole
+	warm := s.Phase == protocol.StateRunning && !s.Ending && begun || s.fresh() && len(s.Modules) > 0
+	return warm && s.Attached && !s.Terminating && !s.Whole
 }
 
 // repairing says whether a repair is under way that has not led to a new generation yet.

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // world is a pod around the core: processes, arenas, a launcher, an agent that may die at any point.
@@ -17,13 +20,11 @@ type world struct {
 	state    State
 	stored   []byte
 	now      time.Time
-	procs    map[int]uint64 // pid to generation
+	procs    map[int]int64 // pid to generation
 	nextPID  int
 	queue    []Event // answers of adapters, any order
-	started  map[uint64]bool
-	returned []int
-	highest  uint64
-	newest   uint64 // generation of the newest directive
+	promises promises
+	newest   int64 // generation of the newest directive
 	log      []string
 }
 
@@ -57,19 +58,13 @@ func (w *world) step(e Event) {
 		}
 		w.carryOut(f)
 	}
-	w.check()
+	w.promises.state(w.state, len(w.procs))
 }
 
 func (w *world) carryOut(f Effect) {
+	w.promises.effect(f, len(w.procs))
 	switch f := f.(type) {
 	case Start:
-		if len(w.procs) > 0 {
-			w.fail("generation %d started while processes %v run", f.Run.Number, w.procs)
-		}
-		if w.started[f.Run.Number] {
-			w.fail("generation %d started twice", f.Run.Number)
-		}
-		w.started[f.Run.Number] = true
 		for i := range f.Ranks {
 			w.nextPID++
 			w.procs[w.nextPID] = f.Run.Number
@@ -78,30 +73,22 @@ func (w *world) carryOut(f Effect) {
 	case End:
 		for pid, gen := range w.procs {
 			delete(w.procs, pid)
-			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(3), Code: 137, Signal: 9, At: w.now})
+			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(3), Exit: protocol.Exit{Code: 137, Signal: 9, At: w.now}})
 		}
 		w.queue = append(w.queue, Gone{})
 	case Fetch:
 		if f.Mark.Step == 0 {
 			break
 		}
-		if len(w.procs) > 0 {
-			w.fail("step %d is fetched while processes run", f.Mark.Step)
-		}
-		w.queue = append(w.queue, Fetched{Mark: f.Mark, Failed: w.rnd.IntN(3) == 0, Sealed: [][]uint64{{3}, {3}}})
+		w.queue = append(w.queue, Fetched{Mark: f.Mark, Failed: w.rnd.IntN(3) == 0, Sealed: [][]int64{{3}, {3}}})
 	case CopyStep:
 		for i := range 2 {
-			w.queue = append(w.queue, Copied{Local: i, Copy: Copy{Mark: f.Mark, Length: 1}})
+			w.queue = append(w.queue, Copied{Local: i, Copy: protocol.Copied{Mark: f.Mark, Length: 1}})
 		}
 	case WriteManifest:
 		w.queue = append(w.queue, ManifestWritten{f.Manifest.Mark})
 	case TakeInventory:
-		if len(w.procs) > 0 {
-			w.fail("inventory while processes run")
-		}
-		w.queue = append(w.queue, Inventoried{Sealed: [][]uint64{{3}, {3}}})
-	case Return:
-		w.returned = append(w.returned, f.Returned.Code)
+		w.queue = append(w.queue, Inventoried{Sealed: [][]int64{{3}, {3}}})
 	}
 }
 
@@ -116,48 +103,25 @@ func (w *world) die() {
 	w.step(Resumed{SameContainer: true})
 	for i, r := range w.state.Rank {
 		if _, runs := w.procs[r.PID]; r.Exit == nil && !w.state.Clean && !runs {
-			w.queue = append(w.queue, Exited{Generation: w.state.Run.Number, Local: i, Code: 137, Signal: 9, At: w.now})
+			w.queue = append(w.queue, Exited{Generation: w.state.Run.Number, Local: i, Exit: protocol.Exit{Code: 137, Signal: 9, At: w.now}})
 		}
 	}
 	w.queue = append(w.queue, Launched{ID: "a", Ranks: 2})
 }
 
-func (w *world) check() {
-	s := w.state
-	if s.Generation < w.highest {
-		w.fail("generation fell from %d to %d", w.highest, s.Generation)
-	}
-	w.highest = s.Generation
-	if s.Clean && len(w.procs) > 0 {
-		w.fail("clean, but %v run", w.procs)
-	}
-	if r := s.Report(); r.State == Halted && len(w.procs) > 0 {
-		w.fail("HALTED while %v run", w.procs)
-	}
-	if s.Fetching.Step != 0 && !s.Clean {
-		w.fail("fetching %v while a generation runs", s.Fetching)
-	}
-	if m := s.Copying; m.Step != 0 && m.Generation != s.Run.Number {
-		w.fail("copying %v in generation %d", m, s.Run.Number)
-	}
-	if s.Returned != nil && len(w.returned) > 0 && slices.ContainsFunc(w.returned, func(c int) bool { return c != s.Returned.Code }) {
-		w.fail("the launcher returned %v and then %d", w.returned, s.Returned.Code)
-	}
-}
-
-func (w *world) directive() Directive {
+func (w *world) directive() protocol.Directive {
 	gen := w.newest
 	if w.rnd.IntN(3) == 0 {
-		gen = uint64(w.rnd.IntN(int(w.newest) + 3))
+		gen = int64(w.rnd.IntN(int(w.newest) + 3))
 	}
 	w.newest = max(w.newest, gen)
-	d := Directive{Generation: gen, Order: Order(1 + w.rnd.IntN(3)), Common: 3, Frontier: 3}
+	d := protocol.Directive{Generation: gen, Order: protocol.Order(1 + w.rnd.IntN(3)), CommonStep: 3, ReclaimBelow: 3}
 	if w.rnd.IntN(60) == 0 {
-		d.Order, d.ExitCode = OrderExit, 7
+		d.Order, d.ExitCode = protocol.OrderExit, 7
 	}
-	d.Run = Run{Number: gen, Nodes: 1, RestoreStep: 3, WorldSize: 2}
-	mark := func() Mark {
-		return Mark{Step: uint64(w.rnd.IntN(3) + 1), Generation: uint64(w.rnd.IntN(int(gen) + 1))}
+	d.Run = protocol.Run{Number: gen, Nodes: 1, RestoreStep: 3, WorldSize: 2}
+	mark := func() protocol.Mark {
+		return protocol.Mark{Step: int64(w.rnd.IntN(3) + 1), Generation: int64(w.rnd.IntN(int(gen) + 1))}
 	}
 	switch w.rnd.IntN(6) {
 	case 0:
@@ -166,9 +130,9 @@ func (w *world) directive() Directive {
 		d.Fetch = mark()
 	case 2:
 		m := mark()
-		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m}}}
+		d.Manifest = protocol.Manifest{Mark: m, Ranks: make([]protocol.ManifestRank, 1)}
 	case 3:
-		d.Hold = 4
+		d.BarrierStep = 4
 	}
 	return d
 }
@@ -187,7 +151,7 @@ func (w *world) happen() {
 	case 4:
 		for pid, gen := range w.procs { // a process ends by itself
 			delete(w.procs, pid)
-			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(2), Code: w.rnd.IntN(2), At: w.now})
+			w.queue = append(w.queue, Exited{Generation: gen, Local: w.rnd.IntN(2), Exit: protocol.Exit{Code: w.rnd.IntN(2), At: w.now}})
 			break
 		}
 	case 5:
@@ -209,8 +173,9 @@ func (w *world) happen() {
 // TestRandomHistories plays random histories with an agent that dies anywhere, and checks what the
 // package promises after each event. At the end everything is made quiet: a last order must be met.
 func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(1500) {
-		w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0), procs: map[int]uint64{}, started: map[uint64]bool{}, state: New()}
+	for seed := range seeds.All(t, uint64(1500)) {
+		w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0), procs: map[int]int64{}, state: New()}
+		w.promises = promises{fail: w.fail, started: map[int64]bool{}}
 		w.log = append(w.log, fmt.Sprintf("seed %d", seed))
 		w.step(Resumed{})
 		w.step(Launched{ID: "a", Ranks: 2})
@@ -227,7 +192,7 @@ func (w *world) settle() {
 		return
 	}
 	w.now = w.now.Add(time.Hour) // whatever it waits for in vain while it leaves
-	last := Directive{Generation: w.newest + 1, Order: OrderHalt}
+	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderHalt}
 	w.newest++
 	for range 200 {
 		w.step(Directed{last})
@@ -236,7 +201,7 @@ func (w *world) settle() {
 			w.queue = w.queue[1:]
 			w.step(e)
 		}
-		if r := w.state.Report(); r.State == Halted && r.Generation == last.Generation {
+		if r := w.state.Report(); r.State == protocol.StateHalted && r.Generation == last.Generation {
 			return
 		}
 	}

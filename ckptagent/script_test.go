@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/golden"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestScripts plays testdata/*.txt: each line is an event, and what stands under it is what Step answers and the report
@@ -15,6 +16,7 @@ import (
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
 		now, s := time.Unix(0, 0), New()
+		keeps, running := promises{started: map[int64]bool{}}, map[int]bool{}
 		return func(line string) {
 			now = now.Add(time.Second)
 			e, skip := parseEvent(t, line, now, s)
@@ -28,11 +30,32 @@ func TestScripts(t *testing.T) {
 					return
 				}
 			}
+			keeps.fail = func(format string, args ...any) {
+				t.Errorf("%s: "+format, append([]any{line}, args...)...)
+			}
+			switch e := e.(type) {
+			case Exited:
+				delete(running, e.Local)
+			case Gone:
+				clear(running)
+			case Resumed:
+				if !e.SameContainer { // nothing that was in the former one
+					clear(running)
+					keeps.returned = nil
+				}
+			}
 			var effects []Effect
 			s, effects = Step(s, e, now)
 			for _, f := range effects {
 				fmt.Fprintf(out, "  > %s\n", showEffect(f))
+				keeps.effect(f, len(running))
+				if f, ok := f.(Start); ok && !f.FirstRun {
+					for i := range f.Ranks {
+						running[i] = true
+					}
+				}
 			}
+			keeps.state(s, len(running))
 			fmt.Fprintf(out, "  %s\n", showReport(s.Report()))
 		}
 	})
@@ -51,17 +74,17 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		}
 	}
 	num := func(k string) int { n, _ := strconv.Atoi(opts[k]); return n }
-	gen := uint64(num("gen"))
+	gen := int64(num("gen"))
 	if gen == 0 {
 		gen = s.Run.Number
 	}
-	d := Directive{Common: uint64(num("common")), Frontier: uint64(num("frontier")), ExitCode: num("code")}
+	d := protocol.Directive{CommonStep: int64(num("common")), ReclaimBelow: int64(num("reclaim")), ExitCode: num("code")}
 	if len(pos) > 0 {
-		d.Generation = uint64(pos[0])
+		d.Generation = int64(pos[0])
 	}
-	d.Hold, d.Copy, d.Fetch = uint64(num("hold")), mark(opts["copy"]), mark(opts["fetch"])
+	d.BarrierStep, d.Copy, d.Fetch = int64(num("barrier")), mark(opts["copy"]), mark(opts["fetch"])
 	if m := mark(opts["manifest"]); m.Step != 0 {
-		d.Manifest = Manifest{Mark: m, Ranks: []Copy{{Mark: m, Length: 9, Checksum: 7}}, Recorded: []Mark{{Step: 1, Generation: 1}}}
+		d.Manifest = protocol.Manifest{Mark: m, Ranks: []protocol.ManifestRank{{Length: 9, Checksum: 7}}, Recorded: []protocol.Mark{{Step: 1, Generation: 1}}}
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
 	d.WholeCommand, d.Launched = opts["whole"] == "yes", opts["launched"] == "yes"
@@ -73,21 +96,21 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "refused":
 		return LaunchRefused{"bad flag"}, 0
 	case "command":
-		return CommandBegan{Command{PID: 50, BeganAt: now, Patience: time.Duration(num("patience")) * time.Second}}, 0
+		return CommandBegan{Command{PID: 50, BeganAt: now, Timeout: time.Duration(num("timeout")) * time.Second}}, 0
 	case "command-ended":
-		return CommandEnded{Exit{Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}}, 0
+		return CommandEnded{protocol.Exit{Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}}, 0
 	case "command-seen":
 		return CommandSeen{Command: opts["command"], Now: opts["now"]}, 0
 	case "launcher-gone":
 		return LauncherGone{}, 0
 	case "wait":
-		d.Order = OrderWait
+		d.Order = protocol.OrderWait
 		if opts["base"] != "" {
-			d.Run = Run{BaseRank: num("base"), WorldSize: 4}
+			d.Run = protocol.Run{BaseRank: num("base"), WorldSize: 4}
 		}
 	case "run":
-		d.Order = OrderRun
-		d.Run = Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: uint64(num("restore")), RestartCount: num("restarts")}
+		d.Order = protocol.OrderRun
+		d.Run = protocol.Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: int64(num("restore")), RestartCount: num("restarts")}
 		if n := num("world"); n > 0 {
 			d.Run.WorldSize = n
 		}
@@ -95,19 +118,19 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 			d.Run.Nodes = n
 		}
 	case "halt":
-		d.Order = OrderHalt
+		d.Order = protocol.OrderHalt
 		if opts["restore"] != "" {
-			d.Run = Run{Number: d.Generation, RestoreStep: uint64(num("restore"))}
+			d.Run = protocol.Run{Number: d.Generation, RestoreStep: int64(num("restore"))}
 		}
 	case "exit-job":
-		d.Order = OrderExit
+		d.Order = protocol.OrderExit
 	case "started":
 		if opts["pid"] != "" {
 			return Started{Generation: gen, Local: pos[0], PID: num("pid")}, 0
 		}
 		return Started{Generation: gen, Local: pos[0], PID: 100 + pos[0], FromStandby: opts["standby"] != ""}, 0
 	case "exited":
-		return Exited{Generation: gen, Local: pos[0], Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}, 0
+		return Exited{Generation: gen, Local: pos[0], Exit: protocol.Exit{Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}}, 0
 	case "gone":
 		tb := map[int]Traceback{}
 		if v := opts["traceback"]; v != "" {
@@ -121,9 +144,9 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		}
 		return e, 0
 	case "progress":
-		return Progress{Generation: gen, Local: pos[0], Attached: opts["attached"] != "", Restored: opts["restored"] != "", Step: uint64(num("step"))}, 0
+		return Progress{Generation: gen, Local: pos[0], Attached: opts["attached"] != "", Restored: opts["restored"] != "", Step: int64(num("step"))}, 0
 	case "optimizer":
-		e := OptimizerSteps{Generation: gen, Local: pos[0], Steps: uint64(num("steps")), ResumedAt: uint64(num("resumed"))}
+		e := OptimizerSteps{Generation: gen, Local: pos[0], Steps: int64(num("steps")), ResumedAt: int64(num("resumed"))}
 		e.ResumeKnown = opts["resumed"] != ""
 		return e, 0
 	case "sealed":
@@ -135,11 +158,11 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "contact":
 		return Contact{Up: w[1] == "up"}, 0
 	case "dismissed":
-		return Dismissed{}, 0
+		return DetachedFromJob{}, 0
 	case "told":
-		return Told{Storage: opts["storage"] == "yes", Grace: time.Duration(num("grace")) * time.Second, Modules: modules(num("modules"))}, 0
+		return Capabilities{Storage: opts["storage"] == "yes", Grace: time.Duration(num("grace")) * time.Second, Modules: modules(num("modules"))}, 0
 	case "copied":
-		return Copied{Local: pos[0], Copy: Copy{Mark: mark(opts["mark"]), Length: 9, Checksum: 7}, Took: time.Second}, 0
+		return Copied{Local: pos[0], Copy: protocol.Copied{Mark: mark(opts["mark"]), Length: 9, Checksum: 7}, Took: time.Second}, 0
 	case "manifest-written":
 		return ManifestWritten{mark(opts["mark"])}, 0
 	case "fetched":
@@ -161,18 +184,18 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 }
 
 // mark reads step/generation.
-func mark(f string) Mark {
-	var m Mark
+func mark(f string) protocol.Mark {
+	var m protocol.Mark
 	_, _ = fmt.Sscanf(f, "%d/%d", &m.Step, &m.Generation)
 	return m
 }
 
-func (m Mark) String() string { return fmt.Sprintf("%d/%d", m.Step, m.Generation) }
+func showMark(m protocol.Mark) string { return fmt.Sprintf("%d/%d", m.Step, m.Generation) }
 
-func steps(f string) []uint64 {
-	var out []uint64
+func steps(f string) []int64 {
+	var out []int64
 	for _, v := range strings.Split(f, ",") {
-		if n, err := strconv.ParseUint(v, 10, 64); err == nil {
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			out = append(out, n)
 		}
 	}
@@ -189,10 +212,10 @@ func modules(n int) (names []string) {
 
 func showEffect(e Effect) string {
 	switch e := e.(type) {
-	case Learn:
-		return fmt.Sprintf("learn %d modules", len(e.Modules))
+	case SetModules:
+		return fmt.Sprintf("set %d modules", len(e.Modules))
 	case Start:
-		if e.Original {
+		if e.FirstRun {
 			return fmt.Sprintf("generation %d is the run that init began", e.Run.Number)
 		}
 		return fmt.Sprintf("start generation %d, %d ranks, from step %d", e.Run.Number, e.Ranks, e.Run.RestoreStep)
@@ -201,21 +224,25 @@ func showEffect(e Effect) string {
 			return fmt.Sprintf("end, gently within %s", e.Within)
 		}
 		return "end"
-	case Hold:
-		return fmt.Sprintf("hold %d", e.Step)
+	case SetBarrier:
+		return fmt.Sprintf("barrier %d", e.Step)
 	case CopyStep:
-		return fmt.Sprintf("copy %v as ranks from %d of %d", e.Mark, e.BaseRank, e.World)
+		return fmt.Sprintf("copy %s as ranks from %d of %d", showMark(e.Mark), e.BaseRank, e.World)
 	case WriteManifest:
-		return fmt.Sprintf("write manifest %v of %d, recorded %v", e.Manifest.Mark, len(e.Manifest.Ranks), e.Manifest.Recorded)
+		var recorded []string
+		for _, m := range e.Manifest.Recorded {
+			recorded = append(recorded, showMark(m))
+		}
+		return fmt.Sprintf("write manifest %s of %d, recorded %v", showMark(e.Manifest.Mark), len(e.Manifest.Ranks), recorded)
 	case Fetch:
-		return fmt.Sprintf("fetch %v as ranks from %d", e.Mark, e.BaseRank)
+		return fmt.Sprintf("fetch %s as ranks from %d", showMark(e.Mark), e.BaseRank)
 	case TakeInventory:
-		if e.Past.Step > 0 {
-			return fmt.Sprintf("take inventory, where generation %d restored step %d", e.Past.Generation, e.Past.Step)
+		if e.Abandoned.Step > 0 {
+			return fmt.Sprintf("take inventory, where generation %d restored step %d", e.Abandoned.Generation, e.Abandoned.Step)
 		}
 		return "take inventory"
 	case Levels:
-		return fmt.Sprintf("levels common %d frontier %d", e.Common, e.Frontier)
+		return fmt.Sprintf("levels common %d reclaim below %d", e.CommonStep, e.ReclaimBelow)
 	case Return:
 		return strings.TrimSpace(fmt.Sprintf("launcher returns %d %s", e.Returned.Code, e.Returned.Message))
 	case OfferPort:
@@ -224,8 +251,8 @@ func showEffect(e Effect) string {
 		return "adopt the command"
 	case Release:
 		return "release the command"
-	case LookAtCommand:
-		return "look at the command"
+	case InspectCommand:
+		return "inspect the command"
 	case Notice:
 		return "notice: " + e.Text
 	case Standbys:
@@ -234,7 +261,7 @@ func showEffect(e Effect) string {
 	return fmt.Sprintf("%#v", e)
 }
 
-func showReport(r Report) string {
+func showReport(r protocol.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", r.Generation, r.State)
 	for i, rank := range r.Rank {
@@ -249,7 +276,7 @@ func showReport(r Report) string {
 			fmt.Fprintf(&b, " exit %d/%d %s", rank.Exit.Code, rank.Exit.Signal, rank.Exit.Traceback)
 		}
 		if rank.Copied.Mark.Step > 0 {
-			fmt.Fprintf(&b, " copied %v", rank.Copied.Mark)
+			fmt.Fprintf(&b, " copied %s", showMark(rank.Copied.Mark))
 		}
 		if rank.StandbyReady {
 			b.WriteString(" standby")
@@ -271,17 +298,17 @@ func showReport(r Report) string {
 	if r.Unprotected != "" {
 		b.WriteString(" unprotected: " + r.Unprotected)
 	}
-	if r.Leaving {
-		b.WriteString(" leaving")
+	if r.Terminating {
+		b.WriteString(" terminating")
 	}
 	if r.Manifested.Step > 0 {
-		fmt.Fprintf(&b, " manifested %v", r.Manifested)
+		fmt.Fprintf(&b, " manifested %s", showMark(r.Manifested))
 	}
-	if r.Hold > 0 {
-		fmt.Fprintf(&b, " hold %d", r.Hold)
+	if r.BarrierStep > 0 {
+		fmt.Fprintf(&b, " barrier %d", r.BarrierStep)
 	}
 	if r.FetchFailed.Step > 0 {
-		fmt.Fprintf(&b, " cannot fetch %v", r.FetchFailed)
+		fmt.Fprintf(&b, " cannot fetch %s", showMark(r.FetchFailed))
 	}
 	if r.Refused != "" {
 		b.WriteString(" refused: " + r.Refused)

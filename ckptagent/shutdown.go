@@ -1,55 +1,50 @@
 package ckptagent
 
 import (
+	"cmp"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// The end of a pod that is told to go. From LeftAt on it has its grace, at the end of which the kubelet kills it:
+// The end of a terminating pod. From TerminatingAt on it has its grace, at the end of which the kubelet kills it:
 //
-//	LeftAt ── trains on ──▶ LeaveBy ── ranks end, within gentle ──▶ ── waits to be released ──▶ StayBy ── lastMoment ──▶ killed
+//	TerminatingAt ── trains on ──▶ StopBy ── ranks end, within gentle ──▶ ── waits to be released ──▶ ReleaseBy ── exitMargin ──▶ killed
 //
-//	LeaveBy = LeftAt + grace − shutdownMargin; ranks end by LeftAt + grace − shutdownMargin/2; StayBy = LeftAt + grace − lastMoment
+//	StopBy = TerminatingAt + grace − ShutdownMargin; ranks end by TerminatingAt + grace − ShutdownMargin/2; ReleaseBy = TerminatingAt + grace − exitMargin
 //
 // It trains on for as long as the coordinator wants it to, which halts it in time to have its state copied (elastic/deadline.go).
 // Each stage is over early where nobody is there to wait for.
 const (
-	// leaveAlone is how long a pod that is told to go trains on while no coordinator is there; drainAlone the same where a coordinator
-	// that is back in time can have its state copied: one that died is replaced within its lease, 15 s, and some seconds.
-	leaveAlone = 5 * time.Second
-	drainAlone = 20 * time.Second
-	// stayAlone is how long a pod that is told to go, and does not train any more, waits for one: its end counts as a failure of its
-	// Job, which may not be allowed any, unless somebody takes it out of that Job first.
-	stayAlone = time.Minute
-	// lastMoment is what is left of the grace when such a pod ends by itself instead of being killed.
-	lastMoment = 2 * time.Second
-	// defaultGrace is what Kubernetes gives a pod that says nothing.
-	defaultGrace = 30 * time.Second
-	// leastMargin is the least of the grace that is kept for ending processes.
-	leastMargin = 3 * time.Second
-	// haltGentle is how long ranks of a leaving pod may take to end while the whole gang waits for them.
+	// stopTimeout is how long a terminating pod trains on without a coordinator. copyTimeout is the same where a
+	// coordinator that returns in time could have its state copied: one that died is replaced within its lease, 15 s,
+	// and some seconds.
+	stopTimeout = 5 * time.Second
+	copyTimeout = 20 * time.Second
+	// releaseTimeout is how long a terminating pod that has stopped training waits for a coordinator: unless the pod is
+	// released from its Job first, its end counts as a failure of the Job, which may not be allowed any.
+	releaseTimeout = time.Minute
+	// exitMargin is what is left of the grace when such a pod exits by itself instead of being killed.
+	exitMargin = 2 * time.Second
+	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for them.
 	haltGentle = 5 * time.Second
-	// launcherPatience is how long a signal that only the launcher told of waits for the pod's own: the
-	// kubelet's reaches both.
-	launcherPatience = time.Second
+	// launcherTimeout is how long a signal that only the launcher reported waits for the pod's own: the kubelet signals
+	// both.
+	launcherTimeout = time.Second
 )
 
-// shutdownMargin is the part of the grace that is kept for ending processes.
-func shutdownMargin(grace time.Duration) time.Duration {
-	return min(max(leastMargin, grace/5), grace)
-}
-
-// Shutdown is what is known of the end of a pod that was told to go.
+// Shutdown is what is known of the end of a terminating pod.
 type Shutdown struct {
-	// Leaving: the pod is being shut down, by this signal.
-	Leaving bool `json:"leaving,omitempty"`
-	Signal  int  `json:"signal,omitempty"`
+	// Terminating: the pod is being shut down, by this signal.
+	Terminating bool `json:"leaving,omitempty"`
+	Signal      int  `json:"signal,omitempty"`
 	// ByLauncher: only the launcher has told so.
 	ByLauncher bool `json:"byLauncher,omitempty"`
-	// LeftAt is when the pod was told to go, LeaveBy until when it goes on training, StayBy until when it then waits to be taken out
-	// of its Job; zero: at once.
-	LeftAt  time.Time `json:"leftAt,omitzero"`
-	LeaveBy time.Time `json:"leaveBy,omitzero"`
-	StayBy  time.Time `json:"stayBy,omitzero"`
+	// TerminatingAt is when the pod was told to terminate, StopBy when it stops training at the latest, ReleaseBy how
+	// long it then waits to be released from its Job; zero: at once.
+	TerminatingAt time.Time `json:"leftAt,omitzero"`
+	StopBy        time.Time `json:"leaveBy,omitzero"`
+	ReleaseBy     time.Time `json:"stayBy,omitzero"`
 }
 
 // Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.
@@ -61,109 +56,107 @@ type Signalled struct {
 // LauncherGone says that the launcher died without having been told to return.
 type LauncherGone struct{}
 
-// Contact says whether the conversation with the coordinator goes on.
+// Contact says whether the agent is connected to the coordinator.
 type Contact struct{ Up bool }
 
-// Dismissed says that the pod's end is no failure of its Job: it was taken out of that, or that is over.
-type Dismissed struct{}
+// DetachedFromJob says that the pod's end is no failure of its Job: the pod was released from it, or the Job is over.
+type DetachedFromJob struct{}
 
 func (e Signalled) apply(m *machine) {
 	grace := m.s.grace()
-	patience, stay := grace-shutdownMargin(grace), grace-lastMoment
+	timeout, stay := grace-protocol.ShutdownMargin(grace), grace-exitMargin
 	switch {
-	case m.s.Leaving && (e.Launcher || !m.s.ByLauncher):
+	case m.s.Terminating && (e.Launcher || !m.s.ByLauncher):
 		return
-	case m.s.Leaving: // the pod's own signal, behind that of its launcher
+	case m.s.Terminating: // the pod's own signal, behind that of its launcher
 		m.s.ByLauncher = false
 	default:
-		m.s.Shutdown = Shutdown{Leaving: true, Signal: e.Signal, ByLauncher: e.Launcher, LeftAt: m.now}
+		m.s.Shutdown = Shutdown{Terminating: true, Signal: e.Signal, ByLauncher: e.Launcher, TerminatingAt: m.now}
 	}
 	if e.Launcher {
-		patience = min(patience, launcherPatience)
-		stay = patience // nobody knows of it, so nobody takes the pod out of its Job
+		timeout = min(timeout, launcherTimeout)
+		stay = timeout // nobody knows of it, so nobody takes the pod out of its Job
 	}
-	m.s.LeaveBy, m.s.StayBy = m.s.LeftAt.Add(patience), m.s.LeftAt.Add(stay)
+	m.s.StopBy, m.s.ReleaseBy = m.s.TerminatingAt.Add(timeout), m.s.TerminatingAt.Add(stay)
 }
 
 func (e LauncherGone) apply(m *machine) {
-	if m.s.Returned != nil || m.s.Leaving && !m.s.ByLauncher { // shutting down does that to launchers
+	if m.s.Returned != nil || m.s.Terminating && !m.s.ByLauncher { // shutting down does that to launchers
 		return
 	}
-	m.s.Shutdown = Shutdown{Leaving: true, Signal: sigkill, LeftAt: m.s.LeftAt}
+	m.s.Shutdown = Shutdown{Terminating: true, Signal: sigkill, TerminatingAt: m.s.TerminatingAt}
 }
 
 func (e Contact) apply(m *machine) {
 	switch {
 	case e.Up:
-		m.s.AloneSince, m.s.Dismissed = time.Time{}, false
-	case m.s.AloneSince.IsZero():
-		m.s.AloneSince = m.now
+		m.s.DisconnectedSince, m.s.DetachedFromJob = time.Time{}, false
+	case m.s.DisconnectedSince.IsZero():
+		m.s.DisconnectedSince = m.now
 	}
 }
 
-func (Dismissed) apply(m *machine) { m.s.Dismissed = true }
+func (DetachedFromJob) apply(m *machine) { m.s.DetachedFromJob = true }
 
-// alone is how long there has been no coordinator.
-func (s State) alone(now time.Time) time.Duration {
-	if s.AloneSince.IsZero() {
+// disconnectedFor returns how long there has been no coordinator.
+func (s State) disconnectedFor(now time.Time) time.Duration {
+	if s.DisconnectedSince.IsZero() {
 		return 0
 	}
-	return now.Sub(s.AloneSince)
+	return now.Sub(s.DisconnectedSince)
 }
 
-// grace is how long the pod has in all once it is told to go.
+// grace returns how long a terminating pod has in all.
 func (s State) grace() time.Duration {
-	if s.Grace > 0 {
-		return s.Grace
-	}
-	return defaultGrace
+	return cmp.Or(s.Grace, protocol.DefaultGrace)
 }
 
-// goes says whether a pod that is told to go ends what runs now.
-func (s State) goes(now time.Time) bool {
+// shouldStop reports whether a terminating pod ends what runs now.
+func (s State) shouldStop(now time.Time) bool {
 	if s.Whole {
 		return true // nothing of it could be copied, and what it does about the signal needs all of the grace
 	}
-	return s.Clean || s.Ending || s.Dismissed || s.haltWanted() || !now.Before(s.LeaveBy) || s.deserted(now)
+	return s.Clean || s.Ending || s.DetachedFromJob || s.haltWanted() || !now.Before(s.StopBy) || s.coordinatorTimeout(now)
 }
 
-// deserted says whether a pod that is told to go waits no longer for a coordinator before it ends what runs.
-func (s State) deserted(now time.Time) bool {
+// coordinatorTimeout reports whether a terminating pod no longer waits for a coordinator before it ends what runs.
+func (s State) coordinatorTimeout(now time.Time) bool {
 	if s.copyable() {
-		return s.alone(now) >= drainAlone
+		return s.disconnectedFor(now) >= copyTimeout
 	}
-	return s.alone(now) >= leaveAlone // nobody could save more than the script itself, which may want all of its grace for that
+	return s.disconnectedFor(now) >= stopTimeout // nobody could save more than the script itself, which may want all of its grace for that
 }
 
-// copyable says whether a coordinator could have copied what the ranks hold.
+// copyable reports whether a coordinator could have the ranks' state copied.
 func (s State) copyable() bool {
 	return s.Storage && s.every(func(r Rank) bool { return len(r.Sealed) > 0 })
 }
 
-// stays says whether a pod that is told to go, and has halted, waits to be taken out of its Job.
-func (s State) stays(now time.Time) bool {
-	alone := min(s.alone(now), now.Sub(s.LeftAt)) // who could do it may have been away for long before: it may be back just in time
-	return !s.Dismissed && now.Before(s.StayBy) && alone < stayAlone
+// awaitRelease reports whether a terminating pod that has halted waits to be released from its Job.
+func (s State) awaitRelease(now time.Time) bool {
+	disconnected := min(s.disconnectedFor(now), now.Sub(s.TerminatingAt)) // who could do it may have been away for long before: it may be back just in time
+	return !s.DetachedFromJob && now.Before(s.ReleaseBy) && disconnected < releaseTimeout
 }
 
-// gentle is how long ranks of a leaving pod may take to end by themselves.
+// gentle returns how long the ranks of a terminating pod may take to end by themselves.
 func (s State) gentle(now time.Time) time.Duration {
 	grace := s.grace()
-	if s.LeftAt.IsZero() {
-		return grace - shutdownMargin(grace)/2 // the launcher is gone; nobody has set a time
+	if s.TerminatingAt.IsZero() {
+		return grace - protocol.ShutdownMargin(grace)/2 // the launcher is gone; nobody has set a time
 	}
-	left := s.LeftAt.Add(grace).Sub(now) - shutdownMargin(grace)/2
+	left := s.TerminatingAt.Add(grace).Sub(now) - protocol.ShutdownMargin(grace)/2
 	if s.Whole {
 		return max(left, 0)
 	}
-	if s.haltWanted() || s.alone(now) >= drainAlone && s.copyable() {
+	if s.haltWanted() || s.disconnectedFor(now) >= copyTimeout && s.copyable() {
 		left = min(left, haltGentle) // what is in memory is to be copied yet
 	}
 	return max(left, 0)
 }
 
-// leaveCode is how a pod that was told to go ends: as its command answered, without us, where that is a rank and was not killed.
-func (s State) leaveCode() int {
+// terminationCode returns the exit code of a terminating pod: that of its command, as without us, where the command is
+// a rank and was not killed.
+func (s State) terminationCode() int {
 	if s.Whole && len(s.Rank) > 0 {
 		e := s.Rank[0].Exit
 		if s.Run.Number == 0 {
@@ -176,9 +169,9 @@ func (s State) leaveCode() int {
 	return 128 + s.Signal
 }
 
-// leave ends what runs, gently, because the pod is being shut down. Then it stays until it is told to exit, which
-// is once its Job has let go of it, so that its end is no failure of that Job; at most as long as there is time.
-func (m *machine) leave() {
+// terminate ends what runs, gently, because the pod is terminating. Then it waits to be ordered to exit, which happens
+// once the pod is released from its Job, so that its end is no failure of that Job; at most until ReleaseBy.
+func (m *machine) terminate() {
 	halted := m.s.haltWanted()
 	if halted {
 		m.abandon()
@@ -191,14 +184,14 @@ func (m *machine) leave() {
 	case !m.s.settled():
 		return
 	case halted:
-		m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
-	case m.s.Phase == Running || m.s.Phase == Failed:
-		m.s.Phase = Halted
+		m.s.Generation, m.s.Phase = m.s.Want.Generation, protocol.StateHalted
+	case m.s.Phase == protocol.StateRunning || m.s.Phase == protocol.StateFailed:
+		m.s.Phase = protocol.StateHalted
 	}
-	if m.s.stays(m.now) {
+	if m.s.awaitRelease(m.now) {
 		return
 	}
 	if (m.s.Launcher != "" || m.s.Whole) && m.s.Returned == nil {
-		m.giveBack(m.s.leaveCode(), "")
+		m.returnLauncher(m.s.terminationCode(), "")
 	}
 }

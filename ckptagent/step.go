@@ -3,14 +3,13 @@ package ckptagent
 import (
 	"slices"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// warmAnyway is how long after the start of a generation standbys are warmed even though not every rank
-// has told of a first step: not every script tells.
+// warmAnyway is how long after the start of a generation standbys are warmed although not every rank has reported a
+// first step: not every script reports steps.
 const warmAnyway = 15 * time.Second
-
-// exitRefused is the exit code of a launcher that could not be honoured.
-const exitRefused = 2
 
 const sigkill, sigterm = 9, 15
 
@@ -37,18 +36,18 @@ func (m *machine) advance() {
 	m.adopt()
 	m.stopWaiting()
 	m.drive(m.s.goal(m.now))
-	m.holdAt(m.s.holdWanted(m.now))
+	m.setBarrier(m.s.barrierWanted(m.now))
 	m.writeManifest(m.s.manifestWanted())
 	m.fetch(m.s.fetchWanted(m.now))
 	m.warm(m.s.warmWanted(m.now))
-	m.lookAtCommand()
+	m.inspectCommand()
 }
 
 // drive goes on with what is to be reached.
 func (m *machine) drive(g goal) {
 	switch g {
-	case goalLeave:
-		m.leave()
+	case goalTerminate:
+		m.terminate()
 	case goalConclude:
 		m.endConcluded()
 	case goalSkip:
@@ -68,7 +67,7 @@ func (m *machine) drive(g goal) {
 // halt ends the generation here. A whole command whose first run goes on stays, where others of the gang have launchers.
 func (m *machine) halt() {
 	if m.s.Want.Launched && m.s.releasable() {
-		m.await(m.s.Want.Generation)
+		m.awaitLauncher(m.s.Want.Generation)
 	}
 	m.abandon()
 	if !m.s.abandoned() {
@@ -76,22 +75,22 @@ func (m *machine) halt() {
 	}
 	m.settle(false)
 	if m.s.settled() {
-		m.s.Generation, m.s.Phase = m.s.Want.Generation, Halted
+		m.s.Generation, m.s.Phase = m.s.Want.Generation, protocol.StateHalted
 	}
 }
 
-// abandon takes note of where a generation that never ran here restored: what this pod sealed above that
-// step is of a history that is given up, while the others of the gang may have sealed the same steps anew.
-// HALTED is said after an inventory that knows of this.
+// abandon records which step a generation restored that never ran here: what this pod sealed above that step belongs to
+// a discarded history, while the other pods may have sealed the same steps again. HALTED is reported only after an
+// inventory that knows this.
 func (m *machine) abandon() {
 	if run := m.s.Want.Run; !m.s.abandoned() && !m.s.Counting {
-		m.s.Past, m.s.Inventoried = Past{Generation: run.Number, Step: run.RestoreStep}, false
+		m.s.Abandoned, m.s.Inventoried = Abandoned{Generation: run.Number, Step: run.RestoreStep}, false
 	}
 }
 
 // start starts the wanted generation, once nothing of the one before is left.
 func (m *machine) start() {
-	run, original := m.s.Want.Run, m.s.goesOn()
+	run, original := m.s.Want.Run, m.s.firstRunCounts()
 	if !original {
 		m.settle(false)
 		if !m.s.settled() {
@@ -101,61 +100,61 @@ func (m *machine) start() {
 	asks := Launched{Nodes: m.s.Nodes, NodesFlag: m.s.NodesFlag, NodesRemedy: m.s.NodesRemedy}
 	if ok, why := asks.fits(run); !ok {
 		m.s.Refused = why
-		m.giveBack(exitRefused, m.s.Refused)
+		m.returnLauncher(protocol.ExitRefused, m.s.Refused)
 		return
 	}
 	m.begin(run)
-	m.emit(Start{Run: run, Ranks: m.s.Ranks, Original: original})
+	m.emit(Start{Run: run, Ranks: m.s.Ranks, FirstRun: original})
 	m.copy(m.s.copyWanted())
 	m.passLevels()
 }
 
 // begin makes the state that of a generation whose ranks are about to run.
-func (m *machine) begin(run Run) {
-	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, Running
+func (m *machine) begin(run protocol.Run) {
+	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, protocol.StateRunning
 	m.s.Clean, m.s.Inventoried = false, false
-	m.s.Past = Past{Generation: run.Number, Step: run.RestoreStep}
-	m.s.Common, m.s.Frontier, m.s.Hold = run.RestoreStep, run.RestoreStep, 0
-	m.s.Fetched, m.s.FetchFailed = Mark{}, Mark{}
+	m.s.Abandoned = Abandoned{Generation: run.Number, Step: run.RestoreStep}
+	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep = run.RestoreStep, run.RestoreStep, 0
+	m.s.Fetched, m.s.FetchFailed = protocol.Mark{}, protocol.Mark{}
 	if !m.s.repairing() {
-		m.s.Timeline = Timeline{}
+		m.s.Timeline = protocol.Timeline{}
 	}
 	m.s.Timeline.RunReceived = m.now
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
-		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step uint64) bool { return step > run.RestoreStep })
+		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step int64) bool { return step > run.RestoreStep })
 		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
 	}
 }
 
-// passLevels passes common and frontier on as they rise.
+// passLevels passes commonStep and reclaimBelow on as they rise.
 func (m *machine) passLevels() {
-	common, frontier := max(m.s.Common, m.s.Want.Common), max(m.s.Frontier, m.s.Want.Frontier)
-	if common == m.s.Common && frontier == m.s.Frontier {
+	commonStep, reclaimBelow := max(m.s.CommonStep, m.s.Want.CommonStep), max(m.s.ReclaimBelow, m.s.Want.ReclaimBelow)
+	if commonStep == m.s.CommonStep && reclaimBelow == m.s.ReclaimBelow {
 		return
 	}
-	m.s.Common, m.s.Frontier = common, frontier
-	m.emit(Levels{Common: common, Frontier: frontier})
+	m.s.CommonStep, m.s.ReclaimBelow = commonStep, reclaimBelow
+	m.emit(Levels{CommonStep: commonStep, ReclaimBelow: reclaimBelow})
 }
 
 // exit ends what runs and lets the launcher return. In a pod that is being shut down anyway processes are asked first, as
 // without Holdfast: a script may use its grace. What is held in memory is of no use any more, so nothing is kept waiting to
 // verify it, and HALTED is not said of it.
 func (m *machine) exit() {
-	m.clear(m.s.Leaving)
+	m.clear(m.s.Terminating)
 	if !m.s.Clean {
 		return
 	}
 	m.s.Generation = m.s.Want.Generation
-	if m.s.Phase != Finished && m.s.settled() {
-		m.s.Phase = Halted
+	if m.s.Phase != protocol.StateFinished && m.s.settled() {
+		m.s.Phase = protocol.StateHalted
 	}
 	if m.s.Launcher != "" || m.s.Whole {
-		m.giveBack(m.s.Want.ExitCode, "")
+		m.returnLauncher(m.s.Want.ExitCode, "")
 	}
 }
 
-func (m *machine) giveBack(code int, message string) {
+func (m *machine) returnLauncher(code int, message string) {
 	m.s.Returned = &Returned{Code: code, Message: message}
 	m.emit(Return{*m.s.Returned})
 }
@@ -165,7 +164,7 @@ func (m *machine) settle(gentle bool) {
 	m.clear(gentle)
 	if m.s.Clean && !m.s.settled() && !m.s.Counting {
 		m.s.Counting = true
-		m.emit(TakeInventory{Past: m.s.Past})
+		m.emit(TakeInventory{Abandoned: m.s.Abandoned})
 	}
 }
 
@@ -190,7 +189,7 @@ func (m *machine) warm(warm bool) {
 }
 
 // rank finds the rank that an event of a generation speaks of, nil if that is not the present one.
-func (m *machine) rank(generation uint64, local int) *Rank {
+func (m *machine) rank(generation int64, local int) *Rank {
 	if generation != m.s.Run.Number || m.s.Clean || local < 0 || local >= len(m.s.Rank) {
 		return nil
 	}
@@ -198,16 +197,16 @@ func (m *machine) rank(generation uint64, local int) *Rank {
 }
 
 func (e Resumed) apply(m *machine) {
-	m.s.Volatile = Volatile{AloneSince: m.now}
+	m.s.Volatile = Volatile{DisconnectedSince: m.now}
 	m.s.Incarnation++
 	if !e.SameContainer {
 		old := m.s.Durable
 		m.s.Durable = New().Durable
-		m.s.Incarnation, m.s.Generation, m.s.Past = old.Incarnation, old.Generation, old.Past
+		m.s.Incarnation, m.s.Generation, m.s.Abandoned = old.Incarnation, old.Generation, old.Abandoned
 		m.s.Manifested, m.s.Containers = old.Manifested, old.Containers+1
 	}
 	m.emit(OfferPort{})
-	if m.s.Forgot {
+	if m.s.StateLost {
 		m.settle(false)
 	}
 }
@@ -232,20 +231,20 @@ func (e Directed) apply(m *machine) {
 	d := e.Directive
 	if len(m.s.Modules) == 0 && len(d.Modules) > 0 {
 		m.s.Modules = d.Modules
-		m.emit(Learn{Modules: d.Modules})
+		m.emit(SetModules{Modules: d.Modules})
 	}
 	if d.Generation < m.s.Generation || d.Generation < m.s.Want.Generation {
 		return
 	}
 	m.s.Want = d
-	if m.s.Forgot {
-		m.s.Forgot, m.s.Generation = false, d.Generation
+	if m.s.StateLost {
+		m.s.StateLost, m.s.Generation = false, d.Generation
 	}
-	if d.Order != OrderHalt || m.s.Clean || m.s.Leaving && m.s.Ending { // it ends by itself
+	if d.Order != protocol.OrderHalt || m.s.Clean || m.s.Terminating && m.s.Ending { // it ends by itself
 		return
 	}
 	if !m.s.repairing() {
-		m.s.Timeline = Timeline{}
+		m.s.Timeline = protocol.Timeline{}
 	}
 	if m.s.Timeline.HaltReceived.IsZero() {
 		m.s.Timeline.HaltReceived = m.now
@@ -276,19 +275,20 @@ func (e Exited) apply(m *machine) {
 	if byAgent && e.Traceback == "" {
 		return
 	}
-	r.Exit = &Exit{Code: e.Code, Signal: e.Signal, At: e.At, Traceback: e.Traceback}
+	exit := e.Exit
 	if byAgent {
-		r.Exit.Code, r.Exit.Signal = 1, 0
+		exit.Code, exit.Signal = 1, 0
 	}
+	r.Exit = &exit
 	if m.s.Ending {
 		return
 	}
-	if e.Code != 0 && m.s.Phase == Running {
-		m.s.Phase = Failed
-		m.s.Timeline = Timeline{Detected: m.now}
+	if e.Code != 0 && m.s.Phase == protocol.StateRunning {
+		m.s.Phase = protocol.StateFailed
+		m.s.Timeline = protocol.Timeline{Detected: m.now}
 	}
 	if m.s.every(func(r Rank) bool { return r.Exit != nil && r.Exit.Code == 0 }) {
-		m.s.Phase = Finished
+		m.s.Phase = protocol.StateFinished
 	}
 }
 
@@ -299,11 +299,11 @@ func (e Gone) apply(m *machine) {
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
 		if tb, ok := e.Tracebacks[i]; ok && r.Exit == nil {
-			r.Exit = &Exit{Code: 1, At: tb.At, Traceback: tb.Text}
+			r.Exit = &protocol.Exit{Code: 1, At: tb.At, Traceback: tb.Text}
 		}
 		r.Alive, r.PID = false, 0
 	}
-	m.s.Ending, m.s.Clean, m.s.Original = false, true, false
+	m.s.Ending, m.s.Clean, m.s.FirstRun = false, true, false
 	if m.s.repairing() {
 		m.s.Timeline.Stopped = m.now
 	}
@@ -327,8 +327,8 @@ func (e Inventoried) apply(m *machine) {
 	if m.s.repairing() {
 		m.s.Timeline.Verified = m.now
 	}
-	if m.s.Phase == Idle && m.s.Generation > 0 { // the container came back; what it ran is gone
-		m.s.Phase = Halted
+	if m.s.Phase == protocol.StateIdle && m.s.Generation > 0 { // the container came back; what it ran is gone
+		m.s.Phase = protocol.StateHalted
 	}
 }
 
@@ -352,10 +352,10 @@ func (e Progress) apply(m *machine) {
 	m.noteFirstStep()
 }
 
-// noteFirstStep takes note of when all ranks had finished a step of this generation. Where a script uses the client, its word
-// counts; one optimizer step may be part of a step, two are more than one.
+// noteFirstStep records when all ranks had finished a step of this generation. Where a script uses the client, the
+// client's report counts; one optimizer step may be part of a step, two are more than one.
 func (m *machine) noteFirstStep() {
-	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == Running && m.s.every(Rank.hasStepped) {
+	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == protocol.StateRunning && m.s.every(Rank.hasStepped) {
 		m.s.Timeline.FirstStep = m.now
 	}
 }
@@ -388,7 +388,7 @@ func (e StandbyChanged) apply(m *machine) {
 
 func (e PortOffered) apply(m *machine) { m.s.Port = e.Port }
 
-func (e Told) apply(m *machine) {
+func (e Capabilities) apply(m *machine) {
 	if len(e.Modules) > len(m.s.Modules) {
 		m.s.Modules = e.Modules
 	}

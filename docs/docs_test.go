@@ -203,15 +203,15 @@ func TestRunbooks(t *testing.T) {
 func catalogue() string {
 	var b strings.Builder
 	for _, r := range nodehealth.Catalogue {
-		fmt.Fprintf(&b, "### %s\n%s: %s.", r.Cause, r.Action, r.Meaning)
+		text := fmt.Sprintf("%s: %s.", r.Action, r.Meaning)
 		if len(r.Xids) > 0 {
 			var codes []string
 			for _, x := range r.Xids {
 				codes = append(codes, strconv.Itoa(x))
 			}
-			fmt.Fprintf(&b, " Xid %s.", strings.Join(codes, ", "))
+			text += fmt.Sprintf(" Xid %s.", strings.Join(codes, ", "))
 		}
-		fmt.Fprintf(&b, "\n%s\n\n", strings.TrimSpace(r.Next))
+		fmt.Fprintf(&b, "### %s\n%s\n%s\n\n", r.Cause, strings.Join(filled(text, widest), "\n"), strings.Join(filled(r.Next, widest), "\n"))
 	}
 	return b.String()
 }
@@ -259,11 +259,11 @@ func TestKubectlPage(t *testing.T) {
 		return strings.TrimSpace(text)
 	}
 	for name, text := range map[string]string{
-		"nodes":                   part("nodes/testdata/trouble.txt", "$ nodes\n", "$ nodes --all"),
-		"explain":                 part("explain/testdata/replaced.txt", "", "  12:05:02"),
-		"explain, what is doomed": part("explain/testdata/doomed.txt", "To be replaced", ""),
-		"fabric":                  part("fabric/testdata/full.txt", "", ""),
-		"preview, its exit codes": "| 3 | admitted, but would not be placed now",
+		"nodes":                           part("nodes/testdata/trouble.txt", "$ nodes\n", "$ nodes --all"),
+		"explain":                         part("explain/testdata/replaced.txt", "", "  12:05:02"),
+		"explain, what is to be replaced": part("explain/testdata/replacement-pending.txt", "To be replaced", ""),
+		"fabric":                          part("fabric/testdata/full.txt", "", ""),
+		"preview, its exit codes":         "| 3 | admitted, but would not be placed now",
 	} {
 		if !strings.Contains(shown, text) {
 			t.Errorf("docs/kubectl.md does not show what %s prints:\n%s", name, text)

@@ -99,8 +99,8 @@ func (s scene) ask() (slots map[string]int, before map[string]bool, no *gang.Ref
 	g.Roles = []gang.Role{role}
 	placement, no := gang.Place(topology.New(s.levels, nodes...), g)
 	slots = map[string]int{}
-	for _, seat := range placement.Seats {
-		slots[seat.Node] = seat.Slot
+	for _, assignment := range placement.Assignments {
+		slots[assignment.Node] = assignment.Slot
 	}
 	for _, m := range g.Members {
 		if m.Node != "" {
@@ -249,15 +249,7 @@ func wrapped(no *gang.Refusal) []string {
 	if no == nil {
 		return nil
 	}
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(no.Message) {
-		if len(line)+len(word) > 78 {
-			lines, line = append(lines, line), ""
-		}
-		line = strings.TrimSpace(line + " " + word)
-	}
-	return append(lines, line)
+	return filled(no.Message, 79)
 }
 
 var picture = regexp.MustCompile(`pictures/([a-z]+)\.svg`)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // BenchmarkReport is what one report costs the coordinator: the step of the core and, where that changes what agents
@@ -32,7 +34,7 @@ func BenchmarkReport(b *testing.B) {
 type crowd struct {
 	s       *State
 	now     time.Time
-	reports []Report
+	reports []protocol.Report
 	pods    []Pod
 	n       int64
 }
@@ -40,9 +42,9 @@ type crowd struct {
 func newCrowd(pods int) *crowd {
 	g := &crowd{s: New(pods, time.Minute, Record{}), now: time.Unix(1_700_000_000, 0)}
 	for i := range pods {
-		r := Report{Incarnation: 1, Ranks: 8, Address: fmt.Sprint("10.0.0.", i), Port: 4000, State: AgentIdle, StateBytes: 1 << 30, Protocol: 2, Storage: true}
+		r := protocol.Report{Incarnation: 1, Ranks: 8, Address: fmt.Sprint("10.0.0.", i), Port: 4000, State: protocol.StateIdle, StateBytes: 1 << 30, Protocol: 2, Storage: true}
 		for local := range 8 {
-			r.Rank = append(r.Rank, Rank{Local: local})
+			r.Rank = append(r.Rank, protocol.Rank{Local: local})
 		}
 		g.reports = append(g.reports, r)
 		g.pods = append(g.pods, Pod{UID: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Created: g.now})
@@ -55,7 +57,7 @@ func (g *crowd) step(e Event) {
 	direct := false
 	for _, eff := range Step(g.s, e, g.now) {
 		switch eff := eff.(type) {
-		case Direct:
+		case Broadcast:
 			direct = true
 		case Persist:
 			g.step(Stored{Revision: eff.Revision, Generation: eff.Record.Generation})
@@ -77,15 +79,15 @@ func (g *crowd) say(slot int) {
 	g.step(Reported{Slot: Slot(slot), Pod: g.pods[slot], Report: r})
 }
 
-func (g *crowd) each(do func(r *Report)) {
+func (g *crowd) each(do func(r *protocol.Report)) {
 	for i := range g.reports {
 		do(&g.reports[i])
 		g.say(i)
 	}
 }
 
-func seals(steps ...int64) func(*Report) {
-	return func(r *Report) {
+func seals(steps ...int64) func(*protocol.Report) {
+	return func(r *protocol.Report) {
 		for i := range r.Rank {
 			r.Rank[i].Sealed, r.Rank[i].Step = steps, steps[len(steps)-1]
 		}
@@ -94,15 +96,15 @@ func seals(steps ...int64) func(*Report) {
 
 // bring leads the gang into a phase.
 func (g *crowd) bring(b *testing.B, phase string) {
-	g.each(func(*Report) {})
-	g.each(func(r *Report) { r.Generation, r.State = 1, AgentRunning })
+	g.each(func(*protocol.Report) {})
+	g.each(func(r *protocol.Report) { r.Generation, r.State = 1, protocol.StateRunning })
 	g.each(seals(3, 4, 5))
 	if phase == "running" {
 		return
 	}
-	g.s.Record.Durable = &StoredStep{Mark: Mark{4, 1}, At: g.now}
-	g.reports[0].State = AgentFailed
-	g.reports[0].Rank[0].Exit = &Exit{Code: 137, Signal: 9, At: g.now}
+	g.s.Record.Durable = &StoredStep{Mark: protocol.Mark{Step: 4, Generation: 1}, At: g.now}
+	g.reports[0].State = protocol.StateFailed
+	g.reports[0].Rank[0].Exit = &protocol.Exit{Code: 137, Signal: 9, At: g.now}
 	g.say(0)
 	if phase == "halting" {
 		if g.s.Record.Phase != Halting {
@@ -116,8 +118,8 @@ func (g *crowd) bring(b *testing.B, phase string) {
 	for i := range g.reports[last].Rank {
 		g.reports[last].Rank[i].Sealed = nil
 	}
-	g.each(func(r *Report) { r.State = AgentHalted })
-	if g.s.Record.Phase != Forming || len(g.s.run.forming.fetching.fetch) == 0 {
+	g.each(func(r *protocol.Report) { r.State = protocol.StateHalted })
+	if g.s.Record.Phase != Forming || len(g.s.run.forming.fetching.Fetch) == 0 {
 		b.Fatalf("the gang is %s and fetches %v", g.s.Record.Phase, g.s.run.forming.fetching)
 	}
 }

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,21 +20,137 @@ func TestTheRecordStaysSmall(t *testing.T) {
 		s.open(cause.Cause{Code: cause.PodReplaced, Message: "a node died"})
 		rec := s.lastRecovery()
 		for i := range 1000 {
-			o := Replacement{Doom: Doom{Pod: fmt.Sprintf("%d-%d", round, i)}, ReleasedAt: now, AttachedAt: now}
+			o := Replacement{Termination: Termination{Pod: fmt.Sprintf("%d-%d", round, i)}, ReleasedAt: now}
 			if i == 999 {
-				o.AttachedAt = time.Time{} // nobody has come in its place yet
+				o.ReleasedAt = time.Time{} // it is in its Job yet
 			}
 			rec.Replaced = append(rec.Replaced, o)
 		}
 	}
-	told := 0
+	notified := 0
 	for i, rec := range s.Record.Recoveries {
-		told += len(rec.Replaced)
+		notified += len(rec.Replaced)
 		if i < len(s.Record.Recoveries)-1 && rec.Replaced[len(rec.Replaced)-1].Pod != fmt.Sprintf("%d-999", 10+i) {
-			t.Errorf("recovery %d does not tell of the pod that is still awaited: %+v", i, rec.Replaced[len(rec.Replaced)-1])
+			t.Errorf("recovery %d does not tell of the pod that is about to go: %+v", i, rec.Replaced[len(rec.Replaced)-1])
+		}
+		if i < len(s.Record.Recoveries)-1 && rec.ReplacedPods != 1000 {
+			t.Errorf("recovery %d counts %d pods", i, rec.ReplacedPods)
 		}
 	}
-	if len(s.Record.Recoveries) != keptRecoveries || told != 1000+(keptRecoveries-1)*(keptReplaced+1) {
-		t.Errorf("%d recoveries tell of %d pods", len(s.Record.Recoveries), told)
+	if len(s.Record.Recoveries) != keptRecoveries || notified != 1000+(keptRecoveries-1)*(keptReplaced+1) {
+		t.Errorf("%d recoveries tell of %d pods", len(s.Record.Recoveries), notified)
+	}
+}
+
+// TestPodsGivenUpOutliveTheCoordinator: nobody but the record tells the next one of them, and their agents, which are not heard, say
+// nothing.
+func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
+	const pods = 1000
+	now := time.Unix(1_700_000_000, 0)
+	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: pods}})
+	s.becomeHalting(nil, now)
+	for i := range pods {
+		s.giveUpPod(Termination{Slot: Slot(i), Pod: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Cause: AgentUnreachable, Dead: true, At: now, Deadline: now,
+			Message: "its agent was unreachable for 10m0s while generation 1 was halting"}, now)
+	}
+	stored, waiting, released := Record{}, []string{}, map[string]bool{}
+	step := func(e Event) {
+		now = now.Add(time.Millisecond)
+		for events := []Event{e}; len(events) > 0; events = events[1:] {
+			for _, eff := range Step(s, events[0], now) {
+				switch eff := eff.(type) {
+				case Replace:
+					waiting = append(waiting, eff.Termination.Pod)
+				case Persist:
+					stored = eff.Record
+					events = append(events, Stored{Revision: eff.Revision, Generation: eff.Record.Generation})
+				}
+			}
+		}
+	}
+	step(Tick{})
+	long := 0
+	for _, d := range stored.PendingReplacements {
+		if d.Message != "" {
+			long++
+		}
+	}
+	if most := replacedAtOnce + keptPending; len(stored.PendingReplacements) != pods || long > most {
+		t.Errorf("%d of %d are stored, %d with a message, %d at most", len(stored.PendingReplacements), pods, long, most)
+	}
+	s, waiting = New(pods, 0, stored), nil
+	for step(Tick{}); len(waiting) > 0; {
+		pod := waiting[0]
+		waiting, released[pod] = waiting[1:], true
+		step(Released{Pod: pod, At: now})
+	}
+	if len(released) != pods {
+		t.Errorf("%d of %d are replaced after the change of coordinators", len(released), pods)
+	}
+}
+
+// TestAWholeGangGoesByTurns: however many pods must go at once, what is stored of them stays small, each is asked for
+// once while this coordinator leads, and one that comes next in the middle sees to the rest.
+func TestAWholeGangGoesByTurns(t *testing.T) {
+	const pods = 500
+	g := newCrowd(pods)
+	g.s = New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 8 * pods}})
+	level := ReplacementsPending{}
+	for i := range pods {
+		level.Pods = append(level.Pods, Termination{Slot: Slot(i), Pod: g.pods[i].UID, Name: g.pods[i].Name, Node: "n", Cause: "NodeGone", Dead: true})
+	}
+	asked, waiting, stored := map[string]int{}, []string{}, Record{}
+	step := func(e Event) {
+		g.now = g.now.Add(time.Millisecond)
+		for events := []Event{e}; len(events) > 0; events = events[1:] {
+			for _, eff := range Step(g.s, events[0], g.now) {
+				switch eff := eff.(type) {
+				case Replace:
+					asked[eff.Termination.Pod]++
+					waiting = append(waiting, eff.Termination.Pod)
+				case Persist:
+					stored = eff.Record
+					events = append(events, Stored{Revision: eff.Revision, Generation: eff.Record.Generation})
+					notified := len(stored.PendingReplacements)
+					for _, rec := range stored.Recoveries {
+						notified += len(rec.Replaced)
+					}
+					if most := 2*replacedAtOnce + keptPending + keptNewest; notified > most {
+						t.Fatalf("the record tells of %d pods, want %d at most", notified, most)
+					}
+				}
+			}
+		}
+		if len(waiting) > replacedAtOnce {
+			t.Fatalf("%d pods go at once", len(waiting))
+		}
+	}
+	step(level)
+	if len(waiting) != replacedAtOnce || stored.PendingPods != pods || stored.Recoveries[0].ReplacedPods != replacedAtOnce {
+		t.Fatalf("%d pods go, %d are pending, %d in the account", len(waiting), stored.PendingPods, stored.Recoveries[0].ReplacedPods)
+	}
+	released := map[string]bool{}
+	for n := 0; len(released) < pods; n++ {
+		if n == pods/2 { // another one leads; the level tells of those that are in the Job yet
+			g.s, waiting = New(pods, 0, stored), nil
+			clear(asked)
+			level.Pods = slices.DeleteFunc(level.Pods, func(d Termination) bool { return released[d.Pod] })
+			step(level)
+		}
+		if len(waiting) == 0 {
+			t.Fatalf("nobody goes, %d of %d are released", len(released), pods)
+		}
+		pod := waiting[0]
+		waiting = waiting[1:]
+		released[pod] = true
+		step(Released{Pod: pod, At: g.now})
+	}
+	for pod, n := range asked {
+		if n != 1 {
+			t.Errorf("%s was asked for %d times", pod, n)
+		}
+	}
+	if stored.PendingPods != 0 || stored.Replacements != pods || stored.Recoveries[0].ReplacedPods != pods {
+		t.Errorf("in the end %d are pending, %d were replaced, %d by the recovery", stored.PendingPods, stored.Replacements, stored.Recoveries[0].ReplacedPods)
 	}
 }

@@ -7,16 +7,8 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-const (
-	// pardonsInARow is how many generations in a row port conflicts and late launchers may cost before they count as failures.
-	pardonsInARow = 5
-	// keptRecoveries bounds Record.Recoveries, keptMessage the message of each; keptReplaced bounds the pods that
-	// each but the newest tells of. All of it must fit into one object of the API server, also for a gang of a
-	// thousand pods of which all were replaced again and again.
-	keptRecoveries = 20
-	keptReplaced   = 16
-	keptMessage    = 700
-)
+// excusedInARow is how many generations in a row port conflicts and late launchers may cost before they count as failures.
+const excusedInARow = 5
 
 // judge finds the cause of the failure that ended the newest generation, and decides whether another
 // one is worth it.
@@ -36,10 +28,10 @@ func (s *State) judge(now time.Time) {
 	s.credit()
 	free := false
 	if c.Code == cause.PortConflict || c.Code == cause.LauncherStarted {
-		s.pardons++
-		free = s.pardons <= pardonsInARow
+		s.excused++
+		free = s.excused <= excusedInARow
 	} else {
-		s.pardons = 0
+		s.excused = 0
 		free = c.Displaced()
 	}
 	if !free {
@@ -95,11 +87,11 @@ func (s *State) open(c cause.Cause) {
 		at = first
 	}
 	drained := NotReached
-	if s.run.drain != nil && s.run.drain.barrier.Hold() > 0 {
+	if s.run.drain != nil && s.run.drain.barrier.Step() > 0 {
 		at, drained = s.run.drain.since, s.run.halting.detected.Sub(s.run.drain.since)
 	}
 	for i := range r.Recoveries {
-		r.Recoveries[i].Replaced = shortened(r.Recoveries[i].Replaced)
+		r.Recoveries[i].shorten(keptReplaced)
 	}
 	r.Recoveries = append(r.Recoveries, Recovery{
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
@@ -110,21 +102,7 @@ func (s *State) open(c cause.Cause) {
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)
 	}
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: recovering(r.Generation, c)}})
-}
-
-// shortened leaves out pods whose replacement is over, beyond the first keptReplaced: their own label fences them.
-func shortened(all []Replacement) []Replacement {
-	if len(all) <= keptReplaced {
-		return all
-	}
-	kept := slices.Clone(all[:keptReplaced])
-	for _, o := range all[keptReplaced:] {
-		if o.ReleasedAt.IsZero() || o.AttachedAt.IsZero() {
-			kept = append(kept, o)
-		}
-	}
-	return kept
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: recovering(r.Generation, c)}})
 }
 
 // firstDetection is when the first agent saw the failure, by its clock.

@@ -7,16 +7,16 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// cause is what came first of all that is known of the failure: the first of these that there is. exit is the rank that failed
-// first, nil where no agent says how a rank ended.
+// cause returns the first cause that one of these candidates can name. exit is the rank that failed first; it is nil
+// where no agent reported how a rank ended.
 func (s *State) cause() cause.Cause {
 	exit := s.firstExit()
-	for _, candidate := range []func(exit *cause.Cause) *cause.Cause{s.departed, s.explained, s.exited} {
+	for _, candidate := range []func(exit *cause.Cause) *cause.Cause{s.terminatedPod, s.explained, s.exited} {
 		if c := candidate(exit); c != nil {
 			return *c
 		}
 	}
-	return cause.Cause{Code: cause.RanksLost, Slot: -1, Rank: -1, Message: "no agent says how a rank ended"}
+	return cause.Cause{Code: cause.RanksLost, Slot: -1, Rank: -1, Message: "no agent reported how a rank ended"}
 }
 
 func (s *State) firstExit() *cause.Cause {
@@ -30,7 +30,7 @@ func (s *State) firstExit() *cause.Cause {
 	return nil
 }
 
-// followed is c as the cause of the failure that exit tells of as well.
+// followed returns c as the cause of the failure that exit belongs to as well.
 func followed(c cause.Cause, exit *cause.Cause) *cause.Cause {
 	if c.Cascade = 0; exit != nil {
 		c.Cascade = exit.Cascade + 1
@@ -38,18 +38,18 @@ func followed(c cause.Cause, exit *cause.Cause) *cause.Cause {
 	return &c
 }
 
-// departed is what a pod explains that had to go while no coordinator was there, and ended its ranks itself: how these ended, and that
-// the others lost them.
-func (s *State) departed(exit *cause.Cause) *cause.Cause {
-	for _, d := range s.pendingDooms() {
-		if m := &s.slots[d.Slot]; !d.Dead && m.pod.UID == d.Pod && s.left(m) {
+// terminatedPod returns the cause when a pod was terminated while no coordinator was running: its own ranks ended for
+// that reason, and its peers' failures are a consequence.
+func (s *State) terminatedPod(exit *cause.Cause) *cause.Cause {
+	for _, d := range s.uncommitted() {
+		if m := &s.slots[d.Slot]; !d.Dead && m.pod.UID == d.Pod && s.terminatedItself(m) {
 			return followed(*s.lossOf(d), exit)
 		}
 	}
 	return nil
 }
 
-// explained is what is known of lost pods and ranks, where it says more than an exit.
+// explained returns what is known of lost pods and ranks, where that says more than an exit does.
 func (s *State) explained(exit *cause.Cause) *cause.Cause {
 	peer := cmp.Or(s.deadPeer(), s.restartedPeer())
 	if exit != nil && exit.External() && exit.Suspect == "" {
@@ -61,15 +61,15 @@ func (s *State) explained(exit *cause.Cause) *cause.Cause {
 			known = s.lost(Slot(i))
 		}
 	}
-	if known == nil || exit != nil && !exit.Weak && peer == nil && !(known.Displaced() && s.doom(Slot(exit.Slot)) != nil) {
+	if known == nil || exit != nil && !exit.Weak && peer == nil && !(known.Displaced() && s.terminationFor(Slot(exit.Slot)) != nil) {
 		return nil
 	}
 	return followed(*known, exit)
 }
 
-// exited is the exit itself. A kill in a pod that is being shut down is that pod's end.
+// exited returns the exit itself. A kill in a terminating pod is the end of that pod.
 func (s *State) exited(exit *cause.Cause) *cause.Cause {
-	if exit == nil || exit.Code != cause.RankKilled || !s.slots[exit.Slot].report.Leaving {
+	if exit == nil || exit.Code != cause.RankKilled || !s.slots[exit.Slot].report.Terminating {
 		return exit
 	}
 	c := *exit
@@ -77,52 +77,53 @@ func (s *State) exited(exit *cause.Cause) *cause.Cause {
 	return &c
 }
 
-// left says whether a pod that was told to go has ended its ranks without an order to halt.
-func (s *State) left(m *member) bool {
+// terminatedItself says whether a terminating pod has ended its ranks without an order to halt.
+func (s *State) terminatedItself(m *member) bool {
 	t := &m.report.Timeline
-	return m.known && m.report.Leaving && s.halted(m) && !t.HaltReceived.After(t.RunReceived)
+	return m.known && m.report.Terminating && s.halted(m) && !t.HaltReceived.After(t.RunReceived)
 }
 
-// mayDepart: this coordinator has only begun, and nobody has told it yet whether a pod that left its ranks had to.
-func (s *State) mayDepart(now time.Time) bool {
+// mayBeTerminating reports whether this coordinator has just started and a pod that ended its ranks itself may have
+// been terminated: the store has not said so yet.
+func (s *State) mayBeTerminating(now time.Time) bool {
 	if now.Sub(s.beganAt) >= haltTime {
 		return false
 	}
 	for i := range s.slots {
-		if s.left(&s.slots[i]) && s.doom(Slot(i)) == nil {
+		if s.terminatedItself(&s.slots[i]) && s.terminationFor(Slot(i)) == nil {
 			return true
 		}
 	}
 	return false
 }
 
-// deadPeer is what a dead pod explains that ran the newest generation and of whose ranks no exit was told: that the
-// others lost it, in whatever words their scripts say so. To take that for a failure of theirs would end a gang
-// that loses two nodes before its next step.
+// deadPeer returns the cause when a dead pod ran the newest generation and no exit of its ranks was reported: the other
+// ranks lost their peer, whatever their tracebacks say. Counting that as a failure of the script would end a gang that
+// loses two nodes before its next step.
 func (s *State) deadPeer() *cause.Cause {
 	for _, d := range s.toReplace() {
 		if !d.Dead || !s.mayHaveRun(d) {
 			continue
 		}
-		if !s.toldExit(d.Slot) {
+		if !s.reportedExit(d.Slot) {
 			return s.lossOf(d)
 		}
 	}
 	return nil
 }
 
-// restartedPeer is what a container explains that ended whole and of whose ranks no exit was told, as deadPeer: the others lost them.
+// restartedPeer is deadPeer for a container whose processes all ended: the other ranks lost their peer.
 func (s *State) restartedPeer() *cause.Cause {
 	for i := range s.slots {
-		if g := s.Record.Generation; s.slots[i].restartedIn == g && !s.toldExit(Slot(i)) {
+		if g := s.Record.Generation; s.slots[i].restartedIn == g && !s.reportedExit(Slot(i)) {
 			return s.restarted(Slot(i), g)
 		}
 	}
 	return nil
 }
 
-// toldExit says whether an agent told that a rank of a slot ended badly.
-func (s *State) toldExit(slot Slot) bool {
+// reportedExit reports whether an agent said that a rank of the slot ended badly.
+func (s *State) reportedExit(slot Slot) bool {
 	for _, e := range s.run.exits {
 		if e.Slot == int(slot) && (e.Code != 0 || e.Signal != 0) {
 			return true
@@ -131,14 +132,15 @@ func (s *State) toldExit(slot Slot) bool {
 	return false
 }
 
-// mayHaveRun says whether a doomed pod ran the newest generation. Where an earlier coordinator handed it out, one that was
-// heard here says so itself, and of one that never was its death may be why.
-func (s *State) mayHaveRun(d Doom) bool {
+// mayHaveRun reports whether a pod that is to be replaced ran the newest generation. Where an earlier coordinator
+// started that generation, the pod's own report says so. A pod that we never heard from may already have been dead, so
+// assume it ran.
+func (s *State) mayHaveRun(d Termination) bool {
 	if s.run.layout != nil {
 		return s.run.layout.pods[d.Slot] == d.Pod
 	}
 	m := &s.slots[d.Slot]
-	return !m.known || m.pod.UID == d.Pod && s.ranIt(m)
+	return !m.known || m.pod.UID == d.Pod && s.ranNewest(m)
 }
 
 // exitCode is what a launcher returns for a failure; never 0.

@@ -6,18 +6,19 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// keptUnprotected bounds the pods that are named: as a rule all pods of a gang have the same command.
+// keptUnprotected bounds how many pods are listed: usually all pods of a gang have the same command.
 const keptUnprotected = 4
 
-// mixedPatience is how long some pods of a gang may start ranks with a launcher while the whole command of others counts as one
-// rank and its first run is over, so that it starts no launcher any more. It is more than agents wait for the generation of a
-// command that has ended.
-const mixedPatience = 15 * time.Minute
+// mixedTimeout is how long a gang may be mixed: some pods start ranks with a launcher, and in others the whole command
+// is the one rank, whose first run is over, so that no launcher will start there. It is longer than agents wait for the
+// generation of a command that has ended.
+const mixedTimeout = 15 * time.Minute
 
-// commands brings up to date what runs in pods that is not as people expect: nothing under the agent, or the whole command as one
-// rank. While a coordinator has not heard all pods, what the one before it told stands.
+// commands updates what the record says of pods that run something unexpected: no rank under the agent, or the whole
+// command as one rank. Until all agents have reported to this coordinator, what the previous one recorded stays.
 func (s *State) commands() {
 	p := &s.Record.Progress
 	found, n, whole, all := []Unprotected(nil), 0, false, true
@@ -44,18 +45,18 @@ func (s *State) commands() {
 	}
 	switch {
 	case n > 0 && p.UnprotectedPods == 0:
-		s.emit(Tell{Notice{Warning: true, Reason: NoticeUnprotected, Message: unprotected(found[0], n)}})
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeUnprotected, Message: unprotected(found[0], n)}})
 	case n == 0 && p.UnprotectedPods > 0:
-		s.emit(Tell{Notice{Reason: NoticeUnprotected, Message: "is over: no pod runs anything but ranks under its agent"}})
+		s.emit(EmitEvent{Notice{Reason: NoticeUnprotected, Message: "is resolved: every pod runs only ranks under its agent"}})
 	}
 	if launched != s.launched {
 		s.launched = launched
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 	if n != p.UnprotectedPods || whole != p.WholeCommand || !slices.Equal(found, p.Unprotected) {
 		p.Unprotected, p.UnprotectedPods, p.WholeCommand = found, n, whole
-		s.emit(Touch{})
-		s.emit(Direct{})
+		s.emit(PersistLater{})
+		s.emit(Broadcast{})
 	}
 }
 
@@ -69,35 +70,38 @@ func unprotected(u Unprotected, pods int) string {
 		"start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again", u.Pod, u.Slot, more, u.Runs)
 }
 
-// hasLauncher says whether a pod starts its ranks with a launcher, or is to: it tells of ranks a moment after it has left the generation
-// for them.
-func (s *State) hasLauncher(r *Report) bool {
-	return !r.WholeCommand && !r.Leaving && (r.Ranks > 0 || s.leftForLauncher(r))
+// hasLauncher reports whether a pod starts its ranks with a launcher, or will: the agent reports ranks a moment after
+// the pod left the generation for them.
+func (s *State) hasLauncher(r *protocol.Report) bool {
+	return !r.WholeCommand && !r.Terminating && (r.Ranks > 0 || s.leftForLauncher(r))
 }
 
-// leftForLauncher says whether a pod left the newest generation, or did not begin it, for the ranks of a launcher.
-func (s *State) leftForLauncher(r *Report) bool {
+// leftForLauncher reports whether a pod left the newest generation, or did not start it, because a launcher starts its
+// ranks.
+func (s *State) leftForLauncher(r *protocol.Report) bool {
 	return r.LeftForLauncher > 0 && r.LeftForLauncher == s.Record.Generation
 }
 
-// firstRunGoesOn says whether a whole command may start a launcher yet: its first run belongs to no generation and has not ended.
-func (s *State) firstRunGoesOn(m *member) bool {
+// firstRunContinues reports whether a whole command may still start a launcher: its first run belongs to no generation
+// and has not ended.
+func (s *State) firstRunContinues(m *member) bool {
 	return s.Record.Generation == 0 && len(m.report.Rank) > 0 && m.report.Rank[0].Exit == nil
 }
 
-// mixedForGood says why a gang cannot run whose pods are mixed, where no whole command among them may start a launcher yet; "": it may.
-func (s *State) mixedForGood() string {
+// mixedFinally returns why a mixed gang cannot run once none of its whole commands may still start a launcher; "" where
+// it may.
+func (s *State) mixedFinally() string {
 	for i := range s.slots {
-		if m := &s.slots[i]; m.known && m.report.WholeCommand && s.firstRunGoesOn(m) {
+		if m := &s.slots[i]; m.known && m.report.WholeCommand && s.firstRunContinues(m) {
 			return ""
 		}
 	}
 	return s.mixed()
 }
 
-// trackMixed takes note of since when commands are mixed for good.
+// trackMixed records since when commands have been finally mixed.
 func (s *State) trackMixed(now time.Time) {
-	switch mixed := s.mixedForGood() != ""; {
+	switch mixed := s.mixedFinally() != ""; {
 	case !mixed:
 		s.mixedSince = time.Time{}
 	case s.mixedSince.IsZero():
@@ -105,13 +109,13 @@ func (s *State) trackMixed(now time.Time) {
 	}
 }
 
-// mixed says why a gang cannot run of which some pods' one rank is the whole command and others start ranks with a launcher; "": it
-// is none. One of them would restart what the other goes on with.
+// mixed returns why a gang cannot run in which the whole command is the one rank of some pods while others start ranks
+// with a launcher; "" where it is not mixed. Each kind would restart what the other continues.
 func (s *State) mixed() string {
 	whole, launched := -1, -1
 	for i := range s.slots {
 		switch m := &s.slots[i]; {
-		case !m.known || m.report.Ranks == 0 || s.Fenced(m.pod.UID) || s.doom(Slot(i)) != nil:
+		case !m.known || m.report.Ranks == 0 || s.Fenced(m.pod.UID) || s.terminationFor(Slot(i)) != nil:
 		case m.report.WholeCommand && whole < 0:
 			whole = i
 		case !m.report.WholeCommand && launched < 0:

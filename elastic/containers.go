@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // A container that ends while a generation runs is a failure of that. One that ends while the gang forms ends no generation. Where its
@@ -13,9 +14,10 @@ import (
 // OnFailure the Job counts as well, under backoffLimit. Of all pods the one whose container ended most often counts, for what ends one
 // may end many at once.
 
-// containersAtFirst is from which number on the containers of a pod count that is heard for the first time: before the first generation
-// all of them do, later those before a coordinator began are not known to have been counted.
-func (s *State) containersAtFirst(r *Report) uint64 {
+// containersAtFirst returns the number from which on containers count for a pod whose agent reports for the first time.
+// Before the first generation all of them count; later those that ended before this coordinator started may have been
+// counted already.
+func (s *State) containersAtFirst(r *protocol.Report) uint64 {
 	if s.Record.Generation == 0 {
 		return 1
 	}
@@ -25,17 +27,17 @@ func (s *State) containersAtFirst(r *Report) uint64 {
 // containerEnded counts a container that ended, and was started again, while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
 	m, f := &s.slots[slot], s.run.forming
-	if s.Record.Phase != Forming || s.doom(slot) != nil || m.report.Containers <= f.containers[slot]+f.deaths {
+	if s.Record.Phase != Forming || s.terminationFor(slot) != nil || m.report.Containers <= f.containers[slot]+f.deaths {
 		return
 	}
 	f.deaths = m.report.Containers - f.containers[slot]
 	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, f.deaths, s.Record.Generation+1)}
 	if int(f.deaths) > s.Record.left() {
 		s.becomeFinal(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 		return
 	}
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, RestartsWithoutProgress)}})
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, RestartsWithoutProgress)}})
 }
 
 // containerEnds says how often a container ended before a generation could begin.

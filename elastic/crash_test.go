@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestCrashTable ends the coordinator at every point of a pod's replacement, one point a history: at each event
@@ -15,25 +17,25 @@ import (
 // run it costs one more generation: its layout is lost.
 func TestCrashTable(t *testing.T) {
 	for name, c := range map[string]crashCase{
-		"drained": {prepare: func(w *world) { w.level = []Doom{w.doomOf(1, false)} }},
+		"drained": {prepare: func(w *world) { w.level = []Termination{w.terminationOf(1, false)} }},
 		"leaving": {prepare: func(w *world) { w.deleted(1) }},
-		"dead":    {prepare: func(w *world) { w.level = []Doom{w.doomOf(1, true)}; w.dies(1) }},
-		"two":     {prepare: func(w *world) { w.level = []Doom{w.doomOf(0, false), w.doomOf(1, false)} }},
+		"dead":    {prepare: func(w *world) { w.level = []Termination{w.terminationOf(1, true)}; w.dies(1) }},
+		"two":     {prepare: func(w *world) { w.level = []Termination{w.terminationOf(0, false), w.terminationOf(1, false)} }},
 		"suspended": {prepare: func(w *world) {
 			w.level = nil
 			for slot := range w.agents {
 				w.deleted(slot)
 				w.level[slot].Cause = JobSuspended
 			}
-			w.rests = true
+			w.suspended = true
 		}},
 		"silent": {failures: 1, pace: 4 * time.Second, prepare: func(w *world) {
 			w.cutOff(1)
-			w.kill(0, 0, Exit{Code: 137, Signal: 9})
+			w.kill(0, 0, protocol.Exit{Code: 137, Signal: 9})
 		}},
 		"silent, its peer says": {failures: 1, pace: 4 * time.Second, prepare: func(w *world) {
 			w.cutOff(1)
-			w.kill(0, 0, Exit{Code: 1, Traceback: "ConnectionError: a peer is gone"})
+			w.kill(0, 0, protocol.Exit{Code: 1, Traceback: "ConnectionError: a peer is gone"})
 		}},
 	} {
 		points := replaceWithCrash(t, c, -1, false)
@@ -69,7 +71,9 @@ func (w *world) cutOff(slot int) {
 func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	t.Helper()
 	w := newWorld(t, 1, 2)
-	w.settleUntil(func() bool { return w.agents[1].state == AgentRunning && w.agents[0].state == AgentRunning })
+	w.settleUntil(func() bool {
+		return w.agents[1].state == protocol.StateRunning && w.agents[0].state == protocol.StateRunning
+	})
 	for range 5 {
 		w.trainAll()
 	}
@@ -87,7 +91,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.pending = nil
 		midway = w.stored.Generation - before.Generation
 		w.state = New(len(w.agents), w.interval(), w.stored)
-		clear(w.last)
+		w.promises.successor()
 		replacing := w.replacing
 		w.replacing = nil
 		if arrives {
@@ -99,11 +103,11 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	done := func() bool {
 		r := &w.state.Record
 		return r.Generation > before.Generation && r.Phase == Running && w.agents[0].gen == r.Generation && w.agents[1].gen == r.Generation &&
-			w.agents[0].state == AgentRunning && w.agents[1].state == AgentRunning && len(r.Doomed) == 0 && len(w.level) == 0
+			w.agents[0].state == protocol.StateRunning && w.agents[1].state == protocol.StateRunning && len(r.PendingReplacements) == 0 && len(w.level) == 0
 	}
 	for round := 0; !done(); round++ {
 		if round > 400 {
-			w.failf("every point leads to the end", "phase %s generation %d, doomed %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.Record.Doomed, w.state.waitsFor())
+			w.failf("every point leads to the end", "phase %s generation %d, pending %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.Record.PendingReplacements, w.state.waitsFor())
 		}
 		w.now = w.now.Add(c.pace)
 		w.turn(crash)
@@ -154,10 +158,10 @@ func (w *world) turn(between func()) {
 
 // resume lets a suspended Job go on once all its pods are gone.
 func (w *world) resume() {
-	if !w.rests || slices.ContainsFunc(w.agents, func(a *simAgent) bool { return !a.exited }) {
+	if !w.suspended || slices.ContainsFunc(w.agents, func(a *simAgent) bool { return !a.exited }) {
 		return
 	}
-	w.rests, w.level = false, nil
+	w.suspended, w.level = false, nil
 	for slot, a := range w.agents {
 		w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
 		w.replace(slot)
@@ -177,7 +181,7 @@ func (w *world) settleUntil(done func() bool) {
 func (w *world) trainAll() {
 	for _, a := range w.agents {
 		for i := range a.ranks {
-			if k := &a.ranks[i]; !k.alive || a.state != AgentRunning || a.dead || a.held(k) || a.gen != w.agents[0].gen {
+			if k := &a.ranks[i]; !k.alive || a.state != protocol.StateRunning || a.dead || a.held(k) || a.gen != w.agents[0].gen {
 				return
 			}
 		}

@@ -1,76 +1,76 @@
 package elastic
 
-import "time"
+import (
+	"cmp"
+	"time"
 
-// How long a doomed pod's state is waited for. What is waited for is decided in drain.go, while the gang trains, and by
-// salvageDoomed, while it is halted; a drain ends at the earliest deadline of all doomed pods.
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// How long a pod to be replaced's state is waited for. What is waited for is decided in drain.go, while the gang trains, and by
+// copyAfterHalt, while it is halted; a drain ends at the earliest deadline of all pods to be replaced.
 //
-//  1. Whoever dooms a pod may name its deadline. For a pod that somebody deletes it is BeforeKill; pods of a suspended Job
-//     all have that of the first one. Where nobody names one it is doomTime.
+//  1. Whoever has a pod replaced may name its deadline. For a pod that somebody deletes it is BeforeKill; pods of a suspended Job
+//     all have that of the first one. Where nobody names one it is terminationTime.
 //  2. A pod that was told to end, and by whom its deadline is not shorter, has what its grace leaves beside the share that its
-//     agent keeps for ending processes (ckptagent, shutdownMargin).
+//     agent keeps for ending processes (protocol.ShutdownMargin).
 //  3. Of that time a step is to be chosen within a half (lateShare); for a sixth of it ranks may be stuck (stuckShare).
-//  4. When everything halts, a doomed pod has haltTime in any case; then it is left behind. Agents that are not connected
+//  4. When everything halts, a pod to be replaced has haltTime in any case; then it is left behind. Agents that are not connected
 //     are given haltTime as well.
 //
-// While no coordinator is there the pod's own agent decides (ckptagent, leaveAlone and drainAlone).
+// While no coordinator is there the pod's own agent decides (ckptagent, stopTimeout and copyTimeout).
 const (
-	doomTime = 30 * time.Second
-	haltTime = 10 * time.Second
+	terminationTime = 30 * time.Second
+	haltTime        = 10 * time.Second
 	// lateShare and stuckShare are shares of a drain's time.
 	lateShare  = 2
 	stuckShare = 6
-	// endingShare is what share of its grace an agent keeps for ending processes: a fifth.
-	endingShare = 5
 	// killMargin and killShare: a pod's state is no longer waited for that long before it is killed, a quarter of its grace at most.
 	killMargin = 3 * time.Second
 	killShare  = 4
 )
 
-// BeforeKill is until when the state of a pod may be waited for that is killed once its grace is over.
+// BeforeKill returns how long the state of a pod may be waited for that is killed at the end of its grace.
 func BeforeKill(kill time.Time, grace time.Duration) time.Time {
 	return kill.Add(-min(killMargin, grace/killShare))
 }
 
-// leaving notes when a pod was first told to end. It is no doom: whether the pod is deleted, or has ended what
-// it was made for, the API server alone knows.
-func (s *State) leaving(slot Slot, now time.Time) {
-	if m := &s.slots[slot]; m.report.Leaving && m.leavingAt.IsZero() {
-		m.leavingAt = now
+// noteTerminating records when a pod first reported that it is terminating. That alone does not mean a replacement:
+// only the API server knows whether the pod is being deleted or has finished its work.
+func (s *State) noteTerminating(slot Slot, now time.Time) {
+	if m := &s.slots[slot]; m.report.Terminating && m.terminatingAt.IsZero() {
+		m.terminatingAt = now
 	}
 }
 
-// out says whether the pod of a slot is not waited for when everything halts: it is fenced, or it is doomed
-// and has had its time.
-func (s *State) out(slot Slot, now time.Time) bool {
-	d := s.doom(slot)
+// notAwaited reports whether the halt does not wait for the pod of a slot: the pod is fenced, or is to be replaced and
+// its deadline has passed.
+func (s *State) notAwaited(slot Slot, now time.Time) bool {
+	d := s.terminationFor(slot)
 	if d == nil {
 		return false
 	}
 	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.run.halting.detected) > haltTime
 }
 
-// deadline is until when a doomed pod's state may be waited for. A pod that is being shut down keeps some of
-// its grace for stopping.
-func (s *State) deadline(d Doom) time.Time {
+// deadline returns how long the state of a pod that is to be replaced may be waited for. A terminating pod keeps part
+// of its grace for ending its processes.
+func (s *State) deadline(d Termination) time.Time {
 	m := &s.slots[d.Slot]
-	if m.pod.UID != d.Pod || m.leavingAt.IsZero() {
+	if m.pod.UID != d.Pod || m.terminatingAt.IsZero() {
 		return d.Deadline
 	}
-	grace := m.report.Grace
-	if grace == 0 {
-		grace = doomTime
-	}
-	if at := m.leavingAt.Add(grace - grace/endingShare); at.Before(d.Deadline) {
+	grace := cmp.Or(m.report.Grace, protocol.DefaultGrace)
+	if at := m.terminatingAt.Add(grace - protocol.ShutdownMargin(grace)); at.Before(d.Deadline) {
 		return at
 	}
 	return d.Deadline
 }
 
-// drainUntil is the earliest deadline of all dooms.
+// drainUntil is the earliest deadline of all terminations.
 func (s *State) drainUntil() time.Time {
 	until := time.Time{}
-	for _, d := range s.pendingDooms() {
+	for _, d := range s.uncommitted() {
 		if at := s.deadline(d); until.IsZero() || at.Before(until) {
 			until = at
 		}

@@ -1,67 +1,69 @@
 package elastic
 
-// Directive is what the agent of a slot's pod must do now: what the first of these rules says that holds.
-func (s *State) Directive(slot Slot, pod string) Directive {
-	d := Directive{Generation: s.stored, Order: OrderWait, Common: s.run.common, Frontier: s.run.frontier}
-	launched := s.launched && !s.goes(slot, pod)
+import "holdfast.dev/holdfast/internal/protocol"
+
+// Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
+func (s *State) Directive(slot Slot, pod string) protocol.Directive {
+	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow}
+	launched := s.launched && !s.shouldStop(slot, pod)
 	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand && !launched
-	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holds(slot, pod), s.nothingLeft(slot)
+	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holdsSlot(slot, pod), s.nothingToAwait(slot)
 	switch {
 	case fenced && s.stage(pod) == replaceReleased:
-		d.exit(exitLeft, "the pod is replaced by another one")
+		exit(&d, exitLeft, "the pod is replaced by another one")
 	case holds && s.carriedOut():
-		d.exit(s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
-	case holds && !fenced && s.mayRest(slot, pod):
-		d.exit(exitLeft, s.Record.Progress.Waits)
-	case idle != "" && s.goes(slot, pod):
-		d = Directive{Generation: d.Generation}
-		d.exit(exitLeft, idle)
+		exit(&d, s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
+	case holds && !fenced && s.maySuspend(slot, pod):
+		exit(&d, exitLeft, s.Record.Progress.Waits)
+	case idle != "" && s.shouldStop(slot, pod):
+		d = protocol.Directive{Generation: d.Generation}
+		exit(&d, exitLeft, idle)
 		if v := s.Record.Verdict; v != nil {
 			d.ExitCode = v.ExitCode
 		}
 	case fenced:
-		d.Order, d.Reason = OrderHalt, "the pod is replaced by another one"
+		d.Order, d.Reason = protocol.OrderHalt, "the pod is replaced by another one"
 	case !holds:
-		d.Order, d.Reason = OrderHalt, "a newer pod has taken this place in the gang"
+		d.Order, d.Reason = protocol.OrderHalt, "a newer pod has taken this place in the gang"
 	default:
 		s.directPhase(&d, slot, pod)
 	}
-	d.Launched = launched && d.Order == OrderHalt && !s.hasLauncher(&s.slots[slot].report)
+	d.Launched = launched && d.Order == protocol.OrderHalt && !s.hasLauncher(&s.slots[slot].report)
 	return d
 }
 
-// exitLeft is what the launcher of a pod returns that was told to go: that of a process ended by SIGTERM.
+// exitLeft is the exit code of the launcher in a terminating pod: that of a process ended by SIGTERM.
 const exitLeft = 143
 
-func (d *Directive) exit(code int, reason string) {
-	d.Order, d.ExitCode, d.Reason = OrderExit, code, reason
+func exit(d *protocol.Directive, code int, reason string) {
+	d.Order, d.ExitCode, d.Reason = protocol.OrderExit, code, reason
 }
 
-// holds says whether no other pod is known to have taken a pod's slot.
-func (s *State) holds(slot Slot, pod string) bool {
+// holdsSlot reports whether no other pod is known to have taken the slot.
+func (s *State) holdsSlot(slot Slot, pod string) bool {
 	m := &s.slots[slot]
 	return !s.superseded(pod) && (!m.known || m.pod.UID == pod)
 }
 
-// goes says whether a pod was told to go, or holds its slot no more.
-func (s *State) goes(slot Slot, pod string) bool {
+// shouldStop reports whether a pod is terminating, or no longer holds its slot.
+func (s *State) shouldStop(slot Slot, pod string) bool {
 	m := &s.slots[slot]
-	return s.Fenced(pod) || !s.holds(slot, pod) || m.known && m.report.Leaving
+	return s.Fenced(pod) || !s.holdsSlot(slot, pod) || m.known && m.report.Terminating
 }
 
-// nothingLeft is why pods that were told to go have nothing to wait for; "": they have.
-func (s *State) nothingLeft(slot Slot) string {
+// nothingToAwait returns why terminating pods have nothing to wait for; "" where they do.
+func (s *State) nothingToAwait(slot Slot) string {
 	switch {
 	case s.over:
 		return "the Job is over"
-	case s.storage <= 0 && s.rests(slot):
+	case s.storage <= 0 && s.suspended(slot):
 		return "the Job is suspended"
 	}
 	return ""
 }
 
 // directPhase is what a pod of the gang must do in this phase.
-func (s *State) directPhase(d *Directive, slot Slot, pod string) {
+func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	switch s.Record.Phase {
 	case Forming:
 		s.directHalt(d)
@@ -82,57 +84,57 @@ func (s *State) directPhase(d *Directive, slot Slot, pod string) {
 	}
 }
 
-// directHalt ends the newest generation. A pod that never ran it holds steps of an older past: what lies
-// above the point that the generation restored is of no use to it any more. Where that point is not known,
-// nothing is said of it, and everything is kept.
-func (s *State) directHalt(d *Directive) {
+// directHalt orders the end of the newest generation. A pod that never ran it holds steps of an older history: those
+// above the step that the generation restored are useless. Where that step is unknown, the order does not name it, and
+// the pod keeps everything.
+func (s *State) directHalt(d *protocol.Directive) {
 	if d.Generation == 0 {
 		return
 	}
-	d.Order = OrderHalt
+	d.Order = protocol.OrderHalt
 	if s.stored == s.Record.Generation && s.Record.RestoreStep != StepUnknown {
-		d.Run = &Launch{Number: s.stored, RestoreStep: s.Record.RestoreStep}
+		d.Run = protocol.Run{Number: s.stored, RestoreStep: s.Record.RestoreStep}
 	}
 }
 
-func (s *State) directRunning(d *Directive, slot Slot, pod string) {
+func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 	r, l := &s.Record, s.run.layout
 	switch {
 	case s.stored < r.Generation: // not handed out before it is stored
 		if s.stored > 0 {
-			d.Order = OrderHalt
+			d.Order = protocol.OrderHalt
 		}
 	case l == nil:
 		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
 		if m := &s.slots[slot]; m.known && m.pod.UID == pod && m.report.Generation == r.Generation && ran(m.report.State) {
-			d.Order, d.Run = OrderRun, &Launch{Number: r.Generation, RestoreStep: max(0, r.RestoreStep)}
+			d.Order, d.Run = protocol.OrderRun, protocol.Run{Number: r.Generation, RestoreStep: max(0, r.RestoreStep)}
 		}
 	case l.pods[slot] != pod:
 	default:
-		d.Order = OrderRun
-		d.Run = &Launch{
+		d.Order = protocol.OrderRun
+		d.Run = protocol.Run{
 			Number: r.Generation, WorldSize: l.world, BaseRank: l.base[slot], NodeRank: int(slot), Nodes: len(s.slots),
 			MasterAddr: l.addr, MasterPort: l.port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts,
 		}
 	}
 }
 
-// directStorage adds what agents of protocol 2 are told beside the order: where ranks stay, and what goes to storage or
-// comes from there.
-func (s *State) directStorage(d *Directive, slot Slot) {
+// directStorage adds what agents of protocol 2 get beside the order: the barrier step, and what to copy to storage or
+// fetch from it.
+func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	if s.run.copying != nil && slot == 0 {
 		d.Manifest = s.run.copying.manifest
 	}
-	doomed := s.doom(slot) != nil
+	pending := s.terminationFor(slot) != nil
 	switch {
 	case s.Record.Phase != Running:
-		if doomed {
-			d.Copy = s.run.salvage
+		if pending {
+			d.Copy = s.run.postHaltCopy
 		}
 		s.directFetch(d, slot)
 	case s.run.drain != nil:
-		d.Hold = s.run.drain.barrier.Hold()
-		if doomed {
+		d.BarrierStep = s.run.drain.barrier.Step()
+		if pending {
 			d.Copy = s.run.drain.mark
 		}
 	case s.run.copying != nil:
@@ -140,20 +142,15 @@ func (s *State) directStorage(d *Directive, slot Slot) {
 	}
 }
 
-// directFetch has an agent bring what its ranks lack from storage, before the next generation begins.
-func (s *State) directFetch(d *Directive, slot Slot) {
+// directFetch has an agent fetch from storage what its ranks lack, before the next generation starts.
+func (s *State) directFetch(d *protocol.Directive, slot Slot) {
 	if s.run.forming == nil || !s.slots[slot].report.Storage {
 		return
 	}
-	mark := s.run.forming.fetching.fetch[slot]
-	if mark == (Mark{}) {
+	mark := s.run.forming.fetching.Fetch[int(slot)]
+	if mark == (protocol.Mark{}) {
 		return
 	}
 	d.Fetch = mark
-	launch := Launch{}
-	if d.Run != nil {
-		launch = *d.Run
-	}
-	launch.BaseRank, launch.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
-	d.Run = &launch
+	d.Run.BaseRank, d.Run.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
 }

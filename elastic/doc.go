@@ -7,9 +7,9 @@
 // to a verdict; and reports that are lost, doubled or late change nothing, because each one states the whole
 // truth of its sender.
 //
-// It promises of pods that must go: one is replaced only while it is doomed, after everything was halted and
+// It promises of pods that must go: one is replaced only while it is to be replaced, after everything was halted and
 // that is stored; what it holds is copied to storage first where that can be; nothing that a fenced pod says or
-// copies counts; and a doom that is withdrawn before that leaves the pod where it is.
+// copies counts; and a termination that is withdrawn before that leaves the pod where it is.
 //
 // The package is a core: Step is a pure function of state, event and time.
 package elastic

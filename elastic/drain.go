@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/barrier"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// drain is the time in which the ranks go on to a common step, stay there, and doomed pods copy it out.
+// drain is the time in which the ranks go on to a common step, stay there, and pods to be replaced copy it out.
 // How long it may take stands in deadline.go.
 //
-//	hold chosen ──► all stay at a step ≥ hold: mark chosen ──► doomed pods copied it ──► halt
+//	barrier set ──► all stay at a step ≥ it: mark chosen ──► pods to be replaced copied it ──► halt
 //	   └──────────── deadline, a failure, or nothing to be had ────────────────────────► halt
 type drain struct {
 	since   time.Time
 	barrier barrier.Barrier
-	mark    Mark
-	// over: doomed pods have copied what they could, or that is given up. All is to halt.
+	mark    protocol.Mark
+	// over: pods to be replaced have copied what they could, or that is given up. All is to halt.
 	over bool
 }
 
@@ -34,9 +36,9 @@ func (s *State) advanceDrain(now time.Time) {
 	if !s.all(s.drains) {
 		return
 	}
-	s.hold(now)
+	s.advanceBarrier(now)
 	s.chooseMark(now)
-	if d.mark == (Mark{}) {
+	if d.mark == (protocol.Mark{}) {
 		return
 	}
 	copied := s.copied(d.mark)
@@ -45,16 +47,16 @@ func (s *State) advanceDrain(now time.Time) {
 		return
 	}
 	d.over = true
-	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.doomedNames())}})
+	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.uncommittedNames())}})
 	s.save()
 }
 
-// drains: the agent of a pod can be told to hold, and says how far its ranks are.
+// drains reports whether the agent of a pod can be given a barrier step and reports how far its ranks are.
 func (s *State) drains(m *member) bool { return m.attached && s.current(m) }
 
-// undrainable says why waiting is of no use, or no longer; "": it is of use.
+// undrainable returns why a drain is useless, or is no longer useful; "" where it is useful.
 func (s *State) undrainable(now time.Time) string {
-	for _, d := range s.pendingDooms() {
+	for _, d := range s.uncommitted() {
 		m := &s.slots[d.Slot]
 		if d.Dead {
 			return fmt.Sprintf("%s is dead", d.where())
@@ -68,14 +70,14 @@ func (s *State) undrainable(now time.Time) string {
 		switch {
 		case !m.known:
 		case m.report.Protocol < 2:
-			return fmt.Sprintf("the agent of pod %s speaks protocol %d, which knows of no drain", m.pod.Name, m.report.Protocol)
+			return fmt.Sprintf("the agent of pod %s speaks protocol %d, which does not support draining", m.pod.Name, m.report.Protocol)
 		case m.report.StateBytes == 0:
 			return "state is not kept in memory"
 		}
 	}
 	switch took := now.Sub(s.run.drain.since); {
 	case now.After(s.drainUntil()):
-		return fmt.Sprintf("its time was over after %s", took.Round(time.Millisecond))
+		return fmt.Sprintf("it timed out after %s", took.Round(time.Millisecond))
 	case took > haltTime && !s.all(s.drains):
 		return "not all agents are connected"
 	}
@@ -84,16 +86,16 @@ func (s *State) undrainable(now time.Time) string {
 
 // abandonDrain ends the drain without a copy.
 func (s *State) abandonDrain(why string) {
-	s.run.drain.mark, s.run.drain.over = Mark{}, true
-	if s.storage <= 0 && len(s.toReplace()) == 0 {
+	s.run.drain.mark, s.run.drain.over = protocol.Mark{}, true
+	if s.storage <= 0 && s.allSuspended() {
 		return // people who suspend a Job without storage know what it costs
 	}
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s goes without a drain: %s", s.doomedNames(), why)}})
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s ends without a drain: %s", s.uncommittedNames(), why)}})
 }
 
-func (s *State) doomedNames() string {
+func (s *State) uncommittedNames() string {
 	names := ""
-	for i, d := range s.pendingDooms() {
+	for i, d := range s.uncommitted() {
 		if i > 0 {
 			names += ", "
 		}
@@ -102,98 +104,101 @@ func (s *State) doomedNames() string {
 	return names
 }
 
-// hold has ranks stay at a step, and moves it on where it brings them together no more.
-func (s *State) hold(now time.Time) {
+// advanceBarrier sets the barrier step, and moves it when ranks can no longer meet there.
+func (s *State) advanceBarrier(now time.Time) {
 	b := &s.run.drain.barrier
-	b.Note(s.levels(), s.all(func(m *member) bool { return m.report.Hold == b.Hold() }), now)
+	b.Note(s.levels(), s.all(func(m *member) bool { return m.report.BarrierStep == b.Step() }), now)
 	if b.Move(s.tempo(), s.lowestNewest(), s.drainTime()/stuckShare, now) {
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 }
 
 // levels is how far ranks are.
 func (s *State) levels() barrier.Levels {
-	l := barrier.Levels{Common: s.commonStep(), LowestTold: s.lowest(func(k *Rank) int64 { return max(k.Step, newest(k.Sealed)) })}
+	l := barrier.Levels{CommonStep: s.commonStep(), LowestReported: s.lowest(func(k *protocol.Rank) int64 { return max(k.Step, restore.Last(k.Sealed)) })}
 	for i := range s.slots {
 		for _, k := range s.slots[i].report.Rank {
-			l.Newest = max(l.Newest, newest(k.Sealed))
-			l.Told = max(l.Told, k.Step, l.Newest)
+			l.Newest = max(l.Newest, restore.Last(k.Sealed))
+			l.Reported = max(l.Reported, k.Step, l.Newest)
 		}
 	}
 	return l
 }
 
-func (s *State) tempo() barrier.Pace { return barrier.Pace{Step: s.pace, Beat: s.beat} }
+func (s *State) tempo() barrier.Pace { return barrier.Pace{Step: s.pace, Interval: s.reportInterval} }
 
-// chooseMark names the step that doomed pods copy: the one that all are held at, or, where that does not
-// come in half of the time there is, the newest that all hold now.
+// chooseMark chooses the step that pods to be replaced copy: the one at which all ranks stay or, if that takes longer
+// than half of the available time, the newest step that all ranks hold.
 func (s *State) chooseMark(now time.Time) {
 	d, all := s.run.drain, s.drainTime()
 	before := d.mark
-	if d.mark != (Mark{}) && !s.possible(d.mark) {
-		d.mark = Mark{}
+	if d.mark != (protocol.Mark{}) && !s.possible(d.mark) {
+		d.mark = protocol.Mark{}
 	}
 	late := max(now.Sub(d.since), d.barrier.Ahead(s.tempo())) > all/lateShare
-	if d.mark == (Mark{}) && s.run.common > 0 && (late || d.barrier.Held(s.tempo(), all/stuckShare, now)) {
-		d.mark = Mark{s.run.common, s.Record.Generation}
+	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.tempo(), all/stuckShare, now)) {
+		d.mark = protocol.Mark{Step: s.run.commonStep, Generation: s.Record.Generation}
 	}
 	if d.mark != before {
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 }
 
-// possible: every doomed pod can still copy the step, or has.
-func (s *State) possible(mark Mark) bool {
-	for _, d := range s.Record.Doomed {
-		if m := &s.slots[d.Slot]; m.pod.UID == d.Pod && !canWrite(m, mark) && !s.safe(d.Slot, mark.Step) {
+// possible reports whether every pod that is to be replaced has copied the step or still can.
+func (s *State) possible(mark protocol.Mark) bool {
+	for _, d := range s.terminations() {
+		if m := &s.slots[d.Slot]; m.pod.UID == d.Pod && !canWrite(m, mark) && !s.storedFor(d.Slot, mark.Step) {
 			return false
 		}
 	}
 	return true
 }
 
-// owes says whether a doomed pod that still counts has a part of a step that storage lacks.
-func (s *State) owes(d Doom, mark Mark) bool {
-	return s.slots[d.Slot].pod.UID == d.Pod && !s.Fenced(d.Pod) && !s.safe(d.Slot, mark.Step)
+// owesCopy reports whether storage still lacks a pod's part of a step, and the pod is not fenced.
+func (s *State) owesCopy(d Termination, mark protocol.Mark) bool {
+	return s.slots[d.Slot].pod.UID == d.Pod && !s.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Step)
 }
 
-// copied: doomed pods owe nothing of that step any more but what recordCopies has to record.
-func (s *State) copied(mark Mark) bool {
-	return !slices.ContainsFunc(s.Record.Doomed, func(d Doom) bool { return s.owes(d, mark) && !wrote(&s.slots[d.Slot], mark) })
+// copied reports whether every pod that is to be replaced has copied the step; recordCopies records it.
+func (s *State) copied(mark protocol.Mark) bool {
+	return !slices.ContainsFunc(s.terminations(), func(d Termination) bool { return s.owesCopy(d, mark) && !wrote(&s.slots[d.Slot], mark) })
 }
 
-// recordCopies records what doomed pods have copied of a step.
-func (s *State) recordCopies(mark Mark) {
-	for _, d := range s.Record.Doomed {
-		if s.owes(d, mark) && wrote(&s.slots[d.Slot], mark) {
+// recordCopies records what pods to be replaced have copied of a step.
+func (s *State) recordCopies(mark protocol.Mark) {
+	for _, d := range s.terminations() {
+		if s.owesCopy(d, mark) && wrote(&s.slots[d.Slot], mark) {
 			s.keep(d.Slot, mark)
 		}
 	}
-	s.whole(mark)
+	s.completeCopies(mark)
 }
 
-// salvaged: doomed pods that still live have copied what they were to, or cannot. It is known once salvageDoomed has looked.
-func (s *State) salvaged() bool { return !s.awaits && s.run.salvage == Mark{} }
+// copiedAfterHalt reports whether pods that are to be replaced and still live have copied what they were asked for, or
+// cannot. It is valid once copyAfterHalt has run.
+func (s *State) copiedAfterHalt() bool {
+	return !s.awaitsAgent && s.run.postHaltCopy == protocol.Mark{}
+}
 
-// salvageDoomed has doomed pods which still live copy the step that will be wanted, while everything is halted, and records
-// what they copied.
-func (s *State) salvageDoomed(now time.Time) {
-	mark, late := Mark{}, now.After(s.drainUntil())
-	awaits := !late && s.mayBeHeard(now)
-	if s.awaits && !awaits {
-		s.emit(Direct{})
+// copyAfterHalt has pods that are to be replaced and still live copy the step that the next generation needs, while
+// everything is halted, and records what they copied.
+func (s *State) copyAfterHalt(now time.Time) {
+	mark, late := protocol.Mark{}, now.After(s.drainUntil())
+	awaits := !late && s.mayAttach(now)
+	if s.awaitsAgent && !awaits {
+		s.emit(Broadcast{})
 	}
-	if s.awaits = awaits; awaits {
+	if s.awaitsAgent = awaits; awaits {
 		return
 	}
 	if !late {
-		mark = s.salvageMark()
+		mark = s.postHaltMark()
 	}
-	if mark != s.run.salvage {
-		s.run.salvage = mark
-		s.emit(Direct{})
+	if mark != s.run.postHaltCopy {
+		s.run.postHaltCopy = mark
+		s.emit(Broadcast{})
 	}
-	if mark == (Mark{}) {
+	if mark == (protocol.Mark{}) {
 		return
 	}
 	copied := s.copied(mark)
@@ -201,54 +206,56 @@ func (s *State) salvageDoomed(now time.Time) {
 	if !copied {
 		return
 	}
-	s.run.salvage = Mark{}
-	s.emit(Tell{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.doomedNames())}})
+	s.run.postHaltCopy = protocol.Mark{}
+	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.uncommittedNames())}})
 	s.save() // before any of these pods may go
-	s.emit(Direct{})
+	s.emit(Broadcast{})
 }
 
-// mayBeHeard: this coordinator has only begun, and a doomed pod, whose memory may be wanted, has not come to it yet.
-func (s *State) mayBeHeard(now time.Time) bool {
+// mayAttach reports whether this coordinator has just started and the agent of a pod that is to be replaced has not
+// attached yet: the state in its memory may be needed.
+func (s *State) mayAttach(now time.Time) bool {
 	return s.Record.Generation > 0 && now.Sub(s.beganAt) < haltTime &&
-		slices.ContainsFunc(s.pendingDooms(), func(d Doom) bool { return !d.Dead && !s.slots[d.Slot].known })
+		slices.ContainsFunc(s.uncommitted(), func(d Termination) bool { return !d.Dead && !s.slots[d.Slot].known })
 }
 
-// salvageMark is the step that doomed pods have to copy before they go; none where they need not or cannot.
-func (s *State) salvageMark() Mark {
+// postHaltMark returns the step that pods to be replaced must copy before they are deleted; none where they need not or
+// cannot.
+func (s *State) postHaltMark() protocol.Mark {
 	p := s.plan(s.absent)
-	if p.step == 0 {
-		return Mark{}
+	if p.Step == 0 {
+		return protocol.Mark{}
 	}
-	mark, need := Mark{p.step, s.Record.Generation}, false
-	for _, d := range s.Record.Doomed {
-		if !s.owes(d, mark) {
+	mark, need := protocol.Mark{Step: p.Step, Generation: s.Record.Generation}, false
+	for _, d := range s.terminations() {
+		if !s.owesCopy(d, mark) {
 			continue
 		}
 		if !s.canSave(d.Slot, mark) {
-			return Mark{} // this step will be gone with the pod
+			return protocol.Mark{} // this step will be gone with the pod
 		}
 		need = true
 	}
 	if !need {
-		return Mark{}
+		return protocol.Mark{}
 	}
 	return mark
 }
 
-// absent: nobody can be asked for what the pod of a slot holds in memory.
+// absent reports whether the state in memory of a slot's pod is out of reach.
 func (s *State) absent(slot Slot) bool {
 	m := &s.slots[slot]
 	return !m.known || s.Fenced(m.pod.UID)
 }
 
-// canSave: the pod of a slot, which is halted, can copy that step to storage before it goes.
-func (s *State) canSave(slot Slot, mark Mark) bool {
+// canSave reports whether the pod of a slot, which is halted, can copy that step to storage before it is deleted.
+func (s *State) canSave(slot Slot, mark protocol.Mark) bool {
 	m := &s.slots[slot]
 	return m.attached && m.report.Protocol >= 2 && m.report.Storage && s.halted(m) && canWrite(m, mark)
 }
 
-// whole makes of copies that every rank has left at one mark what they are: a step that lies whole in storage.
-func (s *State) whole(mark Mark) {
+// completeCopies records a step as durable once every rank's copy of it is in storage.
+func (s *State) completeCopies(mark protocol.Mark) {
 	n := 0
 	for _, c := range s.Record.Copies {
 		if c.Mark == mark {
@@ -260,5 +267,5 @@ func (s *State) whole(mark Mark) {
 	}
 	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: s.now}, s.Record.Durable
 	s.Record.Copies, s.run.copying = nil, nil // what was on its way is older
-	s.emit(Direct{})
+	s.emit(Broadcast{})
 }

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // stepForming waits for every slot to hold an agent that can start the next generation, and begins it.
 func (s *State) stepForming(now time.Time) {
-	s.salvageDoomed(now)
-	if s.salvaged() {
+	s.copyAfterHalt(now)
+	if s.copiedAfterHalt() {
 		s.commit()
 	}
 	s.requestCommitted()
@@ -22,7 +25,7 @@ func (s *State) stepForming(now time.Time) {
 	}
 }
 
-// begin lays the next generation out; it is handed out once it is stored.
+// begin lays out the next generation; it is handed out once it is stored.
 func (s *State) begin() {
 	l := s.layOut()
 	s.launched = s.hasLauncher(&s.slots[0].report) // all pods are alike
@@ -30,25 +33,25 @@ func (s *State) begin() {
 	for i := range s.slots {
 		inventories = append(inventories, inventory(&s.slots[i].report)...)
 	}
-	restore, _ := RestorePoint(inventories)
+	from := restore.InMemory(inventories)
 	r := &s.Record
 	if rec := s.openRecovery(); rec != nil {
-		if restore > 0 {
-			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = restore, true, max(0, rec.Reached-restore)
+		if from > 0 {
+			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = from, true, max(0, rec.Reached-from)
 		}
-		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, restore, l.world
+		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, from, l.world
 		if len(rec.Replaced) > 0 && !s.run.forming.haltedAt.IsZero() {
 			rec.Replace = max(0, s.run.forming.readyAt.Sub(s.run.forming.haltedAt))
 		}
 	}
-	if restore == 0 && r.Progress.SavedStep > 0 {
-		s.emit(Tell{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
+	if from == 0 && r.Progress.SavedStep > 0 {
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
-	s.forget(restore)
+	s.forget(from)
 	r.Generation++
-	r.RestoreStep = restore
+	r.RestoreStep = from
 	r.Progress.Ranks = l.world
-	s.becomeRunning(run{layout: l, common: restore, frontier: restore})
+	s.becomeRunning(run{layout: l, commonStep: from, reclaimBelow: from})
 	s.save()
 }
 
@@ -65,21 +68,21 @@ func (s *State) layOut() *layout {
 	return l
 }
 
-// waitsFor says, for people, what the next generation waits for; "" when nothing.
+// waitsFor returns, for people, what the next generation waits for; "" when nothing.
 func (s *State) waitsFor() string {
 	for i := range s.slots {
 		m, r := &s.slots[i], &s.slots[i].report
 		switch {
-		case s.rests(Slot(i)):
-			return "the Job is suspended; waits for its pods to come again"
-		case s.doom(Slot(i)) != nil:
-			return fmt.Sprintf("replaces %s of slot %d: %s", s.doom(Slot(i)).where(), i, s.doom(Slot(i)).why())
+		case s.suspended(Slot(i)):
+			return "the Job is suspended; waits for its pods to be created again"
+		case s.terminationFor(Slot(i)) != nil:
+			return fmt.Sprintf("replaces %s of slot %d: %s", s.terminationFor(Slot(i)).where(), i, s.terminationFor(Slot(i)).why())
 		case m.known && s.Fenced(m.pod.UID):
 			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.pod.Name, i)
 		case !m.known || !m.attached:
 			return fmt.Sprintf("waits for the agent of slot %d", i)
-		case r.Leaving:
-			return fmt.Sprintf("pod %s of slot %d is leaving; waits for its replacement", m.pod.Name, i)
+		case r.Terminating:
+			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.pod.Name, i)
 		case r.Ranks == 0 || r.Port == 0 || r.Address == "":
 			return fmt.Sprintf("waits for the launcher of slot %d", i)
 		case s.Record.Generation > 0 && !s.halted(m):
@@ -89,52 +92,52 @@ func (s *State) waitsFor() string {
 	return s.mixed()
 }
 
-// fetchReason tells people what a generation waits for once all pods are there.
+// fetchReason returns, for people, what a generation waits for once all pods are there.
 func (s *State) fetchReason() string {
 	if why := s.unreadable(); why != "" {
 		return why
 	}
-	if len(s.run.forming.fetching.fetch) == 0 {
+	if len(s.run.forming.fetching.Fetch) == 0 {
 		return ""
 	}
 	for i := range s.slots {
-		if m := &s.slots[i]; s.run.forming.fetching.fetch[Slot(i)] != (Mark{}) && !m.report.Storage {
-			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.pod.Name, i, s.run.forming.fetching.step)
+		if m := &s.slots[i]; s.run.forming.fetching.Fetch[i] != (protocol.Mark{}) && !m.report.Storage {
+			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.pod.Name, i, s.run.forming.fetching.Step)
 		}
 	}
-	return fmt.Sprintf("brings step %d from storage to %d of %d pods", s.run.forming.fetching.step, len(s.run.forming.fetching.fetch), len(s.slots))
+	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), len(s.slots))
 }
 
-// unreadable says which recorded step cannot be had, in which pod, and what people can do; "": there is none, or
-// an older one serves.
+// unreadable returns which recorded step cannot be read, in which pod, and what people can do; "" where all can be read
+// or an older step serves.
 func (s *State) unreadable() string {
 	const anew = "create the job again, which begins without it"
 	if s.Record.Phase != Forming || s.run.forming.readyAt.IsZero() {
 		return "" // it was not asked for
 	}
-	if d := s.Record.Durable; s.run.forming.fetching.step == 0 && d != nil {
+	if d := s.Record.Durable; s.run.forming.fetching.Step == 0 && d != nil {
 		what := fmt.Sprintf("%s: step %d of generation %d lies in storage", NoticeStepUnreadable, d.Step, d.Generation)
 		if n := s.Record.Progress.Ranks; n != s.world() {
-			return fmt.Sprintf("%s for %d ranks, and the gang has %d; give it as many again, or %s", what, n, s.world(), anew)
+			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.world(), anew)
 		}
 		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete its pods, so that they get this version's, or %s", what, anew)
 	}
 	for i := range s.slots {
-		m, mark := &s.slots[i], s.run.forming.fetching.fetch[Slot(i)]
-		if mark != (Mark{}) && slices.Contains(m.failed, mark) {
-			return fmt.Sprintf("%s: pod %s of slot %d cannot read step %d of generation %d from storage, and there is no other one that all ranks can have; it tries again; make its file readable, or %s",
+		m, mark := &s.slots[i], s.run.forming.fetching.Fetch[i]
+		if mark != (protocol.Mark{}) && slices.Contains(m.failed, mark) {
+			return fmt.Sprintf("%s: pod %s of slot %d cannot read step %d of generation %d from storage, and no other step is available to all ranks; retrying; make its file readable, or %s",
 				NoticeStepUnreadable, m.pod.Name, i, mark.Step, mark.Generation, anew)
 		}
 	}
 	return ""
 }
 
-// tellUnreadable tells people once per step.
-func (s *State) tellUnreadable() {
+// announceUnreadable tells people once per step.
+func (s *State) announceUnreadable() {
 	why := s.unreadable()
-	if why == "" || s.run.forming.unread == s.run.forming.fetching.step+1 {
+	if why == "" || s.run.forming.unread == s.run.forming.fetching.Step+1 {
 		return
 	}
-	s.run.forming.unread = s.run.forming.fetching.step + 1
-	s.emit(Tell{Notice{Warning: true, Reason: NoticeStepUnreadable, Message: why[len(NoticeStepUnreadable)+2:]}})
+	s.run.forming.unread = s.run.forming.fetching.Step + 1
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStepUnreadable, Message: why[len(NoticeStepUnreadable)+2:]}})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/barrier"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // lockstep is a gang of one rank per pod as it trains: no rank ends a step that another one has not begun. Arenas, agents and the client
@@ -33,10 +35,10 @@ type lockPod struct {
 	sealed   []int64
 	hold     int64
 	// What the agent knows, and when it hangs.
-	common, frontier int64
-	told             Report
-	hangs, until     time.Time
-	unheard          bool // by this coordinator
+	commonStep, reclaimBelow int64
+	reported                 protocol.Report
+	hangs, until             time.Time
+	unheard                  bool // by this coordinator
 	// The rank: the step that it finished last, what it does, since when, and whether waiting for a slot was of no use.
 	step  int64
 	does  string
@@ -48,7 +50,7 @@ type lockPod struct {
 
 type lockWord struct {
 	sent time.Time
-	d    Directive
+	d    protocol.Directive
 }
 
 const lockWait = time.Second // how long a save waits for a slot
@@ -59,12 +61,12 @@ func newLockstep(t *testing.T, members int) *lockstep {
 		l.pods = append(l.pods, &lockPod{pod: Pod{UID: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i)}, does: "train", since: l.now})
 	}
 	for slot, p := range l.pods {
-		p.told = Report{Incarnation: 1, Protocol: 2, Storage: true, Ranks: 1, Address: "10.0.0.1", Port: 4000, StateBytes: 1, Rank: []Rank{{}}}
-		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: p.told})
+		p.reported = protocol.Report{Incarnation: 1, Protocol: 2, Storage: true, Ranks: 1, Address: "10.0.0.1", Port: 4000, StateBytes: 1, Rank: []protocol.Rank{{}}}
+		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: p.reported})
 	}
 	for slot, p := range l.pods {
-		p.told.Generation, p.told.State = 1, AgentRunning
-		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: p.told})
+		p.reported.Generation, p.reported.State = 1, protocol.StateRunning
+		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: p.reported})
 	}
 	return l
 }
@@ -118,24 +120,26 @@ func (l *lockstep) serve(slot int) {
 		d, p.word = p.word[1].d, p.word[1:]
 	}
 	step := p.step
-	if p.copied > 0 && p.hold == d.Hold { // else they look how far it is
-		step = p.told.Rank[0].Step
+	if p.copied > 0 && p.hold == d.BarrierStep { // else they look how far it is
+		step = p.reported.Rank[0].Step
 	}
-	p.common, p.frontier, p.hold = max(p.common, d.Common), max(p.frontier, d.Frontier), d.Hold
+	p.commonStep, p.reclaimBelow, p.hold = max(p.commonStep, d.CommonStep), max(p.reclaimBelow, d.ReclaimBelow), d.BarrierStep
 	if !p.granted && p.copied == 0 {
-		old := slices.IndexFunc(p.sealed, func(step int64) bool { return step != p.common && step < p.frontier && step != slices.Max(p.sealed) })
+		old := slices.IndexFunc(p.sealed, func(step int64) bool {
+			return step != p.commonStep && step < p.reclaimBelow && step != slices.Max(p.sealed)
+		})
 		if len(p.sealed) == 3 && old >= 0 {
 			p.sealed = slices.Delete(p.sealed, old, old+1)
 		}
 		p.granted = len(p.sealed) < 3
 	}
-	r := p.told
+	r := p.reported
 	if !l.mute {
-		r.Hold = p.hold
+		r.BarrierStep = p.hold
 	}
-	r.Rank = []Rank{{Step: step, Sealed: slices.Clone(p.sealed)}}
-	if p.unheard || !reflect.DeepEqual(r, p.told) {
-		p.told, p.unheard = r, false
+	r.Rank = []protocol.Rank{{Step: step, Sealed: slices.Clone(p.sealed)}}
+	if p.unheard || !reflect.DeepEqual(r, p.reported) {
+		p.reported, p.unheard = r, false
 		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: r})
 	}
 }
@@ -165,12 +169,12 @@ func (l *lockstep) run(d time.Duration, until func() bool) bool {
 	return false
 }
 
-// drain lets the gang train for a while, dooms a pod and goes on until that is told what to copy.
-func (l *lockstep) drain(doomed int) (copies Mark, after time.Duration) {
-	began, pod := l.now, l.pods[doomed].pod
-	l.apply(Doomed{Pods: []Doom{{Slot: Slot(doomed), Pod: pod.UID, Name: pod.Name, Node: "n", Cause: "XidFatal"}}})
-	mark := func() Mark { return l.state.Directive(Slot(doomed), pod.UID).Copy }
-	l.run(time.Minute, func() bool { return mark() != Mark{} || l.state.Record.Phase != Running })
+// drain lets the gang train for a while, terminations a pod and goes on until that is told what to copy.
+func (l *lockstep) drain(pending int) (copies protocol.Mark, after time.Duration) {
+	began, pod := l.now, l.pods[pending].pod
+	l.apply(ReplacementsPending{Pods: []Termination{{Slot: Slot(pending), Pod: pod.UID, Name: pod.Name, Node: "n", Cause: "XidFatal"}}})
+	mark := func() protocol.Mark { return l.state.Directive(Slot(pending), pod.UID).Copy }
+	l.run(time.Minute, func() bool { return mark() != protocol.Mark{} || l.state.Record.Phase != Running })
 	return mark(), l.now.Sub(began)
 }
 
@@ -185,10 +189,10 @@ func (l *lockstep) finished() (step int64) {
 var lockPaces = []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
 
 // copiesAll drains a gang and wants that the step that is copied is the newest that any rank has finished, and stays so.
-func (l *lockstep) copiesAll(doomed int, how string) {
-	copies, after := l.drain(doomed)
+func (l *lockstep) copiesAll(pending int, how string) {
+	copies, after := l.drain(pending)
 	l.run(l.late+4*l.pace, func() bool { return false })
-	if copies == (Mark{}) {
+	if copies == (protocol.Mark{}) {
 		l.t.Errorf("%s: nothing was copied", how)
 	} else if copies.Step != l.finished() {
 		l.t.Errorf("%s: step %d was copied after %s, step %d was finished; a step takes %s", how, copies.Step, after, l.finished(), l.pace)
@@ -197,7 +201,7 @@ func (l *lockstep) copiesAll(doomed int, how string) {
 
 // TestDrainLosesNothing: nothing is done again, whenever an agent hangs before or while the gang is drained.
 func TestDrainLosesNothing(t *testing.T) {
-	for seed := range int64(150) {
+	for seed := range seeds.All(t, int64(150)) {
 		rng := rand.New(rand.NewSource(seed))
 		l := newLockstep(t, 2+rng.Intn(2))
 		l.pace = lockPaces[seed%3]
@@ -211,7 +215,7 @@ func TestDrainLosesNothing(t *testing.T) {
 
 // TestDrainWaitsForWord: nor however late word of the hold comes; ranks pass it until they hear of it.
 func TestDrainWaitsForWord(t *testing.T) {
-	for seed := range int64(150) {
+	for seed := range seeds.All(t, int64(150)) {
 		rng := rand.New(rand.NewSource(seed))
 		l := newLockstep(t, 2+rng.Intn(2))
 		l.pace, l.mute = lockPaces[seed%3], seed%2 == 0
@@ -224,9 +228,9 @@ func TestDrainWaitsForWord(t *testing.T) {
 	}
 }
 
-// TestDrainBySuccessor: nor where the coordinator has only begun, knows no pace, and is told of the doom before any agent has come.
+// TestDrainBySuccessor: nor where the coordinator has only begun, knows no pace, and is told of the termination before any agent has come.
 func TestDrainBySuccessor(t *testing.T) {
-	for seed := range int64(60) {
+	for seed := range seeds.All(t, int64(60)) {
 		rng := rand.New(rand.NewSource(seed))
 		l := newLockstep(t, 2+rng.Intn(2))
 		l.pace = lockPaces[seed%3]
@@ -244,7 +248,7 @@ func TestDrainIsShort(t *testing.T) {
 		l.pace = pace
 		l.run(20*time.Second, func() bool { return false })
 		copies, after := l.drain(1)
-		if most := barrier.LeadTime + 4*pace + barrier.RestHeard + 100*time.Millisecond; copies.Step != l.finished() || after > most {
+		if most := barrier.LeadTime + 4*pace + barrier.RestConfirmed + 100*time.Millisecond; copies.Step != l.finished() || after > most {
 			t.Errorf("a step takes %s: %d of %d is copied after %s, not %s", pace, copies.Step, l.finished(), after, most)
 		}
 	}

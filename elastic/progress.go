@@ -47,8 +47,8 @@ func (b *Budget) left() int { return RestartsWithoutProgress - b.WithoutProgress
 
 func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
 
-// giveBack: what was spent last was no failure.
-func (b *Budget) giveBack() {
+// refund: what was spent last was no failure.
+func (b *Budget) refund() {
 	b.Restarts, b.WithoutProgress = max(0, b.Restarts-1), max(0, b.WithoutProgress-1)
 }
 
@@ -65,7 +65,7 @@ func (b *Budget) guess() {
 // sinceSure are the restarts since the last progress that is sure.
 func (b *Budget) sinceSure() int { return b.WithoutProgress + b.Unproven }
 
-// best takes note of a step that all ranks hold or finished (rules 1 and 2).
+// best records a step that all ranks hold or finished (rules 1 and 2).
 func (s *State) best(step int64) {
 	if r := &s.Record; step > r.BestStep {
 		r.BestStep = step
@@ -73,8 +73,8 @@ func (s *State) best(step int64) {
 	}
 }
 
-// tellsSteps says whether the script has ever told a step of its own.
-func (s *State) tellsSteps() bool {
+// reportsSteps reports whether the script has ever reported a step of its own.
+func (s *State) reportsSteps() bool {
 	return s.Record.BestStep > 0 || s.Record.Progress.Step > 0
 }
 
@@ -89,9 +89,10 @@ func (s *State) credit() {
 	}
 }
 
-// ranOn says whether the generation that has ended was progress for what it ran, and whether that is more than a guess.
+// ranOn reports whether the generation that has ended was progress given how long it ran, and whether that is more than
+// a guess.
 func (s *State) ranOn() (progress, sure bool) {
-	if s.tellsSteps() || s.run.runningSince.IsZero() {
+	if s.reportsSteps() || s.run.runningSince.IsZero() {
 		return false, false
 	}
 	ran := s.run.halting.detected.Sub(s.run.runningSince)
@@ -133,8 +134,8 @@ func (s *State) medianRecovery() time.Duration {
 	return took[len(took)/2]
 }
 
-// endedThere says whether the generation that has ended did so where the one before it did: after as many optimizer steps, give or take
-// the one that ranks may be apart.
+// endedThere reports whether the generation ended where the one before it did: after the same number of optimizer
+// steps, plus or minus the one that ranks may be apart.
 func (s *State) endedThere() bool {
 	last := s.lastRecovery()
 	if last == nil || last.Generation != s.Record.Generation || last.EndedAfter == 0 {

@@ -11,7 +11,7 @@ import (
 // replaceStage is how far the replacement of a pod has come.
 //
 //	pending ──── everything is halted, and what was to be copied is ────► committed ── stored ──► requested ── Released ──► released
-//	   └── the doom is withdrawn: the pod stays
+//	   └── the termination is withdrawn: the pod stays
 //
 // A pod of which nothing runs (an orphan), and any before the first generation, is requested at once. From committed on the pod
 // is fenced; a dead one is from the first.
@@ -20,14 +20,14 @@ type replaceStage int
 const (
 	// replaceNone: the pod need not go.
 	replaceNone replaceStage = iota
-	// replacePending: it is in Record.Doomed.
+	// replacePending: it is in Record.PendingReplacements.
 	replacePending
 	// replaceCommitted: it is in the account of a recovery, and Replace follows once that is stored. A coordinator that has only
 	// begun is here again, so that Replace is emitted once in the life of each.
 	replaceCommitted
 	// replaceRequested: this coordinator has emitted Replace.
 	replaceRequested
-	// replaceReleased: the pod is out of its Job, and out of Record.Doomed.
+	// replaceReleased: the pod is out of its Job, and out of Record.PendingReplacements.
 	replaceReleased
 )
 
@@ -47,44 +47,50 @@ func (r *Record) replacements() map[string]replaceStage {
 
 // stage is how far the replacement of a pod has come.
 func (s *State) stage(pod string) replaceStage {
-	if at := s.stages[pod]; at != replaceNone || s.doomOfPod(pod) == nil {
+	if at := s.stages[pod]; at != replaceNone || s.terminationOf(pod) == nil {
 		return at
 	}
 	return replacePending
 }
 
 // superseded: a newer pod took the slot over from this one.
-func (s *State) superseded(pod string) bool { return s.past[pod] }
+func (s *State) superseded(pod string) bool { return s.supersededPods[pod] }
 
-// Fenced says whether nothing that the pod says counts: it was, or is about to be, replaced, or it counts as dead.
+// Fenced reports whether nothing that the pod says counts any more: it was replaced, is about to be, or counts as dead.
 func (s *State) Fenced(pod string) bool {
 	if s.stages[pod] >= replaceCommitted {
 		return true
 	}
-	d := s.doomOfPod(pod)
+	d := s.terminationOf(pod)
 	return d != nil && d.Dead
 }
 
-// TakesOver says whether a pod takes its slot over from old. Pods are made within one second where one is
-// replaced at once: then it counts that the old one was fenced. Of pods in the API server membership.Holders says it.
+// TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in
+// the same second as its successor: then it counts that the old one was fenced. For pods in the API server
+// membership.Holders decides.
 func (s *State) TakesOver(p, old Pod) bool {
 	return p.Newer(old) || p.UID != old.UID && s.Fenced(old.UID) && p.Created.Equal(old.Created) && !s.superseded(p.UID)
 }
 
-// passOn gives a slot to another pod; what was known of the one that held it is no more.
-func (s *State) passOn(slot Slot, to Pod) {
-	s.past[s.slots[slot].pod.UID] = true
+// handOver gives a slot to another pod and forgets what was known of the one before.
+func (s *State) handOver(slot Slot, to Pod) {
+	s.supersededPods[s.slots[slot].pod.UID] = true
 	s.slots[slot] = member{pod: to}
 	if h := s.run.halting; h != nil {
-		h.silence[slot] = silence{}
+		h.silent[slot], h.stuck[slot] = unreachable{}, stuck{}
 	}
 	s.ranked = nil
 }
 
-// pendingDooms are those that are not carried out yet.
-func (s *State) pendingDooms() []Doom {
-	pending := []Doom{}
-	for _, d := range s.Record.Doomed {
+// uncommitted returns the pods that must terminate and whose replacement is not committed yet.
+func (s *State) uncommitted() []Termination { return s.pending(s.terminations()) }
+
+// toReplace are those of them that are replaced.
+func (s *State) toReplace() []Termination { return s.pending(s.Record.PendingReplacements) }
+
+func (s *State) pending(terminations []Termination) []Termination {
+	pending := []Termination{}
+	for _, d := range terminations {
 		if s.stage(d.Pod) == replacePending {
 			pending = append(pending, d)
 		}
@@ -92,61 +98,59 @@ func (s *State) pendingDooms() []Doom {
 	return pending
 }
 
-// toReplace are pendingDooms without pods that go because their Job rests.
-func (s *State) toReplace() []Doom {
-	return slices.DeleteFunc(s.pendingDooms(), Doom.rests)
-}
-
-// commit carries dooms out while everything is halted: they are written into the account of the recovery,
-// and once that is stored Replace is asked for each.
+// commit carries out terminations while everything is halted: it writes them into the account of the recovery. Once
+// that is stored, Replace is emitted for each.
 func (s *State) commit() {
-	dooms := s.toReplace()
-	for _, d := range dooms {
-		rec := s.openRecovery()
+	rec, terminations := s.openRecovery(), s.toReplace()
+	if rec != nil {
+		terminations = terminations[:min(len(terminations), s.mayCommit())] // the others when these are released
+	}
+	for _, d := range terminations {
 		if rec == nil { // before the first generation
 			s.request(d)
 			continue
 		}
-		r := Replacement{Doom: d}
+		r := Replacement{Termination: d}
 		if m := &s.slots[d.Slot]; m.known && m.pod.UID != d.Pod {
 			r.By, r.NewNode = m.pod.Name, m.pod.Node
 		}
+		rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
 		rec.Replaced = append(slices.Clone(rec.Replaced), r)
 		s.stages[d.Pod] = replaceCommitted
 		s.blame(rec, d)
 	}
-	if len(dooms) > 0 {
+	if len(terminations) > 0 {
 		s.save()
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 }
 
 // request has a pod replaced.
-func (s *State) request(d Doom) {
+func (s *State) request(d Termination) {
 	s.stages[d.Pod] = replaceRequested
 	s.emit(Replace{d})
 }
 
-// requestCommitted requests what is committed, once that is stored.
+// requestCommitted emits Replace for what is committed, once that is stored.
 func (s *State) requestCommitted() {
 	if s.storedRevision < s.revision {
 		return
 	}
-	for _, d := range s.Record.Doomed {
+	for _, d := range s.Record.PendingReplacements {
 		if s.stage(d.Pod) == replaceCommitted {
 			s.request(d)
 		}
 	}
 }
 
-// requestOrphans has doomed pods released of which nothing runs: another pod holds the slot, or held it last. What
-// a newer pod took over from goes into the account of the recovery instead.
+// requestOrphans releases pods of which nothing runs: another pod holds the slot, or held it last. Where a newer pod
+// took over, the account of the recovery covers it instead.
 func (s *State) requestOrphans() {
 	if s.storedRevision < s.revision {
 		return
 	}
-	for _, d := range s.Record.Doomed {
-		if !d.rests() && s.orphan(d) && s.stage(d.Pod) < replaceRequested && (!s.superseded(d.Pod) || s.lost(d.Slot) == nil) {
+	for _, d := range s.Record.PendingReplacements {
+		if s.orphan(d) && s.stage(d.Pod) < replaceRequested && (!s.superseded(d.Pod) || s.lost(d.Slot) == nil) {
 			s.request(d)
 		}
 	}
@@ -154,7 +158,7 @@ func (s *State) requestOrphans() {
 
 // release takes note that a pod is out of its job.
 func (s *State) release(e Released, now time.Time) {
-	d := s.doomOfPod(e.Pod)
+	d := s.pendingOf(e.Pod)
 	if d == nil || s.stage(e.Pod) < replaceCommitted {
 		return
 	}
@@ -166,10 +170,12 @@ func (s *State) release(e Released, now time.Time) {
 	if m := &s.slots[d.Slot]; m.pod.UID == e.Pod {
 		m.attached = false
 	}
-	s.Record.Doomed = slices.DeleteFunc(slices.Clone(s.Record.Doomed), func(o Doom) bool { return o.Pod == e.Pod })
+	released := func(o Termination) bool { return o.Pod == e.Pod }
+	s.Record.PendingReplacements = slices.DeleteFunc(slices.Clone(s.Record.PendingReplacements), released)
+	s.Record.Suspended = slices.DeleteFunc(slices.Clone(s.Record.Suspended), released)
 	s.refresh(now)
 	s.save()
-	s.emit(Direct{})
+	s.emit(Broadcast{})
 }
 
 // replacement is the newest account of a pod's replacement.
@@ -185,19 +191,19 @@ func (r *Record) replacement(pod string) *Replacement {
 	return nil
 }
 
-// blame puts a failure down to the node where it turns out, while it is being repaired, that the rank which
-// failed first was on a sick one. A pod that nobody hears is no sick node: what was counted stays so.
-func (s *State) blame(rec *Recovery, d Doom) {
+// blame attributes a failure to the node when it turns out, during the repair, that the rank which failed first was on
+// a sick node. A pod that was given up here does not mean a sick node: what was counted stays so.
+func (s *State) blame(rec *Recovery, d Termination) {
 	c := &rec.Cause
-	if d.Cause == PodDeleted || d.Cause == AgentSilent || d.Cause == HardwareSuspected || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
+	if d.Cause == PodDeleted || d.givenUp() || d.Cause == HardwareSuspected || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
 	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)
 	c.Code = cause.PodReplaced
-	s.Record.giveBack()
+	s.Record.refund()
 }
 
-// succeeded takes note of a pod that takes the place of a replaced one.
+// succeeded records the pod that takes the place of a replaced one.
 func (s *State) succeeded(slot Slot, now time.Time) {
 	rec := s.lastRecovery()
 	if rec == nil {
@@ -216,7 +222,7 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 		if m.pod.Node != "" {
 			where = " on node " + m.pod.Node
 		}
-		s.emit(Tell{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.pod.Name, where)}})
-		s.emit(Touch{})
+		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.pod.Name, where)}})
+		s.emit(PersistLater{})
 	}
 }

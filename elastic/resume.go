@@ -40,31 +40,32 @@ func (s *State) count(now time.Time) {
 	news := (p.OptimizerSteps == 0) != (c.lowest == 0) || p.ResumeKnown != c.known || p.ResumedAt != c.resumedAt
 	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = c.lowest, c.resumedAt, c.known
 	if news {
-		s.see(now)
+		s.persistCount(now)
 	}
 }
 
-// seeLate has a count stored that rose some time ago; it may have come to rest since.
-func (s *State) seeLate(now time.Time) {
-	if s.seen != s.Record.Progress.OptimizerSteps && now.Sub(s.seenAt) >= countsSeen {
-		s.see(now)
+// persistLateCount has a count stored that rose some time ago; it may have stopped since.
+func (s *State) persistLateCount(now time.Time) {
+	if s.persistedCount != s.Record.Progress.OptimizerSteps && now.Sub(s.persistedCountAt) >= countsSeen {
+		s.persistCount(now)
 	}
 }
 
-// see has the count stored for people to see.
-func (s *State) see(now time.Time) {
-	s.seen, s.seenAt = s.Record.Progress.OptimizerSteps, now
-	s.emit(Touch{})
+// persistCount has the count stored for people to see.
+func (s *State) persistCount(now time.Time) {
+	s.persistedCount, s.persistedCountAt = s.Record.Progress.OptimizerSteps, now
+	s.emit(PersistLater{})
 }
 
-// reached is the step up to which ranks had come when the newest generation ended: the script's own, else the state's optimizer
-// steps. Where no rank finished a step since the last recovery, what that one had to do again is to be done yet. Of a script that has
-// told nothing so far a generation that ended early is taken to have finished no step; of one that ran for longer nothing is known.
+// reached returns the step that ranks had reached when the newest generation ended: the script's own, else the state's
+// optimizer steps. Where no rank finished a step since the last recovery, what that one had to do again is still to be
+// done. Where the script has reported nothing so far, a generation that ended early counts as having finished no step;
+// of a longer one nothing is known.
 func (s *State) reached() (step int64, known bool) {
 	last := s.lastRecovery()
 	switch p := &s.Record.Progress; {
-	case s.tellsSteps():
-		return max(p.Step, s.run.common), true
+	case s.reportsSteps():
+		return max(p.Step, s.run.commonStep), true
 	case s.run.counted.most > 0:
 		return s.run.counted.resumedAt + s.run.counted.lowest, s.run.counted.known
 	case last != nil && last.Generation == s.Record.Generation && (s.countsSteps() || !last.ReachedKnown):
@@ -73,8 +74,8 @@ func (s *State) reached() (step int64, known bool) {
 	return 0, s.run.runningSince.IsZero() || s.run.halting.detected.Sub(s.run.runningSince) <= stepsOutlast*s.medianRecovery()
 }
 
-// firstEver takes note of the first step that is ever told: generations before it that ended early had finished none, so that nothing
-// was done again after them.
+// firstEver records the first step that is ever reported: earlier generations that ended early had finished none, so
+// nothing was done again after them.
 func (s *State) firstEver() {
 	p, n := &s.Record.Progress, 0
 	for i := range s.Record.Recoveries {
@@ -87,12 +88,12 @@ func (s *State) firstEver() {
 
 // stepped says whether the newest generation is known to have finished a step.
 func (s *State) stepped() bool {
-	return s.run.toldStep > 0 || s.run.counted.most > 0 || s.run.common > max(0, s.Record.RestoreStep)
+	return s.run.reportedStep > 0 || s.run.counted.most > 0 || s.run.commonStep > max(0, s.Record.RestoreStep)
 }
 
-// countsSteps says whether ranks are known to tell steps, so that a first one is to be expected.
+// countsSteps reports whether ranks are known to report steps, so that a first one is to be expected.
 func (s *State) countsSteps() bool {
-	if s.tellsSteps() || s.run.counted.most > 0 {
+	if s.reportsSteps() || s.run.counted.most > 0 {
 		return true
 	}
 	for i := range s.Record.Recoveries {
@@ -103,8 +104,9 @@ func (s *State) countsSteps() bool {
 	return false
 }
 
-// resume finds out where training went on after the newest recovery. What was restored from memory is known when the generation
-// begins; a script that tells its steps says it by the first one, one that does not by the state of its optimizer or scheduler.
+// resume finds out where training went on after the newest recovery. What was restored from memory is known when the
+// generation starts; a script that reports its steps says it by the first one, and one that does not by the state of
+// its optimizer or scheduler.
 func (s *State) resume() {
 	rec := s.lastRecovery()
 	if rec == nil || rec.Generation != s.Record.Generation || rec.ResumeKnown {
@@ -113,9 +115,9 @@ func (s *State) resume() {
 	switch {
 	case s.Record.RestoreStep > 0:
 		rec.ResumedAt = s.Record.RestoreStep
-	case s.run.toldStep > 0:
-		rec.ResumedAt = max(0, s.run.toldStep-max(1, s.gap))
-	case !s.tellsSteps() && s.run.counted.known:
+	case s.run.reportedStep > 0:
+		rec.ResumedAt = max(0, s.run.reportedStep-max(1, s.gap))
+	case !s.reportsSteps() && s.run.counted.known:
 		rec.ResumedAt = s.run.counted.resumedAt
 	default:
 		return
@@ -127,16 +129,16 @@ func (s *State) resume() {
 	rec.StepsRecomputed = max(0, rec.Reached-rec.ResumedAt)
 	if p := &s.Record.Progress; rec.Generation <= s.settled { // it was closed without
 		p.ResumeUnknown = max(0, p.ResumeUnknown-1)
-		p.Lost += s.again(rec)
+		p.Lost += s.recomputeTime(rec)
 	}
-	s.emit(Touch{})
+	s.emit(PersistLater{})
 }
 
 // costKnown says whether it is known what was done again after a recovery.
 func (r *Recovery) costKnown() bool { return r.ReachedKnown && r.ResumeKnown }
 
-// again is what the steps cost that were done again after a recovery.
-func (s *State) again(rec *Recovery) time.Duration {
+// recomputeTime returns the time spent on steps that were done again after a recovery.
+func (s *State) recomputeTime(rec *Recovery) time.Duration {
 	return time.Duration(rec.StepsRecomputed) * s.stepTime()
 }
 
@@ -156,7 +158,7 @@ func (s *State) keepPace() {
 		until = first
 	}
 	n, since := s.run.counted.lowest, s.run.runningSince
-	if s.tellsSteps() {
+	if s.reportsSteps() {
 		n, since = p.Step, s.Record.StartedAt.Add(p.Lost)
 	}
 	switch {

@@ -4,28 +4,30 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // run is what is known of the newest generation. The next one begins with another run: nothing has to be reset.
 type run struct {
 	// layout is who takes part; nil where an earlier coordinator handed the generation out.
 	layout *layout
-	// common and frontier as in Directive; they only rise.
-	common, frontier int64
+	// commonStep and reclaimBelow as in Directive; they only rise.
+	commonStep, reclaimBelow int64
 	// exits by rank; they outlive their pod.
 	exits map[int]cause.Exit
 	// runningSince is when all ranks were first seen to run.
 	runningSince time.Time
-	// counted are the optimizer steps, toldStep the newest step that all ranks told.
-	counted  counted
-	toldStep int64
+	// counted are the optimizer steps, reportedStep the newest step that all ranks told.
+	counted      counted
+	reportedStep int64
 	// paceStep and paceAt are where the pace was measured last.
 	paceStep int64
 	paceAt   time.Time
-	// drain began while this generation ran with doomed pods; what it came to is asked for until the next one. salvage is
-	// what doomed pods are to copy while everything is halted.
-	drain   *drain
-	salvage Mark
+	// drain began while this generation ran with pods to be replaced; what it came to is asked for until the next one. postHaltCopy is
+	// what pods to be replaced are to copy while everything is halted.
+	drain        *drain
+	postHaltCopy protocol.Mark
 	// copying is the step on its way to storage, from all ranks.
 	copying *copying
 
@@ -42,13 +44,17 @@ type halting struct {
 	detected time.Time
 	// haltedAt is when all was halted; zero: it is not.
 	haltedAt time.Time
-	// silence is what is known of each slot that must halt and is not heard.
-	silence []silence
-	// quiet counts these slots, and those given up for that; deaf: they are several, and more than the others. hearsSince
+	// silent is what is known of each slot that must halt and is not heard.
+	silent []unreachable
+	// stuck is what is known of each slot that must halt and is heard.
+	stuck []stuck
+	// stuckAt is when that was looked at last.
+	stuckAt time.Time
+	// unreachable counts these slots, and those given up for that; partitionSuspected: they are several, and more than the others. reachableSince
 	// is when that was last over.
-	quiet      int
-	deaf       bool
-	hearsSince time.Time
+	unreachable        int
+	partitionSuspected bool
+	reachableSince     time.Time
 }
 
 // forming is what is known while the next generation is being prepared.
@@ -56,7 +62,7 @@ type forming struct {
 	// haltedAt is when all of the generation before was halted; zero: nobody saw it. readyAt is when all pods were there.
 	haltedAt, readyAt time.Time
 	// fetching is what comes from storage, fetched whether something did; planned: it follows from what was told last.
-	fetching plan
+	fetching restore.Point
 	fetched  bool
 	planned  bool
 	// unread is one more than the step that people were told cannot be read; 0: they were told of none.
@@ -88,9 +94,9 @@ func (s *State) becomeRunning(r run) {
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits.
 func (s *State) becomeHalting(suspect *cause.Cause, now time.Time) {
-	s.run.halting = &halting{suspect: suspect, detected: now, silence: make([]silence, len(s.slots))}
+	s.run.halting = &halting{suspect: suspect, detected: now, silent: make([]unreachable, len(s.slots)), stuck: make([]stuck, len(s.slots))}
 	s.Record.Phase = Halting
-	s.emit(Touch{})
+	s.emit(PersistLater{})
 }
 
 // becomeForming prepares the generation after one that was halted and judged.

@@ -5,28 +5,29 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // stepRunning goes on with a generation that was handed out, and looks for its failure, its end, and pods that must go.
 func (s *State) stepRunning(now time.Time) {
 	s.requestOrphans()
 	failed, suspect := s.failure()
-	doomed := s.doomCause()
+	pending := s.terminationCause()
 	switch {
 	case failed:
-		if doomed != nil {
+		if pending != nil {
 			s.run.drain = nil // what is done by now counts
-			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted || s.doom(Slot(suspect.Slot)) != nil || suspect.Slot == doomed.Slot {
-				suspect = doomed
+			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted || s.terminationFor(Slot(suspect.Slot)) != nil || suspect.Slot == pending.Slot {
+				suspect = pending
 			}
 		}
-	case doomed != nil:
+	case pending != nil:
 		s.advanceDrain(now)
-		failed, suspect = s.run.drain.over, doomed
+		failed, suspect = s.run.drain.over, pending
 	}
-	if doomed == nil && s.run.drain != nil {
+	if pending == nil && s.run.drain != nil {
 		s.run.drain = nil
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 	switch {
 	case failed:
@@ -44,7 +45,7 @@ func (s *State) failure() (failed bool, lost *cause.Cause) {
 		m := &s.slots[i]
 		switch {
 		case !m.known:
-		case m.report.State == AgentFailed && m.report.Generation == s.Record.Generation:
+		case m.report.State == protocol.StateFailed && m.report.Generation == s.Record.Generation:
 			failed = true
 		case lost == nil:
 			lost = s.lost(Slot(i))
@@ -55,7 +56,7 @@ func (s *State) failure() (failed bool, lost *cause.Cause) {
 
 // finished: every rank of the newest generation on this pod has ended with exit code 0.
 func (s *State) finished(m *member) bool {
-	return m.known && m.report.State == AgentFinished && m.report.Generation == s.Record.Generation
+	return m.known && m.report.State == protocol.StateFinished && m.report.Generation == s.Record.Generation
 }
 
 // lost says what is known if the ranks that a slot should run are gone without an exit.
@@ -63,19 +64,19 @@ func (s *State) lost(slot Slot) *cause.Cause {
 	m, g := &s.slots[slot], s.Record.Generation
 	r := &m.report
 	c := &cause.Cause{Code: cause.RanksLost, Rank: s.baseRank(slot), Slot: int(slot)}
-	halted := r.State == AgentHalted && r.Generation >= g
-	idle := r.State == AgentIdle && r.Generation == g
+	halted := r.State == protocol.StateHalted && r.Generation >= g
+	idle := r.State == protocol.StateIdle && r.Generation == g
 	switch {
 	case s.run.layout != nil && s.run.layout.pods[slot] != m.pod.UID:
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
 	case s.run.layout == nil && r.Generation < g:
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
 	case halted && s.leftForLauncher(r):
-		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d counts as one rank no more: a launcher has come, or is awaited", m.pod.Name, slot)
+		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d is no longer one rank: a launcher has started, or is expected", m.pod.Name, slot)
 	case (idle || halted) && m.restartedIn == g, idle && s.run.layout != nil && s.run.layout.incarnations[slot] != r.Incarnation:
 		// An agent that comes back in the same container finds its ranks, or how they ended.
 		c = s.restarted(slot, g)
-	case halted, idle && (s.ranIt(m) || s.run.layout == nil || s.run.layout.incarnations[slot] != r.Incarnation):
+	case halted, idle && (s.ranNewest(m) || s.run.layout == nil || s.run.layout.incarnations[slot] != r.Incarnation):
 		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.pod.Name, slot, g)
 	default:
 		return nil
@@ -93,5 +94,5 @@ func (s *State) restarted(slot Slot, generation int64) *cause.Cause {
 		charged = "; " + p.Charged
 	}
 	return &cause.Cause{Code: cause.ContainerRestarted, Rank: s.baseRank(slot), Slot: int(slot),
-		Message: fmt.Sprintf("the container of pod %s in slot %d ended whole%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)}
+		Message: fmt.Sprintf("the container of pod %s in slot %d ended%s and was started again without the ranks of generation %d%s", p.Name, slot, how, generation, charged)}
 }

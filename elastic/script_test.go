@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/golden"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestScripts plays testdata/*.txt; the commands are
@@ -20,15 +21,22 @@ import (
 //	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
-//	doomed POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is doomed
+//	to be replaced POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is to be replaced
 //	sought SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
 //	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
+//	ticks MS                     until then a tick comes every second
 //	released POD | over | tick
 //	detach SLOT | stored | ended | at MS | restart | record
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
 		s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC(), out: out}
-		return func(line string) { s.command(strings.Fields(line)) }
+		return func(line string) {
+			s.promises.fail = func(property, format string, args ...any) {
+				t.Helper()
+				t.Errorf("%s: %s: "+format, append([]any{line, property}, args...)...)
+			}
+			s.command(strings.Fields(line))
+		}
 	})
 }
 
@@ -36,12 +44,13 @@ type stage struct {
 	t        *testing.T
 	now      time.Time
 	state    *State
-	reports  []Report
+	reports  []protocol.Report
 	pods     []Pod
 	pending  []Persist
 	interval time.Duration
 	stored   Record
 	last     []string // directive per slot as last shown
+	promises promises
 	out      *strings.Builder
 }
 
@@ -79,27 +88,32 @@ func (s *stage) command(f []string) {
 		s.step(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 	case "ended":
 		s.step(Ended{})
-	case "doomed":
-		s.step(Doomed{Pods: s.dooms(f[1:])})
+	case "pending":
+		s.step(level(s.terminations(f[1:])))
 	case "over":
 		s.step(Over{})
 	case "released":
 		s.step(Released{Pod: f[1], At: s.now})
-	case "sought":
+	case "holder":
 		pod := Pod{UID: f[2], Name: f[2], Created: s.now}
 		if old := s.pods[s.number(f[1])]; old.UID == f[2] {
 			pod = old
 		} else if f[2] == "none" {
 			pod = Pod{}
 		}
-		s.step(Sought{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && f[2] != "none"})
+		s.step(SlotHolder{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && f[2] != "none"})
 	case "unheard":
 		for end := s.at(f[2]); s.now.Before(end); {
-			s.now = s.now.Add(min(seekEvery, end.Sub(s.now)))
+			s.now = s.now.Add(min(lookupEvery, end.Sub(s.now)))
 			s.quietly(Tick{})
 			for _, slot := range strings.Split(f[1], ",") {
-				s.step(Sought{Slot: Slot(s.number(slot)), Pod: s.pods[s.number(slot)], Runs: true})
+				s.step(SlotHolder{Slot: Slot(s.number(slot)), Pod: s.pods[s.number(slot)], Runs: true})
 			}
+		}
+	case "ticks":
+		for end := s.at(f[1]); s.now.Before(end); {
+			s.now = s.now.Add(min(stuckEvery, end.Sub(s.now)))
+			s.quietly(Tick{})
 		}
 	case "tick":
 		s.step(Tick{})
@@ -108,6 +122,7 @@ func (s *stage) command(f []string) {
 	case "restart":
 		s.pending = nil
 		s.state = New(len(s.pods), s.interval, s.stored)
+		s.promises.successor()
 		s.directives(true)
 	case "record":
 		r := s.state.Snapshot()
@@ -162,21 +177,22 @@ func optimizer(p *Progress) string {
 	return out
 }
 
-func (s *stage) dooms(pods []string) []Doom {
-	out := []Doom{}
+func (s *stage) terminations(pods []string) []Termination {
+	out := []Termination{}
 	for _, p := range pods {
 		f := strings.Split(p, ":")
 		name, slot, _ := strings.Cut(f[0], "@")
-		out = append(out, Doom{Slot: Slot(s.number(slot)), Pod: name, Name: name, Node: "node-of-" + name, Cause: f[1], Dead: len(f) > 2})
+		out = append(out, Termination{Slot: Slot(s.number(slot)), Pod: name, Name: name, Node: "node-of-" + name, Cause: f[1], Dead: len(f) > 2})
 	}
 	return out
 }
 
 func (s *stage) open(members int) {
-	s.state = New(members, s.interval, Record{})
+	s.state, s.stored, s.pending = New(members, s.interval, Record{}), Record{}, nil
+	s.promises = newPromises(s.promises.fail)
 	s.reports, s.pods, s.last = nil, nil, make([]string, members)
 	for i := range members {
-		s.reports = append(s.reports, Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: AgentIdle, StateBytes: 1})
+		s.reports = append(s.reports, protocol.Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: protocol.StateIdle, StateBytes: 1})
 		s.pods = append(s.pods, Pod{UID: fmt.Sprintf("pod%d", i), Name: fmt.Sprintf("pod%d", i), Created: s.now})
 	}
 }
@@ -189,14 +205,14 @@ func (s *stage) number(v string) int {
 	return n
 }
 
-var agentStates = map[string]AgentState{"idle": AgentIdle, "running": AgentRunning, "failed": AgentFailed, "halted": AgentHalted, "finished": AgentFinished}
+var agentStates = map[string]protocol.AgentState{"idle": protocol.StateIdle, "running": protocol.StateRunning, "failed": protocol.StateFailed, "halted": protocol.StateHalted, "finished": protocol.StateFinished}
 
 func (s *stage) change(slot int, key, value string) {
 	r := &s.reports[slot]
 	switch key {
 	case "pod":
 		s.pods[slot] = Pod{UID: value, Name: value, Created: s.now}
-		*r = Report{Incarnation: 1, Address: r.Address, State: AgentIdle, StateBytes: r.StateBytes}
+		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
 	case "seq":
@@ -207,7 +223,7 @@ func (s *stage) change(slot int, key, value string) {
 		r.Ranks = s.number(value)
 		r.Rank = nil
 		for i := range r.Ranks {
-			r.Rank = append(r.Rank, Rank{Local: i})
+			r.Rank = append(r.Rank, protocol.Rank{Local: i})
 		}
 	case "port":
 		r.Port = s.number(value)
@@ -215,18 +231,18 @@ func (s *stage) change(slot int, key, value string) {
 		r.Generation = int64(s.number(value))
 	case "state":
 		r.State = agentStates[value]
-		if r.State == AgentRunning {
-			r.Timeline = Timeline{}
+		if r.State == protocol.StateRunning {
+			r.Timeline = protocol.Timeline{}
 			for i := range r.Rank {
 				r.Rank[i].Exit, r.Rank[i].OptimizerSteps, r.Rank[i].ResumeKnown = nil, 0, false
 			}
 		}
 	case "bytes":
-		r.StateBytes = int64(s.number(value))
+		r.StateBytes = uint64(s.number(value))
 	case "refused":
 		r.Refused = value
-	case "leaving":
-		r.Leaving = true
+	case "terminating":
+		r.Terminating = true
 	case "unprotected":
 		r.Unprotected = value
 	case "whole":
@@ -239,12 +255,12 @@ func (s *stage) change(slot int, key, value string) {
 		r.Storage = value == "yes"
 	case "grace":
 		r.Grace = time.Duration(s.number(value)) * time.Second
-	case "hold":
-		r.Hold = int64(s.number(value))
+	case "barrier":
+		r.BarrierStep = int64(s.number(value))
 	case "copied":
 		m := s.mark(value)
 		for i := range r.Rank {
-			r.Rank[i].Copied = Copied{Mark: m, Length: 100 + int64(i), Checksum: uint32(m.Step)}
+			r.Rank[i].Copied = protocol.Copied{Mark: m, Length: 100 + uint64(i), Checksum: uint32(m.Step)}
 		}
 	case "manifested":
 		r.Manifested = s.mark(value)
@@ -277,7 +293,7 @@ func (s *stage) change(slot int, key, value string) {
 		}
 	case "exit":
 		p := strings.SplitN(value, ":", 4)
-		r.Rank[s.number(p[0])].Exit = &Exit{Code: s.number(p[1]), Signal: s.number(p[2]), At: s.now, Traceback: p[3]}
+		r.Rank[s.number(p[0])].Exit = &protocol.Exit{Code: s.number(p[1]), Signal: s.number(p[2]), At: s.now, Traceback: p[3]}
 	case "standby":
 		for i := range r.Rank {
 			r.Rank[i].FromStandby = value == "yes"
@@ -290,12 +306,12 @@ func (s *stage) change(slot int, key, value string) {
 }
 
 // mark reads STEP@GENERATION.
-func (s *stage) mark(value string) Mark {
+func (s *stage) mark(value string) protocol.Mark {
 	step, generation, _ := strings.Cut(value, "@")
-	return Mark{int64(s.number(step)), int64(s.number(generation))}
+	return protocol.Mark{Step: int64(s.number(step)), Generation: int64(s.number(generation))}
 }
 
-func (s *stage) timeline(r *Report, value string) {
+func (s *stage) timeline(r *protocol.Report, value string) {
 	fields := map[string]*time.Time{"detected": &r.Timeline.Detected, "halt": &r.Timeline.HaltReceived, "stopped": &r.Timeline.Stopped,
 		"started": &r.Timeline.Started, "restored": &r.Timeline.Restored, "first": &r.Timeline.FirstStep}
 	for _, kv := range strings.Split(value, ",") {
@@ -317,15 +333,19 @@ func (s *stage) at(ms string) time.Time {
 	return time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(ms)) * time.Millisecond)
 }
 
-func (s *stage) step(e Event) { s.show(Step(s.state, e, s.now)) }
+func (s *stage) step(e Event) {
+	was := s.state.Record
+	s.show(e, &was, Step(s.state, e, s.now))
+}
 
 // quietly leaves out what is asked of the API server, as it comes every few seconds.
 func (s *stage) quietly(e Event) {
-	s.show(slices.DeleteFunc(Step(s.state, e, s.now), func(e Effect) bool { _, seek := e.(Seek); return seek }))
+	was := s.state.Record
+	s.show(e, &was, slices.DeleteFunc(Step(s.state, e, s.now), func(e Effect) bool { _, seek := e.(LookupHolders); return seek }))
 }
 
-func (s *stage) show(effects []Effect) {
-	told := false
+func (s *stage) show(e Event, was *Record, effects []Effect) {
+	notified := false
 	for _, eff := range effects {
 		switch eff := eff.(type) {
 		case Persist:
@@ -337,28 +357,32 @@ func (s *stage) show(effects []Effect) {
 			}
 		case End:
 			s.sayf("end the job: %s", eff.Verdict.Reason)
-		case Tell:
-			s.sayf("tell %s: %s", eff.Notice.Reason, eff.Notice.Message)
+		case EmitEvent:
+			s.sayf("event %s: %s", eff.Notice.Reason, eff.Notice.Message)
 		case Replace:
-			s.sayf("replace %s of slot %d: %s", eff.Doom.Name, eff.Doom.Slot, eff.Doom.why())
-		case Seek:
-			s.sayf("seek the pods of slots %v", eff.Slots)
-		case Direct:
-			told = true
-		case Touch, Settled:
+			s.sayf("replace %s of slot %d: %s", eff.Termination.Name, eff.Termination.Slot, eff.Termination.why())
+		case LookupHolders:
+			s.sayf("look up the pods of slots %v", eff.Slots)
+		case Broadcast:
+			notified = true
+		case PersistLater, Settled:
 		}
 	}
-	s.directives(told)
+	s.promises.record(was, &s.state.Record)
+	for i, p := range s.pods {
+		s.promises.directive(e, i, p.UID, s.state.Directive(Slot(i), p.UID), notified, s.stored.Generation)
+	}
+	s.directives(notified)
 }
 
-// storage shows what a record says of doomed pods and of storage.
+// storage shows what a record says of pods to be replaced and of storage.
 func (s *stage) storage(r *Record) {
-	if len(r.Doomed) > 0 {
+	if len(r.Terminations()) > 0 {
 		names := []string{}
-		for _, d := range r.Doomed {
+		for _, d := range r.Terminations() {
 			names = append(names, d.Name)
 		}
-		s.sayf("  doomed %s", strings.Join(names, " "))
+		s.sayf("  pending %s", strings.Join(names, " "))
 	}
 	if d := r.Durable; d != nil {
 		s.sayf("  durable %d@%d", d.Step, d.Generation)
@@ -376,32 +400,32 @@ func (s *stage) verdict(v Verdict) {
 }
 
 // directives shows what agents must do, where that changed; told: they hear of it.
-func (s *stage) directives(told bool) {
-	names := map[Order]string{OrderWait: "wait", OrderRun: "run", OrderHalt: "halt", OrderExit: "exit"}
+func (s *stage) directives(notified bool) {
+	names := map[protocol.Order]string{protocol.OrderWait: "wait", protocol.OrderRun: "run", protocol.OrderHalt: "halt", protocol.OrderExit: "exit"}
 	for i, p := range s.pods {
 		d := s.state.Directive(Slot(i), p.UID)
 		line := fmt.Sprintf("%s %d", names[d.Order], d.Generation)
-		if r := d.Run; r != nil && r.WorldSize > 0 {
+		if r := d.Run; r.WorldSize > 0 {
 			line += fmt.Sprintf(" (world %d, base %d, node %d/%d, %s:%d, from %d, restart %d)", r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes, r.MasterAddr, r.MasterPort, r.RestoreStep, r.RestartCount)
-		} else if r != nil {
+		} else if r != (protocol.Run{}) {
 			line += fmt.Sprintf(" (from %d)", r.RestoreStep)
 		}
-		if d.Common+d.Frontier > 0 {
-			line += fmt.Sprintf(" common %d frontier %d", d.Common, d.Frontier)
+		if d.CommonStep+d.ReclaimBelow > 0 {
+			line += fmt.Sprintf(" common %d reclaim below %d", d.CommonStep, d.ReclaimBelow)
 		}
-		if d.Order == OrderExit {
+		if d.Order == protocol.OrderExit {
 			line += fmt.Sprintf(" with %d", d.ExitCode)
 		}
-		if d.Hold > 0 {
-			line += fmt.Sprintf(" hold %d", d.Hold)
+		if d.BarrierStep > 0 {
+			line += fmt.Sprintf(" barrier %d", d.BarrierStep)
 		}
-		if m := d.Copy; m != (Mark{}) {
+		if m := d.Copy; m != (protocol.Mark{}) {
 			line += fmt.Sprintf(" copy %d@%d", m.Step, m.Generation)
 		}
-		if m := d.Fetch; m != (Mark{}) {
+		if m := d.Fetch; m != (protocol.Mark{}) {
 			line += fmt.Sprintf(" fetch %d@%d", m.Step, m.Generation)
 		}
-		if m := d.Manifest; m != nil {
+		if m := d.Manifest; m.Step != 0 {
 			line += fmt.Sprintf(" manifest %d@%d %v", m.Step, m.Generation, m.Ranks)
 			for _, o := range m.Recorded {
 				line += fmt.Sprintf(" recorded %d@%d", o.Step, o.Generation)
@@ -417,7 +441,7 @@ func (s *stage) directives(told bool) {
 			line += ": " + d.Reason
 		}
 		if line != s.last[i] {
-			if s.last[i] = line; !told {
+			if s.last[i] = line; !notified {
 				s.t.Errorf("slot %d is not told: %s", i, line)
 			}
 			s.sayf("slot %d: %s", i, line)

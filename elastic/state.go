@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // State is one gang as the coordinator knows it. Step alone changes it.
@@ -21,9 +22,9 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision stages past beganAt awaits soughtAt           |
-//	|                 | ended ending seen seenAt settled; of the gang, as far as this coordinator has learned it:  |
-//	|                 | storage over pardons mixedSince launched pace beat gap                                     |
+//	| the coordinator | stored storedVerdict revision storedRevision stages supersededPods beganAt awaitsAgent lookedUpAt           |
+//	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
+//	|                 | storage over excused mixedSince launched pace reportInterval gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -38,18 +39,18 @@ type State struct {
 	// revision counts Persists; storedRevision is the newest that the store has.
 	revision, storedRevision int64
 	// stages are those of replacements from replaceCommitted on, by pod; past are pods that a newer one took the slot over from.
-	stages map[string]replaceStage
-	past   map[string]bool
-	// beganAt is when this coordinator saw the gang first. awaits: a doomed pod has its time yet to come to it.
-	beganAt time.Time
-	awaits  bool
-	// soughtAt is when it was last asked who holds silent slots.
-	soughtAt time.Time
+	stages         map[string]replaceStage
+	supersededPods map[string]bool
+	// beganAt is when this coordinator saw the gang first. awaits: a pod to be replaced has its time yet to come to it.
+	beganAt     time.Time
+	awaitsAgent bool
+	// lookedUpAt is when it was last asked who holds silent slots.
+	lookedUpAt time.Time
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
-	// seen is how many optimizer steps people were last to see, seenAt when.
-	seen   int64
-	seenAt time.Time
+	// persistedCount is how many optimizer steps people were last to see, persistedCountAt when.
+	persistedCount   int64
+	persistedCountAt time.Time
 	// settled is the newest generation whose recovery is accounted for in Progress.Lost and was told.
 	settled int64
 
@@ -57,16 +58,16 @@ type State struct {
 	storage time.Duration
 	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
 	over bool
-	// pardons counts generations in a row that a port conflict or a launcher's start ended.
-	pardons int
+	// excused counts generations in a row that a port conflict or a launcher's start ended.
+	excused int
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
 	mixedSince time.Time
 	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
 	launched bool
 	// pace is the time that a step takes, beat the time from one step that is told to the next, which may be many steps later, both
 	// smoothed; gap is the fewest steps from one that is told to the next.
-	pace, beat time.Duration
-	gap        int64
+	pace, reportInterval time.Duration
+	gap                  int64
 
 	// slots has one entry per member; the agent's truth as last reported.
 	slots []member
@@ -83,21 +84,21 @@ type member struct {
 	known    bool
 	attached bool
 	pod      Pod
-	report   Report
+	report   protocol.Report
 	// ranIn is the newest generation that this pod has reported that it ran, restartedIn the one in which its agent came back in
 	// a new container.
 	ranIn, restartedIn int64
-	// leavingAt is when it was first heard that the pod is being shut down.
-	leavingAt time.Time
+	// terminatingAt is when it was first heard that the pod is being shut down.
+	terminatingAt time.Time
 	// failed are the fetches that this pod could not do.
-	failed []Mark
+	failed []protocol.Mark
 }
 
 // New returns the state of a gang of members pods that copies steps to storage so often (0: never), with the
 // record that the store has of it.
 func New(members int, storage time.Duration, r Record) *State {
 	s := &State{Record: r, slots: make([]member, members), run: run{exits: map[int]cause.Exit{}}, stored: r.Generation, storage: storage,
-		stages: r.replacements(), past: map[string]bool{}, launched: r.Generation > 0 && !r.Progress.WholeCommand}
+		stages: r.replacements(), supersededPods: map[string]bool{}, launched: r.Generation > 0 && !r.Progress.WholeCommand}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
@@ -117,7 +118,7 @@ func New(members int, storage time.Duration, r Record) *State {
 	}
 	p := &s.Record.Progress
 	s.run.counted = counted{lowest: p.OptimizerSteps, most: p.OptimizerSteps, resumedAt: p.ResumedAt, known: p.ResumeKnown}
-	s.seen = p.OptimizerSteps
+	s.persistedCount = p.OptimizerSteps
 	if last := s.lastRecovery(); last != nil && (last.FirstStep >= 0 || last.Start >= 0 && !s.countsSteps()) {
 		s.settled = last.Generation
 	}

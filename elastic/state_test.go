@@ -15,15 +15,15 @@ func TestLifetimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := regexp.MustCompile(`(?m)^//\t\| [^|]*\| ([^|]*)\|$`).FindAllStringSubmatch(string(source), -1)
-	told := map[string]bool{}
+	notified := map[string]bool{}
 	for _, row := range rows[1:] {
 		for _, word := range strings.FieldsFunc(row[1], func(r rune) bool { return strings.ContainsRune(" ,;.[](){}", r) }) {
-			told[word] = true
+			notified[word] = true
 		}
 	}
 	for i := range reflect.TypeFor[State]().NumField() {
 		name := reflect.TypeFor[State]().Field(i).Name
-		if !told[name] {
+		if !notified[name] {
 			t.Errorf("the table does not say how long %s lives", name)
 		}
 	}

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
-
-// maxGeneration bounds what an agent may claim; far above any real number, far below overflow.
-const maxGeneration = 1 << 52
 
 // Step applies one event and returns what must be done, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
@@ -29,32 +27,34 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		if m.known && m.pod.UID == e.Pod && m.attached {
 			m.attached = false
 			s.refresh(now)
-			s.emit(Direct{}) // what all were to do together may be off
+			s.emit(Broadcast{}) // what all were to do together may be off
 		}
 	case Stored:
 		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))
 		s.storedVerdict = s.storedVerdict || (e.Verdict && s.Final())
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 		s.storedRevision = max(s.storedRevision, min(e.Revision, s.revision))
 	case Ended:
 		s.ended = true
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	case Over:
 		if !s.over {
 			s.over = true
-			s.emit(Direct{})
+			s.emit(Broadcast{})
 		}
-	case Doomed:
-		s.doomed(e.Pods, now)
+	case ReplacementsPending:
+		s.setPending(e.Pods, now)
+	case Suspended:
+		s.suspend(e.Pods, now)
 	case Released:
 		s.release(e, now)
-	case Sought:
-		s.sought(e, now)
+	case SlotHolder:
+		s.holderKnown(e, now)
 	case Tick:
 	}
 	s.advance(now)
 	s.wait(now)
-	s.seeLate(now)
+	s.persistLateCount(now)
 	return s.effects
 }
 
@@ -68,18 +68,18 @@ func (s *State) save() {
 
 // reported takes a report over, unless it does not count.
 func (s *State) reported(e Reported, now time.Time) {
-	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) || e.Report.Generation > maxGeneration || !s.admit(&e) {
+	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) || e.Report.Generation > protocol.MaxGeneration || !s.admit(&e) {
 		return
 	}
 	m := &s.slots[e.Slot]
 	before, connected := m.report, m.known && m.attached
-	if connected && e.Report.repeats(before) {
+	if connected && repeats(&e.Report, before) {
 		m.report.Sequence = e.Report.Sequence
 		return // a word that it lives: time alone has passed
 	}
-	if !connected || before.Generation != e.Report.Generation || before.State != e.Report.State || before.Leaving != e.Report.Leaving ||
+	if !connected || before.Generation != e.Report.Generation || before.State != e.Report.State || before.Terminating != e.Report.Terminating ||
 		s.hasLauncher(&before) != s.hasLauncher(&e.Report) {
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 	s.noteContainer(&e)
 	s.resumed(e.Pod, now)
@@ -95,30 +95,31 @@ func (s *State) reported(e Reported, now time.Time) {
 	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
 		m.ranIn = s.Record.Generation
 	}
-	if f := e.Report.FetchFailed; f != (Mark{}) && !slices.Contains(m.failed, f) {
+	if f := e.Report.FetchFailed; f != (protocol.Mark{}) && !slices.Contains(m.failed, f) {
 		m.failed = append(m.failed, f)
 	}
 	s.keepExits(e.Slot)
 	s.containerEnded(e.Slot, now)
 	s.succeeded(e.Slot, now)
-	s.leaving(e.Slot, now)
+	s.noteTerminating(e.Slot, now)
 	s.track(now)
 	if !connected || !sameToPeople(&before, &e.Report) {
 		s.refresh(now)
 	}
 }
 
-// admit says whether a report counts, and gives the slot to a pod that takes it over. A pod that may not speak hears what it must do.
+// admit reports whether a report counts, and gives the slot to a pod that takes it over. A pod whose reports do not
+// count still gets its directive.
 func (s *State) admit(e *Reported) bool {
 	m := &s.slots[e.Slot]
 	switch holder := m.known && m.pod.UID == e.Pod.UID; {
 	case s.Fenced(e.Pod.UID), s.superseded(e.Pod.UID), m.known && !holder && !s.TakesOver(e.Pod, m.pod):
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 		return false
 	case holder:
-		return !e.Report.before(&m.report)
+		return !before(&e.Report, &m.report)
 	case m.known:
-		s.passOn(e.Slot, Pod{})
+		s.handOver(e.Slot, Pod{})
 	}
 	return true
 }
@@ -133,7 +134,7 @@ func (s *State) noteContainer(e *Reported) {
 		return
 	}
 	// An agent in a new container is idle until its launcher comes, which may be before it is heard.
-	if another := m.report.Containers > 0 && r.Containers > m.report.Containers; ran(m.report.State) && (another || r.State == AgentIdle) {
+	if another := m.report.Containers > 0 && r.Containers > m.report.Containers; ran(m.report.State) && (another || r.State == protocol.StateIdle) {
 		m.restartedIn = s.Record.Generation
 	}
 }
@@ -146,8 +147,8 @@ func (s *State) replan() {
 }
 
 // sameToPeople says whether two reports differ in nothing that refresh looks at.
-func sameToPeople(a, b *Report) bool {
-	ready := func(r *Report) (n int) {
+func sameToPeople(a, b *protocol.Report) bool {
+	ready := func(r *protocol.Report) (n int) {
 		for i := range r.Rank {
 			if r.Rank[i].StandbyReady {
 				n++
@@ -156,18 +157,20 @@ func sameToPeople(a, b *Report) bool {
 		return n
 	}
 	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b) && a.Unprotected == b.Unprotected && a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0) &&
-		a.LeftForLauncher == b.LeftForLauncher && a.Leaving == b.Leaving
+		a.LeftForLauncher == b.LeftForLauncher && a.Terminating == b.Terminating
 }
 
-func ran(a AgentState) bool { return a == AgentRunning || a == AgentFailed || a == AgentFinished }
+func ran(a protocol.AgentState) bool {
+	return a == protocol.StateRunning || a == protocol.StateFailed || a == protocol.StateFinished
+}
 
 // before says whether the agent that sent known had sent this report before it.
-func (r *Report) before(known *Report) bool {
+func before(r, known *protocol.Report) bool {
 	return cmp.Or(cmp.Compare(r.Incarnation, known.Incarnation), cmp.Compare(r.Sequence, known.Sequence)) < 0
 }
 
 // repeats says whether a report says nothing else than the known one.
-func (r *Report) repeats(known Report) bool {
+func repeats(r *protocol.Report, known protocol.Report) bool {
 	known.Sequence = r.Sequence
 	return reflect.DeepEqual(known, *r)
 }
@@ -177,16 +180,16 @@ func (r *Report) repeats(known Report) bool {
 // the exit says which one it was.
 func (s *State) keepExits(slot Slot) {
 	r := &s.slots[slot].report
-	if r.Generation != s.Record.Generation || !s.ranIt(&s.slots[slot]) && s.run.layout != nil {
+	if r.Generation != s.Record.Generation || !s.ranNewest(&s.slots[slot]) && s.run.layout != nil {
 		return
 	}
 	base := s.baseRank(slot)
 	for _, k := range r.Rank {
-		if k.Exit == nil || !s.ranIt(&s.slots[slot]) && !k.Exit.At.After(s.accounted()) {
+		if k.Exit == nil || !s.ranNewest(&s.slots[slot]) && !k.Exit.At.After(s.accounted()) {
 			continue
 		}
 		rank := base + k.Local
-		s.run.exits[rank] = cause.Exit{Rank: rank, Slot: int(slot), Code: k.Exit.Code, Signal: k.Exit.Signal, At: k.Exit.At, Traceback: k.Exit.Traceback}
+		s.run.exits[rank] = cause.Exit{Rank: rank, Slot: int(slot), Exit: *k.Exit}
 	}
 }
 
@@ -251,7 +254,7 @@ func (s *State) advance(now time.Time) {
 		if s.Record.Phase == before {
 			return
 		}
-		s.emit(Direct{})
+		s.emit(Broadcast{})
 	}
 }
 
@@ -278,7 +281,7 @@ func (s *State) all(is func(*member) bool) bool {
 	return true
 }
 
-// Snapshot is the record as it is now; it shares nothing with the state.
+// Snapshot is what is to be stored of the record as it is now; it shares nothing with the state.
 func (s *State) Snapshot() Record { return s.snapshot() }
 
 func (s *State) snapshot() Record {
@@ -286,9 +289,7 @@ func (s *State) snapshot() Record {
 	r.Recoveries = slices.Clone(r.Recoveries)
 	r.Progress.Attached = slices.Clone(r.Progress.Attached)
 	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
-	r.Doomed, r.Copies, r.Moved = slices.Clone(r.Doomed), slices.Clone(r.Copies), slices.Clone(r.Moved)
-	for i := range r.Recoveries {
-		r.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
-	}
+	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
+	r.shorten()
 	return r
 }

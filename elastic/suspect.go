@@ -6,30 +6,27 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// shouldMove says whether a failure that hardware may be to blame for moves the pod first at fault: where the same suspicion comes
-// again without progress, or the budget is spent, once per suspicion. Before that a restart in place is cheaper, and keeps what is
-// held in memory; after it, the budget is all there is. A pod that would take the only copy of its ranks' state with it moves only when
-// the budget is spent, when all of it would be lost anyway. The pod of a gang of one stays: no other pod runs the same script without it.
-//
-// Whether another node has room the scheduler knows. The pod is replaced as any other: the new one is placed while the old one still
-// holds its room, so that it goes elsewhere where it can, and comes back to the same node where that is the only one.
+// shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same
+// suspicion came again without progress.
 func (s *State) shouldMove(c cause.Cause) bool {
 	if c.Suspect == "" || c.Slot < 0 || len(s.slots) == 1 || slices.Contains(s.Record.Moved, c.Suspect) {
 		return false
 	}
 	slot := s.atFault(c)
-	if s.doom(slot) != nil || !s.slots[slot].known {
+	if s.terminationFor(slot) != nil || !s.slots[slot].known {
 		return false
 	}
-	return s.Record.left() <= 0 || s.suspectedBefore(c.Suspect) && s.spares(slot)
+	return s.Record.left() <= 0 || s.suspectedBefore(c.Suspect) && s.survivesWithout(slot)
 }
 
-// spares says whether the step that all ranks would go on from is still to be had once the pod of a slot is gone.
-func (s *State) spares(slot Slot) bool {
+// survivesWithout reports whether the step that all ranks would restore is still available once the pod of a slot is
+// gone.
+func (s *State) survivesWithout(slot Slot) bool {
 	p := s.plan(s.absent)
-	return p.step == 0 || s.safe(slot, p.step) || s.canSave(slot, Mark{p.step, s.Record.Generation})
+	return p.Step == 0 || s.storedFor(slot, p.Step) || s.canSave(slot, protocol.Mark{Step: p.Step, Generation: s.Record.Generation})
 }
 
 // suspectedBefore says whether there was the same suspicion since the last progress.
@@ -48,7 +45,8 @@ func (s *State) suspectedBefore(by cause.Suspect) bool {
 	return false
 }
 
-// atFault is the slot of the pod that is at fault: the one that several others say they lost, else that of the rank which failed first.
+// atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed
+// first.
 func (s *State) atFault(c cause.Cause) Slot {
 	for i := range s.slots {
 		if m := &s.slots[i]; m.known && c.Accused != "" && m.report.Address == c.Accused {
@@ -62,8 +60,8 @@ func (s *State) atFault(c cause.Cause) Slot {
 func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.atFault(c)
 	m := &s.slots[slot]
-	d := Doom{Slot: slot, Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: HardwareSuspected, At: now, Deadline: now.Add(doomTime),
-		Message: fmt.Sprintf("%s came again without progress; if the node is to blame, another one helps", c.Suspect)}
+	d := Termination{Slot: slot, Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: HardwareSuspected, At: now, Deadline: now.Add(terminationTime),
+		Message: fmt.Sprintf("%s came again without progress; the pod moves to another node in case this one is at fault", c.Suspect)}
 	s.Record.Moved = append(slices.Clone(s.Record.Moved), c.Suspect)
-	s.give(d, now)
+	s.giveUpPod(d, now)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // track follows what the ranks of the newest generation have sealed, finished and reached.
@@ -21,32 +23,32 @@ func (s *State) track(now time.Time) {
 	s.trackRecovery(now)
 }
 
-// current says whether a slot's report speaks of the newest generation's ranks.
+// current reports whether a slot's report is about the ranks of the newest generation.
 func (s *State) current(m *member) bool {
-	return m.known && m.report.Generation == s.Record.Generation && (ran(m.report.State) || m.report.State == AgentHalted && s.ranIt(m))
+	return m.known && m.report.Generation == s.Record.Generation && (ran(m.report.State) || m.report.State == protocol.StateHalted && s.ranNewest(m))
 }
 
-// ranIt: the pod has reported that it ran the newest generation.
-func (s *State) ranIt(m *member) bool { return m.ranIn > 0 && m.ranIn == s.Record.Generation }
+// ranNewest reports whether the pod has said that it ran the newest generation.
+func (s *State) ranNewest(m *member) bool { return m.ranIn > 0 && m.ranIn == s.Record.Generation }
 
 func (s *State) trackSealed(now time.Time) {
 	if !s.all(s.current) {
 		return
 	}
-	common, frontier := s.commonStep(), s.lowestNewest()
-	if common > s.run.common || frontier > s.run.frontier {
-		s.emit(Direct{})
+	common, reclaimBelow := s.commonStep(), s.lowestNewest()
+	if common > s.run.commonStep || reclaimBelow > s.run.reclaimBelow {
+		s.emit(Broadcast{})
 	}
-	s.run.common, s.run.frontier = max(s.run.common, common), max(s.run.frontier, frontier)
+	s.run.commonStep, s.run.reclaimBelow = max(s.run.commonStep, common), max(s.run.reclaimBelow, reclaimBelow)
 	p := &s.Record.Progress
-	if s.run.common != p.SavedStep {
-		if s.run.common > p.SavedStep {
+	if s.run.commonStep != p.SavedStep {
+		if s.run.commonStep > p.SavedStep {
 			p.SavedAt = now
 		}
-		p.SavedStep = s.run.common
-		s.emit(Touch{})
+		p.SavedStep = s.run.commonStep
+		s.emit(PersistLater{})
 	}
-	s.best(s.run.common)
+	s.best(s.run.commonStep)
 }
 
 // commonStep is the newest step that every rank holds sealed; 0: none.
@@ -64,9 +66,9 @@ func (s *State) commonStep() int64 {
 }
 
 // holdsAll says whether every rank of a pod holds a step; one that the agent does not know holds nothing.
-func holdsAll(r *Report, step int64) bool {
+func holdsAll(r *protocol.Report, step int64) bool {
 	for i := range r.Rank {
-		if r.Rank[i].Local != i || !holds(r.Rank[i].Sealed, step) {
+		if r.Rank[i].Local != i || !restore.Holds(r.Rank[i].Sealed, step) {
 			return false
 		}
 	}
@@ -75,11 +77,11 @@ func holdsAll(r *Report, step int64) bool {
 
 // lowestNewest is the lowest, over all ranks, of each rank's newest step.
 func (s *State) lowestNewest() int64 {
-	return s.lowest(func(k *Rank) int64 { return newest(k.Sealed) })
+	return s.lowest(func(k *protocol.Rank) int64 { return restore.Last(k.Sealed) })
 }
 
 // lowest is the lowest, over all ranks, of a step of each; 0 where a rank is not known.
-func (s *State) lowest(step func(*Rank) int64) int64 {
+func (s *State) lowest(step func(*protocol.Rank) int64) int64 {
 	low := int64(-1)
 	for i := range s.slots {
 		r := &s.slots[i].report
@@ -115,20 +117,20 @@ func (s *State) trackSteps(now time.Time) {
 	}
 	if s.Record.StartedAt.IsZero() {
 		s.Record.StartedAt = s.run.runningSince
-		s.emit(Touch{})
+		s.emit(PersistLater{})
 	}
-	told := s.countsSteps()
+	notified := s.countsSteps()
 	s.count(now)
-	if !told && (low > 0 || s.run.counted.most > 0) {
+	if !notified && (low > 0 || s.run.counted.most > 0) {
 		s.firstEver()
 	}
-	if !s.tellsSteps() && low <= 0 && s.run.counted.lowest > 0 {
+	if !s.reportsSteps() && low <= 0 && s.run.counted.lowest > 0 {
 		s.measure(s.run.counted.lowest, now)
 	}
-	if s.run.toldStep > 0 && low > s.run.toldStep && (s.gap == 0 || low-s.run.toldStep < s.gap) {
-		s.gap = low - s.run.toldStep
+	if s.run.reportedStep > 0 && low > s.run.reportedStep && (s.gap == 0 || low-s.run.reportedStep < s.gap) {
+		s.gap = low - s.run.reportedStep
 	}
-	s.run.toldStep = max(s.run.toldStep, low)
+	s.run.reportedStep = max(s.run.reportedStep, low)
 	p := &s.Record.Progress
 	if low <= 0 || low == p.Step {
 		return
@@ -138,7 +140,7 @@ func (s *State) trackSteps(now time.Time) {
 	if !keeps {
 		s.best(low)
 	}
-	s.emit(Touch{})
+	s.emit(PersistLater{})
 }
 
 // started is when the newest generation began to run, as its agents say.
@@ -152,8 +154,8 @@ func (s *State) started(now time.Time) time.Time {
 	return at
 }
 
-// measure follows how long a step takes. It begins with the first step of a generation: what comes before
-// is start, not step.
+// measure tracks how long a step takes. It starts with the first step of a generation: what comes before is start-up,
+// not step time.
 func (s *State) measure(step int64, now time.Time) {
 	if step <= s.Record.RestoreStep {
 		return
@@ -166,10 +168,10 @@ func (s *State) measure(step int64, now time.Time) {
 		beat := now.Sub(s.run.paceAt)
 		each := beat / time.Duration(n)
 		if s.pace == 0 {
-			s.pace, s.beat = each, beat
+			s.pace, s.reportInterval = each, beat
 		}
 		s.pace += (each - s.pace) / 5
-		s.beat += (beat - s.beat) / 5
+		s.reportInterval += (beat - s.reportInterval) / 5
 	}
 	s.run.paceStep, s.run.paceAt = step, now
 }
@@ -181,10 +183,10 @@ func (s *State) trackRecovery(now time.Time) {
 		return
 	}
 	var detected, halt, stopped, started, restored, first moment
-	told, keeps, standbys := false, false, 0
+	notified, keeps, standbys := false, false, 0
 	for i := range s.slots {
 		m := &s.slots[i]
-		if !s.current(m) || m.report.State == AgentFailed || m.report.State == AgentHalted {
+		if !s.current(m) || m.report.State == protocol.StateFailed || m.report.State == protocol.StateHalted {
 			return // the timeline of one that ended its ranks is of the next recovery
 		}
 		t := &m.report.Timeline
@@ -196,7 +198,7 @@ func (s *State) trackRecovery(now time.Time) {
 		started.latest(t.Started)
 		restored.latest(t.Restored)
 		first.latest(t.FirstStep)
-		told = told || !t.Restored.IsZero() || !t.FirstStep.IsZero()
+		notified = notified || !t.Restored.IsZero() || !t.FirstStep.IsZero()
 		keeps = keeps || m.report.StateBytes > 0
 		for _, k := range m.report.Rank {
 			if k.FromStandby {
@@ -211,9 +213,9 @@ func (s *State) trackRecovery(now time.Time) {
 	}
 	rec.reach(len(s.slots), halt, stopped, started, restored, first)
 	if !reflect.DeepEqual(*rec, before) {
-		s.emit(Touch{})
+		s.emit(PersistLater{})
 	}
-	if rec.FirstStep >= 0 || (rec.Start >= 0 && !told && !keeps && !s.countsSteps()) {
+	if rec.FirstStep >= 0 || (rec.Start >= 0 && !notified && !keeps && !s.countsSteps()) {
 		s.settle(now, true)
 	}
 }
@@ -286,7 +288,7 @@ func (s *State) settle(now time.Time, tell bool) {
 	p := &s.Record.Progress
 	switch {
 	case rec.costKnown() && (tell || s.stepped()):
-		p.Lost += s.again(rec)
+		p.Lost += s.recomputeTime(rec)
 	case !tell && !s.stepped() && s.countsSteps():
 		rec.StepsRecomputed = 0 // it ended before it did any again
 	default:
@@ -297,10 +299,10 @@ func (s *State) settle(now time.Time, tell bool) {
 		rest = max(0, now.Sub(rec.DetectedAt))
 	}
 	p.Lost += rest
-	s.emit(Touch{})
+	s.emit(PersistLater{})
 	s.emit(Settled{*rec})
 	if tell {
-		s.emit(Tell{Notice{Reason: NoticeRecovered, Message: recovered(rec)}})
+		s.emit(EmitEvent{Notice{Reason: NoticeRecovered, Message: recovered(rec)}})
 	}
 }
 
@@ -338,7 +340,7 @@ func (s *State) refresh(time.Time) {
 	}
 	if !slices.Equal(attached, p.Attached) || !slices.Equal(notes, p.Notes) || standbys != p.StandbysReady {
 		p.Attached, p.Notes, p.StandbysReady = attached, notes, standbys
-		s.emit(Touch{})
+		s.emit(PersistLater{})
 	}
 	s.commands()
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestLevelsCountOnlyTheNewestGeneration: an inventory from before a generation was prepared on a pod still
@@ -11,22 +13,22 @@ import (
 // common step that is none.
 func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	report := func(generation int64, state AgentState, steps ...int64) Report {
-		return Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: generation, State: state, StateBytes: 1, Rank: []Rank{{Sealed: steps, Step: 6}}}
+	report := func(generation int64, state protocol.AgentState, steps ...int64) protocol.Report {
+		return protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: generation, State: state, StateBytes: 1, Rank: []protocol.Rank{{Sealed: steps, Step: 6}}}
 	}
 	for name, tt := range map[string]struct {
-		other []Report
+		other []protocol.Report
 		want  int64
 	}{
-		"runs it":                    {[]Report{report(2, AgentRunning, 4, 6)}, 6},
-		"has finished it":            {[]Report{report(2, AgentFinished, 4, 6)}, 6},
-		"has failed in it":           {[]Report{report(2, AgentFailed, 4, 6)}, 6},
-		"has run and halted it":      {[]Report{report(2, AgentRunning, 4), report(2, AgentHalted, 4, 6)}, 6},
-		"has halted it, and no more": {[]Report{report(2, AgentHalted, 4, 6)}, 0},
-		"came back in it":            {[]Report{report(2, AgentIdle, 4, 6)}, 0},
-		"runs the one before":        {[]Report{report(1, AgentRunning, 4, 6)}, 0},
-		"halted the one before":      {[]Report{report(1, AgentHalted, 4, 6)}, 0},
-		"ran it, and is another pod": {[]Report{report(2, AgentRunning, 4)}, 4},
+		"runs it":                    {[]protocol.Report{report(2, protocol.StateRunning, 4, 6)}, 6},
+		"has finished it":            {[]protocol.Report{report(2, protocol.StateFinished, 4, 6)}, 6},
+		"has failed in it":           {[]protocol.Report{report(2, protocol.StateFailed, 4, 6)}, 6},
+		"has run and halted it":      {[]protocol.Report{report(2, protocol.StateRunning, 4), report(2, protocol.StateHalted, 4, 6)}, 6},
+		"has halted it, and no more": {[]protocol.Report{report(2, protocol.StateHalted, 4, 6)}, 0},
+		"came back in it":            {[]protocol.Report{report(2, protocol.StateIdle, 4, 6)}, 0},
+		"runs the one before":        {[]protocol.Report{report(1, protocol.StateRunning, 4, 6)}, 0},
+		"halted the one before":      {[]protocol.Report{report(1, protocol.StateHalted, 4, 6)}, 0},
+		"ran it, and is another pod": {[]protocol.Report{report(2, protocol.StateRunning, 4)}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := New(2, 0, Record{Generation: 2, RestoreStep: 4, Phase: Running})
@@ -35,13 +37,13 @@ func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 				Step(s, Reported{Slot: 1, Pod: pods[1], Report: r}, now)
 			}
 			if name == "ran it, and is another pod" {
-				Step(s, Reported{Slot: 0, Pod: pods[0], Report: report(2, AgentRunning, 4)}, now)
+				Step(s, Reported{Slot: 0, Pod: pods[0], Report: report(2, protocol.StateRunning, 4)}, now)
 				pods[1] = Pod{UID: "c", Name: "b", Created: now.Add(time.Second)}
-				Step(s, Reported{Slot: 1, Pod: pods[1], Report: report(2, AgentHalted, 4, 6)}, now)
+				Step(s, Reported{Slot: 1, Pod: pods[1], Report: report(2, protocol.StateHalted, 4, 6)}, now)
 			}
-			Step(s, Reported{Slot: 0, Pod: pods[0], Report: report(2, AgentRunning, 4, 6)}, now)
-			if d := s.Directive(0, "a"); d.Common != tt.want {
-				t.Errorf("common %d, want %d", d.Common, tt.want)
+			Step(s, Reported{Slot: 0, Pod: pods[0], Report: report(2, protocol.StateRunning, 4, 6)}, now)
+			if d := s.Directive(0, "a"); d.CommonStep != tt.want {
+				t.Errorf("common %d, want %d", d.CommonStep, tt.want)
 			}
 		})
 	}
@@ -54,11 +56,11 @@ func TestCountsAreStoredRarely(t *testing.T) {
 	s := New(1, 0, Record{Generation: 2, Phase: Running, StartedAt: t0})
 	pod := Pod{UID: "a", Name: "a", Created: t0}
 	tell := func(at int, steps int64, known bool) int {
-		r := Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 2, State: AgentRunning,
-			Rank: []Rank{{OptimizerSteps: steps, ResumeKnown: known, ResumedAt: 7}}}
+		r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 2, State: protocol.StateRunning,
+			Rank: []protocol.Rank{{OptimizerSteps: steps, ResumeKnown: known, ResumedAt: 7}}}
 		n := 0
 		for _, e := range Step(s, Reported{Pod: pod, Report: r}, t0.Add(time.Duration(at)*time.Second)) {
-			if _, ok := e.(Touch); ok {
+			if _, ok := e.(PersistLater); ok {
 				n++
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Slot is the place of one pod in its gang, from 0.
@@ -25,19 +27,6 @@ const (
 	GivenUp Phase = "GivenUp"
 )
 
-// AgentState is the state that an agent reports.
-type AgentState int
-
-// The states an agent can be in; their meaning stands in the protocol.
-const (
-	AgentUnknown AgentState = iota
-	AgentIdle
-	AgentRunning
-	AgentFailed
-	AgentHalted
-	AgentFinished
-)
-
 // Pod names one incarnation of a slot's pod.
 type Pod struct {
 	UID     string
@@ -49,96 +38,6 @@ type Pod struct {
 	Restarted, Charged string
 }
 
-// Report is the whole present truth of one agent.
-type Report struct {
-	// Of two reports the one with the higher Incarnation counts, then the one with the higher Sequence; an agent that is older than
-	// the latter says 0.
-	Incarnation uint64
-	Sequence    uint64
-	Ranks       int
-	Address     string
-	Port        int
-	Generation  int64
-	State       AgentState
-	Rank        []Rank
-	StateBytes  int64
-	Notes       []string
-	Refused     string
-	Leaving     bool
-	Timeline    Timeline
-
-	// Protocol is the version that the agent speaks; what follows is of version 2.
-	Protocol    int
-	Storage     bool
-	Grace       time.Duration // 0: unknown
-	Manifested  Mark
-	FetchFailed Mark
-	// Hold is the one that was passed on to the arenas; an agent that was built before it could say so says 0.
-	Hold int64
-	// WholeCommand: the pod's one rank is its whole command, which a failure restarts.
-	WholeCommand bool
-	// LeftForLauncher is the newest generation that the pod left, or did not begin, because a launcher starts its ranks, or is awaited
-	// to; 0: none.
-	LeftForLauncher int64
-	// Unprotected says what runs in the container where no rank does; "": ranks run, or it is too early to say.
-	Unprotected string
-	// Containers is how many the pod has had; 0: not known.
-	Containers uint64
-}
-
-// Rank is what an agent knows of one of its ranks.
-type Rank struct {
-	Local        int
-	Sealed       []int64 // ascending
-	Step         int64
-	Exit         *Exit
-	StandbyReady bool
-	FromStandby  bool
-	Copied       Copied
-	// OptimizerSteps are those that the process has finished in this generation; 0: none, or not known.
-	OptimizerSteps int64
-	// ResumedAt is how many optimizer steps the restored state held before the first of them, where ResumeKnown.
-	ResumedAt   int64
-	ResumeKnown bool
-}
-
-// Mark names a step in storage; the zero Mark is none.
-type Mark struct{ Step, Generation int64 }
-
-// Copied is one rank's file in storage.
-type Copied struct {
-	Mark
-	Length   int64
-	Checksum uint32
-}
-
-// Manifest says that a step lies whole in storage; Ranks has one entry per rank of the world.
-type Manifest struct {
-	Mark
-	Ranks []ManifestRank
-	// Recorded are the marks that the record names: only what is older than all of them may be removed.
-	Recorded []Mark
-}
-
-// ManifestRank is what a Manifest says of one rank's file.
-type ManifestRank struct {
-	Length   int64
-	Checksum uint32
-}
-
-// Exit is how a rank's process ended.
-type Exit struct {
-	Code      int
-	Signal    int
-	At        time.Time
-	Traceback string
-}
-
-// Timeline says when an agent reached what in the newest repair; a zero time was not reached.
-type Timeline struct {
-	Detected, HaltReceived, Stopped, RunReceived, Started, Restored, FirstStep, Verified time.Time
-}
-
 // Newer says whether the pod takes the slot over from old.
 func (p Pod) Newer(old Pod) bool {
 	if p.UID == old.UID {
@@ -148,55 +47,6 @@ func (p Pod) Newer(old Pod) bool {
 		return p.Created.After(old.Created)
 	}
 	return p.UID > old.UID
-}
-
-// Order is what an agent must do.
-type Order int
-
-// The orders; their meaning stands in the protocol.
-const (
-	OrderNone Order = iota
-	OrderWait
-	OrderRun
-	OrderHalt
-	OrderExit
-)
-
-// Directive is all that one agent must do now.
-type Directive struct {
-	Generation int64
-	Order      Order
-	// Run is the generation for OrderRun; its number and restore step alone for OrderHalt, and for an
-	// agent that already runs what an earlier coordinator handed out.
-	Run      *Launch
-	Common   int64
-	Frontier int64
-	ExitCode int
-	Reason   string
-	// WholeCommand: the other pods run their whole command as one rank, so that this one need not wait for a launcher.
-	WholeCommand bool
-	// Launched comes with OrderHalt: other pods start their ranks with a launcher, or all did, so that a whole command whose first run
-	// goes on is not ended: it may start its own yet.
-	Launched bool
-
-	// Hold, Copy, Manifest and Fetch are set for agents of protocol 2 alone; their meaning stands there.
-	Hold     int64
-	Copy     Mark
-	Manifest *Manifest
-	Fetch    Mark
-}
-
-// Launch is one pod's share of a generation.
-type Launch struct {
-	Number       int64
-	WorldSize    int
-	BaseRank     int
-	NodeRank     int
-	Nodes        int
-	MasterAddr   string
-	MasterPort   int
-	RestoreStep  int64
-	RestartCount int
 }
 
 // StepUnknown is Record.RestoreStep where the store lost the record of a generation that agents have run.
@@ -222,24 +72,24 @@ type Record struct {
 	Copies  []RankCopy
 	// Moved are the suspicions for which a pod was moved.
 	Moved []cause.Suspect
-	// Doomed are pods that must be replaced and were not yet.
-	Doomed []Doom
+	// PendingReplacements are pods that must be replaced and were not yet, Suspended those that go because their Job is suspended
+	// (suspend.go). PendingPods counts both in what is stored, which lists the first (bounds.go).
+	PendingReplacements []Termination
+	Suspended           []Termination
+	PendingPods         int
 }
 
 // StoredStep is a step in storage, and when it was whole there.
 type StoredStep struct {
-	Mark
+	protocol.Mark
 	At time.Time
 }
 
 // RankCopy is one rank's part of a step in storage.
-type RankCopy struct {
-	Mark
-	Rank int
-}
+type RankCopy = restore.Part
 
-// Doom says that a pod must be replaced, and why.
-type Doom struct {
+// Termination says that a pod must be replaced, and why.
+type Termination struct {
 	Slot Slot
 	Pod  string // UID
 	Name string
@@ -253,18 +103,18 @@ type Doom struct {
 	Dead bool
 }
 
-// JobSuspended is the cause of a Doom where the Job rests: its pods go and none is made in their place for now.
+// JobSuspended is the cause of a Termination where the Job is suspended: its pods go and none is made in their place for now.
 const JobSuspended = "JobSuspended"
 
-// HardwareSuspected is the cause of a Doom where the pod first at fault tries another node.
+// HardwareSuspected is the cause of a Termination where the pod first at fault tries another node.
 const HardwareSuspected = "HardwareSuspected"
 
-// PodDeleted is the cause of a Doom where somebody deletes or evicts the pod.
+// PodDeleted is the cause of a Termination where somebody deletes or evicts the pod.
 const PodDeleted = "PodDeleted"
 
-// Replacement is a Doom that was carried out; what was not reached is zero.
+// Replacement is a Termination that was carried out; what was not reached is zero.
 type Replacement struct {
-	Doom
+	Termination
 	ReleasedAt time.Time
 	// By is the new pod's name, Node where it is.
 	By, NewNode string
@@ -329,10 +179,12 @@ type Recovery struct {
 	ResumedAt    int64
 	ResumeKnown  bool
 	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
-	Drain    time.Duration
-	Replace  time.Duration
-	Fetch    time.Duration
-	Replaced []Replacement
+	Drain   time.Duration
+	Replace time.Duration
+	Fetch   time.Duration
+	// Replaced are the pods that it replaced. ReplacedPods counts them in what is stored, which lists the first (bounds.go).
+	Replaced     []Replacement
+	ReplacedPods int
 }
 
 // NotReached marks a phase of a Recovery that was not reached (yet).

@@ -14,12 +14,12 @@ func (s *State) wait(now time.Time) {
 			waits = s.fetchReason()
 		}
 	case Halting:
-		waits = s.haltWaits(now)
+		waits = s.awaitedWhileHalting(now)
 	case Running, Finished, GivenUp:
 	}
 	if p := &s.Record.Progress; waits != p.Waits {
 		p.Waits = waits
-		s.emit(Touch{})
-		s.emit(Direct{})
+		s.emit(PersistLater{})
+		s.emit(Broadcast{})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -250,22 +251,22 @@ func (s *slow) place() cost {
 // The same feasibility and the same cost as the twin, in thousands of small worlds.
 func TestPlaceCostsWhatTheTwinDoes(t *testing.T) {
 	placed := 0
-	for seed := range int64(12000) {
+	for seed := range seeds.All(t, int64(12000)) {
 		f := randomFabric(rand.New(rand.NewSource(seed)))
 		twin := newSlow(f)
 		tree := topology.New(f.levels, f.nodes...)
-		p, no := Place(tree, f.g)
+		p, refusal := Place(tree, f.g)
 		want := twin.place()
-		if (want == nil) != (no != nil) {
-			t.Fatalf("seed %d: the twin finds %v, Place says %v %v\n%+v", seed, want, p, no, f)
+		if (want == nil) != (refusal != nil) {
+			t.Fatalf("seed %d: the twin finds %v, Place says %v %v\n%+v", seed, want, p, refusal, f)
 		}
-		if no != nil {
+		if refusal != nil {
 			continue
 		}
 		placed++
 		n := make([]int, len(twin.nodes))
-		for _, seat := range p.Seats {
-			n[slices.IndexFunc(twin.nodes, func(n topology.Node) bool { return n.Name == seat.Node })]++
+		for _, assignment := range p.Assignments {
+			n[slices.IndexFunc(twin.nodes, func(n topology.Node) bool { return n.Name == assignment.Node })]++
 		}
 		for i := range n {
 			if n[i] > twin.room[i] {
@@ -277,7 +278,7 @@ func TestPlaceCostsWhatTheTwinDoes(t *testing.T) {
 		}
 		twin.inOrder(t, seed, p)
 	}
-	if placed < 3000 {
+	if !seeds.One() && placed < 3000 {
 		t.Fatalf("only %d of the worlds took their gang: the test sees too little", placed)
 	}
 }
@@ -286,8 +287,8 @@ func TestPlaceCostsWhatTheTwinDoes(t *testing.T) {
 func (s *slow) inOrder(t *testing.T, seed int64, p Placement) {
 	t.Helper()
 	last := 0
-	for _, seat := range p.Seats {
-		i := slices.IndexFunc(s.nodes, func(n topology.Node) bool { return n.Name == seat.Node })
+	for _, assignment := range p.Assignments {
+		i := slices.IndexFunc(s.nodes, func(n topology.Node) bool { return n.Name == assignment.Node })
 		if i < last {
 			t.Fatalf("seed %d: slots do not follow the tree: %v", seed, p.Nodes())
 		}
@@ -296,17 +297,17 @@ func (s *slow) inOrder(t *testing.T, seed int64, p Placement) {
 }
 
 func TestPlaceInTheFabricIsDeterministic(t *testing.T) {
-	for seed := range int64(500) {
+	for seed := range seeds.All(t, int64(500)) {
 		rng := rand.New(rand.NewSource(seed))
 		f := randomFabric(rng)
-		p, no := Place(topology.New(f.levels, f.nodes...), f.g)
+		p, refusal := Place(topology.New(f.levels, f.nodes...), f.g)
 		rng.Shuffle(len(f.nodes), func(i, j int) { f.nodes[i], f.nodes[j] = f.nodes[j], f.nodes[i] })
 		tree := topology.New(f.levels)
 		for _, n := range f.nodes {
 			tree.Set(n)
 		}
-		if p2, no2 := Place(tree, f.g); !reflect.DeepEqual(p, p2) || !reflect.DeepEqual(no, no2) {
-			t.Fatalf("seed %d: the answer hangs on the order in which nodes were told: %v %v and %v %v", seed, p, no, p2, no2)
+		if p2, no2 := Place(tree, f.g); !reflect.DeepEqual(p, p2) || !reflect.DeepEqual(refusal, no2) {
+			t.Fatalf("seed %d: the answer hangs on the order in which nodes were told: %v %v and %v %v", seed, p, refusal, p2, no2)
 		}
 	}
 }

@@ -26,10 +26,10 @@ type Gang struct {
 	// Free is what must be free on all nodes together before anybody is placed; FreeShown is how people write it.
 	Free      topology.Resources
 	FreeShown map[string]string
-	// Agree, where set, is asked before a member is put on a node beside the members placed so far (seats,
+	// Agree, where set, is asked before a member is put on a node beside the members placed so far (assignments,
 	// in the order in which they were placed). It is for rules among members that counts cannot express,
 	// such as anti-affinity, and must answer the same to the same question.
-	Agree func(member int, node string, seats []Seat) (Cause, bool)
+	Agree func(member int, node string, assignments []Assignment) (Cause, bool)
 }
 
 // Member is one pod.
@@ -59,34 +59,34 @@ type Role struct {
 	OutAll *Cause
 }
 
-// Seat is a member on its node.
-type Seat struct {
+// Assignment is a member on its node.
+type Assignment struct {
 	Slot   int
 	Member string
 	Node   string
 }
 
-// Placement is the plan: a seat for every member, by slot, those that were there before included. Members that do
+// Placement is the plan: an assignment for every member, by slot, those that were there before included. Members that do
 // not fit, where Gang.Min allows that, have none; they are those of the highest slots, essential ones never.
 type Placement struct {
-	Seats []Seat
-	// Placed counts the seats that are new.
+	Assignments []Assignment
+	// Placed counts the assignments that are new.
 	Placed int
 }
 
 // Nodes lists the nodes by slot.
 func (p Placement) Nodes() []string {
-	nodes := make([]string, len(p.Seats))
-	for i, s := range p.Seats {
+	nodes := make([]string, len(p.Assignments))
+	for i, s := range p.Assignments {
 		nodes[i] = s.Node
 	}
 	return nodes
 }
 
-// At is the node of each member that has a seat, by the member's name.
+// At is the node of each member that has an assignment, by the member's name.
 func (p Placement) At() map[string]string {
-	at := make(map[string]string, len(p.Seats))
-	for _, s := range p.Seats {
+	at := make(map[string]string, len(p.Assignments))
+	for _, s := range p.Assignments {
 		at[s.Member] = s.Node
 	}
 	return at
@@ -169,7 +169,7 @@ func (c Cause) String() string {
 	case InUse:
 		return "used by other pods"
 	case Whole:
-		return "held whole by another gang"
+		return "used exclusively by another gang"
 	case Spare:
 		return "kept as spare"
 	case Unlabelled:
@@ -186,8 +186,8 @@ func named(kind, name string) string {
 	return kind + " (" + name + ")"
 }
 
-// Census is who of a gang is there.
-type Census struct {
+// MemberCounts is who of a gang is there.
+type MemberCounts struct {
 	// Size is how many members there must be, Exist how many do, Bound how many of these are on nodes, Ended
 	// how many ended well and are not needed any more.
 	Size, Exist, Bound, Ended int
@@ -198,12 +198,12 @@ type Census struct {
 // Gap is a slot that nobody holds.
 type Gap struct {
 	Slot int
-	// Leaving names the pod that held the slot and is still ending, Node where; empty: there is none.
-	Leaving, Node string
+	// Terminating names the pod that held the slot and is still ending, Node where; empty: there is none.
+	Terminating, Node string
 }
 
 // Incomplete is the answer while members are missing.
-func Incomplete(c Census) Refusal {
+func Incomplete(c MemberCounts) Refusal {
 	r := Refusal{Reason: WaitingForMembers, Wanted: c.Size - c.Ended - c.Bound, Message: fmt.Sprintf("%d of %s", c.Exist, count(c.Size, "pod exists", "pods exist"))}
 	if c.Ended > 0 {
 		r.Message += fmt.Sprintf(", %d ended well", c.Ended)
@@ -225,8 +225,8 @@ func awaited(gaps []Gap) string {
 	var slots, leaving []string
 	for _, g := range gaps[:min(len(gaps), shownNames)] {
 		slots = append(slots, fmt.Sprint(g.Slot))
-		if g.Leaving != "" {
-			leaving = append(leaving, fmt.Sprintf("pod %s is still ending on node %s", g.Leaving, g.Node))
+		if g.Terminating != "" {
+			leaving = append(leaving, fmt.Sprintf("pod %s is still ending on node %s", g.Terminating, g.Node))
 		}
 	}
 	text := "slot " + strings.Join(slots, ", ")

@@ -94,7 +94,11 @@ func answer(t *testing.T, commands string) string {
 			t.Fatalf("unknown command %q", f[0])
 		}
 	}
-	p, r := Place(topology.New(levels, nodes...), g)
+	tree := topology.New(levels, nodes...)
+	p, r := Place(tree, g)
+	if err := promised(tree, fabric{levels, nodes, g}, p, r); err != nil {
+		t.Errorf("%s: %v", strings.SplitN(commands, "\n", 2)[0], err) // whatever the golden file says
+	}
 	if r != nil {
 		var causes []string
 		for _, c := range sortedCauses(r.Excluded) {
@@ -102,12 +106,12 @@ func answer(t *testing.T, commands string) string {
 		}
 		return fmt.Sprintf("%s wanted=%d fits=%d nodes=%d %s\n%s\n", r.Reason, r.Wanted, r.Fits, r.Nodes, strings.Join(causes, " "), r.Message)
 	}
-	if len(p.Seats) < len(g.Members) {
-		var seats []string
-		for _, s := range p.Seats {
-			seats = append(seats, fmt.Sprintf("%d:%s", s.Slot, s.Node))
+	if len(p.Assignments) < len(g.Members) {
+		var assignments []string
+		for _, s := range p.Assignments {
+			assignments = append(assignments, fmt.Sprintf("%d:%s", s.Slot, s.Node))
 		}
-		return fmt.Sprintf("placed=%d of %d on %s\n", p.Placed, len(g.Members), strings.Join(seats, " "))
+		return fmt.Sprintf("placed=%d of %d on %s\n", p.Placed, len(g.Members), strings.Join(assignments, " "))
 	}
 	return fmt.Sprintf("placed=%d on %s\n", p.Placed, strings.Join(p.Nodes(), " "))
 }
@@ -153,7 +157,7 @@ func parseNode(t *testing.T, name string, fields []string) topology.Node {
 		case "tenants":
 			n.Tenants = number(t, v)
 		case "closed":
-			n.Closed = true
+			n.Exclusive = true
 		case "spares":
 			count, level, _ := strings.Cut(v, ":")
 			n.Spares, n.SparesAt = number(t, count), level

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -54,7 +55,7 @@ func (h *history) tree() *topology.Tree {
 					continue
 				}
 				n.Free["gpu"] -= 4
-				n.Used, n.Tenants, n.Closed = true, n.Tenants+1, n.Closed || g.Topology.Whole
+				n.Used, n.Tenants, n.Exclusive = true, n.Tenants+1, n.Exclusive || g.Topology.Whole
 				if g.Topology.Spares > n.Spares {
 					n.Spares, n.SparesAt = g.Topology.Spares, "nvlink"
 				}
@@ -94,24 +95,24 @@ func (h *history) place(k int, fresh bool) {
 		g.Roles[0].Out[name] = Cause{Kind: Unhealthy, Name: "x"}
 	}
 	before := h.unused()
-	p, no := Place(h.tree(), g)
-	if no != nil {
+	p, refusal := Place(h.tree(), g)
+	if refusal != nil {
 		if fresh {
 			h.gangs[k].Members = nil
 		}
 		return
 	}
-	if len(p.Seats) != len(g.Members) {
-		h.t.Fatalf("seed %d: NeverHalf: %d seats for %d", h.seed, len(p.Seats), len(g.Members))
+	if len(p.Assignments) != len(g.Members) {
+		h.t.Fatalf("seed %d: NeverHalf: %d assignments for %d", h.seed, len(p.Assignments), len(g.Members))
 	}
-	for i, seat := range p.Seats {
-		if was := g.Members[i].Node; was != "" && was != seat.Node {
-			h.t.Fatalf("seed %d: a member that stands was moved from %s to %s", h.seed, was, seat.Node)
+	for i, assignment := range p.Assignments {
+		if was := g.Members[i].Node; was != "" && was != assignment.Node {
+			h.t.Fatalf("seed %d: a member that stands was moved from %s to %s", h.seed, was, assignment.Node)
 		}
-		if g.Members[i].Node == "" && h.sick[seat.Node] {
-			h.t.Fatalf("seed %d: NeverRuledOut: %s is sick", h.seed, seat.Node)
+		if g.Members[i].Node == "" && h.sick[assignment.Node] {
+			h.t.Fatalf("seed %d: NeverRuledOut: %s is sick", h.seed, assignment.Node)
 		}
-		g.Members[i].Node = seat.Node
+		g.Members[i].Node = assignment.Node
 	}
 	h.held(g, fresh)
 	if h.bare == "" { // it promises nothing while nobody knows where it is
@@ -209,7 +210,7 @@ func (h *history) step() {
 }
 
 func TestInvariantsUnderRandomHistories(t *testing.T) {
-	for seed := range int64(1500) {
+	for seed := range seeds.All(t, int64(1500)) {
 		h := newHistory(t, seed)
 		for range 25 {
 			h.step()
@@ -221,18 +222,18 @@ func TestInvariantsUnderRandomHistories(t *testing.T) {
 func TestBeyondTheExactSearch(t *testing.T) {
 	exactly = 0
 	defer func() { exactly = maxCells }()
-	for seed := range int64(3000) {
+	for seed := range seeds.All(t, int64(3000)) {
 		f := randomFabric(rand.New(rand.NewSource(seed)))
 		twin := newSlow(f)
-		p, no := Place(topology.New(f.levels, f.nodes...), f.g)
-		if want := twin.place(); (want == nil) != (no != nil) {
-			t.Fatalf("seed %d: the twin finds %v, Place says %v %v\n%+v", seed, want, p, no, f)
+		p, refusal := Place(topology.New(f.levels, f.nodes...), f.g)
+		if want := twin.place(); (want == nil) != (refusal != nil) {
+			t.Fatalf("seed %d: the twin finds %v, Place says %v %v\n%+v", seed, want, p, refusal, f)
 		}
-		if no == nil {
+		if refusal == nil {
 			twin.inOrder(t, seed, p)
 		}
 	}
-	for seed := range int64(300) {
+	for seed := range seeds.All(t, int64(300)) {
 		h := newHistory(t, seed)
 		for range 25 {
 			h.step()
@@ -255,16 +256,16 @@ func FuzzPlace(f *testing.F) {
 		}
 		tree := topology.New(w.levels, w.nodes...)
 		before := snapshot(tree)
-		p, no := Place(tree, w.g)
+		p, refusal := Place(tree, w.g)
 		if fmt.Sprint(before) != fmt.Sprint(snapshot(tree)) {
 			t.Fatal("TreeUnchanged: it was changed")
 		}
-		if (no == nil) == (len(p.Seats) == 0) || (no != nil && no.Message == "") {
-			t.Fatalf("neither a placement nor a refusal: %v %v", p, no)
+		if (refusal == nil) == (len(p.Assignments) == 0) || (refusal != nil && refusal.Message == "") {
+			t.Fatalf("neither a placement nor a refusal: %v %v", p, refusal)
 		}
-		for _, seat := range p.Seats {
-			if i, ok := tree.Find(seat.Node); w.g.Members[seat.Slot].Node == "" && (!ok || !tree.Take(i, w.g.Roles[0].Requests)) {
-				t.Fatalf("NeverTwice: %s is over capacity or unknown", seat.Node)
+		for _, assignment := range p.Assignments {
+			if i, ok := tree.Find(assignment.Node); w.g.Members[assignment.Slot].Node == "" && (!ok || !tree.Take(i, w.g.Roles[0].Requests)) {
+				t.Fatalf("NeverTwice: %s is over capacity or unknown", assignment.Node)
 			}
 		}
 	})

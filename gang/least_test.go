@@ -5,6 +5,7 @@ import (
 	"math/rand"
 	"testing"
 
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -37,7 +38,7 @@ func fewerWorld(r *rand.Rand, roles int) ([]topology.Node, Gang, int) {
 // EssentialPlaced, AsManyAsFit, NeverTwice, LowestSlots (of those that may wait the highest slots do), TreeUnchanged.
 func TestFewerThanAll(t *testing.T) {
 	placed := 0
-	for seed := range int64(6000) {
+	for seed := range seeds.All(t, int64(6000)) {
 		r := rand.New(rand.NewSource(seed))
 		nodes, g, room := fewerWorld(r, 1+r.Intn(2))
 		missing, needed := 0, 0
@@ -53,14 +54,14 @@ func TestFewerThanAll(t *testing.T) {
 		needed = max(needed, g.Min-(g.Size-missing), 1)
 		tree := topology.New(nil, nodes...)
 		before := fmt.Sprint(snapshot(tree))
-		p, no := Place(tree, g)
+		p, refusal := Place(tree, g)
 		if after := fmt.Sprint(snapshot(tree)); after != before {
 			t.Fatalf("seed %d: TreeUnchanged: %s, was %s", seed, after, before)
 		}
-		if (no == nil) != (room >= needed) {
-			t.Fatalf("seed %d: AtLeastMin: room for %d, %d needed of %d: %v", seed, room, needed, missing, no)
+		if (refusal == nil) != (room >= needed) {
+			t.Fatalf("seed %d: AtLeastMin: room for %d, %d needed of %d: %v", seed, room, needed, missing, refusal)
 		}
-		if no != nil {
+		if refusal != nil {
 			continue
 		}
 		placed++
@@ -88,7 +89,7 @@ func TestFewerThanAll(t *testing.T) {
 			}
 		}
 	}
-	if placed < 1000 {
+	if !seeds.One() && placed < 1000 {
 		t.Errorf("only %d worlds had room: the test says little", placed)
 	}
 }

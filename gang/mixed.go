@@ -30,7 +30,7 @@ func (s *search) mixed() bool {
 		region, known = s.bounds()
 	}
 	s.keepAllTo(region)
-	s.once, s.tries = s.hopeless(region), maxTries+s.onePass()
+	s.once, s.tries = s.infeasible(region), maxTries+s.onePass()
 	s.asks = s.extra + 2*(len(s.order)+s.tree.Len())
 	defer func() { s.extra = max(0, min(s.extra, s.asks)) }() // the others are free
 	if s.standing {
@@ -159,7 +159,7 @@ func (s *search) slicedFirst() bool {
 			return false
 		}
 		deepest, cut = max(deepest, s.deepest), cut || s.tries < 0
-		v.leave(s.stuck(len(members)))
+		v.release(s.stuck(len(members)))
 	}
 	if s.tries = all; cut {
 		s.keepTo(members, first)
@@ -177,16 +177,16 @@ func (s *search) slicedFirst() bool {
 func (s *search) onePass() int {
 	n := 0
 	for k, d := range s.within {
-		if n++; !s.goesOn(k) {
+		if n++; !s.continues(k) {
 			n += len(s.list(d))
 		}
 	}
 	return n
 }
 
-// hopeless says that a domain cannot take all, as counts alone prove: there is no room for the members of one role, though no
+// infeasible says that a domain cannot take all, as counts alone prove: there is no room for the members of one role, though no
 // others were there, or less of something is free on all nodes that are of use to anybody than is asked for in all.
-func (s *search) hopeless(d int) bool {
+func (s *search) infeasible(d int) bool {
 	need, places := s.perRole(), map[int]int{}
 	asked, free := topology.Resources{}, topology.Resources{}
 	for role, n := range need {
@@ -267,7 +267,7 @@ func (s *search) keepAllTo(d int) {
 }
 
 func (s *search) descendAll() bool {
-	s.at, s.pos, s.seats = nil, nil, nil
+	s.at, s.pos, s.assignments = nil, nil, nil
 	return s.descend(0)
 }
 
@@ -281,7 +281,7 @@ func (s *search) room(i, role, limit int) int {
 		return 0
 	}
 	others := s.tree.Tenants(i) > s.held[s.tree.Name(i)]
-	if others && (s.rules.whole || s.tree.Closed(i)) {
+	if others && (s.rules.whole || s.tree.Exclusive(i)) {
 		return 0
 	}
 	return s.tree.Room(i, r.Requests, limit)
@@ -318,23 +318,23 @@ func (s *search) descend(k int) bool {
 			pos -= len(nodes)
 		}
 		i := nodes[pos]
-		if s.tries--; s.looked >= s.limit {
+		if s.tries--; s.visited >= s.limit {
 			s.tries = -1
 		}
 		if s.tries < 0 {
 			return false
 		}
-		s.looked++
+		s.visited++
 		if s.room(i, m.Role, 1) == 0 || !s.agree(k, i) {
 			continue
 		}
 		mark := s.tree.Mark()
 		s.tree.Take(i, s.g.Roles[m.Role].Requests)
-		s.at, s.pos, s.seats = append(s.at, i), append(s.pos, pos), append(s.seats, Seat{Slot: m.Slot, Member: m.Name, Node: s.tree.Name(i)})
+		s.at, s.pos, s.assignments = append(s.at, i), append(s.pos, pos), append(s.assignments, Assignment{Slot: m.Slot, Member: m.Name, Node: s.tree.Name(i)})
 		if s.descend(k + 1) {
 			return true
 		}
-		s.at, s.pos, s.seats = s.at[:k], s.pos[:k], s.seats[:k]
+		s.at, s.pos, s.assignments = s.at[:k], s.pos[:k], s.assignments[:k]
 		s.tree.Undo(mark)
 		if s.once {
 			return false
@@ -365,8 +365,8 @@ func (s *search) alike(k int) bool {
 	return k > 0 && s.within[k] == s.within[k-1] && s.g.Members[s.order[k]].Role == s.g.Members[s.order[k-1]].Role
 }
 
-// goesOn says whether order[k] need not look where the member before it did not find a place.
-func (s *search) goesOn(k int) bool { return s.g.Agree == nil && s.alike(k) }
+// continues says whether order[k] need not look where the member before it did not find a place.
+func (s *search) continues(k int) bool { return s.g.Agree == nil && s.alike(k) }
 
 func (s *search) agree(k, node int) bool {
 	if s.g.Agree == nil {
@@ -376,6 +376,6 @@ func (s *search) agree(k, node int) bool {
 		s.tries = -1
 		return false
 	}
-	_, ok := s.g.Agree(s.order[k], s.tree.Name(node), slices.Clip(s.seats))
+	_, ok := s.g.Agree(s.order[k], s.tree.Name(node), slices.Clip(s.assignments))
 	return ok
 }

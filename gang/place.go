@@ -29,15 +29,15 @@ const noLimit = math.MaxInt
 // maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the
 // fabric. Members that come back go to where their neighbours are, or as near as there is room.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
-	p, no, _ := PlaceWithin(tree, g, noLimit)
-	return p, no
+	p, refusal, _ := PlaceWithin(tree, g, noLimit)
+	return p, refusal
 }
 
 // PlaceWithin is Place for those who ask many times: where the gang is searched, no more than so many nodes are looked at
 // in all, and it says how many were. A refusal may then be for lack of effort.
-func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, no *Refusal, looked int) {
+func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, refusal *Refusal, visited int) {
 	if exist := len(g.Members); exist < g.Size {
-		r := Incomplete(Census{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
+		r := Incomplete(MemberCounts{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
 		return Placement{}, &r, 0
 	}
 	rules, err := g.Topology.resolve(tree)
@@ -46,8 +46,8 @@ func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, no *Refus
 	}
 	s := &search{tree: tree, g: g, rules: rules, order: g.missing(), limit: limit, extra: maxAsks, standing: g.standing()}
 	defer tree.Undo(tree.Mark())
-	if no := s.tooLittleFree(); no != nil {
-		return Placement{}, no, 0
+	if refusal := s.tooLittleFree(); refusal != nil {
+		return Placement{}, refusal, 0
 	}
 	switch {
 	case len(s.order) == 0:
@@ -56,9 +56,9 @@ func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, no *Refus
 			return Placement{}, s.refuse(), 0
 		}
 	case !s.mixed() && !s.fewerMixed():
-		return Placement{}, s.refuse(), s.looked
+		return Placement{}, s.refuse(), s.visited
 	}
-	return s.placement(), nil, s.looked
+	return s.placement(), nil, s.visited
 }
 
 // tooLittleFree refuses a gang that wants more to be free in all than is. It counts while nobody of it has a node.
@@ -113,9 +113,9 @@ type search struct {
 	held     map[string]int
 	// v is what the gang's one shape finds, before anything is placed.
 	v *view
-	// seats say the same as at for Agree. For the search: within[k] is the domain that order[k] is kept to, nodes
+	// assignments say the same as at for Agree. For the search: within[k] is the domain that order[k] is kept to, nodes
 	// lists a domain's nodes, pos[k] is where at[k] stands in them, and kept nodes are left free as spares.
-	seats       []Seat
+	assignments []Assignment
 	within, pos []int
 	nodes       map[int][]int
 	kept        map[int]bool
@@ -125,7 +125,7 @@ type search struct {
 	// deepest is the most members that ever stood at once.
 	deepest int
 	// tries is how many more nodes may be looked at now, limit how many in all, looked how many were.
-	tries, limit, looked int
+	tries, limit, visited int
 	// asks is how often Agree may be asked now, extra how often beyond twice for each node and member, in all that are still to come.
 	asks, extra int
 	// once: counts say that there is no place for all, so that one pass, which says how many find one, is enough.
@@ -301,29 +301,29 @@ func (s *search) most() int {
 	return most
 }
 
-// placement is the plan: members that were left out have no seat.
+// placement is the plan: members that were left out have no assignment.
 func (s *search) placement() Placement {
 	node := make(map[int]int, len(s.order))
 	for k, m := range s.order {
 		node[m] = s.at[k]
 	}
-	seats := make([]Seat, 0, len(s.g.Members))
+	assignments := make([]Assignment, 0, len(s.g.Members))
 	for i, m := range s.g.Members {
-		seat := Seat{Slot: m.Slot, Member: m.Name, Node: m.Node}
+		assignment := Assignment{Slot: m.Slot, Member: m.Name, Node: m.Node}
 		if m.Node == "" {
 			at, ok := node[i]
 			if !ok {
 				continue
 			}
-			seat.Node = s.tree.Name(at)
+			assignment.Node = s.tree.Name(at)
 		}
-		seats = append(seats, seat)
+		assignments = append(assignments, assignment)
 	}
-	bySlot := func(a, b Seat) int { return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Member, b.Member)) }
-	if !slices.IsSortedFunc(seats, bySlot) {
-		slices.SortStableFunc(seats, bySlot)
+	bySlot := func(a, b Assignment) int { return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Member, b.Member)) }
+	if !slices.IsSortedFunc(assignments, bySlot) {
+		slices.SortStableFunc(assignments, bySlot)
 	}
-	return Placement{Seats: seats, Placed: len(s.order)}
+	return Placement{Assignments: assignments, Placed: len(s.order)}
 }
 
 func sortedCauses(m map[Cause][]string) []Cause {

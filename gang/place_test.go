@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/topology"
 )
 
@@ -46,8 +47,8 @@ func simple(rng *rand.Rand) (*topology.Tree, Gang) {
 }
 
 // oneEach is what anti-affinity by host name says.
-func oneEach(_ int, node string, seats []Seat) (Cause, bool) {
-	for _, s := range seats {
+func oneEach(_ int, node string, assignments []Assignment) (Cause, bool) {
+	for _, s := range assignments {
 		if s.Node == node {
 			return Cause{Kind: Refused, Name: "Anti"}, false
 		}
@@ -68,8 +69,8 @@ func twin(tree *topology.Tree, g Gang) int {
 		}
 	}
 	var best int
-	var try func(k, placed int, seats []Seat)
-	try = func(k, placed int, seats []Seat) {
+	var try func(k, placed int, assignments []Assignment)
+	try = func(k, placed int, assignments []Assignment) {
 		best = max(best, placed)
 		if k == len(missing) {
 			return
@@ -80,24 +81,24 @@ func twin(tree *topology.Tree, g Gang) int {
 				continue
 			}
 			if g.Agree != nil {
-				if _, ok := g.Agree(0, name, seats); !ok {
+				if _, ok := g.Agree(0, name, assignments); !ok {
 					continue
 				}
 			}
 			f["gpu"] -= role.Requests["gpu"]
 			f["cpu"] -= role.Requests["cpu"]
-			try(k+1, placed+1, append(slices.Clone(seats), Seat{Node: name}))
+			try(k+1, placed+1, append(slices.Clone(assignments), Assignment{Node: name}))
 			f["gpu"] += role.Requests["gpu"]
 			f["cpu"] += role.Requests["cpu"]
 		}
-		try(k+1, placed, seats)
+		try(k+1, placed, assignments)
 	}
 	try(0, 0, nil)
 	return best
 }
 
 func TestPlaceAgainstTwin(t *testing.T) {
-	for seed := range int64(4000) {
+	for seed := range seeds.All(t, int64(4000)) {
 		rng := rand.New(rand.NewSource(seed))
 		tree, g := simple(rng)
 		before := snapshot(tree)
@@ -120,37 +121,57 @@ func TestPlaceAgainstTwin(t *testing.T) {
 // Never half placed, never over capacity, never on a node that was ruled out.
 func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Placement) {
 	t.Helper()
-	if len(p.Seats) != g.Size || p.Placed != len(g.missing()) {
-		t.Fatalf("seed %d: half placed: %d seats of %d", seed, len(p.Seats), g.Size)
+	if len(p.Assignments) != g.Size || p.Placed != len(g.missing()) {
+		t.Fatalf("seed %d: half placed: %d assignments of %d", seed, len(p.Assignments), g.Size)
 	}
-	defer tree.Undo(tree.Mark())
-	var placed []Seat
-	for slot, seat := range p.Seats {
-		m := g.Members[slot]
-		if seat.Slot != slot || seat.Member != m.Name {
-			t.Fatalf("seed %d: seat %d is %v", seed, slot, seat)
+	for slot, assignment := range p.Assignments {
+		if assignment.Slot != slot {
+			t.Fatalf("seed %d: assignment %d is %v", seed, slot, assignment)
 		}
+	}
+	if err := lawful(tree, g, p); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+}
+
+// lawful says what is wrong with the assignments of a placement, whatever was asked for: members have one assignment each, those that had a node keep
+// it, and the others have room where nothing rules them out.
+func lawful(tree *topology.Tree, g Gang, p Placement) error {
+	defer tree.Undo(tree.Mark())
+	var placed []Assignment
+	seated := map[int]bool{}
+	for _, assignment := range p.Assignments {
+		k := slices.IndexFunc(g.Members, func(m Member) bool { return m.Slot == assignment.Slot })
+		if k < 0 || seated[assignment.Slot] || assignment.Member != g.Members[k].Name {
+			return fmt.Errorf("assignment %v is nobody's or another one's", assignment)
+		}
+		m := g.Members[k]
+		seated[assignment.Slot] = true
 		if m.Node != "" {
-			if seat.Node != m.Node {
-				t.Fatalf("seed %d: member %d was moved from %s to %s", seed, slot, m.Node, seat.Node)
+			if assignment.Node != m.Node {
+				return fmt.Errorf("member %d was moved from %s to %s", assignment.Slot, m.Node, assignment.Node)
 			}
 			continue
 		}
 		role := g.Roles[m.Role]
-		i, known := tree.Find(seat.Node)
+		i, known := tree.Find(assignment.Node)
 		if !known || !tree.Take(i, role.Requests) {
-			t.Fatalf("seed %d: node %q is over capacity or unknown", seed, seat.Node)
+			return fmt.Errorf("node %q is over capacity or unknown", assignment.Node)
 		}
-		if cause, out := role.Out[seat.Node]; out {
-			t.Fatalf("seed %d: member %d is on %s, which is %v", seed, slot, seat.Node, cause)
+		if cause, out := role.Out[assignment.Node]; out {
+			return fmt.Errorf("member %d is on %s, which is %v", assignment.Slot, assignment.Node, cause)
 		}
 		if g.Agree != nil {
-			if _, ok := g.Agree(slot, seat.Node, placed); !ok {
-				t.Fatalf("seed %d: member %d is on %s against Agree", seed, slot, seat.Node)
+			if _, ok := g.Agree(assignment.Slot, assignment.Node, placed); !ok {
+				return fmt.Errorf("member %d is on %s against Agree", assignment.Slot, assignment.Node)
 			}
 		}
-		placed = append(placed, seat)
+		placed = append(placed, assignment)
 	}
+	if p.Placed != len(placed) {
+		return fmt.Errorf("%d are said to be placed, and %d are", p.Placed, len(placed))
+	}
+	return nil
 }
 
 func checkRefusal(t *testing.T, seed int64, g Gang, r *Refusal, wanted, most int) {
@@ -172,7 +193,7 @@ func checkRefusal(t *testing.T, seed int64, g Gang, r *Refusal, wanted, most int
 }
 
 func TestPlaceIsDeterministic(t *testing.T) {
-	for seed := range int64(300) {
+	for seed := range seeds.All(t, int64(300)) {
 		tree, g := simple(rand.New(rand.NewSource(seed)))
 		p, r := Place(tree, g)
 		for range 5 {
@@ -229,9 +250,9 @@ func TestRulesAmongMembersWidenTheSearch(t *testing.T) {
 		nodes = append(nodes, topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"zone", fmt.Sprint("rack", i/16)}, Free: topology.Resources{"gpu": 8}})
 	}
 	asked := 0
-	g := Gang{Size: 20, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, seats []Seat) (Cause, bool) {
+	g := Gang{Size: 20, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
 		asked++
-		return oneEach(m, node, seats)
+		return oneEach(m, node, assignments)
 	}}
 	for slot := range g.Size {
 		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%02d", slot)})

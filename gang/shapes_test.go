@@ -51,15 +51,15 @@ func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
 		"each shape alone would have had": {shapes(size, true), nodes - 600, 650, false},
 		"it fits":                         {shapes(size, true), nodes - 1000, 0, true},
 	} {
-		_, no, looked := PlaceWithin(racked(nodes, c.taken), c.g, noLimit)
-		if fits := no == nil; fits != c.short {
-			t.Errorf("%s: %+v", name, no)
+		_, refusal, visited := PlaceWithin(racked(nodes, c.taken), c.g, noLimit)
+		if fits := refusal == nil; fits != c.short {
+			t.Errorf("%s: %+v", name, refusal)
 		}
-		if most := len(c.g.Roles)*nodes + size; looked > most {
-			t.Errorf("%s: %d nodes were looked at, more than %d", name, looked, most)
+		if most := len(c.g.Roles)*nodes + size; visited > most {
+			t.Errorf("%s: %d nodes were looked at, more than %d", name, visited, most)
 		}
-		if no != nil && (strings.Contains(no.Message, "stopped") || no.Fits < c.fits || no.Fits >= size) {
-			t.Errorf("%s: %s", name, no.Message)
+		if refusal != nil && (strings.Contains(refusal.Message, "stopped") || refusal.Fits < c.fits || refusal.Fits >= size) {
+			t.Errorf("%s: %s", name, refusal.Message)
 		}
 	}
 }
@@ -71,16 +71,16 @@ func TestRulesAreAskedSeldom(t *testing.T) {
 	for name, c := range map[string]struct{ free, most int }{
 		"room for all": {nodes, 2 * (nodes + size)}, "one node too few": {size - 1, maxAsks + 3*(nodes+size)}} {
 		asked := 0
-		g := Gang{Size: size, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, seats []Seat) (Cause, bool) {
+		g := Gang{Size: size, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
 			asked++
-			return oneEach(m, node, seats)
+			return oneEach(m, node, assignments)
 		}}
 		for slot := range size {
 			g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)})
 		}
-		p, no := Place(racked(nodes, nodes-c.free), g)
-		if (no == nil) != (c.free >= size) || no == nil && p.Placed != size || no != nil && no.Fits != size-1 {
-			t.Errorf("%s: placed %d: %+v", name, p.Placed, no)
+		p, refusal := Place(racked(nodes, nodes-c.free), g)
+		if (refusal == nil) != (c.free >= size) || refusal == nil && p.Placed != size || refusal != nil && refusal.Fits != size-1 {
+			t.Errorf("%s: placed %d: %+v", name, p.Placed, refusal)
 		}
 		if asked > c.most {
 			t.Errorf("%s: asked %d times, more than %d", name, asked, c.most)
@@ -92,16 +92,16 @@ func TestRulesAreAskedSeldom(t *testing.T) {
 func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
 	const nodes, size, free = 1000, 1000, 300
 	asked := 0
-	g := Gang{Size: size, Min: 1, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, seats []Seat) (Cause, bool) {
+	g := Gang{Size: size, Min: 1, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
 		asked++
-		return oneEach(m, node, seats)
+		return oneEach(m, node, assignments)
 	}}
 	for slot := range size {
 		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)})
 	}
-	p, no := Place(racked(nodes, nodes-free), g)
-	if no != nil || p.Placed != free {
-		t.Errorf("placed %d of %d: %+v", p.Placed, free, no)
+	p, refusal := Place(racked(nodes, nodes-free), g)
+	if refusal != nil || p.Placed != free {
+		t.Errorf("placed %d of %d: %+v", p.Placed, free, refusal)
 	}
 	if most := 2*maxAsks + 14*2*(nodes+size); asked > most {
 		t.Errorf("asked %d times, more than %d", asked, most)
@@ -111,12 +111,12 @@ func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
 // Who asks many times says how much may be looked at.
 func TestPlaceWithinALimit(t *testing.T) {
 	for _, limit := range []int{0, 100, 10_000} {
-		_, no, looked := PlaceWithin(racked(1000, 0), shapes(200, true), limit)
-		if (no == nil) != (limit == 10_000) || looked > limit {
-			t.Errorf("limit %d: %d nodes were looked at: %+v", limit, looked, no)
+		_, refusal, visited := PlaceWithin(racked(1000, 0), shapes(200, true), limit)
+		if (refusal == nil) != (limit == 10_000) || visited > limit {
+			t.Errorf("limit %d: %d nodes were looked at: %+v", limit, visited, refusal)
 		}
-		if no != nil && !strings.HasSuffix(no.Message, "the search was stopped at its limit") {
-			t.Error(no.Message)
+		if refusal != nil && !strings.HasSuffix(refusal.Message, "the search was stopped at its limit") {
+			t.Error(refusal.Message)
 		}
 	}
 }

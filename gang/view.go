@@ -34,7 +34,7 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 	}
 	for name, members := range mine {
 		i, ok := tree.Find(name)
-		if ok && (tree.Closed(i) || r.whole) && tree.Tenants(i) <= members {
+		if ok && (tree.Exclusive(i) || r.whole) && tree.Tenants(i) <= members {
 			v.set(i, index.Fits(tree, i))
 		}
 	}
@@ -50,7 +50,7 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 			v.spare(d, r.spares-sick[d])
 		}
 		for _, d := range tree.Unnamed(r.sparesAt) {
-			v.leave(d)
+			v.release(d)
 		}
 	}
 	return v
@@ -157,8 +157,8 @@ func (v *view) spare(d, n int) {
 	}
 }
 
-// leave takes none of the nodes of a domain.
-func (v *view) leave(d int) {
+// release takes none of the nodes of a domain.
+func (v *view) release(d int) {
 	if v.places[d] == 0 {
 		return
 	}

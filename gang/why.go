@@ -67,7 +67,7 @@ func (s *search) exclude(r *Refusal, v *view, blocked int) {
 			switch {
 			case kept:
 				cause = rule
-			case s.tree.Closed(i):
+			case s.tree.Exclusive(i):
 				cause = Cause{Kind: Whole}
 			default:
 				cause = Cause{Kind: InUse}
@@ -141,7 +141,7 @@ func (s *search) countLevels(r *Refusal, v *view) {
 	if s.standing {
 		d, known := s.bounds()
 		if level := s.rules.required; !known {
-			r.Unblock = fmt.Sprintf("nobody knows in which %s the others are: their nodes carry no label %s", s.tree.Levels()[level].Name, s.tree.Levels()[level].Key)
+			r.Unblock = fmt.Sprintf("the %s of the others is unknown: their nodes have no label %s", s.tree.Levels()[level].Name, s.tree.Levels()[level].Key)
 		}
 		if known && d != topology.Root {
 			r.Levels = []LevelCount{{Level: s.tree.Levels()[s.rules.required].Name, Wanted: len(s.order), Needed: 1, Domains: 1,

@@ -4,6 +4,8 @@
 #
 #   hack/gotest.sh build PACKAGE...             builds them, with a word now and then
 #   hack/gotest.sh run FLAG... -- PACKAGE...    runs them
+#
+# With RACE=1 they are others, with the race detector.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kept=$PWD/.cache/test-binaries
@@ -11,6 +13,11 @@ kept=$PWD/.cache/test-binaries
 export GOGC=400
 # Vet is a check of its own; without what debuggers want the linker works half as long.
 gotest=(go test -vet=off '-ldflags=-s -w')
+if [ -n "${RACE:-}" ]; then
+	export CGO_ENABLED=1 # which the detector needs
+	gotest+=(-race)
+	kept=$kept/race
+fi
 
 # by_folder puts packages that have tests on lines, each after the number of the folder where its binaries are kept: a binary is named by
 # the last element of the package's path, so where several end alike each gets another folder, always the same one.

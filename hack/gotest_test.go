@@ -18,7 +18,7 @@ func TestKeptBinaries(t *testing.T) {
 	}
 	for file, text := range map[string]string{
 		"hack/gotest.sh": string(script), "a/x/x_test.go": "", "b/x/x_test.go": "", "c/c_test.go": "", "none/none.go": "",
-		"bin/go": "echo \"${@:4}\" >>calls\n[ -z \"$FAIL\" ] || exit 1\n",
+		"bin/go": "echo \"${@:4}\" >>calls\n[ -z \"$RACE\" ] || [ $CGO_ENABLED = 1 ] || exit 1\n[ -z \"$FAIL\" ] || exit 1\n",
 	} {
 		file = filepath.Join(dir, file)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -36,16 +36,18 @@ func TestKeptBinaries(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		fail string
+		race string
 		want []string
 	}{
-		{"build " + module + "a/x " + module + "b/x " + module + "c " + module + "none", "",
+		{"build " + module + "a/x " + module + "b/x " + module + "c " + module + "none", "", "",
 			[]string{"-o " + kept + "/1/ " + module + "a/x " + module + "c -c", "-o " + kept + "/2/ " + module + "b/x -c"}},
-		{"run -count=1 -run A|B -- ./b/x", "", []string{"-o " + kept + "/2/ ./b/x -count=1 -run A|B"}},
-		{"run -- ./a/x ./b/x", "1", []string{"-o " + kept + "/1/ ./a/x", "-o " + kept + "/2/ ./b/x"}},
+		{"run -count=1 -run A|B -- ./b/x", "", "", []string{"-o " + kept + "/2/ ./b/x -count=1 -run A|B"}},
+		{"run -- ./a/x ./b/x", "1", "", []string{"-o " + kept + "/1/ ./a/x", "-o " + kept + "/2/ ./b/x"}},
+		{"run -v -- ./a/x ./b/x", "", "1", []string{"-race -o " + kept + "/race/1/ ./a/x -v", "-race -o " + kept + "/race/2/ ./b/x -v"}},
 	} {
 		_ = os.Remove(filepath.Join(dir, "calls"))
 		cmd := exec.Command("bash", append([]string{filepath.Join(dir, "hack/gotest.sh")}, strings.Fields(c.args)...)...)
-		cmd.Env = append(os.Environ(), "FAIL="+c.fail, "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "FAIL="+c.fail, "RACE="+c.race, "CGO_ENABLED=0", "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
 		if out, err := cmd.CombinedOutput(); (err != nil) != (c.fail != "") {
 			t.Errorf("%s: %v: %s", c.args, err, out)
 		}

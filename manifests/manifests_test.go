@@ -36,6 +36,8 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	kustypes "sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // made is what kustomize makes, which takes it a second.
@@ -335,5 +337,10 @@ func TestCRDIsOurs(t *testing.T) {
 	crd := find[apiextensionsv1.CustomResourceDefinition](t, "gangs.holdfast.dev")
 	if crd.Spec.Versions[0].Subresources == nil || crd.Spec.Versions[0].Subresources.Status == nil {
 		t.Error("the Gang has no status subresource")
+	}
+	for _, v := range crd.Spec.Versions { // the API server refuses what no admission of ours has seen
+		if most := v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["members"].Maximum; most == nil || *most != v1alpha1.MaxMembers {
+			t.Errorf("%s: spec.members has maximum %v, want %d", v.Name, ptr.Deref(most, 0), v1alpha1.MaxMembers)
+		}
 	}
 }

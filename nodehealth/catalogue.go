@@ -126,7 +126,7 @@ var Catalogue = []Row{
 	{DrainPeers, Evict, nil, "the driver asks that everything which talks to the GPU be stopped", "Stop all processes on the GPUs of the node and look whether the driver asks for more.", ExitReads, 0, false},
 	{GPUFault, Evict, []int{46, 62, 95, 109, 110, 136, 140, 143, 151, 155, 156, 158, 159, 167, 169}, "the GPU has failed and needs a reset", reset + again, ExitReads, 0, true},
 	{DriverHangs, Evict, nil, "the driver does not answer", "Reboot the node. Look for tasks in state D and for messages of NVRM in the kernel log.", ExitCleared, 0, false},
-	{DriverGone, Exclude, nil, "the driver was there and is gone", "Look whether somebody is updating the driver; else load it or reboot the node.", ExitCleared, 0, false},
+	{DriverGone, Exclude, nil, "the driver was loaded and is gone", "Look whether somebody is updating the driver; else load it or reboot the node.", ExitCleared, 0, false},
 	{GPUMissing, Exclude, nil, "the driver lists fewer GPUs than the node is to have", "Look for the missing GPU (lspci, kernel log) and reboot the node. Where the node really has fewer now, say so: kubectl annotate node NAME holdfast.dev/gpus=NUMBER.", ExitCleared, 0, false},
 	{NVLinkDown, Exclude, nil, "fewer NVLinks are active than before, or than on the other GPUs of the node", "Look at the fabric manager and at nvidia-smi nvlink -s; reset the GPU when the node is empty. If the same link stays down, have it examined.", ExitCleared, 0, false},
 	{FabricRecovery, Exclude, nil, "the driver asks for a recovery of the fabric's domain", "Look at the fabric manager and the IMEX service of the domain; the node itself may stay.", ExitReads, 0, false},

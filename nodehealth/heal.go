@@ -12,7 +12,7 @@ func (s *State) heal(now time.Time) {
 			s.remove(i, now)
 		}
 	}
-	s.returns = slices.DeleteFunc(s.returns, func(r comeback) bool { return now.Sub(r.healed) > RepeatWithin })
+	s.returns = slices.DeleteFunc(s.returns, func(r recurrence) bool { return now.Sub(r.healed) > RepeatWithin })
 }
 
 func (s *State) remove(i int, now time.Time) {
@@ -31,7 +31,7 @@ func (s *State) remove(i int, now time.Time) {
 	if len(s.returns) == maxReturns {
 		s.returns = slices.Delete(s.returns, 0, 1)
 	}
-	s.returns = append(s.returns, comeback{cause: f.cause, device: f.device, healed: now, times: 1})
+	s.returns = append(s.returns, recurrence{cause: f.cause, device: f.device, healed: now, times: 1})
 }
 
 // holdOff is how long the finding's check must pass: longer for what has gone away and come again.

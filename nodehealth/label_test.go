@@ -9,7 +9,7 @@ import (
 
 // TestCauseLabel: what Holdfast itself writes is told as it is, anything else is one word.
 func TestCauseLabel(t *testing.T) {
-	known := []string{"", budget.CauseSilent, "NodeGone", "PodDeleted", "HardwareSuspected", "NodeShutdown", "Evicted"}
+	known := []string{"", budget.CauseUnreachable, "NodeGone", "PodDeleted", "HardwareSuspected", "NodeShutdown", "Evicted"}
 	for _, r := range Catalogue {
 		known = append(known, string(r.Cause))
 	}

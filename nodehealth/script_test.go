@@ -2,6 +2,7 @@ package nodehealth
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +27,9 @@ func TestScripts(t *testing.T) {
 		return func(line string) {
 			s.command(strings.Fields(line))
 			s.verdict()
+			if err := s.kept(); err != nil { // whatever the golden file says
+				t.Errorf("after %q: %v", line, err)
+			}
 		}
 	})
 }
@@ -172,4 +176,68 @@ func (s *stage) verdict() {
 		fmt.Fprintf(s.out, "  %s: %s\n", s.now.Sub(epoch), text)
 	}
 	s.last = text
+}
+
+// kept says what the state that a script led to breaks of what random histories hold: bounds, further signs that heal nothing, the way back.
+func (s *stage) kept() error {
+	v := Assess(s.state, s.now)
+	if err := bounded(s.state, v); err != nil {
+		return err
+	}
+	for _, sig := range s.signs() {
+		if after := Assess(Fold(s.state, sig, s.now), s.now); after.Action < v.Action {
+			return fmt.Errorf("a further %+v makes %s of %s (%s, %s)", sig, after.Action, v.Action, v.Cause, after.Cause)
+		}
+	}
+	if after := Assess(Restore("next boot", v), s.now); after.Action != None {
+		return fmt.Errorf("a reboot leaves %s (%s)", after.Action, after.Cause)
+	}
+	end, goesOn := s.now.Add(25*time.Hour), s.state
+	for now := s.now; now.Before(end); now = now.Add(maxGap / 2) {
+		if goesOn = Fold(goesOn, s.allWell(goesOn, now), now); Assess(goesOn, now).Action == None {
+			return nil
+		}
+	}
+	if v = Assess(goesOn, end); !s.listed(goesOn) {
+		return nil // a device that NVML never listed: only a reboot tells
+	}
+	return fmt.Errorf("a day of good readings leaves %s (%s)", v.Action, v.Cause)
+}
+
+// signs can only speak against the node: of each row of the catalogue one, of every device that is known and of one that is not.
+func (s *stage) signs() (all []Signal) {
+	devices := []string{"other"}
+	for _, d := range s.state.devices {
+		devices = append(devices, d.id)
+	}
+	for _, device := range devices {
+		for _, row := range Catalogue {
+			for _, code := range row.Xids[:min(1, len(row.Xids))] {
+				all = append(all, Signal{At: s.now, Kind: Xid, Source: NVML, Device: device, Code: code})
+			}
+		}
+		all = append(all, Signal{At: s.now, Kind: OffBus, Source: Kmsg, Device: device}, Signal{At: s.now, Kind: RecoveryChanged, Source: Kmsg, Device: device, Code: RecoveryNodeReboot})
+	}
+	return append(all, Signal{At: s.now, Kind: SXid, Source: Kmsg, Device: "switch", Code: 22013, Fatal: true}, Signal{At: s.now, Kind: Hang, Source: Probe})
+}
+
+// allWell are good readings of all devices that were listed, and of as many more as the node is to have.
+func (s *stage) allWell(state State, at time.Time) Signal {
+	sig := Signal{At: at, Kind: Read, Source: NVML}
+	most := 0
+	for _, d := range state.devices {
+		most = max(most, d.links)
+	}
+	for _, d := range state.devices {
+		sig.Readings = append(sig.Readings, Reading{Device: d.id, PCI: d.pci, LinksUp: most})
+	}
+	for i := len(sig.Readings); i < state.gpus; i++ {
+		sig.Readings = append(sig.Readings, Reading{Device: fmt.Sprint("more-", i), LinksUp: most})
+	}
+	return sig
+}
+
+// listed says whether NVML has listed every device of which something was found.
+func (s *stage) listed(state State) bool {
+	return !slices.ContainsFunc(state.findings, func(f finding) bool { return f.device != "" && f.cause != SwitchError && state.device(f.device) == nil })
 }

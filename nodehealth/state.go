@@ -27,7 +27,7 @@ type State struct {
 	boot     string
 	findings []finding
 	devices  []device
-	returns  []comeback
+	returns  []recurrence
 	// settled: kernel log records up to this number were dealt with.
 	settled uint64
 	// read is when NVML last answered, readSince since when it has answered without a break; hungSince is
@@ -67,8 +67,8 @@ type device struct {
 	links int
 }
 
-// comeback remembers how often a cause went away and came again.
-type comeback struct {
+// recurrence remembers how often a cause went away and came again.
+type recurrence struct {
 	cause  Cause
 	device string
 	healed time.Time
@@ -216,7 +216,6 @@ func (s *State) recovery(sig Signal, now time.Time) {
 	if sig.Code != RecoveryNone {
 		f := s.touch(ofRecovery(sig.Code), sig)
 		if f.past = !f.confirmed && now.Sub(f.last) > HoldOffBlind; !f.past {
-			f.confirmed = true
 			s.confirm(sig.Device)
 		}
 		return
@@ -324,7 +323,7 @@ func (s *State) links(sig Signal) {
 			continue
 		}
 		if r.LinksUnknown { // what was down is so until they can be counted again
-			s.hold(NVLinkDown, r.Device, sig.At)
+			s.retain(NVLinkDown, r.Device, sig.At)
 			continue
 		}
 		if r.LinksUp+r.LinksDown == 0 {
@@ -397,8 +396,8 @@ func (s *State) sign(c Cause, device string, at time.Time, text string) {
 	s.touch(c, Signal{At: at, Source: NVML, Device: device, Text: text}).confirmed = true
 }
 
-// hold keeps a finding, if there is one, from going away: nothing was seen of it, because it could not be looked.
-func (s *State) hold(c Cause, device string, at time.Time) {
+// retain keeps a finding, if there is one, from going away: nothing was seen of it, because it could not be looked.
+func (s *State) retain(c Cause, device string, at time.Time) {
 	for i := range s.findings {
 		if f := &s.findings[i]; f.cause == c && f.device == device {
 			f.last = later(f.last, at)

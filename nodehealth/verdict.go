@@ -125,7 +125,7 @@ func message(row Row, action Action, live []finding) string {
 	}
 	text.WriteString(row.Meaning)
 	if row.Confirm && action < row.Action {
-		text.WriteString("; waiting for the driver's word on it")
+		text.WriteString("; waiting for the driver to say what it asks for")
 	}
 	if n := len(live) - 1; n > 0 {
 		fmt.Fprintf(&text, "; and %d more", n)

@@ -33,7 +33,7 @@ func TestNoNominationIsLeftOfAPlanThatWasGivenUp(t *testing.T) {
 	l.onNominated = func() {
 		if !given { // the last member is told to end, as a handler of events would note
 			given = true
-			w.plugin.parted(klog.Background(), key("g"), w.plugin.gangs.Leave(key("g"), w.pod("g-2")))
+			w.plugin.memberRemoved(klog.Background(), key("g"), w.plugin.gangs.NoteTerminating(key("g"), w.pod("g-2")))
 		}
 	}
 	for _, p := range gangOf("g", 3, 2) {
@@ -47,7 +47,7 @@ func TestNoNominationIsLeftOfAPlanThatWasGivenUp(t *testing.T) {
 	r, _ := w.plugin.gangs.PlanInput(key("g"))
 	placement := placementOn("a", "b", "c")
 	for i, m := range r.Members {
-		plan[m.Pod.UID] = placement.Seats[i].Node
+		plan[m.Pod.UID] = placement.Assignments[i].Node
 	}
 	if err := w.plugin.adopt(w.ctx, key("g"), r.Members[0].Pod, r, placement); err != nil || !given {
 		t.Fatalf("%v, given up: %v", err, given)
@@ -62,7 +62,7 @@ func TestNoNominationIsLeftOfAPlanThatWasGivenUp(t *testing.T) {
 func placementOn(nodes ...string) gang.Placement {
 	p := gang.Placement{Placed: len(nodes)}
 	for slot, node := range nodes {
-		p.Seats = append(p.Seats, gang.Seat{Slot: slot, Member: fmt.Sprint("g-", slot), Node: node})
+		p.Assignments = append(p.Assignments, gang.Assignment{Slot: slot, Member: fmt.Sprint("g-", slot), Node: node})
 	}
 	return p
 }

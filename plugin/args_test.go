@@ -13,18 +13,18 @@ func TestArguments(t *testing.T) {
 	for _, c := range []struct{ name, raw, problem string }{
 		{"none", "", ""},
 		{"empty", head + "}", ""},
-		{"set", head + `,"formingPatience":"2m","eventPatience":"0s"}`, ""},
-		{"too short", head + `,"planPatience":"1ms"}`, `args.planPatience: Invalid value: "1ms": must be from 1s to 24h0m0s`},
-		{"below zero", head + `,"eventPatience":"-1s"}`, "args.eventPatience"},
+		{"set", head + `,"initialPlacementTimeout":"2m","eventTimeout":"0s"}`, ""},
+		{"too short", head + `,"planTimeout":"1ms"}`, `args.planTimeout: Invalid value: "1ms": must be from 1s to 24h0m0s`},
+		{"below zero", head + `,"eventTimeout":"-1s"}`, "args.eventTimeout"},
 		{"levels", head + `,"topologyLevels":[{"name":"row","nodeLabel":"example.com/row"},{"name":"rack","nodeLabel":"example.com/rack"}],"attendantNamespaces":["monitoring"]}`, ""},
 		{"level without a label", head + `,"topologyLevels":[{"name":"row"}]}`, "args.topologyLevels[0].nodeLabel: Invalid value"},
 		{"level twice", head + `,"topologyLevels":[{"name":"row","nodeLabel":"a"},{"name":"row","nodeLabel":"b"}]}`, `args.topologyLevels[1].name: Duplicate value: "row"`},
 		{"namespace that is no name", head + `,"attendantNamespaces":["a b"]}`, "args.attendantNamespaces[0]"},
 		{"no binding", head + `,"parallelBindings":0}`, "args.parallelBindings"},
 		{"unknown", head + `,"patience":"1s"}`, `unknown field "patience"`},
-		{"no kind", `{"formingPatience":"2m"}`, `set "scheduling.holdfast.dev/v1alpha1" and "HoldfastArgs"`},
+		{"no kind", `{"initialPlacementTimeout":"2m"}`, `set "scheduling.holdfast.dev/v1alpha1" and "HoldfastArgs"`},
 		{"another version", strings.Replace(head, "v1alpha1", "v9", 1) + "}", "v9"},
-		{"no duration", head + `,"formingPatience":5}`, "HoldfastArgs.formingPatience"},
+		{"no duration", head + `,"initialPlacementTimeout":5}`, "HoldfastArgs.initialPlacementTimeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args, err := readArgs(&runtime.Unknown{Raw: []byte(c.raw)})
@@ -33,12 +33,12 @@ func TestArguments(t *testing.T) {
 				t.Fatal(err)
 			case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem) || !strings.Contains(err.Error(), "plugin Holdfast")):
 				t.Fatalf("%v, want %q", err, c.problem)
-			case c.name == "set" && (args.FormingPatience.Duration != 2*time.Minute || args.EventPatience.Duration != 0 || args.PlanPatience.Duration != 30*time.Second):
+			case c.name == "set" && (args.InitialPlacementTimeout.Duration != 2*time.Minute || args.EventTimeout.Duration != 0 || args.PlanTimeout.Duration != 30*time.Second):
 				t.Errorf("%+v", args)
 			}
 		})
 	}
-	if args, err := readArgs(nil); err != nil || args.EventPatience.Duration != 30*time.Second {
+	if args, err := readArgs(nil); err != nil || args.EventTimeout.Duration != 30*time.Second {
 		t.Errorf("%+v, %v", args, err)
 	}
 }

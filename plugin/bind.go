@@ -17,13 +17,13 @@ import (
 // default binder, which must come after. So many are under way at a time: kube-scheduler itself sets no bound, and a
 // large gang would open connection after connection to an API server that is busy with the first of them.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	notes := map[string]string{}
 	if stamp := p.gangs.Stamp(key, pod.UID); stamp != "" {
-		notes[v1alpha1.AnnotationForming] = stamp
+		notes[v1alpha1.AnnotationInitialPlacement] = stamp
 	}
 	if place, err := state.Read(placeKey); err == nil {
 		if at, ok := place.(plannedNode); ok && at != "" {

@@ -91,7 +91,7 @@ func TestMembersGetTheDevicesOfTheirClaims(t *testing.T) {
 		node("a", 0), node("b", 0), node("c", 0), node("d", 0))
 	w := newWorld(t, versioned, objects...)
 	w.attempted()
-	big, err := w.station.Preview(w.ctx, gangOf("none", 5, 0))
+	big, err := w.instances.Preview(w.ctx, gangOf("none", 5, 0))
 	if err != nil || !big.Placement.Placed {
 		t.Errorf("without claims five share nodes: %+v, %v", big.Placement, err)
 	}
@@ -136,7 +136,7 @@ func TestDevicesOfAllNodesAreNotGivenTwice(t *testing.T) {
 			t.Errorf("%s is on %s", name, at)
 		}
 	}
-	record, err := w.station.Dump(w.ctx, "ns", "three")
+	record, err := w.instances.Dump(w.ctx, "ns", "three")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 	for _, p := range unborn {
 		p.(*v1.Pod).Status.ResourceClaimStatuses = nil
 	}
-	got, err := w.station.Preview(w.ctx, []*v1.Pod{unborn[0].(*v1.Pod), unborn[1].(*v1.Pod)})
+	got, err := w.instances.Preview(w.ctx, []*v1.Pod{unborn[0].(*v1.Pod), unborn[1].(*v1.Pod)})
 	if err != nil || got.Placement.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(got.Placement.Message, "a preview cannot tell which devices pod unborn-0 would get") {
 		t.Errorf("%+v, %v", got.Placement, err)
 	}
@@ -213,7 +213,7 @@ func (s *stopper) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	if p == nil || pod.Name != s.pod {
 		return nil
 	}
-	if key, ok := p.mine(pod); ok {
+	if key, ok := p.gangOf(pod); ok {
 		if _, planned := p.gangs.PlannedNode(key, pod.UID); planned {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "stopped by the test")
 		}
@@ -255,8 +255,8 @@ func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 	r, _ := w.plugin.gangs.PlanInput(key("g"))
 	nodes := w.snapshot()
 	for b.Loop() {
-		if _, no, err := w.plugin.planner.Answer(w.ctx, nodes, r, nil); err != nil || no == nil {
-			b.Fatal(no, err)
+		if _, refusal, err := w.plugin.planner.Answer(w.ctx, nodes, r, nil); err != nil || refusal == nil {
+			b.Fatal(refusal, err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestADecisionIsMadeAgainOffline(t *testing.T) {
 	}
 	for name, why := range map[string]string{"many": "3 pods wanted, 2 fit", "apart": "3 pods wanted"} {
 		w.until("the refusal", w.says(name, why))
-		record, err := w.station.Dump(w.ctx, "ns", name)
+		record, err := w.instances.Dump(w.ctx, "ns", name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestADecisionIsMadeAgainOffline(t *testing.T) {
 		}
 	}
 	var bad *serve.InvalidError
-	if _, err := w.station.Dump(w.ctx, "ns", "nobody"); !errors.As(err, &bad) {
+	if _, err := w.instances.Dump(w.ctx, "ns", "nobody"); !errors.As(err, &bad) {
 		t.Errorf("an unknown gang: %v", err)
 	}
 }

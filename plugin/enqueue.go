@@ -14,13 +14,13 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	if p.gated() {
 		return nil
 	}
-	return p.holdBack(ctx, pod)
+	return p.queueGate(ctx, pod)
 }
 
-// holdBack holds a pod until all of its gang exist, and then all but the one that plans. It runs under
+// queueGate holds a pod until all of its gang exist, and then all but the one that plans. It runs under
 // the queue's lock.
-func (p *Plugin) holdBack(ctx context.Context, pod *v1.Pod) *fwk.Status {
-	key, ok := p.mine(pod)
+func (p *Plugin) queueGate(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	key, ok := p.gangOf(pod)
 	if !ok {
 		return nil
 	}
@@ -36,8 +36,8 @@ func (p *Plugin) holdBack(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	if wait := p.gangs.Admit(key, pod.UID); wait != "" {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, wait)
 	}
-	if turn, ok := p.gangs.QueueKey(key, pod.UID); ok {
-		p.turns.note(pod.UID, turn)
+	if key, ok := p.gangs.QueueKey(key, pod.UID); ok {
+		p.queueKeys.note(pod.UID, key)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ var releases = fwk.ClusterEventWithHint{
 
 // leaderOnly runs under the queue's lock, after the scheduler's cache has taken the event in.
 func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok {
 		return fwk.Queue, nil
 	}
@@ -92,7 +92,7 @@ func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.Queu
 
 // SignPod keeps results of one scheduling cycle from being reused for a member: its node is planned.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if _, ok := p.mine(pod); ok {
+	if _, ok := p.gangOf(pod); ok {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "members of a gang follow a plan")
 	}
 	return nil, nil

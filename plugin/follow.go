@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -29,9 +30,8 @@ func (n plannedNode) Clone() fwk.StateData { return n }
 // causeNotReady is the cause of a node whose kubelet says that it is not ready, or says nothing.
 const causeNotReady = "NotReady"
 
-// unhealthy says whether Holdfast itself has put a node aside, or its kubelet does not keep it, and why. Tolerations do not
-// count: a member there would be replaced at once or never start, and the gang would wait for it; a pod that tolerates
-// everything does not mean this.
+// unhealthy returns whether Holdfast itself has marked the node, or its kubelet does not keep it, and the cause.
+// Tolerations do not count: a member there would be replaced at once or never start, and the gang would wait for it.
 func unhealthy(node *v1.Node) (cause string, sick bool) {
 	for _, t := range node.Spec.Taints {
 		if t.Key == v1alpha1.TaintUnhealthy || (t.Key == v1alpha1.TaintOutage && !sick) {
@@ -49,28 +49,28 @@ func unhealthy(node *v1.Node) (cause string, sick bool) {
 // Filter refuses every node but the planned one: a nominated node is tried before PreFilter's narrowing. It
 // refuses the planned one, too, where Holdfast has put it aside since, or somebody came who must not be beside it.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok {
-		if held := p.keepOut(pod, node); held != nil {
+		if held := p.rejectSinglePod(pod, node); held != nil {
 			return held
 		}
-		return p.preemption.KeepOff(pod, node)
+		return p.preemption.FilterHeld(pod, node)
 	}
 	if data, err := state.Read(plannedKey); err == nil {
 		if want, ok := data.(plannedNode); ok && string(want) == node.Node().Name {
-			if cause, sick := p.rejects.Ill(node.Node()); sick {
+			if cause, sick := p.rejections.Unhealthy(node.Node(), key.Namespace); sick {
 				return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is unhealthy ("+cause+")")
 			}
-			return p.intruder(key, pod, node)
+			return p.rejectIntruded(key, pod, node)
 		}
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) are not the planned one")
 }
 
-// PostFilter runs when a pod found no node. For a gang nothing is preempted on behalf of a single member: room is made for
-// all of it, or none. A member that could not follow its plan ends it. A pod of no gang is a gang of one.
+// PostFilter runs when a pod found no node. It never preempts for a single member: room is made for the whole gang or
+// not at all. A member that could not follow its plan ends the plan. A pod of no gang is treated as a gang of one.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok {
 		return p.preemption.MakeRoomForOne(ctx, pod, p.noRoom(state, pod))
 	}
@@ -82,9 +82,10 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return nil, p.noRoom(state, pod)
 }
 
-// noRoom ends the framework's chain, unless devices that the pod's claims got for a node that it cannot have may have to be given back.
+// noRoom ends the framework's PostFilter chain, unless devices that the pod's claims hold on an unusable node may have
+// to be released.
 func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
-	if manager := p.handle.SharedDRAManager(); manager != nil && claims.Has(manager, pod) && looked(state) {
+	if manager := p.handle.SharedDRAManager(); manager != nil && claims.Has(manager, pod) && claimsVisited(state) {
 		return fwk.NewStatus(fwk.Unschedulable)
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
@@ -92,7 +93,7 @@ func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 
 // Reserve checks once more that the node is the planned one.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if planner.IsNested(state) { // a plan is tried on
 		return nil
 	}
@@ -104,7 +105,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, n
 
 // Unreserve runs when a member that had its node could not be bound.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok || planner.IsNested(state) {
 		return
 	}
@@ -120,8 +121,8 @@ const (
 	replanAtMost = 10 * time.Second
 )
 
-// abandon ends the gang's plan and has the members without a node planned anew, for instance to other
-// nodes. If there is no place for them, undo takes back what a fresh gang holds.
+// abandon ends the gang's plan and has the members without a node planned again, for instance on other nodes. If there
+// is no room for them, an incomplete initial placement is rolled back.
 func (p *Plugin) abandon(logger klog.Logger, key types.NamespacedName, why string) {
 	released, inARow := p.gangs.GiveUp(key)
 	logger.V(2).Info("Plan of a gang is given up", "gang", key, "reason", why, "released", len(released), "inARow", inARow)
@@ -135,21 +136,17 @@ func (p *Plugin) abandon(logger klog.Logger, key types.NamespacedName, why strin
 	time.AfterFunc(replanDelay(inARow), func() { p.wake(logger, key) })
 }
 
-func replanDelay(inARow int) time.Duration {
-	if inARow <= 1 {
-		return 0
-	}
-	delay := replanAfter
-	for range inARow - 2 {
-		if delay *= 2; delay >= replanAtMost {
-			return replanAtMost
-		}
+func replanDelay(inARow int) (delay time.Duration) {
+	delays := wait.Backoff{Duration: replanAfter, Factor: 2, Steps: inARow, Cap: replanAtMost}
+	for range inARow - 1 {
+		delay = delays.Step()
 	}
 	return delay
 }
 
-// looked says whether the framework's plugin for claims looked at the pod in this cycle: its PostFilter fails without that.
-func looked(state fwk.CycleState) bool {
+// claimsVisited reports whether the framework's plugin for claims ran for the pod in this cycle: its PostFilter fails
+// otherwise.
+func claimsVisited(state fwk.CycleState) bool {
 	_, err := state.Read(names.DynamicResources)
 	return err == nil
 }

@@ -24,14 +24,14 @@ var (
 )
 
 type gate struct {
-	station *Station
-	profile string
-	plugin  atomic.Pointer[Plugin]
+	instances *Instances
+	profile   string
+	plugin    atomic.Pointer[Plugin]
 }
 
 // NewGate is the factory of the plugin GateName.
-func (s *Station) NewGate(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	return &gate{station: s, profile: h.ProfileName()}, nil
+func (s *Instances) NewGate(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	return &gate{instances: s, profile: h.ProfileName()}, nil
 }
 
 func (g *gate) Name() string { return GateName }
@@ -44,15 +44,15 @@ func (g *gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, er
 func (g *gate) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	p := g.plugin.Load()
 	if p == nil { // plugins of a profile are made in no order
-		g.station.mu.Lock()
-		p = g.station.plugins[g.profile]
-		g.station.mu.Unlock()
+		g.instances.mu.Lock()
+		p = g.instances.plugins[g.profile]
+		g.instances.mu.Unlock()
 		if p == nil {
 			return fwk.AsStatus(fmt.Errorf("plugin %s is enabled in profile %s, and plugin %s is not: enable both", GateName, g.profile, Name))
 		}
 		g.plugin.Store(p)
 	}
-	return p.holdBack(ctx, pod)
+	return p.queueGate(ctx, pod)
 }
 
 // gated says whether GateName holds members back in this profile.

@@ -17,13 +17,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/serve"
 )
 
 // stamped is a bound pod with the stamp of a scheduler that was placing its gang.
 func stamped(p *v1.Pod, node string, youngest time.Time) *v1.Pod {
-	p.Annotations[v1alpha1.AnnotationForming] = youngest.UTC().Format(time.RFC3339)
+	p.Annotations[v1alpha1.AnnotationInitialPlacement] = youngest.UTC().Format(time.RFC3339)
 	return on(p, node)
 }
 
@@ -36,7 +37,7 @@ func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 	if d := w.deleted(); len(d) != 0 {
 		t.Errorf("deleted %v", d)
 	}
-	if stamp := w.pod("g-1").Annotations[v1alpha1.AnnotationForming]; stamp != then.UTC().Format(time.RFC3339) {
+	if stamp := w.pod("g-1").Annotations[v1alpha1.AnnotationInitialPlacement]; stamp != then.UTC().Format(time.RFC3339) {
 		t.Errorf("the second half carries the stamp %q", stamp)
 	}
 }
@@ -93,10 +94,10 @@ func TestAFollowerWritesNothing(t *testing.T) {
 	w.client.ClearActions()
 	w.create(memberPod("h", 1, 2, 2))
 	w.until("the follower to know it", func() bool { return w.plugin.gangs.Leader(key("h")) != nil })
-	if w.station.Leads() {
+	if w.instances.Leads() {
 		t.Error("a follower thinks that it leads")
 	}
-	if _, err := w.station.Preview(w.ctx, []*v1.Pod{memberPod("i", 0, 1, 1)}); err != serve.ErrNotLeading {
+	if _, err := w.instances.Preview(w.ctx, []*v1.Pod{memberPod("i", 0, 1, 1)}); err != serve.ErrNotLeading {
 		t.Errorf("a follower answered: %v", err)
 	}
 	for _, a := range w.client.Actions() {
@@ -115,7 +116,7 @@ func TestAFollowerWritesNothing(t *testing.T) {
 // The leader dies at some binding; what it still does is lost with it. The next one takes over: gangs are whole
 // or wait whole, and no pod is bound twice.
 func TestALeaderThatDiesInAPlacement(t *testing.T) {
-	for seed := range int64(8) {
+	for seed := range seeds.All(t, int64(8)) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewSource(seed))
 			var objects []runtime.Object
@@ -211,7 +212,7 @@ func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "*", "big-1": "*"}))
 }
 
-// A node that rejects is tried again by the next scheduler, and set aside again after two rejections.
+// A node that rejects is tried again by the next scheduler, and excluded again after two rejections.
 func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	for round := range 2 {

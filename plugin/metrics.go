@@ -19,9 +19,9 @@ type measures struct {
 	waited     prometheus.Histogram
 	placed     prometheus.Histogram
 	givenUp    prometheus.Counter
-	undone     prometheus.Counter
+	rolledBack prometheus.Counter
 	rejected   prometheus.Counter
-	aside      prometheus.Gauge
+	excluded   prometheus.Gauge
 	planner    *planner.Metrics
 	preemption *preemption.Metrics
 }
@@ -44,23 +44,23 @@ func newMeasures() *measures {
 		placed:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
 		givenUp:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
 		rejected:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
-		aside:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_set_aside", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
-		undone:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_undone_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
+		excluded:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_excluded", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
+		rolledBack: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rolled_back_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
 	}
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return append(append(m.planner.Collectors(), m.preemption.Collectors()...), m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.undone, m.rejected, m.aside)
+	return append(append(m.planner.Collectors(), m.preemption.Collectors()...), m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.rolledBack, m.rejected, m.excluded)
 }
 
 // planned notes one answer.
-func (m *measures) planned(took time.Duration, no *gang.Refusal) {
-	if no == nil {
+func (m *measures) planned(took time.Duration, refusal *gang.Refusal) {
+	if refusal == nil {
 		m.plans.WithLabelValues(answerPlaced).Observe(took.Seconds())
 		return
 	}
 	m.plans.WithLabelValues(answerRefused).Observe(took.Seconds())
-	m.refusals.WithLabelValues(no.Reason, mostly(no.Excluded)).Inc()
+	m.refusals.WithLabelValues(refusal.Reason, mostly(refusal.Excluded)).Inc()
 }
 
 // mostly is the cause that keeps most nodes out; "none" where every node takes a member, only not all of them.

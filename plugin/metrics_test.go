@@ -31,7 +31,7 @@ func TestAnswersAreCounted(t *testing.T) {
 	w.until("the refusal", w.says("big", "1 pod wanted"))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
-	m := w.station.measures
+	m := w.instances.measures
 	w.until("the placement to be counted", func() bool {
 		return testutil.CollectAndCount(m.plans) == 2 && count(t, m.placed) == 1 && count(t, m.waited) == 1
 	})
@@ -44,13 +44,13 @@ func TestAnswersAreCounted(t *testing.T) {
 func (w *world) searches() uint64 {
 	w.t.Helper()
 	r := prometheus.NewRegistry()
-	r.MustRegister(w.station.Metrics()...)
+	r.MustRegister(w.instances.Metrics()...)
 	all, err := r.Gather()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	for _, f := range all {
-		if f.GetName() == "holdfast_gang_room_search_seconds" {
+		if f.GetName() == "holdfast_gang_preemption_search_seconds" {
 			return f.GetMetric()[0].GetHistogram().GetSampleCount()
 		}
 	}

@@ -71,23 +71,23 @@ type handle interface {
 
 // Plugin is one instance, for one scheduler profile.
 type Plugin struct {
-	args     schedulingv1alpha1.HoldfastArgs
-	handle   handle
-	pods     corelisters.PodLister
-	gangs    *gangcache.Cache
-	status   *publisher
-	notices  *notices
-	measures *measures
-	rejects  *rejects
-	// turns are the places in the queue.
-	turns *turns
+	args           schedulingv1alpha1.HoldfastArgs
+	handle         handle
+	pods           corelisters.PodLister
+	gangs          *gangcache.Cache
+	status         *publisher
+	deferredEvents *deferredEvents
+	measures       *measures
+	rejections     *rejections
+	// queueKeys are the places in the queue.
+	queueKeys *queueKeys
 	// binding holds an entry for each binding that is under way.
 	binding chan struct{}
 
 	planner *planner.Planner
 	// preemption makes room; reservations are what is held, also for whom it is made.
 	preemption   *preemption.Preemptor
-	reservations *preemption.Reservations
+	reservations *preemption.HeldRooms
 	// answers are to questions about this instance.
 	answers *serve.Instance
 	// claims gives back devices that earlier bindings left with claims.
@@ -109,18 +109,19 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 	p.gangs = gangcache.New(gangcache.Config{Terms: terms, Role: planner.RoleOf, AwaitsClaims: func(pod *v1.Pod) bool {
 		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
 	}})
-	p.rejects, p.reservations, p.turns = newRejects(), preemption.NewReservations(), &turns{of: map[types.UID]gangcache.QueueKey{}}
-	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejects, Reserved: p.reservations.Against, Wake: p.wake,
-		Metrics: m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
+	p.rejections, p.reservations, p.queueKeys = newRejections(), preemption.NewHeldRooms(), &queueKeys{of: map[types.UID]gangcache.QueueKey{}}
+	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejections, Reserved: p.reservations.HeldAgainst, Wake: p.wake,
+		BoundVolumes: planner.BoundVolumes(h.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Lister(), h.SharedInformerFactory().Core().V1().PersistentVolumes().Lister()),
+		Metrics:      m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
 	p.status = newPublisher(gangs, p.standing)
-	p.status.foreign = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.tellGroup)
+	p.status.external = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.emitGroupEvent)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
-	p.preemption = preemption.New(preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejects, Pods: p.pods,
+	p.preemption = preemption.New(preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejections, Pods: p.pods,
 		Budgets: h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Stored: p.status.gangs,
 		Wake: p.wake, Activate: p.activate, Publish: p.status.soon, Metrics: m.preemption}, p.reservations)
 	p.answers = &serve.Instance{Framework: h, Gangs: p.gangs, Planner: p.planner, Preemption: p.preemption, Terms: terms}
-	p.notices = &notices{patience: args.EventPatience.Duration, placing: p.gangs.Placing}
+	p.deferredEvents = &deferredEvents{timeout: args.EventTimeout.Duration, placing: p.gangs.AnyOpen}
 	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}
@@ -129,17 +130,17 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 
 // act starts what writes aside from scheduling cycles.
 func (p *Plugin) act(ctx context.Context) {
-	p.rejects.begin()
+	p.rejections.begin()
 	go p.status.run(ctx)
-	go p.notices.run(ctx)
+	go p.deferredEvents.run(ctx)
 	go wait.UntilWithContext(ctx, p.inspect, inspection)
 }
 
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
 
-// mine says whether the pod belongs to a gang that this scheduler places.
-func (p *Plugin) mine(pod *v1.Pod) (types.NamespacedName, bool) {
+// gangOf says whether the pod belongs to a gang that this scheduler places.
+func (p *Plugin) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
 	return gangcache.GangOf(pod, p.handle.ProfileName())
 }
 
@@ -149,7 +150,7 @@ func isMember(pod *v1.Pod) bool {
 	return ok
 }
 
-// over says whether the pod has ended. A scheduler's informer tells that as a deletion.
+// over reports whether the pod has ended. The scheduler's informer reports that as a deletion.
 func over(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
@@ -167,8 +168,8 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 				if was != nil && !isMember(pod) {
 					p.podGone(logger, was) // it was released: it is a member no more, though it may run for a while
 				}
-				if was != nil && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning && isMember(pod) {
-					p.started(pod.Spec.NodeName)
+				if was != nil && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning {
+					p.started(pod)
 				}
 				p.podSeen(logger, pod)
 			}
@@ -184,32 +185,32 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 	}
 }
 
-// podSeen notes what a pod is now, and wakes the leader once nobody is missing any more, or once a plan is
-// done that left somebody out.
+// podSeen records a pod's state, and wakes the leader once no member is missing any more, or once a plan is done that
+// left somebody out.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if over(pod) {
 		p.podGone(logger, pod) // noted once: its next news find no member any more
 		return
 	}
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok {
 		p.gangs.ObserveOther(pod)
 		return
 	}
 	if pod.DeletionTimestamp != nil {
-		p.parted(logger, key, p.gangs.Leave(key, pod))
+		p.memberRemoved(logger, key, p.gangs.NoteTerminating(key, pod))
 		p.gangs.ObserveOther(pod)
 		return
 	}
 	change := p.gangs.Observe(key, pod)
 	if claims.Awaited(pod) {
-		p.status.eventually(key) // it does not come to holdBack, where that is said otherwise
+		p.status.eventually(key) // it does not come to queueGate, where that is said otherwise
 	}
 	if change.Completed || change.Bound {
 		p.wake(logger, key)
 	}
 	if change.Bound {
-		p.turns.forget(pod.UID)
+		p.queueKeys.forget(pod.UID)
 	}
 	if change.Bound || change.Phase {
 		p.status.soon(key)
@@ -220,7 +221,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 }
 
 func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	if !ok {
 		p.gangs.ForgetOther(pod.UID)
 		return
@@ -228,12 +229,12 @@ func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 	if p.gangs.Has(key, pod.UID) {
 		p.noteEnd(logger, key, pod)
 	}
-	p.turns.forget(pod.UID)
-	p.parted(logger, key, p.gangs.Forget(key, pod.UID))
+	p.queueKeys.forget(pod.UID)
+	p.memberRemoved(logger, key, p.gangs.Forget(key, pod.UID))
 }
 
-// parted follows on a member's departure; broken: an open plan is void.
-func (p *Plugin) parted(logger klog.Logger, key types.NamespacedName, broken bool) {
+// memberRemoved handles the removal of a member; broken: an open plan is void.
+func (p *Plugin) memberRemoved(logger klog.Logger, key types.NamespacedName, broken bool) {
 	if broken {
 		p.abandon(logger, key, "a member went away")
 	} else {

@@ -22,7 +22,7 @@ import (
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
 // first, on this cycle's snapshot.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	key, ok := p.mine(pod)
+	key, ok := p.gangOf(pod)
 	switch {
 	case planner.IsNested(state):
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -35,18 +35,18 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	node, ok := p.gangs.PlannedNode(key, pod.UID)
 	if !ok {
-		refusal, err := p.plan(ctx, key, pod, nodes)
+		message, err := p.plan(ctx, key, pod, nodes)
 		if err != nil {
 			return nil, fwk.AsStatus(err)
 		}
-		if refusal != "" {
-			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, refusal)
+		if message != "" {
+			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, message)
 		}
 		if node, ok = p.gangs.PlannedNode(key, pod.UID); !ok && p.gangs.IsOpen(key) {
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "there is no room for this pod beside the others of its gang, which goes ahead without it")
 		} else if !ok {
 			go p.wake(klog.FromContext(ctx), key)
-			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the gang changed while it was planned")
+			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the gang changed while it was being planned")
 		}
 	}
 	state.Write(plannedKey, plannedNode(node))
@@ -61,9 +61,9 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // plan answers for the whole gang; a refusal is returned as its message. With "" a plan is open, unless the
 // gang changed meanwhile.
-func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (refusal string, err error) {
+func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (message string, err error) {
 	p.preemption.Unblock()
-	roster, missing := p.gangs.PlanInput(key)
+	snapshot, missing := p.gangs.PlanInput(key)
 	if missing != nil {
 		return missing.Message, nil
 	}
@@ -71,38 +71,38 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
 		return "another pod plans for the gang", nil
 	}
-	if p.claims.ReleaseFirst(ctx, key, roster, nodes) {
+	if p.claims.ReleaseFirst(ctx, key, snapshot, nodes) {
 		return claims.ReleasedFirst, nil
 	}
-	roster.Leader = pod.UID
+	snapshot.Leader = pod.UID
 	started := time.Now()
-	placement, no, err := p.planner.Answer(ctx, nodes, roster, nil)
+	placement, refusal, err := p.planner.Answer(ctx, nodes, snapshot, nil)
 	if err != nil {
 		return "", err
 	}
-	p.measures.planned(time.Since(started), no)
-	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(roster.Members), "nodes", len(nodes), "placed", no == nil, "took", time.Since(started))
-	if no != nil {
-		if lacksClaimed(no) {
-			no.Message += "; " + claims.NobodyLeaves
+	p.measures.planned(time.Since(started), refusal)
+	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(snapshot.Members), "nodes", len(nodes), "placed", refusal == nil, "took", time.Since(started))
+	if refusal != nil {
+		if lacksClaimed(refusal) {
+			refusal.Message += "; " + claims.NobodyLeaves
 		}
 		if h, ok := p.reservations.Get(key); ok {
-			no.Message += "; " + h.Words()
+			refusal.Message += "; " + h.Text()
 		}
-		undo := p.gangs.Refuse(key, no)
-		if no.Reason == gang.InsufficientNodes && len(undo) == 0 {
-			p.preemption.Block(key, roster, nodes, *no)
+		undo := p.gangs.Refuse(key, refusal)
+		if refusal.Reason == gang.InsufficientNodes && len(undo) == 0 {
+			p.preemption.Block(key, snapshot, nodes, *refusal)
 		}
 		if len(undo) > 0 {
-			go p.undo(context.WithoutCancel(ctx), key, undo, no.Message)
+			go p.rollBack(context.WithoutCancel(ctx), key, undo, refusal.Message)
 		}
-		if no.Reason == gang.InsufficientNodes {
-			p.claims.Release(ctx, key, roster, nodes)
+		if refusal.Reason == gang.InsufficientNodes {
+			p.claims.Release(ctx, key, snapshot, nodes)
 		}
 		p.status.soon(key)
-		return no.Message, nil
+		return refusal.Message, nil
 	}
-	return "", p.adopt(ctx, key, pod, roster, placement)
+	return "", p.adopt(ctx, key, pod, snapshot, placement)
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.
@@ -146,8 +146,8 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 }
 
 // lacksClaimed says whether a gang was refused for lack of devices of claims.
-func lacksClaimed(no *gang.Refusal) bool {
-	for c := range no.Excluded {
+func lacksClaimed(refusal *gang.Refusal) bool {
+	for c := range refusal.Excluded {
 		if c.Kind == gang.Refused && c.Name == names.DynamicResources {
 			return true
 		}

@@ -19,11 +19,11 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), sick, on(pod("blocker", 2), "a"))
 	w.attempted() // the scheduler is in its stride
 	w.client.ClearActions()
-	no, err := w.station.Preview(w.ctx, gangOf("g", 3, 2))
+	refusal, err := w.instances.Preview(w.ctx, gangOf("g", 3, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	yes, err := w.station.Preview(w.ctx, gangOf("h", 2, 2))
+	yes, err := w.instances.Preview(w.ctx, gangOf("h", 2, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,23 +37,23 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 		t.Error("a preview is remembered")
 	}
 	want := []v1alpha1.PreviewExcluded{{Cause: "insufficient nvidia.com/gpu", Count: 1, Nodes: []string{"a"}}, {Cause: "unhealthy (XidOffBus)", Count: 1, Nodes: []string{"d"}}}
-	if no.Placement.Placed || no.Nodes != 4 || no.Seats != nil || !reflect.DeepEqual(no.Excluded, want) {
-		t.Errorf("the refusal is %+v", no)
+	if refusal.Placement.Placed || refusal.Nodes != 4 || refusal.Assignments != nil || !reflect.DeepEqual(refusal.Excluded, want) {
+		t.Errorf("the refusal is %+v", refusal)
 	}
 	for _, p := range gangOf("g", 3, 2) {
 		w.create(p)
 	}
-	w.until("the same refusal", w.says("g", no.Placement.Message))
-	if p := w.placement("g"); p.Reason != no.Placement.Reason || p.Fits != no.Placement.Fits || p.Wanted != no.Placement.Wanted || !reflect.DeepEqual(p.Excluded, no.Placement.Excluded) {
-		t.Errorf("said %+v, was %+v", no.Placement, p)
+	w.until("the same refusal", w.says("g", refusal.Placement.Message))
+	if p := w.placement("g"); p.Reason != refusal.Placement.Reason || p.Fits != refusal.Placement.Fits || p.Wanted != refusal.Placement.Wanted || !reflect.DeepEqual(p.Excluded, refusal.Placement.Excluded) {
+		t.Errorf("said %+v, was %+v", refusal.Placement, p)
 	}
-	if !yes.Placement.Placed || len(yes.Seats) != 2 {
+	if !yes.Placement.Placed || len(yes.Assignments) != 2 {
 		t.Fatalf("the placement is %+v", yes)
 	}
 	for _, p := range gangOf("h", 2, 2) {
 		w.create(p)
 	}
-	w.until("the same placement", w.boundTo(map[string]string{yes.Seats[0].Pod: yes.Seats[0].Node, yes.Seats[1].Pod: yes.Seats[1].Node}))
+	w.until("the same placement", w.boundTo(map[string]string{yes.Assignments[0].Pod: yes.Assignments[0].Node, yes.Assignments[1].Pod: yes.Assignments[1].Node}))
 }
 
 // Questions and placements come at once; each answer is of one moment.
@@ -66,7 +66,7 @@ func TestPreviewsWhilePlacing(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for range 25 {
-				got, err := w.station.Preview(w.ctx, gangOf("asked", 2, 8))
+				got, err := w.instances.Preview(w.ctx, gangOf("asked", 2, 8))
 				if err != nil || got.Nodes != 2 || (got.Placement.Placed && strings.Join(got.Placement.Nodes, " ") != "a b") {
 					t.Errorf("answer %+v, %v", got, err)
 				}

@@ -24,8 +24,8 @@ const (
 	fieldManager = "holdfast-scheduler"
 	// gather is how long news about members that come and go is gathered before it is written.
 	gather = 250 * time.Millisecond
-	// gatherForeign is the same for groups of other APIs.
-	gatherForeign = time.Second
+	// gatherExternal is the same for groups of other APIs.
+	gatherExternal = time.Second
 	// retryFirst and retryLast bound how often a write is tried again, for instance while there is no Gang.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 10 * time.Second
@@ -37,8 +37,8 @@ type publisher struct {
 	gangs    dynamic.NamespaceableResourceInterface
 	standing func(types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool)
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	// foreign writes the status of groups of other APIs.
-	foreign *external.Writer
+	// external writes the status of groups of other APIs.
+	external *external.Writer
 	// written is what the API server has, as far as known. It belongs to run.
 	written map[types.NamespacedName]written
 }
@@ -61,14 +61,14 @@ func newPublisher(client dynamic.Interface, standing func(types.NamespacedName) 
 // soon has the Gang looked at now, eventually after news has gathered. Both return at once.
 func (p *publisher) soon(key types.NamespacedName) {
 	if external.Is(key) { // its pods are counted each time
-		p.queue.AddAfter(key, gatherForeign)
+		p.queue.AddAfter(key, gatherExternal)
 		return
 	}
 	p.queue.Add(key)
 }
 func (p *publisher) eventually(key types.NamespacedName) {
 	if external.Is(key) {
-		p.queue.AddAfter(key, gatherForeign)
+		p.queue.AddAfter(key, gatherExternal)
 		return
 	}
 	p.queue.AddAfter(key, gather)
@@ -103,7 +103,7 @@ func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error
 		if ok {
 			answer = &want
 		}
-		return p.foreign.Write(ctx, key, answer, exists)
+		return p.external.Write(ctx, key, answer, exists)
 	}
 	if !exists {
 		delete(p.written, key)

@@ -16,6 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // An answer that finds no Gang waits for one; an answer that did not change is not written; an answer for
@@ -99,7 +100,7 @@ func TestCallersDoNotWaitForTheAPIServer(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("a caller waited for the API server")
 	}
 }

@@ -149,9 +149,9 @@ func TestAReplacedMemberIsKeptOffBadNodes(t *testing.T) {
 		{"cordoned", func(n *v1.Node) { n.Spec.Unschedulable = true }, nil, "1 cordoned"},
 		{"tainted by others", taintWith("maintenance", "x"), nil, "1 tainted (maintenance)"},
 		{"our verdict", taintWith(v1alpha1.TaintUnhealthy, "XidOffBus"), nil, "1 unhealthy (XidOffBus): b"},
-		{"our decision", taintWith(v1alpha1.TaintOutage, "NodeSilent"), nil, "1 unhealthy (NodeSilent): b"},
+		{"our decision", taintWith(v1alpha1.TaintOutage, "NodeUnreachable"), nil, "1 unhealthy (NodeUnreachable): b"},
 		{"our verdict, a pod that tolerates all", taintWith(v1alpha1.TaintUnhealthy, "XidOffBus"), tolerant, "1 unhealthy (XidOffBus): b"},
-		{"our decision, a pod that tolerates all", taintWith(v1alpha1.TaintOutage, "NodeSilent"), tolerant, "1 unhealthy (NodeSilent): b"},
+		{"our decision, a pod that tolerates all", taintWith(v1alpha1.TaintOutage, "NodeUnreachable"), tolerant, "1 unhealthy (NodeUnreachable): b"},
 		{"not ready, a pod that tolerates all", readyIs(v1.ConditionFalse), tolerant, "1 unhealthy (NotReady): b"},
 		{"silent, a pod that tolerates all", readyIs(v1.ConditionUnknown), tolerant, "1 unhealthy (NotReady): b"},
 		{"fewer devices than it has", func(n *v1.Node) {
@@ -282,19 +282,19 @@ func TestAFormingGangThatLostAMemberForGoodGivesItsNodesBack(t *testing.T) {
 	w.knows(1)
 	now := time.Now()
 	w.plugin.inspectAt(w.ctx, now)
-	w.plugin.inspectAt(w.ctx, now.Add(w.plugin.args.FormingPatience.Duration-time.Second))
+	w.plugin.inspectAt(w.ctx, now.Add(w.plugin.args.InitialPlacementTimeout.Duration-time.Second))
 	if at := w.where("g-0"); at != "a" {
 		t.Fatalf("taken back too early: %q", at)
 	}
 	w.until("it to be taken back", func() bool {
-		w.plugin.inspectAt(w.ctx, now.Add(w.plugin.args.FormingPatience.Duration+time.Minute))
+		w.plugin.inspectAt(w.ctx, now.Add(w.plugin.args.InitialPlacementTimeout.Duration+time.Minute))
 		return w.where("g-0") == "gone"
 	})
 	w.until("the reason to be told", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.ContainsFunc(w.events["g-0"], func(e string) bool {
-			return strings.HasPrefix(e, "Undone: ") && strings.Contains(e, "it never was whole and gives its nodes back")
+			return strings.HasPrefix(e, "RolledBack: ") && strings.Contains(e, "it was never fully placed and is rolled back")
 		})
 	})
 }

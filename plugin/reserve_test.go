@@ -73,16 +73,16 @@ func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
 	w.plugin.args.ReservationAfter.Duration = 0
 	w.create(prior(0, gangOf("big", 2, 2)...)...)
 	w.until("room to be reserved", w.reserved("big", "a", "b"))
-	logger, now, patience := klog.Background(), time.Now(), w.plugin.args.FormingPatience.Duration
+	logger, now, timeout := klog.Background(), time.Now(), w.plugin.args.InitialPlacementTimeout.Duration
 	w.plugin.preemption.Lapse(logger, now)
-	w.plugin.preemption.Lapse(logger, now.Add(2*patience))
+	w.plugin.preemption.Lapse(logger, now.Add(2*timeout))
 	if !w.reserved("big", "a", "b")() {
 		t.Fatal("the reservation of a gang that waits for room ended")
 	}
 	w.remove("big-1")
-	w.until("it to be known", func() bool { return !w.plugin.gangs.Able(key("big")) })
+	w.until("it to be known", func() bool { return !w.plugin.gangs.Schedulable(key("big")) })
 	w.plugin.preemption.Lapse(logger, now)
-	w.plugin.preemption.Lapse(logger, now.Add(patience/2))
+	w.plugin.preemption.Lapse(logger, now.Add(timeout/2))
 	if !w.reserved("big", "a", "b")() {
 		t.Fatal("the reservation ended at once")
 	}
@@ -91,7 +91,7 @@ func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
 	if w.where("late") != "" {
 		t.Fatal("a pod went into reserved room")
 	}
-	w.plugin.preemption.Lapse(logger, now.Add(2*patience))
+	w.plugin.preemption.Lapse(logger, now.Add(2*timeout))
 	w.until("the pod to be placed", w.boundTo(map[string]string{"late": "b"}))
 }
 

@@ -144,11 +144,11 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	w.until("the low gang to be placed", w.boundTo(map[string]string{"low-0": "a", "low-1": "b"}))
 	w.create(prior(5, gangOf("high", 2, 2)...)...)
 	w.until("both to be told to leave", func() bool { return len(w.whoLeft()) == 2 })
-	w.until("it to be said", w.says("high", "is held for it until"))
-	if m := w.placement("high").Message; !strings.Contains(m, "gang ns/low leave (2 pods)") {
+	w.until("it to be said", w.says("high", "is nominated for it until"))
+	if m := w.placement("high").Message; !strings.Contains(m, "preempting gang ns/low (2 pods)") {
 		t.Error(m)
 	}
-	if h := w.placement("high").Held; h == nil || h.Kind != v1alpha1.HeldClaim || strings.Join(h.Nodes, " ") != "a b" || strings.Join(h.Leaving, " ") != "gang ns/low" || h.LeavingPods != 2 || h.Until == nil {
+	if h := w.placement("high").Held; h == nil || h.Kind != v1alpha1.HeldNomination || strings.Join(h.Nodes, " ") != "a b" || strings.Join(h.Victims, " ") != "gang ns/low" || h.VictimPods != 2 || h.Until == nil {
 		t.Errorf("held: %+v", h)
 	}
 	w.remove("low-0") // the first is gone, the other not yet
@@ -231,7 +231,7 @@ func TestAnOverdueJobMakesRoom(t *testing.T) {
 	if left := w.whoLeft(); strings.Join(left, " ") != "late-0" {
 		t.Errorf("%v left", left)
 	}
-	w.until("it to be told why", w.told("late-0", "makes room for gang ns/big, in whose reserved room it is beyond its declared run time"))
+	w.until("it to be told why", w.told("late-0", "makes room for gang ns/big, whose reserved room it occupies beyond its declared run time"))
 	w = wait(running("quiet", "a", "", 2*time.Hour), running("early", "b", "3h", 2*time.Hour))
 	w.until("room to be reserved", w.says("big", "is reserved for it"))
 	w.until("room to be looked for again", func() bool { return w.searches() >= 3 })

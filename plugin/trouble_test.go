@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
@@ -139,7 +140,7 @@ func TestAPlanThatCannotBeRepairedIsUndoneNewestFirst(t *testing.T) {
 	w.until("the event", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return slices.ContainsFunc(w.events["g-0"], func(e string) bool { return strings.HasPrefix(e, "Undone: ") })
+		return slices.ContainsFunc(w.events["g-0"], func(e string) bool { return strings.HasPrefix(e, "RolledBack: ") })
 	})
 
 	// Its controller makes new pods; they wait whole, and get their nodes together.
@@ -223,7 +224,7 @@ func TestAStandingPlanHoldsAgainstAHigherPriority(t *testing.T) {
 
 // Gangs and plain pods race for nodes; whatever wins, no gang is ever left half placed.
 func TestRacesLeaveNoGangHalfPlaced(t *testing.T) {
-	for seed := range int64(6) {
+	for seed := range seeds.All(t, int64(6)) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewSource(seed))
 			var nodes []runtime.Object
@@ -350,13 +351,13 @@ func TestPostFilterEndsTheChain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	claims := pod("claims", 1)
 	claims.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}}
-	looked := planner.NewNestedState()
-	looked.Write(names.DynamicResources, plannedNode(""))
+	visited := planner.NewNestedState()
+	visited.Write(names.DynamicResources, plannedNode(""))
 	for _, c := range []struct {
 		pod  *v1.Pod
 		want fwk.Code
 	}{{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable}, {pod("plain", 1), fwk.UnschedulableAndUnresolvable}, {claims, fwk.Unschedulable}} {
-		if _, status := w.plugin.PostFilter(w.ctx, looked, c.pod, nil); status.Code() != c.want {
+		if _, status := w.plugin.PostFilter(w.ctx, visited, c.pod, nil); status.Code() != c.want {
 			t.Errorf("%s: %v, want %v", c.pod.Name, status.Code(), c.want)
 		}
 	}

@@ -34,6 +34,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
@@ -65,18 +66,15 @@ func newCache() *gangcache.Cache {
 	})
 }
 
-// patience bounds every wait; a test that reaches it has failed.
-const patience = 90 * time.Second
-
 // world is a real scheduler with the plugin, over a fake API server.
 type world struct {
 	t      testing.TB
 	ctx    context.Context
 	client *fake.Clientset
 	plugin *Plugin
-	// station is driven already, unless extras say so.
-	station *Station
-	sched   *scheduler.Scheduler
+	// instances is driven already, unless extras say so.
+	instances *Instances
+	sched     *scheduler.Scheduler
 	// stop ends the scheduler and waits for it.
 	stop func()
 
@@ -131,9 +129,9 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		w.t.Fatal(err)
 	}
-	station := newStation(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
-	station.terms = x.terms
-	registry := frameworkruntime.Registry{Name: station.New, GateName: station.NewGate}
+	instances := newInstances(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
+	instances.terms = x.terms
+	registry := frameworkruntime.Registry{Name: instances.New, GateName: instances.NewGate}
 	for name, f := range x.plugins {
 		registry[name] = f
 	}
@@ -142,8 +140,8 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	station.Drive(ctx, sched)
-	w.plugin, w.station, w.sched = station.plugins[v1alpha1.SchedulerName], station, sched
+	instances.Start(ctx, sched)
+	w.plugin, w.instances, w.sched = instances.plugins[v1alpha1.SchedulerName], instances, sched
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if err := sched.WaitForHandlersSync(ctx); err != nil {
@@ -318,14 +316,7 @@ func (w *world) where(name string) string {
 // until waits for something to become true.
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			w.dump()
-			w.t.Fatalf("waited %v for %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	eventually.Holds(w.t, what, func() (bool, any) { return ok(), func() string { w.dump(); return "see above" } })
 }
 
 func (w *world) dump() {

@@ -105,7 +105,7 @@ func (x *Index) build(t *Tree) {
 }
 
 func (x *Index) roomOf(n *node) int32 {
-	if n.Closed || (x.whole && n.Tenants > 0) {
+	if n.Exclusive || (x.whole && n.Tenants > 0) {
 		return 0
 	}
 	return x.fits(n)

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 func TestRecognise(t *testing.T) {
@@ -34,8 +36,18 @@ func TestRecognise(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
-	if keys := KnownKeys(); len(keys) > 64 || !slices.IsSorted(keys) {
+	equals := map[string]int{"node.coreweave.cloud/rack": 5, "topology.kubernetes.io/rack": 5, "cloud.provider.com/topology-rack": 5}
+	if got, want := Recognise(equals), []Level{{LevelRack, "topology.kubernetes.io/rack"}}; !slices.Equal(got, want) {
+		t.Errorf("of equals %v, want the first in the list, %v", got, want)
+	}
+	keys := KnownKeys()
+	if len(keys) > 64 || !slices.IsSorted(keys) {
 		t.Errorf("%d keys", len(keys))
+	}
+	for key := range equals {
+		if !slices.Contains(keys, key) {
+			t.Errorf("%s is not looked at", key)
+		}
 	}
 }
 
@@ -43,7 +55,7 @@ func TestRecognise(t *testing.T) {
 func TestIndexesKeepUp(t *testing.T) {
 	levels := []Level{{Name: "zone"}, {Name: "rack"}}
 	shapes := []Shape{{Requests: Resources{"gpu": 1}}, {Requests: Resources{"gpu": 2, "cpu": 1}, Whole: true}, {Requests: Resources{"cpu": 3}}}
-	for seed := range int64(300) {
+	for seed := range seeds.All(t, int64(300)) {
 		rng := rand.New(rand.NewSource(seed))
 		tree, known := New(levels), map[string]Node{}
 		for range 40 {
@@ -53,7 +65,7 @@ func TestIndexesKeepUp(t *testing.T) {
 				tree.Remove(name)
 				delete(known, name)
 			default:
-				n := Node{Name: name, Domain: []string{fmt.Sprint(rng.Intn(2)), fmt.Sprint(rng.Intn(3))}, Used: rng.Intn(2) == 0, Tenants: rng.Intn(2), Closed: rng.Intn(5) == 0,
+				n := Node{Name: name, Domain: []string{fmt.Sprint(rng.Intn(2)), fmt.Sprint(rng.Intn(3))}, Used: rng.Intn(2) == 0, Tenants: rng.Intn(2), Exclusive: rng.Intn(5) == 0,
 					Spares: rng.Intn(2), Free: Resources{"gpu": int64(rng.Intn(5)), "cpu": int64(rng.Intn(7) - 1)}}
 				tree.Set(n)
 				known[name] = n
@@ -66,7 +78,7 @@ func TestIndexesKeepUp(t *testing.T) {
 				case 0, 1:
 					tree.Force(i, Resources{"gpu": 1})
 				case 2:
-					tree.Hold(i, Hold{What: Resources{"gpu": 1}, Tenant: rng.Intn(3) > 0, Closed: rng.Intn(3) == 0, Spares: rng.Intn(3)})
+					tree.Assume(i, Usage{Resources: Resources{"gpu": 1}, Tenant: rng.Intn(3) > 0, Exclusive: rng.Intn(3) == 0, Spares: rng.Intn(3)})
 				}
 			}
 			same(t, seed, tree, shape)
@@ -99,7 +111,7 @@ func view(tree *Tree, shape Shape) map[string][]int32 {
 	all := map[string][]int32{}
 	for i := range tree.All() {
 		spares, _ := tree.Promised(i)
-		all["node "+tree.Name(i)] = []int32{x.Room[i], flag(tree.Used(i)), int32(tree.Tenants(i)), flag(tree.Closed(i)), int32(spares)}
+		all["node "+tree.Name(i)] = []int32{x.Room[i], flag(tree.Used(i)), int32(tree.Tenants(i)), flag(tree.Exclusive(i)), int32(spares)}
 	}
 	for level := -1; level < len(tree.Levels()); level++ {
 		for _, d := range tree.Domains(level) {

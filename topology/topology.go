@@ -30,8 +30,8 @@ type Node struct {
 	Used bool
 	// Tenants counts the pods that keep a gang away which wants whole nodes.
 	Tenants int
-	// Closed says that a pod is there which wants the whole node: no other may come.
-	Closed bool
+	// Exclusive says that a pod is there which wants the whole node: no other may come.
+	Exclusive bool
 	// Spares are promised to somebody in the node's domain of level SparesAt: so many nodes stay free there.
 	Spares   int
 	SparesAt string
@@ -82,15 +82,15 @@ type entry struct {
 	what Resources
 	// use is 1 where the node counts as used for it. was, where set, is what was said of the node before.
 	use int32
-	was *word
+	was *occupancy
 }
 
-// word is what is said of those who are on a node.
-type word struct {
-	tenants  int
-	closed   bool
-	spares   int
-	sparesAt string
+// occupancy is what is said of those who are on a node.
+type occupancy struct {
+	tenants   int
+	exclusive bool
+	spares    int
+	sparesAt  string
 }
 
 // New returns a Tree of the given nodes. Two nodes of one name are a broken invariant.
@@ -178,7 +178,7 @@ func (t *Tree) fill(i int32, n Node) {
 }
 
 func (n *node) used() bool    { return n.Used || n.takes > 0 }
-func (n *node) claimed() bool { return n.Spares > 0 || n.Closed }
+func (n *node) claimed() bool { return n.Spares > 0 || n.Exclusive }
 
 // count carries a change of counts up the tree.
 func (t *Tree) count(d, size, used, claimed int32) {
@@ -276,9 +276,9 @@ func (t *Tree) Lacks(i int, r Resources) []string {
 }
 
 // Used says whether devices of a node are taken; Tenants and Closed are what Node says.
-func (t *Tree) Used(i int) bool   { return t.nodes[i].used() }
-func (t *Tree) Tenants(i int) int { return t.nodes[i].Tenants }
-func (t *Tree) Closed(i int) bool { return t.nodes[i].Closed }
+func (t *Tree) Used(i int) bool      { return t.nodes[i].used() }
+func (t *Tree) Tenants(i int) int    { return t.nodes[i].Tenants }
+func (t *Tree) Exclusive(i int) bool { return t.nodes[i].Exclusive }
 
 // Promised is the node's own promise of spares, with its level.
 func (t *Tree) Promised(i int) (int, string) { return t.nodes[i].Spares, t.nodes[i].SparesAt }
@@ -304,41 +304,41 @@ func (t *Tree) Force(i int, r Resources) {
 	t.add(int32(i), r, -1, 1)
 }
 
-// Hold is what a pod that is on its way to a node will mean there: What it takes, and what Node says of those who
+// Usage is what a pod that is on its way to a node will mean there: What it takes, and what Node says of those who
 // are there. One that is no Tenant does not count as use of the node.
-type Hold struct {
-	What           Resources
-	Tenant, Closed bool
-	Spares         int
-	SparesAt       string
+type Usage struct {
+	Resources         Resources
+	Tenant, Exclusive bool
+	Spares            int
+	SparesAt          string
 }
 
-// Taking is a Hold on a node, by the node's name.
-type Taking struct {
-	Node string `json:"node"`
-	Hold Hold   `json:"hold"`
+// Assumed is a Hold on a node, by the node's name.
+type Assumed struct {
+	Node  string `json:"node"`
+	Usage Usage  `json:"usage"`
 }
 
-// Hold is Force for somebody who is on the way.
-func (t *Tree) Hold(i int, h Hold) {
+// Assume is Force for somebody who is on the way.
+func (t *Tree) Assume(i int, h Usage) {
 	n := &t.nodes[i]
-	was := word{n.Tenants, n.Closed, n.Spares, n.SparesAt}
+	was := occupancy{n.Tenants, n.Exclusive, n.Spares, n.SparesAt}
 	will := was
 	will.tenants += int(flag(h.Tenant))
-	will.closed = will.closed || h.Closed
+	will.exclusive = will.exclusive || h.Exclusive
 	if h.Spares > will.spares {
 		will.spares, will.sparesAt = h.Spares, h.SparesAt
 	}
-	t.taken = append(t.taken, entry{node: int32(i), what: h.What, use: flag(h.Tenant), was: &was})
-	t.say(int32(i), will)
-	t.add(int32(i), h.What, -1, flag(h.Tenant))
+	t.taken = append(t.taken, entry{node: int32(i), what: h.Resources, use: flag(h.Tenant), was: &was})
+	t.setOccupancy(int32(i), will)
+	t.add(int32(i), h.Resources, -1, flag(h.Tenant))
 }
 
-// say replaces what is said of those on a node; add must follow, which counts the node anew.
-func (t *Tree) say(i int32, w word) {
+// setOccupancy replaces what is said of those on a node; add must follow, which counts the node anew.
+func (t *Tree) setOccupancy(i int32, w occupancy) {
 	n := &t.nodes[i]
 	claimed := flag(n.claimed())
-	n.Tenants, n.Closed, n.Spares, n.SparesAt = w.tenants, w.closed, w.spares, w.sparesAt
+	n.Tenants, n.Exclusive, n.Spares, n.SparesAt = w.tenants, w.exclusive, w.spares, w.sparesAt
 	t.count(n.leaf, 0, 0, flag(n.claimed())-claimed)
 }
 
@@ -348,7 +348,7 @@ func (t *Tree) Undo(m Mark) {
 		last := t.taken[len(t.taken)-1]
 		t.taken = t.taken[:len(t.taken)-1]
 		if last.was != nil {
-			t.say(last.node, *last.was)
+			t.setOccupancy(last.node, *last.was)
 		}
 		t.add(last.node, last.what, 1, last.use)
 	}

@@ -25,6 +25,10 @@ type Facts struct {
 	ImageError error
 	// Minor is N of the API server's Kubernetes 1.N; 0: not known.
 	Minor int
+	// Gangs counts those of the Job's namespace, of which there may be MaxGangs; 0: as many as there are.
+	Gangs, MaxGangs int
+	// ObserveOnly: Holdfast acts on nothing now, so that a Job that is opted in is only observed.
+	ObserveOnly bool
 }
 
 // Config is what the cluster's installation adds to every pod.

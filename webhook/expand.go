@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// What expansion may produce. Linux starts no process with an argument or a variable of 128 KiB or more, nor
-// with 2 MiB of them, so nothing that could run is refused.
+// What a string may be, and what expansion may produce. Linux starts no process with an argument or a variable of
+// 128 KiB or more, nor with 2 MiB of them. So nobody's command is read for long.
 const (
 	mostString     = 128 << 10
 	mostCommand    = 1 << 20
@@ -29,6 +29,9 @@ type expander struct {
 
 // expand returns s with its references resolved. The error says which bound it passes.
 func (x *expander) expand(s string) (string, error) {
+	if len(s) > mostString { // references only make it longer, but for those to nothing
+		return "", errTooLong
+	}
 	if !strings.Contains(s, "$") {
 		return s, nil
 	}
@@ -63,13 +66,15 @@ func (x *expander) expand(s string) (string, error) {
 		}
 	}
 	if b.Len() > mostString {
-		return "", errors.New("is longer than 128Ki with its references resolved, and no process can be started with that: pass it in a file")
+		return "", errTooLong
 	}
 	if x.bytes += b.Len(); x.bytes > mostCommand {
 		return "", errors.New("and what stands before it are longer than 1Mi with their references resolved, and no process can be started with that: pass them in a file")
 	}
 	return b.String(), nil
 }
+
+var errTooLong = errors.New("is longer than 128Ki with its references resolved, and no process can be started with that: pass it in a file")
 
 func (x *expander) value(name string) string {
 	if v, ok := x.vars[name]; ok {

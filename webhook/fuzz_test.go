@@ -10,6 +10,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // FuzzPod: whatever a pod holds, it is refused or comes back the same from a second call.
@@ -71,7 +73,7 @@ func FuzzJob(f *testing.F) {
 
 // TestDamagedObjects takes parts out of objects at random and holds the rest to the same promise.
 func TestDamagedObjects(t *testing.T) {
-	for seed := range uint64(400) {
+	for seed := range seeds.All(t, uint64(400)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		for _, from := range []any{podOf(admitted(t, job(t))), injected(t, job(t))} {
 			pod := &corev1.Pod{}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
@@ -44,6 +45,11 @@ type Cluster struct {
 	Images Images
 	// Minor says N of the API server's Kubernetes 1.N, 0 where it is not known; nil: it is not.
 	Minor func(context.Context) int
+	// Gangs counts a namespace's Gangs, of which there may be MaxGangs. They are not counted where that is 0.
+	Gangs    func(ctx context.Context, namespace string) (int, error)
+	MaxGangs int
+	// ObserveOnly: no Job that has not started yet is acted on.
+	ObserveOnly bool
 }
 
 // Jobs handles the admission of Jobs.
@@ -55,7 +61,7 @@ func Jobs(cluster Cluster) admission.Handler {
 		}
 		switch req.Operation {
 		case admissionv1.Create:
-			return respond(job, MutateJob(job, cluster.learn(ctx, job, nil, req.Namespace)), req)
+			return respond(job, MutateJob(job, cluster.gatherFacts(ctx, job, nil, req.Namespace)), req)
 		case admissionv1.Update:
 			old, err := decode[batchv1.Job](req.OldObject.Raw)
 			if err != nil {
@@ -63,7 +69,7 @@ func Jobs(cluster Cluster) admission.Handler {
 			}
 			facts := Facts{}
 			if neverStarted(old) && neverStarted(job) {
-				facts = cluster.learn(ctx, job, old, req.Namespace)
+				facts = cluster.gatherFacts(ctx, job, old, req.Namespace)
 			}
 			return respond(job, CheckJobUpdate(old, job, facts), req)
 		}
@@ -71,11 +77,18 @@ func Jobs(cluster Cluster) admission.Handler {
 	})
 }
 
-// learn gathers the facts about a Job; its image is read where the Job leaves to it what is started, and where old, the
+// gatherFacts gathers the facts about a Job; its image is read where the Job leaves to it what is started, and where old, the
 // Job before a change, does not tell that already.
-func (c Cluster) learn(ctx context.Context, job, old *batchv1.Job, namespace string) (f Facts) {
+func (c Cluster) gatherFacts(ctx context.Context, job, old *batchv1.Job, namespace string) (f Facts) {
 	if c.Minor != nil {
 		f.Minor = c.Minor(ctx)
+	}
+	f.ObserveOnly = c.ObserveOnly
+	if c.MaxGangs > 0 && old == nil {
+		f.MaxGangs = c.MaxGangs
+		if n, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which counts again, says so
+			f.Gangs = n
+		}
 	}
 	query, wanted := WantsImage(job)
 	if !wanted || c.Images == nil {
@@ -108,7 +121,7 @@ func respond[T any](in *T, out Outcome[*T], req admission.Request) admission.Res
 	if len(out.Errors) > 0 {
 		kind := schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}
 		name := req.Name
-		status := apierrors.NewInvalid(kind, name, out.Errors).Status()
+		status := apierrors.NewInvalid(kind, name, readable(out.Errors)).Status()
 		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status, Warnings: out.Warnings}}
 	}
 	before, err := json.Marshal(in)
@@ -120,4 +133,17 @@ func respond[T any](in *T, out Outcome[*T], req admission.Request) admission.Res
 		return admission.Errored(http.StatusInternalServerError, fmt.Errorf("encoding the answer of admission: %w", err))
 	}
 	return admission.PatchResponseFromRaw(before, after).WithWarnings(out.Warnings...)
+}
+
+// mostQuoted is how much of a value stands in a refusal, before what is wrong with it.
+const mostQuoted = 1 << 10
+
+// readable cuts values that people would have to look past for the reason.
+func readable(errs field.ErrorList) field.ErrorList {
+	for _, e := range errs {
+		if v, ok := e.BadValue.(string); ok && len(v) > mostQuoted {
+			e.BadValue = v[:mostQuoted] + "…"
+		}
+	}
+	return errs
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -110,6 +111,15 @@ func TestRefusalNamesTheField(t *testing.T) {
 	}
 	if field := r.Result.Details.Causes[0].Field; field != "metadata.annotations[holdfast.dev/x]" {
 		t.Errorf("field %s", field)
+	}
+}
+
+// TestRefusalIsReadable: who writes a value of a quarter of a megabyte still sees what is wrong with it.
+func TestRefusalIsReadable(t *testing.T) {
+	in := raw(t, job(t, annotate("holdfast.dev/state-size", strings.Repeat("9", 250_000))))
+	r := Jobs(Cluster{}).Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))
+	if r.Allowed || len(r.Result.Message) > 2*mostQuoted || !strings.Contains(r.Result.Message, "metadata.annotations[holdfast.dev/state-size]: Invalid value: ") {
+		t.Errorf("answer of %d bytes: %.300s", len(r.Result.Message), r.Result.Message)
 	}
 }
 

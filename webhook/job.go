@@ -16,7 +16,10 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-const anew = "delete the Job and create it anew"
+const (
+	anew      = "delete the Job and create it anew"
+	withoutUs = "remove " + v1alpha1.AnnotationEnabled
+)
 
 var (
 	metadataLabels = field.NewPath("metadata", "labels")
@@ -46,11 +49,20 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	errs = append(errs, checkSystemKeys(job.Annotations, nil, settings.MetadataAnnotations)...)
 	errs = append(errs, checkLabels(job.Spec.Template.Labels, stampedLabels, templateLabels)...)
 	errs = append(errs, checkSystemKeys(job.Spec.Template.Annotations, stampedAnnotations, settings.TemplateAnnotations)...)
+	if s.Enabled && facts.MaxGangs > 0 && facts.Gangs >= facts.MaxGangs {
+		errs = append(errs, field.Forbidden(field.NewPath("metadata", "namespace"), fmt.Sprintf("the namespace has %d gangs and may have %d: delete Jobs that are over, let their ttlSecondsAfterFinished do so, "+
+			"or have holdfast-controller started with a higher --max-gangs-per-namespace", facts.Gangs, facts.MaxGangs)))
+	}
 	if len(errs) > 0 || !s.Enabled {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
-	if s.Observe {
-		return Outcome[*batchv1.Job]{Object: stampObserved(job), Errors: checkSize(job)}
+	if s.Observe || facts.ObserveOnly {
+		out := Outcome[*batchv1.Job]{Object: stampObserved(job), Errors: checkSize(job, withoutUs)}
+		if !s.Observe {
+			job.Spec.Template.Annotations = setKey(job.Spec.Template.Annotations, v1alpha1.AnnotationMode, v1alpha1.ModeObserve)
+			out.Warnings = []string{"Holdfast only observes now (--observe-only of holdfast-controller): the pods of this Job are left as they are, also when it acts again; to have it act then " + anew}
+		}
+		return out
 	}
 	errs = append(errs, checkShape(job)...)
 	errs = append(errs, checkSlices(s, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
@@ -161,7 +173,7 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 		}
 		errs = append(errs, field.Invalid(spec.Child("completionMode"), mode, "must be Indexed: each pod of a gang has a place of its own; set it, with completions equal to parallelism"))
 	}
-	errs = append(errs, checkSize(job)...)
+	errs = append(errs, checkSize(job, withoutUs)...)
 	n := parallelism(job)
 	if n < 1 {
 		errs = append(errs, field.Invalid(spec.Child("parallelism"), n, "must be at least 1; to create the Job without running it set spec.suspend"))
@@ -178,10 +190,10 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 	return errs
 }
 
-// checkSize refuses more pods than a gang can have.
-func checkSize(job *batchv1.Job) field.ErrorList {
+// checkSize refuses more pods than a gang can have; otherwise is what else can be done.
+func checkSize(job *batchv1.Job, otherwise string) field.ErrorList {
 	if n := parallelism(job); n > v1alpha1.MaxMembers {
-		return field.ErrorList{field.Invalid(field.NewPath("spec", "parallelism"), n, fmt.Sprintf("a gang has at most %d pods: ask for fewer, with more GPUs each, or remove %s", v1alpha1.MaxMembers, v1alpha1.AnnotationEnabled))}
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "parallelism"), n, fmt.Sprintf("a gang has at most %d pods: ask for fewer, with more GPUs each, or %s", v1alpha1.MaxMembers, otherwise))}
 	}
 	return nil
 }
@@ -210,6 +222,9 @@ func CheckJobUpdate(old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	if wasAdmitted && !admitted.Settings.Observe && parallelism(in) != admitted.Members {
 		out.Errors = append(out.Errors, field.Invalid(field.NewPath("spec", "parallelism"), parallelism(in),
 			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, anew)))
+	}
+	if wasAdmitted && admitted.Settings.Observe && parallelism(in) > parallelism(old) { // one that was larger before there was a limit may end
+		out.Errors = append(out.Errors, checkSize(in, anew+" without "+v1alpha1.AnnotationEnabled)...)
 	}
 	changed := changedKeys(old.Annotations, in.Annotations)
 	if len(changed) == 0 {

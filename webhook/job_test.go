@@ -266,6 +266,11 @@ func TestJobUpdates(t *testing.T) {
 		}
 		return j
 	}
+	observed := admitted(t, job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve)))
+	waits := changed(observed, suspended)
+	sized := func(j *batchv1.Job, n int32) *batchv1.Job {
+		return changed(j, func(j *batchv1.Job) { j.Spec.Parallelism = ptr.To(n) })
+	}
 	var b strings.Builder
 	for _, c := range []struct {
 		name     string
@@ -276,6 +281,10 @@ func TestJobUpdates(t *testing.T) {
 		{"a setting of a gang changes", stamped, changed(stamped, annotate(v1alpha1.AnnotationStateSize, "1Gi"))},
 		{"a gang is opted out", stamped, changed(stamped, annotate(v1alpha1.AnnotationEnabled, "false"))},
 		{"a gang grows", stamped, changed(stamped, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](3), ptr.To[int32](3) })},
+		{"an observed job grows", observed, sized(observed, v1alpha1.MaxMembers)},
+		{"an observed job grows beyond a gang", observed, sized(observed, v1alpha1.MaxMembers+1)},
+		{"an observed job begins, and grows beyond a gang", waits, sized(observed, v1alpha1.MaxMembers+1)},
+		{"an observed job of more, from before the limit", sized(observed, v1alpha1.MaxMembers+2), sized(observed, v1alpha1.MaxMembers+1)},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
 		out := CheckJobUpdate(c.old, c.now, Facts{})
@@ -332,7 +341,7 @@ func TestReplacementPolicy(t *testing.T) {
 // TestCommandsRestartedWhole: a command that plainly starts its processes itself is warned of; what may start a launcher
 // that is served is not.
 func TestCommandsRestartedWhole(t *testing.T) {
-	python, itself := "starts Python without a launcher: unless the program starts one itself, each pod is one rank", " starts its processes itself, past holdfast"
+	python, itself := "starts Python without a launcher: unless the program starts one itself, each pod is one rank", " starts its processes itself, without holdfast"
 	for line, want := range map[string]string{
 		"python train.py": python, "/usr/bin/python3.12 -u train.py": python, "bash -lc python$(X)train.py": python, "python train.py --strategy deepspeed": python,
 		"mpirun -n 8 train": "mpirun" + itself, "bash -c set|-e;exec|/opt/bin/horovodrun|-np|8|python|train.py": "horovodrun" + itself, "composer train.py": "composer" + itself,
@@ -353,4 +362,29 @@ func TestCommandsRestartedWhole(t *testing.T) {
 
 func ofPods(n int32) func(*batchv1.Job) {
 	return func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To(n), ptr.To(n) }
+}
+
+// TestGangsOfANamespaceAreBounded: a Job that is opted in, acted on or observed, is refused where the namespace is full; others are not.
+func TestGangsOfANamespaceAreBounded(t *testing.T) {
+	plain := func(j *batchv1.Job) { j.Annotations = map[string]string{"a": "b"} }
+	for name, c := range map[string]struct {
+		change func(*batchv1.Job)
+		facts  Facts
+		want   bool
+	}{
+		"room":     {nil, Facts{Gangs: 2, MaxGangs: 3}, false},
+		"full":     {nil, Facts{Gangs: 3, MaxGangs: 3}, true},
+		"observed": {annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), Facts{Gangs: 3, MaxGangs: 3}, true},
+		"no limit": {nil, Facts{Gangs: 3}, false},
+		"not ours": {plain, Facts{Gangs: 3, MaxGangs: 3}, false},
+	} {
+		var changes []func(*batchv1.Job)
+		if c.change != nil {
+			changes = append(changes, c.change)
+		}
+		text := said(MutateJob(job(t, changes...), c.facts))
+		if got := strings.Contains(text, "metadata.namespace: Forbidden: the namespace has 3 gangs and may have 3: delete Jobs that are over"); got != c.want {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
 }

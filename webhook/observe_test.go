@@ -45,3 +45,34 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		t.Errorf("a key that is not known: %s", said(out))
 	}
 }
+
+// TestObserveOnly: while Holdfast observes only, a Job that asks for more is observed, and its user is told.
+func TestObserveOnly(t *testing.T) {
+	for name, change := range map[string]func(*batchv1.Job){
+		"says nothing":    func(*batchv1.Job) {},
+		"asks for acting": annotate(v1alpha1.AnnotationMode, v1alpha1.ModeAct),
+		"asks in its pods": func(j *batchv1.Job) {
+			j.Spec.Template.Annotations = setKey(j.Spec.Template.Annotations, v1alpha1.AnnotationMode, v1alpha1.ModeAct)
+		},
+		"asks for no more":  annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve),
+		"is not opted in":   func(j *batchv1.Job) { j.Annotations = nil },
+		"has not begun yet": func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) },
+	} {
+		in := job(t, change)
+		out := MutateJob(in, Facts{ObserveOnly: true})
+		if name == "has not begun yet" { // and was admitted before
+			before := MutateJob(in, Facts{}).Object
+			out = CheckJobUpdate(before, before, Facts{ObserveOnly: true})
+		}
+		j, ours := settings.AdmittedJob(out.Object)
+		if len(out.Errors) > 0 || ours != (name != "is not opted in") || ours && !j.Settings.Observe {
+			t.Errorf("%s: admitted as %+v, %v: %s", name, j, ours, said(out))
+		}
+		if warned := len(out.Warnings) == 1; warned != (ours && name != "asks for no more") {
+			t.Errorf("%s: %s", name, said(out))
+		}
+		if pod := podOf(out.Object); !equality.Semantic.DeepEqual(pod, MutatePod(pod, config).Object) {
+			t.Errorf("%s: its pod is touched", name)
+		}
+	}
+}

@@ -21,7 +21,7 @@ const injectionVersion = "v1"
 // defaultContainerKey tells kubectl logs and exec which container is meant.
 const defaultContainerKey = "kubectl.kubernetes.io/default-container"
 
-// enoughGrace is the least time, in seconds, in which a pod that is told to go can be expected to copy anything.
+// enoughGrace is the least time, in seconds, in which a terminating pod can be expected to copy anything.
 const enoughGrace = 10
 
 var specPath = field.NewPath("spec")
@@ -107,7 +107,7 @@ func describe(pod *corev1.Pod, t *training, s settings.Settings, marker string) 
 		done.Notes = append(done.Notes, notReserved(t.container().Name, d.total()))
 	}
 	if grace := graceSeconds(t.spec); s.StorageClaim != "" && grace < enoughGrace {
-		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d: too short to copy the newest step to storage when a pod is told to go; set it to %d or more", grace, enoughGrace))
+		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d: too short to copy the newest step to storage when a pod terminates; set it to %d or more", grace, enoughGrace))
 	}
 	text, err := json.Marshal(done)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 func TestInjectedPodPassesTheRestrictedProfile(t *testing.T) {
@@ -179,7 +180,7 @@ func TestInjectionTwice(t *testing.T) {
 
 // TestRandomPods holds every kind of pod against what injection promises.
 func TestRandomPods(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range seeds.All(t, uint64(500)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		j := randomJob(t, r)
 		before := podOf(admitted(t, j))

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -77,7 +78,7 @@ func gpusOf(c *corev1.Container) int32 {
 	if !ok {
 		q = c.Resources.Requests[gpuResource]
 	}
-	return int32(q.Value())
+	return int32(min(q.Value(), protocol.MaxRanks))
 }
 
 // checkFresh refuses what stands in the way of injection into a pod that was not injected yet. unread is why what
@@ -145,13 +146,13 @@ func (t *training) checkLauncher(members int32) field.ErrorList {
 // What a script of the image's does cannot be known here, and a program may start a launcher that is served.
 func (t *training) launcherWarnings() []string {
 	argv := t.line.argv
-	if len(argv) == 0 || launch.CommandPatience(argv) == launch.NeverWhole {
+	if len(argv) == 0 || launch.CommandTimeout(argv) == launch.NeverWhole {
 		return nil
 	}
 	const whole = "restarted as a whole, on all pods, when it ends badly on one (condition LauncherRestarts); to restart ranks alone write torchrun (or python -m torch.distributed.run)"
 	for _, command := range launch.Plain(argv) {
-		if launch.CommandPatience(command) == 0 {
-			return []string{fmt.Sprintf("%s: %s starts its processes itself, past holdfast: the command is %s in its place", t.path.Child("command"), path.Base(command[0]), whole)}
+		if launch.CommandTimeout(command) == 0 {
+			return []string{fmt.Sprintf("%s: %s starts its processes itself, without holdfast: the command is %s in its place", t.path.Child("command"), path.Base(command[0]), whole)}
 		}
 	}
 	if startsPython(argv) && !launch.Hands(argv) {

@@ -9,16 +9,16 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=gangs,singular=gang,scope=Namespaced,categories=all
+// +kubebuilder:resource:path=gangs,singular=gang,scope=Namespaced,shortName=gg,categories=all
 // +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.jobRef.kind`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Gen",type=integer,JSONPath=`.status.run.generation`
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.step`
-// +kubebuilder:printcolumn:name="Saved",type=string,JSONPath=`.status.saved`
+// +kubebuilder:printcolumn:name="Saved",type=date,JSONPath=`.status.savedAt`
 // +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.run.restarts`
-// +kubebuilder:printcolumn:name="Goodput",type=string,JSONPath=`.status.goodput`
-// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.placement.reason`,priority=1
+// +kubebuilder:printcolumn:name="Goodput%",type=integer,JSONPath=`.status.goodputPercent`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Running")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Gang struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -82,16 +82,18 @@ type GangStatus struct {
 	Step int64 `json:"step,omitempty"`
 	// SavedStep is the newest step that all ranks hold sealed.
 	SavedStep int64 `json:"savedStep,omitempty"`
-	// Saved is the age of SavedStep when the status was written, such as "9s".
-	Saved string `json:"saved,omitempty"`
-	// Goodput is the share of time since the first start that was spent on steps that were kept; absent where condition GoodputKnown
-	// is false.
-	Goodput string `json:"goodput,omitempty"`
-	// Members has one entry per slot, by slot.
-	// +listType=map
-	// +listMapKey=slot
+	// SavedAt is when all ranks held SavedStep.
+	// +optional
+	SavedAt *metav1.Time `json:"savedAt,omitempty"`
+	// GoodputPercent is the share of time since the first start that was spent on steps that were kept, rounded down to whole
+	// percent; absent where condition GoodputKnown is false.
+	// +optional
+	GoodputPercent *int32 `json:"goodputPercent,omitempty"`
+	// Members has one entry per slot, by slot; of a gang so large that the list would not fit into the object, for the
+	// first slots.
+	// +listType=atomic
 	Members []MemberStatus `json:"members,omitempty"`
-	// Notes explain what is off or degraded and why.
+	// Notes explain what is off or degraded and why; the last one counts those that are left out.
 	Notes []string `json:"notes,omitempty"`
 	// +listType=map
 	// +listMapKey=type
@@ -149,7 +151,7 @@ type PlacementStatus struct {
 	Wanted int32 `json:"wanted"`
 	// Excluded counts nodes by why they were left out.
 	Excluded map[string]int32 `json:"excluded,omitempty"`
-	// Nodes is the plan, by slot, once there is one.
+	// Nodes is the plan, by slot, once there is one; of a gang so large that the list would not fit, for the first slots.
 	Nodes []string `json:"nodes,omitempty"`
 	// Held is the room that is kept for a gang while it waits; absent: none is.
 	// +optional
@@ -175,21 +177,27 @@ type HeldRoom struct {
 	// Until is when a claim ends that was not used.
 	// +optional
 	Until *metav1.Time `json:"until,omitempty"`
-	// Leaving names the gangs and single pods that were told to leave, LeavingPods counts their pods.
+	// Victims names the gangs and single pods that were told to leave, VictimPods counts their pods.
+	// +listType=atomic
+	Victims    []string `json:"victims,omitempty"`
+	VictimPods int32    `json:"victimPods,omitempty"`
+	// Leaving and LeavingPods are the names that Victims and VictimPods had before: read, and written no more.
 	// +listType=atomic
 	Leaving     []string `json:"leaving,omitempty"`
 	LeavingPods int32    `json:"leavingPods,omitempty"`
 }
 
 // HeldKind is why room is held.
-// +kubebuilder:validation:Enum=Claim;Reservation
+// +kubebuilder:validation:Enum=Nomination;Reservation;Claim
 type HeldKind string
 
 const (
-	// HeldClaim: others were told to leave the room for the gang.
-	HeldClaim HeldKind = "Claim"
+	// HeldNomination: others were told to leave the room for the gang.
+	HeldNomination HeldKind = "Nomination"
 	// HeldReservation: the gang waits until the room is free.
 	HeldReservation HeldKind = "Reservation"
+	// HeldClaim is the name that HeldNomination had before: read, and written no more.
+	HeldClaim HeldKind = "Claim"
 )
 
 // RunStatus is the coordinator's record of generations.
@@ -216,7 +224,7 @@ type RunStatus struct {
 	State RunState `json:"state,omitempty"`
 	// Progress is what the agents last told; written at most every few seconds, optimizer steps at most every 30 s.
 	Progress Progress `json:"progress,omitempty"`
-	// Recoveries are the newest ones, oldest first, at most MaxRecoveries.
+	// Recoveries are the newest ones, oldest first, at most 20.
 	// +listType=atomic
 	Recoveries []Recovery `json:"recoveries,omitempty"`
 	// Durable is the newest step of which storage holds every rank's part and a manifest.
@@ -233,9 +241,14 @@ type RunStatus struct {
 	// Moved are the suspicions of hardware for which a pod was moved: each moves one pod of a job at most.
 	// +listType=atomic
 	Moved []string `json:"moved,omitempty"`
-	// Doomed are pods that are to be replaced and were not yet.
+	// PendingReplacements are pods that are to be replaced and were not yet: where these are many, the first of the
+	// PendingPods.
 	// +listType=atomic
-	Doomed []Doom `json:"doomed,omitempty"`
+	PendingReplacements []Termination `json:"pendingReplacements,omitempty"`
+	PendingPods         int32         `json:"pendingPods,omitempty"`
+	// Doomed is the name that PendingReplacements had before: read, and written no more.
+	// +listType=atomic
+	Doomed []Termination `json:"doomed,omitempty"`
 	// Verdict is set when the job was given up or has finished; it never changes afterwards.
 	Verdict *Verdict `json:"verdict,omitempty"`
 	// Writer is the process that wrote this, and its count of writes: one that has lost its lead without
@@ -301,9 +314,6 @@ type UnprotectedPod struct {
 	Runs string `json:"runs"`
 }
 
-// MaxRecoveries bounds RunStatus.Recoveries.
-const MaxRecoveries = 20
-
 // Recovery is one repaired failure. Times are as the agents saw them; phases add up to the whole.
 type Recovery struct {
 	// Generation is the one that the recovery started.
@@ -340,9 +350,10 @@ type Recovery struct {
 	DrainMs   *int64 `json:"drainMs,omitempty"`
 	ReplaceMs *int64 `json:"replaceMs,omitempty"`
 	FetchMs   *int64 `json:"fetchMs,omitempty"`
-	// Replaced are the pods that this recovery replaced.
+	// Replaced are the pods that this recovery replaced: where these are many, the first of the ReplacedPods.
 	// +listType=atomic
-	Replaced []Replacement `json:"replaced,omitempty"`
+	Replaced     []Replacement `json:"replaced,omitempty"`
+	ReplacedPods int32         `json:"replacedPods,omitempty"`
 }
 
 // StoredStep names a step in storage.
@@ -352,15 +363,17 @@ type StoredStep struct {
 	At         metav1.MicroTime `json:"at"`
 }
 
-// RankCopy is one rank's part of a step in storage.
+// RankCopy is one rank's part of a step in storage, or that of several ranks in a row.
 type RankCopy struct {
-	Rank       int32 `json:"rank"`
+	Rank int32 `json:"rank"`
+	// Ranks counts those in a row, from Rank on; absent: one.
+	Ranks      int32 `json:"ranks,omitempty"`
 	Step       int64 `json:"step"`
 	Generation int64 `json:"generation"`
 }
 
-// Doom says that a pod is to be replaced, and why.
-type Doom struct {
+// Termination says that a pod is to be replaced, and why.
+type Termination struct {
 	Slot   int32  `json:"slot"`
 	Pod    string `json:"pod"`
 	PodUID string `json:"podUID"`
@@ -392,16 +405,19 @@ const CauseJobSuspended = "JobSuspended"
 // CauseHardwareSuspected: the pod first at fault tries another node, because its failure may be its node's.
 const CauseHardwareSuspected = "HardwareSuspected"
 
-// CauseAgentSilent: a pod's agent was not heard while the gang was to halt.
-const CauseAgentSilent = "AgentSilent"
+// CauseAgentUnreachable: a pod's agent was not heard while the gang was to halt.
+const CauseAgentUnreachable = "AgentUnreachable"
+
+// CauseHaltTimeout: a pod's agent was heard, and what it runs did not end while the gang was to halt.
+const CauseHaltTimeout = "HaltTimeout"
 
 // ControllerCauses are the causes that controllers write; all others are the node daemon's, which its catalogue lists.
-var ControllerCauses = []string{CauseNodeSilent, CauseNodeGone, CauseDeleted, CauseAgentSilent, CauseHardwareSuspected, CauseNodeShutdown, CauseEvicted, CauseJobSuspended}
+var ControllerCauses = []string{CauseNodeUnreachable, CauseNodeGone, CauseDeleted, CauseAgentUnreachable, CauseHaltTimeout, CauseHardwareSuspected, CauseNodeShutdown, CauseEvicted, CauseJobSuspended}
 
-// Replacement is a pod that was replaced: the doom, and what came of it. Times are the API server's and
+// Replacement is a pod that was replaced: the termination, and what came of it. Times are the API server's and
 // the controller's; a time that is absent was not reached.
 type Replacement struct {
-	Doom `json:",inline"`
+	Termination `json:",inline"`
 	// ReleasedAt is when it was taken out of its Job.
 	// +optional
 	ReleasedAt *metav1.MicroTime `json:"releasedAt,omitempty"`

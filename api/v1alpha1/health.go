@@ -99,7 +99,7 @@ const (
 // NodeOutage is what the controller decided about a node; it stands until the node is well again.
 type NodeOutage struct {
 	Decision NodeDecision `json:"decision"`
-	// Cause is the verdict's cause, or CauseNodeSilent.
+	// Cause is the verdict's cause, or CauseNodeUnreachable.
 	Cause string `json:"cause"`
 	// Reason is what a node on hold waits for: HoldClusterBudget, HoldDomainBudget or HoldBreaker.
 	Reason  string `json:"reason,omitempty"`
@@ -122,8 +122,8 @@ const (
 	HoldBreaker = "Breaker"
 )
 
-// CauseNodeSilent: a node's lease is not renewed.
-const CauseNodeSilent = "NodeSilent"
+// CauseNodeUnreachable: a node's lease is not renewed.
+const CauseNodeUnreachable = "NodeUnreachable"
 
 // CauseNodeGone: there is no Node of that name any more; whoever took it away did not wait for its pods.
 const CauseNodeGone = "NodeGone"

@@ -97,9 +97,12 @@ const (
 // widest first, such as "zone=a,nvlink=c7". It is what was true then, and never read by Holdfast.
 const AnnotationTopologyDomain = Prefix + "topology-domain"
 
-// AnnotationForming is written by the scheduler with a pod's binding, where the pod got its node while its gang
+// AnnotationInitialPlacement is written by the scheduler with a pod's binding, where the pod got its node while its gang
 // was placed for the first time: the creation time of the youngest pod that was placed with it. A scheduler that
 // starts in the middle of that knows by it that the gang was never whole.
+const AnnotationInitialPlacement = Prefix + "initial-placement"
+
+// AnnotationForming is the name that AnnotationInitialPlacement had before: read, and written no more.
 const AnnotationForming = Prefix + "forming"
 
 // LabelReplaced ("true") is put on a pod that was taken out of its gang because another one takes its

@@ -38,16 +38,16 @@ type PreviewRequest struct {
 type PreviewResponse struct {
 	// Placement is what the Gang's status would say; Placed: the gang would be placed now.
 	Placement PlacementStatus `json:"placement"`
-	// Seats say where each member would land, by slot; none where the gang would be refused.
-	Seats []PreviewSeat `json:"seats,omitempty"`
+	// Assignments say where each member would land, by slot; none where the gang would be refused.
+	Assignments []PreviewAssignment `json:"assignments,omitempty"`
 	// Nodes is how many nodes were looked at.
 	Nodes int32 `json:"nodes"`
 	// Excluded says which nodes take not even one member, by why; only for a refusal.
 	Excluded []PreviewExcluded `json:"excluded,omitempty"`
 }
 
-// PreviewSeat is one member on the node where it would land.
-type PreviewSeat struct {
+// PreviewAssignment is one member on the node where it would land.
+type PreviewAssignment struct {
 	Slot int32  `json:"slot"`
 	Pod  string `json:"pod"`
 	Node string `json:"node"`
@@ -110,11 +110,11 @@ type FabricMove struct {
 	// Unit is such as "gang team-a/train" or "pod team-a/web".
 	Unit string `json:"unit"`
 	// Pods are from where to where.
-	Pods []FabricSeat `json:"pods"`
+	Pods []PodMove `json:"pods"`
 }
 
-// FabricSeat is the node of a pod, and the one where it would be.
-type FabricSeat struct {
+// PodMove is the node of a pod, and the one where it would be.
+type PodMove struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }

@@ -16,8 +16,10 @@ const (
 	ConditionUnprotected = "Unprotected"
 	// ConditionLauncherRestarts: a failure restarts the whole command of each pod, launcher and all.
 	ConditionLauncherRestarts = "LauncherRestarts"
-	// ConditionFinished: the job is over, well or not.
-	ConditionFinished = "Finished"
+	// ConditionComplete: the job is over, and all ranks ended with exit code 0.
+	ConditionComplete = "Complete"
+	// ConditionFailed: the job was given up, or ended badly.
+	ConditionFailed = "Failed"
 )
 
 // Reasons. One word per thing: condition reason, event reason, metric label and runbook share it.
@@ -30,22 +32,25 @@ const (
 	ReasonInvalidTopology = "InvalidTopology"
 	// ReasonUnsupported: the pods ask for something that is not counted for a gang.
 	ReasonUnsupported = "Unsupported"
-	// ReasonUndone: a pod was deleted because the rest of its gang got no nodes.
-	ReasonUndone = "Undone"
-	// ReasonNotHeeded: a group asks for something that this scheduler does not do.
-	ReasonNotHeeded = "NotHeeded"
+	// ReasonRolledBack: a pod was deleted because the rest of its gang got no nodes.
+	ReasonRolledBack = "RolledBack"
+	// ReasonSettingsIgnored: a group asks for something that this scheduler does not do.
+	ReasonSettingsIgnored = "SettingsIgnored"
+
+	// ReasonTooManyGangs: the Job's namespace has as many Gangs as it may have.
+	ReasonTooManyGangs = "TooManyGangs"
 
 	ReasonStarting   = "Starting"
 	ReasonRunning    = "Running"
 	ReasonRecovering = "Recovering"
 	ReasonRecovered  = "Recovered"
 
-	// ReasonPodDoomed: a pod is to be replaced, for its node's sake or because somebody deletes it.
-	ReasonPodDoomed = "PodDoomed"
-	// ReasonDrained and ReasonNotDrained: whether what a doomed pod had in memory was copied out.
+	// ReasonPodReplacementPending: a pod is to be replaced, for its node's sake or because somebody deletes it.
+	ReasonPodReplacementPending = "PodReplacementPending"
+	// ReasonDrained and ReasonNotDrained: whether what a pod to be replaced had in memory was copied out.
 	ReasonDrained    = "Drained"
 	ReasonNotDrained = "NotDrained"
-	// ReasonPodReplaced: a new pod has taken the place of a doomed one.
+	// ReasonPodReplaced: a new pod has taken the place of a pod that is to be replaced.
 	ReasonPodReplaced = "PodReplaced"
 	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
 	ReasonEvictionRefused = "EvictionRefused"

@@ -8,6 +8,7 @@ package arena
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,10 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
+// pieces are buffers for what is read at once. They are kept: a new one for each save would be most of what a checksum of a small state
+// costs.
+var pieces = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
 // Set is the arenas of one pod, by local rank.
 type Set struct{ arenas []*Arena }
 
@@ -26,16 +31,17 @@ type Set struct{ arenas []*Arena }
 type Arena struct {
 	mu   sync.Mutex
 	book *format.Book
+	// file is read and written, not mapped: what a process maps and touches counts as its own where the kernel looks for one to kill
+	// for memory, and killing the agent frees none of it.
 	file *os.File
-	data []byte // the whole file, shared
 }
 
 // Progress is what a client said in its page.
 type Progress struct {
-	Generation uint64
+	Generation int64
 	Attached   bool
 	Restored   bool
-	Step       uint64
+	Step       int64
 	// Skipped counts saves that found no free slot in time, Refused those of a state that cannot be held.
 	Skipped, Refused uint64
 	// Needed is what the state needs when it did not fit.
@@ -78,14 +84,11 @@ func open(file string, h format.Header) (*Arena, error) {
 		return nil, fmt.Errorf("taking %d MiB of memory for the state of a rank: %w; give the volume and the container more memory, or set a smaller holdfast.dev/state-size", size>>20, err)
 	}
 	a := &Arena{file: f}
-	if err := a.mmap(size); err != nil {
-		return nil, err
-	}
 	var writes []format.Write
 	a.book, writes = format.Create(h)
 	a.carryOut(writes)
 	if err := os.Rename(part, file); err != nil {
-		a.close()
+		a.file.Close()
 		return nil, fmt.Errorf("making an arena: %w", err)
 	}
 	return a, nil
@@ -111,23 +114,11 @@ func reopen(file string, h format.Header) (*Arena, error) {
 	if err == nil && (a.book.Header.StateBytes != h.StateBytes || a.book.Header.PodUID != h.PodUID || a.book.Header.LocalRank != h.LocalRank) {
 		err = errors.New("of another pod")
 	}
-	if err == nil {
-		err = a.mmap(st.Size())
-	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	return a, nil
-}
-
-func (a *Arena) mmap(size int64) error {
-	data, err := unix.Mmap(int(a.file.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return fmt.Errorf("mapping an arena: %w", err)
-	}
-	a.data = data
-	return nil
 }
 
 // carryOut writes records in order. A write to shared memory that was taken in advance cannot fail but
@@ -140,28 +131,21 @@ func (a *Arena) carryOut(writes []format.Write) {
 	}
 }
 
-func (a *Arena) close() {
-	if a.data != nil {
-		_ = unix.Munmap(a.data)
-	}
-	a.file.Close()
-}
-
 // Close lets the mappings go; the files stay.
 func (s *Set) Close() {
 	for _, a := range s.arenas {
-		a.close()
+		a.file.Close()
 	}
 }
 
 // Begin prepares all arenas for a generation; all processes of older ones must be gone.
-func (s *Set) Begin(generation, restoreStep uint64) {
+func (s *Set) Begin(generation, restoreStep int64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Begin(generation, restoreStep)) })
 }
 
-// Levels passes on the gang's common step and frontier.
-func (s *Set) Levels(common, frontier uint64) {
-	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Levels(common, frontier)) })
+// Levels passes on the gang's common step and its level reclaimBelow.
+func (s *Set) Levels(commonStep, reclaimBelow int64) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Levels(commonStep, reclaimBelow)) })
 }
 
 func (s *Set) each(do func(int, *Arena)) {
@@ -172,21 +156,21 @@ func (s *Set) each(do func(int, *Arena)) {
 	}
 }
 
-// Look reads a rank's client page and seals the copy that it announces, if any. It returns what the
-// client said and the steps that are sealed now.
-func (s *Set) Look(local int, now time.Time) (p Progress, sealed []uint64) {
-	return s.look(local, func(a *Arena) Progress { return a.seal(now) })
+// Poll reads a rank's client page and seals the copy that it announces, if any. It returns what the client said and the
+// steps that are sealed now.
+func (s *Set) Poll(local int, now time.Time) (p Progress, sealed []int64) {
+	return s.poll(local, func(a *Arena) Progress { return a.seal(now) })
 }
 
-// Glance is Look at once, however big a slot is: what is announced and not sealed yet stays so.
-func (s *Set) Glance(local int) (p Progress, sealed []uint64) {
-	return s.look(local, func(a *Arena) Progress {
+// Peek is Poll without sealing, so that it returns at once however big a slot is.
+func (s *Set) Peek(local int) (p Progress, sealed []int64) {
+	return s.poll(local, func(a *Arena) Progress {
 		c, _ := a.client()
-		return said(c)
+		return progressOf(c)
 	})
 }
 
-func (s *Set) look(local int, at func(*Arena) Progress) (p Progress, sealed []uint64) {
+func (s *Set) poll(local int, at func(*Arena) Progress) (p Progress, sealed []int64) {
 	if local < 0 || local >= len(s.arenas) {
 		return p, nil
 	}
@@ -210,7 +194,7 @@ func (a *Arena) client() (format.Client, bool) {
 	return c, true
 }
 
-func said(c format.Client) Progress {
+func progressOf(c format.Client) Progress {
 	return Progress{
 		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
 		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed,
@@ -228,20 +212,33 @@ func (a *Arena) seal(now time.Time) Progress {
 	a.mu.Lock()
 	copied, ok := a.book.Announced(c)
 	a.mu.Unlock()
-	if ok {
-		crc := format.Checksum(a.data[copied.Offset : uint64(copied.Offset)+copied.Length])
+	if !ok {
+		return progressOf(c)
+	}
+	if crc, err := a.checksum(copied.Offset, copied.Length); err == nil {
 		a.mu.Lock()
 		a.carryOut(a.book.Seal(copied, crc, now.UnixNano()))
 		a.mu.Unlock()
 	}
-	return said(c)
+	return progressOf(c)
+}
+
+// checksum is that of length bytes from offset on; an error where the file is shorter, which nobody may make it.
+func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
+	sum, buffer := format.NewChecksum(), pieces.Get().(*[256 << 10]byte)
+	defer pieces.Put(buffer)
+	n, err := io.CopyBuffer(sum, io.NewSectionReader(a.file, offset, int64(length)), buffer[:])
+	if err == nil && uint64(n) != length {
+		err = io.ErrUnexpectedEOF
+	}
+	return sum.Sum32(), err
 }
 
 // Inventory seals complete copies, empties what a generation that never ran here gave up by restoring
 // restoreStep (0, 0: none), verifies every sealed slot, empties those whose data is not what was sealed, and
 // lists the steps of each rank. No client may run.
-func (s *Set) Inventory(generation, restoreStep uint64, now time.Time) [][]uint64 {
-	out := make([][]uint64, len(s.arenas))
+func (s *Set) Inventory(generation, restoreStep int64, now time.Time) [][]int64 {
+	out := make([][]int64, len(s.arenas))
 	var all sync.WaitGroup
 	for i, a := range s.arenas {
 		all.Go(func() {
@@ -253,8 +250,8 @@ func (s *Set) Inventory(generation, restoreStep uint64, now time.Time) [][]uint6
 				if h.State != format.SlotSealed {
 					continue
 				}
-				at := format.DataOffset(uint32(slot), a.book.Header.StateBytes)
-				if format.Checksum(a.data[at:uint64(at)+h.Length]) != h.CRC {
+				crc, err := a.checksum(format.DataOffset(uint32(slot), a.book.Header.StateBytes), h.Length)
+				if err != nil || crc != h.CRC {
 					a.carryOut(a.book.Drop(uint32(slot)))
 				}
 			}
@@ -276,18 +273,18 @@ func Prune(dir string, ranks int) {
 	}
 }
 
-// Hold tells clients to stay in the save of a step at or above step; 0 lets them go. It is to be said again
-// every second while it lasts.
-func (s *Set) Hold(step uint64) {
-	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Hold(step)) })
+// SetBarrier tells clients to stay in the save of a step at or above step; 0 lets them go. It must be repeated every
+// second while it lasts.
+func (s *Set) SetBarrier(step int64) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetBarrier(step)) })
 }
 
 // Len is the number of ranks.
 func (s *Set) Len() int { return len(s.arenas) }
 
 // Sealed lists the steps that each rank holds.
-func (s *Set) Sealed() [][]uint64 {
-	out := make([][]uint64, len(s.arenas))
+func (s *Set) Sealed() [][]int64 {
+	out := make([][]int64, len(s.arenas))
 	s.each(func(i int, a *Arena) { out[i] = a.book.Sealed() })
 	return out
 }

@@ -3,9 +3,12 @@
 package arena
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +59,7 @@ func (c *client) control() format.Control {
 }
 
 // save copies one step; it says false where no slot is granted.
-func (c *client) save(step uint64) bool {
+func (c *client) save(step int64) bool {
 	control := c.control()
 	if control.Slot == format.NoSlot || control.Grant == c.page.Grant {
 		return false
@@ -77,9 +80,9 @@ func (c *client) save(step uint64) bool {
 	return true
 }
 
-func sealed(t *testing.T, s *Set, local int, want ...uint64) {
+func sealed(t *testing.T, s *Set, local int, want ...int64) {
 	t.Helper()
-	if _, got := s.Look(local, now); !reflect.DeepEqual(got, want) {
+	if _, got := s.Poll(local, now); !reflect.DeepEqual(got, want) {
 		t.Errorf("rank %d holds %v, want %v", local, got, want)
 	}
 }
@@ -92,11 +95,11 @@ func TestSealsWhatIsAnnouncedAndNeverTheCommonStep(t *testing.T) {
 		t.Fatal("a slot is granted before a generation began")
 	}
 	s.Begin(1, 0)
-	for step := uint64(1); step <= 3; step++ {
+	for step := int64(1); step <= 3; step++ {
 		if !c.save(step) {
 			t.Fatalf("no slot for step %d", step)
 		}
-		p, _ := s.Look(0, now)
+		p, _ := s.Poll(0, now)
 		if p.Step != step || p.Generation != 1 {
 			t.Errorf("progress %+v", p)
 		}
@@ -129,7 +132,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	if !c.save(2) {
 		t.Fatal("no slot from the next agent")
 	}
-	if got := again.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+	if got := again.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -143,17 +146,17 @@ func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	sealed(t, s, 0, 1)
 	slot := c.page.Slot
 	c.save(2)
-	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Fatalf("inventory %v", got)
 	}
 	if _, err := c.file.WriteAt([]byte{99}, format.DataOffset(slot, stateBytes)+2); err != nil { // one byte of step 1
 		t.Fatal(err)
 	}
-	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{2}, nil}) {
+	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{2}, nil}) {
 		t.Errorf("inventory %v holds a step whose bytes have changed", got)
 	}
 	s.Begin(2, 1) // the gang restores step 1: what is newer belongs to a past that is given up
-	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{nil, nil}) {
+	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{nil, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -165,17 +168,17 @@ func TestInventoryDropsWhatIsGivenUp(t *testing.T) {
 	s := mustOpen(t, dir, stateBytes, "uid")
 	c := attach(t, dir, "rank-0.arena")
 	s.Begin(3, 0)
-	for step := uint64(1); step <= 3; step++ {
+	for step := int64(1); step <= 3; step++ {
 		c.save(step)
-		s.Look(0, now)
+		s.Poll(0, now)
 	}
-	if got := s.Inventory(3, 1, now); !reflect.DeepEqual(got, [][]uint64{{1, 2, 3}, nil}) {
+	if got := s.Inventory(3, 1, now); !reflect.DeepEqual(got, [][]int64{{1, 2, 3}, nil}) {
 		t.Errorf("generation 3 ran here, and its steps are gone: %v", got)
 	}
-	if got := s.Inventory(4, 2, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+	if got := s.Inventory(4, 2, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Errorf("generation 4 restored step 2 elsewhere: %v", got)
 	}
-	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, 0, now); !reflect.DeepEqual(got, [][]uint64{{1, 2}, nil}) {
+	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Errorf("the next agent finds %v", got)
 	}
 }
@@ -197,7 +200,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 			return mustOpen(t, dir, stateBytes, "uid")
 		},
 	} {
-		if _, got := open().Look(0, now); len(got) > 0 {
+		if _, got := open().Poll(0, now); len(got) > 0 {
 			t.Errorf("%s: %v is taken over", name, got)
 		}
 	}
@@ -219,5 +222,73 @@ func TestOpenWithoutRoomIsAnError(t *testing.T) {
 	}
 	if _, err := Open(t.TempDir(), 1, 1<<60, "uid", now); err == nil {
 		t.Error("an arena of an exbibyte")
+	}
+}
+
+// TestChecksumsLeaveTheAgentSmall: where memory is short the kernel kills the process that has most of it mapped, so sealing, verifying
+// and copying a state must not make it the agent's.
+func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
+	const size = 64 << 20
+	dir := t.TempDir()
+	s := mustOpen(t, dir, size, "uid")
+	s.Begin(1, 0)
+	c := attach(t, dir, "rank-0.arena")
+	before := mapped(t)
+	control := c.control()
+	c.page = format.Client{Seq: 1, Generation: control.Generation, Slot: control.Slot, Grant: control.Grant, CopyStep: 1, Step: 1, Length: size}
+	if _, err := c.file.WriteAt(c.page.Encode(), format.ClientOffset+format.PageSize/2); err != nil {
+		t.Fatal(err)
+	}
+	sealed(t, s, 0, 1)
+	if got := s.Inventory(1, 0, now); !reflect.DeepEqual(got[0], []int64{1}) {
+		t.Errorf("%v is sealed", got)
+	}
+	p, ok, _ := s.Pin(0, 1)
+	if !ok {
+		t.Fatal("the step cannot be pinned")
+	}
+	sum := format.NewChecksum()
+	if n, err := io.Copy(sum, p.Data()); err != nil || n != size || sum.Sum32() != p.Seal.CRC {
+		t.Errorf("%d bytes, checksum %08x, sealed as %08x: %v", n, sum.Sum32(), p.Seal.CRC, err)
+	}
+	if grown := mapped(t) - before; grown > size/8 {
+		t.Errorf("the agent has %d MiB more mapped than before", grown>>20)
+	}
+}
+
+// mapped is how many bytes of files this process has mapped and touched.
+func mapped(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for line := range strings.Lines(string(status)) {
+		var kib int
+		for _, key := range []string{"RssFile:", "RssShmem:"} {
+			if _, err := fmt.Sscanf(line, key+" %d kB", &kib); err == nil {
+				sum += kib << 10
+			}
+		}
+	}
+	return sum
+}
+
+// TestAFileThatBecameShorter: what cannot be read is not sealed, and what was sealed is dropped; nothing is killed for it.
+func TestAFileThatBecameShorter(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	s.Begin(1, 0)
+	c := attach(t, dir, "rank-0.arena")
+	c.save(1)
+	sealed(t, s, 0, 1)
+	c.save(2)
+	if err := c.file.Truncate(format.MetaBytes); err != nil {
+		t.Fatal(err)
+	}
+	sealed(t, s, 0, 1)
+	if got := s.Inventory(1, 0, now); len(got[0]) != 0 {
+		t.Errorf("%v is still sealed", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Holds says whether a rank holds step as generation or one before it left it.
-func (s *Set) Holds(local int, step, generation uint64) bool {
+func (s *Set) Holds(local int, step, generation int64) bool {
 	if local < 0 || local >= len(s.arenas) {
 		return false
 	}
@@ -24,31 +24,31 @@ func (s *Set) Holds(local int, step, generation uint64) bool {
 // errNoRoom says that no slot may be filled.
 var errNoRoom = errors.New("no slot is free for it")
 
-// Hole is a slot that is filled from outside; it takes Write until it is full, then Seal or Leave.
-type Hole struct {
+// Fill is a slot that is being filled from storage while no generation runs.
+type Fill struct {
 	a       *Arena
-	h       format.Hole
+	h       format.Fill
 	written uint64
 }
 
-// Bring opens a hole for a step of length bytes in the arena of a rank. No client may run.
-func (s *Set) Bring(local int, step, generation, length uint64) (*Hole, error) {
+// BeginFill starts to fill a slot in the arena of a rank with a step of length bytes from storage. No client may run.
+func (s *Set) BeginFill(local int, step, generation int64, length uint64) (*Fill, error) {
 	if local < 0 || local >= len(s.arenas) {
 		return nil, fmt.Errorf("there is no arena of local rank %d", local)
 	}
 	a := s.arenas[local]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h, ws, ok := a.book.Bring(step, generation, length)
+	h, ws, ok := a.book.BeginFill(step, generation, length)
 	a.carryOut(ws)
 	if !ok {
 		return nil, errNoRoom
 	}
-	return &Hole{a: a, h: h}, nil
+	return &Fill{a: a, h: h}, nil
 }
 
 // Write takes the next bytes of the step.
-func (h *Hole) Write(b []byte) (int, error) {
+func (h *Fill) Write(b []byte) (int, error) {
 	if h.written+uint64(len(b)) > h.h.Length {
 		return 0, fmt.Errorf("writing %d bytes beyond a step of %d", len(b), h.h.Length)
 	}
@@ -57,18 +57,18 @@ func (h *Hole) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Seal vouches for what was written and ends the hole; false if a generation began meanwhile.
-func (h *Hole) Seal(crc uint32, now time.Time) bool {
+// Commit seals what was written and ends the fill; false if a generation started meanwhile.
+func (h *Fill) Commit(crc uint32, now time.Time) bool {
 	h.a.mu.Lock()
 	defer h.a.mu.Unlock()
-	ws, ok := h.a.book.Brought(h.h, crc, now.UnixNano())
+	ws, ok := h.a.book.CommitFill(h.h, crc, now.UnixNano())
 	h.a.carryOut(ws)
 	return ok
 }
 
-// Leave ends the hole without a step in it.
-func (h *Hole) Leave() {
+// Abort ends the fill without a step in the slot.
+func (h *Fill) Abort() {
 	h.a.mu.Lock()
 	defer h.a.mu.Unlock()
-	h.a.book.Leave(h.h)
+	h.a.book.AbortFill(h.h)
 }

@@ -3,6 +3,8 @@
 package arena
 
 import (
+	"io"
+
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
@@ -15,7 +17,7 @@ type Pinned struct {
 }
 
 // Pin pins the slot of a rank that holds step; busy says that it holds it and another slot is pinned.
-func (s *Set) Pin(local int, step uint64) (p *Pinned, ok, busy bool) {
+func (s *Set) Pin(local int, step int64) (p *Pinned, ok, busy bool) {
 	if local < 0 || local >= len(s.arenas) {
 		return nil, false, false
 	}
@@ -26,10 +28,9 @@ func (s *Set) Pin(local int, step uint64) (p *Pinned, ok, busy bool) {
 	return &Pinned{a: a, slot: slot, Seal: seal}, ok, busy
 }
 
-// Data is what the slot holds; it may be read until Release.
-func (p *Pinned) Data() []byte {
-	at := uint64(format.DataOffset(p.slot, p.a.book.Header.StateBytes))
-	return p.a.data[at : at+p.Seal.Length]
+// Data reads what the slot holds, from its beginning; it may be read until Release.
+func (p *Pinned) Data() io.Reader {
+	return io.NewSectionReader(p.a.file, format.DataOffset(p.slot, p.a.book.Header.StateBytes), int64(p.Seal.Length))
 }
 
 // Release lets the slot be granted again.

@@ -26,6 +26,8 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
 // Timing of the conversation.
@@ -37,36 +39,39 @@ const (
 	backoffMax = time.Second
 	deniedMax  = 5 * time.Second
 	// attach bounds one attempt to connect; silent is how long sent bytes may stay unacknowledged.
-	attach = 5 * time.Second
-	silent = 5 * time.Second
+	attach         = 5 * time.Second
+	contactTimeout = 5 * time.Second
 )
 
 // Options of New.
 type Options struct {
 	// Target is host:port of the coordinator; the host is the name that its certificate must carry.
 	Target string
-	// CA is the PEM of the authority that signed that certificate.
-	CA string
+	// CA is the PEM of the authorities that sign that certificate, as the pod was made with. AuthoritiesFile keeps those that the
+	// coordinator names since: both are trusted.
+	CA, AuthoritiesFile string
 	// TokenFile holds the projected token.
 	TokenFile string
 	// Address is where other pods reach this one.
 	Address string
-	// Directed is called with each directive, Lost with why the conversation ended, for the log. Contact is
-	// called when the coordinator is there and when it was lost, Dismissed where it says that nothing depends on
+	// Directed is called with each directive, Disconnected with why the conversation ended, or what of it could not be kept, for the log. Contact is
+	// called when the coordinator is there and when it was lost, DetachedFromJob where it says that nothing depends on
 	// this pod any more.
-	Directed  func(ckptagent.Directive)
-	Lost      func(error)
-	Contact   func(up bool)
-	Dismissed func()
+	Directed        func(protocol.Directive)
+	Disconnected    func(error)
+	Contact         func(up bool)
+	DetachedFromJob func()
 }
 
 // Client keeps up the conversation.
 type Client struct {
-	o   Options
-	tls *tls.Config
+	o Options
+	// tls and authorities, which is what was named last, belong to Run.
+	tls         *tls.Config
+	authorities string
 
 	mu     sync.Mutex
-	report ckptagent.Report
+	report protocol.Report
 	seq    uint64 // of report
 	known  bool
 	finish chan struct{} // closed: the last report is to be sent
@@ -80,21 +85,64 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the coordinator's address %q: %w", o.Target, err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(o.CA)) {
-		return nil, errors.New("reading the coordinator's CA: no certificate in it")
-	}
-	return &Client{
+	c := &Client{
 		o: o, finish: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
-		tls: &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS13},
-	}, nil
+		tls: &tls.Config{ServerName: host, MinVersion: tls.VersionTLS13},
+	}
+	if kept, err := os.ReadFile(o.AuthoritiesFile); err == nil {
+		c.authorities = string(kept)
+	}
+	if c.tls.RootCAs, err = pool(o.CA, ""); err != nil {
+		return nil, fmt.Errorf("reading the coordinator's CA: %w", err)
+	}
+	if both, err := pool(o.CA, c.authorities); err == nil { // else what was kept is damaged, and named again
+		c.tls.RootCAs = both
+	}
+	return c, nil
+}
+
+// pool holds the authorities that the pod was made with and those that were named since, of which there may be none.
+func pool(made, named string) (*x509.CertPool, error) {
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM([]byte(made)) || named != "" && !p.AppendCertsFromPEM([]byte(named)) {
+		return nil, errors.New("no certificate in it")
+	}
+	return p, nil
+}
+
+// trust takes over whom the coordinator names, and keeps it for the agent that may come after this one.
+func (c *Client) trust(authorities string) error {
+	if authorities == "" || authorities == c.authorities {
+		return nil
+	}
+	if n := len(authorities); n > protocol.MaxAuthorities {
+		return fmt.Errorf("the coordinator names %d bytes of certificate authorities, %d at most", n, protocol.MaxAuthorities)
+	}
+	both, err := pool(c.o.CA, authorities)
+	if err != nil {
+		return fmt.Errorf("reading the certificate authorities that the coordinator names: %w", err)
+	}
+	c.tls = c.tls.Clone()
+	c.tls.RootCAs = both
+	if c.o.AuthoritiesFile != "" { // what could not be kept is tried again when it is named again
+		part := c.o.AuthoritiesFile + ".part"
+		err := os.WriteFile(part, []byte(authorities), 0o600)
+		if err == nil {
+			err = os.Rename(part, c.o.AuthoritiesFile)
+		}
+		if err != nil {
+			return fmt.Errorf("keeping the certificate authorities that the coordinator names: %w", err)
+		}
+	}
+	c.authorities = authorities
+	return nil
 }
 
 // Update sets what is reported.
-func (c *Client) Update(r ckptagent.Report) {
+func (c *Client) Update(r protocol.Report) {
 	c.mu.Lock()
 	wake := c.soon
-	if !c.known || r.Urgent(c.report) {
+	if !c.known || ckptagent.Urgent(r, c.report) {
 		wake = c.urgent
 	}
 	c.report, c.known = r, true
@@ -116,7 +164,7 @@ func (c *Client) Finish() { close(c.finish) }
 func (c *Client) Run(ctx context.Context) {
 	pause := backoff
 	for ctx.Err() == nil {
-		heard, err := c.talk(ctx)
+		heard, err := c.converse(ctx)
 		if heard && c.o.Contact != nil {
 			c.o.Contact(false)
 		}
@@ -134,15 +182,15 @@ func (c *Client) Run(ctx context.Context) {
 		case codes.Unauthenticated, codes.PermissionDenied:
 			most = deniedMax
 		case codes.NotFound:
-			if most = deniedMax; c.o.Dismissed != nil {
-				c.o.Dismissed()
+			if most = deniedMax; c.o.DetachedFromJob != nil {
+				c.o.DetachedFromJob()
 			}
 		}
 		if heard {
 			pause = backoff
 		}
-		if c.o.Lost != nil {
-			c.o.Lost(err)
+		if c.o.Disconnected != nil {
+			c.o.Disconnected(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -152,8 +200,8 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// talk is one conversation; heard says that the other side answered.
-func (c *Client) talk(ctx context.Context) (heard bool, err error) {
+// converse is one conversation; heard says that the other side answered.
+func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	token, err := os.ReadFile(c.o.TokenFile)
 	if err != nil {
 		return false, fmt.Errorf("reading the token: %w", err)
@@ -197,7 +245,12 @@ func (c *Client) talk(ctx context.Context) (heard bool, err error) {
 			c.o.Contact(true)
 		}
 		heard = true
-		c.o.Directed(fromDirective(d))
+		said := wire.Directive(d)
+		if err := c.trust(said.Authorities); err != nil && c.o.Disconnected != nil {
+			c.o.Disconnected(err)
+		}
+		said.Authorities = ""
+		c.o.Directed(said)
 	}
 }
 
@@ -212,9 +265,9 @@ func recvError(stream v1.Coordinator_AttachClient, err error) error {
 func (c *Client) latest() *v1.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := toReport(c.report, c.o.Address)
-	r.Sequence = c.seq
-	return r
+	r := c.report
+	r.Protocol, r.Address, r.Sequence = protocol.Version, c.o.Address, c.seq
+	return wire.ReportMessage(r)
 }
 
 // send sends the newest report whenever it is due.
@@ -250,7 +303,7 @@ func (c *Client) send(ctx context.Context, stream v1.Coordinator_AttachClient) e
 func dial(ctx context.Context, target string) (net.Conn, error) {
 	d := net.Dialer{Timeout: attach, Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silent.Milliseconds()))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(contactTimeout.Milliseconds()))
 		})
 	}}
 	return d.DialContext(ctx, "tcp", target)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,37 +14,41 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/coord"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 type talk struct {
 	client     *coord.Client
 	token      string
-	directives chan ckptagent.Directive
+	directives chan protocol.Directive
 	lost       chan error
 	dismissed  atomic.Bool
 	done       chan struct{}
 }
 
-func dial(t *testing.T, c *coordtest.Coordinator) *talk {
+func dial(t *testing.T, c *coordtest.Coordinator, change ...func(*coord.Options)) *talk {
 	t.Helper()
-	k := &talk{token: filepath.Join(t.TempDir(), "token"), directives: make(chan ckptagent.Directive, 100), lost: make(chan error, 1000), done: make(chan struct{})}
+	k := &talk{token: filepath.Join(t.TempDir(), "token"), directives: make(chan protocol.Directive, 100), lost: make(chan error, 1000), done: make(chan struct{})}
 	write(t, k.token, "one")
-	var err error
-	k.client, err = coord.New(coord.Options{
+	o := coord.Options{
 		Target: c.Address(), CA: c.CA, TokenFile: k.token, Address: "10.0.0.7",
-		Directed: func(d ckptagent.Directive) { k.directives <- d },
-		Lost: func(err error) {
+		Directed: func(d protocol.Directive) { k.directives <- d },
+		Disconnected: func(err error) {
 			select {
 			case k.lost <- err:
 			default:
 			}
 		},
-		Dismissed: func() { k.dismissed.Store(true) },
-	})
-	if err != nil {
+		DetachedFromJob: func() { k.dismissed.Store(true) },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	var err error
+	if k.client, err = coord.New(o); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,7 +67,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-func (k *talk) await(t *testing.T, generation uint64) ckptagent.Directive {
+func (k *talk) await(t *testing.T, generation int64) protocol.Directive {
 	t.Helper()
 	for {
 		select {
@@ -70,60 +75,23 @@ func (k *talk) await(t *testing.T, generation uint64) ckptagent.Directive {
 			if d.Generation == generation {
 				return d
 			}
-		case <-time.After(2 * time.Minute):
-			t.Fatalf("no directive of generation %d within 2 minutes", generation)
+		case <-time.After(eventually.Timeout):
+			t.Fatalf("no directive of generation %d", generation)
 		}
 	}
 }
 
-func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
+// TestReportsAndDirectivesArrive: as they are, with what only the conversation knows; package wire tests each field.
+func TestReportsAndDirectivesArrive(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
-	at := time.Unix(100, 5)
-	k.client.Update(ckptagent.Report{
-		Incarnation: 2, Ranks: 2, Port: 4000, Generation: 7, State: ckptagent.Failed, StateBytes: 9, Notes: []string{"n"}, Refused: "r", Leaving: true,
-		Timeline: ckptagent.Timeline{Detected: at}, Storage: true, Grace: 30 * time.Second, CopyTook: 1500 * time.Millisecond,
-		Manifested: ckptagent.Mark{Step: 3, Generation: 6}, FetchFailed: ckptagent.Mark{Step: 2, Generation: 5}, Hold: 8,
-		Rank: []ckptagent.Rank{
-			{PID: 5, Step: 3, Sealed: []uint64{2, 3}, StandbyReady: true, Copied: ckptagent.Copy{Mark: ckptagent.Mark{Step: 3, Generation: 7}, Length: 10, Checksum: 11}},
-			{FromStandby: true, Exit: &ckptagent.Exit{Code: 137, Signal: 9, At: at, Traceback: "tb"}},
-		},
-	})
+	k.client.Update(protocol.Report{Incarnation: 2, Generation: 7, State: protocol.StateFailed})
 	r := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 7 })
-	if r.Protocol != 2 || r.Incarnation != 2 || r.Ranks != 2 || r.Address != "10.0.0.7" || r.Port != 4000 || r.State != v1.State_STATE_FAILED || r.StateBytes != 9 ||
-		r.Notes[0] != "n" || r.Refused != "r" || !r.Leaving || r.Timeline.Detected != at.UnixNano() || r.Timeline.Started != 0 {
+	if r.Protocol != 2 || r.Incarnation != 2 || r.Address != "10.0.0.7" || r.State != v1.State_STATE_FAILED || r.Sequence != 1 {
 		t.Errorf("report %v", r)
 	}
-	if a, b := r.Rank[0], r.Rank[1]; a.Pid != 5 || a.Step != 3 || len(a.Sealed) != 2 || !a.StandbyReady || a.Exit != nil || b.LocalRank != 1 || !b.FromStandby ||
-		b.Exit.Code != 137 || b.Exit.Signal != 9 || b.Exit.At != at.UnixNano() || b.Exit.Traceback != "tb" {
-		t.Errorf("ranks %v", r.Rank)
-	}
-	if !r.Storage || r.GraceSeconds != 30 || r.CopyMs != 1500 || r.Manifested.GetStep() != 3 || r.Manifested.GetGeneration() != 6 || r.FetchFailed.GetStep() != 2 || r.Hold != 8 {
-		t.Errorf("storage in report %v", r)
-	}
-	if c := r.Rank[0].Copied; c.GetMark().GetGeneration() != 7 || c.GetLength() != 10 || c.GetChecksum() != 11 || r.Rank[1].Copied != nil {
-		t.Errorf("copies in report %v", r.Rank)
-	}
-	since2 := &v1.Directive{Protocol: 2, Generation: 7, Order: v1.Order_ORDER_WAIT, Hold: 9, Copy: &v1.Mark{Step: 8, Generation: 7}, Fetch: &v1.Mark{Step: 6, Generation: 5},
-		Manifest: &v1.Manifest{Mark: &v1.Mark{Step: 4, Generation: 3}, Rank: []*v1.ManifestRank{{Length: 1, Checksum: 2}}, Recorded: []*v1.Mark{{Step: 2, Generation: 1}}}}
-	c.Direct("one", since2)
-	mark := ckptagent.Mark{Step: 4, Generation: 3}
-	all := ckptagent.Directive{Generation: 7, Order: ckptagent.OrderWait, Hold: 9, Copy: ckptagent.Mark{Step: 8, Generation: 7}, Fetch: ckptagent.Mark{Step: 6, Generation: 5},
-		Manifest: ckptagent.Manifest{Mark: mark, Ranks: []ckptagent.Copy{{Mark: mark, Length: 1, Checksum: 2}}, Recorded: []ckptagent.Mark{{Step: 2, Generation: 1}}}}
-	if got := k.await(t, 7); !reflect.DeepEqual(got, all) {
-		t.Errorf("directive %+v, want %+v", got, all)
-	}
-	c.Direct("one", &v1.Directive{Protocol: 1, Generation: 6, Order: v1.Order_ORDER_WAIT, Hold: 9, Copy: since2.Copy, Fetch: since2.Fetch, Manifest: since2.Manifest})
-	if got, none := k.await(t, 6), (ckptagent.Directive{Generation: 6, Order: ckptagent.OrderWait}); !reflect.DeepEqual(got, none) {
-		t.Errorf("a coordinator of version 1 brought %+v", got)
-	}
-	c.Direct("one", &v1.Directive{Generation: 8, Order: v1.Order_ORDER_RUN, Common: 3, Frontier: 2, ExitCode: 4, Reason: "why", Run: &v1.Generation{
-		Number: 8, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "m", MasterPort: 5, RestoreStep: 3, RestartCount: 6,
-	}})
-	want := ckptagent.Directive{Generation: 8, Order: ckptagent.OrderRun, Common: 3, Frontier: 2, ExitCode: 4, Reason: "why", Run: ckptagent.Run{
-		Number: 8, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "m", MasterPort: 5, RestoreStep: 3, RestartCount: 6,
-	}}
-	if got := k.await(t, 8); !reflect.DeepEqual(got, want) {
+	c.Direct("one", &v1.Directive{Protocol: 2, Generation: 7, Order: v1.Order_ORDER_HALT, BarrierStep: 9})
+	if got, want := k.await(t, 7), (protocol.Directive{Protocol: 2, Generation: 7, Order: protocol.OrderHalt, BarrierStep: 9}); !reflect.DeepEqual(got, want) {
 		t.Errorf("directive %+v, want %+v", got, want)
 	}
 }
@@ -132,9 +100,9 @@ func TestReportsAndDirectivesKeepTheirMeaning(t *testing.T) {
 func TestReportsAreCounted(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
-	k.client.Update(ckptagent.Report{Generation: 1})
+	k.client.Update(protocol.Report{Generation: 1})
 	first := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 1 }).GetSequence()
-	k.client.Update(ckptagent.Report{Generation: 2})
+	k.client.Update(protocol.Report{Generation: 2})
 	second := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 2 }).GetSequence()
 	c.Forget("one")
 	c.Stop()
@@ -153,15 +121,15 @@ func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 	<-k.lost
 	write(t, k.token, "two")
 	c.Deny(codes.OK)
-	k.client.Update(ckptagent.Report{Generation: 3})
+	k.client.Update(protocol.Report{Generation: 3})
 	c.Await(t, "two", "came with the new token", func(r *v1.Report) bool { return r.Generation == 3 })
-	for i := range uint64(3) { // a coordinator that comes and goes
+	for i := range int64(3) { // a coordinator that comes and goes
 		c.Stop()
 		<-k.lost
-		k.client.Update(ckptagent.Report{Generation: 10 + i})
+		k.client.Update(protocol.Report{Generation: 10 + i})
 		c.Again(t)
-		c.Await(t, "two", "came again", func(r *v1.Report) bool { return r.Generation == 10+i })
-		c.Direct("two", &v1.Directive{Generation: 20 + i, Order: v1.Order_ORDER_WAIT})
+		c.Await(t, "two", "came again", func(r *v1.Report) bool { return r.Generation == uint64(10+i) })
+		c.Direct("two", &v1.Directive{Generation: uint64(20 + i), Order: v1.Order_ORDER_WAIT})
 		k.await(t, 20+i)
 	}
 }
@@ -189,16 +157,91 @@ func TestHearsThatItIsDismissed(t *testing.T) {
 func TestFinishDeliversTheLastReport(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
-	k.client.Update(ckptagent.Report{Generation: 1})
+	k.client.Update(protocol.Report{Generation: 1})
 	c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 1 })
 	c.Direct("one", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_WAIT})
 	k.await(t, 1)
-	k.client.Update(ckptagent.Report{Generation: 2, Refused: "why"})
+	k.client.Update(protocol.Report{Generation: 2, Refused: "why"})
 	k.client.Finish()
 	<-k.done
 	if r := c.Report("one"); r.Generation != 2 || r.Refused != "why" {
 		t.Errorf("the last report is %v", r)
 	}
+}
+
+// TestTheNextAuthorityIsTrusted: an agent that was told of it goes on when it signs, and so does one that comes after that agent;
+// one that was not does not.
+func TestTheNextAuthorityIsTrusted(t *testing.T) {
+	c := coordtest.Start(t)
+	promote := c.Announce(t)
+	c.Lead("one")
+	kept := filepath.Join(t.TempDir(), "authorities.pem")
+	k := dial(t, c, func(o *coord.Options) { o.AuthoritiesFile = kept })
+	k.client.Update(protocol.Report{Generation: 0, State: protocol.StateIdle})
+	if d := <-k.directives; d.Authorities != "" {
+		t.Error("whom to trust is said to the agent's core")
+	}
+	c.Stop()
+	<-k.lost
+	promote()
+	c.Again(t)
+	idle := func(r *v1.Report) bool { return r.State == v1.State_STATE_IDLE }
+	c.Await(t, "one", "came again", idle)
+
+	c.Forget("one")
+	next := dial(t, c, func(o *coord.Options) { o.AuthoritiesFile = kept })
+	next.client.Update(protocol.Report{State: protocol.StateIdle})
+	c.Await(t, "one", "came from another agent", idle)
+
+	stranger := dial(t, c)
+	write(t, stranger.token, "stranger")
+	stranger.client.Update(protocol.Report{State: protocol.StateIdle})
+	if err := <-stranger.lost; !strings.Contains(err.Error(), "certificate") || c.Report("stranger") != nil {
+		t.Errorf("one that was told of nothing is served: %v", err)
+	}
+}
+
+// TestAuthoritiesThatCouldNotBeKept are kept when they are named again.
+func TestAuthoritiesThatCouldNotBeKept(t *testing.T) {
+	c := coordtest.Start(t)
+	folder := filepath.Join(t.TempDir(), "full")
+	kept := filepath.Join(folder, "authorities.pem")
+	k := dial(t, c, func(o *coord.Options) { o.AuthoritiesFile = kept })
+	k.client.Update(protocol.Report{Generation: 1})
+	c.Direct("one", &v1.Directive{Protocol: 2, Generation: 1, Authorities: c.CA})
+	k.await(t, 1)
+	if err := <-k.lost; !strings.Contains(err.Error(), "keeping the certificate authorities") {
+		t.Error(err)
+	}
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.Direct("one", &v1.Directive{Protocol: 2, Generation: 2, Authorities: c.CA})
+	k.await(t, 2)
+	if got, err := os.ReadFile(kept); err != nil || string(got) != c.CA {
+		t.Errorf("kept %q: %v", got, err)
+	}
+}
+
+// TestAuthoritiesThatAreNotTakenOver: nothing that the coordinator says takes away what the pod was made with.
+func TestAuthoritiesThatAreNotTakenOver(t *testing.T) {
+	c := coordtest.Start(t)
+	kept := filepath.Join(t.TempDir(), "authorities.pem")
+	write(t, kept, "damaged")
+	k := dial(t, c, func(o *coord.Options) { o.AuthoritiesFile = kept })
+	k.client.Update(protocol.Report{Generation: 1})
+	for i, said := range []string{"no certificate", strings.Repeat(c.CA, 1+protocol.MaxAuthorities/len(c.CA))} {
+		c.Direct("one", &v1.Directive{Protocol: 2, Generation: uint64(i + 1), Authorities: said})
+		k.await(t, int64(i+1))
+		if err := <-k.lost; !strings.Contains(err.Error(), "authorities") {
+			t.Error(err)
+		}
+	}
+	c.Stop()
+	<-k.lost
+	c.Forget("one")
+	c.Again(t)
+	c.Await(t, "one", "came again", func(r *v1.Report) bool { return r.Generation == 1 })
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {

@@ -42,7 +42,7 @@ type Book struct {
 type Copy struct {
 	Slot   uint32
 	Grant  uint64
-	Step   uint64
+	Step   int64
 	Offset int64
 	Length uint64
 }
@@ -131,7 +131,7 @@ func (b *Book) reopenGrant(torn [Slots]bool, meta []byte) {
 // Begin prepares the arena for a generation that restores from restoreStep (0: the beginning) and opens a
 // grant for it. Every process of older generations must be gone. For the generation that the book is
 // already at it returns what Publish returns.
-func (b *Book) Begin(generation, restoreStep uint64) []Write {
+func (b *Book) Begin(generation, restoreStep int64) []Write {
 	if generation == b.Control.Generation && b.Control.Seq > 0 {
 		return b.Publish()
 	}
@@ -144,14 +144,14 @@ func (b *Book) Begin(generation, restoreStep uint64) []Write {
 	}
 	b.Control.Generation = generation
 	b.Control.Slot = NoSlot
-	b.Control.Common, b.Control.Frontier, b.Control.Hold = restoreStep, restoreStep, 0
+	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep = restoreStep, restoreStep, 0
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
 }
 
 // Abandon empties the sealed slots that a generation gives up by restoring from restoreStep, where the arena
 // was not prepared for that generation: it ran elsewhere and came to its end before it ran here.
-func (b *Book) Abandon(generation, restoreStep uint64) []Write {
+func (b *Book) Abandon(generation, restoreStep int64) []Write {
 	var ws []Write
 	for i, s := range b.Slot {
 		if s.State == SlotSealed && b.Control.Generation < generation && Abandoned(s.Step, restoreStep) {
@@ -168,12 +168,12 @@ func (b *Book) Publish() []Write {
 	return append(ws, b.publish())
 }
 
-// Levels takes the gang's common step and frontier and opens a grant if there is none and a slot is free.
+// Levels takes the gang's common step and its level reclaimBelow and opens a grant if there is none and a slot is free.
 // Both only rise within a generation, so lower ones are old news. It returns nothing if nothing changed.
-func (b *Book) Levels(common, frontier uint64) []Write {
+func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 	c := &b.Control
-	changed := common > c.Common || frontier > c.Frontier
-	c.Common, c.Frontier = max(c.Common, common), max(c.Frontier, frontier)
+	changed := commonStep > c.CommonStep || reclaimBelow > c.ReclaimBelow
+	c.CommonStep, c.ReclaimBelow = max(c.CommonStep, commonStep), max(c.ReclaimBelow, reclaimBelow)
 	ws := b.grant()
 	if !changed && len(ws) == 0 {
 		return nil
@@ -181,10 +181,10 @@ func (b *Book) Levels(common, frontier uint64) []Write {
 	return append(ws, b.publish())
 }
 
-// Hold sets the step from which on clients stay in their save (0: they are let go) and writes the control
+// SetBarrier sets the step from which on clients stay in their save (0: they are let go) and writes the control
 // record anew each time: a client that hears nothing for long is held no more.
-func (b *Book) Hold(step uint64) []Write {
-	b.Control.Hold = step
+func (b *Book) SetBarrier(step int64) []Write {
+	b.Control.BarrierStep = step
 	return []Write{b.publish()}
 }
 
@@ -195,7 +195,7 @@ func (b *Book) Announced(c Client) (Copy, bool) {
 	if open == NoSlot || c.Grant == 0 || c.Grant != b.Control.Grant || c.Slot != open {
 		return Copy{}, false
 	}
-	if c.Generation != b.Slot[open].Generation || c.CopyStep == 0 ||
+	if c.Generation != b.Slot[open].Generation || c.CopyStep <= 0 ||
 		c.Length == 0 || c.Length > b.Header.StateBytes {
 		return Copy{}, false
 	}
@@ -218,7 +218,7 @@ func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
 }
 
 // seal makes a slot sealed: its header says so, with what it holds.
-func (b *Book) seal(c Copy, generation uint64, crc uint32, sealedAt int64) Write {
+func (b *Book) seal(c Copy, generation int64, crc uint32, sealedAt int64) Write {
 	b.Slot[c.Slot] = Slot{State: SlotSealed, Grant: c.Grant, Generation: generation, Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt}
 	return b.slotWrite(c.Slot)
 }
@@ -234,8 +234,8 @@ func (b *Book) Drop(slot uint32) []Write {
 }
 
 // Sealed lists the steps that the arena holds, ascending.
-func (b *Book) Sealed() []uint64 {
-	var steps []uint64
+func (b *Book) Sealed() []int64 {
+	var steps []int64
 	for _, s := range b.Slot {
 		if s.State == SlotSealed && !slices.Contains(steps, s.Step) {
 			steps = append(steps, s.Step)
@@ -246,7 +246,7 @@ func (b *Book) Sealed() []uint64 {
 }
 
 // Find names the slot to restore step from: if two hold it, the one sealed under the higher grant.
-func (b *Book) Find(step uint64) (uint32, bool) {
+func (b *Book) Find(step int64) (uint32, bool) {
 	found := NoSlot
 	for i, s := range b.Slot {
 		if s.State == SlotSealed && s.Step == step && (found == NoSlot || s.Grant > b.Slot[found].Grant) {
@@ -273,7 +273,7 @@ func (b *Book) grant() []Write {
 
 // free picks the slot to be written next: one that holds nothing, else the oldest reusable step.
 func (b *Book) free() uint32 {
-	var newest uint64
+	var newest int64
 	for _, s := range b.Slot {
 		if s.State == SlotSealed {
 			newest = max(newest, s.Step)
@@ -287,7 +287,7 @@ func (b *Book) free() uint32 {
 		if s.State != SlotSealed {
 			return uint32(i)
 		}
-		if s.Step != newest && SlotReusable(s.Step, b.Control.Common, b.Control.Frontier) &&
+		if s.Step != newest && SlotReusable(s.Step, b.Control.CommonStep, b.Control.ReclaimBelow) &&
 			(best == NoSlot || s.Step < b.Slot[best].Step) {
 			best = uint32(i)
 		}

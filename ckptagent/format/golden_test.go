@@ -20,7 +20,7 @@ type golden struct {
 	Control Control
 	Client  *Client
 	Slots   [Slots]*Slot
-	Sealed  []uint64
+	Sealed  []int64
 }
 
 // goldenArenas builds every arena by the writes of a Book.
@@ -35,7 +35,7 @@ func goldenArenas() map[string][]byte {
 	keep := func(name string) { arenas[name] = bytes.Clone(mem) }
 	seq := uint64(0)
 	var book *Book
-	save := func(step uint64) {
+	save := func(step int64) {
 		data := pattern(0, book.Control.Generation, step, goldenStateBytes-int(step))
 		copy(mem[DataOffset(book.Control.Slot, goldenStateBytes):], data)
 		seq++
@@ -75,8 +75,8 @@ func goldenArenas() map[string][]byte {
 	mem[SlotHeaderOffset(0)+32] ^= 1                                     // step 10's header: torn
 	mem[recordOffset(ControlOffset, book.Control.Seq)+RecordSize-1] ^= 1 // newest control record: torn
 	keep("torn")
-	carry(book.Hold(31))
-	keep("held")
+	carry(book.SetBarrier(31))
+	keep("barrier")
 	return arenas
 }
 

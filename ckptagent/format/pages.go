@@ -53,12 +53,12 @@ type Control struct {
 	Seq uint64
 	// Slot may be written under Grant by processes of Generation; NoSlot: none.
 	Slot       uint32
-	Generation uint64
+	Generation int64
 	Grant      uint64
-	// Common and Frontier are the coordinator's levels, for people.
-	Common, Frontier uint64
-	// Hold: whoever has saved a step at or above it stays in that save; 0: nobody is held.
-	Hold uint64
+	// CommonStep and ReclaimBelow are the coordinator's levels, for people.
+	CommonStep, ReclaimBelow int64
+	// BarrierStep: whoever has saved a step at or above it stays in that save; 0: nobody is held.
+	BarrierStep int64
 }
 
 // Encode returns the control record.
@@ -66,11 +66,11 @@ func (c Control) Encode() []byte {
 	b := newRecord(magicControl)
 	le.PutUint32(b[12:], c.Slot)
 	le.PutUint64(b[16:], c.Seq)
-	le.PutUint64(b[24:], c.Generation)
+	le.PutUint64(b[24:], uint64(c.Generation))
 	le.PutUint64(b[32:], c.Grant)
-	le.PutUint64(b[40:], c.Common)
-	le.PutUint64(b[48:], c.Frontier)
-	le.PutUint64(b[56:], c.Hold)
+	le.PutUint64(b[40:], uint64(c.CommonStep))
+	le.PutUint64(b[48:], uint64(c.ReclaimBelow))
+	le.PutUint64(b[56:], uint64(c.BarrierStep))
 	return seal(b)
 }
 
@@ -79,13 +79,13 @@ func decodeControlRecord(b []byte) (Control, error) {
 		return Control{}, err
 	}
 	return Control{
-		Slot:       le.Uint32(b[12:]),
-		Seq:        le.Uint64(b[16:]),
-		Generation: le.Uint64(b[24:]),
-		Grant:      le.Uint64(b[32:]),
-		Common:     le.Uint64(b[40:]),
-		Frontier:   le.Uint64(b[48:]),
-		Hold:       le.Uint64(b[56:]),
+		Slot:         le.Uint32(b[12:]),
+		Seq:          le.Uint64(b[16:]),
+		Generation:   int64(le.Uint64(b[24:])),
+		Grant:        le.Uint64(b[32:]),
+		CommonStep:   int64(le.Uint64(b[40:])),
+		ReclaimBelow: int64(le.Uint64(b[48:])),
+		BarrierStep:  int64(le.Uint64(b[56:])),
 	}, nil
 }
 
@@ -102,19 +102,19 @@ func DecodeControl(page []byte) (Control, error) {
 type Client struct {
 	// Seq numbers the client's writes of this page.
 	Seq        uint64
-	Generation uint64
+	Generation int64
 	PID        uint32
 	Attached   bool
 	Restored   bool
 	// RestoredStep is what was restored, if Restored; 0: the client started from the beginning.
-	RestoredStep uint64
+	RestoredStep int64
 	// Step is the newest finished step that the script told.
-	Step uint64
+	Step int64
 
 	// Slot, Grant, CopyStep and Length announce the newest complete copy; Grant 0: none.
 	Slot     uint32
 	Grant    uint64
-	CopyStep uint64
+	CopyStep int64
 	Length   uint64
 
 	// Saves counts copies, Skipped saves without a free slot, Refused saves of a state that cannot be held.
@@ -140,12 +140,12 @@ func (c Client) Encode() []byte {
 	}
 	le.PutUint32(b[12:], c.Slot)
 	le.PutUint64(b[16:], c.Seq)
-	le.PutUint64(b[24:], c.Generation)
+	le.PutUint64(b[24:], uint64(c.Generation))
 	le.PutUint64(b[32:], c.Grant)
-	le.PutUint64(b[40:], c.CopyStep)
+	le.PutUint64(b[40:], uint64(c.CopyStep))
 	le.PutUint64(b[48:], c.Length)
-	le.PutUint64(b[56:], c.Step)
-	le.PutUint64(b[64:], c.RestoredStep)
+	le.PutUint64(b[56:], uint64(c.Step))
+	le.PutUint64(b[64:], uint64(c.RestoredStep))
 	le.PutUint32(b[72:], c.PID)
 	le.PutUint32(b[76:], flags)
 	le.PutUint64(b[80:], c.Saves)
@@ -163,12 +163,12 @@ func decodeClientRecord(b []byte) (Client, error) {
 	return Client{
 		Slot:         le.Uint32(b[12:]),
 		Seq:          le.Uint64(b[16:]),
-		Generation:   le.Uint64(b[24:]),
+		Generation:   int64(le.Uint64(b[24:])),
 		Grant:        le.Uint64(b[32:]),
-		CopyStep:     le.Uint64(b[40:]),
+		CopyStep:     int64(le.Uint64(b[40:])),
 		Length:       le.Uint64(b[48:]),
-		Step:         le.Uint64(b[56:]),
-		RestoredStep: le.Uint64(b[64:]),
+		Step:         int64(le.Uint64(b[56:])),
+		RestoredStep: int64(le.Uint64(b[64:])),
 		PID:          le.Uint32(b[72:]),
 		Attached:     flags&flagAttached != 0,
 		Restored:     flags&flagRestored != 0,
@@ -234,9 +234,9 @@ const (
 type Slot struct {
 	State      SlotState
 	Grant      uint64
-	Generation uint64
+	Generation int64
 	// Step, Length, CRC and SealedAt (Unix nanoseconds) are set in sealed slots only.
-	Step     uint64
+	Step     int64
 	Length   uint64
 	CRC      uint32
 	SealedAt int64
@@ -247,8 +247,8 @@ func (s Slot) Encode() []byte {
 	b := newRecord(magicSlot)
 	le.PutUint32(b[12:], uint32(s.State))
 	le.PutUint64(b[16:], s.Grant)
-	le.PutUint64(b[24:], s.Generation)
-	le.PutUint64(b[32:], s.Step)
+	le.PutUint64(b[24:], uint64(s.Generation))
+	le.PutUint64(b[32:], uint64(s.Step))
 	le.PutUint64(b[40:], s.Length)
 	le.PutUint32(b[48:], s.CRC)
 	le.PutUint64(b[56:], uint64(s.SealedAt))
@@ -263,8 +263,8 @@ func DecodeSlot(b []byte) (Slot, error) {
 	s := Slot{
 		State:      SlotState(le.Uint32(b[12:])),
 		Grant:      le.Uint64(b[16:]),
-		Generation: le.Uint64(b[24:]),
-		Step:       le.Uint64(b[32:]),
+		Generation: int64(le.Uint64(b[24:])),
+		Step:       int64(le.Uint64(b[32:])),
 		Length:     le.Uint64(b[40:]),
 		CRC:        le.Uint32(b[48:]),
 		SealedAt:   int64(le.Uint64(b[56:])),

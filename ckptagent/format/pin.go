@@ -3,7 +3,7 @@ package format
 // Pin keeps the slot that holds step from being granted until Unpin, so that it can be read aside from
 // training. It returns the slot's header. While another slot is pinned it is refused: with two of three at
 // rest training could save no more. busy says that this is why.
-func (b *Book) Pin(step uint64) (slot uint32, s Slot, ok, busy bool) {
+func (b *Book) Pin(step int64) (slot uint32, s Slot, ok, busy bool) {
 	slot, ok = b.Find(step)
 	if !ok {
 		return 0, Slot{}, false, false

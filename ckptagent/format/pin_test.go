@@ -3,16 +3,18 @@ package format
 import (
 	"math/rand/v2"
 	"testing"
+
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // TestPinnedSlotsAreNeverGranted plays random histories of saves, levels, pins and generations, and looks
 // that no grant names a slot that somebody reads, and that two slots go on taking turns.
 func TestPinnedSlotsAreNeverGranted(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeds.All(t, uint64(300)) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		b, _ := Create(Header{StateBytes: 600})
 		b.Begin(1, 0)
-		step, generation, turns := uint64(0), uint64(1), 0
+		step, generation, turns := int64(0), int64(1), 0
 		var pinned []uint32
 		for range 200 {
 			switch rnd.IntN(6) {
@@ -72,18 +74,18 @@ func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
 	b, ws := Create(Header{StateBytes: 600})
 	carry(ws)
 	carry(b.Begin(1, 0))
-	carry(b.Hold(12))
+	carry(b.SetBarrier(12))
 	before := b.Control.Seq
-	carry(b.Hold(12))
+	carry(b.SetBarrier(12))
 	if b.Control.Seq != before+1 {
 		t.Error("a hold that is said again is not written again")
 	}
 	again, err := Open(mem[:MetaBytes])
-	if err != nil || again.Control.Hold != 12 {
+	if err != nil || again.Control.BarrierStep != 12 {
 		t.Fatalf("the next agent reads %+v, %v", again, err)
 	}
 	carry(again.Begin(2, 0))
-	if c, err := DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil || c.Hold != 0 {
+	if c, err := DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil || c.BarrierStep != 0 {
 		t.Errorf("held in the next generation: %+v, %v", c, err)
 	}
 }

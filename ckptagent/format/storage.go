@@ -18,7 +18,7 @@ const magicRankFile = "HFRANKFL"
 // RankFile describes one rank's state of one step in storage.
 type RankFile struct {
 	Rank, WorldSize  uint32
-	Step, Generation uint64
+	Step, Generation int64
 	Length           uint64
 	Checksum         uint32
 }
@@ -29,8 +29,8 @@ func (f RankFile) Encode() []byte {
 	r := newRecord(magicRankFile)
 	le.PutUint32(r[8:], StorageVersion)
 	le.PutUint32(r[12:], f.Rank)
-	le.PutUint64(r[16:], f.Step)
-	le.PutUint64(r[24:], f.Generation)
+	le.PutUint64(r[16:], uint64(f.Step))
+	le.PutUint64(r[24:], uint64(f.Generation))
 	le.PutUint64(r[32:], f.Length)
 	le.PutUint32(r[40:], f.Checksum)
 	le.PutUint32(r[44:], f.WorldSize)
@@ -43,17 +43,21 @@ func DecodeRankFile(b []byte) (RankFile, error) {
 	if err := checkVersion(b, magicRankFile, StorageVersion); err != nil {
 		return RankFile{}, fmt.Errorf("rank file: %w", err)
 	}
-	return RankFile{
-		Rank: le.Uint32(b[12:]), WorldSize: le.Uint32(b[44:]), Step: le.Uint64(b[16:]), Generation: le.Uint64(b[24:]),
+	f := RankFile{
+		Rank: le.Uint32(b[12:]), WorldSize: le.Uint32(b[44:]), Step: int64(le.Uint64(b[16:])), Generation: int64(le.Uint64(b[24:])),
 		Length: le.Uint64(b[32:]), Checksum: le.Uint32(b[40:]),
-	}, nil
+	}
+	if f.Step <= 0 || f.Generation <= 0 || f.Rank >= f.WorldSize {
+		return RankFile{}, fmt.Errorf("rank file: %w: it names no step, generation or rank", ErrTorn)
+	}
+	return f, nil
 }
 
 // Manifest says that a step lies whole in storage: one entry per rank, in order.
 type Manifest struct {
 	Version    int            `json:"version"`
-	Step       uint64         `json:"step"`
-	Generation uint64         `json:"generation"`
+	Step       int64          `json:"step"`
+	Generation int64          `json:"generation"`
 	Ranks      []ManifestRank `json:"ranks"`
 }
 
@@ -81,32 +85,32 @@ func DecodeManifest(b []byte) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("manifest: %w: %w", ErrTorn, err)
 	case m.Version != StorageVersion:
 		return Manifest{}, fmt.Errorf("manifest: %w: %d, this build knows %d", ErrVersion, m.Version, StorageVersion)
-	case m.Step == 0 || m.Generation == 0 || len(m.Ranks) == 0:
+	case m.Step <= 0 || m.Generation <= 0 || len(m.Ranks) == 0:
 		return Manifest{}, fmt.Errorf("manifest: %w: it names no step, generation or rank", ErrTorn)
 	}
 	return m, nil
 }
 
 // RankFileName names the file of a rank.
-func RankFileName(step uint64, rank uint32) string { return fmt.Sprintf("step-%d.rank-%d", step, rank) }
+func RankFileName(step int64, rank uint32) string { return fmt.Sprintf("step-%d.rank-%d", step, rank) }
 
 // ManifestName names the manifest of a step.
-func ManifestName(step uint64) string { return fmt.Sprintf("step-%d.manifest.json", step) }
+func ManifestName(step int64) string { return fmt.Sprintf("step-%d.manifest.json", step) }
 
 // GenerationFolder names the folder of a generation.
-func GenerationFolder(generation uint64) string { return fmt.Sprintf("gen-%d", generation) }
+func GenerationFolder(generation int64) string { return fmt.Sprintf("gen-%d", generation) }
 
 // PartSuffix ends the name of a file that is not whole; what stands before it, after a dot, names its writer.
 const PartSuffix = ".part"
 
 // ParseGenerationFolder reads a name that GenerationFolder made.
-func ParseGenerationFolder(name string) (generation uint64, ok bool) {
+func ParseGenerationFolder(name string) (generation int64, ok bool) {
 	digits, ok := strings.CutPrefix(name, "gen-")
 	if !ok {
 		return 0, false
 	}
-	generation, err := strconv.ParseUint(digits, 10, 64)
-	return generation, err == nil && GenerationFolder(generation) == name
+	generation, err := strconv.ParseInt(digits, 10, 64)
+	return generation, err == nil && generation >= 0 && GenerationFolder(generation) == name
 }
 
 // FileKind says what a file of a generation's folder is.
@@ -114,8 +118,8 @@ type FileKind int
 
 // The kinds of files.
 const (
-	// FileForeign: not named by us; never touched.
-	FileForeign FileKind = iota
+	// FileUnknown: not named by us; never touched.
+	FileUnknown FileKind = iota
 	// FileRank is a rank's state, whole.
 	FileRank
 	// FileManifest says that all of a step's files are there.
@@ -125,20 +129,20 @@ const (
 )
 
 // ParseFileName says what a file of a generation's folder is, and of which step.
-func ParseFileName(name string) (kind FileKind, step uint64) {
+func ParseFileName(name string) (kind FileKind, step int64) {
 	whole := name
 	if cut, ok := strings.CutSuffix(name, PartSuffix); ok {
 		dot := strings.LastIndexByte(cut, '.')
 		if dot < 0 {
-			return FileForeign, 0
+			return FileUnknown, 0
 		}
 		whole = cut[:dot]
 	}
 	digits, ok := strings.CutPrefix(whole, "step-")
 	digits, rest, found := strings.Cut(digits, ".")
-	step, err := strconv.ParseUint(digits, 10, 64)
-	if !ok || !found || err != nil {
-		return FileForeign, 0
+	step, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || !found || err != nil || step < 0 {
+		return FileUnknown, 0
 	}
 	switch rank, isRank := strings.CutPrefix(rest, "rank-"); {
 	case whole == ManifestName(step):
@@ -146,11 +150,11 @@ func ParseFileName(name string) (kind FileKind, step uint64) {
 	case isRank:
 		n, err := strconv.ParseUint(rank, 10, 32)
 		if err != nil || whole != RankFileName(step, uint32(n)) {
-			return FileForeign, 0
+			return FileUnknown, 0
 		}
 		kind = FileRank
 	default:
-		return FileForeign, 0
+		return FileUnknown, 0
 	}
 	if whole != name {
 		kind = FilePart

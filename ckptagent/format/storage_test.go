@@ -8,7 +8,7 @@ import (
 func TestFileNames(t *testing.T) {
 	for name, want := range map[string]struct {
 		kind FileKind
-		step uint64
+		step int64
 	}{
 		"step-12.rank-3":                   {FileRank, 12},
 		"step-12.manifest.json":            {FileManifest, 12},

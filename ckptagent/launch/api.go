@@ -49,6 +49,9 @@ func parseAPI(args []string) (Spec, error) {
 		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.min_nodes=%d, max_nodes=%d", c.MinNodes, c.MaxNodes), "asks for a changing number of nodes, which is not honoured",
 			"give the number of pods of the job for both")
 	}
+	if r := tooMany(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), c.Ranks); r != nil {
+		return Spec{}, r
+	}
 	s := Spec{
 		NoPython: true, Exact: true, Script: args[1], Args: args[2:], Ranks: c.Ranks, Nodes: c.MaxNodes, NodesFlag: fmt.Sprintf("LaunchConfig.max_nodes=%d", c.MaxNodes),
 		NodesRemedy: remedyNodes, Role: c.Role, RunID: c.RunID, MaxRestarts: c.MaxRestarts, Logs: c.Logs, VirtualLocalRank: c.VirtualLocalRank, ShutdownTimeout: DefaultShutdownTimeout,

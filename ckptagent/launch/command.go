@@ -12,9 +12,9 @@ const NeverWhole time.Duration = -1
 
 // How long a command may run without a launcher until it counts as a launcher of its own.
 const (
-	commandPatience = time.Minute
-	// adapterPatience is for programs that may hand their ranks over, which they do once they have imported torch.
-	adapterPatience = 5 * time.Minute
+	commandTimeout = time.Minute
+	// adapterTimeout is for programs that may hand their ranks over, which they do once they have imported torch.
+	adapterTimeout = 5 * time.Minute
 )
 
 // own are launchers that start their processes themselves.
@@ -30,10 +30,10 @@ var adapters = map[string]bool{"accelerate": true, "tune": true, "deepspeed": tr
 // vain runs as it does without us, and is said to; one that is not waited for would be refused its launcher.
 var served = regexp.MustCompile(`(^|[^\w.-])(torchrun|accelerate\s+launch|tune\s+run|deepspeed)($|[^\w-])|torch\.distributed\.(run|launch)|accelerate\.commands\.launch|deepspeed\.launcher`)
 
-// CommandPatience is how long a container's command may run without a launcher until the whole command counts as the one
+// CommandTimeout is how long a container's command may run without a launcher until the whole command counts as the one
 // rank of its pod: NeverWhole where it names a launcher that is served, 0 where it plainly is another launcher. Texts are
 // those of the shell scripts that it runs.
-func CommandPatience(argv []string, texts ...string) time.Duration {
+func CommandTimeout(argv []string, texts ...string) time.Duration {
 	if len(argv) == 0 || IsLauncher(argv) {
 		return NeverWhole
 	}
@@ -41,20 +41,20 @@ func CommandPatience(argv []string, texts ...string) time.Duration {
 	case own[name]:
 		return 0
 	case adapters[name]:
-		return adapterPatience
+		return adapterTimeout
 	}
 	if module, ok := pythonModule(argv); ok && served.MatchString(module) {
-		return adapterPatience
+		return adapterTimeout
 	}
 	if IsPythonScript(argv) { // what its arguments mean is its own; --strategy deepspeed is no launcher
-		return commandPatience
+		return commandTimeout
 	}
 	for _, text := range append(texts, strings.Join(argv, " ")) {
 		if served.MatchString(withoutComments(text)) {
 			return NeverWhole
 		}
 	}
-	return commandPatience
+	return commandTimeout
 }
 
 // withoutComments drops the lines of a shell script that only say something.

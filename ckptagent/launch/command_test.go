@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestCommandPatience(t *testing.T) {
+func TestCommandTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		argv []string
 		text string
@@ -32,7 +32,7 @@ func TestCommandPatience(t *testing.T) {
 		{argv: []string{"accelerate", "launch", "train.py"}, want: 5 * time.Minute},
 		{argv: []string{"python3", "-W", "error", "-m", "accelerate.commands.launch", "train.py"}, want: 5 * time.Minute},
 	} {
-		if got := CommandPatience(tt.argv, tt.text); got != tt.want {
+		if got := CommandTimeout(tt.argv, tt.text); got != tt.want {
 			t.Errorf("%q %q: %s, want %s", tt.argv, tt.text, got, tt.want)
 		}
 	}
@@ -45,6 +45,8 @@ func TestShellScripts(t *testing.T) {
 		{[]string{"./run", "--x"}, nil},
 		{[]string{"tini", "--", "bash", "start"}, []string{"start"}},
 		{[]string{"bash", "-c", "true"}, nil},
+		{[]string{"bash", "--norc", "run.sh"}, []string{"run.sh"}},
+		{[]string{"bash", "-euo", "pipefail", "run.sh"}, []string{"run.sh"}},
 	} {
 		if got := ShellScripts(tt.argv); !slices.Equal(got, tt.want) {
 			t.Errorf("%q: %q, want %q", tt.argv, got, tt.want)
@@ -59,6 +61,29 @@ func TestIsPythonScript(t *testing.T) {
 	} {
 		if got := IsPythonScript(*argv); got != want {
 			t.Errorf("%q: %v", *argv, got)
+		}
+	}
+}
+
+// TestPythonModule: the module is a word of its own, the rest of the flag's, or missing; flags before it may take a word.
+func TestPythonModule(t *testing.T) {
+	for _, tt := range []struct {
+		argv   []string
+		module string
+		ok     bool
+	}{
+		{[]string{"python3", "-m", "train", "x"}, "train", true},
+		{[]string{"/usr/bin/python3.12", "-um", "train"}, "train", true},
+		{[]string{"python", "-mtrain"}, "train", true},
+		{[]string{"python", "-W", "ignore", "-m", "train"}, "train", true},
+		{[]string{"python", "-m"}, "", true},
+		{[]string{"python", "-c", "import x", "-m", "train"}, "-c", false}, // a program, not a module
+		{[]string{"python", "train.py", "-m", "x"}, "", false},
+		{[]string{"perl", "-m", "train"}, "", false},
+		{nil, "", false},
+	} {
+		if module, ok := pythonModule(tt.argv); module != tt.module || ok != tt.ok {
+			t.Errorf("%q: %q %v, want %q %v", tt.argv, module, ok, tt.module, tt.ok)
 		}
 	}
 }

@@ -18,7 +18,7 @@ var deepSpeedOptions = map[string]bool{
 var deepSpeedShort = map[byte]string{'H': "hostfile", 'i': "include", 'e': "exclude", 'h': "help"}
 
 // Hands reports whether argv is a program that hands its ranks over once it runs, such as accelerate launch.
-func Hands(argv []string) bool { return CommandPatience(argv) == adapterPatience }
+func Hands(argv []string) bool { return CommandTimeout(argv) == adapterTimeout }
 
 // IsDeepSpeed reports whether argv starts deepspeed's runner.
 func IsDeepSpeed(argv []string) bool {
@@ -38,7 +38,7 @@ func CheckDeepSpeed(argv []string, pods int, hosts bool) error {
 		return nil
 	}
 	if v, named := given["launcher"]; named && known(v.v) {
-		return refuse(v.as, "starts ranks on other machines past holdfast", "leave it out, and give --no_ssh with --hostfile, so that deepspeed runs on each pod by itself; or use torchrun")
+		return refuse(v.as, "starts ranks on other machines without holdfast", "leave it out, and give --no_ssh with --hostfile, so that deepspeed runs on each pod by itself; or use torchrun")
 	}
 	_, file := given["hostfile"]
 	if pods < 2 || file || hosts || open {

@@ -84,7 +84,7 @@ func (s *Spec) setWorld(info value) *Refusal {
 		first, s.DeepSpeed.Devices, s.Ranks = false, list, len(devices)
 	}
 	s.Nodes = len(world)
-	return nil
+	return tooMany("--hostfile", s.Ranks)
 }
 
 // deepSpeedLaunchFlags reads options up to the script.

@@ -166,6 +166,9 @@ func (s Spec) Resolve(gpus, cpus int) (Spec, error) {
 	if n <= 0 {
 		return s, refuse("--nproc-per-node="+s.RanksFrom, "the number of devices is unknown", "give a number")
 	}
+	if r := tooMany("--nproc-per-node="+s.RanksFrom, n); r != nil {
+		return s, r
+	}
 	s.Ranks = n
 	return s, nil
 }

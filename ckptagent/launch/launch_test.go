@@ -56,6 +56,8 @@ func TestParse(t *testing.T) {
 			})},
 		{"a device each", "torchrun --virtual-local-rank train.py", nil, with(func(s *Spec) { s.VirtualLocalRank = true })},
 		{"double dash", "torchrun --nproc-per-node=2 -- train.py -x", nil, with(func(s *Spec) { s.Ranks, s.Args = 2, []string{"-x"} })},
+		{"double dash after the script", "torchrun train.py -- -x -- y", nil, with(func(s *Spec) { s.Args = []string{"-x", "--", "y"} })},
+		{"two double dashes", "torchrun -- train.py -- -x", nil, with(func(s *Spec) { s.Args = []string{"--", "-x"} })},
 		{"shutdown timeout", "torchrun --shutdown-timeout=5 train.py", nil, with(func(s *Spec) { s.ShutdownTimeout = 5 * time.Second })},
 		{"interpreter", "python3 -m torch.distributed.run --nproc-per-node=2 train.py", nil,
 			with(func(s *Spec) { s.Python, s.Ranks = []string{"python3"}, 2 })},
@@ -110,6 +112,8 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --nproc-per-node train.py", nil, "--nproc-per-node=train.py: is not a number of processes"},
 		{"torchrun --nproc-per-node", nil, "--nproc-per-node: expects a value"},
 		{"torchrun --nproc-per-node=0 t.py", nil, "--nproc-per-node=0: is not a number of processes"},
+		{"torchrun --nproc-per-node=4294967297 t.py", nil, "--nproc-per-node=4294967297: asks for 4294967297 processes on one pod"},
+		{"torchrun --nproc-per-node=1025 t.py", nil, "--nproc-per-node=1025: asks for 1025 processes on one pod"},
 		{"torchrun --nproc-per-node=xpu t.py", nil, "--nproc-per-node=xpu: is not a number of processes"},
 		{"torchrun --nnodes=1:4 t.py", nil, "--nnodes=1:4: asks for a changing number"},
 		{"torchrun --nnodes=x t.py", nil, "--nnodes=x: is not a number of nodes"},
@@ -125,6 +129,7 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --max-restarts=-1 t.py", nil, "--max-restarts=-1: is not a whole number"},
 		{"torchrun --node-rank=a t.py", nil, "--node-rank=a: is not a whole number"},
 		{"torchrun --start-method=thread t.py", nil, "--start-method=thread: is not a start method"},
+		{"torchrun --rdzv-conf=timeout=3,x t.py", nil, "--rdzv-conf=timeout=3,x: is not a list of keys with values"},
 		{"torchrun --monitor-interval=x t.py", nil, "--monitor-interval=x: is not a number"},
 		{"torchrun -m --no-python t.py", nil, "--no-python: cannot be given together with --module"},
 		{"torchrun t.py", map[string]string{"PET_TEE": "4"}, "PET_TEE=4: does not say which streams"},
@@ -150,6 +155,22 @@ func TestParseRefuses(t *testing.T) {
 				t.Errorf("%q names no remedy", err)
 			}
 		})
+	}
+}
+
+// TestSpaces: what holds a space is a value or the script, unless it names a flag.
+func TestSpaces(t *testing.T) {
+	for _, tt := range []struct {
+		argv []string
+		want string
+	}{
+		{[]string{"-x y", "t.py"}, "-x y"}, {[]string{"--lr 1", "t.py"}, "--lr 1"}, {[]string{"--role", "-x y", "t.py"}, "t.py"},
+		{[]string{"--role", "-m x", "t.py"}, "--role: expects a value"}, {[]string{"--role=a b", "t.py"}, "t.py"}, {[]string{"--nproc-per-node=a b", "t.py"}, "--nproc-per-node=a b: is not a number"},
+	} {
+		got, err := Parse(append([]string{"torchrun"}, tt.argv...), nil)
+		if err == nil && got.Script != tt.want || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%q: script %q, %v; want %q", tt.argv, got.Script, err, tt.want)
+		}
 	}
 }
 
@@ -190,7 +211,7 @@ func TestResolve(t *testing.T) {
 		want       int
 		err        bool
 	}{
-		{"gpu", 8, 64, 8, false}, {"gpu", 0, 64, 0, true}, {"cpu", 8, 64, 64, false}, {"auto", 8, 64, 8, false}, {"auto", 0, 64, 64, false}, {"auto", 0, 0, 0, true},
+		{"gpu", 8, 64, 8, false}, {"gpu", 0, 64, 0, true}, {"cpu", 8, 64, 64, false}, {"auto", 8, 64, 8, false}, {"auto", 0, 64, 64, false}, {"cpu", 0, 1 << 33, 0, true}, {"auto", 0, 0, 0, true},
 	}
 	for _, tt := range tests {
 		got, err := Spec{Ranks: RanksAuto, RanksFrom: tt.from}.Resolve(tt.gpus, tt.cpus)
@@ -223,9 +244,6 @@ func TestRankArgs(t *testing.T) {
 		if got := s.RankArgs(7); !reflect.DeepEqual(got, []string{"first", want}) {
 			t.Errorf("%q becomes %q, want %q", arg, got[1], want)
 		}
-		if same := s.SameArgs(); same != !strings.Contains(want, "7") {
-			t.Errorf("%q: the same for all ranks: %v", arg, same)
-		}
 	}
 }
 
@@ -250,6 +268,7 @@ func TestParseAPI(t *testing.T) {
 		`{}`:                            "torch.distributed.launcher.api: lacks its configuration or its entrypoint",
 		`{"nproc_per_node":"x"} python`: "torch.distributed.launcher.api: has a configuration that cannot be read",
 		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":0} python`:                                 "LaunchConfig.nproc_per_node=0: is not a number",
+		`{"min_nodes":0,"max_nodes":0,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=0, max_nodes=0: asks for a changing number",
 		`{"min_nodes":1,"max_nodes":2,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=1, max_nodes=2: asks for a changing number",
 		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":1,"refused":["numa_options=node"]} python`: "LaunchConfig.numa_options=node: is not honoured",
 	} {
@@ -308,7 +327,7 @@ func TestParseDeepSpeed(t *testing.T) {
 	if args := got.RankArgs(1); !reflect.DeepEqual(args, []string{"--local_rank=1", "--lr", "$$1"}) {
 		t.Errorf("arguments %q", args)
 	}
-	if got.DeepSpeed.NoLocalRank = true; !got.SameArgs() || !reflect.DeepEqual(got.RankArgs(1), got.Args) {
+	if got.DeepSpeed.NoLocalRank = true; !reflect.DeepEqual(got.RankArgs(1), got.Args) {
 		t.Errorf("arguments %q", got.RankArgs(1))
 	}
 	if err := got.CheckNodes(3); err == nil || !strings.Contains(err.Error(), "separate training on each pod") {

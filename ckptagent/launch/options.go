@@ -12,12 +12,24 @@ type value struct {
 
 var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
 
-// isValue reports whether argparse would take arg as the value of the option before it.
-func isValue(arg string) bool {
-	return len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg) || strings.Contains(arg, " ")
+// isOption reports whether argparse takes arg for an option, known or not, and not for a value or the script: one with a space in it
+// only where it names one.
+func isOption(arg string, deprecated bool) bool {
+	switch {
+	case len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg):
+		return false
+	case !strings.Contains(arg, " "):
+		return true
+	case arg[1] != '-':
+		return byShort(arg[1]) != nil
+	}
+	name, _, _ := strings.Cut(arg[2:], "=")
+	f, could := byLong(name, deprecated)
+	return f != nil || len(could) > 0
 }
 
-// options reads flags up to the first positional argument, which and all after which are the script's.
+// options reads flags up to the first positional argument, which and all after which are the script's, but for one -- before or right
+// after it.
 func options(args []string, deprecated bool) (map[string]value, []string, *Refusal) {
 	given := map[string]value{}
 	for i := 0; i < len(args); i++ {
@@ -25,15 +37,19 @@ func options(args []string, deprecated bool) (map[string]value, []string, *Refus
 		if arg == "--" {
 			return given, args[i+1:], nil
 		}
-		if len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg) || maybeFlag(arg) {
-			return given, args[i:], nil
+		if !isOption(arg, deprecated) || maybeFlag(arg) {
+			positional := args[i:]
+			if len(positional) > 1 && positional[1] == "--" {
+				positional = append([]string{arg}, positional[2:]...)
+			}
+			return given, positional, nil
 		}
 		var used int
 		var r *Refusal
 		if strings.HasPrefix(arg, "--") {
 			used, r = long(given, arg, args[i+1:], deprecated)
 		} else {
-			used, r = short(given, arg, args[i+1:])
+			used, r = short(given, arg, args[i+1:], deprecated)
 		}
 		if r != nil {
 			return nil, nil, r
@@ -63,7 +79,7 @@ func long(given map[string]value, arg string, next []string, deprecated bool) (i
 	}
 	used := 0
 	if !inline {
-		if len(next) == 0 || !isValue(next[0]) {
+		if len(next) == 0 || isOption(next[0], deprecated) {
 			return 0, refuse(as, "expects a value", "write "+as+"=VALUE")
 		}
 		v, used = next[0], 1
@@ -73,7 +89,7 @@ func long(given map[string]value, arg string, next []string, deprecated bool) (i
 }
 
 // short reads a cluster such as -m, -t3, -mr 3.
-func short(given map[string]value, arg string, next []string) (int, *Refusal) {
+func short(given map[string]value, arg string, next []string, deprecated bool) (int, *Refusal) {
 	for i := 1; i < len(arg); i++ {
 		as := "-" + string(arg[i])
 		f := byShort(arg[i])
@@ -88,7 +104,7 @@ func short(given map[string]value, arg string, next []string) (int, *Refusal) {
 			given[f.name] = value{v, as + " " + v}
 			return 0, nil
 		}
-		if len(next) == 0 || !isValue(next[0]) {
+		if len(next) == 0 || isOption(next[0], deprecated) {
 			return 0, refuse(as, "expects a value", "write "+as+" VALUE")
 		}
 		given[f.name] = value{next[0], as + " " + next[0]}

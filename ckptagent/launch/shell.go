@@ -100,7 +100,7 @@ func (s *shellReader) read() bool {
 				return false
 			}
 		default:
-			s.add(string(c))
+			s.add(s.text[s.at : s.at+1])
 		}
 	}
 	return s.endCommand()
@@ -166,7 +166,7 @@ func (s *shellReader) quoted(quote byte) bool {
 				s.add(s.text[s.at : s.at+1])
 			}
 		default:
-			s.add(string(c))
+			s.add(s.text[s.at : s.at+1])
 		}
 	}
 	return false

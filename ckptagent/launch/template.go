@@ -41,14 +41,3 @@ func (s Spec) RankArgs(local int) []string {
 	}
 	return args
 }
-
-// SameArgs reports whether all local ranks have the same command line.
-func (s Spec) SameArgs() bool {
-	one, other := s.RankArgs(1), s.RankArgs(2)
-	for i := range one {
-		if one[i] != other[i] {
-			return false
-		}
-	}
-	return true
-}

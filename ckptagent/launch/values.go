@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // fill carries the values over, in the order of their names so that the first refusal is always the same.
@@ -89,6 +91,8 @@ func (s *Spec) set(name string, val value) *Refusal {
 	case "master-port":
 		_, r := number(val, 0)
 		return r
+	case "rdzv-conf":
+		return checkPairs(val)
 	case "monitor-interval":
 		if _, err := strconv.ParseFloat(val.v, 64); err != nil {
 			return refuse(val.as, "is not a number", "give seconds")
@@ -108,7 +112,15 @@ func (s *Spec) setRanks(val value) *Refusal {
 		return refuse(val.as, "is not a number of processes that holdfast can count", "give a number from 1 on, or gpu, cpu or auto")
 	}
 	s.Ranks = n
-	return nil
+	return tooMany(val.as, n)
+}
+
+// tooMany refuses more ranks than a pod can have.
+func tooMany(as string, ranks int) *Refusal {
+	if ranks <= protocol.MaxRanks {
+		return nil
+	}
+	return refuse(as, fmt.Sprintf("asks for %d processes on one pod", ranks), fmt.Sprintf("give at most %d, and use more pods", protocol.MaxRanks))
 }
 
 func (s *Spec) setNodes(val value) *Refusal {
@@ -125,6 +137,20 @@ func (s *Spec) setNodes(val value) *Refusal {
 		return refuse(val.as, "asks for a changing number of nodes, which is not honoured", "give the number of pods of the job, or leave the flag out")
 	}
 	s.Nodes, s.NodesFlag = lo, val.as
+	return nil
+}
+
+// checkPairs refuses what is no list of key=value with commas between them.
+func checkPairs(val value) *Refusal {
+	if strings.TrimSpace(val.v) == "" {
+		return nil
+	}
+	for pair := range strings.SplitSeq(val.v, ",") {
+		key, v, _ := strings.Cut(pair, "=")
+		if strings.TrimSpace(key) == "" || strings.TrimSpace(v) == "" {
+			return refuse(val.as, "is not a list of keys with values", "write key=value, with commas between several")
+		}
+	}
 	return nil
 }
 

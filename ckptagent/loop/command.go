@@ -13,34 +13,30 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
-// followCommand tells the core of the container's command, and when its run that init began has ended.
+// followCommand reports the container's command to the core, and the end of its first run.
 func (a *Agent) followCommand() {
 	c, ok := proc.ReadCommand(a.c.Root, a.c.Container)
 	if !ok {
 		return
 	}
 	a.command = &c
-	a.tell() // the pod's grace, above all
-	patience, err := c.Patience()
+	a.reportCapabilities() // the pod's grace, above all
+	timeout, err := c.Timeout()
 	if err != nil {
 		a.logf("%v", err)
 	}
-	a.take(ckptagent.CommandBegan{Command: ckptagent.Command{PID: c.Process.PID, BeganAt: c.Began, Patience: patience}})
+	a.take(ckptagent.CommandBegan{Command: ckptagent.Command{PID: c.Process.PID, BeganAt: c.Began, Timeout: timeout}})
 	go func() {
-		end := c.Process.Wait(a.exits)
-		exit := ckptagent.Exit{Code: end.Code, Signal: end.Signal, At: end.At}
-		if tb, ok := proc.ReadTraceback(a.c.Root, 0, 0); ok && end.Code != 0 {
-			exit.Traceback = tb.Text
-		}
+		exit := proc.Traced(c.Process.Wait(a.exits), a.c.Root, 0, 0)
 		a.do(func() {
-			a.noteLeaving()
+			a.noteTerminating()
 			a.take(ckptagent.CommandEnded{Exit: exit})
 		})
 	}()
 }
 
-// noteLeaving takes in that the pod was told to go before what a command did about it: init tells both at once.
-func (a *Agent) noteLeaving() {
+// noteTerminating passes on the pod's termination before the command's reaction to it: init reports both at once.
+func (a *Agent) noteTerminating() {
 	if sig, ok := a.exits.Leaving(); ok && !a.signalled {
 		a.signalled = true
 		a.take(ckptagent.Signalled{Signal: sig})
@@ -51,21 +47,21 @@ func (a *Agent) noteLeaving() {
 func (a *Agent) resumeCommand() {
 	if a.state.Whole {
 		a.followPages(1)
-		a.hold(a.ranks[0])
+		a.keepContainer(a.ranks[0])
 		a.startAgain()
 		if r := a.state.Returned; r != nil {
-			a.leaveCode(r.Code)
+			a.writeExitCode(r.Code)
 		}
-	} else if !a.state.Forgot {
+	} else if !a.state.StateLost {
 		os.Remove(a.c.Root.HeldFile()) // of a release that was stored and not carried out
 	}
 	if a.state.Whole || a.state.Launcher != "" {
-		a.noteLeaving()
+		a.noteTerminating()
 	}
 }
 
-// hold keeps the container although its command ends. Init passes signals on to the process that runs it now.
-func (a *Agent) hold(p proc.Process) {
+// keepContainer keeps the container although its command ends. Init forwards signals to the process that now runs.
+func (a *Agent) keepContainer(p proc.Process) {
 	if err := proc.Replace(a.c.Root.HeldFile(), []byte(strconv.Itoa(p.PID))); err != nil {
 		a.logf("taking the command over: %v", err)
 	}
@@ -73,16 +69,16 @@ func (a *Agent) hold(p proc.Process) {
 
 func (a *Agent) release() {
 	os.Remove(a.c.Root.HeldFile())
-	a.logf("the command is a rank no more: launchers start its ranks")
+	a.logf("the command is no longer a rank: launchers start its ranks")
 }
 
-// leaveCode tells init what the container's exit code is; it is read when this agent has ended. Where it cannot be written this
-// agent ends with an error, and the next one tries again.
-func (a *Agent) leaveCode(code int) {
+// writeExitCode tells init the container's exit code, which init reads when this agent has ended. If it cannot be
+// written, this agent ends with an error and the next one tries again.
+func (a *Agent) writeExitCode(code int) {
 	a.logf("the container ends with exit code %d", code)
-	a.codeless = nil
+	a.noExitCode = nil
 	if err := proc.Replace(a.c.Root.CodeFile(), []byte(strconv.Itoa(code))); err != nil {
-		a.codeless = fmt.Errorf("leaving the container's exit code: %w", err)
+		a.noExitCode = fmt.Errorf("leaving the container's exit code: %w", err)
 	}
 }
 
@@ -96,7 +92,7 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 		return
 	}
 	p, what := a.command.Process, "is the run that began with the container"
-	if !e.Original {
+	if !e.FirstRun {
 		a.clearErrors()
 		var err error
 		if p, err = a.command.Start(a.c.Root, a.c.Container, run); err != nil {
@@ -105,7 +101,7 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 		}
 		what = "started"
 	}
-	a.hold(p)
+	a.keepContainer(p)
 	a.ranks[0] = p
 	a.followPages(1)
 	a.watch(0, p, nil)
@@ -114,9 +110,10 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 	a.logf("generation %d: the whole command, rank %d of %d, %s", run.Number, run.BaseRank, run.WorldSize, what)
 }
 
-// endCommand ends all that the command has started, and says so when none of it is left and its exit has been told.
+// endCommand ends all that the command has started, and posts Gone when none of it is left and its exit has been passed
+// on.
 func (a *Agent) endCommand(e ckptagent.End) {
-	p, original := a.ranks[0], a.state.Original
+	p, original := a.ranks[0], a.state.FirstRun
 	if original && a.command != nil {
 		p = a.command.Process
 	}

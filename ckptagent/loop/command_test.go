@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,10 +20,10 @@ import (
 // at once: no launcher is waited for.
 const atOnce = "0"
 
-func wholePod(t testing.TB, c *coordtest.Coordinator, name string, patience string) *proctest.Container {
+func wholePod(t testing.TB, c *coordtest.Coordinator, name string, timeout string) *proctest.Container {
 	needPython(t)
 	p := newPod(t, c, name)
-	p.Env["HOLDFAST_LAUNCHER_PATIENCE_SECONDS"] = patience
+	p.Env["HOLDFAST_LAUNCHER_TIMEOUT_SECONDS"] = timeout
 	p.Env["HOLDFAST_GRACE_SECONDS"] = grace
 	return p
 }
@@ -61,7 +62,7 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 				p.Start(command...)
 				p.Out.Await(t, "begins - - -\n")
 			}
-			d := c.Drive("a", "b")
+			d := c.Lead("a", "b")
 			first := c.Await(t, "a", "runs", runs(1, 1))
 			if !first.WholeCommand || first.Ranks != 1 {
 				t.Errorf("report %v", first)
@@ -162,7 +163,8 @@ os.write(1, b"ready %s\n" % os.environb.get(b"HOLDFAST_GENERATION", b"-"))
 while True: time.sleep(0.01)
 `
 
-// TestWholeCommandHasItsGrace: a pod that is told to go asks the command, its first run and its second, once.
+// TestWholeCommandHasItsGrace: a terminating pod asks the command, its first run and its second, once. The container ends with
+// the command's answer, unless it is told before that another pod takes its place.
 func TestWholeCommandHasItsGrace(t *testing.T) {
 	for _, second := range []bool{false, true} {
 		t.Run(strconv.FormatBool(second), func(t *testing.T) {
@@ -170,20 +172,22 @@ func TestWholeCommandHasItsGrace(t *testing.T) {
 			p := wholePod(t, c, "a", atOnce)
 			p.File("train.py", patient)
 			p.Start("python3", "train.py")
-			c.Drive("a")
+			g, want := c.Lead("a"), 143
 			r := c.Await(t, "a", "runs", runs(1, 1))
 			p.Out.Await(t, "ready -")
 			if second {
 				kill(t, int(r.Rank[0].Pid), syscall.SIGKILL)
 				p.Out.Await(t, "ready 2")
+				g.Unlead()
+				want = 0
 			}
 			kill(t, p.Init.Process.Pid, syscall.SIGUSR2)
 			p.Out.Await(t, "got USR2")
 			kill(t, p.Init.Process.Pid, syscall.SIGTERM)
-			if code := p.Wait(); code != 0 || strings.Count(p.Out.String(), "saving\nsaved\n") != 1 || strings.Count(p.Out.String(), "saving") != 1 {
+			if code := p.Wait(); code != want || strings.Count(p.Out.String(), "saving\nsaved\n") != 1 || strings.Count(p.Out.String(), "saving") != 1 {
 				t.Errorf("exit code %d", code)
 			}
-			if r := c.Report("a"); !r.Leaving || r.State != v1.State_STATE_HALTED {
+			if r := c.Report("a"); !r.Terminating || r.State != v1.State_STATE_HALTED {
 				t.Errorf("last report %v", r)
 			}
 		})
@@ -203,7 +207,7 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	comes(2)
-	c.Drive("a")
+	c.Lead("a")
 	first := c.Await(t, "a", "runs", runs(1, 1))
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	if r := comes(3); r.State != v1.State_STATE_RUNNING || r.Rank[0].Pid != first.Rank[0].Pid {
@@ -301,6 +305,11 @@ func TestExitCodeThatCannotBeLeft(t *testing.T) {
 			}
 			c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: 5})
 			p.Errs.Await(t, said)
+			if blocked == "agent.json" {
+				c.Await(t, "a", "says what it cannot do", func(r *v1.Report) bool {
+					return slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, "the agent cannot store its state") })
+				})
+			}
 			if err := os.Remove(part); err != nil {
 				t.Fatal(err)
 			}
@@ -325,13 +334,13 @@ func TestLateLauncher(t *testing.T) {
 			c := coordtest.Start(t)
 			p := late(t, c, "a")
 			if inGeneration {
-				c.Drive("a")
+				c.Lead("a")
 				c.Await(t, "a", "runs", runs(1, 1))
 			}
 			p.File("prepared", "")
 			if !inGeneration {
 				c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return !r.WholeCommand && r.Ranks == 2 })
-				c.Drive("a")
+				c.Lead("a")
 			}
 			if code := p.Wait(); code != 0 || strings.Count(p.Out.String(), "trained") != 2 || !strings.Contains(p.Out.String(), "code 0") {
 				t.Errorf("exit code %d", code)
@@ -344,7 +353,7 @@ func TestLateLauncher(t *testing.T) {
 	t.Run("two pods", func(t *testing.T) {
 		c := coordtest.Start(t)
 		pods := []*proctest.Container{late(t, c, "a"), late(t, c, "b")}
-		d := c.Drive("a", "b")
+		d := c.Lead("a", "b")
 		c.Await(t, "a", "runs", runs(1, 1))
 		c.Await(t, "b", "runs", runs(1, 1))
 		pods[0].File("prepared", "")
@@ -367,7 +376,7 @@ func TestLateLauncher(t *testing.T) {
 		p := wholePod(t, c, "a", atOnce)
 		p.File("train.py", "print('trained')")
 		p.Start("sh", "-c", "while [ ! -e prepared ]; do sleep 0.01; done; torchrun --nnodes=2 train.py; echo code $?; while [ ! -e finish ]; do sleep 0.01; done")
-		d := c.Drive("a")
+		d := c.Lead("a")
 		c.Await(t, "a", "runs", runs(1, 1))
 		p.File("prepared", "")
 		p.Out.Await(t, "code 2")
@@ -381,9 +390,9 @@ func TestLateLauncher(t *testing.T) {
 		c := coordtest.Start(t)
 		a, b := wholePod(t, c, "a", atOnce), wholePod(t, c, "b", atOnce)
 		for _, p := range []*proctest.Container{a, b} {
-			p.Start("sh", "-c", "if [ -e again ]; then torchrun train.py; echo code $?; fi; while [ ! -e fails ]; do sleep 0.01; done; exit 3")
+			p.Start("sh", "-c", "if [ -e again ]; then torchrun train.py; echo code $?; fi; while ! rm fails 2>/dev/null; do sleep 0.01; done; exit 3")
 		}
-		c.Drive("a", "b")
+		c.Lead("a", "b")
 		c.Await(t, "a", "runs", runs(1, 1))
 		a.File("again", "")
 		b.File("fails", "")
@@ -413,7 +422,7 @@ func TestUnprotectedIsSaid(t *testing.T) {
 	p.Errs.Await(t, "holdfast: "+r.Unprotected+"\n")
 	p.File("prepared", "")
 	c.Await(t, "a", "has ranks", func(r *v1.Report) bool { return r.Unprotected == "" && r.Ranks == 1 })
-	c.Drive("a")
+	c.Lead("a")
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

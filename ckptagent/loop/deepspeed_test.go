@@ -31,7 +31,7 @@ func TestDeepSpeedOnTwoPods(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
-	c.Drive("a", "b")
+	c.Lead("a", "b")
 	for _, p := range pods {
 		p.File("deepspeed", runner)
 		p.File("train.py", trained)
@@ -56,7 +56,7 @@ func TestDeepSpeedIsRefused(t *testing.T) {
 	} {
 		c := coordtest.Start(t)
 		pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
-		c.Drive("a", "b")
+		c.Lead("a", "b")
 		for _, p := range pods {
 			p.File("deepspeed", runner)
 			p.File("train.py", trained)

@@ -7,11 +7,12 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestWhenTheAgentEnds: not while a launcher may wait for its answer, and not before what it said is stored and done.
 func TestWhenTheAgentEnds(t *testing.T) {
-	exit, returned := &ckptagent.Exit{}, &ckptagent.Returned{Code: 143}
+	exit, returned := &protocol.Exit{}, &ckptagent.Returned{Code: 143}
 	for name, c := range map[string]struct {
 		agent *Agent
 		want  bool
@@ -24,7 +25,7 @@ func TestWhenTheAgentEnds(t *testing.T) {
 		"no init":                             {&Agent{state: ckptagent.State{Durable: ckptagent.Durable{Clean: true, Launcher: "l", Returned: returned}}}, false},
 		"whole command concluded":             {&Agent{command: &proc.Command{}, state: ckptagent.State{Durable: ckptagent.Durable{Whole: true, Returned: returned}}}, true},
 		"whole command concluded, not stored": {&Agent{command: &proc.Command{}, unstored: true, state: ckptagent.State{Durable: ckptagent.Durable{Whole: true, Returned: returned}}}, false},
-		"whole command concluded, not done":   {&Agent{command: &proc.Command{}, owed: []ckptagent.Effect{ckptagent.Return{}}, state: ckptagent.State{Durable: ckptagent.Durable{Whole: true, Returned: returned}}}, false},
+		"whole command concluded, not done":   {&Agent{command: &proc.Command{}, pendingTasks: []ckptagent.Effect{ckptagent.Return{}}, state: ckptagent.State{Durable: ckptagent.Durable{Whole: true, Returned: returned}}}, false},
 	} {
 		if got := c.agent.done(); got != c.want {
 			t.Errorf("%s: %v", name, got)

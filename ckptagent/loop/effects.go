@@ -11,6 +11,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 func (a *Agent) carryOut(e ckptagent.Effect) {
@@ -20,37 +21,37 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.End:
 		a.end(e)
 	case ckptagent.TakeInventory:
-		a.inventory(e.Past)
+		a.inventory(e.Abandoned)
 	case ckptagent.Levels:
 		if a.arenas != nil {
-			a.arenas.Levels(e.Common, e.Frontier)
+			a.arenas.Levels(e.CommonStep, e.ReclaimBelow)
 		}
-	case ckptagent.Hold:
+	case ckptagent.SetBarrier:
 		if a.arenas != nil {
-			a.arenas.Hold(e.Step)
-			a.glance()
+			a.arenas.SetBarrier(e.Step)
+			a.peek()
 		}
 	case ckptagent.CopyStep:
-		if a.keeper != nil {
-			a.keeper.copy(e)
+		if a.uploader != nil {
+			a.uploader.copy(e)
 		}
 	case ckptagent.WriteManifest:
-		if a.keeper != nil {
-			a.keeper.manifest(e)
+		if a.uploader != nil {
+			a.uploader.manifest(e)
 		}
 	case ckptagent.Fetch:
-		if a.keeper != nil {
-			a.keeper.fetch(e)
+		if a.uploader != nil {
+			a.uploader.fetch(e)
 		}
 	case ckptagent.Adopt:
 		if a.command == nil {
 			return // a later agent may be able to read what init began
 		}
-		a.hold(a.command.Process)
+		a.keepContainer(a.command.Process)
 		a.logf("no launcher has come: the whole command is one rank of this pod and is restarted as a whole: %s", proc.Line(a.command.Argv))
 	case ckptagent.Release:
 		a.release()
-	case ckptagent.LookAtCommand:
+	case ckptagent.InspectCommand:
 		if a.command != nil {
 			a.later(ckptagent.CommandSeen{Command: proc.Line(a.command.Argv), Now: a.command.Running()})
 		}
@@ -58,27 +59,27 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		a.logf("%s", e.Text)
 	case ckptagent.Return:
 		if a.state.Whole {
-			a.leaveCode(e.Returned.Code)
+			a.writeExitCode(e.Returned.Code)
 		} else if a.launch != nil {
 			a.logf("the launcher returns %d", e.Returned.Code)
 			a.standbys.Close() // whoever reads the launcher's output waits for all that could write to it
-			a.giveBack(a.launch, a.outcome(e.Returned))
+			a.returnLauncher(a.launch, a.outcome(e.Returned))
 		}
 	case ckptagent.OfferPort:
 		a.offerPort()
 	case ckptagent.Standbys:
 		a.standbys.SetWarm(e.Warm, a.state.Run)
-	case ckptagent.Learn:
+	case ckptagent.SetModules:
 		a.setModules(e.Modules)
 		a.standbys.Trust(e.Modules)
 	}
 }
 
-// glance has the hold told together with how far ranks are that may not have seen it. Who follows an arena tells of a step once it
-// is sealed, which may be seconds later where the state is big.
-func (a *Agent) glance() {
+// peek reports the barrier together with how far ranks are that may not have seen it. Whoever follows an arena reports
+// a step once it is sealed, which takes seconds where the state is big.
+func (a *Agent) peek() {
 	for local := range a.state.Ranks {
-		p, _ := a.arenas.Glance(local)
+		p, _ := a.arenas.Peek(local)
 		a.later(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 	}
 }
@@ -151,9 +152,9 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 // exitNotFound is the exit code of what could not be started, as shells have it.
 const exitNotFound = 127
 
-// unstartable tells of a rank that could not be started, as if it had ended so.
-func (a *Agent) unstartable(run ckptagent.Run, local, code int, err error) {
-	a.later(ckptagent.Exited{Generation: run.Number, Local: local, Code: code, At: time.Now(), Traceback: "holdfast: " + err.Error()})
+// unstartable reports a rank that could not be started, as if it had ended with that code.
+func (a *Agent) unstartable(run protocol.Run, local, code int, err error) {
+	a.later(ckptagent.Exited{Generation: run.Number, Local: local, Exit: protocol.Exit{Code: code, At: time.Now(), Traceback: "holdfast: " + err.Error()}})
 }
 
 func (a *Agent) clearErrors() {
@@ -163,8 +164,8 @@ func (a *Agent) clearErrors() {
 	}
 }
 
-// end ends all processes aside from the agent's goroutine, and says so when none is left and all of their
-// exits have been told.
+// end ends all processes off the agent's goroutine, and posts Gone when none is left and all their exits have been
+// passed on.
 func (a *Agent) end(e ckptagent.End) {
 	if a.state.Whole {
 		a.endCommand(e)
@@ -200,7 +201,7 @@ func (a *Agent) end(e ckptagent.End) {
 	}()
 }
 
-// gone takes in that nothing is left of the ranks that these watchers watched: their pids may be others' from now on.
+// gone records that nothing is left of the ranks that these watchers watched: their pids may be reused from now on.
 func (a *Agent) gone(e ckptagent.Gone, watchers *sync.WaitGroup) {
 	if a.watchers == watchers {
 		a.ranks = map[int]proc.Process{}
@@ -209,7 +210,7 @@ func (a *Agent) gone(e ckptagent.Gone, watchers *sync.WaitGroup) {
 }
 
 // inventory takes stock of the arenas.
-func (a *Agent) inventory(past ckptagent.Past) {
+func (a *Agent) inventory(past ckptagent.Abandoned) {
 	arenas := a.arenas
 	if arenas == nil {
 		a.later(ckptagent.Inventoried{})
@@ -232,8 +233,8 @@ func (a *Agent) offerPort() {
 	a.later(ckptagent.PortOffered{Port: p.Number})
 }
 
-// giveBack lets the launcher return once all that its ranks wrote is shown.
-func (a *Agent) giveBack(l *proc.Launch, o proc.Outcome) {
+// returnLauncher lets the launcher return once all output of its ranks is shown.
+func (a *Agent) returnLauncher(l *proc.Launch, o proc.Outcome) {
 	a.tails.Finish()
 	if a.tails == nil {
 		l.Close()
@@ -247,7 +248,7 @@ func (a *Agent) giveBack(l *proc.Launch, o proc.Outcome) {
 	})
 }
 
-// outcome is what the launcher is told: how the newest generation ended here.
+// outcome is what the launcher returns: how the newest generation ended here.
 func (a *Agent) outcome(r ckptagent.Returned) proc.Outcome {
 	o := proc.Outcome{Exit: r.Code, Message: r.Message, BaseRank: a.state.Run.BaseRank, Ranks: len(a.state.Rank)}
 	if r.Code == 0 {

@@ -9,13 +9,14 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/page"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 func TestWhyThereAreNoStandbys(t *testing.T) {
 	now := time.Unix(1000, 0)
 	running := func(change func(*Agent)) *Agent {
 		a := &Agent{pages: make([]rankPage, 2)}
-		a.state = ckptagent.State{Durable: ckptagent.Durable{Phase: ckptagent.Running, Run: ckptagent.Run{Number: 3}, Timeline: ckptagent.Timeline{Started: now.Add(-30 * time.Second)}}}
+		a.state = ckptagent.State{Durable: ckptagent.Durable{Phase: protocol.StateRunning, Run: protocol.Run{Number: 3}, Timeline: protocol.Timeline{Started: now.Add(-30 * time.Second)}}}
 		a.state.Rank = []ckptagent.Rank{{Alive: true}, {Alive: true}}
 		change(a)
 		return a
@@ -31,7 +32,7 @@ func TestWhyThereAreNoStandbys(t *testing.T) {
 		"too early to say":    {func(a *Agent) { a.state.Timeline.Started = now.Add(-29 * time.Second) }, ""},
 		"not started":         {func(a *Agent) { a.state.Timeline.Started = time.Time{} }, ""},
 		"a whole command":     {func(a *Agent) { a.state.Whole = true }, ""},
-		"failed":              {func(a *Agent) { a.state.Phase = ckptagent.Failed }, ""},
+		"failed":              {func(a *Agent) { a.state.Phase = protocol.StateFailed }, ""},
 		"an older client told, or a generation before": {func(a *Agent) { a.modules = []string{"os"} }, ""},
 	} {
 		if got := running(c.change).noHook(now); c.want == "" && got != "" || !strings.Contains(got, c.want) {

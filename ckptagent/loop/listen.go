@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
-// lookEvery is how often an arena is looked at where no datagram asks for it.
-const lookEvery = 500 * time.Millisecond
+// pollEvery is how often an arena is polled where no datagram asks for it.
+const pollEvery = 500 * time.Millisecond
 
 // maxDatagram is more than a unix datagram can hold by default.
 const maxDatagram = 256 << 10
@@ -33,7 +33,7 @@ func (a *Agent) listen() (func(), error) {
 	_ = os.Chmod(path, 0o777)
 	go a.receive(datagrams)
 	launches, err := proc.Launches(a.c.Root,
-		func(l *proc.Launch) { a.do(func() { a.arrive(l) }) },
+		func(l *proc.Launch) { a.do(func() { a.acceptLauncher(l) }) },
 		func(l *proc.Launch, sig int) {
 			a.do(func() {
 				if l == a.launch {
@@ -55,8 +55,8 @@ func (a *Agent) listen() (func(), error) {
 	return func() { launches.Close(); datagrams.Close() }, nil
 }
 
-// arrive serves a launcher, or tells it why not.
-func (a *Agent) arrive(l *proc.Launch) {
+// acceptLauncher serves a launcher, or tells it why not.
+func (a *Agent) acceptLauncher(l *proc.Launch) {
 	if ok, why := a.state.Serves(l.ID); !ok {
 		l.Close()
 		l.Refuse(why)
@@ -67,7 +67,7 @@ func (a *Agent) arrive(l *proc.Launch) {
 			a.job = job
 			a.tails = job.Tail(a.state.Run, true)
 		}
-		a.giveBack(l, a.outcome(*r))
+		a.returnLauncher(l, a.outcome(*r))
 		return
 	}
 	job, err := proc.NewJob(a.c.Root, a.c.Container, l)
@@ -98,7 +98,7 @@ func (a *Agent) arrive(l *proc.Launch) {
 			a.tails.Finish()
 		}
 	}
-	a.tell()
+	a.reportCapabilities()
 	a.take(launched)
 	a.startAgain()
 }
@@ -132,9 +132,9 @@ func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
 // datagram is what a client says; each only announces what stands in its arena.
 type datagram struct {
 	Rank int    `json:"rank"`
-	Gen  uint64 `json:"gen"`
+	Gen  int64  `json:"gen"`
 	Ev   string `json:"ev"`
-	Step uint64 `json:"step"`
+	Step int64  `json:"step"`
 }
 
 func (a *Agent) receive(conn *net.UnixConn) {
@@ -146,19 +146,27 @@ func (a *Agent) receive(conn *net.UnixConn) {
 		}
 		var d datagram
 		if json.Unmarshal(buf[:n], &d) == nil {
-			a.do(func() { a.hear(d) })
+			a.do(func() { a.onDatagram(d) })
 		}
 	}
 }
 
-func (a *Agent) hear(d datagram) {
+// progress is the event that a datagram announces, if any.
+func (d datagram) progress() (ckptagent.Progress, bool) {
 	switch d.Ev {
 	case "attached", "restored", "step", "copied":
-		a.take(ckptagent.Progress{Generation: d.Gen, Local: d.Rank, Attached: true, Restored: d.Ev == "restored", Step: d.Step})
+		return ckptagent.Progress{Generation: d.Gen, Local: d.Rank, Attached: true, Restored: d.Ev == "restored", Step: d.Step}, true
 	}
-	if d.Rank >= 0 && d.Rank < len(a.looks) {
+	return ckptagent.Progress{}, false
+}
+
+func (a *Agent) onDatagram(d datagram) {
+	if p, ok := d.progress(); ok {
+		a.take(p)
+	}
+	if d.Rank >= 0 && d.Rank < len(a.polls) {
 		select {
-		case a.looks[d.Rank] <- struct{}{}:
+		case a.polls[d.Rank] <- struct{}{}:
 		default:
 		}
 	}
@@ -177,18 +185,18 @@ func (a *Agent) setModules(modules []string) {
 	}
 }
 
-// follow looks at a rank's arena when asked to, and now and then in case the asking was lost.
-func (a *Agent) follow(set *arena.Set, local int, look <-chan struct{}) {
-	tick := time.NewTicker(lookEvery)
+// follow polls a rank's arena when a datagram asks for it, and regularly in case that was lost.
+func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	var before arena.Progress
-	var held []uint64
+	var held []int64
 	for {
 		select {
-		case <-look:
+		case <-poll:
 		case <-tick.C:
 		}
-		p, sealed := set.Look(local, time.Now())
+		p, sealed := set.Poll(local, time.Now())
 		if p.Generation == 0 {
 			continue
 		}

@@ -35,7 +35,7 @@ while True:
     ck.step(step)
     time.sleep(0.02)
 `)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "--log-dir=logs", "--role=r", "--tee=1", "--redirects=2", "train.py")
 	first := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)

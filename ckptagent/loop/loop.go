@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/coord"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // finishWait bounds how long the last report may take, refusalWait that of a launcher that is not honoured: nobody else
@@ -68,33 +70,36 @@ type Agent struct {
 	shim     proc.Process // of the launcher that is served, by this agent or the one before
 	job      proc.Job
 	ranks    map[int]proc.Process
-	ranksOf  uint64          // the generation that ranks belong to
+	ranksOf  int64           // the generation that ranks belong to
 	watchers *sync.WaitGroup // one for each rank process of the present generation
 	standbys *proc.Standbys
 	tails    *proc.Tails // of the newest generation; nil: its output is not shown by the agent
 	// returning are launchers that return as soon as the output is shown.
-	returning sync.WaitGroup
-	arenas    *arena.Set
-	arenaOff  string // why state in memory is off
-	needed    uint64 // what the state of a rank needs, where that is more than a slot holds
-	looks     []chan struct{}
-	port      proc.Port
-	client    *coord.Client
-	modules   []string
-	pages     []rankPage       // of all ranks, once a launcher has said how many
-	pageOff   string           // why a rank has none
-	starting  *ckptagent.Start // a generation whose ranks wait for their standbys; nil: none
-	unstarted bool             // the agent before died before it had started the generation's ranks, as far as it wrote down
-	keeper    *keeper          // nil: no storage
-	noKeeper  string           // why
+	returning  sync.WaitGroup
+	arenas     *arena.Set
+	arenaOff   string // why state in memory is off
+	needed     uint64 // what the state of a rank needs, where that is more than a slot holds
+	polls      []chan struct{}
+	port       proc.Port
+	client     *coord.Client
+	modules    []string
+	pages      []rankPage       // of all ranks, once a launcher has said how many
+	pageOff    string           // why a rank has none
+	starting   *ckptagent.Start // a generation whose ranks wait for their standbys; nil: none
+	unstarted  bool             // the agent before died before it had started the generation's ranks, as far as it wrote down
+	uploader   *uploader        // nil: no storage
+	noUploader string           // why
 
-	stored    string             // newest content of the state file
-	owed      []ckptagent.Effect // not carried out, because the state could not be stored
-	unstored  bool
-	codeless  error         // why the container's exit code could not be left; nil: it was, or there is none
-	ready     chan struct{} // closed once the state was stored for the first time
-	signals   chan os.Signal
-	signalled bool
+	stored       string             // newest content of the state file
+	pendingTasks []ckptagent.Effect // not carried out, because the state could not be stored
+	unstored     bool
+	// unstoredWhy says for people why the state is not stored; told is what was reported while it was.
+	unstoredWhy string
+	told        protocol.Report
+	noExitCode  error         // why the container's exit code could not be left; nil: it was, or there is none
+	ready       chan struct{} // closed once the state was stored for the first time
+	signals     chan os.Signal
+	signalled   bool
 }
 
 // newAgent is an incarnation that knows of nothing yet.
@@ -105,16 +110,16 @@ func newAgent(c Config) (a *Agent, err error) {
 	}
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
 	a.client, err = coord.New(coord.Options{
-		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), Address: c.PodIP,
-		Directed:  func(d ckptagent.Directive) { a.post(ckptagent.Directed{Directive: d}) },
-		Lost:      a.lost(),
-		Contact:   func(up bool) { a.post(ckptagent.Contact{Up: up}) },
-		Dismissed: func() { a.post(ckptagent.Dismissed{}) },
+		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), AuthoritiesFile: c.Root.AuthoritiesFile(), Address: c.PodIP,
+		Directed:        func(d protocol.Directive) { a.post(ckptagent.Directed{Directive: d}) },
+		Disconnected:    a.lost(),
+		Contact:         func(up bool) { a.post(ckptagent.Contact{Up: up}) },
+		DetachedFromJob: func() { a.post(ckptagent.DetachedFromJob{}) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.keeper, a.noKeeper = newKeeper(a)
+	a.uploader, a.noUploader = newUploader(a)
 	return a, nil
 }
 
@@ -155,10 +160,10 @@ func Run(ctx context.Context, c Config) error {
 	case <-talking:
 	case <-time.After(wait):
 	}
-	return a.codeless
+	return a.noExitCode
 }
 
-// lost logs why the conversation with the coordinator ended, once until that changes.
+// lost logs why the stream to the coordinator ended, once until the reason changes.
 func (a *Agent) lost() func(error) {
 	last := ""
 	return func(err error) {
@@ -192,11 +197,11 @@ func (a *Agent) loop(ctx context.Context) {
 			a.signalled = true
 			a.take(ckptagent.Signalled{Signal: int(s.(syscall.Signal))})
 		case <-tick.C:
-			if a.state.Hold != 0 && a.arenas != nil {
-				a.arenas.Hold(a.state.Hold) // it lasts only while somebody says so
+			if a.state.BarrierStep != 0 && a.arenas != nil {
+				a.arenas.SetBarrier(a.state.BarrierStep) // it lasts only while somebody says so
 			}
 			a.settleModules(time.Now())
-			a.tell()
+			a.reportCapabilities()
 			a.take(ckptagent.Tick{})
 		}
 	}
@@ -206,7 +211,7 @@ func (a *Agent) loop(ctx context.Context) {
 // more: while the command runs, one may wait for its answer still. Without init only a signal says so.
 func (a *Agent) done() bool {
 	switch {
-	case a.unstored || len(a.owed) > 0:
+	case a.unstored || len(a.pendingTasks) > 0:
 		return false
 	case a.state.Whole:
 		return a.state.Returned != nil
@@ -233,24 +238,29 @@ func (a *Agent) take(e ckptagent.Event) {
 		default:
 			a.store()
 		}
-		a.owed = append(a.owed, effects...)
-		for !a.unstored && len(a.owed) > 0 {
-			f := a.owed[0]
-			a.owed = a.owed[1:]
+		a.pendingTasks = append(a.pendingTasks, effects...)
+		for !a.unstored && len(a.pendingTasks) > 0 {
+			f := a.pendingTasks[0]
+			a.pendingTasks = a.pendingTasks[1:]
 			a.carryOut(f)
 		}
 	}
 	if !a.unstored {
-		a.client.Update(a.state.Report())
+		a.told = a.state.Report()
+		a.client.Update(a.told)
+	} else if a.told.Incarnation > 0 { // what was told stays true; that it cannot change any more is all that is new
+		r := a.told
+		r.Notes = append(slices.Clip(r.Notes), a.unstoredWhy)
+		a.client.Update(r)
 	}
 }
 
-// kept is what the state file holds.
-type kept struct {
+// persisted is what the state file holds.
+type persisted struct {
 	Container string               `json:"container"`
 	State     ckptagent.Durable    `json:"state"`
 	Ranks     map[int]proc.Process `json:"ranks"`
-	RanksOf   uint64               `json:"ranksOf"` // a generation is stored before its ranks are started
+	RanksOf   int64                `json:"ranksOf"` // a generation is stored before its ranks are started
 	Standbys  []proc.Process       `json:"standbys"`
 	Shim      proc.Process         `json:"shim"`
 }
@@ -259,7 +269,7 @@ type kept struct {
 // machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
 // event, of which there is one a second at least, tries again.
 func (a *Agent) store() {
-	k := kept{Container: a.c.Container, State: a.state.Stored(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim}
+	k := persisted{Container: a.c.Container, State: a.state.Stored(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values
@@ -272,6 +282,7 @@ func (a *Agent) store() {
 			a.logf("storing the agent's state, without which nothing is done; trying again: %v", err)
 		}
 		a.unstored = true
+		a.unstoredWhy = fmt.Sprintf("the agent cannot store its state, and does nothing until it can: %v; make room where volume holdfast lies, or delete the pod", err)
 		return
 	}
 	if a.stored == "" {
@@ -280,16 +291,16 @@ func (a *Agent) store() {
 	a.stored, a.unstored = string(raw), false
 }
 
-// tell gives the core what people should know.
-func (a *Agent) tell() {
-	t := ckptagent.Told{Grace: a.c.Grace, Modules: a.standbys.Known()}
+// reportCapabilities gives the core what the adapters provide, with notes for people.
+func (a *Agent) reportCapabilities() {
+	t := ckptagent.Capabilities{Grace: a.c.Grace, Modules: a.standbys.Known()}
 	if a.arenas != nil {
 		t.StateBytes = a.c.StateBytes
 	}
-	storage := a.noKeeper
-	if a.keeper != nil {
+	storage := a.noUploader
+	if a.uploader != nil {
 		known := false
-		known, t.Storage, storage = a.keeper.told(time.Now())
+		known, t.Storage, storage = a.uploader.status(time.Now())
 		t.Storage, t.Unsure = t.Storage && a.arenas != nil, !known
 	}
 	tooSmall := ""

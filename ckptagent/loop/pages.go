@@ -9,6 +9,7 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/page"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // A page is looked at as often as an arena, and more often until a rank that has just started tells of its first step, which
@@ -40,7 +41,7 @@ func (a *Agent) followPage(local int) {
 	var before page.Page
 	var entered time.Time
 	for {
-		p := f.Look()
+		p := f.Poll()
 		if p.Generation != before.Generation || p.PID != before.PID {
 			entered = time.Now()
 		}
@@ -52,7 +53,7 @@ func (a *Agent) followPage(local int) {
 		if p.OptimizerSteps == 0 && time.Since(entered) < pageSoonFor {
 			time.Sleep(pageSoon)
 		} else {
-			time.Sleep(lookEvery)
+			time.Sleep(pollEvery)
 		}
 	}
 }
@@ -74,7 +75,7 @@ func (a *Agent) onPage(local int, p page.Page, names []string, now time.Time) {
 
 func (a *Agent) optimizerSteps(local int, p page.Page) ckptagent.OptimizerSteps {
 	generation := p.Generation
-	if generation == 0 && a.state.Original { // init began the command, before there was a generation
+	if generation == 0 && a.state.FirstRun { // init began the command, before there was a generation
 		generation = a.state.Run.Number
 	}
 	return ckptagent.OptimizerSteps{Generation: generation, Local: local, Steps: p.OptimizerSteps, ResumedAt: p.ResumedAt, ResumeKnown: p.ResumeKnown}
@@ -89,7 +90,7 @@ func (a *Agent) settleModules(now time.Time) {
 		}
 		r.imports.Stepped = r.page.OptimizerSteps > 0 || a.state.Rank[local].Stepped
 		if r.imports.Settled(now) {
-			r.imports.Told = r.imports.Count
+			r.imports.Published = r.imports.Count
 			if ckptagent.Outgrown(len(a.modules), r.imports.Count) {
 				a.setModules(r.names)
 			}
@@ -97,15 +98,16 @@ func (a *Agent) settleModules(now time.Time) {
 	}
 }
 
-// present says whether a rank runs and its page is of the present generation, so that the site hook ran in it.
+// present reports whether a rank runs and its page is of the present generation, so that the site hook ran in it.
 func (a *Agent) present(local int) bool {
 	return !a.state.Clean && local < len(a.state.Rank) && a.state.Rank[local].Alive && a.pages[local].page.Generation == a.state.Run.Number
 }
 
-// noHook says why there are no standbys where no rank's site hook has told what to import; empty where one has, or may yet.
+// noHook returns why there are no standbys where no rank's site hook has reported imports; "" where one has, or still
+// may.
 func (a *Agent) noHook(now time.Time) string {
 	started := a.state.Timeline.Started
-	if a.state.Whole || a.state.Phase != ckptagent.Running || started.IsZero() || now.Sub(started) < noHookAfter || len(a.modules) > 0 {
+	if a.state.Whole || a.state.Phase != protocol.StateRunning || started.IsZero() || now.Sub(started) < noHookAfter || len(a.modules) > 0 {
 		return ""
 	}
 	for local := range a.pages {

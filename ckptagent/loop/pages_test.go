@@ -41,7 +41,7 @@ func TestStandbysOfAScriptThatTellsNothing(t *testing.T) {
 	p := newPod(t, c, "a")
 	p.Env["HOLDFAST_STANDBYS"] = "auto"
 	p.File("train.py", asleep)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	first := c.Await(t, "a", "has standbys", standbysReady(1, 2))
 	known, err := os.ReadFile(filepath.Join(p.Root, "run", "modules.json"))
@@ -103,7 +103,7 @@ func TestOptimizerStepsAreReported(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	pretendTorch(t, p)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	counted := func(incarnation, generation, above uint64, resumed func(at *uint64) bool) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {
@@ -131,7 +131,7 @@ func TestOptimizerStepsOfAWholeCommand(t *testing.T) {
 	p := wholePod(t, c, "a", atOnce)
 	p.Env["RANK"] = "0"
 	pretendTorch(t, p)
-	c.Drive("a")
+	c.Lead("a")
 	p.Start("python3", "train.py")
 	stepped := func(generation, incarnation uint64) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {

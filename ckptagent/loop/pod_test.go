@@ -9,16 +9,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 func TestMain(m *testing.M) { proctest.Main(m) }
-
-// patience is far more than anything takes on a busy machine.
-const patience = 2 * time.Minute
 
 // newPod is a pod of the coordinator's gang, of none without one.
 func newPod(t testing.TB, c *coordtest.Coordinator, name string) *proctest.Container {

@@ -28,7 +28,7 @@ func TestAnAgentTellsNoModulesThatNoneHasImported(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a.recallModules()
+		a.loadModules()
 		want := []string{"os", "wave"}
 		if !slices.Equal(a.modules, want) {
 			t.Errorf("recalls %v", a.modules)

@@ -11,26 +11,27 @@ import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/page"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // resume goes on from what the agent before left, if there was one.
 func (a *Agent) resume() {
-	var k kept
+	var k persisted
 	raw, err := os.ReadFile(a.c.Root.StateFile())
 	if err == nil {
 		err = json.Unmarshal(raw, &k)
 	}
 	forgot := err != nil && !os.IsNotExist(err)
 	if err != nil {
-		k = kept{State: ckptagent.New().Durable}
+		k = persisted{State: ckptagent.New().Durable}
 	}
 	if forgot {
 		a.logf("reading the state of the agent before, which is lost; what runs is ended: %v", err)
-		k.State = ckptagent.Forgotten(uint64(time.Now().UnixNano())).Durable // above all that counted from 1, and above those before
+		k.State = ckptagent.StateLost(uint64(time.Now().UnixNano())).Durable // above all that counted from 1, and above those before
 	}
 	same := err == nil && k.Container == a.c.Container
 	a.state = ckptagent.State{Durable: k.State}
-	a.recallModules()
+	a.loadModules()
 	if same {
 		a.shim = k.Shim
 		if k.RanksOf == k.State.Run.Number { // else they were proven gone before the agent before took this generation
@@ -57,14 +58,14 @@ func (a *Agent) resume() {
 		if a.arenas != nil && !a.state.Clean {
 			// The agent before may have died between storing this generation and preparing the arenas for it.
 			a.arenas.Begin(a.state.Run.Number, a.state.Run.RestoreStep)
-			a.arenas.Hold(a.state.Hold)
+			a.arenas.SetBarrier(a.state.BarrierStep)
 			// What was announced last has no checksum yet, and to take one of a big slot may last seconds, in which nobody would
 			// hear this agent: who follows the arena seals it aside, and tells.
 			for local := range a.state.Ranks {
-				p, sealed := a.arenas.Glance(local)
+				p, sealed := a.arenas.Peek(local)
 				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 				a.take(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
-				a.looks[local] <- struct{}{} // the first of all, and there is room for one
+				a.polls[local] <- struct{}{} // the first of all, and there is room for one
 			}
 		}
 	}
@@ -73,9 +74,9 @@ func (a *Agent) resume() {
 	}
 }
 
-// recallModules reads the list of modules that a rank told an agent before this one, in this container or
+// loadModules reads the list of modules that a rank told an agent before this one, in this container or
 // an earlier one of the pod. Others are told of it only where that agent has seen it imported.
-func (a *Agent) recallModules() {
+func (a *Agent) loadModules() {
 	raw, err := os.ReadFile(a.c.Root.KnownModulesFile())
 	if err != nil || json.Unmarshal(raw, &a.modules) != nil {
 		return
@@ -93,7 +94,7 @@ func (a *Agent) adopt() {
 		return
 	}
 	begun := func(r ckptagent.Rank) bool { return r.PID != 0 || r.Exit != nil }
-	if a.state.Phase == ckptagent.Running && !a.state.Original && len(a.ranks) == 0 && !slices.ContainsFunc(a.state.Rank, begun) {
+	if a.state.Phase == protocol.StateRunning && !a.state.FirstRun && len(a.ranks) == 0 && !slices.ContainsFunc(a.state.Rank, begun) {
 		a.unstarted = true
 		return
 	}
@@ -102,7 +103,7 @@ func (a *Agent) adopt() {
 			continue
 		}
 		p, known := a.ranks[local]
-		if a.state.Original && a.command != nil {
+		if a.state.FirstRun && a.command != nil {
 			p, known = a.command.Process, true
 		}
 		if !known {
@@ -119,7 +120,7 @@ func (a *Agent) startAgain() {
 	generation := a.state.Run.Number
 	due := func() bool {
 		s := a.state
-		return s.Run.Number == generation && s.Phase == ckptagent.Running && !s.Clean && !s.Ending
+		return s.Run.Number == generation && s.Phase == protocol.StateRunning && !s.Clean && !s.Ending
 	}
 	if !a.unstarted || !due() {
 		return
@@ -142,12 +143,12 @@ func (a *Agent) startAgain() {
 }
 
 // watch tells the core when a rank's process has ended; ended brings it where somebody waits already.
-func (a *Agent) watch(local int, p proc.Process, ended <-chan proc.Ended) {
+func (a *Agent) watch(local int, p proc.Process, ended <-chan protocol.Exit) {
 	generation := a.state.Run.Number
-	watchers, original := a.watchers, a.state.Original
+	watchers, original := a.watchers, a.state.FirstRun
 	watchers.Add(1)
 	go func() {
-		var end proc.Ended
+		var end protocol.Exit
 		if ended != nil {
 			end = <-ended
 		} else {
@@ -157,15 +158,14 @@ func (a *Agent) watch(local int, p proc.Process, ended <-chan proc.Ended) {
 		if original {
 			traceback = 0 // init began it
 		}
-		e := proc.Exited(end, a.c.Root, traceback, local)
-		e.Generation = generation
+		e := ckptagent.Exited{Generation: generation, Local: local, Exit: proc.Traced(end, a.c.Root, traceback, local)}
 		p, err := page.Read(a.c.Root.PageFile(local)) // for the last time
 		a.do(func() {
 			if err == nil && p.Hook {
 				a.take(a.optimizerSteps(local, p))
 			}
 			if a.state.Whole {
-				a.noteLeaving()
+				a.noteTerminating()
 			}
 			a.take(e)
 			watchers.Done()
@@ -182,9 +182,9 @@ func (a *Agent) openArenas(ranks int) {
 	if a.arenas == nil {
 		return
 	}
-	a.looks = make([]chan struct{}, ranks)
+	a.polls = make([]chan struct{}, ranks)
 	for local := range ranks {
-		a.looks[local] = make(chan struct{}, 1)
-		go a.follow(a.arenas, local, a.looks[local])
+		a.polls[local] = make(chan struct{}, 1)
+		go a.follow(a.arenas, local, a.polls[local])
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // announced leaves what an agent leaves that dies between the client's word and the seal: an arena with two sealed steps, and a
@@ -36,7 +37,7 @@ func announced(t *testing.T, c Config) {
 	defer f.Close()
 	for step := range uint64(3) {
 		if step > 0 {
-			set.Look(0, time.Now())
+			set.Poll(0, time.Now())
 		}
 		page := make([]byte, format.PageSize)
 		if _, err := f.ReadAt(page, format.ControlOffset); err != nil {
@@ -46,7 +47,7 @@ func announced(t *testing.T, c Config) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said := format.Client{Seq: step + 1, Attached: true, Generation: 1, Slot: control.Slot, Grant: control.Grant, CopyStep: step + 1, Step: step + 1, Length: c.StateBytes}
+		said := format.Client{Seq: step + 1, Attached: true, Generation: 1, Slot: control.Slot, Grant: control.Grant, CopyStep: int64(step + 1), Step: int64(step + 1), Length: c.StateBytes}
 		if _, err := f.WriteAt(said.Encode(), format.ClientOffset+int64(said.Seq%2)*format.PageSize/2); err != nil {
 			t.Fatal(err)
 		}
@@ -65,9 +66,9 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	}
 	announced(t, c)
 	before := ckptagent.New()
-	before.Incarnation, before.Generation, before.Phase, before.Run, before.Clean, before.Known = 1, 1, ckptagent.Failed, ckptagent.Run{Number: 1, WorldSize: 1, Nodes: 1}, false, true
-	before.Ranks, before.Rank = 1, []ckptagent.Rank{{Exit: &ckptagent.Exit{Code: 1}}}
-	raw, err := json.Marshal(kept{Container: c.Container, State: before.Durable})
+	before.Incarnation, before.Generation, before.Phase, before.Run, before.Clean, before.Known = 1, 1, protocol.StateFailed, protocol.Run{Number: 1, WorldSize: 1, Nodes: 1}, false, true
+	before.Ranks, before.Rank = 1, []ckptagent.Rank{{Exit: &protocol.Exit{Code: 1}}}
+	raw, err := json.Marshal(persisted{Container: c.Container, State: before.Durable})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +82,11 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	}
 	a.resume() // whatever is found aside is taken in by a.loop, which this test is
 	first := a.state.Report()
-	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 || !slices.Equal(first.Rank[0].Sealed, []uint64{1, 2}) {
+	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 || !slices.Equal(first.Rank[0].Sealed, []int64{1, 2}) {
 		t.Fatalf("it begins with %+v", first)
 	}
 	limit := time.After(time.Minute)
-	for !slices.Equal(a.state.Report().Rank[0].Sealed, []uint64{1, 2, 3}) {
+	for !slices.Equal(a.state.Report().Rank[0].Sealed, []int64{1, 2, 3}) {
 		select {
 		case f := <-a.inbox:
 			f()
@@ -96,7 +97,7 @@ func TestResumesWithoutVerifying(t *testing.T) {
 }
 
 // resumed is an agent that takes over from one that left this, and the coordinator that it would talk to.
-func resumed(t *testing.T, k kept) *Agent {
+func resumed(t *testing.T, k persisted) *Agent {
 	t.Helper()
 	coordinator := coordtest.Start(t)
 	c := Config{Root: proc.Root(t.TempDir()), Container: k.Container, Coordinator: coordinator.Address(), CA: coordinator.CA, Log: io.Discard}
@@ -129,10 +130,10 @@ func TestRanksOfTheGenerationBefore(t *testing.T) {
 	}
 	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
 	left := ckptagent.New()
-	left.Incarnation, left.Generation, left.Phase, left.Run, left.Clean, left.Known = 1, 2, ckptagent.Running, ckptagent.Run{Number: 2, WorldSize: 1, Nodes: 1}, false, true
+	left.Incarnation, left.Generation, left.Phase, left.Run, left.Clean, left.Known = 1, 2, protocol.StateRunning, protocol.Run{Number: 2, WorldSize: 1, Nodes: 1}, false, true
 	left.Ranks, left.Rank = 1, []ckptagent.Rank{{}}
-	for of, known := range map[uint64]bool{1: false, 2: true} {
-		a := resumed(t, kept{Container: "c1", State: left.Durable, Ranks: map[int]proc.Process{0: {PID: sleep.Process.Pid}}, RanksOf: of})
+	for of, known := range map[int64]bool{1: false, 2: true} {
+		a := resumed(t, persisted{Container: "c1", State: left.Durable, Ranks: map[int]proc.Process{0: {PID: sleep.Process.Pid}}, RanksOf: of})
 		if _, ok := a.ranks[0]; ok != known {
 			t.Errorf("ranks of generation %d: %v", of, a.ranks)
 		}
@@ -144,7 +145,7 @@ func TestReleaseThatWasStoredOnly(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		left := ckptagent.New()
 		left.Incarnation, left.Whole = 1, whole
-		a := resumed(t, kept{Container: "c1", State: left.Durable})
+		a := resumed(t, persisted{Container: "c1", State: left.Durable})
 		if _, err := os.Stat(a.c.Root.HeldFile()); (err == nil) != whole {
 			t.Errorf("whole %v: %v", whole, err)
 		}
@@ -155,8 +156,8 @@ func TestReleaseThatWasStoredOnly(t *testing.T) {
 func TestCommandThatCannotBeRead(t *testing.T) {
 	left := ckptagent.New()
 	left.Incarnation, left.Whole, left.Ranks, left.Rank = 1, true, 1, []ckptagent.Rank{{}}
-	a := resumed(t, kept{Container: "c1", State: left.Durable})
-	for _, e := range []ckptagent.Effect{ckptagent.LookAtCommand{}, ckptagent.Adopt{}, ckptagent.Start{Run: ckptagent.Run{Number: 1}, Ranks: 1, Original: true}} {
+	a := resumed(t, persisted{Container: "c1", State: left.Durable})
+	for _, e := range []ckptagent.Effect{ckptagent.InspectCommand{}, ckptagent.Adopt{}, ckptagent.Start{Run: protocol.Run{Number: 1}, Ranks: 1, FirstRun: true}} {
 		a.carryOut(e)
 	}
 	if e, ok := a.queue[0].(ckptagent.Exited); len(a.queue) != 1 || !ok || e.Code != 127 {

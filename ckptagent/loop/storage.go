@@ -16,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Pace of what goes wrong in storage.
@@ -24,9 +25,9 @@ const (
 	retryMost  = 15 * time.Second
 	// probeEvery is how often storage that cannot be written is tried again.
 	probeEvery = 10 * time.Second
-	// answerWithin is how long a pod is kept from joining for want of an answer of storage: joining without it
+	// answerTimeout is how long a pod is kept from joining for want of an answer of storage: joining without it
 	// would mean to go back to what lies in memory, or to the beginning.
-	answerWithin = 2 * time.Minute
+	answerTimeout = 2 * time.Minute
 	// slowAfter is when people are told that a copy takes long.
 	slowAfter = time.Minute
 	// fetchTries is how often a file is looked for that is not there or not whole: a name that another machine
@@ -36,10 +37,9 @@ const (
 	streams = 4
 )
 
-// keeper does the agent's errands in storage aside from its goroutine: at most one errand of each kind is
-// wanted, the newest. An errand that is no longer wanted ends as soon as storage lets go of it; until then
-// its slot stays pinned.
-type keeper struct {
+// uploader carries out the agent's tasks in storage off its goroutine: at most one task of each kind is wanted, the
+// newest. A task that is no longer wanted ends as soon as storage lets go of it; until then its slot stays pinned.
+type uploader struct {
 	store  *store.Store
 	post   func(ckptagent.Event)
 	logf   func(string, ...any)
@@ -48,38 +48,38 @@ type keeper struct {
 	endCopy, endManifest, endFetch context.CancelFunc
 
 	mu sync.Mutex
-	// answered says that it is known whether storage is there, ok that it is. Once it was there it counts as
+	// lastAnswer says that it is known whether storage is there, ok that it is. Once it was there it counts as
 	// there: what a later error means for a step is the coordinator's to find out, not to guess.
-	answered, ok bool
-	probing      time.Time // since when an answer is waited for; zero: it is not
-	// unwritable and failing are why probe and errands do not succeed, for people.
+	lastAnswer, ok bool
+	probing        time.Time // since when an answer is waited for; zero: it is not
+	// unwritable and failing are why probe and tasks do not succeed, for people.
 	unwritable, failing string
-	copying             ckptagent.Mark
+	copying             protocol.Mark
 	since               time.Time // of copying; zero: nothing is under way
 }
 
-// newKeeper uses the storage that the pod was given; nil and why, where there is none.
-func newKeeper(a *Agent) (*keeper, string) {
+// newUploader uses the storage that the pod was given; nil and why, where there is none.
+func newUploader(a *Agent) (*uploader, string) {
 	switch {
 	case a.c.Storage == "":
 		return nil, ""
 	case a.c.StateBytes == 0:
 		return nil, "storage is off: no holdfast.dev/state-size"
 	case a.c.Gang == "" || a.c.JobUID == "":
-		return nil, "storage is off: the pod was not told which job it belongs to"
+		return nil, "storage is off: the pod does not know which job it belongs to"
 	}
 	nothing := func() {}
-	k := &keeper{
+	k := &uploader{
 		store: store.New(store.OS{}, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
 		post:  a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
 	}
-	go k.probe(func() { a.do(a.tell) })
+	go k.probe(func() { a.do(a.reportCapabilities) })
 	return k, ""
 }
 
 // probe finds out whether storage is there and can be written, again for as long as it cannot. One that can
 // only be read, because it is full or its server has made it so, is there: steps can be fetched.
-func (k *keeper) probe(tell func()) {
+func (k *uploader) probe(tell func()) {
 	for tick := time.NewTicker(probeEvery); ; <-tick.C {
 		k.mu.Lock()
 		k.probing = time.Now()
@@ -88,7 +88,7 @@ func (k *keeper) probe(tell func()) {
 		there := err == nil || k.store.Answers()
 		k.mu.Lock()
 		before := k.unwritable
-		k.probing, k.answered, k.ok, k.unwritable = time.Time{}, true, k.ok || there, why(err)
+		k.probing, k.lastAnswer, k.ok, k.unwritable = time.Time{}, true, k.ok || there, why(err)
 		if k.unwritable != "" && k.unwritable != before {
 			k.logf("%s", k.unwritable)
 		}
@@ -111,8 +111,8 @@ func why(err error) string {
 	return "storage cannot be used: " + err.Error()
 }
 
-// failed takes note of how an errand fares.
-func (k *keeper) failed(err error) {
+// noteResult takes note of how a task fares.
+func (k *uploader) noteResult(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before := k.failing
@@ -121,11 +121,11 @@ func (k *keeper) failed(err error) {
 	}
 }
 
-// told is what the core and people hear of storage; known is false until it has answered, for a while.
-func (k *keeper) told(now time.Time) (known, ok bool, note string) {
+// status returns what the core and people are told of storage; known is false until it has answered, for a while.
+func (k *uploader) status(now time.Time) (known, ok bool, note string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	known = k.answered
+	known = k.lastAnswer
 	switch took := now.Sub(k.since); {
 	case k.failing != "":
 		note = k.failing
@@ -133,15 +133,15 @@ func (k *keeper) told(now time.Time) (known, ok bool, note string) {
 		note = k.unwritable
 	case !k.probing.IsZero() && now.Sub(k.probing) > probeEvery:
 		note = "storage does not answer"
-		known = known || now.Sub(k.probing) > answerWithin
+		known = known || now.Sub(k.probing) > answerTimeout
 	case !k.since.IsZero() && took > slowAfter:
 		note = fmt.Sprintf("storage is slow: copying step %d takes longer than %d min", k.copying.Step, int(took.Minutes()))
 	}
 	return known, k.ok, note
 }
 
-// again does an errand until it is done, of no use, or not wanted any more.
-func (k *keeper) again(ctx context.Context, what string, tries int, do func() error) error {
+// again retries a task until it is done, useless, or no longer wanted.
+func (k *uploader) again(ctx context.Context, what string, tries int, do func() error) error {
 	pause := retryFirst
 	for n := 1; ; n++ {
 		err := do()
@@ -149,7 +149,7 @@ func (k *keeper) again(ctx context.Context, what string, tries int, do func() er
 			return ctx.Err()
 		}
 		if err == nil {
-			k.failed(nil)
+			k.noteResult(nil)
 			return nil
 		}
 		err = fmt.Errorf("%s: %w", what, err)
@@ -159,7 +159,7 @@ func (k *keeper) again(ctx context.Context, what string, tries int, do func() er
 				return err
 			}
 		} else {
-			k.failed(err)
+			k.noteResult(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -173,7 +173,7 @@ func (k *keeper) again(ctx context.Context, what string, tries int, do func() er
 }
 
 // copy copies the step of every local rank. The slots are pinned before it returns.
-func (k *keeper) copy(e ckptagent.CopyStep) {
+func (k *uploader) copy(e ckptagent.CopyStep) {
 	k.endCopy()
 	k.mu.Lock()
 	k.copying, k.since, k.failing = e.Mark, time.Time{}, ""
@@ -195,7 +195,7 @@ func (k *keeper) copy(e ckptagent.CopyStep) {
 			continue // an agent that does not hold it does nothing
 		}
 		all.Go(func() {
-			if !ok { // an errand that is over hangs in storage
+			if !ok { // a task that is over hangs in storage
 				if pinned, ok = k.await(ctx, arenas, local, e.Mark.Step); !ok {
 					return
 				}
@@ -213,7 +213,7 @@ func (k *keeper) copy(e ckptagent.CopyStep) {
 			}
 			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error { return k.store.Put(ctx, f, pinned.Data()) })
 			if err == nil {
-				k.post(ckptagent.Copied{Local: local, Copy: ckptagent.Copy{Mark: e.Mark, Length: f.Length, Checksum: f.Checksum}, Took: time.Since(start)})
+				k.post(ckptagent.Copied{Local: local, Copy: protocol.Copied{Mark: e.Mark, Length: f.Length, Checksum: f.Checksum}, Took: time.Since(start)})
 			}
 		})
 	}
@@ -228,7 +228,7 @@ func (k *keeper) copy(e ckptagent.CopyStep) {
 }
 
 // await pins a slot once the one that is pinned is let go; false if the step is gone by then.
-func (k *keeper) await(ctx context.Context, arenas *arena.Set, local int, step uint64) (*arena.Pinned, bool) {
+func (k *uploader) await(ctx context.Context, arenas *arena.Set, local int, step int64) (*arena.Pinned, bool) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -242,7 +242,7 @@ func (k *keeper) await(ctx context.Context, arenas *arena.Set, local int, step u
 }
 
 // manifest writes a manifest, then removes what is superseded.
-func (k *keeper) manifest(e ckptagent.WriteManifest) {
+func (k *uploader) manifest(e ckptagent.WriteManifest) {
 	k.endManifest()
 	mark := e.Manifest.Mark
 	if mark.Step == 0 {
@@ -252,25 +252,21 @@ func (k *keeper) manifest(e ckptagent.WriteManifest) {
 	k.endManifest = cancel
 	m := format.Manifest{Step: mark.Step, Generation: mark.Generation}
 	for _, r := range e.Manifest.Ranks {
-		m.Ranks = append(m.Ranks, format.ManifestRank{Length: r.Length, Checksum: r.Checksum})
-	}
-	var recorded []store.Mark
-	for _, other := range e.Manifest.Recorded {
-		recorded = append(recorded, store.Mark(other))
+		m.Ranks = append(m.Ranks, format.ManifestRank(r))
 	}
 	go func() {
 		if k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) }) != nil {
 			return
 		}
 		k.post(ckptagent.ManifestWritten{Mark: mark})
-		if err := k.store.Prune(recorded...); err != nil {
+		if err := k.store.Prune(e.Manifest.Recorded...); err != nil {
 			k.logf("removing old steps from storage: %v", err)
 		}
 	}()
 }
 
-// fetch brings a step into the arenas that do not hold it.
-func (k *keeper) fetch(e ckptagent.Fetch) {
+// fetch fetches a step into the arenas that lack it.
+func (k *uploader) fetch(e ckptagent.Fetch) {
 	k.endFetch()
 	arenas := k.arenas()
 	if e.Mark.Step == 0 || arenas == nil {
@@ -302,24 +298,24 @@ func (k *keeper) fetch(e ckptagent.Fetch) {
 	}()
 }
 
-func (k *keeper) fetchRank(ctx context.Context, arenas *arena.Set, mark ckptagent.Mark, local int, rank uint32) error {
+func (k *uploader) fetchRank(ctx context.Context, arenas *arena.Set, mark protocol.Mark, local int, rank uint32) error {
 	if arenas.Holds(local, mark.Step, mark.Generation) {
 		return nil
 	}
-	var hole *arena.Hole
-	f, err := k.store.Get(ctx, store.Mark(mark), rank, func(f format.RankFile) (out io.Writer, err error) {
-		if hole, err = arenas.Bring(local, f.Step, f.Generation, f.Length); err != nil {
+	var hole *arena.Fill
+	f, err := k.store.Get(ctx, mark, rank, func(f format.RankFile) (out io.Writer, err error) {
+		if hole, err = arenas.BeginFill(local, f.Step, f.Generation, f.Length); err != nil {
 			return nil, fmt.Errorf("%w: %d bytes: %w", store.ErrUseless, f.Length, err)
 		}
 		return hole, nil
 	})
 	switch {
 	case err != nil && hole != nil:
-		hole.Leave()
+		hole.Abort()
 		return err
 	case err != nil:
 		return err
-	case !hole.Seal(f.Checksum, time.Now()):
+	case !hole.Commit(f.Checksum, time.Now()):
 		return fmt.Errorf("%w: a generation began meanwhile", store.ErrUseless)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // saver saves every few milliseconds and says so.
@@ -64,13 +65,13 @@ func savingPod(t *testing.T) (*coordtest.Coordinator, *proctest.Container) {
 	return c, p
 }
 
-// follow keeps common and frontier at what the rank has sealed, as a coordinator of one rank does, until is.
+// follow keeps commonStep and reclaimBelow at what the rank has sealed, as a coordinator of one rank does, until is.
 func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1.Directive), is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(eventually.Timeout); ; {
 		before := newest(c.Report("a"))
 		lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) {
-			d.Common, d.Frontier = before, before
+			d.CommonStep, d.ReclaimBelow = before, before
 			if change != nil {
 				change(d)
 			}
@@ -80,7 +81,7 @@ func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s; %v", patience, what, r)
+			t.Fatalf("not within %s: %s; %v", eventually.Timeout, what, r)
 		}
 	}
 }
@@ -96,16 +97,16 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	r := follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })
 	hold := newest(r) + 5
 	held := func(r *v1.Report) bool { return newest(r) >= hold }
-	r = follow(t, c, "held", func(d *v1.Directive) { d.Hold = hold }, held)
+	r = follow(t, c, "held", func(d *v1.Directive) { d.BarrierStep = hold }, held)
 	at := newest(r)
 	steps := strings.Count(p.Out.String(), "step ")
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
 	c.Await(t, "a", "leaves and trains on", func(r *v1.Report) bool {
-		return r.Incarnation == 2 && r.Leaving && r.State == v1.State_STATE_RUNNING && newest(r) == at
+		return r.Incarnation == 2 && r.Terminating && r.State == v1.State_STATE_RUNNING && newest(r) == at
 	})
 	mark := &v1.Mark{Step: at, Generation: 1}
-	drain := func(d *v1.Directive) { d.Hold, d.Copy, d.Common, d.Frontier = hold, mark, at, at }
+	drain := func(d *v1.Directive) { d.BarrierStep, d.Copy, d.CommonStep, d.ReclaimBelow = hold, mark, at, at }
 	lead(c, v1.Order_ORDER_RUN, drain)
 	r = c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == at })
 	if now := strings.Count(p.Out.String(), "step "); now != steps || newest(r) != at {
@@ -148,7 +149,7 @@ func TestHoldIsLifted(t *testing.T) {
 	lead(c, v1.Order_ORDER_RUN, nil)
 	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "runs", runs(1, 1))
-	r := follow(t, c, "held", func(d *v1.Directive) { d.Hold = 5 }, func(r *v1.Report) bool { return newest(r) >= 5 })
+	r := follow(t, c, "held", func(d *v1.Directive) { d.BarrierStep = 5 }, func(r *v1.Report) bool { return newest(r) >= 5 })
 	at := newest(r)
 	follow(t, c, "goes on", nil, func(r *v1.Report) bool { return newest(r) > at+5 })
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
@@ -167,25 +168,25 @@ func TestKilledBetweenManifestAndReport(t *testing.T) {
 	mark := &v1.Mark{Step: newest(follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })), Generation: 1}
 	order := func(m *v1.Manifest) {
 		lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) {
-			d.Copy, d.Common, d.Frontier, d.Manifest = mark, mark.Step, mark.Step, m
+			d.Copy, d.CommonStep, d.ReclaimBelow, d.Manifest = mark, mark.Step, mark.Step, m
 		})
 	}
 	order(nil)
 	copied := c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == mark.Step }).Rank[0].Copied
 
 	// Its name is taken, so that the manifest waits; then the state cannot be stored, so that nothing is told.
-	manifest := filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(mark.Step))
+	manifest := filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(int64(mark.Step)))
 	if err := os.Mkdir(manifest, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	order(&v1.Manifest{Mark: mark, Rank: []*v1.ManifestRank{{Length: copied.Length, Checksum: copied.Checksum}}})
 	p.Errs.Await(t, "writing a manifest: ")
 	part := filepath.Join(p.Root, "run", "agent.json.new")
-	soon(t, "the agent's state cannot be stored", func() bool { return os.Mkdir(part, 0o755) == nil })
+	eventually.Holds(t, "the agent's state cannot be stored", func() (bool, any) { err := os.Mkdir(part, 0o755); return err == nil, err })
 	if err := os.Remove(manifest); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "the manifest is written", func() bool { return whole(manifest) })
+	eventually.Holds(t, "the manifest is written", func() (bool, any) { return whole(manifest), manifest })
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	if r := c.Report("a"); r.Incarnation != 1 || r.Manifested != nil {
 		t.Fatalf("it was told before the agent was killed: %v", r)
@@ -206,16 +207,6 @@ func whole(manifest string) bool {
 		_, err = format.DecodeManifest(raw)
 	}
 	return err == nil
-}
-
-// soon waits until is.
-func soon(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
 }
 
 // TestStorageThatCannotBeUsedIsSaid, and training runs all the same; once it can be used it is.
@@ -294,11 +285,10 @@ func TestStateThatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		kill(t, p.AgentPID(), syscall.SIGKILL)
-		for deadline := time.Now().Add(patience); strings.Count(p.Errs.String(), "reading the state of the agent before, which is lost") < again; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("no new agent that says what it lost")
-			}
-		}
+		eventually.Holds(t, "a new agent that says what it lost", func() (bool, any) {
+			said := p.Errs.String()
+			return strings.Count(said, "reading the state of the agent before, which is lost") >= again, said
+		})
 		if err := os.Remove(state); err != nil {
 			t.Fatal(err)
 		}

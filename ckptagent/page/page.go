@@ -25,13 +25,13 @@ const (
 
 // Page is what was read.
 type Page struct {
-	Generation uint64
+	Generation int64
 	PID        int
 	// Hook: the site hook ran in a Python process of the rank.
 	Hook           bool
-	OptimizerSteps uint64
+	OptimizerSteps int64
 	// ResumedAt is how many optimizer steps the restored state held, where ResumeKnown.
-	ResumedAt   uint64
+	ResumedAt   int64
 	ResumeKnown bool
 	names       uint64 // bytes
 }
@@ -72,12 +72,12 @@ func read(f *os.File) (p Page, ok bool, err error) {
 	if _, err := f.ReadAt(head[:], 0); err != nil {
 		return Page{}, false, fmt.Errorf("reading a rank's page: %w", err)
 	}
-	number := func(i int) uint64 { return binary.LittleEndian.Uint64(head[8*i:]) }
+	number := func(i int) int64 { return max(int64(binary.LittleEndian.Uint64(head[8*i:])), 0) }
 	if string(head[:8]) != magic {
 		return Page{}, false, nil
 	}
 	p = Page{
-		Generation: number(1), PID: int(number(2)), OptimizerSteps: number(3), names: min(number(5), Bytes-namesAt),
+		Generation: number(1), PID: int(number(2)), OptimizerSteps: number(3), names: min(uint64(number(5)), Bytes-namesAt),
 		Hook: number(6)&1 != 0,
 	}
 	if resumed := number(4); resumed > 0 {
@@ -98,8 +98,8 @@ type Follower struct {
 // Follow returns a Follower of the page at a path.
 func Follow(path string) *Follower { return &Follower{path: path} }
 
-// Look reads the page; the zero Page where there is none.
-func (f *Follower) Look() Page {
+// Poll reads the page; the zero Page where there is none.
+func (f *Follower) Poll() Page {
 	file, err := os.Open(f.path)
 	if err != nil {
 		return Page{}

@@ -93,7 +93,7 @@ func TestNamesAreFollowed(t *testing.T) {
 	f := Follow(path)
 	look := func(want ...string) {
 		t.Helper()
-		if f.Look(); !slices.Equal(f.Names, want) {
+		if f.Poll(); !slices.Equal(f.Names, want) {
 			t.Fatalf("names %q, want %q", f.Names, want)
 		}
 	}
@@ -115,7 +115,7 @@ func TestNamesAreFollowed(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if p := f.Look(); p != (Page{}) {
+	if p := f.Poll(); p != (Page{}) {
 		t.Fatalf("gone: %+v", p)
 	}
 	if err := Prepare(path); err != nil {

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// forkPatience is how long a copy of a warm source is waited for, which takes hundredths of a second on a machine with time to
+	// forkTimeout is how long a copy of a warm source is waited for, which takes hundredths of a second on a machine with time to
 	// spare: a cold start takes seconds.
-	forkPatience = time.Second
-	// importPatience bounds the wait for a source that imports. A rank that starts cold would import the same.
-	importPatience = time.Minute
+	forkTimeout = time.Second
+	// importTimeout bounds the wait for a source that imports. A rank that starts cold would import the same.
+	importTimeout = time.Minute
 	// maxKnown and maxKnownBytes bound what others are told of modules, as the coordinator does.
 	maxKnown, maxKnownBytes = 8192, 512 << 10
 )
@@ -71,9 +71,9 @@ func (s *Standbys) worthwhile(now time.Time) bool {
 	for _, b := range s.slots {
 		switch {
 		case b == nil || b.ready:
-		case b.source.warmed && now.Sub(b.source.asked) < forkPatience:
+		case b.source.warmed && now.Sub(b.source.asked) < forkTimeout:
 			return true
-		case s.promising(b) && waited < importPatience:
+		case s.promising(b) && waited < importTimeout:
 			return true
 		}
 	}
@@ -87,7 +87,7 @@ func (s *Standbys) promising(b *standby) bool {
 
 // giveUp ends, at the end of a wait, a source that was waited for in vain: it hangs, and each generation would wait for it as long.
 func (s *Standbys) giveUp(now time.Time) {
-	if now.Sub(s.awaited.since) < importPatience {
+	if now.Sub(s.awaited.since) < importTimeout {
 		return
 	}
 	for _, b := range s.slots {

@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/page"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Command is the container's own command, as init began it.
@@ -44,7 +44,7 @@ func commandEnv(root Root, inherited []string, container, path string) []string 
 
 // withErrorFile has a command that is a Python script leave its traceback, and tell its optimizer steps. What a shell runs may
 // fail without the command's failing.
-func withErrorFile(env, argv []string, root Root, generation uint64) []string {
+func withErrorFile(env, argv []string, root Root, generation int64) []string {
 	if !launch.IsPythonScript(argv) {
 		return env
 	}
@@ -88,16 +88,16 @@ func ReadCommand(root Root, container string) (c Command, ok bool) {
 // maxScript is how much of a shell script is read for the name of a launcher.
 const maxScript = 256 << 10
 
-// Patience is how long the command may run without a launcher until it counts as a rank. EnvPatience sets it in seconds; the
+// Timeout is how long the command may run without a launcher until it counts as a rank. EnvTimeout sets it in seconds; the
 // error says why it does not.
-func (c Command) Patience() (time.Duration, error) {
-	given := os.Getenv(EnvPatience)
+func (c Command) Timeout() (time.Duration, error) {
+	given := os.Getenv(EnvTimeout)
 	if n, err := strconv.ParseUint(given, 10, 31); err == nil {
 		return time.Duration(n) * time.Second, nil
 	}
 	var err error
 	if given != "" {
-		err = fmt.Errorf("%s=%s is no number of seconds and is passed over; write a whole number, or leave it out", EnvPatience, given)
+		err = fmt.Errorf("%s=%s is not a number of seconds and is ignored; write a whole number, or leave it out", EnvTimeout, given)
 	}
 	var texts []string
 	scripts := launch.ShellScripts(c.Argv)
@@ -111,7 +111,7 @@ func (c Command) Patience() (time.Duration, error) {
 			texts = append(texts, string(raw))
 		}
 	}
-	return launch.CommandPatience(c.Argv, texts...), err
+	return launch.CommandTimeout(c.Argv, texts...), err
 }
 
 func isShellScript(file string) bool {
@@ -127,14 +127,14 @@ func isShellScript(file string) bool {
 }
 
 // Start runs the command again, for a generation. It has a session of its own, and what init gave to its first run.
-func (c Command) Start(root Root, mark string, run ckptagent.Run) (Process, error) {
+func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error) {
 	file := c.File
 	if !filepath.IsAbs(file) && strings.Contains(file, "/") {
 		if dir, err := os.Getwd(); err == nil {
 			file = filepath.Join(dir, file)
 		}
 	}
-	list := setEnv(withErrorFile(c.env, c.Argv, root, run.Number), map[string]string{EnvMark: mark, EnvGeneration: strconv.FormatUint(run.Number, 10)})
+	list := setEnv(withErrorFile(c.env, c.Argv, root, run.Number), map[string]string{EnvMark: mark, EnvGeneration: strconv.FormatInt(run.Number, 10)})
 	return start(command{file: file, argv: c.Argv, env: list, files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
 }
 

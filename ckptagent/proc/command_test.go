@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 func TestRunningLooksThroughShells(t *testing.T) {
@@ -21,7 +23,7 @@ func TestRunningLooksThroughShells(t *testing.T) {
 	}
 	p := sh(t, "sh -c '"+script+"; true'; true")
 	c := Command{Argv: []string{"sh"}, Process: p}
-	await(t, "the innermost program is seen", func() bool { return c.Running() == "sleep 1234" })
+	eventually.Holds(t, "the innermost program is seen", func() (bool, any) { got := c.Running(); return got == "sleep 1234", got })
 	p.Kill()
 	p.Wait(nil)
 	if got := c.Running(); got != "" {
@@ -44,7 +46,7 @@ func TestBelow(t *testing.T) {
 		}
 		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(lines, w) })
 	}
-	await(t, "all are found", func() bool { return has("sleep 1000", "sleep 1001", "sleep 1002") })
+	eventually.Holds(t, "all are found", func() (bool, any) { return has("sleep 1000", "sleep 1001", "sleep 1002"), nil })
 	for _, pid := range below(os.Getpid(), spared.PID) {
 		if pid == spared.PID || pid == os.Getpid() || pid == 1 {
 			t.Errorf("process %d is found", pid)
@@ -69,33 +71,33 @@ func TestLine(t *testing.T) {
 	}
 }
 
-func TestPatienceReadsScripts(t *testing.T) {
+func TestTimeoutReadsScripts(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"run": "#!/usr/bin/env bash\nprep\nexec torchrun train.py\n", "tool": "#!/usr/bin/python3\n# torchrun\n", "env": "#!/bin/sh\n# torchrun, not used\ntrain\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, _ := (Command{Argv: []string{"./tool"}, File: filepath.Join(dir, "tool")}).Patience(); got != time.Minute {
+	if got, _ := (Command{Argv: []string{"./tool"}, File: filepath.Join(dir, "tool")}).Timeout(); got != time.Minute {
 		t.Errorf("a Python script's comment: %s", got)
 	}
 	for name, want := range map[string]time.Duration{"run": -1, "env": time.Minute} {
 		c := Command{Argv: []string{name}, File: filepath.Join(dir, name)}
-		if got, err := c.Patience(); got != want || err != nil {
+		if got, err := c.Timeout(); got != want || err != nil {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 		c = Command{Argv: []string{"bash", filepath.Join(dir, name), "x"}, File: "/bin/bash"}
-		if got, err := c.Patience(); got != want || err != nil {
+		if got, err := c.Timeout(); got != want || err != nil {
 			t.Errorf("bash %s: %s, want %s", name, got, want)
 		}
 	}
 }
 
-func TestPatienceIsSet(t *testing.T) {
+func TestTimeoutIsSet(t *testing.T) {
 	c := Command{Argv: []string{"torchrun", "train.py"}}
 	for given, want := range map[string]time.Duration{"": -1, "0": 0, "90": 90 * time.Second, "1m": -1, "-3": -1} {
-		t.Setenv(EnvPatience, given)
-		got, err := c.Patience()
+		t.Setenv(EnvTimeout, given)
+		got, err := c.Timeout()
 		if bad := want < 0 && given != ""; got != want || bad != (err != nil) {
 			t.Errorf("%q: %s, %v", given, got, err)
 		}

@@ -97,8 +97,8 @@ func hasVariable(pid int, want []byte) bool {
 }
 
 // awaitAll waits until all of the processes have ended, or for as long as patience.
-func awaitAll(pids []int, patience time.Duration) {
-	deadline := time.Now().Add(patience)
+func awaitAll(pids []int, timeout time.Duration) {
+	deadline := time.Now().Add(timeout)
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 func sortedEnv(set map[string]string) []string {
@@ -55,7 +55,7 @@ func constantEnv(base map[string]string, spec launch.Spec, root Root, local int)
 }
 
 // generationEnv is what a local rank is told anew in each generation.
-func generationEnv(run ckptagent.Run, root Root, local int) map[string]string {
+func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 	rank := strconv.Itoa(run.BaseRank + local)
 	world := strconv.Itoa(run.WorldSize)
 	return map[string]string{
@@ -63,8 +63,8 @@ func generationEnv(run ckptagent.Run, root Root, local int) map[string]string {
 		"GROUP_RANK": strconv.Itoa(run.NodeRank), "GROUP_WORLD_SIZE": strconv.Itoa(run.Nodes),
 		"MASTER_ADDR": run.MasterAddr, "MASTER_PORT": strconv.Itoa(run.MasterPort),
 		"TORCHELASTIC_RESTART_COUNT": strconv.Itoa(run.RestartCount),
-		EnvGeneration:                strconv.FormatUint(run.Number, 10),
-		EnvRestoreStep:               strconv.FormatUint(run.RestoreStep, 10),
+		EnvGeneration:                strconv.FormatInt(run.Number, 10),
+		EnvRestoreStep:               strconv.FormatInt(run.RestoreStep, 10),
 		EnvErrorFile:                 root.ErrorFile(run.Number, local),
 		EnvPage:                      root.PageFile(local),
 	}

@@ -65,7 +65,7 @@ func serve(conn *net.UnixConn, arrived func(*Launch), signalled func(*Launch, in
 		return
 	}
 	arrived(launch)
-	r := bufio.NewReaderSize(conn, maxTold)
+	r := bufio.NewReaderSize(conn, maxPublished)
 	for {
 		line, err := r.ReadSlice('\n') // what is longer is from no shim
 		var w word
@@ -92,17 +92,27 @@ func receive(conn *net.UnixConn) (*Launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := make([]byte, min(binary.BigEndian.Uint32(size), maxHello))
-	if _, err := io.ReadFull(conn, body); err != nil {
+	l := &Launch{Files: files, conn: conn}
+	if err := l.read(binary.BigEndian.Uint32(size)); err != nil {
+		l.Close()
 		return nil, fmt.Errorf("reading from a launcher: %w", err)
+	}
+	return l, nil
+}
+
+// read reads the greeting, of size bytes, and finds who sent it.
+func (l *Launch) read(size uint32) (err error) {
+	body := make([]byte, min(size, maxHello))
+	if _, err := io.ReadFull(l.conn, body); err != nil {
+		return err
 	}
 	var h hello
 	if err := json.Unmarshal(body, &h); err != nil {
-		return nil, fmt.Errorf("reading from a launcher: %w", err)
+		return err
 	}
-	l := &Launch{ID: h.ID, Argv: h.Argv, Dir: h.Dir, Env: envMap(h.Env), Files: files, Limits: h.Limits, conn: conn}
-	l.Shim, err = peer(conn)
-	return l, err
+	l.ID, l.Argv, l.Dir, l.Env, l.Limits = h.ID, h.Argv, h.Dir, envMap(h.Env), h.Limits
+	l.Shim, err = peer(l.conn)
+	return err
 }
 
 func descriptors(oob []byte) (files [3]*os.File, err error) {
@@ -112,6 +122,9 @@ func descriptors(oob []byte) (files [3]*os.File, err error) {
 	}
 	fds, err := syscall.ParseUnixRights(&msgs[0])
 	if err != nil || len(fds) != 3 {
+		for _, fd := range fds {
+			_ = syscall.Close(fd)
+		}
 		return files, fmt.Errorf("a launcher sent %d descriptors: %w", len(fds), err)
 	}
 	for i, fd := range fds {

@@ -6,13 +6,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Limits are what a process inherits besides its environment and a shell can change: they must reach the
@@ -21,8 +26,13 @@ type Limits struct {
 	Umask int `json:"umask"`
 	// Resource limits by number, soft and hard.
 	Resource map[int][2]uint64 `json:"resource"`
+	// Files is the soft limit of open files; 0: not known.
+	Files uint64 `json:"files,omitempty"`
 	// CPUs that the process may run on.
 	CPUs []int `json:"cpus"`
+	Nice int   `json:"nice,omitempty"`
+	// Blocked are the signals that wait, a bit each.
+	Blocked uint64 `json:"blocked,omitempty"`
 }
 
 // resources are those that pods change; RLIMIT_NOFILE is treated apart.
@@ -49,16 +59,48 @@ func readLimits() Limits {
 	return l
 }
 
-func (l Limits) equal(o Limits) bool {
-	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && slices.Equal(l.CPUs, o.CPUs)
+// inherited is what this process was started with.
+func inherited() Limits {
+	l := readLimits()
+	l.Files = softFiles()
+	if raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
+		l.Nice = 20 - raw // as the system call has it
+	}
+	status, _ := os.ReadFile("/proc/thread-self/status")
+	if _, rest, ok := strings.Cut(string(status), "\nSigBlk:"); ok {
+		mask, _, _ := strings.Cut(rest, "\n")
+		l.Blocked, _ = strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+	}
+	return l
 }
+
+// softFiles is the soft limit of open files that this process was started with, 0 where no shell can say it: the Go runtime has raised
+// its own to the hard one, and lowers it again in what it starts.
+func softFiles() uint64 {
+	said, err := exec.Command("/bin/sh", "-c", "ulimit -S -n").Output()
+	if err != nil {
+		return 0
+	}
+	if n, err := strconv.ParseUint(strings.TrimSpace(string(said)), 10, 64); err == nil {
+		return n
+	}
+	return unix.RLIM_INFINITY
+}
+
+func (l Limits) equal(o Limits) bool {
+	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && l.Files == o.Files && slices.Equal(l.CPUs, o.CPUs) && l.Nice == o.Nice && l.Blocked == o.Blocked
+}
+
+// DropDescriptors has nothing that this process starts inherit what it was given beyond the standard streams: ranks have those of their
+// launcher alone, as torchrun gives them.
+func DropDescriptors() { _ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) }
 
 // Exec takes limits on and becomes the command: exec LIMITS DIR -- ARGV…. It is how ranks are started, so
 // that a rank has what the launcher had.
 func Exec(args []string) int {
 	if len(args) < 3 || args[1] != "--" {
 		fmt.Fprintln(os.Stderr, "holdfast: exec: called by hand; it is for the agent only")
-		return exitRefused
+		return protocol.ExitRefused
 	}
 	var l Limits
 	if err := json.Unmarshal([]byte(args[0]), &l); err != nil {
@@ -86,12 +128,14 @@ func (l Limits) apply() {
 	for r, want := range l.Resource {
 		have := now.Resource[r]
 		if r == unix.RLIMIT_NOFILE {
-			// The Go runtime raises its own soft limit and lowers it again in what it executes, so the
-			// launcher's soft limit is unknown unless the hard one was changed, which sets both.
-			if want[1] == have[1] {
-				continue
+			switch {
+			case l.Files != 0:
+				want[0] = l.Files
+			case want[1] == have[1]:
+				continue // what this process was started with is lowered to again
+			default: // whoever changed the hard one set both
+				want[0] = want[1]
 			}
-			want[0] = want[1]
 			_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: want[0], Max: want[1]})
 			continue
 		}
@@ -106,4 +150,6 @@ func (l Limits) apply() {
 		}
 		_ = unix.SchedSetaffinity(0, &set)
 	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, l.Nice)
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{Val: [16]uint64{l.Blocked}}, nil)
 }

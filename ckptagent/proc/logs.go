@@ -13,12 +13,12 @@ import (
 	"sync"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // files are the places of the logs of one generation, absolute but for what ranks are told, which is as the launcher names it.
-func (j Job) files(run ckptagent.Run) launch.Files {
+func (j Job) files(run protocol.Run) launch.Files {
 	host, _ := os.Hostname()
 	env := j.Launch.Env
 	temp := cmp.Or(env["TMPDIR"], env["TEMP"], env["TMP"], "/tmp")
@@ -34,7 +34,7 @@ func (j Job) abs(path string) string {
 
 // logsFolder makes the folder of all attempts. Where none can be made and none was asked for, there are no logs.
 func (j *Job) logsFolder() error {
-	f := j.files(ckptagent.Run{})
+	f := j.files(protocol.Run{})
 	if f.Run == "" {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (j *Job) logsFolder() error {
 }
 
 // MakeLogs makes the folders of one generation's logs; what an earlier one of the same name left is removed, as torch does.
-func (j Job) MakeLogs(run ckptagent.Run) error {
+func (j Job) MakeLogs(run protocol.Run) error {
 	f := j.files(run)
 	if f.Dir == "" {
 		return nil
@@ -68,7 +68,7 @@ func (j Job) MakeLogs(run ckptagent.Run) error {
 }
 
 // logsEnv is what a rank is told of its logs: the file for its error, and where its own output goes if not to the console.
-func (j Job) logsEnv(run ckptagent.Run, local int) map[string]string {
+func (j Job) logsEnv(run protocol.Run, local int) map[string]string {
 	files := j.files(run).Rank
 	if local >= len(files) {
 		return nil
@@ -104,7 +104,7 @@ func takeOutput(env map[string]string, files *[3]*os.File) (opened []*os.File, e
 }
 
 // ErrorFile is where torch's handler of errors leaves what a rank raised.
-func (j Job) ErrorFile(run ckptagent.Run, local int) string {
+func (j Job) ErrorFile(run protocol.Run, local int) string {
 	if local >= j.Spec.Ranks {
 		return ""
 	}
@@ -114,9 +114,9 @@ func (j Job) ErrorFile(run ckptagent.Run, local int) string {
 // Settings of tails.
 const (
 	tailEvery = 100 * time.Millisecond
-	// tailPatience is how long the beginning of a line waits for its end.
-	tailPatience = time.Second
-	tailChunk    = 64 << 10
+	// tailTimeout is how long the beginning of a line waits for its end.
+	tailTimeout = time.Second
+	tailChunk   = 64 << 10
 )
 
 // Tails shows on the console what the ranks of one generation write to files, a prefix before each line. How far each is
@@ -139,7 +139,7 @@ type tail struct {
 }
 
 // Tail begins to show the output of a generation, or goes on where an agent before stopped. Nil where nothing is shown.
-func (j Job) Tail(run ckptagent.Run, again bool) *Tails {
+func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	f := j.files(run)
 	t := &Tails{done: make(chan struct{})}
 	var all []*tail
@@ -239,7 +239,7 @@ func (t *tail) show() {
 		if n > 0 {
 			pending, grown = append(pending, buf[:n]...), time.Now()
 		}
-		shown := wholeLines(pending, n == 0 && (over || time.Since(grown) > tailPatience) || len(pending) > tailChunk)
+		shown := wholeLines(pending, n == 0 && (over || time.Since(grown) > tailTimeout) || len(pending) > tailChunk)
 		if shown > 0 {
 			t.write(pending[:shown])
 			offset += int64(shown)

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 func TestWholeLines(t *testing.T) {
@@ -36,7 +36,7 @@ func TestTails(t *testing.T) {
 	}
 	j := Job{Root: root, Spec: launch.Spec{Ranks: 1, Role: "r", RunID: "id", Logs: launch.Logs{Dir: "logs", Tee: launch.Streams{All: 1}, OutFilters: []string{"b", "d"}}},
 		Launch: &Launch{ID: "0123456789abcdef", Dir: dir, Files: [3]*os.File{nil, console, console}}}
-	run := ckptagent.Run{Number: 3}
+	run := protocol.Run{Number: 3}
 	if j.Tail(run, true) != nil {
 		t.Fatal("goes on where nobody has begun")
 	}
@@ -104,8 +104,8 @@ func TestFolderForLogs(t *testing.T) {
 		t.Error(err)
 	}
 	j, err := NewJob("/r", "m", l("python3", "-m", "torch.distributed.run", "t.py"))
-	if err != nil || j.logsEnv(ckptagent.Run{}, 0)["TORCHELASTIC_ERROR_FILE"] != "" {
-		t.Errorf("%v, %v", err, j.logsEnv(ckptagent.Run{}, 0))
+	if err != nil || j.logsEnv(protocol.Run{}, 0)["TORCHELASTIC_ERROR_FILE"] != "" {
+		t.Errorf("%v, %v", err, j.logsEnv(protocol.Run{}, 0))
 	}
 }
 

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,8 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // sh starts a shell in a session of its own and kills it at the end of the test.
@@ -34,22 +36,47 @@ func sh(t *testing.T, script string, env ...string) Process {
 	return p
 }
 
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 2 minutes", what)
+// TestRanksAreKilledForMemoryFirst: a rank, and all that it starts, before the agent and what else it starts.
+func TestRanksAreKilledForMemoryFirst(t *testing.T) {
+	own, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, c := range []struct {
+		start func(command) (Process, error)
+		more  int
+	}{{start, 0}, {startRank, 100}} {
+		out := filepath.Join(t.TempDir(), "scores")
+		// A child that begins later has it too.
+		script := "while [ ! -e " + out + ".go ]; do sleep 0.01; done; cat /proc/$$/oom_score_adj /proc/self/oom_score_adj >" + out
+		p, err := c.start(command{argv: []string{"/bin/sh", "-c", script}, env: os.Environ(), files: [3]*os.File{null, null, null}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(out+".go", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.Wait(NewExits(Root(t.TempDir()), nil))
+		got, err := os.ReadFile(out)
+		score := min(atoi(strings.TrimSpace(string(own)))+c.more, 1000)
+		if want := fmt.Sprintf("%d\n%d\n", score, score); err != nil || string(got) != want {
+			t.Errorf("%d more: the scores are %q, want %q: %v", c.more, got, want, err)
 		}
 	}
 }
 
 func TestWaitTellsCodeAndSignal(t *testing.T) {
 	exits := NewExits(Root(t.TempDir()), nil)
-	for script, want := range map[string]Ended{
-		"exit 3":     {Code: 3, Known: true},
-		"exit 0":     {Known: true},
-		"kill -9 $$": {Code: 137, Signal: 9, Known: true},
-		"kill $$":    {Code: 143, Signal: 15, Known: true},
+	for script, want := range map[string]protocol.Exit{
+		"exit 3":     {Code: 3},
+		"exit 0":     {},
+		"kill -9 $$": {Code: 137, Signal: 9},
+		"kill $$":    {Code: 143, Signal: 15},
 	} {
 		got := sh(t, script).Wait(exits)
 		got.At = time.Time{}
@@ -124,15 +151,14 @@ func TestEndAll(t *testing.T) {
 	mark := newMark()
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	there := func(names ...string) func() bool {
-		return func() bool {
-			return !slices.ContainsFunc(names, func(n string) bool { _, err := os.Stat(file(n)); return err != nil })
-		}
-	}
 	rank := sh(t, fmt.Sprintf(`trap 'touch %s' TERM; (setsid sh -c 'touch %s; exec sleep 100') & (exec env -i sleep 101) & touch %s; while :; do wait; sleep 0.1; done`, file("asked"), file("stray"), file("ready")), EnvMark+"="+mark)
 	spared := sh(t, "exec sleep 100", EnvMark+"="+mark)
 	other := sh(t, "exec sleep 100", EnvMark+"=not-"+mark)
-	await(t, "the processes start", there("stray", "ready"))
+	eventually.Holds(t, "the processes start", func() (bool, any) {
+		_, stray := os.Stat(file("stray"))
+		_, ready := os.Stat(file("ready"))
+		return stray == nil && ready == nil, errors.Join(stray, ready)
+	})
 	go rank.Wait(nil) // as the agent does: nobody stays a zombie
 	EndAll(mark, []int{rank.PID}, []int{spared.PID}, 300*time.Millisecond)
 	if left := find(func(pid, session int) bool {
@@ -143,7 +169,7 @@ func TestEndAll(t *testing.T) {
 	if rank.Alive() {
 		t.Error("the rank is alive")
 	}
-	if !there("asked")() {
+	if _, err := os.Stat(file("asked")); err != nil {
 		t.Error("the rank was not asked by SIGTERM")
 	}
 	if !spared.Alive() || !other.Alive() {
@@ -155,7 +181,7 @@ func TestEndAll(t *testing.T) {
 func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	mark, stray := newMark(), filepath.Join(t.TempDir(), "stray")
 	rank := sh(t, fmt.Sprintf(`setsid sh -c 'touch %s; exec sleep 1000' & wait`, stray), EnvMark+"="+mark)
-	await(t, "the stray starts", func() bool { _, err := os.Stat(stray); return err == nil })
+	eventually.Holds(t, "the stray starts", func() (bool, any) { _, err := os.Stat(stray); return err == nil, err })
 	go rank.Wait(nil)
 	ended := make(chan bool)
 	go func() {
@@ -187,9 +213,9 @@ func TestReadStatOfAnOddName(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := sh(t, "exec '"+name+"' 100")
-	await(t, "exec", func() bool {
+	eventually.Holds(t, "exec", func() (bool, any) {
 		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID))
-		return strings.HasPrefix(string(raw), "a) Z")
+		return strings.HasPrefix(string(raw), "a) Z"), string(raw)
 	})
 	if st, err := readStat(p.PID); err != nil || st.dead() || st.session != p.PID || st.start != p.Start {
 		t.Errorf("%+v, %v", st, err)
@@ -245,11 +271,11 @@ func TestDutyKeepsToItsShare(t *testing.T) {
 		t.Errorf("used %s of a processor in %s, its share is %.0f %%; the longest time between two looks was %s", used, took, 100*share, longest)
 	}
 	b.pause(time.Now())
-	await(t, "stop", func() bool { st, _ := readStat(p.PID); return st.state == 'T' })
+	eventually.Holds(t, "stop", func() (bool, any) { st, err := readStat(p.PID); return st.state == 'T', err })
 	before, _ := cpuTime(p.PID)
 	b.looked = time.Now().Add(-time.Minute)
 	b.duty(time.Now(), share) // it has credit again, whatever it used before it stopped
-	await(t, "go on", func() bool { now, _ := cpuTime(p.PID); return now > before })
+	eventually.Holds(t, "go on", func() (bool, any) { now, _ := cpuTime(p.PID); return now > before, now })
 }
 
 func TestReadTraceback(t *testing.T) {
@@ -265,7 +291,7 @@ func TestReadTraceback(t *testing.T) {
 		t.Fatal(err)
 	}
 	tb, ok := ReadTraceback(root, 3, 1)
-	if !ok || len(tb.Text) > maxTraceback || !strings.HasSuffix(tb.Text, "ä? end") || strings.HasPrefix(tb.Text, "?") {
+	if !ok || len(tb.Text) > protocol.MaxText || !strings.HasSuffix(tb.Text, "ä? end") || strings.HasPrefix(tb.Text, "?") {
 		t.Errorf("%v %d %q", ok, len(tb.Text), tb.Text[len(tb.Text)-10:])
 	}
 }
@@ -319,7 +345,7 @@ func TestCountGPUs(t *testing.T) {
 func TestRankEnvironment(t *testing.T) {
 	spec := launch.Spec{Ranks: 2, Role: "r", RunID: "id", MaxRestarts: 4, Python: []string{"python3"}, Script: "t.py"}
 	j := Job{Root: "/r", Mark: "m", Spec: spec, Arena: true, Launch: &Launch{Env: map[string]string{"A": "b", "RANK": "old"}}}
-	run := ckptagent.Run{Number: 7, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "10.0.0.1", MasterPort: 4000, RestoreStep: 9, RestartCount: 3}
+	run := protocol.Run{Number: 7, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "10.0.0.1", MasterPort: 4000, RestoreStep: 9, RestartCount: 3}
 	env := j.env(run, 1)
 	for name, want := range map[string]string{
 		"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4",

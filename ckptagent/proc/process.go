@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // tick is the unit of times in /proc/<pid>/stat; it is 100 per second on every Linux that Go runs on.
@@ -50,14 +52,6 @@ type Process struct {
 	own   *os.Process
 }
 
-// Ended is how a process ended.
-type Ended struct {
-	Code, Signal int
-	At           time.Time
-	// Known is false where nobody could say how it ended.
-	Known bool
-}
-
 // command is what start needs.
 type command struct {
 	file  string // empty: argv[0]
@@ -87,33 +81,63 @@ func start(c command) (Process, error) {
 	return Process{PID: p.Pid, Start: st.start, own: p}, nil
 }
 
+// sooner is by how much sooner ranks are killed for lack of memory than agent and init, in thousandths of the container's limit. The
+// agent needs a few MiB, so little is enough, and the pod keeps its place among others on the node.
+const sooner = 100
+
+// startRank starts a rank, or what becomes one. Where memory is short and the kernel kills single processes it takes a rank before the
+// agent, which can say of a rank what became of it; where it kills the container whole nothing of this matters.
+func startRank(c command) (Process, error) {
+	p, err := start(c)
+	if err == nil {
+		raiseOOMScore(p.PID)
+	}
+	return p, err
+}
+
+// raiseOOMScore is a wish: a process that may not be looked at keeps the agent's own score.
+func raiseOOMScore(pid int) {
+	const highest = 1000
+	own, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return
+	}
+	score := min(atoi(strings.TrimSpace(string(own)))+sooner, highest)
+	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+}
+
 // Alive says whether the process is the one that was started and has not ended.
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
 	return err == nil && st.start == p.Start && !st.dead()
 }
 
-// Wait returns when the process has ended.
-func (p Process) Wait(exits *Exits) Ended {
+// lost is the exit of a process of which nobody can say how it ended.
+func lost() protocol.Exit {
+	return protocol.Exit{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
+}
+
+// Wait returns how the process has ended, once it has.
+func (p Process) Wait(exits *Exits) protocol.Exit {
 	if p.own != nil {
 		// An agent that is killed while it sleeps in wait(2) may still take the status with it, and init would
 		// never see it; one that sleeps here leaves the dead to init.
 		waitGone(p)
 		ps, err := p.own.Wait()
 		if err != nil {
-			return Ended{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
+			return lost()
 		}
 		code, sig := exitCode(ps.Sys().(syscall.WaitStatus))
-		return Ended{Code: code, Signal: sig, At: time.Now(), Known: true}
+		return protocol.Exit{Code: code, Signal: sig, At: time.Now()}
 	}
 	born := startTime(p.Start)
 	waitGone(p)
 	ws, at, ok := exits.Wait(p.PID, born, 2*time.Second)
 	if !ok {
-		return Ended{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
+		return lost()
 	}
 	code, sig := exitCode(ws)
-	return Ended{Code: code, Signal: sig, At: at, Known: true}
+	return protocol.Exit{Code: code, Signal: sig, At: at}
 }
 
 // Kill ends the process and its session, if it still runs.

@@ -9,15 +9,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/protocol"
 )
-
-// maxTraceback is how much of a traceback is passed on.
-const maxTraceback = 4096
 
 // Job is what is run on this pod: a launcher, what it asked for, and how ranks are started.
 type Job struct {
@@ -57,7 +54,7 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 			return Job{}, err
 		}
 	}
-	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: readLimits()}
+	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: inherited()}
 	return j, j.logsFolder()
 }
 
@@ -98,7 +95,7 @@ func (j Job) command(local int, env map[string]string, extra ...*os.File) (comma
 }
 
 // env is all that a rank is given on top of the launcher's environment.
-func (j Job) env(run ckptagent.Run, local int) map[string]string {
+func (j Job) env(run protocol.Run, local int) map[string]string {
 	env := constantEnv(j.Launch.Env, j.Spec, j.Root, local)
 	maps.Copy(env, generationEnv(run, j.Root, local))
 	if own, err := j.Spec.OwnDevice(j.Launch.Env, local); j.Spec.VirtualLocalRank && err == nil {
@@ -117,7 +114,7 @@ func (j Job) env(run ckptagent.Run, local int) map[string]string {
 
 // sourceEnv is what a source of some local ranks is started with: all that these have in common but what belongs to one generation.
 // So a module that asks for a variable of a single rank misses it, and the source says so.
-func (j Job) sourceEnv(run ckptagent.Run, locals []int) map[string]string {
+func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	env := j.env(run, locals[0])
 	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE",
 		EnvStdout, EnvStderr} {
@@ -132,7 +129,7 @@ func (j Job) sourceEnv(run ckptagent.Run, locals []int) map[string]string {
 }
 
 // own names the variables in which local ranks of the pod differ; before the first generation also those that nobody knows yet.
-func (j Job) own(run ckptagent.Run) []string {
+func (j Job) own(run protocol.Run) []string {
 	var names []string
 	other, unknown := j.env(run, 1), map[string]bool{}
 	if run.Number == 0 {
@@ -150,7 +147,7 @@ func (j Job) own(run ckptagent.Run) []string {
 }
 
 // Start starts a local rank of a generation cold.
-func (j Job) Start(run ckptagent.Run, local int) (Process, error) {
+func (j Job) Start(run protocol.Run, local int) (Process, error) {
 	env := j.env(run, local)
 	env[EnvMark] = j.Mark
 	output := j.Launch.Files
@@ -168,20 +165,19 @@ func (j Job) Start(run ckptagent.Run, local int) (Process, error) {
 		return Process{}, err
 	}
 	c.files = output
-	return start(c)
+	return startRank(c)
 }
 
-// Exited is the event that tells of the end of a rank's process, with the traceback that it left.
-func Exited(end Ended, root Root, generation uint64, local int) ckptagent.Exited {
-	e := ckptagent.Exited{Generation: generation, Local: local, Code: end.Code, Signal: end.Signal, At: end.At}
-	if tb, ok := ReadTraceback(root, generation, local); ok && end.Code != 0 {
+// Traced is how a rank's process ended, with the traceback that it left.
+func Traced(e protocol.Exit, root Root, generation int64, local int) protocol.Exit {
+	if tb, ok := ReadTraceback(root, generation, local); ok && e.Code != 0 {
 		e.Traceback = tb.Text
 	}
 	return e
 }
 
 // ReadTraceback reads what a rank wrote about an exception that nothing caught.
-func ReadTraceback(root Root, generation uint64, local int) (ckptagent.Traceback, bool) {
+func ReadTraceback(root Root, generation int64, local int) (ckptagent.Traceback, bool) {
 	f, err := os.Open(root.ErrorFile(generation, local))
 	if err != nil {
 		return ckptagent.Traceback{}, false
@@ -191,7 +187,7 @@ func ReadTraceback(root Root, generation uint64, local int) (ckptagent.Traceback
 	if err != nil || st.Size() == 0 {
 		return ckptagent.Traceback{}, false
 	}
-	buf := make([]byte, min(st.Size(), maxTraceback))
+	buf := make([]byte, min(st.Size(), protocol.MaxText))
 	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
 	buf = buf[:n]
 	for len(buf) > 0 && !utf8.RuneStart(buf[0]) { // cut in the middle of a letter
@@ -201,6 +197,6 @@ func ReadTraceback(root Root, generation uint64, local int) (ckptagent.Traceback
 }
 
 // Lost is the exit of a rank that was started by an agent that died before it could say so.
-func Lost(generation uint64, local int) ckptagent.Exited {
-	return ckptagent.Exited{Generation: generation, Local: local, Code: 137, Signal: 9, At: time.Now()}
+func Lost(generation int64, local int) ckptagent.Exited {
+	return ckptagent.Exited{Generation: generation, Local: local, Exit: lost()}
 }

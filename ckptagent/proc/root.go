@@ -28,8 +28,8 @@ const (
 	EnvRunnerRead   = "HOLDFAST_RUNNER_READ"
 	// EnvLaunchResult is the number of the descriptor that a shim writes the answer to.
 	EnvLaunchResult = "HOLDFAST_LAUNCH_RESULT"
-	// EnvPatience is how many seconds a command may run without a launcher until it counts as a rank, where the user sets it.
-	EnvPatience = "HOLDFAST_LAUNCHER_PATIENCE_SECONDS"
+	// EnvTimeout is how many seconds a command may run without a launcher until it counts as a rank, where the user sets it.
+	EnvTimeout = "HOLDFAST_LAUNCHER_TIMEOUT_SECONDS"
 )
 
 // Variables of ranks and standbys.
@@ -51,9 +51,6 @@ const (
 	EnvStdout = "HOLDFAST_STDOUT"
 	EnvStderr = "HOLDFAST_STDERR"
 )
-
-// DefaultRoot is where the webhook mounts what install laid out.
-const DefaultRoot = "/run/holdfast"
 
 // Root is the folder that install made; all paths of one pod lie under it.
 type Root string
@@ -85,6 +82,9 @@ func (r Root) Run() string    { return r.join("run") }
 func (r Root) LaunchSocket() string { return r.join("run", "launch.sock") }
 func (r Root) ClientSocket() string { return r.join("run", "agent.sock") }
 
+// AuthoritiesFile has whom the coordinator said to trust, in PEM.
+func (r Root) AuthoritiesFile() string { return r.join("run", "authorities.pem") }
+
 // StateFile is what an agent leaves to the next one, ExitsFile what init keeps for it.
 func (r Root) StateFile() string { return r.join("run", "agent.json") }
 func (r Root) ExitsFile() string { return r.join("run", "exits") }
@@ -100,12 +100,12 @@ func (r Root) Memory() string { return r.join("memory") }
 func (r Root) Token() string  { return r.join("token", "token") }
 
 // ErrorFile takes the traceback of one rank of one generation.
-func (r Root) ErrorFile(generation uint64, local int) string {
+func (r Root) ErrorFile(generation int64, local int) string {
 	return r.join("run", fmt.Sprintf("error-%d-%d.txt", generation, local))
 }
 
 // TailFile says how far the output of a generation is shown on the console.
-func (r Root) TailFile(generation uint64) string {
+func (r Root) TailFile(generation int64) string {
 	return r.join("run", fmt.Sprintf("tail-%d", generation))
 }
 

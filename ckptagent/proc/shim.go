@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // hello is what a shim hands to the agent, with its three standard descriptors.
@@ -66,13 +67,10 @@ type word struct {
 	Signal int `json:"signal"`
 }
 
-// exitRefused is the exit code of a launcher that is not honoured.
-const exitRefused = 2
-
-// shimRetry is how long a shim waits between attempts to reach the agent; shimPatience after how long it says so.
+// shimRetry is how long a shim waits between attempts to reach the agent; shimTimeout after how long it says so.
 const (
-	shimRetry    = 20 * time.Millisecond
-	shimPatience = 10 * time.Second
+	shimRetry   = 20 * time.Millisecond
+	shimTimeout = 10 * time.Second
 )
 
 // Shim stands in for the launcher that argv names: it hands everything to the agent and returns the exit
@@ -92,7 +90,7 @@ func Shim(root Root, argv []string) int {
 		fmt.Fprintln(os.Stderr, "holdfast: reading the working directory:", err)
 		return 1
 	}
-	s.hello = hello{ID: hex.EncodeToString(nonce[:]), Argv: argv, Dir: dir, Env: os.Environ(), Limits: readLimits()}
+	s.hello = hello{ID: hex.EncodeToString(nonce[:]), Argv: argv, Dir: dir, Env: os.Environ(), Limits: inherited()}
 	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	for {
 		conn := s.dial()
@@ -139,7 +137,7 @@ func (s *shim) dial() *net.UnixConn {
 			}
 			conn.Close()
 		}
-		if !said && time.Since(began) > shimPatience {
+		if !said && time.Since(began) > shimTimeout {
 			said = true
 			fmt.Fprintf(os.Stderr, "holdfast: still waiting for the agent of this pod: %v\n", err)
 		}
@@ -205,7 +203,7 @@ func (s *shim) end(a answer) int {
 	}
 	if a.Refused != "" {
 		fmt.Fprintf(os.Stderr, "holdfast: %s\n", a.Refused)
-		return exitRefused
+		return protocol.ExitRefused
 	}
 	if a.Message != "" {
 		fmt.Fprintf(os.Stderr, "holdfast: %s\n", a.Message)

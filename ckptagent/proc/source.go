@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // source is an interpreter that imports and then forks the standbys of some local ranks, one at a time for each.
@@ -22,7 +24,7 @@ type source struct {
 	control *os.File
 	// standbys are those that it serves: of all ranks of the pod, or of one.
 	standbys []*standby
-	ended    chan Ended // closed after its one value
+	ended    chan protocol.Exit // closed after its one value
 	// modules is what it was told to import; warmed: it has, half: of half of them it has.
 	modules      []string
 	warmed, half bool
@@ -71,7 +73,7 @@ type readyLine struct {
 
 // newSource starts an interpreter that serves some local ranks.
 func newSource(job *Job, env map[string]string, locals []int, now time.Time) (*source, error) {
-	src := &source{ended: make(chan Ended, 1), looked: now}
+	src := &source{ended: make(chan protocol.Exit, 1), looked: now}
 	var theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
@@ -96,7 +98,7 @@ func newSource(job *Job, env map[string]string, locals []int, now time.Time) (*s
 	env[EnvMark], env[EnvStandbyFD], env[EnvStandbyFDs] = job.Mark, "3", strings.Join(fds, ",")
 	c, err := job.command(locals[0], env, theirs...)
 	if err == nil {
-		src.process, err = start(c)
+		src.process, err = startRank(c)
 	}
 	if err != nil {
 		src.hangUp()
@@ -117,8 +119,8 @@ func socketpair() (our, their *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "standby"), os.NewFile(uintptr(fds[1]), "standby"), nil
 }
 
-// tell sends a source, or who waits at a standby's line, one JSON object.
-func tell(to *os.File, message map[string]any) error {
+// sendLine sends a source, or who waits at a standby's line, one JSON object.
+func sendLine(to *os.File, message map[string]any) error {
 	line, err := json.Marshal(message)
 	if err == nil {
 		_, err = to.Write(append(line, '\n'))
@@ -126,12 +128,12 @@ func tell(to *os.File, message map[string]any) error {
 	return err
 }
 
-// maxTold bounds a line from a process of the user's, which takes memory of the agent.
-const maxTold = 64 << 10
+// maxPublished bounds a line from a process of the user's, which takes memory of the agent.
+const maxPublished = 64 << 10
 
 // lines calls heard with each line until there are no more; false where what came is too long or no JSON object.
 func lines[T any](from *os.File, heard func(T)) bool {
-	answers := bufio.NewReaderSize(from, maxTold)
+	answers := bufio.NewReaderSize(from, maxPublished)
 	for {
 		answer, err := answers.ReadSlice('\n')
 		var said T
@@ -180,7 +182,7 @@ func (src *source) begin(own, modules []string, now time.Time) {
 	if src.shared() || src.early { // else it has them
 		message["own"] = own
 	}
-	go func() { _ = tell(src.control, message) }() // it may be slow to read a long list; where it has ended, reap knows
+	go func() { _ = sendLine(src.control, message) }() // it may be slow to read a long list; where it has ended, reap knows
 }
 
 // lacks says that a rank has no standby that is ready.
@@ -197,7 +199,7 @@ func (src *source) fork(now time.Time) {
 			missing = append(missing, i)
 		}
 	}
-	_ = tell(src.control, map[string]any{"fork": missing}) // where it has ended, reap knows
+	_ = sendLine(src.control, map[string]any{"fork": missing}) // where it has ended, reap knows
 }
 
 // outdated says that there are modules which it was not told of.

@@ -14,8 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // warmed are standbys of real interpreters.
@@ -23,7 +24,7 @@ type warmed struct {
 	*Standbys
 	t   *testing.T
 	job Job
-	run ckptagent.Run
+	run protocol.Run
 	out *os.File // what ranks write
 
 	mu    sync.Mutex
@@ -73,7 +74,7 @@ func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &warmed{t: t, out: out, ready: map[int]bool{}, run: ckptagent.Run{Number: 1, WorldSize: ranks, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}}
+	w := &warmed{t: t, out: out, ready: map[int]bool{}, run: protocol.Run{Number: 1, WorldSize: ranks, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}}
 	w.job = Job{
 		Root: Root(dir), Mark: newMark(), Own: readLimits(), Spec: launch.Spec{Ranks: ranks, Script: script, Python: []string{strings.TrimSpace(string(python))}},
 		Launch: &Launch{Files: [3]*os.File{null, write, os.Stderr}, Limits: readLimits(), Dir: dir,
@@ -100,7 +101,7 @@ func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 // until waits until all ranks have standbys and these are as they should be; it returns them.
 func (w *warmed) until(what string, ok func(sources []*source) bool) (sources []*source, pids []int) {
 	w.t.Helper()
-	await(w.t, what, func() bool {
+	eventually.Holds(w.t, what, func() (bool, any) {
 		w.mu.Lock()
 		n := 0
 		for _, ready := range w.ready {
@@ -114,11 +115,11 @@ func (w *warmed) until(what string, ok func(sources []*source) bool) (sources []
 		sources, pids = w.sources(), nil
 		for _, b := range w.slots {
 			if b == nil || !b.ready || b.stale || !b.source.warmed {
-				return false
+				return false, "not every rank has one that is warmed"
 			}
 			pids = append(pids, b.rank.PID)
 		}
-		return n == len(w.slots) && (ok == nil || ok(sources))
+		return n == len(w.slots) && (ok == nil || ok(sources)), n
 	})
 	return sources, pids
 }

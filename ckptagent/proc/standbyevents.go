@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// heardSource takes in what a source says of itself.
-func (s *Standbys) heardSource(src *source, said warmLine) {
+// onSourceMessage takes in what a source says of itself.
+func (s *Standbys) onSourceMessage(src *source, said warmLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if first := src.standbys[0]; s.slots[first.local] != first {
@@ -55,8 +55,8 @@ func (s *Standbys) heardSource(src *source, said warmLine) {
 	src.fork(time.Now()) // from now on nobody stops it
 }
 
-// heardStandby takes in that a standby waits for its line.
-func (s *Standbys) heardStandby(b *standby, said readyLine) {
+// onStandbyMessage takes in that a standby waits for its line.
+func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 	if !said.Ready {
 		return
 	}

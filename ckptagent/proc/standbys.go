@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Standbys keeps one warm interpreter per local rank. They are copies of a source, which imports once for all ranks of the pod where
@@ -28,7 +28,7 @@ type Standbys struct {
 
 	mu      sync.Mutex
 	job     *Job
-	run     ckptagent.Run
+	run     protocol.Run
 	off     string // why standbys are off; empty: on
 	short   string // why none is started now
 	perRank string // why each rank has a source of its own; empty: one serves all
@@ -119,7 +119,7 @@ func (s *Standbys) Known() []string {
 }
 
 // SetWarm says whether standbys may be warmed now, for the generation that runs; with none, at full speed, before the first one.
-func (s *Standbys) SetWarm(warm bool, run ckptagent.Run) {
+func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if warm && !s.warm {
@@ -165,14 +165,14 @@ func (s *Standbys) Processes() []Process {
 }
 
 // Take makes the standby of a local rank that rank, if it is ready. Its end comes by the channel, where there is one.
-func (s *Standbys) Take(run ckptagent.Run, local int) (Process, <-chan Ended, bool) {
+func (s *Standbys) Take(run protocol.Run, local int) (Process, <-chan protocol.Exit, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if local >= len(s.slots) || s.slots[local] == nil || !s.slots[local].ready {
 		return Process{}, nil, false
 	}
 	b := s.slots[local]
-	if err := tell(b.line, map[string]any{"pid": b.rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir}); err != nil {
+	if err := sendLine(b.line, map[string]any{"pid": b.rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir}); err != nil {
 		s.forget(b.source)
 		return Process{}, nil, false
 	}

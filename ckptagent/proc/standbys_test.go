@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestStandbysAreOffWhereMemoryIsShort: none is started that the container's memory does not hold, people are told why, and a
@@ -26,7 +27,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 		Root: Root(t.TempDir()), Mark: newMark(), Own: readLimits(), Launch: &Launch{Files: [3]*os.File{null, null, null}, Limits: readLimits()},
 		Spec: launch.Spec{Ranks: 2, NoPython: true, Script: "/bin/sh", Args: []string{"-c", "exec sleep 1000"}},
 	}
-	run := ckptagent.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}
+	run := protocol.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}
 	room := uint64(standbyMemory - 1<<20)
 	// Without the loop: looks are taken here, one at a time.
 	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return room, true }, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
@@ -69,8 +70,8 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	}
 	// From now on what the first one takes is known: the second one does not fit, and the first one stays.
 	first := s.slots[0]
-	s.heardSource(first.source, warmLine{Warm: true, RSS: 1000 << 20})
-	s.heardStandby(first, readyLine{Ready: true, PID: first.source.process.PID, Learned: 1})
+	s.onSourceMessage(first.source, warmLine{Warm: true, RSS: 1000 << 20})
+	s.onStandbyMessage(first, readyLine{Ready: true, PID: first.source.process.PID, Learned: 1})
 	if wait := s.look(now); wait != memoryRetry || len(s.Processes()) != 1 {
 		t.Errorf("a second standby: %v, the next look in %s", s.Processes(), wait)
 	}
@@ -117,7 +118,7 @@ func bare(t *testing.T, shell string) *Standbys {
 	})
 	s.Configure(job, "")
 	s.SetModules([]string{"torch"})
-	s.SetWarm(true, ckptagent.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000})
+	s.SetWarm(true, protocol.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000})
 	return s
 }
 
@@ -139,7 +140,7 @@ func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 				if got := len(s.sourcesNow()); got != 1 {
 					t.Fatalf("%d sources", got)
 				}
-				await(t, "has failed", func() bool { return len(s.sourcesNow()) == 0 })
+				eventually.Holds(t, "has failed", func() (bool, any) { now := s.sourcesNow(); return len(now) == 0, now })
 				now = time.Now()
 				if next := s.look(now); next < wait/2 || next > wait || len(s.sourcesNow()) != 0 {
 					t.Fatalf("the next look is in %s, want about %s; %d sources", next, wait, len(s.sourcesNow()))
@@ -157,7 +158,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	now := time.Now()
 	s.look(now)
 	src := s.slots[0].source
-	s.heardSource(src, warmLine{Warm: true})
+	s.onSourceMessage(src, warmLine{Warm: true})
 	s.SetModules([]string{"torch", "numpy"})
 	s.look(now) // has it learn more
 	var copies [2]int
@@ -172,8 +173,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 		go func() { ended <- c.Wait() }()
 		t.Cleanup(func() { _ = c.Process.Kill() })
 	}
-	s.heardSource(src, warmLine{Warm: true})
-	s.heardStandby(s.slots[0], readyLine{Ready: true, PID: copies[0], Learned: 1})
+	s.onSourceMessage(src, warmLine{Warm: true})
+	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: copies[0], Learned: 1})
 	if !s.slots[0].ready || !s.slots[0].stale {
 		t.Errorf("ready %v, stale %v", s.slots[0].ready, s.slots[0].stale)
 	}
@@ -183,7 +184,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the copy stays")
 	}
-	s.heardStandby(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})
+	s.onStandbyMessage(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})
 	if s.slots[1].stale {
 		t.Error("a new copy is stale")
 	}
@@ -196,17 +197,17 @@ func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 	now := time.Now()
 	s.look(now)
 	first := s.slots[0].source
-	s.heardSource(first, warmLine{Half: true})
+	s.onSourceMessage(first, warmLine{Half: true})
 	over := s.Await()
 	if over == nil {
 		t.Fatal("does not wait for a source that has half")
 	}
 	now = time.Now()
-	s.look(now.Add(importPatience - time.Second))
+	s.look(now.Add(importTimeout - time.Second))
 	if got := s.sourcesNow(); len(got) != 1 {
 		t.Fatalf("%d sources while it waits", len(got))
 	}
-	now = now.Add(importPatience)
+	now = now.Add(importTimeout)
 	s.look(now)
 	<-over
 	if got := s.sourcesNow(); len(got) != 0 {
@@ -214,18 +215,18 @@ func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 	}
 	s.look(now.Add(standbyRetry))
 	second := s.slots[0].source
-	s.heardSource(second, warmLine{Half: true})
+	s.onSourceMessage(second, warmLine{Half: true})
 	if s.Await() != nil {
 		t.Error("waits for another one")
 	}
-	s.heardSource(second, warmLine{Warm: true})
+	s.onSourceMessage(second, warmLine{Warm: true})
 	if s.Await() == nil {
 		t.Error("does not wait for copies of one that has imported")
 	}
 	s.Forgo()
 	s.SetModules([]string{"torch", "numpy"})
 	s.renew(now)
-	s.heardSource(second, warmLine{Half: true})
+	s.onSourceMessage(second, warmLine{Half: true})
 	if s.failures[0] != 0 || s.Await() == nil {
 		t.Error("does not wait for one that has imported before")
 	}
@@ -243,7 +244,7 @@ func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
 		if noted() || s.Known() != nil {
 			t.Error("proven before a source has imported")
 		}
-		s.heardSource(s.slots[0].source, warmLine{Warm: true, Alone: alone})
+		s.onSourceMessage(s.slots[0].source, warmLine{Warm: true, Alone: alone})
 		if noted() != want || (s.Known() != nil) != want {
 			t.Errorf("alone %q: noted %v, known %v", alone, noted(), s.Known())
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestWaitLeavesTheDeadToInit: a thread that sleeps in wait(2) when its process is killed may still reap, and
@@ -28,7 +30,7 @@ func TestWaitLeavesTheDeadToInit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan Ended, 1)
+	ended := make(chan protocol.Exit, 1)
 	go func() { ended <- p.Wait(nil) }()
 	deadline := time.Now().Add(2 * time.Minute)
 	for sleeping := false; !sleeping; {
@@ -45,8 +47,8 @@ func TestWaitLeavesTheDeadToInit(t *testing.T) {
 			}
 		}
 	}
-	p.Kill()
-	if end := <-ended; !end.Known || end.Signal != 9 || end.Code != 137 {
+	_ = unix.Kill(p.PID, unix.SIGTERM)
+	if end := <-ended; end.Signal != 15 || end.Code != 143 {
 		t.Errorf("ended %+v", end)
 	}
 }

@@ -180,9 +180,9 @@ func (s *Standbys) start(local int, now time.Time) error {
 	}
 	for _, b := range src.standbys {
 		s.slots[b.local] = b
-		go listen(s, src, b.line, func(said readyLine) { s.heardStandby(b, said) })
+		go listen(s, src, b.line, func(said readyLine) { s.onStandbyMessage(b, said) })
 	}
-	go listen(s, src, src.control, func(said warmLine) { s.heardSource(src, said) })
+	go listen(s, src, src.control, func(said warmLine) { s.onSourceMessage(src, said) })
 	go s.reap(src)
 	src.early = s.run.Number == 0
 	src.begin(s.job.own(s.run), s.modules, now)

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 const (
@@ -34,11 +35,8 @@ var ErrUseless = errors.New("of no use")
 // ErrChanged says that bytes are not those that were sealed.
 var ErrChanged = errors.New("the bytes are not those that were sealed")
 
-// Mark names one step in storage.
-type Mark struct{ Step, Generation uint64 }
-
 // compare orders marks by when they were made: generations follow each other, and steps rise within one.
-func (m Mark) compare(o Mark) int {
+func compare(m, o protocol.Mark) int {
 	return cmp.Or(cmp.Compare(m.Generation, o.Generation), cmp.Compare(m.Step, o.Step))
 }
 
@@ -73,13 +71,13 @@ func (s *Store) Answers() bool {
 	return err == nil
 }
 
-func (s *Store) folder(generation uint64) string {
+func (s *Store) folder(generation int64) string {
 	return path.Join(s.dir, format.GenerationFolder(generation))
 }
 
 // Put writes a rank's file; one that lies there already is not written again. The error is ErrChanged where
-// data does not have the checksum that f names.
-func (s *Store) Put(ctx context.Context, f format.RankFile, data []byte) error {
+// data does not have the length and the checksum that f names.
+func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) error {
 	name := path.Join(s.folder(f.Generation), format.RankFileName(f.Step, f.Rank))
 	if have, err := s.header(name); err == nil && have == f {
 		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before it came to that
@@ -88,23 +86,29 @@ func (s *Store) Put(ctx context.Context, f format.RankFile, data []byte) error {
 		if _, err := out.Write(f.Encode()); err != nil {
 			return err
 		}
-		sum, buf := format.NewChecksum(), make([]byte, min(chunk, len(data)))
-		for done := 0; done < len(data); {
+		sum, buf, done := format.NewChecksum(), make([]byte, min(chunk, f.Length+1)), uint64(0)
+		for {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n := copy(buf, data[done:]) // what is checksummed is what is written, whatever becomes of data
+			n, err := io.ReadFull(data, buf) // what is checksummed is what is written, whatever becomes of data
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				return fmt.Errorf("reading the state in memory: %w", err)
+			}
 			_, _ = sum.Write(buf[:n])
 			if _, err := out.Write(buf[:n]); err != nil {
 				return err
 			}
-			if done += n; done%syncEvery == 0 {
+			if done += uint64(n); err != nil { // data has ended
+				break
+			}
+			if done%syncEvery == 0 {
 				if err := out.Sync(); err != nil {
 					return err
 				}
 			}
 		}
-		if sum.Sum32() != f.Checksum || uint64(len(data)) != f.Length {
+		if sum.Sum32() != f.Checksum || done != f.Length {
 			return ErrChanged
 		}
 		return ctx.Err()
@@ -112,7 +116,7 @@ func (s *Store) Put(ctx context.Context, f format.RankFile, data []byte) error {
 }
 
 // put writes a file whole under another name, then gives it its own.
-func (s *Store) put(generation uint64, name string, fill func(File) error) error {
+func (s *Store) put(generation int64, name string, fill func(File) error) error {
 	dir := s.folder(generation)
 	if err := s.makeFolder(dir); err != nil {
 		return err
@@ -181,7 +185,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 
 // Get reads a rank's file into what to returns for it, and checks all of it. The error is ErrUseless where
 // trying again cannot help.
-func (s *Store) Get(ctx context.Context, m Mark, rank uint32, to func(format.RankFile) (io.Writer, error)) (format.RankFile, error) {
+func (s *Store) Get(ctx context.Context, m protocol.Mark, rank uint32, to func(format.RankFile) (io.Writer, error)) (format.RankFile, error) {
 	in, err := s.fs.Open(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, rank)))
 	if err != nil {
 		return format.RankFile{}, useless(err)
@@ -233,9 +237,9 @@ func useless(err error) error {
 }
 
 // Complete lists the steps that have a whole manifest, oldest first.
-func (s *Store) Complete() ([]Mark, error) {
-	var marks []Mark
-	err := s.walk(func(dir, name string, kind format.FileKind, m Mark) error {
+func (s *Store) Complete() ([]protocol.Mark, error) {
+	var marks []protocol.Mark
+	err := s.walk(func(dir, name string, kind format.FileKind, m protocol.Mark) error {
 		if kind != format.FileManifest {
 			return nil
 		}
@@ -244,12 +248,12 @@ func (s *Store) Complete() ([]Mark, error) {
 		}
 		return nil
 	})
-	slices.SortFunc(marks, Mark.compare)
+	slices.SortFunc(marks, compare)
 	return marks, err
 }
 
 // Manifest reads the manifest of a step.
-func (s *Store) Manifest(m Mark) (format.Manifest, error) {
+func (s *Store) Manifest(m protocol.Mark) (format.Manifest, error) {
 	return s.manifest(path.Join(s.folder(m.Generation), format.ManifestName(m.Step)))
 }
 
@@ -267,7 +271,7 @@ func (s *Store) manifest(name string) (format.Manifest, error) {
 }
 
 // walk visits every file that is named as ours.
-func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m Mark) error) error {
+func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m protocol.Mark) error) error {
 	folders, err := s.fs.List(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -287,10 +291,10 @@ func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m Mark) 
 		slices.Sort(names)
 		for _, name := range names {
 			kind, step := format.ParseFileName(name)
-			if kind == format.FileForeign {
+			if kind == format.FileUnknown {
 				continue
 			}
-			if more := visit(dir, name, kind, Mark{Step: step, Generation: generation}); more != nil {
+			if more := visit(dir, name, kind, protocol.Mark{Step: step, Generation: generation}); more != nil {
 				return errors.Join(err, more)
 			}
 		}
@@ -302,19 +306,19 @@ func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m Mark) 
 // none. What the record will name later is newer than what it names now, so that no writer, however late, takes
 // away what may still be wanted. A step's manifest goes first, so that none is ever left that speaks of files
 // that are gone.
-func (s *Store) Prune(recorded ...Mark) error {
+func (s *Store) Prune(recorded ...protocol.Mark) error {
 	if len(recorded) == 0 {
 		return nil
 	}
-	line := slices.MinFunc(recorded, Mark.compare)
+	line := slices.MinFunc(recorded, compare)
 	var manifests, others []string
-	dirs := map[string]uint64{}
-	err := s.walk(func(dir, name string, kind format.FileKind, m Mark) error {
+	dirs := map[string]int64{}
+	err := s.walk(func(dir, name string, kind format.FileKind, m protocol.Mark) error {
 		if m.Generation < line.Generation {
 			dirs[dir] = m.Generation
 		}
 		switch {
-		case m.compare(line) >= 0:
+		case compare(m, line) >= 0:
 		case kind == format.FileManifest:
 			manifests = append(manifests, path.Join(dir, name))
 		default:

@@ -16,13 +16,15 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 const jobFolder = "/claim/llama-uid"
 
 // content is the state of one rank after one step, of a length of its own.
-func content(m Mark, rank uint32) []byte {
-	rnd := rand.New(rand.NewPCG(m.Step, m.Generation<<32|uint64(rank)))
+func content(m protocol.Mark, rank uint32) []byte {
+	rnd := rand.New(rand.NewPCG(uint64(m.Step), uint64(m.Generation)<<32|uint64(rank)))
 	b := make([]byte, 100+rnd.IntN(100))
 	for i := range b {
 		b[i] = byte(rnd.Uint32())
@@ -30,16 +32,16 @@ func content(m Mark, rank uint32) []byte {
 	return b
 }
 
-func fileOf(m Mark, rank uint32) format.RankFile {
+func fileOf(m protocol.Mark, rank uint32) format.RankFile {
 	data := content(m, rank)
 	return format.RankFile{Rank: rank, WorldSize: 2, Step: m.Step, Generation: m.Generation, Length: uint64(len(data)), Checksum: format.Checksum(data)}
 }
 
-func put(s *Store, m Mark, rank uint32) error {
-	return s.Put(context.Background(), fileOf(m, rank), content(m, rank))
+func put(s *Store, m protocol.Mark, rank uint32) error {
+	return s.Put(context.Background(), fileOf(m, rank), bytes.NewReader(content(m, rank)))
 }
 
-func manifestOf(m Mark) format.Manifest {
+func manifestOf(m protocol.Mark) format.Manifest {
 	out := format.Manifest{Step: m.Step, Generation: m.Generation}
 	for rank := range uint32(2) {
 		f := fileOf(m, rank)
@@ -49,7 +51,7 @@ func manifestOf(m Mark) format.Manifest {
 }
 
 // get reads a rank's part and says whether it is what was put.
-func get(s *Store, m Mark, rank uint32) error {
+func get(s *Store, m protocol.Mark, rank uint32) error {
 	var b bytes.Buffer
 	_, err := s.Get(context.Background(), m, rank, func(format.RankFile) (io.Writer, error) { return &b, nil })
 	if err == nil && !bytes.Equal(b.Bytes(), content(m, rank)) {
@@ -60,14 +62,14 @@ func get(s *Store, m Mark, rank uint32) error {
 
 // history is what a job does in storage; it stops at the first error. acknowledged is what was said yes to.
 type acknowledged struct {
-	files     map[Mark][2]bool
-	manifests []Mark
+	files     map[protocol.Mark][2]bool
+	manifests []protocol.Mark
 }
 
-var marks = []Mark{{10, 1}, {20, 1}, {30, 1}, {25, 2}, {35, 2}, {45, 2}, {45, 4}}
+var marks = []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 30, Generation: 1}, {Step: 25, Generation: 2}, {Step: 35, Generation: 2}, {Step: 45, Generation: 2}, {Step: 45, Generation: 4}}
 
 func history(s *Store) (ack acknowledged, err error) {
-	ack.files = map[Mark][2]bool{}
+	ack.files = map[protocol.Mark][2]bool{}
 	for _, m := range marks {
 		for rank := range uint32(2) {
 			if err := put(s, m, rank); err != nil {
@@ -77,7 +79,7 @@ func history(s *Store) (ack acknowledged, err error) {
 			done[rank] = true
 			ack.files[m] = done
 		}
-		if m == (Mark{30, 1}) {
+		if m == (protocol.Mark{Step: 30, Generation: 1}) {
 			continue // a step whose manifest was never written: generation 1 ended
 		}
 		if err := s.PutManifest(manifestOf(m)); err != nil {
@@ -113,7 +115,7 @@ func check(s *Store, ack acknowledged) error {
 	if n := len(ack.manifests); n > 0 {
 		for m, ranks := range ack.files {
 			for rank, done := range ranks {
-				if err := get(s, m, uint32(rank)); done && m.compare(ack.manifests[n-1]) > 0 && err != nil {
+				if err := get(s, m, uint32(rank)); done && compare(m, ack.manifests[n-1]) > 0 && err != nil {
 					return fmt.Errorf("the file of rank %d of step %v was acknowledged: %w", rank, m, err)
 				}
 			}
@@ -131,7 +133,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 	for _, power := range []bool{false, true} {
 		for crash := 1; crash <= whole.ops; crash++ {
-			for seed := range uint64(3) {
+			for seed := range seeds.All(t, uint64(3)) {
 				m := newMemFS(rand.New(rand.NewPCG(uint64(crash), seed)), crash)
 				ack, err := history(New(m, jobFolder, "a"))
 				if err == nil {
@@ -178,7 +180,7 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete, err := s.Complete()
-	if want := []Mark{{35, 2}, {45, 2}, {45, 4}}; err != nil || !slices.Equal(complete, want) {
+	if want := []protocol.Mark{{Step: 35, Generation: 2}, {Step: 45, Generation: 2}, {Step: 45, Generation: 4}}; err != nil || !slices.Equal(complete, want) {
 		t.Errorf("complete are %v, %v; want %v", complete, err, want)
 	}
 	for _, f := range foreign {
@@ -197,7 +199,7 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 // those that it names, and take nothing of theirs away, whoever removes.
 func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	s := New(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
-	for _, m := range []Mark{{10, 1}, {20, 1}, {25, 2}, {27, 3}, {29, 4}} {
+	for _, m := range []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 25, Generation: 2}, {Step: 27, Generation: 3}, {Step: 29, Generation: 4}} {
 		for rank := range uint32(2) {
 			if err := put(s, m, rank); err != nil {
 				t.Fatal(err)
@@ -207,10 +209,10 @@ func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, tt := range []struct{ recorded, want []Mark }{
-		{nil, []Mark{{10, 1}, {20, 1}, {25, 2}, {27, 3}, {29, 4}}},
-		{[]Mark{{20, 1}, {10, 1}}, []Mark{{10, 1}, {20, 1}, {25, 2}, {27, 3}, {29, 4}}},
-		{[]Mark{{29, 4}, {20, 1}}, []Mark{{20, 1}, {25, 2}, {27, 3}, {29, 4}}},
+	for _, tt := range []struct{ recorded, want []protocol.Mark }{
+		{nil, []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 25, Generation: 2}, {Step: 27, Generation: 3}, {Step: 29, Generation: 4}}},
+		{[]protocol.Mark{{Step: 20, Generation: 1}, {Step: 10, Generation: 1}}, []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 25, Generation: 2}, {Step: 27, Generation: 3}, {Step: 29, Generation: 4}}},
+		{[]protocol.Mark{{Step: 29, Generation: 4}, {Step: 20, Generation: 1}}, []protocol.Mark{{Step: 20, Generation: 1}, {Step: 25, Generation: 2}, {Step: 27, Generation: 3}, {Step: 29, Generation: 4}}},
 	} {
 		if err := s.Prune(tt.recorded...); err != nil {
 			t.Fatal(err)
@@ -227,7 +229,7 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	if err := s.Probe(); err != nil {
 		t.Fatal(err)
 	}
-	m := Mark{7, 3}
+	m := protocol.Mark{Step: 7, Generation: 3}
 	if err := s.PutManifest(manifestOf(m)); !errors.Is(err, ErrUseless) {
 		t.Errorf("a manifest of files that are not there: %v", err)
 	}
@@ -241,13 +243,13 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	if err := s.PutManifest(other); !errors.Is(err, ErrUseless) {
 		t.Errorf("a manifest of another state: %v", err)
 	}
-	bad := fileOf(Mark{8, 3}, 0)
-	if err := s.Put(context.Background(), bad, content(m, 0)); !errors.Is(err, ErrChanged) {
+	bad := fileOf(protocol.Mark{Step: 8, Generation: 3}, 0)
+	if err := s.Put(context.Background(), bad, bytes.NewReader(content(m, 0))); !errors.Is(err, ErrChanged) {
 		t.Errorf("a slot that changed: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := s.Put(ctx, fileOf(Mark{9, 3}, 0), content(Mark{9, 3}, 0)); !errors.Is(err, context.Canceled) {
+	if err := s.Put(ctx, fileOf(protocol.Mark{Step: 9, Generation: 3}, 0), bytes.NewReader(content(protocol.Mark{Step: 9, Generation: 3}, 0))); !errors.Is(err, context.Canceled) {
 		t.Errorf("a copy that nobody wants: %v", err)
 	}
 	names, err := os.ReadDir(filepath.Join(dir, "gen-3"))
@@ -277,7 +279,7 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := get(s, Mark{6, 3}, 0); !errors.Is(err, ErrUseless) {
+	if err := get(s, protocol.Mark{Step: 6, Generation: 3}, 0); !errors.Is(err, ErrUseless) {
 		t.Errorf("a step that is not there: %v", err)
 	}
 	if _, err := s.Manifest(m); err == nil {
@@ -288,11 +290,11 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 // TestWritesOnce: what lies there already is not written again, whoever wrote it.
 func TestWritesOnce(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
-	if err := put(New(m, jobFolder, "a"), Mark{1, 1}, 0); err != nil {
+	if err := put(New(m, jobFolder, "a"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {
 		t.Fatal(err)
 	}
 	before := m.ops
-	if err := put(New(m, jobFolder, "b"), Mark{1, 1}, 0); err != nil {
+	if err := put(New(m, jobFolder, "b"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if done := m.trace[before:]; len(done) != 1 || done[0] != "syncdir "+jobFolder+"/gen-1" {

@@ -63,6 +63,7 @@ func run(args []string) int {
 		return proc.Exec(rest)
 	case args[1] == "run" && len(rest) == 0:
 		debug.SetMemoryLimit(memoryLimit)
+		proc.DropDescriptors()
 		if err := loop.Run(context.Background(), config(root)); err != nil {
 			return fail(err)
 		}

@@ -41,7 +41,9 @@ func command() *cobra.Command {
 	f.StringVar(&o.webhookAddress, "webhook-address", o.webhookAddress, "address to answer admission at")
 	f.StringVar(&o.coordinatorAddress, "coordinator-address", o.coordinatorAddress, "address to serve agents at")
 	f.StringVar(&o.healthAddress, "health-address", o.healthAddress, "address of /healthz and /readyz")
-	f.StringVar(&o.metricsAddress, "metrics-address", o.metricsAddress, "address of /metrics; 0 turns it off")
+	f.StringVar(&o.metricsAddress, "metrics-address", o.metricsAddress, "address of /metrics, by HTTPS, for those who may get that path; 0 turns it off")
+	f.IntVar(&o.maxGangs, "max-gangs-per-namespace", o.maxGangs, "how many Gangs, and so jobs that are opted in, a namespace may have; 0: any number")
+	f.BoolVar(&o.observeOnly, "observe-only", false, "change nothing but Gangs and events: no pod is evicted or deleted, no node tainted, no Job ended, no agent ordered, and new jobs are only observed")
 	o.nodes.flags(f)
 	o.images.flags(f)
 	if err := cmd.MarkFlagRequired("agent-image"); err != nil {

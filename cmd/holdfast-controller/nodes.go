@@ -30,10 +30,10 @@ const (
 )
 
 type nodeOptions struct {
-	mode                                 string
-	maxOut, maxOutPerDomain, breaker     string
-	domainLabels                         []string
-	leaseSilent, agentSilent, leaseAlone time.Duration
+	mode                                          string
+	maxOut, maxOutPerDomain, breaker              string
+	domainLabels                                  []string
+	leaseTimeout, agentTimeout, leaseAloneTimeout time.Duration
 }
 
 func nodeDefaults() nodeOptions {
@@ -41,7 +41,7 @@ func nodeDefaults() nodeOptions {
 	return nodeOptions{
 		mode: nodesAct, maxOut: d.MaxOut.String(), maxOutPerDomain: d.MaxOutPerDomain.String(), breaker: fmt.Sprintf("%d%%", d.BreakerPercent),
 		domainLabels: []string{"topology.kubernetes.io/rack", "topology.kubernetes.io/zone"},
-		leaseSilent:  d.LeaseSilent, agentSilent: d.AgentSilent, leaseAlone: d.LeaseAlone,
+		leaseTimeout: d.LeaseTimeout, agentTimeout: d.AgentTimeout, leaseAloneTimeout: d.LeaseAloneTimeout,
 	}
 }
 
@@ -51,9 +51,9 @@ func (o *nodeOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.maxOutPerDomain, "nodes-max-out-per-domain", o.maxOutPerDomain, "the same for each failure domain")
 	f.StringSliceVar(&o.domainLabels, "nodes-domain-labels", o.domainLabels, "labels that name a node's failure domain; the first that a node has counts")
 	f.StringVar(&o.breaker, "nodes-breaker", o.breaker, "share of nodes (of five or more) red at once that holds everything new until people have looked; 100% all but turns it off")
-	f.DurationVar(&o.leaseSilent, "nodes-lease-silent", o.leaseSilent, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead")
-	f.DurationVar(&o.agentSilent, "nodes-agent-silent", o.agentSilent, "see --nodes-lease-silent")
-	f.DurationVar(&o.leaseAlone, "nodes-lease-alone", o.leaseAlone, "a node on which no agent was ever heard is dead when its lease is silent for this long")
+	f.DurationVar(&o.leaseTimeout, "nodes-lease-silent", o.leaseTimeout, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead")
+	f.DurationVar(&o.agentTimeout, "nodes-agent-silent", o.agentTimeout, "see --nodes-lease-silent")
+	f.DurationVar(&o.leaseAloneTimeout, "nodes-lease-alone", o.leaseAloneTimeout, "a node on which no agent was ever heard is dead when its lease is silent for this long")
 }
 
 // config checks the values; an error names the flag.
@@ -81,8 +81,8 @@ func (o *nodeOptions) config() (budget.Config, error) {
 			return c, fmt.Errorf("--nodes-domain-labels: %q is no label key: %s", key, strings.Join(wrong, "; "))
 		}
 	}
-	c.LeaseSilent, c.AgentSilent, c.LeaseAlone = o.leaseSilent, o.agentSilent, o.leaseAlone
-	c.LeaseLate = max(c.LeaseLate, c.LeaseSilent)
+	c.LeaseTimeout, c.AgentTimeout, c.LeaseAloneTimeout = o.leaseTimeout, o.agentTimeout, o.leaseAloneTimeout
+	c.LeaseLate = max(c.LeaseLate, c.LeaseTimeout)
 	if err := c.Validate(); err != nil {
 		return c, fmt.Errorf("--nodes-lease-silent, --nodes-agent-silent, --nodes-lease-alone: %w", err)
 	}
@@ -90,7 +90,7 @@ func (o *nodeOptions) config() (budget.Config, error) {
 }
 
 // addNodes adds the controller of nodes, with a client of its own.
-func addNodes(mgr manager.Manager, heard nodecontroller.Heard, o nodeOptions) error {
+func addNodes(mgr manager.Manager, heard nodecontroller.ContactSource, o nodeOptions) error {
 	if o.mode == nodesOff {
 		return nil
 	}
@@ -106,7 +106,7 @@ func addNodes(mgr manager.Manager, heard nodecontroller.Heard, o nodeOptions) er
 	}
 	nodes, err := nodecontroller.New(nodecontroller.Options{
 		Informers: mgr.GetCache(), Reader: mgr.GetCache(), Writer: writer, Recorder: mgr.GetEventRecorder("holdfast-nodes"),
-		Heard: heard, Now: time.Now, Log: mgr.GetLogger().WithName("nodes"), Metrics: metrics.Registry,
+		Contacts: heard, Now: time.Now, Log: mgr.GetLogger().WithName("nodes"), Metrics: metrics.Registry,
 		Budget: config, DomainLabels: o.domainLabels, DryRun: o.mode == nodesDryRun,
 	})
 	if err != nil {

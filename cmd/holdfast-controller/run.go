@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -32,6 +34,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/elastic/coordinator/podtoken"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 	"holdfast.dev/holdfast/webhook"
@@ -44,8 +47,12 @@ const (
 	webhookConfig      = "holdfast"
 	webhookService     = "holdfast-webhook"
 	coordinatorService = "holdfast-coordinator"
+	metricsService     = "holdfast-metrics"
 	coordinatorPort    = 7443
 )
+
+// defaultGangs is how many Gangs a namespace may have where nobody says so.
+const defaultGangs = 1000
 
 type options struct {
 	agentImage         string
@@ -53,12 +60,30 @@ type options struct {
 	coordinatorAddress string
 	healthAddress      string
 	metricsAddress     string
+	maxGangs           int
+	observeOnly        bool
 	nodes              nodeOptions
 	images             imageOptions
 }
 
 func defaults() options {
-	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8080", nodes: nodeDefaults(), images: imageDefaults()}
+	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8443", maxGangs: defaultGangs, nodes: nodeDefaults(), images: imageDefaults()}
+}
+
+// settled are the options with what follows from --observe-only.
+func (o options) settled() options {
+	if o.observeOnly && o.nodes.mode == nodesAct {
+		o.nodes.mode = nodesDryRun
+	}
+	return o
+}
+
+// prepare readies the configuration that all clients are made of.
+func prepare(cfg *rest.Config, o options) {
+	elasticcontroller.Tune(cfg)
+	if o.observeOnly {
+		observing(cfg)
+	}
 }
 
 func serviceName(service string) string { return service + "." + v1alpha1.Namespace + ".svc" }
@@ -69,7 +94,8 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
-	elasticcontroller.Tune(cfg)
+	o = o.settled()
+	prepare(cfg, o)
 	host, port, err := splitAddress(o.webhookAddress)
 	if err != nil {
 		return err
@@ -77,30 +103,31 @@ func run(ctx context.Context, o options) error {
 	if _, err := o.nodes.config(); err != nil {
 		return err
 	}
-	var keeper *certs.Keeper
-	mgr, err := ctrl.NewManager(cfg, managerOptions(o, ctrlwebhook.NewServer(ctrlwebhook.Options{
+	var rotator *certs.Rotator
+	secure := func(c *tls.Config) { rotator.Serve(c) }
+	mgr, err := ctrl.NewManager(cfg, managerOptions(o, secure, ctrlwebhook.NewServer(ctrlwebhook.Options{
 		Host: host, Port: port,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) { keeper.Serve(c) }},
+		TLSOpts: []func(*tls.Config){secure},
 	})))
 	if err != nil {
 		return fmt.Errorf("starting the manager: %w", err)
 	}
-	keeper = certs.New(certs.Options{
+	rotator = certs.New(certs.Options{
 		Client:  mgr.GetClient(),
 		Secret:  types.NamespacedName{Namespace: v1alpha1.Namespace, Name: secretName},
 		Webhook: webhookConfig,
-		Names:   []string{serviceName(webhookService), serviceName(coordinatorService)},
+		Names:   []string{serviceName(webhookService), serviceName(coordinatorService), serviceName(metricsService)},
 	})
-	if err := keeper.SetupWithManager(mgr); err != nil {
+	if err := rotator.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("setting up certificates: %w", err)
 	}
-	if err := addWebhooks(mgr, keeper, o); err != nil {
+	if err := addWebhooks(mgr, rotator, o); err != nil {
 		return err
 	}
-	if err := addControllers(mgr, keeper, o); err != nil {
+	if err := addControllers(mgr, rotator, o); err != nil {
 		return err
 	}
-	if err := addChecks(mgr, keeper); err != nil {
+	if err := addChecks(mgr, rotator); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -119,7 +146,7 @@ func splitAddress(address string) (string, int, error) {
 }
 
 // managerOptions keep the caches to what is ours: pods of gangs, the one Secret, the one configuration.
-func managerOptions(o options, server ctrlwebhook.Server) manager.Options {
+func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Server) manager.Options {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -133,7 +160,7 @@ func managerOptions(o options, server ctrlwebhook.Server) manager.Options {
 	grace := 10 * time.Second
 	return manager.Options{
 		Scheme:                        scheme,
-		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		Metrics:                       metricsOptions(o.metricsAddress, secure),
 		HealthProbeBindAddress:        o.healthAddress,
 		WebhookServer:                 server,
 		LeaderElection:                true,
@@ -156,8 +183,13 @@ func managerOptions(o options, server ctrlwebhook.Server) manager.Options {
 	}
 }
 
+// metricsOptions serve metrics to whoever may get the path /metrics: they name jobs and nodes of all namespaces.
+func metricsOptions(address string, secure func(*tls.Config)) metricsserver.Options {
+	return metricsserver.Options{BindAddress: address, SecureServing: true, TLSOpts: []func(*tls.Config){secure}, FilterProvider: filters.WithAuthenticationAndAuthorization}
+}
+
 // addWebhooks answers admission on every replica.
-func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) error {
+func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	images, err := o.images.images(mgr.GetAPIReader(), mgr.GetLogger().WithName("images"))
 	if err != nil {
 		return err
@@ -167,7 +199,7 @@ func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) error {
 		return err
 	}
 	config := func(ctx context.Context) (webhook.Config, error) {
-		authority, err := keeper.Authority()
+		authority, err := rotator.Authority()
 		return webhook.Config{
 			AgentImage:    o.agentImage,
 			Coordinator:   net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
@@ -176,45 +208,63 @@ func addWebhooks(mgr manager.Manager, keeper *certs.Keeper, o options) error {
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
-	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: minor})})
+	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, ObserveOnly: o.observeOnly})})
 	return nil
 }
 
+// gangsIn counts a namespace's Gangs by the cache.
+func gangsIn(cached client.Reader) func(context.Context, string) (int, error) {
+	return func(ctx context.Context, namespace string) (int, error) {
+		gangs := &v1alpha1.GangList{}
+		err := cached.List(ctx, gangs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
+		return len(gangs.Items), err
+	}
+}
+
 // addControllers adds what works on the leader, and the coordinator, which listens on every replica.
-func addControllers(mgr manager.Manager, keeper *certs.Keeper, o options) error {
+func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	gangs := gangcontroller.New(gangcontroller.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), ByGang: elasticcontroller.PodsByGang, MaxGangs: o.maxGangs, Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
 	if err := gangs.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("setting up the gang controller: %w", err)
 	}
 	store := elasticcontroller.New(elasticcontroller.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: mgr.GetLogger().WithName("elastic"),
 		Metrics: metrics.Registry})
+	elected := mgr.Elected()
+	if o.observeOnly {
+		elected = make(chan struct{}) // no agent is told anything: what runs trains on, as while nobody leads
+	}
 	secure := &tls.Config{NextProtos: []string{"h2"}}
-	keeper.Serve(secure)
+	rotator.Serve(secure)
 	server, err := coordinator.New(coordinator.Options{
-		Listen: o.coordinatorAddress, TLS: secure, Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
-		Store: store, Elected: mgr.Elected(), Log: mgr.GetLogger().WithName("coordinator"), Metrics: metrics.Registry})
+		Listen: o.coordinatorAddress, TLS: secure, Authorities: rotator.Authority, Callers: podtoken.New(mgr.GetClient(), mgr.GetAPIReader()),
+		Store: store, Elected: elected, Log: mgr.GetLogger().WithName("coordinator"), Metrics: metrics.Registry})
 	if err != nil {
 		return fmt.Errorf("setting up the coordinator: %w", err)
 	}
 	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("adding the coordinator: %w", err)
 	}
-	if err := store.SetupWithManager(mgr, server); err != nil {
+	if o.observeOnly {
+		err = elasticcontroller.IndexPods(mgr) // that alone is of use to others
+	} else {
+		err = store.SetupWithManager(mgr, server)
+	}
+	if err != nil {
 		return fmt.Errorf("setting up the elastic controller: %w", err)
 	}
 	return addNodes(mgr, server, o.nodes)
 }
 
 // addChecks makes the process ready once the API server can reach its webhook and trusts it.
-func addChecks(mgr manager.Manager, keeper *certs.Keeper) error {
+func addChecks(mgr manager.Manager, rotator *certs.Rotator) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health check: %w", err)
 	}
 	started := mgr.GetWebhookServer().StartedChecker()
 	if err := mgr.AddReadyzCheck("webhook", func(req *http.Request) error {
-		if err := keeper.Ready(req); err != nil {
+		if err := rotator.Ready(req); err != nil {
 			return err
 		}
 		return started(req)

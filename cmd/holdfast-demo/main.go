@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast.dev/holdfast/test/devcluster"
+	"holdfast.dev/holdfast/test/harness"
 	"holdfast.dev/holdfast/test/story"
 )
 
@@ -116,22 +117,23 @@ func demo(ctx context.Context, o options) (err error) {
 	if err := vacant(ctx, source); err != nil {
 		return early(ctx, err)
 	}
-	stage, err := story.SetStage(ctx, story.StageOptions{Name: cluster, Nodes: 3, Source: source, Keep: o.keep, Out: os.Stderr})
+	up, err := harness.Up(ctx, source, devcluster.Options{Name: cluster, Nodes: 3, Replace: true, Keep: o.keep, Out: os.Stderr})
 	if err != nil {
 		return early(ctx, err)
 	}
 	defer func() {
 		if o.keep {
-			fmt.Printf("\nThe cluster is still up. To reach it:\n%sTo remove it:\n%s down --name %s\n", stage.Env, filepath.Join(source, "bin/holdfast-dev"), cluster)
+			fmt.Printf("\nThe cluster is still up. To reach it:\n%sTo remove it:\n%s down --name %s\n", up.Spec().Env(), filepath.Join(source, "bin/holdfast-dev"), cluster)
 		} else {
-			stage.Say("taking the cluster down")
+			up.Say("taking the cluster down")
 		}
-		err = errors.Join(err, stage.Strike())
+		err = errors.Join(err, up.Down())
 	}()
+	w := &story.World{Cluster: up}
 	if o.run == "default-scheduler" {
-		return early(ctx, story.HalfPlaced(ctx, stage.World))
+		return early(ctx, story.HalfPlaced(ctx, w))
 	}
-	report, err := story.Play(ctx, stage.World)
+	report, err := story.Play(ctx, w)
 	if err != nil {
 		return early(ctx, err) // there is no page of a story that was not told to its end
 	}

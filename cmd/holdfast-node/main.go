@@ -73,6 +73,7 @@ func command() *cobra.Command {
 	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "silence of NVML after which it counts as hanging")
 	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first answer, while it may have to wake all GPUs")
 	f.StringVar(&o.metrics, "metrics-address", ":8080", "address of /metrics; 0 turns it off")
+	f.IntVar(&o.user, "user", 65532, "who to be once the kernel log is open, user and group; 0, where none but root may open NVIDIA's devices, stays root without capabilities")
 	f.IntVar(&o.kmsgFD, kmsgFlag, -1, "open kernel log, from the part of this program that had the right to open it")
 	if err := f.MarkHidden(kmsgFlag); err != nil {
 		panic(err) // the flag is defined above
@@ -97,6 +98,8 @@ func (o options) validate() error {
 		return fmt.Errorf("--deadline %s, --start-deadline %s: use at least 1s, and no less for the start", o.deadline, o.start)
 	case len(o.libraries) == 0 || strings.TrimSpace(o.libraries[0]) == "":
 		return fmt.Errorf("--nvml is empty: give at least one path")
+	case o.user < 0:
+		return fmt.Errorf("--user=%d: give the number of a user, or 0 for root", o.user)
 	case !executable(o.probe):
 		return fmt.Errorf("--probe=%q is no program that may be run: put holdfast-nvml beside holdfast-node, or say where it is", o.probe)
 	case o.metrics == metricsOff:

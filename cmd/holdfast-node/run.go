@@ -22,7 +22,7 @@ type options struct {
 	node, kmsg, bootID string
 	libraries          []string
 	deadline, start    time.Duration
-	kmsgFD             int
+	kmsgFD, user       int
 	metrics            string
 	probe              string
 }
@@ -35,7 +35,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
-	if o.kmsgFD < 0 && os.Geteuid() == 0 {
+	if o.kmsgFD < 0 && os.Geteuid() == 0 { // --kmsg-fd says that it was done: root may be who it is to be
 		return openAndShed(o, log)
 	}
 	boot, err := os.ReadFile(o.bootID)
@@ -91,7 +91,7 @@ func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodeheal
 		kernel.Line = figures.Line
 		go func() {
 			if err := kernel.Follow(ctx, emit); err != nil {
-				log.Error("the kernel log is read no more", "error", err)
+				log.Error("the kernel log is no longer read", "error", err)
 			}
 		}()
 	}

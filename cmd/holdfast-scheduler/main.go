@@ -81,7 +81,7 @@ func again(out io.Writer, from io.Reader) error {
 		return err
 	}
 	fmt.Fprintf(out, "gang %s, %d members, %d nodes, at %s\n%s\n", record.Name, len(record.Gang.Members), len(record.Nodes), record.At.Format(time.RFC3339), answer)
-	for _, s := range answer.Seats {
+	for _, s := range answer.Assignments {
 		fmt.Fprintf(out, "%d\t%s\t%s\n", s.Slot, s.Member, s.Node)
 	}
 	if record.Overruled != "" {

@@ -78,7 +78,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 			return err
 		}
 	}
-	station := plugin.NewStation()
+	station := plugin.NewInstances()
 	config, sched, err := app.Setup(ctx, opts, app.WithPlugin(plugin.Name, station.New), app.WithPlugin(plugin.GateName, station.NewGate))
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		endWell(station)
 		cancel()
 	}()
-	station.Drive(ctx, sched)
+	station.Start(ctx, sched)
 	if preview != "" {
 		if err := servePreviews(ctx, preview, config, station); err != nil {
 			return err
@@ -107,7 +107,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 }
 
 // endWell writes what was held back; kube-scheduler's own writers end with its context.
-func endWell(station *plugin.Station) {
+func endWell(station *plugin.Instances) {
 	if !station.Leads() {
 		return
 	}
@@ -117,7 +117,7 @@ func endWell(station *plugin.Station) {
 }
 
 // servePreviews serves with the certificate of kube-scheduler's own port.
-func servePreviews(ctx context.Context, address string, config *schedulerconfig.CompletedConfig, station *plugin.Station) error {
+func servePreviews(ctx context.Context, address string, config *schedulerconfig.CompletedConfig, station *plugin.Instances) error {
 	if config.SecureServing == nil {
 		return errors.New("--preview-bind-address needs kube-scheduler's own HTTPS port: set --secure-port, or give it an empty address")
 	}

@@ -18,8 +18,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// schedulerPatience is a little longer than the scheduler waits for a moment between two cycles.
-const schedulerPatience = 40 * time.Second
+// schedulerTimeout is a little longer than the scheduler waits for a moment between two cycles.
+const schedulerTimeout = 40 * time.Second
 
 // askEvery and askTimes bound how long a replica that schedules is looked for.
 const (

@@ -19,8 +19,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// patience bounds how long the API server may take.
-const patience = 30 * time.Second
+// timeout bounds how long the API server may take.
+const timeout = 30 * time.Second
 
 // scheme knows what the commands read and show.
 func scheme() (*runtime.Scheme, error) {

@@ -34,7 +34,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 		if err := out.check(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
 		c, _, namespace, err := connect(flags, nil)
 		if err != nil {

@@ -37,7 +37,7 @@ func fabricCommand(flags *genericclioptions.ConfigFlags, streams genericclioptio
 		if most < 0 || most > v1alpha1.MaxFabricMoves {
 			return fmt.Errorf("--most %d: use 0 to %d", most, v1alpha1.MaxFabricMoves)
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), patience+schedulerPatience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout+schedulerTimeout)
 		defer cancel()
 		_, cfg, _, err := connect(flags, nil)
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"holdfast.dev/holdfast/elastic/cause"
 )
 
 // version is set when the binary is linked.
@@ -41,7 +43,7 @@ func report(w io.Writer, err error) int {
 	exit := &exitError{code: 1, err: err}
 	errors.As(err, &exit)
 	if exit.err != nil {
-		fmt.Fprintln(w, "error:", exit.err)
+		fmt.Fprintln(w, "error:", cause.Printable(exit.err.Error()))
 	}
 	return exit.code
 }

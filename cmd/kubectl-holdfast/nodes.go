@@ -37,7 +37,7 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 		if err := out.check(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
 		c, _, _, err := connect(flags, nil)
 		if err != nil {

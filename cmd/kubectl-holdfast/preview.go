@@ -55,7 +55,7 @@ be placed now.`,
 		if err := out.check(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), patience+schedulerPatience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout+schedulerTimeout)
 		defer cancel()
 		p, err := previewOf(ctx, flags, file)
 		if err != nil {

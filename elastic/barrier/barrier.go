@@ -11,17 +11,17 @@ const (
 	LeadTime    = 300 * time.Millisecond
 	leadMost    = 1000
 	leadUnknown = 2
-	// RestHeard is how long nothing may have moved before ranks are believed to stay where they are, restUnheard the same where not
+	// RestConfirmed is how long nothing may have moved before ranks are believed to stay where they are, restUnconfirmed the same where not
 	// all agents say that they have passed the hold on, as those that were built before they could say it.
-	RestHeard, restUnheard = 100 * time.Millisecond, time.Second
+	RestConfirmed, restUnconfirmed = 100 * time.Millisecond, time.Second
 )
 
 // Levels are how far the ranks of a gang are: the newest step that any told, the lowest of what each told, the newest that any holds, the
 // newest that all hold.
-type Levels struct{ Told, LowestTold, Newest, Common int64 }
+type Levels struct{ Reported, LowestReported, Newest, CommonStep int64 }
 
 // Pace is how long a step takes, and the time from one that is told to the next, which may be many steps later; 0: not known.
-type Pace struct{ Step, Beat time.Duration }
+type Pace struct{ Step, Interval time.Duration }
 
 // lead is how many steps ahead a hold is set.
 func (p Pace) lead() int64 {
@@ -33,66 +33,66 @@ func (p Pace) lead() int64 {
 
 // Barrier is the step from which on ranks stay; none is chosen in the zero Barrier.
 type Barrier struct {
-	hold   int64
+	step   int64
 	raised bool
-	// heard is the newest step that was told when all agents had passed this hold on; unheard before.
-	heard int64
+	// confirmedAt is the newest step that was told when all agents had passed this hold on; unheard before.
+	confirmedAt int64
 	// seen is how far ranks were seen to be, still since when none of it has changed.
 	seen  Levels
 	still time.Time
 }
 
-const unheard = -1
+const unconfirmed = -1
 
-// Hold is the step from which on ranks stay; 0: none is chosen yet.
-func (b *Barrier) Hold() int64 { return b.hold }
+// Step returns the step at which ranks stay; 0 where none is chosen yet.
+func (b *Barrier) Step() int64 { return b.step }
 
-// Note takes down how far ranks are, and whether all agents have passed the hold on.
+// Note records how far ranks are, and whether all agents have passed the barrier step on.
 func (b *Barrier) Note(seen Levels, passed bool, now time.Time) {
 	if seen != b.seen {
 		b.seen, b.still = seen, now
 	}
 	switch {
 	case !passed: // or not any more: an agent that is alone for long lets its ranks go
-		b.heard = unheard
-	case b.heard == unheard:
-		b.heard, b.still = seen.Told, now
+		b.confirmedAt = unconfirmed
+	case b.confirmedAt == unconfirmed:
+		b.confirmedAt, b.still = seen.Reported, now
 	}
 }
 
-// Move chooses the hold, and moves it on where it brings ranks together no more: once where each has saved a step beyond it,
-// of which lowestNewest is the lowest, but not the same one, and whenever they are stuck for longer than patience. It says whether it did.
-func (b *Barrier) Move(pace Pace, lowestNewest int64, patience time.Duration, now time.Time) bool {
-	apart := b.hold != 0 && b.seen.Common < b.hold && lowestNewest >= b.hold && !b.raised
-	if b.hold != 0 && !apart && !b.stuck(pace, patience, now) {
+// Move chooses the barrier step, and moves it when ranks can no longer meet there: once, where each rank has saved a
+// step at or beyond it (lowestNewest is the lowest of these) but not the same one; and whenever they are stalled for
+// longer than timeout. It reports whether the step changed.
+func (b *Barrier) Move(pace Pace, lowestNewest int64, timeout time.Duration, now time.Time) bool {
+	apart := b.step != 0 && b.seen.CommonStep < b.step && lowestNewest >= b.step && !b.raised
+	if b.step != 0 && !apart && !b.stalled(pace, timeout, now) {
 		return false
 	}
-	b.hold, b.heard, b.raised, b.still = b.seen.Told+pace.lead(), unheard, b.raised || apart, now
+	b.step, b.confirmedAt, b.raised, b.still = b.seen.Reported+pace.lead(), unconfirmed, b.raised || apart, now
 	return true
 }
 
-// stuck says whether some ranks are held while others, which finished that step and did not save it, wait for them in the next one,
-// as where an agent hangs and hands out no slot. Nothing moves then. A copy that is yet to be sealed looks the same, so that takes
-// a while to be sure of; and while steps go by, the next save may well be beyond the hold.
-func (b *Barrier) stuck(pace Pace, patience time.Duration, now time.Time) bool {
-	held := b.seen.Newest >= b.hold && b.seen.LowestTold >= b.hold
-	return held && b.seen.Common < b.seen.Told && now.Sub(b.still) > max(patience, 2*pace.Step)
+// stalled reports whether some ranks stay at the barrier while others, which finished that step and did not save it,
+// wait for them in a collective.
+func (b *Barrier) stalled(pace Pace, timeout time.Duration, now time.Time) bool {
+	held := b.seen.Newest >= b.step && b.seen.LowestReported >= b.step
+	return held && b.seen.CommonStep < b.seen.Reported && now.Sub(b.still) > max(timeout, 2*pace.Step)
 }
 
-// Ahead is how long ranks take to come to the hold; 0 where that is not known.
+// Ahead estimates how long ranks take to reach the barrier step; 0 where that is not known.
 func (b *Barrier) Ahead(pace Pace) time.Duration {
-	return pace.Step * time.Duration(b.hold-b.seen.Told)
+	return pace.Step * time.Duration(b.step-b.seen.Reported)
 }
 
-// Held says whether all ranks stay at one step. Word of the hold can take longer than its lead; they pass it then, a step each pace, and
-// whoever is in the middle of one when word comes ends it yet. It is believed after most at the latest.
-func (b *Barrier) Held(pace Pace, most time.Duration, now time.Time) bool {
-	rest := RestHeard
+// AtBarrier reports whether all ranks stay at one step. Ranks that learn of the barrier late finish their current step
+// first. After `most` we assume that they have stopped.
+func (b *Barrier) AtBarrier(pace Pace, most time.Duration, now time.Time) bool {
+	rest := RestConfirmed
 	switch {
-	case b.heard == unheard, b.heard >= b.hold && pace.Beat == 0: // a coordinator that began in the middle knows of no beat
-		rest = max(2*pace.Beat, restUnheard)
-	case b.heard >= b.hold:
-		rest = max(2*pace.Beat, RestHeard)
+	case b.confirmedAt == unconfirmed, b.confirmedAt >= b.step && pace.Interval == 0: // a coordinator that began in the middle knows of no beat
+		rest = max(2*pace.Interval, restUnconfirmed)
+	case b.confirmedAt >= b.step:
+		rest = max(2*pace.Interval, RestConfirmed)
 	}
-	return b.seen.Common >= b.hold && b.seen.Common == b.seen.Told && now.Sub(b.still) >= min(rest, most)
+	return b.seen.CommonStep >= b.step && b.seen.CommonStep == b.seen.Reported && now.Sub(b.still) >= min(rest, most)
 }

@@ -7,16 +7,16 @@ import (
 	"holdfast.dev/holdfast/elastic/barrier"
 )
 
-const patience = 5 * time.Second
+const timeout = 5 * time.Second
 
 var (
 	start = time.Unix(1000, 0)
-	pace  = barrier.Pace{Step: 100 * time.Millisecond, Beat: 100 * time.Millisecond}
+	pace  = barrier.Pace{Step: 100 * time.Millisecond, Interval: 100 * time.Millisecond}
 )
 
 // at lets all ranks be at a step, which all hold.
 func at(step int64) barrier.Levels {
-	return barrier.Levels{Told: step, LowestTold: step, Newest: step, Common: step}
+	return barrier.Levels{Reported: step, LowestReported: step, Newest: step, CommonStep: step}
 }
 
 // TestHold: the hold lies as many steps ahead as ranks take in LeadTime, and one; where their pace is not known, two.
@@ -24,11 +24,11 @@ func TestHold(t *testing.T) {
 	for step, want := range map[time.Duration]int64{0: 12, 100 * time.Millisecond: 14, time.Second: 12, time.Microsecond: 1010} {
 		b := barrier.Barrier{}
 		b.Note(at(10), true, start)
-		if moved := b.Move(barrier.Pace{Step: step}, 10, patience, start); !moved || b.Hold() != want {
-			t.Errorf("a step takes %s: held at %d, want %d", step, b.Hold(), want)
+		if moved := b.Move(barrier.Pace{Step: step}, 10, timeout, start); !moved || b.Step() != want {
+			t.Errorf("a step takes %s: held at %d, want %d", step, b.Step(), want)
 		}
-		if b.Move(barrier.Pace{Step: step}, 10, patience, start.Add(time.Hour)) {
-			t.Errorf("a step takes %s: the hold has moved to %d, and nobody was there", step, b.Hold())
+		if b.Move(barrier.Pace{Step: step}, 10, timeout, start.Add(time.Hour)) {
+			t.Errorf("a step takes %s: the hold has moved to %d, and nobody was there", step, b.Step())
 		}
 	}
 }
@@ -41,17 +41,17 @@ func TestHeld(t *testing.T) {
 		most   time.Duration
 		after  time.Duration // all are at the hold
 	}{
-		"all have passed it on": {true, time.Minute, barrier.RestHeard},
+		"all have passed it on": {true, time.Minute, barrier.RestConfirmed},
 		"nobody says so":        {false, time.Minute, time.Second},
 		"there is no time":      {false, 300 * time.Millisecond, 300 * time.Millisecond},
 	} {
 		b := barrier.Barrier{}
 		b.Note(at(10), true, start)
-		b.Move(pace, 10, patience, start)
+		b.Move(pace, 10, timeout, start)
 		b.Note(at(10), tt.passed, start)
 		came := start.Add(time.Second)
-		b.Note(at(b.Hold()), tt.passed, came)
-		if b.Held(pace, tt.most, came.Add(tt.after-1)) || !b.Held(pace, tt.most, came.Add(tt.after)) {
+		b.Note(at(b.Step()), tt.passed, came)
+		if b.AtBarrier(pace, tt.most, came.Add(tt.after-1)) || !b.AtBarrier(pace, tt.most, came.Add(tt.after)) {
 			t.Errorf("%s: ranks are not taken to stay after %s", name, tt.after)
 		}
 	}
@@ -61,18 +61,125 @@ func TestHeld(t *testing.T) {
 func TestMove(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)
-	b.Move(pace, 10, patience, start)
-	first := b.Hold()
-	b.Note(barrier.Levels{Told: first + 2, LowestTold: first + 1, Newest: first + 2, Common: first - 1}, true, start)
-	if !b.Move(pace, first+1, patience, start) || b.Hold() <= first+2 {
-		t.Fatalf("ranks are apart, and the hold is %d after %d", b.Hold(), first)
+	b.Move(pace, 10, timeout, start)
+	first := b.Step()
+	b.Note(barrier.Levels{Reported: first + 2, LowestReported: first + 1, Newest: first + 2, CommonStep: first - 1}, true, start)
+	if !b.Move(pace, first+1, timeout, start) || b.Step() <= first+2 {
+		t.Fatalf("ranks are apart, and the hold is %d after %d", b.Step(), first)
 	}
-	second := b.Hold()
-	b.Note(barrier.Levels{Told: second + 1, LowestTold: second, Newest: second, Common: second - 1}, true, start)
-	if b.Move(pace, second-1, patience, start.Add(patience)) {
-		t.Errorf("the hold has moved to %d although a copy may be about to be sealed", b.Hold())
+	second := b.Step()
+	b.Note(barrier.Levels{Reported: second + 1, LowestReported: second, Newest: second, CommonStep: second - 1}, true, start)
+	if b.Move(pace, second-1, timeout, start.Add(timeout)) {
+		t.Errorf("the hold has moved to %d although a copy may be about to be sealed", b.Step())
 	}
-	if !b.Move(pace, second-1, patience, start.Add(patience+1)) || b.Hold() <= second+1 {
-		t.Errorf("ranks are stuck, and the hold is %d after %d", b.Hold(), second)
+	if !b.Move(pace, second-1, timeout, start.Add(timeout+1)) || b.Step() <= second+1 {
+		t.Errorf("ranks are stuck, and the hold is %d after %d", b.Step(), second)
+	}
+}
+
+// TestNotHeldElsewhere: ranks that are still below the hold, or beyond it and apart, are not taken to stay there.
+func TestNotHeldElsewhere(t *testing.T) {
+	for name, levels := range map[string]barrier.Levels{
+		"below": at(12),
+		"apart": {Reported: 15, LowestReported: 14, Newest: 15, CommonStep: 14},
+	} {
+		b := barrier.Barrier{}
+		b.Note(at(10), true, start)
+		b.Move(pace, 10, timeout, start) // to 14
+		b.Note(levels, true, start)
+		if b.AtBarrier(pace, time.Minute, start.Add(time.Hour)) {
+			t.Errorf("%s: ranks are taken to stay at %d", name, b.Step())
+		}
+	}
+}
+
+// TestRest: how long nothing may have moved depends on when all had passed the hold on, and on how often anything is told.
+func TestRest(t *testing.T) {
+	const slow = 3 * time.Second
+	for name, tt := range map[string]struct {
+		toldAt int64 // the step that is told when all have passed the hold on; 0: they never do
+		again  bool  // an agent is alone for so long that it lets its ranks go
+		beat   time.Duration
+		rest   time.Duration
+	}{
+		"passed on in time":                     {10, false, pace.Interval, barrier.RestConfirmed},
+		"passed on in time, steps told seldom":  {10, false, slow, barrier.RestConfirmed},
+		"passed on when ranks were there":       {14, false, pace.Interval, 200 * time.Millisecond},
+		"passed on late, steps told seldom":     {14, false, slow, 2 * slow},
+		"passed on late, by one that knows not": {14, false, 0, time.Second},
+		"not by all":                            {0, false, pace.Interval, time.Second},
+		"not by all, steps told seldom":         {0, false, slow, 2 * slow},
+		"by all, but one is alone since":        {10, true, pace.Interval, time.Second},
+	} {
+		b := barrier.Barrier{}
+		b.Note(at(10), true, start)
+		b.Move(pace, 10, timeout, start) // to 14
+		b.Note(at(10), tt.toldAt == 10, start)
+		came := start.Add(time.Second)
+		b.Note(at(14), tt.toldAt != 0, came)
+		if tt.again {
+			b.Note(at(14), false, came)
+		}
+		p := barrier.Pace{Step: pace.Step, Interval: tt.beat}
+		if b.AtBarrier(p, time.Minute, came.Add(tt.rest-1)) || !b.AtBarrier(p, time.Minute, came.Add(tt.rest)) {
+			t.Errorf("%s: ranks are not taken to stay after %s", name, tt.rest)
+		}
+	}
+}
+
+// TestMoveOnlyWhereItMust: the hold moves on where each rank has saved a step beyond it and not the same one, and then not again; it moves
+// on where all are held and some have not saved what they finished, after the longer of patience and two steps.
+func TestMoveOnlyWhereItMust(t *testing.T) {
+	const hold = 14
+	for name, tt := range map[string]struct {
+		levels       barrier.Levels
+		lowestNewest int64
+		step         time.Duration
+		waited       time.Duration
+		moves        bool
+	}{
+		"all hold it":                         {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold}, hold, 0, 0, false},
+		"each is just there, none the same":   {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold - 1}, hold, 0, 0, true},
+		"one is not there yet":                {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold - 1}, hold - 1, 0, 0, false},
+		"stuck":                               {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, timeout + 1, true},
+		"not for long":                        {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, timeout, false},
+		"not for two steps":                   {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, timeout, 2 * timeout, false},
+		"for more than two steps":             {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, timeout, 2*timeout + 1, true},
+		"all hold what they finished":         {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold}, hold - 1, 0, time.Hour, false},
+		"one has not finished the step":       {barrier.Levels{Reported: hold, LowestReported: hold - 1, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, time.Hour, false},
+		"nobody holds the step or one beyond": {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold - 1, CommonStep: hold - 1}, hold - 1, 0, time.Hour, false},
+	} {
+		b := barrier.Barrier{}
+		b.Note(at(10), true, start)
+		b.Move(pace, 10, timeout, start)
+		b.Note(tt.levels, true, start)
+		if got := b.Move(barrier.Pace{Step: tt.step}, tt.lowestNewest, timeout, start.Add(tt.waited)); got != tt.moves {
+			t.Errorf("%s: the hold moves: %v, want %v", name, got, tt.moves)
+		}
+	}
+}
+
+// TestMovesOnceForRanksThatAreApart: a second time would chase them for ever.
+func TestMovesOnceForRanksThatAreApart(t *testing.T) {
+	b := barrier.Barrier{}
+	b.Note(at(10), true, start)
+	b.Move(pace, 10, timeout, start)
+	for _, want := range []bool{true, false} {
+		beyond := b.Step() + 1
+		b.Note(barrier.Levels{Reported: beyond, LowestReported: beyond, Newest: beyond, CommonStep: beyond - 2}, true, start)
+		if got := b.Move(pace, beyond, timeout, start); got != want {
+			t.Errorf("held at %d: the hold moves on: %v, want %v", beyond-1, got, want)
+		}
+	}
+}
+
+// TestAhead: ranks need a step's time for each step to the hold.
+func TestAhead(t *testing.T) {
+	b := barrier.Barrier{}
+	b.Note(at(10), true, start)
+	b.Move(pace, 10, timeout, start)
+	b.Note(at(11), true, start)
+	if got, want := b.Ahead(pace), 3*pace.Step; got != want {
+		t.Errorf("the hold is %s ahead, want %s", got, want)
 	}
 }

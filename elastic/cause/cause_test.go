@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 var t0 = time.Unix(1_700_000_000, 0)
@@ -21,7 +23,7 @@ func text(t *testing.T, name string) string {
 
 // exit is a rank's end at a time that its node's clock showed.
 func exit(rank, code, signal, atMs int, traceback string) Exit {
-	return Exit{Rank: rank, Slot: rank / 2, Code: code, Signal: signal, At: t0.Add(time.Duration(atMs) * time.Millisecond), Traceback: traceback}
+	return Exit{rank, rank / 2, protocol.Exit{Code: code, Signal: signal, At: t0.Add(time.Duration(atMs) * time.Millisecond), Traceback: traceback}}
 }
 
 // The tracebacks under testdata were written by PyTorch 2.15 with gloo on three ranks.
@@ -43,6 +45,7 @@ func TestFirst(t *testing.T) {
 		{"sys.exit", []Exit{exit(0, 1, 0, 1, peer), exit(1, 3, 0, 2, "")}, RankFailed, 1, 1, "exit code 3"},
 		{"no memory", []Exit{exit(0, 1, 0, 1, peer), exit(1, 1, 0, 2, text(t, "oom.1"))}, RankFailed, 1, 1, "DefaultCPUAllocator"},
 		{"a peer hung: who lost patience comes before who lost its peer", []Exit{exit(0, 1, 0, 9, late), exit(1, 1, 0, 1, text(t, "hang.1"))}, RankFailed, 0, 1, "Timed out waiting"},
+		{"who lost its peer while it waited only lost it", []Exit{exit(0, 1, 0, 9, late), exit(1, 1, 0, 1, strings.TrimSpace(peer)+", timeout")}, RankFailed, 0, 1, "Timed out waiting"},
 		{"the store's port was taken", []Exit{exit(0, 1, 0, 9, text(t, "port.0")), exit(1, 1, 0, 1, text(t, "nostore.1"))}, PortConflict, 0, 1, "EADDRINUSE"},
 		{"a port of the script is its own bug", []Exit{exit(0, 1, 0, 9, "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    s.bind()\nOSError: [Errno 98] Address already in use")}, RankFailed, 0, 0, "Errno 98"},
 		{"only cascade is left: the earliest", []Exit{exit(0, 1, 0, 9, peer), exit(2, 1, 0, 7, reset)}, RankFailed, 2, 1, "reset by peer"},
@@ -184,6 +187,9 @@ func TestSame(t *testing.T) {
 		{"another exit code", one(1, tb("x")), Cause{Code: RankFailed, Rank: 1, ExitCode: 2, Message: tb("x")}, false},
 		{"silent exit of the same rank", one(1, "the process ended with exit code 3"), one(1, "the process ended with exit code 3"), true},
 		{"silent exit of another rank", one(1, "the process ended with exit code 3"), one(2, "the process ended with exit code 3"), false},
+		{"called from elsewhere", one(1, tb("  File \"/app/b.py\", line 1, in g\nE: x")), one(2, strings.Replace(tb("  File \"/app/b.py\", line 1, in g\nE: x"), "line 9", "line 8", 1)), true},
+		{"another place, called from the same one", one(1, tb("  File \"/app/b.py\", line 1, in g\nE: x")), one(1, tb("  File \"/app/b.py\", line 2, in g\nE: x")), false},
+		{"trimmed to the last frame", one(1, "File \"/app/a.py\", line 9, in f\nE: x"), one(2, "File \"/app/a.py\", line 9, in f\nE: x"), true},
 		{"one of them trimmed", one(1, tb("ValueError: x")), one(1, Tail(strings.Repeat("older line\n", 50)+tb("ValueError: x"), 100)), true},
 	}
 	for _, c := range cases {
@@ -203,9 +209,63 @@ func TestTail(t *testing.T) {
 		{"aaaa\nbbbb\ncc", 7, "bbbb\ncc"},
 		{"aaaa\nbbbb\ncc", 8, "bbbb\ncc"},
 		{"x\n" + strings.Repeat("é", 10), 9, "ééé…"},
+		{"ab\ncd", 5, "ab\ncd"},
+		{"aaaa\nbbbb\ncccc\ndd", 7, "cccc\ndd"},
+		{"éééé", 6, "é…"},
+		{"a😀😀", 7, "a…"},
+		{"abcdef", 2, "…"},
 	} {
 		if got := Tail(c.in, c.limit); got != c.want {
 			t.Errorf("Tail(%q, %d) = %q, want %q", c.in, c.limit, got, c.want)
+		}
+	}
+}
+
+// TestFirstOfSilentOnes: an exit code that a script chooses comes before an abort, whoever was earlier; one rank that aborted beside
+// others that were ended is no watchdog's work.
+func TestFirstOfSilentOnes(t *testing.T) {
+	got, _ := First([]Exit{exit(0, 134, 6, 1, ""), exit(1, 3, 0, 9, "")})
+	if got.Rank != 1 || got.Weak {
+		t.Errorf("%+v", got)
+	}
+	got, _ = First([]Exit{exit(0, 134, 6, 9, ""), exit(1, 139, 11, 1, "")})
+	if got.Rank != 1 || got.Suspect != "" {
+		t.Errorf("%+v", got)
+	}
+	if got, _ = First([]Exit{exit(0, 134, 6, 9, ""), exit(1, 1, 0, 1, "")}); got.Rank != 0 || got.Suspect != "" || got.Weak {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestWeak: what only follows from something else says so, and in the watchdog's case what it waited for.
+func TestWeak(t *testing.T) {
+	const waits = "it waited for others in a collective"
+	for name, c := range map[string]struct {
+		exits []Exit
+		weak  bool
+		says  bool
+	}{
+		"the watchdog, of several":          {[]Exit{exit(0, 134, 6, 3, ""), exit(2, 134, 6, 1, "")}, true, true},
+		"the watchdog, with its words":      {[]Exit{exit(2, 134, 6, 5, watchdog)}, true, false},
+		"a peer's connection":               {[]Exit{exit(0, 1, 0, 5, text(t, "raise.0"))}, true, false},
+		"an exception":                      {[]Exit{exit(1, 1, 0, 3, text(t, "raise.1"))}, false, false},
+		"an abort alone":                    {[]Exit{exit(1, 134, 6, 2, "")}, false, false},
+		"an illegal instruction":            {[]Exit{exit(3, 132, 4, 1, "")}, false, false},
+		"a collective that took too long":   {[]Exit{exit(0, 1, 0, 9, text(t, "hang.0"))}, true, false},
+		"an exception in a line about time": {[]Exit{exit(1, 1, 0, 3, "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    torch.distributed.all_reduce(x, timeout=timeout)  # gloo\nValueError: x")}, false, false},
+		"an exit code 1 that says nothing":  {[]Exit{exit(0, 1, 0, 9, "")}, true, false},
+	} {
+		got, _ := First(c.exits)
+		if got.Weak != c.weak || strings.Contains(got.Message, waits) != c.says {
+			t.Errorf("%s: weak %v, want %v; %q", name, got.Weak, c.weak, got.Message)
+		}
+	}
+}
+
+func TestDisplaced(t *testing.T) {
+	for code, want := range map[Code]bool{PodReplaced: true, JobSuspended: true, LauncherStarted: true, PodLost: false, RankFailed: false} {
+		if got := (Cause{Code: code}).Displaced(); got != want {
+			t.Errorf("%s: Displaced = %v, want %v", code, got, want)
 		}
 	}
 }
@@ -214,6 +274,21 @@ func TestExternal(t *testing.T) {
 	for code, want := range map[Code]bool{RankKilled: true, PodLost: true, PodReplaced: true, RanksLost: true, PortConflict: true, RankFailed: false} {
 		if got := (Cause{Code: code}).External(); got != want {
 			t.Errorf("%s: External = %v, want %v", code, got, want)
+		}
+	}
+}
+
+// TestPrintable: a terminal finds nothing to obey, and who reads sees what was there.
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "",
+		"a\tb\n  Grüße, 世界 “…”":               "a\tb\n  Grüße, 世界 “…”",
+		"\x1b]0;title\a\x1b[2Jgone\rover\x7f": `\x1b]0;title\a\x1b[2Jgone\rover\x7f`,
+		"\u009b31m \u202etxt.exe \xff":        `\u009b31m \u202etxt.exe \xff`,
+		"a replacement: \ufffd":               "a replacement: \ufffd",
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
 }

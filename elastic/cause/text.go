@@ -1,8 +1,11 @@
 package cause
 
 import (
+	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -26,6 +29,25 @@ var (
 // Clean strips what PyTorch puts before each line, and blank ends.
 func Clean(traceback string) string {
 	return strings.TrimSpace(rankPrefix.ReplaceAllString(strings.ToValidUTF8(traceback, "?"), ""))
+}
+
+// Printable is text as a terminal may show it: of what does not print only line ends and tabs stay. All else, such as the escape
+// that moves the cursor or sets a title, is written out, as in Go.
+func Printable(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		_, n := utf8.DecodeRuneInString(text[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case r == '\n' || r == '\t' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
 }
 
 // Tail returns the last whole lines of text that fit into limit bytes; of a last line that alone is

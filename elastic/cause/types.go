@@ -1,6 +1,6 @@
 package cause
 
-import "time"
+import "holdfast.dev/holdfast/internal/protocol"
 
 // Code names a cause; a Gang's recoveries, events and metrics carry the same word.
 type Code string
@@ -16,7 +16,7 @@ const (
 	PodLost Code = "PodLost"
 	// PodReplaced: the pod had to leave its node and was replaced; no fault of the script.
 	PodReplaced Code = "PodReplaced"
-	// JobSuspended: the Job rests; no fault of the script.
+	// JobSuspended: the Job is suspended; no fault of the script.
 	JobSuspended Code = "JobSuspended"
 	// RanksLost: a container or an agent came back without the ranks that it had run.
 	RanksLost Code = "RanksLost"
@@ -47,10 +47,7 @@ type Cause struct {
 
 // Exit is how one rank's process ended.
 type Exit struct {
-	Rank      int
-	Slot      int
-	Code      int
-	Signal    int
-	At        time.Time
-	Traceback string
+	Rank int
+	Slot int
+	protocol.Exit
 }

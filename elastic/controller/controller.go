@@ -1,7 +1,7 @@
 // Package controller carries the decisions of package elastic out at the API server. It writes a Gang's
 // status.run under its own field manager, makes the job of a gang that was given up fail, tells on the
-// user's job what happened, tells the coordinator which pods their nodes or somebody else doom and which Jobs
-// are over, takes doomed pods out of their Job and sees to it that they go. It takes no decisions, and each
+// user's job what happened, tells the coordinator which pods their nodes or somebody else termination and which Jobs
+// are over, takes pods to be replaced out of their Job and sees to it that they go. It takes no decisions, and each
 // thing it does may be done twice.
 package controller
 
@@ -50,35 +50,35 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Controller is the store of the coordinator and reconciles: the job of a gang that was given up fails, the
-// coordinator knows which pods are doomed, and a pod that was taken out of its gang goes.
+// Controller is the coordinator's store. It also reconciles: the job of a gang that was given up fails, the coordinator
+// knows which pods are to be replaced, and a pod that was released from its gang is evicted.
 type Controller struct {
 	Options
-	// Coordinator is told of dooms; set by SetupWithManager.
+	// Coordinator is told of terminations; set by SetupWithManager.
 	Coordinator Coordinator
 	counts      counts
 	writer      *writer
-	// asked are pods that were told to go, taken those that this process took out of their Job, freed the same as they come.
-	asked, taken *asks
-	freed        chan event.GenericEvent
-	// leaves brings gangs of which a pod was told to end.
-	leaves chan event.GenericEvent
+	// recentEvictions are terminating pods, taken those that this process took out of their Job, freed the same as they come.
+	recentEvictions, seenPods *recentEvictions
+	freed                     chan event.GenericEvent
+	// noticed brings gangs of which a pod was told to end.
+	noticed chan event.GenericEvent
 
 	mu sync.Mutex
-	// told are gangs of which dooms stand at the coordinator, over those whose Job is over and has pods yet; vacant are
-	// seats whose pod was taken out. All are guarded by mu, and to lose them costs a call and a figure.
-	told   map[coordinator.Key]bool
-	over   map[coordinator.Key]bool
-	vacant map[seat]vacancy
-	// leaving are pods, by UID, whose agents were told to end, and when that was heard; guarded by mu.
-	leaving map[types.UID]time.Time
+	// notified are gangs of which terminations stand at the coordinator, over those whose Job is over and has pods yet; vacant are
+	// slots whose pod was taken out. All are guarded by mu, and to lose them costs a call and a figure.
+	notified map[coordinator.Key]bool
+	over     map[coordinator.Key]bool
+	slotGaps map[slotKey]slotGap
+	// terminating are pods, by UID, whose agents were told to end, and when that was heard; guarded by mu.
+	terminating map[types.UID]time.Time
 }
 
 var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), asked: newAsks(), taken: newAsks(), freed: make(chan event.GenericEvent, asksKept), leaves: make(chan event.GenericEvent, asksKept), leaving: map[types.UID]time.Time{}, told: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, vacant: map[seat]vacancy{}}
+	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), recentEvictions: newRecentEvictions(), seenPods: newRecentEvictions(), freed: make(chan event.GenericEvent, recentEvictionsKept), noticed: make(chan event.GenericEvent, recentEvictionsKept), terminating: map[types.UID]time.Time{}, notified: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, slotGaps: map[slotKey]slotGap{}}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
@@ -179,7 +179,7 @@ func dropNulls(value any) {
 	}
 }
 
-// Announce writes an event on the gang's job.
+// Announce writes an event on the gang's job and on the Gang.
 func (c *Controller) Announce(ctx context.Context, key coordinator.Key, n elastic.Notice) {
 	g, err := c.gang(ctx, c.Client, key)
 	if err != nil {
@@ -190,7 +190,14 @@ func (c *Controller) Announce(ctx context.Context, key coordinator.Key, n elasti
 	if n.Warning {
 		kind = corev1.EventTypeWarning
 	}
-	c.Recorder.Eventf(jobOf(g), g, kind, n.Reason, "Restart", "%s", cause.Tail(n.Message, noteLimit))
+	c.tell(g, g, kind, n.Reason, "Restart", n.Message)
+}
+
+// tell writes an event on the gang's job, where its user looks, and on the Gang.
+func (c *Controller) tell(g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
+	note = cause.Tail(note, noteLimit)
+	c.Recorder.Eventf(jobOf(g), related, kind, reason, action, "%s", note)
+	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
 }
 
 // jobOf refers to the job that a Gang was made for.

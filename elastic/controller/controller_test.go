@@ -3,6 +3,9 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -40,7 +42,7 @@ func objects(policy corev1.RestartPolicy, backoff int32) (*v1alpha1.Gang, *batch
 
 type bench struct {
 	*Controller
-	recorder *events.FakeRecorder
+	recorder *recorder
 	// before runs ahead of each write of a Gang's status.
 	before func()
 	// refuse makes patches of Job specs fail.
@@ -55,9 +57,9 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 			t.Fatal(err)
 		}
 	}
-	b := &bench{recorder: events.NewFakeRecorder(20)}
+	b := &bench{recorder: &recorder{}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().
-		WithIndex(&corev1.Pod{}, podGang, gangNamed).WithIndex(&corev1.Pod{}, podNode, nodeOf).WithInterceptorFuncs(interceptor.Funcs{
+		WithIndex(&corev1.Pod{}, PodsByGang, gangNamed).WithIndex(&corev1.Pod{}, podNode, nodeOf).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, ac runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			if b.before != nil {
 				b.before()
@@ -93,13 +95,29 @@ func (b *bench) readJob(t *testing.T) *batchv1.Job {
 	return job
 }
 
-func (b *bench) event() string {
-	select {
-	case e := <-b.recorder.Events:
-		return e
-	default:
+// recorder keeps the events on the job and those on the Gang.
+type recorder struct{ onJob, onGang []string }
+
+func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	on := &r.onJob
+	if _, ok := regarding.(*v1alpha1.Gang); ok {
+		on = &r.onGang
+	}
+	*on = append(*on, kind+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+// event takes the oldest event on the job, which must stand on the Gang as well.
+func (b *bench) event(t *testing.T) string {
+	t.Helper()
+	if !slices.Equal(b.recorder.onJob, b.recorder.onGang) {
+		t.Errorf("on the job stands %q, on the Gang %q", b.recorder.onJob, b.recorder.onGang)
+	}
+	if len(b.recorder.onJob) == 0 {
 		return ""
 	}
+	oldest := b.recorder.onJob[0]
+	b.recorder.onJob, b.recorder.onGang = b.recorder.onJob[1:], b.recorder.onGang[1:]
+	return oldest
 }
 
 func TestPersistAndLoad(t *testing.T) {
@@ -127,6 +145,21 @@ func TestPersistAndLoad(t *testing.T) {
 	}
 	if _, _, _, err := b.Load(t.Context(), coordinator.Key{Namespace: "team-a", Name: "train", Job: "a newer job"}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Gang of an older job is loaded: %v", err)
+	}
+}
+
+// TestGangsBeyondTheLimitAreNotLoaded: one may be of a definition without it.
+func TestGangsBeyondTheLimitAreNotLoaded(t *testing.T) {
+	for members, taken := range map[int32]bool{-1: false, 0: false, 1: true, v1alpha1.MaxMembers: true, v1alpha1.MaxMembers + 1: false, math.MaxInt32: false} {
+		g, job := objects(corev1.RestartPolicyNever, 6)
+		g.Spec.Members = members
+		got, _, _, err := newBench(t, g, job).Load(t.Context(), key)
+		if taken && (err != nil || got != int(members)) {
+			t.Errorf("%d members: %d, %v", members, got, err)
+		}
+		if want := fmt.Sprintf("gang team-a/train has %d members: 1 to 5000 can be had", members); !taken && (err == nil || err.Error() != want) {
+			t.Errorf("%d members: %v, want %s", members, err, want)
+		}
 	}
 }
 
@@ -271,7 +304,7 @@ func TestEnd(t *testing.T) {
 			if target != nil && (target.Reason != "SameFailureTwice" || !strings.Contains(target.Message, "rank 3 in slot 1 failed first, with exit code 7")) {
 				t.Errorf("condition %+v", target)
 			}
-			if e := b.event(); !strings.Contains(e, "SameFailureTwice") || !strings.Contains(e, "ValueError: bad") || !strings.Contains(e, "2 further ranks") {
+			if e := b.event(t); !strings.Contains(e, "SameFailureTwice") || !strings.Contains(e, "ValueError: bad") || !strings.Contains(e, "2 further ranks") {
 				t.Errorf("event %q", e)
 			}
 		})
@@ -345,11 +378,11 @@ func TestAnnounce(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 6)
 	b := newBench(t, g, job)
 	b.Announce(t.Context(), key, elastic.Notice{Reason: elastic.NoticeRecovered, Message: "generation 2 runs"})
-	if e := b.event(); e != "Normal Recovered generation 2 runs" {
+	if e := b.event(t); e != "Normal Recovered generation 2 runs" {
 		t.Errorf("event %q", e)
 	}
 	b.Announce(t.Context(), coordinator.Key{Namespace: "team-a", Name: "gone", Job: "x"}, elastic.Notice{Reason: "Recovered", Message: "m"})
-	if e := b.event(); e != "" {
+	if e := b.event(t); e != "" {
 		t.Errorf("event %q of a gang that is gone", e)
 	}
 }

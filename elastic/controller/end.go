@@ -22,8 +22,8 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 )
 
-// grace is how long the pods of a given-up job have to end by themselves, so that they stay as failed
-// pods, with their logs and exit codes, before the Job controller is told to delete what is left.
+// grace is how long the pods of a given-up job have to end by themselves, so that they remain as failed pods with their
+// logs and exit codes, before the Job controller deletes what is left.
 const grace = 5 * time.Second
 
 // How a Job is made to fail, so that no pod of it comes again whatever its restart policy, its
@@ -55,7 +55,7 @@ func (c *Controller) End(ctx context.Context, key coordinator.Key, v elastic.Ver
 		return err
 	}
 	// A Job that is over already, because its pod was faster, still owes people the reason.
-	c.Recorder.Eventf(jobOf(g), g, corev1.EventTypeWarning, string(v.Reason), "GiveUp", "%s", verdictNote(v))
+	c.tell(g, g, corev1.EventTypeWarning, string(v.Reason), "GiveUp", verdictNote(v))
 	if over(job) {
 		return nil
 	}

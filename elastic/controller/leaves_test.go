@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 )
 
-// TestNodeEndsAPod: an agent's word that it was told to end dooms its pod once the node says that it shuts down, and never by itself.
+// TestNodeEndsAPod: an agent's word that it was told to end terminations its pod once the node says that it shuts down, and never by itself.
 func TestNodeEndsAPod(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	a, p := on(member("a", 0, "n1")), on(member("b", 1, "n2"))
@@ -24,17 +24,17 @@ func TestNodeEndsAPod(t *testing.T) {
 	b.Coordinator = l
 	look := func() ctrl.Result {
 		t.Helper()
-		res, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
+		res, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return res
 	}
 	key := coordinator.Key{Namespace: "team-a", Name: "train", Job: g.Spec.JobRef.UID}
-	b.Leaves(key, elastic.Pod{UID: string(p.UID), Name: p.Name})
-	b.Leaves(key, elastic.Pod{UID: string(p.UID), Name: p.Name})
+	b.NoteTerminating(key, elastic.Pod{UID: string(p.UID), Name: p.Name})
+	b.NoteTerminating(key, elastic.Pod{UID: string(p.UID), Name: p.Name})
 	select {
-	case e := <-b.leaves:
+	case e := <-b.noticed:
 		if e.Object.GetName() != "train" || e.Object.GetNamespace() != "team-a" {
 			t.Errorf("gang %s/%s is looked at", e.Object.GetNamespace(), e.Object.GetName())
 		}
@@ -48,7 +48,7 @@ func TestNodeEndsAPod(t *testing.T) {
 	if err := b.Client.Status().Update(t.Context(), n2); err != nil {
 		t.Fatal(err)
 	}
-	if res := look(); l.calls != 1 || len(l.last) != 1 || l.last[0].Pod != string(p.UID) || l.last[0].Cause != v1alpha1.CauseNodeShutdown || l.last[0].Dead || res.RequeueAfter != tellAgain {
+	if res := look(); l.calls != 1 || len(l.last) != 1 || l.last[0].Pod != string(p.UID) || l.last[0].Cause != v1alpha1.CauseNodeShutdown || l.last[0].Dead || res.RequeueAfter != notifyAgain {
 		t.Errorf("%d calls, %+v, again after %s", l.calls, l.last, res.RequeueAfter)
 	}
 }
@@ -60,8 +60,8 @@ func TestPodThatLeavesByItself(t *testing.T) {
 	b := newBench(t, g, job, p, node("n2", nil))
 	l := &listener{}
 	b.Coordinator = l
-	b.leaving[p.UID] = time.Now().Add(-explainMost)
-	res, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
+	b.terminating[p.UID] = time.Now().Add(-explainMost)
+	res, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
 	if err != nil || res.RequeueAfter != 0 || l.calls != 0 {
 		t.Errorf("%d calls, %+v, %v", l.calls, res, err)
 	}
@@ -77,24 +77,24 @@ func TestPodStaysAfterAll(t *testing.T) {
 	l := &listener{}
 	b.Coordinator = l
 	key, pod := coordinator.Key{Namespace: "team-a", Name: "train", Job: g.Spec.JobRef.UID}, elastic.Pod{UID: string(p.UID), Name: p.Name}
-	if !b.Leaves(key, pod) {
+	if !b.NoteTerminating(key, pod) {
 		t.Error("the word was not taken")
 	}
 	if ends, err := b.ends(t.Context(), []corev1.Pod{*p}); err != nil || len(ends) != 1 {
 		t.Errorf("a pod that leaves a node short of memory: %v, %v", ends, err)
 	}
-	b.Stays(pod)
+	b.ForgetTerminating(pod)
 	if ends, err := b.ends(t.Context(), []corev1.Pod{*p}); err != nil || len(ends) != 0 {
 		t.Errorf("a pod that stays: %v, %v", ends, err)
 	}
-	for len(b.leaves) < cap(b.leaves) {
-		b.leaves <- event.GenericEvent{}
+	for len(b.noticed) < cap(b.noticed) {
+		b.noticed <- event.GenericEvent{}
 	}
-	if b.Leaves(key, pod) {
+	if b.NoteTerminating(key, pod) {
 		t.Error("a word is said to be taken that is not")
 	}
-	<-b.leaves
-	if !b.Leaves(key, pod) {
+	<-b.noticed
+	if !b.NoteTerminating(key, pod) {
 		t.Error("the word was not taken when there was room")
 	}
 }

@@ -37,6 +37,6 @@ func (m counts) register(registry prometheus.Registerer) error {
 	return nil
 }
 
-func (m counts) replaced(d elastic.Doom) {
+func (m counts) replaced(d elastic.Termination) {
 	m.replacements.WithLabelValues(nodehealth.CauseLabel(d.Cause, v1alpha1.ControllerCauses), fmt.Sprint(d.Dead)).Inc()
 }

@@ -21,8 +21,8 @@ import (
 // The pods of a Job that has ended or is being deleted hold GPUs that somebody waits for: the coordinator is told, so that
 // they go at once. What goes with the Job is not needed for that: neither its Gang, nor its record.
 
-// tellOver tells the coordinator which of the Jobs are over that pods of a gang's name belong to, and returns them.
-func (c *Controller) tellOver(ctx context.Context, gang types.NamespacedName, pods []corev1.Pod) (closed map[coordinator.Key]bool, err error) {
+// reportOver tells the coordinator which Jobs of a gang's pods are over, and returns them.
+func (c *Controller) reportOver(ctx context.Context, gang types.NamespacedName, pods []corev1.Pod) (closed map[coordinator.Key]bool, err error) {
 	closed = map[coordinator.Key]bool{}
 	deleted := map[coordinator.Key]bool{}
 	for i := range pods {
@@ -69,8 +69,8 @@ func (c *Controller) Over(ctx context.Context, key coordinator.Key) (bool, error
 	return c.isOver(ctx, key, true)
 }
 
-// isOver asks the API server itself where a pod of the Job is being deleted, or the cache shows the Job's end: the cache
-// may be behind, and what follows is final.
+// isOver asks the API server itself where a pod of the Job is being deleted or the cache shows the Job's end: the cache
+// may be stale, and the consequence is final.
 func (c *Controller) isOver(ctx context.Context, key coordinator.Key, going bool) (bool, error) {
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 	if !going {
@@ -84,7 +84,8 @@ func (c *Controller) isOver(ctx context.Context, key coordinator.Key, going bool
 	return err == nil && (job == nil || over(job)), err
 }
 
-// jobTurned passes what changes whether a gang's pods are wanted: its Job ends, is deleted, rests or goes on.
+// jobTurned passes changes that decide whether a gang's pods are wanted: its Job ends, is deleted, suspended or
+// resumed.
 var jobTurned = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, // it has no pods yet, or they are looked at
 	UpdateFunc: func(e event.UpdateEvent) bool {

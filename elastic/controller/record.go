@@ -8,6 +8,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // runStatus is a record as a Gang shows it. recordOf is its inverse, to the microsecond and, for lengths of
@@ -34,20 +35,19 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
-			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced),
+			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods),
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
 	s.Durable, s.Older = stored(r.Durable), stored(r.Older)
-	for _, c := range r.Copies {
-		s.Copies = append(s.Copies, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation})
-	}
+	s.Copies = copies(r.Copies)
 	for _, by := range r.Moved {
 		s.Moved = append(s.Moved, string(by))
 	}
-	for _, d := range r.Doomed {
-		s.Doomed = append(s.Doomed, doom(d))
+	for _, d := range r.Terminations() {
+		s.PendingReplacements = append(s.PendingReplacements, termination(d))
 	}
+	s.PendingPods = int32(r.PendingPods)
 	if v := r.Verdict; v != nil {
 		s.Verdict = &v1alpha1.Verdict{Reason: string(v.Reason), ExitCode: int32(v.ExitCode), At: metav1.NewMicroTime(v.At)}
 		if v.Cause != nil {
@@ -85,20 +85,28 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
 			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
-			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced),
+			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced), ReplacedPods: int(rec.ReplacedPods),
 			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})
 	}
 	r.Durable, r.Older = plainStored(s.Durable), plainStored(s.Older)
 	for _, c := range s.Copies {
-		r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank), Mark: elastic.Mark{Step: c.Step, Generation: c.Generation}})
+		for i := range max(1, c.Ranks) {
+			r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation}})
+		}
 	}
 	for _, by := range s.Moved {
 		r.Moved = append(r.Moved, cause.Suspect(by))
 	}
-	for i := range s.Doomed {
-		r.Doomed = append(r.Doomed, plainDoom(&s.Doomed[i]))
+	for i := range s.PendingReplacements {
+		d := plainTermination(&s.PendingReplacements[i])
+		if d.Cause == elastic.JobSuspended {
+			r.Suspended = append(r.Suspended, d)
+		} else {
+			r.PendingReplacements = append(r.PendingReplacements, d)
+		}
 	}
+	r.PendingPods = int(s.PendingPods)
 	if v := s.Verdict; v != nil {
 		r.Verdict = &elastic.Verdict{Reason: elastic.Reason(v.Reason), ExitCode: int(v.ExitCode), At: v.At.Time}
 		if v.Cause != nil {
@@ -107,6 +115,21 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		}
 	}
 	return r
+}
+
+// copies puts ranks in a row that have the same step into one entry: a gang may have tens of thousands of ranks.
+func copies(all []elastic.RankCopy) []v1alpha1.RankCopy {
+	var out []v1alpha1.RankCopy
+	for _, c := range all {
+		if n := len(out); n > 0 {
+			if last := &out[n-1]; last.Step == c.Step && last.Generation == c.Generation && int(last.Rank+max(1, last.Ranks)) == c.Rank {
+				last.Ranks = max(1, last.Ranks) + 1
+				continue
+			}
+		}
+		out = append(out, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation})
+	}
+	return out
 }
 
 func stored(d *elastic.StoredStep) *v1alpha1.StoredStep {
@@ -120,7 +143,7 @@ func plainStored(d *v1alpha1.StoredStep) *elastic.StoredStep {
 	if d == nil {
 		return nil
 	}
-	return &elastic.StoredStep{Mark: elastic.Mark{Step: d.Step, Generation: d.Generation}, At: d.At.Time}
+	return &elastic.StoredStep{Mark: protocol.Mark{Step: d.Step, Generation: d.Generation}, At: d.At.Time}
 }
 
 func causeStatus(c cause.Cause) v1alpha1.Cause {
@@ -131,20 +154,20 @@ func plainCause(c v1alpha1.Cause) cause.Cause {
 	return cause.Cause{Code: cause.Code(c.Code), Rank: int(c.Rank), Slot: int(c.Slot), ExitCode: int(c.ExitCode), Message: c.Message, Cascade: int(c.Cascade), Suspect: cause.Suspect(c.Suspect)}
 }
 
-func doom(d elastic.Doom) v1alpha1.Doom {
-	return v1alpha1.Doom{Slot: int32(d.Slot), Pod: d.Name, PodUID: d.Pod, Node: d.Node, Cause: d.Cause, Message: d.Message,
+func termination(d elastic.Termination) v1alpha1.Termination {
+	return v1alpha1.Termination{Slot: int32(d.Slot), Pod: d.Name, PodUID: d.Pod, Node: d.Node, Cause: d.Cause, Message: d.Message,
 		At: metav1.NewMicroTime(d.At), Deadline: microTime(d.Deadline), Dead: d.Dead}
 }
 
-func plainDoom(d *v1alpha1.Doom) elastic.Doom {
-	return elastic.Doom{Slot: elastic.Slot(d.Slot), Name: d.Pod, Pod: d.PodUID, Node: d.Node, Cause: d.Cause, Message: d.Message,
+func plainTermination(d *v1alpha1.Termination) elastic.Termination {
+	return elastic.Termination{Slot: elastic.Slot(d.Slot), Name: d.Pod, Pod: d.PodUID, Node: d.Node, Cause: d.Cause, Message: d.Message,
 		At: d.At.Time, Deadline: plainTime(d.Deadline), Dead: d.Dead}
 }
 
 func replacements(all []elastic.Replacement) []v1alpha1.Replacement {
 	var out []v1alpha1.Replacement
 	for _, r := range all {
-		out = append(out, v1alpha1.Replacement{Doom: doom(r.Doom), ReleasedAt: microTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
+		out = append(out, v1alpha1.Replacement{Termination: termination(r.Termination), ReleasedAt: microTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
 	}
 	return out
 }
@@ -153,7 +176,7 @@ func plainReplacements(all []v1alpha1.Replacement) []elastic.Replacement {
 	var out []elastic.Replacement
 	for i := range all {
 		r := &all[i]
-		out = append(out, elastic.Replacement{Doom: plainDoom(&r.Doom), ReleasedAt: plainTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
+		out = append(out, elastic.Replacement{Termination: plainTermination(&r.Termination), ReleasedAt: plainTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
 	}
 	return out
 }

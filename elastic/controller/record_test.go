@@ -11,12 +11,13 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 func TestRecordSurvivesTheGang(t *testing.T) {
 	at := time.UnixMicro(1_700_000_000_123_456).UTC()
 	c := cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "ValueError: x", Cascade: 2, Suspect: cause.SuspectMemory}
-	doomed := elastic.Doom{Slot: 1, Pod: "uid", Name: "p1", Node: "n1", Cause: "XidFatal", Message: "Xid 79", At: at, Deadline: at.Add(time.Minute), Dead: true}
+	pending := elastic.Termination{Slot: 1, Pod: "uid", Name: "p1", Node: "n1", Cause: "XidFatal", Message: "Xid 79", At: at, Deadline: at.Add(time.Minute), Dead: true}
 	for name, r := range map[string]elastic.Record{
 		"nothing yet": {Phase: elastic.Forming},
 		"all": {
@@ -25,13 +26,13 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 				ResumeUnknown: 2, OptimizerSteps: 70, ResumedAt: 0, ResumeKnown: true, StepTime: 1500 * time.Microsecond, UnprotectedPods: 9, Unprotected: []elastic.Unprotected{{Slot: 1, Pod: "p1", Runs: "mpirun"}}, WholeCommand: true},
 			Recoveries: []elastic.Recovery{
 				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
-					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Doom: doomed}, {Doom: doomed, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
+					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Termination: pending}, {Termination: pending, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
 					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true},
 			},
-			Replacements: 5, Durable: &elastic.StoredStep{Mark: elastic.Mark{Step: 7, Generation: 3}, At: at}, Older: &elastic.StoredStep{Mark: elastic.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: elastic.Mark{Step: 8, Generation: 3}, Rank: 1}},
-			Moved:   []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
-			Doomed:  []elastic.Doom{doomed},
-			Verdict: &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
+			Replacements: 5, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}},
+			Moved:               []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
+			PendingReplacements: []elastic.Termination{pending},
+			Verdict:             &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
 		},
 	} {
 		status := runStatus(r)
@@ -62,7 +63,7 @@ func utc(r *elastic.Record) {
 		return
 	}
 	r.StartedAt, r.Progress.SavedAt, r.Durable.At, r.Older.At = r.StartedAt.UTC(), r.Progress.SavedAt.UTC(), r.Durable.At.UTC(), r.Older.At.UTC()
-	for _, d := range []*elastic.Doom{&r.Doomed[0], &r.Recoveries[0].Replaced[0].Doom, &r.Recoveries[0].Replaced[1].Doom} {
+	for _, d := range []*elastic.Termination{&r.PendingReplacements[0], &r.Recoveries[0].Replaced[0].Termination, &r.Recoveries[0].Replaced[1].Termination} {
 		d.At, d.Deadline = d.At.UTC(), d.Deadline.UTC()
 	}
 	p := &r.Recoveries[0].Replaced[1]
@@ -80,8 +81,8 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		string(cause.RankKilled): v1alpha1.CauseRankKilled, string(cause.RankFailed): v1alpha1.CauseRankFailed, string(cause.PortConflict): v1alpha1.CausePortConflict,
 		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost, string(cause.ContainerRestarted): v1alpha1.CauseContainerRestarted,
 		string(cause.LauncherStarted): v1alpha1.CauseLauncherStarted,
-		string(cause.PodReplaced):     v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentSilent: v1alpha1.CauseAgentSilent, elastic.JobSuspended: v1alpha1.CauseJobSuspended,
-		elastic.NoticeDoomed: v1alpha1.ReasonPodDoomed, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
+		string(cause.PodReplaced):     v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentUnreachable: v1alpha1.CauseAgentUnreachable, elastic.HaltTimeout: v1alpha1.CauseHaltTimeout, elastic.JobSuspended: v1alpha1.CauseJobSuspended,
+		elastic.NoticeReplacementPending: v1alpha1.ReasonPodReplacementPending, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
 		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
 		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable,
 	} {
@@ -93,8 +94,8 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 
 // TestNothingIsWrittenAsNull: the API server refuses a null where a time is wanted, and nothing else of the record would be stored.
 func TestNothingIsWrittenAsNull(t *testing.T) {
-	d := elastic.Doom{Slot: 1, Pod: "uid", Name: "p", Cause: "XidFatal", At: time.Now()}
-	wire, err := json.Marshal(runStatus(elastic.Record{Doomed: []elastic.Doom{d}, Recoveries: []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Doom: d}}}}}))
+	d := elastic.Termination{Slot: 1, Pod: "uid", Name: "p", Cause: "XidFatal", At: time.Now()}
+	wire, err := json.Marshal(runStatus(elastic.Record{PendingReplacements: []elastic.Termination{d}, Recoveries: []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Termination: d}}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}

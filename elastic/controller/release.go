@@ -37,10 +37,10 @@ import (
 //     LabelReplaced is evicted or, where its node is dead, deleted at once. So a leader that dies between the
 //     two leaves nothing behind, and a budget of the user's may refuse for as long as it likes.
 
-// Replace takes a pod out of its Job. It may be asked again, and of a pod that an earlier leader took out. Where a rack
-// fails these are hundreds, so the cache serves where it shows the plain case; the patch that is made from it counts for
-// the very version that it shows. Whatever else it shows is looked up.
-func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Doom) error {
+// Replace releases a pod from its Job. It may be called again, and for a pod that an earlier leader released. When a
+// rack fails, these are hundreds of pods: so the cache serves where it shows the plain case, and the patch is
+// conditional on the version that the cache shows. In any other case the API server is asked.
+func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Termination) error {
 	pod := &corev1.Pod{}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: d.Name}
 	if err := c.Client.Get(ctx, name, pod); err == nil && c.plain(key, d, pod) {
@@ -74,14 +74,15 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	return c.release(ctx, key, d, pod, "")
 }
 
-// plain: it is the pod that is meant, it lives, and it is in its Job.
-func (c *Controller) plain(key coordinator.Key, d elastic.Doom, pod *corev1.Pod) bool {
+// plain reports whether the cached pod is the one that is meant, lives, and belongs to its Job.
+func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *corev1.Pod) bool {
 	owner := membership.OwningJob(pod)
 	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && owner != nil && string(owner.UID) == key.Job
 }
 
-// release is the one patch that takes the pod out of its Job; where a version is named, of that version alone.
-func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Doom, pod *corev1.Pod, version string) error {
+// release is the one patch that releases the pod from its Job; where a version is given, it applies to that version
+// only.
+func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Termination, pod *corev1.Pod, version string) error {
 	name := client.ObjectKeyFromObject(pod)
 	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: membership.OwningJob(pod).Name})
 	if err != nil {
@@ -105,29 +106,30 @@ func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic
 	}
 	c.Log.Info("a pod was taken out of its Job", "gang", key, "slot", d.Slot, "pod", d.Name, "node", d.Node, "cause", d.Cause, "dead", d.Dead)
 	c.counts.replaced(d)
-	c.vacate(key, d)
+	c.noteReleased(key, d)
 	c.evictNow(pod)
 	return nil
 }
 
-// evictNow has a pod that was just taken out told to go before the cache shows that it was: where a rack fails, the cache is
-// behind by what hundreds of Jobs make anew. What does not fit in is seen in the cache later.
+// evictNow queues the eviction at once instead of waiting for the informer cache, which lags when a rack fails and
+// hundreds of Jobs recreate pods. What does not fit into the queue is found in the cache later.
 func (c *Controller) evictNow(pod *corev1.Pod) {
-	c.taken.note(pod.UID, goes)
+	c.seenPods.note(pod.UID, deletionGrace)
 	select {
 	case c.freed <- event.GenericEvent{Object: pod}:
 	default:
 	}
 }
 
-// Holders reads the pods of a gang from the API server itself, once for all slots: what follows from it is a pod's end.
-func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []elastic.Slot) ([]elastic.Sought, error) {
+// Holders reads the pods of a gang from the API server itself, once for all slots: the consequence may be the end of a
+// pod.
+func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []elastic.Slot) ([]elastic.SlotHolder, error) {
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.LabelGang: key.Name}); err != nil {
 		return nil, fmt.Errorf("listing the pods of gang %s/%s: %w", key.Namespace, key.Name, err)
 	}
 	holders := membership.Holders(types.UID(key.Job), int(slices.Max(slots))+1, pods.Items)
-	out := make([]elastic.Sought, len(slots))
+	out := make([]elastic.SlotHolder, len(slots))
 	for i, slot := range slots {
 		out[i].Slot = slot
 		if pod := holders[slot]; pod != nil && !membership.Ended(pod) {
@@ -138,7 +140,7 @@ func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []e
 	return out, nil
 }
 
-// selected are the labels by which a Job knows its pods: its own, and what a selector made by hand names.
+// selected returns the labels by which a Job selects its pods: its own, and those of a manual selector.
 func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([]string, error) {
 	keys := []string{"controller-uid", batchv1.ControllerUidLabel}
 	job := &batchv1.Job{}
@@ -159,20 +161,20 @@ func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([
 const (
 	// evictAgain is how long to wait where a budget refuses.
 	evictAgain = 5 * time.Second
-	// goes is how long a pod that was told to go may take until it is seen to go. Nobody can take an eviction back, so that to ask
-	// sooner would only tell an API server that has much to do, and whose word comes late, the same again.
-	goes = time.Minute
-	// lingers is how often a pod that is ending is looked at: its node may die meanwhile.
-	lingers = 15 * time.Second
+	// deletionGrace is how long an evicted pod may take until it is seen to terminate. An eviction cannot be withdrawn,
+	// so asking sooner would only load an API server that is slow already.
+	deletionGrace = time.Minute
+	// terminates is how often a terminating pod is checked: its node may die meanwhile.
+	terminates = 15 * time.Second
 )
 
-// reconcileReplaced sees to it that a pod that was taken out of its gang goes.
+// reconcileReplaced makes sure that a released pod is deleted.
 func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pod := &corev1.Pod{}
 	if err := c.Client.Get(ctx, req.NamespacedName, pod); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if pod.Labels[v1alpha1.LabelGang] == "" || !membership.Replaced(pod) && c.taken.left(pod.UID) <= 0 {
+	if pod.Labels[v1alpha1.LabelGang] == "" || !membership.Replaced(pod) && c.seenPods.left(pod.UID) <= 0 {
 		return ctrl.Result{}, nil
 	}
 	outages, gone, err := c.nodes(ctx, []corev1.Pod{*pod})
@@ -183,28 +185,28 @@ func (c *Controller) reconcileReplaced(ctx context.Context, req ctrl.Request) (c
 	case gone[node] || outages[node].Dead:
 		return ctrl.Result{}, c.remove(ctx, pod)
 	case pod.DeletionTimestamp != nil:
-		return ctrl.Result{RequeueAfter: lingers}, nil
+		return ctrl.Result{RequeueAfter: terminates}, nil
 	}
-	if left := c.asked.left(pod.UID); left > 0 {
+	if left := c.recentEvictions.left(pod.UID); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	return c.evict(ctx, pod)
 }
 
-// asks are the pods that were told to go, and until when they need not be told again. Each change of such a pod, of which its release and its eviction bring
-// several, would have it told again before the cache shows that it goes.
-type asks struct {
+// recentEvictions holds the pods that were evicted, and until when they need not be evicted again. Release and eviction
+// cause several changes of the pod, each of which would evict it again before the cache shows that it terminates.
+type recentEvictions struct {
 	mu    sync.Mutex
 	until map[types.UID]time.Time // guarded by mu
 }
 
-func newAsks() *asks { return &asks{until: map[types.UID]time.Time{}} }
+func newRecentEvictions() *recentEvictions { return &recentEvictions{until: map[types.UID]time.Time{}} }
 
-// asksKept bounds what is remembered: more than that, and what is older than it matters is forgotten.
-const asksKept = 1000
+// recentEvictionsKept bounds what is remembered; beyond it, old entries are dropped.
+const recentEvictionsKept = 1000
 
 // left is how long the pod need not be told again.
-func (a *asks) left(pod types.UID) time.Duration {
+func (a *recentEvictions) left(pod types.UID) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	until, ok := a.until[pod]
@@ -214,11 +216,11 @@ func (a *asks) left(pod types.UID) time.Duration {
 	return time.Until(until)
 }
 
-// note: it was told just now, and need not be again for that long.
-func (a *asks) note(pod types.UID, long time.Duration) {
+// note records an eviction that need not be repeated for that long.
+func (a *recentEvictions) note(pod types.UID, long time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.until) >= asksKept {
+	if len(a.until) >= recentEvictionsKept {
 		maps.DeleteFunc(a.until, func(_ types.UID, until time.Time) bool { return time.Until(until) <= 0 })
 	}
 	a.until[pod] = time.Now().Add(long)
@@ -236,7 +238,7 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// evict asks for the pod's end; a budget of the user's that refuses is named in an event and asked again.
+// evict evicts the pod. A disruption budget that refuses is named in an event, and the eviction is retried.
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, error) {
 	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
@@ -244,8 +246,8 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	why, refused := refusal(err)
 	switch {
 	case err == nil:
-		c.asked.note(pod.UID, goes)
-		return ctrl.Result{RequeueAfter: goes}, nil
+		c.recentEvictions.note(pod.UID, deletionGrace)
+		return ctrl.Result{RequeueAfter: deletionGrace}, nil
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return ctrl.Result{}, nil // it has changed, so it is looked at again
 	case refused:
@@ -255,9 +257,9 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 		case left: // the budget keeps up what is not there any more
 			return ctrl.Result{}, c.delete(ctx, pod)
 		}
-		c.asked.note(pod.UID, evictAgain)
+		c.recentEvictions.note(pod.UID, evictAgain)
 		c.counts.refusals.Inc()
-		c.tellRefused(ctx, pod, why)
+		c.emitRefused(ctx, pod, why)
 		if err := c.noteRefused(ctx, pod, why); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -266,8 +268,8 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	return ctrl.Result{}, fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }
 
-// left says whether the Job that a replaced pod was of is gone or over: nobody's work depends on the pod. The pod
-// has no owner any more; what was injected names its Job yet.
+// left reports whether the Job of a released pod is gone or over, so that no work depends on the pod. The pod has no
+// owner any more; its injected environment still names its Job.
 func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	g, uid := &v1alpha1.Gang{}, injectedJob(pod)
 	err := c.Live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g)
@@ -283,7 +285,8 @@ func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	return err == nil && (job == nil || over(job)), err
 }
 
-// injectedJob is the UID of the Job that a pod was injected for, also where that Job has let go of it; "": not known.
+// injectedJob returns the UID of the Job that a pod was injected for, even after the pod was released from it; "" where
+// it is not known.
 func injectedJob(pod *corev1.Pod) string {
 	for i := range pod.Spec.Containers {
 		for _, e := range pod.Spec.Containers[i].Env {
@@ -304,7 +307,7 @@ func (c *Controller) delete(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// refusal is what a disruption budget says; an API server that has too much to do is none.
+// refusal returns what a disruption budget says. An overloaded API server is not a refusal.
 func refusal(err error) (string, bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -320,8 +323,8 @@ func refusal(err error) (string, bool) {
 	return "", false
 }
 
-// noteRefused leaves on the pod what keeps it, for its Gang to repeat: an event is forgotten, a pod that waits for
-// days is not.
+// noteRefused records on the pod what prevents its eviction, for its Gang to repeat: events expire, and a pod may wait
+// for days.
 func (c *Controller) noteRefused(ctx context.Context, pod *corev1.Pod, why string) error {
 	why = cause.Tail(why, noteLimit)
 	if pod.Annotations[v1alpha1.AnnotationEvictionRefused] == why {
@@ -339,13 +342,13 @@ func (c *Controller) noteRefused(ctx context.Context, pod *corev1.Pod, why strin
 	return nil
 }
 
-// tellRefused says on the Job which budget keeps a replaced pod.
-func (c *Controller) tellRefused(ctx context.Context, pod *corev1.Pod, why string) {
+// emitRefused emits an event on Job and Gang that names the budget which prevents the eviction of a replaced pod.
+func (c *Controller) emitRefused(ctx context.Context, pod *corev1.Pod, why string) {
 	note := fmt.Sprintf("pod %s on node %s was replaced but may not be evicted yet: %s; it is asked again every %s", pod.Name, pod.Spec.NodeName, why, evictAgain)
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g); err != nil {
 		c.Log.Info(note, "pod", client.ObjectKeyFromObject(pod))
 		return
 	}
-	c.Recorder.Eventf(jobOf(g), pod, corev1.EventTypeWarning, v1alpha1.ReasonEvictionRefused, "Evict", "%s", cause.Tail(note, noteLimit))
+	c.tell(g, pod, corev1.EventTypeWarning, v1alpha1.ReasonEvictionRefused, "Evict", note)
 }

@@ -69,8 +69,8 @@ func injected(p *corev1.Pod) {
 	p.Spec.Containers = []corev1.Container{{Name: "train", Env: []corev1.EnvVar{{Name: "HOLDFAST_JOB_UID", Value: key.Job}}}}
 }
 
-func doomOf(p *corev1.Pod) elastic.Doom {
-	return elastic.Doom{Slot: 1, Pod: string(p.UID), Name: p.Name, Node: p.Spec.NodeName, Cause: "XidFatal"}
+func terminationOf(p *corev1.Pod) elastic.Termination {
+	return elastic.Termination{Slot: 1, Pod: string(p.UID), Name: p.Name, Node: p.Spec.NodeName, Cause: "XidFatal"}
 }
 
 func TestReplaceTakesAPodOutOfItsJob(t *testing.T) {
@@ -79,7 +79,7 @@ func TestReplaceTakesAPodOutOfItsJob(t *testing.T) {
 	p := on(member("b", 1, "n2"))
 	b := newBench(t, g, job, p)
 	for range 2 { // twice is once
-		if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+		if err := b.Replace(t.Context(), key, terminationOf(p)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,11 +99,11 @@ func TestReplaceLeavesOthersAlone(t *testing.T) {
 	successor, adopted := on(member("b", 1, "n2")), on(member("c", 1, "n2"))
 	adopted.OwnerReferences[0].UID = "another job"
 	b := newBench(t, g, job, successor, adopted)
-	former := doomOf(successor)
+	former := terminationOf(successor)
 	former.Pod = "the uid of a pod that had this name before"
-	gone := doomOf(successor)
+	gone := terminationOf(successor)
 	gone.Name = "no-such-pod"
-	for name, d := range map[string]elastic.Doom{"a pod of the same name": former, "a pod that is gone": gone, "another Job's pod": doomOf(adopted)} {
+	for name, d := range map[string]elastic.Termination{"a pod of the same name": former, "a pod that is gone": gone, "another Job's pod": terminationOf(adopted)} {
 		if err := b.Replace(t.Context(), key, d); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -170,7 +170,7 @@ func TestReplaceFromTheCache(t *testing.T) {
 				}})
 			api := b.Client
 			b.Client, b.Live = stale, live
-			if err := b.Replace(t.Context(), key, doomOf(old)); err != nil {
+			if err := b.Replace(t.Context(), key, terminationOf(old)); err != nil {
 				t.Fatal(err)
 			}
 			b.Client = api
@@ -182,14 +182,14 @@ func TestReplaceFromTheCache(t *testing.T) {
 }
 
 // A pod that is deleted because its Job rests or ends stays the Job's: none is to be made in its place.
-func TestReplaceLeavesPodsOfAJobThatRests(t *testing.T) {
+func TestReplaceLeavesPodsOfASuspendedJob(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	yes, now := true, metav1.Now()
 	job.Spec.Suspend = &yes
 	p := on(member("b", 1, "n2"))
 	p.DeletionTimestamp, p.Finalizers = &now, []string{batchv1.JobTrackingFinalizer}
 	b := newBench(t, g, job, p)
-	if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+	if err := b.Replace(t.Context(), key, terminationOf(p)); err != nil {
 		t.Fatal(err)
 	}
 	if after := b.pod(t, "b"); after.Labels[v1alpha1.LabelReplaced] != "" || after.Labels["controller-uid"] == "" {
@@ -205,7 +205,7 @@ func budgetSays(text string) error {
 }
 
 func TestAReplacedPodGoes(t *testing.T) {
-	dead := &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: v1alpha1.CauseNodeSilent, Dead: true}
+	dead := &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: v1alpha1.CauseNodeUnreachable, Dead: true}
 	sick := &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal"}
 	const budget = "The disruption budget keep needs 2 healthy pods and has 2 currently"
 	for name, c := range map[string]struct {
@@ -274,7 +274,7 @@ func TestAReplacedPodGoes(t *testing.T) {
 			if p := b.pod(t, "b"); p.Annotations[v1alpha1.AnnotationEvictionRefused] != c.event {
 				t.Errorf("the pod says %q, want %q", p.Annotations[v1alpha1.AnnotationEvictionRefused], c.event)
 			}
-			if e := b.event(); (e != "") != (c.event != "") || !strings.Contains(e, c.event) {
+			if e := b.event(t); (e != "") != (c.event != "") || !strings.Contains(e, c.event) {
 				t.Errorf("event %q, want %q", e, c.event)
 			}
 		})
@@ -283,22 +283,28 @@ func TestAReplacedPodGoes(t *testing.T) {
 
 // listener is a coordinator that remembers what it was told last.
 type listener struct {
-	calls int
-	key   coordinator.Key
-	last  []elastic.Doom
-	over  []string // UIDs of Jobs
-	err   error
+	suspended bool
+	calls     int
+	key       coordinator.Key
+	last      []elastic.Termination
+	over      []string // UIDs of Jobs
+	err       error
 }
 
 func (l *listener) Over(key coordinator.Key) { l.over = append(l.over, key.Job) }
 
-func (l *listener) Doomed(_ context.Context, key coordinator.Key, pods []elastic.Doom) error {
+func (l *listener) Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error {
+	l.suspended = true
+	return l.SetPendingReplacements(ctx, key, pods)
+}
+
+func (l *listener) SetPendingReplacements(_ context.Context, key coordinator.Key, pods []elastic.Termination) error {
 	l.calls++
 	l.key, l.last = key, pods
 	return l.err
 }
 
-func TestDoomsAreTold(t *testing.T) {
+func TestPendingReplacementsAreSent(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	a, p := on(member("a", 0, "n1")), on(member("b", 1, "n2"))
 	n1, n2 := node("n1", nil), node("n2", nil)
@@ -307,7 +313,7 @@ func TestDoomsAreTold(t *testing.T) {
 	b.Coordinator = l
 	look := func() ctrl.Result {
 		t.Helper()
-		res, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
+		res, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "train"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,9 +341,9 @@ func TestDoomsAreTold(t *testing.T) {
 	if look(); l.calls != 2 {
 		t.Error("nothing is told again")
 	}
-	// A leader that is new finds a doom in the Gang that is none any more.
+	// A leader that is new finds a termination in the Gang that is none any more.
 	with := b.gang(t)
-	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, Doomed: []v1alpha1.Doom{{Pod: "b", PodUID: "uid-b"}}}
+	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, PendingReplacements: []v1alpha1.Termination{{Pod: "b", PodUID: "uid-b"}}}
 	if err := b.Client.Status().Update(t.Context(), with); err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +352,7 @@ func TestDoomsAreTold(t *testing.T) {
 	}
 	// The Gang is made anew for another Job: what was told of the old one is forgotten.
 	with = b.gang(t)
-	with.Status.Run, b.told[key] = nil, true
+	with.Status.Run, b.notified[key] = nil, true
 	b.writer.read[key] = "somebody/1"
 	if err := b.Client.Status().Update(t.Context(), with); err != nil {
 		t.Fatal(err)
@@ -355,19 +361,19 @@ func TestDoomsAreTold(t *testing.T) {
 	if err := b.Client.Update(t.Context(), with); err != nil {
 		t.Fatal(err)
 	}
-	if look(); len(b.told) != 0 || len(b.writer.read) != 0 {
-		t.Errorf("kept are %v and %v", b.told, b.writer.read)
+	if look(); len(b.notified) != 0 || len(b.writer.read) != 0 {
+		t.Errorf("kept are %v and %v", b.notified, b.writer.read)
 	}
 	with.Spec.JobRef.UID = key.Job
 	if err := b.Client.Update(t.Context(), with); err != nil {
 		t.Fatal(err)
 	}
-	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, Doomed: []v1alpha1.Doom{{Pod: "b", PodUID: "uid-b"}}}
+	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, PendingReplacements: []v1alpha1.Termination{{Pod: "b", PodUID: "uid-b"}}}
 	if err := b.Client.Status().Update(t.Context(), with); err != nil {
 		t.Fatal(err)
 	}
 	l.err = errors.New("does not lead")
-	if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err == nil {
+	if _, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err == nil {
 		t.Error("a level that nobody heard is not told again")
 	}
 }
@@ -392,7 +398,7 @@ func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
 			b := newBench(t, g, job, on(member("b", 1, "n2", deleted)), node("n2", nil))
 			l := &listener{}
 			b.Coordinator = l
-			if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
+			if _, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
 				t.Fatal(err)
 			}
 			if l.calls != 0 {
@@ -449,7 +455,7 @@ func TestAJobThatIsOver(t *testing.T) {
 					return cl.Get(ctx, key, o, opts...)
 				}})
 			req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: key.Name}}
-			res, err := b.reconcileDooms(t.Context(), req)
+			res, err := b.reconcilePending(t.Context(), req)
 			if err != nil || slices.Equal(l.over, []string{key.Job}) != c.want || len(l.over) > 1 || live != c.live {
 				t.Errorf("told %v, %v; %d Jobs were read", l.over, err, live)
 			}
@@ -457,10 +463,10 @@ func TestAJobThatIsOver(t *testing.T) {
 				return
 			}
 			if res.RequeueAfter != overAgain || len(l.last) != 0 {
-				t.Errorf("looked at again after %s, dooms %v", res.RequeueAfter, l.last)
+				t.Errorf("looked at again after %s, pending replacements %v", res.RequeueAfter, l.last)
 			}
 			// It is told again to whoever comes back, without asking.
-			if _, err := b.reconcileDooms(t.Context(), req); err != nil || len(l.over) != 2 || live != c.live {
+			if _, err := b.reconcilePending(t.Context(), req); err != nil || len(l.over) != 2 || live != c.live {
 				t.Errorf("told %v, %v; %d Jobs were read", l.over, err, live)
 			}
 			for _, p := range c.pods {
@@ -469,7 +475,7 @@ func TestAJobThatIsOver(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := b.reconcileDooms(t.Context(), req); err != nil || len(l.over) != 2 || len(b.over) != 0 {
+			if _, err := b.reconcilePending(t.Context(), req); err != nil || len(l.over) != 2 || len(b.over) != 0 {
 				t.Errorf("without pods: told %v, %v; kept %v", l.over, err, b.over)
 			}
 		})
@@ -506,19 +512,19 @@ func TestWhatTurnsAJob(t *testing.T) {
 	}
 }
 
-func TestANewPodEndsAVacancy(t *testing.T) {
+func TestANewPodEndsASlotGap(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	p := on(member("b", 1, "n2"))
 	b := newBench(t, g, job, p)
-	if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+	if err := b.Replace(t.Context(), key, terminationOf(p)); err != nil {
 		t.Fatal(err)
 	}
 	old := *b.pod(t, "b")
-	if b.occupied(key, []corev1.Pod{old}); len(b.vacant) != 1 {
-		t.Errorf("the old pod took its own place: %v", b.vacant)
+	if b.noteFilled(key, []corev1.Pod{old}); len(b.slotGaps) != 1 {
+		t.Errorf("the old pod took its own place: %v", b.slotGaps)
 	}
-	if b.occupied(key, []corev1.Pod{old, member("b2", 1, "")}); len(b.vacant) != 0 {
-		t.Errorf("the place is still free: %v", b.vacant)
+	if b.noteFilled(key, []corev1.Pod{old, member("b2", 1, "")}); len(b.slotGaps) != 0 {
+		t.Errorf("the place is still free: %v", b.slotGaps)
 	}
 }
 
@@ -557,7 +563,9 @@ type slow struct {
 	end  <-chan struct{}
 }
 
-func (s *slow) Doomed(context.Context, coordinator.Key, []elastic.Doom) error {
+func (s *slow) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
+
+func (s *slow) SetPendingReplacements(context.Context, coordinator.Key, []elastic.Termination) error {
 	s.mu.Lock()
 	if s.want--; s.want == 0 {
 		s.once.Do(func() { close(s.all) })
@@ -592,9 +600,9 @@ func TestGangsAreToldOfAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &slow{want: rack, all: make(chan struct{}), end: ctx.Done()}
 	b.Coordinator = s
-	options := tellsDooms
-	options.Reconciler, options.Logger, options.SkipNameValidation = reconcile.Func(b.reconcileDooms), logr.Discard(), ptr.To(true)
-	c, err := controller.NewUnmanaged("doom", options)
+	options := sendsPending
+	options.Reconciler, options.Logger, options.SkipNameValidation = reconcile.Func(b.reconcilePending), logr.Discard(), ptr.To(true)
+	c, err := controller.NewUnmanaged("pending-replacements", options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -634,7 +642,7 @@ func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
 			return nil
 		},
 	})
-	if err := b.Replace(t.Context(), key, doomOf(p)); err != nil {
+	if err := b.Replace(t.Context(), key, terminationOf(p)); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -655,7 +663,7 @@ func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestPodTurned: what dooms depend on passes, what a kubelet reports all the time does not.
+// TestPodTurned: what terminations depend on passes, what a kubelet reports all the time does not.
 func TestPodTurned(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Pod)
@@ -697,7 +705,7 @@ func TestAReplacedPodIsToldOnce(t *testing.T) {
 		})
 		for _, want := range []int{1, 1, 1, 2, 2} {
 			if want > told && told > 0 {
-				time.Sleep(goes)
+				time.Sleep(deletionGrace)
 			}
 			res, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(p)})
 			if err != nil || told != want || res.RequeueAfter <= 0 {
@@ -707,32 +715,32 @@ func TestAReplacedPodIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestAsksAreBounded: what was told long ago is forgotten.
-func TestAsksAreBounded(t *testing.T) {
+// TestRecentEvictionsAreBounded: what was told long ago is forgotten.
+func TestRecentEvictionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsks()
-		for i := range 10 * asksKept {
+		a := newRecentEvictions()
+		for i := range 10 * recentEvictionsKept {
 			a.note(types.UID(fmt.Sprint(i)), evictAgain)
-			time.Sleep(evictAgain / asksKept * 2)
+			time.Sleep(evictAgain / recentEvictionsKept * 2)
 		}
-		if n := len(a.until); n > asksKept {
+		if n := len(a.until); n > recentEvictionsKept {
 			t.Errorf("%d are kept", n)
 		}
 	})
 }
 
-// TestASuspendedJobRests: all its pods are told of, those also that nobody has deleted yet, with one deadline.
-func TestASuspendedJobRests(t *testing.T) {
+// TestASuspendedJob: all its pods are told of, those also that nobody has deleted yet, with one deadline.
+func TestASuspendedJob(t *testing.T) {
 	yes := true
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	job.Spec.Suspend = &yes
 	b := newBench(t, g, job, on(member("a", 0, "n1")), on(member("b", 1, "n2", deleted)), node("n1", nil), node("n2", nil))
 	l := &listener{}
 	b.Coordinator = l
-	if _, err := b.reconcileDooms(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
+	if _, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
 		t.Fatal(err)
 	}
-	if len(l.last) != 2 || l.last[0].Cause != elastic.JobSuspended || l.last[0].Deadline.IsZero() || !l.last[0].Deadline.Equal(l.last[1].Deadline) || l.last[0].Dead {
+	if !l.suspended || len(l.last) != 2 || l.last[0].Cause != elastic.JobSuspended || l.last[0].Deadline.IsZero() || !l.last[0].Deadline.Equal(l.last[1].Deadline) || l.last[0].Dead {
 		t.Errorf("told %+v", l.last)
 	}
 }

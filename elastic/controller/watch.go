@@ -28,7 +28,8 @@ import (
 
 // Coordinator is told which pods of a gang must be replaced, and that its Job is over.
 type Coordinator interface {
-	Doomed(ctx context.Context, key coordinator.Key, pods []elastic.Doom) error
+	SetPendingReplacements(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
+	Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Over(key coordinator.Key)
 }
 
@@ -37,40 +38,39 @@ var _ Coordinator = (*coordinator.Server)(nil)
 const (
 	// podNode is the index of pods by node.
 	podNode = "spec.nodeName"
-	// podGang is the index of pods by gang: a label alone would be compared with those of all pods of the namespace.
-	podGang = v1alpha1.LabelGang
-	// tellAgain is how often a level that stands is told: the coordinator forgets a gang without agents.
-	tellAgain = 30 * time.Second
-	// tellers is how many gangs are looked at at a time: a rack is many gangs, each waits for the API server, and for
-	// a coordinator that may have its record to read first.
-	tellers = 16
-	// evictors is how many replaced pods are told to go at a time: a rack is hundreds of them.
+	// PodsByGang is the index of pods by gang, for whoever shares the manager: a label alone would be compared with those of all pods of the namespace.
+	PodsByGang = v1alpha1.LabelGang
+	// notifyAgain is how often an unchanged level is repeated: the coordinator forgets a gang without agents.
+	notifyAgain = 30 * time.Second
+	// notifiers is how many gangs are handled at a time: a rack is many gangs, each of which waits for the API server
+	// and for a coordinator that may have to read its record first.
+	notifiers = 16
+	// evictors is how many replaced pods are evicted at a time: a rack has hundreds.
 	evictors = 32
 	// gangComes is how long to wait for a Gang that is about to be made.
 	gangComes = time.Second
-	// overAgain is how often it is told that a Job is over while it has pods: an agent may come back meanwhile.
+	// overAgain is how often it is repeated that a Job is over while it still has pods: an agent may reconnect
+	// meanwhile.
 	overAgain = time.Second
 )
 
-// tellsDooms is how dooms are told; the queue gives one gang to one teller at a time.
-var tellsDooms = controller.Options{MaxConcurrentReconciles: tellers}
+// sendsPending configures the controller that sends terminations; the queue gives one gang to one worker at a time.
+var sendsPending = controller.Options{MaxConcurrentReconciles: notifiers}
 
 // watch registers what follows pods and nodes.
 func (c *Controller) watch(mgr ctrl.Manager) error {
-	for key, of := range indexes {
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, key, of); err != nil {
-			return fmt.Errorf("indexing pods by %s: %w", key, err)
-		}
+	if err := IndexPods(mgr); err != nil {
+		return err
 	}
-	err := ctrl.NewControllerManagedBy(mgr).Named("doom").
+	err := ctrl.NewControllerManagedBy(mgr).Named("pending-replacements").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podTurned)).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
-		WatchesRawSource(source.Channel(c.leaves, &handler.EnqueueRequestForObject{})).
-		WithOptions(tellsDooms).
-		Complete(reconcile.Func(c.reconcileDooms))
+		WatchesRawSource(source.Channel(c.noticed, &handler.EnqueueRequestForObject{})).
+		WithOptions(sendsPending).
+		Complete(reconcile.Func(c.reconcilePending))
 	if err != nil {
-		return fmt.Errorf("registering the controller of dooms: %w", err)
+		return fmt.Errorf("registering the controller of pending replacements: %w", err)
 	}
 	replaced := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		pod, ok := o.(*corev1.Pod)
@@ -88,8 +88,18 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	return nil
 }
 
+// IndexPods has the manager's cache index pods, as SetupWithManager has.
+func IndexPods(mgr ctrl.Manager) error {
+	for key, of := range indexes {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, key, of); err != nil {
+			return fmt.Errorf("indexing pods by %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
 // indexes are those of pods.
-var indexes = map[string]client.IndexerFunc{podNode: nodeOf, podGang: gangNamed}
+var indexes = map[string]client.IndexerFunc{podNode: nodeOf, PodsByGang: gangNamed}
 
 func gangNamed(o client.Object) []string {
 	if name := o.GetLabels()[v1alpha1.LabelGang]; name != "" {
@@ -105,7 +115,7 @@ func nodeOf(o client.Object) []string {
 	return nil
 }
 
-// outageChanged passes what may doom or spare pods: a Node's heartbeats, of thousands of nodes, do not.
+// outageChanged passes changes that may have pods replaced or spared, but not a Node's heartbeats.
 var outageChanged = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return e.Object.GetAnnotations()[v1alpha1.AnnotationOutage] != "" },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -115,8 +125,8 @@ var outageChanged = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// podTurned passes what may doom a pod or give its place to another one. Containers that become ready, and conditions, of
-// thousands of pods, do not.
+// podTurned passes changes that may have a pod replaced or give its slot to another one, but not readiness and
+// conditions.
 var podTurned = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Pod)
@@ -166,15 +176,15 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 	}
 }
 
-// reconcileDooms tells the coordinator which pods of one gang must be replaced, or that its Job is over. It is silent
+// reconcilePending tells the coordinator which pods of one gang must be replaced, or that its Job is over. It is silent
 // about gangs of which neither holds, so that the coordinator need not know them all. Each word of a pod's brings it here, so
 // the gang's pods are the cache's own, which nobody may change.
-func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pods := &corev1.PodList{}
-	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingFields{podGang: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingFields{PodsByGang: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
-	closed, err := c.tellOver(ctx, req.NamespacedName, pods.Items)
+	closed, err := c.reportOver(ctx, req.NamespacedName, pods.Items)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -190,59 +200,63 @@ func (c *Controller) reconcileDooms(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
 	c.forget(key)
-	c.occupied(key, pods.Items)
+	c.noteFilled(key, pods.Items)
 	if closed[key] {
 		c.stands(key, false)
 		return ctrl.Result{RequeueAfter: overAgain}, nil
 	}
-	dooms, err := c.dooms(ctx, g, pods.Items)
+	terminations, suspends, err := c.terminations(ctx, g, pods.Items)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	again := c.unexplained(pods.Items, dooms)
-	if len(dooms) == 0 && !c.standing(key) && (g.Status.Run == nil || len(g.Status.Run.Doomed) == 0) {
+	again := c.unexplained(pods.Items, terminations)
+	if len(terminations) == 0 && !c.standing(key) && (g.Status.Run == nil || len(g.Status.Run.PendingReplacements) == 0) {
 		return ctrl.Result{RequeueAfter: again}, nil
 	}
-	if err := c.Coordinator.Doomed(ctx, key, dooms); err != nil {
-		return ctrl.Result{}, fmt.Errorf("telling the coordinator of %d doomed pods of gang %s: %w", len(dooms), req, err)
+	tell := c.Coordinator.SetPendingReplacements
+	if suspends {
+		tell = c.Coordinator.Suspended
 	}
-	c.stands(key, len(dooms) > 0)
-	if len(dooms) > 0 && again == 0 {
-		again = tellAgain
+	if err := tell(ctx, key, terminations); err != nil {
+		return ctrl.Result{}, fmt.Errorf("telling the coordinator of %d pending replacements of gang %s: %w", len(terminations), req, err)
+	}
+	c.stands(key, len(terminations) > 0)
+	if len(terminations) > 0 && again == 0 {
+		again = notifyAgain
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// dooms gathers the view of one gang. Where its Job makes no pods any more nothing is replaced: whoever deletes,
-// suspends or ends a Job has its pods deleted, too. What pods of a suspended one hold is stored first.
-func (c *Controller) dooms(ctx context.Context, g *v1alpha1.Gang, pods []corev1.Pod) ([]elastic.Doom, error) {
+// terminations gathers the view of one gang. Nothing is replaced where its Job creates no more pods: whoever deletes,
+// suspends or ends a Job has its pods deleted, too. The state of a suspended Job's pods is stored first.
+func (c *Controller) terminations(ctx context.Context, g *v1alpha1.Gang, pods []corev1.Pod) (terminations []elastic.Termination, suspends bool, err error) {
 	if g.DeletionTimestamp != nil || g.Status.Run != nil && g.Status.Run.Verdict != nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	outages, gone, err := c.nodes(ctx, pods)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	ends, err := c.ends(ctx, pods)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	view := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods, Outages: outages, Gone: gone, Ends: ends}
-	dooms := Dooms(view)
-	if len(dooms) == 0 {
-		return nil, nil
+	terminations = PendingReplacements(view)
+	if len(terminations) == 0 {
+		return nil, false, nil
 	}
 	job, err := c.job(ctx, g) // as it is now: its pods' end may be seen before its own
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	switch {
 	case job == nil || over(job):
-		return nil, nil
+		return nil, false, nil
 	case suspended(job):
-		return Rests(view), nil
+		return Suspended(view), true, nil
 	}
-	return dooms, nil
+	return terminations, false, nil
 }
 
 func suspended(job *batchv1.Job) bool { return job.Spec.Suspend != nil && *job.Spec.Suspend }
@@ -270,7 +284,7 @@ func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v
 		}
 		outage, err := v1alpha1.NodeOutageOf(node)
 		if err != nil {
-			c.Log.Error(err, "a decision on a node cannot be read; it is taken for none", "node", name)
+			c.Log.Error(err, "a decision on a node cannot be read and is ignored", "node", name)
 		}
 		if outage != nil {
 			outages[name] = *outage
@@ -279,20 +293,20 @@ func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v
 	return outages, gone, nil
 }
 
-// standing says whether dooms were told of a gang and not taken back since.
+// standing reports whether terminations were sent for a gang and not withdrawn since.
 func (c *Controller) standing(key coordinator.Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.told[key]
+	return c.notified[key]
 }
 
 func (c *Controller) stands(key coordinator.Key, some bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if some {
-		c.told[key] = true
+		c.notified[key] = true
 	} else {
-		delete(c.told, key)
+		delete(c.notified, key)
 	}
 }
 
@@ -303,49 +317,49 @@ func (c *Controller) forget(key coordinator.Key) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.told, func(k coordinator.Key, _ bool) bool { return gone(k) })
-	maps.DeleteFunc(c.vacant, func(s seat, _ vacancy) bool { return gone(s.gang) })
+	maps.DeleteFunc(c.notified, func(k coordinator.Key, _ bool) bool { return gone(k) })
+	maps.DeleteFunc(c.slotGaps, func(s slotKey, _ slotGap) bool { return gone(s.gang) })
 	c.writer.forget(gone)
 }
 
-// seat is a slot of one gang.
-type seat struct {
+// slotKey is a slot of one gang.
+type slotKey struct {
 	gang coordinator.Key
 	slot elastic.Slot
 }
 
-// vacancy is a seat whose pod was taken out.
-type vacancy struct {
+// slotGap is a slot whose pod was taken out.
+type slotGap struct {
 	pod   string
 	since time.Time
 }
 
-// vacate notes when a seat became free; occupied counts how long it stayed so.
-func (c *Controller) vacate(key coordinator.Key, d elastic.Doom) {
+// noteReleased records when a slot lost its pod; noteFilled measures how long the slot stayed empty.
+func (c *Controller) noteReleased(key coordinator.Key, d elastic.Termination) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.vacant[seat{key, d.Slot}] = vacancy{d.Pod, time.Now()}
+	c.slotGaps[slotKey{key, d.Slot}] = slotGap{d.Pod, time.Now()}
 }
 
-// occupied looks for new pods in free seats. Seats of gangs that nothing is heard of any more are forgotten.
-func (c *Controller) occupied(key coordinator.Key, pods []corev1.Pod) {
+// noteFilled looks for new pods in empty slots. Gaps of gangs that have ended are dropped.
+func (c *Controller) noteFilled(key coordinator.Key, pods []corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for at, v := range c.vacant {
-		if time.Since(v.since) > vacancyKept {
-			delete(c.vacant, at)
+	for at, v := range c.slotGaps {
+		if time.Since(v.since) > slotGapKept {
+			delete(c.slotGaps, at)
 		}
 	}
 	for i := range pods {
 		slot, ok := membership.GangSlot(&pods[i])
-		at := seat{key, elastic.Slot(slot)}
-		v, free := c.vacant[at]
+		at := slotKey{key, elastic.Slot(slot)}
+		v, free := c.slotGaps[at]
 		if ok && free && string(pods[i].UID) != v.pod && !membership.Replaced(&pods[i]) && pods[i].DeletionTimestamp == nil {
 			c.counts.recreated.Observe(time.Since(v.since).Seconds())
-			delete(c.vacant, at)
+			delete(c.slotGaps, at)
 		}
 	}
 }
 
-// vacancyKept bounds how long a free seat is remembered.
-const vacancyKept = 10 * time.Minute
+// slotGapKept bounds how long a slot gap is remembered.
+const slotGapKept = 10 * time.Minute

@@ -34,7 +34,7 @@ func (w *writer) next() string {
 	return fmt.Sprintf("%s/%d", w.id, w.writes)
 }
 
-// loaded takes note of the record that this process starts from.
+// loaded records what this process starts from.
 func (w *writer) loaded(key coordinator.Key, run *v1alpha1.RunStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -16,44 +17,45 @@ import (
 	"google.golang.org/grpc/status"
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
-	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
 const (
-	// protocol is the version that this coordinator speaks, oldest the oldest that it understands.
-	protocol, oldest = 2, 1
 	// reportsPerSecond and reportsBurst bound what one agent may send; progress is coalesced to 100 a second.
 	reportsPerSecond, reportsBurst = 200, 400
-	// maxRanks, maxNotes and maxSealed bound what one report may hold, and so what is kept of it. An arena has three slots.
-	maxRanks, maxNotes, maxSealed, maxText = 1024, 32, 3, 4096
-	// silence is how long an agent may say nothing; it reports at least every second.
-	silence = 10 * time.Second
+	// maxNotes and maxSealed bound what one report may hold, and so what is kept of it. An arena has three slots.
+	maxNotes, maxSealed = 32, 3
+	// contactTimeout is how long an agent may say nothing; it reports at least every second.
+	contactTimeout = 10 * time.Second
 	// recheck is how often a stream's pod is looked up again; maxAge how long a stream may live on one token.
 	recheck, maxAge = 10 * time.Second, 40 * time.Minute
 )
 
 // stream is one agent's connection.
 type stream struct {
-	peer identity
+	peer Caller
 	// next holds the newest directive that was not sent; older ones are of no use.
-	next chan word
+	next chan message
 	// last is what was put into next last; guarded by the gang.
-	last  word
+	last  message
 	asked bool
 	// knows is how many modules the agent says it knows, sent how many it knew when it last sent them; guarded by the gang.
 	knows, sent int
 	// version is the protocol's that the agent speaks.
-	version atomic.Uint32
-	// left: the store knows that the pod leaves, stays: that it does not; used by the receiver alone.
-	left, stays bool
-	// words counts reports.
-	words atomic.Uint64
+	version atomic.Int64
+	// terminating: the store knows that the pod is terminating; notTerminating: that it is not. Used by the receiver
+	// only.
+	terminating, notTerminating bool
+	// reports counts reports.
+	reports atomic.Uint64
 	// gone ends the stream: another one of the same pod has taken over.
 	gone chan struct{}
 }
 
 // offer replaces what the agent was to be told.
-func (st *stream) offer(w word) {
+func (st *stream) offer(w message) {
 	if st.asked && reflect.DeepEqual(st.last, w) {
 		return
 	}
@@ -65,12 +67,10 @@ func (st *stream) offer(w word) {
 	st.next <- w // room for one, and this is the only writer
 }
 
-// word is what an agent is told.
-type word struct {
-	elastic.Directive
-	// wantModules has the agent send its modules; modules are those of the gang, for an agent that knows none.
-	wantModules bool
-	modules     *moduleList
+// message is a directive for an agent, with the gang's modules where the agent knows none.
+type message struct {
+	protocol.Directive
+	modules *moduleList
 }
 
 // Attach is one agent's conversation.
@@ -78,47 +78,54 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	if !s.leads() {
 		return errNotLeader
 	}
+	if compressed(rpc.Context()) {
+		return status.Error(codes.Unimplemented, "grpc-encoding: reports are not compressed")
+	}
 	ctx, cancel := context.WithCancel(rpc.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	peer, err := s.guard.admit(ctx)
+	in := inletOf(ctx)
+	defer in.begin("")()
+	peer, err := s.Callers.Identify(ctx)
 	if err != nil {
 		return err
 	}
-	g, err := s.gang(ctx, peer.key)
+	defer in.begin(peer.Key.Namespace)()
+	g, err := s.gang(ctx, peer.Key)
 	if err != nil {
 		return err
 	}
 	defer s.release(g)
-	if int(peer.slot) >= g.members() {
-		return status.Errorf(codes.PermissionDenied, "pod %s has index %d, but gang %s has %d members", peer.pod.Name, peer.slot, peer.key.Name, g.members())
+	if int(peer.Slot) >= g.members() {
+		return status.Errorf(codes.PermissionDenied, "pod %s has index %d, but gang %s has %d members", peer.Pod.Name, peer.Slot, peer.Key.Name, g.members())
 	}
-	st := &stream{peer: peer, next: make(chan word, 1), gone: make(chan struct{})}
+	st := &stream{peer: peer, next: make(chan message, 1), gone: make(chan struct{})}
 	g.attach(st)
 	defer g.detach(st)
-	s.Log.V(1).Info("an agent has attached", "gang", peer.key, "slot", peer.slot, "pod", peer.pod.Name)
+	s.Log.V(1).Info("an agent has attached", "gang", peer.Key, "slot", peer.Slot, "pod", peer.Pod.Name)
 
 	ends := make(chan error, 2)
 	go func() { ends <- s.receive(ctx, g, st, rpc) }()
 	go func() { ends <- s.watch(ctx, st) }()
-	handed := false
+	handed, authorities := false, s.authorities()
 	for {
 		select {
 		case w := <-st.next:
-			m := directive(w.Directive, st.version.Load())
-			if m.GetProtocol() >= 2 {
-				m.WantModules = w.wantModules
-				if w.modules != nil && !handed { // once, for directives may be many and an agent too old to take them
-					m.Modules, handed = w.modules.names, true
-				}
+			if w.Protocol = int(st.version.Load()); w.Protocol >= 2 {
+				w.Authorities, authorities = authorities, ""
 			}
-			if err := rpc.Send(m); err != nil {
+			if w.modules != nil && !handed { // once, for directives may be many and an agent too old to take them
+				w.Modules, handed = w.modules.names, true
+			}
+			if err := rpc.Send(wire.DirectiveMessage(w.Directive)); err != nil {
 				return err
 			}
 		case err := <-ends:
 			return err
+		case <-in.tooLate():
+			return status.Errorf(codes.ResourceExhausted, "a report of more than %d KiB was not sent whole within %s", smallReport>>10, s.intake.turnTime)
 		case <-g.ctx.Done():
-			return status.Error(codes.Unavailable, "what is known of the gang is read anew: dial again")
+			return status.Error(codes.Unavailable, "the record of the gang is being read again: dial again")
 		case <-st.gone:
 			return status.Error(codes.Aborted, "another stream of this pod has taken over")
 		case <-ctx.Done():
@@ -127,60 +134,82 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	}
 }
 
+// authorities are those that an agent is handed once per stream: it dials again within maxAge, long before a new one signs.
+func (s *Server) authorities() string {
+	if s.Authorities == nil {
+		return ""
+	}
+	pem, err := s.Authorities()
+	if err != nil {
+		s.Log.Error(err, "agents are not told whom to trust next")
+	}
+	return pem
+}
+
 // receive feeds reports to the gang until the stream ends.
 func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
+	in := inletOf(ctx)
 	limit := rate.NewLimiter(reportsPerSecond, reportsBurst)
 	for {
 		if err := limit.Wait(ctx); err != nil {
 			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
 		}
-		m, err := rpc.Recv()
+		m := &incoming{}
+		err := rpc.RecvMsg(m)
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err == nil {
+			err = m.refused
 		}
 		if err != nil {
 			return err
 		}
-		if err := check(m, st.peer); err != nil {
+		r := wire.Report(&m.Report)
+		if err := check(&r, st.peer); err != nil {
 			return err
 		}
-		st.version.Store(m.GetProtocol())
-		st.words.Add(1)
-		switch leaving := m.GetLeaving(); {
-		case leaving && !st.left:
-			st.left = s.Store.Leaves(st.peer.key, st.peer.pod)
-		case !leaving && !st.stays:
-			st.stays = true
-			s.Store.Stays(st.peer.pod)
+		clean(&r)
+		st.version.Store(int64(r.Protocol))
+		st.reports.Add(1)
+		switch {
+		case r.Terminating && !st.terminating:
+			st.terminating = s.Store.NoteTerminating(st.peer.Key, st.peer.Pod)
+		case !r.Terminating && !st.notTerminating:
+			st.notTerminating = true
+			s.Store.ForgetTerminating(st.peer.Pod)
 		}
-		g.reported(st, report(m), m)
+		if err := g.reported(st, r); err != nil {
+			return err
+		}
+		in.whole()
 	}
 }
 
-// watch looks now and then whether the pod is still what it was, and ends streams whose proof is old or whose
-// agent says nothing: its node may be gone without a word, and the stream would live on.
+// watch checks from time to time that the pod is still the same, and ends streams whose token is old or whose agent
+// sends nothing: its node may be gone while the connection still looks alive.
 func (s *Server) watch(ctx context.Context, st *stream) error {
 	ticker := time.NewTicker(recheck)
 	defer ticker.Stop()
 	age := time.NewTimer(maxAge - rand.N(maxAge/4))
 	defer age.Stop()
-	quiet := time.NewTicker(s.silence)
+	quiet := time.NewTicker(s.contactTimeout)
 	defer quiet.Stop()
 	heard := uint64(0)
 	for {
 		select {
 		case <-quiet.C:
-			if now := st.words.Load(); now != heard {
+			if now := st.reports.Load(); now != heard {
 				heard = now
 				continue
 			}
-			return status.Errorf(codes.Unavailable, "nothing was heard for %s: dial again", s.silence)
+			return status.Errorf(codes.Unavailable, "no report came for %s: dial again", s.contactTimeout)
 		case <-ctx.Done():
 			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
 		case <-age.C:
 			return status.Error(codes.Unavailable, "the token that this stream was opened with is old: dial again with a fresh one")
 		case <-ticker.C:
-			if err := s.guard.still(ctx, st.peer); err != nil {
+			if err := s.Callers.Check(ctx, st.peer); err != nil {
 				return err
 			}
 		}
@@ -188,35 +217,61 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 }
 
 // check refuses what no agent of ours would say.
-func check(m *coordinatorv1.Report, peer identity) error {
-	if v := m.GetProtocol(); v < oldest || v > protocol {
-		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", m.GetProtocol(), protocol)
+func check(r *protocol.Report, peer Caller) error {
+	if v := r.Protocol; v < protocol.Oldest || v > protocol.Version {
+		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", v, protocol.Version)
 	}
-	texts := append([]string{m.GetRefused(), m.GetUnprotected()}, m.GetNotes()...)
-	for i, k := range m.GetRank() {
-		texts = append(texts, k.GetExit().GetTraceback())
-		if int64(k.GetLocalRank()) != int64(i) { // exits and copies are kept by rank
-			return status.Errorf(codes.InvalidArgument, "entry %d is of local rank %d: one for each, in order", i, k.GetLocalRank())
+	texts := append([]string{r.Refused, r.Unprotected}, r.Notes...)
+	for i := range r.Rank {
+		k := &r.Rank[i]
+		if k.Exit != nil {
+			texts = append(texts, k.Exit.Traceback)
 		}
-		if n := len(k.GetSealed()); n > maxSealed {
+		if k.Local != i { // exits and copies are kept by rank
+			return status.Errorf(codes.InvalidArgument, "entry %d is of local rank %d: one for each, in order", i, k.Local)
+		}
+		if n := len(k.Sealed); n > maxSealed {
 			return status.Errorf(codes.InvalidArgument, "local rank %d holds %d steps, %d at most", i, n, maxSealed)
 		}
 	}
 	switch {
-	case m.GetRanks() > maxRanks || len(m.GetRank()) > maxRanks:
-		return status.Errorf(codes.InvalidArgument, "%d ranks on one pod, %d at most", m.GetRanks(), maxRanks)
-	case len(m.GetNotes()) > maxNotes:
-		return status.Errorf(codes.InvalidArgument, "%d notes, %d at most", len(m.GetNotes()), maxNotes)
-	case m.GetPort() > 65535:
-		return status.Errorf(codes.InvalidArgument, "port %d", m.GetPort())
-	case m.GetGeneration() > 1<<52:
-		return status.Errorf(codes.InvalidArgument, "generation %d", m.GetGeneration())
-	case m.GetAddress() != "" && len(peer.addresses) > 0 && !slices.Contains(peer.addresses, m.GetAddress()):
-		return status.Errorf(codes.PermissionDenied, "address %s is not one of pod %s, which has %v", m.GetAddress(), peer.pod.Name, peer.addresses)
-	case slices.ContainsFunc(texts, func(t string) bool { return len(t) > maxText+maxText/2 }):
-		return status.Errorf(codes.InvalidArgument, "a text of more than %d bytes", maxText)
+	case r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks:
+		return status.Errorf(codes.InvalidArgument, "%d ranks on one pod, %d at most", r.Ranks, protocol.MaxRanks)
+	case len(r.Rank) > r.Ranks:
+		return status.Errorf(codes.InvalidArgument, "rank: %d entries, ranks: %d: at most one for each", len(r.Rank), r.Ranks)
+	case len(r.Notes) > maxNotes:
+		return status.Errorf(codes.InvalidArgument, "%d notes, %d at most", len(r.Notes), maxNotes)
+	case r.Port > 65535:
+		return status.Errorf(codes.InvalidArgument, "port %d", r.Port)
+	case r.Generation < 0 || r.Generation > protocol.MaxGeneration:
+		return status.Errorf(codes.InvalidArgument, "generation %d", r.Generation)
+	case r.Address != "" && !isAddress(r.Address):
+		return status.Errorf(codes.InvalidArgument, "address: %.100q is no IP address", r.Address)
+	case r.Address != "" && len(peer.Addresses) > 0 && !slices.Contains(peer.Addresses, r.Address):
+		return status.Errorf(codes.PermissionDenied, "address %s is not one of pod %s, which has %v", r.Address, peer.Pod.Name, peer.Addresses)
+	case slices.ContainsFunc(texts, func(t string) bool { return len(t) > protocol.MaxText+protocol.MaxText/2 }):
+		return status.Errorf(codes.InvalidArgument, "a text of more than %d bytes", protocol.MaxText)
 	}
 	return nil
+}
+
+// isAddress says whether a text is an IP address. A zone may be any text, and no pod's address has one.
+func isAddress(text string) bool {
+	ip, err := netip.ParseAddr(text)
+	return err == nil && ip.Zone() == ""
+}
+
+// clean leaves nothing in what people will read, in the Gang, in events, logs and kubectl, that their terminals would obey.
+func clean(r *protocol.Report) {
+	r.Refused, r.Unprotected = cause.Printable(r.Refused), cause.Printable(r.Unprotected)
+	for i := range r.Notes {
+		r.Notes[i] = cause.Printable(r.Notes[i])
+	}
+	for i := range r.Rank {
+		if e := r.Rank[i].Exit; e != nil {
+			e.Traceback = cause.Printable(e.Traceback)
+		}
+	}
 }
 
 func (k Key) String() string { return fmt.Sprintf("%s/%s", k.Namespace, k.Name) }

@@ -1,7 +1,7 @@
-// Package coordinator serves the conversation with agents: it proves which pod a caller is, feeds what
-// agents report to package elastic, one gang at a time, and hands out what elastic decided once the
-// store has it. It takes no decisions, and it forgets everything when it ends: records and reports
-// rebuild it.
+// Package coordinator serves the conversation with agents: it feeds what agents report to package elastic,
+// one gang at a time, and hands out what elastic decided once the store has it. It takes no decisions, and it
+// forgets everything when it ends: records and reports rebuild it. Who calls and where records are kept are
+// interfaces, so that the same server runs on a cluster and in tests.
 package coordinator
 
 import (
@@ -16,12 +16,15 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/utils/lru"
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
@@ -32,7 +35,7 @@ type Key struct{ Namespace, Name, Job string }
 
 // ErrSuperseded is what Store.Persist says where the record that stands was neither written nor read by this
 // process: another one leads, or did meanwhile.
-var ErrSuperseded = errors.New("the record that stands was written by another process")
+var ErrSuperseded = errors.New("the stored record was written by another process")
 
 // Store keeps what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
@@ -48,40 +51,62 @@ type Store interface {
 	End(ctx context.Context, key Key, v elastic.Verdict) error
 	// Replace takes the pod out of its job and evicts it or, where it is dead, deletes it. It may be asked
 	// again for the same pod; one that is gone already is a success.
-	Replace(ctx context.Context, key Key, d elastic.Doom) error
+	Replace(ctx context.Context, key Key, d elastic.Termination) error
 	// Holders says which pods hold the slots, and whether their containers were started and nobody deletes them; the zero
 	// Pod where there is none.
-	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.Sought, error)
-	// Leaves says that the agent of a pod was told to end. Where its node ends the pod and nobody deletes it, Doomed tells so. False:
-	// say it again with the agent's next word.
-	Leaves(key Key, pod elastic.Pod) bool
-	// Stays says that the agent of a pod runs, and was not told to end: the container may have been started anew since Leaves.
-	Stays(pod elastic.Pod)
+	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.SlotHolder, error)
+	// NoteTerminating records that the agent of a pod reported that it is terminating. If its node ends the pod and
+	// nobody deletes it, SetPendingReplacements will list it. False: repeat it with the agent's next report.
+	NoteTerminating(key Key, pod elastic.Pod) bool
+	// ForgetTerminating records that the agent of a pod runs and is not terminating: the container may have been
+	// started again since NoteTerminating.
+	ForgetTerminating(pod elastic.Pod)
 	// Announce tells people, on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
 }
 
+// Caller is who an agent speaks for: a pod, and the gang and the slot that it is of.
+type Caller struct {
+	Key  Key
+	Slot elastic.Slot
+	Pod  elastic.Pod
+	// Addresses are the pod's; empty: they are not known yet, and what the agent says is believed.
+	Addresses []string
+}
+
+// Callers proves who calls (podtoken.Verifier). Errors are gRPC statuses: UNAVAILABLE says nothing about the caller, NOT_FOUND that
+// nothing depends on its pod any more, so that its agent waits for no order to exit.
+type Callers interface {
+	// Identify answers who opened the stream with this context.
+	Identify(ctx context.Context) (Caller, error)
+	// Check answers why a caller may not go on with the stream that it has; nil: it may.
+	Check(ctx context.Context, c Caller) error
+}
+
 const (
-	// maxMessage bounds a report: a thousand ranks with a little traceback each.
-	maxMessage = 4 << 20
-	// maxStreams bounds what one connection may open; an agent needs one.
-	maxStreams = 8
+	// maxMessage bounds a report: MaxRanks tracebacks of MaxText bytes, and a list of modules.
+	maxMessage = 5 << 20
+	// maxStreams bounds what one connection may open: an agent needs one, and more would share in what an inlet counts.
+	maxStreams = 1
+	// maxHeaders bounds what a call says before its messages, mostly a token; maxIdle is how long a connection may have no stream.
+	maxHeaders = 64 << 10
+	maxIdle    = 30 * time.Second
 	// shutdown bounds how long streams may take to end.
 	shutdown = 2 * time.Second
 	// idleGang is how long a gang without agents is remembered.
 	idleGang = 5 * time.Minute
 )
 
-// Options of New. All fields but Metrics must be set.
+// Options of New. All fields but Authorities and Metrics must be set.
 type Options struct {
 	// Listen is the address to serve at, such as ":7443".
 	Listen string
 	// TLS is the server's side; its GetCertificate may rotate certificates.
 	TLS *tls.Config
-	// Client creates TokenReviews and reads pods from the manager's cache.
-	Client client.Client
-	// Live reads pods from the API server where the cache does not have them yet.
-	Live client.Reader
+	// Authorities are those that agents are to trust, in PEM; nil: those that their pods were made with.
+	Authorities func() (string, error)
+	// Callers is podtoken's Verifier.
+	Callers Callers
 	// Store is elastic/controller's Controller.
 	Store Store
 	// Elected is closed when this process leads (mgr.Elected()); until then agents are told to dial again.
@@ -96,18 +121,22 @@ type Server struct {
 	coordinatorv1.UnimplementedCoordinatorServer
 	Options
 	metrics *metrics
-	guard   *guard
 	// ctx ends with Start; gangs live no longer. Guarded by mu where a gang is made.
 	ctx context.Context
 
 	mu    sync.Mutex
-	gangs map[Key]*gang        // guarded by mu
-	heard map[string]time.Time // by pod UID: when its agent last said anything; guarded by mu
+	gangs map[Key]*gang // guarded by mu
+	// contacts says by pod UID when its agent last said anything.
+	contacts *lru.Cache
+	// polls bounds how often Gangs are asked for that are not there, in all.
+	polls *rate.Limiter
 
+	intake       *intake
+	kept         keptReports
 	replacements replacements
 	agents       atomic.Int64 // open streams
-	// silence is how long an agent may say nothing.
-	silence time.Duration
+	// contactTimeout is how long an agent may say nothing.
+	contactTimeout time.Duration
 }
 
 // attached counts streams.
@@ -120,14 +149,14 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("coordinator: an address to listen at is needed")
 	case o.TLS == nil:
 		return nil, errors.New("coordinator: TLS is needed: agents send tokens")
-	case o.Client == nil || o.Live == nil || o.Store == nil || o.Elected == nil:
-		return nil, errors.New("coordinator: Client, Live, Store and Elected are needed")
+	case o.Callers == nil || o.Store == nil || o.Elected == nil:
+		return nil, errors.New("coordinator: Callers, Store and Elected are needed")
 	}
 	m, err := newMetrics(o.Metrics)
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Options: o, metrics: m, guard: newGuard(o.Client, o.Live), gangs: map[Key]*gang{}, heard: map[string]time.Time{}, replacements: newReplacements(), silence: silence, ctx: context.Background()}, nil
+	return &Server{Options: o, metrics: m, gangs: map[Key]*gang{}, contacts: lru.New(contactMost), polls: rate.NewLimiter(pollsPerSecond, pollsBurst), intake: newIntake(), replacements: newReplacements(), contactTimeout: contactTimeout, ctx: context.Background()}, nil
 }
 
 // NeedLeaderElection says that the server runs on every replica: agents that reach one that does not
@@ -140,25 +169,29 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening for agents: %w", err)
 	}
-	return s.serve(ctx, listener)
+	return s.Serve(ctx, listener)
 }
 
-func (s *Server) serve(ctx context.Context, listener net.Listener) error {
+// Serve serves at the listener until ctx ends; more comes after the options of Start.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.ServerOption) error {
 	s.mu.Lock()
-	s.ctx = ctx // dooms may be told before agents are served
+	s.ctx = ctx // terminations may be told before agents are served
 	s.mu.Unlock()
 	for range replacers {
 		go s.replaces()
 	}
 	defer s.replacements.ShutDown()
-	server := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(s.TLS)),
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.Creds(limited(credentials.NewTLS(s.TLS), s.intake)),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ForceServerCodecV2(reportCodec{encoding.GetCodecV2(proto.Name)}),
+		grpc.StaticStreamWindowSize(window),
+		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ConnectionTimeout(10*time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
-	)
+	}, more...)...)
 	coordinatorv1.RegisterCoordinatorServer(server, s)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
@@ -201,8 +234,8 @@ func (s *Server) gang(ctx context.Context, key Key) (*gang, error) {
 	return g, nil
 }
 
-// abandon forgets a gang whose record is another process's by now: agents dial again, and where this process does
-// lead, it reads what stands.
+// abandon drops a gang whose record another process has written: agents dial again, and if this process does lead, it
+// reads the record again.
 func (s *Server) abandon(g *gang) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,20 +24,12 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
-	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // memory is a store that forgets nothing while the test lasts.
@@ -57,13 +50,13 @@ type memory struct {
 	writes     chan elastic.Record
 	// storage is how often gangs copy to storage.
 	storage  time.Duration
-	replaced []elastic.Doom
+	replaced []elastic.Termination
 	// replacing, where set, is what a replacement meets before it is done.
-	replacing func(ctx context.Context, key Key, d elastic.Doom) error
+	replacing func(ctx context.Context, key Key, d elastic.Termination) error
 	// holders are the pods that run, by slot.
 	holders map[elastic.Slot]elastic.Pod
-	// leaves are the pods, by UID, that were told to end.
-	leaves []string
+	// terminating are the pods, by UID, that were told to end.
+	terminating []string
 	// busy is how often the store cannot take that word.
 	busy int
 }
@@ -117,7 +110,7 @@ func (m *memory) End(_ context.Context, key Key, v elastic.Verdict) error {
 	return nil
 }
 
-func (m *memory) Replace(ctx context.Context, key Key, d elastic.Doom) error {
+func (m *memory) Replace(ctx context.Context, key Key, d elastic.Termination) error {
 	if m.replacing != nil {
 		if err := m.replacing(ctx, key, d); err != nil {
 			return err
@@ -129,30 +122,30 @@ func (m *memory) Replace(ctx context.Context, key Key, d elastic.Doom) error {
 	return nil
 }
 
-func (m *memory) Leaves(_ Key, pod elastic.Pod) bool {
+func (m *memory) NoteTerminating(_ Key, pod elastic.Pod) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.busy > 0 {
 		m.busy--
 		return false
 	}
-	m.leaves = append(m.leaves, pod.UID)
+	m.terminating = append(m.terminating, pod.UID)
 	return true
 }
 
-func (m *memory) Stays(pod elastic.Pod) {
+func (m *memory) ForgetTerminating(pod elastic.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leaves = slices.DeleteFunc(m.leaves, func(uid string) bool { return uid == pod.UID })
+	m.terminating = slices.DeleteFunc(m.terminating, func(uid string) bool { return uid == pod.UID })
 }
 
-func (m *memory) Holders(_ context.Context, _ Key, slots []elastic.Slot) ([]elastic.Sought, error) {
+func (m *memory) Holders(_ context.Context, _ Key, slots []elastic.Slot) ([]elastic.SlotHolder, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var out []elastic.Sought
+	var out []elastic.SlotHolder
 	for _, slot := range slots {
 		p, ok := m.holders[slot]
-		out = append(out, elastic.Sought{Slot: slot, Pod: p, Runs: ok})
+		out = append(out, elastic.SlotHolder{Slot: slot, Pod: p, Runs: ok})
 	}
 	return out, nil
 }
@@ -169,21 +162,34 @@ func (m *memory) verdictAtEnd(key Key) elastic.Verdict {
 	return m.ended[key]
 }
 
-// house is a coordinator with its API server and store.
+// house is a coordinator with its callers and its store.
 type house struct {
 	t      *testing.T
-	api    client.Client
 	store  *memory
 	addr   string
 	pool   *x509.CertPool
 	mu     sync.Mutex
-	tokens map[string]authenticationv1.TokenReviewStatus // guarded by mu
+	tokens map[string]Caller // guarded by mu
 	stop   context.CancelFunc
 	done   chan error
 	server *Server
-	// silence is how long agents may say nothing here; 0: a minute.
-	silence time.Duration
+	// contactTimeout is how long agents may say nothing here; 0: a minute.
+	contactTimeout time.Duration
 }
+
+// Identify knows callers by their tokens.
+func (h *house) Identify(ctx context.Context) (Caller, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c, ok := h.tokens[strings.TrimPrefix(strings.Join(md.Get("authorization"), ""), "Bearer ")]
+	if !ok {
+		return Caller{}, status.Error(codes.Unauthenticated, "nobody knows this token")
+	}
+	return c, nil
+}
+
+func (h *house) Check(context.Context, Caller) error { return nil }
 
 func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
@@ -206,23 +212,9 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-func open(t *testing.T, elected <-chan struct{}, objects ...client.Object) *house {
+func open(t *testing.T, elected <-chan struct{}) *house {
 	t.Helper()
-	h := &house{t: t, store: newMemory(), tokens: map[string]authenticationv1.TokenReviewStatus{}}
-	h.api = fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if tr, ok := o.(*authenticationv1.TokenReview); ok {
-				if len(tr.Spec.Audiences) != 1 || tr.Spec.Audiences[0] != v1alpha1.TokenAudience {
-					t.Errorf("a token is reviewed for audiences %v", tr.Spec.Audiences)
-				}
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				tr.Status = h.tokens[tr.Spec.Token]
-				return nil
-			}
-			return c.Create(ctx, o, opts...)
-		},
-	}).Build()
+	h := &house{t: t, store: newMemory(), tokens: map[string]Caller{}}
 	h.serve(elected)
 	return h
 }
@@ -233,13 +225,13 @@ func (h *house) serve(elected <-chan struct{}) {
 	cert, pool := certificate(h.t)
 	h.pool = pool
 	s, err := New(Options{Listen: "127.0.0.1:0", TLS: &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}},
-		Client: h.api, Live: h.api, Store: h.store, Elected: elected, Log: testr.New(h.t)})
+		Callers: h, Store: h.store, Elected: elected, Log: testr.New(h.t)})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	s.silence = time.Minute
-	if h.silence > 0 {
-		s.silence = h.silence
+	s.contactTimeout = time.Minute
+	if h.contactTimeout > 0 {
+		s.contactTimeout = h.contactTimeout
 	}
 	h.server = s
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -249,7 +241,7 @@ func (h *house) serve(elected <-chan struct{}) {
 	h.addr = listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	h.stop, h.done = cancel, make(chan error, 1)
-	go func() { h.done <- s.serve(ctx, listener) }()
+	go func() { h.done <- s.Serve(ctx, listener) }()
 	h.t.Cleanup(h.close)
 }
 
@@ -270,34 +262,19 @@ func leading() <-chan struct{} {
 	return c
 }
 
-func pod(namespace, job string, slot string, uid string) *corev1.Pod {
-	yes := true
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: job + "-" + slot, UID: types.UID(uid), CreationTimestamp: metav1.Now(),
-			Labels:          map[string]string{v1alpha1.LabelGang: job, batchv1.JobCompletionIndexAnnotation: slot},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job, UID: types.UID(namespace + "-" + job), Controller: &yes}}},
-		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
-	}
+// pod is a pod of a Job.
+func pod(namespace, job string, slot elastic.Slot, uid string) Caller {
+	return Caller{Key: Key{Namespace: namespace, Name: job, Job: namespace + "-" + job}, Slot: slot, Addresses: []string{"10.0.0.1"},
+		Pod: elastic.Pod{UID: uid, Name: fmt.Sprintf("%s-%d", job, slot), Created: time.Now().Truncate(time.Second)}}
 }
 
-// allow makes a token that is bound to the pod.
-func (h *house) allow(p *corev1.Pod) string {
-	token := "token-of-" + string(p.UID)
+// allow makes a token of the pod.
+func (h *house) allow(p Caller) string {
+	token := "token-of-" + p.Pod.UID
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tokens[token] = bound(p.Namespace, p.Name, string(p.UID))
+	h.tokens[token] = p
 	return token
-}
-
-func bound(namespace, name, uid string) authenticationv1.TokenReviewStatus {
-	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{v1alpha1.TokenAudience}, User: authenticationv1.UserInfo{
-		Username: "system:serviceaccount:" + namespace + ":default",
-		Extra:    map[string]authenticationv1.ExtraValue{extraPodName: {name}, extraPodUID: {uid}},
-	}}
-}
-
-func keyOf(p *corev1.Pod) Key {
-	return Key{Namespace: p.Namespace, Name: p.Labels[v1alpha1.LabelGang], Job: string(p.OwnerReferences[0].UID)}
 }
 
 // agent is the least agent that keeps the protocol; what it was told comes out of orders.
@@ -310,9 +287,9 @@ type agent struct {
 	ended  chan error
 }
 
-func (h *house) dial(token string) *agent {
+func (h *house) dial(token string, more ...grpc.DialOption) *agent {
 	h.t.Helper()
-	conn, err := grpc.NewClient(h.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})))
+	conn, err := grpc.NewClient(h.addr, append(more, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})))...)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -352,7 +329,7 @@ func (a *agent) say() {
 // await obeys directives until one is of the order.
 func (a *agent) await(order coordinatorv1.Order, generation uint64) *coordinatorv1.Directive {
 	a.t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(eventually.Timeout)
 	for {
 		select {
 		case d := <-a.orders:
@@ -406,10 +383,10 @@ func (a *agent) refused() codes.Code {
 }
 
 // pair opens a house with one gang of two pods whose agents wait.
-func pair(t *testing.T) (h *house, p []*corev1.Pod, a []*agent, key Key) {
-	p = []*corev1.Pod{pod("team-a", "train", "0", "a0"), pod("team-a", "train", "1", "a1")}
-	h = open(t, leading(), p[0], p[1])
-	key = keyOf(p[0])
+func pair(t *testing.T) (h *house, p []Caller, a []*agent, key Key) {
+	p = []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
+	h = open(t, leading())
+	key = p[0].Key
 	h.store.members[key] = 2
 	for i := range p {
 		a = append(a, h.dial(h.allow(p[i])))
@@ -442,7 +419,7 @@ func TestKillAndRunAgain(t *testing.T) {
 			a[1].seals(step)
 		}
 	}
-	for d := a[1].await(coordinatorv1.Order_ORDER_RUN, 1); d.Common < 2; d = a[1].await(coordinatorv1.Order_ORDER_RUN, 1) {
+	for d := a[1].await(coordinatorv1.Order_ORDER_RUN, 1); d.CommonStep < 2; d = a[1].await(coordinatorv1.Order_ORDER_RUN, 1) {
 	}
 	begun := time.Now()
 	a[1].fails(0, &coordinatorv1.Exit{Code: 137, Signal: 9, At: time.Now().UnixNano()})
@@ -468,15 +445,15 @@ func TestKillAndRunAgain(t *testing.T) {
 }
 
 func TestNothingIsHandedOutBeforeItIsStored(t *testing.T) {
-	other := pod("team-b", "train", "0", "b0")
-	h := open(t, leading(), other)
-	h.store.members[keyOf(other)], h.store.refuse = 1, 3
+	other := pod("team-b", "train", 0, "b0")
+	h := open(t, leading())
+	h.store.members[other.Key], h.store.refuse = 1, 3
 	b := h.dial(h.allow(other))
 	b.say()
 	d := b.await(coordinatorv1.Order_ORDER_RUN, 1)
 	h.store.mu.Lock()
 	defer h.store.mu.Unlock()
-	if got := h.store.records[keyOf(other)].Generation; got < int64(d.Run.Number) {
+	if got := h.store.records[other.Key].Generation; got < int64(d.Run.Number) {
 		t.Errorf("generation %d was handed out, %d is stored", d.Run.Number, got)
 	}
 }
@@ -484,12 +461,9 @@ func TestNothingIsHandedOutBeforeItIsStored(t *testing.T) {
 func TestTenantsAreApart(t *testing.T) {
 	h, _, a, key := pair(t)
 	start(a, 1)
-	other := pod("team-b", "train", "0", "b0") // the same job name in another namespace
-	if err := h.api.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	other := pod("team-b", "train", 0, "b0") // the same job name in another namespace
 	h.store.mu.Lock()
-	h.store.members[keyOf(other)] = 1
+	h.store.members[other.Key] = 1
 	h.store.mu.Unlock()
 	b := h.dial(h.allow(other))
 	b.say()
@@ -509,43 +483,17 @@ func TestTenantsAreApart(t *testing.T) {
 }
 
 func TestWhoIsRefused(t *testing.T) {
-	mine, later := pod("team-a", "train", "0", "a0"), pod("team-a", "later", "0", "l0")
-	plain := pod("team-a", "plain", "0", "p0")
-	delete(plain.Labels, v1alpha1.LabelGang)
-	forged := pod("team-a", "forged", "0", "f0")
-	forged.Labels[v1alpha1.LabelGang] = "train" // labels itself into another job's gang
-	far := pod("team-a", "train", "7", "a7")
-	replaced := pod("team-a", "train", "1", "a1")
-	replaced.Labels[v1alpha1.LabelReplaced] = "true"
-	ended := pod("team-a", "ended", "0", "e0")
-	h := open(t, leading(), mine, later, plain, forged, far, replaced, ended)
-	h.store.members[keyOf(mine)] = 1
-	h.store.over = map[Key]bool{keyOf(ended): true}
-	h.allow(mine)
-	stolen := bound("team-a", "train-0", "a-pod-that-is-gone")
-	unbound := bound("team-a", "", "")
-	wrong := bound("team-a", "train-0", "a0")
-	wrong.Audiences = []string{"kubernetes"}
-	node := bound("team-a", "train-0", "a0")
-	node.User.Username = "system:node:n1"
-	elsewhere := bound("team-b", "train-0", "a0")
-	h.tokens["stolen"], h.tokens["unbound"], h.tokens["wrong"], h.tokens["node"], h.tokens["elsewhere"] = stolen, unbound, wrong, node, elsewhere
+	mine, ended := pod("team-a", "train", 0, "a0"), pod("team-a", "ended", 0, "e0")
+	h := open(t, leading())
+	h.store.members[mine.Key] = 1
+	h.store.over = map[Key]bool{ended.Key: true}
 	for name, c := range map[string]struct {
 		token string
 		want  codes.Code
 	}{
-		"no token":                         {"", codes.Unauthenticated},
-		"a token nobody knows":             {"who", codes.Unauthenticated},
-		"a token for another audience":     {"wrong", codes.Unauthenticated},
-		"a token bound to no pod":          {"unbound", codes.PermissionDenied},
-		"a token that is not of a pod":     {"node", codes.PermissionDenied},
-		"a token of the pod's predecessor": {"stolen", codes.PermissionDenied},
-		"a pod name in another namespace":  {"elsewhere", codes.PermissionDenied},
-		"a pod whose job is not opted in":  {h.allow(plain), codes.PermissionDenied},
-		"a pod of another job":             {h.allow(forged), codes.PermissionDenied},
-		"a pod that was replaced":          {h.allow(replaced), codes.NotFound},
-		"a pod of a job that is over":      {h.allow(ended), codes.NotFound},
-		"an index that the gang has not":   {h.allow(far), codes.PermissionDenied},
+		"a token nobody knows":           {"who", codes.Unauthenticated},
+		"a pod of a job that is over":    {h.allow(ended), codes.NotFound},
+		"an index that the gang has not": {h.allow(pod("team-a", "train", 7, "a7")), codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := h.dial(c.token)
@@ -559,23 +507,26 @@ func TestWhoIsRefused(t *testing.T) {
 }
 
 func TestReportsThatNoAgentSends(t *testing.T) {
-	mine := pod("team-a", "train", "0", "a0")
-	h := open(t, leading(), mine)
-	h.store.members[keyOf(mine)] = 1
+	mine := pod("team-a", "train", 0, "a0")
+	h := open(t, leading())
+	h.store.members[mine.Key] = 1
 	token := h.allow(mine)
 	for name, c := range map[string]struct {
 		change func(*coordinatorv1.Report)
 		want   codes.Code
 	}{
-		"another host's address":     {func(r *coordinatorv1.Report) { r.Address = "10.0.0.99" }, codes.PermissionDenied},
-		"too many ranks":             {func(r *coordinatorv1.Report) { r.Ranks = 1 << 20 }, codes.InvalidArgument},
-		"a generation near overflow": {func(r *coordinatorv1.Report) { r.Generation = 1 << 60 }, codes.InvalidArgument},
-		"a rank that it has not":     {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{LocalRank: 1 << 30}} }, codes.InvalidArgument},
-		"a rank twice":               {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{}, {}} }, codes.InvalidArgument},
-		"more steps than slots":      {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{Sealed: []uint64{1, 2, 3, 4}}} }, codes.InvalidArgument},
-		"a long note":                {func(r *coordinatorv1.Report) { r.Notes = []string{string(make([]byte, 10000))} }, codes.InvalidArgument},
-		"another protocol":           {func(r *coordinatorv1.Report) { r.Protocol = 3 }, codes.FailedPrecondition},
-		"a long text":                {func(r *coordinatorv1.Report) { r.Refused = string(make([]byte, 10000)) }, codes.InvalidArgument},
+		"another host's address":      {func(r *coordinatorv1.Report) { r.Address = "10.0.0.99" }, codes.PermissionDenied},
+		"no address":                  {func(r *coordinatorv1.Report) { r.Address = "example.org" }, codes.InvalidArgument},
+		"more notes than agents make": {func(r *coordinatorv1.Report) { r.Notes = make([]string, maxNotes+1) }, codes.InvalidArgument},
+		"too many ranks":              {func(r *coordinatorv1.Report) { r.Ranks = 1 << 20 }, codes.InvalidArgument},
+		"a generation near overflow":  {func(r *coordinatorv1.Report) { r.Generation = 1 << 60 }, codes.InvalidArgument},
+		"a rank that it has not":      {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{LocalRank: 1 << 30}} }, codes.InvalidArgument},
+		"a rank twice":                {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{}, {}} }, codes.InvalidArgument},
+		"a rank more than it has":     {func(r *coordinatorv1.Report) { r.Ranks, r.Rank = 1, []*coordinatorv1.Rank{{}, {LocalRank: 1}} }, codes.InvalidArgument},
+		"more steps than slots":       {func(r *coordinatorv1.Report) { r.Rank = []*coordinatorv1.Rank{{Sealed: []uint64{1, 2, 3, 4}}} }, codes.InvalidArgument},
+		"a long note":                 {func(r *coordinatorv1.Report) { r.Notes = []string{string(make([]byte, 10000))} }, codes.InvalidArgument},
+		"another protocol":            {func(r *coordinatorv1.Report) { r.Protocol = 3 }, codes.FailedPrecondition},
+		"a long text":                 {func(r *coordinatorv1.Report) { r.Refused = string(make([]byte, 10000)) }, codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := h.dial(token)
@@ -590,10 +541,10 @@ func TestReportsThatNoAgentSends(t *testing.T) {
 }
 
 func TestNotTheLeader(t *testing.T) {
-	mine := pod("team-a", "train", "0", "a0")
+	mine := pod("team-a", "train", 0, "a0")
 	elected := make(chan struct{})
-	h := open(t, elected, mine)
-	h.store.members[keyOf(mine)] = 1
+	h := open(t, elected)
+	h.store.members[mine.Key] = 1
 	token := h.allow(mine)
 	a := h.dial(token)
 	a.say()
@@ -643,7 +594,7 @@ func TestGivenUp(t *testing.T) {
 	h, _, a, key := pair(t)
 	for generation := uint64(1); generation <= 2; generation++ {
 		start(a, generation)
-		a[1].fails(1, &coordinatorv1.Exit{Code: 7, At: time.Now().UnixNano(), Traceback: "Traceback (most recent call last):\n  File \"t.py\", line 3, in f\n    g()\nValueError: bad"})
+		a[1].fails(1, &coordinatorv1.Exit{Code: 7, At: time.Now().UnixNano(), Traceback: "Traceback (most recent call last):\n  File \"t.py\", line 3, in f\n    g()\nValueError: bad\x1b[2J"})
 		for i := range a {
 			a[i].await(coordinatorv1.Order_ORDER_HALT, generation)
 			a[i].halted(generation)
@@ -654,8 +605,8 @@ func TestGivenUp(t *testing.T) {
 			t.Errorf("slot %d is told to exit with %d", i, d.ExitCode)
 		}
 	}
-	if v := h.store.verdictAtEnd(key); v.Reason != elastic.ReasonSameFailureTwice || v.Cause.Rank != 3 {
-		t.Errorf("the job was ended for %+v", v)
+	if v := h.store.verdictAtEnd(key); v.Reason != elastic.ReasonSameFailureTwice || v.Cause.Rank != 3 || !strings.HasSuffix(v.Cause.Message, `bad\x1b[2J`) {
+		t.Errorf("the job was ended for %+v, %+v", v, v.Cause)
 	}
 }
 

@@ -9,9 +9,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/retry"
 )
 
 const (
@@ -19,6 +21,9 @@ const (
 	writeEvery = 2 * time.Second
 	// waitForGang is how long an agent waits for its Gang to be made.
 	waitForGang = 10 * time.Second
+	// pollsPerSecond and pollsBurst bound how often Gangs that are not there are asked for again, of all gangs: whoever makes
+	// pods can name any.
+	pollsPerSecond, pollsBurst = 10, 20
 	// retryFirst and retryMost are how long a failed write waits for its next try.
 	retryFirst, retryMost = 10 * time.Millisecond, time.Second
 	// maxNotices bounds notices that wait to be told.
@@ -42,18 +47,26 @@ type gang struct {
 	state   *elastic.State // nil until loaded; this and all below guarded by mu
 	streams map[*stream]bool
 	current map[elastic.Slot]*stream // the newest stream of the slot's newest pod
-	persist *elastic.Persist         // must be stored at once
-	end     *elastic.Verdict         // the job must be made to fail
-	dirty   bool                     // the record has changed
+	kept    keptBySlot
+	persist *elastic.Persist // must be stored at once
+	end     *elastic.Verdict // the job must be made to fail
+	dirty   bool             // the record has changed
 	notices []elastic.Notice
 	counted int64 // the newest generation that the metrics have
 	modules *moduleList
 	sender  *stream // whose agent is asked for its modules; nil: none
+	// refusedLists counts lists of modules that were not taken: the log tells each time that it has doubled.
+	refusedLists int
 }
+
+// errOver: there is no gang any more, and nothing depends on its pods' end.
+var errOver = status.Error(codes.NotFound, "the Job is over, and its gang with it")
 
 func newGang(s *Server, key Key) *gang {
 	ctx, cancel := context.WithCancel(s.ctx)
-	return &gang{key: key, server: s, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), streams: map[*stream]bool{}, current: map[elastic.Slot]*stream{}}
+	g := &gang{key: key, server: s, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), streams: map[*stream]bool{}, current: map[elastic.Slot]*stream{}, kept: keptBySlot{}}
+	context.AfterFunc(ctx, g.forgetKept)
+	return g
 }
 
 func (g *gang) loaded() bool {
@@ -77,6 +90,7 @@ func (g *gang) load(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitForGang)
 	defer cancel()
+	pauses := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 5, Cap: 2 * time.Second}
 	for {
 		members, storage, record, err := g.server.Store.Load(ctx, g.key)
 		if err == nil {
@@ -95,8 +109,10 @@ func (g *gang) load(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+		case <-time.After(pauses.Step()):
+		}
+		if err := g.server.polls.Wait(ctx); err != nil {
 			return status.Errorf(codes.Unavailable, "there is no Gang %s for this job yet: dial again", g.key)
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
@@ -106,12 +122,12 @@ func (g *gang) attach(st *stream) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.streams[st] = true
-	old := g.current[st.peer.slot]
+	old := g.current[st.peer.Slot]
 	switch {
-	case old == nil, g.state.TakesOver(st.peer.pod, old.peer.pod):
-		g.current[st.peer.slot] = st
-	case old.peer.pod.UID == st.peer.pod.UID:
-		g.current[st.peer.slot] = st
+	case old == nil, g.state.TakesOver(st.peer.Pod, old.peer.Pod):
+		g.current[st.peer.Slot] = st
+	case old.peer.Pod.UID == st.peer.Pod.UID:
+		g.current[st.peer.Slot] = st
 		delete(g.streams, old)
 		if g.sender == old {
 			g.sender = nil
@@ -129,31 +145,37 @@ func (g *gang) detach(st *stream) {
 	if g.sender == st {
 		g.sender = nil
 	}
-	if g.current[st.peer.slot] == st {
-		delete(g.current, st.peer.slot)
-		g.step(elastic.Detached{Slot: st.peer.slot, Pod: st.peer.pod.UID})
+	if g.current[st.peer.Slot] == st {
+		delete(g.current, st.peer.Slot)
+		g.step(elastic.Detached{Slot: st.peer.Slot, Pod: st.peer.Pod.UID})
 	}
 }
 
-// reported takes a report in. What a stream says that another one of its pod has replaced is dropped.
-func (g *gang) reported(st *stream, r elastic.Report, m *coordinatorv1.Report) {
-	g.server.hears(st.peer.pod.UID, time.Now())
+// reported takes a report in, or says why it ends the stream. What a stream says that another one of its pod has replaced is
+// dropped.
+func (g *gang) reported(st *stream, r protocol.Report) error {
+	g.server.noteContact(st.peer.Pod.UID, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.streams[st] {
-		return
+		return nil
 	}
-	news := g.learn(st, int(m.GetModulesKnown()), m.GetModules())
-	g.step(elastic.Reported{Slot: st.peer.slot, Pod: st.peer.pod, Report: r})
+	news := g.onModules(st, r.ModulesKnown, r.Modules)
+	r.Modules = nil // they are kept once for the gang, not for each of its pods
+	if err := g.keep(st, &r); err != nil {
+		return err
+	}
+	g.step(elastic.Reported{Slot: st.peer.Slot, Pod: st.peer.Pod, Report: r})
 	if !st.asked {
-		st.offer(g.word(st))
+		st.offer(g.nextMessage(st))
 	}
 	if news {
-		g.direct()
+		g.broadcast()
 	}
+	return nil
 }
 
-// step gives the core an event and carries its effects out, or hands them to the writer. g.mu is held.
+// step passes an event to the core and carries out its effects, or hands them to the writer. g.mu is held.
 func (g *gang) step(e elastic.Event) {
 	direct, wake := false, false
 	for _, eff := range elastic.Step(g.state, e, time.Now()) {
@@ -162,22 +184,22 @@ func (g *gang) step(e elastic.Event) {
 			g.persist, wake = &eff, true
 		case elastic.End:
 			g.end, wake = &eff.Verdict, true
-		case elastic.Touch:
+		case elastic.PersistLater:
 			g.dirty, wake = true, true
-		case elastic.Tell:
+		case elastic.EmitEvent:
 			g.notices, wake = append(g.notices[max(0, len(g.notices)-maxNotices+1):], eff.Notice), true
-		case elastic.Direct:
+		case elastic.Broadcast:
 			direct = true
 		case elastic.Replace:
-			g.server.replacements.Add(replacement{g, eff.Doom})
-		case elastic.Seek:
-			go g.seek(eff.Slots)
+			g.server.replacements.Add(replacement{g, eff.Termination})
+		case elastic.LookupHolders:
+			go g.lookUpHolders(eff.Slots)
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
 		}
 	}
 	if direct {
-		g.direct()
+		g.broadcast()
 	}
 	if wake {
 		select {
@@ -187,18 +209,19 @@ func (g *gang) step(e elastic.Event) {
 	}
 }
 
-// direct offers each agent that has spoken what it is to be told now. g.mu is held.
-func (g *gang) direct() {
+// broadcast offers its newest directive to each agent that has reported. g.mu is held.
+func (g *gang) broadcast() {
 	for st := range g.streams {
 		if st.asked {
-			st.offer(g.word(st))
+			st.offer(g.nextMessage(st))
 		}
 	}
 }
 
-// word is what an agent is to be told now. g.mu is held.
-func (g *gang) word(st *stream) word {
-	w := word{Directive: g.state.Directive(st.peer.slot, st.peer.pod.UID), wantModules: g.sender == st}
+// nextMessage returns what an agent is to be sent now. g.mu is held.
+func (g *gang) nextMessage(st *stream) message {
+	w := message{Directive: g.state.Directive(st.peer.Slot, st.peer.Pod.UID)}
+	w.WantModules = g.sender == st
 	if st.knows == 0 {
 		w.modules = g.modules
 	}
@@ -261,7 +284,7 @@ func (g *gang) write() {
 	}
 }
 
-// store writes what the core waits for, as often as it takes, and tells the core.
+// store writes a record that the core waits for, as often as it takes, and tells the core.
 func (g *gang) store(p elastic.Persist) {
 	begun := time.Now()
 	if !g.retry("storing the record", func() error {
@@ -281,7 +304,7 @@ func (g *gang) store(p elastic.Persist) {
 	g.step(elastic.Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 }
 
-// progress writes what people see; one that does not succeed is made up for by the next.
+// progress writes what people see; the next write makes up for one that fails.
 func (g *gang) progress() {
 	g.mu.Lock()
 	r := g.state.Snapshot()
@@ -293,11 +316,11 @@ func (g *gang) progress() {
 	}
 	if err := g.server.Store.Persist(g.ctx, g.key, r); err != nil && g.ctx.Err() == nil {
 		if errors.Is(err, ErrSuperseded) {
-			g.server.Log.Error(err, "what is known of the gang is forgotten", "gang", g.key)
+			g.server.Log.Error(err, "the gang is dropped from memory", "gang", g.key)
 			g.server.abandon(g)
 			return
 		}
-		if g.moot(err) {
+		if g.obsolete(err) {
 			return
 		}
 		g.server.Log.Info("progress is not written", "gang", g.key, "because", err.Error())
@@ -307,44 +330,39 @@ func (g *gang) progress() {
 	}
 }
 
-// moot says that there is nothing left to do it to: the Job is over, and what is asked for is gone with it.
-func (g *gang) moot(err error) bool {
+// obsolete reports whether there is nothing left to act on: the Job is over, and so is what was asked for.
+func (g *gang) obsolete(err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.state.Over() && apierrors.IsNotFound(err)
 }
 
-// hopeless says of what did not succeed whether it is given up: the gang is forgotten, or there is nothing left to do it to.
-func (g *gang) hopeless(what string, err error) bool {
+// givenUp says of what did not succeed so many times whether it is given up: the gang is forgotten, or there is nothing left to do it
+// to. Of what fails for ever the log tells each time that the number of tries has doubled.
+func (g *gang) givenUp(what string, tries int, err error) bool {
 	switch {
-	case g.ctx.Err() != nil, g.moot(err):
+	case g.ctx.Err() != nil, g.obsolete(err):
 		return true
 	case errors.Is(err, ErrSuperseded):
-		g.server.Log.Error(err, what+" is given up, and what is known of the gang forgotten", "gang", g.key)
+		g.server.Log.Error(err, what+" is given up, and the gang dropped from memory", "gang", g.key)
 		g.server.abandon(g)
 		return true
 	}
-	g.server.Log.Error(err, what+" did not succeed; tries again", "gang", g.key)
+	if tries&(tries-1) == 0 {
+		g.server.Log.Error(err, what+" failed; retrying", "gang", g.key, "tries", tries)
+	}
 	return false
 }
 
-// retry does something until it succeeds, is moot or the gang is forgotten; it says whether it was done.
+// retry does something until it succeeds, is obsolete or the gang is dropped; it reports whether it was done.
 func (g *gang) retry(what string, do func() error) bool {
-	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
-		err := do()
-		if err == nil {
-			return true
-		}
-		if g.hopeless(what, err) {
-			return false
-		}
+	pauses := wait.Backoff{Duration: retryFirst, Factor: 2, Jitter: 0.5, Steps: 10, Cap: retryMost}
+	tries := 0
+	return retry.Do(g.ctx, func(err error) (time.Duration, bool) {
+		tries++
 		if apierrors.IsNotFound(err) {
-			wait = retryMost
+			return retryMost, !g.givenUp(what, tries, err)
 		}
-		select {
-		case <-g.ctx.Done():
-			return false
-		case <-time.After(wait):
-		}
-	}
+		return pauses.Step(), !g.givenUp(what, tries, err)
+	}, func(context.Context) error { return do() }) == nil
 }

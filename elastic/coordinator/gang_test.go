@@ -47,11 +47,3 @@ func TestWhatPeopleSeeIsWrittenInTheEnd(t *testing.T) {
 		})
 	}
 }
-
-// TestAManifestNamesTheRecord: without it the agent would remove nothing, and storage would fill.
-func TestAManifestNamesTheRecord(t *testing.T) {
-	m := directive(elastic.Directive{Manifest: &elastic.Manifest{Mark: elastic.Mark{Step: 9, Generation: 2}, Recorded: []elastic.Mark{{Step: 8, Generation: 2}, {Step: 4, Generation: 1}}}}, 2).GetManifest().GetRecorded()
-	if len(m) != 2 || m[0].GetStep() != 8 || m[1].GetGeneration() != 1 {
-		t.Errorf("recorded are %v", m)
-	}
-}

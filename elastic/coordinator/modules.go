@@ -14,15 +14,17 @@ var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 // this process, and asked for again.
 type moduleList struct{ names []string }
 
-// learn takes in which modules an agent knows. It asks one agent at a time, if that knows more than is known here. It says whether
-// agents are to be told something else now. g.mu is held.
-func (g *gang) learn(st *stream, knows int, names []string) (news bool) {
+// onModules records which modules an agent knows. It asks one agent at a time for their names, if that agent knows more
+// than is known here. It reports whether directives change. g.mu is held.
+func (g *gang) onModules(st *stream, knows int, names []string) (news bool) {
 	news = st.knows == 0 && knows > 0 && g.modules != nil
 	st.knows = knows
 	if g.sender == st && len(names) > 0 {
 		g.sender, st.sent, news = nil, knows, true
 		if err := checkModules(names); err != nil {
-			g.server.Log.Info("the list of modules is not taken", "gang", g.key, "pod", st.peer.pod.Name, "because", err.Error())
+			if g.refusedLists++; g.refusedLists&(g.refusedLists-1) == 0 { // a pod may send them for ever, on one stream or on many
+				g.server.Log.Info("the list of modules is not taken", "gang", g.key, "pod", st.peer.Pod.Name, "because", err.Error(), "refused", g.refusedLists)
+			}
 		} else if g.modules == nil || len(names) > len(g.modules.names) {
 			g.modules = &moduleList{names: names}
 		}

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 )
 
@@ -21,9 +19,9 @@ type comer struct {
 
 // three opens a house with a gang of three pods, of which one has not come yet.
 func three(t *testing.T) (*house, comer, []*agent) {
-	pods := []*corev1.Pod{pod("team-a", "train", "0", "a0"), pod("team-a", "train", "1", "a1"), pod("team-a", "train", "2", "a2"), pod("team-b", "train", "0", "b0")}
-	h := open(t, leading(), pods[0], pods[1], pods[2], pods[3])
-	h.store.members[keyOf(pods[0])], h.store.members[keyOf(pods[3])] = 3, 1
+	pods := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1"), pod("team-a", "train", 2, "a2"), pod("team-b", "train", 0, "b0")}
+	h := open(t, leading())
+	h.store.members[pods[0].Key], h.store.members[pods[3].Key] = 3, 1
 	var a []*agent
 	for _, p := range pods[:2] {
 		a = append(a, h.dial(h.allow(p)))
@@ -36,7 +34,7 @@ func three(t *testing.T) (*house, comer, []*agent) {
 // and agents of version 1 do not.
 func TestModulesReachAReplacedPod(t *testing.T) {
 	h, late, a := three(t)
-	stranger := h.dial(h.allow(pod("team-b", "train", "0", "b0")))
+	stranger := h.dial(h.allow(pod("team-b", "train", 0, "b0")))
 	for _, x := range append(a, stranger) {
 		x.report.Protocol = 2
 	}

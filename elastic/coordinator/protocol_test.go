@@ -23,9 +23,9 @@ func TestConversationOfProtocol1(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := pod("team-a", "train", "0", "a0")
-	h := open(t, leading(), p)
-	h.store.members[keyOf(p)] = 1
+	p := pod("team-a", "train", 0, "a0")
+	h := open(t, leading())
+	h.store.members[p.Key] = 1
 	a := h.dial(h.allow(p))
 	want := []string{} // answers to the newest report
 	for line := range strings.Lines(string(script)) {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// replacers is how many pods are replaced at once, of all gangs: a rack that fails dooms thousands at the same moment.
+	// replacers is how many pods are replaced at once, of all gangs: a rack that fails terminations thousands at the same moment.
 	replacers = 32
 	// replaceTime bounds one request for a replacement, so that those that hang hold up the others for no longer than that.
 	replaceTime = time.Minute
@@ -18,8 +18,8 @@ const (
 
 // replacement is a pod that the core wants replaced.
 type replacement struct {
-	gang *gang
-	doom elastic.Doom
+	gang        *gang
+	termination elastic.Termination
 }
 
 // replacements are done first come, first served: what a gang has lost is released together, and gangs that came first form
@@ -37,7 +37,7 @@ func (s *Server) replaces() {
 		if over {
 			return
 		}
-		if r.gang.replace(r.doom) {
+		if r.gang.replace(r.termination, s.replacements.NumRequeues(r)+1) {
 			s.replacements.Forget(r)
 		} else {
 			s.replacements.AddRateLimited(r)
@@ -46,15 +46,16 @@ func (s *Server) replaces() {
 	}
 }
 
-// replace asks the store once for a pod's replacement and tells the core; it says whether there is nothing left to do.
-func (g *gang) replace(d elastic.Doom) bool {
+// replace asks the store for a pod's replacement, the first time or once more, and tells the core; it says whether there is nothing
+// left to do.
+func (g *gang) replace(d elastic.Termination, tries int) bool {
 	if g.ctx.Err() != nil {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, replaceTime)
 	defer cancel()
 	if err := g.server.Store.Replace(ctx, g.key, d); err != nil {
-		return g.hopeless("replacing pod "+d.Name, err)
+		return g.givenUp("replacing pod "+d.Name, tries, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,32 +8,33 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// doomAll makes a gang of so many pods and dooms all of them, as where their rack is dead.
-func (h *house) doomAll(job string, n int) Key {
+// setAllPending makes a gang of so many pods and terminations all of them, as where their rack is dead.
+func (h *house) setAllPending(job string, n int) Key {
 	h.t.Helper()
-	key := keyOf(pod("team-a", job, "0", job+"-0"))
+	key := pod("team-a", job, 0, job+"-0").Key
 	h.store.mu.Lock()
 	h.store.members[key] = n
 	h.store.mu.Unlock()
-	dooms := []elastic.Doom{}
+	terminations := []elastic.Termination{}
 	for i := range n {
-		dooms = append(dooms, elastic.Doom{Slot: elastic.Slot(i), Pod: fmt.Sprintf("%s-%d", job, i), Name: fmt.Sprintf("%s-%d", job, i), Cause: "NodeSilent", Dead: true})
+		terminations = append(terminations, elastic.Termination{Slot: elastic.Slot(i), Pod: fmt.Sprintf("%s-%d", job, i), Name: fmt.Sprintf("%s-%d", job, i), Cause: "NodeUnreachable", Dead: true})
 	}
-	if err := h.server.Doomed(h.t.Context(), key, dooms); err != nil {
+	if err := h.server.SetPendingReplacements(h.t.Context(), key, terminations); err != nil {
 		h.t.Fatal(err)
 	}
 	return key
 }
 
-// TestReplacementsAtOnce: however many pods are doomed, so many are asked for at once, those that came first before the others.
+// TestReplacementsAtOnce: however many pods are to be replaced, so many are asked for at once, those that came first before the others.
 func TestReplacementsAtOnce(t *testing.T) {
 	const pods = 5 * replacers
 	h := open(t, leading())
 	var mu sync.Mutex
 	begun, let := map[elastic.Slot]bool{}, make(chan struct{})
-	h.store.replacing = func(ctx context.Context, _ Key, d elastic.Doom) error {
+	h.store.replacing = func(ctx context.Context, _ Key, d elastic.Termination) error {
 		mu.Lock()
 		begun[d.Slot] = true
 		mu.Unlock()
@@ -44,11 +45,11 @@ func TestReplacementsAtOnce(t *testing.T) {
 			return ctx.Err()
 		}
 	}
-	h.doomAll("rack", pods)
-	eventually(t, "a replacement by each replacer, while all others wait", func() bool {
+	h.setAllPending("rack", pods)
+	eventually.Holds(t, "a replacement by each replacer, while all others wait", func() (bool, any) {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(begun) == replacers && h.server.replacements.Len() == pods-replacers
+		return len(begun) == replacers && h.server.replacements.Len() == pods-replacers, fmt.Sprint(len(begun), " begun, ", h.server.replacements.Len(), " wait")
 	})
 	mu.Lock()
 	for slot := range begun {
@@ -58,14 +59,14 @@ func TestReplacementsAtOnce(t *testing.T) {
 	}
 	mu.Unlock()
 	close(let)
-	eventually(t, "the replacement of all", func() bool { return len(h.store.replacedPods()) == pods })
+	eventually.Holds(t, "the replacement of all", func() (bool, any) { got := h.store.replacedPods(); return len(got) == pods, got })
 }
 
 // TestRefusedReplacementsLeaveTheirPlace: what is refused again and again keeps no other gang from what it needs.
 func TestRefusedReplacementsLeaveTheirPlace(t *testing.T) {
 	h := open(t, leading())
 	let := make(chan struct{})
-	h.store.replacing = func(_ context.Context, key Key, _ elastic.Doom) error {
+	h.store.replacing = func(_ context.Context, key Key, _ elastic.Termination) error {
 		select {
 		case <-let:
 			return nil
@@ -76,12 +77,12 @@ func TestRefusedReplacementsLeaveTheirPlace(t *testing.T) {
 		}
 		return nil
 	}
-	h.doomAll("refused", 2*replacers)
-	h.doomAll("other", 1)
-	eventually(t, "the other gang's replacement", func() bool { return len(h.store.replacedPods()) == 1 })
+	h.setAllPending("refused", 2*replacers)
+	h.setAllPending("other", 1)
+	eventually.Holds(t, "the other gang's replacement", func() (bool, any) { got := h.store.replacedPods(); return len(got) == 1, got })
 	if got := h.store.replacedPods()[0].Name; got != "other-0" {
 		t.Errorf("%s was replaced, and must have been refused", got)
 	}
 	close(let)
-	eventually(t, "the replacement of those that were refused", func() bool { return len(h.store.replacedPods()) == 2*replacers+1 })
+	eventually.Holds(t, "the replacement of those that were refused", func() (bool, any) { got := h.store.replacedPods(); return len(got) == 2*replacers+1, got })
 }

@@ -1,12 +1,13 @@
 // Package controller keeps one Gang per opted-in Job and its status true. It promises that a Gang is made
 // for a Job that was opted in at its creation and for no other, that it writes only its own part of the
 // status, that it forgets nothing by being restarted, because all it knows is read anew, and that people
-// hear on their Job when the answer to "is it placed" changes. What the status says is decided by
+// hear on their Job and its Gang when the answer to "is it placed" changes. What the status says is decided by
 // status.Assess.
 package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -43,13 +45,23 @@ const (
 	refreshEvery = 30 * time.Second
 	// retakeAfter is how long to wait for the Gang of a former Job of the same name to be collected.
 	retakeAfter = time.Second
+	// workers is how many gangs are looked at at a time: each waits for the API server, and a rack that dies is many gangs.
+	workers = 8
 )
+
+// sideBySide is how gangs are looked at; the queue gives one gang to one worker at a time.
+var sideBySide = controller.Options{MaxConcurrentReconciles: workers}
 
 // Options of New; all must be set.
 type Options struct {
 	Client client.Client
 	// Live reads past the cache, which holds only pods of gangs that are acted on.
-	Live     client.Reader
+	Live client.Reader
+	// ByGang is the index of the cache's pods by gang: a label alone would be compared with those of all pods of the namespace.
+	ByGang string
+	// MaxGangs is how many Gangs a namespace may have; 0: as many as there are Jobs. Admission refuses Jobs beyond it, this package
+	// those that came side by side.
+	MaxGangs int
 	Recorder events.EventRecorder
 	// Now is the clock.
 	Now func() time.Time
@@ -63,13 +75,15 @@ type Controller struct {
 	mu sync.Mutex
 	// written is when a Gang's status was last written, and told what its Job's people heard last; both are
 	// guarded by mu. To lose the first costs one write; the second bridges a cache that is behind.
-	written map[types.UID]time.Time
-	told    map[types.NamespacedName]string
+	written  map[types.UID]time.Time
+	notified map[types.NamespacedName]string
+	// had is which Job of a name was seen with its Gang: should that be deleted, it is made anew, however full the namespace is.
+	had map[types.NamespacedName]types.UID // guarded by mu
 }
 
 // New returns a Controller.
 func New(o Options) *Controller {
-	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, told: map[types.NamespacedName]string{}}
+	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, notified: map[types.NamespacedName]string{}, had: map[types.NamespacedName]types.UID{}}
 }
 
 // SetupWithManager registers the reconciler; it runs on the leader alone.
@@ -90,6 +104,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		For(&batchv1.Job{}, builder.WithPredicates(admitted)).
 		Owns(&v1alpha1.Gang{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod)).
+		WithOptions(sideBySide).
 		Complete(c)
 }
 
@@ -106,8 +121,10 @@ func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	job := &batchv1.Job{}
 	if err := c.Client.Get(ctx, req.NamespacedName, job); err != nil {
-		c.forget(req.NamespacedName)
-		c.metrics.forget(req.NamespacedName)
+		if apierrors.IsNotFound(err) {
+			c.forget(req.NamespacedName)
+			c.metrics.forget(req.NamespacedName)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	j, ok := settings.AdmittedJob(job)
@@ -115,14 +132,19 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	g, err := c.ensure(ctx, job, j)
+	if errors.Is(err, errFull) {
+		return reconcile.Result{RequeueAfter: refreshEvery}, nil
+	}
 	if err != nil || g == nil {
 		return reconcile.Result{RequeueAfter: retakeAfter}, err
 	}
+	c.noteGang(job)
+	c.metrics.exists(req.NamespacedName)
 	if j.Settings.Observe {
 		return c.observe(ctx, g, job, j)
 	}
-	pods := &corev1.PodList{}
-	if err := c.Client.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelGang: job.Name}); err != nil {
+	pods := &corev1.PodList{} // the cache's own, which nobody may change
+	if err := c.Client.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingFields{c.ByGang: job.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s: %w", req, err)
 	}
 	now := c.Now()
@@ -137,6 +159,9 @@ func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Jo
 	g := &v1alpha1.Gang{}
 	err := c.Client.Get(ctx, client.ObjectKeyFromObject(job), g)
 	if apierrors.IsNotFound(err) {
+		if err := c.room(ctx, job); err != nil {
+			return nil, err
+		}
 		g = &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}, Spec: want}
 		if err := controllerutil.SetControllerReference(job, g, c.Client.Scheme()); err != nil {
 			return nil, fmt.Errorf("making Job %s the owner of its Gang: %w", job.Name, err)
@@ -165,6 +190,28 @@ func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Jo
 		}
 	}
 	return g, nil
+}
+
+// errFull: the namespace has as many Gangs as it may have.
+var errFull = errors.New("the namespace has no room for another Gang")
+
+// room is errFull, and tells the Job's user, where the namespace has as many Gangs as it may have. A Job that had its Gang may
+// be running: it gets another one, for without it nobody sees to its ranks.
+func (c *Controller) room(ctx context.Context, job *batchv1.Job) error {
+	if c.MaxGangs <= 0 || c.hadGang(job) {
+		return nil
+	}
+	gangs := &v1alpha1.GangList{}
+	if err := c.Client.List(ctx, gangs, client.InNamespace(job.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("counting the Gangs of namespace %s: %w", job.Namespace, err)
+	}
+	if len(gangs.Items) < c.MaxGangs {
+		return nil
+	}
+	if c.isNews(client.ObjectKeyFromObject(job), v1alpha1.ReasonTooManyGangs) {
+		c.Recorder.Eventf(job, nil, corev1.EventTypeWarning, v1alpha1.ReasonTooManyGangs, "Create", "there is no Gang for this Job, and its ranks do not start: the namespace has %d and may have %d; delete Jobs that are over", len(gangs.Items), c.MaxGangs)
+	}
+	return errFull
 }
 
 // gangSpec is the spec of the Gang of an admitted Job.

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,9 +26,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/status"
 )
 
 // world is an API server with one controller on it.
@@ -33,11 +41,17 @@ type world struct {
 	t      *testing.T
 	client client.Client
 	c      *Controller
-	events *events.FakeRecorder
+	events notified
 	now    time.Time
-	// writes counts status writes.
+	mu     sync.Mutex
+	// writes counts status writes, each of which calls write.
 	writes int
+	write  func()
+	// lists are what was listed.
+	lists []client.ListOptions
 }
+
+const podsByGang = "by gang"
 
 var key = types.NamespacedName{Namespace: "team", Name: "llama"}
 
@@ -49,11 +63,24 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, events: events.NewFakeRecorder(100), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	w.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Gang{}).WithObjects(objs...).
+	w := &world{t: t, events: notified{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	byGang := func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelGang]} }
+	w.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Gang{}).WithObjects(objs...).WithIndex(&corev1.Pod{}, podsByGang, byGang).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			w.mu.Lock()
 			w.writes++
+			w.mu.Unlock()
+			if w.write != nil {
+				w.write()
+			}
 			return c.SubResource(sub).Apply(ctx, obj, opts...)
+		}, List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			var o client.ListOptions
+			o.ApplyOptions(opts)
+			w.mu.Lock()
+			w.lists = append(w.lists, o)
+			w.mu.Unlock()
+			return c.List(ctx, list, opts...)
 		}}).Build()
 	w.restart()
 	return w
@@ -61,7 +88,7 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 
 // restart puts a controller in place that remembers nothing.
 func (w *world) restart() {
-	w.c = New(Options{Client: w.client, Live: w.client, Recorder: w.events, Now: func() time.Time { return w.now }})
+	w.c = New(Options{Client: w.client, Live: w.client, ByGang: podsByGang, Recorder: w.events, Now: func() time.Time { return w.now }})
 }
 
 func (w *world) reconcile() reconcile.Result {
@@ -102,17 +129,23 @@ func (w *world) add(obj client.Object) {
 	}
 }
 
-// told drains the events.
+// notified are the events on objects of each type.
+type notified map[string][]string
+
+func (e notified) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	on := fmt.Sprintf("%T", regarding)
+	e[on] = append(e[on], kind+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+// told drains the events on the Job, which must be those on the Gang.
 func (w *world) told() []string {
-	var all []string
-	for {
-		select {
-		case e := <-w.events.Events:
-			all = append(all, e)
-		default:
-			return all
-		}
+	w.t.Helper()
+	all := w.events["*v1.Job"]
+	if onGang := w.events["*v1alpha1.Gang"]; !slices.Equal(all, onGang) {
+		w.t.Errorf("on the Job stands %q, on the Gang %q", all, onGang)
 	}
+	clear(w.events)
+	return all
 }
 
 func (w *world) condition(kind string) string {
@@ -233,13 +266,13 @@ func TestAStoryFromWaitingToTheEnd(t *testing.T) {
 // runs has the coordinator write that the gang runs.
 func (w *world) runs(t *testing.T) {
 	w.others("holdfast-elastic", map[string]any{"run": map[string]any{"generation": int64(3), "restarts": int64(2), "state": "Running", "startedAt": "2026-01-02T02:04:05.000000Z",
-		"progress": map[string]any{"ranks": int64(8), "standbysReady": int64(8), "step": int64(120), "savedStep": int64(119), "savedAt": "2026-01-02T03:03:56.000000Z", "lostMs": int64(36000),
+		"progress": map[string]any{"ranks": int64(8), "standbysReady": int64(8), "step": int64(120), "savedStep": int64(119), "savedAt": "2026-01-02T03:03:56.700000Z", "lostMs": int64(36000),
 			"attached": []any{int64(0)}, "notes": []any{"b", "a"}}}})
 	w.now = w.now.Add(figuresEvery)
 	w.reconcile()
 	s := w.gang().Status
-	if s.Phase != v1alpha1.PhaseRunning || s.Step != 120 || s.SavedStep != 119 || s.Saved != "14s" || s.Goodput != "99.0%" {
-		t.Errorf("phase %s, step %d, saved step %d, saved %s, goodput %s", s.Phase, s.Step, s.SavedStep, s.Saved, s.Goodput)
+	if s.Phase != v1alpha1.PhaseRunning || s.Step != 120 || s.SavedStep != 119 || s.SavedAt == nil || s.SavedAt.UTC() != time.Date(2026, 1, 2, 3, 3, 56, 0, time.UTC) || ptr.Deref(s.GoodputPercent, 0) != 99 {
+		t.Errorf("phase %s, step %d, saved step %d, saved %v, goodput %v", s.Phase, s.Step, s.SavedStep, s.SavedAt, s.GoodputPercent)
 	}
 	if !slices.Equal(s.Notes, []string{"a", "b", "no memory set"}) {
 		t.Errorf("notes %q", s.Notes)
@@ -263,9 +296,12 @@ func (w *world) ends(t *testing.T) {
 	if s.Phase != v1alpha1.PhaseFailed {
 		t.Errorf("phase %s", s.Phase)
 	}
-	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionFinished)
-	if c == nil || c.Reason != "SameFailureTwice" || !strings.Contains(c.Message, "exit code 3") || !strings.Contains(c.Message, "rank 5") {
-		t.Errorf("finished: %+v", c)
+	if meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionComplete) {
+		t.Error("a job that was given up is Complete")
+	}
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionFailed)
+	if c == nil || c.Status != metav1.ConditionTrue || c.Reason != "SameFailureTwice" || !strings.Contains(c.Message, "exit code 3") || !strings.Contains(c.Message, "rank 5") {
+		t.Errorf("failed: %+v", c)
 	}
 }
 
@@ -274,7 +310,7 @@ func TestFiguresAloneAreWrittenNowAndThen(t *testing.T) {
 	w.reconcile()
 	progress := func(step int64) {
 		w.others("holdfast-elastic", map[string]any{"run": map[string]any{"generation": int64(1), "restarts": int64(0), "state": "Running",
-			"progress": map[string]any{"ranks": int64(8), "step": step}}})
+			"progress": map[string]any{"ranks": int64(8), "step": step, "savedStep": step, "savedAt": "2026-01-02T03:03:56.700000Z"}}})
 	}
 	progress(1)
 	w.reconcile()
@@ -289,6 +325,7 @@ func TestFiguresAloneAreWrittenNowAndThen(t *testing.T) {
 	if w.reconcile(); w.writes != 1 || w.gang().Status.Step != 2 {
 		t.Errorf("%d writes later, step %d", w.writes, w.gang().Status.Step)
 	}
+	w.now = w.now.Add(figuresEvery)
 	if w.reconcile(); w.writes != 1 {
 		t.Errorf("%d writes with nothing new", w.writes)
 	}
@@ -352,10 +389,10 @@ func TestEventsWithAnotherCountAreApart(t *testing.T) {
 	}
 	err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
 		list, err := clientset.EventsV1().Events(key.Namespace).List(ctx, metav1.ListOptions{})
-		return err == nil && len(list.Items) == 2, err
+		return err == nil && len(list.Items) == 4, err
 	})
 	if err != nil {
-		t.Fatalf("two answers did not become two events: %v", err)
+		t.Fatalf("two answers did not become two events on the Job and two on the Gang: %v", err)
 	}
 }
 
@@ -378,5 +415,122 @@ func TestGangOfAFormerJobIsLeftAlone(t *testing.T) {
 	w.reconcile()
 	if g := w.gang(); g.Spec.JobRef.UID != "job-2" {
 		t.Errorf("the new Gang is of Job %s", g.Spec.JobRef.UID)
+	}
+}
+
+// TestListsAreIndexedAndNotCopied: a gang has thousands of pods, and each word of one has them listed.
+func TestListsAreIndexedAndNotCopied(t *testing.T) {
+	w := newWorld(t, job(admitted()), pod(0, "n0"), pod(1, "n1"))
+	w.reconcile()
+	if len(w.lists) != 1 || w.lists[0].FieldSelector == nil || w.lists[0].LabelSelector != nil || !ptr.Deref(w.lists[0].UnsafeDisableDeepCopy, false) {
+		t.Errorf("listed were %+v", w.lists)
+	}
+}
+
+// TestGangsAreLookedAtSideBySide: the controller as it is registered does not have one gang wait for another one's write.
+func TestGangsAreLookedAtSideBySide(t *testing.T) {
+	var all []client.Object
+	jobs := make(chan event.GenericEvent, workers)
+	for i := range workers {
+		j := job(admitted())
+		j.Namespace = fmt.Sprint("team-", i)
+		all = append(all, j)
+		jobs <- event.GenericEvent{Object: j}
+	}
+	w := newWorld(t, all...)
+	ctx, cancel := context.WithCancel(t.Context())
+	met, left := make(chan struct{}), workers
+	w.write = func() {
+		w.mu.Lock()
+		if left--; left == 0 {
+			close(met)
+		}
+		w.mu.Unlock()
+		select {
+		case <-met:
+		case <-ctx.Done():
+		}
+	}
+	options := sideBySide
+	options.Reconciler, options.Logger, options.SkipNameValidation = w.c, logr.Discard(), ptr.To(true)
+	c, err := controller.NewUnmanaged("gang", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Watch(source.Channel(jobs, &handler.EnqueueRequestForObject{})); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	select {
+	case <-met:
+	case <-time.After(time.Minute):
+		t.Errorf("%d of %d gangs wait for the others", left, workers)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A condition that is not assessed any more, such as one of an older version, does not stay for ever.
+func TestStatusDropsConditionsOfOld(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	had := metav1.NewTime(now.Add(-time.Hour))
+	g := &v1alpha1.Gang{Status: v1alpha1.GangStatus{Conditions: []metav1.Condition{
+		{Type: "Finished", Status: metav1.ConditionFalse, Reason: "Running"},
+		{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionFalse, Reason: "Running", LastTransitionTime: had},
+	}}}
+	s := statusOf(g, status.JobGang{}, status.Assess(status.View{Size: 1}), now)
+	if c := meta.FindStatusCondition(s.Conditions, "Finished"); c != nil {
+		t.Errorf("%+v is still there", c)
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionComplete); c == nil || !c.LastTransitionTime.Equal(&had) {
+		t.Errorf("Complete is %+v, want it unchanged since %v", c, had)
+	}
+}
+
+// TestAFullNamespaceGetsNoGang: what came side by side past admission waits for room, and is told so once.
+func TestAFullNamespaceGetsNoGang(t *testing.T) {
+	other := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "other"}}
+	w := newWorld(t, job(admitted()), other, &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "other"}})
+	w.c.MaxGangs = 1
+	for range 2 {
+		if result := w.reconcile(); result.RequeueAfter != refreshEvery {
+			t.Errorf("again after %s", result.RequeueAfter)
+		}
+	}
+	if err := w.client.Get(t.Context(), key, &v1alpha1.Gang{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Gang was made: %v", err)
+	}
+	if all := w.events["*v1.Job"]; len(all) != 1 || !strings.Contains(all[0], "Warning TooManyGangs") || !strings.Contains(all[0], "has 1 and may have 1") {
+		t.Errorf("told %q", all)
+	}
+	if err := w.client.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if w.reconcile(); w.gang().Name != key.Name {
+		t.Error("there is room, and no Gang")
+	}
+}
+
+// A Job that runs is not left alone where somebody deletes its Gang and another Job takes the place.
+func TestADeletedGangIsMadeAnewInAFullNamespace(t *testing.T) {
+	w := newWorld(t, job(admitted()))
+	w.c.MaxGangs = 1
+	w.reconcile()
+	if err := w.client.Delete(t.Context(), w.gang()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.Create(t.Context(), &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "other"}}); err != nil {
+		t.Fatal(err)
+	}
+	if w.reconcile(); w.gang().Name != key.Name {
+		t.Error("the Gang was not made anew")
+	}
+	other := job(admitted())
+	other.UID = "job-2" // a newer Job of the same name had none
+	if w.c.hadGang(other) {
+		t.Error("another Job of the name is taken for the one that had a Gang")
 	}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,13 +14,19 @@ import (
 
 // metrics are each gang's figures, those of its status as numbers. A gang has them as long as its Job is there.
 type metrics struct {
+	gangs               *prometheus.GaugeVec
 	goodput, lost, step *prometheus.GaugeVec
 	// wouldHave counts what people were told of observed jobs.
 	wouldHave *prometheus.CounterVec
+
+	mu     sync.Mutex
+	counts map[string]map[string]bool // guarded by mu: the gangs of each namespace
 }
 
 func newMetrics() *metrics {
 	return &metrics{
+		counts:    map[string]map[string]bool{},
+		gangs:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gangs", Help: "Gangs of a namespace, those that are over included."}, []string{"namespace"}),
 		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept; absent where that is not known."}, []string{"namespace", "gang"}),
 		lost:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
 		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished; absent where that is not known."}, []string{"namespace", "gang"}),
@@ -28,7 +35,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.goodput, m.lost, m.step, m.wouldHave} {
+	for _, c := range []prometheus.Collector{m.gangs, m.goodput, m.lost, m.step, m.wouldHave} {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("registering the metrics of gangs: %w", err)
 		}
@@ -59,7 +66,28 @@ func setKnown(v *prometheus.GaugeVec, g *v1alpha1.Gang, value float64, known boo
 	v.WithLabelValues(g.Namespace, g.Name).Set(value)
 }
 
+// exists counts a gang.
+func (m *metrics) exists(gang types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counts[gang.Namespace] == nil {
+		m.counts[gang.Namespace] = map[string]bool{}
+	}
+	m.counts[gang.Namespace][gang.Name] = true
+	m.gangs.WithLabelValues(gang.Namespace).Set(float64(len(m.counts[gang.Namespace])))
+}
+
 func (m *metrics) forget(gang types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if names := m.counts[gang.Namespace]; names[gang.Name] {
+		delete(names, gang.Name)
+		m.gangs.WithLabelValues(gang.Namespace).Set(float64(len(names)))
+		if len(names) == 0 {
+			delete(m.counts, gang.Namespace)
+			m.gangs.DeleteLabelValues(gang.Namespace)
+		}
+	}
 	for _, v := range []*prometheus.GaugeVec{m.goodput, m.lost, m.step} {
 		v.DeleteLabelValues(gang.Namespace, gang.Name)
 	}

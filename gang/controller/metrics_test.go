@@ -31,6 +31,9 @@ holdfast_gang_lost_seconds{gang="llama",namespace="team"} 1
 # HELP holdfast_gang_step Newest step that all ranks finished; absent where that is not known.
 # TYPE holdfast_gang_step gauge
 holdfast_gang_step{gang="llama",namespace="team"} 12
+# HELP holdfast_gangs Gangs of a namespace, those that are over included.
+# TYPE holdfast_gangs gauge
+holdfast_gangs{namespace="team"} 1
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
@@ -41,8 +44,8 @@ holdfast_gang_step{gang="llama",namespace="team"} 12
 	if n, err := testutil.GatherAndCount(registry, "holdfast_gang_goodput_ratio", "holdfast_gang_step"); n != 0 || err != nil {
 		t.Errorf("%d figures that nobody knows, %v", n, err)
 	}
-	if c := w.condition(v1alpha1.ConditionGoodputKnown); !strings.Contains(c, v1alpha1.ReasonResumePointUnknown) || w.gang().Status.Goodput != "" || w.gang().Status.Step != 0 {
-		t.Errorf("condition %+v, goodput %q, step %d", c, w.gang().Status.Goodput, w.gang().Status.Step)
+	if c := w.condition(v1alpha1.ConditionGoodputKnown); !strings.Contains(c, v1alpha1.ReasonResumePointUnknown) || w.gang().Status.GoodputPercent != nil || w.gang().Status.Step != 0 {
+		t.Errorf("condition %+v, goodput %v, step %d", c, w.gang().Status.GoodputPercent, w.gang().Status.Step)
 	}
 	if err := w.client.Delete(t.Context(), job(admitted())); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s/%s: %w", job.Namespace, job.Name, err)
 	}
 	nodes := &corev1.NodeList{}
-	if err := c.Client.List(ctx, nodes); err != nil {
+	if err := c.Client.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing nodes: %w", err)
 	}
 	outages := map[string]v1alpha1.NodeOutage{}
@@ -35,7 +35,7 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 		}
 	}
 	gangs := &v1alpha1.GangList{}
-	if err := c.Client.List(ctx, gangs); err != nil {
+	if err := c.Client.List(ctx, gangs, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing Gangs: %w", err)
 	}
 	now := c.Now()
@@ -47,8 +47,7 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 	for _, f := range observe.News(known.Findings, g.Status.Notes) {
 		c.metrics.wouldHave.WithLabelValues(f.Reason).Inc()
 		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: f.Pod}}
-		note := f.Text()
-		c.Recorder.Eventf(job, pod, corev1.EventTypeNormal, f.Reason, "Observe", "%s", note[:min(len(note), maxNote)])
+		c.emitEvents(job, g, pod, corev1.EventTypeNormal, f.Reason, "Observe", f.Text())
 	}
 	if !known.View.JobEnded && result.RequeueAfter == 0 {
 		result.RequeueAfter = refreshEvery

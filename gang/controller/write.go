@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -23,7 +24,7 @@ import (
 // maxNote is what the API server takes as an event's note.
 const maxNote = 1024
 
-// write brings the Gang's status to what is wanted, then tells people on the Job what changed.
+// write brings the Gang's status to what is wanted, then tells people what changed.
 func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, want v1alpha1.GangStatus, now time.Time) (reconcile.Result, error) {
 	result := reconcile.Result{}
 	if want.Phase == v1alpha1.PhaseRunning || want.Phase == v1alpha1.PhaseRecovering {
@@ -48,16 +49,19 @@ func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.J
 		return reconcile.Result{}, fmt.Errorf("writing the status of Gang %s/%s: %w", g.Namespace, g.Name, err)
 	}
 	c.setWritten(g.UID, now)
-	c.tell(job, g, want)
+	c.emitPlaced(job, g, want)
 	return result, nil
 }
 
-// statusOf is this controller's part of the status. A condition keeps the time of its last change.
+// statusOf is this controller's part of the status. A condition keeps the time of its last change; one that is
+// not assessed any more goes.
 func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.Time) v1alpha1.GangStatus {
 	out := v1alpha1.GangStatus{Phase: s.Phase, Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
 	status.Figures(&out, g.Status.Run, now)
-	for _, c := range g.Status.Conditions {
-		out.Conditions = append(out.Conditions, *c.DeepCopy())
+	for _, had := range g.Status.Conditions {
+		if slices.ContainsFunc(s.Conditions, func(c status.Condition) bool { return c.Type == had.Type }) {
+			out.Conditions = append(out.Conditions, *had.DeepCopy())
+		}
 	}
 	for _, c := range s.Conditions {
 		value := metav1.ConditionFalse
@@ -81,7 +85,7 @@ func ownPart(s v1alpha1.GangStatus) v1alpha1.GangStatus {
 
 // withoutFigures is the status without what changes all the time.
 func withoutFigures(s v1alpha1.GangStatus) v1alpha1.GangStatus {
-	s.Step, s.SavedStep, s.Saved, s.Goodput = 0, 0, "", ""
+	s.Step, s.SavedStep, s.SavedAt, s.GoodputPercent = 0, 0, nil, nil
 	return s
 }
 
@@ -99,9 +103,9 @@ func applyOf(g *v1alpha1.Gang, status v1alpha1.GangStatus) (*unstructured.Unstru
 	return u, nil
 }
 
-// tell writes an event on the Job when the answer to "is it placed" changed: placed, or refused with
+// emitPlaced writes an event when the answer to "is it placed" changed: placed, or refused with
 // another count. Waiting for pods that the Job controller is still creating is not worth one.
-func (c *Controller) tell(job *batchv1.Job, g *v1alpha1.Gang, after v1alpha1.GangStatus) {
+func (c *Controller) emitPlaced(job *batchv1.Job, g *v1alpha1.Gang, after v1alpha1.GangStatus) {
 	was := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionPlaced)
 	now := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPlaced)
 	if now == nil || was != nil && was.Reason == now.Reason && was.Message == now.Message {
@@ -116,31 +120,48 @@ func (c *Controller) tell(job *batchv1.Job, g *v1alpha1.Gang, after v1alpha1.Gan
 	case now.Reason == v1alpha1.ReasonWaitingForMembers:
 		return
 	}
-	if !c.news(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {
+	if !c.isNews(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {
 		return
-	}
-	note := now.Message
-	if len(note) > maxNote {
-		note = note[:maxNote]
 	}
 	// The recorder folds events that differ in their note alone into the first one; the Gang's resource
 	// version, which changes with the answer, keeps them apart.
-	c.Recorder.Eventf(job, g, kind, now.Reason, "Place", "%s", note)
+	c.emitEvents(job, g, g, kind, now.Reason, "Place", now.Message)
 }
 
-// news says whether people have not just heard this, and takes it as heard.
-func (c *Controller) news(job types.NamespacedName, what string) bool {
+// emitEvents writes an event on the Job, where its user looks, and the same on the Gang.
+func (c *Controller) emitEvents(job *batchv1.Job, g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
+	note = note[:min(len(note), maxNote)]
+	c.Recorder.Eventf(job, related, kind, reason, action, "%s", note)
+	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
+}
+
+// isNews says whether people have not just heard this, and takes it as heard.
+func (c *Controller) isNews(job types.NamespacedName, what string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	heard := c.told[job] == what
-	c.told[job] = what
+	heard := c.notified[job] == what
+	c.notified[job] = what
 	return !heard
 }
 
 func (c *Controller) forget(job types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.told, job)
+	delete(c.notified, job)
+	delete(c.had, job)
+}
+
+// noteGang notes that a Job has its Gang.
+func (c *Controller) noteGang(job *batchv1.Job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.had[client.ObjectKeyFromObject(job)] = job.UID
+}
+
+func (c *Controller) hadGang(job *batchv1.Job) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.had[client.ObjectKeyFromObject(job)] == job.UID
 }
 
 func (c *Controller) lastWritten(uid types.UID) time.Time {

@@ -35,13 +35,13 @@ type book struct {
 	answers map[question]int
 	// member is a member's index by name.
 	member map[string]int
-	// path are the answers for the seats of the last question; the next one has these seats but for the last few.
+	// path are the answers for the assignments of the last question; the next one has these assignments but for the last few.
 	path []step
 }
 
 type step struct {
-	seat   gang.Seat
-	answer int
+	assignment gang.Assignment
+	answer     int
 }
 
 func newBook(members []gang.Member) *book {
@@ -52,24 +52,24 @@ func newBook(members []gang.Member) *book {
 	return b
 }
 
-// after is the answer that let the last of the seats in; unknown is asked for seats that no answer let in.
-func (b *book) after(seats []gang.Seat, unknown func(question) int) int {
-	b.path = b.path[:min(len(b.path), len(seats))]
-	if n := len(b.path); n > 0 && b.path[n-1].seat != seats[n-1] {
+// after is the answer that let the last of the assignments in; unknown is asked for assignments that no answer let in.
+func (b *book) after(assignments []gang.Assignment, unknown func(question) int) int {
+	b.path = b.path[:min(len(b.path), len(assignments))]
+	if n := len(b.path); n > 0 && b.path[n-1].assignment != assignments[n-1] {
 		b.path = b.path[:0]
 	}
 	last := 0
 	if n := len(b.path); n > 0 {
 		last = b.path[n-1].answer
 	}
-	for _, seat := range seats[len(b.path):] {
-		q := question{last, b.member[seat.Member], seat.Node}
+	for _, assignment := range assignments[len(b.path):] {
+		q := question{last, b.member[assignment.Member], assignment.Node}
 		answer, ok := b.answers[q]
 		if !ok {
 			answer = unknown(q)
 		}
 		last = answer
-		b.path = append(b.path, step{seat, answer})
+		b.path = append(b.path, step{assignment, answer})
 	}
 	return last
 }
@@ -87,15 +87,15 @@ func (r *Record) Listen(g *gang.Gang) {
 		b.answers[a.question()] = len(r.Agreed)
 		return len(r.Agreed)
 	}
-	g.Agree = func(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
-		after := b.after(seats, func(q question) int { return note(Agreed{Member: q.member, Node: q.node, After: q.after, OK: true}) })
+	g.Agree = func(member int, node string, assignments []gang.Assignment) (gang.Cause, bool) {
+		after := b.after(assignments, func(q question) int { return note(Agreed{Member: q.member, Node: q.node, After: q.after, OK: true}) })
 		if at, ok := b.answers[question{after, member, node}]; ok {
 			return r.Agreed[at-1].Cause, r.Agreed[at-1].OK
 		}
 		if r.Full() {
 			return gang.Cause{}, false
 		}
-		cause, ok := ask(member, node, seats)
+		cause, ok := ask(member, node, assignments)
 		note(Agreed{Member: member, Node: node, After: after, OK: ok, Cause: cause})
 		return cause, ok
 	}
@@ -105,18 +105,18 @@ func (r *Record) Listen(g *gang.Gang) {
 func (r *Record) Full() bool { return len(r.Agreed) >= mostAgreed }
 
 // teller gives the recorded answers again; missing is set where there is none.
-func (r *Record) teller(missing *error) func(int, string, []gang.Seat) (gang.Cause, bool) {
+func (r *Record) teller(missing *error) func(int, string, []gang.Assignment) (gang.Cause, bool) {
 	b := newBook(r.Gang.Members)
 	for i, a := range r.Agreed {
 		b.answers[a.question()] = i + 1
 	}
-	return func(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
-		after := b.after(seats, func(question) int { return -1 })
+	return func(member int, node string, assignments []gang.Assignment) (gang.Cause, bool) {
+		after := b.after(assignments, func(question) int { return -1 })
 		if at, ok := b.answers[question{after, member, node}]; ok {
 			return r.Agreed[at-1].Cause, r.Agreed[at-1].OK
 		}
 		if *missing == nil {
-			*missing = fmt.Errorf("the record does not say whether member %d may be on node %s beside %d others", member, node, len(seats))
+			*missing = fmt.Errorf("the record does not say whether member %d may be on node %s beside %d others", member, node, len(assignments))
 		}
 		return gang.Cause{}, false
 	}

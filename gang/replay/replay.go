@@ -28,7 +28,7 @@ type Record struct {
 	Levels []topology.Level `json:"levels,omitempty"`
 	Nodes  []topology.Node  `json:"nodes"`
 	// Taken is what was held on nodes for pods that are on their way there, in order.
-	Taken []topology.Taking `json:"taken,omitempty"`
+	Taken []topology.Assumed `json:"taken,omitempty"`
 	// Gang is what was to be placed; Agreed are the answers of the scheduler's filters about members beside others,
 	// where Asked says that they were asked.
 	Gang   Gang     `json:"gang"`
@@ -54,12 +54,12 @@ type Gang struct {
 
 // Answer is a placement or a refusal.
 type Answer struct {
-	Placed  bool        `json:"placed"`
-	Seats   []gang.Seat `json:"seats,omitempty"`
-	Reason  string      `json:"reason,omitempty"`
-	Message string      `json:"message,omitempty"`
-	Wanted  int         `json:"wanted,omitempty"`
-	Fits    int         `json:"fits,omitempty"`
+	Placed      bool              `json:"placed"`
+	Assignments []gang.Assignment `json:"assignments,omitempty"`
+	Reason      string            `json:"reason,omitempty"`
+	Message     string            `json:"message,omitempty"`
+	Wanted      int               `json:"wanted,omitempty"`
+	Fits        int               `json:"fits,omitempty"`
 }
 
 // AnswerOf is the answer as it is recorded.
@@ -67,7 +67,7 @@ func AnswerOf(p gang.Placement, no *gang.Refusal) Answer {
 	if no != nil {
 		return Answer{Reason: no.Reason, Message: no.Message, Wanted: no.Wanted, Fits: no.Fits}
 	}
-	return Answer{Placed: true, Seats: p.Seats}
+	return Answer{Placed: true, Assignments: p.Assignments}
 }
 
 // Of is a gang as it is recorded.
@@ -86,7 +86,7 @@ func Run(r Record) (Answer, error) {
 		if !ok {
 			return Answer{}, fmt.Errorf("the record holds something on node %s, which it does not list", t.Node)
 		}
-		tree.Hold(i, t.Hold)
+		tree.Assume(i, t.Usage)
 	}
 	g := gang.Gang{Size: r.Gang.Size, Min: r.Gang.Min, Free: r.Gang.Free, FreeShown: r.Gang.FreeShown, Topology: r.Gang.Topology, Members: r.Gang.Members, Roles: r.Gang.Roles}
 	var missing error
@@ -103,12 +103,12 @@ func (a Answer) Differences(b Answer) []string {
 	if a.Placed != b.Placed || a.Reason != b.Reason || a.Message != b.Message || a.Wanted != b.Wanted || a.Fits != b.Fits {
 		all = append(all, fmt.Sprintf("recorded: %s; again: %s", a, b))
 	}
-	if len(a.Seats) != len(b.Seats) {
-		return append(all, fmt.Sprintf("recorded: %d seats; again: %d", len(a.Seats), len(b.Seats)))
+	if len(a.Assignments) != len(b.Assignments) {
+		return append(all, fmt.Sprintf("recorded: %d assignments; again: %d", len(a.Assignments), len(b.Assignments)))
 	}
-	for i, s := range a.Seats {
-		if s != b.Seats[i] {
-			all = append(all, fmt.Sprintf("recorded: %s in slot %d on %s; again: %s in slot %d on %s", s.Member, s.Slot, s.Node, b.Seats[i].Member, b.Seats[i].Slot, b.Seats[i].Node))
+	for i, s := range a.Assignments {
+		if s != b.Assignments[i] {
+			all = append(all, fmt.Sprintf("recorded: %s in slot %d on %s; again: %s in slot %d on %s", s.Member, s.Slot, s.Node, b.Assignments[i].Member, b.Assignments[i].Slot, b.Assignments[i].Node))
 		}
 	}
 	return all
@@ -116,7 +116,7 @@ func (a Answer) Differences(b Answer) []string {
 
 func (a Answer) String() string {
 	if a.Placed {
-		return fmt.Sprintf("placed, %d seats", len(a.Seats))
+		return fmt.Sprintf("placed, %d assignments", len(a.Assignments))
 	}
 	return a.Reason + ": " + a.Message
 }

@@ -3,6 +3,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -18,8 +19,8 @@ type View struct {
 	Members []MemberView
 	// Answer is what the scheduler said last; the zero value: nothing.
 	Answer v1alpha1.PlacementStatus
-	// Run is the coordinator's record.
-	Run RunView
+	// Run is the coordinator's record; the zero value: it has said nothing yet.
+	Run v1alpha1.RunStatus
 	// State and Standbys say what was injected.
 	State    Feature
 	Standbys Feature
@@ -40,25 +41,6 @@ type MemberView struct {
 	Node string
 	// Running is asked of observed gangs alone: all containers of the pod run.
 	Running bool
-}
-
-// RunView is the coordinator's record, as far as a status needs it.
-type RunView struct {
-	State      v1alpha1.RunState // "": the coordinator has said nothing yet
-	Generation int64
-	// Ranks is the world size, StandbysReady how many of them have a warm standby.
-	Ranks, StandbysReady int
-	// ResumeUnknown counts recoveries of which nobody knows where training resumed.
-	ResumeUnknown int
-	// WholeCommand: a failure restarts the whole command of each pod.
-	WholeCommand bool
-	// UnprotectedPods counts pods in which something runs that was not started under the agent; Unprotected says what, of the first.
-	UnprotectedPods int
-	Unprotected     string
-	// Trouble says what is being repaired, for people.
-	Trouble string
-	// VerdictReason and VerdictMessage are set once the run is over.
-	VerdictReason, VerdictMessage string
 }
 
 // Feature is something that may be off, with the reason why and words for people.
@@ -94,7 +76,8 @@ func Assess(v View) Status {
 		return v.observed(bound)
 	}
 	s := Status{Nodes: fmt.Sprintf("%d/%d", bound, v.Size), Phase: v.phase(bound)}
-	s.Conditions = []Condition{v.placed(bound), v.running(s.Phase), v.stateInMemory(), v.standbysReady(), v.finished(s.Phase)}
+	s.Conditions = []Condition{v.placed(bound), v.running(s.Phase, bound), v.stateInMemory(), v.standbysReady()}
+	s.Conditions = append(s.Conditions, v.over(s.Phase)...)
 	if v.Run.State != "" {
 		s.Conditions = append(s.Conditions, v.unprotected(), v.launcherRestarts())
 	}
@@ -131,7 +114,7 @@ func (v View) placed(bound int) Condition {
 	case len(v.Members) >= v.Size:
 		c.Reason, c.Message = v1alpha1.ReasonWaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
 	default:
-		r := gang.Incomplete(gang.Census{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
+		r := gang.Incomplete(gang.MemberCounts{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
 		c.Reason, c.Message = r.Reason, r.Message
 	}
 	return c
@@ -158,17 +141,17 @@ func (v View) staleWait() bool {
 	return ofMembers != (len(v.Members) < v.Size)
 }
 
-func (v View) running(p v1alpha1.GangPhase) Condition {
+func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 	c := Condition{Type: v1alpha1.ConditionRunning, True: p == v1alpha1.PhaseRunning, Reason: string(p)}
 	switch p {
 	case v1alpha1.PhaseRunning:
-		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, count(v.Run.Ranks, "rank runs", "ranks run"))
+		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, count(int(v.Run.Progress.Ranks), "rank runs", "ranks run"))
 	case v1alpha1.PhaseWaiting:
-		c.Reason, c.Message = v1alpha1.ReasonWaitingForMembers, "not all pods are on nodes"
+		c.Reason, c.Message = v.placed(bound).Reason, "not all pods are on nodes"
 	case v1alpha1.PhaseStarting:
 		c.Message = "agents are attaching"
-		if v.Run.Trouble != "" {
-			c.Message = v.Run.Trouble
+		if what := trouble(&v.Run); what != "" {
+			c.Message = what
 		}
 	case v1alpha1.PhaseRecovering:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, v.repair())
@@ -182,8 +165,8 @@ func (v View) running(p v1alpha1.GangPhase) Condition {
 // says of it.
 func (v View) repair() string {
 	var parts []string
-	if v.Run.Trouble != "" {
-		parts = append(parts, v.Run.Trouble)
+	if what := trouble(&v.Run); what != "" {
+		parts = append(parts, what)
 	}
 	if who := v.awaited(); who != "" {
 		parts = append(parts, who)
@@ -232,7 +215,7 @@ func (v View) stateInMemory() Condition {
 
 func (v View) standbysReady() Condition {
 	c := Condition{Type: v1alpha1.ConditionStandbysReady}
-	switch ready, ranks := v.Run.StandbysReady, v.Run.Ranks; {
+	switch ready, ranks := int(v.Run.Progress.StandbysReady), int(v.Run.Progress.Ranks); {
 	case !v.Standbys.On:
 		c.Reason, c.Message = v.Standbys.Reason, v.Standbys.Message
 	case ranks > 0 && ready >= ranks:
@@ -245,54 +228,54 @@ func (v View) standbysReady() Condition {
 
 // goodputKnown says whether a figure of what recoveries cost can be given: one that left the steps out that were done again would be wrong.
 func (v View) goodputKnown() Condition {
-	c := Condition{Type: v1alpha1.ConditionGoodputKnown, True: v.Run.ResumeUnknown == 0, Reason: v1alpha1.ReasonResumePointKnown, Message: "it is known what each recovery cost"}
+	c := Condition{Type: v1alpha1.ConditionGoodputKnown, True: v.Run.Progress.ResumeUnknown == 0, Reason: v1alpha1.ReasonResumePointKnown, Message: "the cost of every recovery is known"}
 	if !c.True {
 		c.Reason = v1alpha1.ReasonResumePointUnknown
-		c.Message = fmt.Sprintf("of %s nobody knows at which step training resumed, so that no goodput is given: tell each step by the client, attach() and step(n), or let the script's checkpoint hold an optimizer or scheduler that counts its steps",
-			count(v.Run.ResumeUnknown, "recovery", "recoveries"))
+		c.Message = fmt.Sprintf("for %s the step at which training resumed is unknown, so no goodput is given: report each step with the client, attach() and step(n), or keep an optimizer or scheduler that counts its steps in the script's checkpoint",
+			count(int(v.Run.Progress.ResumeUnknown), "recovery", "recoveries"))
 	}
 	return c
 }
 
 func (v View) unprotected() Condition {
-	c := Condition{Type: v1alpha1.ConditionUnprotected, True: v.Run.UnprotectedPods > 0, Reason: v1alpha1.ReasonProtected, Message: "nothing is known to run that was not started under the pods' agents"}
+	c := Condition{Type: v1alpha1.ConditionUnprotected, True: v.Run.Progress.UnprotectedPods > 0, Reason: v1alpha1.ReasonProtected, Message: "all that is known to run was started under the pods' agents"}
 	if c.True {
 		c.Reason = v1alpha1.ReasonUnprotected
+		what := ""
+		if u := v.Run.Progress.Unprotected; len(u) > 0 {
+			what = fmt.Sprintf("pod %s of slot %d: %s", u[0].Pod, u[0].Slot, u[0].Runs)
+		}
 		c.Message = fmt.Sprintf("in %s no rank was started under the agent, and nothing restarts what runs there: %s; start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again",
-			count(v.Run.UnprotectedPods, "pod", "pods"), v.Run.Unprotected)
+			count(int(v.Run.Progress.UnprotectedPods), "pod", "pods"), what)
 	}
 	return c
 }
 
 func (v View) launcherRestarts() Condition {
-	if v.Run.WholeCommand {
+	if v.Run.Progress.WholeCommand {
 		return Condition{Type: v1alpha1.ConditionLauncherRestarts, True: true, Reason: v1alpha1.ReasonWholeCommand, Message: "the whole command is restarted on all pods when it ends badly on one; to restart ranks alone use torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists"}
 	}
 	return Condition{Type: v1alpha1.ConditionLauncherRestarts, Reason: v1alpha1.ReasonRanksRestart, Message: "a failure restarts ranks; the launcher goes on"}
 }
 
-func (v View) finished(p v1alpha1.GangPhase) Condition {
-	c := Condition{Type: v1alpha1.ConditionFinished, True: p == v1alpha1.PhaseFinished || p == v1alpha1.PhaseFailed}
-	if c.True {
-		c.Reason, c.Message = v.ended(p)
-		return c
+// over are two conditions, as a Job has them: kubectl wait --for=condition=Complete must not succeed on a job that failed.
+func (v View) over(p v1alpha1.GangPhase) []Condition {
+	complete, failed := p == v1alpha1.PhaseFinished, p == v1alpha1.PhaseFailed
+	reason, message := string(p), "the job is not over"
+	if complete || failed {
+		reason, message = v.ended(p)
 	}
-	c.Reason, c.Message = string(p), "the job is not over"
-	return c
+	return []Condition{
+		{Type: v1alpha1.ConditionComplete, True: complete, Reason: reason, Message: message},
+		{Type: v1alpha1.ConditionFailed, True: failed, Reason: reason, Message: message},
+	}
 }
 
 func (v View) ended(p v1alpha1.GangPhase) (reason, message string) {
-	reason, message = v.Run.VerdictReason, v.Run.VerdictMessage
-	if reason == "" {
-		reason = string(p)
+	if d := v.Run.Verdict; d != nil {
+		return cmp.Or(d.Reason, string(p)), verdictText(d)
 	}
-	if message == "" {
-		message = v.JobMessage
-	}
-	if message == "" {
-		message = "the job is over"
-	}
-	return reason, message
+	return string(p), cmp.Or(v.JobMessage, "the job is over")
 }
 
 func count(n int, one, many string) string {

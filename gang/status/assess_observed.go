@@ -35,6 +35,6 @@ func (v View) observed(bound int) Status {
 	if s.Phase == v1alpha1.PhaseWaiting {
 		runs.Reason = v1alpha1.ReasonWaitingForMembers
 	}
-	s.Conditions = []Condition{placed, runs, v.finished(s.Phase)}
+	s.Conditions = append([]Condition{placed, runs}, v.over(s.Phase)...)
 	return s
 }

@@ -17,8 +17,8 @@ func TestAssessObserved(t *testing.T) {
 		"one on a node": {View{Size: 2, Members: []MemberView{runs, {}}}, v1alpha1.PhaseWaiting, ""},
 		"starting":      {View{Size: 2, Members: []MemberView{runs, on}}, v1alpha1.PhaseStarting, "Placed"},
 		"running":       {View{Size: 2, Members: []MemberView{runs, runs}}, v1alpha1.PhaseRunning, "Placed Running"},
-		"complete":      {View{Size: 2, JobEnded: true}, v1alpha1.PhaseFinished, "Finished"},
-		"failed":        {View{Size: 2, JobEnded: true, JobFailed: true}, v1alpha1.PhaseFailed, "Finished"},
+		"complete":      {View{Size: 2, JobEnded: true}, v1alpha1.PhaseFinished, "Complete"},
+		"failed":        {View{Size: 2, JobEnded: true, JobFailed: true}, v1alpha1.PhaseFailed, "Failed"},
 	} {
 		c.v.Observed = true
 		s := Assess(c.v)

@@ -30,13 +30,13 @@ func TestAssess(t *testing.T) {
 		{"a refusal of before a member went away", View{Size: 2, Members: on(""), Answer: refused}, v1alpha1.PhaseWaiting, "0/2", "WaitingForMembers", "1 of 2"},
 		{"half bound for a moment", View{Size: 2, Members: on("a", "")}, v1alpha1.PhaseWaiting, "1/2", "WaitingForMembers", "1 of 2 pods are on nodes"},
 		{"bound", View{Size: 2, Members: on("a", "b"), Answer: refused}, v1alpha1.PhaseStarting, "2/2", "Placed", "all 2 pods"},
-		{"forming", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunForming}}, v1alpha1.PhaseStarting, "2/2", "Placed", ""},
-		{"running", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunRunning, Generation: 1, Ranks: 4}}, v1alpha1.PhaseRunning, "2/2", "Placed", ""},
-		{"halting", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunHalting, Generation: 1}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
-		{"a member lost while running", View{Size: 2, Members: on("a"), Run: RunView{State: v1alpha1.RunRunning, Generation: 3}}, v1alpha1.PhaseRecovering, "1/2", "MemberLost", "1 of 2"},
-		{"forming again", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunForming, Generation: 3}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
-		{"finished, pods are gone", View{Size: 2, Run: RunView{State: v1alpha1.RunFinished, Generation: 1}}, v1alpha1.PhaseFinished, "0/2", "WaitingForMembers", ""},
-		{"given up", View{Size: 2, Members: on("a", "b"), Run: RunView{State: v1alpha1.RunGivenUp, VerdictReason: "NoProgress"}}, v1alpha1.PhaseFailed, "2/2", "Placed", ""},
+		{"forming", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunForming}}, v1alpha1.PhaseStarting, "2/2", "Placed", ""},
+		{"running", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 1, Progress: v1alpha1.Progress{Ranks: 4}}}, v1alpha1.PhaseRunning, "2/2", "Placed", ""},
+		{"halting", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunHalting, Generation: 1}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
+		{"a member lost while running", View{Size: 2, Members: on("a"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3}}, v1alpha1.PhaseRecovering, "1/2", "MemberLost", "1 of 2"},
+		{"forming again", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
+		{"finished, pods are gone", View{Size: 2, Run: v1alpha1.RunStatus{State: v1alpha1.RunFinished, Generation: 1}}, v1alpha1.PhaseFinished, "0/2", "WaitingForMembers", ""},
+		{"given up", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunGivenUp, Verdict: &v1alpha1.Verdict{Reason: "NoProgress"}}}, v1alpha1.PhaseFailed, "2/2", "Placed", ""},
 		{"the job failed without a verdict", View{Size: 1, JobEnded: true, JobFailed: true, JobMessage: "deadline"}, v1alpha1.PhaseFailed, "0/1", "WaitingForMembers", ""},
 		{"the job completed without a verdict", View{Size: 1, JobEnded: true}, v1alpha1.PhaseFinished, "0/1", "WaitingForMembers", ""},
 	} {
@@ -55,11 +55,14 @@ func TestAssess(t *testing.T) {
 			if c := byType["Placed"]; c.Reason != tc.placed || !strings.Contains(c.Message, tc.message) {
 				t.Errorf("Placed is %+v, want %s with %q", c, tc.placed, tc.message)
 			}
+			if c := byType["Running"]; tc.phase == v1alpha1.PhaseWaiting && c.Reason != tc.placed {
+				t.Errorf("Running is %+v of a gang that waits, want the reason why it has no nodes: %s", c, tc.placed)
+			}
 			if got, want := byType["Running"].True, tc.phase == v1alpha1.PhaseRunning; got != want {
 				t.Errorf("Running is %v in phase %s", got, tc.phase)
 			}
-			if got, want := byType["Finished"].True, tc.phase == v1alpha1.PhaseFinished || tc.phase == v1alpha1.PhaseFailed; got != want {
-				t.Errorf("Finished is %v in phase %s", got, tc.phase)
+			if c, f := byType["Complete"].True, byType["Failed"].True; c != (tc.phase == v1alpha1.PhaseFinished) || f != (tc.phase == v1alpha1.PhaseFailed) {
+				t.Errorf("Complete is %v and Failed is %v in phase %s", c, f, tc.phase)
 			}
 		})
 	}
@@ -67,7 +70,7 @@ func TestAssess(t *testing.T) {
 
 // TestRecoveringSaysWhoIsAwaited: people see which member is missing and why it has no place.
 func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
-	run := RunView{State: v1alpha1.RunForming, Generation: 3, Trouble: "pod p-1 on node n2 is to be replaced: NodeSilent"}
+	run := v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3, PendingReplacements: []v1alpha1.Termination{{Pod: "p-1", Node: "n2", Cause: "NodeUnreachable"}}}
 	refused := v1alpha1.PlacementStatus{Reason: gang.InsufficientNodes, Message: "1 pod wanted, 0 fit"}
 	for _, tc := range []struct {
 		name string
@@ -75,14 +78,14 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 		want string
 	}{
 		{"no new pod yet", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: run},
-			"generation 3: pod p-1 on node n2 is to be replaced: NodeSilent; slot 1 waits for a new pod"},
-		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: RunView{State: v1alpha1.RunForming, Generation: 3}, Answer: refused},
-			"generation 3: pod p-1b of slot 1 waits for a node; the scheduler says: 1 pod wanted, 0 fit"},
-		{"an answer of before", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: RunView{Generation: 3}, Answer: refused},
+			"generation 3: pod p-1 on node n2 is to be replaced: NodeUnreachable; slot 1 waits for a new pod"},
+		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}, Answer: refused},
+			"generation 3: ended; the next one waits for all agents; pod p-1b of slot 1 waits for a node; the scheduler says: 1 pod wanted, 0 fit"},
+		{"an answer of before", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 3}, Answer: refused},
 			"generation 3: slot 1 waits for a new pod"},
-		{"many", View{Size: 7, Members: []MemberView{{Slot: 6, Node: "n1"}}, Run: RunView{Generation: 1}},
+		{"many", View{Size: 7, Members: []MemberView{{Slot: 6, Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 1}},
 			"generation 1: slot 0 waits for a new pod; slot 1 waits for a new pod; slot 2 waits for a new pod; slot 3 waits for a new pod; 2 more are awaited"},
-		{"all are there", View{Size: 1, Members: []MemberView{{Slot: 0, Node: "n1"}}, Run: RunView{Generation: 2}},
+		{"all are there", View{Size: 1, Members: []MemberView{{Slot: 0, Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 2}},
 			"generation 2: its ranks are being started again"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -100,7 +103,7 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 }
 
 func TestAssessFeatures(t *testing.T) {
-	v := View{Size: 1, State: Feature{Reason: "NoStateSize", Message: "no annotation"}, Standbys: Feature{On: true}, Run: RunView{Ranks: 2, StandbysReady: 1}}
+	v := View{Size: 1, State: Feature{Reason: "NoStateSize", Message: "no annotation"}, Standbys: Feature{On: true}, Run: v1alpha1.RunStatus{Progress: v1alpha1.Progress{Ranks: 2, StandbysReady: 1}}}
 	byType := map[string]Condition{}
 	for _, c := range Assess(v).Conditions {
 		byType[c.Type] = c
@@ -111,7 +114,7 @@ func TestAssessFeatures(t *testing.T) {
 	if c := byType["StandbysReady"]; c.True || c.Reason != "StandbysWarming" || !strings.HasPrefix(c.Message, "1 of 2 ranks have") {
 		t.Errorf("StandbysReady %+v", c)
 	}
-	v.Run.StandbysReady = 2
+	v.Run.Progress.StandbysReady = 2
 	if c := Assess(v).Conditions[3]; !c.True {
 		t.Errorf("StandbysReady %+v", c)
 	}
@@ -119,7 +122,7 @@ func TestAssessFeatures(t *testing.T) {
 
 // What runs past the agents, and what a failure restarts, is said once the coordinator has said anything.
 func TestAssessCommands(t *testing.T) {
-	of := func(r RunView, kind string) (got Condition) {
+	of := func(r v1alpha1.RunStatus, kind string) (got Condition) {
 		for _, c := range Assess(View{Size: 1, Run: r}).Conditions {
 			if c.Type == kind {
 				got = c
@@ -127,26 +130,26 @@ func TestAssessCommands(t *testing.T) {
 		}
 		return got
 	}
-	if c := of(RunView{}, "Unprotected"); c != (Condition{}) {
+	if c := of(v1alpha1.RunStatus{}, "Unprotected"); c != (Condition{}) {
 		t.Errorf("the coordinator has said nothing, and the status says %+v", c)
 	}
-	if c := of(RunView{State: v1alpha1.RunForming}, "Unprotected"); c.True || c.Reason != "Protected" {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunForming}, "Unprotected"); c.True || c.Reason != "Protected" {
 		t.Errorf("%+v", c)
 	}
-	c := of(RunView{State: v1alpha1.RunForming, UnprotectedPods: 2, Unprotected: "pod a of slot 0: mpirun -n 8"}, "Unprotected")
+	c := of(v1alpha1.RunStatus{State: v1alpha1.RunForming, Progress: v1alpha1.Progress{UnprotectedPods: 2, Unprotected: []v1alpha1.UnprotectedPod{{Pod: "a", Runs: "mpirun -n 8"}}}}, "Unprotected")
 	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods no rank was started") || !strings.Contains(c.Message, "mpirun -n 8") || !strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: v1alpha1.RunRunning, WholeCommand: true}, "LauncherRestarts"); !c.True || c.Reason != "WholeCommand" || !strings.Contains(c.Message, "torchrun") {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Progress: v1alpha1.Progress{WholeCommand: true}}, "LauncherRestarts"); !c.True || c.Reason != "WholeCommand" || !strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: v1alpha1.RunRunning}, "LauncherRestarts"); c.True || c.Reason != "RanksRestart" {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning}, "LauncherRestarts"); c.True || c.Reason != "RanksRestart" {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: v1alpha1.RunRunning, Generation: 1}, "GoodputKnown"); !c.True || c.Reason != "ResumePointKnown" {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 1}, "GoodputKnown"); !c.True || c.Reason != "ResumePointKnown" {
 		t.Errorf("%+v", c)
 	}
-	if c := of(RunView{State: v1alpha1.RunRunning, Generation: 3, ResumeUnknown: 2}, "GoodputKnown"); c.True || c.Reason != "ResumePointUnknown" || !strings.Contains(c.Message, "2 recoveries") {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Progress: v1alpha1.Progress{ResumeUnknown: 2}}, "GoodputKnown"); c.True || c.Reason != "ResumePointUnknown" || !strings.Contains(c.Message, "2 recoveries") {
 		t.Errorf("%+v", c)
 	}
 }

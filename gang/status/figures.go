@@ -1,24 +1,16 @@
 package status
 
 import (
-	"fmt"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// goodput is the share of the time since the first start that was spent on steps that were kept, such as
-// "98.6%"; empty where nothing has started.
-func goodput(started, until time.Time, lost time.Duration) string {
-	share, ok := goodputShare(started, until, lost)
-	if !ok {
-		return ""
-	}
-	return fmt.Sprintf("%.1f%%", 100*share)
-}
-
-// goodputShare is the same as a number from 0 to 1; ok is false where no time has passed.
-func goodputShare(started, until time.Time, lost time.Duration) (share float64, ok bool) {
+// goodput is the share of the time since the first start that was spent on steps that were kept, from 0 to 1; ok is
+// false where no time has passed.
+func goodput(started, until time.Time, lost time.Duration) (share float64, ok bool) {
 	total := until.Sub(started)
 	if started.IsZero() || total <= 0 {
 		return 0, false
@@ -26,25 +18,12 @@ func goodputShare(started, until time.Time, lost time.Duration) (share float64, 
 	return max(0, min(1, 1-float64(lost)/float64(total))), true
 }
 
-// age writes how long ago something was in one unit, such as "9s"; empty where it never was.
-func age(at, now time.Time) string {
-	d := now.Sub(at)
-	switch {
-	case at.IsZero():
-		return ""
-	case d < 0:
-		return "0s"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
+// percent is a share in whole percent, rounded down, so that 100 means that nothing was lost.
+func percent(share float64) int32 {
+	return int32(100*share + 1e-9) // 0.57 is a little less in binary
 }
 
-// Figures fills in the parts of a Gang's status that count: steps, ages, goodput. They stand still once
+// Figures fills in the parts of a Gang's status that count: steps, goodput. They stand still once
 // the gang has ended.
 func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	if r == nil {
@@ -52,12 +31,14 @@ func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	}
 	now = lastMoment(r, now)
 	s.Step, s.SavedStep = step(r), r.Progress.SavedStep
+	s.SavedAt = nil
 	if r.Progress.SavedAt != nil && s.SavedStep > 0 {
-		s.Saved = age(r.Progress.SavedAt.Time, now)
+		s.SavedAt = &metav1.Time{Time: r.Progress.SavedAt.Truncate(time.Second)} // as it is read back
 	}
-	s.Goodput = ""
-	if r.StartedAt != nil && r.Progress.ResumeUnknown == 0 {
-		s.Goodput = goodput(r.StartedAt.Time, now, time.Duration(r.Progress.LostMs)*time.Millisecond)
+	s.GoodputPercent = nil
+	if share, ok := Goodput(r, now); ok {
+		whole := percent(share)
+		s.GoodputPercent = &whole
 	}
 }
 
@@ -82,7 +63,7 @@ func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
 	if r == nil || r.StartedAt == nil || r.Progress.ResumeUnknown > 0 {
 		return 0, false
 	}
-	return goodputShare(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)
+	return goodput(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)
 }
 
 // lastMoment is now, or when the gang ended.

@@ -17,31 +17,23 @@ func TestGoodput(t *testing.T) {
 		started time.Time
 		until   time.Time
 		lost    time.Duration
-		want    string
+		want    int32 // -1: not known
 	}{
-		{"not started", time.Time{}, start, 0, ""},
-		{"just now", start, start, 0, ""},
-		{"nothing lost", start, start.Add(time.Hour), 0, "100.0%"},
-		{"a little lost", start, start.Add(1000 * time.Second), 14 * time.Second, "98.6%"},
-		{"more lost than there was", start, start.Add(time.Second), time.Minute, "0.0%"},
+		{"not started", time.Time{}, start, 0, -1},
+		{"just now", start, start, 0, -1},
+		{"nothing lost", start, start.Add(time.Hour), 0, 100},
+		{"hardly anything lost", start, start.Add(1000 * time.Hour), time.Millisecond, 99},
+		{"a little lost", start, start.Add(1000 * time.Second), 14 * time.Second, 98},
+		{"a round figure", start, start.Add(100 * time.Second), 43 * time.Second, 57},
+		{"more lost than there was", start, start.Add(time.Second), time.Minute, 0},
 	} {
-		if got := goodput(c.started, c.until, c.lost); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		got := int32(-1)
+		if share, ok := goodput(c.started, c.until, c.lost); ok {
+			got = percent(share)
 		}
-	}
-}
-
-func TestAge(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for ago, want := range map[time.Duration]string{
-		-time.Second: "0s", 9 * time.Second: "9s", 119 * time.Second: "119s", 3 * time.Minute: "3m", 5 * time.Hour: "5h", 72 * time.Hour: "3d",
-	} {
-		if got := age(now.Add(-ago), now); got != want {
-			t.Errorf("%s ago: got %q, want %q", ago, got, want)
+		if got != c.want {
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
-	}
-	if got := age(time.Time{}, now); got != "" {
-		t.Errorf("never: got %q", got)
 	}
 }
 
@@ -53,21 +45,21 @@ func TestFigures(t *testing.T) {
 	for name, tc := range map[string]struct {
 		run     v1alpha1.RunStatus
 		step    int64
-		goodput string
+		goodput int32 // -1: not known
 	}{
-		"the script tells it":               {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, OptimizerSteps: 48, ResumedAt: n(0), LostMs: 10_000}}, 12, "90.0%"},
-		"the optimizer tells it":            {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100)}}, 148, "100.0%"},
-		"nobody knows where it began":       {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48}}, 0, "100.0%"},
-		"nobody knows where it went on":     {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumeUnknown: 1}}, 0, ""},
-		"it was known once, and is again":   {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100), ResumeUnknown: 1}}, 148, ""},
-		"before the first step of this one": {v1alpha1.RunStatus{Recoveries: []v1alpha1.Recovery{{ReachedStep: n(90)}, {ReachedStep: n(120)}}}, 120, "100.0%"},
+		"the script tells it":               {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, OptimizerSteps: 48, ResumedAt: n(0), LostMs: 10_000}}, 12, 90},
+		"the optimizer tells it":            {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100)}}, 148, 100},
+		"nobody knows where it began":       {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48}}, 0, 100},
+		"nobody knows where it went on":     {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumeUnknown: 1}}, 0, -1},
+		"it was known once, and is again":   {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100), ResumeUnknown: 1}}, 148, -1},
+		"before the first step of this one": {v1alpha1.RunStatus{Recoveries: []v1alpha1.Recovery{{ReachedStep: n(90)}, {ReachedStep: n(120)}}}, 120, 100},
 	} {
 		tc.run.StartedAt = &started
-		s := v1alpha1.GangStatus{Goodput: "stale"}
+		s := v1alpha1.GangStatus{GoodputPercent: ptr.To(int32(7))}
 		Figures(&s, &tc.run, now)
 		share, known := Goodput(&tc.run, now)
-		if s.Step != tc.step || s.Goodput != tc.goodput || known != (tc.goodput != "") {
-			t.Errorf("%s: step %d, goodput %q (%v, %v)", name, s.Step, s.Goodput, share, known)
+		if s.Step != tc.step || ptr.Deref(s.GoodputPercent, -1) != tc.goodput || known != (tc.goodput >= 0) {
+			t.Errorf("%s: step %d, goodput %v (%v, %v)", name, s.Step, s.GoodputPercent, share, known)
 		}
 	}
 }
@@ -82,7 +74,7 @@ func TestFiguresStandStillAfterTheEnd(t *testing.T) {
 	}
 	var s v1alpha1.GangStatus
 	Figures(&s, run, start.Add(24*time.Hour))
-	if s.Step != 10 || s.SavedStep != 9 || s.Saved != "50s" || s.Goodput != "90.0%" {
+	if s.Step != 10 || s.SavedStep != 9 || !s.SavedAt.Equal(&metav1.Time{Time: start.Add(50 * time.Second)}) || ptr.Deref(s.GoodputPercent, -1) != 90 {
 		t.Errorf("%+v", s)
 	}
 	Figures(&s, nil, start)

@@ -18,7 +18,7 @@ import (
 // JobGang is what Gang, Job and pods say about a gang now.
 type JobGang struct {
 	View View
-	// Members has one entry per slot.
+	// Members has one entry per slot, or for the first slots (bounds.go).
 	Members []v1alpha1.MemberStatus
 	// Notes are what injection, agents and replaced pods that may not go say about things that are off, each once, sorted.
 	Notes []string
@@ -31,8 +31,10 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 		Size:     int(j.Members),
 		State:    stateFeature(j.Settings),
 		Standbys: standbyFeature(j.Settings),
-		Run:      runView(g.Status.Run),
 	}}
+	if g.Status.Run != nil {
+		out.View.Run = *g.Status.Run
+	}
 	if g.Status.Placement != nil {
 		out.View.Answer = *g.Status.Placement
 	}
@@ -66,13 +68,14 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 	}
 	for i := range pods {
 		if why := pods[i].Annotations[v1alpha1.AnnotationEvictionRefused]; why != "" && membership.Replaced(&pods[i]) {
-			notes[fmt.Sprintf("pod %s on node %s was replaced and is still there: it may not be evicted: %s", pods[i].Name, pods[i].Spec.NodeName, why)] = true
+			notes[fmt.Sprintf("pod %s on node %s was replaced but cannot be evicted yet: %s", pods[i].Name, pods[i].Spec.NodeName, why)] = true
 		}
 	}
 	for n := range notes {
 		out.Notes = append(out.Notes, n)
 	}
 	sort.Strings(out.Notes)
+	out.Members, out.Notes = first(out.Members, memberBytes, memberSize), notesOf(out.Notes)
 	return out
 }
 
@@ -121,29 +124,11 @@ func jobEnd(job *batchv1.Job) (ended, failed bool, message string) {
 	return false, false, ""
 }
 
-func runView(r *v1alpha1.RunStatus) RunView {
-	if r == nil {
-		return RunView{}
-	}
-	v := RunView{
-		State: r.State, Generation: r.Generation,
-		Ranks: int(r.Progress.Ranks), StandbysReady: int(r.Progress.StandbysReady), Trouble: trouble(r),
-		ResumeUnknown: int(r.Progress.ResumeUnknown), WholeCommand: r.Progress.WholeCommand, UnprotectedPods: int(r.Progress.UnprotectedPods),
-	}
-	if u := r.Progress.Unprotected; len(u) > 0 {
-		v.Unprotected = fmt.Sprintf("pod %s of slot %d: %s", u[0].Pod, u[0].Slot, u[0].Runs)
-	}
-	if r.Verdict != nil {
-		v.VerdictReason, v.VerdictMessage = r.Verdict.Reason, verdictText(r.Verdict)
-	}
-	return v
-}
-
 // trouble says what is being repaired; "" where that is said by what is missing alone.
 func trouble(r *v1alpha1.RunStatus) string {
 	switch {
-	case len(r.Doomed) > 0:
-		return doomed(r.Doomed)
+	case len(r.PendingReplacements) > 0:
+		return pendingText(r.PendingReplacements[0], max(len(r.PendingReplacements), int(r.PendingPods)))
 	case r.State == v1alpha1.RunHalting && r.Progress.Waits != "", strings.HasPrefix(r.Progress.Waits, v1alpha1.ReasonStepUnreadable):
 		return r.Progress.Waits
 	case r.State == v1alpha1.RunHalting:
@@ -158,15 +143,14 @@ func trouble(r *v1alpha1.RunStatus) string {
 	return ""
 }
 
-// doomed says which pods are to be replaced, the first one with its cause.
-func doomed(all []v1alpha1.Doom) string {
-	d := all[0]
+// pendingText says which of all pods are to be replaced, the first one with its cause.
+func pendingText(d v1alpha1.Termination, all int) string {
 	text := "pod " + d.Pod
 	if d.Node != "" {
 		text += " on node " + d.Node
 	}
 	text += " is to be replaced: " + d.Cause
-	if n := len(all) - 1; n > 0 {
+	if n := all - 1; n > 0 {
 		text += fmt.Sprintf("; %d more", n)
 	}
 	return text

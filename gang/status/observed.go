@@ -45,6 +45,7 @@ func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages
 		}
 		out.Members = append(out.Members, m)
 	}
+	out.Members = first(out.Members, memberBytes, memberSize)
 	sort.Slice(own, func(a, b int) bool { return own[a].CreationTimestamp.Before(&own[b].CreationTimestamp) })
 	var failures []observe.Failure
 	for i := range own {

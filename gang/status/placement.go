@@ -17,7 +17,7 @@ func Placed(nodes []string) v1alpha1.PlacementStatus {
 		Placed:  true,
 		Reason:  v1alpha1.ReasonPlaced,
 		Message: fmt.Sprintf("%d of %d pods are on nodes", len(nodes), len(nodes)),
-		Nodes:   slices.Clone(nodes),
+		Nodes:   slices.Clone(Names(nodes)),
 	}
 }
 

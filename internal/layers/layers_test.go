@@ -21,16 +21,18 @@ var cores = map[string][]string{
 	"topology":          {},
 	"nodehealth":        {},
 	"gang":              {"topology"},
-	"gang/avoid":        {},
+	"gang/rejection":    {},
 	"gang/observe":      {},
-	"gang/yield":        {"gang", "topology"},
+	"gang/preemption":   {"gang", "topology"},
 	"gang/replay":       {"gang", "topology"},
-	"elastic":           {"elastic/barrier", "elastic/cause"},
+	"internal/protocol": {},
+	"elastic":           {"elastic/barrier", "elastic/cause", "elastic/restore", "internal/protocol"},
 	"elastic/barrier":   {},
-	"elastic/cause":     {},
-	"ckptagent":         {},
+	"elastic/cause":     {"internal/protocol"},
+	"elastic/restore":   {"internal/protocol"},
+	"ckptagent":         {"internal/protocol"},
 	"ckptagent/format":  {},
-	"ckptagent/launch":  {},
+	"ckptagent/launch":  {"internal/protocol"},
 	"nodehealth/budget": {},
 }
 
@@ -38,7 +40,7 @@ var cores = map[string][]string{
 var readers = map[string][]string{
 	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/membership", "internal/settings"},
 	"internal/membership": {"api/v1alpha1"},
-	"internal/settings":   {"api/v1alpha1", "gang"},
+	"internal/settings":   {"api/v1alpha1", "gang", "internal/protocol"},
 }
 
 // kubernetesTypes are the trees that readers may import.
@@ -54,6 +56,8 @@ var only = []struct {
 }{
 	{"k8s.io/kubernetes", "it drags the whole of Kubernetes into a binary", []string{"plugin", "cmd/holdfast-scheduler", "cmd/holdfast-dev"}},
 	{"google.golang.org/grpc", "the conversation has two ends", []string{"elastic/coordinator", "ckptagent/coord", "api/coordinator/v1", "test"}},
+	{module + "api/coordinator/v1", "what is exchanged is decided on as plain values, and messages are made of them in one place",
+		[]string{"internal/protocol/wire", "elastic/coordinator", "ckptagent/coord", "ckptagent/loop", "test"}},
 	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
 	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/membership", "plugin/external", "test"}},
 	{"volcano.sh/apis", "its types are read in one place", []string{"internal/membership", "plugin/external", "test"}},

@@ -85,8 +85,10 @@ func OnlyPlaced(pod *corev1.Pod) bool {
 		pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
 }
 
-// Foreign parts a gang's name into the API that it comes from and the object's name; ok is false for gangs of ours.
-func Foreign(key types.NamespacedName) (api, name string, ok bool) { return strings.Cut(key.Name, "/") }
+// External parts a gang's name into the API that it comes from and the object's name; ok is false for gangs of ours.
+func External(key types.NamespacedName) (api, name string, ok bool) {
+	return strings.Cut(key.Name, "/")
+}
 
 // GroupSlot is the pod's index, and whether no two members of its gang have the same one. In groups of other APIs it
 // only gives the order: pods of two jobs, or of two tasks, may be in one group.

@@ -25,7 +25,7 @@ func Holders(job types.UID, members int, pods []corev1.Pod) []*corev1.Pod {
 // holds says whether pod a, rather than b, holds their slot: the one that has not ended and is not on its way out, else the newer one.
 // Where both are there, elastic's State.TakesOver says the same of what the coordinator knows of them.
 func holds(a, b *corev1.Pod) bool {
-	if x, y := leaves(a), leaves(b); x != y {
+	if x, y := terminating(a), terminating(b); x != y {
 		return y
 	}
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
@@ -34,7 +34,7 @@ func holds(a, b *corev1.Pod) bool {
 	return a.UID > b.UID
 }
 
-func leaves(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || Ended(pod) }
+func terminating(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || Ended(pod) }
 
 // Ended says whether all that the pod was made for has ended, well or not.
 func Ended(pod *corev1.Pod) bool {

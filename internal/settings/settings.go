@@ -15,13 +15,15 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Bounds of what the settings accept: outside them a value is a slip of the pen, such as "40" for "40Gi".
 const (
 	minBytes = 4 << 10
 	maxBytes = 16 << 40
-	maxRanks = 1024
+	// maxQuantity is how many characters a size may have: digits are read in a time that grows with their square.
+	maxQuantity = 64
 
 	minInterval = time.Second
 	maxInterval = 24 * time.Hour
@@ -83,12 +85,13 @@ var userKeys = map[string]string{
 
 // systemKeys are the keys that only Holdfast writes.
 var systemKeys = map[string]bool{
-	v1alpha1.LabelGang:              true,
-	v1alpha1.AnnotationGangSize:     true,
-	v1alpha1.AnnotationInjected:     true,
-	v1alpha1.AnnotationImageCommand: true,
-	v1alpha1.AnnotationInjection:    true,
-	v1alpha1.AnnotationForming:      true,
+	v1alpha1.LabelGang:                  true,
+	v1alpha1.AnnotationGangSize:         true,
+	v1alpha1.AnnotationInjected:         true,
+	v1alpha1.AnnotationImageCommand:     true,
+	v1alpha1.AnnotationInjection:        true,
+	v1alpha1.AnnotationInitialPlacement: true,
+	v1alpha1.AnnotationForming:          true,
 
 	v1alpha1.AnnotationTopologyDomain: true,
 	v1alpha1.LabelReplaced:            true,
@@ -184,8 +187,8 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationRanks:
 		n, err := strconv.ParseInt(value, 10, 32)
-		if err != nil || n < 1 || n > maxRanks {
-			return fmt.Sprintf("must be the number of ranks per pod, 1 to %d; remove the key to have it derived from the launcher or the GPUs", maxRanks)
+		if err != nil || n < 1 || n > protocol.MaxRanks {
+			return fmt.Sprintf("must be the number of ranks per pod, 1 to %d; remove the key to have it derived from the launcher or the GPUs", protocol.MaxRanks)
 		}
 		s.Ranks = int32(n)
 	case v1alpha1.AnnotationContainer:
@@ -219,9 +222,13 @@ func (s *Settings) set(key, value string) (problem string) {
 
 // parseBytes reads a size and returns what is wrong with it.
 func parseBytes(value, off string) (int64, string) {
+	const sizes = `must be a size such as "40Gi" or "512Mi"`
+	if len(value) > maxQuantity {
+		return 0, sizes
+	}
 	q, err := resource.ParseQuantity(value)
 	if err != nil {
-		return 0, `must be a size such as "40Gi" or "512Mi"`
+		return 0, sizes
 	}
 	if q.Sign() == 0 {
 		return 0, "must be above zero; " + off

@@ -3,6 +3,7 @@ package settings
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,15 @@ func TestObservedJobOfAnySize(t *testing.T) {
 		job.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMode: "observe", v1alpha1.AnnotationGangSize: "4"}
 		if j, ok := AdmittedJob(job); !ok || j.Members != want {
 			t.Errorf("parallelism %d: %d members, %t", parallelism, j.Members, ok)
+		}
+	}
+}
+
+// A size of so many digits that reading it takes long is refused unread, though it would be a good one.
+func TestSizesAreShort(t *testing.T) {
+	for digits, want := range map[int]string{10: "", 250_000: `must be a size such as "40Gi" or "512Mi"`} {
+		if _, problem := parseBytes("1."+strings.Repeat("0", digits)+"Gi", ""); problem != want {
+			t.Errorf("%d digits: %q", digits, problem)
 		}
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// hearing is what silence says about a node.
-type hearing int
+// contact is what silence says about a node.
+type contact int
 
 const (
-	heard hearing = iota
+	inContact contact = iota
 	// late: the lease does not move, but that is not enough to call the node dead.
 	late
 	dead
@@ -21,7 +21,7 @@ const (
 // judged is a node with what Decide found out about it.
 type judged struct {
 	Node
-	hearing hearing
+	contact contact
 	// want is None, Exclude or Evict, before any budget.
 	want Outcome
 	// red since then: candidates for a budget come in this order.
@@ -35,12 +35,12 @@ func (j *judged) ours() bool {
 
 // Decide answers for all nodes at once.
 func Decide(c Config, v View, now time.Time) Plan {
-	p := Plan{Deaf: deaf(c, v, now), Domains: map[string]Use{}}
+	p := Plan{PartitionSuspected: partitionSuspected(c, v, now), Domains: map[string]Use{}}
 	nodes := make([]judged, 0, len(v.Nodes))
 	for _, n := range v.Nodes {
 		j := judged{Node: n}
-		j.judge(c, v, p.Deaf, now)
-		p.Back = p.Back || n.Stands.Dead && j.hearing != dead
+		j.judge(c, v, p.PartitionSuspected, now)
+		p.Back = p.Back || n.Stands.Dead && j.contact != dead
 		nodes = append(nodes, j)
 	}
 	slices.SortFunc(nodes, func(a, b judged) int { return cmp.Compare(a.Name, b.Name) })
@@ -55,18 +55,18 @@ func Decide(c Config, v View, now time.Time) Plan {
 	return p
 }
 
-// deaf says whether so many leases stand still that the fault is not the nodes'.
-func deaf(c Config, v View, now time.Time) bool {
+// partitionSuspected says whether so many leases stand still that the fault is not the nodes'.
+func partitionSuspected(c Config, v View, now time.Time) bool {
 	all, silent := 0, 0
 	for _, n := range v.Nodes {
 		if n.Lease {
 			all++
-			if now.Sub(latest(n.LeaseHeard, v.Led)) >= c.LeaseSilent {
+			if now.Sub(latest(n.LeaseRenewed, v.Led)) >= c.LeaseTimeout {
 				silent++
 			}
 		}
 	}
-	return all > 0 && silent*100 >= c.DeafPercent*all
+	return all > 0 && silent*100 >= c.PartitionPercent*all
 }
 
 func latest(times ...time.Time) time.Time {
@@ -74,54 +74,54 @@ func latest(times ...time.Time) time.Time {
 }
 
 // judge fills in what the node's silence and its verdict ask for.
-func (j *judged) judge(c Config, v View, deaf bool, now time.Time) {
+func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 	if j.ours() || j.Stands.Outcome != None {
-		j.hearing = j.listen(c, v, deaf, now)
+		j.contact = j.judgeContact(c, v, partitioned, now)
 	}
 	switch {
 	case j.Verdict.Action == ActionEvict:
 		j.want, j.red = Evict, j.Verdict.Since
-	case j.hearing == dead:
-		j.want, j.red = Evict, latest(j.LeaseHeard, v.Led)
-	case j.Verdict.Action == ActionExclude || j.hearing == late:
+	case j.contact == dead:
+		j.want, j.red = Evict, latest(j.LeaseRenewed, v.Led)
+	case j.Verdict.Action == ActionExclude || j.contact == late:
 		j.want = Exclude
 	}
 }
 
-func (j *judged) listen(c Config, v View, deaf bool, now time.Time) hearing {
+func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time) contact {
 	// What was decided from silence is taken back by a lease that moves and by nothing else: a caller
-	// that began just now, or was deaf, has heard nothing yet.
+	// that began just now, or suspected a partition, has heard nothing yet.
 	since := j.Stands.Since
 	if since.After(now) { // an earlier leader's clock was ahead; what we heard, we heard since we lead
 		since = v.Led
 	}
-	if !j.LeaseHeard.After(since) {
+	if !j.LeaseRenewed.After(since) {
 		switch {
 		case j.Stands.Dead:
 			return dead
-		case j.Stands.Cause == CauseSilent && (deaf || !j.Lease || !j.silent(c, v, now)):
+		case j.Stands.Cause == CauseUnreachable && (partitioned || !j.Lease || !j.unreachable(c, v, now)):
 			return late
 		}
 	}
-	lease := now.Sub(latest(j.LeaseHeard, v.Led, v.Deaf))
+	lease := now.Sub(latest(j.LeaseRenewed, v.Led, v.PartitionSuspected))
 	switch {
-	case !j.Lease || deaf:
-		return heard
-	case j.silent(c, v, now):
+	case !j.Lease || partitioned:
+		return inContact
+	case j.unreachable(c, v, now):
 		return dead
 	case j.Agents > 0 && lease >= c.LeaseLate:
 		return late
 	}
-	return heard
+	return inContact
 }
 
-// silent says whether lease and agents together mean death.
-func (j *judged) silent(c Config, v View, now time.Time) bool {
-	lease := now.Sub(latest(j.LeaseHeard, v.Led, v.Deaf))
+// unreachable says whether lease and agents together mean death.
+func (j *judged) unreachable(c Config, v View, now time.Time) bool {
+	lease := now.Sub(latest(j.LeaseRenewed, v.Led, v.PartitionSuspected))
 	if j.Agents == 0 {
-		return lease >= c.LeaseAlone
+		return lease >= c.LeaseAloneTimeout
 	}
-	return lease >= c.LeaseSilent && now.Sub(latest(j.AgentHeard, v.Led, v.Deaf)) >= c.AgentSilent
+	return lease >= c.LeaseTimeout && now.Sub(latest(j.AgentContact, v.Led, v.PartitionSuspected)) >= c.AgentTimeout
 }
 
 // count fills in how many nodes are ours and red, and what is out already; it returns the domains' sizes.
@@ -175,7 +175,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 	}
 	slices.SortStableFunc(wait, func(a, b *judged) int {
 		return cmp.Or(
-			-cmp.Compare(a.hearing, b.hearing), // the gangs of a dead node stand still
+			-cmp.Compare(a.contact, b.contact), // the gangs of a dead node stand still
 			a.red.Compare(b.red), cmp.Compare(a.Name, b.Name))
 	})
 	for _, n := range wait {
@@ -233,8 +233,8 @@ func (s *spender) unsure(n *judged) bool {
 		return false
 	}
 	v := s.view
-	v.Deaf = latest(v.Deaf, v.Broken)
-	return s.plan.Deaf || s.plan.Back || !n.silent(s.config, v, s.now)
+	v.PartitionSuspected = latest(v.PartitionSuspected, v.Broken)
+	return s.plan.PartitionSuspected || s.plan.Back || !n.unreachable(s.config, v, s.now)
 }
 
 func (s *spender) domain(n *judged) Use {
@@ -261,7 +261,7 @@ func (s *spender) take(n *judged) {
 func settle(n *judged, a answer, v View, now time.Time) Decision {
 	o := Outage{Outcome: n.want, Since: now}
 	if n.want == Evict {
-		o.Outcome, o.Reason, o.Dead, o.Idle = a.outcome, a.reason, n.hearing == dead, a.idle
+		o.Outcome, o.Reason, o.Dead, o.Idle = a.outcome, a.reason, n.contact == dead, a.idle
 	}
 	if o.Outcome == None {
 		return Decision{Node: n.Name, Changed: n.Stands != Outage{}}
@@ -283,21 +283,21 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 // why is the cause and what is told about it.
 func (n *judged) why(v View, now time.Time) (cause, message string) {
 	var silence string
-	if n.hearing != heard {
-		silence = fmt.Sprintf("the node's lease has not moved for %s", now.Sub(latest(n.LeaseHeard, v.Led)).Round(time.Second))
+	if n.contact != inContact {
+		silence = fmt.Sprintf("the node's lease has not moved for %s", now.Sub(latest(n.LeaseRenewed, v.Led)).Round(time.Second))
 		switch {
-		case n.hearing == late:
-			silence += ", though agents there are heard"
+		case n.contact == late:
+			silence += ", though agents on it report"
 		case n.Agents > 0:
-			silence += fmt.Sprintf(" and no agent there was heard for %s", now.Sub(latest(n.AgentHeard, v.Led)).Round(time.Second))
+			silence += fmt.Sprintf(" and no agent on it reported for %s", now.Sub(latest(n.AgentContact, v.Led)).Round(time.Second))
 		default:
-			silence += " and no agent there was ever heard"
+			silence += " and no agent on it ever reported"
 		}
 	}
-	if n.Verdict.Action == ActionEvict || (n.Verdict.Action == ActionExclude && n.hearing != dead) {
+	if n.Verdict.Action == ActionEvict || (n.Verdict.Action == ActionExclude && n.contact != dead) {
 		return n.Verdict.Cause, join(n.Verdict.Message, silence)
 	}
-	return CauseSilent, silence
+	return CauseUnreachable, silence
 }
 
 func join(parts ...string) string {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // history is a random life of a cluster, with the plan carried out after each event.
@@ -23,14 +25,17 @@ type history struct {
 
 // TestRandomHistories plays random events and checks after each plan the invariants that are named below.
 func TestRandomHistories(t *testing.T) {
-	for seed := range int64(400) {
+	for seed := range seeds.All(t, int64(400)) {
 		r := rand.New(rand.NewSource(seed))
 		h := &history{t: t, r: r, config: Defaults(), now: time.Unix(1_700_000_000, 0), idle: map[string]bool{}}
 		h.config.MaxOut = Limit{Count: r.Intn(4)}
 		h.config.MaxOutPerDomain = Limit{Count: 1 + r.Intn(2)}
+		if r.Intn(3) == 0 {
+			h.config.MaxOutPerDomain = Limit{Percent: 1 + r.Intn(60)}
+		}
 		h.view.Led = h.now
 		for i := range 1 + r.Intn(14) {
-			n := Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"", "a", "b"}[r.Intn(3)], GPUs: r.Intn(2) * 8, GangPods: r.Intn(3), Lease: r.Intn(8) > 0, LeaseHeard: h.now}
+			n := Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"", "a", "b"}[r.Intn(3)], GPUs: r.Intn(2) * 8, GangPods: r.Intn(3), Lease: r.Intn(8) > 0, LeaseRenewed: h.now}
 			n.Agents = r.Intn(n.GangPods + 1)
 			h.view.Nodes = append(h.view.Nodes, n)
 		}
@@ -61,21 +66,21 @@ func (h *history) event() {
 	case 5, 6:
 		for i := range h.view.Nodes {
 			if m := &h.view.Nodes[i]; h.r.Intn(3) > 0 {
-				m.LeaseHeard = h.now
+				m.LeaseRenewed = h.now
 			}
 		}
 		h.say("leases")
 	case 7:
-		n.AgentHeard = h.now
+		n.AgentContact = h.now
 		h.say("agent of %s", n.Name)
 	case 8:
 		n.GangPods = h.r.Intn(3)
 		n.Agents = h.r.Intn(n.GangPods + 1)
 		h.say("%s has %d pods", n.Name, n.GangPods)
 	case 9:
-		h.view.Led, h.view.Deaf, h.view.Broken = h.now, time.Time{}, time.Time{}
+		h.view.Led, h.view.PartitionSuspected, h.view.Broken = h.now, time.Time{}, time.Time{}
 		for i := range h.view.Nodes {
-			h.view.Nodes[i].LeaseHeard, h.view.Nodes[i].AgentHeard = time.Time{}, time.Time{}
+			h.view.Nodes[i].LeaseRenewed, h.view.Nodes[i].AgentContact = time.Time{}, time.Time{}
 		}
 		h.say("new leader")
 	}
@@ -88,15 +93,9 @@ func (h *history) say(format string, args ...any) {
 func (h *history) plan() {
 	before := slices.Clone(h.view.Nodes)
 	p := Decide(h.config, h.view, h.now)
-	h.remember(p, before)
-	h.sameWhateverTheOrder(p)
-	h.neverBeyondBudget(p, before)
-	h.outIsWhatWasSpent(p)
-	h.nothingTakenBackForABudget(p, before)
-	h.neverWithoutReason(p, before)
-	h.deathNeedsSilence(p, before)
-	if p.Deaf {
-		h.view.Deaf = h.now
+	h.check(p, before)
+	if p.PartitionSuspected {
+		h.view.PartitionSuspected = h.now
 	}
 	if p.Broken || p.Back {
 		h.view.Broken = h.now
@@ -109,6 +108,18 @@ func (h *history) plan() {
 			h.t.Errorf("carried out, the plan changes again: %+v", d)
 		}
 	}
+}
+
+// check is what holds of every plan, of random histories and of scripts.
+func (h *history) check(p Plan, before []Node) {
+	h.t.Helper()
+	h.remember(p, before)
+	h.sameWhateverTheOrder(p)
+	h.neverBeyondBudget(p, before)
+	h.outIsWhatWasSpent(p)
+	h.nothingTakenBackForABudget(p, before)
+	h.neverWithoutReason(p, before)
+	h.deathNeedsSilence(p, before)
 }
 
 // remember keeps, apart from what the plan says of itself, where no gang was hurt.
@@ -147,8 +158,11 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 // neverBeyondBudget: a node with gangs is newly given up only while what is out, itself included, is within both budgets
 // and the breaker does not hold. Out is what was given up with pods of gangs on it.
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
-	out, outOf, fresh := 0, map[string]int{}, []Node{}
+	out, outOf, size, fresh := 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
+		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != "" && n.Verdict.Action != ActionNone || d.Outcome != None {
+			size[n.Domain]++
+		}
 		if d.Outcome != Evict {
 			continue
 		}
@@ -169,7 +183,7 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 		if out > h.config.MaxOut.Of(p.Of) {
 			h.t.Errorf("%s is given up, %d nodes are out", n.Name, out)
 		}
-		if n.Domain != "" && outOf[n.Domain] > h.config.MaxOutPerDomain.Count {
+		if n.Domain != "" && outOf[n.Domain] > h.config.MaxOutPerDomain.Of(size[n.Domain]) {
 			h.t.Errorf("%s is given up, %d nodes of %s are out", n.Name, outOf[n.Domain], n.Domain)
 		}
 	}
@@ -179,7 +193,7 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
-		bad := n.Verdict.Action == ActionEvict || n.Stands.Dead && !n.LeaseHeard.After(n.Stands.Since)
+		bad := n.Verdict.Action == ActionEvict || n.Stands.Dead && !n.LeaseRenewed.After(n.Stands.Since)
 		if n.Stands.Outcome == Evict && bad && d.Outcome != Evict {
 			h.t.Errorf("%s was given up and is %q though nothing got better", d.Node, d.Outcome)
 		}
@@ -191,7 +205,7 @@ func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
-		asked := n.Verdict.Action == ActionEvict || n.Verdict.Action == ActionExclude || d.Cause == CauseSilent
+		asked := n.Verdict.Action == ActionEvict || n.Verdict.Action == ActionExclude || d.Cause == CauseUnreachable
 		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
 			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
 		}
@@ -213,12 +227,12 @@ func (h *history) deathNeedsSilence(p Plan, before []Node) {
 			continue
 		}
 		since := func(t time.Time) time.Duration { return h.now.Sub(latest(t, h.view.Led)) }
-		long := since(n.LeaseHeard) >= h.config.LeaseAlone
+		long := since(n.LeaseRenewed) >= h.config.LeaseAloneTimeout
 		if n.Agents > 0 {
-			long = since(n.LeaseHeard) >= h.config.LeaseSilent && since(n.AgentHeard) >= h.config.AgentSilent
+			long = since(n.LeaseRenewed) >= h.config.LeaseTimeout && since(n.AgentContact) >= h.config.AgentTimeout
 		}
-		if !long || p.Deaf || !n.Lease {
-			h.t.Errorf("%s is called dead: lease %s, agents %d %s, deaf %v", d.Node, since(n.LeaseHeard), n.Agents, since(n.AgentHeard), p.Deaf)
+		if !long || p.PartitionSuspected || !n.Lease {
+			h.t.Errorf("%s is called dead: lease %s, agents %d %s, partition suspected %v", d.Node, since(n.LeaseRenewed), n.Agents, since(n.AgentContact), p.PartitionSuspected)
 		}
 	}
 }
@@ -228,7 +242,7 @@ func (h *history) healsCompletely() {
 	h.now = h.now.Add(time.Second)
 	for i := range h.view.Nodes {
 		n := &h.view.Nodes[i]
-		n.Verdict, n.Lease, n.LeaseHeard, n.AgentHeard = Verdict{Action: ActionNone}, true, h.now, h.now
+		n.Verdict, n.Lease, n.LeaseRenewed, n.AgentContact = Verdict{Action: ActionNone}, true, h.now, h.now
 	}
 	for _, d := range Decide(h.config, h.view, h.now).Decisions {
 		if d.Outcome != None {
@@ -260,12 +274,14 @@ func TestValidate(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*Config){
 		"breaker":     func(c *Config) { c.BreakerPercent = 0 },
-		"lease":       func(c *Config) { c.LeaseSilent = 10 * time.Second },
-		"agent":       func(c *Config) { c.AgentSilent = time.Second },
-		"alone":       func(c *Config) { c.LeaseAlone = 11 * time.Second },
+		"lease":       func(c *Config) { c.LeaseTimeout = 10 * time.Second },
+		"agent":       func(c *Config) { c.AgentTimeout = time.Second },
+		"alone":       func(c *Config) { c.LeaseAloneTimeout = 11 * time.Second },
 		"late":        func(c *Config) { c.LeaseLate = time.Second },
-		"deaf":        func(c *Config) { c.DeafPercent = 0 },
+		"partition":   func(c *Config) { c.PartitionPercent = 0 },
 		"breakerless": func(c *Config) { c.BreakerPercent = 101 },
+		"all cut off": func(c *Config) { c.PartitionPercent = 101 },
+		"no node":     func(c *Config) { c.BreakerNodes = 0 },
 	} {
 		c := Defaults()
 		spoil(&c)
@@ -275,12 +291,29 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestTheLeastThatIsTaken: what an error tells people to give is taken.
+func TestTheLeastThatIsTaken(t *testing.T) {
+	for name, c := range map[string]Config{
+		"least": {BreakerPercent: 1, BreakerNodes: 1, PartitionPercent: 1, LeaseTimeout: 11 * time.Second, LeaseAloneTimeout: 11 * time.Second,
+			LeaseLate: 11 * time.Second, AgentTimeout: 3 * time.Second},
+		"most": {BreakerPercent: 100, BreakerNodes: 1, PartitionPercent: 100, LeaseTimeout: time.Hour, LeaseAloneTimeout: time.Hour, LeaseLate: time.Hour,
+			AgentTimeout: time.Hour},
+	} {
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if l, err := ParseLimit("1%"); err != nil || l.Percent != 1 {
+		t.Errorf("1%%: %v, %v", l, err)
+	}
+}
+
 // BenchmarkDecide: five thousand nodes, a hundred of them sick.
 func BenchmarkDecide(b *testing.B) {
 	now := time.Unix(1_700_000_000, 0)
 	v := View{Led: now}
 	for i := range 5000 {
-		v.Nodes = append(v.Nodes, Node{Name: fmt.Sprintf("n%04d", i), Domain: fmt.Sprintf("r%d", i/18), GPUs: 8, GangPods: 1, Agents: 1, Lease: true, LeaseHeard: now, AgentHeard: now})
+		v.Nodes = append(v.Nodes, Node{Name: fmt.Sprintf("n%04d", i), Domain: fmt.Sprintf("r%d", i/18), GPUs: 8, GangPods: 1, Agents: 1, Lease: true, LeaseRenewed: now, AgentContact: now})
 	}
 	for i := range 100 {
 		v.Nodes[i*37].Verdict = Verdict{Action: ActionEvict, Cause: "X", Since: now}

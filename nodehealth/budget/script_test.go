@@ -2,6 +2,8 @@ package budget
 
 import (
 	"fmt"
+	"math/rand"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +27,7 @@ import (
 // NODES is "all" or a list such as n1,n3-n5.
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
-		s := &stage{t: t, config: Defaults(), out: out}
+		s := &stage{t: t, config: Defaults(), out: out, holds: history{t: t, r: rand.New(rand.NewSource(1)), idle: map[string]bool{}}}
 		s.view.Led = s.clock()
 		return func(line string) { s.command(strings.Fields(line)) }
 	})
@@ -40,6 +42,8 @@ type stage struct {
 	mute map[string]bool
 	last Plan
 	out  *strings.Builder
+	// holds is what must hold of every plan, whatever the golden file says.
+	holds history
 }
 
 func (s *stage) clock() time.Time {
@@ -60,7 +64,7 @@ func (s *stage) command(f []string) {
 		s.configure(f[1:])
 	case "nodes":
 		for range s.number(f[1]) {
-			n := Node{Name: fmt.Sprintf("n%d", len(s.view.Nodes)+1), GPUs: 8, Lease: true, LeaseHeard: s.clock(), AgentHeard: s.clock()}
+			n := Node{Name: fmt.Sprintf("n%d", len(s.view.Nodes)+1), GPUs: 8, Lease: true, LeaseRenewed: s.clock(), AgentContact: s.clock()}
 			s.set(&n, f[2:])
 			s.view.Nodes = append(s.view.Nodes, n)
 		}
@@ -70,9 +74,9 @@ func (s *stage) command(f []string) {
 			return slices.ContainsFunc(gone, func(g *Node) bool { return g.Name == n.Name })
 		})
 	case "lead":
-		s.view.Led, s.view.Deaf, s.view.Broken = s.clock(), time.Time{}, time.Time{}
+		s.view.Led, s.view.PartitionSuspected, s.view.Broken = s.clock(), time.Time{}, time.Time{}
 		for i := range s.view.Nodes {
-			s.view.Nodes[i].LeaseHeard, s.view.Nodes[i].AgentHeard = time.Time{}, time.Time{}
+			s.view.Nodes[i].LeaseRenewed, s.view.Nodes[i].AgentContact = time.Time{}, time.Time{}
 		}
 	case "at":
 		for until := s.number(f[1]); s.second < until; {
@@ -174,18 +178,21 @@ func (s *stage) listen() {
 	for i := range s.view.Nodes {
 		n := &s.view.Nodes[i]
 		if !s.mute[n.Name+" lease"] && (s.second+s.number(n.Name[1:]))%10 == 0 {
-			n.LeaseHeard = s.clock()
+			n.LeaseRenewed = s.clock()
 		}
 		if n.Agents > 0 && !s.mute[n.Name+" agents"] {
-			n.AgentHeard = s.clock()
+			n.AgentContact = s.clock()
 		}
 	}
 }
 
 func (s *stage) decide() {
+	slices.SortFunc(s.view.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) }) // as decisions are
 	p := Decide(s.config, s.view, s.clock())
-	if p.Deaf {
-		s.view.Deaf = s.clock()
+	s.holds.config, s.holds.view, s.holds.now = s.config, s.view, s.clock()
+	s.holds.check(p, slices.Clone(s.view.Nodes))
+	if p.PartitionSuspected {
+		s.view.PartitionSuspected = s.clock()
 	}
 	if p.Broken || p.Back {
 		s.view.Broken = s.clock()
@@ -193,8 +200,8 @@ func (s *stage) decide() {
 	say := func(format string, args ...any) {
 		fmt.Fprintf(s.out, "  %3ds "+format+"\n", append([]any{s.second}, args...)...)
 	}
-	if p.Deaf != s.last.Deaf {
-		say("deaf: %v", p.Deaf)
+	if p.PartitionSuspected != s.last.PartitionSuspected {
+		say("partition suspected: %v", p.PartitionSuspected)
 	}
 	if p.Broken != s.last.Broken {
 		say("breaker: %v (%d of %d red)", p.Broken, p.Red, p.Of)
@@ -222,11 +229,57 @@ func (s *stage) decide() {
 			line += ": " + d.Message
 		}
 		say("%s", line)
-		slices.SortFunc(s.view.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 		s.view.Nodes[i].Stands = d.Outage
 	}
 	if p.Cluster != s.last.Cluster {
 		say("out %d of at most %d", p.Cluster.Out, p.Cluster.Max)
 	}
 	s.last = p
+}
+
+// TestDecide looks at one plan each.
+func TestDecide(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0).UTC()
+	ago := func(span time.Duration) time.Time { return now.Add(-span) }
+	nodes := func(n int, node Node) []Node {
+		all := slices.Repeat([]Node{node}, n)
+		for i := range all {
+			all[i].Name = fmt.Sprintf("n%02d", i)
+		}
+		return all
+	}
+	lost := Outage{Outcome: Exclude, Cause: CauseUnreachable, Since: ago(time.Minute)}
+	sick := Verdict{Action: ActionExclude, Cause: "TooHot", Since: ago(time.Second)}
+	for name, c := range map[string]struct {
+		nodes []Node
+		says  func(Plan) any
+		want  any
+	}{
+		"a node without GPUs is none of ours where its daemon finds nothing": {
+			nodes(3, Node{Verdict: Verdict{Action: ActionNone}, Lease: true}), func(p Plan) any { return []any{p.Of, p.Decisions[0].Outcome} }, []any{0, None}},
+		"a node without GPUs is ours where its daemon watches something": {
+			nodes(3, Node{Verdict: Verdict{Action: ActionWatch}}), func(p Plan) any { return p.Of }, 3},
+		"a share of a domain is one of its nodes": {
+			nodes(15, Node{Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: ActionEvict}, Stands: Outage{Outcome: Hold}}), func(p Plan) any { return p.Domains["rack"] }, Use{Max: 3}},
+		"another cause does not make an outage begin anew": {
+			nodes(1, Node{GPUs: 8, Verdict: sick, Stands: lost, LeaseRenewed: now}), func(p Plan) any { return []any{p.Decisions[0].Cause, p.Decisions[0].Since, p.Decisions[0].Changed} }, []any{"TooHot", lost.Since, true}},
+		"four silent leases of five are a partition": {
+			append(nodes(4, Node{GPUs: 8, Lease: true}), Node{Name: "heard", GPUs: 8, Lease: true, LeaseRenewed: now}), func(p Plan) any { return p.PartitionSuspected }, true},
+		"two red nodes of five hold all that is new": {
+			append(nodes(2, Node{GPUs: 8, Verdict: Verdict{Action: ActionEvict}}), Node{Name: "a", GPUs: 8}, Node{Name: "b", GPUs: 8}, Node{Name: "c", GPUs: 8}), func(p Plan) any { return p.Broken }, true},
+		"who is held because the cluster has lost enough is told so": {
+			append(nodes(20, Node{Domain: "rack", GPUs: 8, GangPods: 1}), Node{Name: "a", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: ActionEvict}},
+				Node{Name: "b", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: ActionEvict}}), func(p Plan) any { return []any{p.Decisions[0].Outcome, p.Decisions[1].Reason} }, []any{Evict, ClusterBudget}},
+		"a lease that moves takes back what a leader whose clock was ahead decided": {
+			nodes(1, Node{GPUs: 8, Lease: true, LeaseRenewed: now, Stands: Outage{Outcome: Evict, Cause: CauseUnreachable, Dead: true, Since: now.Add(time.Hour)}}), func(p Plan) any { return p.Decisions[0].Outcome }, None},
+		"a lease that is gone takes back nothing that was decided from silence": {
+			nodes(1, Node{GPUs: 8, Agents: 1, Stands: lost}), func(p Plan) any { return []any{p.PartitionSuspected, p.Decisions[0].Outage} }, []any{false, lost}},
+		"a partition takes back nothing that was decided from silence": {
+			nodes(1, Node{GPUs: 8, Lease: true, LeaseRenewed: ago(5 * time.Minute), Agents: 1, Stands: lost}), func(p Plan) any { return []any{p.PartitionSuspected, p.Decisions[0].Outage} }, []any{true, lost}},
+	} {
+		p := Decide(Defaults(), View{Nodes: c.nodes, Led: ago(time.Hour)}, now)
+		if got := c.says(p); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, not %v", name, got, c.want)
+		}
+	}
 }

@@ -47,8 +47,8 @@ const (
 	Breaker Reason = "Breaker"
 )
 
-// CauseSilent is the cause where a node is not heard.
-const CauseSilent = "NodeSilent"
+// CauseUnreachable is the cause where a node is not heard.
+const CauseUnreachable = "NodeUnreachable"
 
 // Verdict is what the node's own daemon says.
 type Verdict struct {
@@ -86,13 +86,13 @@ type Node struct {
 	Verdict  Verdict
 	// Lease says whether the node has one; without it silence means nothing.
 	Lease bool
-	// LeaseHeard is when the lease was last seen to move, by the clock that Decide is given; zero: not since
+	// LeaseRenewed is when the lease was last seen to move, by the clock that Decide is given; zero: not since
 	// View.Led.
-	LeaseHeard time.Time
+	LeaseRenewed time.Time
 	// Agents counts agents on it that were ever heard, or that may have been heard before View.Led;
-	// AgentHeard is when the last of them was, zero: not since View.Led.
-	Agents     int
-	AgentHeard time.Time
+	// AgentContact is when the last of them was, zero: not since View.Led.
+	Agents       int
+	AgentContact time.Time
 	// Stands is the decision that stands now.
 	Stands Outage
 }
@@ -102,9 +102,9 @@ type View struct {
 	Nodes []Node
 	// Led is when the caller began to listen: everything counts as heard then.
 	Led time.Time
-	// Deaf is when a plan last said so; zero: never. Everything counts as heard then: after a time without hearing, nodes are
+	// PartitionSuspected is when a plan last said so; zero: never. Everything counts as heard then: after a time without hearing, nodes are
 	// given the time to be heard again.
-	Deaf time.Time
+	PartitionSuspected time.Time
 	// Broken is when a plan last said so; zero: never.
 	Broken time.Time
 }
@@ -123,8 +123,8 @@ type Use struct{ Out, Max int }
 // Plan is the answer: one decision per node, by name.
 type Plan struct {
 	Decisions []Decision
-	// Deaf: nearly no lease moves, so it is us or the API server and not the nodes. Nothing is decided from silence.
-	Deaf bool
+	// PartitionSuspected: nearly no lease moves, so it is us or the API server and not the nodes. Nothing is decided from silence.
+	PartitionSuspected bool
 	// Broken: the breaker holds.
 	Broken bool
 	// Back: a node that was called dead is heard again, and others may be about to be: none of those that are held is
@@ -143,12 +143,12 @@ type Config struct {
 	MaxOut, MaxOutPerDomain Limit
 	// BreakerPercent of at least BreakerNodes nodes red at once hold everything new.
 	BreakerPercent, BreakerNodes int
-	// LeaseSilent and AgentSilent together mean death where agents were heard; LeaseAlone means death where none ever was.
-	LeaseSilent, AgentSilent, LeaseAlone time.Duration
+	// LeaseTimeout and AgentTimeout together mean death where agents were heard; LeaseAloneTimeout means death where none ever was.
+	LeaseTimeout, AgentTimeout, LeaseAloneTimeout time.Duration
 	// LeaseLate excludes a node whose agents are heard.
 	LeaseLate time.Duration
-	// DeafPercent of leases silent for LeaseSilent mean that the caller is deaf.
-	DeafPercent int
+	// PartitionPercent of leases silent for LeaseTimeout mean that the caller is cut off.
+	PartitionPercent int
 }
 
 // Defaults are the values of Config that hold where people choose none. A kubelet renews its lease every 10 s.
@@ -156,8 +156,8 @@ func Defaults() Config {
 	return Config{
 		MaxOut: Limit{Percent: 5}, MaxOutPerDomain: Limit{Percent: 20},
 		BreakerPercent: 40, BreakerNodes: 5,
-		LeaseSilent: 12 * time.Second, AgentSilent: 5 * time.Second, LeaseAlone: 40 * time.Second, LeaseLate: 22 * time.Second,
-		DeafPercent: 80,
+		LeaseTimeout: 12 * time.Second, AgentTimeout: 5 * time.Second, LeaseAloneTimeout: 40 * time.Second, LeaseLate: 22 * time.Second,
+		PartitionPercent: 80,
 	}
 }
 
@@ -166,16 +166,16 @@ func (c Config) Validate() error {
 	switch {
 	case c.BreakerPercent < 1 || c.BreakerPercent > 100:
 		return fmt.Errorf("breaker %d%%: give a share from 1%% to 100%%", c.BreakerPercent)
-	case c.LeaseSilent < 11*time.Second:
-		return fmt.Errorf("lease silent after %s: a kubelet renews its lease every 10s; give at least 11s", c.LeaseSilent)
-	case c.AgentSilent < 3*time.Second:
-		return fmt.Errorf("agent silent after %s: an agent reports every second; give at least 3s", c.AgentSilent)
-	case c.LeaseAlone < c.LeaseSilent:
-		return fmt.Errorf("lease silent without agents after %s: less evidence cannot mean death sooner; give at least %s", c.LeaseAlone, c.LeaseSilent)
-	case c.LeaseLate < c.LeaseSilent:
-		return fmt.Errorf("lease late after %s: it is late no sooner than it is silent; give at least %s", c.LeaseLate, c.LeaseSilent)
-	case c.DeafPercent < 1 || c.DeafPercent > 100 || c.BreakerNodes < 1:
-		return fmt.Errorf("deaf at %d%%, breaker from %d nodes: give a share from 1%% to 100%% and at least 1 node", c.DeafPercent, c.BreakerNodes)
+	case c.LeaseTimeout < 11*time.Second:
+		return fmt.Errorf("lease silent after %s: a kubelet renews its lease every 10s; give at least 11s", c.LeaseTimeout)
+	case c.AgentTimeout < 3*time.Second:
+		return fmt.Errorf("agent silent after %s: an agent reports every second; give at least 3s", c.AgentTimeout)
+	case c.LeaseAloneTimeout < c.LeaseTimeout:
+		return fmt.Errorf("lease silent without agents after %s: less evidence cannot mean death sooner; give at least %s", c.LeaseAloneTimeout, c.LeaseTimeout)
+	case c.LeaseLate < c.LeaseTimeout:
+		return fmt.Errorf("lease late after %s: it is late no sooner than it is silent; give at least %s", c.LeaseLate, c.LeaseTimeout)
+	case c.PartitionPercent < 1 || c.PartitionPercent > 100 || c.BreakerNodes < 1:
+		return fmt.Errorf("partition suspected at %d%%, breaker from %d nodes: give a share from 1%% to 100%% and at least 1 node", c.PartitionPercent, c.BreakerNodes)
 	}
 	return nil
 }

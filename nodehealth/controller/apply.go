@@ -43,13 +43,13 @@ func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node,
 		c.metrics.wrote(errs[i])
 		if errs[i] != nil {
 			if ctx.Err() == nil {
-				c.Log.Error(errs[i], "writing a decision; it is decided anew", "node", d.Node)
+				c.Log.Error(errs[i], "writing a decision failed; it will be decided again", "node", d.Node)
 			}
 			continue
 		}
 		c.written[d.Node] = results[i]
 		if d.Changed {
-			c.tell(objects[d.Node], d)
+			c.announce(objects[d.Node], d)
 		}
 	}
 }
@@ -103,8 +103,8 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 // words name a decision in events.
 var words = map[budget.Outcome]string{budget.None: "NodeFreed", budget.Exclude: "NodeExcluded", budget.Hold: "NodeHeld", budget.Evict: "NodeGivenUp"}
 
-// tell says on the Node, in the log and in a counter what was decided.
-func (c *Controller) tell(node *corev1.Node, d budget.Decision) {
+// announce says on the Node, in the log and in a counter what was decided.
+func (c *Controller) announce(node *corev1.Node, d budget.Decision) {
 	c.metrics.decided(d)
 	c.Log.Info("decided", "node", d.Node, "decision", cmp.Or(string(d.Outcome), "None"), "cause", d.Cause, "reason", d.Reason, "dead", d.Dead, "message", d.Message, "dryRun", c.DryRun)
 	kind, note := corev1.EventTypeWarning, d.Cause
@@ -112,7 +112,7 @@ func (c *Controller) tell(node *corev1.Node, d budget.Decision) {
 		note += ": " + d.Message
 	}
 	if d.Outcome == budget.None {
-		kind, note = corev1.EventTypeNormal, "the node is well: it takes new pods again"
+		kind, note = corev1.EventTypeNormal, "the node is healthy: it takes new pods again"
 	}
 	if c.DryRun {
 		note = "dry run, nothing was done: " + note

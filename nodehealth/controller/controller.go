@@ -33,9 +33,9 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Heard says when the agent in a pod was last heard; false: never by this process.
-type Heard interface {
-	Heard(podUID string) (time.Time, bool)
+// ContactSource says when the agent in a pod was last heard; false: never by this process.
+type ContactSource interface {
+	LastContact(podUID string) (time.Time, bool)
 }
 
 // Options of New; all but Heard and Metrics must be set.
@@ -48,11 +48,11 @@ type Options struct {
 	Writer client.Client
 	// Recorder writes events, such as mgr.GetEventRecorder("holdfast-nodes").
 	Recorder events.EventRecorder
-	// Heard may be nil: no agent is ever heard.
-	Heard   Heard
-	Now     func() time.Time
-	Log     logr.Logger
-	Metrics prometheus.Registerer
+	// Contacts may be nil: no agent is ever heard.
+	Contacts ContactSource
+	Now      func() time.Time
+	Log      logr.Logger
+	Metrics  prometheus.Registerer
 
 	Budget budget.Config
 	// DomainLabels name a node's failure domain; the first that a node has counts.
@@ -71,12 +71,12 @@ type Controller struct {
 
 	// What follows belongs to the goroutine of Start.
 
-	led, deaf, broken time.Time
-	was               budget.Plan
+	led, partitionSuspected, broken time.Time
+	was                             budget.Plan
 	// written holds what was written and the cache may not show yet; in a dry run, what would have been.
 	written map[string]written
-	// told are Nodes whose words could not be read, with the error that was logged.
-	told map[string]string
+	// notified are Nodes whose words could not be read, with the error that was logged.
+	notified map[string]string
 }
 
 // New returns a Controller.
@@ -88,7 +88,7 @@ func New(o Options) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Options: o, leases: newLeases(o.Now), metrics: m, wake: make(chan struct{}, 1), written: map[string]written{}, told: map[string]string{}}, nil
+	return &Controller{Options: o, leases: newLeases(o.Now), metrics: m, wake: make(chan struct{}, 1), written: map[string]written{}, notified: map[string]string{}}, nil
 }
 
 // SetupWithManager has the manager start the controller on the leader.
@@ -172,15 +172,15 @@ func (c *Controller) decide(ctx context.Context) error {
 
 // remember keeps what the next view needs of this plan, and tells what has become of hearing and breaker.
 func (c *Controller) remember(plan budget.Plan, now time.Time) {
-	if plan.Deaf != c.was.Deaf {
-		c.Log.Info("hearing", "deaf", plan.Deaf, "message", map[bool]string{
-			true: "nearly no node's lease moves: nothing is decided from silence", false: "leases move again"}[plan.Deaf])
+	if plan.PartitionSuspected != c.was.PartitionSuspected {
+		c.Log.Info("contact", "partitionSuspected", plan.PartitionSuspected, "message", map[bool]string{
+			true: "nearly no node's lease moves: nothing is decided from silence", false: "leases move again"}[plan.PartitionSuspected])
 	}
 	if plan.Broken != c.was.Broken {
 		c.Log.Info("breaker", "holds", plan.Broken, "red", plan.Red, "of", plan.Of)
 	}
-	if plan.Deaf {
-		c.deaf = now
+	if plan.PartitionSuspected {
+		c.partitionSuspected = now
 	}
 	if plan.Broken || plan.Back {
 		c.broken = now

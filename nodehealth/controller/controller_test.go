@@ -51,7 +51,7 @@ func (w *world) patch(node string, data []byte) {
 	w.before(node)
 }
 
-func (w *world) Heard(uid string) (time.Time, bool) {
+func (w *world) LastContact(uid string) (time.Time, bool) {
 	at, ok := w.agents[uid]
 	return at, ok
 }
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, nodes int) *world {
 // lead puts a controller in place that remembers nothing.
 func (w *world) lead() {
 	w.t.Helper()
-	c, err := New(Options{Reader: w.client, Writer: w.client, Recorder: w.events, Heard: w, Now: func() time.Time { return w.now }, Log: logr.Discard(), Budget: budget.Defaults(), DryRun: w.dryRun})
+	c, err := New(Options{Reader: w.client, Writer: w.client, Recorder: w.events, Contacts: w, Now: func() time.Time { return w.now }, Log: logr.Discard(), Budget: budget.Defaults(), DryRun: w.dryRun})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func (w *world) expect(want map[string]string) {
 	}
 }
 
-func (w *world) heardEvents() (all []string) {
+func (w *world) seenEvents() (all []string) {
 	for {
 		select {
 		case e := <-w.events.Events:
@@ -205,7 +205,7 @@ func TestVerdictToOutageAndBack(t *testing.T) {
 	if len(w.patches) != 3 {
 		t.Errorf("%d patches for 3 nodes: %v", len(w.patches), w.patches)
 	}
-	if e := w.heardEvents(); len(e) != 3 || !strings.Contains(strings.Join(e, "\n"), "Warning NodeGivenUp FellOffBus") {
+	if e := w.seenEvents(); len(e) != 3 || !strings.Contains(strings.Join(e, "\n"), "Warning NodeGivenUp FellOffBus") {
 		t.Errorf("events: %q", e)
 	}
 	w.decide()
@@ -229,10 +229,10 @@ func TestTakesBackWhatOthersChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.annotate("n4", v1alpha1.AnnotationOutage, "nonsense")
-	w.heardEvents()
+	w.seenEvents()
 	w.decide()
 	w.expect(map[string]string{"n1": "Evict", "n4": ""})
-	if e := w.heardEvents(); len(e) > 0 {
+	if e := w.seenEvents(); len(e) > 0 {
 		t.Errorf("told anew what was decided long ago: %q", e)
 	}
 }
@@ -311,12 +311,12 @@ func TestDryRunTellsAndWritesNothing(t *testing.T) {
 	w.decide()
 	w.decide()
 	w.expect(map[string]string{"n1": "", "n2": ""})
-	if e := w.heardEvents(); len(e) != 2 || !strings.Contains(e[0], "dry run") {
+	if e := w.seenEvents(); len(e) != 2 || !strings.Contains(e[0], "dry run") {
 		t.Errorf("events: %q", e)
 	}
 	w.verdict("n1", v1alpha1.ActionNone, "")
 	w.decide()
-	if e := w.heardEvents(); len(e) != 2 || len(w.patches) > 0 {
+	if e := w.seenEvents(); len(e) != 2 || len(w.patches) > 0 {
 		t.Errorf("after healing, events: %q, patches: %v", e, w.patches)
 	}
 }
@@ -339,7 +339,7 @@ func TestSilentNode(t *testing.T) {
 	}
 	w.expect(map[string]string{"n1": "Evict", "n2": ""})
 	var o v1alpha1.NodeOutage
-	if err := json.Unmarshal([]byte(w.node("n1").Annotations[v1alpha1.AnnotationOutage]), &o); err != nil || !o.Dead || o.Cause != v1alpha1.CauseNodeSilent {
+	if err := json.Unmarshal([]byte(w.node("n1").Annotations[v1alpha1.AnnotationOutage]), &o); err != nil || !o.Dead || o.Cause != v1alpha1.CauseNodeUnreachable {
 		t.Errorf("outage %+v, %v", o, err)
 	}
 	w.renew("n1")
@@ -361,13 +361,13 @@ func TestAgentOfAnEarlierLeader(t *testing.T) {
 	if err := w.client.Status().Update(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
-	crews, err := w.c.crews(context.Background())
-	if err != nil || crews["n1"].agents != 1 || crews["n2"].agents != 0 || !crews["n1"].heard.IsZero() {
-		t.Errorf("crews %+v, %v", crews, err)
+	loads, err := w.c.nodeLoads(context.Background())
+	if err != nil || loads["n1"].agents != 1 || loads["n2"].agents != 0 || !loads["n1"].lastContact.IsZero() {
+		t.Errorf("crews %+v, %v", loads, err)
 	}
 	w.agents["pod-n2"] = w.now
-	if crews, err = w.c.crews(context.Background()); err != nil || crews["n2"].agents != 1 || !crews["n2"].heard.Equal(w.now) {
-		t.Errorf("crews %+v, %v", crews, err)
+	if loads, err = w.c.nodeLoads(context.Background()); err != nil || loads["n2"].agents != 1 || !loads["n2"].lastContact.Equal(w.now) {
+		t.Errorf("crews %+v, %v", loads, err)
 	}
 }
 
@@ -379,7 +379,7 @@ func TestUnreadableVerdictKeepsWhatStands(t *testing.T) {
 	w.annotate("n2", v1alpha1.AnnotationHealth, `{"action":"Explode"}`)
 	w.decide()
 	w.expect(map[string]string{"n1": "Evict", "n2": ""})
-	if len(w.c.told) != 2 {
-		t.Errorf("told of %v", w.c.told)
+	if len(w.c.notified) != 2 {
+		t.Errorf("told of %v", w.c.notified)
 	}
 }

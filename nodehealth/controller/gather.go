@@ -29,16 +29,16 @@ func (w written) shown(node *corev1.Node) bool {
 	return err != nil || order >= 0
 }
 
-// crew are the gangs' pods of one node.
-type crew struct {
+// nodeLoad are the gangs' pods of one node.
+type nodeLoad struct {
 	pods, agents int
-	heard        time.Time
+	lastContact  time.Time
 }
 
 // gather reads the caches; the Nodes must not be changed.
 func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budget.View, error) {
-	view := budget.View{Led: c.led, Deaf: c.deaf, Broken: c.broken}
-	crews, err := c.crews(ctx)
+	view := budget.View{Led: c.led, PartitionSuspected: c.partitionSuspected, Broken: c.broken}
+	loads, err := c.nodeLoads(ctx)
 	if err != nil {
 		return nil, view, err
 	}
@@ -53,9 +53,9 @@ func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budge
 		objects[node.Name] = node
 		n, err := budgetNode(node, c.DomainLabels)
 		c.unreadable(node.Name, err)
-		n.LeaseHeard, n.Lease = c.leases.of(node.Name)
-		crew := crews[node.Name]
-		n.GangPods, n.Agents, n.AgentHeard = crew.pods, crew.agents, crew.heard
+		n.LeaseRenewed, n.Lease = c.leases.of(node.Name)
+		load := loads[node.Name]
+		n.GangPods, n.Agents, n.AgentContact = load.pods, load.agents, load.lastContact
 		n.Stands = c.stands(node, n.Stands)
 		view.Nodes = append(view.Nodes, n)
 	}
@@ -83,43 +83,43 @@ func (c *Controller) stands(node *corev1.Node, shows budget.Outage) budget.Outag
 func (c *Controller) unreadable(node string, err error) {
 	switch {
 	case err == nil:
-		delete(c.told, node)
-	case c.told[node] != err.Error():
-		c.told[node] = err.Error()
-		c.Log.Error(err, "a node's words cannot be read; what was decided stands", "node", node)
+		delete(c.notified, node)
+	case c.notified[node] != err.Error():
+		c.notified[node] = err.Error()
+		c.Log.Error(err, "a node's annotations cannot be read; the earlier decision stands", "node", node)
 	}
 }
 
-// crews counts pods of gangs, and agents, by node. An agent that this process never heard may have been heard by
+// nodeLoads counts pods of gangs, and agents, by node. An agent that this process never heard may have been heard by
 // an earlier leader if its pod ran before.
-func (c *Controller) crews(ctx context.Context) (map[string]crew, error) {
+func (c *Controller) nodeLoads(ctx context.Context) (map[string]nodeLoad, error) {
 	list := &corev1.PodList{}
 	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing pods of gangs: %w", err)
 	}
-	crews := map[string]crew{}
+	loads := map[string]nodeLoad{}
 	for i := range list.Items {
 		pod := &list.Items[i]
 		node, ok := gangPodOn(pod)
 		if !ok {
 			continue
 		}
-		on := crews[node]
+		on := loads[node]
 		on.pods++
 		var at time.Time
 		heard := false
-		if c.Heard != nil {
-			at, heard = c.Heard.Heard(string(pod.UID))
+		if c.Contacts != nil {
+			at, heard = c.Contacts.LastContact(string(pod.UID))
 			started := pod.Status.StartTime
 			heard = heard || pod.Status.Phase == corev1.PodRunning && started != nil && started.Time.Before(c.led)
 		}
 		if heard {
 			on.agents++
 		}
-		if at.After(on.heard) {
-			on.heard = at
+		if at.After(on.lastContact) {
+			on.lastContact = at
 		}
-		crews[node] = on
+		loads[node] = on
 	}
-	return crews, nil
+	return loads, nil
 }

@@ -17,26 +17,26 @@ type leases struct {
 	now func() time.Time
 
 	mu sync.Mutex
-	// heard has an entry per lease; zero: it has not moved since we watch. Guarded by mu.
-	heard map[string]time.Time
+	// renewed has an entry per lease; zero: it has not moved since we watch. Guarded by mu.
+	renewed map[string]time.Time
 }
 
 func newLeases(now func() time.Time) *leases {
-	return &leases{now: now, heard: map[string]time.Time{}}
+	return &leases{now: now, renewed: map[string]time.Time{}}
 }
 
 // of returns when the node's lease moved, and whether there is one.
 func (l *leases) of(node string) (time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, ok := l.heard[node]
+	at, ok := l.renewed[node]
 	return at, ok
 }
 
 func (l *leases) set(name string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.heard[name] = at
+	l.renewed[name] = at
 }
 
 func (l *leases) OnAdd(obj any, first bool) {
@@ -65,7 +65,7 @@ func (l *leases) OnDelete(obj any) {
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.heard, lease.Name)
+		delete(l.renewed, lease.Name)
 	}
 }
 

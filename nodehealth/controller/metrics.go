@@ -13,14 +13,14 @@ import (
 
 // metrics are what operators see of all nodes together.
 type metrics struct {
-	nodes     *prometheus.GaugeVec
-	holds     *prometheus.GaugeVec
-	decisions *prometheus.CounterVec
-	writes    *prometheus.CounterVec
-	out       prometheus.Gauge
-	max       prometheus.Gauge
-	deaf      prometheus.Gauge
-	broken    prometheus.Gauge
+	nodes              *prometheus.GaugeVec
+	holds              *prometheus.GaugeVec
+	decisions          *prometheus.CounterVec
+	writes             *prometheus.CounterVec
+	out                prometheus.Gauge
+	max                prometheus.Gauge
+	partitionSuspected prometheus.Gauge
+	broken             prometheus.Gauge
 }
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
@@ -28,19 +28,19 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		nodes:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes", Help: "Nodes by the decision that stands on them."}, []string{"decision"}),
-		holds:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes_held", Help: "Nodes on hold by what they wait for."}, []string{"reason"}),
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_decisions_total", Help: "Decisions about nodes, by decision and cause."}, []string{"decision", "cause"}),
-		writes:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_writes_total", Help: "Writes of decisions on Nodes by whether they went well."}, []string{"result"}),
-		out:       gauge("holdfast_nodes_out", "Nodes that were given up with pods of gangs on them and are not yet well, which the cluster's outage budget counts."),
-		max:       gauge("holdfast_nodes_out_max", "Nodes that the cluster's outage budget allows to be out."),
-		deaf:      gauge("holdfast_nodes_deaf", "1 while nearly no node's lease moves, so that nothing is decided from silence."),
-		broken:    gauge("holdfast_nodes_breaker", "1 while so many nodes are red at once that everything new is held."),
+		nodes:              prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes", Help: "Nodes by the decision that stands on them."}, []string{"decision"}),
+		holds:              prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes_held", Help: "Nodes on hold by what they wait for."}, []string{"reason"}),
+		decisions:          prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_decisions_total", Help: "Decisions about nodes, by decision and cause."}, []string{"decision", "cause"}),
+		writes:             prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_writes_total", Help: "Writes of decisions on Nodes by whether they went well."}, []string{"result"}),
+		out:                gauge("holdfast_nodes_out", "Nodes that were given up with pods of gangs on them and are not yet well, which the cluster's outage budget counts."),
+		max:                gauge("holdfast_nodes_out_max", "Nodes that the cluster's outage budget allows to be out."),
+		partitionSuspected: gauge("holdfast_nodes_partition_suspected", "1 while nearly no node's lease moves, so that nothing is decided from silence."),
+		broken:             gauge("holdfast_nodes_breaker", "1 while so many nodes are red at once that everything new is held."),
 	}
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.nodes, m.holds, m.decisions, m.writes, m.out, m.max, m.deaf, m.broken} {
+	for _, c := range []prometheus.Collector{m.nodes, m.holds, m.decisions, m.writes, m.out, m.max, m.partitionSuspected, m.broken} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the metrics of nodes: %w", err)
 		}
@@ -65,7 +65,7 @@ func (m *metrics) show(p budget.Plan) {
 	}
 	m.out.Set(float64(p.Cluster.Out))
 	m.max.Set(float64(p.Cluster.Max))
-	m.deaf.Set(map[bool]float64{true: 1}[p.Deaf])
+	m.partitionSuspected.Set(map[bool]float64{true: 1}[p.PartitionSuspected])
 	m.broken.Set(map[bool]float64{true: 1}[p.Broken])
 }
 

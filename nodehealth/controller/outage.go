@@ -75,7 +75,7 @@ func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 func unchanged(o budget.Outage) budget.Verdict {
 	v := budget.Verdict{Action: budget.ActionNone, Cause: o.Cause, Since: o.Since}
 	switch {
-	case o.Cause == budget.CauseSilent: // not a daemon's word
+	case o.Cause == budget.CauseUnreachable: // not a daemon's word
 	case o.Outcome == budget.Exclude:
 		v.Action = budget.ActionExclude
 	case o.Outcome != budget.None:

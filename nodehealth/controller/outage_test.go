@@ -36,7 +36,7 @@ func TestOutageRoundTrip(t *testing.T) {
 	for _, o := range []budget.Outage{
 		{Outcome: budget.Evict, Cause: "GPULost", Message: "gone", Since: at},
 		{Outcome: budget.Evict, Cause: "GPULost", Since: at, Idle: true},
-		{Outcome: budget.Hold, Cause: budget.CauseSilent, Reason: budget.DomainBudget, Since: at, Dead: true},
+		{Outcome: budget.Hold, Cause: budget.CauseUnreachable, Reason: budget.DomainBudget, Since: at, Dead: true},
 		{Outcome: budget.Exclude, Cause: "a cause, with what no label takes: " + strings.Repeat("x", 80), Since: at},
 	} {
 		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: append([]corev1.Taint{{Key: v1alpha1.TaintOutage, Effect: corev1.TaintEffectNoExecute}}, theirs...)}}

@@ -1,10 +1,9 @@
 // Package kmsg reads the kernel log and hands on what the GPU driver wrote there: first what this boot's log
-// still holds, then each record as it comes. A reader that was too slow goes on with what is left. It reads
-// the kernel's own device, and a plain file of such lines as well.
+// still holds, then each record as it comes. A reader that was too slow goes on with what is left. Nobody but the
+// driver can make it hand anything on: neither programs that write into the log nor what tenants have the kernel quote.
 package kmsg
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +18,6 @@ import (
 const (
 	// pollFor bounds one wait for the device, so that the end of ctx is seen.
 	pollFor = 500 * time.Millisecond
-	// lookEvery is how often a plain file is read: it cannot be waited for.
-	lookEvery = 100 * time.Millisecond
 	// longest is more than the kernel ever returns at once.
 	longest = 16 << 10
 )
@@ -30,12 +27,8 @@ type Log struct {
 	// Line is told of every record, also of those that are none of ours; nil: nobody wants to know.
 	Line func()
 
-	fd     int
-	log    *slog.Logger
-	parser parser
-	// rest is the beginning of a line whose end has not come yet, lines how many a plain file had.
-	rest  []byte
-	lines uint64
+	fd  int
+	log *slog.Logger
 	// caughtUp: what was there at the beginning has been read.
 	caughtUp bool
 }
@@ -64,7 +57,7 @@ func (l *Log) Follow(ctx context.Context, emit func(nodehealth.Signal)) error {
 		n, err := unix.Read(l.fd, buffer)
 		switch {
 		case n > 0:
-			l.take(buffer[:n], emit)
+			l.take(string(buffer[:n]), emit)
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EPIPE):
 			l.log.Warn("records of the kernel log were overwritten before they were read")
@@ -77,67 +70,31 @@ func (l *Log) Follow(ctx context.Context, emit func(nodehealth.Signal)) error {
 			}
 		case err != nil:
 			return fmt.Errorf("reading the kernel log: %w", err)
-		default: // the end of a plain file
-			l.caughtUp = true
-			if err := l.rewindIfCut(); err != nil {
-				return err
-			}
-			time.Sleep(lookEvery)
+		default:
+			return errors.New("reading the kernel log: it has ended, so it is not the kernel's device")
 		}
 	}
 	return nil
 }
 
-// rewindIfCut begins at the start of a plain file that has become shorter.
-func (l *Log) rewindIfCut() error {
-	var st unix.Stat_t
-	if err := unix.Fstat(l.fd, &st); err != nil {
-		return fmt.Errorf("looking at the kernel log: %w", err)
+// take hands on what one record tells: the device gives one at a time, and whole.
+func (l *Log) take(entry string, emit func(nodehealth.Signal)) {
+	if l.Line != nil {
+		l.Line()
 	}
-	at, err := unix.Seek(l.fd, 0, unix.SEEK_CUR)
-	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size > 0 && st.Size < at {
-		_, err = unix.Seek(l.fd, 0, unix.SEEK_SET)
-		l.rest, l.lines = nil, 0
+	r, kernels := split(entry)
+	if !kernels {
+		return
 	}
-	if err != nil && !errors.Is(err, unix.ESPIPE) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("looking at the kernel log: %w", err)
+	sig, ok := parse(r.text)
+	if !ok {
+		return
 	}
-	return nil
-}
-
-// take hands on what is in the bytes just read: one record of the device, or lines of a file.
-func (l *Log) take(b []byte, emit func(nodehealth.Signal)) {
-	l.rest = append(l.rest, b...)
-	for {
-		at := bytes.IndexByte(l.rest, '\n')
-		if at < 0 {
-			break
-		}
-		entry := string(l.rest[:at])
-		l.rest = l.rest[at+1:]
-		if entry == "" || entry[0] == ' ' {
-			continue // fields of the record before, for machines
-		}
-		l.lines++
-		if l.Line != nil {
-			l.Line()
-		}
-		r := split(entry)
-		sig, ok := l.parser.parse(r.text)
-		if !ok {
-			continue
-		}
-		sig.Seq, sig.At = r.seq+1, time.Now() // 0 is for signals without a number
-		if r.since < 0 {
-			sig.Seq = l.lines
-		} else if past := sinceBoot() - r.since; !l.caughtUp && past > 0 {
-			sig.At = sig.At.Add(-past)
-		}
-		emit(sig)
+	sig.Seq, sig.At = r.seq+1, time.Now() // 0 is for signals without a number
+	if past := sinceBoot() - r.since; !l.caughtUp && past > 0 {
+		sig.At = sig.At.Add(-past)
 	}
-	if len(l.rest) > longest {
-		l.rest = nil // no line is so long
-	}
+	emit(sig)
 }
 
 func sinceBoot() time.Duration {

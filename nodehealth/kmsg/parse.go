@@ -1,6 +1,7 @@
 package kmsg
 
 import (
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -9,54 +10,59 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-const address = `([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?`
+const (
+	address = `([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?`
+	// apart is what lies between two words of the driver: a space or the end of a line, which the kernel writes as an escape.
+	apart = `(?: |\\x0aNVRM: )`
+	// instances are the GPU instance and the compute instance that an Xid is of, on a GPU in MIG mode; it stays the whole GPU's.
+	instances = `(?: GPU-I:\d+(?: GPU-CI:\d+)?)?`
+)
 
+// The driver's words count only where a record begins with them, and in full: tenants can make the kernel print words of theirs, but
+// behind words of its own ("tmpfs: Unknown parameter '…'"), or behind at most the 15 bytes of a process's or a network device's name.
 var (
-	header    = regexp.MustCompile(`^(\d+),(\d+),(\d+),[^;]*;`)
-	xid       = regexp.MustCompile(`NVRM: Xid \(PCI:` + address + `\): (\d+)(?:, *(.*))?`)
-	sxid      = regexp.MustCompile(`SXid \(PCI:` + address + `\): (\d+)(?:, *(.*))?`)
-	recovery  = regexp.MustCompile(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+)`)
-	anAddress = regexp.MustCompile(address)
+	header   = regexp.MustCompile(`^(\d+),(\d+),(\d+),[^;]*;`)
+	xid      = regexp.MustCompile(`^NVRM: Xid \(PCI:` + address + instances + `\): (\d+)(?:, *(.*))?$`)
+	sxid     = regexp.MustCompile(`^nvidia-nvswitch\d+: SXid \(PCI:` + address + `\): (\d+)(?:, *(.*))?$`)
+	recovery = regexp.MustCompile(`recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+)`)
+	offBus   = []*regexp.Regexp{
+		regexp.MustCompile(`^NVRM: GPU ` + address + `: GPU has fallen off the bus\.?$`),
+		regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + address + apart + `\(PCI ID: [0-9a-f]{4}:[0-9a-f]{4}\)` + apart + `installed in this system has` +
+			apart + `fallen off the bus and is not responding to commands\.$`),
+	}
 )
 
 // recoveryChanged is the Xid by which the driver tells its recovery action.
 const recoveryChanged = 154
 
-// nearby is how many records of the driver later "fallen off the bus" may follow the address it is about.
-const nearby = 4
-
 // record is one entry of the kernel log.
 type record struct {
 	seq uint64
-	// since is the time since boot; negative where the entry does not tell.
+	// since is the time since boot.
 	since time.Duration
 	text  string
 }
 
-// split takes an entry apart. One without the kernel's header has neither number nor time.
-func split(entry string) record {
-	r := record{since: -1, text: entry}
-	if m := header.FindStringSubmatch(entry); m != nil {
-		if priority, _ := strconv.Atoi(m[1]); priority>>3 != 0 {
-			return record{since: -1} // a program's word: only the kernel's own counts
-		}
-		r.seq, _ = strconv.ParseUint(m[2], 10, 64)
-		us, _ := strconv.ParseInt(m[3], 10, 64)
-		r.since, r.text = time.Duration(us)*time.Microsecond, entry[len(m[0]):]
+// split takes an entry apart; ok is false where it is not the kernel's own word, but a program's.
+func split(entry string) (r record, ok bool) {
+	entry, _, _ = strings.Cut(entry, "\n") // what follows are fields for machines
+	m := header.FindStringSubmatch(entry)
+	if m == nil {
+		return record{}, false
 	}
-	r.text, _, _ = strings.Cut(r.text, "\n") // what follows are fields for machines
-	return r
+	priority, err := strconv.Atoi(m[1])
+	seq, noSeq := strconv.ParseUint(m[2], 10, 64)
+	us, noTime := strconv.ParseUint(m[3], 10, 53) // more would be no time.Duration
+	if errors.Join(err, noSeq, noTime) != nil {
+		return record{}, false
+	}
+	r = record{seq: seq, since: time.Duration(us) * time.Microsecond, text: strings.TrimRight(entry[len(m[0]):], " \t")}
+	return r, priority>>3 == 0
 }
 
-// parser finds signals in the text of records, in their order: some tell their story over several.
-type parser struct {
-	// about is the device that the driver named last, age how many of its records ago.
-	about string
-	age   int
-}
-
-func (p *parser) parse(text string) (nodehealth.Signal, bool) {
-	sig := nodehealth.Signal{Source: nodehealth.Kmsg, Text: strings.TrimSpace(text)}
+// parse finds the signal in the text of a record.
+func parse(text string) (nodehealth.Signal, bool) {
+	sig := nodehealth.Signal{Source: nodehealth.Kmsg, Text: text}
 	if m := xid.FindStringSubmatch(text); m != nil {
 		sig.Kind, sig.Device = nodehealth.Xid, device(m[1])
 		sig.Code, _ = strconv.Atoi(m[2])
@@ -73,16 +79,11 @@ func (p *parser) parse(text string) (nodehealth.Signal, bool) {
 		sig.Fatal = strings.HasPrefix(strings.ToLower(m[3]), "fatal")
 		return sig, true
 	}
-	if !strings.Contains(text, "NVRM:") {
-		return sig, false
-	}
-	p.age++
-	if m := anAddress.FindStringSubmatch(text); m != nil {
-		p.about, p.age = device(m[1]), 0
-	}
-	if p.about != "" && p.age <= nearby && strings.Contains(strings.ToLower(text), "fallen off the bus") {
-		sig.Kind, sig.Device = nodehealth.OffBus, p.about
-		return sig, true
+	for _, words := range offBus {
+		if m := words.FindStringSubmatch(text); m != nil {
+			sig.Kind, sig.Device = nodehealth.OffBus, device(m[1])
+			return sig, true
+		}
 	}
 	return sig, false
 }

@@ -92,6 +92,6 @@ func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) {
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		log.Error("metrics are served no more", "error", fmt.Errorf("serving at %s: %w", address, err))
+		log.Error("metrics are no longer served", "error", fmt.Errorf("serving at %s: %w", address, err))
 	}
 }

@@ -81,7 +81,7 @@ func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
 	}
 	v, err := Verdict(text)
 	if err != nil {
-		w.Log.Warn("what stands on the Node cannot be read; beginning anew", "error", err)
+		w.Log.Warn("the Node's annotation cannot be read; starting from nothing", "error", err)
 	}
 	return v, nil
 }

@@ -21,6 +21,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -128,15 +129,6 @@ func start(t *testing.T) (*server, *Writer) {
 	return s, w
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 var at = time.Unix(1_700_000_000, 123000).UTC()
 
 func sick(c nodehealth.Cause, a nodehealth.Action) nodehealth.Verdict {
@@ -191,11 +183,11 @@ func TestVerdictComesAndGoes(t *testing.T) {
 	s, w := start(t)
 	for _, v := range []nodehealth.Verdict{fine, sick(nodehealth.GPULost, nodehealth.Exclude), sick(nodehealth.OffTheBus, nodehealth.Evict), sick(nodehealth.UnknownXid, nodehealth.Watch), fine} {
 		w.Publish(v)
-		eventually(t, fmt.Sprint("the Node says ", v.Action), func() bool { return stands(t, s, v) })
+		eventually.Holds(t, fmt.Sprint("the Node says ", v.Action), func() (bool, any) { return stands(t, s, v), s.now().ObjectMeta.Annotations })
 	}
 	v := sick(nodehealth.GPULost, nodehealth.Evict)
 	w.Publish(v)
-	eventually(t, "written", func() bool { return stands(t, s, v) })
+	eventually.Holds(t, "written", func() (bool, any) { return stands(t, s, v), s.now().ObjectMeta.Annotations })
 	got, err := w.Load(context.Background())
 	if err != nil || text(t, got) != text(t, v) {
 		t.Errorf("read back %+v, %v; want %+v", got, err, v)
@@ -206,7 +198,9 @@ func TestVerdictComesAndGoes(t *testing.T) {
 func TestNothingIsWrittenTwice(t *testing.T) {
 	s, w := start(t)
 	w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
-	eventually(t, "written", func() bool { return stands(t, s, sick(nodehealth.GPULost, nodehealth.Evict)) })
+	eventually.Holds(t, "written", func() (bool, any) {
+		return stands(t, s, sick(nodehealth.GPULost, nodehealth.Evict)), s.now().ObjectMeta.Annotations
+	})
 	var writes, more int
 	s.change(func(s *server) { writes = s.writes })
 	for range 20 {
@@ -214,7 +208,7 @@ func TestNothingIsWrittenTwice(t *testing.T) {
 	}
 	v := sick(nodehealth.OffTheBus, nodehealth.Evict)
 	w.Publish(v)
-	eventually(t, "the next one", func() bool { return stands(t, s, v) })
+	eventually.Holds(t, "the next one", func() (bool, any) { return stands(t, s, v), s.now().ObjectMeta.Annotations })
 	if s.change(func(s *server) { more = s.writes - writes }); more != 2 {
 		t.Errorf("%d writes for one verdict", more)
 	}
@@ -229,7 +223,7 @@ func TestOthersWriteAtTheSameTime(t *testing.T) {
 		}
 	})
 	w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
-	eventually(t, "both taints", func() bool { return len(s.now().Spec.Taints) == len(others)+2 })
+	eventually.Holds(t, "both taints", func() (bool, any) { now := s.now().Spec.Taints; return len(now) == len(others)+2, now })
 }
 
 // TestServerAway: the newest verdict is written when it is back, not those before it.
@@ -238,19 +232,19 @@ func TestServerAway(t *testing.T) {
 	s.change(func(s *server) { s.refuse = 3 })
 	w.Publish(sick(nodehealth.GPULost, nodehealth.Evict))
 	w.Publish(fine)
-	eventually(t, "healthy", func() bool { return stands(t, s, fine) })
+	eventually.Holds(t, "healthy", func() (bool, any) { return stands(t, s, fine), s.now().ObjectMeta.Annotations })
 }
 
 func TestUnknown(t *testing.T) {
 	s, w := start(t)
 	w.Publish(nodehealth.Verdict{Message: "no driver"})
-	eventually(t, "Unknown", func() bool {
+	eventually.Holds(t, "Unknown", func() (bool, any) {
 		for _, c := range s.now().Status.Conditions {
 			if c.Type == v1alpha1.ConditionHealthy {
-				return c.Status == corev1.ConditionUnknown && c.Message == "no driver"
+				return c.Status == corev1.ConditionUnknown && c.Message == "no driver", c
 			}
 		}
-		return false
+		return false, "no condition"
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 const (
 	// maxStuck is how many children that cannot be killed are left behind before no more are started.
 	maxStuck = 3
-	// killPatience is how long a killed child may take to end before it counts as stuck.
-	killPatience = time.Second
+	// killTimeout is how long a killed child may take to end before it counts as stuck.
+	killTimeout  = time.Second
 	sayHangEvery = time.Second
 	firstRetry   = 500 * time.Millisecond
 	longestRetry = 10 * time.Second
@@ -141,13 +141,13 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 		case l := <-lines:
 			limit, heard = r.Deadline, true
 			timer.Reset(limit)
-			r.said(l)
+			r.onMessage(l)
 		case err := <-ended:
 			r.ended(ctx, err, heard)
 			return
 		case <-again.C:
 			if r.hung { // this child has not answered yet
-				r.hang("the probe before did not answer, and this one has not either")
+				r.hang("the previous probe did not answer, and neither does this one")
 			}
 		case <-timer.C:
 			r.hang(fmt.Sprintf("no answer for %s", limit))
@@ -157,7 +157,7 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 	}
 }
 
-func (r *runner) said(l line) {
+func (r *runner) onMessage(l line) {
 	at := time.Now()
 	switch {
 	case l.Read:
@@ -198,7 +198,7 @@ func (r *runner) ended(ctx context.Context, err error, heard bool) {
 // kill ends the child. One that sleeps in the kernel cannot be killed: it is left behind.
 func (r *runner) kill(cmd *exec.Cmd, ended <-chan error) {
 	_ = cmd.Process.Kill()
-	t := time.NewTimer(killPatience)
+	t := time.NewTimer(killTimeout)
 	defer t.Stop()
 	select {
 	case <-ended:

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -31,7 +32,7 @@ func watch(t *testing.T, start time.Duration, script string) <-chan nodehealth.S
 
 func await(t *testing.T, from <-chan nodehealth.Signal, kind nodehealth.Kind) nodehealth.Signal {
 	t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(eventually.Timeout)
 	for {
 		select {
 		case s := <-from:

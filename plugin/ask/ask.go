@@ -12,12 +12,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -33,10 +35,11 @@ import (
 )
 
 const (
-	// patience is how long a question waits for the scheduler, and an answer takes at most.
-	patience = 30 * time.Second
-	// maxBytes bounds a question.
-	maxBytes = 64 << 20
+	// timeout is how long a question waits for the scheduler, and an answer takes at most.
+	timeout = 30 * time.Second
+	// maxBytes bounds a question, allBytes those that are read at a time; readTime is how long one may take to be read.
+	maxBytes, allBytes = 64 << 20, 128 << 20
+	readTime           = 10 * time.Second
 	// fabricMoves is how many domains of a level are told where nobody says how many.
 	fabricMoves = "3"
 	// remembered is how long the API server's word on a token or a right is relied on.
@@ -68,14 +71,16 @@ type Handler struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.UnconditionalAuthorizer
 
-	// turn is held by the one question that is read and answered: a body may be large.
-	turn sync.Mutex
+	begin sync.Once
+	// bodies are the bytes that questions may take while they are read, turn is held by the one that is being answered: who sends
+	// slowly keeps nobody else from an answer.
+	bodies, turn *semaphore.Weighted
 }
 
 // Delegate makes authenticator and authorizer that ask the API server.
 func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Authorizer, error) {
 	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
-		TokenAccessReviewClient: client.AuthenticationV1(), TokenAccessReviewTimeout: patience,
+		TokenAccessReviewClient: client.AuthenticationV1(), TokenAccessReviewTimeout: timeout,
 		WebhookRetryBackoff: options.DefaultAuthWebhookRetryBackoff(), CacheTTL: remembered,
 		APIAudiences: audiences,
 	}.New()
@@ -94,7 +99,7 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 
 // ServeHTTP answers one question.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	verb := map[string]string{v1alpha1.PreviewPath: http.MethodPost, v1alpha1.DumpPath: http.MethodGet, v1alpha1.FabricPath: http.MethodGet}[r.URL.Path]
 	switch {
@@ -107,13 +112,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !h.admit(ctx, w, r):
 		return
 	}
-	h.turn.Lock()
-	defer h.turn.Unlock()
+	h.begin.Do(func() { h.bodies, h.turn = semaphore.NewWeighted(allBytes), semaphore.NewWeighted(1) })
+	body, free, err := h.read(ctx, w, r)
+	defer free()
+	if err == nil {
+		err = h.turn.Acquire(ctx, 1)
+	}
 	if ctx.Err() != nil {
-		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "others are asking: try again")
+		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "too many requests: try again")
 		return
 	}
-	answer, err := h.ask(ctx, w, r)
+	var answer any
+	if err == nil {
+		defer h.turn.Release(1)
+		answer, err = h.ask(ctx, r, body)
+	}
 	var bad badQuestion
 	switch {
 	case errors.As(err, &bad):
@@ -133,8 +146,31 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // badQuestion is one that cannot be read.
 type badQuestion struct{ error }
 
-// ask reads the question and puts it to the scheduler.
-func (h *Handler) ask(ctx context.Context, w http.ResponseWriter, r *http.Request) (any, error) {
+// read reads the body of a question that has one; free gives its room to others.
+func (h *Handler) read(ctx context.Context, w http.ResponseWriter, r *http.Request) (body []byte, free func(), err error) {
+	if r.Method != http.MethodPost {
+		return nil, func() {}, nil
+	}
+	size := r.ContentLength
+	if size < 0 {
+		size = maxBytes
+	}
+	if size > maxBytes {
+		return nil, func() {}, badQuestion{fmt.Errorf("reading the question: %d bytes, %d at most", size, maxBytes)}
+	}
+	if err := h.bodies.Acquire(ctx, size); err != nil {
+		return nil, func() {}, err
+	}
+	free = func() { h.bodies.Release(size) }
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime)) // a recorder in a test has none
+	if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, size)); err != nil {
+		err = badQuestion{fmt.Errorf("reading the question: %w", err)}
+	}
+	return body, free, err
+}
+
+// ask puts the question to the scheduler.
+func (h *Handler) ask(ctx context.Context, r *http.Request, body []byte) (any, error) {
 	if r.URL.Path == v1alpha1.DumpPath {
 		namespace, gang := r.URL.Query().Get("namespace"), r.URL.Query().Get("gang")
 		if namespace == "" || gang == "" {
@@ -149,7 +185,7 @@ func (h *Handler) ask(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		}
 		return h.Scheduler.Fabric(ctx, r.URL.Query().Get("level"), most)
 	}
-	pods, err := question(http.MaxBytesReader(w, r.Body, maxBytes))
+	pods, err := question(body)
 	if err != nil {
 		return nil, badQuestion{err}
 	}
@@ -185,9 +221,9 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 }
 
 // question reads the pods that are asked about.
-func question(body interface{ Read([]byte) (int, error) }) ([]*corev1.Pod, error) {
+func question(body []byte) ([]*corev1.Pod, error) {
 	var q v1alpha1.PreviewRequest
-	if err := json.NewDecoder(body).Decode(&q); err != nil {
+	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, fmt.Errorf("reading the question: %w", err)
 	}
 	if n := len(q.Pods); n == 0 || n > v1alpha1.MaxPreviewPods {

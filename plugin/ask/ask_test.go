@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -32,7 +34,7 @@ type scheduler struct {
 
 func (s *scheduler) Preview(_ context.Context, pods []*corev1.Pod) (v1alpha1.PreviewResponse, error) {
 	s.asked = pods
-	return v1alpha1.PreviewResponse{Nodes: 7, Seats: []v1alpha1.PreviewSeat{{Slot: 1, Pod: "p", Node: "n"}}}, s.err
+	return v1alpha1.PreviewResponse{Nodes: 7, Assignments: []v1alpha1.PreviewAssignment{{Slot: 1, Pod: "p", Node: "n"}}}, s.err
 }
 
 func (s *scheduler) Dump(_ context.Context, namespace, gang string) (replay.Record, error) {
@@ -103,7 +105,7 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 			}
 			if c.code == 200 {
 				var got v1alpha1.PreviewResponse
-				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Nodes != 7 || len(got.Seats) != 1 || len(s.asked) != 1 || s.asked[0].Name != "p" {
+				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Nodes != 7 || len(got.Assignments) != 1 || len(s.asked) != 1 || s.asked[0].Name != "p" {
 					t.Errorf("answer %s, asked %v, %v", w.Body, s.asked, err)
 				}
 				return
@@ -116,6 +118,39 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 				t.Error("the scheduler was asked")
 			}
 		})
+	}
+}
+
+// TestWhoSendsSlowlyHoldsUpNobody: a question whose body does not end is read, and others are answered meanwhile.
+func TestWhoSendsSlowlyHoldsUpNobody(t *testing.T) {
+	h := handler(&scheduler{})
+	ask := func(body io.Reader) chan int {
+		r := httptest.NewRequest("POST", "https://x/holdfast/preview", body)
+		r.Header.Set(v1alpha1.PreviewTokenHeader, "good")
+		code := make(chan int, 1)
+		go func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			code <- w.Code
+		}()
+		return code
+	}
+	slow, sends := io.Pipe()
+	first := ask(slow)
+	if _, err := sends.Write([]byte("{")); err != nil { // it is being read
+		t.Fatal(err)
+	}
+	select {
+	case code := <-ask(strings.NewReader(onePod)):
+		if code != http.StatusOK {
+			t.Errorf("the other question is answered with %d", code)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the other question waits for the one that is sent slowly")
+	}
+	_ = sends.CloseWithError(io.ErrUnexpectedEOF)
+	if code := <-first; code != http.StatusBadRequest {
+		t.Errorf("a question that ends early is answered with %d", code)
 	}
 }
 

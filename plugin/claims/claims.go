@@ -31,7 +31,7 @@ import (
 const Slot = "resource-claims"
 
 // NobodyLeaves is added to a refusal for lack of such devices: they stay with their claims while it is looked for who could leave.
-const NobodyLeaves = "nobody is told to leave, and no room is reserved, for devices of resource claims"
+const NobodyLeaves = "nothing is preempted, and no room is reserved, for devices of resource claims"
 
 // Needs are the claims of members to be placed.
 type Needs struct {
@@ -50,7 +50,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 			wanted++
 		}
 	}
-	no := func(reason, says string) *gang.Refusal {
+	refusal := func(reason, says string) *gang.Refusal {
 		return &gang.Refusal{Reason: reason, Wanted: wanted, Nodes: nodes, Message: says}
 	}
 	users := map[types.UID]string{}
@@ -59,12 +59,12 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 			continue
 		}
 		if manager == nil {
-			return n, no(gang.Unsupported, fmt.Sprintf(
+			return n, refusal(gang.Unsupported, fmt.Sprintf(
 				"nobody would give pod %s the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: have it served and start the scheduler again", m.Pod.Name, m.Pod.Spec.ResourceClaims[0].Name))
 		}
 		all, err := Of(manager, m.Pod)
 		if err != nil {
-			return n, no(gang.WaitingForMembers, err.Error())
+			return n, refusal(gang.WaitingForMembers, err.Error())
 		}
 		text := []any{}
 		n.Settled[m.Pod.Name] = !AsksClass(manager, m.Pod)
@@ -75,7 +75,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 			}
 			n.Settled[m.Pod.Name] = false
 			if other := users[claim.UID]; other != "" && other != m.Pod.Name {
-				return n, no(gang.Unsupported, fmt.Sprintf(
+				return n, refusal(gang.Unsupported, fmt.Sprintf(
 					"pods %s and %s share resource claim %s, which has no devices yet: let one pod of no gang have it first, or give each pod its own by resourceClaimTemplateName", other, m.Pod.Name, claim.Name))
 			}
 			users[claim.UID] = m.Pod.Name
@@ -83,7 +83,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 		}
 		shape, err := json.Marshal(text)
 		if err != nil {
-			return n, no(gang.Unsupported, fmt.Sprintf("the resource claims of pod %s cannot be read: %v", m.Pod.Name, err))
+			return n, refusal(gang.Unsupported, fmt.Sprintf("the resource claims of pod %s cannot be read: %v", m.Pod.Name, err))
 		}
 		sum := sha256.Sum256(shape)
 		n.Kind[m.Pod.Name] = string(sum[:])

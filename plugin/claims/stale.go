@@ -40,7 +40,7 @@ const (
 )
 
 // ReleasedFirst is the answer to a member whose gang is not planned yet for that.
-const ReleasedFirst = "devices that an earlier binding left with resource claims of the gang are given back first"
+const ReleasedFirst = "devices that the gang's resource claims still hold from an earlier binding are released first"
 
 // stale is a claim with devices of a member that has no node.
 type stale struct {
@@ -167,7 +167,7 @@ func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) 
 		for _, claim := range claims {
 			if m.State != gangcache.Pending {
 				used[claim.UID] = true
-			} else if isLeft(claim, m.Pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil && ties(claim.Status.Allocation, nodes) {
+			} else if isStale(claim, m.Pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil && ties(claim.Status.Allocation, nodes) {
 				all = append(all, stale{pod: m.Pod, claim: claim})
 			}
 		}
@@ -217,8 +217,8 @@ func theirs(manager fwk.SharedDRAManager, pod *v1.Pod) []*resourcev1.ResourceCla
 	return all
 }
 
-// isLeft says whether a claim has devices, and nobody but the pod may use them.
-func isLeft(claim *resourcev1.ResourceClaim, pod *v1.Pod) bool {
+// isStale says whether a claim has devices, and nobody but the pod may use them.
+func isStale(claim *resourcev1.ResourceClaim, pod *v1.Pod) bool {
 	by := claim.Status.ReservedFor
 	return claim.Status.Allocation != nil && claim.DeletionTimestamp == nil && (len(by) == 0 || (len(by) == 1 && by[0].UID == pod.UID))
 }
@@ -246,7 +246,7 @@ func (r *Releaser) releaseOne(ctx context.Context, key types.NamespacedName, l s
 		err := r.clear(ctx, l)
 		if apierrors.IsConflict(err) {
 			now, readErr := r.client.ResourceV1().ResourceClaims(l.claim.Namespace).Get(ctx, l.claim.Name, metav1.GetOptions{})
-			if readErr != nil || now.UID != l.claim.UID || (!l.special && !isLeft(now, l.pod)) {
+			if readErr != nil || now.UID != l.claim.UID || (!l.special && !isStale(now, l.pod)) {
 				return readErr
 			}
 			l.claim = now
@@ -257,9 +257,9 @@ func (r *Releaser) releaseOne(ctx context.Context, key types.NamespacedName, l s
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		logger.Info("Giving devices of a claim back; will be tried again when the gang is refused again", "claim", klog.KObj(l.claim), "pod", klog.KObj(l.pod), "reason", err)
+		logger.Info("Releasing the devices of a claim; retried when the gang is refused again", "claim", klog.KObj(l.claim), "pod", klog.KObj(l.pod), "reason", err)
 	case done:
-		logger.V(2).Info("Devices of a claim are given back: its pod is on no node", "claim", klog.KObj(l.claim), "pod", klog.KObj(l.pod), "gang", key)
+		logger.V(2).Info("Devices of a claim are released: its pod is on no node", "claim", klog.KObj(l.claim), "pod", klog.KObj(l.pod), "gang", key)
 	}
 }
 

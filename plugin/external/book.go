@@ -139,7 +139,7 @@ func (b *Book) serve(ctx context.Context, a *api, found, subresource bool) {
 	a.mu.Unlock()
 	if changed && !found {
 		klog.FromContext(ctx).V(2).Info("An API is not served", "api", a.gvr)
-		b.tellAll(a)
+		b.notifyAll(a)
 	}
 }
 
@@ -152,9 +152,9 @@ func (b *Book) watch(ctx context.Context, a *api) {
 		return
 	}
 	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { b.tell(a, obj) },
-		UpdateFunc: func(_, obj any) { b.tell(a, obj) },
-		DeleteFunc: func(obj any) { b.tell(a, obj) },
+		AddFunc:    func(obj any) { b.notify(a, obj) },
+		UpdateFunc: func(_, obj any) { b.notify(a, obj) },
+		DeleteFunc: func(obj any) { b.notify(a, obj) },
 	}
 	registration, err := informer.AddEventHandler(handler)
 	if err != nil { // only one that has been stopped refuses
@@ -166,19 +166,19 @@ func (b *Book) watch(ctx context.Context, a *api) {
 	go informer.RunWithContext(ctx)
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			b.tellAll(a)
+			b.notifyAll(a)
 		}
 	}()
 }
 
-func (b *Book) tell(a *api, obj any) {
+func (b *Book) notify(a *api, obj any) {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {
 		return
 	}
 	if a.gvr == hyperNodes {
 		b.spoil()
-		b.tellAll(a)
+		b.notifyAll(a)
 		return
 	}
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
@@ -190,7 +190,7 @@ func (b *Book) tell(a *api, obj any) {
 	}
 }
 
-func (b *Book) tellAll(a *api) {
+func (b *Book) notifyAll(a *api) {
 	if a.gvr == hyperNodes {
 		b.spoil()
 	}
@@ -213,7 +213,7 @@ func (b *Book) of(resource string) *api {
 
 // get returns an object; nil and an error that people can read where there is none.
 func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
-	resource, name, _ := membership.Foreign(key)
+	resource, name, _ := membership.External(key)
 	a := b.of(resource)
 	if a == nil {
 		return nil, nil, fmt.Errorf("no API %s is known", resource)
@@ -248,7 +248,7 @@ func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms
 }
 
 func (b *Book) terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
-	if _, _, foreign := membership.Foreign(key); !foreign {
+	if _, _, foreign := membership.External(key); !foreign {
 		return gangcache.OwnTerms(pod)
 	}
 	object, _, err := b.get(key)

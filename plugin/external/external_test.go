@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,13 +22,11 @@ import (
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
-
-// patience bounds every wait; a test that reaches it has failed.
-const patience = 60 * time.Second
 
 // shelf is a Book over a fake API server that serves what it is told to.
 type shelf struct {
@@ -79,11 +77,12 @@ func (s *shelf) serve(gv schema.GroupVersion, resources ...string) {
 
 func (s *shelf) until(what string, ok func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("waited %v for %s", patience, what)
-		}
-	}
+	eventually.Holds(s.t, what, func() (bool, any) {
+		s.mu.Lock()
+		changes := slices.Clone(s.changes)
+		s.mu.Unlock()
+		return ok(), changes
+	})
 }
 
 func (s *shelf) heard(what string) func() bool {
@@ -227,6 +226,13 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	}
 	if len(told) != 1 || told[0] != "g "+v1alpha1.ReasonInsufficientNodes {
 		t.Errorf("told %q", told)
+	}
+	if err := s.dynamic.Resource(coscheduling.SchemeGroupVersion.WithResource("podgroups")).Namespace("ns").Delete(s.ctx, "g", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the group to be gone", func() bool { _, _, err := s.book.get(key("g")); return err != nil })
+	if write(no, true); len(w.notified)+len(w.written) != 0 {
+		t.Errorf("of a group that is gone it is remembered: %v, %v", w.notified, w.written)
 	}
 }
 

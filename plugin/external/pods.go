@@ -18,14 +18,14 @@ import (
 
 // Is says whether a gang is made by an object of another API.
 func Is(key types.NamespacedName) bool {
-	_, _, foreign := membership.Foreign(key)
+	_, _, foreign := membership.External(key)
 	return foreign
 }
 
 // selectorOf is what the pods of a gang have in common that the API server can look for; their namespace, where that is
 // no label.
 func selectorOf(key types.NamespacedName) string {
-	api, name, foreign := membership.Foreign(key)
+	api, name, foreign := membership.External(key)
 	switch {
 	case !foreign:
 		return labels.SelectorFromSet(labels.Set{v1alpha1.LabelGang: key.Name}).String()

@@ -33,17 +33,18 @@ type Writer struct {
 	pods kubernetes.Interface
 	// profile is the scheduler whose groups it writes.
 	profile string
-	// tell has people told of something about an object.
-	tell func(object *corev1.ObjectReference, reason, note string)
-	// written is the last patch of a group, so that it is not sent again before the watch shows it; told is what was
-	// told of it last, by what it was about.
-	written map[types.NamespacedName]sent
-	told    map[told]string
+	// emit has people told of something about an object.
+	emit func(object *corev1.ObjectReference, reason, note string)
+	// written is the last patch of a group, so that it is not sent again before the watch shows it; notified is what people
+	// were told of it. Both are forgotten when the group is gone.
+	written  map[types.NamespacedName]sent
+	notified map[types.NamespacedName]notified
 }
 
-type told struct {
-	uid   types.UID
-	about string
+// notified is what people were told of a group last: why it is not placed, and what of it is not heeded.
+type notified struct {
+	uid              types.UID
+	answer, unheeded string
 }
 
 type sent struct {
@@ -53,7 +54,7 @@ type sent struct {
 
 // NewWriter makes a Writer for one scheduler's groups.
 func NewWriter(book *Book, client kubernetes.Interface, profile string, tell func(object *corev1.ObjectReference, reason, note string)) *Writer {
-	return &Writer{book: book, pods: client, profile: profile, tell: tell, written: map[types.NamespacedName]sent{}, told: map[told]string{}}
+	return &Writer{book: book, pods: client, profile: profile, emit: tell, written: map[types.NamespacedName]sent{}, notified: map[types.NamespacedName]notified{}}
 }
 
 // Write brings a group's status up to date. answer is what the scheduler says of it, nil: nothing; member says that it
@@ -65,7 +66,8 @@ func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1
 		return err // it will be tried again
 	case err != nil:
 		delete(w.written, key)
-		return nil // there is nothing to write on; what was told of it is told again of another one, by its UID
+		delete(w.notified, key)
+		return nil // there is nothing to write on
 	}
 	var status any
 	switch pg := object.(type) {
@@ -184,7 +186,7 @@ func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, ob
 		subresources = []string{"status"}
 	}
 	a.mu.Unlock()
-	_, name, _ := membership.Foreign(key)
+	_, name, _ := membership.External(key)
 	_, err = w.book.client.Resource(a.gvr).Namespace(key.Namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
@@ -206,31 +208,53 @@ func (a *api) reference(o object) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: a.gvr.GroupVersion().String(), Kind: "PodGroup", Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
 }
 
+// keyOf is the group that an object is.
+func (a *api) keyOf(o object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: a.resource() + "/" + o.GetName()}
+}
+
+// told is what people were told of a group; of another one of its name they were told nothing.
+func (w *Writer) told(key types.NamespacedName, o object) notified {
+	if n := w.notified[key]; n.uid == o.GetUID() {
+		return n
+	}
+	return notified{uid: o.GetUID()}
+}
+
 // explain tells why a group is not placed, where its API has no room for that in the status: once per reason.
 func (w *Writer) explain(a *api, o object, answer *v1alpha1.PlacementStatus) {
-	at := told{o.GetUID(), "answer"}
-	switch {
-	case answer == nil || w.told[at] == answer.Reason:
-	case answer.Placed:
-		delete(w.told, at)
-	default:
-		w.told[at] = answer.Reason
-		w.tell(a.reference(o), answer.Reason, answer.Message)
+	if answer == nil {
+		return
+	}
+	key, reason := a.keyOf(o), answer.Reason
+	if answer.Placed {
+		reason = ""
+	}
+	n := w.told(key, o)
+	if n.answer == reason {
+		return
+	}
+	n.answer = reason
+	w.notified[key] = n
+	if reason != "" {
+		w.emit(a.reference(o), reason, answer.Message)
 	}
 }
 
 // confess tells what a group asks for that is not done.
 func (w *Writer) confess(a *api, o object) {
-	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: a.resource() + "/" + o.GetName()}
+	key := a.keyOf(o)
 	terms, err := w.book.Terms(key, nil)
 	if err != nil {
 		return
 	}
-	at := told{o.GetUID(), "unheeded"}
-	if said := strings.Join(terms.Unheeded, "; "); said != "" && w.told[at] != said {
-		w.told[at] = said
-		w.tell(a.reference(o), v1alpha1.ReasonNotHeeded, "not heeded: "+said)
+	n, said := w.told(key, o), strings.Join(terms.Ignored, "; ")
+	if said == "" || n.unheeded == said {
+		return
 	}
+	n.unheeded = said
+	w.notified[key] = n
+	w.emit(a.reference(o), v1alpha1.ReasonSettingsIgnored, "not heeded: "+said)
 }
 
 // fieldManager owns what is written.

@@ -2,6 +2,7 @@ package external
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -22,10 +23,14 @@ func coschedulingTerms(pg *coscheduling.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Coscheduling, pg.Name, pg.Annotations); err != nil {
 		return gangcache.Terms{}, err
 	}
+	free, err := resourcesOf(membership.Coscheduling+"/"+pg.Name, pg.Spec.MinResources)
+	if err != nil {
+		return gangcache.Terms{}, err
+	}
 	least := max(1, int(pg.Spec.MinMember))
-	t := gangcache.Terms{Size: least, Min: least, Free: resourcesOf(pg.Spec.MinResources)}
+	t := gangcache.Terms{Size: least, Min: least, Free: free}
 	if s := pg.Spec.ScheduleTimeoutSeconds; s != nil && *s > 0 {
-		t.Patience = time.Duration(*s) * time.Second
+		t.Timeout = time.Duration(*s) * time.Second
 	}
 	return t, nil
 }
@@ -39,16 +44,26 @@ func noKeysOfOurs(api, name string, annotations map[string]string) error {
 }
 
 // resourcesOf counts as nodes are counted: cores in thousandths.
-func resourcesOf(list corev1.ResourceList) topology.Resources {
+func resourcesOf(group string, list corev1.ResourceList) (topology.Resources, error) {
 	r := topology.Resources{}
 	for name, q := range list {
+		if q.Sign() < 0 {
+			return nil, fmt.Errorf("spec.minResources of %s asks for %s of %s: write zero or more, or leave it out", group, q.String(), name)
+		}
+		most := int64(math.MaxInt64) // more would be counted as less
+		if name == corev1.ResourceCPU {
+			most /= 1000
+		}
+		if q.CmpInt64(most) > 0 {
+			return nil, fmt.Errorf("spec.minResources of %s asks for %s of %s, which no cluster has: write less, or leave it out", group, q.String(), name)
+		}
 		if name == corev1.ResourceCPU {
 			r[string(name)] = q.MilliValue()
 		} else {
 			r[string(name)] = q.Value()
 		}
 	}
-	return r
+	return r, nil
 }
 
 // volcanoTerms are those of Volcano's PodGroup.
@@ -69,16 +84,18 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 		}
 	}
 	t.Size, t.Min = max(t.Size, tasks), max(t.Min, tasks)
+	var err error
 	if pg.Spec.MinResources != nil {
-		t.Free = resourcesOf(*pg.Spec.MinResources)
+		if t.Free, err = resourcesOf(membership.Volcano+"/"+pg.Name, *pg.Spec.MinResources); err != nil {
+			return gangcache.Terms{}, err
+		}
 	}
 	if q := pg.Spec.Queue; q != "" && q != "default" {
-		t.Unheeded = append(t.Unheeded, fmt.Sprintf("queue %s: this scheduler has no queues, pods go by their priority", q))
+		t.Ignored = append(t.Ignored, fmt.Sprintf("queue %s: this scheduler has no queues, pods go by their priority", q))
 	}
 	if c := pg.Spec.PriorityClassName; c != "" {
-		t.Unheeded = append(t.Unheeded, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
+		t.Ignored = append(t.Ignored, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
 	}
-	var err error
 	t.Topology, err = networkTopology(pg.Spec.NetworkTopology)
 	return t, err
 }
@@ -130,7 +147,7 @@ func nativeTerms(pg *schedulingv1beta1.PodGroup) (gangcache.Terms, error) {
 		}
 	}
 	if c := pg.Spec.PriorityClassName; c != "" {
-		t.Unheeded = append(t.Unheeded, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
+		t.Ignored = append(t.Ignored, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
 	}
 	return t, nil
 }

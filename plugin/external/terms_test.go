@@ -36,6 +36,10 @@ func TestTermsOfGroups(t *testing.T) {
 			return coschedulingTerms(&coscheduling.PodGroup{Spec: coscheduling.PodGroupSpec{MinMember: 4, ScheduleTimeoutSeconds: ptr.To[int32](120),
 				MinResources: corev1.ResourceList{"cpu": resource.MustParse("1500m"), "nvidia.com/gpu": resource.MustParse("32")}}})
 		}, "size 4 min 4 free map[cpu:1500 nvidia.com/gpu:32] patience 2m0s"},
+		"more than can be counted": {func() (gangcache.Terms, error) {
+			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"},
+				Spec: coscheduling.PodGroupSpec{MinResources: corev1.ResourceList{"cpu": resource.MustParse("9E")}}})
+		}, "spec.minResources of g asks for 9E of cpu, which no cluster has: write less, or leave it out"},
 		"nothing is one": {func() (gangcache.Terms, error) { return coschedulingTerms(&coscheduling.PodGroup{}) }, "size 1 min 1 free map[] patience 0s"},
 		"our key on it": {func() (gangcache.Terms, error) {
 			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Annotations: map[string]string{v1alpha1.AnnotationSpares: "1"}}})
@@ -66,7 +70,7 @@ func TestTermsOfGroups(t *testing.T) {
 		}, "shares resource claims among its pods"},
 	} {
 		got, err := c.got()
-		said := fmt.Sprintf("size %d min %d tasks %v required %s preferred %s free %v patience %v unheeded %v", got.Size, got.Min, got.Tasks, got.Topology.Required, got.Topology.Preferred, got.Free, got.Patience, got.Unheeded)
+		said := fmt.Sprintf("size %d min %d tasks %v required %s preferred %s free %v patience %v unheeded %v", got.Size, got.Min, got.Tasks, got.Topology.Required, got.Topology.Preferred, got.Free, got.Timeout, got.Ignored)
 		if err != nil {
 			said = err.Error()
 		}

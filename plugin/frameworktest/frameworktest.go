@@ -129,8 +129,8 @@ func (f *Framework) Nodes() []fwk.NodeInfo {
 // Well says of all nodes that gangs may go there.
 type Well struct{}
 
-// Ill says of no node that it is.
-func (Well) Ill(*v1.Node) (string, bool) { return "", false }
+// Unhealthy says of no node that it is.
+func (Well) Unhealthy(*v1.Node, string) (string, bool) { return "", false }
 
 // Observe does nothing.
 func (Well) Observe(int) {}

@@ -27,7 +27,7 @@ type Config struct {
 	Terms func(types.NamespacedName, *v1.Pod) (Terms, error)
 	// Role is equal for pods that every filter judges alike.
 	Role func(*v1.Pod) string
-	// AwaitsClaims says whether a pod waits for its resource claims to be made.
+	// AwaitsClaims reports whether a pod waits for its resource claims to be created.
 	AwaitsClaims func(*v1.Pod) bool
 }
 
@@ -41,15 +41,15 @@ type Cache struct {
 	mu sync.Mutex
 	// groups by gang; one exists while a member does. Guarded by mu, with all that is in it.
 	groups map[types.NamespacedName]*group
-	// doomed are pods that are being taken back and count no more.
-	doomed map[types.UID]bool
-	// closed has a lock of its own, a leaf below mu.
-	closed *exclusive
+	// terminating are pods that are being rolled back and no longer count.
+	terminating map[types.UID]bool
+	// exclusive has a lock of its own, a leaf below mu.
+	exclusive *exclusive
 }
 
 // New returns an empty Cache.
 func New(config Config) *Cache {
-	return &Cache{config: config, groups: map[types.NamespacedName]*group{}, doomed: map[types.UID]bool{}, closed: newExclusive()}
+	return &Cache{config: config, groups: map[types.NamespacedName]*group{}, terminating: map[types.UID]bool{}, exclusive: newExclusive()}
 }
 
 // Change is what an observation brought about.
@@ -78,7 +78,7 @@ func (c *Cache) Enqueued(key types.NamespacedName, pod *v1.Pod, alive func() boo
 	defer c.mu.Unlock()
 	g := c.groups[key]
 	known := g != nil && g.members[pod.UID] != nil
-	if c.doomed[pod.UID] || (known && g.members[pod.UID].queued) || (!known && !alive()) {
+	if c.terminating[pod.UID] || (known && g.members[pod.UID].queued) || (!known && !alive()) {
 		return Change{}
 	}
 	did := Change{}
@@ -93,7 +93,7 @@ func (c *Cache) Enqueued(key types.NamespacedName, pod *v1.Pod, alive func() boo
 }
 
 func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
-	if c.doomed[pod.UID] {
+	if c.terminating[pod.UID] {
 		return Change{}
 	}
 	g := c.groups[key]
@@ -104,7 +104,7 @@ func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
 	was := g.wanting()
 	did := Change{}
 	if have := g.members[pod.UID]; have == nil {
-		g.agree(c.config.Terms(key, pod))
+		g.setTerms(c.config.Terms(key, pod))
 	} else {
 		did.Phase = have.Pod.Status.Phase != pod.Status.Phase
 	}
@@ -114,7 +114,7 @@ func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
 		g.set(m, Bound, pod.Spec.NodeName)
 		did.Bound = true
 		g.settle()
-		if g.whole() && !g.since.IsZero() {
+		if g.allBound() && !g.since.IsZero() {
 			did.Waited, g.since = time.Since(g.since), time.Time{}
 		}
 	}
@@ -122,13 +122,13 @@ func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
 	return did
 }
 
-// Leave drops a pod that was told to end and has not done so yet.
-func (c *Cache) Leave(key types.NamespacedName, pod *v1.Pod) (broken bool) {
+// NoteTerminating drops a pod that is terminating.
+func (c *Cache) NoteTerminating(key types.NamespacedName, pod *v1.Pod) (broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
 	if s := SlotOf(pod); g != nil && s.Known && pod.Spec.NodeName != "" {
-		g.leaving[pod.UID] = gang.Gap{Slot: s.N, Leaving: pod.Name, Node: pod.Spec.NodeName}
+		g.terminating[pod.UID] = gang.Gap{Slot: s.N, Terminating: pod.Name, Node: pod.Spec.NodeName}
 	}
 	return c.dropped(key, pod.UID)
 }
@@ -137,17 +137,17 @@ func (c *Cache) Leave(key types.NamespacedName, pod *v1.Pod) (broken bool) {
 func (c *Cache) Forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.doomed, uid)
+	delete(c.terminating, uid)
 	if g := c.groups[key]; g != nil {
-		delete(g.leaving, uid)
+		delete(g.terminating, uid)
 	}
 	broken = c.dropped(key, uid)
-	c.closed.forget(uid)
+	c.exclusive.forget(uid)
 	return broken
 }
 
-// dropped reports whether a plan is open that is to be given up: its line for the pod is void, or it was made
-// for a complete gang and members that wait to follow it may be held back again.
+// dropped reports whether an open plan must be given up: its entry for the pod is void, or it was made for a complete
+// gang and members that wait to follow it may be held back again.
 func (c *Cache) dropped(key types.NamespacedName, uid types.UID) (broken bool) {
 	g := c.groups[key]
 	if g == nil || g.members[uid] == nil {
@@ -155,7 +155,7 @@ func (c *Cache) dropped(key types.NamespacedName, uid types.UID) (broken bool) {
 	}
 	was := g.members[uid].State
 	g.drop(uid)
-	g.unform(uid)
+	g.leaveInitial(uid)
 	g.refusal = nil
 	broken = g.open && (was == Planned || !g.complete())
 	if g.open && !broken {
@@ -187,7 +187,7 @@ func (c *Cache) Knows(key types.NamespacedName) bool {
 	return c.groups[key] != nil
 }
 
-// Admit says whether a pod may enter the queue; if not, why it waits.
+// Admit returns why a pod may not enter the queue yet; "" where it may.
 func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,12 +196,12 @@ func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
 	case g == nil || g.members[uid] == nil:
 		return "" // it is gone; the scheduler finds out by itself
 	case g.sizeErr != nil:
-		if first := g.first(); g.foreign && !errors.Is(g.sizeErr, ErrTermsUnknown) && first != nil && first.Pod.UID == uid {
+		if first := g.first(); g.external && !errors.Is(g.sizeErr, ErrTermsUnknown) && first != nil && first.Pod.UID == uid {
 			return "" // it is refused where people see it
 		}
 		return g.sizeErr.Error()
-	case !g.able():
-		if first := g.first(); g.told != "" && first != nil && first.Pod.UID == uid {
+	case !g.schedulable():
+		if first := g.first(); g.notified != "" && first != nil && first.Pod.UID == uid {
 			return "" // what it heard is not true any more
 		}
 		return "members of the gang are missing" // nobody reads it: the Gang says which
@@ -230,7 +230,7 @@ func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 	return nil
 }
 
-// nudgeEvery bounds how often the leader of a gang that lost members is sent past its backoff.
+// nudgeEvery bounds how often the leader of a gang that lost members skips its backoff.
 const nudgeEvery = 100 * time.Millisecond
 
 // Leads says whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
@@ -243,7 +243,7 @@ func (c *Cache) Leads(key types.NamespacedName, uid types.UID, now time.Time) (l
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	if g == nil || g.refusal == nil || g.counts[Bound] == 0 || g.manned() || now.Sub(g.nudged) < nudgeEvery {
+	if g == nil || g.refusal == nil || g.counts[Bound] == 0 || g.minimumPlaced() || now.Sub(g.nudged) < nudgeEvery {
 		return true, false
 	}
 	g.nudged = now
@@ -259,10 +259,10 @@ func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.R
 		g = c.newGroup(key)
 	}
 	if g.sizeErr != nil {
-		g.told = g.sizeErr.Error()
-		return Snapshot{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.told}
+		g.notified = g.sizeErr.Error()
+		return Snapshot{}, &gang.Refusal{Reason: gang.WaitingForMembers, Message: g.notified}
 	}
-	g.told = ""
+	g.notified = ""
 	if !g.complete() {
 		r := g.incomplete()
 		return Snapshot{}, &r
@@ -275,13 +275,13 @@ func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.R
 	}
 	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
 	if g.terms.Min > 0 {
-		r.Least = max(1, g.terms.Min-g.over())
+		r.Required = max(1, g.terms.Min-g.over())
 	}
 	slices.SortFunc(r.Members, BySlot)
 	return r, nil
 }
 
-// Waited is for how long all that is needed to place the gang has been there.
+// Waited returns for how long the gang could have been placed.
 func (c *Cache) Waited(key types.NamespacedName, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,8 +291,8 @@ func (c *Cache) Waited(key types.NamespacedName, now time.Time) time.Duration {
 	return 0
 }
 
-// Open starts a plan: nodes by pod, for all that have none. It refuses where the gang changed since it was
-// looked at.
+// Open starts a plan: nodes by pod, for all members that have none. It refuses where the gang has changed since the
+// plan was made.
 func (c *Cache) Open(key types.NamespacedName, nodes map[types.UID]string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -357,13 +357,13 @@ func (c *Cache) Reserve(key types.NamespacedName, pod *v1.Pod, node string) bool
 	}
 	g.set(m, Reserved, node)
 	if g.fresh {
-		g.forming = append(g.forming, m.Pod)
+		g.initialPlacement = append(g.initialPlacement, m.Pod)
 	}
 	g.settle()
 	return true
 }
 
-// Unreserve takes reserve back; it reports whether there was something to take back.
+// Unreserve reverts Reserve, and reports whether there was something to revert.
 func (c *Cache) Unreserve(key types.NamespacedName, uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -372,12 +372,12 @@ func (c *Cache) Unreserve(key types.NamespacedName, uid types.UID) bool {
 		return false
 	}
 	g.set(g.members[uid], Pending, "")
-	g.unform(uid)
+	g.leaveInitial(uid)
 	return true
 }
 
-// GiveUp ends the open plan and returns the members that had not followed it, and how many plans in a row
-// were given up by now.
+// GiveUp ends the open plan. It returns the members that had not followed it, and how many plans in a row were given up
+// by now.
 func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -396,7 +396,8 @@ func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int
 	return released, g.givenUp
 }
 
-// Refuse notes the answer no. It returns what a fresh gang holds already and must give back, newest first.
+// Refuse records a refusal. It returns the members that must be rolled back where this was the initial placement,
+// newest first.
 func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -405,7 +406,7 @@ func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Po
 		return nil
 	}
 	g.refusal = r
-	undo = c.takeBack(g)
+	undo = c.rollback(g)
 	c.sweep(key, g)
 	return undo
 }
@@ -414,14 +415,14 @@ func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Po
 func (c *Cache) Restore(key types.NamespacedName, pod *v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.doomed[pod.UID] {
-		delete(c.doomed, pod.UID)
+	if c.terminating[pod.UID] {
+		delete(c.terminating, pod.UID)
 		c.note(key, pod)
 	}
 }
 
-// Placing says whether any gang is on its way to its nodes.
-func (c *Cache) Placing() bool {
+// AnyOpen says whether any gang is on its way to its nodes.
+func (c *Cache) AnyOpen() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range c.groups {
@@ -432,7 +433,7 @@ func (c *Cache) Placing() bool {
 	return false
 }
 
-// Overdue lists gangs whose plan was opened before a time and is not followed by all yet.
+// Overdue lists gangs whose plan was opened before a time and was not followed by all members yet.
 func (c *Cache) Overdue(before time.Time) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -456,13 +457,13 @@ func (c *Cache) Status(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok
 		return s, false, false
 	case g.sizeErr != nil:
 		return status.Refused(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
-	case g.whole():
+	case g.allBound():
 		// What ends well leaves a gang that is not to be called placed anew for that.
 		return g.placedStatus(), len(g.ended) == 0 || g.repaired, true
 	case g.refusal != nil:
 		return status.Refused(*g.refusal), true, true
 	}
-	if r, ok := g.census(); ok {
+	if r, ok := g.missingMembers(); ok {
 		return status.Refused(r), true, true
 	}
 	return s, false, true

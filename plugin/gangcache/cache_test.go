@@ -15,6 +15,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
@@ -44,7 +45,7 @@ func enter(l *Cache, p *v1.Pod) Change {
 // Whatever happens in whatever order: the counts follow from the members, the leader is the pending member of
 // the lowest slot, a node stands exactly where the state says so, and forming lists members with a node.
 func TestCacheUnderRandomHistories(t *testing.T) {
-	for seed := range int64(300) {
+	for seed := range seeds.All(t, int64(300)) {
 		rng := rand.New(rand.NewSource(seed))
 		l, k := newCache(), key("g")
 		least := 0
@@ -81,7 +82,7 @@ func TestCacheUnderRandomHistories(t *testing.T) {
 				delete(pods, p.UID)
 				gone := l.Forget
 				if rng.Intn(2) == 0 {
-					gone = func(k types.NamespacedName, _ types.UID) bool { return l.Leave(k, p) }
+					gone = func(k types.NamespacedName, _ types.UID) bool { return l.NoteTerminating(k, p) }
 				}
 				if gone(k, p.UID) {
 					l.GiveUp(k)
@@ -119,7 +120,7 @@ func TestCacheUnderRandomHistories(t *testing.T) {
 				if rng.Intn(2) == 0 {
 					l.GiveUp(k)
 				} else if g := l.groups[k]; g != nil && !g.open {
-					manned := g.manned()
+					manned := g.minimumPlaced()
 					if undo := l.Refuse(k, &gang.Refusal{}); manned && len(undo) > 0 {
 						t.Fatalf("seed %d step %d: a gang that has what it needs is taken back: %d pods", seed, step, len(undo))
 					}
@@ -138,20 +139,20 @@ func checkExclusive(t *testing.T, when string, l *Cache) {
 	want := map[string]exclusion{}
 	for k, g := range l.groups {
 		for uid, m := range g.members {
-			if c := want[m.Node]; m.whole && m.Node != "" {
+			if c := want[m.Node]; m.exclusive && m.Node != "" {
 				c.gang, c.members = k, c.members+1
 				if m.State == Planned {
 					c.planned++
 				}
 				want[m.Node] = c
 			}
-			if s, has := l.closed.seats[uid]; has && s.node == "" {
+			if s, has := l.exclusive.uses[uid]; has && s.node == "" {
 				t.Fatalf("%s: member %s is a stray", when, m.Pod.Name)
 			}
 		}
 	}
-	if !maps.Equal(want, l.closed.nodes) {
-		t.Fatalf("%s: closed are %v, want %v", when, l.closed.nodes, want)
+	if !maps.Equal(want, l.exclusive.nodes) {
+		t.Fatalf("%s: closed are %v, want %v", when, l.exclusive.nodes, want)
 	}
 }
 
@@ -188,7 +189,7 @@ func checkCounts(t *testing.T, when string, g *group) {
 	if first := g.first(); (first == nil) != (lowest == nil) || (first != nil && BySlot(*first, *lowest) != 0) {
 		t.Fatalf("%s: the leader is %v, want %v", when, first, lowest)
 	}
-	for _, p := range g.forming {
+	for _, p := range g.initialPlacement {
 		if m := g.members[p.UID]; m == nil || m.State < Reserved {
 			t.Fatalf("%s: %s is to be taken back though it holds nothing", when, p.Name)
 		}
@@ -196,7 +197,7 @@ func checkCounts(t *testing.T, when string, g *group) {
 	if g.open && counts[Planned] == 0 {
 		t.Fatalf("%s: a plan stands that nobody is to follow", when)
 	}
-	if counts[Planned] > 0 && (!g.open || !g.staffed()) {
+	if counts[Planned] > 0 && (!g.open || !g.allExist()) {
 		t.Fatalf("%s: members are planned without a plan, or for a gang that is not complete", when)
 	}
 }
@@ -346,6 +347,12 @@ func TestMembersThatDoNotStart(t *testing.T) {
 		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: long}}
 		l.Observe(key, p)
 	}
+	if l.Placed(key, on(memberPod("g", 0, 4, 2), "n0")) {
+		t.Error("a pod that named its node itself was placed by this scheduler")
+	}
+	for _, m := range l.groups[key].members {
+		m.ours = m.Slot.N == 0
+	}
 	if got := l.Stuck(time.Now()); len(got) != 0 {
 		t.Errorf("half run, and %d count", len(got))
 	}
@@ -386,7 +393,7 @@ func TestAClosedNodeStaysClosedWhileItsMemberMovesOn(t *testing.T) {
 				done <- open
 				return
 			default:
-				if _, planned, look := l.closed.by("n"); !planned && !look {
+				if _, planned, look := l.exclusive.by("n"); !planned && !look {
 					open++
 				}
 			}
@@ -395,7 +402,7 @@ func TestAClosedNodeStaysClosedWhileItsMemberMovesOn(t *testing.T) {
 	for range 20_000 {
 		move(Reserved)
 		l.Observe(key("g"), bind)
-		l.Leave(key("g"), bind)
+		l.NoteTerminating(key("g"), bind)
 		l.Observe(key("g"), bind)
 		g = l.groups[key("g")]
 		move(Planned)
@@ -414,7 +421,7 @@ func refusedFor(why string) *gang.Refusal {
 func TestARefusalIsNewsOnce(t *testing.T) {
 	l, now := newCache(), time.Now()
 	l.Observe(key("g"), memberPod("g", 0, 2, 1))
-	if !l.News(key("g"), "another", "no", now) || l.News(key("g"), "another", "no", now) || !l.News(key("g"), "another", "no", now.Add(saidFor)) {
+	if !l.FirstNotice(key("g"), "another", "no", now) || l.FirstNotice(key("g"), "another", "no", now) || !l.FirstNotice(key("g"), "another", "no", now.Add(noticeFor)) {
 		t.Error("what another pod has not heard, or what events forgot, is told; nothing else")
 	}
 }
@@ -426,11 +433,27 @@ func TestAMemberThatEndsHoldsItsNodeStill(t *testing.T) {
 	if _, planned, look := l.Exclusive("n"); planned || !look {
 		t.Error("nobody looks at the node of a bound member")
 	}
-	l.Leave(key("g"), p)
+	l.NoteTerminating(key("g"), p)
 	if _, planned, look := l.Exclusive("n"); planned || !look {
 		t.Error("nobody looks at the node of a member that is ending")
 	}
 	if l.Forget(key("g"), p.UID); l.AnyExclusive() {
 		t.Error("a pod that is gone closes a node")
+	}
+}
+
+// Two pods of one slot that both succeeded stand for that slot alone: the gang still lacks another.
+func TestPodsThatEndedInOneSlotAreOnePlace(t *testing.T) {
+	l, k := newCache(), key("g")
+	for slot := range 2 {
+		enter(l, memberPod("g", slot, 4, 1))
+	}
+	l.Explain(Question{Key: k}, []*v1.Pod{memberPod("g", 3, 4, 1), memberPod("g", 3, 4, 1)})
+	if _, missing := l.PlanInput(k); missing == nil {
+		t.Error("a gang of 4 is planned without its slot 2")
+	}
+	l.Explain(Question{Key: k}, []*v1.Pod{memberPod("g", 2, 4, 1)})
+	if _, missing := l.PlanInput(k); missing != nil {
+		t.Errorf("a gang whose other slots succeeded: %v", missing)
 	}
 }

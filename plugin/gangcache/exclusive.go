@@ -16,16 +16,16 @@ import (
 // not be tried again when the snapshot follows.
 type exclusive struct {
 	mu sync.RWMutex
-	// seats has every pod that wants its node whole and has one. Guarded by mu, as is all that follows.
-	seats map[types.UID]seat
-	// nodes counts the seats whose node is known, strays those whose node is not: pods of another scheduler, and members
+	// uses has every pod that wants its node whole and has one. Guarded by mu, as is all that follows.
+	uses map[types.UID]nodeUse
+	// nodes counts the uses whose node is known, strays those whose node is not: pods of another scheduler, and members
 	// that were dropped and are not gone yet.
 	nodes  map[string]exclusion
 	strays int
 }
 
-// seat is where a pod is or is to be; planned if the snapshot cannot know of it. Without a node it is a stray.
-type seat struct {
+// nodeUse is where a pod is or will be; planned where the snapshot cannot show it yet. Without a node it is a stray.
+type nodeUse struct {
 	node    string
 	gang    types.NamespacedName
 	planned bool
@@ -38,15 +38,15 @@ type exclusion struct {
 }
 
 func newExclusive() *exclusive {
-	return &exclusive{seats: map[types.UID]seat{}, nodes: map[string]exclusion{}}
+	return &exclusive{uses: map[types.UID]nodeUse{}, nodes: map[string]exclusion{}}
 }
 
-// put notes where a pod is now, in one step: whoever asks meanwhile finds the node closed by one seat or by the other.
-func (c *exclusive) put(uid types.UID, s seat) {
+// put notes where a pod is now, in one step: whoever asks meanwhile finds the node closed by one use or by the other.
+func (c *exclusive) put(uid types.UID, s nodeUse) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old, had := c.seats[uid]
-	c.seats[uid] = s
+	old, had := c.uses[uid]
+	c.uses[uid] = s
 	c.count(s, 1)
 	if had {
 		c.count(old, -1)
@@ -54,7 +54,7 @@ func (c *exclusive) put(uid types.UID, s seat) {
 }
 
 // stray notes a pod of which the cache does not know where it is.
-func (c *exclusive) stray(uid types.UID) { c.put(uid, seat{}) }
+func (c *exclusive) stray(uid types.UID) { c.put(uid, nodeUse{}) }
 
 // seen notes a pod that the cache does not have.
 func (c *exclusive) seen(pod *v1.Pod) {
@@ -69,13 +69,13 @@ func (c *exclusive) seen(pod *v1.Pod) {
 func (c *exclusive) forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, had := c.seats[uid]; had {
-		delete(c.seats, uid)
+	if old, had := c.uses[uid]; had {
+		delete(c.uses, uid)
 		c.count(old, -1)
 	}
 }
 
-func (c *exclusive) count(s seat, by int) {
+func (c *exclusive) count(s nodeUse, by int) {
 	if s.node == "" {
 		c.strays += by
 		return
@@ -97,10 +97,11 @@ func (c *exclusive) count(s seat, by int) {
 func (c *exclusive) any() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return len(c.seats) > 0
+	return len(c.uses) > 0
 }
 
-// by says which gang has planned for a node; look: somebody may be there, which the node's pods tell.
+// by returns which gang has planned for a node; look: a pod may be there that wants it exclusively, which the node's
+// pods show.
 func (c *exclusive) by(node string) (gang types.NamespacedName, planned, look bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -108,22 +109,23 @@ func (c *exclusive) by(node string) (gang types.NamespacedName, planned, look bo
 	return n.gang, n.planned > 0, n.members > 0 || c.strays > 0
 }
 
-// closes says whether a pod, wherever it is, keeps others off its node.
+// closes reports whether a pod wants its node exclusively, wherever it is.
 func closes(pod *v1.Pod) bool {
 	_, member := membership.GroupOf(pod)
 	return member && settings.WantsWholeNode(pod)
 }
 
 // ObserveOther notes a pod that is no member of a gang of this scheduler.
-func (c *Cache) ObserveOther(pod *v1.Pod) { c.closed.seen(pod) }
+func (c *Cache) ObserveOther(pod *v1.Pod) { c.exclusive.seen(pod) }
 
 // ForgetOther notes that such a pod is gone.
-func (c *Cache) ForgetOther(uid types.UID) { c.closed.forget(uid) }
+func (c *Cache) ForgetOther(uid types.UID) { c.exclusive.forget(uid) }
 
 // AnyExclusive says whether any node may be held whole.
-func (c *Cache) AnyExclusive() bool { return c.closed.any() }
+func (c *Cache) AnyExclusive() bool { return c.exclusive.any() }
 
-// Exclusive says which gang has planned to hold a node whole; look: somebody who does may be there, which the node's pods tell.
+// Exclusive returns which gang has planned to use a node exclusively; look: a pod that does may be there, which the
+// node's pods show.
 func (c *Cache) Exclusive(node string) (gang types.NamespacedName, planned, look bool) {
-	return c.closed.by(node)
+	return c.exclusive.by(node)
 }

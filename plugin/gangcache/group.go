@@ -24,8 +24,8 @@ type group struct {
 	key     types.NamespacedName
 	members map[types.UID]*Member
 	config  *Config
-	// closed is the cache's: members that want whole nodes are entered there with theirs.
-	closed *exclusive
+	// exclusive is the cache's: members that want whole nodes are entered there with theirs.
+	exclusive *exclusive
 	// counts of members by state, of gated ones, and of those that are to be placed and not in the queue yet;
 	// slots counts members by slot, unslotted those without one; lead is the pending member of the lowest
 	// slot, nil: to be found again. All follow from members and are kept by put, enter, set and drop alone.
@@ -39,18 +39,18 @@ type group struct {
 	size    int
 	sizeErr error
 	terms   Terms
-	// told is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
-	told string
-	// said is the refusal that an event told last.
-	said said
-	// foreign: another API than ours says who is in the gang.
-	foreign bool
+	// notified is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
+	notified string
+	// lastNotice is the refusal that an event told last.
+	lastNotice notice
+	// external: another API than ours says who is in the gang.
+	external bool
 	// ready counts members by task that no gate holds.
 	ready map[string]int
-	// leaving are members that were told to end and still do; ended are pods that ended well, which nobody
+	// terminating are members that were told to end and still do; ended are pods that ended well, which nobody
 	// makes again. Their slots stand in them.
-	leaving map[types.UID]gang.Gap
-	ended   map[types.UID]Slot
+	terminating map[types.UID]gang.Gap
+	ended       map[types.UID]Slot
 	// version counts changes of who is there; calm is what it was at the last inspection, asked what it was
 	// when the API server last said who ended well.
 	version, calm, asked int
@@ -60,16 +60,16 @@ type group struct {
 	// fresh says that the gang never was whole; only then is it taken back when it cannot be completed.
 	// settled says that it was seen whole. forming are a fresh gang's members with a node, oldest first;
 	// youngest is when the last of the pods that it was first planned with was created.
-	fresh, settled bool
-	forming        []*v1.Pod
-	youngest       time.Time
+	fresh, settled   bool
+	initialPlacement []*v1.Pod
+	youngest         time.Time
 	// repaired: a plan was opened after members ended well.
 	repaired bool
 	// since is when all that is needed to place the missing members came to be there; zero once all have a node.
 	since time.Time
 	// lifted: gates of others were seen to go.
 	lifted bool
-	// gapSince is since when a forming gang was seen to lack members.
+	// gapSince is since when a gang in its initial placement was seen to lack members.
 	gapSince time.Time
 	// givenUp counts plans in a row that could not be followed.
 	givenUp int
@@ -85,11 +85,13 @@ type Member struct {
 	// Role is what the pod looks like to filters; see Config. Task is its task in the words of Volcano.
 	Role, Task string
 	State      State
-	// Node is the planned, reserved or bound one.
+	// Node is the planned, reserved or bound one; ours: this scheduler reserved it.
 	Node string
-	// gated: the pod has scheduling gates of others, or claims that are yet to be made; whole: it wants its node whole.
-	gated, whole bool
-	// queued: the scheduling queue knows the pod. Before, it would forget what is nominated for it.
+	ours bool
+	// gated: the pod has scheduling gates of others, or claims that are yet to be created; exclusive: it wants its node
+	// exclusively.
+	gated, exclusive bool
+	// queued: the scheduling queue knows the pod. Before that, it would drop a nomination.
 	queued bool
 }
 
@@ -127,12 +129,12 @@ const (
 )
 
 func (c *Cache) newGroup(key types.NamespacedName) *group {
-	_, _, foreign := membership.Foreign(key)
-	return &group{key: key, config: &c.config, closed: c.closed, foreign: foreign, members: map[types.UID]*Member{}, slots: map[int]int{}, ready: map[string]int{}, leaving: map[types.UID]gang.Gap{}, ended: map[types.UID]Slot{}, asked: -1}
+	_, _, external := membership.External(key)
+	return &group{key: key, config: &c.config, exclusive: c.exclusive, external: external, members: map[types.UID]*Member{}, slots: map[int]int{}, ready: map[string]int{}, terminating: map[types.UID]gang.Gap{}, ended: map[types.UID]Slot{}, asked: -1}
 }
 
-// agree takes the gang's terms over.
-func (g *group) agree(t Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
+// setTerms takes the gang's terms over.
+func (g *group) setTerms(t Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
 
 // put adds a member or brings what is known of it up to date.
 func (g *group) put(pod *v1.Pod) *Member {
@@ -142,7 +144,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 		g.members[pod.UID] = m
 		g.counts[Pending]++
 		g.outside++
-		g.hold(m.Slot, 1)
+		g.countSlot(m.Slot, 1)
 		g.lead = nil
 		g.version++
 	} else if m.gated {
@@ -155,7 +157,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 	if gated != m.gated {
 		g.lead = nil
 	}
-	m.Pod, m.gated, m.whole = pod, gated, closes(pod)
+	m.Pod, m.gated, m.exclusive = pod, gated, closes(pod)
 	if m.Node != "" { // else what was known of the pod holds until it is set on a node
 		g.close(m)
 	}
@@ -175,7 +177,7 @@ func (g *group) enter(m *Member) {
 	}
 }
 
-func (g *group) hold(s Slot, n int) {
+func (g *group) countSlot(s Slot, n int) {
 	if !s.Known {
 		g.unslotted += n
 		return
@@ -188,7 +190,7 @@ func (g *group) hold(s Slot, n int) {
 func (g *group) set(m *Member, s State, node string) {
 	g.counts[m.State]--
 	g.counts[s]++
-	m.State, m.Node = s, node
+	m.State, m.Node, m.ours = s, node, s == Reserved || s == Bound && m.ours && m.Node == node
 	g.close(m)
 	if s == Pending || m == g.lead {
 		g.lead = nil
@@ -198,8 +200,8 @@ func (g *group) set(m *Member, s State, node string) {
 func (g *group) drop(uid types.UID) {
 	m := g.members[uid]
 	g.counts[m.State]--
-	if m.whole && m.Node != "" {
-		g.closed.stray(uid) // until the pod is gone
+	if m.exclusive && m.Node != "" {
+		g.exclusive.stray(uid) // until the pod is gone
 	}
 	if m.gated {
 		g.gated--
@@ -207,7 +209,7 @@ func (g *group) drop(uid types.UID) {
 		g.ready[m.Task]--
 	}
 	g.enter(m)
-	g.hold(m.Slot, -1)
+	g.countSlot(m.Slot, -1)
 	if m == g.lead {
 		g.lead = nil
 	}
@@ -215,42 +217,44 @@ func (g *group) drop(uid types.UID) {
 	delete(g.members, uid)
 }
 
-// close enters a member's node as closed, if it has one and wants it whole.
+// close enters a member's node as exclusive, if it has one and wants it exclusively.
 func (g *group) close(m *Member) {
-	if m.whole && m.Node != "" {
-		g.closed.put(m.Pod.UID, seat{node: m.Node, gang: g.key, planned: m.State == Planned})
+	if m.exclusive && m.Node != "" {
+		g.exclusive.put(m.Pod.UID, nodeUse{node: m.Node, gang: g.key, planned: m.State == Planned})
 	} else {
-		g.closed.forget(m.Pod.UID)
+		g.exclusive.forget(m.Pod.UID)
 	}
 }
 
-func (g *group) unform(uid types.UID) {
-	g.forming = slices.DeleteFunc(g.forming, func(p *v1.Pod) bool { return p.UID == uid })
+func (g *group) leaveInitial(uid types.UID) {
+	g.initialPlacement = slices.DeleteFunc(g.initialPlacement, func(p *v1.Pod) bool { return p.UID == uid })
 }
 
-// present is how many slots are held. Two pods in one slot, one of which is about to go, are one.
+// present returns how many slots have a pod. Two pods in one slot, one of which terminates, count as one.
 func (g *group) present() int { return len(g.slots) + g.unslotted }
 
-// over is how many slots need nobody any more, because a pod there ended well.
+// over returns how many slots need no pod any more, because one there succeeded.
 func (g *group) over() int {
-	n := 0
+	n, slots := 0, map[int]bool{}
 	for _, s := range g.ended {
-		if !s.Known || g.slots[s.N] == 0 {
+		if !s.Known {
 			n++
+		} else if g.slots[s.N] == 0 {
+			slots[s.N] = true // two pods of one slot are one place
 		}
 	}
-	return n
+	return n + len(slots)
 }
 
-// staffed says whether all members exist, complete whether they can be planned as well: none is held back by
+// allExist reports whether all members exist; complete whether they can be planned as well: none is held back by
 // others, and the queue knows all.
-func (g *group) staffed() bool  { return g.size > 0 && g.present()+g.over() >= g.size }
-func (g *group) complete() bool { return g.able() && g.queuedAll() }
+func (g *group) allExist() bool { return g.size > 0 && g.present()+g.over() >= g.size }
+func (g *group) complete() bool { return g.schedulable() && g.queuedAll() }
 
-// able says whether as many members as are needed exist and are not held back by others.
-func (g *group) able() bool {
+// schedulable reports whether as many members as are needed exist and are not held back by others.
+func (g *group) schedulable() bool {
 	if g.terms.Min == 0 {
-		return g.staffed() && g.gated == 0
+		return g.allExist() && g.gated == 0
 	}
 	for task, n := range g.terms.Tasks {
 		if g.ready[task] < n {
@@ -273,18 +277,17 @@ func (g *group) queuedAll() bool {
 	return true
 }
 
-// manned says whether as many as the gang can do with have nodes already, where it can do with fewer than all: the others
-// only join.
-func (g *group) manned() bool {
+// minimumPlaced reports whether the minimum of an elastic gang has nodes already: the other members only join.
+func (g *group) minimumPlaced() bool {
 	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min
 }
 
-// whole says whether all members exist and are bound, or as many as are needed and no other is on its way.
-func (g *group) whole() bool {
+// allBound reports whether all members exist and are bound, or as many as are needed and no other is on its way.
+func (g *group) allBound() bool {
 	if g.terms.Min == 0 {
 		return g.present()+g.over() >= g.size && g.counts[Bound] == len(g.members)
 	}
-	if !g.manned() || g.counts[Planned]+g.counts[Reserved] > 0 {
+	if !g.minimumPlaced() || g.counts[Planned]+g.counts[Reserved] > 0 {
 		return false
 	}
 	if len(g.terms.Tasks) == 0 {
@@ -310,7 +313,7 @@ func flag(b bool) int {
 }
 
 func (g *group) incomplete() gang.Refusal {
-	r := gang.Incomplete(gang.Census{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[Bound], Ended: g.over(), Gaps: g.gaps()})
+	r := gang.Incomplete(gang.MemberCounts{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[Bound], Ended: g.over(), Gaps: g.gaps()})
 	claimless := 0
 	for _, m := range g.members {
 		claimless += flag(m.gated && g.config.AwaitsClaims(m.Pod))
@@ -334,8 +337,8 @@ func (g *group) gaps() []gang.Gap {
 		held[s.N] = true
 	}
 	leaving := map[int]gang.Gap{}
-	for _, l := range g.leaving {
-		if have, ok := leaving[l.Slot]; !ok || l.Leaving < have.Leaving {
+	for _, l := range g.terminating {
+		if have, ok := leaving[l.Slot]; !ok || l.Terminating < have.Terminating {
 			leaving[l.Slot] = l
 		}
 	}
@@ -364,13 +367,13 @@ func (g *group) first() *Member {
 	return g.lead
 }
 
-// settle closes the plan once all have followed it, and ends forming once all are bound.
+// settle closes the plan once all members have followed it, and ends the initial placement once all are bound.
 func (g *group) settle() {
 	if g.counts[Planned] == 0 {
 		g.open = false
 	}
-	if g.whole() {
-		g.fresh, g.settled, g.forming, g.givenUp, g.refusal = false, true, nil, 0, nil
+	if g.allBound() {
+		g.fresh, g.settled, g.initialPlacement, g.givenUp, g.refusal = false, true, nil, 0, nil
 	}
 }
 
@@ -389,8 +392,9 @@ func (g *group) wants() bool {
 	return true
 }
 
-// foundLate is far more than it takes to hear of a new pod: a gang whose newest is older was complete before this replica
-// began, and has waited since that pod was made. What is seen to happen has the replica's own time: the API's has whole seconds.
+// foundLate is far longer than it takes to see a new pod: a gang whose newest pod is older was complete before this
+// replica started, and has waited since that pod was created. Otherwise the replica's own clock counts: the API's has
+// whole seconds.
 const foundLate = 10 * time.Second
 
 // newest is when the last of the gang's pods was created.

@@ -22,11 +22,11 @@ func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, bro
 	}
 	was, old := g.wanting(), g.terms
 	for _, m := range g.members {
-		g.agree(c.config.Terms(key, m.Pod))
+		g.setTerms(c.config.Terms(key, m.Pod))
 		break
 	}
 	g.settle()
-	if first := g.first(); first != nil && !g.open && (g.told != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
+	if first := g.first(); first != nil && !g.open && (g.notified != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
 		again = first.Pod
 	}
 	return Change{Completed: !was && g.wants()}, again, g.open && !g.complete()
@@ -78,12 +78,12 @@ func (c *Cache) Wants(key types.NamespacedName) bool {
 	return g != nil && g.counts[Pending] > 0
 }
 
-// Able says whether as many members of a gang as it needs exist and are not held back by others.
-func (c *Cache) Able(key types.NamespacedName) bool {
+// Schedulable says whether as many members of a gang as it needs exist and are not held back by others.
+func (c *Cache) Schedulable(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	return g != nil && g.able()
+	return g != nil && g.schedulable()
 }
 
 // IsPending says whether a member has no node and is on its way to none.
@@ -94,29 +94,43 @@ func (c *Cache) IsPending(key types.NamespacedName, uid types.UID) bool {
 	return g != nil && g.members[uid] != nil && g.members[uid].State == Pending
 }
 
-// saidFor is how long a refusal is not said again in the same words: less than API servers keep events.
-const saidFor = 30 * time.Minute
+// noticeFor is how long a refusal is not said again in the same words: less than API servers keep events.
+const noticeFor = 30 * time.Minute
 
-// said is the newest refusal that a gang was told by an event.
-type said struct {
+// notice is the newest refusal that a gang was told by an event.
+type notice struct {
 	pod  types.UID
 	note string
 	at   time.Time
 }
 
-// News says whether a gang has not been told this: it is planned again and again, and an event each time would say nothing new.
-func (c *Cache) News(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
+// FirstNotice reports whether a gang was not told this before: it is planned again and again, and an event each time
+// would say nothing new.
+func (c *Cache) FirstNotice(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
 	if g == nil {
 		return true
 	}
-	if g.said.pod == pod && g.said.note == note && now.Sub(g.said.at) < saidFor {
+	if g.lastNotice.pod == pod && g.lastNotice.note == note && now.Sub(g.lastNotice.at) < noticeFor {
 		return false
 	}
-	g.said = said{pod, note, now}
+	g.lastNotice = notice{pod, note, now}
 	return true
+}
+
+// Placed says whether this scheduler put a member on the node that it is on. One that took over from another says so of those
+// alone that it placed itself.
+func (c *Cache) Placed(key types.NamespacedName, pod *v1.Pod) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil || g.members[pod.UID] == nil {
+		return false
+	}
+	m := g.members[pod.UID]
+	return m.ours && m.Node == pod.Spec.NodeName
 }
 
 // StuckMember is a member that has had its node for long and does not start there.
@@ -125,7 +139,7 @@ type StuckMember struct {
 	Pod *v1.Pod
 }
 
-// Stuck lists members that got their node before a time and do not run, of gangs most of which run.
+// Stuck lists members that this scheduler put on their nodes before a time and that do not run, of gangs most of which run.
 func (c *Cache) Stuck(before time.Time) []StuckMember {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +155,7 @@ func (c *Cache) Stuck(before time.Time) []StuckMember {
 			case m.State != Bound:
 			case m.Pod.Status.Phase == v1.PodRunning:
 				runs++
-			case boundAt(m.Pod).Before(before):
+			case m.ours && boundAt(m.Pod).Before(before):
 				late = append(late, StuckMember{Key: key, Pod: m.Pod})
 			}
 		}
@@ -169,8 +183,8 @@ func (c *Cache) Refused() []types.NamespacedName {
 	})
 }
 
-// Moving lists gangs that are on their way to their nodes: they are not asked to leave now.
-func (c *Cache) Moving() map[types.NamespacedName]bool {
+// BeingPlaced lists gangs that are being placed: they are not preempted now.
+func (c *Cache) BeingPlaced() map[types.NamespacedName]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := map[types.NamespacedName]bool{}

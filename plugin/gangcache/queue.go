@@ -13,8 +13,8 @@ import (
 // QueueKey is what a pod's place in the queue goes by, beside its priority. It is made when the pod enters the active queue
 // and stays as it is until it leaves it: the queue is a heap, in which the order of two pods must not change.
 type QueueKey struct {
-	// Lost: others of its gang are on nodes and wait for it.
-	Lost bool
+	// Degraded: others of its gang are on nodes and wait for it.
+	Degraded bool
 	// Since is when the first pod of its gang was created.
 	Since time.Time
 	Gang  types.NamespacedName
@@ -23,8 +23,8 @@ type QueueKey struct {
 
 // Compare is below zero where t goes first.
 func (t QueueKey) Compare(o QueueKey) int {
-	if t.Lost != o.Lost {
-		if t.Lost {
+	if t.Degraded != o.Degraded {
+		if t.Degraded {
 			return -1
 		}
 		return 1
@@ -40,11 +40,11 @@ func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, boo
 	if g == nil || g.members[uid] == nil {
 		return QueueKey{}, false
 	}
-	return QueueKey{Lost: g.lost(), Since: g.began(), Gang: key, Slot: g.members[uid].Slot.N}, true
+	return QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: key, Slot: g.members[uid].Slot.N}, true
 }
 
-// lost says whether members stand on nodes and wait for others, and the gang does not give its nodes back.
-func (g *group) lost() bool {
+// degraded says whether members stand on nodes and wait for others, and the gang does not give its nodes back.
+func (g *group) degraded() bool {
 	return g.counts[Bound] > 0 && !g.fresh && g.counts[Pending]+g.counts[Planned] > 0
 }
 

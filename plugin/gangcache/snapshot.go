@@ -7,10 +7,10 @@ import (
 // Snapshot is the gang as it stands when it is planned: copies, by slot.
 type Snapshot struct {
 	Size int
-	// Least is how many must be on nodes, 0: all.
-	Least   int
-	Terms   Terms
-	Members []Member
+	// Required is how many must be on nodes, 0: all.
+	Required int
+	Terms    Terms
+	Members  []Member
 	// Leader is set where the gang is planned, not asked about: the pod that plans.
 	Leader types.UID
 }

@@ -25,10 +25,10 @@ type Terms struct {
 	Topology gang.Topology
 	// Free is what must be free in the whole cluster before any is placed.
 	Free topology.Resources
-	// Patience is how long the gang may hold nodes while it lacks members and never was whole; 0: as configured.
-	Patience time.Duration
-	// Unheeded says what the object asks for that is not done, and why.
-	Unheeded []string
+	// Timeout is how long the gang may hold nodes while it lacks members and never was whole; 0: as configured.
+	Timeout time.Duration
+	// Ignored says what the object asks for that is not done, and why.
+	Ignored []string
 }
 
 // OwnTerms are those of a gang of ours, as any of its pods says.

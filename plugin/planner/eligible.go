@@ -2,10 +2,12 @@ package planner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,7 +24,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// nestedKey marks the state of filter runs that the plugin asked for itself.
+// nestedKey marks the state of filter runs that the plugin itself started.
 const nestedKey fwk.StateKey = "Holdfast/nested"
 
 type nestedMark struct{}
@@ -34,69 +36,86 @@ func IsNested(state fwk.CycleState) bool {
 	return err == nil
 }
 
-// NewNestedState is a fresh state for one nested PreFilter and its Filters. It must be a fresh one: plugins
-// leave their findings in it, and which of them are skipped stands there only after all PreFilters.
+// NewNestedState returns a fresh state for one nested PreFilter and its Filters. It must be fresh: plugins keep their
+// results in it, and which plugins are skipped is known only after all PreFilters.
 func NewNestedState() fwk.CycleState {
 	state := framework.NewCycleState()
 	state.Write(nestedKey, nestedMark{})
 	return state
 }
 
-// scout finds a place for one gang in one scheduling cycle.
-type scout struct {
-	ctx    context.Context
-	p      *Planner
-	nodes  []fwk.NodeInfo
-	byName map[string]fwk.NodeInfo
-	roster gangcache.Snapshot
-	// infos[i] is roster.Members[i] as the framework sees it; at finds i by the pod's name.
+// planCycle plans one gang in one scheduling cycle.
+type planCycle struct {
+	ctx      context.Context
+	p        *Planner
+	nodes    []fwk.NodeInfo
+	byName   map[string]fwk.NodeInfo
+	snapshot gangcache.Snapshot
+	// infos[i] is snapshot.Members[i] as the framework sees it; at finds i by the pod's name.
 	infos []fwk.PodInfo
 	at    map[string]int
 	// kind tells members apart whose claims are not alike.
 	kind map[string]string
+	// like is equal for members that filters judge alike; coarse: as far as they do without labels.
+	like   []string
+	coarse bool
+	// questions is how many filters may be asked: kinds times nodes.
+	questions int
 	// asked is the last thing put to agree; see there.
 	asked beside
 	// err is what broke inside agree.
 	err error
-	// tree is what the core is asked about; nodes are as in it. removed are pods that are not there any more in it.
+	// tree is what the core plans on; nodes are as in it. removed are pods that it does not contain any more.
 	tree    *topology.Tree
 	removed []removal
 	// record, where set, is told what the core was asked.
 	record *replay.Record
 }
 
-func newScout(ctx context.Context, p *Planner, nodes []fwk.NodeInfo, r gangcache.Snapshot) *scout {
-	s := &scout{ctx: ctx, p: p, nodes: nodes, tree: p.tree, roster: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.Members))}
+func newPlanCycle(ctx context.Context, p *Planner, nodes []fwk.NodeInfo, r gangcache.Snapshot) *planCycle {
+	s := &planCycle{ctx: ctx, p: p, nodes: nodes, tree: p.tree, snapshot: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.Members))}
 	for _, n := range nodes {
 		s.byName[n.Node().Name] = n
 	}
 	return s
 }
 
-// place asks the core. Rules among members that are more than counts are looked at only if the first answer
-// breaks one: then members are placed one by one, each beside those before it.
-func (s *scout) place() (gang.Placement, *gang.Refusal, error) {
-	asks, err := gangcache.Asks(s.roster.Members[0].Pod, s.roster.Terms)
+// place asks the core. Rules among members that counts cannot express are evaluated only if the first answer breaks
+// one: then members are placed one by one, each beside those before it.
+func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
+	asks, err := gangcache.Asks(s.snapshot.Members[0].Pod, s.snapshot.Terms)
 	if err != nil {
-		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.roster.Size, Message: err.Error()}, nil
+		return gang.Placement{}, &gang.Refusal{Reason: gang.InvalidTopology, Wanted: s.snapshot.Size, Message: err.Error()}, nil
 	}
-	needs, no := claims.Read(s.p.config.Framework.SharedDRAManager(), s.roster, len(s.nodes))
-	if no != nil {
-		return gang.Placement{}, no, nil
+	needs, refusal := claims.Read(s.p.config.Framework.SharedDRAManager(), s.snapshot, len(s.nodes))
+	if refusal != nil {
+		return gang.Placement{}, refusal, nil
 	}
 	s.kind = needs.Kind
-	placement, no, err := s.seek(asks)
-	if err == nil && no == nil {
-		if no, err = s.tryOn(needs, placement); no != nil && s.record != nil {
-			s.record.Answer, s.record.Overruled = replay.AnswerOf(placement, nil), no.Message
+	if refusal := s.sort(); refusal != nil {
+		return gang.Placement{}, refusal, nil
+	}
+	if s.paced() {
+		if refusal := s.p.trials.again(s.snapshot, time.Now(), s.again); refusal != nil {
+			return gang.Placement{}, refusal, nil
 		}
 	}
-	return placement, no, err
+	began := time.Now()
+	placement, refusal, err := s.search(asks)
+	if refusal != nil && s.paced() {
+		s.p.trials.failed(s.snapshot, refusal, began, time.Now())
+	}
+	if err == nil && refusal == nil {
+		if refusal, err = s.dryRunReserve(needs, placement); refusal != nil && s.record != nil {
+			s.record.Answer, s.record.Overruled = replay.AnswerOf(placement, nil), refusal.Message
+		}
+	}
+	return placement, refusal, err
 }
 
-// seek asks the core for what the gang asks of the fabric.
-func (s *scout) seek(asks gang.Topology) (gang.Placement, *gang.Refusal, error) {
-	g, delicate, err := s.gang()
+// search asks the core for what the gang asks of the fabric.
+func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, error) {
+	g, interPodRules, err := s.gang()
 	if err != nil {
 		return gang.Placement{}, nil, err
 	}
@@ -104,28 +123,34 @@ func (s *scout) seek(asks gang.Topology) (gang.Placement, *gang.Refusal, error) 
 	if s.record != nil {
 		s.record.Gang = replay.Of(g)
 	}
-	placement, no := gang.Place(s.tree, g)
-	if no != nil || !delicate {
-		return placement, no, nil
+	placement, refusal := gang.Place(s.tree, g)
+	if refusal != nil || !interPodRules {
+		return placement, refusal, nil
 	}
-	if s.holds(placement) || s.err != nil {
+	if s.satisfiesRules(placement) || s.err != nil {
 		return placement, nil, s.err
 	}
 	g.Agree = s.agree
 	if s.record != nil {
 		s.record.Listen(&g)
 	}
-	placement, no = gang.Place(s.tree, g)
-	return placement, no, s.err
+	placement, refusal = gang.Place(s.tree, g)
+	return placement, refusal, s.err
 }
 
-// gang translates the roster. delicate: some members have rules that counts cannot express.
-func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
-	g.Size, g.Min = s.roster.Size, s.roster.Least
-	g.Free, g.FreeShown = s.roster.Terms.Free, shown(s.roster.Terms.Free)
-	essential := s.roster.Essential()
+// gang translates the snapshot. interPodRules: some members have rules that counts cannot express.
+func (s *planCycle) gang() (g gang.Gang, interPodRules bool, err error) {
+	g.Size, g.Min = s.snapshot.Size, s.snapshot.Required
+	g.Free, g.FreeShown = s.snapshot.Terms.Free, shown(s.snapshot.Terms.Free)
+	if s.like == nil {
+		if refusal := s.sort(); refusal != nil {
+			return g, false, errors.New(refusal.Message)
+		}
+	}
+	interPodRules = s.coarse
+	essential := s.snapshot.Essential()
 	roles := map[string]int{}
-	for i, m := range s.roster.Members {
+	for i, m := range s.snapshot.Members {
 		info, err := framework.NewPodInfo(m.Pod)
 		if err != nil {
 			return g, false, fmt.Errorf("reading the affinity of pod %s: %w", m.Pod.Name, err)
@@ -137,26 +162,25 @@ func (s *scout) gang() (g gang.Gang, delicate bool, err error) {
 			g.Members = append(g.Members, member)
 			continue
 		}
-		like := m.Role + s.kind[m.Pod.Name]
-		role, known := roles[like]
+		role, known := roles[s.like[i]]
 		if !known {
 			role = len(g.Roles)
-			roles[like] = role
+			roles[s.like[i]] = role
 			shape, err := s.role(i)
 			if err != nil {
 				return g, false, err
 			}
 			g.Roles = append(g.Roles, shape)
-			delicate = delicate || touchesOthers(m.Pod)
+			interPodRules = interPodRules || touchesOthers(m.Pod)
 		}
 		member.Role, member.Essential = role, essential[m.Pod.UID]
 		g.Members = append(g.Members, member)
 	}
-	return g, delicate, nil
+	return g, interPodRules, nil
 }
 
 // role runs the framework's filters for one member on every node.
-func (s *scout) role(member int) (gang.Role, error) {
+func (s *planCycle) role(member int) (gang.Role, error) {
 	info := s.infos[member]
 	role := gang.Role{Requests: s.p.fabric.asked(info), Out: map[string]gang.Cause{}}
 	role.Shown = shown(role.Requests)
@@ -170,16 +194,16 @@ func (s *scout) role(member int) (gang.Role, error) {
 	case !status.IsSuccess():
 		return role, fmt.Errorf("looking for nodes for pod %s: %w", info.GetPod().Name, status.AsError())
 	}
-	if err := s.suppose(state, info.GetPod()); err != nil {
+	if err := s.simulate(state, info.GetPod()); err != nil {
 		return role, err
 	}
-	known := s.p.verdicts.of(s.roster.Members[member].Role, state, only, s.p.config.Framework.ListPlugins)
+	known := s.p.verdicts.of(s.snapshot.Members[member].Role, state, only, s.p.config.Framework.ListPlugins)
 	if len(s.removed) > 0 {
 		known = nil // these are not the nodes as they are
 	}
 	var open []fwk.NodeInfo
 	for _, n := range s.nodes {
-		if cause, sick := s.p.config.Health.Ill(n.Node()); sick { // a node is set aside, and back, without any change of it
+		if cause, sick := s.p.config.Health.Unhealthy(n.Node(), info.GetPod().Namespace); sick { // a node is excluded, and back, without any change of it
 			role.Out[n.Node().Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
 			continue
 		}
@@ -232,9 +256,9 @@ func judge(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) (verd
 // causeDevicesLost is the cause of a node of which lost is true.
 const causeDevicesLost = "DevicesLost"
 
-// lost says whether a node has devices enough, and its device plugin gives too few of them out because it found some of
-// them sick. Nobody who leaves changes that.
-func lost(node *v1.Node, device v1.ResourceName, asked int64) bool {
+// devicesLost reports whether a node has enough devices but its device plugin offers too few, because it found some of
+// them unhealthy. Preemption does not change that.
+func devicesLost(node *v1.Node, device v1.ResourceName, asked int64) bool {
 	give, have := node.Status.Allocatable[device], node.Status.Capacity[device]
 	return give.Value() < asked && asked <= have.Value()
 }
@@ -242,7 +266,7 @@ func lost(node *v1.Node, device v1.ResourceName, asked int64) bool {
 // causeOn is causeOf with the taint's key, and with what the node says of its devices.
 func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gang.Cause {
 	cause := causeOf(status, role)
-	if cause.Kind == gang.Insufficient && claims.IsExtended(cause.Name) && lost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
+	if cause.Kind == gang.Insufficient && claims.IsExtended(cause.Name) && devicesLost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
 		return gang.Cause{Kind: gang.Unhealthy, Name: causeDevicesLost}
 	}
 	if cause.Kind == gang.Tainted {
@@ -259,7 +283,7 @@ func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gan
 // insufficient is how the framework's resource filter starts its reasons.
 const insufficient = "Insufficient "
 
-// causeOf translates a filter's no. Which resource is lacking the core finds out by itself from the counts.
+// causeOf translates a filter's rejection. The core finds out from the counts which resource is lacking.
 func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
 	switch status.Plugin() {
 	case names.NodeUnschedulable:
@@ -276,11 +300,11 @@ func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
 	return gang.Cause{Kind: gang.Refused, Name: status.Plugin()}
 }
 
-// holds checks a placement that was made by counts alone against the rules among members.
-func (s *scout) holds(p gang.Placement) bool {
-	var before []gang.Seat
+// satisfiesRules checks a placement that was made by counts alone against the rules among members.
+func (s *planCycle) satisfiesRules(p gang.Placement) bool {
+	var before []gang.Assignment
 	at := p.At()
-	for i, m := range s.roster.Members {
+	for i, m := range s.snapshot.Members {
 		node, placed := at[m.Pod.Name]
 		if m.State != gangcache.Pending || !placed {
 			continue
@@ -288,30 +312,30 @@ func (s *scout) holds(p gang.Placement) bool {
 		if _, ok := s.agree(i, node, before); !ok {
 			return false
 		}
-		before = append(before, gang.Seat{Slot: m.Slot.N, Member: m.Pod.Name, Node: node})
+		before = append(before, gang.Assignment{Slot: m.Slot.N, Member: m.Pod.Name, Node: node})
 	}
 	return true
 }
 
-// beside is a member next to others; it is kept because the core asks it for one node after another.
+// beside is a member's filter state next to others; it is kept because the core asks for one node after another.
 type beside struct {
-	member int
-	seats  []gang.Seat
-	state  fwk.CycleState
-	status *fwk.Status
-	only   *fwk.PreFilterResult
+	member      int
+	assignments []gang.Assignment
+	state       fwk.CycleState
+	status      *fwk.Status
+	only        *fwk.PreFilterResult
 }
 
 // agree asks the framework's filters whether a member may be on a node beside members placed before.
-func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, bool) {
+func (s *planCycle) agree(member int, node string, assignments []gang.Assignment) (gang.Cause, bool) {
 	if s.err == nil {
 		s.err = s.ctx.Err() // a preview or a record has a deadline
 	}
 	if s.err != nil {
 		return gang.Cause{}, false
 	}
-	if s.asked.state == nil || s.asked.member != member || !slices.Equal(s.asked.seats, seats) {
-		s.ask(member, seats)
+	if s.asked.state == nil || s.asked.member != member || !slices.Equal(s.asked.assignments, assignments) {
+		s.ask(member, assignments)
 	}
 	q := s.asked
 	if q.status.IsRejected() {
@@ -321,9 +345,9 @@ func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, b
 		return gang.Cause{Kind: gang.Refused, Name: "PreFilter"}, false
 	}
 	on := s.byName[node].Snapshot()
-	for _, seat := range seats {
-		if seat.Node == node {
-			on.AddPodInfo(s.infoOf(seat))
+	for _, assignment := range assignments {
+		if assignment.Node == node {
+			on.AddPodInfo(s.infoOf(assignment))
 		}
 	}
 	status := s.p.config.Framework.RunFilterPluginsWithNominatedPods(s.ctx, q.state, s.infos[member].GetPod(), on)
@@ -337,31 +361,31 @@ func (s *scout) agree(member int, node string, seats []gang.Seat) (gang.Cause, b
 }
 
 // ask runs PreFilter for a member and tells the plugins of the members placed before.
-func (s *scout) ask(member int, seats []gang.Seat) {
+func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 	pod := s.infos[member].GetPod()
-	q := beside{member: member, seats: slices.Clone(seats), state: NewNestedState()}
+	q := beside{member: member, assignments: slices.Clone(assignments), state: NewNestedState()}
 	q.only, q.status, _ = s.p.config.Framework.RunPreFilterPlugins(s.ctx, q.state, pod)
 	if !q.status.IsSuccess() && !q.status.IsRejected() {
 		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
 	}
 	if q.status.IsSuccess() {
-		if err := s.suppose(q.state, pod); err != nil {
+		if err := s.simulate(q.state, pod); err != nil {
 			s.err = err
 		}
 	}
 	if q.status.IsSuccess() && relatesToPods(pod) {
-		for _, seat := range seats {
-			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(seat), s.byName[seat.Node])
+		for _, assignment := range assignments {
+			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(assignment), s.byName[assignment.Node])
 			if !status.IsSuccess() {
-				s.err = fmt.Errorf("supposing pod %s on node %s: %w", seat.Member, seat.Node, status.AsError())
+				s.err = fmt.Errorf("supposing pod %s on node %s: %w", assignment.Member, assignment.Node, status.AsError())
 			}
 		}
 	}
 	s.asked = q
 }
 
-func (s *scout) infoOf(seat gang.Seat) fwk.PodInfo {
-	return s.infos[s.at[seat.Member]]
+func (s *planCycle) infoOf(assignment gang.Assignment) fwk.PodInfo {
+	return s.infos[s.at[assignment.Member]]
 }
 
 // shown writes resources as people do in a pod: "4" or "500m" cores, "2Gi", "8" devices.

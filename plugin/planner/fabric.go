@@ -16,8 +16,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fabric translates nodes and what is on them for the tree. Its levels are configured, or recognised from the
-// labels that nodes carry.
+// fabric translates nodes and their pods for the tree. Its levels are configured, or recognised from node labels.
 type fabric struct {
 	configured bool
 	levels     []topology.Level
@@ -50,8 +49,8 @@ func (f *fabric) forget() {
 	f.carried, f.labels, f.places = map[string]int{}, map[string]uint64{}, map[string]placed{}
 }
 
-// see counts a node's labels.
-func (f *fabric) see(node *v1.Node) {
+// countLabels counts a node's labels.
+func (f *fabric) countLabels(node *v1.Node) {
 	if f.configured {
 		return
 	}
@@ -71,7 +70,7 @@ func (f *fabric) see(node *v1.Node) {
 	}
 }
 
-// changed says whether the nodes that were seen have other levels than those in use.
+// changed reports whether the observed nodes have other levels than those in use.
 func (f *fabric) changed() bool {
 	return !f.configured && (f.hyper != f.hypers() || !slices.Equal(f.found(), f.levels))
 }
@@ -138,15 +137,15 @@ func takesDevices(info fwk.PodInfo) bool {
 	return false
 }
 
-// hold is what a pod that is on its way to a node will mean there.
-func (f *fabric) hold(info fwk.PodInfo) topology.Hold {
+// usage returns what a pod that is on its way to a node will use there.
+func (f *fabric) usage(info fwk.PodInfo) topology.Usage {
 	var n topology.Node
 	tenant := f.tenant(&n, info.GetPod())
-	return topology.Hold{What: f.asked(info), Tenant: tenant, Closed: n.Closed, Spares: n.Spares, SparesAt: n.SparesAt}
+	return topology.Usage{Resources: f.asked(info), Tenant: tenant, Exclusive: n.Exclusive, Spares: n.Spares, SparesAt: n.SparesAt}
 }
 
-// tenant adds what a pod means to others: whether it is in their way, wants its node whole, or was promised spares.
-// Pods that are in nobody's way are no tenants.
+// tenant adds what a pod means to others: whether it occupies the node, wants it exclusively, or was promised spares.
+// Attendants are no tenants.
 func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 	if f.attendant(pod) {
 		return false
@@ -159,7 +158,7 @@ func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 	if err != nil {
 		return true
 	}
-	n.Closed = n.Closed || asks.Whole
+	n.Exclusive = n.Exclusive || asks.Whole
 	if asks.Spares > n.Spares {
 		n.Spares, n.SparesAt = asks.Spares, asks.SliceLevel
 		if last := len(f.levels) - 1; n.SparesAt == "" && last >= 0 {
@@ -169,7 +168,8 @@ func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 	return true
 }
 
-// attendant says whether a pod belongs to its node rather than to a job: it is in nobody's way.
+// attendant reports whether a pod belongs to its node rather than to a job, so that it does not count as using the
+// node.
 func (f *fabric) attendant(pod *v1.Pod) bool {
 	if owner := metav1.GetControllerOf(pod); owner != nil && (owner.Kind == "DaemonSet" || owner.Kind == "Node") {
 		return true
@@ -202,7 +202,7 @@ func (f *fabric) hypers() *external.Tiers {
 	return f.tiers()
 }
 
-// found are the levels that labels and HyperNodes make. HyperNodes say all that there is to say within a zone.
+// found returns the levels that labels and HyperNodes make. Within a zone HyperNodes decide alone.
 func (f *fabric) found() []topology.Level {
 	levels := topology.Recognise(f.carried)
 	tiers := f.hyper.Levels()

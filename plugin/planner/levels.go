@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fragmentation says of each level how broken up it is. Nothing must be taken from the tree.
+// fragmentation returns how fragmented each level is. Nothing may be taken from the tree.
 func fragmentation(t *topology.Tree) []v1alpha1.FabricLevel {
 	var all []v1alpha1.FabricLevel
 	for level, l := range t.Levels() {
@@ -35,15 +35,15 @@ func fragmentation(t *topology.Tree) []v1alpha1.FabricLevel {
 	return all
 }
 
-// Fragmentation says of each level how broken up it is, as things are now.
+// Fragmentation returns how fragmented each level is now.
 func (p *Planner) Fragmentation() []v1alpha1.FabricLevel { return fragmentation(p.tree) }
 
-// Metrics are one set for all profiles of a process. They are of the tree, looked at when something is planned, at lookedAt
+// Metrics are one set for all profiles of a process. They are of the tree, looked at when something is planned, at measuredAt
 // the last time.
 type Metrics struct {
-	broken   *prometheus.GaugeVec
-	largest  *prometheus.GaugeVec
-	lookedAt time.Time // belongs to the scheduling goroutine
+	broken     *prometheus.GaugeVec
+	largest    *prometheus.GaugeVec
+	measuredAt time.Time // belongs to the scheduling goroutine
 }
 
 // NewMetrics makes them.
@@ -59,15 +59,15 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.broken, m.largest}
 }
 
-// lookEvery bounds how often the whole tree is looked at for two figures.
-const lookEvery = 5 * time.Second
+// measureEvery bounds how often the whole tree is traversed for two figures.
+const measureEvery = 5 * time.Second
 
-// look measures how broken up the fabric is. Nothing must be taken from the tree.
-func (m *Metrics) look(t *topology.Tree, now time.Time) {
-	if now.Sub(m.lookedAt) < lookEvery {
+// measure measures how fragmented the fabric is. Nothing may be taken from the tree.
+func (m *Metrics) measure(t *topology.Tree, now time.Time) {
+	if now.Sub(m.measuredAt) < measureEvery {
 		return
 	}
-	m.lookedAt = now
+	m.measuredAt = now
 	m.broken.Reset()
 	m.largest.Reset()
 	for _, l := range fragmentation(t) {

@@ -49,11 +49,11 @@ type Framework interface {
 
 var _ Framework = framework.Framework(nil)
 
-// Health says which nodes are kept out of plans, whatever filters say.
+// Health says which nodes are excluded from plans, whatever filters say.
 type Health interface {
-	// Ill says whether nothing of a gang may go to a node, and why.
-	Ill(*v1.Node) (cause string, ill bool)
-	// Observe is told how many nodes a snapshot has, Renew which Node is gone, or another one of its name.
+	// Unhealthy reports whether a node is excluded for a namespace's gangs, and the cause.
+	Unhealthy(node *v1.Node, namespace string) (cause string, ill bool)
+	// Observe takes the number of nodes in a snapshot; Renew says which Node is gone or was recreated under its name.
 	Observe(nodes int)
 	Renew(node string)
 }
@@ -64,10 +64,12 @@ type Config struct {
 	Args      schedulingv1alpha1.HoldfastArgs
 	Gangs     *gangcache.Cache
 	Health    Health
+	// BoundVolumes tells pods apart by volumes of their own that are there already; nil: none are.
+	BoundVolumes func(*v1.Pod) string
 	// Tiers are Volcano's HyperNodes; nil: none are looked for.
 	Tiers func() *external.Tiers
-	// Reserved is the room that a gang of that priority, which ends then, must keep out of.
-	Reserved func(gang types.NamespacedName, priority int32, end time.Time) []topology.Taking
+	// Reserved returns the room that a gang of that priority and end must keep out of.
+	Reserved func(gang types.NamespacedName, priority int32, end time.Time) []topology.Assumed
 	// Wake has a gang planned.
 	Wake    func(klog.Logger, types.NamespacedName)
 	Metrics *Metrics
@@ -79,7 +81,7 @@ type Planner struct {
 	config Config
 	// tree follows the snapshot; seen says what was seen of each node in it, fabric where nodes are.
 	tree   *topology.Tree
-	seen   map[string]sight
+	seen   map[string]nodeVersion
 	fabric fabric
 	// verdicts are what filters said of nodes, awaited the nodes that pods are nominated for.
 	verdicts verdicts
@@ -89,7 +91,7 @@ type Planner struct {
 
 // New makes a Planner.
 func New(c Config) *Planner {
-	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]sight{}, fabric: newFabric(c.Args), trials: trials{}}
+	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args), trials: trials{}}
 	p.fabric.byClaim, p.fabric.tiers = claims.NewExtended(c.Framework).ByClaim, c.Tiers
 	return p
 }
@@ -99,14 +101,15 @@ func (p *Planner) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
 	return gangcache.GangOf(pod, p.config.Framework.ProfileName())
 }
 
-// Attendant says whether a pod belongs to its node rather than to a job: it is in nobody's way.
+// Attendant reports whether a pod belongs to its node rather than to a job, so that it does not count as using the
+// node.
 func (p *Planner) Attendant(pod *v1.Pod) bool { return p.fabric.attendant(pod) }
 
 // Location writes where in the fabric a node is, for people: "zone=a,nvlink=c7".
 func (p *Planner) Location(node *v1.Node) string { return p.fabric.place(node) }
 
-// Hold is what a pod that is on its way to a node will mean there.
-func (p *Planner) Hold(info fwk.PodInfo) topology.Hold { return p.fabric.hold(info) }
+// Usage returns what a pod that is on its way to a node will use there.
+func (p *Planner) Usage(info fwk.PodInfo) topology.Usage { return p.fabric.usage(info) }
 
 // Requests are what a pod takes from a node, itself included.
 func (p *Planner) Requests(info fwk.PodInfo) topology.Resources { return p.fabric.asked(info) }
@@ -117,41 +120,40 @@ func (p *Planner) Free(n fwk.NodeInfo) topology.Resources { return p.fabric.left
 // Levels are those of the fabric, widest first.
 func (p *Planner) Levels() []topology.Level { return p.fabric.levels }
 
-// Rest is how long after a search no other is made, for whomever: nobody is scheduled during one, so all of them
-// together take no more than one part in ten of the time.
-func Rest(took time.Duration) time.Duration { return 10 * took }
+// Cooldown returns how long after a search no other is made, for any gang: nothing is scheduled during a search, so all
+// of them together take at most a tenth of the time.
+func Cooldown(took time.Duration) time.Duration { return 10 * took }
 
-// Answer asks the core on this cycle's snapshot. What it was asked, and what it said, is written into the record
-// where there is one.
+// Answer asks the core on this cycle's snapshot. Question and answer are written into the record where there is one.
 func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
 	p.Follow(nodes)
-	p.config.Metrics.look(p.tree, time.Now())
+	p.config.Metrics.measure(p.tree, time.Now())
 	defer p.tree.Undo(p.tree.Mark())
 	expected, err := p.Expected(nodes, r)
 	if err != nil {
 		return gang.Placement{}, nil, err
 	}
 	p.take(expected)
-	s := newScout(ctx, p, nodes, r)
+	s := newPlanCycle(ctx, p, nodes, r)
 	s.record = record
-	placement, no, err := s.place()
+	placement, refusal, err := s.place()
 	if record != nil {
 		record.Taken = expected
 		if record.Overruled == "" {
-			record.Answer = replay.AnswerOf(placement, no)
+			record.Answer = replay.AnswerOf(placement, refusal)
 		}
 	}
-	return placement, no, err
+	return placement, refusal, err
 }
 
-// Expected lists what is held for pods that are on their way to a node: members of open plans, as the cache of gangs knows
-// them, and pods of at least the gang's priority for which something was preempted.
-func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Taking, error) {
+// Expected returns what is held for pods on their way to a node: members of open plans, as the gang cache knows them,
+// and pods of at least the gang's priority for which something was preempted.
+func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Assumed, error) {
 	own := make(map[types.UID]bool, len(r.Members))
 	for _, m := range r.Members {
 		own[m.Pod.UID] = m.State == gangcache.Pending
 	}
-	var all []topology.Taking
+	var all []topology.Assumed
 	held := map[types.UID]bool{}
 	expected := p.config.Gangs.Expected()
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
@@ -163,7 +165,7 @@ func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topolo
 				return nil, fmt.Errorf("reading the affinity of pod %s: %w", pod.Name, err)
 			}
 			if !own[pod.UID] {
-				all = append(all, topology.Taking{Node: name, Hold: p.fabric.hold(info)})
+				all = append(all, topology.Assumed{Node: name, Usage: p.fabric.usage(info)})
 			}
 			held[pod.UID] = true
 		}
@@ -180,17 +182,17 @@ func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topolo
 			if own[pod.UID] || held[pod.UID] || corev1helpers.PodPriority(pod) < priority {
 				continue
 			}
-			all = append(all, topology.Taking{Node: name, Hold: p.fabric.hold(info)})
+			all = append(all, topology.Assumed{Node: name, Usage: p.fabric.usage(info)})
 		}
 	}
 	return all, nil
 }
 
 // take takes that from the tree.
-func (p *Planner) take(expected []topology.Taking) {
+func (p *Planner) take(expected []topology.Assumed) {
 	for _, t := range expected {
 		if i, ok := p.tree.Find(t.Node); ok {
-			p.tree.Hold(i, t.Hold)
+			p.tree.Assume(i, t.Usage)
 		}
 	}
 }

@@ -10,11 +10,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/storage/volume"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
@@ -29,7 +35,7 @@ func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	asked := func(what string, pods []*v1.Pod, want int64) {
 		t.Helper()
 		before := s.Filtered.Load()
-		if placement, no := s.answer(pods); no == nil {
+		if placement, refusal := s.answer(pods); refusal == nil {
 			t.Errorf("%s: %+v", what, placement)
 		}
 		if got := s.Filtered.Load() - before; got != want {
@@ -49,19 +55,146 @@ func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	asked("with a rule about other pods, again", apart, 12)
 }
 
+// Pods of one template are one kind, whatever volumes of their own each gets, until these are bound to different places.
+func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
+	pods := gangOf("g", 13, 2)
+	for _, p := range pods {
+		p.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
+	}
+	s := newStage(t, node("a", 16))
+	kinds := func() int {
+		of, all := newPlanCycle(t.Context(), s.planner, s.Nodes(), asked(pods)), map[string]bool{}
+		if refusal := of.sort(); refusal != nil || of.coarse {
+			t.Fatalf("%+v", refusal)
+		}
+		for _, k := range of.like {
+			all[k] = true
+		}
+		return len(all)
+	}
+	if got := kinds(); got != 1 {
+		t.Errorf("%d kinds of pods of one template", got)
+	}
+	claims, volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}), cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	s.planner.config.BoundVolumes = BoundVolumes(corelisters.NewPersistentVolumeClaimLister(claims), corelisters.NewPersistentVolumeLister(volumes))
+	add := func(to cache.Indexer, obj any) {
+		if err := to.Add(obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, p := range pods[:4] {
+		name := fmt.Sprint("pv", i)
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name + "-scratch"}}
+		if i < 3 {
+			claim.Spec.VolumeName = name
+			add(volumes, &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: fmt.Sprint(i % 2)}}})
+		}
+		add(claims, claim)
+	}
+	if got := kinds(); got != 3 {
+		t.Errorf("%d kinds where volumes are in two zones or not there yet, want 3", got)
+	}
+	for i, p := range pods[4:8] { // of two claims on each of two nodes volumes are being made
+		add(claims, &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name + "-scratch",
+			Annotations: map[string]string{volume.AnnSelectedNode: fmt.Sprint("n", i%2)}}})
+	}
+	if got := kinds(); got != 5 {
+		t.Errorf("%d kinds where volumes are also being made on two nodes, want 5", got)
+	}
+}
+
+// A gang of ever so many kinds is refused before any filter is asked; one whose pods differ in labels alone is placed.
+func TestKindsOfPodsAreBounded(t *testing.T) {
+	var objects []runtime.Object
+	for i := range 12 {
+		objects = append(objects, node(fmt.Sprintf("n%02d", i), 100))
+	}
+	s := newStage(t, objects...)
+	many := gangOf("g", MaxKinds+1, 1)
+	for i, p := range many {
+		p.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)}
+	}
+	before := s.Filtered.Load()
+	if _, refusal := s.answer(many); refusal == nil || refusal.Reason != gang.Unsupported || !strings.Contains(refusal.Message, "its pods are of 1025 kinds, and 1024 can be placed together") {
+		t.Errorf("%+v", refusal)
+	}
+	if got := s.Filtered.Load() - before; got != 0 {
+		t.Errorf("filters were asked about %d nodes", got)
+	}
+	named := gangOf("h", MaxKinds+1, 1)
+	for i, p := range named {
+		p.Labels["example.com/index"] = fmt.Sprint(i)
+	}
+	if placement, refusal := s.answer(named); refusal != nil || placement.Placed != len(named) {
+		t.Errorf("pods with labels of their own: %+v %+v", placement, refusal)
+	}
+	if got := s.Filtered.Load() - before; got > int64(12+len(named)) {
+		t.Errorf("filters were asked about %d nodes", got)
+	}
+	for nodes, want := range map[int]int{0: MaxKinds, 900: MaxKinds, 5000: 200, 100_000: 10, 1_000_000: keptRoles} {
+		if got := mostKinds(nodes); got != want {
+			t.Errorf("%d kinds among %d nodes, want %d", got, nodes, want)
+		}
+	}
+}
+
+// Pods of a gang may each have a selector of its own.
+func TestPodsOfTheirOwnKind(t *testing.T) {
+	var objects []runtime.Object
+	pods := gangOf("g", 100, 1)
+	for i, p := range pods {
+		objects = append(objects, labelled(node(fmt.Sprintf("n%03d", i), 1), "x", fmt.Sprint(i)))
+		p.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)}
+	}
+	s := newStage(t, objects...)
+	if placement, refusal := s.answer(pods); refusal != nil || placement.Placed != len(pods) {
+		t.Errorf("%d placed, %+v", placement.Placed, refusal)
+	}
+}
+
+// A gang of many kinds that is refused is not planned again at once, and keeps nobody who asks from an answer.
+func TestPlansOfManyKindsArePaced(t *testing.T) {
+	var objects []runtime.Object
+	for i := range pacedQuestions/MaxKinds + 1 {
+		objects = append(objects, node(fmt.Sprintf("n%03d", i), 1))
+	}
+	s := newStage(t, objects...)
+	of := asked(gangOf("g", MaxKinds, 1))
+	for i, m := range of.Members {
+		m.Pod.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)}
+		of.Members[i].Role = RoleOf(m.Pod)
+	}
+	questions := func(leader types.UID, record *replay.Record, anew bool) {
+		t.Helper()
+		of.Leader = leader
+		before := s.Filtered.Load()
+		_, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of, record)
+		if err != nil || refusal == nil || refusal.Reason != gang.InsufficientNodes {
+			t.Fatalf("%+v, %v", refusal, err)
+		}
+		if got := s.Filtered.Load() - before; (got > pacedQuestions/2) != anew {
+			t.Errorf("filters were asked %d questions", got)
+		}
+	}
+	questions("a", nil, true)
+	questions("a", nil, false)
+	questions("", nil, true) // a preview
+	questions("a", &replay.Record{}, true)
+}
+
 // A node that is gone is taken out; nothing else is counted anew for it.
 func TestANodeThatIsGoneIsTakenOut(t *testing.T) {
 	const rack = "topology.kubernetes.io/rack"
 	b := labelled(node("b", 2), rack, "r2")
 	s := newStage(t, labelled(node("a", 2), rack, "r1"), b)
-	if _, no := s.answer(gangOf("g", 3, 2)); no == nil || !strings.Contains(no.Message, "2 nodes") {
-		t.Fatalf("%+v", no)
+	if _, refusal := s.answer(gangOf("g", 3, 2)); refusal == nil || !strings.Contains(refusal.Message, "2 nodes") {
+		t.Fatalf("%+v", refusal)
 	}
 	tree := s.planner.tree
 	s.Remove(b)
 	s.Add(labelled(node("c", 4), rack, "r3"))
-	if _, no := s.answer(gangOf("g", 4, 2)); no == nil || !strings.Contains(no.Message, "4 pods wanted, 3 fit: 2 nodes") {
-		t.Errorf("%+v", no)
+	if _, refusal := s.answer(gangOf("g", 4, 2)); refusal == nil || !strings.Contains(refusal.Message, "4 pods wanted, 3 fit: 2 nodes") {
+		t.Errorf("%+v", refusal)
 	}
 	if s.planner.tree != tree || tree.Len() != 2 || len(s.planner.fabric.labels) != 2 {
 		t.Errorf("the tree was built anew: %v, or has %d nodes and %d labels", s.planner.tree != tree, tree.Len(), len(s.planner.fabric.labels))
@@ -87,16 +220,16 @@ func TestTrialsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, woken := trials{}, 0
 		wake := func() { woken++ }
-		r, no := gangcache.Snapshot{Leader: "a"}, &gang.Refusal{Message: "too few"}
-		all.failed(r, no, time.Now().Add(-time.Second), time.Now())
-		all.failed(gangcache.Snapshot{Leader: "b"}, no, time.Now().Add(-time.Second), time.Now())
+		r, refusal := gangcache.Snapshot{Leader: "a"}, &gang.Refusal{Message: "too few"}
+		all.failed(r, refusal, time.Now().Add(-time.Second), time.Now())
+		all.failed(gangcache.Snapshot{Leader: "b"}, refusal, time.Now().Add(-time.Second), time.Now())
 		if got := all.again(r, time.Now(), wake); got == nil || got.Message != "too few" || all.again(r, time.Now(), wake) == nil {
 			t.Errorf("at once: %+v", got)
 		}
 		if all.again(gangcache.Snapshot{}, time.Now(), wake) != nil || all.again(gangcache.Snapshot{Leader: "c"}, time.Now(), wake) != nil {
 			t.Error("a question, or another gang, gets an old answer")
 		}
-		time.Sleep(Rest(time.Second) + time.Millisecond)
+		time.Sleep(Cooldown(time.Second) + time.Millisecond)
 		synctest.Wait()
 		if woken != 1 || all.again(r, time.Now(), wake) != nil {
 			t.Errorf("later: woken %d times", woken)
@@ -113,7 +246,7 @@ func TestHowBrokenUpTheFabricIs(t *testing.T) {
 	}
 	m, now := NewMetrics(), time.Now()
 	tree := topology.New([]topology.Level{{Name: "rack", Key: "r"}}, free("a", "1", false), free("b", "1", true), free("c", "1", false), free("d", "2", false), free("e", "2", false), free("f", "2", false))
-	m.look(tree, now)
+	m.measure(tree, now)
 	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0.4 {
 		t.Errorf("%v of the unused nodes are said to be in a broken rack, 2 of 5 are", got)
 	}
@@ -121,11 +254,11 @@ func TestHowBrokenUpTheFabricIs(t *testing.T) {
 		t.Errorf("the largest free piece is said to be %v nodes", got)
 	}
 	tree.Set(free("b", "1", false))
-	m.look(tree, now.Add(lookEvery/2))
+	m.measure(tree, now.Add(measureEvery/2))
 	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0.4 {
 		t.Errorf("looked at again at once: %v", got)
 	}
-	m.look(tree, now.Add(lookEvery))
+	m.measure(tree, now.Add(measureEvery))
 	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0 {
 		t.Errorf("%v of the unused nodes are said to be in a broken rack, none is", got)
 	}
@@ -175,7 +308,7 @@ func BenchmarkEligibility(b *testing.B) {
 			if forget {
 				s.planner.verdicts.roles = nil
 			}
-			sc := newScout(b.Context(), s.planner, all, asked([]*v1.Pod{pod}))
+			sc := newPlanCycle(b.Context(), s.planner, all, asked([]*v1.Pod{pod}))
 			if g, _, err := sc.gang(); err != nil || len(g.Roles[0].Out) != 0 {
 				b.Fatalf("%d nodes are ruled out, %v", len(g.Roles[0].Out), err)
 			}
@@ -190,6 +323,32 @@ func BenchmarkEligibility(b *testing.B) {
 		forget bool
 	}{{"all", memberPod("g", 0, 1, 8), true}, {"remembered", memberPod("g", 0, 1, 8), false}, {"antiaffinity", apart, false}} {
 		b.Run(c.name, func(b *testing.B) { ask(b, c.pod, c.forget) })
+	}
+}
+
+// BenchmarkKinds is the most that one plan asks filters: all pods of other kinds, on as many nodes as MaxQuestions allow.
+func BenchmarkKinds(b *testing.B) {
+	var objects []runtime.Object
+	for i := range MaxQuestions / MaxKinds {
+		objects = append(objects, node(fmt.Sprintf("node-%05d", i), 8))
+	}
+	s := newStage(b, objects...)
+	for name, change := range map[string]func(*v1.Pod, int){
+		"selector": func(p *v1.Pod, i int) { p.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)} },
+		"request": func(p *v1.Pod, i int) {
+			p.Spec.Containers[0].Resources.Requests[v1.ResourceCPU] = *resource.NewMilliQuantity(int64(i+1), resource.DecimalSI)
+		},
+	} {
+		pods := gangOf("g", MaxKinds, 1)
+		for i, p := range pods {
+			change(p, i)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				s.answer(pods)
+			}
+		})
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 var perPod = []string{"batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"}
 
 // RoleOf is equal for pods that every filter judges alike: it covers all of the pod's labels and spec but
-// what only the kubelet and the container read. Pods that differ needlessly only cost time.
+// what only the kubelet and the container read. Pods that differ needlessly only cost time. What a generic ephemeral volume
+// is bound to the pod does not say: see BoundVolumes.
 func RoleOf(pod *v1.Pod) string {
 	labels := make(map[string]string, len(pod.Labels))
 	for k, v := range pod.Labels {
@@ -23,17 +24,21 @@ func RoleOf(pod *v1.Pod) string {
 	spec := pod.Spec
 	spec.NodeName, spec.Hostname, spec.Subdomain, spec.ServiceAccountName, spec.ImagePullSecrets = "", "", "", "", nil
 	spec.InitContainers, spec.Containers = judged(spec.InitContainers), judged(spec.Containers)
-	own := ""
-	if spec.Volumes = judgedVolumes(spec.Volumes); ephemeral(spec.Volumes) {
-		own = pod.Name // such volumes are objects of the pod's own; for claims see readClaims
-	}
-	text, err := json.Marshal([]any{pod.Namespace, own, labels, spec})
+	spec.Volumes = judgedVolumes(spec.Volumes)
+	text, err := json.Marshal([]any{pod.Namespace, spec})
 	if err != nil {
 		return string(pod.UID)
 	}
-	sum := sha256.Sum256(text)
-	return string(sum[:])
+	told, err := json.Marshal(labels)
+	if err != nil {
+		return string(pod.UID)
+	}
+	sum, labelled := sha256.Sum256(text), sha256.Sum256(told)
+	return string(sum[:]) + string(labelled[:])
 }
+
+// withoutLabels is the part of a role that labels have no part in.
+func withoutLabels(role string) string { return role[:min(len(role), sha256.Size)] }
 
 // judged keeps what filters look at in containers.
 func judged(containers []v1.Container) []v1.Container {
@@ -56,16 +61,7 @@ func judgedVolumes(volumes []v1.Volume) []v1.Volume {
 	return kept
 }
 
-func ephemeral(volumes []v1.Volume) bool {
-	for _, v := range volumes {
-		if v.Ephemeral != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// touchesOthers says whether pods of this shape may keep one another off a node by more than resources.
+// touchesOthers reports whether pods of this shape may keep one another off a node by more than resources.
 func touchesOthers(pod *v1.Pod) bool {
 	spec := &pod.Spec
 	if len(spec.TopologySpreadConstraints) > 0 || len(judgedVolumes(spec.Volumes)) > 0 {
@@ -86,7 +82,7 @@ func touchesOthers(pod *v1.Pod) bool {
 	return false
 }
 
-// relatesToPods says whether the pod's rules name other pods, so that filters must be told of each one placed.
+// relatesToPods reports whether the pod's rules refer to other pods, so that filters must be told of each one placed.
 func relatesToPods(pod *v1.Pod) bool {
 	a := pod.Spec.Affinity
 	return len(pod.Spec.TopologySpreadConstraints) > 0 || (a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil))

@@ -7,15 +7,15 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// sight is what was seen of a node: its generation in the snapshot, and which Node of its name it is.
-type sight struct {
+// nodeVersion is what was seen of a node: its generation in the snapshot, and which Node of its name it is.
+type nodeVersion struct {
 	generation int64
 	uid        types.UID
 }
 
-func sightOf(n fwk.NodeInfo) sight { return sight{n.GetGeneration(), n.Node().UID} }
+func nodeVersionOf(n fwk.NodeInfo) nodeVersion { return nodeVersion{n.GetGeneration(), n.Node().UID} }
 
-// Follow brings the tree to the snapshot's state; nodes that did not change since are not looked at.
+// Follow updates the tree to the snapshot; unchanged nodes are skipped.
 func (p *Planner) Follow(nodes []fwk.NodeInfo) {
 	p.config.Health.Observe(len(nodes))
 	if len(p.seen) == 0 && len(nodes) > 0 {
@@ -29,9 +29,9 @@ func (p *Planner) Follow(nodes []fwk.NodeInfo) {
 			if ok && have.uid != n.Node().UID {
 				p.config.Health.Renew(name)
 			}
-			p.fabric.see(n.Node())
+			p.fabric.countLabels(n.Node())
 			p.tree.Set(p.fabric.node(n))
-			p.seen[name] = sightOf(n)
+			p.seen[name] = nodeVersionOf(n)
 		}
 	}
 	if len(p.seen) > len(nodes) {
@@ -42,7 +42,7 @@ func (p *Planner) Follow(nodes []fwk.NodeInfo) {
 	}
 }
 
-// dropGone takes out nodes that the snapshot does not have any more.
+// dropGone removes nodes that are not in the snapshot any more.
 func (p *Planner) dropGone(nodes []fwk.NodeInfo) {
 	there := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
@@ -61,13 +61,13 @@ func (p *Planner) dropGone(nodes []fwk.NodeInfo) {
 func (p *Planner) rebuild(nodes []fwk.NodeInfo) {
 	p.fabric.forget()
 	for _, n := range nodes {
-		p.fabric.see(n.Node())
+		p.fabric.countLabels(n.Node())
 	}
 	p.fabric.recognise()
-	p.seen = make(map[string]sight, len(nodes))
+	p.seen = make(map[string]nodeVersion, len(nodes))
 	all := make([]topology.Node, len(nodes))
 	for i, n := range nodes {
-		p.seen[n.Node().Name] = sightOf(n)
+		p.seen[n.Node().Name] = nodeVersionOf(n)
 		all[i] = p.fabric.node(n)
 	}
 	p.tree = topology.New(p.fabric.levels, all...)

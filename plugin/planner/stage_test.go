@@ -41,7 +41,7 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
 	s.planner = New(Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: NewMetrics(), Gangs: frameworktest.Cache(),
-		Reserved: func(types.NamespacedName, int32, time.Time) []topology.Taking { return nil },
+		Reserved: func(types.NamespacedName, int32, time.Time) []topology.Assumed { return nil },
 		Wake:     func(klog.Logger, types.NamespacedName) {},
 	})
 	return s
@@ -59,9 +59,9 @@ func asked(pods []*v1.Pod) gangcache.Snapshot {
 // answer is the planner's answer for a gang of the given pods.
 func (s *stage) answer(pods []*v1.Pod) (gang.Placement, *gang.Refusal) {
 	s.t.Helper()
-	placement, no, err := s.planner.Answer(s.t.Context(), s.Nodes(), asked(pods), nil)
+	placement, refusal, err := s.planner.Answer(s.t.Context(), s.Nodes(), asked(pods), nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return placement, no
+	return placement, refusal
 }

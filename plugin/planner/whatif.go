@@ -20,8 +20,8 @@ type removal struct {
 	node fwk.NodeInfo
 }
 
-// suppose tells plugins of the pods that are supposed to be gone.
-func (s *scout) suppose(state fwk.CycleState, pod *v1.Pod) error {
+// simulate tells plugins that the removed pods are gone.
+func (s *planCycle) simulate(state fwk.CycleState, pod *v1.Pod) error {
 	if !relatesToPods(pod) {
 		return nil
 	}
@@ -39,14 +39,14 @@ type WhatIf struct {
 	p       *Planner
 	nodes   []fwk.NodeInfo
 	removed []removal
-	// taken is what others hold; tree is of the nodes less that, made where it is asked for.
-	taken []topology.Taking
-	tree  *topology.Tree
+	// assumed is what others hold; tree is of the nodes less that, made where it is asked for.
+	assumed []topology.Assumed
+	tree    *topology.Tree
 }
 
-// Without says what would be if pods were not on their nodes, and others held what is taken.
-func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Pod, taken []topology.Taking) *WhatIf {
-	w := &WhatIf{ctx: ctx, p: p, nodes: slices.Clone(all), taken: taken}
+// Without returns the cluster as it would be if pods were not on their nodes and others held what is assumed.
+func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Pod, taken []topology.Assumed) *WhatIf {
+	w := &WhatIf{ctx: ctx, p: p, nodes: slices.Clone(all), assumed: taken}
 	at := make(map[string]int, len(all))
 	for i, n := range all {
 		at[n.Node().Name] = i
@@ -76,16 +76,16 @@ func (w *WhatIf) Nodes() []topology.Node {
 	for i := range all {
 		at[all[i].Name] = i
 	}
-	for _, t := range w.taken {
+	for _, t := range w.assumed {
 		i, ok := at[t.Node]
 		if !ok {
 			continue
 		}
-		h := t.Hold
-		for what, v := range h.What {
+		h := t.Usage
+		for what, v := range h.Resources {
 			all[i].Free[what] -= v
 		}
-		all[i].Used, all[i].Closed = all[i].Used || h.Tenant, all[i].Closed || h.Closed
+		all[i].Used, all[i].Exclusive = all[i].Used || h.Tenant, all[i].Exclusive || h.Exclusive
 		if h.Tenant {
 			all[i].Tenants++
 		}
@@ -106,19 +106,19 @@ func (w *WhatIf) Tree() *topology.Tree {
 
 // Gang is the gang as the core is asked about it, with the nodes that filters rule out; what it asks of the fabric is not in it.
 func (w *WhatIf) Gang(of gangcache.Snapshot) (gang.Gang, error) {
-	g, _, err := w.scout(of).gang()
+	g, _, err := w.planCycle(of).gang()
 	return g, err
 }
 
 // Place says where the gang would be.
 func (w *WhatIf) Place(of gangcache.Snapshot) (gang.Placement, *gang.Refusal, error) {
-	s := w.scout(of)
+	s := w.planCycle(of)
 	s.tree = w.Tree()
 	return s.place()
 }
 
-func (w *WhatIf) scout(of gangcache.Snapshot) *scout {
-	s := newScout(w.ctx, w.p, w.nodes, of)
+func (w *WhatIf) planCycle(of gangcache.Snapshot) *planCycle {
+	s := newPlanCycle(w.ctx, w.p, w.nodes, of)
 	s.removed = w.removed
 	return s
 }

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 
-	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/gang/preemption"
 )
 
-// budgets are the disruption budgets of the pods that are looked at.
+// budgets are the disruption budgets of the preemptible pods.
 type budgets struct {
 	lister  policylisters.PodDisruptionBudgetLister
 	byName  map[types.NamespacedName]int
@@ -22,7 +22,7 @@ type budgets struct {
 type budget struct {
 	index int
 	of    labels.Selector
-	// done are pods that the budget has counted as leaving already.
+	// done are pods that the budget counts as disrupted already.
 	done map[string]metav1.Time
 }
 
@@ -31,7 +31,7 @@ func (p *Preemptor) budgets() *budgets {
 }
 
 // count adds a pod to the budgets of its unit. One that cannot be read allows nothing.
-func (b *budgets) count(u *yield.Unit, pod *v1.Pod) {
+func (b *budgets) count(u *preemption.Unit, pod *v1.Pod) {
 	all, known := b.in[pod.Namespace]
 	if !known {
 		list, err := b.lister.PodDisruptionBudgets(pod.Namespace).List(labels.Everything())

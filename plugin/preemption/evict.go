@@ -26,19 +26,19 @@ const (
 
 // eviction is a batch of pods that are told to leave.
 type eviction struct {
-	// whom they make room for, such as "gang ns/train".
-	whom string
-	// priority is theirs: who is not of a lower one leaves because it stayed too long in room that is reserved.
+	// beneficiary they make room for, such as "gang ns/train".
+	beneficiary string
+	// priority is that of the gang: a victim whose priority is not lower exceeded its declared run time in reserved
+	// room.
 	priority int32
 	pods     []*v1.Pod
-	// until is when it is given up; stands says whether room is still wanted.
+	// until is when the eviction is given up; stands reports whether the room is still wanted.
 	until  time.Time
 	stands func() bool
 }
 
-// evict tells pods to leave, with their own grace. A gang of ours is drained by that as when somebody drains its nodes.
-// Each pod is told once, in one batch; one whose eviction is refused is told again only while the room is wanted: once
-// it is found claims.Elsewhere, or nobody needs it, nobody leaves for it any more.
+// evict evicts pods with their own grace. A gang of ours is drained by that, as by a node drain. Each pod is evicted
+// once, in one batch; a refused eviction is retried only while the room is still wanted.
 func (p *Preemptor) evict(ctx context.Context, e eviction) {
 	ctx, cancel := context.WithDeadline(ctx, e.until)
 	defer cancel()
@@ -54,39 +54,39 @@ func (p *Preemptor) evict(ctx context.Context, e eviction) {
 			told[unit] = true
 			why := " of higher priority"
 			if corev1helpers.PodPriority(pod) >= e.priority {
-				why = ", in whose reserved room it is beyond its declared run time"
+				why = ", whose reserved room it occupies beyond its declared run time"
 			}
-			p.config.Framework.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s%s%s", e.whom, why, with)
+			p.config.Framework.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s%s%s", e.beneficiary, why, with)
 		}
 	}
 	left, batch := e.pods, true
 	err := wait.PollUntilContextCancel(ctx, evictAgain, true, func(ctx context.Context) (bool, error) {
 		if batch || e.stands() {
-			left, batch = p.tell(ctx, e.whom, left), false
+			left, batch = p.evictAll(ctx, e.beneficiary, left), false
 			return len(left) == 0, nil
 		}
-		logger.Info("Evictions that were refused are not tried again: the room is not wanted any more", "for", e.whom, "pods", len(left))
+		logger.Info("Refused evictions are not retried: the room is no longer needed", "for", e.beneficiary, "pods", len(left))
 		return true, nil
 	})
 	if err != nil {
-		logger.Error(err, "Pods that were to make room were not evicted in time", "for", e.whom, "pods", len(left), "first", klog.KObj(left[0]))
+		logger.Error(err, "Preempted pods were not evicted in time", "for", e.beneficiary, "pods", len(left), "first", klog.KObj(left[0]))
 	}
 }
 
-// tell tells each pod to leave and returns those whose eviction was refused.
-func (p *Preemptor) tell(ctx context.Context, whom string, pods []*v1.Pod) (refused []*v1.Pod) {
+// evictAll evicts each pod and returns those whose eviction was refused.
+func (p *Preemptor) evictAll(ctx context.Context, beneficiary string, pods []*v1.Pod) (refused []*v1.Pod) {
 	logger := klog.FromContext(ctx)
-	no := make([]bool, len(pods))
+	refusal := make([]bool, len(pods))
 	workqueue.ParallelizeUntil(ctx, evictAtOnce, len(pods), func(i int) {
 		pod := pods[i]
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
 		err := p.config.Framework.ClientSet().PolicyV1().Evictions(pod.Namespace).Evict(ctx, eviction)
-		if no[i] = err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err); no[i] {
-			logger.V(2).Info("Evicting a pod that makes room; will be tried again", "for", whom, "pod", klog.KObj(pod), "reason", err)
+		if refusal[i] = err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err); refusal[i] {
+			logger.V(2).Info("Evicting a preempted pod; will be retried", "for", beneficiary, "pod", klog.KObj(pod), "reason", err)
 		}
 	})
 	for i, pod := range pods {
-		if no[i] {
+		if refusal[i] {
 			refused = append(refused, pod)
 		}
 	}

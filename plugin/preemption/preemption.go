@@ -1,7 +1,7 @@
-// Package preemption decides who makes room for a gang, or for a pod of no gang, and what room is held for whom. It promises
-// that whole gangs leave or none of their members, nobody who is not of lower priority but those who overstay in reserved
-// room, and nobody where the gang would not fit then, as the framework's filters judge it; and that what becomes free is kept
-// for those it became free for.
+// Package preemption carries out gang/preemption: it preempts for a gang, or for a pod of no gang, and holds the room
+// that becomes free. It promises that whole gangs are preempted or none of their members; only units of lower priority,
+// or those that exceed their declared run time in reserved room; and nothing unless the gang fits afterwards by the
+// framework's own filters; and that the freed room is held for the gang that it was freed for.
 package preemption
 
 import (
@@ -31,9 +31,9 @@ type Framework interface {
 	SnapshotSharedLister() fwk.SharedLister
 }
 
-// Health says of a node whether nothing of a gang may go there, and why.
+// Health says of a node whether nothing of a namespace's gangs may go there, and why.
 type Health interface {
-	Ill(*v1.Node) (cause string, ill bool)
+	Unhealthy(node *v1.Node, namespace string) (cause string, ill bool)
 }
 
 // Config is what a Preemptor works with.
@@ -54,27 +54,28 @@ type Config struct {
 	Metrics  *Metrics
 }
 
-// Preemptor makes room for those whom one scheduler profile places.
+// Preemptor preempts for the pods of one scheduler profile.
 type Preemptor struct {
-	config       Config
-	reservations *Reservations
-	lone         *lone
-	worth        *worth
-	// blocked is the gang that was refused in this cycle for lack of room; tried is when room was looked for last, nextSearch
-	// when it may be for anybody. They belong to the scheduling cycle.
+	config          Config
+	rooms           *HeldRooms
+	singlePods      *singlePods
+	lastCheckpoints *lastCheckpoints
+	// blocked is the gang that was refused in this cycle for lack of room; tried is when each gang last searched for
+	// room, nextSearch when any may search again. They belong to the scheduling cycle.
 	blocked    *blocked
 	tried      map[types.NamespacedName]attempt
 	nextSearch time.Time
 }
 
 // New makes a Preemptor that holds room in the given Reservations.
-func New(c Config, r *Reservations) *Preemptor {
-	return &Preemptor{config: c, reservations: r, lone: &lone{of: map[types.UID]*promise{}}, worth: &worth{gangs: c.Stored}, tried: map[types.NamespacedName]attempt{}}
+func New(c Config, r *HeldRooms) *Preemptor {
+	return &Preemptor{config: c, rooms: r, singlePods: &singlePods{of: map[types.UID]*nomination{}}, lastCheckpoints: &lastCheckpoints{gangs: c.Stored}, tried: map[types.NamespacedName]attempt{}}
 }
 
-// Block notes the gang that was refused in this cycle for lack of room, with what that was seen on; Unblock notes that none was.
-func (p *Preemptor) Block(key types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo, no gang.Refusal) {
-	p.blocked = &blocked{key: key, roster: of, nodes: nodes, refusal: no}
+// Block records the gang that was refused in this cycle for lack of room, and the nodes that were seen; Unblock records
+// that none was.
+func (p *Preemptor) Block(key types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo, refusal gang.Refusal) {
+	p.blocked = &blocked{key: key, snapshot: of, nodes: nodes, refusal: refusal}
 }
 
 // Unblock notes that no gang was refused yet in this cycle.
@@ -83,24 +84,24 @@ func (p *Preemptor) Unblock() { p.blocked = nil }
 // Placed ends what is held for a gang that has its places.
 func (p *Preemptor) Placed(logger klog.Logger, key types.NamespacedName) {
 	delete(p.tried, key)
-	p.letIn(logger, key)
+	p.releaseRoom(logger, key)
 }
 
 // Metrics are one set for all profiles of a process.
 type Metrics struct {
-	searched  prometheus.Histogram
-	preempted prometheus.Counter
+	searchSeconds prometheus.Histogram
+	preempted     prometheus.Counter
 }
 
 // NewMetrics makes them; buckets are those of times that nobody is scheduled in.
 func NewMetrics(buckets []float64) *Metrics {
 	return &Metrics{
-		searched:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_room_search_seconds", Help: "How long it took to find out who makes room for a gang or a pod, or which room it waits for; nobody is scheduled meanwhile.", Buckets: buckets}),
-		preempted: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
+		searchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_preemption_search_seconds", Help: "How long it took to find out who makes room for a gang or a pod, or which room it waits for; nobody is scheduled meanwhile.", Buckets: buckets}),
+		preempted:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
 	}
 }
 
 // Collectors are what is to be registered, once.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.searched, m.preempted}
+	return []prometheus.Collector{m.searchSeconds, m.preempted}
 }

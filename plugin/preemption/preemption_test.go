@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
@@ -24,6 +25,7 @@ import (
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/plugin/frameworktest"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
@@ -32,9 +34,6 @@ import (
 )
 
 const gpu = plugintest.GPU
-
-// patience bounds every wait; a test that reaches it has failed.
-const patience = 90 * time.Second
 
 var (
 	node   = plugintest.Node
@@ -60,8 +59,8 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	s := &stage{Framework: frameworktest.New(t, objects...), t: t, gangs: frameworktest.Cache(), woken: make(chan types.NamespacedName, 100), tried: make(chan string, 100)}
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
-	r, wake := NewReservations(), func(_ klog.Logger, key types.NamespacedName) { s.woken <- key }
-	plans := planner.New(planner.Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: planner.NewMetrics(), Gangs: s.gangs, Reserved: r.Against, Wake: wake})
+	r, wake := NewHeldRooms(), func(_ klog.Logger, key types.NamespacedName) { s.woken <- key }
+	plans := planner.New(planner.Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: planner.NewMetrics(), Gangs: s.gangs, Reserved: r.HeldAgainst, Wake: wake})
 	gangs := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"})
 	informers := s.SharedInformerFactory()
 	s.p = New(Config{Framework: s.Framework, Args: &args, Planner: plans, Gangs: s.gangs, Health: frameworktest.Well{}, Pods: informers.Core().V1().Pods().Lister(),
@@ -93,16 +92,6 @@ func (s *stage) on(name string) fwk.NodeInfo {
 	return nil
 }
 
-// until waits for something to become true.
-func (s *stage) until(what string, ok func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("waited %v for %s", patience, what)
-		}
-	}
-}
-
 // prior gives pods a priority.
 func prior(priority int32, pods []*v1.Pod) []*v1.Pod {
 	for _, p := range pods {
@@ -111,8 +100,8 @@ func prior(priority int32, pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-func taking(node string, gpus int64) topology.Taking {
-	return topology.Taking{Node: node, Hold: topology.Hold{What: topology.Resources{gpu: gpus}, Tenant: true}}
+func assumed(node string, gpus int64) topology.Assumed {
+	return topology.Assumed{Node: node, Usage: topology.Usage{Resources: topology.Resources{gpu: gpus}, Tenant: true}}
 }
 
 // NobodyForNothing: an eviction that is refused is tried again while the claim stands, and not once the gang has its place.
@@ -126,43 +115,43 @@ func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 		tries.Add(1)
 		return true, nil, apierrors.NewTooManyRequests("a disruption budget says no", 1)
 	})
-	claim := Reservation{since: time.Now(), until: time.Now().Add(time.Hour)}
-	claim.seats = append(claim.seats, taking("a", 2))
-	s.p.reservations.keep(key("g"), claim)
+	nomination := HeldRoom{since: time.Now(), until: time.Now().Add(time.Hour)}
+	nomination.assignments = append(nomination.assignments, assumed("a", 2))
+	s.p.rooms.keep(key("g"), nomination)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.p.evict(t.Context(), eviction{whom: "gang ns/g", pods: []*v1.Pod{on(pod("low", 2), "a")}, until: claim.until, stands: func() bool { return s.p.reservations.stands(key("g"), claim) }})
+		s.p.evict(t.Context(), eviction{beneficiary: "gang ns/g", pods: []*v1.Pod{on(pod("low", 2), "a")}, until: nomination.until, stands: func() bool { return s.p.rooms.stands(key("g"), nomination) }})
 	}()
-	s.until("the eviction to be tried again", func() bool { return tries.Load() >= 2 })
-	newer := claim
-	newer.since = claim.since.Add(time.Second)
-	s.p.reservations.keep(key("g"), newer) // what is held now has other victims
+	eventually.Holds(t, "the eviction to be tried again", func() (bool, any) { n := tries.Load(); return n >= 2, n })
+	newer := nomination
+	newer.since = nomination.since.Add(time.Second)
+	s.p.rooms.keep(key("g"), newer) // what is held now has other victims
 	select {
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatal("the eviction is tried on and on")
 	}
 }
 
 // A claim that is not used in time lets others in again.
-func TestAClaimEnds(t *testing.T) {
+func TestANominationEnds(t *testing.T) {
 	s := newStage(t, node("a", 2))
 	s.waits(prior(5, gangOf("g", 2, 2)))
-	h := Reservation{until: time.Now().Add(time.Hour)}
+	h := HeldRoom{until: time.Now().Add(time.Hour)}
 	h.Priority = 5
-	h.seats = append(h.seats, taking("a", 2), taking("b", 2))
-	s.p.reservations.keep(key("g"), h)
+	h.assignments = append(h.assignments, assumed("a", 2), assumed("b", 2))
+	s.p.rooms.keep(key("g"), h)
 	late := prior(0, []*v1.Pod{pod("late", 2)})[0]
-	if status := s.p.KeepOff(late, s.on("a")); !status.IsRejected() {
+	if status := s.p.FilterHeld(late, s.on("a")); !status.IsRejected() {
 		t.Fatalf("held room is not kept from a pod: %v", status)
 	}
 	s.p.Lapse(klog.Background(), h.until.Add(-time.Second))
-	if status := s.p.KeepOff(late, s.on("a")); !status.IsRejected() {
+	if status := s.p.FilterHeld(late, s.on("a")); !status.IsRejected() {
 		t.Fatalf("the claim ended too early: %v", status)
 	}
 	s.p.Lapse(klog.Background(), h.until.Add(time.Second))
-	if status := s.p.KeepOff(late, s.on("a")); status.IsRejected() {
+	if status := s.p.FilterHeld(late, s.on("a")); status.IsRejected() {
 		t.Errorf("the pod is kept off still: %v", status)
 	}
 	if name := <-s.tried; name != "late" {
@@ -171,15 +160,15 @@ func TestAClaimEnds(t *testing.T) {
 }
 
 // A pod of no gang that has a claim is not kept off a node where room is held that leaves it some.
-func TestClaimsOfSinglePodsTakeNoSlot(t *testing.T) {
+func TestNominationsOfSinglePodsTakeNoSlot(t *testing.T) {
 	s := newStage(t, node("a", 2))
-	s.p.reservations.keep(key("other"), Reservation{seats: []topology.Taking{taking("a", 2)}, until: time.Now().Add(patience)})
+	s.p.rooms.keep(key("other"), HeldRoom{assignments: []topology.Assumed{assumed("a", 2)}, until: time.Now().Add(time.Hour)})
 	lone := pod("lone", 0)
 	lone.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To("lone-claim")}}
-	if status := s.p.KeepOff(lone, s.on("a")); status.IsRejected() {
+	if status := s.p.FilterHeld(lone, s.on("a")); status.IsRejected() {
 		t.Error(status)
 	}
-	if status := s.p.KeepOff(pod("greedy", 1), s.on("a")); !status.IsRejected() {
+	if status := s.p.FilterHeld(pod("greedy", 1), s.on("a")); !status.IsRejected() {
 		t.Error("a pod is let into held room")
 	}
 }
@@ -190,8 +179,8 @@ func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	low, high := prior(0, gangOf("low", 2, 2)), prior(5, gangOf("high", 2, 2))
 	s := newStage(t, node("a", 2), node("b", 2), on(low[0], "a"), on(low[1], "b"))
 	s.waits(high)
-	s.p.tried[key("high")] = attempt{delay: lookAgainAtMost}
-	s.p.worth.at = time.Now().Add(-time.Hour)
+	s.p.tried[key("high")] = attempt{delays: wait.Backoff{Duration: searchRetryMax}}
+	s.p.lastCheckpoints.at = time.Now().Add(-time.Hour)
 	of, missing := s.gangs.PlanInput(key("high"))
 	if missing != nil {
 		t.Fatal(missing.Message)
@@ -199,15 +188,15 @@ func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	for began := time.Now(); ; {
 		s.p.Block(key("high"), of, s.Nodes(), gang.Refusal{Reason: gang.InsufficientNodes, Message: "2 pods wanted"})
 		s.p.MakeRoom(t.Context(), key("high"))
-		if h, held := s.p.reservations.Get(key("high")); held {
-			if h.Reserved || h.Words() == "" || len(h.Status().Leaving) != 1 || h.Status().LeavingPods != 2 {
+		if h, held := s.p.rooms.Get(key("high")); held {
+			if h.Reserved || h.Text() == "" || len(h.Status().Victims) != 1 || h.Status().VictimPods != 2 {
 				t.Errorf("held: %+v", h.Status())
 			}
 			return
 		}
 		select {
 		case <-s.woken:
-		case <-time.After(lookAgainAtMost / 2):
+		case <-time.After(searchRetryMax / 2):
 			t.Fatalf("it is not its turn %v after it was first", time.Since(began))
 		}
 	}
@@ -225,24 +214,24 @@ func TestWhoAwaitsRoom(t *testing.T) {
 	}
 	told := []types.UID{"told"}
 	for name, c := range map[string]struct {
-		promise   *promise
+		promise   *nomination
 		nominated string
 		onA       []*v1.Pod
 		want      bool
 	}{
 		"nothing is known":                      {onA: []*v1.Pod{on("told", 0, true)}},
-		"they are being told":                   {promise: &promise{node: "a", until: now, batch: true}, want: true},
-		"told, not yet leaving":                 {promise: &promise{node: "a", told: told, until: now}, onA: []*v1.Pod{on("told", 0, false)}, want: true},
-		"told, gone":                            {promise: &promise{node: "a", told: told, until: now}, onA: []*v1.Pod{on("other", 0, false)}},
-		"told, in vain":                         {promise: &promise{node: "a", told: told, until: now.Add(-1)}, onA: []*v1.Pod{on("told", 0, false)}},
+		"they are being told":                   {promise: &nomination{node: "a", until: now, evicting: true}, want: true},
+		"told, not yet leaving":                 {promise: &nomination{node: "a", evicted: told, until: now}, onA: []*v1.Pod{on("told", 0, false)}, want: true},
+		"told, gone":                            {promise: &nomination{node: "a", evicted: told, until: now}, onA: []*v1.Pod{on("other", 0, false)}},
+		"told, in vain":                         {promise: &nomination{node: "a", evicted: told, until: now.Add(-1)}, onA: []*v1.Pod{on("told", 0, false)}},
 		"another replica told":                  {nominated: "a", onA: []*v1.Pod{on("told", 0, true)}, want: true},
 		"another replica told, elsewhere":       {nominated: "b", onA: []*v1.Pod{on("told", 0, true)}},
 		"another replica told, nobody":          {nominated: "a", onA: []*v1.Pod{on("told", 0, false)}},
 		"one that needs no room for it leaves":  {nominated: "a", onA: []*v1.Pod{on("dear", 5, true)}},
-		"told, in vain, but somebody leaves":    {promise: &promise{node: "a", told: told, until: now.Add(-1)}, nominated: "a", onA: []*v1.Pod{on("told", 0, true)}, want: true},
-		"told, gone; of those left one departs": {promise: &promise{node: "a", told: told, until: now}, nominated: "a", onA: []*v1.Pod{on("other", 0, true)}, want: true},
+		"told, in vain, but somebody leaves":    {promise: &nomination{node: "a", evicted: told, until: now.Add(-1)}, nominated: "a", onA: []*v1.Pod{on("told", 0, true)}, want: true},
+		"told, gone; of those left one departs": {promise: &nomination{node: "a", evicted: told, until: now}, nominated: "a", onA: []*v1.Pod{on("other", 0, true)}, want: true},
 	} {
-		l := &lone{of: map[types.UID]*promise{}}
+		l := &singlePods{of: map[types.UID]*nomination{}}
 		if c.promise != nil {
 			l.of["lone"] = c.promise
 		}
@@ -259,29 +248,29 @@ func TestWhoAwaitsRoom(t *testing.T) {
 
 // All searches together take no more than a part of the time, however many wait.
 func TestSearchesTakeTurns(t *testing.T) {
-	p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewReservations())
+	p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())
 	now := time.Now()
 	woken := make(chan string, 2)
-	if !p.turnToSearch(key("one"), now, nil) {
+	if !p.maySearch(key("one"), now, nil) {
 		t.Fatal("the first is refused its turn")
 	}
-	p.searched(key("one"), now.Add(-10*time.Second), something, func() {})
-	if p.turnToSearch(key("other"), time.Now(), func() { woken <- "other" }) {
+	p.searched(key("one"), now.Add(-10*time.Second), foundRoom, func() {})
+	if p.maySearch(key("other"), time.Now(), func() { woken <- "other" }) {
 		t.Error("another one searches right after a search of ten seconds")
 	}
 	if next := p.tried[key("other")].next; next.Before(now.Add(99 * time.Second)) {
 		t.Errorf("its turn is %v after", next.Sub(now))
 	}
-	if !p.turnToSearch(key("other"), now.Add(200*time.Second), nil) {
+	if !p.maySearch(key("other"), now.Add(200*time.Second), nil) {
 		t.Error("its turn never comes")
 	}
 	p.nextSearch = time.Now().Add(time.Millisecond)
-	if p.turnToSearch(key("third"), time.Now(), func() { woken <- "third" }) {
+	if p.maySearch(key("third"), time.Now(), func() { woken <- "third" }) {
 		t.Error("it does not wait")
 	}
 	select {
 	case <-woken:
-	case <-time.After(patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("it is not called when its turn comes")
 	}
 }
@@ -289,7 +278,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 // NobodyStarves: who is first in the queue's order, and looks for room again and again, does not take every turn.
 func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewReservations())
+		p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())
 		had := map[string]int{}
 		var names []string
 		for i := range 20 {
@@ -300,11 +289,11 @@ func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 		for range 60_000 {
 			for _, name := range names { // in the queue's order
 				again := func() { mu.Lock(); woken[name] = true; mu.Unlock() }
-				if p.turnToSearch(key(name), time.Now(), again) {
+				if p.maySearch(key(name), time.Now(), again) {
 					had[name]++
 					began := time.Now()
 					time.Sleep(500 * time.Millisecond)
-					p.searched(key(name), began, something, again)
+					p.searched(key(name), began, foundRoom, again)
 				}
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -320,14 +309,14 @@ func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 // What was read since it was asked for will do, however long ago that was.
 func TestWhatGangsHaveStoredIsKnown(t *testing.T) {
 	at := time.Now()
-	w := &worth{at: at, reading: true}
+	w := &lastCheckpoints{at: at, reading: true}
 	for name, c := range map[string]struct {
 		after time.Duration
 		asked time.Time
 		want  bool
 	}{
-		"read just now":     {worthAge - 1, time.Time{}, true},
-		"read too long ago": {worthAge, time.Time{}, false},
+		"read just now":     {checkpointsAge - 1, time.Time{}, true},
+		"read too long ago": {checkpointsAge, time.Time{}, false},
 		"read since asked":  {time.Minute, at.Add(-1), true},
 		"read before asked": {time.Minute, at.Add(1), false},
 	} {

@@ -16,36 +16,37 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/gang/preemption"
+	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
 )
 
-// Reservation is room that is kept for a gang.
-type Reservation struct {
-	yield.Hold
-	seats []topology.Taking
-	// domain is where that is, for people; yields names who leaves, pods how many.
-	domain string
-	yields []string
-	pods   int
-	// lost: it is for members that came back to a gang on nodes.
-	lost  bool
-	since time.Time
+// HeldRoom is room that is kept for a gang.
+type HeldRoom struct {
+	preemption.Holding
+	assignments []topology.Assumed
+	// domain is where that is, for people; victims names the preempted units, pods counts their pods.
+	domain  string
+	victims []string
+	pods    int
+	// degraded: it is for members that are replaced in a gang that has others on nodes.
+	degraded bool
+	since    time.Time
 	// until is when a claim ends that was not used.
 	until time.Time
-	// idle is since when the gang was seen to lack members, so that it could not use what is reserved.
-	idle time.Time
+	// unusableSince is since when the gang lacks members, so that it cannot use the reservation.
+	unusableSince time.Time
 }
 
-// Words say for people what is held and why.
-func (h *Reservation) Words() string {
+// Text say for people what is held and why.
+func (h *HeldRoom) Text() string {
 	where := h.domain
 	if where == "" {
 		where = fmt.Sprintf("room on %d nodes", len(h.nodes()))
 	}
 	if !h.Reserved {
-		return fmt.Sprintf("%s is held for it until %s: %s leave (%d pods)", where, h.until.UTC().Format(time.TimeOnly), someOf(h.yields), h.pods)
+		return fmt.Sprintf("%s is nominated for it until %s: preempting %s (%d pods)", where, h.until.UTC().Format(time.TimeOnly), someOf(h.victims), h.pods)
 	}
 	text := where + " is reserved for it"
 	if !h.At.IsZero() {
@@ -55,10 +56,10 @@ func (h *Reservation) Words() string {
 }
 
 // Status is the same for programs.
-func (h *Reservation) Status() *v1alpha1.HeldRoom {
-	room := &v1alpha1.HeldRoom{Kind: v1alpha1.HeldReservation, Domain: h.domain, Nodes: h.nodes(), Since: whole(h.since)}
+func (h *HeldRoom) Status() *v1alpha1.HeldRoom {
+	room := &v1alpha1.HeldRoom{Kind: v1alpha1.HeldReservation, Domain: h.domain, Nodes: status.Names(h.nodes()), Since: whole(h.since)}
 	if !h.Reserved {
-		room.Kind, room.Leaving, room.LeavingPods = v1alpha1.HeldClaim, h.yields, int32(h.pods)
+		room.Kind, room.Victims, room.VictimPods = v1alpha1.HeldNomination, status.Names(h.victims), int32(h.pods)
 		room.Until = ptr.To(whole(h.until))
 	} else if !h.At.IsZero() {
 		room.ExpectedAt = ptr.To(whole(h.At))
@@ -69,10 +70,10 @@ func (h *Reservation) Status() *v1alpha1.HeldRoom {
 // whole is a time as an API server keeps it.
 func whole(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
-func (h *Reservation) nodes() []string {
+func (h *HeldRoom) nodes() []string {
 	var names []string
 	seen := map[string]bool{}
-	for _, s := range h.seats {
+	for _, s := range h.assignments {
 		if !seen[s.Node] {
 			seen[s.Node] = true
 			names = append(names, s.Node)
@@ -90,10 +91,10 @@ func someOf(names []string) string {
 	return text
 }
 
-// Reservations are all room that is kept, by gang. Its lock is a leaf.
-type Reservations struct {
+// HeldRooms is all room that is held, by gang. Its lock is a leaf.
+type HeldRooms struct {
 	mu sync.Mutex
-	of map[types.NamespacedName]*Reservation
+	of map[types.NamespacedName]*HeldRoom
 	// byNode finds holds by node.
 	byNode map[string][]types.NamespacedName
 	// kept are single pods that were kept out, to be tried again when room is held no more.
@@ -103,29 +104,29 @@ type Reservations struct {
 // mostKept bounds the pods that are tried again at once; others have their turn with the next event.
 const mostKept = 1000
 
-// NewReservations returns an empty set.
-func NewReservations() *Reservations {
-	return &Reservations{of: map[types.NamespacedName]*Reservation{}, byNode: map[string][]types.NamespacedName{}, kept: map[types.UID]*v1.Pod{}}
+// NewHeldRooms returns an empty set.
+func NewHeldRooms() *HeldRooms {
+	return &HeldRooms{of: map[types.NamespacedName]*HeldRoom{}, byNode: map[string][]types.NamespacedName{}, kept: map[types.UID]*v1.Pod{}}
 }
 
 // Get returns what is held for a gang.
-func (h *Reservations) Get(key types.NamespacedName) (Reservation, bool) {
+func (h *HeldRooms) Get(key types.NamespacedName) (HeldRoom, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if one := h.of[key]; one != nil {
 		return *one, true
 	}
-	return Reservation{}, false
+	return HeldRoom{}, false
 }
 
-// stands says whether it is still that claim which is held for a gang.
-func (h *Reservations) stands(key types.NamespacedName, claim Reservation) bool {
+// stands reports whether that nomination is still held for the gang.
+func (h *HeldRooms) stands(key types.NamespacedName, nomination HeldRoom) bool {
 	one, ok := h.Get(key)
-	return ok && !one.Reserved && one.since.Equal(claim.since)
+	return ok && !one.Reserved && one.since.Equal(nomination.since)
 }
 
 // keep holds room for a gang, in the place of what was held.
-func (h *Reservations) keep(key types.NamespacedName, one Reservation) {
+func (h *HeldRooms) keep(key types.NamespacedName, one HeldRoom) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.remove(key)
@@ -135,8 +136,8 @@ func (h *Reservations) keep(key types.NamespacedName, one Reservation) {
 	}
 }
 
-// drop ends what is held for a gang and returns single pods that may go in now.
-func (h *Reservations) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
+// drop ends what is held for a gang and returns the single pods that were kept out by it.
+func (h *HeldRooms) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if was = h.remove(key); was {
@@ -148,7 +149,7 @@ func (h *Reservations) drop(key types.NamespacedName) (free []*v1.Pod, was bool)
 	return free, was
 }
 
-func (h *Reservations) remove(key types.NamespacedName) bool {
+func (h *HeldRooms) remove(key types.NamespacedName) bool {
 	one := h.of[key]
 	if one == nil {
 		return false
@@ -169,61 +170,61 @@ func (h *Reservations) remove(key types.NamespacedName) bool {
 }
 
 // keys lists the gangs for which room is held.
-func (h *Reservations) keys() map[types.NamespacedName]Reservation {
+func (h *HeldRooms) keys() map[types.NamespacedName]HeldRoom {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make(map[types.NamespacedName]Reservation, len(h.of))
+	all := make(map[types.NamespacedName]HeldRoom, len(h.of))
 	for key, one := range h.of {
 		all[key] = *one
 	}
 	return all
 }
 
-// Against lists the room that a gang must keep out of.
-func (h *Reservations) Against(key types.NamespacedName, priority int32, end time.Time) []topology.Taking {
+// HeldAgainst lists the room that a gang must keep out of.
+func (h *HeldRooms) HeldAgainst(key types.NamespacedName, priority int32, end time.Time) []topology.Assumed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var all []topology.Taking
+	var all []topology.Assumed
 	for other, one := range h.of {
-		if other != key && one.Binds(priority, end) {
-			all = append(all, one.seats...)
+		if other != key && one.Excludes(priority, end) {
+			all = append(all, one.assignments...)
 		}
 	}
 	return all
 }
 
 // Any says whether any room is held at all.
-func (h *Reservations) Any() bool {
+func (h *HeldRooms) Any() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.of) > 0
 }
 
-// on is how much of a node is held against a pod, and for whom.
-func (h *Reservations) on(node string, priority int32, end time.Time) (held topology.Resources, whom types.NamespacedName) {
+// heldOn returns how much of a node is held against a pod, and for which gang.
+func (h *HeldRooms) heldOn(node string, priority int32, end time.Time) (held topology.Resources, beneficiary types.NamespacedName) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, key := range h.byNode[node] {
 		one := h.of[key]
-		if !one.Binds(priority, end) {
+		if !one.Excludes(priority, end) {
 			continue
 		}
-		for _, s := range one.seats {
+		for _, s := range one.assignments {
 			if s.Node != node {
 				continue
 			}
 			if held == nil {
-				held, whom = topology.Resources{}, key
+				held, beneficiary = topology.Resources{}, key
 			}
-			for what, v := range s.Hold.What {
+			for what, v := range s.Usage.Resources {
 				held[what] += v
 			}
 		}
 	}
-	return held, whom
+	return held, beneficiary
 }
 
-func (h *Reservations) wait(pod *v1.Pod) {
+func (h *HeldRooms) wait(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.kept) < mostKept {
@@ -231,12 +232,12 @@ func (h *Reservations) wait(pod *v1.Pod) {
 	}
 }
 
-// KeepOff refuses a single pod the room on a node that is held for a gang.
-func (p *Preemptor) KeepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+// FilterHeld rejects a single pod from room on a node that is held for a gang.
+func (p *Preemptor) FilterHeld(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if p.config.Planner.Attendant(pod) {
 		return nil
 	}
-	held, whom := p.reservations.on(node.Node().Name, corev1helpers.PodPriority(pod), settings.WouldEnd(pod, time.Now()))
+	held, beneficiary := p.rooms.heldOn(node.Node().Name, corev1helpers.PodPriority(pod), settings.WouldEnd(pod, time.Now()))
 	if held == nil {
 		return nil
 	}
@@ -247,17 +248,17 @@ func (p *Preemptor) KeepOff(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	left := p.config.Planner.Free(node)
 	for what, v := range p.config.Planner.Requests(info) {
 		if left[what]-held[what] < v {
-			p.reservations.wait(pod)
-			return fwk.NewStatus(fwk.Unschedulable, "node's room is held for gang "+whom.String())
+			p.rooms.wait(pod)
+			return fwk.NewStatus(fwk.Unschedulable, "room on the node is held for gang "+beneficiary.String())
 		}
 	}
 	return nil
 }
 
-// letIn ends what is held for a gang, and has those tried again that were kept out: aside, for it may be a scheduling cycle
-// that ends it.
-func (p *Preemptor) letIn(logger klog.Logger, key types.NamespacedName) {
-	free, was := p.reservations.drop(key)
+// releaseRoom ends what is held for a gang, and has pods tried again that were kept out: asynchronously, because the
+// caller may be in a scheduling cycle.
+func (p *Preemptor) releaseRoom(logger klog.Logger, key types.NamespacedName) {
+	free, was := p.rooms.drop(key)
 	if !was {
 		return
 	}
@@ -272,8 +273,8 @@ func (p *Preemptor) letIn(logger klog.Logger, key types.NamespacedName) {
 	}()
 }
 
-// idles notes whether a gang could not use what is held for it now, and says for how long that has been so.
-func (h *Reservations) idles(key types.NamespacedName, idle bool, now time.Time) time.Duration {
+// unusable records whether a gang can use what is held for it now, and returns for how long it could not.
+func (h *HeldRooms) unusable(key types.NamespacedName, idle bool, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.of[key]
@@ -281,28 +282,28 @@ func (h *Reservations) idles(key types.NamespacedName, idle bool, now time.Time)
 	case one == nil:
 		return 0
 	case !idle:
-		one.idle = time.Time{}
+		one.unusableSince = time.Time{}
 		return 0
-	case one.idle.IsZero():
-		one.idle = now
+	case one.unusableSince.IsZero():
+		one.unusableSince = now
 	}
-	return now.Sub(one.idle)
+	return now.Sub(one.unusableSince)
 }
 
-// Lapse ends what is held for gangs that are gone or placed, claims whose time is over, and reservations of gangs that lack
-// members for long: nobody else may go there, and nobody comes.
+// Lapse ends what is held for gangs that are gone or placed, nominations that timed out, and reservations of gangs that
+// lack members for long.
 func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
-	for key, h := range p.reservations.keys() {
+	for key, h := range p.rooms.keys() {
 		switch {
 		case !p.config.Gangs.Wants(key):
 		case !h.Reserved && now.After(h.until):
-			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.Words())
-		case h.Reserved && p.reservations.idles(key, !p.config.Gangs.Able(key), now) >= p.config.Args.FormingPatience.Duration:
-			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.Words())
+			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.Text())
+		case h.Reserved && p.rooms.unusable(key, !p.config.Gangs.Schedulable(key), now) >= p.config.Args.InitialPlacementTimeout.Duration:
+			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.Text())
 		default:
 			continue
 		}
-		p.letIn(logger, key)
+		p.releaseRoom(logger, key)
 		p.config.Wake(logger, key)
 	}
 }

@@ -9,28 +9,30 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/gang/preemption"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // blocked is a gang that was refused for lack of room, with what that was seen on.
 type blocked struct {
-	key     types.NamespacedName
-	roster  gangcache.Snapshot
-	nodes   []fwk.NodeInfo
-	refusal gang.Refusal
+	key      types.NamespacedName
+	snapshot gangcache.Snapshot
+	nodes    []fwk.NodeInfo
+	refusal  gang.Refusal
 }
 
-// priority is the lowest of the members', preempts says that none of them forbids to have others leave.
+// priority returns the lowest priority of the members; preempts reports whether none of them has the preemption policy
+// Never.
 func (b *blocked) priority() (priority int32, preempts bool) {
 	preempts = true
-	for i, m := range b.roster.Members {
+	for i, m := range b.snapshot.Members {
 		if own := corev1helpers.PodPriority(m.Pod); i == 0 || own < priority {
 			priority = own
 		}
@@ -50,7 +52,7 @@ func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	binding := func(t *v1.Taint) bool {
 		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
 	}
-	return slices.ContainsFunc(b.roster.Members, func(m gangcache.Member) bool {
+	return slices.ContainsFunc(b.snapshot.Members, func(m gangcache.Member) bool {
 		if m.State != gangcache.Pending {
 			return false
 		}
@@ -59,15 +61,15 @@ func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	})
 }
 
-// lost says whether members stand on nodes and wait for others.
-func (b *blocked) lost() bool {
-	return slices.ContainsFunc(b.roster.Members, func(m gangcache.Member) bool { return m.State == gangcache.Bound })
+// degraded says whether members stand on nodes and wait for others.
+func (b *blocked) degraded() bool {
+	return slices.ContainsFunc(b.snapshot.Members, func(m gangcache.Member) bool { return m.State == gangcache.Bound })
 }
 
-// attempt is when room was looked for, in vain, and when that is done again.
+// attempt is when a search for room failed, and when it is retried.
 type attempt struct {
-	next  time.Time
-	delay time.Duration
+	next   time.Time
+	delays wait.Backoff
 	// asked is when it was first asked what gangs would lose, for a search that was put off until that is read.
 	asked time.Time
 	// never: the last time that room was to be reserved there would have been none with everybody gone.
@@ -75,33 +77,26 @@ type attempt struct {
 }
 
 const (
-	// lookAgain is after how long room is looked for again that was not found; it doubles with each time, up to
-	// lookAgainAtMost. A search may take a good part of a second.
-	lookAgain       = time.Second
-	lookAgainAtMost = 30 * time.Second
-	// turnsAtMost bounds how long one waits after a search for the turns of all others.
-	turnsAtMost = 5 * time.Minute
+	// searchRetry is how long a failed search waits; it doubles each time, up to searchRetryMax. A search may take a
+	// good part of a second.
+	searchRetry    = time.Second
+	searchRetryMax = 30 * time.Second
+	// searchersAtMost bounds how long a gang waits after a search for the turns of all others.
+	searchersAtMost = 5 * time.Minute
 )
 
-// later is a after one more search in vain.
-func (a attempt) later(now time.Time) attempt {
-	delay := min(max(lookAgain, 2*a.delay), lookAgainAtMost)
-	return attempt{next: now.Add(delay), delay: delay, never: a.never}
-}
-
-// found is what came of a search.
-type found int
+// searchResult is what came of a search.
+type searchResult int
 
 const (
-	nothing found = iota
-	something
-	// unread: it must be read first what gangs have stored.
-	unread
+	foundNone searchResult = iota
+	foundRoom
+	// unreadCheckpoints: it must be read first what gangs have stored.
+	unreadCheckpoints
 )
 
-// turnToSearch says whether room may be looked for now, for one of those who wait for it; if not, again is called when it
-// may be.
-func (p *Preemptor) turnToSearch(key types.NamespacedName, now time.Time, again func()) bool {
+// maySearch reports whether a gang or pod may search for room now; if not, again is called when it may.
+func (p *Preemptor) maySearch(key types.NamespacedName, now time.Time, again func()) bool {
 	a := p.tried[key]
 	switch {
 	case now.Before(a.next): // it is under way
@@ -115,27 +110,30 @@ func (p *Preemptor) turnToSearch(key types.NamespacedName, now time.Time, again 
 	return true
 }
 
-// searched notes a search for room, and has it made again later: once the others had their turns, because who is first in the
-// queue's order would else take every turn there is.
-func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what found, again func()) {
+// searched records a search for room and schedules the next one after the others had their turns: otherwise the first
+// in the queue's order would take every turn.
+func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what searchResult, again func()) {
 	now := time.Now()
 	took := now.Sub(began)
-	others := p.others(key)
-	p.config.Metrics.searched.Observe(took.Seconds())
-	p.nextSearch = now.Add(planner.Rest(took))
+	others := p.otherSearchers(key)
+	p.config.Metrics.searchSeconds.Observe(took.Seconds())
+	p.nextSearch = now.Add(planner.Cooldown(took))
 	a := p.tried[key]
 	switch what {
-	case nothing:
-		a = a.later(now)
-	case something:
-		a = attempt{next: now.Add(lookAgain)}
-	case unread: // its turn is yet to come
-		a.next, others = now.Add(max(lookAgain, planner.Rest(took))), 0
+	case foundNone:
+		if a.delays.Duration == 0 {
+			a.delays = wait.Backoff{Duration: searchRetry, Factor: 2, Steps: 10, Cap: searchRetryMax}
+		}
+		a.next, a.asked = now.Add(a.delays.Step()), time.Time{}
+	case foundRoom:
+		a = attempt{next: now.Add(searchRetry)}
+	case unreadCheckpoints: // its turn is yet to come
+		a.next, others = now.Add(max(searchRetry, planner.Cooldown(took))), 0
 		if a.asked.IsZero() {
 			a.asked = began
 		}
 	}
-	if turns := min(time.Duration(others)*planner.Rest(took+took/5), turnsAtMost); others > 0 && a.next.Before(p.nextSearch.Add(turns)) {
+	if turns := min(time.Duration(others)*planner.Cooldown(took+took/5), searchersAtMost); others > 0 && a.next.Before(p.nextSearch.Add(turns)) {
 		a.next = p.nextSearch.Add(turns)
 	}
 	p.tried[key] = a
@@ -143,33 +141,33 @@ func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what fou
 	time.AfterFunc(a.next.Sub(now), again)
 }
 
-// others counts who looks for room as well. Who did not come when it was time does so no more.
-func (p *Preemptor) others(but types.NamespacedName) int {
+// otherSearchers counts the others that search for room; those that did not come when it was their time are dropped.
+func (p *Preemptor) otherSearchers(but types.NamespacedName) int {
 	n := 0
 	for key, a := range p.tried {
-		if key != but && !a.next.Before(p.nextSearch.Add(-lookAgain)) {
+		if key != but && !a.next.Before(p.nextSearch.Add(-searchRetry)) {
 			n++
 		}
 	}
 	return n
 }
 
-// MakeRoom has others leave for a gang, or names the room that it waits for, if it is the one that was refused in this
-// scheduling cycle for lack of room.
+// MakeRoom preempts for the gang that was refused in this scheduling cycle for lack of room, or reserves the room that
+// it waits for.
 func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
 	b, now, logger := p.blocked, time.Now(), klog.FromContext(ctx)
 	if b == nil || b.key != key {
 		return
 	}
 	again := func() { p.config.Wake(logger, key) }
-	if !p.turnToSearch(key, now, again) {
+	if !p.maySearch(key, now, again) {
 		return
 	}
-	if h, ok := p.reservations.Get(key); ok && !h.Reserved {
+	if h, ok := p.rooms.Get(key); ok && !h.Reserved {
 		if now.Before(h.until) {
 			return
 		}
-		p.letIn(logger, key)
+		p.releaseRoom(logger, key)
 	}
 	what, err := p.lookForRoom(ctx, b, now)
 	if err != nil {
@@ -183,18 +181,18 @@ func (p *Preemptor) forgetTried() {
 	if len(p.tried) > 2*len(p.config.Gangs.Refused())+16 {
 		now := time.Now()
 		maps.DeleteFunc(p.tried, func(key types.NamespacedName, a attempt) bool {
-			return !p.config.Gangs.Wants(key) && now.Sub(a.next) > lookAgainAtMost
+			return !p.config.Gangs.Wants(key) && now.Sub(a.next) > searchRetryMax
 		})
 	}
 }
 
 // lookForRoom finds something where a hold was made, or stands.
-func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) (found, error) {
+func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) (searchResult, error) {
 	priority, preempts := b.priority()
-	h, reserved := p.reservations.Get(b.key)
+	h, reserved := p.rooms.Get(b.key)
 	if reserved && !p.stillGood(ctx, &h, b) {
-		klog.FromContext(ctx).Info("A node that is reserved for a gang cannot take it any more", "gang", b.key, "room", h.Words())
-		p.letIn(klog.FromContext(ctx), b.key)
+		klog.FromContext(ctx).Info("A node that is reserved for a gang cannot take it any more", "gang", b.key, "room", h.Text())
+		p.releaseRoom(klog.FromContext(ctx), b.key)
 		reserved = false
 	}
 	if preempts {
@@ -202,15 +200,15 @@ func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) 
 		if reserved {
 			may = orOverdue(may, priority, h.nodes(), now)
 		}
-		s, err := p.survey(ctx, b, priority, now, may)
+		s, err := p.newWhatIf(ctx, b, priority, now, may)
 		if err != nil {
-			return nothing, err
+			return foundNone, err
 		}
 		if len(s.world.Units) > 0 {
 			if !s.weighed(ctx, now) {
-				return unread, nil
+				return unreadCheckpoints, nil
 			}
-			if done, err := p.claim(ctx, b, s, priority, now); done || err != nil {
+			if done, err := p.nominate(ctx, b, s, priority, now); done || err != nil {
 				return made(done), err
 			}
 		}
@@ -225,50 +223,49 @@ func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) 
 	return made(done), err
 }
 
-func made(done bool) found {
+func made(done bool) searchResult {
 	if done {
-		return something
+		return foundRoom
 	}
-	return nothing
+	return foundNone
 }
 
-// reserve reports whether room was reserved: not where the gang would not fit with everybody gone.
+// reserve reports whether it reserved room: not where the gang would not fit even with all units gone.
 func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, preempts bool, now time.Time) (bool, error) {
-	s, err := p.survey(ctx, b, priority, now, func(*yield.Unit) bool { return true })
+	s, err := p.newWhatIf(ctx, b, priority, now, func(*preemption.Unit) bool { return true })
 	if err != nil {
 		return false, err
 	}
-	r, ok := yield.Reserve(s.world, s.gang, now)
+	r, ok := preemption.Reserve(s.world, s.gang, now)
 	if !ok {
 		return false, nil
 	}
 	// What filters would refuse even then is reserved for nobody: it would keep others out in vain.
-	room, err := s.check(r.Gone)
+	room, err := s.check(r.Ended)
 	if room == nil {
 		return false, err
 	}
 	p.endReservations(ctx, b)
-	p.hold(ctx, b, Reservation{Hold: yield.Hold{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now})
+	p.keepRoom(ctx, b, HeldRoom{Holding: preemption.Holding{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, assignments: s.assume(room.assignments), domain: room.domain, degraded: b.degraded(), since: now})
 	return true, nil
 }
 
 // below says of a unit that its priority is lower.
-func below(priority int32) func(*yield.Unit) bool {
-	return func(u *yield.Unit) bool { return u.Priority < priority }
+func below(priority int32) func(*preemption.Unit) bool {
+	return func(u *preemption.Unit) bool { return u.Priority < priority }
 }
 
-// overstay is how long after its declared end a unit is left alone: nobody ends to the second.
-const overstay = time.Minute
+// overrunLimit is how long a unit may exceed its declared end: units do not end to the second.
+const overrunLimit = time.Minute
 
-// orOverdue lets those leave as well who said when they would be over, are not, and stand in reserved room: the
-// reservation counted on their word, and without that a wrong one would hold the gang up for ever.
-// Not those of higher priority: they would take the room back.
-func orOverdue(may func(*yield.Unit) bool, priority int32, reserved []string, now time.Time) func(*yield.Unit) bool {
-	return func(u *yield.Unit) bool {
+// orOverdue also allows units that are overdue in reserved room: the reservation relied on their declared end, and a
+// wrong one must not block the gang for ever. Units of higher priority are excepted: they would take the room back.
+func orOverdue(may func(*preemption.Unit) bool, priority int32, reserved []string, now time.Time) func(*preemption.Unit) bool {
+	return func(u *preemption.Unit) bool {
 		if may(u) {
 			return true
 		}
-		overdue := u.Priority <= priority && !u.End.IsZero() && now.Sub(u.End) >= overstay && slices.ContainsFunc(u.Pods, func(pod yield.Pod) bool { return slices.Contains(reserved, pod.Node) })
+		overdue := u.Priority <= priority && !u.End.IsZero() && now.Sub(u.End) >= overrunLimit && slices.ContainsFunc(u.Pods, func(pod preemption.Pod) bool { return slices.Contains(reserved, pod.Node) })
 		if overdue {
 			u.Name += " (beyond its declared run time)"
 		}
@@ -276,9 +273,9 @@ func orOverdue(may func(*yield.Unit) bool, priority int32, reserved []string, no
 	}
 }
 
-// claim has units leave, where that makes the gang fit, and holds what they leave for it.
-func (p *Preemptor) claim(ctx context.Context, b *blocked, s *survey, priority int32, now time.Time) (bool, error) {
-	choice, ok := yield.Choose(s.world, s.gang)
+// nominate preempts units, where that makes the gang fit, and holds the room that they free.
+func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priority int32, now time.Time) (bool, error) {
+	choice, ok := preemption.SelectVictims(s.world, s.gang)
 	if !ok {
 		return false, nil
 	}
@@ -286,34 +283,34 @@ func (p *Preemptor) claim(ctx context.Context, b *blocked, s *survey, priority i
 	if room == nil {
 		return false, err
 	}
-	d := s.departure(choice, room.seats)
-	h := Reservation{Hold: yield.Hold{Priority: priority}, seats: s.takings(room.seats), domain: room.domain, lost: b.lost(), since: now,
-		yields: d.units, pods: len(d.pods), until: now.Add(d.grace + p.config.Args.ClaimPatience.Duration)}
+	d := s.departure(choice, room.assignments)
+	h := HeldRoom{Holding: preemption.Holding{Priority: priority}, assignments: s.assume(room.assignments), domain: room.domain, degraded: b.degraded(), since: now,
+		victims: d.units, pods: len(d.pods), until: now.Add(d.grace + p.config.Args.NominationTimeout.Duration)}
 	if len(d.pods) == 0 {
-		h.yields = []string{"pods that end already"}
+		h.victims = []string{"pods that end already"}
 	}
-	p.hold(ctx, b, h)
+	p.keepRoom(ctx, b, h)
 	p.config.Metrics.preempted.Add(float64(len(d.pods)))
-	go p.evict(context.WithoutCancel(ctx), eviction{whom: "gang " + b.key.String(), priority: priority, pods: d.pods, until: h.until, stands: func() bool { return p.reservations.stands(b.key, h) }})
+	go p.evict(context.WithoutCancel(ctx), eviction{beneficiary: "gang " + b.key.String(), priority: priority, pods: d.pods, until: h.until, stands: func() bool { return p.rooms.stands(b.key, h) }})
 	return true, nil
 }
 
-// hold keeps room for a gang and says so.
-func (p *Preemptor) hold(ctx context.Context, b *blocked, h Reservation) {
-	p.reservations.keep(b.key, h)
-	no := b.refusal
-	if at := strings.LastIndex(no.Message, "; "); at >= 0 && strings.Contains(no.Message[at:], " for it") {
-		no.Message = no.Message[:at]
+// keepRoom keeps room for a gang and says so.
+func (p *Preemptor) keepRoom(ctx context.Context, b *blocked, h HeldRoom) {
+	p.rooms.keep(b.key, h)
+	refusal := b.refusal
+	if at := strings.LastIndex(refusal.Message, "; "); at >= 0 && strings.Contains(refusal.Message[at:], " for it") {
+		refusal.Message = refusal.Message[:at]
 	}
-	no.Message += "; " + h.Words()
-	klog.FromContext(ctx).Info("Room is held for a gang", "gang", b.key, "room", h.Words(), "nodes", len(h.nodes()))
-	p.config.Gangs.Refuse(b.key, &no)
+	refusal.Message += "; " + h.Text()
+	klog.FromContext(ctx).Info("Room is held for a gang", "gang", b.key, "room", h.Text(), "nodes", len(h.nodes()))
+	p.config.Gangs.Refuse(b.key, &refusal)
 	p.config.Publish(b.key)
 }
 
-// stillGood says whether the nodes of a reservation can still take the gang one day: they are there, well, and members
-// tolerate their taints.
-func (p *Preemptor) stillGood(ctx context.Context, h *Reservation, b *blocked) bool {
+// stillGood reports whether the nodes of a reservation can still take the gang one day: they exist, are healthy, and
+// members tolerate their taints.
+func (p *Preemptor) stillGood(ctx context.Context, h *HeldRoom, b *blocked) bool {
 	left := map[string]bool{}
 	for _, name := range h.nodes() {
 		left[name] = true
@@ -323,7 +320,7 @@ func (p *Preemptor) stillGood(ctx context.Context, h *Reservation, b *blocked) b
 		if !left[name] {
 			continue
 		}
-		if _, sick := p.config.Health.Ill(n.Node()); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
+		if _, sick := p.config.Health.Unhealthy(n.Node(), b.key.Namespace); sick || !b.tolerates(klog.FromContext(ctx), n.Node()) {
 			return false
 		}
 		delete(left, name)
@@ -333,7 +330,7 @@ func (p *Preemptor) stillGood(ctx context.Context, h *Reservation, b *blocked) b
 
 // mayReserve says whether it is the gang's turn to have room reserved.
 func (p *Preemptor) mayReserve(b *blocked, priority int32, now time.Time) bool {
-	if b.lost() {
+	if b.degraded() {
 		return true
 	}
 	if p.config.Gangs.Waited(b.key, now) < p.config.Args.ReservationAfter.Duration {
@@ -345,9 +342,9 @@ func (p *Preemptor) mayReserve(b *blocked, priority int32, now time.Time) bool {
 
 // endReservations ends those for gangs that never were whole, before another one of them gets one.
 func (p *Preemptor) endReservations(ctx context.Context, b *blocked) {
-	for key, h := range p.reservations.keys() {
-		if h.Reserved && !h.lost && !b.lost() && key != b.key {
-			p.letIn(klog.FromContext(ctx), key)
+	for key, h := range p.rooms.keys() {
+		if h.Reserved && !h.degraded && !b.degraded() && key != b.key {
+			p.releaseRoom(klog.FromContext(ctx), key)
 		}
 	}
 }

@@ -15,54 +15,54 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/gang/preemption"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// lone keeps for pods of no gang who has been told to leave for them. Its lock is a leaf.
-type lone struct {
+// singlePods records, for pods of no gang, which pods were evicted for them. Its lock is a leaf.
+type singlePods struct {
 	mu sync.Mutex
-	of map[types.UID]*promise
+	of map[types.UID]*nomination
 }
 
-// promise is the room on a node that pods are told to leave.
-type promise struct {
-	node  string
-	told  []types.UID
-	until time.Time
-	// batch: they are being told.
-	batch bool
+// nomination is the room on a node that evicted pods free.
+type nomination struct {
+	node    string
+	evicted []types.UID
+	until   time.Time
+	// evicting: they are being told.
+	evicting bool
 }
 
-func (l *lone) keep(uid types.UID, one promise, now time.Time) {
+func (l *singlePods) keep(uid types.UID, one nomination, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.of, func(_ types.UID, p *promise) bool { return now.After(p.until) })
+	maps.DeleteFunc(l.of, func(_ types.UID, p *nomination) bool { return now.After(p.until) })
 	l.of[uid] = &one
 }
 
 // done notes that all have been told, or that it was given up.
-func (l *lone) done(uid types.UID) {
+func (l *singlePods) done(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := l.of[uid]; p != nil {
-		p.batch = false
+		p.evicting = false
 	}
 }
 
-// awaits says whether room for a pod is still to come: some are being told to leave for it, or are on the node yet; or, which
-// is all that a replica knows that has just taken over, somebody of lower priority leaves the node that is nominated for it.
-func (l *lone) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now time.Time) bool {
+// awaits reports whether room for a pod is still to come: pods are being evicted for it or are still on the node. A
+// replica that has just taken over knows only that a pod of lower priority terminates on the nominated node.
+func (l *singlePods) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	node, told := pod.Status.NominatedNodeName, []types.UID(nil)
 	if p := l.of[pod.UID]; p != nil && !now.After(p.until) {
-		if p.batch {
+		if p.evicting {
 			return true
 		}
-		node, told = p.node, p.told
+		node, told = p.node, p.evicted
 	}
 	return node != "" && slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
 		return n.Node().Name == node && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool {
@@ -72,37 +72,37 @@ func (l *lone) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now tim
 	})
 }
 
-// MakeRoomForOne has others leave for a pod of no gang, as for a gang of one: whole gangs and single pods, not members of
-// gangs, which Kubernetes's own preemption would take. The node is nominated for it, as Kubernetes does.
-// no is the answer where nobody leaves.
-func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, no *fwk.Status) (*fwk.PostFilterResult, *fwk.Status) {
+// MakeRoomForOne preempts for a pod of no gang, as for a gang of one: whole gangs and single pods, but not single
+// members of gangs, as Kubernetes's own preemption would. The node is nominated, as Kubernetes does. refusal is the
+// answer where nothing is preempted.
+func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fwk.Status) (*fwk.PostFilterResult, *fwk.Status) {
 	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("listing the snapshot's nodes: %w", err))
 	}
 	priority := corev1helpers.PodPriority(pod)
 	switch policy := pod.Spec.PreemptionPolicy; {
-	case policy != nil && *policy == v1.PreemptNever, membership.TwoGroups(pod) != "", p.lone.awaits(pod, nodes, priority, time.Now()):
-		return nil, no
+	case policy != nil && *policy == v1.PreemptNever, membership.TwoGroups(pod) != "", p.singlePods.awaits(pod, nodes, priority, time.Now()):
+		return nil, refusal
 	case !slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return hasBelow(n, priority) }):
-		return framework.NewPostFilterResultWithNominatedNode(""), no
+		return framework.NewPostFilterResultWithNominatedNode(""), refusal
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // no gang is named so
 	logger, now := klog.FromContext(ctx), time.Now()
 	again := func() { p.config.Activate(logger, []*v1.Pod{pod}) }
-	if !p.turnToSearch(key, now, again) {
-		return nil, no
+	if !p.maySearch(key, now, again) {
+		return nil, refusal
 	}
 	node, what, err := p.roomForOne(ctx, key, pod, nodes, again)
 	p.searched(key, now, what, again)
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(fmt.Errorf("looking for room for pod %s/%s: %w", pod.Namespace, pod.Name, err))
-	case what == something:
+	case what == foundRoom:
 		delete(p.tried, key)
 		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
 	}
-	return framework.NewPostFilterResultWithNominatedNode(""), no
+	return framework.NewPostFilterResultWithNominatedNode(""), refusal
 }
 
 // hasBelow says whether a pod of lower priority is on a node.
@@ -111,44 +111,44 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 }
 
 // roomForOne chooses who leaves, and tells them.
-func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what found, err error) {
+func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what searchResult, err error) {
 	p.config.Planner.Follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
-	b := &blocked{key: key, nodes: nodes, roster: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: planner.RoleOf(pod)}}}}
-	s, err := p.survey(ctx, b, priority, now, below(priority))
+	b := &blocked{key: key, nodes: nodes, snapshot: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: planner.RoleOf(pod)}}}}
+	s, err := p.newWhatIf(ctx, b, priority, now, below(priority))
 	if err != nil || len(s.world.Units) == 0 {
-		return "", nothing, err
+		return "", foundNone, err
 	}
 	if !s.weighed(ctx, now) {
-		return "", unread, nil
+		return "", unreadCheckpoints, nil
 	}
-	choice, ok := yield.Choose(s.world, s.gang)
+	choice, ok := preemption.SelectVictims(s.world, s.gang)
 	if !ok {
-		return "", nothing, nil
+		return "", foundNone, nil
 	}
 	room, err := s.check(choice.Victims)
-	if room == nil || len(room.seats) != 1 {
-		return "", nothing, err
+	if room == nil || len(room.assignments) != 1 {
+		return "", foundNone, err
 	}
-	at := room.seats[0].Node
-	d := s.departure(choice, room.seats)
-	klog.FromContext(ctx).Info("Others make room for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
+	at := room.assignments[0].Node
+	d := s.departure(choice, room.assignments)
+	klog.FromContext(ctx).Info("Preempting for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
 		p.config.Metrics.preempted.Add(float64(len(d.pods)))
-		e := eviction{whom: "pod " + klog.KObj(pod).String(), priority: priority, pods: d.pods, until: now.Add(d.grace + p.config.Args.ClaimPatience.Duration), stands: func() bool {
+		e := eviction{beneficiary: "pod " + klog.KObj(pod).String(), priority: priority, pods: d.pods, until: now.Add(d.grace + p.config.Args.NominationTimeout.Duration), stands: func() bool {
 			mine, err := p.config.Pods.Pods(pod.Namespace).Get(pod.Name)
 			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
 		}}
-		one := promise{node: at, until: e.until, batch: true}
+		one := nomination{node: at, until: e.until, evicting: true}
 		for _, pod := range d.pods {
-			one.told = append(one.told, pod.UID)
+			one.evicted = append(one.evicted, pod.UID)
 		}
-		p.lone.keep(pod.UID, one, now)
+		p.singlePods.keep(pod.UID, one, now)
 		go func() {
 			p.evict(context.WithoutCancel(ctx), e)
-			p.lone.done(pod.UID)
+			p.singlePods.done(pod.UID)
 			again()
 		}()
 	}
-	return at, something, nil
+	return at, foundRoom, nil
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/gang/preemption"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/plugin/claims"
@@ -23,37 +23,37 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// survey is a cluster as it would be if some units were gone.
-type survey struct {
+// whatIf is a cluster as it would be if some units were gone.
+type whatIf struct {
 	p     *Preemptor
 	b     *blocked
 	gang  gang.Gang
-	world yield.World
+	world preemption.World
 	// pods are those of each unit, at is where they are, taken what others hold.
-	pods  [][]*v1.Pod
-	nodes []fwk.NodeInfo
-	taken []topology.Taking
-	ctx   context.Context
+	pods    [][]*v1.Pod
+	nodes   []fwk.NodeInfo
+	assumed []topology.Assumed
+	ctx     context.Context
 	// reqs is what a member asks for, by name.
 	reqs map[string]topology.Resources
 }
 
-// survey looks at the cluster without those units that may leave, as filters judge it.
-func (p *Preemptor) survey(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*yield.Unit) bool) (*survey, error) {
-	s := &survey{p: p, b: b, nodes: b.nodes, ctx: ctx}
-	taken, err := p.config.Planner.Expected(b.nodes, b.roster)
+// newWhatIf evaluates the cluster without the preemptible units, by the framework's filters.
+func (p *Preemptor) newWhatIf(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*preemption.Unit) bool) (*whatIf, error) {
+	s := &whatIf{p: p, b: b, nodes: b.nodes, ctx: ctx}
+	taken, err := p.config.Planner.Expected(b.nodes, b.snapshot)
 	if err != nil {
 		return nil, err
 	}
-	s.taken = taken
+	s.assumed = taken
 	s.units(may, now)
 	bare := s.without(func(int) bool { return true })
 	s.world.Levels = p.config.Planner.Levels()
 	s.world.Nodes = bare.Nodes()
-	if s.gang, err = bare.Gang(b.roster); err != nil {
+	if s.gang, err = bare.Gang(b.snapshot); err != nil {
 		return nil, err
 	}
-	s.gang.Topology, err = gangcache.Asks(b.roster.Members[0].Pod, b.roster.Terms)
+	s.gang.Topology, err = gangcache.Asks(b.snapshot.Members[0].Pod, b.snapshot.Terms)
 	s.reqs = map[string]topology.Resources{}
 	for _, m := range s.gang.Members {
 		if m.Node == "" {
@@ -64,8 +64,8 @@ func (p *Preemptor) survey(ctx context.Context, b *blocked, priority int32, now 
 }
 
 // units sorts the pods on the nodes into what leaves together.
-func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
-	fixed := s.p.config.Gangs.Moving()
+func (s *whatIf) units(may func(*preemption.Unit) bool, now time.Time) {
+	fixed := s.p.config.Gangs.BeingPlaced()
 	budgets := s.p.budgets()
 	at := map[string]int{}
 	devices := map[string]bool{}
@@ -87,7 +87,7 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 			if !known {
 				u = len(s.world.Units)
 				at[name] = u
-				s.world.Units = append(s.world.Units, yield.Unit{Name: name, Priority: corev1helpers.PodPriority(pod), Leaving: leaving})
+				s.world.Units = append(s.world.Units, preemption.Unit{Name: name, Priority: corev1helpers.PodPriority(pod), Terminating: leaving})
 				s.pods = append(s.pods, nil)
 			}
 			s.add(u, pod, info, !devices[n.Node().Name], now)
@@ -99,12 +99,12 @@ func (s *survey) units(may func(*yield.Unit) bool, now time.Time) {
 }
 
 // add adds a pod to its unit.
-func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
+func (s *whatIf) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
 	unit := &s.world.Units[u]
-	as := s.p.config.Planner.Hold(info)
-	delete(as.What, claims.Slot) // what is on its node the filter knows
-	one := yield.Pod{Node: pod.Spec.NodeName, What: as.What, Devices: plain, Tenant: as.Tenant, Closed: as.Closed, Spares: as.Spares, SparesAt: as.SparesAt}
-	for name := range as.What {
+	as := s.p.config.Planner.Usage(info)
+	delete(as.Resources, claims.Slot) // what is on its node the filter knows
+	one := preemption.Pod{Node: pod.Spec.NodeName, Resources: as.Resources, Devices: plain, Tenant: as.Tenant, Exclusive: as.Exclusive, Spares: as.Spares, SparesAt: as.SparesAt}
+	for name := range as.Resources {
 		one.Devices = one.Devices || strings.Contains(name, "/")
 	}
 	end := settings.WillEnd(pod, now)
@@ -116,43 +116,43 @@ func (s *survey) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	s.pods[u] = append(s.pods[u], pod)
 }
 
-// weighed says of each unit what is lost if it leaves. It is false where it is being read what gangs have stored.
-func (s *survey) weighed(ctx context.Context, now time.Time) bool {
-	if !s.p.worth.known(ctx, now, s.p.tried[s.b.key].asked) {
+// weighed sets each unit's lost work. It is false while the gangs' checkpoints are being read.
+func (s *whatIf) weighed(ctx context.Context, now time.Time) bool {
+	if !s.p.lastCheckpoints.known(ctx, now, s.p.tried[s.b.key].asked) {
 		return false
 	}
 	for u := range s.world.Units {
 		unit := &s.world.Units[u]
 		for i, pod := range s.pods[u] {
 			devices := int64(1)
-			for name, n := range unit.Pods[i].What {
+			for name, n := range unit.Pods[i].Resources {
 				if strings.Contains(name, "/") {
 					devices = max(devices, n)
 				}
 			}
-			unit.Work += devices * int64(now.Sub(s.p.worth.since(pod)).Seconds())
+			unit.LostWork += devices * int64(now.Sub(s.p.lastCheckpoints.since(pod)).Seconds())
 		}
 	}
 	return true
 }
 
 // without is the cluster as it would be without some units.
-func (s *survey) without(gone func(u int) bool) *planner.WhatIf {
+func (s *whatIf) without(gone func(u int) bool) *planner.WhatIf {
 	var pods []*v1.Pod
 	for u := range s.world.Units {
 		if gone(u) {
 			pods = append(pods, s.pods[u]...)
 		}
 	}
-	return s.p.config.Planner.Without(s.ctx, s.nodes, pods, s.taken)
+	return s.p.config.Planner.Without(s.ctx, s.nodes, pods, s.assumed)
 }
 
 // keepOnly leaves out units that must stay.
-func (s *survey) keepOnly(may func(*yield.Unit) bool) {
-	var units []yield.Unit
+func (s *whatIf) keepOnly(may func(*preemption.Unit) bool) {
+	var units []preemption.Unit
 	var pods [][]*v1.Pod
 	for u := range s.world.Units {
-		if s.world.Units[u].Leaving || may(&s.world.Units[u]) {
+		if s.world.Units[u].Terminating || may(&s.world.Units[u]) {
 			units, pods = append(units, s.world.Units[u]), append(pods, s.pods[u])
 		}
 	}
@@ -161,63 +161,63 @@ func (s *survey) keepOnly(may func(*yield.Unit) bool) {
 
 // room is where a gang is to be, and how that is called.
 type room struct {
-	seats  []gang.Seat
-	domain string
+	assignments []gang.Assignment
+	domain      string
 }
 
-// check asks the framework's filters where the gang fits with some units gone, by their index, and those who leave already,
-// and all others there. The answer is nil where it does not.
-func (s *survey) check(gone []int) (*room, error) {
-	left := s.without(func(u int) bool { return s.world.Units[u].Leaving || slices.Contains(gone, u) })
-	placement, no, err := left.Place(s.b.roster)
-	if err != nil || no != nil {
+// check asks the framework's filters where the gang fits without some units, given by index, and without terminating
+// ones, with all others there; nil where it does not fit.
+func (s *whatIf) check(gone []int) (*room, error) {
+	left := s.without(func(u int) bool { return s.world.Units[u].Terminating || slices.Contains(gone, u) })
+	placement, refusal, err := left.Place(s.b.snapshot)
+	if err != nil || refusal != nil {
 		return nil, err
 	}
 	r := &room{}
-	for _, seat := range placement.Seats {
-		if s.reqs[seat.Member] != nil {
-			r.seats = append(r.seats, seat)
+	for _, assignment := range placement.Assignments {
+		if s.reqs[assignment.Member] != nil {
+			r.assignments = append(r.assignments, assignment)
 		}
 	}
-	r.domain = yield.DomainOf(left.Tree(), r.seats)
+	r.domain = preemption.DomainOf(left.Tree(), r.assignments)
 	return r, nil
 }
 
-// takings is what seats take. A gang that wants whole nodes takes all there is.
-func (s *survey) takings(seats []gang.Seat) []topology.Taking {
-	all := make([]topology.Taking, 0, len(seats))
+// assume returns what assignments use. A gang that wants exclusive nodes uses all of each.
+func (s *whatIf) assume(assignments []gang.Assignment) []topology.Assumed {
+	all := make([]topology.Assumed, 0, len(assignments))
 	whole := map[string]topology.Resources{}
 	for i := range s.world.Nodes {
 		if s.gang.Topology.Whole {
 			whole[s.world.Nodes[i].Name] = s.world.Nodes[i].Free
 		}
 	}
-	for _, seat := range seats {
-		what := s.reqs[seat.Member]
+	for _, assignment := range assignments {
+		what := s.reqs[assignment.Member]
 		if s.gang.Topology.Whole {
-			what = whole[seat.Node]
+			what = whole[assignment.Node]
 		}
-		all = append(all, topology.Taking{Node: seat.Node, Hold: topology.Hold{What: what, Tenant: true, Closed: s.gang.Topology.Whole}})
+		all = append(all, topology.Assumed{Node: assignment.Node, Usage: topology.Usage{Resources: what, Tenant: true, Exclusive: s.gang.Topology.Whole}})
 	}
 	return all
 }
 
-// departure is who leaves, by a choice: their pods, their names, and the longest grace of those, and of those who leave
-// already, that are where the gang is to be.
-type departure struct {
+// evictionPlan is what a selection means: the victims' pods, their names, and the longest grace of these and of
+// terminating pods where the gang is to be.
+type evictionPlan struct {
 	pods  []*v1.Pod
 	units []string
 	grace time.Duration
 }
 
-func (s *survey) departure(c yield.Choice, seats []gang.Seat) (d departure) {
+func (s *whatIf) departure(c preemption.Selection, assignments []gang.Assignment) (d evictionPlan) {
 	for u := range s.world.Units {
 		chosen := slices.Contains(c.Victims, u)
-		if !chosen && !s.world.Units[u].Leaving {
+		if !chosen && !s.world.Units[u].Terminating {
 			continue
 		}
 		for _, pod := range s.pods[u] {
-			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil && s.isOn(seats, pod.Spec.NodeName) {
+			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil && s.isOn(assignments, pod.Spec.NodeName) {
 				d.grace = max(d.grace, time.Duration(*own)*time.Second)
 			}
 		}
@@ -229,25 +229,25 @@ func (s *survey) departure(c yield.Choice, seats []gang.Seat) (d departure) {
 	return d
 }
 
-func (s *survey) isOn(seats []gang.Seat, node string) bool {
-	return slices.ContainsFunc(seats, func(seat gang.Seat) bool { return seat.Node == node })
+func (s *whatIf) isOn(assignments []gang.Assignment, node string) bool {
+	return slices.ContainsFunc(assignments, func(assignment gang.Assignment) bool { return assignment.Node == node })
 }
 
-// World is the cluster with all who could be moved taken out, as values. It belongs to the scheduling goroutine; what is
-// made of it does not.
-func (p *Preemptor) World(ctx context.Context) (yield.World, error) {
+// World returns the cluster without all movable pods, as values. It belongs to the scheduling goroutine; its result
+// does not.
+func (p *Preemptor) World(ctx context.Context) (preemption.World, error) {
 	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
-		return yield.World{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
+		return preemption.World{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
 	}
 	p.config.Planner.Follow(nodes)
 	// Nobody asks, of the lowest priority: all that is held is as good as taken.
 	nobody := gangcache.Snapshot{Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}}}
-	s := &survey{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
-	if s.taken, err = p.config.Planner.Expected(nodes, nobody); err != nil {
-		return yield.World{}, err
+	s := &whatIf{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
+	if s.assumed, err = p.config.Planner.Expected(nodes, nobody); err != nil {
+		return preemption.World{}, err
 	}
-	s.units(func(*yield.Unit) bool { return true }, time.Now())
+	s.units(func(*preemption.Unit) bool { return true }, time.Now())
 	s.world.Levels, s.world.Nodes = p.config.Planner.Levels(), s.without(func(int) bool { return true }).Nodes()
 	return s.world, nil
 }

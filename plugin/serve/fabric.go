@@ -6,13 +6,13 @@ import (
 	"slices"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/yield"
+	"holdfast.dev/holdfast/gang/preemption"
 )
 
 // Fabric says how broken up the fabric is, and which moves would make domains whole, at most so many for a level; level: of
 // this one alone, where it is not empty. The scheduler is stopped only while its view is read.
 func (s *Server) Fabric(ctx context.Context, level string, most int) (v1alpha1.FabricResponse, error) {
-	var world yield.World
+	var world preemption.World
 	var levels []v1alpha1.FabricLevel
 	err := s.between(ctx, s.any, func(ctx context.Context, i *Instance) (err error) {
 		world, err = i.Preemption.World(ctx)
@@ -33,7 +33,7 @@ func (s *Server) Fabric(ctx context.Context, level string, most int) (v1alpha1.F
 	if level != "" && len(out.Levels) == 0 {
 		return out, invalid("level: the fabric has no level %q, use one of: %s", level, known[min(len(known), 2):])
 	}
-	freed, stopped := yield.Defragment(world, level, most)
+	freed, stopped := preemption.Defragment(world, level, most)
 	out.Stopped = stopped
 	for i := range out.Levels {
 		for _, f := range freed {
@@ -45,12 +45,12 @@ func (s *Server) Fabric(ctx context.Context, level string, most int) (v1alpha1.F
 	return out, nil
 }
 
-func freedDomain(f yield.Freed) v1alpha1.FreedDomain {
+func freedDomain(f preemption.Freed) v1alpha1.FreedDomain {
 	d := v1alpha1.FreedDomain{Domain: f.Domain, Nodes: int32(f.Nodes), Used: int32(f.Used), Pods: int32(f.Pods)}
 	for _, m := range f.Moves {
 		move := v1alpha1.FabricMove{Unit: m.Unit}
-		for _, seat := range m.Seats {
-			move.Pods = append(move.Pods, v1alpha1.FabricSeat{From: seat.Member, To: seat.Node})
+		for _, assignment := range m.Assignments {
+			move.Pods = append(move.Pods, v1alpha1.PodMove{From: assignment.Member, To: assignment.Node})
 		}
 		d.Moves = append(d.Moves, move)
 	}

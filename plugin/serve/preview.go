@@ -21,7 +21,7 @@ import (
 // Preview answers for a gang of the given pods on the present snapshot, as planning would: beside the members
 // that exist, and what other plans hold. It belongs to the scheduling goroutine.
 func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
-	r, err := i.supposed(pods)
+	r, err := i.hypothetical(pods)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}
@@ -31,27 +31,27 @@ func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.Previe
 	}
 	out := v1alpha1.PreviewResponse{Nodes: int32(len(nodes))}
 	if len(r.Members) < r.Size {
-		no := gang.Incomplete(gang.Census{Size: r.Size, Exist: len(r.Members), Bound: r.OnNodes()})
-		out.Placement = status.Refused(no)
+		refusal := gang.Incomplete(gang.MemberCounts{Size: r.Size, Exist: len(r.Members), Bound: r.OnNodes()})
+		out.Placement = status.Refused(refusal)
 		return out, nil
 	}
 	if unknown := i.unmade(r); unknown != nil {
 		out.Placement = status.Refused(*unknown)
 		return out, nil
 	}
-	placement, no, err := i.Planner.Answer(ctx, nodes, r, nil)
+	placement, refusal, err := i.Planner.Answer(ctx, nodes, r, nil)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}
-	if no != nil {
-		out.Placement, out.Excluded = status.Refused(*no), excludedByCause(*no)
+	if refusal != nil {
+		out.Placement, out.Excluded = status.Refused(*refusal), excludedByCause(*refusal)
 		return out, nil
 	}
 	out.Placement = status.Placed(placement.Nodes())
 	out.Placement.Message = fmt.Sprintf("%d of %d pods would be placed", placement.Placed, len(r.Members))
 	out.Placement.Wanted, out.Placement.Fits = int32(placement.Placed), int32(placement.Placed)
-	for _, s := range placement.Seats {
-		out.Seats = append(out.Seats, v1alpha1.PreviewSeat{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
+	for _, s := range placement.Assignments {
+		out.Assignments = append(out.Assignments, v1alpha1.PreviewAssignment{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
 	}
 	return out, nil
 }
@@ -67,8 +67,8 @@ func (i *Instance) unmade(r gangcache.Snapshot) *gang.Refusal {
 		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.Members[first].Pod.Name)}
 }
 
-// supposed is the roster of the gang if the pods existed: they come beside the members that do.
-func (i *Instance) supposed(pods []*v1.Pod) (gangcache.Snapshot, error) {
+// hypothetical is the snapshot of the gang if the pods existed: they come beside the members that do.
+func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	key, ok := i.gangOf(pods[0])
 	if !ok {
 		return gangcache.Snapshot{}, invalid("pod %s is in no gang, it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
@@ -78,7 +78,7 @@ func (i *Instance) supposed(pods []*v1.Pod) (gangcache.Snapshot, error) {
 		return gangcache.Snapshot{}, invalid("%v", err)
 	}
 	r := i.Gangs.List(key)
-	r.Size, r.Terms, r.Least = max(terms.Size, len(r.Members)), terms, terms.Min
+	r.Size, r.Terms, r.Required = max(terms.Size, len(r.Members)), terms, terms.Min
 	taken, names := map[gangcache.Slot]bool{}, map[string]bool{}
 	for _, m := range r.Members {
 		taken[m.Slot], names[m.Pod.Name] = m.Slot.Known, true

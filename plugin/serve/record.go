@@ -13,7 +13,7 @@ import (
 // dump decides about a gang as planning would now, and returns all that the decision was made from. Nothing is reserved
 // or written. It belongs to the scheduling goroutine.
 func (i *Instance) dump(ctx context.Context, key types.NamespacedName) (replay.Record, error) {
-	roster, missing := i.Gangs.PlanInput(key)
+	snapshot, missing := i.Gangs.PlanInput(key)
 	if missing != nil {
 		return replay.Record{}, invalid("gang %s is not to be planned: %s", key, missing.Message)
 	}
@@ -25,7 +25,7 @@ func (i *Instance) dump(ctx context.Context, key types.NamespacedName) (replay.R
 	i.Planner.Follow(nodes)
 	record.Levels = i.Planner.Levels()
 	record.Nodes = i.Planner.Nodes(nodes)
-	if _, _, err := i.Planner.Answer(ctx, nodes, roster, &record); err != nil {
+	if _, _, err := i.Planner.Answer(ctx, nodes, snapshot, &record); err != nil {
 		return replay.Record{}, err
 	}
 	if record.Full() {

@@ -94,11 +94,11 @@ func (s *Server) Leads() bool {
 
 // Question is put in the scheduling goroutine, to one of the instances.
 type Question struct {
-	ctx  context.Context
-	s    *Server
-	whom func() (*Instance, error) // called with the server's mu held
-	ask  func(context.Context, *Instance) error
-	done chan error
+	ctx      context.Context
+	s        *Server
+	instance func() (*Instance, error) // called with the server's mu held
+	ask      func(context.Context, *Instance) error
+	done     chan error
 }
 
 // Preview says where the pods of one gang would land now, or why not. Nothing is reserved or written.
@@ -108,7 +108,7 @@ func (s *Server) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 		if i := s.instances[pods[0].Spec.SchedulerName]; i != nil {
 			return i, nil
 		}
-		return nil, invalid("pod %s names scheduler %q, which is none of this one's", pods[0].Name, pods[0].Spec.SchedulerName)
+		return nil, invalid("pod %s names scheduler %q, which this one does not serve", pods[0].Name, pods[0].Spec.SchedulerName)
 	}, func(ctx context.Context, i *Instance) (err error) {
 		response, err = i.Preview(ctx, pods)
 		return err
@@ -117,15 +117,15 @@ func (s *Server) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 }
 
 // between has a question answered between two scheduling cycles.
-func (s *Server) between(ctx context.Context, whom func() (*Instance, error), ask func(context.Context, *Instance) error) error {
+func (s *Server) between(ctx context.Context, instance func() (*Instance, error), ask func(context.Context, *Instance) error) error {
 	if !s.Leads() {
 		return ErrNotLeading
 	}
-	q := Question{ctx: ctx, s: s, whom: whom, ask: ask, done: make(chan error, 1)}
+	q := Question{ctx: ctx, s: s, instance: instance, ask: ask, done: make(chan error, 1)}
 	select {
 	case s.questions <- q:
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the scheduler to have a moment: %w", ctx.Err())
+		return fmt.Errorf("waiting for the scheduler to be between two cycles: %w", ctx.Err())
 	}
 	return <-q.done
 }
@@ -138,7 +138,7 @@ func (q Question) Answer(c cache.Cache) { q.done <- q.answer(c) }
 
 func (q Question) answer(c cache.Cache) error {
 	q.s.mu.Lock()
-	i, err := q.whom()
+	i, err := q.instance()
 	q.s.mu.Unlock()
 	if err != nil {
 		return err

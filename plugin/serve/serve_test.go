@@ -39,19 +39,19 @@ type world struct {
 }
 
 // nothing is held.
-var nothing []topology.Taking
+var nothing []topology.Assumed
 
 // newWorld is a Server over a framework, whose questions are answered at once: no scheduler is in the way. held is what is
 // held on nodes.
-func newWorld(t testing.TB, held []topology.Taking, objects ...runtime.Object) *world {
+func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) *world {
 	t.Helper()
 	f, gangs := frameworktest.New(t, objects...), frameworktest.Cache()
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
 	plans := planner.New(planner.Config{Framework: f, Args: args, Gangs: gangs, Health: frameworktest.Well{}, Metrics: planner.NewMetrics(),
-		Reserved: func(types.NamespacedName, int32, time.Time) []topology.Taking { return held }, Wake: func(klog.Logger, types.NamespacedName) {}})
+		Reserved: func(types.NamespacedName, int32, time.Time) []topology.Assumed { return held }, Wake: func(klog.Logger, types.NamespacedName) {}})
 	room := preemption.New(preemption.Config{Framework: f, Args: &args, Planner: plans, Gangs: gangs, Health: frameworktest.Well{},
-		Budgets: f.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Metrics: preemption.NewMetrics(nil)}, preemption.NewReservations())
+		Budgets: f.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Metrics: preemption.NewMetrics(nil)}, preemption.NewHeldRooms())
 	leading := make(chan struct{})
 	s := NewServer(leading)
 	s.Add(&Instance{Framework: f, Gangs: gangs, Planner: plans, Preemption: room, Terms: frameworktest.Terms})
@@ -80,7 +80,7 @@ func TestFabricIsTold(t *testing.T) {
 		n.Labels["topology.kubernetes.io/rack"] = rack
 		return n
 	}
-	w := newWorld(t, []topology.Taking{{Node: "c", Hold: topology.Hold{What: topology.Resources{gpu: 1}, Tenant: true}}},
+	w := newWorld(t, []topology.Assumed{{Node: "c", Usage: topology.Usage{Resources: topology.Resources{gpu: 1}, Tenant: true}}},
 		inRack("a", "r0"), inRack("b", "r0"), inRack("c", "r1"), inRack("d", "r1"), inRack("e", "r2"), inRack("f", "r2"),
 		on(pod("web", 1), "a"), on(pod("x", 1), "c"), on(pod("y", 1), "d"))
 	got, err := w.Fabric(t.Context(), "rack", 3)

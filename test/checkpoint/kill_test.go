@@ -18,7 +18,8 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
-	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -29,16 +30,15 @@ var (
 )
 
 const (
-	pods     = 2
-	python   = "/opt/holdfast-python/venv/bin/python3"
-	patience = 5 * time.Minute // only how long a failure takes to be said: torch alone takes minutes to import on a busy machine
+	pods   = 2
+	python = "/opt/holdfast-python/venv/bin/python3"
 )
 
-// gang is the pods of one job under a small coordinator.
+// gang is the pods of one job under the coordinator.
 type gang struct {
 	t     *testing.T
 	c     *coordtest.Coordinator
-	d     *coordtest.Driver
+	d     *coordtest.Gang
 	pods  []*pod
 	log   string
 	rng   *rand.Rand
@@ -72,19 +72,23 @@ func newGang(t *testing.T, perPod, stateBytes int, storage string, command ...st
 		names = append(names, name)
 		g.pods = append(g.pods, startPod(t, g.c, name, env, append(command, g.log)...))
 	}
-	g.d = g.c.Drive(names...)
+	lead := g.c.Lead
+	if storage != "" {
+		lead = g.c.LeadAndStore
+	}
+	g.d = lead(names...)
 	return g
 }
 
 // seen is what memory, read by a stranger, holds of all ranks.
 func (g *gang) seen() (common uint64, uneven bool) {
-	var inventories [][]uint64
+	var inventories [][]int64
 	for _, p := range g.pods {
 		for local := range g.perPod {
 			inventories = append(inventories, p.sealed(local))
 		}
 	}
-	newest := func(steps []uint64) uint64 {
+	newest := func(steps []int64) int64 {
 		if len(steps) == 0 {
 			return 0
 		}
@@ -93,19 +97,18 @@ func (g *gang) seen() (common uint64, uneven bool) {
 	for _, i := range inventories {
 		uneven = uneven || newest(i) != newest(inventories[0])
 	}
-	return format.NewestCommon(inventories), uneven
+	return uint64(restore.InMemory(inventories)), uneven
 }
 
 // running waits until a generation above the given one runs on all ranks, and returns it with its pids.
 func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	g.t.Helper()
-	deadline := time.Now().Add(patience)
-	for time.Now().Before(deadline) {
+	eventually.Holds(g.t, fmt.Sprintf("a generation above %d on all ranks", above), func() (bool, any) {
 		pids, generation = pids[:0], 0
 		for i := range g.pods {
 			r := g.c.Report(g.pods[i].Name)
 			if r == nil || r.State != v1.State_STATE_RUNNING || r.Generation <= above || generation != 0 && r.Generation != generation {
-				break
+				return false, r
 			}
 			generation = r.Generation
 			for _, rank := range r.Rank {
@@ -114,17 +117,14 @@ func (g *gang) running(above uint64) (generation uint64, pids []int) {
 				}
 			}
 		}
-		if len(pids) == g.ranks {
-			return generation, pids
-		}
 		select {
 		case <-g.pods[0].Ended():
 			g.t.Fatal("pod 0 ended by itself")
-		case <-time.After(time.Millisecond):
+		default:
 		}
-	}
-	g.t.Fatalf("no generation above %d runs on all ranks within %s", above, patience)
-	return 0, nil
+		return len(pids) == g.ranks, pids
+	})
+	return generation, pids
 }
 
 // watch follows memory until the moment to kill has come, and returns the newest step seen to be held by all.
@@ -132,7 +132,7 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 	g.t.Helper()
 	var best uint64
 	var first time.Time
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(eventually.Timeout)
 	pause := time.Millisecond
 	for ; time.Now().Before(deadline); time.Sleep(pause) {
 		common, uneven := g.seen()
@@ -149,7 +149,7 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 			return best
 		}
 	}
-	g.t.Fatalf("no step above %d was held by all ranks within %s", start, patience)
+	g.t.Fatalf("no step above %d was held by all ranks within %s", start, eventually.Timeout)
 	return 0
 }
 
@@ -194,44 +194,39 @@ func (g *gang) kill(pids []int, between bool) {
 // checkRestart reads the log: where the new generation started, and what the old one had done.
 func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	g.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		was, is := g.read(old), g.read(generation)
-		if len(is.starts) < g.ranks {
-			if time.Now().After(deadline) {
-				g.t.Fatalf("generation %d: %d of %d ranks restored within %s", generation, len(is.starts), g.ranks, patience)
-			}
-			time.Sleep(time.Millisecond)
-			continue
+	var was, is told
+	eventually.Holds(g.t, fmt.Sprintf("all ranks of generation %d restored", generation), func() (bool, any) {
+		was, is = g.read(old), g.read(generation)
+		return len(is.starts) == g.ranks, is.starts
+	})
+	start := is.starts[0]
+	for _, s := range is.starts {
+		if s != start {
+			g.t.Fatalf("generation %d: ranks restored different steps: %v", generation, is.starts)
 		}
-		start := is.starts[0]
-		for _, s := range is.starts {
-			if s != start {
-				g.t.Fatalf("generation %d: ranks restored different steps: %v", generation, is.starts)
-			}
-		}
-		if start < best {
-			g.t.Fatalf("generation %d restored step %d, but step %d had been held by all ranks: LOST", generation, start, best)
-		}
-		if start < was.saved {
-			g.t.Fatalf("generation %d restored step %d, but every rank's save of step %d had returned: LOST", generation, start, was.saved)
-		}
-		if was.skipped {
-			g.how["a save skipped"]++ // the machine was too slow for a save after every step; the interval was longer
-		} else if was.finished > start+1 {
-			g.t.Fatalf("generation %d restored step %d after step %d was finished: more than one save interval computed again", generation, start, was.finished)
-		}
-		return start
 	}
+	if start < best {
+		g.t.Fatalf("generation %d restored step %d, but step %d had been held by all ranks: LOST", generation, start, best)
+	}
+	if start < was.saved {
+		g.t.Fatalf("generation %d restored step %d, but every rank's save of step %d had returned: LOST", generation, start, was.saved)
+	}
+	for step := start + 1; step < was.finished; step++ {
+		if !was.skipped[step] { // where the machine was too slow for a save, the interval was longer
+			g.t.Fatalf("generation %d restored step %d after step %d was finished, and step %d was saved: more than one save interval computed again", generation, start, was.finished, step)
+		}
+		g.how["a save skipped"]++
+	}
+	return start
 }
 
 // told is what the trainers of one generation wrote into the log.
 type told struct {
 	starts   []uint64
-	finished uint64 // newest step that any rank finished
-	saved    uint64 // newest step whose save returned true on all ranks
-	skipped  bool
-	saves    map[uint64]int // how many ranks saved a step
+	finished uint64          // newest step that any rank finished
+	saved    uint64          // newest step whose save returned true on all ranks
+	skipped  map[uint64]bool // steps that some rank did not save
+	saves    map[uint64]int  // how many ranks saved a step
 }
 
 // read goes on with the log from where it was read to, because it gets long, and returns what a generation told.
@@ -270,7 +265,7 @@ func (g *gang) hear(words []string) {
 	}
 	out := g.told[generation]
 	if out == nil {
-		out = &told{saves: map[uint64]int{}}
+		out = &told{saves: map[uint64]int{}, skipped: map[uint64]bool{}}
 		g.told[generation] = out
 	}
 	switch words[2] {
@@ -281,7 +276,7 @@ func (g *gang) hear(words []string) {
 	case "done":
 		out.finished = max(out.finished, step)
 	case "skipped":
-		out.skipped = true
+		out.skipped[step] = true
 	case "saved":
 		if out.saves[step]++; out.saves[step] == g.ranks {
 			out.saved = max(out.saved, step)
@@ -302,6 +297,7 @@ func TestKillsWithoutTorch(t *testing.T) {
 	g := newGang(t, 2, state+16384, "", interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	g.run(*kills)
 	g.checkMemory()
+	g.checkSaves()
 	if *kills >= 90 && (g.how["between seals"] < 10 || g.how["two ranks"] == 0 || g.how["with the agent"] == 0) {
 		t.Fatalf("%d kills, but only %v: not every kind was tried", g.kills, g.how)
 	}
@@ -317,6 +313,7 @@ func TestKillsWithTorch(t *testing.T) {
 	g := newGang(t, 1, 1<<20, "", python, script)
 	g.run(*torchKills)
 	g.checkMemory()
+	g.checkSaves()
 	t.Logf("%d kills (%v): nothing acknowledged was lost, nothing torn was restored", g.kills, g.how)
 	g.compareLosses(script)
 }

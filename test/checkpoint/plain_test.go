@@ -12,6 +12,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -52,19 +53,16 @@ func TestPlainScript(t *testing.T) {
 	c := coordtest.Start(t)
 	env := map[string]string{"HOLDFAST_RANKS": "2", "HOLDFAST_STANDBYS": "auto", "GLOO_SOCKET_IFNAME": "lo", "HOLDFAST_GRACE_SECONDS": "5"}
 	startPod(t, c, "pod-0", env, python, "-m", "torch.distributed.run", "--nproc-per-node=2", trainer.File(t, plain), filepath.Join(t.TempDir(), "ck.pt"))
-	c.Drive("pod-0")
-	// await waits much longer than one wait of coordtest's may take: torch is imported twice on a busy machine.
+	c.Lead("pod-0")
 	await := func(what string, is func(*v1.Report) bool) (*v1.Report, time.Duration) {
 		t.Helper()
 		began := time.Now()
-		for time.Since(began) < patience {
-			if r := c.Report("pod-0"); r != nil && len(r.Rank) == 2 && is(r) {
-				return r, time.Since(began)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Fatalf("no report that %s within %s: %v", what, patience, c.Report("pod-0"))
-		return nil, 0
+		var r *v1.Report
+		eventually.Holds(t, what, func() (bool, any) {
+			r = c.Report("pod-0")
+			return r != nil && len(r.Rank) == 2 && is(r), r
+		})
+		return r, time.Since(began)
 	}
 	every := func(r *v1.Report, is func(*v1.Rank) bool) bool {
 		return !slices.ContainsFunc(r.Rank, func(r *v1.Rank) bool { return !is(r) })

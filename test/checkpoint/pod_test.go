@@ -70,7 +70,7 @@ func (p *pod) end(t *testing.T) {
 }
 
 // sealed reads a rank's arena as a stranger would.
-func (p *pod) sealed(local int) []uint64 {
+func (p *pod) sealed(local int) []int64 {
 	f, err := os.Open(filepath.Join(p.Root, "memory", fmt.Sprintf("rank-%d.arena", local)))
 	if err != nil {
 		return nil

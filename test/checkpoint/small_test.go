@@ -15,14 +15,15 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // What the agent may cost the container that it is put into.
 const (
 	maxBinary   = 15 << 20
 	maxResident = 64 << 20
-	// maxDelay is far above what is promised, 100 ms, for the machine may be busy; what it was is said.
-	maxDelay = 5 * time.Second
+	// maxDelay is what is promised of the start; one of some tries must keep it, for the machine may be busy.
+	maxDelay = 100 * time.Millisecond
 )
 
 // TestAgentIsOneSmallStaticBinary: it has to run in any image, and is copied into each pod.
@@ -76,36 +77,37 @@ func (g *gang) checkMemory() {
 // resident is what the pod's agent holds in memory but for arenas: by mapping, as an arena on a disk counts as any file does.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {
 		pid, ok := p.LookForAgent()
 		if !ok { // it was killed, and init starts another one
-			continue
+			return false, "none"
 		}
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
-		if err != nil {
-			continue
-		}
-		arena := false
-		for line := range strings.Lines(string(raw)) {
-			words := strings.Fields(line)
-			switch {
-			case len(words) == 0:
-			case !strings.HasSuffix(words[0], ":"): // the next mapping
-				arena = strings.Contains(line, ".arena")
-			case words[0] == "Rss:" && !arena:
-				kib, err := strconv.Atoi(words[1])
-				if err != nil {
-					t.Fatalf("memory of process %d: %q", pid, line)
-				}
-				bytes += kib << 10
+		bytes = rss(t, string(raw))
+		return bytes > 0, err
+	})
+	return bytes
+}
+
+// rss sums up what is resident of all mappings of /proc/PID/smaps but for arenas.
+func rss(t *testing.T, smaps string) (bytes int) {
+	t.Helper()
+	arena := false
+	for line := range strings.Lines(smaps) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+		case !strings.HasSuffix(words[0], ":"): // the next mapping
+			arena = strings.Contains(line, ".arena")
+		case words[0] == "Rss:" && !arena:
+			kib, err := strconv.Atoi(words[1])
+			if err != nil {
+				t.Fatalf("%q: %v", line, err)
 			}
-		}
-		if bytes > 0 {
-			return bytes
+			bytes += kib << 10
 		}
 	}
-	t.Fatalf("pod %s has no agent", p.Name)
-	return 0
+	return bytes
 }
 
 // TestFirstProcessStartsAtOnce: init and agent are not in the way of the user's command.
@@ -130,31 +132,29 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 		t.Helper()
 		select {
 		case <-p.Ended():
-		case <-time.After(patience):
+		case <-time.After(eventually.Timeout):
 			t.Fatal("the pod does not end with its command")
 		}
 	}
 	ended() // once for nothing: the binary is read from disk
-	const tries = 5
-	var with, bare []time.Duration
-	for range tries {
+	const tries = 50
+	least := time.Hour
+	for n := 0; n < tries && least >= maxDelay; n++ {
 		had, begin := len(p.Out.String()), time.Now()
 		p.start()
 		ended()
-		with = append(with, told(p.Out.String()[had:]).Sub(begin))
+		with := told(p.Out.String()[had:]).Sub(begin)
 
 		begin = time.Now()
 		out, err := exec.Command(date, command[1:]...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		bare = append(bare, told(string(out)).Sub(begin))
+		bare := told(string(out)).Sub(begin)
+		least = min(least, with-bare)
+		t.Logf("the first process starts %s later than bare (%s and %s)", (with - bare).Round(100*time.Microsecond), with, bare)
 	}
-	slices.Sort(with)
-	slices.Sort(bare)
-	delay := with[tries/2] - bare[tries/2]
-	t.Logf("the first process starts %s later than bare (median of %d: %s and %s)", delay.Round(100*time.Microsecond), tries, with[tries/2], bare[tries/2])
-	if delay >= maxDelay {
-		t.Errorf("the first process starts %s later than bare", delay)
+	if least >= maxDelay {
+		t.Errorf("the first process starts %s later than bare in the best of %d tries", least, tries)
 	}
 }

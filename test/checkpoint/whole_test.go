@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -30,9 +31,9 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 	}
 	script := trainer.File(t, trainer.Spawn)
 	c := coordtest.Start(t)
-	p := startPod(t, c, "pod-0", map[string]string{"HOLDFAST_LAUNCHER_PATIENCE_SECONDS": "0", "HOLDFAST_GRACE_SECONDS": "5", "HOLDFAST_STANDBYS": "off"},
+	p := startPod(t, c, "pod-0", map[string]string{"HOLDFAST_LAUNCHER_TIMEOUT_SECONDS": "0", "HOLDFAST_GRACE_SECONDS": "5", "HOLDFAST_STANDBYS": "off"},
 		python, script, t.TempDir(), freePort(t), "0.1")
-	d := c.Drive("pod-0")
+	d := c.Lead("pod-0")
 	was := p.awaitMatches(t, begins, 1)
 	p.awaitMatches(t, lossAt, 10)
 	pid, _ := strconv.Atoi(was[0][2])
@@ -41,7 +42,7 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 	}
 	select {
 	case <-p.Ended():
-	case <-time.After(patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatal("the script does not end")
 	}
 	if code := p.Code(); code != 0 || d.Restarts() != 1 {
@@ -72,14 +73,12 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 // awaitMatches waits until the pod has written so many.
 func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if found := what.FindAllStringSubmatch(p.Out.String(), -1); len(found) >= n {
-			return found
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no %d matches of %s within %s", n, what, patience)
-		}
-	}
+	var found [][]string
+	eventually.Holds(t, fmt.Sprint(n, " matches of ", what), func() (bool, any) {
+		found = what.FindAllStringSubmatch(p.Out.String(), -1)
+		return len(found) >= n, found
+	})
+	return found
 }
 
 func freePort(t *testing.T) string {

@@ -18,13 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/host"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/devcluster/simnode"
 )
-
-const patience = 90 * time.Second
 
 // TestCluster starts one cluster and looks at it from all sides; the order of
 // the parts does not matter, but for the ones that break things, which come last.
@@ -103,7 +102,7 @@ func TestAttachedClusterDiesWithItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // it was killed
-	eventually(t, "the cluster's processes to end", func() error {
+	eventually.Succeeds(t, "the cluster's processes to end", func() error {
 		if host.Alive(rec.Supervisor) {
 			return fmt.Errorf("supervisor %d lives", rec.Supervisor.PID)
 		}
@@ -159,7 +158,7 @@ func (w *world) apply(manifest string) {
 func (w *world) pods(t *testing.T, namespace, app string, want int) map[string]corev1.Pod {
 	t.Helper()
 	out := map[string]corev1.Pod{}
-	eventually(t, fmt.Sprintf("%d pods of %s", want, app), func() error {
+	eventually.Succeeds(t, fmt.Sprintf("%d pods of %s", want, app), func() error {
 		list, err := w.client.CoreV1().Pods(namespace).List(w.ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return err
@@ -268,7 +267,7 @@ func (w *world) namesAndAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := &http.Client{Timeout: 5 * time.Second}
-	eventually(t, "the Service's address from the machine", func() error {
+	eventually.Succeeds(t, "the Service's address from the machine", func() error {
 		resp, err := ask.Get("http://" + svc.Spec.ClusterIP)
 		if err != nil {
 			return err
@@ -343,7 +342,7 @@ func (w *world) sharedTakenBack(t *testing.T) {
 	if _, err := w.c.Kubectl(w.ctx, "delete", "-n", "train", "daemonset/writer", "persistentvolumeclaim/shared", "--wait=false"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the folder to be gone", func() error {
+	eventually.Succeeds(t, "the folder to be gone", func() error {
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is there (%v)", path, err)
 		}
@@ -355,7 +354,7 @@ func (w *world) devices(t *testing.T) {
 	n := w.c.Node("n2")
 	want := func(count int64) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d devices on n2", count), func() error {
+		eventually.Succeeds(t, fmt.Sprintf("%d devices on n2", count), func() error {
 			got, err := w.client.CoreV1().Nodes().Get(w.ctx, n.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -426,7 +425,7 @@ func (w *world) silence(t *testing.T, silent, other string) {
 	}
 	nextRenewal := func() {
 		before := renewed(other)
-		eventually(t, "a lease to be renewed", func() error {
+		eventually.Succeeds(t, "a lease to be renewed", func() error {
 			if !renewed(other).After(before) {
 				return fmt.Errorf("%s's is of %s", other, before)
 			}
@@ -466,14 +465,14 @@ func (w *world) cutAndMend(t *testing.T) {
 	if out, err := n.Exec(w.ctx, "bash", "-c", "timeout 1 bash -c 'exec 3<>/dev/tcp/"+w.c.Spec().ControlIP()+"/6443'"); err == nil {
 		t.Errorf("the node reaches the API server although its cable is cut: %s", out)
 	}
-	eventually(t, "the other node, whose cable is whole", func() error {
+	eventually.Succeeds(t, "the other node, whose cable is whole", func() error {
 		_, err := other.Exec(w.ctx, "bash", "-c", "timeout 20 bash -c 'exec 3<>/dev/tcp/"+w.c.Spec().ControlIP()+"/6443'")
 		return errors.Join(dial(other), err)
 	})
 	if err := n.Mend(w.ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the mended node", func() error { return dial(n) })
+	eventually.Succeeds(t, "the mended node", func() error { return dial(n) })
 }
 
 // killAndRevive: all that Kubernetes runs on the node is gone, but the machine itself answers; afterwards it is as before.
@@ -504,7 +503,7 @@ func (w *world) killAndRevive(t *testing.T) {
 	if again, err := n.Exec(w.ctx, "pgrep", "-f", "^kube-proxy "); err != nil || again != proxy {
 		t.Errorf("kube-proxy was process %s, now %s (%v): the network is not what it was", proxy, again, err)
 	}
-	eventually(t, "the control plane to miss the node", func() error {
+	eventually.Succeeds(t, "the control plane to miss the node", func() error {
 		got, err := w.client.CoreV1().Nodes().Get(w.ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -522,7 +521,7 @@ func (w *world) killAndRevive(t *testing.T) {
 	if err := n.Revive(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the pod to run again after the node was revived", func() error {
+	eventually.Succeeds(t, "the pod to run again after the node was revived", func() error {
 		now := w.pods(t, "default", "probe", 2)["n2"]
 		if now.UID == before.UID && now.Status.ContainerStatuses[0].ContainerID == before.Status.ContainerStatuses[0].ContainerID {
 			return errors.New("it shows the former container")
@@ -545,13 +544,13 @@ func (w *world) powerOff(t *testing.T) {
 	if err := n.PowerOff(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node to be off", func() error {
+	eventually.Succeeds(t, "the node to be off", func() error {
 		if _, err := n.Exec(w.ctx, "true"); err == nil {
 			return errors.New("it runs commands")
 		}
 		return nil
 	})
-	eventually(t, "its kernel to log nothing more", func() error { // its processes may be on their way out still
+	eventually.Succeeds(t, "its kernel to log nothing more", func() error { // its processes may be on their way out still
 		if n.LogKernel("x") == nil {
 			return errors.New("it logs")
 		}
@@ -560,31 +559,18 @@ func (w *world) powerOff(t *testing.T) {
 	if err := n.PowerOn(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the pod to run again after the node came back", func() error {
+	eventually.Succeeds(t, "the pod to run again after the node came back", func() error {
 		if now := started(w.pods(t, "default", "probe", 2)["n2"]); now == before {
 			return errors.New("it shows the former container")
 		}
 		return nil
 	})
-	eventually(t, "the node's new boot id", func() error {
+	eventually.Succeeds(t, "the node's new boot id", func() error {
 		if w.bootID(t, n.Name) == booted {
 			return errors.New("it shows the former one")
 		}
 		return nil
 	})
-}
-
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: %v", what, err)
-		}
-	}
 }
 
 func down(t *testing.T, binary, name string) {

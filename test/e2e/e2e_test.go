@@ -3,41 +3,25 @@ package e2e
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"runtime"
 	"testing"
 
+	"holdfast.dev/holdfast/test/devcluster"
+	"holdfast.dev/holdfast/test/harness"
 	"holdfast.dev/holdfast/test/story"
 )
 
 // TestHoldfast plays the story, which installs everything; the other promises are looked at on the same cluster where the story waits.
 func TestHoldfast(t *testing.T) {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("LEFT OUT: end-to-end tests need Linux and root")
-	}
 	t.Parallel() // the other test waits for its cluster to come and go
-	source, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	stage, err := story.SetStage(ctx, story.StageOptions{Name: "e2e", Nodes: 3, Source: source, Out: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := stage.Strike(); err != nil {
-			t.Errorf("taking the cluster down: %v", err)
-		}
-	}()
+	w := &story.World{Cluster: harness.Start(t, devcluster.Options{Name: "e2e", Nodes: 3, Replace: true})}
 	played := false
-	stage.WhileWarming = func(ctx context.Context) error {
+	w.WhileWarming = func(ctx context.Context) error {
 		played = true
-		return others(ctx, t, stage.World)
+		return others(ctx, t, w)
 	}
-	testStory(ctx, t, stage.World)
+	testStory(ctx, t, w)
 	if !played {
 		t.Error("the story never waited: the other promises were not looked at")
 	}
@@ -53,6 +37,7 @@ func others(ctx context.Context, t *testing.T, w *story.World) error {
 		{"Refusals", testRefusals},
 		{"RefusalInsideShell", testShellRefusal},
 		{"Untouched", testUntouched},
+		{"People", testPeople},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) })
 	}

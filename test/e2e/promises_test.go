@@ -89,12 +89,12 @@ func testShellRefusal(ctx context.Context, t *testing.T, w *story.World) {
 		t.Fatal(err)
 	}
 	if err := w.Until(ctx, "an event on the Job", time.Minute, func(ctx context.Context) (bool, string) {
-		return w.HasEvent(ctx, "Job", job.Name, v1alpha1.ReasonRefused, "logs-specs")
+		return w.HasEvent(ctx, story.Namespace, "Job", job.Name, v1alpha1.ReasonRefused, "logs-specs")
 	}); err != nil {
 		t.Error(err)
 	}
 	if err := w.Until(ctx, "the pod ends with exit code 2", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := w.Pods(ctx, job.Name)
+		pods, err := w.Pods(ctx, story.Namespace, job.Name)
 		if err != nil || len(pods) == 0 || len(pods[0].Status.ContainerStatuses) == 0 {
 			return false, "no pod yet"
 		}
@@ -118,7 +118,7 @@ func testUntouched(ctx context.Context, t *testing.T, w *story.World) {
 	}
 	defer func() { _ = w.Client().Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground)) }()
 	if err := w.Until(ctx, "its pod exists", 30*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := w.Pods(ctx, job.Name)
+		pods, err := w.Pods(ctx, story.Namespace, job.Name)
 		if err != nil || len(pods) == 0 {
 			return false, "none"
 		}

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // row is one launcher of the matrix.
@@ -84,15 +84,6 @@ func (l *lesson) losses() map[string]string {
 	return out
 }
 
-func (l *lesson) await(what string, is func() bool) {
-	l.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%s: not within %s", what, patience)
-		}
-	}
-}
-
 // seen is what a rank saw of its launcher.
 type seen struct {
 	Argv    []string          `json:"argv"`
@@ -146,7 +137,7 @@ func compare(mine, plain seen) (out []string) {
 type run struct {
 	*lesson
 	c    *coordtest.Coordinator
-	d    *coordtest.Driver
+	d    *coordtest.Gang
 	pods []*proctest.Container
 	row  row
 }
@@ -160,7 +151,7 @@ func start(t *testing.T, r row, env ...string) *run {
 		names = append(names, name)
 		g.pods = append(g.pods, g.pod(i))
 	}
-	g.d = g.c.Drive(names...)
+	g.d = g.c.Lead(names...)
 	return g
 }
 
@@ -173,7 +164,7 @@ func (g *run) pod(i int) *proctest.Container {
 // at waits until a step is done.
 func (g *run) at(step int) {
 	g.t.Helper()
-	g.await(fmt.Sprintf("step %d", step), func() bool {
+	eventually.Holds(g.t, fmt.Sprintf("step %d", step), func() (bool, any) {
 		for _, p := range g.pods {
 			select {
 			case <-p.Ended():
@@ -181,7 +172,8 @@ func (g *run) at(step int) {
 			default:
 			}
 		}
-		return g.losses()[fmt.Sprint(step)] != ""
+		done := g.losses()
+		return done[fmt.Sprint(step)] != "", done
 	})
 }
 
@@ -304,7 +296,6 @@ func fail(t *testing.T, r row) {
 	}
 	_, _, code := plain(t, alone.dir, alone.env, command...)
 	g := start(t, r, "LESSON_FAIL_AT=3")
-	g.d.Limit(1)
 	g.finish(code)
 	if n := strings.Count(g.pods[len(g.pods)-1].Errs.String(), "failed on demand at step 3"); n < 2 {
 		t.Errorf("the script's error stands %d times on standard error, want one for each of two attempts", n)

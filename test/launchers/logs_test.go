@@ -106,15 +106,12 @@ func TestLogsOfAnAgentThatComesBack(t *testing.T) {
 	const lines = 300
 	g := &run{lesson: newLesson(t), c: coordtest.Start(t)}
 	p := startPod(t, g.c, "pod-0", g.dir, append(g.env, "HOLDFAST_STANDBYS=off"), "torchrun", "--nproc-per-node=2", "--log-dir=logs", "--tee=3", script, fmt.Sprint(lines), "0.02")
-	g.c.Drive("pod-0")
-	shown := func(text string) func() bool {
-		return func() bool { return strings.Contains(p.Out.String(), text) }
-	}
-	g.await("line 20", shown("writer 0.0 out 20 "))
+	g.c.Lead("pod-0")
+	p.Out.Await(t, "writer 0.0 out 20 ")
 	if err := syscall.Kill(p.AgentPID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	g.await("line 100 after the agent's death", shown("writer 0.0 out 100 "))
+	p.Out.Await(t, "writer 0.0 out 100 ") // after the agent's death
 	if err := syscall.Kill(int(g.c.Report("pod-0").Rank[1].Pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +151,7 @@ func TestTorchtitan(t *testing.T) {
 	}
 	g := &run{lesson: newLesson(t, "PYTHONPATH="+scripts), c: coordtest.Start(t)}
 	p := startPod(t, g.c, "pod-0", g.dir, append(g.env, "HOLDFAST_STANDBYS=off"), "bash", "-c", line)
-	g.c.Drive("pod-0")
+	g.c.Lead("pod-0")
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

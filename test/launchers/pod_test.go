@@ -15,6 +15,7 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 func TestMain(m *testing.M) { proctest.Main(m) }
@@ -33,9 +34,6 @@ func python(t *testing.T) string {
 	}
 	return bin
 }
-
-// patience is far more than anything takes on a busy machine.
-const patience = 8 * time.Minute
 
 // environment is what scripts see with and without agents.
 func environment(dir string, more ...string) []string {
@@ -73,7 +71,7 @@ func plain(t *testing.T, dir string, env []string, command ...string) (stdout, s
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err := cmd.Start()
 	if err == nil {
-		timer := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		timer := time.AfterFunc(eventually.Timeout, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		err = cmd.Wait()
 		timer.Stop()
 	}

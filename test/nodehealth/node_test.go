@@ -20,10 +20,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/test/devcluster"
-	"holdfast.dev/holdfast/test/devcluster/image"
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 const daemonUser = "system:serviceaccount:holdfast-node:holdfast-node"
@@ -56,11 +57,12 @@ func TestDaemon(t *testing.T) {
 func install(t *testing.T, c *devcluster.Cluster) *world {
 	t.Helper()
 	ctx := context.Background()
-	img := &image.Image{Name: "holdfast.dev/holdfast-node:latest", Entrypoint: []string{"/holdfast-node"}, User: "0:0",
-		Files: []image.File{{Path: "/holdfast-node", Mode: 0o755, Source: binary(t, "holdfast-node")}, {Path: "/holdfast-nvml", Mode: 0o755, Source: binary(t, "holdfast-nvml")}}}
-	if err := img.AddLibraries(); err != nil {
+	binary(t, "holdfast-node")
+	img, err := harness.ProductImage("../..", c.Spec().PythonDir, "holdfast-node")
+	if err != nil {
 		t.Fatal(err)
 	}
+	img.Name = "holdfast.dev/holdfast-node:latest" // as its own folder of manifests has it
 	if err := c.Load(ctx, img); err != nil {
 		t.Fatal(err)
 	}
@@ -118,27 +120,41 @@ func taint(n *corev1.Node) string {
 // until waits until the Node is so, and returns it and its verdict.
 func (w *world) until(t *testing.T, name, what string, holds func(*corev1.Node, v1alpha1.NodeHealth) bool) (*corev1.Node, v1alpha1.NodeHealth) {
 	t.Helper()
-	var seen string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(25 * time.Millisecond) {
-		n, err := w.kube.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
-		if err != nil {
-			seen = err.Error()
-			continue
+	var n *corev1.Node
+	var h v1alpha1.NodeHealth
+	eventually.Holds(t, name+" "+what, func() (_ bool, seen any) {
+		n, h, seen = w.read(t, name)
+		return n.Annotations[v1alpha1.AnnotationHealth] != "" && holds(n, h), seen
+	})
+	return n, h
+}
+
+// stays demands for a while that the Node is so.
+func (w *world) stays(t *testing.T, name, when string, span time.Duration, holds func(*corev1.Node, v1alpha1.NodeHealth) bool) {
+	t.Helper()
+	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		n, h, text := w.read(t, name)
+		if !holds(n, h) {
+			t.Fatalf("%s, %s: %s", name, when, text)
 		}
-		var h v1alpha1.NodeHealth
-		text, ok := n.Annotations[v1alpha1.AnnotationHealth]
-		if ok {
-			if err := json.Unmarshal([]byte(text), &h); err != nil {
-				t.Fatalf("%s: %v", text, err)
-			}
-		}
-		if ok && holds(n, h) {
-			return n, h
-		}
-		seen = fmt.Sprintf("%s, taint %q, condition %s", text, taint(n), condition(n))
 	}
-	t.Fatalf("%s never %s; seen last: %s", name, what, seen)
-	return nil, v1alpha1.NodeHealth{}
+}
+
+// read is a Node, its verdict, and both for people.
+func (w *world) read(t *testing.T, name string) (*corev1.Node, v1alpha1.NodeHealth, string) {
+	t.Helper()
+	n, err := w.kube.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h v1alpha1.NodeHealth
+	text, ok := n.Annotations[v1alpha1.AnnotationHealth]
+	if ok {
+		if err := json.Unmarshal([]byte(text), &h); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	return n, h, fmt.Sprintf("%s, taint %q, condition %s", text, taint(n), condition(n))
 }
 
 func evicts(cause string) func(*corev1.Node, v1alpha1.NodeHealth) bool {
@@ -207,12 +223,10 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.another(t, n, old["daemon"])
-	// What the next daemon says is what the one before said, and when it began.
-	w.until(t, n.Name, "the same after a kill", func(node *corev1.Node, h v1alpha1.NodeHealth) bool {
-		if h.Action != v1alpha1.ActionEvict || !h.Since.Equal(&before.Since) || taint(node) != "GPUOffTheBus" {
-			t.Fatalf("after a kill: %+v, taint %q; before: %+v", h, taint(node), before)
-		}
-		return true
+	// What the next daemon says is what the one before said, and when it began, also once it has read this boot's past and judged.
+	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUOffTheBus"} 1`, `holdfast_node_signals_total{kind="xid",source="kmsg"} 1`)
+	w.stays(t, n.Name, "after a kill", 3*time.Second, func(node *corev1.Node, h v1alpha1.NodeHealth) bool {
+		return h.Action == v1alpha1.ActionEvict && h.Since.Equal(&before.Since) && taint(node) == "GPUOffTheBus"
 	})
 	if err := n.PowerOff(); err != nil {
 		t.Fatal(err)
@@ -247,12 +261,10 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 // another waits for a daemon with another number than the one before.
 func (w *world) another(t *testing.T, n *devcluster.Node, old string) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if now := w.daemon(t, n); now["daemon"] != "" && now["daemon"] != old && now["probe"] != "" {
-			return
-		}
-	}
-	t.Fatalf("no other daemon on %s", n.Name)
+	eventually.Holds(t, "another daemon on "+n.Name, func() (bool, any) {
+		now := w.daemon(t, n)
+		return now["daemon"] != "" && now["daemon"] != old && now["probe"] != "", now
+	})
 }
 
 // losses: signs of a slow node, a GPU that is lost without a word and comes back, one that is lost while the API server cannot be
@@ -276,41 +288,55 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	if err := n.Fail(standin.Fault{GPU: 1, Xid: 95}); err != nil {
 		t.Fatal(err)
 	}
-	w.until(t, n.Name, "as it was while it cannot be heard", well)
+	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUNeedsReset"} 1`) // it knows, and nobody else does
+	w.stays(t, n.Name, "while it cannot be heard", 12*time.Second, well)              // longer than one request of the daemon may take
 	if err := n.Mend(w.ctx); err != nil {
 		t.Fatal(err)
 	}
 	w.until(t, n.Name, "evicted once it is heard", evicts("GPUNeedsReset"))
 }
 
-// cost measures processor and memory of daemon and probe while nothing happens. The promise is half a percent of
-// a core and 64 MiB; a busy machine charges more for the same work.
+// cost measures processor and memory of daemon and probe while nothing happens. The promise is half a percent of a core and 64 MiB; a busy
+// machine charges more for the same work, so that one span of several must keep it.
 func (w *world) cost(t *testing.T, n *devcluster.Node) {
 	t.Helper()
-	const span = 10 * time.Second
+	const (
+		span    = 10 * time.Second
+		promise = 0.5 // percent
+		spans   = 6
+	)
 	pids := w.daemon(t, n)
 	if len(pids) != 2 {
 		t.Fatalf("daemon and probe: %v", pids)
 	}
-	ticks, kib, capabilities := w.usage(t, n, pids)
-	time.Sleep(span) // the measured time
-	later, kib2, _ := w.usage(t, n, pids)
-	percent := float64(later-ticks) / 100 / span.Seconds() * 100 // 100 ticks are a second
-	t.Logf("daemon and probe: %.1f %% of a core, %d MiB", percent, max(kib, kib2)>>10)
-	if percent > 1.5 {
-		t.Errorf("%.1f %% of a core", percent)
+	least, most := 100.0, 0
+	for i := 0; i < spans && least > promise; i++ {
+		before, _, _ := w.usage(t, n, pids)
+		time.Sleep(span) // the measured time
+		after, kib, _ := w.usage(t, n, pids)
+		least, most = min(least, float64(after-before)/100/span.Seconds()*100), max(most, kib) // 100 ticks are a second
 	}
-	if max(kib, kib2) > 64<<10 {
-		t.Errorf("%d KiB of memory", max(kib, kib2))
+	t.Logf("daemon and probe: %.1f %% of a core, %d MiB", least, most>>10)
+	if least > promise {
+		t.Errorf("%.1f %% of a core in the best of %d spans", least, spans)
 	}
-	if capabilities != "0000000000000000" {
-		t.Errorf("capabilities %s are left", capabilities)
+	if most > 64<<10 {
+		t.Errorf("%d KiB of memory", most)
+	}
+	_, _, rights := w.usage(t, n, pids)
+	for _, right := range []string{"Uid: 65532 65532 65532 65532", "Gid: 65532 65532 65532 65532", "Groups: 65532", "CapBnd: 0000000000000000", "CapEff: 0000000000000000", "NoNewPrivs: 1"} {
+		for _, role := range []string{"daemon", "probe"} {
+			if !slices.Contains(rights[role], right) {
+				t.Errorf("the %s is not %s: %v", role, right, rights[role])
+			}
+		}
 	}
 }
 
-// usage is what the processes have used so far: ticks of a processor, KiB of memory; and the rights of the daemon.
-func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) (ticks, kib int, capabilities string) {
+// usage is what the processes have used so far: ticks of a processor, KiB of memory; and what they may do.
+func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) (ticks, kib int, rights map[string][]string) {
 	t.Helper()
+	rights = map[string][]string{}
 	for role, pid := range pids {
 		out, err := n.Exec(w.ctx, "cat", "/proc/"+pid+"/stat", "/proc/"+pid+"/status")
 		if err != nil {
@@ -326,12 +352,10 @@ func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) 
 				size, _ := strconv.Atoi(strings.Fields(v)[0])
 				kib += size
 			}
-			if v, ok := strings.CutPrefix(line, "CapEff:"); ok && role == "daemon" {
-				capabilities = strings.TrimSpace(v)
-			}
+			rights[role] = append(rights[role], strings.Join(strings.Fields(line), " "))
 		}
 	}
-	return ticks, kib, capabilities
+	return ticks, kib, rights
 }
 
 // refusals: whoever takes a node's daemon over can say nothing of other nodes and change nothing but our words, and

@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/nodehealth/nvml"
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
 )
-
-const patience = 90 * time.Second
 
 func binary(t *testing.T, name string) string {
 	t.Helper()
@@ -66,7 +65,7 @@ func probe(t *testing.T, before ...standin.Fault) *probed {
 // until returns the first signal for which holds is true.
 func (p *probed) until(what string, holds func(nodehealth.Signal) bool) nodehealth.Signal {
 	p.t.Helper()
-	limit := time.After(patience)
+	limit := time.After(eventually.Timeout)
 	for {
 		select {
 		case s := <-p.signals:

@@ -15,15 +15,18 @@ func testLeaves(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "leaves"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
+	shut := s.assignments[1].node
 	s = w.shutDown(ctx, t, job, s, 1)
+	short := s.assignments[0].node
 	w.evict(ctx, t, job, s, 0)
+	w.well(ctx, t, shut, short)
 	w.end(ctx, t, job)
 }
 
 // shutDown has the node of a slot announce that it shuts down, sees that the pod leaves in time, and takes the shutdown back.
 func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
-	node := w.cluster.Node(before.seats[slot].node)
+	node := w.Node(before.assignments[slot].node)
 	login, err := node.Logind(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +42,7 @@ func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before s
 	// A kubelet that is told before it knows its pods ends none of them, and rejects those that it hears of.
 	w.until(ctx, t, "the kubelet knows its pods", func(ctx context.Context) (bool, string) {
 		text, err := w.RunKubectl(ctx, "get", "--raw", "/api/v1/nodes/"+node.Name+"/proxy/pods")
-		return err == nil && strings.Contains(text, before.seats[slot].uid), fmt.Sprint(err)
+		return err == nil && strings.Contains(text, before.assignments[slot].uid), fmt.Sprint(err)
 	})
 	w.untouched(ctx, t, job, before)
 	if err := login.PrepareForShutdown(true); err != nil {
@@ -51,19 +54,17 @@ func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before s
 		t.Fatal(err)
 	}
 	w.configure(ctx, t, node.Name, map[string]any{"shutdownGracePeriod": nil, "shutdownGracePeriodCriticalPods": nil})
-	w.well(ctx, t, node.Name)
 	return after
 }
 
 // evict has the kubelet of a slot's node find that memory is short, after which it evicts the pod with the grace of a soft eviction.
 func (w *world) evict(ctx context.Context, t *testing.T, job string, before shape, slot int) {
 	t.Helper()
-	node := before.seats[slot].node
+	node := before.assignments[slot].node
 	w.configure(ctx, t, node, map[string]any{"evictionSoft": map[string]string{"memory.available": "1Ti"},
 		"evictionSoftGracePeriod": map[string]string{"memory.available": "1s"}, "evictionMaxPodGracePeriod": enough})
 	w.leaves(ctx, t, job, before, slot, v1alpha1.CauseEvicted)
 	w.configure(ctx, t, node, map[string]any{"evictionSoft": nil, "evictionSoftGracePeriod": nil, "evictionMaxPodGracePeriod": nil})
-	w.well(ctx, t, node)
 }
 
 // leaves demands that the pod of one slot is replaced for a cause, with all it held.
@@ -82,7 +83,7 @@ func (w *world) leaves(ctx context.Context, t *testing.T, job string, before sha
 
 func (w *world) configure(ctx context.Context, t *testing.T, node string, fields map[string]any) {
 	t.Helper()
-	if err := w.cluster.Node(node).ConfigureKubelet(ctx, fields); err != nil {
+	if err := w.Node(node).ConfigureKubelet(ctx, fields); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -21,22 +21,22 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes, gpus: 1, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
-	was, quiet := w.record(ctx, t, job), before.seats[1]
+	was, quiet := w.record(ctx, t, job), before.assignments[1]
 	w.stop(ctx, t, quiet.pod)
 	began := time.Now()
-	if err := w.Signal(ctx, namespace, before.seats[0].pod, container, syscall.SIGKILL, rank); err != nil {
+	if err := w.Signal(ctx, namespace, before.assignments[0].pod, container, syscall.SIGKILL, rank); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the Gang names the silent pod", func(ctx context.Context) (bool, string) {
 		waits := w.record(ctx, t, job).Progress.Waits
-		return strings.HasPrefix(waits, v1alpha1.CauseAgentSilent) && strings.Contains(waits, quiet.pod), waits
+		return strings.HasPrefix(waits, v1alpha1.CauseAgentUnreachable) && strings.Contains(waits, quiet.pod), waits
 	})
-	w.told(ctx, t, job, v1alpha1.CauseAgentSilent, quiet.pod)
+	w.told(ctx, t, job, v1alpha1.CauseAgentUnreachable, quiet.pod)
 	given := time.Duration(0)
 	w.until(ctx, t, "it is given up", func(ctx context.Context) (bool, string) {
 		r := w.record(ctx, t, job)
 		given = time.Since(began)
-		return len(r.Doomed) == 1 || r.Generation > before.generation, fmt.Sprintf("%s: %s", r.State, r.Progress.Waits)
+		return len(r.PendingReplacements) == 1 || r.Generation > before.generation, fmt.Sprintf("%s: %s", r.State, r.Progress.Waits)
 	})
 	after := w.runs(ctx, t, job, before.generation+1)
 	took := time.Since(began)
@@ -46,7 +46,7 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 	switch {
 	case given < least:
 		t.Errorf("its pod was given up after %s", given)
-	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.pod || r.Replaced[0].Cause != v1alpha1.CauseAgentSilent || !r.Replaced[0].Dead:
+	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.pod || r.Replaced[0].Cause != v1alpha1.CauseAgentUnreachable || !r.Replaced[0].Dead:
 		t.Errorf("replaced were %+v", r.Replaced)
 	case r.RestoreStep == 0 || now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements+1:
 		t.Errorf("restored step %d; %d restarts and %d replacements became %d and %d", r.RestoreStep, was.Restarts, was.Replacements, now.Restarts, now.Replacements)

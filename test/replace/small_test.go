@@ -45,35 +45,35 @@ func (w *world) told(ctx context.Context, t *testing.T, job string, words ...str
 	})
 }
 
-// doomed waits until so many pods of a job must go.
-func (w *world) doomed(ctx context.Context, t *testing.T, job string, n int) {
+// pending waits until so many pods of a job must go.
+func (w *world) pending(ctx context.Context, t *testing.T, job string, n int) {
 	t.Helper()
-	w.until(ctx, t, fmt.Sprintf("%d pods of %s are doomed", n, job), func(ctx context.Context) (bool, string) {
+	w.until(ctx, t, fmt.Sprintf("%d pods of %s are to be replaced", n, job), func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		if err != nil {
 			return false, err.Error()
 		}
-		return g.Status.Run != nil && len(g.Status.Run.Doomed) == n, fmt.Sprintf("%+v", g.Status.Run)
+		return g.Status.Run != nil && len(g.Status.Run.PendingReplacements) == n, fmt.Sprintf("%+v", g.Status.Run)
 	})
 }
 
-// testDoomInRecovery: while the gang is being halted because a rank was killed, the node of another pod turns sick. That pod is
+// testTerminationInRecovery: while the gang is being halted because a rank was killed, the node of another pod turns sick. That pod is
 // replaced within the same recovery. The Job counts no failure; of the gang's own restarts the killed rank is one.
-func testDoomInRecovery(ctx context.Context, t *testing.T, w *world, nodes []string) {
-	const job = "doom-in-recovery"
+func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, nodes []string) {
+	const job = "replacement-in-recovery"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
 	was := w.record(ctx, t, job)
-	goOn := w.stop(ctx, t, before.seats[1].pod) // so the recovery cannot end before the doom comes
-	if err := w.Signal(ctx, namespace, before.seats[0].pod, container, syscall.SIGKILL, rank); err != nil {
+	goOn := w.stop(ctx, t, before.assignments[1].pod) // so the recovery cannot end before the termination comes
+	if err := w.Signal(ctx, namespace, before.assignments[0].pod, container, syscall.SIGKILL, rank); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the failure is being repaired", func(ctx context.Context) (bool, string) {
 		r := w.record(ctx, t, job)
 		return r.State == v1alpha1.RunHalting, string(r.State)
 	})
-	sick := before.seats[1].node
+	sick := before.assignments[1].node
 	w.sicken(ctx, t, sick)
-	w.doomed(ctx, t, job, 1)
+	w.pending(ctx, t, job, 1)
 	goOn()
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
@@ -101,12 +101,12 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		err := w.Client().Get(ctx, client.ObjectKeyFromObject(budget), budget)
 		return err == nil && len(budget.Status.Conditions) > 0, fmt.Sprint(err)
 	})
-	kept := before.seats[1]
+	kept := before.assignments[1]
 	w.stop(ctx, t, kept.pod)
 	w.sicken(ctx, t, kept.node)
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
-	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced and is still there: it may not be evicted", kept.pod, kept.node), "keep-all")
+	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but cannot be evicted yet", kept.pod, kept.node), "keep-all")
 	w.until(ctx, t, "an event on the Job says so", func(ctx context.Context) (bool, string) {
 		events := &corev1.EventList{}
 		err := w.Client().List(ctx, events, client.InNamespace(namespace))
@@ -139,14 +139,14 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "healed"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(10 * time.Minute)})
-	node, other := before.seats[1].node, before.seats[0].pod
+	node, other := before.assignments[1].node, before.assignments[0].pod
 	if err := w.Signal(ctx, namespace, other, container, syscall.SIGSTOP, rank); err != nil {
 		t.Fatal(err)
 	}
 	w.sicken(ctx, t, node)
-	w.doomed(ctx, t, job, 1)
+	w.pending(ctx, t, job, 1)
 	w.heal(ctx, t, node)
-	w.doomed(ctx, t, job, 0)
+	w.pending(ctx, t, job, 0)
 	if err := w.Signal(ctx, namespace, other, container, syscall.SIGCONT, rank); err != nil {
 		t.Fatal(err)
 	}
@@ -162,9 +162,9 @@ func (w *world) untouched(ctx context.Context, t *testing.T, job string, before 
 	if after.generation != before.generation {
 		t.Errorf("%s: generation %d became %d", job, before.generation, after.generation)
 	}
-	for i := range after.seats {
-		if after.seats[i] != before.seats[i] {
-			t.Errorf("%s: slot %d was to stay as it is: %+v became %+v", job, i, before.seats[i], after.seats[i])
+	for i := range after.assignments {
+		if after.assignments[i] != before.assignments[i] {
+			t.Errorf("%s: slot %d was to stay as it is: %+v became %+v", job, i, before.assignments[i], after.assignments[i])
 		}
 	}
 	w.unharmed(ctx, t, job)
@@ -175,18 +175,18 @@ func (w *world) untouched(ctx context.Context, t *testing.T, job string, before 
 func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "silent"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
-	node := before.seats[1].node
-	if err := w.cluster.Node(node).StopKubelet(); err != nil {
+	node := before.assignments[1].node
+	if err := w.Node(node).StopKubelet(); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, node+" takes nothing new", func(ctx context.Context) (bool, string) {
 		o, err := w.outage(ctx, node)
 		return err == nil && o.Decision != "", fmt.Sprintf("%+v %v", o, err)
 	})
-	if o, err := w.outage(ctx, node); err != nil || o.Decision != v1alpha1.DecisionExclude || o.Cause != v1alpha1.CauseNodeSilent || o.Dead {
+	if o, err := w.outage(ctx, node); err != nil || o.Decision != v1alpha1.DecisionExclude || o.Cause != v1alpha1.CauseNodeUnreachable || o.Dead {
 		t.Errorf("decided was %+v, %v", o, err)
 	}
-	w.told(ctx, t, job, v1alpha1.CauseNodeSilent+": "+string(v1alpha1.DecisionExclude))
+	w.told(ctx, t, job, v1alpha1.CauseNodeUnreachable+": "+string(v1alpha1.DecisionExclude))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
 		Affinity: oneOf([]string{node}), TerminationGracePeriodSeconds: ptr.To(int64(0)), SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000))},
 		Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "600"}}}}}
@@ -203,7 +203,7 @@ func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		return false, fmt.Sprint(plain.Spec.NodeName, err)
 	})
 	w.trains(ctx, t, job, 20)
-	if err := w.cluster.Node(node).StartKubelet(); err != nil {
+	if err := w.Node(node).StartKubelet(); err != nil {
 		t.Fatal(err)
 	}
 	w.well(ctx, t, node)

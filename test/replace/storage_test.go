@@ -41,6 +41,29 @@ func (w *world) stored(ctx context.Context, t *testing.T, job string) {
 	})
 }
 
+// storedOften demands that a step comes to storage in each interval. Steps count, of which a busy machine makes fewer; where writing takes
+// long there a pair of steps that is too far apart proves nothing, so the best of some counts.
+func (w *world) storedOften(ctx context.Context, t *testing.T, job string) {
+	t.Helper()
+	const most = int64(interval/pause) * 17 / 10 // the write counts, too
+	var apart []int64
+	for step := w.record(ctx, t, job).Durable.Step; len(apart) == 0 || slices.Min(apart) > most; step += apart[len(apart)-1] {
+		if len(apart) == 6 {
+			t.Errorf("steps in storage are %v steps apart, not %d", apart, most)
+			return
+		}
+		w.until(ctx, t, "the next step in storage", func(ctx context.Context) (bool, string) {
+			g, err := w.gang(ctx, job)
+			if err != nil || g.Status.Run.Durable.Step == step {
+				return false, fmt.Sprint(err)
+			}
+			apart = append(apart, g.Status.Run.Durable.Step-step)
+			return true, ""
+		})
+	}
+	w.Say("  %s: steps in storage are %v steps apart", job, apart)
+}
+
 // inStorage are the annotations of a job whose steps go to storage that often.
 func inStorage(every time.Duration) map[string]string {
 	return map[string]string{v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: every.String()}
@@ -52,26 +75,27 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "stored"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
+	w.storedOften(ctx, t, job)
 	s = w.sick(ctx, t, job, s, 1)
 	w.drained(ctx, t, job, "its node was sick")
 
 	before := s
-	w.deletePod(ctx, t, s.seats[1].pod)
+	w.deletePod(ctx, t, s.assignments[1].pod)
 	s = w.runs(ctx, t, job, s.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 1)
 	w.left(ctx, t, job, 2)
 	w.drained(ctx, t, job, "somebody deleted it")
 
 	before = s
-	node := s.seats[0].node
-	if err := w.cluster.Node(node).Kill(); err != nil {
+	node := s.assignments[0].node
+	if err := w.Node(node).Kill(); err != nil {
 		t.Fatal(err)
 	}
 	s = w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 0)
 	w.lost(ctx, t, job, node)
 	w.left(ctx, t, job, 2)
-	if err := w.cluster.Node(node).Revive(); err != nil {
+	if err := w.Node(node).Revive(); err != nil {
 		t.Fatal(err)
 	}
 	w.well(ctx, t, node)
@@ -115,7 +139,7 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
 	spare := unused(nodes, before)[0]
 	w.run(ctx, t, "cordon", spare)
-	sick := before.seats[0].node
+	sick := before.assignments[0].node
 	w.sicken(ctx, t, sick)
 	w.until(ctx, t, "the Gang says who waits and why", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
@@ -135,6 +159,6 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 // unused are the nodes that a job has no pod on.
 func unused(nodes []string, s shape) []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
-		return slices.ContainsFunc(s.seats, func(s seat) bool { return s.node == n })
+		return slices.ContainsFunc(s.assignments, func(s assignment) bool { return s.node == n })
 	})
 }

@@ -16,7 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/nodehealth/budget"
-	"holdfast.dev/holdfast/test/story"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 // testCut: all packets to and from a node are dropped. It is given up in the time that is promised, its pod is deleted without it, and
@@ -28,8 +28,8 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
-	gone := before.seats[1]
-	node := w.cluster.Node(gone.node)
+	gone := before.assignments[1]
+	node := w.Node(gone.node)
 	if err := node.Cut(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -49,14 +49,14 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	w.lost(ctx, t, job, node.Name)
 	w.left(ctx, t, job, 2) // the pod's object is gone, though nobody there could say that it ended
-	if alive, err := story.Runs(id(gone)); err != nil || !alive {
+	if alive, err := harness.Runs(id(gone)); err != nil || !alive {
 		t.Errorf("the container was to go on where nobody reaches it: %v, %v", alive, err)
 	}
 	if err := node.Mend(ctx); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the old container ends", func(context.Context) (bool, string) {
-		alive, err := story.Runs(id(gone))
+		alive, err := harness.Runs(id(gone))
 		return err == nil && !alive, fmt.Sprint(alive, err)
 	})
 	w.well(ctx, t, node.Name)
@@ -66,7 +66,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 }
 
 // silences are what the decision that a node is dead says of how long nobody there was heard.
-var silences = regexp.MustCompile(`^the node's lease has not moved for (\S+) and no agent there was heard for (\S+)$`)
+var silences = regexp.MustCompile(`^the node's lease has not moved for (\S+) and no agent on it reported for (\S+)$`)
 
 // checkSilences demands that a node was given up for both silences together, neither shorter than is promised nor as long as where
 // nobody there was ever heard. They are by the leader's own clock, whatever else the machine has to do.
@@ -78,13 +78,13 @@ func checkSilences(t *testing.T, message string) {
 	}
 	lease, err1 := time.ParseDuration(found[1])
 	agents, err2 := time.ParseDuration(found[2])
-	if d := budget.Defaults(); err1 != nil || err2 != nil || lease < d.LeaseSilent || lease >= d.LeaseAlone || agents < d.AgentSilent {
+	if d := budget.Defaults(); err1 != nil || err2 != nil || lease < d.LeaseTimeout || lease >= d.LeaseAloneTimeout || agents < d.AgentTimeout {
 		t.Errorf("a node that is cut off was given up because %q", message)
 	}
 }
 
 // id is the container's name for its node.
-func id(s seat) string {
+func id(s assignment) string {
 	_, id, _ := strings.Cut(s.container, "://")
 	return id
 }
@@ -98,10 +98,10 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	spares := unused(nodes, before)
 	w.run(ctx, t, "cordon", spares[0])
 	stored, began := w.record(ctx, t, job).Durable.Step, time.Now()
-	goOn := w.stop(ctx, t, before.seats[0].pod) // so both are doomed before the first is let go
-	sick := []string{before.seats[1].node, before.seats[2].node}
+	goOn := w.stop(ctx, t, before.assignments[0].pod) // so both are to be replaced before the first is let go
+	sick := []string{before.assignments[1].node, before.assignments[2].node}
 	w.sicken(ctx, t, sick...)
-	w.doomed(ctx, t, job, 2)
+	w.pending(ctx, t, job, 2)
 	goOn()
 	stopped := time.Since(began)
 	w.until(ctx, t, "one place is found for two pods", func(ctx context.Context) (bool, string) {
@@ -117,7 +117,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Fatal(err)
 	}
 	for _, p := range members {
-		if p.Spec.NodeName != "" && p.Name != before.seats[0].pod {
+		if p.Spec.NodeName != "" && p.Name != before.assignments[0].pod {
 			t.Errorf("pod %s is on %s, alone", p.Name, p.Spec.NodeName)
 		}
 	}
@@ -139,7 +139,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "node-gone"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
-	gone := before.seats[1]
+	gone := before.assignments[1]
 	node := &corev1.Node{}
 	if err := w.Client().Get(ctx, client.ObjectKey{Name: gone.node}, node); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Errorf("replaced were %+v", r.Replaced)
 	}
 	w.left(ctx, t, job, 2)
-	if err := w.cluster.Node(gone.node).KillKubelet(); err != nil { // it registers when it starts, and at no other time
+	if err := w.Node(gone.node).KillKubelet(); err != nil { // it registers when it starts, and at no other time
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the node is back", func(ctx context.Context) (bool, string) {
@@ -202,12 +202,12 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	slot := slices.IndexFunc(before.seats, func(s seat) bool { return s.node == node })
+	slot := slices.IndexFunc(before.assignments, func(s assignment) bool { return s.node == node })
 	if slot < 0 {
-		t.Fatalf("%s of %s leads on %s, where no pod of the job is: %+v", leader, lease, node, before.seats)
+		t.Fatalf("%s of %s leads on %s, where no pod of the job is: %+v", leader, lease, node, before.assignments)
 	}
 	began := time.Now()
-	if err := w.cluster.Node(node).PowerOff(); err != nil {
+	if err := w.Node(node).PowerOff(); err != nil {
 		t.Fatal(err)
 	}
 	after := w.runs(ctx, t, job, before.generation+1)
@@ -216,7 +216,7 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 	if _, now, err := w.holder(ctx, lease); err != nil || now == leader {
 		t.Errorf("%s is held by %s, %v", lease, now, err)
 	}
-	if err := w.cluster.Node(node).PowerOn(); err != nil {
+	if err := w.Node(node).PowerOn(); err != nil {
 		t.Fatal(err)
 	}
 	w.well(ctx, t, node)
@@ -240,7 +240,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	slot := slices.IndexFunc(before.seats, func(s seat) bool { return s.node == node })
+	slot := slices.IndexFunc(before.assignments, func(s assignment) bool { return s.node == node })
 	w.run(ctx, t, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
 	s := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, slot)
@@ -252,7 +252,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 
 	before = s
 	w.killLeader(ctx, t)
-	w.deletePod(ctx, t, before.seats[slot].pod)
+	w.deletePod(ctx, t, before.assignments[slot].pod)
 	s = w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, s, slot)
 	r, run := w.last(ctx, t, job), w.record(ctx, t, job)
@@ -298,21 +298,21 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	beside := w.start(ctx, t, training{name: other, nodes: nodes[3:], pause: pause})
 	spare := unused(nodes[:3], before)[0]
 	w.run(ctx, t, "cordon", spare)
-	sick := before.seats[0].node
+	sick := before.assignments[0].node
 	w.sicken(ctx, t, sick)
 	w.until(ctx, t, "the new pod waits for a node", func(ctx context.Context) (bool, string) {
 		members, _, err := w.pods(ctx, job)
 		return err == nil && len(members) == 2 && slices.ContainsFunc(members, func(p corev1.Pod) bool { return p.Spec.NodeName == "" }), fmt.Sprint(err)
 	})
 	step := w.record(ctx, t, other).Progress.Step
-	if err := w.cluster.StopProgram("kube-apiserver"); err != nil {
+	if err := w.StopProgram("kube-apiserver"); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(away): // how long it is away is the point
 	}
-	if err := w.cluster.StartProgram("kube-apiserver"); err != nil {
+	if err := w.StartProgram("kube-apiserver"); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the API server is back", func(ctx context.Context) (bool, string) {

@@ -41,7 +41,7 @@ func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		case now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements:
 			t.Errorf("%d restarts and %d replacements became %d and %d", was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 		case i == 0:
-			w.told(ctx, t, job, v1alpha1.CauseContainerRestarted, before.seats[1].pod)
+			w.told(ctx, t, job, v1alpha1.CauseContainerRestarted, before.assignments[1].pod)
 		}
 		w.standbys(ctx, t, job, 2)
 		w.trains(ctx, t, job, 10) // progress, so that no failure counts twice
@@ -56,7 +56,7 @@ func (w *world) killWhole(ctx context.Context, t *testing.T, s shape, slots ...i
 	var pids []int
 	for _, slot := range slots {
 		pod := &corev1.Pod{}
-		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: s.seats[slot].pod}, pod); err != nil {
+		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: s.assignments[slot].pod}, pod); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range pod.Spec.Containers {
@@ -84,17 +84,17 @@ func (w *world) restarted(ctx context.Context, t *testing.T, job string, before,
 	if after.generation != before.generation+1 {
 		t.Errorf("generation %d became %d", before.generation, after.generation)
 	}
-	want := shape{generation: after.generation, seats: append([]seat{}, before.seats...)}
+	want := shape{generation: after.generation, assignments: append([]assignment{}, before.assignments...)}
 	for _, slot := range slots {
-		want.seats[slot].container = after.seats[slot].container
-		want.seats[slot].restarts++
-		if after.seats[slot].container == before.seats[slot].container {
+		want.assignments[slot].container = after.assignments[slot].container
+		want.assignments[slot].restarts++
+		if after.assignments[slot].container == before.assignments[slot].container {
 			t.Errorf("the container of slot %d is the one that was killed", slot)
 		}
 	}
-	for i := range want.seats {
-		if want.seats[i] != after.seats[i] {
-			t.Errorf("slot %d: %+v became %+v", i, before.seats[i], after.seats[i])
+	for i := range want.assignments {
+		if want.assignments[i] != after.assignments[i] {
+			t.Errorf("slot %d: %+v became %+v", i, before.assignments[i], after.assignments[i])
 		}
 	}
 	w.unharmed(ctx, t, job)

@@ -24,16 +24,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/devcluster/layout"
-	"holdfast.dev/holdfast/test/story"
+	"holdfast.dev/holdfast/test/harness"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
 const (
 	namespace = "replace"
-	// patience is how long anything may take on a busy machine.
-	patience = 240 * time.Second
 	// grace is what pods have to end, in seconds.
 	grace = 5
 	// container is the one that trains.
@@ -42,9 +41,8 @@ const (
 
 // world is a cluster with Holdfast on it.
 type world struct {
-	*story.World
-	cluster *devcluster.Cluster
-	births  *births
+	*harness.Cluster
+	slotGaps *slotGaps
 }
 
 // labelControl is on the nodes that the control plane may run on.
@@ -71,22 +69,16 @@ patches:
 
 func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 	t.Helper()
-	source, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := devcluster.Start(t, devcluster.Options{Name: name, Nodes: nodes})
-	w := &world{cluster: c}
-	w.World, err = story.NewWorld(story.Options{Kubeconfig: c.Kubeconfig(), Kubectl: filepath.Join(c.Spec().BinDir(), "kubectl"), Source: source, Out: os.Stderr,
-		Manifests:  manifests(t, source),
-		LoadImages: w.load})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := harness.Start(t, devcluster.Options{Name: name, Nodes: nodes})
+	w := &world{Cluster: c}
 	for i := range control {
 		w.onNode(ctx, t, c.Nodes()[i].Name, func(n *corev1.Node) { n.Labels[labelControl] = "true" })
 	}
-	if err := w.Install(ctx); err != nil {
+	// Each node gets the images that it needs: to give all of them all costs most of a minute on two cores.
+	if err := errors.Join(w.LoadImagesInto(ctx, w.Nodes()[:control], harness.ControlPlane...), w.LoadImagesInto(ctx, w.Nodes(), harness.Injected...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Apply(ctx, manifests(t, w.Source)); err != nil {
 		w.dump(ctx)
 		t.Fatal(err)
 	}
@@ -105,14 +97,8 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 			t.Fatal(err)
 		}
 	}
-	w.births = follow(ctx, t, c)
+	w.slotGaps = follow(ctx, t, w)
 	return w
-}
-
-// load gives each node the images that it needs: to give all of them all costs most of a minute on two cores.
-func (w *world) load(ctx context.Context) error {
-	return errors.Join(story.LoadImagesInto(ctx, w.cluster, w.cluster.Nodes()[:control], w.Source, story.ControlPlane...),
-		story.LoadImagesInto(ctx, w.cluster, w.cluster.Nodes(), w.Source, story.Injected...))
 }
 
 // manifests writes the overlay and returns its folder.
@@ -195,12 +181,12 @@ func oneOf(nodes []string) *corev1.Affinity {
 
 // shape is what a job's members are at one moment, by slot.
 type shape struct {
-	generation int64
-	seats      []seat
+	generation  int64
+	assignments []assignment
 }
 
-// seat is the pod of one slot.
-type seat struct {
+// assignment is the pod of one slot.
+type assignment struct {
 	pod, uid, node, container string
 	restarts                  int32
 }
@@ -227,7 +213,7 @@ func (w *world) record(ctx context.Context, t *testing.T, job string) v1alpha1.R
 // until is Until that ends the test.
 func (w *world) until(ctx context.Context, t *testing.T, what string, holds func(context.Context) (bool, string)) {
 	t.Helper()
-	if err := w.Until(ctx, what, patience, holds); err != nil {
+	if err := w.Until(ctx, what, eventually.Timeout, holds); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -267,27 +253,27 @@ func (w *world) runs(ctx context.Context, t *testing.T, job string, generation i
 		if r == nil {
 			return false, "no generation yet: " + says(g)
 		}
-		full := !slices.ContainsFunc(s.seats, func(s seat) bool { return s.container == "" })
-		seen := fmt.Sprintf("generation %d %s step %d restored %d, phase %s, doomed %d, seats %+v: %s", r.Generation, r.State, r.Progress.Step, r.RestoreStep, g.Status.Phase, len(r.Doomed), s.seats, says(g))
-		return full && r.Generation >= generation && r.State == v1alpha1.RunRunning && len(r.Doomed) == 0 && r.Progress.Step > r.RestoreStep && g.Status.Phase == v1alpha1.PhaseRunning, seen
+		full := !slices.ContainsFunc(s.assignments, func(s assignment) bool { return s.container == "" })
+		seen := fmt.Sprintf("generation %d %s step %d restored %d, phase %s, pending %d, assignments %+v: %s", r.Generation, r.State, r.Progress.Step, r.RestoreStep, g.Status.Phase, len(r.PendingReplacements), s.assignments, says(g))
+		return full && r.Generation >= generation && r.State == v1alpha1.RunRunning && len(r.PendingReplacements) == 0 && r.Progress.Step > r.RestoreStep && g.Status.Phase == v1alpha1.PhaseRunning, seen
 	})
 	return s
 }
 
-// shape is what a gang's members are now; a seat without a running pod is empty.
+// shape is what a gang's members are now; an assignment without a running pod is empty.
 func (w *world) shape(ctx context.Context, g *v1alpha1.Gang) (shape, error) {
-	s := shape{seats: make([]seat, g.Spec.Members)}
+	s := shape{assignments: make([]assignment, g.Spec.Members)}
 	if g.Status.Run != nil {
 		s.generation = g.Status.Run.Generation
 	}
 	members, _, err := w.pods(ctx, g.Name)
 	for _, p := range members {
 		i, err := strconv.Atoi(p.Labels[batchv1.JobCompletionIndexAnnotation])
-		if err != nil || i >= len(s.seats) || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || len(p.Status.ContainerStatuses) == 0 {
+		if err != nil || i >= len(s.assignments) || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || len(p.Status.ContainerStatuses) == 0 {
 			continue
 		}
 		c := p.Status.ContainerStatuses[0]
-		s.seats[i] = seat{p.Name, string(p.UID), p.Spec.NodeName, c.ContainerID, c.RestartCount}
+		s.assignments[i] = assignment{p.Name, string(p.UID), p.Spec.NodeName, c.ContainerID, c.RestartCount}
 	}
 	return s, err
 }
@@ -322,8 +308,8 @@ func (w *world) replacedOnce(ctx context.Context, t *testing.T, job string, befo
 	if after.generation != before.generation+1 {
 		t.Errorf("generation %d became %d", before.generation, after.generation)
 	}
-	for i := range after.seats {
-		was, is := before.seats[i], after.seats[i]
+	for i := range after.assignments {
+		was, is := before.assignments[i], after.assignments[i]
 		if slices.Contains(slots, i) {
 			if was.uid == is.uid {
 				t.Errorf("pod %s of slot %d was not replaced", is.pod, i)
@@ -454,9 +440,7 @@ func (w *world) onNode(ctx context.Context, t *testing.T, name string, change fu
 func (w *world) stop(ctx context.Context, t *testing.T, pod string) (goOn func()) {
 	t.Helper()
 	signal := func(ctx context.Context, sig syscall.Signal) error {
-		return w.Signal(ctx, namespace, pod, container, sig, func(args []string) bool {
-			return len(args) > 1 && filepath.Base(args[0]) == "holdfast-agent" && args[1] == "run"
-		})
+		return w.Signal(ctx, namespace, pod, container, sig, harness.Agent)
 	}
 	if err := signal(ctx, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -469,8 +453,8 @@ func (w *world) stop(ctx context.Context, t *testing.T, pod string) (goOn func()
 }
 
 // rank is the process that trains.
-func rank(args []string) bool {
-	return slices.Contains(args, "/trainer/trainer.py") && strings.Contains(args[0], "python")
+func rank(p harness.Process) bool {
+	return p.Inside != 1 && slices.Contains(p.Args, "/trainer/trainer.py") && strings.Contains(p.Args[0], "python")
 }
 
 // dump prints what people would look at.

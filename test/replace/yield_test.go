@@ -23,8 +23,8 @@ func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	began := time.Now()
 	urgent := w.start(ctx, t, training{name: other, nodes: nodes, pause: pause, priority: class})
 	took := time.Since(began)
-	if urgent.seats[0].node == urgent.seats[1].node {
-		t.Errorf("%s has both pods on %s", other, urgent.seats[0].node)
+	if urgent.assignments[0].node == urgent.assignments[1].node {
+		t.Errorf("%s has both pods on %s", other, urgent.assignments[0].node)
 	}
 	w.left(ctx, t, job, 2) // the new ones
 	w.until(ctx, t, "the one that left says that it waits, and for what", func(ctx context.Context) (bool, string) {

@@ -258,7 +258,7 @@ func volcanoed(s *stage) {
 		got := read[vcscheduling.PodGroup](s, vcscheduling.SchemeGroupVersion, "train-x").Status
 		return got.Phase == vcscheduling.PodGroupRunning && got.Running == 5 && len(got.Conditions) == 1 && got.Conditions[0].Type == vcscheduling.PodGroupScheduled
 	})
-	s.until("the queue to be said to be of no use", func() bool { return s.event("train-x", v1alpha1.ReasonNotHeeded) })
+	s.until("the queue to be said to be of no use", func() bool { return s.event("train-x", v1alpha1.ReasonSettingsIgnored) })
 	s.clear()
 
 	s.vcjob("wide", 5, 5)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // replica is one scheduler, kept as its Deployment keeps it: a process that ends is started again after a pause. A scheduler that loses its
@@ -167,11 +169,7 @@ func TestReplicaIsKept(t *testing.T) {
 			if c.error != "" {
 				<-r.ended
 			}
-			for deadline := time.Now().Add(patience); begun() < c.processes; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d processes were started in %v, not %d", begun(), patience, c.processes)
-				}
-			}
+			eventually.Holds(t, fmt.Sprint(c.processes, " processes"), func() (bool, any) { n := begun(); return n >= c.processes, n })
 			r.kill()
 			r.kill() // a test's cleanup does it again
 			if got := strings.Join(v.errors, "; "); got != c.error && (c.error == "" || !strings.Contains(got, c.error)) || begun() != c.processes {

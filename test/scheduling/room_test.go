@@ -49,7 +49,7 @@ func slowly(p *corev1.Pod) {
 	p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3600)
 }
 
-// plain makes such nodes, until the end of this part. Their names are not used again: a node that was set aside stays so.
+// plain makes such nodes, until the end of this part. Their names are not used again: a node that was excluded stays so.
 func (s *stage) plain(n int) {
 	s.t.Helper()
 	s.plains++
@@ -143,11 +143,10 @@ func (s *stage) report(name string, status corev1.PodStatus) {
 	}
 }
 
-// rejected: a node whose kubelet does not admit pods gets two of them, not all.
-func rejected(s *stage) {
-	s.plain(2)
+// previewer asks the acting scheduler where a gang of so many would go.
+func (s *stage) previewer() func(size int) v1alpha1.PlacementStatus {
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
-	preview := func(size int) v1alpha1.PlacementStatus {
+	return func(size int) v1alpha1.PlacementStatus {
 		var pods []corev1.Pod
 		for slot := range size {
 			p := member("both", slot, size, fmt.Sprintf("both-%d", slot))
@@ -161,6 +160,12 @@ func rejected(s *stage) {
 		}
 		return got.Placement
 	}
+}
+
+// rejected: a node whose kubelet does not admit pods gets two of them, not all.
+func rejected(s *stage) {
+	s.plain(2)
+	preview := s.previewer()
 	var first string
 	for round := range 2 {
 		s.until("both nodes to be free", func() bool { return preview(2).Placed })
@@ -198,8 +203,10 @@ func notReady(s *stage) {
 	}
 	bad := fmt.Sprintf("plain-%d-0", s.plains)
 	ready(bad, corev1.ConditionFalse)
+	named, preview := "1 unhealthy (NotReady): "+bad, s.previewer()
+	s.until("the scheduler to know it", func() bool { return strings.Contains(preview(2).Message, named) }) // pods come by another watch
 	both := s.ranked("both", 2, onPlain)
-	s.until("the gang to be refused, and the node named", s.saying(both[0], "1 unhealthy (NotReady): "+bad))
+	s.until("the gang to be refused, and the node named", s.saying(both[0], named))
 	if s.onNodes("both") > 0 {
 		s.t.Error("a part of the gang was placed")
 	}
@@ -242,7 +249,7 @@ func overstayed(s *stage) {
 	}
 	s.end(busy...)
 	s.until("the late ones to be told to leave", func() bool { return len(s.leaving()) == len(late) })
-	s.until("it to be said", s.saying(big[0], "gang default/late (beyond its declared run time) leave (2 pods)"))
+	s.until("it to be said", s.saying(big[0], "preempting gang default/late (beyond its declared run time) (2 pods)"))
 	s.t.Log(s.said(big[0]))
 	s.end(late...)
 	s.until("the gang to be placed", s.bound(big...))
@@ -267,9 +274,9 @@ func madeRoom(s *stage) {
 	before, evictions := s.pods(), s.evictions()
 	urgent := s.ranked("urgent", squad, urgently)
 	s.until("the other gang to be told to leave", func() bool { return len(s.leaving()) == squad })
-	s.until("it to be said", s.saying(urgent[0], "is held for it until"))
+	s.until("it to be said", s.saying(urgent[0], "is nominated for it until"))
 	s.t.Log(s.said(urgent[0]))
-	if !strings.Contains(s.said(urgent[0]), "gang default/slow leave (4 pods)") {
+	if !strings.Contains(s.said(urgent[0]), "preempting gang default/slow (4 pods)") {
 		s.t.Error("it is not said who leaves")
 	}
 	for _, name := range slow {
@@ -284,7 +291,7 @@ func madeRoom(s *stage) {
 	thief := s.ranked("thief", 1, onPlain)
 	s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
 	s.create(alone("lone", onPlain))
-	s.until("the pod to hear for whom it is kept out", s.saying("lone", "node's room is held for gang default/urgent"))
+	s.until("the pod to hear for whom it is kept out", s.saying("lone", "room on the node is held for gang default/urgent"))
 	s.end(slow[1:]...)
 	s.until("the gang to be placed", s.bound(urgent...))
 	after := s.pods()
@@ -493,7 +500,7 @@ func (s *stage) searchedAgain() func() bool {
 		s.t.Fatal(err)
 	}
 	searches := func() int {
-		return s.metric(client.Discovery().RESTClient(), "holdfast_gang_room_search_seconds_count")
+		return s.metric(client.Discovery().RESTClient(), "holdfast_gang_preemption_search_seconds_count")
 	}
 	before := searches()
 	return func() bool { return searches() >= before+3 }
@@ -525,6 +532,12 @@ func (s *stage) priorities() {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		s.t.Fatal(err)
 	}
+	p := member("priorities", 0, 1, "priorities")
+	p.Spec.PriorityClassName = high
+	s.until("the API server to know the class where it admits pods", func() bool { // from a cache
+		_, err := s.client.CoreV1().Pods("default").Create(s.ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil
+	})
 }
 
 // budget allows no pod of a gang to be evicted, until the end of this part at the latest.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 const nodes = 8
@@ -89,9 +90,9 @@ func replaced(s *stage) {
 	slices.Sort(waits)
 	median := waits[len(waits)/2]
 	s.t.Logf("from creation to node: least %v, median %v, most %v", waits[0], median, waits[len(waits)-1])
-	// A back-off is a second, an inspection five. What is promised is milliseconds; the machine may be busy.
-	if median > 500*time.Millisecond {
-		s.t.Errorf("a replaced pod waits %v for its node", median)
+	// A back-off is a second, an inspection five. What is promised is milliseconds; a busy machine may hold up some of them, but not most.
+	if quick := waits[len(waits)/3]; quick > 200*time.Millisecond {
+		s.t.Errorf("two thirds of the replaced pods wait %v and more for their nodes", quick)
 	}
 	s.clear()
 }
@@ -99,7 +100,7 @@ func replaced(s *stage) {
 // timed creates a pod and returns how long it took until the API server said that it has a node.
 func (s *stage) timed(p *corev1.Pod) time.Duration {
 	s.t.Helper()
-	w, err := s.client.CoreV1().Pods(p.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name, TimeoutSeconds: ptr.To(int64(patience.Seconds()))})
+	w, err := s.client.CoreV1().Pods(p.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name, TimeoutSeconds: ptr.To(int64(eventually.Timeout.Seconds()))})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func previewed(s *stage) {
 	}
 	code, text = leader.ask(s.t, good, pods[:nodes]...)
 	got = v1alpha1.PreviewResponse{}
-	if err := json.Unmarshal(text, &got); code != http.StatusOK || err != nil || !got.Placement.Placed || len(got.Seats) != nodes {
+	if err := json.Unmarshal(text, &got); code != http.StatusOK || err != nil || !got.Placement.Placed || len(got.Assignments) != nodes {
 		s.t.Errorf("code %d: %s", code, text)
 	}
 	for _, c := range []struct {
@@ -177,9 +178,12 @@ func previewed(s *stage) {
 func killed(s *stage) {
 	const gangs, size = 3, 4
 	s.slow = true // a pod is bound every 50 ms or so: the middle is long enough to be met
-	halves := 0
-	for round, after := range []int{0, 1, 2, 3, 5, 7} {
-		leader, moment := s.acting(), s.boundPods(after)
+	halves, afters := 0, []int{0, 1, 2, 3, 5, 7}
+	for round := 0; round < len(afters) || halves < 2; round++ { // the first two rounds have replicas that bind as fast as they can
+		if round == 4*len(afters) {
+			s.t.Fatalf("only %d of %d kills met a gang that was half placed", halves, round)
+		}
+		leader, moment := s.acting(), s.boundPods(afters[round%len(afters)])
 		for g := range gangs {
 			for slot := range size {
 				s.create(member(fmt.Sprintf("k%d-%d", round, g), slot, size, fmt.Sprintf("k%d-%d-%d", round, g, slot)))
@@ -197,15 +201,12 @@ func killed(s *stage) {
 		s.leader, s.follower = s.follower, s.start()
 		s.clear()
 	}
-	if halves < 2 { // the first two rounds have replicas that bind as fast as they can
-		s.t.Errorf("only %d of the kills met a gang that was half placed", halves)
-	}
 }
 
 // boundPods watches from now on; what is returned waits until so many pods were bound.
 func (s *stage) boundPods(n int) func() {
 	s.t.Helper()
-	w, err := s.client.CoreV1().Pods("default").Watch(s.ctx, metav1.ListOptions{TimeoutSeconds: ptr.To(int64(patience.Seconds()))})
+	w, err := s.client.CoreV1().Pods("default").Watch(s.ctx, metav1.ListOptions{TimeoutSeconds: ptr.To(int64(eventually.Timeout.Seconds()))})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -215,7 +216,7 @@ func (s *stage) boundPods(n int) func() {
 		for len(bound) < n {
 			e, ok := <-w.ResultChan()
 			if !ok {
-				s.t.Fatalf("only %d of %d pods were bound in %v", len(bound), n, patience)
+				s.t.Fatalf("only %d of %d pods were bound in %v", len(bound), n, eventually.Timeout)
 			}
 			if pod, ok := e.Object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 				bound[pod.Name] = true

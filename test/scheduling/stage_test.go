@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,14 +26,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
 const (
-	gpu = "nvidia.com/gpu"
-	// patience bounds every wait.
-	patience = 90 * time.Second
-	source   = "../.."
+	gpu    = "nvidia.com/gpu"
+	source = "../.."
 )
 
 // stage is a cluster of simulated nodes without a scheduler of ours.
@@ -227,11 +228,21 @@ func (s *stage) token(account string, audiences ...string) string {
 
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("waited %v for %s", patience, what)
+	eventually.Holds(s.t, what, func() (bool, any) { return ok(), s.seen })
+}
+
+// seen is where each pod is, and why not.
+func (s *stage) seen() string {
+	var all []string
+	for name, p := range s.pods() {
+		said := name + " on " + cmp.Or(p.Spec.NodeName, "no node")
+		for _, c := range p.Status.Conditions {
+			said += fmt.Sprintf(", %s %s: %s", c.Type, c.Status, c.Message)
 		}
+		all = append(all, said)
 	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }
 
 // member is a pod that takes a whole simulated node.

@@ -22,17 +22,17 @@ const awayFor = time.Minute
 const controllerName = "holdfast-controller"
 
 func (w *World) scale(ctx context.Context, replicas int32) error {
-	s, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).GetScale(ctx, controllerName, metav1.GetOptions{})
+	s, err := w.Kube().AppsV1().Deployments(v1alpha1.Namespace).GetScale(ctx, controllerName, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	s.Spec.Replicas = replicas
-	_, err = w.kube.AppsV1().Deployments(v1alpha1.Namespace).UpdateScale(ctx, controllerName, s, metav1.UpdateOptions{})
+	_, err = w.Kube().AppsV1().Deployments(v1alpha1.Namespace).UpdateScale(ctx, controllerName, s, metav1.UpdateOptions{})
 	return err
 }
 
 func (w *World) controllerPods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := w.kube.CoreV1().Pods(v1alpha1.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + controllerName})
+	list, err := w.Kube().CoreV1().Pods(v1alpha1.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + controllerName})
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	}
 	generation, step := before.Status.Run.Generation, r.steps.Lowest(ranks)
 	late := lateJob()
-	if err := r.client.Create(ctx, late); err != nil {
+	if err := r.Client().Create(ctx, late); err != nil {
 		return nil, err
 	}
 	if err := r.scale(ctx, 0); err != nil {
@@ -58,7 +58,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	}); err != nil {
 		return nil, err
 	}
-	gone := time.Now()
+	gone, printed := time.Now(), r.steps.Count()
 	r.Say("  the controller is away; the undisturbed run starts on this machine meanwhile")
 	r.compareLater(ctx)
 	saw, err := r.othersWhileAway(ctx)
@@ -73,24 +73,24 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	}); err != nil {
 		return saw, err
 	}
-	went := r.steps.Lowest(ranks) - step
-	if went < 20 {
-		return saw, fmt.Errorf("only %d steps went by while the controller was away", went)
+	went, stood := r.steps.Lowest(ranks)-step, r.steps.LongestPause(printed)
+	if went < 20 || stood > 20*time.Second {
+		return saw, fmt.Errorf("only %d steps went by while the controller was away, and for %s none did", went, stood)
 	}
-	saw = append(saw, fmt.Sprintf("%d steps went by without a controller", went))
+	saw = append(saw, fmt.Sprintf("%d steps went by without a controller, the longest pause was %.1f s", went, stood.Seconds()))
 	n := r.steps.Count()
 	if err := r.killRank(ctx, 3, "rank 3, while the controller is away"); err != nil {
 		return saw, err
 	}
 	time.Sleep(time.Until(gone.Add(awayFor)))
-	if pods, err := r.Pods(ctx, late.Name); err != nil || len(pods) > 0 {
+	if pods, err := r.Pods(ctx, Namespace, late.Name); err != nil || len(pods) > 0 {
 		return saw, fmt.Errorf("%d pods of job %s came while nobody could inject them, %v", len(pods), late.Name, err)
 	}
 	r.late = begin(func() ([]string, error) { return r.lateComes(ctx, late) })
 	if err := r.scale(ctx, 2); err != nil {
 		return saw, err
 	}
-	if err := r.available(ctx, controllerName, 2*time.Minute); err != nil {
+	if err := r.Available(ctx, controllerName); err != nil {
 		return saw, err
 	}
 	if err := r.resumed(ctx, generation, n, 2*time.Minute); err != nil {
@@ -109,11 +109,11 @@ func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 	zero := int64(0)
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "not-ours", Namespace: "default"}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &zero,
 		Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "600"}}}}}
-	if err := r.client.Create(ctx, plain); err != nil {
+	if err := r.Client().Create(ctx, plain); err != nil {
 		return nil, fmt.Errorf("other people's pods must be created while the webhook is away: %w", err)
 	}
 	if err := r.Until(ctx, "other people's pod runs", 30*time.Second, func(ctx context.Context) (bool, string) {
-		err := r.client.Get(ctx, client.ObjectKeyFromObject(plain), plain)
+		err := r.Client().Get(ctx, client.ObjectKeyFromObject(plain), plain)
 		return err == nil && plain.Status.Phase == corev1.PodRunning, string(plain.Status.Phase)
 	}); err != nil {
 		return nil, err
@@ -123,23 +123,23 @@ func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("a job of ours was admitted without the webhook: %s", out)
 	}
 	return []string{"other people's pods were created and ran", "a job of ours was refused until the webhook is back, instead of running without protection"},
-		r.client.Delete(ctx, plain)
+		r.Client().Delete(ctx, plain)
 }
 
 // lateWaits resumes a job that was admitted before: its pods are refused, not made without protection.
 func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
-	if err := r.client.Patch(ctx, late, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))); err != nil {
+	if err := r.Client().Patch(ctx, late, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))); err != nil {
 		return fmt.Errorf("resuming job %s while the webhook is away: %w", late.Name, err)
 	}
 	return r.Until(ctx, "a pod of job "+late.Name+" is refused", time.Minute, func(ctx context.Context) (bool, string) {
-		return r.HasEvent(ctx, "Job", late.Name, "FailedCreate", "pods.holdfast.dev")
+		return r.HasEvent(ctx, Namespace, "Job", late.Name, "FailedCreate", "pods.holdfast.dev")
 	})
 }
 
 // lateComes waits until that job's pod is there, injected, and runs. The Job controller waits longer after each refusal.
 func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error) {
 	if err := r.Until(ctx, "the pod of job "+late.Name+" runs", 3*time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := r.Pods(ctx, late.Name)
+		pods, err := r.Pods(ctx, Namespace, late.Name)
 		if err != nil || len(pods) == 0 {
 			return false, fmt.Sprintf("no pod, %v", err)
 		}
@@ -148,12 +148,12 @@ func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error
 		return nil, err
 	}
 	return []string{"a job of ours that was resumed while the webhook was away got no pod then, and an injected one afterwards"},
-		r.client.Delete(ctx, late, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		r.Client().Delete(ctx, late, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 // deleteLeader deletes the controller pod that leads, and demands that training does not notice.
 func (r *run) deleteLeader(ctx context.Context) (string, error) {
-	leases, err := r.kube.CoordinationV1().Leases(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
+	leases, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -171,11 +171,11 @@ func (r *run) deleteLeader(ctx context.Context) (string, error) {
 				return "", err
 			}
 			step := r.steps.Lowest(ranks)
-			if err := r.client.Delete(ctx, &p); err != nil {
+			if err := r.Client().Delete(ctx, &p); err != nil {
 				return "", err
 			}
 			if err := r.Until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
-				now, err := r.kube.CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
+				now, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
 				if err != nil || now.Spec.HolderIdentity == nil {
 					return false, fmt.Sprint(err)
 				}

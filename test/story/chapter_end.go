@@ -19,7 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/test/harness"
 )
+
+// python is the interpreter with PyTorch that hack/python.sh prepares.
+const python = "/opt/holdfast-python/venv/bin/python3"
 
 const unchangedName = "pytorch-unchanged"
 
@@ -48,7 +53,7 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	steps := NewSteps()
 	var pod corev1.Pod
 	if err := r.Until(ctx, "it runs", 90*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.Pods(ctx, unchangedName)
+		pods, err := r.Pods(ctx, Namespace, unchangedName)
 		if err != nil || len(pods) == 0 {
 			return false, fmt.Sprint(err)
 		}
@@ -57,7 +62,7 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	}); err != nil {
 		return nil, err
 	}
-	r.follow(ctx, Namespace, pod.Name, Training, steps)
+	r.follow(ctx, pod.Name, steps)
 	if err := r.Until(ctx, "it steps", 2*time.Minute, func(context.Context) (bool, string) { return steps.Lowest(2) > 2, fmt.Sprint(steps.Tail(3)) }); err != nil {
 		return nil, err
 	}
@@ -67,7 +72,7 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	n := steps.Count()
-	if _, err := r.killInside(ctx, Namespace, pod.Name, Training, pid); err != nil {
+	if _, err := r.Kill(ctx, Namespace, pod.Name, Training, harness.Numbered(pid)); err != nil {
 		return nil, err
 	}
 	if err := r.Until(ctx, "it steps again", 2*time.Minute, func(context.Context) (bool, string) {
@@ -81,7 +86,7 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return []string{"its Gang says: " + why, "rank 0 was killed: it was restarted in place, from the beginning"},
-		r.client.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: unchangedName, Namespace: Namespace}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		r.Client().Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: unchangedName, Namespace: Namespace}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 // othersTold tells of the job whose rank 1 raises the same error again and again, and of the one whose pod was refused while the
@@ -98,7 +103,7 @@ func (r *run) othersTold(ctx context.Context) ([]string, error) {
 // Bug checks that a bug in the script ends the job, with the exit code and traceback of the rank that failed first.
 func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLimit int32) ([]string, error) {
 	job := BugJob(policy, backoffLimit)
-	if err := w.client.Create(ctx, job); err != nil {
+	if err := w.Client().Create(ctx, job); err != nil {
 		return nil, err
 	}
 	decided, failed, exit, trail, err := w.fails(ctx, job)
@@ -112,13 +117,21 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 	if exit != bugExit {
 		return nil, fmt.Errorf("the verdict's exit code is %d, the first failing rank's is %d", exit, bugExit)
 	}
-	if err := w.Until(ctx, "an event on the Job with the traceback", 10*time.Second, func(ctx context.Context) (bool, string) {
-		return w.HasEvent(ctx, "Job", job.Name, v1alpha1.ReasonSameFailureTwice, bugText)
-	}); err != nil {
+	for _, kind := range []string{"Job", "Gang"} {
+		if err := w.Until(ctx, "an event on the "+kind+" with the traceback", 10*time.Second, func(ctx context.Context) (bool, string) {
+			return w.HasEvent(ctx, Namespace, kind, job.Name, v1alpha1.ReasonSameFailureTwice, bugText)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := w.RunKubectl(ctx, "wait", "gg/"+job.Name, "-n", Namespace, "--for=condition=Failed", "--timeout=10s"); err != nil {
 		return nil, err
 	}
-	if err := w.during(ctx, "no pod comes again", 5*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := w.Pods(ctx, job.Name)
+	if out, err := w.RunKubectl(ctx, "wait", "gg/"+job.Name, "-n", Namespace, "--for=condition=Complete", "--timeout=1s"); err == nil {
+		return nil, fmt.Errorf("kubectl wait takes the job that failed for complete: %s", out)
+	}
+	if err := w.During(ctx, "no pod comes again", 5*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := w.Pods(ctx, Namespace, job.Name)
 		live := 0
 		for _, p := range pods {
 			if p.Status.Phase == corev1.PodPending || p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && time.Since(failed) > 3*time.Second {
@@ -130,7 +143,7 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 		return nil, err
 	}
 	return []string{fmt.Sprintf("restartPolicy %s, backoffLimit %d: Failed %.1f s after the decision (%s), exit code %d, traceback in an event", policy, backoffLimit, failed.Sub(decided).Seconds(), trail, exit)},
-		w.client.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		w.Client().Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 // fails waits until a job that was given up is Failed: when that was decided, when it was so, with what exit code, and what came when
@@ -146,14 +159,14 @@ func (w *World) fails(ctx context.Context, job *batchv1.Job) (decided, failed ti
 		if gang, err := w.gang(ctx, job.Name); err == nil && gang.Status.Run != nil && gang.Status.Run.Verdict != nil && decided.IsZero() {
 			decided, exit = gang.Status.Run.Verdict.At.Time, gang.Status.Run.Verdict.ExitCode
 		}
-		pods, err := w.Pods(ctx, job.Name)
+		pods, err := w.Pods(ctx, Namespace, job.Name)
 		if err != nil {
 			return false, err.Error()
 		}
 		for i, p := range pods {
 			note(fmt.Sprintf("pod %d %s", i+1, p.Status.Phase))
 		}
-		if err := w.client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+		if err := w.Client().Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
 			return false, err.Error()
 		}
 		for _, c := range job.Status.Conditions {
@@ -191,7 +204,7 @@ func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, w.Python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
+	cmd := exec.CommandContext(ctx, python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(w.Source, "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
 	// torchrun ends its ranks when it is asked to; killed at once it would leave them behind.
@@ -214,7 +227,7 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 func (r *run) losses(ctx context.Context) ([]string, error) {
 	if err := r.Until(ctx, "the job finishes", 4*time.Minute, func(ctx context.Context) (bool, string) {
 		var job batchv1.Job
-		if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
+		if err := r.Client().Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
 			return false, err.Error()
 		}
 		return job.Status.Succeeded == members, fmt.Sprintf("step %d; %s", r.steps.Lowest(ranks), strings.Join(r.steps.Tail(1), ""))
@@ -245,7 +258,11 @@ func (r *run) collect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.report.Goodput = gang.Status.Goodput
+	share, known := status.Goodput(gang.Status.Run, time.Now())
+	if !known || gang.Status.GoodputPercent == nil {
+		return fmt.Errorf("the Gang tells no goodput: %+v", gang.Status)
+	}
+	r.report.Goodput = fmt.Sprintf("%.1f%%", 100*share)
 	told := 0
 	explained, err := r.Explain(ctx, Namespace, JobName)
 	if err != nil {
@@ -277,21 +294,10 @@ func (r *run) collect(ctx context.Context) error {
 		return fmt.Errorf("the Gang tells of %d failures, but %d were caused", told, len(r.kills))
 	}
 	table, err := r.RunKubectl(ctx, "get", "gangs", "-n", Namespace, JobName)
-	if err == nil && (!strings.Contains(table, "GOODPUT") || !strings.Contains(table, gang.Status.Goodput)) {
-		err = fmt.Errorf("kubectl get gangs does not tell the goodput, %s: %s", gang.Status.Goodput, table)
+	if err == nil && (!strings.Contains(table, "GOODPUT%") || !slices.Contains(strings.Fields(table), fmt.Sprint(*gang.Status.GoodputPercent))) {
+		err = fmt.Errorf("kubectl get gangs does not tell the goodput, %d percent: %s", *gang.Status.GoodputPercent, table)
 	}
 	return err
-}
-
-// Explain is what `kubectl holdfast explain` tells of a job.
-func (w *World) Explain(ctx context.Context, namespace, job string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(w.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", namespace)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Kubeconfig)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("kubectl holdfast explain job/%s: %w: %s", job, err, out)
-	}
-	return string(out), nil
 }
 
 // explains fails where a recovery is not told to its end, or explain tells another one than the summary.

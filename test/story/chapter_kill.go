@@ -14,11 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 func (r *run) injected(ctx context.Context) ([]string, error) {
 	if err := r.Until(ctx, "both pods running", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := r.Pods(ctx, JobName)
+		pods, err := r.Pods(ctx, Namespace, JobName)
 		running := 0
 		for _, p := range pods {
 			if p.Status.Phase == corev1.PodRunning {
@@ -29,14 +30,14 @@ func (r *run) injected(ctx context.Context) ([]string, error) {
 	}); err != nil {
 		return nil, err
 	}
-	pods, err := r.Pods(ctx, JobName)
+	pods, err := r.Pods(ctx, Namespace, JobName)
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return slot(a) - slot(b) })
 	for _, p := range pods {
 		r.pods, r.uids = append(r.pods, p.Name), append(r.uids, string(p.UID))
-		r.follow(ctx, Namespace, p.Name, Training, r.steps)
+		r.follow(ctx, p.Name, r.steps)
 	}
 	began := time.Now()
 	if err := r.Until(ctx, "first step on all ranks", 2*time.Minute, func(context.Context) (bool, string) {
@@ -76,7 +77,7 @@ func (r *run) killRank(ctx context.Context, rank int, what string) error {
 		return err
 	}
 	generation := gang.Status.Run.Generation
-	at, err := r.killInside(ctx, Namespace, r.pods[rank/(ranks/members)], Training, pid)
+	at, err := r.Kill(ctx, Namespace, r.pods[rank/(ranks/members)], Training, harness.Numbered(pid))
 	if err != nil {
 		return err
 	}
@@ -119,14 +120,14 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 }
 
 // eachStandby does something with each of the job's standbys, and with their sources.
-func (r *run) eachStandby(ctx context.Context, do func(pod string, p process) error) error {
+func (r *run) eachStandby(ctx context.Context, do func(pod string, p harness.Process) error) error {
 	for _, pod := range r.pods {
-		all, err := r.processes(ctx, Namespace, pod, Training)
+		all, err := r.Processes(ctx, Namespace, pod, Training)
 		if err != nil {
 			return err
 		}
 		for _, p := range all {
-			if p.name != "hf-standby" {
+			if p.Name != "hf-standby" {
 				continue
 			}
 			if err := do(pod, p); err != nil {
@@ -140,8 +141,8 @@ func (r *run) eachStandby(ctx context.Context, do func(pod string, p process) er
 // standbys says what they do, for people.
 func (r *run) standbys(ctx context.Context) string {
 	var all []string
-	if err := r.eachStandby(ctx, func(pod string, p process) error {
-		all = append(all, fmt.Sprintf("%s/%d %s", pod, p.inside, p.state))
+	if err := r.eachStandby(ctx, func(pod string, p harness.Process) error {
+		all = append(all, fmt.Sprintf("%s/%d %s", pod, p.Inside, p.State))
 		return nil
 	}); err != nil {
 		return err.Error()
@@ -151,9 +152,9 @@ func (r *run) standbys(ctx context.Context) string {
 
 // killStandbys kills every standby of the job and returns when its Gang knows.
 func (r *run) killStandbys(ctx context.Context) error {
-	if err := r.eachStandby(ctx, func(pod string, p process) error {
-		if err := syscall.Kill(p.host, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("killing standby %d of pod %s: %w", p.inside, pod, err)
+	if err := r.eachStandby(ctx, func(pod string, p harness.Process) error {
+		if err := syscall.Kill(p.Host, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("killing standby %d of pod %s: %w", p.Inside, pod, err)
 		}
 		return nil
 	}); err != nil {
@@ -224,7 +225,7 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 
 // samePods fails where a pod or container of the job is not the one that started.
 func (r *run) samePods(ctx context.Context) error {
-	pods, err := r.Pods(ctx, JobName)
+	pods, err := r.Pods(ctx, Namespace, JobName)
 	if err != nil {
 		return err
 	}
@@ -250,7 +251,7 @@ func (r *run) agentKilled(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	generation := gang.Status.Run.Generation
-	if _, err := r.killAgent(ctx, Namespace, r.pods[0], Training); err != nil {
+	if _, err := r.Kill(ctx, Namespace, r.pods[0], Training, harness.Agent); err != nil {
 		return nil, err
 	}
 	r.Say("  kill -9: the agent of %s", r.pods[0])

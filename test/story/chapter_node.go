@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 // The slots whose nodes fail: another one each time, so that both pods have moved in the end.
@@ -31,7 +32,7 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	tainted := make(chan time.Duration, 1)
 	moved, err := r.replaced(ctx, sickSlot, "a GPU falls off the bus on "+node, func(ctx context.Context) error {
 		began := time.Now()
-		if _, err := r.Dev(ctx, "node", "fail", node, "--gpu", "0", "--xid", "79", "--lost"); err != nil {
+		if _, err := r.RunDev(ctx, "node", "fail", node, "--gpu", "0", "--xid", "79", "--lost"); err != nil {
 			return err
 		}
 		return r.Until(ctx, "node "+node+" has its taint", 30*time.Second, func(ctx context.Context) (bool, string) {
@@ -45,7 +46,7 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.Dev(ctx, "node", "heal", node); err != nil {
+	if _, err := r.RunDev(ctx, "node", "heal", node); err != nil {
 		return nil, err
 	}
 	mended := time.Now()
@@ -119,11 +120,11 @@ func (r *run) endPauses(ctx context.Context) error {
 			return err
 		}
 		pod := r.pods[rank/(ranks/members)]
-		p, err := r.find(ctx, Namespace, pod, Training, numbered(inside))
+		p, err := r.Find(ctx, Namespace, pod, Training, harness.Numbered(inside))
 		if err != nil {
 			return err
 		}
-		if err := p.signal(syscall.SIGUSR1, pod); err != nil {
+		if err := p.Signal(syscall.SIGUSR1); err != nil {
 			return err
 		}
 	}
@@ -160,7 +161,7 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 		return "", err
 	}
 	r.pods[slot], r.uids[slot] = after[slot].Name, string(after[slot].UID)
-	r.follow(ctx, Namespace, r.pods[slot], Training, r.steps)
+	r.follow(ctx, r.pods[slot], r.steps)
 	if err := r.resumed(ctx, above, n, 2*time.Minute); err != nil {
 		return "", err
 	}
@@ -178,7 +179,7 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 // says is what Job and Gang tell of themselves.
 func (r *run) says(ctx context.Context) string {
 	var job batchv1.Job
-	if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
+	if err := r.Client().Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
 		return err.Error()
 	}
 	told := fmt.Sprintf("the Job counts %d failed, %d terminating", job.Status.Failed, ptr.Deref(job.Status.Terminating, 0))
@@ -202,7 +203,7 @@ func (r *run) unharmed(ctx context.Context) error {
 		return err
 	}
 	var job batchv1.Job
-	if err := r.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
+	if err := r.Client().Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
 		return fmt.Errorf("reading the job: %w", err)
 	}
 	if job.Status.Failed != 0 {
@@ -213,7 +214,7 @@ func (r *run) unharmed(ctx context.Context) error {
 
 // members are the pods of the job that are members of its gang, by slot; a slot without one has the zero value.
 func (r *run) members(ctx context.Context) ([]corev1.Pod, error) {
-	pods, err := r.Pods(ctx, JobName)
+	pods, err := r.Pods(ctx, Namespace, JobName)
 	out := make([]corev1.Pod, members)
 	for _, p := range pods {
 		if i := slot(p); p.Labels[v1alpha1.LabelReplaced] == "" && p.DeletionTimestamp == nil && i < len(out) {
@@ -236,7 +237,7 @@ func (r *run) nodeOf(ctx context.Context, slot int) (string, error) {
 
 // taint is the value of the first taint with one of the keys on a node; empty: there is none.
 func (w *World) taint(ctx context.Context, node string, keys ...string) (string, error) {
-	n, err := w.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	n, err := w.Kube().CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("reading node %s: %w", node, err)
 	}

@@ -1,7 +1,6 @@
 package story
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,39 +32,6 @@ func (r *run) install(ctx context.Context) ([]string, error) {
 	return []string{"kubectl apply --server-side -k manifests; controller, webhook and scheduler answer"}, nil
 }
 
-// Install loads the images and applies the manifests as a user would, and waits until all of it serves.
-func (w *World) Install(ctx context.Context) error {
-	if err := w.LoadImages(ctx); err != nil {
-		return fmt.Errorf("loading images: %w", err)
-	}
-	if _, err := w.RunKubectl(ctx, "apply", "--server-side", "-k", cmp.Or(w.Manifests, filepath.Join(w.Source, "manifests"))); err != nil {
-		return err
-	}
-	return w.Serves(ctx)
-}
-
-// Serves waits until every replica of what was installed serves.
-func (w *World) Serves(ctx context.Context) error {
-	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
-		if err := w.available(ctx, name, 2*time.Minute); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *World) available(ctx context.Context, deployment string, limit time.Duration) error {
-	return w.Until(ctx, "deployment "+deployment+" available", limit, func(ctx context.Context) (bool, string) {
-		d, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).Get(ctx, deployment, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		s := d.Status
-		return s.ObservedGeneration == d.Generation && s.AvailableReplicas == *d.Spec.Replicas && s.UpdatedReplicas == *d.Spec.Replicas,
-			fmt.Sprintf("%d of %d replicas", s.AvailableReplicas, *d.Spec.Replicas)
-	})
-}
-
 // block takes all GPUs of n nodes and returns what gives them back.
 func (w *World) block(ctx context.Context, n int) (func(context.Context) error, error) {
 	zero := int64(0)
@@ -76,15 +41,15 @@ func (w *World) block(ctx context.Context, n int) (func(context.Context) error, 
 			Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "3600"},
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}}}},
 		}}
-		if err := w.client.Create(ctx, pod); err != nil {
+		if err := w.Client().Create(ctx, pod); err != nil {
 			return nil, fmt.Errorf("creating a blocker: %w", err)
 		}
 	}
 	gone := func(ctx context.Context) error {
-		return w.client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace("default"), client.MatchingFields{}, client.GracePeriodSeconds(0))
+		return w.Client().DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace("default"), client.MatchingFields{}, client.GracePeriodSeconds(0))
 	}
 	err := w.Until(ctx, "blockers running", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := w.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
+		pods, err := w.Kube().CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -102,14 +67,14 @@ func (r *run) placed(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if err := r.Until(ctx, "both pods exist", 30*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.Pods(ctx, JobName)
+		pods, err := r.Pods(ctx, Namespace, JobName)
 		return err == nil && len(pods) == members, fmt.Sprintf("%d pods, %v", len(pods), err)
 	}); err != nil {
 		return nil, err
 	}
 	r.Say("  a blocker holds two of three nodes; for 10 s neither pod may be bound")
-	if err := r.during(ctx, "no pod is bound while one of two fits", 10*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.Pods(ctx, JobName)
+	if err := r.During(ctx, "no pod is bound while one of two fits", 10*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := r.Pods(ctx, Namespace, JobName)
 		return err == nil && len(pods) == members && bound(pods) == 0, fmt.Sprintf("%d pods, %d bound, %v", len(pods), bound(pods), err)
 	}); err != nil {
 		return nil, err
@@ -123,7 +88,7 @@ func (r *run) placed(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if err := r.Until(ctx, "both pods bound", 30*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := r.Pods(ctx, JobName)
+		pods, err := r.Pods(ctx, Namespace, JobName)
 		if n := bound(pods); err == nil && n == 1 && time.Since(freed) > 5*time.Second {
 			return false, "only one pod is bound"
 		}
@@ -149,33 +114,8 @@ func (r *run) refusal(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the Gang does not say that 1 of 2 fits: %+v", p)
 	}
 	return p.Message, r.Until(ctx, "an event on the Job with the reason", 5*time.Second, func(ctx context.Context) (bool, string) {
-		return r.HasEvent(ctx, "Job", JobName, v1alpha1.ReasonInsufficientNodes, p.Message)
+		return r.HasEvent(ctx, Namespace, "Job", JobName, v1alpha1.ReasonInsufficientNodes, p.Message)
 	})
-}
-
-// HasEvent says whether an event with the reason and text stands on an object.
-func (w *World) HasEvent(ctx context.Context, kind, name, reason, text string) (bool, string) {
-	list, err := w.kube.CoreV1().Events(Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
-	if err != nil {
-		return false, err.Error()
-	}
-	var seen []string
-	for _, e := range list.Items {
-		if e.Reason == reason && strings.Contains(e.Message, text) {
-			return true, e.Message
-		}
-		seen = append(seen, e.Reason+": "+e.Message)
-	}
-	return false, fmt.Sprintf("%d events: %s", len(list.Items), strings.Join(seen, " | "))
-}
-
-// Pods are the pods of a job.
-func (w *World) Pods(ctx context.Context, job string) ([]corev1.Pod, error) {
-	list, err := w.kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job})
-	if err != nil {
-		return nil, err
-	}
-	return list.Items, nil
 }
 
 func bound(pods []corev1.Pod) int {
@@ -186,14 +126,6 @@ func bound(pods []corev1.Pod) int {
 		}
 	}
 	return n
-}
-
-func (w *World) gang(ctx context.Context, name string) (*v1alpha1.Gang, error) {
-	var g v1alpha1.Gang
-	if err := w.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, &g); err != nil {
-		return nil, fmt.Errorf("reading gang %s: %w", name, err)
-	}
-	return &g, nil
 }
 
 // ourAnnotation is a line that sets one of our annotations in YAML.
@@ -219,17 +151,17 @@ func HalfPlaced(ctx context.Context, w *World) error {
 			plain = append(plain, line)
 		}
 	}
-	if err := w.apply(ctx, strings.Join(plain, "")); err != nil {
+	if _, err := w.KubectlIn(ctx, strings.Join(plain, ""), "apply", "-f", "-"); err != nil {
 		return err
 	}
 	if err := w.Until(ctx, "one pod of two bound", 30*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := w.Pods(ctx, JobName)
+		pods, err := w.Pods(ctx, Namespace, JobName)
 		return err == nil && len(pods) == members && bound(pods) == 1, fmt.Sprintf("%d pods, %d bound", len(pods), bound(pods))
 	}); err != nil {
 		return err
 	}
-	if err := w.during(ctx, "half placed", 10*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := w.Pods(ctx, JobName)
+	if err := w.During(ctx, "half placed", 10*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := w.Pods(ctx, Namespace, JobName)
 		return err == nil && bound(pods) == 1, fmt.Sprintf("%d bound", bound(pods))
 	}); err != nil {
 		return err

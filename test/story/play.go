@@ -12,7 +12,7 @@ const Training = "trainer"
 
 // Play plays the whole story and reports what was seen; it stops at the first promise that does not hold, with the report so far.
 func Play(ctx context.Context, w *World) (*Report, error) {
-	r := &Report{Started: w.started, Machine: fmt.Sprintf("one machine, %d cores, 3 kubelets", runtime.NumCPU())}
+	r := &Report{Started: w.Started, Machine: fmt.Sprintf("one machine, %d cores, 3 kubelets", runtime.NumCPU())}
 	played := &run{World: w, report: r, steps: NewSteps(), endComparison: func() {}}
 	defer func() { played.endComparison() }()
 	for _, c := range []struct {

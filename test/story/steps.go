@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Loss is one line of a training script: what a rank lost at a step, as the bits that it printed.
@@ -49,17 +47,21 @@ func (s *Steps) Read(r io.Reader) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		loss, ok := parseLoss(lines.Text())
-		s.mu.Lock()
-		if ok {
-			s.all = append(s.all, loss)
-			s.newest[loss.Rank] = loss.Step
-		} else {
-			s.other = append(s.other, lines.Text())
-		}
-		s.mu.Unlock()
+		s.take(lines.Text())
 	}
 	return lines.Err()
+}
+
+func (s *Steps) take(line string) {
+	loss, ok := parseLoss(line)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !ok {
+		s.other = append(s.other, line)
+		return
+	}
+	s.all = append(s.all, loss)
+	s.newest[loss.Rank] = loss.Step
 }
 
 // Count is how many losses were printed so far.
@@ -88,6 +90,19 @@ func (s *Steps) Since(n int) []Loss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Loss(nil), s.all[n:]...)
+}
+
+// LongestPause is for how long nothing was printed at most, from the n-th loss until now.
+func (s *Steps) LongestPause(n int) (longest time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := max(n, 1); i < len(s.all); i++ {
+		longest = max(longest, s.all[i].Seen.Sub(s.all[i-1].Seen))
+	}
+	if len(s.all) > 0 {
+		longest = max(longest, time.Since(s.all[len(s.all)-1].Seen))
+	}
+	return longest
 }
 
 // Tail returns the last lines that were not losses.
@@ -148,22 +163,17 @@ func series(losses []Loss) []float64 {
 	return out
 }
 
-// follow collects the output of one pod until the container ends.
-func (w *World) follow(ctx context.Context, namespace, pod, container string, into *Steps) {
+// follow collects the output of one pod from when its container is there until it ends.
+func (w *World) follow(ctx context.Context, pod string, into *Steps) {
 	go func() {
-		var since *int64
-		for ctx.Err() == nil {
-			r, err := w.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, Follow: true, SinceSeconds: since}).Stream(ctx)
-			if err == nil {
-				err = into.Read(r)
-				r.Close()
-				if err == nil {
-					return
-				}
+		for begun := false; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+			err := w.Follow(ctx, Namespace, pod, Training, func(line string) { begun = true; into.take(line) })
+			if err != nil && begun {
 				w.Say("  reading the output of %s was cut: %v", pod, err)
+			}
+			if err == nil || begun {
 				return
 			}
-			time.Sleep(100 * time.Millisecond)
 		}
 	}()
 }

@@ -3,6 +3,8 @@ package story
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 const twoSteps = "hello\nstep 1 rank 0 loss 0x1.8p+1\nstep 1 rank 1 loss 0x1.9p+1\nstep 2 rank 0 loss 0x1.4p+1\nstep 2 rank 1 loss 0x1.5p+1\n"
@@ -36,6 +38,24 @@ func TestCompareSeesOneBit(t *testing.T) {
 	if _, err := Compare(nil, nil, nil); err == nil {
 		t.Error("two empty runs compare as equal")
 	}
+}
+
+func TestLongestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSteps()
+		for _, pause := range []time.Duration{0, 9, 1, 3, 2} {
+			time.Sleep(pause * time.Second)
+			s.take("step 1 rank 0 loss 0x1p+1")
+		}
+		for n, want := range map[int]time.Duration{0: 9, 2: 3, 4: 2} {
+			if got := s.LongestPause(n); got != want*time.Second {
+				t.Errorf("from loss %d on the longest pause was %s, not %d s", n, got, want)
+			}
+		}
+		if time.Sleep(time.Minute); s.LongestPause(4) != time.Minute {
+			t.Error("a pause that goes on does not count")
+		}
+	})
 }
 
 func TestLowestWaitsForAllRanks(t *testing.T) {

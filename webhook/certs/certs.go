@@ -1,7 +1,8 @@
 // Package certs keeps the certificates of Holdfast's own servers in one Secret, signed by an authority of
 // its own, and tells the API server which authority to trust. It promises that a certificate is renewed
-// long before it ends and served without a restart, that replicas that start together agree on one
-// authority, and that it reads no Secret but the named one.
+// long before it ends and served without a restart, that an authority signs nothing before whoever trusts
+// its forerunner has had a month to hear of it, that replicas that start together agree on one authority,
+// and that it reads no Secret but the named one.
 package certs
 
 import (
@@ -10,6 +11,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
@@ -20,17 +23,22 @@ const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	serverLife    = 365 * 24 * time.Hour
 	renewAhead    = 90 * 24 * time.Hour
-	backdate      = time.Hour
+	// announced is how long the next authority is told of before it signs; agents hear of it with each stream.
+	announced = 30 * 24 * time.Hour
+	backdate  = time.Hour
 )
 
 const authorityName = "holdfast-ca"
 
-// Keys of the Secret. DataAuthority may hold several authorities, the newest first.
+// Keys of the Secret. DataAuthority is all that are trusted: the one that signs, whose key is in dataAuthorityKey, and behind
+// it the next one, which is in dataNext by itself as well, or the one before.
 const (
 	dataAuthority    = "ca.crt"
 	dataAuthorityKey = "ca.key"
 	dataServer       = "tls.crt"
 	dataServerKey    = "tls.key"
+	dataNext         = "next.crt"
+	dataNextKey      = "next.key"
 )
 
 // Renewal is what must be made anew.
@@ -41,7 +49,11 @@ const (
 	Keep Renewal = iota
 	// RenewServer: the server's certificate alone.
 	RenewServer
-	// RenewAll: the authority as well.
+	// Announce: there is to be a next authority, which does not sign yet.
+	Announce
+	// Promote: the next authority signs from now on, the server's certificate first.
+	Promote
+	// RenewAll: the authority at once. Whoever trusts the one before is lost, unless that still holds.
 	RenewAll
 )
 
@@ -49,10 +61,26 @@ var serverAuth = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 
 // Decide says what of the Secret's data must be made anew for servers with the DNS names.
 func Decide(data map[string][]byte, names []string, now time.Time) Renewal {
-	at := now.Add(renewAhead)
 	authority, key := data[dataAuthority], data[dataAuthorityKey]
-	if ok, err := rotator.ValidCert(authority, authority, key, authorityName, nil, at); err != nil || !ok {
+	if ok, err := rotator.ValidCert(authority, authority, key, authorityName, nil, now); err != nil || !ok {
 		return RenewAll
+	}
+	signing, ok := span(authority)
+	if !ok {
+		return RenewAll
+	}
+	if signing.until.Sub(now) < renewAhead {
+		next, ok := span(data[dataNext])
+		if good, err := rotator.ValidCert(data[dataNext], data[dataNext], data[dataNextKey], authorityName, nil, now.Add(renewAhead)); err != nil || !good || !ok {
+			return Announce
+		}
+		if now.Sub(next.from) >= announced || signing.until.Sub(now) < lastDay {
+			return Promote
+		}
+	}
+	at := now.Add(renewAhead)
+	if at.After(signing.until) {
+		at = signing.until
 	}
 	for _, name := range names {
 		ok, err := rotator.ValidCert(authority, data[dataServer], data[dataServerKey], name, &serverAuth, at)
@@ -63,20 +91,55 @@ func Decide(data map[string][]byte, names []string, now time.Time) Renewal {
 	return Keep
 }
 
-// Renew returns the Secret's data with what r names made anew. An authority that still holds stays in
-// the bundle behind its successor.
+// lastDay is when the next authority signs however lately it was announced.
+const lastDay = 24 * time.Hour
+
+// lifetime is from when until when a certificate holds.
+type lifetime struct{ from, until time.Time }
+
+// span is that of the first certificate of a PEM bundle.
+func span(bundle []byte) (lifetime, bool) {
+	block, _ := pem.Decode(bundle)
+	if block == nil {
+		return lifetime{}, false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return lifetime{}, false
+	}
+	return lifetime{cert.NotBefore, cert.NotAfter}, true
+}
+
+// Renew returns the Secret's data with what r names made anew. An authority that still holds stays trusted behind its
+// successor.
 func Renew(data map[string][]byte, r Renewal, names []string, now time.Time) (map[string][]byte, error) {
 	maker := &rotator.CertRotator{CAName: authorityName, CAOrganization: "holdfast.dev", DNSName: names[0], ExtraDNSNames: names[1:], ExtKeyUsages: &serverAuth}
-	out := map[string][]byte{dataAuthority: data[dataAuthority], dataAuthorityKey: data[dataAuthorityKey]}
-	var authority *rotator.KeyPairArtifacts
-	var err error
-	if r == RenewAll {
-		if authority, err = maker.CreateCACert(now.Add(-backdate), now.Add(authorityLife)); err != nil {
+	out := maps.Clone(data)
+	if out == nil {
+		out = map[string][]byte{}
+	}
+	signing := stillValid(data[dataAuthority], now)
+	switch r {
+	case Announce, RenewAll:
+		made, err := maker.CreateCACert(now.Add(-backdate), now.Add(authorityLife))
+		if err != nil {
 			return nil, fmt.Errorf("making a certificate authority: %w", err)
 		}
-		out[dataAuthority] = append(append([]byte{}, authority.CertPEM...), stillValid(data[dataAuthority], now)...)
-		out[dataAuthorityKey] = authority.KeyPEM
-	} else if authority, err = readAuthority(data); err != nil {
+		if r == Announce {
+			out[dataAuthority], out[dataNext], out[dataNextKey] = slices.Concat(signing, made.CertPEM), made.CertPEM, made.KeyPEM
+			return out, nil
+		}
+		out[dataAuthority], out[dataAuthorityKey] = slices.Concat(made.CertPEM, signing), made.KeyPEM
+	case Promote:
+		out[dataAuthority], out[dataAuthorityKey] = slices.Concat(data[dataNext], signing), data[dataNextKey]
+	case Keep, RenewServer:
+	}
+	if r != RenewServer {
+		delete(out, dataNext)
+		delete(out, dataNextKey)
+	}
+	authority, err := readAuthority(out)
+	if err != nil {
 		return nil, err
 	}
 	server, key, err := maker.CreateCertPEM(authority, now.Add(-backdate), now.Add(serverLife))
@@ -87,7 +150,7 @@ func Renew(data map[string][]byte, r Renewal, names []string, now time.Time) (ma
 	return out, nil
 }
 
-// readAuthority reads the newest authority and its key.
+// readAuthority reads the authority that signs, and its key.
 func readAuthority(data map[string][]byte) (*rotator.KeyPairArtifacts, error) {
 	pair, err := tls.X509KeyPair(data[dataAuthority], data[dataAuthorityKey])
 	if err != nil {
@@ -108,9 +171,9 @@ func readAuthority(data map[string][]byte) (*rotator.KeyPairArtifacts, error) {
 	return &rotator.KeyPairArtifacts{Cert: cert, Key: key, CertPEM: data[dataAuthority], KeyPEM: data[dataAuthorityKey]}, nil
 }
 
-// stillValid returns the newest certificate of a PEM bundle if it has not ended.
-func stillValid(bundle []byte, now time.Time) []byte {
-	block, _ := pem.Decode(bundle)
+// stillValid returns the first certificate of a PEM bundle if it has not ended.
+func stillValid(of []byte, now time.Time) []byte {
+	block, _ := pem.Decode(of)
 	if block == nil {
 		return nil
 	}

@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net"
 	"testing"
 	"time"
@@ -60,7 +62,8 @@ func TestDecide(t *testing.T) {
 		"fresh":                       {fresh, names, now, Keep},
 		"long before the end":         {fresh, names, now.Add(serverLife - renewAhead - day), Keep},
 		"ahead of the server's end":   {fresh, names, now.Add(serverLife - renewAhead + day), RenewServer},
-		"ahead of the authority's":    {fresh, names, now.Add(authorityLife - renewAhead + day), RenewAll},
+		"ahead of the authority's":    {fresh, names, now.Add(authorityLife - renewAhead + day), Announce},
+		"the authority has ended":     {fresh, names, now.Add(authorityLife + day), RenewAll},
 		"another name":                {fresh, append([]string{"c.svc"}, names...), now, RenewServer},
 		"no server certificate":       {without(dataServer), names, now, RenewServer},
 		"no server key":               {without(dataServerKey), names, now, RenewServer},
@@ -102,7 +105,76 @@ func TestRenewedAuthorityKeepsItsForerunnerWhileThatHolds(t *testing.T) {
 	}
 }
 
-func keeperOn(t *testing.T, c client.Client) *Keeper {
+// trusts says whether somebody who trusts a bundle would trust the server of a Secret at a time.
+func trusts(t *testing.T, bundle []byte, secret map[string][]byte, at time.Time) bool {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		t.Fatal("no certificate")
+	}
+	pair, err := tls.X509KeyPair(secret[dataServer], secret[dataServerKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: names[0], CurrentTime: at})
+	return err == nil
+}
+
+// TestAuthorityIsRenewedUnderThoseWhoTrustIt plays the last four months of an authority and what comes after: who hears of the
+// bundle once in thirty days trusts the server at every look, and no authority signs that was not told of for a month.
+func TestAuthorityIsRenewedUnderThoseWhoTrustIt(t *testing.T) {
+	secret := made(t, nil, RenewAll, now)
+	first := now.Add(authorityLife - 120*day)
+	heard, told := secret[dataAuthority], first
+	var changes []string
+	for at := first; at.Before(now.Add(authorityLife + 100*day)); at = at.Add(10 * day) {
+		for range 5 {
+			r := Decide(secret, names, at)
+			if r == Keep {
+				break
+			}
+			if r == Announce || r == Promote || r == RenewAll {
+				changes = append(changes, fmt.Sprint(map[Renewal]string{Announce: "announce", Promote: "promote", RenewAll: "all"}[r], " ", int(at.Sub(now)/day)))
+			}
+			secret = made(t, secret, r, at)
+		}
+		if Decide(secret, names, at) != Keep {
+			t.Fatalf("day %d: it is renewed for ever", at.Sub(now)/day)
+		}
+		if !trusts(t, heard, secret, at) {
+			t.Fatalf("day %d: who last heard on day %d does not trust the server", at.Sub(now)/day, told.Sub(now)/day)
+		}
+		if at.Sub(told) >= announced-day {
+			heard, told = secret[dataAuthority], at
+		}
+	}
+	if got := fmt.Sprint(changes); got != "[announce 3570 promote 3600]" {
+		t.Error(got)
+	}
+}
+
+// TestAnAuthorityThatWasAnnouncedLate: a controller that was away for months announces at once, and the next one signs on the
+// last day, rather than that nobody is trusted.
+func TestAnAuthorityThatWasAnnouncedLate(t *testing.T) {
+	fresh := made(t, nil, RenewAll, now)
+	late := now.Add(authorityLife - 10*day)
+	next := made(t, made(t, fresh, Announce, late), RenewServer, late)
+	if !trusts(t, fresh[dataAuthority], next, late) {
+		t.Error("a running job does not trust the server any more")
+	}
+	for at, want := range map[time.Time]Renewal{late: Keep, late.Add(9*day + time.Hour): Promote} {
+		if got := Decide(next, names, at); got != want {
+			t.Errorf("%v before the end: %v, want %v", now.Add(authorityLife).Sub(at), got, want)
+		}
+	}
+	broken := maps.Clone(next)
+	broken[dataNextKey] = []byte("x")
+	if got := Decide(broken, names, late); got != Announce {
+		t.Errorf("with a key that is none: %v", got)
+	}
+}
+
+func keeperOn(t *testing.T, c client.Client) *Rotator {
 	t.Helper()
 	return New(Options{Client: c, Secret: secretKey, Webhook: "holdfast", Names: names})
 }
@@ -122,7 +194,7 @@ func hooks() *admissionregistrationv1.MutatingWebhookConfiguration {
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "a.holdfast.dev"}, {Name: "b.holdfast.dev"}}}
 }
 
-func settle(t *testing.T, k *Keeper) {
+func settle(t *testing.T, k *Rotator) {
 	t.Helper()
 	for range 3 {
 		if _, err := k.Reconcile(context.Background(), reconcile.Request{NamespacedName: secretKey}); err != nil {
@@ -132,7 +204,7 @@ func settle(t *testing.T, k *Keeper) {
 }
 
 // dial connects as a client that trusts what the keeper says.
-func dial(t *testing.T, k *Keeper, address, name string) error {
+func dial(t *testing.T, k *Rotator, address, name string) error {
 	t.Helper()
 	authority, err := k.Authority()
 	if err != nil {
@@ -191,7 +263,7 @@ func TestKeeperServesFromAnEmptySecret(t *testing.T) {
 }
 
 // listen serves handshakes, as a server that was started once.
-func listen(t *testing.T, k *Keeper) net.Listener {
+func listen(t *testing.T, k *Rotator) net.Listener {
 	t.Helper()
 	cfg := &tls.Config{}
 	k.Serve(cfg)
@@ -216,7 +288,7 @@ func listen(t *testing.T, k *Keeper) net.Listener {
 }
 
 // rotate empties the Secret, as somebody who has new certificates made.
-func rotate(t *testing.T, c client.Client, k *Keeper) {
+func rotate(t *testing.T, c client.Client, k *Rotator) {
 	t.Helper()
 	before, err := k.Authority()
 	if err != nil {

@@ -30,10 +30,10 @@ const mostBytes = 256 << 10
 // a few times.
 const mostRequests = 32
 
-// told is an error whose text is for people as it stands.
-type told string
+// userError is an error whose text is for people as it stands.
+type userError string
 
-func (e told) Error() string { return string(e) }
+func (e userError) Error() string { return string(e) }
 
 // guard stands between one reading of an image and the network.
 type guard struct {
@@ -52,16 +52,16 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	home := req.URL.Host == registry
 	switch {
 	case atomic.AddInt64(&g.requests, 1) > mostRequests:
-		return nil, told(fmt.Sprintf("registry %s leads from one place to the next", registry))
+		return nil, userError(fmt.Sprintf("registry %s redirects too often", registry))
 	case home && g.insecure:
 	case home && ofThisMachine(req.URL.Hostname()):
-		return nil, told(fmt.Sprintf("registry %s is on the machine that asks: holdfast-controller asks it where --insecure-registries names it", registry))
+		return nil, userError(fmt.Sprintf("registry %s is on the machine that asks: holdfast-controller asks it where --insecure-registries names it", registry))
 	case home && req.URL.Scheme != "https":
 		return nil, unreachable(registry)
 	case req.URL.Scheme != "https":
-		return nil, told(fmt.Sprintf("registry %s leads to plain HTTP, which is not followed", registry))
+		return nil, userError(fmt.Sprintf("registry %s redirects to plain HTTP, which is not followed", registry))
 	case ofThisMachine(req.URL.Hostname()):
-		return nil, told(fmt.Sprintf("registry %s leads to %s, which is not followed", registry, shorten(req.URL.Hostname(), 64)))
+		return nil, userError(fmt.Sprintf("registry %s redirects to %s, which is not followed", registry, shorten(req.URL.Hostname(), 64)))
 	}
 	resp, err := g.inner.RoundTrip(req)
 	if err == nil {
@@ -79,7 +79,7 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if atomic.AddInt64(b.left, -int64(n)) < 0 {
-		return 0, told("its registry sends more than 256Ki about it")
+		return 0, userError("its registry sends more than 256Ki about it")
 	}
 	return n, err
 }
@@ -156,13 +156,13 @@ func ofThisMachine(host string) bool {
 // unreachable is the one answer for whatever keeps the controller from talking TLS with a registry, or the registry
 // from answering in time. Different texts would tell whoever creates Jobs what the cluster's network holds.
 func unreachable(registry string) error {
-	return told(fmt.Sprintf("registry %s did not answer over TLS, with a certificate that is trusted here, within %s: the log of holdfast-controller says why; plain HTTP is spoken to what --insecure-registries names", registry, Timeout))
+	return userError(fmt.Sprintf("registry %s did not answer over TLS, with a certificate that is trusted here, within %s: the log of holdfast-controller says why; plain HTTP is spoken to what --insecure-registries names", registry, Timeout))
 }
 
 // reason puts an error into words that hold nothing which a server has sent, and logs what they leave out.
 func (r *Reader) reason(ctx context.Context, ref name.Reference, g *guard, pull credentials, err error) error {
 	registry := ref.Context().RegistryStr()
-	var own told
+	var own userError
 	var answer *transport.Error
 	var call *url.Error
 	var wire net.Error
@@ -171,7 +171,7 @@ func (r *Reader) reason(ctx context.Context, ref name.Reference, g *guard, pull 
 	case errors.As(err, &own):
 		return own
 	case atomic.LoadInt64(&g.left) < 0:
-		return told("its registry sends more than 256Ki about it")
+		return userError("its registry sends more than 256Ki about it")
 	case errors.As(err, &answer):
 		return refusedBy(registry, answer.StatusCode, pull)
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.As(err, &call), errors.As(err, &wire):
@@ -192,7 +192,7 @@ func refusedBy(registry string, status int, pull credentials) error {
 		case pull.missing != "":
 			return fmt.Errorf("registry %s wants credentials, and not all could be read: %s", registry, pull.missing)
 		}
-		return fmt.Errorf("registry %s does not let in what the pull secrets hold", registry)
+		return fmt.Errorf("registry %s refuses the credentials of the pull secrets", registry)
 	}
 	return fmt.Errorf("registry %s answers %d", registry, status)
 }

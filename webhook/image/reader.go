@@ -192,18 +192,18 @@ func process(desc *remote.Descriptor, arch string) (p webhook.ImageProcess, err 
 		Config struct{ Entrypoint, Cmd []string } `json:"config"`
 	}
 	if err := json.Unmarshal(raw, &config); err != nil {
-		return p, told("its configuration cannot be decoded")
+		return p, userError("its configuration cannot be decoded")
 	}
 	p.Entrypoint, p.Cmd = config.Config.Entrypoint, config.Config.Cmd
 	size := 0
 	for _, s := range append(append([]string{}, p.Entrypoint...), p.Cmd...) {
 		if strings.Contains(s, "\x00") {
-			return p, told("its ENTRYPOINT or CMD holds a zero byte")
+			return p, userError("its ENTRYPOINT or CMD holds a zero byte")
 		}
 		size += len(s) + 4
 	}
 	if size > mostProcess {
-		return p, told("its ENTRYPOINT and CMD are longer than 32Ki")
+		return p, userError("its ENTRYPOINT and CMD are longer than 32Ki")
 	}
 	return p, nil
 }
@@ -212,7 +212,7 @@ func process(desc *remote.Descriptor, arch string) (p webhook.ImageProcess, err 
 func ofIndex(desc *remote.Descriptor, arch string) (v1.Image, error) {
 	var list struct{ Manifests []struct{} }
 	if err := json.Unmarshal(desc.Manifest, &list); err != nil || len(list.Manifests) > mostImages {
-		return nil, told("its index cannot be decoded, or lists more than 256 images")
+		return nil, userError("its index cannot be decoded, or lists more than 256 images")
 	}
 	index, err := desc.ImageIndex()
 	if err != nil {
@@ -242,7 +242,7 @@ func ofIndex(desc *remote.Descriptor, arch string) (v1.Image, error) {
 	if len(linux) == 1 {
 		return index.Image(linux[0].Digest)
 	}
-	return nil, told(fmt.Sprintf("it is there for linux/{%s} and not for linux/%s: set nodeSelector kubernetes.io/arch in the pod template", strings.Join(have, ","), arch))
+	return nil, userError(fmt.Sprintf("it is there for linux/{%s} and not for linux/%s: set nodeSelector kubernetes.io/arch in the pod template", strings.Join(have, ","), arch))
 }
 
 // credentials are what a Job's pods pull with.

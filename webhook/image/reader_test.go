@@ -37,9 +37,12 @@ import (
 type store struct {
 	transport *http.Transport
 	asked     atomic.Int64
-	// in front of the registry, where set.
-	front func(http.ResponseWriter, *http.Request) (answered bool)
+	// in front of the registry, where set; requests of the test before may still be served.
+	front atomic.Value // of front
 }
+
+// front says whether it has answered.
+type front func(http.ResponseWriter, *http.Request) (answered bool)
 
 func newStore(t *testing.T) *store {
 	t.Helper()
@@ -47,7 +50,7 @@ func newStore(t *testing.T) *store {
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
-		if s.front == nil || !s.front(w, r) {
+		if f, _ := s.front.Load().(front); f == nil || !f(w, r) {
 			inner.ServeHTTP(w, r)
 		}
 	}))
@@ -211,9 +214,9 @@ func TestReasons(t *testing.T) {
 		"teapot":         {front: status(418), want: "registry example.com answers 418"},
 		"long command":   {image: "example.com/wide", want: "its ENTRYPOINT and CMD are longer than 32Ki"},
 		"large config":   {image: "example.com/vast", want: "its registry sends more than 256Ki about it"},
-		"to plain HTTP":  {front: redirect("http://metadata.internal/x"), want: "registry example.com leads to plain HTTP, which is not followed"},
-		"to ourselves":   {front: redirect("https://localhost:8443/x"), want: "registry example.com leads to localhost, which is not followed"},
-		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: "registry example.com leads from one place to the next"},
+		"to plain HTTP":  {front: redirect("http://metadata.internal/x"), want: "registry example.com redirects to plain HTTP, which is not followed"},
+		"to ourselves":   {front: redirect("https://localhost:8443/x"), want: "registry example.com redirects to localhost, which is not followed"},
+		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: "registry example.com redirects too often"},
 		"says nothing":   {front: func(http.ResponseWriter, *http.Request) bool { <-release; return true }, want: unreachable("example.com").Error()},
 		"sends for ever": {front: endless, want: "its registry sends more than 256Ki about it"},
 		"sends rubbish": {front: func(w http.ResponseWriter, r *http.Request) bool {
@@ -223,7 +226,7 @@ func TestReasons(t *testing.T) {
 		}, want: `registry example.com: cannot parse hash: ":"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.front = c.front
+			s.front.Store(front(c.front))
 			if c.image == "" {
 				c.image = "example.com/train"
 			}
@@ -241,7 +244,7 @@ func TestReasons(t *testing.T) {
 			}
 		})
 	}
-	s.front = nil
+	s.front.Store(front(nil))
 	s.transport = s.transport.Clone()
 	s.transport.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
 	if _, err := ask(s.reader(), "example.com/train"); err == nil || err.Error() != unreachable("example.com").Error() {
@@ -266,7 +269,7 @@ func endless(w http.ResponseWriter, r *http.Request) bool {
 func TestPullSecrets(t *testing.T) {
 	s := newStore(t)
 	at := s.push(t, "example.com/private", image(t, []string{"python3"}, nil))
-	s.front = func(w http.ResponseWriter, r *http.Request) bool {
+	s.front.Store(front(func(w http.ResponseWriter, r *http.Request) bool {
 		user, word, _ := r.BasicAuth()
 		if user == "u" && word == "p" {
 			return false
@@ -274,7 +277,7 @@ func TestPullSecrets(t *testing.T) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="r"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
-	}
+	}))
 	secret := func(namespace, name, user string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: corev1.SecretTypeDockerConfigJson,
 			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"example.com":{"auth":"` + base64.StdEncoding.EncodeToString([]byte(user+":p")) + `"}}}`)}}
@@ -301,7 +304,7 @@ func TestPullSecrets(t *testing.T) {
 			_, err := ask(r, as, func(q *webhook.ImageQuery) {
 				q.Namespace, q.ServiceAccount, q.PullSecrets = c.namespace, c.account, c.secrets
 			})
-			if (err == nil) != c.ok || err != nil && err.Error() != "registry example.com does not let in what the pull secrets hold" {
+			if (err == nil) != c.ok || err != nil && err.Error() != "registry example.com refuses the credentials of the pull secrets" {
 				t.Errorf("%+v: %v", c, err)
 			}
 		}
@@ -388,14 +391,14 @@ func TestEmptyObjects(t *testing.T) {
 	s.push(t, "example.com/train", image(t, []string{"a"}, nil))
 	for _, list := range []string{`{"manifests":[%s{}]}`, `{"schemaVersion":2,"layers":[%s{}]}`} {
 		body := fmt.Sprintf(list, strings.Repeat("{},", mostBytes/4))
-		s.front = func(w http.ResponseWriter, r *http.Request) bool {
+		s.front.Store(front(func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, "/manifests/") {
 				return false
 			}
 			w.Header().Set("Content-Type", "application/vnd.oci.image.index.v1+json")
 			fmt.Fprint(w, body)
 			return true
-		}
+		}))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		if _, err := ask(s.reader(), "example.com/train"); err == nil {

@@ -15,7 +15,7 @@ const (
 	mostOfNamespace = 1
 )
 
-const busy = told("holdfast-controller reads as many images as it may, for this namespace or for all: try again")
+const busy = userError("holdfast-controller reads as many images as it may, for this namespace or for all: try again")
 
 // slots bound what is read at once.
 type slots struct {

@@ -17,13 +17,13 @@ func TestOneTenantHoldsUpItself(t *testing.T) {
 	s := newStore(t)
 	s.push(t, "example.com/train", image(t, []string{"a"}, nil))
 	release := make(chan struct{})
-	s.front = func(_ http.ResponseWriter, r *http.Request) bool {
+	s.front.Store(front(func(_ http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/slow") {
 			<-release
 			return true
 		}
 		return false
-	}
+	}))
 	r := New(Options{Transport: s.transport, Timeout: 2 * time.Second})
 	of := func(namespace string) func(*webhook.ImageQuery) {
 		return func(q *webhook.ImageQuery) { q.Namespace = namespace }

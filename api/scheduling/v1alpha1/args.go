@@ -29,24 +29,24 @@ const Kind = "HoldfastArgs"
 // HoldfastArgs are the plugin's arguments. All fields have defaults.
 type HoldfastArgs struct {
 	metav1.TypeMeta `json:",inline"`
-	// PlanPatience is how long a plan may stand without all members having followed it before it is given up
+	// PlanTimeout is how long a plan may stand without all members having followed it before it is given up
 	// and made anew, from 1s; default 30s.
-	PlanPatience metav1.Duration `json:"planPatience,omitzero"`
-	// FormingPatience is how long a gang that never was whole may hold nodes while it lacks members, before
+	PlanTimeout metav1.Duration `json:"planTimeout,omitzero"`
+	// InitialPlacementTimeout is how long a gang that never was whole may hold nodes while it lacks members, before
 	// the nodes are taken back, from 1s; default 1m.
-	FormingPatience metav1.Duration `json:"formingPatience,omitzero"`
-	// StartPatience is how long the containers of a member may take to start while most of its gang run, before that
+	InitialPlacementTimeout metav1.Duration `json:"initialPlacementTimeout,omitzero"`
+	// StartTimeout is how long the containers of a member may take to start while most of its gang run, before that
 	// counts as a rejection by the node, from 1s; default 5m.
-	StartPatience metav1.Duration `json:"startPatience,omitzero"`
-	// ClaimPatience is how long room that others left for a gang is held for it beyond the time that they had to leave,
+	StartTimeout metav1.Duration `json:"startTimeout,omitzero"`
+	// NominationTimeout is how long room that others left for a gang is held for it beyond the time that they had to leave,
 	// from 1s; default 1m.
-	ClaimPatience metav1.Duration `json:"claimPatience,omitzero"`
+	NominationTimeout metav1.Duration `json:"nominationTimeout,omitzero"`
 	// ReservationAfter is how long the first gang in order is refused before room is reserved for it, into which others
 	// go only if they are gone in time, from 1s; default 1m.
 	ReservationAfter metav1.Duration `json:"reservationAfter,omitzero"`
-	// EventPatience is how long "Scheduled" events of members are held back while gangs are on their way to
+	// EventTimeout is how long "Scheduled" events of members are held back while gangs are on their way to
 	// their nodes: each is a write as dear as a binding. 0s: not at all; default 30s.
-	EventPatience *metav1.Duration `json:"eventPatience,omitempty"`
+	EventTimeout *metav1.Duration `json:"eventTimeout,omitempty"`
 	// ParallelBindings is how many bindings of members are under way at a time, from 1 to 1000; default 64.
 	ParallelBindings *int32 `json:"parallelBindings,omitempty"`
 	// TopologyLevels are the levels of the fabric, widest first; default: recognised from the labels of nodes.
@@ -66,22 +66,22 @@ type TopologyLevel struct {
 
 // Default sets what is not set.
 func (a *HoldfastArgs) Default() {
-	if a.PlanPatience.Duration == 0 {
-		a.PlanPatience.Duration = 30 * time.Second
+	if a.PlanTimeout.Duration == 0 {
+		a.PlanTimeout.Duration = 30 * time.Second
 	}
-	if a.FormingPatience.Duration == 0 {
-		a.FormingPatience.Duration = time.Minute
+	if a.InitialPlacementTimeout.Duration == 0 {
+		a.InitialPlacementTimeout.Duration = time.Minute
 	}
 	for _, one := range []struct {
 		value   *metav1.Duration
 		usually time.Duration
-	}{{&a.StartPatience, 5 * time.Minute}, {&a.ClaimPatience, time.Minute}, {&a.ReservationAfter, time.Minute}} {
+	}{{&a.StartTimeout, 5 * time.Minute}, {&a.NominationTimeout, time.Minute}, {&a.ReservationAfter, time.Minute}} {
 		if one.value.Duration == 0 {
 			one.value.Duration = one.usually
 		}
 	}
-	if a.EventPatience == nil {
-		a.EventPatience = &metav1.Duration{Duration: 30 * time.Second}
+	if a.EventTimeout == nil {
+		a.EventTimeout = &metav1.Duration{Duration: 30 * time.Second}
 	}
 	if a.ParallelBindings == nil {
 		a.ParallelBindings = new(int32(64))
@@ -108,12 +108,12 @@ func (a *HoldfastArgs) Validate(path *field.Path) field.ErrorList {
 		value time.Duration
 		least time.Duration
 	}{
-		{"planPatience", a.PlanPatience.Duration, time.Second},
-		{"formingPatience", a.FormingPatience.Duration, time.Second},
-		{"startPatience", a.StartPatience.Duration, time.Second},
-		{"claimPatience", a.ClaimPatience.Duration, time.Second},
+		{"planTimeout", a.PlanTimeout.Duration, time.Second},
+		{"initialPlacementTimeout", a.InitialPlacementTimeout.Duration, time.Second},
+		{"startTimeout", a.StartTimeout.Duration, time.Second},
+		{"nominationTimeout", a.NominationTimeout.Duration, time.Second},
 		{"reservationAfter", a.ReservationAfter.Duration, time.Second},
-		{"eventPatience", a.EventPatience.Duration, 0},
+		{"eventTimeout", a.EventTimeout.Duration, 0},
 	} {
 		if one.value < one.least || one.value > longest {
 			all = append(all, field.Invalid(path.Child(one.name), one.value.String(), "must be from "+one.least.String()+" to "+longest.String()))

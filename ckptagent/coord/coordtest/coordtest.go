@@ -1,9 +1,9 @@
-// Package coordtest is a coordinator for tests of the agent: it serves the real protocol over TLS, keeps
-// the newest report of each pod, and hands out the directives that a test sets. It decides nothing,
-// except in Drive, which is the shortest true coordinator of one gang.
+// Package coordtest serves agents under test. Over TLS, as on a cluster, it is the real coordinator for the pods of the gangs that
+// Lead leads; any other pod is told what the test sets by Direct. All that agents report is kept for the test to look at.
 package coordtest
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,44 +12,63 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/elastic/coordinator/coordinatortest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // Coordinator serves agents; a pod is named by its token.
 type Coordinator struct {
-	v1.UnimplementedCoordinatorServer
 	// CA is what agents verify the certificate with.
 	CA string
 
-	cert   tls.Certificate
-	server *grpc.Server
-	addr   string
+	cert    tls.Certificate
+	addr    string
+	callers *coordinatortest.Callers
+	store   *coordinatortest.Store
+	stop    context.CancelFunc // ends what serves now
+	stopped chan struct{}      // closed when it has ended
 
 	mu         sync.Mutex
 	reports    map[string][]*v1.Report // all that each pod sent, the newest last
+	sent       map[string]*v1.Directive
 	directives map[string]*v1.Directive
-	attached   map[string]int
+	gangs      map[string]*Gang // by pod
+	lives      map[string]int   // how many pods there were of each name
+	led        int              // how many gangs were led
+	cut        map[string]context.CancelFunc
 	tokens     []string // all that were shown
 	deny       error
+	named      string // authorities that agents are told of
 	changed    chan struct{}
-	hook       func(pod string)
 }
 
 // Start serves on a free port of this machine until the test ends.
 func Start(t testing.TB) *Coordinator {
 	t.Helper()
-	c := &Coordinator{reports: map[string][]*v1.Report{}, directives: map[string]*v1.Directive{}, attached: map[string]int{}, changed: make(chan struct{})}
+	c := &Coordinator{reports: map[string][]*v1.Report{}, sent: map[string]*v1.Directive{}, directives: map[string]*v1.Directive{}, gangs: map[string]*Gang{},
+		lives: map[string]int{}, cut: map[string]context.CancelFunc{}, changed: make(chan struct{}), callers: &coordinatortest.Callers{}}
+	c.store = &coordinatortest.Store{Callers: c.callers}
+	c.CA, c.cert = certificate(t)
+	c.serve(t, "127.0.0.1:0")
+	t.Cleanup(c.Stop)
+	return c
+}
+
+// certificate is one for this machine, signed by itself.
+func certificate(t testing.TB) (ca string, cert tls.Certificate) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -62,35 +81,65 @@ func Start(t testing.TB) *Coordinator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	c.cert = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-	c.serve(t, "127.0.0.1:0")
-	t.Cleanup(c.Stop)
-	return c
+	ca = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return ca, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// Announce has agents told of another authority, beside the one that they were made with; promote has that one sign, once the
+// coordinator serves again.
+func (c *Coordinator) Announce(t testing.TB) (promote func()) {
+	t.Helper()
+	ca, cert := certificate(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.named = c.CA + ca
+	return func() { c.cert = cert }
+}
+
+func (c *Coordinator) authorities() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.named, nil
 }
 
 func (c *Coordinator) serve(t testing.TB, addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", addr)
+	leads := make(chan struct{})
+	close(leads)
+	server, err := coordinator.New(coordinator.Options{Listen: addr, TLS: &tls.Config{Certificates: []tls.Certificate{c.cert}, NextProtos: []string{"h2"}},
+		Authorities: c.authorities, Callers: c.callers, Store: c.store, Elected: leads, Log: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.addr = l.Addr().String()
-	c.server = grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&c.cert)))
-	v1.RegisterCoordinatorServer(c.server, c)
-	go c.server.Serve(l) //nolint:errcheck // it ends with Stop
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.addr, c.store.SetPendingReplacements = listener.Addr().String(), server.SetPendingReplacements
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	c.stop, c.stopped = cancel, stopped
+	go func() {
+		defer close(stopped)
+		_ = server.Serve(ctx, listener, grpc.ChainStreamInterceptor(func(srv any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return c.attach(ctx, srv, rpc, next)
+		}))
+	}()
 }
 
 // Address is where agents find it.
 func (c *Coordinator) Address() string { return c.addr }
 
-// Stop ends all conversations; Again serves anew at the same address, remembering nothing of pods.
-func (c *Coordinator) Stop() { c.server.Stop() }
+// Stop ends all conversations, as where the process ends; Again serves anew at the same address.
+func (c *Coordinator) Stop() {
+	c.stop()
+	<-c.stopped
+}
 
-// Again starts a stopped coordinator anew.
+// Again starts a stopped coordinator anew. Of gangs it knows what was stored, of reports nothing.
 func (c *Coordinator) Again(t testing.TB) {
 	c.mu.Lock()
-	c.reports, c.attached = map[string][]*v1.Report{}, map[string]int{}
+	c.reports = map[string][]*v1.Report{}
 	c.mu.Unlock()
 	c.serve(t, c.addr)
 }
@@ -105,45 +154,81 @@ func (c *Coordinator) Deny(code codes.Code) {
 	}
 }
 
-// Attach takes an agent in.
-func (c *Coordinator) Attach(stream v1.Coordinator_AttachServer) error {
-	md, _ := metadata.FromIncomingContext(stream.Context())
-	pod := strings.TrimPrefix(strings.Join(md.Get("authorization"), ""), "Bearer ")
+// attach has the one speak with an agent who leads its pod: the real coordinator, or the test.
+func (c *Coordinator) attach(serving context.Context, srv any, rpc grpc.ServerStream, next grpc.StreamHandler) error {
+	pod := coordinatortest.Token(rpc.Context())
+	ctx, cancel := context.WithCancel(rpc.Context())
+	defer cancel()
+	defer context.AfterFunc(serving, cancel)()
+	s := &stream{ServerStream: rpc, c: c, pod: pod, ctx: ctx}
 	c.mu.Lock()
 	c.tokens = append(c.tokens, pod)
-	deny := c.deny
+	deny, led := c.deny, c.gangs[pod] != nil
+	c.cut[pod] = cancel
 	c.mu.Unlock()
-	if deny != nil {
+	switch {
+	case deny != nil:
 		return deny
+	case led:
+		return next(srv, s)
 	}
-	done := make(chan error, 1)
+	return s.follow()
+}
+
+// stream is one agent's conversation; what is said passes through it.
+type stream struct {
+	grpc.ServerStream
+	c   *Coordinator
+	pod string
+	ctx context.Context
+}
+
+func (s *stream) Context() context.Context { return s.ctx }
+
+func (s *stream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if m, ok := m.(proto.Message); ok && err == nil { // the coordinator receives reports in a type of its own
+		if r, ok := m.ProtoReflect().Interface().(*v1.Report); ok {
+			s.c.heard(s.pod, proto.CloneOf(r))
+		}
+	}
+	return err
+}
+
+func (s *stream) SendMsg(m any) error {
+	if d, ok := m.(*v1.Directive); ok {
+		s.c.mu.Lock()
+		s.c.sent[s.pod] = d
+		s.c.mu.Unlock()
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+// follow tells the agent what the test sets, until the stream ends.
+func (s *stream) follow() error {
+	done := make(chan struct{})
 	go func() {
-		for {
-			r, err := stream.Recv()
-			if err != nil {
-				done <- nil
-				return
-			}
-			c.heard(pod, r)
+		defer close(done)
+		for s.RecvMsg(&v1.Report{}) == nil {
 		}
 	}()
 	var sent *v1.Directive
 	for {
-		c.mu.Lock()
-		d, changed := c.directives[pod], c.changed
-		c.mu.Unlock()
+		s.c.mu.Lock()
+		d, changed := s.c.directives[s.pod], s.c.changed
+		s.c.mu.Unlock()
 		if d != nil && d != sent {
-			if err := stream.Send(d); err != nil {
+			if err := s.SendMsg(d); err != nil {
 				return err
 			}
 			sent = d
 			continue
 		}
 		select {
-		case err := <-done:
-			return err
-		case <-stream.Context().Done():
+		case <-done:
 			return nil
+		case <-s.ctx.Done():
+			return status.Error(codes.Unavailable, "dial again")
 		case <-changed:
 		}
 	}
@@ -151,14 +236,9 @@ func (c *Coordinator) Attach(stream v1.Coordinator_AttachServer) error {
 
 func (c *Coordinator) heard(pod string, r *v1.Report) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.reports[pod] = append(c.reports[pod], r)
-	c.attached[pod]++
-	hook := c.hook
 	c.wake()
-	c.mu.Unlock()
-	if hook != nil {
-		hook(pod)
-	}
 }
 
 func (c *Coordinator) wake() {
@@ -188,11 +268,14 @@ func newest(reports []*v1.Report) *v1.Report {
 	return reports[len(reports)-1]
 }
 
-// Forget drops what a pod has told, for another takes its place.
+// Forget drops what a pod has told, for another takes its place: who shows its token from now on is another pod of that name.
 func (c *Coordinator) Forget(pod string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.reports, pod)
+	if g := c.gangs[pod]; g != nil {
+		g.create(pod)
+	}
 }
 
 // Tokens are all that were shown so far.
@@ -202,14 +285,11 @@ func (c *Coordinator) Tokens() []string {
 	return append([]string{}, c.tokens...)
 }
 
-// patience is far more than anything takes on a busy machine.
-const patience = 2 * time.Minute
-
 // Await waits until a report of the pod is as asked for, and returns it: the newest, or one that comes after it, however soon
 // another follows.
 func (c *Coordinator) Await(t testing.TB, pod, what string, is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(eventually.Timeout)
 	for seen := -1; ; {
 		c.mu.Lock()
 		reports, changed := c.reports[pod], c.changed
@@ -226,7 +306,7 @@ func (c *Coordinator) Await(t testing.TB, pod, what string, is func(*v1.Report) 
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("no report that %s within %s; the newest is %v", what, patience, newest(reports))
+			t.Fatalf("no report that %s within %s; the newest is %v", what, eventually.Timeout, newest(reports))
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // Output collects what a container writes, as the kubelet would.
@@ -65,7 +67,7 @@ func (o *Output) Lines(t testing.TB, n int) []string {
 // Until waits until nothing is missing.
 func (o *Output) Until(t testing.TB, lacks func(have string) (missing string)) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(eventually.Timeout)
 	for {
 		o.mu.Lock()
 		have, changed := o.buf.String(), o.changed
@@ -77,7 +79,7 @@ func (o *Output) Until(t testing.TB, lacks func(have string) (missing string)) {
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("no %q in the output within %s:\n%s", missing, patience, have)
+			t.Fatalf("no %q in the output within %s:\n%s", missing, eventually.Timeout, have)
 		}
 	}
 }
@@ -86,4 +88,34 @@ func (o *Output) Until(t testing.TB, lacks func(have string) (missing string)) {
 func (o *Output) tail() string {
 	all := o.String()
 	return all[max(0, len(all)-6000):]
+}
+
+// Stretch is how many saves in a row FewestSkipped looks at.
+const Stretch = 30
+
+// FewestSkipped is how few saves were skipped in the best stretch of a log, of which each line with the word "saved" or "skipped" is one
+// save; and how many were saved and skipped in all. A busy machine has bad stretches; an agent that is in the way has no good one.
+func FewestSkipped(log string) (fewest, saved, skipped int) {
+	var made []bool
+	for line := range strings.Lines(log) {
+		for word := range strings.FieldsSeq(line) {
+			switch word {
+			case "saved":
+				made, saved = append(made, true), saved+1
+			case "skipped":
+				made, skipped = append(made, false), skipped+1
+			}
+		}
+	}
+	fewest = Stretch
+	for i := range made[:max(0, len(made)-Stretch+1)] {
+		missed := 0
+		for _, ok := range made[i : i+Stretch] {
+			if !ok {
+				missed++
+			}
+		}
+		fewest = min(fewest, missed)
+	}
+	return fewest, saved, skipped
 }

@@ -17,16 +17,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// patience is far more than anything takes on a busy machine.
-const patience = 8 * time.Minute
+	"holdfast.dev/holdfast/internal/eventually"
+)
 
 // agent is the real binary, which Main builds.
 var agent string
 
-// Main is TestMain of a package that starts containers: it builds the agent once for all of its tests.
+// Main is TestMain of a package that starts containers: it builds the agent once for all of its tests. HOLDFAST_AGENT names one that is
+// to be tested instead, of another version.
 func Main(m *testing.M) {
+	if agent = os.Getenv("HOLDFAST_AGENT"); agent != "" {
+		os.Exit(m.Run())
+	}
 	dir, err := os.MkdirTemp("", "holdfast-agent")
 	if err != nil {
 		panic(err)
@@ -143,8 +146,8 @@ func (c *Container) Wait() int {
 	c.t.Helper()
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
-		c.t.Fatalf("pod %s did not end within %s; it runs %v", c.Name, patience, c.Processes())
+	case <-time.After(eventually.Timeout):
+		c.t.Fatalf("pod %s did not end within %s; it runs %v", c.Name, eventually.Timeout, c.Processes())
 	}
 	return c.Code()
 }
@@ -175,18 +178,13 @@ func (c *Container) Kill() {
 	if c.Init != nil {
 		_ = c.Init.Process.Kill()
 	}
-	for deadline := time.Now().Add(patience); ; {
+	eventually.Holds(c.t, "the end of pod "+c.Name, func() (bool, any) {
 		left := c.Processes()
 		for pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		if len(left) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("of pod %s %v do not end", c.Name, left)
-		}
-	}
+		return len(left) == 0, left
+	})
 	if c.ended != nil {
 		<-c.ended
 	}

@@ -16,9 +16,11 @@ import threading
 import time
 import traceback
 
-from . import _arena, _memory
+from . import _arena, _memory, _sharded
 from ._arena import Arena, ArenaError, Client
-from ._state import Flat, Packer, Unpacker, Unsupported, assign
+from ._kinds import RestoreError
+from ._prove import prove
+from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
 
 _RNG = "__rng__"
 # Longer than the agent takes to look into the arena by itself, so that a lost datagram costs no save.
@@ -28,10 +30,6 @@ _HOLD_SILENCE = 15.0
 _HOLD_LOOK = 0.05
 _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
-
-
-class RestoreError(RuntimeError):
-    """The step that this generation starts from cannot be restored whole."""
 
 
 class Saved:
@@ -160,12 +158,22 @@ class Checkpoint:
 
     def track(self, *, rng=False, **objects):
         """Names what makes up the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
-        and dicts and lists of these. rng=True adds the random states of Python, torch and numpy."""
+        and dicts and lists of these. rng=True adds the random states of Python, torch and numpy.
+
+        In a Holdfast job it looks at each once, and raises TrackError for what could never be restored. What cannot be
+        kept as it is now is said once."""
         for name, value in objects.items():
             if name == _RNG:
                 raise ValueError("%r is a name of Holdfast's own" % name)
+            if self._arena is not None:
+                self._prove(name, value)
             self._tracked[name] = value
         self._rng = self._rng or bool(rng)
+
+    def _prove(self, name, value):
+        doubt = prove(name, value)
+        if doubt:
+            self._once(doubt.splitlines()[0], "no step is kept while this is so: %s" % doubt)
 
     def restore(self):
         """Brings every tracked object to the step that this generation starts from and returns that step; 0: none."""
@@ -196,17 +204,22 @@ class Checkpoint:
             raise RestoreError("restoring step %d: it holds no %s; it was saved by a script that tracked %s" % (step, ", ".join(sorted(missing)), ", ".join(sorted(state.names()))))
         if extra:
             _say("restoring step %d: %s was saved and is not tracked now" % (step, ", ".join(sorted(extra))))
+        placer = _sharded.Placer(_sharded.meshes(self._tracked))
         for name in self._tracked:
-            self._bring_back(state, name)
+            try:
+                self._bring_back(state, name, placer)
+            except (_sharded.LayoutDiffers, UnknownKind) as e:
+                raise RestoreError("restoring step %d: %s" % (step, e)) from e
         if self._rng:
             _set_rng(state.value(_RNG))
 
-    def _bring_back(self, state, name):
+    def _bring_back(self, state, name, placer):
         current = self._tracked[name]
-        if _copies_from_views(current):
-            current.load_state_dict(state.value(name, borrow=True))
-            return
-        if assign(current, state.value(name)) is not current:
+        borrow = _copies_from_views(current)
+        saved = placer.place(state.value(name, borrow), current, name)
+        if borrow:
+            current.load_state_dict(saved)
+        elif assign(current, saved) is not current:
             raise RestoreError("%s is a %s, which cannot be changed in place; track a dict that holds it" % (name, type(current).__name__))
 
     def step(self, step):
@@ -263,7 +276,7 @@ class Checkpoint:
         seq, heard = None, 0.0
         while True:
             c = self._arena.control()
-            if c is None or c.generation != self._generation or not c.hold or step < c.hold:
+            if c is None or c.generation != self._generation or not c.barrier_step or step < c.barrier_step:
                 return
             now = time.monotonic()
             if c.seq != seq:

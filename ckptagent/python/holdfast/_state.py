@@ -13,15 +13,22 @@ import pickle
 import struct
 import sys
 
+from . import _kinds, _sharded
+
 MAGIC = b"HFSTATE1"
 HEAD = struct.Struct("<8s6Q")
 HEAD_BYTES = 64
 _U64 = struct.Struct("<Q")
 _BIG = 64 * 1024
+_TENSORS = ("torch", "dtensor")
 
 
 class Unsupported(TypeError):
     """A part of the state cannot be kept; the text names it."""
+
+
+class UnknownKind(ValueError):
+    """A state that another version of the client wrote holds what this one does not know."""
 
 
 def _align(n, to):
@@ -42,7 +49,8 @@ class Leaf:
     __slots__ = ("spec", "nbytes", "source")
 
     def __init__(self, spec, nbytes, source):
-        self.spec = spec  # (kind, dtype, shape, strides or None): equal specs, equal layout
+        # (kind, dtype, shape, strides or None; of a shard what it is part of): equal specs, equal layout
+        self.spec = spec
         self.nbytes = nbytes
         self.source = source
 
@@ -52,8 +60,10 @@ _names = {}  # dtype -> its name
 
 def _torch_leaf(torch, t):
     if type(t) is not torch.Tensor and type(t) is not torch.nn.Parameter:
-        if type(t).__name__ == "DTensor" or hasattr(t, "__tensor_flatten__"):
-            raise Unsupported("is a %s; only plain tensors can be kept yet" % type(t).__name__)
+        if _sharded.is_dtensor(t):
+            return _shard_leaf(torch, t)
+        if hasattr(t, "__tensor_flatten__"):
+            raise Unsupported("is a %s; only plain tensors and DTensors can be kept" % type(t).__name__)
     if t.layout is not torch.strided:
         raise Unsupported("is a %s tensor; only dense ones can be kept" % t.layout)
     if t.is_meta or t.is_quantized:
@@ -68,6 +78,16 @@ def _torch_leaf(torch, t):
         if not _dense(t.shape, strides):
             strides = None
     return Leaf(("torch", name, tuple(t.shape), strides), t.nbytes, t)
+
+
+def _shard_leaf(torch, t):
+    whole = _torch_leaf(torch, _sharded.local(t))
+    _, dtype, shape, strides = whole.spec
+    try:
+        part = _sharded.part(t, strides)
+    except KeyError as e:
+        raise Unsupported("is a DTensor with placement %s, which is not known here" % e) from e
+    return Leaf(("dtensor", dtype, shape, part), whole.nbytes, whole.source)
 
 
 def _dense(shape, strides):
@@ -141,13 +161,14 @@ class Flat:
         if leaf is not None:
             return {"T": self._once(id(v), leaf)}
         if hasattr(v, "state_dict") and hasattr(v, "load_state_dict"):
-            return self._walk(v.state_dict())
+            return self._walk(self._state_of(v))
         return {"p": self._object(v)}
 
     def _tensor(self, torch, t):
         leaf = _torch_leaf(torch, t)
         if leaf.nbytes == 0:
             return self._append(leaf)
+        t = leaf.source
         return self._once((t.data_ptr(), t.device, leaf.spec, t.stride()), leaf)
 
     def _once(self, identity, leaf):
@@ -160,9 +181,15 @@ class Flat:
         self.leaves.append(leaf)
         return len(self.leaves) - 1
 
+    def _state_of(self, v):
+        return _kinds.take(v)
+
+    def _pickled(self, v):
+        return pickle.dumps(v, protocol=4)
+
     def _object(self, v):
         try:
-            blob = pickle.dumps(v, protocol=4)
+            blob = self._pickled(v)
         except Exception as e:
             raise Unsupported("is a %s and cannot be kept: %s" % (type(v).__name__, e)) from e
         self.objects.append(blob)
@@ -192,7 +219,11 @@ class Layout:
         for (kind, dtype, shape, strides), n in zip(specs, sizes):
             at = _align(at, 4096 if n >= _BIG else 64)
             self.offsets.append(at)
-            rows.append([kind, dtype, list(shape), at, n, list(strides) if strides else None])
+            if kind == "dtensor":
+                last = _sharded.to_json(strides)
+            else:
+                last = list(strides) if strides else None
+            rows.append([kind, dtype, list(shape), at, n, last])
             at += n
         self.end = _align(at, 64)
         self.json = json.dumps({"v": 1, "tensors": rows}, separators=(",", ":")).encode()
@@ -229,7 +260,7 @@ class Packer:
             if view is None:
                 if leaf.nbytes:
                     buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
-            elif leaf.spec[0] == "torch":
+            elif leaf.spec[0] in _TENSORS:
                 tensors.append(view)
                 sources.append(leaf.source)
             else:
@@ -247,7 +278,7 @@ def _view(buffer, offset, leaf):
     kind, dtype, shape, _ = leaf.spec
     if leaf.nbytes == 0:
         return None
-    if kind == "torch":
+    if kind in _TENSORS:
         return _torch_view(_torch(), buffer, offset, dtype, shape, leaf.nbytes)
     if kind == "numpy":
         np = _numpy()
@@ -294,7 +325,8 @@ class Unpacker:
         return list(self.tree)
 
     def value(self, name, borrow=False):
-        """The value saved under name. With borrow, tensors are views of the arena, to be copied from at once."""
+        """The value saved under name. With borrow, tensors are views of the arena, to be copied from at once. Shards
+        always are, and are DTensors only once a Placer has placed them."""
         return self._build(self.tree[name], borrow)
 
     def _build(self, v, borrow):
@@ -314,7 +346,7 @@ class Unpacker:
             return self._leaf(x, borrow)
         if tag == "p":
             return self._object(x)
-        raise ValueError("tree tag %r is not known here" % tag)
+        raise UnknownKind("tree tag %r is not known here" % tag)
 
     def _object(self, index):
         at = 0
@@ -330,6 +362,9 @@ class Unpacker:
         at = self._at + offset
         if kind == "torch":
             return self._tensor(dtype, shape, at, n, strides, borrow)
+        if kind == "dtensor":  # its row's last word says what it is part of; always borrowed: who places it copies it
+            part = _sharded.from_json(strides)
+            return _sharded.Saved(part, self._tensor(dtype, shape, at, n, None, True))
         if kind == "numpy":
             np = _numpy() or __import__("numpy")
             if n == 0:
@@ -343,7 +378,7 @@ class Unpacker:
             return bytearray(data)
         if kind == "array":
             return array.array(dtype, data)
-        raise ValueError("buffer kind %r is not known here" % kind)
+        raise UnknownKind("buffer kind %r is not known here" % kind)
 
     def _tensor(self, dtype, shape, at, n, strides, borrow):
         torch = _torch() or __import__("torch")
@@ -361,16 +396,18 @@ def assign(current, saved):
     """Makes current equal to saved, in place where it can be; returns what stands in its place."""
     torch, np = _torch(), _numpy()
     if torch is not None and isinstance(current, torch.Tensor) and isinstance(saved, torch.Tensor):
+        if current is saved:
+            return current
         if current.shape == saved.shape and current.dtype == saved.dtype:
             with torch.no_grad():
                 current.copy_(saved)
             return current
         return saved
     if hasattr(current, "load_state_dict") and hasattr(current, "state_dict"):
-        current.load_state_dict(saved)
+        _kinds.give(current, saved)
         return current
     if np is not None and isinstance(current, np.ndarray) and isinstance(saved, np.ndarray):
-        if current.shape == saved.shape and current.dtype == saved.dtype:
+        if current.shape == saved.shape and current.dtype == saved.dtype and current.flags.writeable:
             current[...] = saved
             return current
         return saved

@@ -19,7 +19,7 @@ class FakeAgent:
         self.state_bytes = state_bytes
         self.stride = -(-state_bytes // A.PAGE) * A.PAGE
         self.generation, self.restore_step = generation, restore_step
-        self.grant, self.seq, self.common, self.frontier, self.hold = 0, 0, 0, 0, 0
+        self.grant, self.seq, self.common_step, self.reclaim_below, self.barrier_step = 0, 0, 0, 0, 0
         self.granted = A.NO_SLOT
         if os.path.exists(self.path):
             self.file = open(self.path, "r+b", buffering=0)
@@ -48,7 +48,7 @@ class FakeAgent:
                 self.set_slot(i, s._replace(state=A.EMPTY))
         old = A.newer(self._read(A.CONTROL, A.PAGE), A.decode_control_record)
         self.seq = old.seq if old else 0
-        self.common = self.frontier = self.restore_step
+        self.common_step = self.reclaim_below = self.restore_step
 
     def _read(self, at, n):
         return os.pread(self.file.fileno(), n, at)
@@ -64,7 +64,7 @@ class FakeAgent:
 
     def publish(self):
         self.seq += 1
-        record = A.seal(_CONTROL.pack(b"HFCONTRL", 1, self.granted, self.seq, self.generation, self.grant, self.common, self.frontier, self.hold))
+        record = A.seal(_CONTROL.pack(b"HFCONTRL", 1, self.granted, self.seq, self.generation, self.grant, self.common_step, self.reclaim_below, self.barrier_step))
         self._write(A.record_offset(A.CONTROL, self.seq), record)
 
     def open_grant(self):
@@ -73,7 +73,7 @@ class FakeAgent:
         free = [i for i, s in enumerate(slots) if s.state != A.SEALED]
         if not free:
             newest = max(s.step for s in slots)
-            usable = [i for i, s in enumerate(slots) if s.step not in (self.common, newest) and s.step < self.frontier]
+            usable = [i for i, s in enumerate(slots) if s.step not in (self.common_step, newest) and s.step < self.reclaim_below]
             free = sorted(usable, key=lambda i: slots[i].step)[:1]
         self.granted = A.NO_SLOT
         if free:
@@ -94,7 +94,7 @@ class FakeAgent:
         data = self.data(c.slot, c.length)
         self.set_slot(c.slot, A.Slot(A.SEALED, c.grant, self.generation, c.copy_step, c.length, A.crc32c(data[:64]), time.time_ns()))
         if everywhere:
-            self.common = self.frontier = c.copy_step
+            self.common_step = self.reclaim_below = c.copy_step
         self.open_grant()
         return c.copy_step
 

@@ -197,9 +197,9 @@ class SaveAndRestore(ClientCase):
     def test_what_cannot_be_kept_does_not_stop_training(self):
         agent = self.agent()
         ck = self.attach(agent)
-        ck.track(s={"f": lambda: 0})
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
+            ck.track(s={"f": lambda: 0})
             self.assertFalse(ck.save(1))
             self.assertFalse(ck.save(2))
         self.assertEqual(said.getvalue().count("s['f']"), 1, said.getvalue())

@@ -90,7 +90,7 @@ class Example(unittest.TestCase):
         newest = [max((s.step for s in map(a.slot, range(3)) if s.state == 2), default=0) for a in agents]
         held = set.intersection(*({s.step for s in map(a.slot, range(3)) if s.state == 2} for a in agents))
         for a in agents:
-            a.common, a.frontier = max(held, default=0), min(newest)
+            a.common_step, a.reclaim_below = max(held, default=0), min(newest)
             if a.granted == 0xFFFFFFFF:
                 a.open_grant()
         return max(held, default=0)

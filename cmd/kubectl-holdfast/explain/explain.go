@@ -95,11 +95,11 @@ func (e Explanation) head(w *page.Page) {
 	if s.Step > 0 {
 		parts = append(parts, fmt.Sprintf("all ranks finished step %d", s.Step))
 	}
-	if s.SavedStep > 0 {
-		parts = append(parts, fmt.Sprintf("all hold step %d in memory (%s ago)", s.SavedStep, s.Saved))
+	if s.SavedStep > 0 && s.SavedAt != nil {
+		parts = append(parts, fmt.Sprintf("all hold step %d in memory (%s ago)", s.SavedStep, page.Age(s.SavedAt.Time, e.At)))
 	}
-	if s.Goodput != "" {
-		parts = append(parts, "goodput "+s.Goodput)
+	if share, ok := status.Goodput(r, e.At); ok {
+		parts = append(parts, fmt.Sprintf("goodput %.1f%%", 100*share))
 	}
 	if len(parts) > 0 {
 		w.Linef("  %s", strings.Join(parts, ", "))
@@ -128,11 +128,11 @@ var titles = []struct{ condition, title string }{
 	{v1alpha1.ConditionPlaced, "Placement"}, {v1alpha1.ConditionRunning, "Running"}, {v1alpha1.ConditionStateInMemory, "State in memory"},
 	{v1alpha1.ConditionStandbysReady, "Standbys"}, {v1alpha1.ConditionGoodputKnown, "Goodput"},
 	{v1alpha1.ConditionUnprotected, "Unprotected"}, {v1alpha1.ConditionLauncherRestarts, "Whole command"},
-	{v1alpha1.ConditionFinished, "Finished"},
+	{v1alpha1.ConditionComplete, "Complete"}, {v1alpha1.ConditionFailed, "Failed"},
 }
 
 // quiet are conditions that need no word where they are so.
-var quiet = map[string]metav1.ConditionStatus{v1alpha1.ConditionFinished: metav1.ConditionFalse, v1alpha1.ConditionGoodputKnown: metav1.ConditionTrue,
+var quiet = map[string]metav1.ConditionStatus{v1alpha1.ConditionComplete: metav1.ConditionFalse, v1alpha1.ConditionFailed: metav1.ConditionFalse, v1alpha1.ConditionGoodputKnown: metav1.ConditionTrue,
 	v1alpha1.ConditionUnprotected: metav1.ConditionFalse, v1alpha1.ConditionLauncherRestarts: metav1.ConditionFalse}
 
 func (e Explanation) conditions(w *page.Page) {
@@ -191,4 +191,5 @@ func (e Explanation) members(w *page.Page) {
 		rows = append(rows, []string{fmt.Sprint(m.Slot), page.Dash(m.Pod), page.Dash(m.Node), fmt.Sprint(m.Ranks), fmt.Sprint(m.StandbysReady), agent, page.Dash(e.words(m.Node).Line())})
 	}
 	w.Table("", []string{"Slot", "Pod", "Node", "Ranks", "Standbys", "Agent", "Verdict on the node"}, rows, false)
+	more(w, "", int(e.Members)-len(rows))
 }

@@ -40,11 +40,11 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 		}
 		w.Wrapf(fmt.Sprintf("    %-10s %7d ms  ", p.name, *p.ms), "%s", p.evidence)
 		if p.name == "replace" {
-			e.replaced(w, r.Replaced)
+			e.replaced(w, r)
 		}
 	}
 	if r.ReplaceMs == nil {
-		e.replaced(w, r.Replaced)
+		e.replaced(w, r)
 	}
 	switch {
 	case reached == "":
@@ -70,7 +70,7 @@ func phases(r *v1alpha1.Recovery) []phase {
 		decide.evidence += ", within the drain"
 	}
 	return []phase{
-		{"drain", r.DrainMs, nil, fmt.Sprintf("until the state of %s was copied to storage", page.Count(len(r.Replaced), "doomed pod", "doomed pods"))},
+		{"drain", r.DrainMs, nil, fmt.Sprintf("until the state of %s was copied to storage", page.Count(max(len(r.Replaced), int(r.ReplacedPods)), "pod to be replaced", "pods to be replaced"))},
 		decide,
 		{"stop", r.StopMs, nil, "until the last process was gone"},
 		{"replace", r.ReplaceMs, nil, "until the agent of the last new pod was attached; the other pods kept their containers"},
@@ -103,8 +103,10 @@ func detected(r *v1alpha1.Recovery) string {
 		return fmt.Sprintf("the API server: pod %s is being deleted", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && (r.Replaced[0].Cause == v1alpha1.CauseNodeShutdown || r.Replaced[0].Cause == v1alpha1.CauseEvicted):
 		return fmt.Sprintf("the agent of pod %s, which was told to end, and its node", r.Replaced[0].Pod)
-	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseAgentSilent:
+	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseAgentUnreachable:
 		return fmt.Sprintf("the coordinator: the agent of pod %s was not heard", r.Replaced[0].Pod)
+	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHaltTimeout:
+		return fmt.Sprintf("the coordinator: what pod %s ran did not end", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Dead:
 		return fmt.Sprintf("the controller: neither node %s nor an agent on it was heard", r.Replaced[0].Node)
 	case len(r.Replaced) > 0:
@@ -116,16 +118,17 @@ func detected(r *v1alpha1.Recovery) string {
 }
 
 // replaced says which pod took the place of which, and why.
-func (e Explanation) replaced(w *page.Page, all []v1alpha1.Replacement) {
-	for i := range all {
-		r := &all[i]
+func (e Explanation) replaced(w *page.Page, rec *v1alpha1.Recovery) {
+	for i := range rec.Replaced {
+		r := &rec.Replaced[i]
 		to := "no new pod was seen (yet)"
 		if r.By != "" {
 			to = fmt.Sprintf("%s on %s", r.By, page.Dash(r.NewNode))
 		}
 		w.Linef("      slot %d: %s on %s -> %s", r.Slot, r.Pod, page.Dash(r.Node), to)
-		w.Wrapf("        ", "%s", e.why(&r.Doom))
+		w.Wrapf("        ", "%s", e.why(&r.Termination))
 	}
+	more(w, "      ", int(rec.ReplacedPods)-len(rec.Replaced))
 }
 
 // lastWords shows the end of what the first failing rank said.

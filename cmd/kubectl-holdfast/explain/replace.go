@@ -58,7 +58,7 @@ func NodesOf(g *v1alpha1.Gang) []string {
 		names = append(names, m.Node)
 	}
 	if r := g.Status.Run; r != nil {
-		for _, d := range r.Doomed {
+		for _, d := range r.PendingReplacements {
 			names = append(names, d.Node)
 		}
 		for _, rec := range r.Recoveries {
@@ -81,8 +81,8 @@ func (e Explanation) words(node string) NodeWords {
 	return NodeWords{Name: node}
 }
 
-// why is the reason of a doom: what was said then and, where the node still says it, the newest evidence.
-func (e Explanation) why(d *v1alpha1.Doom) string {
+// why is the reason of a termination: what was said then and, where the node still says it, the newest evidence.
+func (e Explanation) why(d *v1alpha1.Termination) string {
 	text := d.Cause
 	if d.Message != "" {
 		text += ": " + d.Message
@@ -98,21 +98,24 @@ func (e Explanation) why(d *v1alpha1.Doom) string {
 
 // replacements says which pods must go and what they wait for, and which would have to go but are held.
 func (e Explanation) replacements(w *page.Page) {
-	var doomed []v1alpha1.Doom
+	var pending []v1alpha1.Termination
 	if e.Status.Run != nil {
-		doomed = e.Status.Run.Doomed
+		pending = e.Status.Run.PendingReplacements
 	}
-	held := e.held(doomed)
-	if len(doomed)+len(held) == 0 {
+	held := e.held(pending)
+	if len(pending)+len(held) == 0 {
 		return
 	}
 	w.Linef("")
 	w.Linef("To be replaced")
-	for i := range doomed {
-		d := &doomed[i]
+	for i := range pending {
+		d := &pending[i]
 		w.Linef("  slot %d: %s on %s, since %s", d.Slot, d.Pod, page.Dash(d.Node), d.At.UTC().Format(time.TimeOnly))
 		w.Wrapf("    why:        ", "%s", e.why(d))
 		w.Wrapf("    waits for:  ", "%s", e.waitsFor(d))
+	}
+	if r := e.Status.Run; r != nil {
+		more(w, "  ", int(r.PendingPods)-len(pending))
 	}
 	for _, m := range held {
 		o := e.words(m.Node).Outage
@@ -122,12 +125,19 @@ func (e Explanation) replacements(w *page.Page) {
 	}
 }
 
+// more says how many pods the Gang does not list.
+func more(w *page.Page, indent string, pods int) {
+	if pods > 0 {
+		w.Linef("%sand %s more", indent, page.Count(pods, "pod", "pods"))
+	}
+}
+
 // held are members on nodes that would be evicted if the budget let them.
-func (e Explanation) held(doomed []v1alpha1.Doom) []v1alpha1.MemberStatus {
+func (e Explanation) held(pending []v1alpha1.Termination) []v1alpha1.MemberStatus {
 	var held []v1alpha1.MemberStatus
 	for _, m := range e.Status.Members {
 		o := e.words(m.Node).Outage
-		already := slices.ContainsFunc(doomed, func(d v1alpha1.Doom) bool { return d.Pod == m.Pod })
+		already := slices.ContainsFunc(pending, func(d v1alpha1.Termination) bool { return d.Pod == m.Pod })
 		if o != nil && o.Decision == v1alpha1.DecisionHold && m.Pod != "" && !already {
 			held = append(held, m)
 		}
@@ -135,8 +145,8 @@ func (e Explanation) held(doomed []v1alpha1.Doom) []v1alpha1.MemberStatus {
 	return held
 }
 
-// waitsFor is what stands between a doomed pod and its replacement.
-func (e Explanation) waitsFor(d *v1alpha1.Doom) string {
+// waitsFor is what stands between a pod to be replaced and its replacement.
+func (e Explanation) waitsFor(d *v1alpha1.Termination) string {
 	present := slices.ContainsFunc(e.Status.Members, func(m v1alpha1.MemberStatus) bool { return m.Pod == d.Pod })
 	run := e.Status.Run
 	switch p := e.Status.Placement; {

@@ -33,8 +33,8 @@ const (
 	Dead State = "Dead"
 	// Evict: fatal verdict.
 	Evict State = "Evict"
-	// Silent: its lease is not renewed.
-	Silent State = "Silent"
+	// Unreachable: its lease is not renewed.
+	Unreachable State = "Unreachable"
 	// Exclude: nothing new is placed there.
 	Exclude State = "Exclude"
 	// Unreadable: what stands on the node cannot be read.
@@ -49,10 +49,10 @@ const (
 	Healthy State = "Healthy"
 )
 
-var order = []State{Dead, Evict, Silent, Exclude, Unreadable, Unknown, Watch, Unwatched, Healthy}
+var order = []State{Dead, Evict, Unreachable, Exclude, Unreadable, Unknown, Watch, Unwatched, Healthy}
 
-// leaseSilent is after how long without renewal Kubernetes itself calls a node silent.
-const leaseSilent = 40 * time.Second
+// leaseExpired is after how long without renewal Kubernetes itself calls a node unreachable.
+const leaseExpired = 40 * time.Second
 
 // Row is one node; -o json and -o yaml print it as it is.
 type Row struct {
@@ -137,14 +137,14 @@ func (r Row) state(node *corev1.Node) State {
 			own = Unreadable // an action of a newer version
 		}
 	}
-	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeSilent || r.LeaseSeconds != nil && *r.LeaseSeconds > leaseSilent.Seconds()
+	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable || r.LeaseSeconds != nil && *r.LeaseSeconds > leaseExpired.Seconds()
 	switch {
 	case r.Outage != nil && r.Outage.Dead:
 		return Dead
 	case own == Evict:
 		return Evict
 	case silent:
-		return Silent
+		return Unreachable
 	case r.Problem != "":
 		return Unreadable
 	case r.Outage != nil && (own == Healthy || own == Unwatched || own == Watch):

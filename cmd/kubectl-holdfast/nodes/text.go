@@ -184,7 +184,7 @@ func (r Row) evidence(all bool) string {
 		return text
 	case h != nil && h.Message != "":
 		return h.Message
-	case r.State == Silent && r.LeaseSeconds != nil:
+	case r.State == Unreachable && r.LeaseSeconds != nil:
 		return fmt.Sprintf("lease not renewed for %.0fs", *r.LeaseSeconds)
 	case r.Outage != nil:
 		return r.Outage.Message
@@ -205,7 +205,7 @@ func (r Row) next() string {
 		return r.Health.Next
 	}
 	switch r.State {
-	case Dead, Silent:
+	case Dead, Unreachable:
 		return "look at the machine: power, network, kubelet"
 	case Unknown:
 		return "look at holdfast-node on it: kubectl -n " + v1alpha1.NodeNamespace + " get pods -o wide"

@@ -1,6 +1,6 @@
 // Package page lays out text for a terminal: lines, sections and tables whose columns are aligned, without
-// colour. It promises that a page is no wider than Width unless it is asked for everything, and that what
-// was cut ends in "…".
+// colour. It promises that a page is no wider than Width unless it is asked for everything, that what
+// was cut ends in "…", and that a terminal finds nothing in it to obey, whoever wrote what is shown.
 package page
 
 import (
@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"holdfast.dev/holdfast/elastic/cause"
 )
 
 // Width is how many columns a page has.
@@ -19,9 +21,9 @@ const Width = 160
 // Page collects lines.
 type Page struct{ text strings.Builder }
 
-// Linef adds one line, as it is.
+// Linef adds one line.
 func (p *Page) Linef(format string, args ...any) {
-	p.text.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	p.text.WriteString(strings.TrimRight(cause.Printable(fmt.Sprintf(format, args...)), " "))
 	p.text.WriteByte('\n')
 }
 
@@ -91,7 +93,7 @@ func narrow(widths []int, width int) {
 
 // Cut is s in at most n columns and in one line.
 func Cut(s string, n int) string {
-	s = strings.Join(strings.Fields(s), " ")
+	s = cause.Printable(strings.Join(strings.Fields(s), " "))
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}

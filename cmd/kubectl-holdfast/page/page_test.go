@@ -41,3 +41,15 @@ func TestWords(t *testing.T) {
 		}
 	}
 }
+
+// TestTerminalsObeyNothing: what a job or a node said is shown, not done.
+func TestTerminalsObeyNothing(t *testing.T) {
+	const hostile = "\x1b[2J\x1b]0;x\a\r\u202e"
+	p := &Page{}
+	p.Linef("%s", hostile)
+	p.Wrapf("  - ", "%s", hostile)
+	p.Table("", []string{"A", "B"}, [][]string{{hostile, hostile}}, false)
+	if got := p.String(); strings.ContainsAny(got, "\x1b\a\r\u202e") || !strings.Contains(got, `\x1b[2J`) {
+		t.Errorf("%q", got)
+	}
+}

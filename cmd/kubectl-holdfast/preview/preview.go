@@ -142,7 +142,7 @@ func (p Preview) where(w *page.Page) {
 	if r.Placement.Placed {
 		w.Linef("Where: all would be placed now; %s looked at", page.Count(r.Nodes, "node was", "nodes were"))
 		var rows [][]string
-		for _, s := range r.Seats {
+		for _, s := range r.Assignments {
 			rows = append(rows, []string{fmt.Sprint(s.Slot), s.Node})
 		}
 		w.Table("  ", []string{"SLOT", "NODE"}, rows, true)

@@ -12,7 +12,8 @@ import (
 	"slices"
 )
 
-// Figure is one row of a benchmark: the median of n samples.
+// Figure is one row of a benchmark: the median of n samples. Samples are all of them, in the order in which they were taken; a row that is
+// derived from others has none.
 type Figure struct {
 	Bench  string  `json:"bench"`
 	Case   string  `json:"case"`
@@ -21,6 +22,8 @@ type Figure struct {
 	Value  float64 `json:"value"`
 	Unit   string  `json:"unit"`
 	N      int     `json:"n"`
+
+	Samples []float64 `json:"samples,omitempty"`
 }
 
 // Key names a row.
@@ -95,15 +98,21 @@ func (s *Set) Cases() []string {
 func (s *Set) Figures() []Figure {
 	var out []Figure
 	for _, k := range s.order {
-		out = append(out, s.Figure(k, Median(s.samples[k]), s.unit[k], len(s.samples[k])))
+		f := s.Figure(k, Median(s.samples[k]), s.unit[k], len(s.samples[k]))
+		for _, v := range s.samples[k] {
+			f.Samples = append(f.Samples, rounded(v))
+		}
+		out = append(out, f)
 	}
 	return out
 }
 
 // Figure is a row of this benchmark that is derived from others.
 func (s *Set) Figure(k Key, value float64, unit string, n int) Figure {
-	return Figure{s.bench, k.Case, k.System, k.Metric, math.Round(value*1e4) / 1e4, unit, n}
+	return Figure{s.bench, k.Case, k.System, k.Metric, rounded(value), unit, n, nil}
 }
+
+func rounded(value float64) float64 { return math.Round(value*1e4) / 1e4 }
 
 // Median of values, of which there must be one.
 func Median(values []float64) float64 {

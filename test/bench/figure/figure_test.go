@@ -3,6 +3,7 @@ package figure
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -20,8 +21,8 @@ func TestLinesAreMediansInOrder(t *testing.T) {
 	if err := WriteLines(&out, s.Figures()); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"bench":"b","case":"z","system":"x","metric":"m","value":9.5,"unit":"s","n":4}
-{"bench":"b","case":"a","system":"x","metric":"m","value":1.5,"unit":"s","n":2}
+	want := `{"bench":"b","case":"z","system":"x","metric":"m","value":9.5,"unit":"s","n":4,"samples":[9,8,30,10]}
+{"bench":"b","case":"a","system":"x","metric":"m","value":1.5,"unit":"s","n":2,"samples":[1,2]}
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
@@ -42,11 +43,12 @@ func TestConcludeShowsWhatWasMissed(t *testing.T) {
 		r    Result
 		want string
 	}{
-		{Result{}, ""},
-		{Result{Check: true}, ""},
-		{Result{Verdicts: Verdicts{Missed: []string{"m is 2"}}}, ""},
-		{Result{Verdicts: Verdicts{Missed: []string{"m is 2"}}, Check: true}, "m is 2"},
-		{Result{Began: time.Now().Add(-2 * time.Hour), Check: true}, "the run took 7200 s, the goal is at most 3600"},
+		{Result{Common: &Common{}}, ""},
+		{Result{Common: &Common{Check: true}}, ""},
+		{Result{Common: &Common{}, Verdicts: Verdicts{Missed: []string{"m is 2"}}}, ""},
+		{Result{Common: &Common{Check: true}, Verdicts: Verdicts{Missed: []string{"m is 2"}}}, "m is 2"},
+		{Result{Common: &Common{Check: true}, Began: time.Now().Add(-2 * time.Hour)}, "the run took 7200 s, the goal is at most 3600"},
+		{Result{Common: &Common{}, Broken: errors.New("d: no figures")}, "d: no figures"},
 	} {
 		if c.r.Began.IsZero() {
 			c.r.Began = time.Now()

@@ -23,7 +23,7 @@ func parse(args ...string) (given, error) {
 	cmd.Flags().Var(&g.repeat, "repeat", "")
 	cmd.Flags().Var(&g.names, "systems", "")
 	cmd.Flags().Var(&g.path, "profile", "")
-	cmd.SetArgs(args)
+	cmd.SetArgs(append([]string{}, args...)) // nil would be those of the test itself
 	return g, Execute(context.Background(), cmd)
 }
 

@@ -46,28 +46,41 @@ func (v *Verdicts) Say(reached bool, text string) {
 
 // Result is a run that is over.
 type Result struct {
+	*Common
 	// Rows are what is written, those that are derived from others included.
 	Rows []Figure
 	Verdicts
 	Began time.Time
-	// Limit is what the whole run may take.
+	// Limit is what the whole run may take; 0: as long as it wants.
 	Limit time.Duration
-	// Check makes an error of a missed goal and of a run that took too long.
-	Check bool
+	// Broken is what failed; of that there are no rows.
+	Broken error
 }
 
 // Conclude writes rows as lines to out and as a table, with the goals, to progress.
 func (s *Set) Conclude(out, progress io.Writer, r Result) error {
-	err := errors.Join(WriteLines(out, r.Rows), s.table(progress, r))
+	return r.End(out, progress, func(w io.Writer) error { return s.table(w, r) })
+}
+
+// End writes rows as lines to out and, by table, for people to progress. It keeps the run, and compares it with the one that was kept.
+func (r Result) End(out, progress io.Writer, table func(io.Writer) error) error {
+	err := errors.Join(r.Broken, WriteLines(out, r.Rows), table(progress))
 	took, missed := time.Since(r.Began), r.Missed
 	fmt.Fprintf(progress, "  the run took %.0f s\n", took.Seconds())
-	if took > r.Limit {
+	if r.Limit > 0 && took > r.Limit {
 		missed = append(slices.Clip(missed), fmt.Sprintf("the run took %.0f s, the goal is at most %.0f", took.Seconds(), r.Limit.Seconds()))
 	}
-	if r.Check && len(missed) > 0 {
+	err = errors.Join(err, r.keep(r.Rows, took.Seconds(), r.Broken))
+	if !r.Check {
+		return err
+	}
+	against := Compare(r.recorded.Rows, r.Rows)
+	tw := tabwriter.NewWriter(progress, 0, 4, 2, ' ', 0)
+	against.say(tw, fmt.Sprintf("Against the recorded run of commit %s", r.recorded.Commit))
+	if missed = append(slices.Clip(missed), against.Missed...); len(missed) > 0 {
 		err = errors.Join(err, errors.New(strings.Join(missed, "\n")))
 	}
-	return err
+	return errors.Join(err, tw.Flush())
 }
 
 func (s *Set) table(w io.Writer, r Result) error {
@@ -80,17 +93,22 @@ func (s *Set) table(w io.Writer, r Result) error {
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%.4g\t%s\t%d\t%.4g–%.4g\n", f.Case, f.System, f.Metric, f.Value, f.Unit, f.N, slices.Min(all), slices.Max(all))
 	}
-	if len(r.Reached)+len(r.Missed)+len(r.Unmeasured) > 0 {
-		fmt.Fprintln(tw, "\nGoals")
-	}
-	for _, text := range r.Reached {
-		fmt.Fprintf(tw, "  reached  %s\n", text)
-	}
-	for _, text := range r.Missed {
-		fmt.Fprintf(tw, "  MISSED   %s\n", text)
-	}
-	for _, text := range r.Unmeasured {
-		fmt.Fprintf(tw, "  not measured  %s\n", text)
-	}
+	r.say(tw, "Goals")
 	return tw.Flush()
+}
+
+// say tells people what became of each goal.
+func (v Verdicts) say(w io.Writer, title string) {
+	if len(v.Reached)+len(v.Missed)+len(v.Unmeasured) > 0 {
+		fmt.Fprintln(w, "\n"+title)
+	}
+	for _, text := range v.Reached {
+		fmt.Fprintf(w, "  reached  %s\n", text)
+	}
+	for _, text := range v.Missed {
+		fmt.Fprintf(w, "  MISSED   %s\n", text)
+	}
+	for _, text := range v.Unmeasured {
+		fmt.Fprintf(w, "  not measured  %s\n", text)
+	}
 }

@@ -26,24 +26,24 @@ const (
 
 // gpuLost lets a GPU fall off the bus under one of the pods, another node's each time: a cause that comes back is held longer.
 func gpuLost(ctx context.Context, b *bench) error {
-	return b.faults(ctx, "gpu-lost", figure.Repeats(b.repeat, b.quick), func(ctx context.Context, r *real, t *trainer) error {
+	return b.faults(ctx, "gpu-lost", figure.Repeats(b.repeat, b.Quick), func(ctx context.Context, r *real, t *trainer) error {
 		node, err := t.pick(ctx, r.failed)
 		if err != nil {
 			return err
 		}
 		r.failed = append(r.failed, node)
-		f, err := t.suffer(ctx, node, func() error { return r.cluster.Node(node).Fail(standin.Fault{GPU: 0, Xid: 79, Lost: true}) })
+		f, err := t.suffer(ctx, node, func() error { return r.Node(node).Fail(standin.Fault{GPU: 0, Xid: 79, Lost: true}) })
 		if err != nil {
 			return fmt.Errorf("a GPU lost on %s: %w", node, err)
 		}
 		b.note("gpu-lost", f)
-		return r.cluster.Node(node).Heal()
+		return r.Node(node).Heal()
 	})
 }
 
 // drain takes a healthy node out of service as its owner would.
 func drain(ctx context.Context, b *bench) error {
-	return b.faults(ctx, "drain", figure.Repeats(b.repeat, b.quick), func(ctx context.Context, r *real, t *trainer) error {
+	return b.faults(ctx, "drain", figure.Repeats(b.repeat, b.Quick), func(ctx context.Context, r *real, t *trainer) error {
 		leaders, err := r.leaders(ctx)
 		if err != nil {
 			return err
@@ -76,13 +76,13 @@ func deadNode(ctx context.Context, b *bench) error {
 		if err := t.stored(ctx, storeSeconds*time.Second*8/10); err != nil {
 			return err
 		}
-		f, err := t.suffer(ctx, node, func() error { return r.cluster.Node(node).Kill() })
+		f, err := t.suffer(ctx, node, func() error { return r.Node(node).Kill() })
 		if err != nil {
 			return fmt.Errorf("node %s killed: %w", node, err)
 		}
 		b.note("dead-node", f)
 		b.Add("dead-node", systemHoldfast, trainingAgain, "s", float64(f.resumption.recomputed)*f.stepMs/1000)
-		return r.cluster.Node(node).Revive()
+		return r.Node(node).Revive()
 	})
 }
 
@@ -202,21 +202,65 @@ func (b *bench) note(kase string, f suffered) {
 	since(faultToOutage, f.outage)
 	since(faultToReleased, f.released)
 	since(faultToStep, f.resumption.stepped)
-	if one, ok := b.Median("bare", systemTorchrun, podAndScript); ok && kase == "gpu-lost" {
-		add(stepVsBare, "ratio", f.resumption.stepped.Sub(f.at).Seconds()/one)
+	if one, ok := b.Median("bare", systemTorchrun, podAndScript); ok && kase != "drain" { // a drained pod is waited for
+		add(stepVsBare, figure.Times, f.resumption.stepped.Sub(f.at).Seconds()/one)
 	}
 	add(stepsRecomputed, "steps", float64(f.resumption.recomputed))
-	r := f.recovery
-	since("phase_detect_s", r.DetectedAt.Time)
+	since("phase_detect_s", f.recovery.DetectedAt.Time)
+	for _, p := range phases(f.recovery) {
+		add("phase_"+p.name+"_s", "s", p.took.Seconds())
+	}
+}
+
+type phase struct {
+	name string
+	took time.Duration
+}
+
+// phases are those of the Gang's record, of which start is split: where a dead pod was given up only after the last process of the others
+// was gone, the record has that wait in start, which begins there.
+func phases(r *v1alpha1.Recovery) (out []phase) {
+	var givenUp time.Time
+	for i := range r.Replaced {
+		if r.Replaced[i].Dead {
+			givenUp = later(givenUp, r.Replaced[i].At.Time)
+		}
+	}
+	gone, wait := r.DetectedAt.Time, time.Duration(0)
 	for _, p := range []struct {
 		name string
 		ms   *int64
 	}{{"decide", r.DecideMs}, {"drain", r.DrainMs}, {"stop", r.StopMs}, {"replace", r.ReplaceMs}, {"fetch", r.FetchMs},
 		{"start", r.StartMs}, {"restore", r.RestoreMs}, {"first_step", r.FirstStepMs}} {
-		if p.ms != nil {
-			add("phase_"+p.name+"_s", "s", float64(*p.ms)/1000)
+		if p.ms == nil {
+			continue
+		}
+		took := time.Duration(*p.ms) * time.Millisecond
+		switch p.name {
+		case "decide", "drain", "stop":
+			if p.name != "decide" || r.DrainMs == nil { // the drain holds the decision
+				gone = gone.Add(took)
+			}
+		case "start":
+			took -= min(wait, took)
+		}
+		out = append(out, phase{p.name, took})
+		if p.name == "stop" && givenUp.After(gone) {
+			wait = givenUp.Sub(gone)
+			out = append(out, phase{"give_up", wait})
 		}
 	}
+	return out
+}
+
+// leastReferences is how often what others are compared with is measured at least: one cold start says little.
+const leastReferences = 3
+
+func referenceTimes(asked figure.Count, quick bool) int {
+	if quick && asked == 0 {
+		return 1
+	}
+	return max(leastReferences, figure.Repeats(asked, quick))
 }
 
 // bare measures what there is without Holdfast, in the same run: a pod, the cold start of the script, and a drained node.
@@ -225,7 +269,8 @@ func bare(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	for i := range figure.Repeats(b.repeat, b.quick) {
+	times := referenceTimes(b.repeat, b.Quick)
+	for i := range times {
 		took, err := r.podStart(ctx, fmt.Sprintf("bare-%d", i))
 		if err != nil {
 			return err
@@ -233,7 +278,7 @@ func bare(ctx context.Context, b *bench) error {
 		b.Add("bare", systemTorchrun, podStart, "s", took.Seconds())
 	}
 	var t *trainer
-	for i := range figure.Repeats(b.repeat, b.quick) {
+	for i := range times {
 		if i > 0 {
 			if err := r.remove(ctx, t); err != nil {
 				return err
@@ -247,9 +292,8 @@ func bare(ctx context.Context, b *bench) error {
 			return err
 		}
 		b.Add("bare", systemTorchrun, scriptStart, "s", took.Seconds())
+		b.Add("bare", systemTorchrun, podAndScript, "s", b.Samples("bare", systemTorchrun, podStart)[i]+took.Seconds())
 	}
-	median := func(metric string) float64 { return figure.Median(b.Samples("bare", systemTorchrun, metric)) }
-	b.Add("bare", systemTorchrun, podAndScript, "s", median(podStart)+median(scriptStart))
 	if b.cases.Include("drain") {
 		if err := b.plainDrained(ctx, t); err != nil {
 			return err

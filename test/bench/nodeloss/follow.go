@@ -59,7 +59,7 @@ func (r *real) holdfast(ctx context.Context) (*trainer, error) {
 func (t *trainer) follow(ctx context.Context) {
 	followed := map[string]bool{}
 	for ctx.Err() == nil {
-		all, _ := t.r.PodsOf(ctx, roomName, t.job) // asked again at once
+		all, _ := t.r.Pods(ctx, roomName, t.job) // asked again at once
 		for _, p := range all {
 			if followed[p.Name] || p.Status.Phase != corev1.PodRunning {
 				continue
@@ -91,8 +91,8 @@ func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 			return false, err.Error()
 		}
 		warm := run.Progress.StandbysReady
-		return run.State == v1alpha1.RunRunning && len(run.Doomed) == 0 && warm == ranks,
-			fmt.Sprintf("generation %d %s, %d doomed, %d of %d standbys", run.Generation, run.State, len(run.Doomed), warm, ranks)
+		return run.State == v1alpha1.RunRunning && len(run.PendingReplacements) == 0 && warm == ranks,
+			fmt.Sprintf("generation %d %s, %d to be replaced, %d of %d standbys", run.Generation, run.State, len(run.PendingReplacements), warm, ranks)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
@@ -154,7 +154,7 @@ func (t *trainer) recovery(ctx context.Context, after int64) (*v1alpha1.Recovery
 
 // members are the pods of the job that are members, by slot.
 func (t *trainer) members(ctx context.Context) ([]corev1.Pod, error) {
-	all, err := t.r.PodsOf(ctx, roomName, t.job)
+	all, err := t.r.Pods(ctx, roomName, t.job)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +230,7 @@ func (r *real) remove(ctx context.Context, t *trainer) error {
 		return fmt.Errorf("deleting job %s: %w", t.job, err)
 	}
 	return r.Until(ctx, "pods of "+t.job+" gone", stepLimit, func(ctx context.Context) (bool, string) {
-		all, err := r.PodsOf(ctx, roomName, t.job)
+		all, err := r.Pods(ctx, roomName, t.job)
 		return err == nil && len(all) == 0, fmt.Sprintf("%d pods, %v", len(all), err)
 	})
 }

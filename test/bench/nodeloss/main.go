@@ -42,7 +42,7 @@ var cases = []kase{
 	{"dead-node", "everything on a node of the job is killed", deadNode, false, false},
 	// This one first: the Jobs of the other go on making pods long after it was measured.
 	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, true, false},
-	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted", evict, true, true},
+	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted by the elastic controller, with no coordinator", evict, true, true},
 }
 
 // timeLimit is what the whole run may take.
@@ -67,11 +67,10 @@ var goals = []goal{
 }
 
 type options struct {
-	quick, check bool
-	source       figure.Path
-	cases        figure.Names
-	nodes        figure.Count
-	repeat       figure.Count
+	figure.Common
+	cases  figure.Names
+	nodes  figure.Count
+	repeat figure.Count
 }
 
 // bench is one run.
@@ -92,19 +91,17 @@ func main() {
 
 // command writes lines to out and what is for people to progress.
 func command(out, progress io.Writer) *cobra.Command {
-	o := options{source: ".", cases: figure.OneOf(caseNames()...)}
+	o := options{cases: figure.OneOf(caseNames()...)}
 	cmd := &cobra.Command{
 		Use:   "bench-node-loss",
 		Short: "Measure what the loss of nodes costs",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
-	f.BoolVar(&o.check, "check", false, "fail when a goal is missed")
-	f.Var(&o.source, "source", "root of the source tree, with its binaries built")
+	o.AddFlags(f, "few nodes and pods")
 	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(caseNames(), ", "))
 	f.Var(&o.nodes, "nodes", fmt.Sprintf("simulated nodes, at least %d, %d with --quick (default 1500, 60 with --quick)", leastNodes, leastNodesQuick))
-	f.Var(&o.repeat, "repeat", "how often a bare pod, a drain, the loss of a GPU and evictions are repeated (default 3, 1 with --quick)")
+	f.Var(&o.repeat, "repeat", fmt.Sprintf("how often a bare pod and job, a drain, the loss of a GPU and evictions are repeated (default 3, 1 with --quick; bare at least %d)", leastReferences))
 	return cmd
 }
 
@@ -124,7 +121,7 @@ const leastNodes, leastNodesQuick = 100, 10
 // refused is an error where an option would do nothing, or there are too few nodes for a figure.
 func (o options) refused(chosen []kase) error {
 	least := leastNodes
-	if o.quick {
+	if o.Quick {
 		least = leastNodesQuick
 	}
 	switch {
@@ -134,6 +131,8 @@ func (o options) refused(chosen []kase) error {
 		return fmt.Errorf("--nodes=%d: give at least %d, or %d with --quick: pods need nodes that are not out", o.nodes, leastNodes, leastNodesQuick)
 	case o.repeat > 0 && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated }):
 		return errors.New("--repeat: none of the --cases is repeated: leave the flag out")
+	case o.repeat > 0 && o.repeat < leastReferences && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated && c.name != "bare" }):
+		return fmt.Errorf("--repeat=%d: case bare, with which others are compared, is measured at least %d times: leave the flag out, or give more", o.repeat, leastReferences)
 	}
 	return nil
 }
@@ -142,6 +141,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	began := time.Now()
 	chosen := figure.Chosen(cases, cases, kase.String, o.cases)
 	err := o.refused(chosen)
+	if err == nil {
+		err = o.Begin(benchName)
+	}
 	if err != nil {
 		return err
 	}
@@ -153,7 +155,13 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		}
 	}
 	err = errors.Join(err, b.down())
-	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.Figures(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
+	return b.Conclude(out, progress, figure.Result{Common: &o.Common, Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Broken: err})
+}
+
+// lines are the figures and what is compared with another system's.
+func (b *bench) lines() []figure.Figure {
+	all := append(b.Figures(), b.Ratio("drain", faultToStep, systemHoldfast, systemTorchrun, faultToStep+"_vs_torchrun", figure.Times)...)
+	return append(all, b.Ratio("cordon", nodesPerSecond, systemHoldfast, systemLimit, "vs_limit", figure.Share)...)
 }
 
 // measure runs one case. Of one that fails or is broken off there are no figures.
@@ -172,7 +180,10 @@ func (b *bench) measure(ctx context.Context, c kase) error {
 	return fmt.Errorf("%s: %w", c.name, err)
 }
 
-func newFigures() *figure.Set { return figure.NewSet("node-loss") }
+// benchName is in every line.
+const benchName = "node-loss"
+
+func newFigures() *figure.Set { return figure.NewSet(benchName) }
 
 // verdicts says of every goal what became of it.
 func (b *bench) verdicts() (v figure.Verdicts) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +19,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/devcluster"
-	"holdfast.dev/holdfast/test/story"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 const (
@@ -36,8 +35,7 @@ const (
 
 // real is a cluster of real nodes with Holdfast on it, and what was seen there.
 type real struct {
-	*story.World
-	cluster *devcluster.Cluster
+	*harness.Cluster
 	marks   *marks
 	trainer *trainer // of the one Holdfast job; nil until a case asked for it
 	failed  []string // nodes on which a GPU was lost before: their next hold-off is longer
@@ -54,7 +52,7 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	if err := b.down(); err != nil {
 		return nil, err
 	}
-	source, err := filepath.Abs(string(b.source))
+	source, err := filepath.Abs(b.Root())
 	if err != nil {
 		return nil, err
 	}
@@ -62,26 +60,20 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the training script: %w", err)
 	}
-	dev := filepath.Join(source, "bin/holdfast-dev")
-	c, err := devcluster.Up(ctx, devcluster.Options{Nodes: realNodes, Args: []string{fmt.Sprintf("--gpus=%d", ranksEach)}, Binary: dev, Out: b.progress})
+	c, err := harness.Up(ctx, source, devcluster.Options{Nodes: realNodes, Args: []string{fmt.Sprintf("--gpus=%d", ranksEach)}, Out: b.progress})
 	if err != nil {
-		return nil, fmt.Errorf("starting a cluster: %w", err)
+		return nil, err
 	}
-	b.real = &real{cluster: c}
+	b.real = &real{Cluster: c}
 	b.real.ctx, b.real.stop = context.WithCancel(ctx)
-	if err := b.real.furnish(ctx, source, string(script), b.progress); err != nil {
+	if err := b.real.furnish(ctx, string(script)); err != nil {
 		return nil, errors.Join(err, b.down()) // no case is to meet half of it
 	}
 	return b.real, nil
 }
 
 // furnish installs Holdfast and what the jobs share.
-func (r *real) furnish(ctx context.Context, source, script string, progress io.Writer) (err error) {
-	r.World, err = story.NewWorld(story.Options{Kubeconfig: r.cluster.Kubeconfig(), Kubectl: filepath.Join(r.cluster.Spec().BinDir(), "kubectl"), Source: source, Out: progress,
-		LoadImages: func(ctx context.Context) error { return story.LoadImages(ctx, r.cluster, source) }})
-	if err != nil {
-		return err
-	}
+func (r *real) furnish(ctx context.Context, script string) (err error) {
 	if err := r.Install(ctx); err != nil {
 		return fmt.Errorf("installing Holdfast: %w", err)
 	}
@@ -103,7 +95,7 @@ func (b *bench) down() (err error) {
 	}
 	if b.real != nil {
 		b.real.stop()
-		err, b.real = errors.Join(err, b.real.cluster.Down()), nil
+		err, b.real = errors.Join(err, b.real.Down()), nil
 	}
 	return err
 }
@@ -176,7 +168,7 @@ func (r *real) healthy(ctx context.Context, node string) error {
 
 // allHealthy waits until every node is.
 func (r *real) allHealthy(ctx context.Context) error {
-	for _, n := range r.cluster.Nodes() {
+	for _, n := range r.Nodes() {
 		if err := r.healthy(ctx, n.Name); err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ type life struct {
 	steps                               []event
 }
 
-type seat struct {
+type assignment struct {
 	pod  string
 	rank int
 }
@@ -38,12 +38,14 @@ type seat struct {
 type record struct {
 	mu    sync.Mutex
 	born  map[string]time.Time
-	lives map[seat][]*life
+	lives map[assignment][]*life
 	rates []event
 	other []string
 }
 
-func newRecord() *record { return &record{born: map[string]time.Time{}, lives: map[seat][]*life{}} }
+func newRecord() *record {
+	return &record{born: map[string]time.Time{}, lives: map[assignment][]*life{}}
+}
 
 // line takes one line of a pod's output.
 func (r *record) line(pod, text string) {
@@ -54,7 +56,7 @@ func (r *record) line(pod, text string) {
 		r.other = append(r.other[max(0, len(r.other)-200):], pod+": "+text)
 		return
 	}
-	s := seat{pod, e.Rank}
+	s := assignment{pod, e.Rank}
 	switch e.Kind {
 	case "pod":
 		if _, ok := r.born[pod]; !ok { // the launcher may be started again

@@ -25,8 +25,8 @@ const (
 const (
 	// parallel is how many requests a measurement of the limit has under way, as many as the product.
 	parallel = 32
-	// patience is how long anything may take before the case is given up.
-	patience = 3 * time.Minute
+	// timeout is how long anything may take before the case is given up.
+	timeout = 3 * time.Minute
 )
 
 // sim is a cluster of simulated nodes.
@@ -42,11 +42,11 @@ func (b *bench) simulate(ctx context.Context) (*sim, error) {
 	if b.sim != nil {
 		return b.sim, nil
 	}
-	source, err := filepath.Abs(string(b.source))
+	source, err := filepath.Abs(b.Root())
 	if err != nil {
 		return nil, err
 	}
-	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes.Or(b.quick, 60, 1500), Binary: filepath.Join(source, "bin/holdfast-dev"), Out: b.progress})
+	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes.Or(b.Quick, 60, 1500), Binary: filepath.Join(source, "bin/holdfast-dev"), Out: b.progress})
 	if err != nil {
 		return nil, fmt.Errorf("starting a cluster: %w", err)
 	}
@@ -136,7 +136,7 @@ func (s *seen) wait(ctx context.Context) (time.Time, error) {
 	select {
 	case <-s.all:
 	case <-ctx.Done():
-	case <-time.After(patience):
+	case <-time.After(timeout):
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *seen) wait(ctx context.Context) (time.Time, error) {
 		return s.last, ctx.Err()
 	}
 	if len(s.names) < s.want {
-		return s.last, fmt.Errorf("only %d of %d came about within %s", len(s.names), s.want, patience)
+		return s.last, fmt.Errorf("only %d of %d came about within %s", len(s.names), s.want, timeout)
 	}
 	return s.last, nil
 }

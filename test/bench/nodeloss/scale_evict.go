@@ -41,7 +41,8 @@ const (
 	namespace  = "default"
 )
 
-// evict measures many gangs at once that lose every pod: each is taken out of its Job and evicted, while the Jobs make new ones.
+// evict measures what the elastic controller writes for many gangs at once that lose every pod: each is taken out of its Job and evicted,
+// while the Jobs make new ones. That pods go is decided here, where the coordinator would: it is silent, and there are no agents.
 // The limit is the same two calls per pod by a client that does nothing else, on the same Jobs. The machine is not equally fast from minute
 // to minute, so the two take turns, and each sample of ours is compared with the mean of the limits right before and right after it. What
 // evictions cost where nobody makes the pods anew stands next to it.
@@ -50,11 +51,11 @@ func evict(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	if err := s.crd(ctx, string(b.source)); err != nil {
+	if err := s.crd(ctx, b.Root()); err != nil {
 		return err
 	}
 	count := 60
-	if b.quick {
+	if b.Quick {
 		count = 3
 	}
 	rate, err := s.evictAlone(ctx, count*podsPerJob)
@@ -69,7 +70,7 @@ func evict(ctx context.Context, b *bench) error {
 	if err != nil {
 		return fmt.Errorf("the limit: %w", err)
 	}
-	for range figure.Repeats(b.repeat, b.quick) {
+	for range figure.Repeats(b.repeat, b.Quick) {
 		ours, err := s.replace(ctx, b, count*podsPerJob)
 		if err != nil {
 			return fmt.Errorf("holdfast: %w", err)
@@ -78,8 +79,8 @@ func evict(ctx context.Context, b *bench) error {
 		if err != nil {
 			return fmt.Errorf("the limit: %w", err)
 		}
-		b.Add("evict", systemHoldfast, "vs_limit", "", ours.gone/((before.gone+after.gone)/2))
-		b.Add("evict", systemHoldfast, "whole_vs_limit", "", ours.whole/((before.whole+after.whole)/2))
+		b.Add("evict", systemHoldfast, "vs_limit", figure.Share, ours.gone/((before.gone+after.gone)/2))
+		b.Add("evict", systemHoldfast, "whole_vs_limit", figure.Share, ours.whole/((before.whole+after.whole)/2))
 		before = after
 	}
 	return nil
@@ -167,11 +168,14 @@ func (s *sim) evictAlone(ctx context.Context, count int) (float64, error) {
 	return float64(count) / last.Sub(began).Seconds(), err
 }
 
-// silent is a coordinator that does nothing with dooms: the case asks the controller itself.
-type silent struct{}
+// ignorant is a coordinator that does nothing with terminations: the case asks the controller itself.
+type ignorant struct{}
 
-func (silent) Doomed(context.Context, coordinator.Key, []elastic.Doom) error { return nil }
-func (silent) Over(coordinator.Key)                                          {}
+func (ignorant) SetPendingReplacements(context.Context, coordinator.Key, []elastic.Termination) error {
+	return nil
+}
+func (ignorant) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
+func (ignorant) Over(coordinator.Key)                                                    {}
 
 // gangs makes many Jobs and waits until their pods run; the pods are in no order.
 func (s *sim) gangs(ctx context.Context, jobs int) error {
@@ -254,7 +258,7 @@ func (s *sim) bare(ctx context.Context, pod corev1.Pod) error {
 	return s.client.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.Name}})
 }
 
-// replace has the product's controller replace every pod of the gangs.
+// replace has the product's elastic controller replace every pod of the gangs, as if the coordinator had told it to.
 func (s *sim) replace(ctx context.Context, b *bench, count int) (pace, error) {
 	var calls atomic.Int64
 	store, stopStore, err := s.elastic(ctx, &calls)
@@ -265,7 +269,7 @@ func (s *sim) replace(ctx context.Context, b *bench, count int) (pace, error) {
 	calls.Store(0)
 	p, err := s.leave(ctx, func(pod corev1.Pod) error {
 		key := coordinator.Key{Namespace: namespace, Name: pod.Labels[v1alpha1.LabelGang], Job: string(metav1.GetControllerOf(&pod).UID)}
-		return store.Replace(ctx, key, elastic.Doom{Pod: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Cause: "GPULost", At: at})
+		return store.Replace(ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Cause: "GPULost", At: at})
 	})
 	if err == nil {
 		b.Add("evict", systemHoldfast, podsPerSecond, "1/s", p.gone)
@@ -287,7 +291,7 @@ func (c counted) RoundTrip(q *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(q)
 }
 
-// elastic starts the product's controller as cmd/holdfast-controller does, and counts its requests.
+// elastic starts the product's elastic controller as cmd/holdfast-controller does, but for the coordinator, and counts its requests.
 func (s *sim) elastic(ctx context.Context, calls *atomic.Int64) (*elasticcontroller.Controller, func() error, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -309,7 +313,7 @@ func (s *sim) elastic(ctx context.Context, calls *atomic.Int64) (*elasticcontrol
 		return nil, nil, err
 	}
 	store := elasticcontroller.New(elasticcontroller.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: logr.Discard()})
-	if err := store.SetupWithManager(mgr, silent{}); err != nil {
+	if err := store.SetupWithManager(mgr, ignorant{}); err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,8 +22,8 @@ import (
 
 const (
 	gpu = "nvidia.com/gpu"
-	// rounds is how many samples a row has.
-	rounds = 30
+	// rounds is how many samples a row has, quickRounds in a quick run.
+	rounds, quickRounds = 30, 3
 	// nodesPerDomain and domainsPerBlock are those of an NVL72 cluster: 18 nodes of 4 GPUs, 20 of them in a block.
 	nodesPerDomain, domainsPerBlock, blocksPerZone = 18, 20, 16
 )
@@ -70,7 +72,7 @@ type question struct {
 }
 
 func questions(small, large []topology.Node) []question {
-	slices := gang.Topology{SliceLevel: "nvlink", Block: 4, Spares: 2}
+	sliced := gang.Topology{SliceLevel: "nvlink", Block: 4, Spares: 2}
 	broken := cluster(len(small), 7)
 	for i := range broken {
 		if i%18 > 7 {
@@ -86,10 +88,10 @@ func questions(small, large []topology.Node) []question {
 	return []question{
 		{"1000 pods, 5000 nodes", small, of(1000, gang.Topology{}), true},
 		{"1000 pods, 5000 nodes, every 3rd taken", cluster(len(small), 3), of(1000, gang.Topology{}), true},
-		{"1000 pods in equal slices, 2 spares, 5000 nodes", small, of(1000, slices), true},
-		{"24 pods in 12+12, 5000 nodes, every 7th taken", cluster(len(small), 7), of(24, slices), true},
+		{"1000 pods in equal slices, 2 spares, 5000 nodes", small, of(1000, sliced), true},
+		{"24 pods in 12+12, 5000 nodes, every 7th taken", cluster(len(small), 7), of(24, sliced), true},
 		{"1000 pods, 100000 nodes", large, of(1000, gang.Topology{}), true},
-		{"1000 pods in equal slices, 2 spares, 100000 nodes", large, of(1000, slices), true},
+		{"1000 pods in equal slices, 2 spares, 100000 nodes", large, of(1000, sliced), true},
 		{"24 pods, 100000 nodes", large, of(24, gang.Topology{}), true},
 		{"replace one of 1000, 5000 nodes", small, lost(small), true},
 		{"replace one of 1000, 100000 nodes", large, lost(large), true},
@@ -141,32 +143,86 @@ func standing(q question) *topology.Tree {
 	return topology.New(levels, nodes...)
 }
 
-func main() {
-	figure.Main(&cobra.Command{
+const (
+	benchName      = "plan"
+	systemHoldfast = "holdfast"
+	// systemScan looks once at every node and counts those with room for a pod: what a planner does that remembers nothing.
+	systemScan = "scan"
+	warm       = "warm"
+	cold       = "cold, tree and counts built anew"
+)
+
+// timeLimit is what the whole run may take.
+const timeLimit = 5 * time.Minute
+
+func main() { figure.Main(command(os.Stdout, os.Stderr)) }
+
+// command writes lines to out and what is for people to progress.
+func command(out, progress io.Writer) *cobra.Command {
+	var o figure.Common
+	cmd := &cobra.Command{
 		Use:   "bench-plan",
 		Short: "Measure planning alone",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), os.Stdout, os.Stderr) },
-	})
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
+	}
+	o.AddFlags(cmd.Flags(), "few answers per question, memory not counted")
+	return cmd
 }
 
-func run(ctx context.Context, out, progress io.Writer) (err error) {
+func run(ctx context.Context, o figure.Common, out, progress io.Writer) (err error) {
 	began := time.Now()
-	set := figure.NewSet("plan")
+	if o.Source != "" && !o.Check && o.Record == "" {
+		return errors.New("--source: nothing is read from it without --check or --record: leave it out")
+	}
+	if err := o.Begin(benchName); err != nil {
+		return err
+	}
+	set := figure.NewSet(benchName)
 	for _, q := range questions(cluster(5000, 0), cluster(100_000, 0)) {
 		if ctx.Err() != nil {
 			err = errors.Join(err, ctx.Err())
 			break
 		}
-		if failed := measure(set, q); failed != nil {
+		if failed := measure(set, q, o.Quick); failed != nil {
 			set.Forget(q.name)
 			err = errors.Join(err, fmt.Errorf("%s: no figures: %w", q.name, failed))
 		}
 	}
-	return errors.Join(err, set.Conclude(out, progress, figure.Result{Rows: set.Figures(), Began: began}))
+	return set.Conclude(out, progress, figure.Result{Common: &o, Rows: rows(set), Verdicts: verdicts(set, o.Quick), Began: began, Limit: timeLimit, Broken: err})
 }
 
-// measure asks one question again and again, on a tree that stands and on new ones.
-func measure(set *figure.Set, q question) error {
+// rows are the figures and each answer as a multiple of one look at all nodes.
+func rows(set *figure.Set) []figure.Figure {
+	all := set.Figures()
+	for _, kase := range set.Cases() {
+		all = append(all, set.Ratio(kase, warm, systemHoldfast, systemScan, "warm_vs_scan", figure.Times)...)
+	}
+	return all
+}
+
+// goals are bounds of the median of warm, in milliseconds.
+var goals = map[string]float64{
+	"1000 pods, 5000 nodes": 10, "1000 pods, 100000 nodes": 100, "replace one of 1000, 5000 nodes": 1, "no: 9 of 10 of 5000 nodes ruled out": 20,
+}
+
+// verdicts says of every goal what became of it. Three answers say nothing.
+func verdicts(set *figure.Set, quick bool) (v figure.Verdicts) {
+	for _, kase := range slices.Sorted(maps.Keys(goals)) {
+		if got, ok := set.Median(kase, systemHoldfast, warm); ok && !quick {
+			v.Say(got <= goals[kase], fmt.Sprintf("%s: %.3g ms, the goal is at most %g", kase, got, goals[kase]))
+		} else {
+			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: the goal is at most %g ms", kase, goals[kase]))
+		}
+	}
+	return v
+}
+
+// measure asks one question again and again, on a tree that stands and on new ones, and in turn with it looks at all nodes.
+func measure(set *figure.Set, q question, quick bool) error {
+	times := rounds
+	if quick {
+		times = quickRounds
+	}
 	tree := standing(q)
 	ask := func(tree *topology.Tree) error {
 		if _, no := gang.Place(tree, q.g); (no == nil) != q.fits {
@@ -177,19 +233,27 @@ func measure(set *figure.Set, q question) error {
 	if err := ask(tree); err != nil {
 		return err
 	}
-	for range rounds {
+	for range times {
 		began := time.Now()
 		if err := ask(tree); err != nil {
 			return err
 		}
-		set.Add(q.name, "holdfast", "warm", "ms", time.Since(began).Seconds()*1e3)
+		set.Add(q.name, systemHoldfast, warm, "ms", time.Since(began).Seconds()*1e3)
+		began = time.Now()
+		if n := scan(q.nodes); n > len(q.nodes) {
+			return fmt.Errorf("%d of %d nodes have room", n, len(q.nodes))
+		}
+		set.Add(q.name, systemScan, warm, "ms", time.Since(began).Seconds()*1e3)
 	}
-	for range rounds / 10 {
+	for range max(1, times/10) {
 		began := time.Now()
 		if err := ask(standing(q)); err != nil {
 			return err
 		}
-		set.Add(q.name, "holdfast", "cold, tree and counts built anew", "ms", time.Since(began).Seconds()*1e3)
+		set.Add(q.name, systemHoldfast, cold, "ms", time.Since(began).Seconds()*1e3)
+	}
+	if quick {
+		return nil
 	}
 	var failed error
 	b := testing.Benchmark(func(b *testing.B) {
@@ -199,7 +263,21 @@ func measure(set *figure.Set, q question) error {
 			}
 		}
 	})
-	set.Add(q.name, "holdfast", "memory of one answer", "KiB", float64(b.AllocedBytesPerOp())/1024)
-	set.Add(q.name, "holdfast", "allocations of one answer", "count", float64(b.AllocsPerOp()))
+	set.Add(q.name, systemHoldfast, "memory of one answer", "KiB", float64(b.AllocedBytesPerOp())/1024)
+	set.Add(q.name, systemHoldfast, "allocations of one answer", "count", float64(b.AllocsPerOp()))
 	return failed
+}
+
+// scan counts the nodes that have room for one pod.
+func scan(nodes []topology.Node) (room int) {
+	for i := range nodes {
+		fits := true
+		for name, need := range shape {
+			fits = fits && nodes[i].Free[name] >= need
+		}
+		if fits {
+			room++
+		}
+	}
+	return room
 }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/test/bench/figure"
-	"holdfast.dev/holdfast/test/story"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 // plan says what is measured.
@@ -45,58 +45,71 @@ var (
 
 // bench is one run on one cluster.
 type bench struct {
-	w       *story.World
+	w       *harness.World
 	plan    plan
 	results *results
 }
 
+// turn is one job of a system, from its creation to its end, and how many kills per load it gets after those of earlier turns.
+type turn struct {
+	system       string
+	kills, after int
+}
+
+// turns are what is measured in a shape, one after the other: nothing else runs beside. Systems that are killed come twice, the second time
+// in the opposite order: within minutes a machine's speed drifts by more than what sets some of them apart, and so it favours none.
+func (p plan) turns(s shape) (out []turn) {
+	var killed []string
+	for _, name := range p.systems {
+		if name != systemLimit && name != systemAsComes && (!s.plain() || slices.Contains(plainSystems, name)) {
+			killed = append(killed, name)
+		}
+	}
+	if slices.Contains(p.systems, systemLimit) && !s.plain() {
+		out = append(out, turn{system: systemLimit})
+	}
+	first := (p.kills + 1) / 2
+	for _, name := range killed {
+		out = append(out, turn{system: name, kills: first})
+	}
+	for _, name := range slices.Backward(killed) {
+		if p.kills > first {
+			out = append(out, turn{system: name, kills: p.kills - first, after: first})
+		}
+	}
+	if slices.Contains(p.systems, systemAsComes) && !s.plain() && s == p.shapes[0] { // shown once
+		out = append(out, turn{system: systemAsComes})
+	}
+	return out
+}
+
+// plainSystems are those that a plain script is measured under.
+var plainSystems = []string{systemHoldfast, systemTorchrun}
+
 // run measures everything in the plan. A system that breaks does not stop the others; all that broke is returned together. Of a case that
-// breaks, or is broken off, its systems have no figures.
+// breaks, or is broken off, the system has no figures, and its second turn in that shape is left out.
 func (b *bench) run(ctx context.Context) error {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
-	var broken []error
+	var errs []error
 	for _, sh := range b.plan.shapes {
-		for _, names := range sh.inTurns(b.plan.systems) {
-			if names[0] == systemAsComes && sh != b.plan.shapes[0] {
-				continue // shown once
+		broken := map[string]bool{}
+		for _, turn := range b.plan.turns(sh) {
+			if broken[turn.system] {
+				continue
 			}
-			if err := b.measure(ctx, names, sh); err != nil {
+			if err := b.measure(ctx, turn, sh); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
 				b.w.Say("  BROKEN: %v", err)
-				broken = append(broken, fmt.Errorf("%s, %s: %w", sh.name, strings.Join(names, " and "), err))
+				broken[turn.system] = true
+				errs = append(errs, fmt.Errorf("%s, %s: %w", sh.name, turn.system, err))
 			}
 		}
 	}
-	return errors.Join(broken...)
-}
-
-// plainSystems are those that a plain script is measured under. Holdfast's job has the machine to itself until its first standbys are there,
-// as with the client.
-var plainSystems = []string{systemHoldfast, systemTorchrun}
-
-// inTurns groups the systems that are measured together, kill by kill in turn: torchrun and holdfast-cold do nearly the same, and within
-// minutes a machine's speed drifts by more than what sets them apart. A plain script has two systems, in turns.
-func (s shape) inTurns(systems []string) [][]string {
-	if s.plain() {
-		both := slices.DeleteFunc(slices.Clone(plainSystems), func(name string) bool { return !slices.Contains(systems, name) })
-		if len(both) == 0 {
-			return nil
-		}
-		return [][]string{both}
-	}
-	var out [][]string
-	for _, name := range systems {
-		if last := len(out) - 1; name == systemCold && last >= 0 && out[last][0] == systemTorchrun {
-			out[last] = append(out[last], name)
-			continue
-		}
-		out = append(out, []string{name})
-	}
-	return out
+	return errors.Join(errs...)
 }
 
 func (b *bench) prepare(ctx context.Context) error {
@@ -109,31 +122,17 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// measure runs systems in one shape, from creating their jobs to their last pod's end.
-func (b *bench) measure(ctx context.Context, names []string, sh shape) (err error) {
-	b.w.Say("%s, %s", sh.name, strings.Join(names, " and "))
+// measure runs one turn of a system in one shape, from creating its job to its last pod's end.
+func (b *bench) measure(ctx context.Context, turn turn, sh shape) (err error) {
+	b.w.Say("%s, %s", sh.name, turn.system)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var trials []*trial
-	defer func() {
-		if err != nil && sh.plain() { // the wait for its first standbys is noted before all its systems have begun
-			b.results.Forget(sh.caseName(sh.loads(b.plan.loads)[0]), names...)
-		}
-	}()
-	for _, name := range names {
-		t := &trial{bench: b, system: systems[name], shape: sh, rec: newRecord()}
-		defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), t.system.jobName(sh))) }()
-		if err := t.start(ctx); err != nil {
-			return err
-		}
-		trials = append(trials, t)
-		if sh.plain() {
-			if err := t.firstStandbys(ctx, sh.loads(b.plan.loads)[0]); err != nil {
-				return err
-			}
-		}
+	t := &trial{bench: b, system: systems[turn.system], shape: sh, rec: newRecord(), before: turn.after}
+	defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), t.system.jobName(sh))) }()
+	if err := t.start(ctx); err != nil {
+		return err
 	}
-	switch t := trials[0]; t.system.name {
+	switch t.system.name {
 	case systemLimit:
 		return t.limit(ctx)
 	case systemAsComes:
@@ -144,9 +143,9 @@ func (b *bench) measure(ctx context.Context, names []string, sh shape) (err erro
 		return err
 	}
 	for _, l := range sh.loads(b.plan.loads) {
-		if err := underKills(ctx, trials, l, b.plan.kills); err != nil {
-			b.w.Say("  no figures of %s in %s", strings.Join(names, " and "), trials[0].caseName(l))
-			b.results.Forget(trials[0].caseName(l), names...)
+		if err := t.underKills(ctx, l, turn.kills); err != nil {
+			b.w.Say("  no figures of %s in %s", turn.system, t.caseName(l))
+			b.results.Forget(t.caseName(l), turn.system)
 			return err
 		}
 	}
@@ -188,7 +187,7 @@ func (t *trial) start(ctx context.Context) error {
 func (b *bench) follow(ctx context.Context, job string, sh shape, into *record) error {
 	var running []corev1.Pod
 	if err := b.w.Until(ctx, "pods of "+job+" running", 2*time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := b.w.PodsOf(ctx, namespace, job)
+		pods, err := b.w.Pods(ctx, namespace, job)
 		if err != nil {
 			return false, err.Error()
 		}
@@ -242,22 +241,26 @@ func (b *bench) remove(ctx context.Context, job string) error {
 		return fmt.Errorf("deleting service %s: %w", job, err)
 	}
 	return b.w.Until(ctx, "pods of "+job+" gone", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := b.w.PodsOf(ctx, namespace, job)
+		pods, err := b.w.Pods(ctx, namespace, job)
 		return err == nil && len(pods) == 0, fmt.Sprintf("%d pods, %v", len(pods), err)
 	})
 }
 
-// limit notes what forked processes took, in every case of the shape: no pause comes before a first step.
+// limit notes what processes of no launcher took, in every case of the shape: no pause comes before a first step.
 func (t *trial) limit(ctx context.Context) error {
-	if err := t.w.Until(ctx, "forked processes have stepped", time.Minute, func(context.Context) (bool, string) {
-		return len(t.rec.limitTimes()) >= t.plan.kills, fmt.Sprintf("last line: %q", t.rec.tail(1))
+	if err := t.w.Until(ctx, "processes of no launcher have stepped", 3*time.Minute, func(context.Context) (bool, string) {
+		forked, cold, alone := t.rec.limitTimes(kindLimit), t.rec.limitTimes(kindLimitCold), t.rec.limitTimes(kindLimitAlone)
+		return min(len(forked), len(cold), len(alone)) >= t.plan.kills, fmt.Sprintf("%d forked, %d cold, %d alone; last line: %q", len(forked), len(cold), len(alone), t.rec.tail(1))
 	}); err != nil {
 		return err
 	}
 	for _, l := range t.plan.loads {
-		t.results.Add(t.caseName(l), systemLimit, killToStep, "s", t.rec.limitTimes()...)
+		t.results.Add(t.caseName(l), systemLimit, killToStep, "s", t.rec.limitTimes(kindLimit)...)
+		t.results.Add(t.caseName(l), systemLimitCold, killToStep, "s", t.rec.limitTimes(kindLimitCold)...)
+		t.results.Add(t.caseName(l), systemLimitCold, oneProcess, "s", t.rec.limitTimes(kindLimitAlone)...)
 	}
-	t.w.Say("  %s: group joined and one step taken in %.2f s", t.shape.name, figure.Median(t.rec.limitTimes()))
+	t.w.Say("  %s: a group joined and one step taken: by forked processes in %.2f s, by new ones in %.2f s, by one alone in %.2f s", t.shape.name,
+		figure.Median(t.rec.limitTimes(kindLimit)), figure.Median(t.rec.limitTimes(kindLimitCold)), figure.Median(t.rec.limitTimes(kindLimitAlone)))
 	return nil
 }
 

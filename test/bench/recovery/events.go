@@ -49,11 +49,13 @@ type record struct {
 	mu     sync.Mutex
 	lives  map[int][]*life
 	rates  []event
-	limits []float64
+	limits map[string][]float64
 	other  []string
 }
 
-func newRecord() *record { return &record{lives: map[int][]*life{}} }
+func newRecord() *record {
+	return &record{lives: map[int][]*life{}, limits: map[string][]float64{}}
+}
 
 // line takes one line of a pod's output.
 func (r *record) line(pod, text string) {
@@ -72,8 +74,8 @@ func (r *record) line(pod, text string) {
 	case "rate":
 		r.rates = append(r.rates, e)
 		return
-	case "limit":
-		r.limits = append(r.limits, e.Seconds)
+	case kindLimit, kindLimitCold, kindLimitAlone:
+		r.limits[e.Kind] = append(r.limits[e.Kind], e.Seconds)
 		return
 	}
 	lives := r.lives[e.Rank]
@@ -201,10 +203,17 @@ func (r *record) ratesBetween(from, to time.Time) []event {
 // rateWindow is how long the script counts steps for one rate, with room for one slow step.
 const rateWindow = 700 * time.Millisecond
 
-func (r *record) limitTimes() []float64 {
+// The kinds of lines that limit.py prints: processes that were forked, new ones all at once, and new ones each alone.
+const (
+	kindLimit      = "limit"
+	kindLimitCold  = "limit_cold"
+	kindLimitAlone = "limit_alone"
+)
+
+func (r *record) limitTimes(kind string) []float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]float64(nil), r.limits...)
+	return append([]float64(nil), r.limits[kind]...)
 }
 
 // tail returns the last lines that were not the script's.

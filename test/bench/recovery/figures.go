@@ -12,11 +12,12 @@ import (
 
 // The systems, in the order of the table.
 const (
-	systemLimit    = "limit"
-	systemHoldfast = "holdfast"
-	systemCold     = "holdfast-cold"
-	systemTorchrun = "torchrun"
-	systemAsComes  = "torchrun as it comes"
+	systemLimit     = "limit"
+	systemLimitCold = "limit-cold"
+	systemHoldfast  = "holdfast"
+	systemCold      = "holdfast-cold"
+	systemTorchrun  = "torchrun"
+	systemAsComes   = "torchrun as it comes"
 )
 
 // The metrics that the table and the goals read.
@@ -32,6 +33,11 @@ const (
 	recomputed   = "steps_recomputed"
 	// standbyVain is how long standbys were waited for that never were ready.
 	standbyVain = "standby_waited_in_vain_s"
+	// earlyKills counts the kills that came before every rank's standby was there, earlyToStep is what they took.
+	earlyKills  = "kills_before_standby"
+	earlyToStep = "kill_before_standby_to_step"
+	// oneProcess is a new process that imports, joins a group of itself and steps, with nothing beside it.
+	oneProcess = "one_process_alone"
 )
 
 // goal is an upper bound of a system's kill_to_step against torchrun in the same case.
@@ -83,22 +89,34 @@ const standbyGoal = 20.0
 // results are the samples of all cases.
 type results struct{ *figure.Set }
 
-func newResults() *results { return &results{figure.NewSet("recovery")} }
+// early notes a kill that came before its standbys.
+func (r *results) early(kase string, stepped float64) {
+	r.Add(kase, systemHoldfast, earlyToStep, "s", stepped)
+}
 
-// figures are the rows: every median, then every ratio against torchrun and against the script with the client.
+func newResults() *results { return &results{figure.NewSet(benchName)} }
+
+// limits are the systems that a system is compared with, beside torchrun: what no launcher can beat that has processes ready, or has none.
+var limits = map[string]string{systemHoldfast: systemLimit, systemCold: systemLimitCold, systemTorchrun: systemLimitCold}
+
+// figures are the rows: every median, the kills before standbys, then every ratio against torchrun, the limits and the script with the client.
 func (r *results) figures() []figure.Figure {
 	out := r.Figures()
 	for _, kase := range r.Cases() {
-		for _, system := range []string{systemLimit, systemHoldfast, systemCold} {
-			if ratio, ok := r.ratio(kase, system); ok {
-				k := figure.Key{Case: kase, System: system, Metric: killToStep + "_vs_torchrun"}
-				out = append(out, r.Figure(k, ratio, "ratio", len(r.Samples(kase, system, killToStep))))
-			}
+		if n := len(r.Samples(kase, systemHoldfast, killToStep)); n > 0 {
+			early := len(r.Samples(kase, systemHoldfast, earlyToStep))
+			out = append(out, r.Figure(figure.Key{Case: kase, System: systemHoldfast, Metric: earlyKills}, float64(early), "kills", n+early))
+		}
+		for _, system := range []string{systemLimit, systemLimitCold, systemHoldfast, systemCold} {
+			out = append(out, r.Ratio(kase, killToStep, system, systemTorchrun, killToStep+"_vs_torchrun", figure.Times)...)
+		}
+		for _, system := range []string{systemHoldfast, systemCold, systemTorchrun} {
+			out = append(out, r.Ratio(kase, killToStep, system, limits[system], killToStep+"_vs_"+limits[system], figure.Times)...)
 		}
 		for _, g := range clientGoals {
 			if ratio, ok := r.againstClient(kase, g.metric); ok {
 				k := figure.Key{Case: kase, System: systemHoldfast, Metric: g.metric + "_vs_client"}
-				out = append(out, r.Figure(k, ratio, "ratio", len(r.Samples(kase, systemHoldfast, g.metric))))
+				out = append(out, r.Figure(k, ratio, figure.Times, len(r.Samples(kase, systemHoldfast, g.metric))))
 			}
 		}
 	}
@@ -116,7 +134,7 @@ func (r *results) ratio(kase, system string) (float64, bool) {
 
 func (r *results) systems(kase string) []string {
 	var out []string
-	for _, s := range []string{systemLimit, systemHoldfast, systemCold, systemTorchrun, systemAsComes} {
+	for _, s := range []string{systemLimit, systemLimitCold, systemHoldfast, systemCold, systemTorchrun, systemAsComes} {
 		if slices.ContainsFunc(r.Keys(), func(k figure.Key) bool { return k.Case == kase && k.System == s }) {
 			out = append(out, s)
 		}
@@ -181,13 +199,11 @@ func (r *results) unmeasured() []string {
 	return out
 }
 
-// writeLines writes one JSON object per figure.
-func (r *results) writeLines(w io.Writer) error { return figure.WriteLines(w, r.figures()) }
-
 // tableMetrics are the columns of the table.
 var tableMetrics = []struct{ title, metric, format string }{
 	{"new processes", "kill_to_start", "%.2f s"}, {"imported", "kill_to_import", "%.2f s"}, {"joined", "kill_to_join", "%.2f s"},
 	{"restored", restoreTime, "%.2f s"}, {"recomputed", recomputed, "%.0f"}, {"save", "save_ms", "%.2f ms"}, {"load", loadMs, "%.1f ms"},
+	{"before standbys", earlyToStep, "%.2f s"}, {"one process", oneProcess, "%.2f s"},
 	{"first standbys", standbyFirst, "%.1f s"}, {"standbys ready", standbyReady, "%.1f s"}, {"step", stepMs, "%.1f ms"}, {"step while warming", warmingMs, "%.1f ms"},
 }
 

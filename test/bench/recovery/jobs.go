@@ -115,7 +115,7 @@ func podFor(name, line string, env []corev1.EnvVar) corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, Subdomain: name, TerminationGracePeriodSeconds: &second,
 		AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
-		// Two jobs of two pods share two nodes: one GPU each, and each pod of a job on a node of its own.
+		// Each pod of a job is on a node of its own.
 		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{batchv1.JobNameLabel: name}}}}}},
 		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,

@@ -2,9 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
@@ -27,7 +31,12 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 				t.Errorf("%s runs %q, not %q", name, pod.Containers[0].Command[2], line)
 			}
 			pod.Containers[0].Command, of.Containers[0].Command = nil, nil
-			pod.Containers[0].Env, of.Containers[0].Env = pod.Containers[0].Env[:4], of.Containers[0].Env[:4]
+			if name == systemAsComes { // torchrun with nothing set for it, which is what the other torchrun differs by
+				of.Containers[0].Env = slices.DeleteFunc(slices.Clone(of.Containers[0].Env), func(e corev1.EnvVar) bool { return e.Name == "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" })
+			}
+			if systems[name].holdfast() {
+				pod.Containers[0].Env = append(slices.Clone(pod.Containers[0].Env), systems[systemTorchrun].env...) // nothing of torchrun's store is there
+			}
 			pod.Subdomain, of.Subdomain = "", ""
 			pod.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector = nil
 			of.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector = nil
@@ -39,7 +48,7 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
-	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf("1x4", "2x2"), kills: 2, quick: true}
+	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf("1x4", "2x2"), kills: 2, Common: figure.Common{Quick: true}}
 	if err := errors.Join(o.systems.Set("holdfast"), o.shapes.Set("2x2")); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +57,7 @@ func TestPlan(t *testing.T) {
 		t.Fatalf("plan = %+v, %v", p, err)
 	}
 	for quick, want := range map[bool]int{false: 5, true: 1} {
-		if p, err := (options{quick: quick}).plan(); err != nil || p.kills != want {
+		if p, err := (options{Common: figure.Common{Quick: quick}}).plan(); err != nil || p.kills != want {
 			t.Errorf("quick %t: %d kills, %v", quick, p.kills, err)
 		}
 	}
@@ -62,6 +71,7 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--shapes="}, Want: `there is no "": name some of 1x4, 2x2, plain`},
 		{Args: []string{"--shapes=plain", "--systems=limit"}, Want: "--systems: a plain script is measured under holdfast and torchrun"},
 		{Args: []string{"--kubeconfig="}, Want: `for "--kubeconfig" flag: give a path`},
+		{Args: []string{"--quick", "--check"}, Want: "--check: figures of a --quick run are compared with nothing"},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"--kubeconfig=k", "--keep"}, Want: "--keep: no cluster is started"},
 		{Args: []string{"--kubeconfig=k", "--source=."}, Want: "--source: nothing is started"},
@@ -70,10 +80,7 @@ func TestRefusedOptions(t *testing.T) {
 	})
 }
 
-func TestAPlainScriptHasTwoSystemsInTurns(t *testing.T) {
-	if got := plain.inTurns(full.systems); !reflect.DeepEqual(got, [][]string{{systemHoldfast, systemTorchrun}}) {
-		t.Errorf("inTurns = %q", got)
-	}
+func TestAPlainScriptKnowsNothing(t *testing.T) {
 	if got := plain.loads(full.loads); len(got) != 1 || got[0] != busy {
 		t.Errorf("loads = %v; first standbys warm up on busy cores", got)
 	}
@@ -82,17 +89,23 @@ func TestAPlainScriptHasTwoSystemsInTurns(t *testing.T) {
 	}
 }
 
-func TestSystemsInTurns(t *testing.T) {
+// One job at a time, and each system as early as it is late.
+func TestTurns(t *testing.T) {
 	for _, c := range []struct {
+		shape   shape
 		systems []string
-		want    [][]string
+		kills   int
+		want    string
 	}{
-		{full.systems, [][]string{{systemLimit}, {systemTorchrun, systemCold}, {systemHoldfast}, {systemAsComes}}},
-		{[]string{systemHoldfast, systemCold}, [][]string{{systemHoldfast}, {systemCold}}},
-		{[]string{systemTorchrun}, [][]string{{systemTorchrun}}},
+		{onePod, full.systems, 5, "[{limit 0 0} {torchrun 3 0} {holdfast-cold 3 0} {holdfast 3 0} {holdfast 2 3} {holdfast-cold 2 3} {torchrun 2 3} {torchrun as it comes 0 0}]"},
+		{twoPods, full.systems, 4, "[{limit 0 0} {torchrun 2 0} {holdfast-cold 2 0} {holdfast 2 0} {holdfast 2 2} {holdfast-cold 2 2} {torchrun 2 2}]"},
+		{plain, full.systems, 2, "[{torchrun 1 0} {holdfast 1 0} {holdfast 1 1} {torchrun 1 1}]"},
+		{onePod, quick.systems, 1, "[{limit 0 0} {torchrun 1 0} {holdfast 1 0}]"},
+		{plain, []string{systemLimit, systemAsComes}, 5, "[]"},
 	} {
-		if got := onePod.inTurns(c.systems); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("inTurns(%q) = %q, want %q", c.systems, got, c.want)
+		p := plan{shapes: full.shapes, systems: c.systems, kills: c.kills}
+		if got := fmt.Sprint(p.turns(c.shape)); got != c.want {
+			t.Errorf("%s: %s, want %s", c.shape.name, got, c.want)
 		}
 	}
 }

@@ -1,12 +1,15 @@
-"""What no launcher on this machine can beat: processes that have imported everything are forked, join their group and take one step.
+"""What no launcher on this machine can beat. With processes ready ("limit"): those that have imported everything are forked, join their
+group and take one step. With none ready ("limit_cold"): new ones are started, import, join and step.
 
 One such process per rank runs in the same pods, under the same limits, as the systems of the benchmark. The parents of all pods agree
-on a moment; from then on the clock runs until the last rank has finished one step of the benchmark's own training script.
+on a moment; from then on the clock runs until the last rank has finished one step of the benchmark's own training script. What a new
+process takes that has the machine to itself is told as well ("limit_alone"): the rest of a cold start is processes in each other's way.
 """
 import importlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 
@@ -45,6 +48,19 @@ def forked(work):
     return answer
 
 
+def started(rank, world, address, port):
+    """Starts a process as a launcher would, with nothing imported; the returned function waits for when it had stepped."""
+    process = subprocess.Popen([sys.executable, __file__, "rank", str(rank), str(world), address, str(port)], stdout=subprocess.PIPE)
+
+    def answer():
+        out, _ = process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"rank {rank} ended with {process.returncode}")
+        return json.loads(out)
+
+    return answer
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("", 0))
@@ -65,29 +81,50 @@ def import_what_a_step_imports():
             pass
 
 
+class Pods:
+    """The parents of all pods, which begin together."""
+
+    def __init__(self, pod, pods, per_pod, address, port):
+        self.pod, self.pods, self.per_pod = pod, pods, per_pod
+        self.store = dist.TCPStore(address, port, pods, is_master=pod == 0)
+        self.address = socket.gethostbyname(address)  # once: a limit does not ask for names
+
+    def all_here(self, name):
+        self.store.add(name, 1)
+        while self.pod == 0 and self.store.add(name, 0) < self.pods:
+            time.sleep(0.01)
+
+    def measure(self, kind, times, launch):
+        """Has every rank launched at one moment, some times, and tells how long it took until the last had stepped."""
+        for i in range(times):
+            key = f"{kind}-{i}"
+            self.all_here(f"here-{key}")
+            if self.pod == 0:
+                self.store.set(f"go-{key}", json.dumps({"at": time.time() + 0.3, "port": free_port()}))
+            go = json.loads(self.store.get(f"go-{key}"))
+            time.sleep(max(0, go["at"] - time.time()))
+            first, world = self.pod * self.per_pod, self.pods * self.per_pod
+            ranks = [launch(first + n, world, self.address, go["port"]) for n in range(self.per_pod)]
+            self.store.set(f"done-{key}-{self.pod}", json.dumps(max(wait() for wait in ranks)))
+            if self.pod == 0:
+                last = max(json.loads(self.store.get(f"done-{key}-{p}")) for p in range(self.pods))
+                train.say(kind, rank=0, t=last, s=last - go["at"])
+
+
 def main():
     pod, pods, per_pod, times, address, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5], int(sys.argv[6])
     import_what_a_step_imports()
-    store = dist.TCPStore(address, port, pods, is_master=pod == 0)
-    for i in range(times):
-        store.add(f"here-{i}", 1)
-        if pod == 0:
-            while store.add(f"here-{i}", 0) < pods:
-                time.sleep(0.01)
-            store.set(f"go-{i}", json.dumps({"at": time.time() + 0.3, "port": free_port()}))
-        go = json.loads(store.get(f"go-{i}"))
-        time.sleep(max(0, go["at"] - time.time()))
-        ranks = [
-            forked(lambda rank=pod * per_pod + n: step_once(rank, pods * per_pod, address, go["port"])) for n in range(per_pod)
-        ]
-        store.set(f"done-{i}-{pod}", json.dumps(max(wait() for wait in ranks)))
-        if pod == 0:
-            last = max(json.loads(store.get(f"done-{i}-{p}")) for p in range(pods))
-            train.say("limit", rank=0, t=last, s=last - go["at"])
-    store.add("over", 1)
-    while pod == 0 and store.add("over", 0) < pods:
-        time.sleep(0.01)
+    together = Pods(pod, pods, per_pod, address, port)
+    together.measure("limit", times, lambda *where: forked(lambda: step_once(*where)))
+    together.measure("limit_cold", times, started)
+    for _ in range(times if pod == 0 else 0):
+        began = time.time()
+        train.say("limit_alone", rank=0, t=began, s=started(0, 1, "127.0.0.1", free_port())() - began)
+    together.all_here("over")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "rank":
+        print(step_once(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])))
+    else:
+        main()

@@ -18,17 +18,21 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"holdfast.dev/holdfast/test/bench/figure"
-	"holdfast.dev/holdfast/test/story"
+	"holdfast.dev/holdfast/test/harness"
 )
 
+// benchName is in every line.
+const benchName = "recovery"
+
 // timeLimit is what the whole run may take.
-const timeLimit = 17 * time.Minute
+const timeLimit = 25 * time.Minute
 
 type options struct {
-	quick, check, keep bool
-	kubeconfig, source figure.Path
-	systems, shapes    figure.Names
-	kills              figure.Count
+	figure.Common
+	keep            bool
+	kubeconfig      figure.Path
+	systems, shapes figure.Names
+	kills           figure.Count
 }
 
 func main() {
@@ -45,11 +49,9 @@ func command(out, progress io.Writer) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "one case and one kill per system: shows that everything works, not how fast it is")
-	f.BoolVar(&o.check, "check", false, "fail when a goal is missed or the run takes longer than "+timeLimit.String())
+	o.AddFlags(f, "one case and one kill per system")
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster up")
 	f.Var(&o.kubeconfig, "kubeconfig", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
-	f.Var(&o.source, "source", "root of the source tree, with its binaries built (default .)")
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(full.systems, ", "))
 	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name+", "+plain.name+" (a script that does not know Holdfast, on one pod)")
 	f.Var(&o.kills, "kills", fmt.Sprintf("kills per case and system (default %d, %d with --quick)", full.kills, quick.kills))
@@ -59,6 +61,9 @@ func command(out, progress io.Writer) *cobra.Command {
 func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	began := time.Now()
 	p, err := o.plan()
+	if err == nil {
+		err = o.Begin(benchName)
+	}
 	if err != nil {
 		return err
 	}
@@ -68,32 +73,26 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	b := &bench{w: w, plan: p, results: newResults()}
-	err = b.run(ctx)
-	took := time.Since(began)
-	if writeErr := errors.Join(b.results.writeLines(out), b.results.writeTable(progress)); writeErr != nil {
-		return errors.Join(err, writeErr)
-	}
-	fmt.Fprintf(progress, "  the run took %.0f s\n", took.Seconds())
-	if o.check {
-		err = errors.Join(err, b.results.missed(), tooLong(took))
-	}
-	return err
+	broken := b.run(ctx)
+	result := figure.Result{Common: &o.Common, Rows: b.results.figures(), Began: began, Limit: timeLimit, Broken: broken}
+	result.Missed = b.results.missed()
+	return result.End(out, progress, b.results.writeTable)
 }
 
 func (o options) plan() (plan, error) {
 	p := full
-	if o.quick {
+	if o.Quick {
 		p = quick
 	}
-	p.kills = o.kills.Or(o.quick, quick.kills, full.kills)
+	p.kills = o.kills.Or(o.Quick, quick.kills, full.kills)
 	p.systems = figure.Chosen(p.systems, full.systems, func(s string) string { return s }, o.systems)
 	p.shapes = figure.Chosen(p.shapes, full.shapes, func(s shape) string { return s.name }, o.shapes)
 	switch {
 	case o.kubeconfig != "" && o.keep:
 		return p, errors.New("--keep: no cluster is started, and none removed, with --kubeconfig: leave one of them out")
-	case o.kubeconfig != "" && o.source != "":
+	case o.kubeconfig != "" && o.Source != "" && !o.Check && o.Record == "":
 		return p, errors.New("--source: nothing is started from it with --kubeconfig: leave one of them out")
-	case o.shapes.Given() && slices.ContainsFunc(p.shapes, shape.plain) && len(plain.inTurns(p.systems)) == 0:
+	case o.shapes.Given() && slices.ContainsFunc(p.shapes, shape.plain) && len(p.turns(plain)) == 0:
 		return p, fmt.Errorf("--systems: a plain script is measured under %s: name one of them", strings.Join(plainSystems, " and "))
 	case o.kills > 0 && slices.Equal(p.systems, []string{systemAsComes}):
 		return p, fmt.Errorf("--kills: one kill shows that %s does not recover: leave the flag out, or name another of --systems", systemAsComes)
@@ -101,28 +100,20 @@ func (o options) plan() (plan, error) {
 	return p, nil
 }
 
-// missed is an error that names every goal that was not reached.
-func (r *results) missed() error {
-	var out []error
+// missed names every goal that was not reached.
+func (r *results) missed() (out []string) {
 	for _, v := range r.verdicts() {
 		if !v.reached() {
-			out = append(out, fmt.Errorf("missed: %s, %s: %s", v.kase, v.system, v.text))
+			out = append(out, fmt.Sprintf("missed: %s, %s: %s", v.kase, v.system, v.text))
 		}
 	}
-	return errors.Join(out...)
-}
-
-func tooLong(took time.Duration) error {
-	if took <= timeLimit {
-		return nil
-	}
-	return fmt.Errorf("the run took %s, longer than %s", took.Round(time.Second), timeLimit)
+	return out
 }
 
 // connect reaches the given cluster, or starts one and installs Holdfast in it; done takes away what was started.
-func connect(ctx context.Context, o options, progress io.Writer) (*story.World, func() error, error) {
+func connect(ctx context.Context, o options, progress io.Writer) (*harness.World, func() error, error) {
 	if o.kubeconfig != "" {
-		w, err := story.NewWorld(story.Options{Kubeconfig: string(o.kubeconfig), Out: progress})
+		w, err := harness.Connect(string(o.kubeconfig), progress)
 		return w, func() error { return nil }, err
 	}
 	return startCluster(ctx, o, progress)

@@ -26,8 +26,6 @@ var (
 	busy   = load{"no pause", -1}
 	// coasting is the pace of the script while standbys warm for the later kills of a case, so that all kills fit the run's time.
 	coasting = load{"coasting", 0.25}
-	// idle is the pace of a job while it is another's turn: next to nothing, but it trains.
-	idle = load{"idle", 0.5}
 )
 
 // victims is the order in which ranks are killed: all of them, rank 0 too.
@@ -56,9 +54,8 @@ type trial struct {
 	generation int64
 	// rested is when the job last finished recovering, or took its first step; paced is when its pace last changed.
 	rested, paced time.Time
-	kills         int
-	// firstKnown is whether the wait for the first standbys is noted already.
-	firstKnown bool
+	// kills counts those of this job, before those of the system's earlier one.
+	kills, before int
 	// cold is whether standbys were waited for in vain: the kills of a plain script are then measured without any.
 	cold bool
 	// pace is what the script's pace page says; coast is whether the standbys of this load are waited for at another pace than its own.
@@ -70,30 +67,18 @@ func (t *trial) caseName(l load) string { return t.shape.caseName(l) }
 
 func (s shape) caseName(l load) string { return fmt.Sprintf("%s, %s", s.name, l.name) }
 
-// underKills measures one load: kills times each, the systems in turn, and the ranks of each in turn.
-func underKills(ctx context.Context, trials []*trial, l load, kills int) error {
-	for _, t := range trials {
-		t.coast = false
-	}
+// underKills measures one load: kills times, the ranks in turn.
+func (t *trial) underKills(ctx context.Context, l load, kills int) error {
+	t.coast = false
 	for done := range kills {
-		for _, t := range trials {
-			for _, other := range trials {
-				if other == t {
-					continue
-				}
-				if err := other.setPace(ctx, idle); err != nil {
-					return err
-				}
-			}
-			if err := t.underKill(ctx, l, fmt.Sprintf("kill %d of %d", done+1, kills)); err != nil {
-				return err
-			}
+		if err := t.underKill(ctx, l, fmt.Sprintf("kill %d of %d", t.before+done+1, t.plan.kills)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// underKill measures one kill, again where a standby was not used.
+// underKill measures one kill. One that came before its standbys is a figure of its own, and another follows.
 func (t *trial) underKill(ctx context.Context, l load, which string) error {
 	kase := t.caseName(l)
 	for range redo {
@@ -108,7 +93,7 @@ func (t *trial) underKill(ctx context.Context, l load, which string) error {
 		if err := t.calm(ctx, kase); err != nil {
 			return err
 		}
-		rank := victims[t.kills%len(victims)]
+		rank := victims[(t.before+t.kills)%len(victims)]
 		t.kills++
 		killed, err := t.kill(ctx, rank)
 		if err != nil {
@@ -128,7 +113,8 @@ func (t *trial) underKill(ctx context.Context, l load, which string) error {
 			t.w.Say("  %s, %s: %s (rank %d): %.2f s to the first new step", kase, t.system.name, which, rank, got.stepped)
 			return nil
 		}
-		t.w.Say("  %s, %s: kill of rank %d: %.2f s, not counted: %s", kase, t.system.name, rank, got.stepped, cold)
+		t.results.early(kase, got.stepped)
+		t.w.Say("  %s, %s: kill of rank %d before its standbys: %.2f s: %s", kase, t.system.name, rank, got.stepped, cold)
 	}
 	return fmt.Errorf("%s: standbys said to be ready were not used %d times", kase, redo)
 }
@@ -167,9 +153,6 @@ func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, e
 		t.w.Say("  %s, %s: %v; its kills are measured without", kase, t.system.name, err)
 		return 0, nil
 	}
-	if t.kills == 0 && t.firstKnown {
-		return 0, nil
-	}
 	ready := time.Now()
 	took := ready.Sub(t.rested)
 	if t.coast {
@@ -177,7 +160,7 @@ func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, e
 	}
 	metric := standbyReady
 	if t.kills == 0 {
-		metric, t.firstKnown = standbyFirst, true
+		metric = standbyFirst
 	}
 	t.results.Add(kase, t.system.name, metric, "s", took.Seconds())
 	from := t.rested
@@ -188,15 +171,6 @@ func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, e
 		t.results.Add(kase, t.system.name, warmingMs, "ms", e.StepMs)
 	}
 	return took, nil
-}
-
-// firstStandbys waits for them before another job is there.
-func (t *trial) firstStandbys(ctx context.Context, l load) error {
-	if err := t.setPace(ctx, l); err != nil {
-		return err
-	}
-	_, err := t.warm(ctx, t.caseName(l), l)
-	return err
 }
 
 func (t *trial) standbysReady(ctx context.Context) (bool, string) {

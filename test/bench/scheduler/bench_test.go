@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func TestEveryGoalIsToldOf(t *testing.T) {
 	if len(v.Reached) != 1 || len(v.Missed) != 1 || len(v.Reached)+len(v.Missed)+len(v.Unmeasured) != len(goals) {
 		t.Errorf("%+v of %d goals", v, len(goals))
 	}
-	if b.quick = true; len(b.verdicts().Unmeasured) != len(goals) {
+	if b.Quick = true; len(b.verdicts().Unmeasured) != len(goals) {
 		t.Errorf("small cases say %+v", b.verdicts())
 	}
 }
@@ -55,6 +56,42 @@ func TestPodsAreAlike(t *testing.T) {
 		if !reflect.DeepEqual(p, pod(g, 1)) {
 			t.Errorf("%s: %+v", s.name, p)
 		}
+	}
+}
+
+// TestSystemsHaveTheSameGates: every scheduler is started with the gate that Holdfast ships with, and beside it with what makes its own
+// gangs and racks alone.
+func TestSystemsHaveTheSameGates(t *testing.T) {
+	deployment, err := os.ReadFile("../../../manifests/scheduler/deployment.yaml")
+	if err != nil || !strings.Contains(string(deployment), "- --feature-gates="+gate+"\n") {
+		t.Errorf("Holdfast is not shipped with %s, %v", gate, err)
+	}
+	own := map[string][]string{systemNative: {"GenericWorkload=true", "TopologyAwareWorkloadScheduling=true"}}
+	started := 0
+	for _, s := range systems {
+		if s.binary == "" {
+			continue
+		}
+		started++
+		for _, racks := range []bool{false, true} {
+			var gates []string
+			for _, arg := range s.args(&plane{dir: "/d", kubeconfig: "/k"}, "/c", 1, racks) {
+				if list, ok := strings.CutPrefix(arg, "--feature-gates="); ok {
+					gates = append(gates, strings.Split(list, ",")...)
+				}
+			}
+			if !slices.Contains(gates, gate) {
+				t.Errorf("%s, racks %v: is started with %v, without %s", s.name, racks, gates, gate)
+			}
+			for _, g := range gates {
+				if g != gate && !slices.Contains(own[s.name], g) {
+					t.Errorf("%s, racks %v: is started with %s, the others are not", s.name, racks, g)
+				}
+			}
+		}
+	}
+	if started < 4 {
+		t.Errorf("%d systems have a scheduler, so this test does not see them", started)
 	}
 }
 
@@ -135,14 +172,14 @@ func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--repeat=0"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
 		{Args: []string{"--repeat=many"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
-		{Args: []string{"--repeat=2", "--cases=5000x5000", "--systems=native,coscheduling"}, Want: "--repeat: these systems run these cases once"},
 		{Args: []string{"--cases="}, Want: `there is no "": name some of 1250x1250,`},
 		{Args: []string{"--cases=1x1"}, Want: `there is no "1x1": name some of 1250x1250,`},
 		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of raw, plain,`},
-		{Args: []string{"--cases=mix,refused", "--systems=raw,plain"}, Want: "--systems: case refused is measured for holdfast only"},
+		{Args: []string{"--cases=mix,refused", "--systems=raw,plain"}, Want: "--systems: none of them can be asked for case refused, raw: it decides nothing"},
 		{Args: []string{"--profile="}, Want: `for "--profile" flag: give a path`},
 		{Args: []string{"--profile=p", "--systems=raw,coscheduling"}, Want: "--profile: there are profiles of holdfast, plain, native only"},
 		{Args: []string{"--profile=no/such/folder"}, Want: "--profile: open no/such/folder"},
+		{Args: []string{"--quick", "--check"}, Want: "--check: figures of a --quick run are compared with nothing"},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"mix"}, Want: `unknown command "mix"`},
 	})
@@ -154,7 +191,7 @@ func TestUnfinishedTrialsHaveNoFigures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, want := range []string{"[other]", "[]"} {
-		b := &bench{Set: figure.NewSet("scheduler"), progress: io.Discard, options: options{repeat: 2, source: figure.Path(t.TempDir())}}
+		b := &bench{Set: figure.NewSet("scheduler"), progress: io.Discard, options: options{repeat: 2, Common: figure.Common{Source: figure.Path(t.TempDir())}}}
 		b.Add("k", "other", lastBound, "s", 1)
 		b.Add("k", systemRaw, lastBound, "s", 1)
 		err := b.run(ctx, kase{name: "k"}, []system{{name: systemRaw}})
@@ -166,5 +203,53 @@ func TestUnfinishedTrialsHaveNoFigures(t *testing.T) {
 			t.Errorf("rows of %s, want %s; %v", got, want, err)
 		}
 		cancel()
+	}
+}
+
+// That a system is not in a row is said, with the reason, and is no sample of a time.
+func TestWhatASystemCannotIsSaid(t *testing.T) {
+	var progress strings.Builder
+	b := &bench{Set: figure.NewSet(benchName), progress: &progress, options: options{repeat: 1}}
+	plain := systems[slices.IndexFunc(systems, func(s system) bool { return s.name == systemPlain })]
+	if err := b.run(t.Context(), kase{name: "k", cannot: map[string]string{systemPlain: noGangs}}, []system{plain}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Figures(); len(got) != 1 || got[0].System != systemPlain || got[0].Metric != "can" || got[0].Value != 0 || !strings.Contains(progress.String(), "cannot: "+noGangs) {
+		t.Errorf("%+v\n%s", got, &progress)
+	}
+	for _, k := range cases(false) {
+		for name, why := range k.cannot {
+			if why == "" || name == systemHoldfast || !slices.ContainsFunc(systems, func(s system) bool { return s.name == name }) {
+				t.Errorf("%s, %s: %q", k.name, name, why)
+			}
+		}
+	}
+}
+
+func TestEventsBelongToTheFinishLine(t *testing.T) {
+	bound := func(name string) *corev1.Pod {
+		p := &corev1.Pod{}
+		p.Name, p.Spec.NodeName = name, "n"
+		return p
+	}
+	event := func(pod, reason string) *corev1.Event {
+		return &corev1.Event{InvolvedObject: corev1.ObjectReference{Name: pod}, Reason: reason}
+	}
+	w := &watched{left: map[string]bool{"a": true, "b": true}, untold: map[string]bool{"a": true, "b": true}, news: make(chan struct{}, 1)}
+	w.pod(bound("a"))
+	w.event(event("a", scheduledReason))
+	w.pod(bound("b"))
+	w.event(event("b", "FailedScheduling"))
+	w.event(event("x", scheduledReason))
+	if len(w.left) != 0 || len(w.untold) != 1 || !w.untold["b"] {
+		t.Errorf("not bound %v, not told %v", w.left, w.untold)
+	}
+	w.event(event("b", scheduledReason))
+	if last, missing, err := w.allTold(t.Context()); missing != 0 || err != nil || last != w.lastTold || last.Before(w.lastBound) {
+		t.Errorf("told by %v, %d missing, %v", last, missing, err)
+	}
+	w.untold["c"], w.lastBound, w.lastTold = true, w.lastBound.Add(-2*toldQuiet), w.lastTold.Add(-2*toldQuiet)
+	if _, missing, err := w.allTold(t.Context()); missing != 1 || err != nil {
+		t.Errorf("%d missing, %v", missing, err)
 	}
 }

@@ -34,6 +34,11 @@ type group struct {
 	rack bool
 }
 
+// racks is whether a gang of the case asks for one.
+func (k kase) racks() bool {
+	return slices.ContainsFunc(k.groups, func(g group) bool { return g.rack })
+}
+
 // fits says whether the group is to be placed, in a cluster of so many nodes.
 func (g group) fits(nodes int) bool { return g.gpus <= gpusPerNode && g.size <= nodes }
 
@@ -42,10 +47,8 @@ type kase struct {
 	name, what string
 	nodes      int
 	groups     []group
-	// repeat is how often each system runs it; 0: as the options say. slow systems run it once.
-	slow bool
-	// systems are those that it can be asked of; nil: all.
-	systems []string
+	// cannot is why a system cannot be asked for it, by name; the others can.
+	cannot map[string]string
 }
 
 func gangs(n, size int, name string) []group {
@@ -56,6 +59,8 @@ func gangs(n, size int, name string) []group {
 	return all
 }
 
+const noGangs = "it knows no gangs"
+
 // cases are all that can be measured. With quick they are small.
 func cases(quick bool) []kase {
 	f := 1
@@ -65,13 +70,15 @@ func cases(quick bool) []kase {
 	one := func(n int) []group { return gangs(1, n/f, "gang") }
 	return []kase{
 		{name: "1250x1250", what: "one gang, a pod on every node", nodes: 1250 / f, groups: one(1250)},
-		{name: "5000x5000", what: "the same, four times as large", nodes: 5000 / f, groups: one(5000), slow: true},
+		{name: "5000x5000", what: "the same, four times as large", nodes: 5000 / f, groups: one(5000)},
 		{name: "100x16", what: "100 gangs at once, which fill all nodes", nodes: 1600 / f, groups: gangs(100/f, 16, "gang")},
-		{name: "100x16-racks", what: "the same, each gang in one rack: every rack is filled by one", nodes: 1600 / f, groups: inRacks(gangs(100/f, rackSize, "gang")), systems: []string{systemHoldfast}},
+		{name: "100x16-racks", what: "the same, each gang in one rack: every rack is filled by one", nodes: 1600 / f, groups: inRacks(gangs(100/f, rackSize, "gang")),
+			cannot: map[string]string{systemPlain: noGangs, systemCoscheduling: "its gangs ask for no domain"}},
 		{name: "mix", what: "gangs of 16 and 8 pods and pods of no gang, among gangs of which no pod fits", nodes: 1250 / f,
 			groups: slices.Concat(gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"), gangs(max(1, 30/f), 16, "large"), gangs(max(1, 40/f), 8, "small"), []group{{size: 200 / f, gpus: gpusPerNode}})},
 		{name: "refused", what: "one pod more than 4,999 nodes take: how soon that is said, with how many writes", nodes: 5000/f - 1,
-			groups: []group{{name: "gang-000", size: 5000 / f, gpus: gpusPerNode}}, systems: []string{systemHoldfast}},
+			groups: []group{{name: "gang-000", size: 5000 / f, gpus: gpusPerNode}},
+			cannot: map[string]string{systemRaw: "it decides nothing", systemPlain: noGangs + ": it binds all pods but one"}},
 	}
 }
 

@@ -6,7 +6,11 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
-const lastBound = "last_bound"
+const (
+	lastBound = "last_bound"
+	// withEvents is lastBound with the writing of all events that say so.
+	withEvents = "last_bound_with_events"
+)
 
 // goal is a bound for holdfast's metric: of its median as it is, or as a multiple of another system's median in the same run.
 type goal struct {
@@ -21,6 +25,12 @@ var goals = []goal{
 	{"5000x5000", lastBound, systemRaw, 2.5},
 	{"5000x5000", lastBound, systemPlain, 0.25},
 	{"5000x5000", lastBound, systemNative, 0.1},
+	{"5000x5000", withEvents, systemPlain, 0.75},
+	{"100x16-racks", lastBound, systemNative, 0.2},
+	// Gangs are all placed at once, single pods one by one as kube-scheduler does it.
+	{"mix", lastBound, systemRaw, 3},
+	{"mix", lastBound, systemPlain, 0.5},
+	{"mix", lastBound, systemNative, 0.5},
 	{"refused", "unschedulable_visible", "", 1},
 	{"refused", "unschedulable_writes", "", 3},
 }
@@ -33,7 +43,7 @@ func (b *bench) verdicts() (v figure.Verdicts) {
 			what += " / " + g.against
 		}
 		got, ok := b.value(g)
-		if !ok || b.quick {
+		if !ok || b.Quick {
 			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is at most %g", g.kase, what, g.bound))
 			continue
 		}
@@ -56,18 +66,18 @@ func (b *bench) value(g goal) (float64, bool) {
 	return got / other, true
 }
 
-// lines are the figures and holdfast's last_bound as a multiple of each other system's.
+// compared are the metrics of which holdfast's is told as a multiple of each other system's.
+var compared = []string{lastBound, withEvents, "unschedulable_visible"}
+
+// lines are the figures and these multiples.
 func (b *bench) lines() []figure.Figure {
 	all := b.Figures()
 	for _, kase := range b.Cases() {
-		ours, ok := b.Median(kase, systemHoldfast, lastBound)
-		if !ok {
-			continue
-		}
-		for _, s := range systems {
-			if other, ok := b.Median(kase, s.name, lastBound); ok && s.name != systemHoldfast && other > 0 {
-				k := figure.Key{Case: kase, System: systemHoldfast, Metric: lastBound + "_vs_" + s.name}
-				all = append(all, b.Figure(k, ours/other, "x", len(b.Samples(kase, systemHoldfast, lastBound))))
+		for _, metric := range compared {
+			for _, s := range systems {
+				if s.name != systemHoldfast {
+					all = append(all, b.Ratio(kase, metric, systemHoldfast, s.name, metric+"_vs_"+s.name, figure.Times)...)
+				}
 			}
 		}
 	}

@@ -19,14 +19,17 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
+// benchName is in every line.
+const benchName = "scheduler"
+
 // timeLimit is what the whole run may take.
-const timeLimit = 25 * time.Minute
+const timeLimit = 75 * time.Minute
 
 type options struct {
-	quick, check    bool
-	source, profile figure.Path
-	cases, systems  figure.Names
-	repeat          figure.Count
+	figure.Common
+	profile        figure.Path
+	cases, systems figure.Names
+	repeat         figure.Count
 }
 
 // bench is one run.
@@ -43,19 +46,17 @@ func main() {
 
 // command writes lines to out and what is for people to progress.
 func command(out, progress io.Writer) *cobra.Command {
-	o := options{source: ".", cases: figure.OneOf(names(cases(false), kase.String)...), systems: figure.OneOf(names(systems, system.String)...)}
+	o := options{cases: figure.OneOf(names(cases(false), kase.String)...), systems: figure.OneOf(names(systems, system.String)...)}
 	cmd := &cobra.Command{
 		Use:   "bench-scheduler",
 		Short: "Measure how soon gangs are placed",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "few nodes and pods: shows that everything works, not how fast it is")
-	f.BoolVar(&o.check, "check", false, "fail when a goal is missed")
-	f.Var(&o.source, "source", "root of the source tree, with its binaries built")
+	o.AddFlags(f, "few nodes and pods")
 	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(names(cases(false), kase.String), ", "))
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(names(systems, system.String), ", "))
-	f.Var(&o.repeat, "repeat", "how often each system runs each case (default 3, 1 with --quick); native and coscheduling run 5000x5000 once")
+	f.Var(&o.repeat, "repeat", "how often each system runs each case (default 3, 1 with --quick)")
 	f.Var(&o.profile, "profile", "a file for a processor profile of the last scheduler that was measured; it disturbs the figures")
 	return cmd
 }
@@ -73,14 +74,17 @@ func names[T any](all []T, name func(T) string) []string {
 
 func run(ctx context.Context, o options, out, progress io.Writer) error {
 	began := time.Now()
-	all := cases(o.quick)
+	all := cases(o.Quick)
 	kases := figure.Chosen(all, all, kase.String, o.cases)
 	compared := figure.Chosen(systems, systems, system.String, o.systems)
 	err := o.refused(kases, compared)
+	if err == nil {
+		err = o.Begin(benchName)
+	}
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, Set: figure.NewSet("scheduler"), progress: progress}
+	b := &bench{options: o, Set: figure.NewSet(benchName), progress: progress}
 	for _, k := range kases {
 		b.say("%s: %s", k.name, k.what)
 		err = errors.Join(err, b.run(ctx, k, compared))
@@ -88,20 +92,15 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 			break
 		}
 	}
-	return errors.Join(err, b.Conclude(out, progress, figure.Result{Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Check: o.check}))
+	return b.Conclude(out, progress, figure.Result{Common: &o.Common, Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Broken: err})
 }
 
 // refused is an error where an option would do nothing, or a file could not be written when all is measured.
 func (o options) refused(kases []kase, compared []system) error {
 	for _, k := range kases {
 		if o.cases.Given() && !slices.ContainsFunc(compared, k.asks) {
-			return fmt.Errorf("--systems: case %s is measured for %s only: name one of them, or leave the case out", k.name, strings.Join(k.systems, ", "))
+			return fmt.Errorf("--systems: none of them can be asked for case %s, %s: %s: name another, or leave the case out", k.name, compared[0].name, k.cannot[compared[0].name])
 		}
-	}
-	if o.repeat > 1 && !slices.ContainsFunc(kases, func(k kase) bool {
-		return slices.ContainsFunc(compared, func(s system) bool { return k.asks(s) && !(k.slow && s.slow) })
-	}) {
-		return errors.New("--repeat: these systems run these cases once: leave the flag out, or name others")
 	}
 	if o.profile == "" {
 		return nil
@@ -117,18 +116,24 @@ func (o options) refused(kases []kase, compared []system) error {
 }
 
 // asks is whether the case is measured for a system.
-func (k kase) asks(s system) bool { return k.systems == nil || slices.Contains(k.systems, s.name) }
+func (k kase) asks(s system) bool { return k.cannot[s.name] == "" }
 
 // run measures one case: each system in turn, in another order each time. Of a system that fails, and of all where the case is broken off,
 // there are no figures.
 func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) {
 	broken := map[string]bool{}
-	for round := range figure.Repeats(b.repeat, b.quick) {
+	for _, s := range compared {
+		if !k.asks(s) {
+			b.Add(k.name, s.name, "can", "bool", 0)
+			b.say("  %-12s  cannot: %s", s.name, k.cannot[s.name])
+		}
+	}
+	for round := range figure.Repeats(b.repeat, b.Quick) {
 		for _, s := range rotated(compared, round) {
-			if !k.asks(s) || (k.slow && s.slow && round > 0) || broken[s.name] {
+			if !k.asks(s) || broken[s.name] {
 				continue
 			}
-			t := &trial{k: k, sys: s, source: string(b.source), profile: string(b.profile)}
+			t := &trial{k: k, sys: s, source: b.Root(), profile: string(b.profile)}
 			out, failed := t.run(ctx)
 			if ctx.Err() != nil {
 				b.say("  broken off: no figures of %s", k.name)

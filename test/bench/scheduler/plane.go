@@ -65,7 +65,7 @@ func newPlane(ctx context.Context, dir, dev string) (*plane, error) {
 		// There is no controller that would make service accounts or take taints off new nodes.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
 		// What the native system needs; the API server is the same for all.
-		"--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1beta1=true")
+		"--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true", "--runtime-config=scheduling.k8s.io/v1beta1=true")
 	if err != nil {
 		return nil, errors.Join(err, p.stop())
 	}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// patience bounds every wait for a process.
-const patience = 90 * time.Second
+// timeout bounds every wait for a process.
+const timeout = 90 * time.Second
 
 // process is a child that ends with this program, however that ends.
 type process struct {
@@ -56,7 +56,7 @@ func (p *process) cpu() time.Duration {
 
 // until asks again and again until there is no error; a process that ends meanwhile is one.
 func (p *process) until(ctx context.Context, check func() error) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		err := check()
 		if err == nil {

@@ -37,28 +37,31 @@ type system struct {
 	scheduler, binary, argv0 string
 	// config is the scheduler's configuration, without the client's part.
 	config func(source string) (string, error)
-	flags  []string
+	// gates are features that it needs beside the gate that all are given, rackGates those that it needs for racks.
+	gates, rackGates string
+	flags            []string
 	// define makes the kinds known that the system needs; group creates the object of one gang; join puts a pod into it.
 	define func(ctx context.Context, p *plane, source string) error
 	group  func(ctx context.Context, p *plane, g group) error
 	join   func(p *corev1.Pod, g group)
-	// slow systems run large cases once.
-	slow bool
 }
+
+// gate is what every scheduler is started with, as Holdfast is shipped: with the feature each bound pod costs a second write.
+const gate = "NominatedNodeNameForExpectation=false"
 
 var systems = []system{
 	{name: systemRaw, what: "binding calls alone, as many at a time as Holdfast makes, after the last pod was created: the limit"},
 	{name: systemPlain, what: "kube-scheduler, which knows no gangs", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig},
 	{name: systemNative, what: "kube-scheduler with its own gangs (GenericWorkload)", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig,
-		flags: []string{"--feature-gates=GenericWorkload=true"}, group: nativeGroup, join: nativeJoin, slow: true},
+		gates: ",GenericWorkload=true", rackGates: ",TopologyAwareWorkloadScheduling=true", group: nativeGroup, join: nativeJoin},
 	{name: systemCoscheduling, what: "coscheduling of scheduler-plugins", scheduler: "coscheduling", binary: "bench-coscheduling", argv0: "coscheduling", config: coschedulingConfig,
-		define: coschedulingDefine, group: coschedulingGroup, join: coschedulingJoin, slow: true},
+		define: coschedulingDefine, group: coschedulingGroup, join: coschedulingJoin},
 	{name: systemHoldfast, what: "holdfast-scheduler with the configuration that is shipped", scheduler: v1alpha1.SchedulerName, binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
-		flags: []string{"--preview-bind-address=", "--feature-gates=NominatedNodeNameForExpectation=false"}, define: holdfastDefine, group: holdfastGroup},
+		flags: []string{"--preview-bind-address="}, define: holdfastDefine, group: holdfastGroup},
 }
 
 // start runs the system's scheduler until it is ready; it returns its port. Raw has none.
-func (s system) start(ctx context.Context, p *plane, source string) (*process, int, error) {
+func (s system) start(ctx context.Context, p *plane, source string, racks bool) (*process, int, error) {
 	if s.binary == "" {
 		return nil, 0, nil
 	}
@@ -75,10 +78,7 @@ func (s system) start(ctx context.Context, p *plane, source string) (*process, i
 	if err != nil {
 		return nil, 0, err
 	}
-	args := append([]string{"--config=" + file, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", free[0]), "--cert-dir=" + p.dir,
-		"--authentication-kubeconfig=" + p.kubeconfig, "--authorization-kubeconfig=" + p.kubeconfig, "--authentication-skip-lookup",
-		"--authorization-always-allow-paths=/readyz,/metrics,/debug/*"}, s.flags...)
-	child, err := start(p.dir, s.argv0, filepath.Join(source, "bin", s.binary), args...)
+	child, err := start(p.dir, s.argv0, filepath.Join(source, "bin", s.binary), s.args(p, file, free[0], racks)...)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -87,6 +87,17 @@ func (s system) start(ctx context.Context, p *plane, source string) (*process, i
 		return nil, 0, err
 	}
 	return child, free[0], nil
+}
+
+// args are what the system's scheduler is started with.
+func (s system) args(p *plane, config string, port int, racks bool) []string {
+	gates := gate + s.gates
+	if racks {
+		gates += s.rackGates
+	}
+	return append([]string{"--config=" + config, "--feature-gates=" + gates, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + p.dir,
+		"--authentication-kubeconfig=" + p.kubeconfig, "--authorization-kubeconfig=" + p.kubeconfig, "--authentication-skip-lookup",
+		"--authorization-always-allow-paths=/readyz,/metrics,/debug/*"}, s.flags...)
 }
 
 const configHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -117,9 +128,11 @@ func holdfastConfig(source string) (string, error) {
 }
 
 func nativeGroup(ctx context.Context, p *plane, g group) error {
-	_, err := p.client.SchedulingV1beta1().PodGroups(namespace).Create(ctx, &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: schedulingv1beta1.PodGroupSpec{
-		SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(g.size)}},
-	}}, metav1.CreateOptions{})
+	spec := schedulingv1beta1.PodGroupSpec{SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(g.size)}}}
+	if g.rack {
+		spec.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: labelRack}}}
+	}
+	_, err := p.client.SchedulingV1beta1().PodGroups(namespace).Create(ctx, &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: spec}, metav1.CreateOptions{})
 	return err
 }
 

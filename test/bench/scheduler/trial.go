@@ -20,8 +20,8 @@ import (
 const (
 	// creators is how many pods are created at a time.
 	creators = 32
-	// boundPatience is how long it may take until all are bound.
-	boundPatience = 5 * time.Minute
+	// boundTimeout is how long it may take until all are bound.
+	boundTimeout = 10 * time.Minute
 )
 
 // trial is one run of one system in one case, with a control plane of its own.
@@ -66,7 +66,7 @@ func (t *trial) run(ctx context.Context) (out outcome, err error) {
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	child, port, err := t.sys.start(ctx, t.plane, t.source)
+	child, port, err := t.sys.start(ctx, t.plane, t.source, t.k.racks())
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +166,11 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 			return out, err
 		}
 		out = append(out, sample{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, sample{lastBound, "s", last.Sub(t.last).Seconds()})
+		written, missing, err := t.seen.allTold(ctx)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, sample{withEvents, "s", written.Sub(t.last).Seconds()}, sample{"events_missing", "1", float64(missing)})
 	}
 	more, err := t.refusals(ctx, before, port)
 	out = append(out, more...)
@@ -183,16 +188,27 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 	return out, err
 }
 
-// bindAll binds what fits, pods in the order of the nodes.
+// bindAll binds what fits, pods in the order of the nodes, and then writes the event of each, as a scheduler does.
 func (t *trial) bindAll(ctx context.Context) error {
 	bind := t.names(true)
-	var next atomic.Int64
-	return each(binders(), t.pods, func(p *corev1.Pod) error {
-		if !bind[p.Name] {
-			return nil
+	var all []*corev1.Pod
+	at := map[string]string{}
+	for _, p := range t.pods {
+		if bind[p.Name] {
+			at[p.Name] = node(len(all), t.first).Name
+			all = append(all, p)
 		}
-		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node(int(next.Add(1)-1), t.first).Name}}
+	}
+	if err := each(binders(), all, func(p *corev1.Pod) error {
+		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: at[p.Name]}}
 		return t.plane.client.CoreV1().Pods(namespace).Bind(ctx, b, metav1.CreateOptions{})
+	}); err != nil {
+		return err
+	}
+	return each(binders(), all, func(p *corev1.Pod) error {
+		_, err := t.plane.client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name}, Reason: scheduledReason, Type: corev1.EventTypeNormal,
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: p.Name}, Message: "Successfully assigned " + p.Name + " to " + at[p.Name]}, metav1.CreateOptions{})
+		return err
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -26,11 +27,12 @@ type watched struct {
 	cancel context.CancelFunc
 
 	mu sync.Mutex
-	// left are pods that are to be bound and are not yet; refused is when a gang was first told, by name. Guarded by mu.
-	left      map[string]bool
-	lastBound time.Time
-	refused   map[string]time.Time
-	broken    error
+	// left are pods that are to be bound and are not yet, untold those of which no event says so yet; refused is when a gang was first
+	// told, by name. Guarded by mu.
+	left, untold        map[string]bool
+	lastBound, lastTold time.Time
+	refused             map[string]time.Time
+	broken              error
 	// news is sent to, without waiting, when one of them changed.
 	news chan struct{}
 }
@@ -38,8 +40,8 @@ type watched struct {
 // watch begins with what the API server has now.
 func (p *plane) watch(ctx context.Context, system string, left map[string]bool) (*watched, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watched{cancel: cancel, left: left, refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
-	err := w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod)
+	w := &watched{cancel: cancel, left: left, untold: maps.Clone(left), refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
+	err := errors.Join(w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod), w.follow(ctx, p.client.CoreV1().Events(namespace).Watch, w.event))
 	switch system {
 	case systemHoldfast:
 		err = errors.Join(err, w.follow(ctx, p.dynamic.Resource(gangsResource).Namespace(namespace).Watch, w.gang))
@@ -106,6 +108,16 @@ func (w *watched) pod(obj any) {
 	}
 }
 
+// scheduledReason is that of the event which says of a pod that it was bound.
+const scheduledReason = "Scheduled"
+
+func (w *watched) event(obj any) {
+	if e, ok := obj.(*corev1.Event); ok && e.Reason == scheduledReason && w.untold[e.InvolvedObject.Name] {
+		delete(w.untold, e.InvolvedObject.Name)
+		w.lastTold = time.Now()
+	}
+}
+
 func (w *watched) gang(obj any) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -146,6 +158,32 @@ func (w *watched) allBound(ctx context.Context) (time.Time, error) {
 	return last, err
 }
 
+// toldQuiet is after how long without another event no more is waited for: kube-scheduler leaves out events where its queue is full.
+const toldQuiet = 10 * time.Second
+
+// allTold returns when the last event came that says of a pod that it is bound, and of how many pods none did.
+func (w *watched) allTold(ctx context.Context) (last time.Time, missing int, err error) {
+	tick := time.NewTicker(toldQuiet / 10)
+	defer tick.Stop()
+	for {
+		w.mu.Lock()
+		missing, err = len(w.untold), w.broken
+		if last = w.lastBound; w.lastTold.After(last) {
+			last = w.lastTold
+		}
+		w.mu.Unlock()
+		if err != nil || missing == 0 || time.Since(last) > toldQuiet {
+			return last, missing, err
+		}
+		select {
+		case <-w.news:
+		case <-tick.C:
+		case <-ctx.Done():
+			return last, missing, ctx.Err()
+		}
+	}
+}
+
 // allRefused returns when the last gang was first told why it waits.
 func (w *watched) allRefused(ctx context.Context, names []string) (time.Time, error) {
 	var last time.Time
@@ -166,7 +204,7 @@ func (w *watched) allRefused(ctx context.Context, names []string) (time.Time, er
 
 // until waits while there is something to wait for.
 func (w *watched) until(ctx context.Context, missing func() string) error {
-	deadline := time.After(boundPatience)
+	deadline := time.After(boundTimeout)
 	for {
 		w.mu.Lock()
 		what, broken := missing(), w.broken
@@ -182,7 +220,7 @@ func (w *watched) until(ctx context.Context, missing func() string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
-			return fmt.Errorf("after %s %s", boundPatience, what)
+			return fmt.Errorf("after %s %s", boundTimeout, what)
 		}
 	}
 }

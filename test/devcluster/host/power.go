@@ -65,7 +65,7 @@ func KillNode(rec *layout.Record, i int) error {
 	// All are stopped first: none must live to tell of another's death.
 	seen := map[int]bool{}
 	for more := true; more; {
-		all, err := doomed(root)
+		all, err := pending(root)
 		if err != nil {
 			return err
 		}
@@ -79,8 +79,8 @@ func KillNode(rec *layout.Record, i int) error {
 			}
 		}
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		all, err := doomed(root)
+	for deadline := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
+		all, err := pending(root)
 		if err != nil || len(all) == 0 {
 			return err
 		}
@@ -95,8 +95,8 @@ func KillNode(rec *layout.Record, i int) error {
 	}
 }
 
-// doomed lists what runs below a node's process 1, but for kube-proxy.
-func doomed(root int) ([]int, error) {
+// pending lists what runs below a node's process 1, but for kube-proxy.
+func pending(root int) ([]int, error) {
 	all, err := Descendants(root)
 	if err != nil {
 		return nil, err

@@ -15,8 +15,8 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// patience is how long the kernel may take to end a cluster's processes.
-const patience = 20 * time.Second
+// timeout is how long the kernel may take to end a cluster's processes.
+const timeout = 20 * time.Second
 
 // Remove ends a cluster and takes away all that its record names. It works on
 // a cluster that runs, one that died, and one that was half made.
@@ -57,7 +57,7 @@ func removeDead(base string, say func(string)) error {
 }
 
 func remove(rec *layout.Record) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	if err := Kill(rec.Supervisor); err != nil {
 		return err
 	}

@@ -155,8 +155,8 @@ func (n *node) importPause(tar []byte) error {
 	return n.procs.run("/usr/bin/ctr", []string{"ctr", "-a", containerdSocket, "-n", "k8s.io", "images", "import", file}, log)
 }
 
-func awaitSocket(path string, patience time.Duration) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+func awaitSocket(path string, timeout time.Duration) error {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		c, err := net.Dial("unix", path)
 		if err == nil {
 			return c.Close()

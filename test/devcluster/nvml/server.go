@@ -81,6 +81,9 @@ func (s *Server) Listen(path string) error {
 	if err != nil {
 		return err
 	}
+	if err := os.Chmod(path, 0o666); err != nil { // as NVIDIA's devices are
+		return err
+	}
 	go func() {
 		for {
 			c, err := l.Accept()

@@ -16,8 +16,8 @@ import (
 
 const (
 	restartAfter = time.Second
-	// nodePatience is how long the processes of a dead node may take to end.
-	nodePatience = 20 * time.Second
+	// nodeTimeout is how long the processes of a dead node may take to end.
+	nodeTimeout = 20 * time.Second
 )
 
 // keep runs a control plane program and starts it again when it ends, unless
@@ -113,7 +113,7 @@ func freshCgroup(s *layout.Spec, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := host.RemoveCgroups(dirs, time.Now().Add(nodePatience)); err != nil {
+	if err := host.RemoveCgroups(dirs, time.Now().Add(nodeTimeout)); err != nil {
 		return err
 	}
 	return host.MakeCgroups(s.NodeCgroup(i))

@@ -25,8 +25,8 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-// startPatience is how long a whole start may take on a slow, busy machine.
-const startPatience = 3 * time.Minute
+// startTimeout is how long a whole start may take on a slow, busy machine.
+const startTimeout = 3 * time.Minute
 
 // Run runs the cluster until the process ends. It waits for a line on orders
 // first: then its record is written and its link to the machine is there.
@@ -92,7 +92,7 @@ func (sv *supervisor) start() error {
 	if err := keep(s, etcdCommand(s)); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(startPatience)
+	deadline := time.Now().Add(startTimeout)
 	if err := until(deadline, "etcd", "etcd", s, func() error { return dial("127.0.0.1:2379") }); err != nil {
 		return err
 	}

@@ -1,0 +1,92 @@
+package coordtest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/elastic/coordinator/coordinatortest"
+)
+
+// Gang is a gang that the real coordinator leads.
+type Gang struct {
+	c    *Coordinator
+	key  coordinator.Key
+	pods []string
+}
+
+// Lead has the real coordinator lead a gang of the pods, in this order. It never copies steps to storage.
+func (c *Coordinator) Lead(pods ...string) *Gang { return c.lead(0, pods) }
+
+// LeadAndStore is Lead for a gang that copies steps to storage without a pause.
+func (c *Coordinator) LeadAndStore(pods ...string) *Gang { return c.lead(time.Nanosecond, pods) }
+
+func (c *Coordinator) lead(storage time.Duration, pods []string) *Gang {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.led++
+	g := &Gang{c: c, key: coordinator.Key{Namespace: "test", Name: "gang", Job: fmt.Sprint("job-", c.led)}, pods: pods}
+	c.store.Add(g.key, coordinatortest.Gang{Members: len(pods), Storage: storage})
+	for _, pod := range pods {
+		c.gangs[pod] = g
+		g.create(pod)
+		c.redial(pod)
+	}
+	return g
+}
+
+// create makes another pod of that name. c.mu is held.
+func (g *Gang) create(pod string) {
+	c := g.c
+	c.lives[pod]++
+	c.callers.Set(pod, coordinator.Caller{Key: g.key, Slot: elastic.Slot(slices.Index(g.pods, pod)),
+		Pod: elastic.Pod{UID: fmt.Sprintf("%s-%d", pod, c.lives[pod]), Name: pod, Node: "node", Created: time.Now()}})
+}
+
+// redial has an agent dial again. c.mu is held.
+func (c *Coordinator) redial(pod string) {
+	if cut := c.cut[pod]; cut != nil {
+		cut()
+	}
+}
+
+// Unlead ends the lead: the pods are told what the test sets by Direct.
+func (g *Gang) Unlead() {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	for _, pod := range g.pods {
+		delete(g.c.gangs, pod)
+		g.c.redial(pod)
+	}
+}
+
+// Restarts is how many failures were counted.
+func (g *Gang) Restarts() int { return g.c.store.Gang(g.key).Record.Restarts }
+
+// RestoreStep is where the newest generation started.
+func (g *Gang) RestoreStep() uint64 { return uint64(g.c.store.Gang(g.key).Record.RestoreStep) }
+
+// Durable is the newest step that is recorded as whole in storage, 0 for none, and how many were.
+func (g *Gang) Durable() (step uint64, manifests int) {
+	kept := g.c.store.Gang(g.key)
+	if d := kept.Record.Durable; d != nil {
+		step = uint64(d.Step)
+	}
+	return step, kept.Manifests
+}
+
+// CommonStep is the newest step that agents were told all ranks hold.
+func (g *Gang) CommonStep() uint64 {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	common := uint64(0)
+	for _, pod := range g.pods {
+		if d := g.c.sent[pod]; d.GetOrder() == v1.Order_ORDER_RUN {
+			common = max(common, d.GetCommonStep())
+		}
+	}
+	return common
+}

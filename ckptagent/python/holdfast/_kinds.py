@@ -1,0 +1,100 @@
+"""Objects whose state is not simply state_dict(): those that are taken another way, and those that are refused.
+
+Known by the names of their classes: nothing is imported that the script has not imported.
+"""
+
+import sys
+
+OPTIM = "optim"
+
+
+class RestoreError(RuntimeError):
+    """The step that this generation starts from cannot be restored whole."""
+
+
+class TrackError(TypeError):
+    """What is tracked could never be restored; the text names it and says what to track instead."""
+
+
+# class, module that it comes from, what it is called, what to do instead
+_REFUSED = (
+    ("FullyShardedDataParallel", "torch.distributed.fsdp", "a module of FSDP1 (FullyShardedDataParallel)", "shard it with torch.distributed.fsdp.fully_shard, whose parameters are kept as they are"),
+    ("DeepSpeedZeroOptimizer_Stage3", "deepspeed.", "an optimizer of DeepSpeed's ZeRO stage 3", "use fully_shard, or leave it untracked and load DeepSpeed's own checkpoint"),
+    ("ZeROOptimizer", "deepspeed.", "an optimizer of DeepSpeed's ZeRO, which loads the states of all ranks at once", "use torch.distributed.optim.ZeroRedundancyOptimizer, or leave it untracked and load DeepSpeed's own checkpoint"),
+    ("DistributedOptimizer", "megatron.", "Megatron's DistributedOptimizer, whose state_dict() leaves out what other ranks hold", "leave it untracked and load Megatron's own checkpoint, or run without --use-distributed-optimizer"),
+)  # fmt: skip
+
+
+def _is(v, name, module):
+    return any(c.__name__ == name and c.__module__.startswith(module) for c in type(v).__mro__)
+
+
+def is_zero(v):
+    return _is(v, "ZeroRedundancyOptimizer", "torch.distributed.optim")
+
+
+def _parts(v):
+    """v, and what it is made of as far as that decides whether it can be kept."""
+    yield v
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(v, torch.nn.Module):
+        yield from v.modules()
+    elif hasattr(v, "zero_grad"):  # an optimizer, perhaps around others (a scheduler only knows one)
+        yield getattr(v, "optimizer", None)
+        yield from getattr(v, "chained_optimizers", ())
+
+
+def refuse(v, path):
+    """Raises TrackError where v, an object with state_dict, is of a kind that is never restored."""
+    for part in _parts(v):
+        for name, module, what, instead in _REFUSED:
+            if _is(part, name, module):
+                raise TrackError("%s is or holds %s: %s" % (path, what, instead))
+    for p in _parameters(v):
+        if hasattr(p, "ds_id"):
+            raise TrackError("%s holds parameters that DeepSpeed's ZeRO stage 3 has taken apart: %s" % (path, _REFUSED[1][3]))
+        if getattr(p, "_is_flat_param", False):
+            raise TrackError("%s holds flat parameters of FSDP1: %s" % (path, _REFUSED[0][3]))
+    if is_zero(v) and not hasattr(v, OPTIM):
+        raise TrackError("%s is a ZeroRedundancyOptimizer that makes its optimizer later: use overlap_with_ddp=False" % path)
+
+
+def _parameters(v):
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ()
+    if isinstance(v, torch.nn.Module):
+        return v.parameters()
+    if isinstance(v, torch.optim.Optimizer):
+        return (p for group in v.param_groups for p in group["params"])
+    return ()
+
+
+def take(v):
+    """The state of an object with state_dict. Of ZeRO-1 it is this rank's part, which state_dict() would gather from all."""
+    if not is_zero(v):
+        return v.state_dict()
+    return {
+        OPTIM: v.optim.state_dict(),
+        "groups": [{k: x for k, x in g.items() if k != "params"} for g in v.param_groups],
+        "part": _part_of_zero(v),
+    }
+
+
+def _part_of_zero(v):
+    return [[list(p.shape) for p in g["params"]] for g in v.optim.param_groups]
+
+
+def give(v, saved):
+    """Brings an object with load_state_dict to a state that take has returned."""
+    if not is_zero(v):
+        v.load_state_dict(saved)
+        return
+    if saved["part"] != _part_of_zero(v):
+        raise RestoreError(
+            "a ZeroRedundancyOptimizer was saved where this rank had parameters of shapes %s; now it has %s: start with the "
+            "same parameters in the same order on the same number of ranks" % (saved["part"], _part_of_zero(v))
+        )
+    v.optim.load_state_dict(saved[OPTIM])
+    for group, was in zip(v.param_groups, saved["groups"]):
+        group.update(was)

@@ -1,0 +1,209 @@
+"""Leaves that are one rank's part of a larger tensor (DTensor: FSDP2, tensor parallel).
+
+Kept is the local shard, with the layout that it is part of. Nothing here communicates: a shard is restored where the
+same part of the same tensor is held, and anywhere else it is refused.
+"""
+
+import collections
+import sys
+
+from . import _kinds
+
+REMEDY = (
+    "state in memory is not resharded: start with the mesh and sharding that it was saved with, or begin a new job that "
+    "loads a checkpoint of torch.distributed.checkpoint"
+)
+
+#: What a shard is part of: strides of the local tensor (None: contiguous), shape and stride of the whole one, mesh.
+Part = collections.namedtuple("Part", "strides shape stride mesh dims at placements")
+
+_PLACEMENTS = {
+    "Shard": lambda p: ("shard", p.dim),
+    "_StridedShard": lambda p: ("strided", p.dim, p.split_factor),
+    "Replicate": lambda p: ("replicate",),
+    "Partial": lambda p: ("partial", p.reduce_op),
+}
+
+
+class LayoutDiffers(ValueError):
+    """A shard does not fit where it is to be restored; the text says what was saved and what is there."""
+
+
+def is_dtensor(t):
+    kind = type(t)
+    return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed")
+
+
+def local(t):
+    """The part of t that this rank holds, sharing its memory; t itself if it is whole."""
+    if not is_dtensor(t):
+        return t
+    with sys.modules["torch"].no_grad():
+        return t.to_local()
+
+
+def part(t, strides=None):
+    """Where the local shard of a DTensor belongs. Raises KeyError for a placement that is not known here."""
+    mesh = t.device_mesh
+    at = mesh.get_coordinate()
+    return Part(
+        strides, tuple(t.shape), tuple(t.stride()), tuple(mesh.shape), mesh.mesh_dim_names and tuple(mesh.mesh_dim_names),
+        None if at is None else tuple(at), tuple(_PLACEMENTS[type(p).__name__](p) for p in t.placements),
+    )  # fmt: skip
+
+
+def to_json(p):
+    return p._asdict()
+
+
+def from_json(d):
+    def tuples(v):
+        return tuple(tuples(x) for x in v) if isinstance(v, list) else v
+
+    return Part(**{k: tuples(d[k]) for k in Part._fields})
+
+
+def _words(p):
+    names = {"shard": "Shard(%d)", "strided": "_StridedShard(%d, %d)", "replicate": "Replicate()", "partial": "Partial(%s)"}
+    dims = p.dims or range(len(p.mesh))
+    mesh = ", ".join("%s: %d" % x for x in zip(dims, p.mesh))
+    how = ", ".join(names[kind] % tuple(rest) for kind, *rest in p.placements)
+    return "a tensor of shape %s, placed (%s) on the mesh {%s}, this rank at %s" % (list(p.shape), how, mesh, p.at)
+
+
+def _same_layout(a, b):
+    return a._replace(strides=None, stride=None) == b._replace(strides=None, stride=None)
+
+
+class Saved:
+    """A shard that was read and has no mesh yet."""
+
+    __slots__ = ("part", "local")
+
+    def __init__(self, part, local):
+        self.part, self.local = part, local
+
+
+def meshes(value, found=None):
+    """Every (mesh, class of DTensor) that the tracked objects use, each once."""
+    found = [] if found is None else found
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return found
+    if isinstance(value, torch.nn.Module):
+        tensors = list(value.parameters()) + list(value.buffers())
+    elif isinstance(value, torch.optim.Optimizer):
+        tensors = [p for group in value.param_groups for p in group["params"]]
+    elif isinstance(value, (dict, list, tuple)):
+        for v in value.values() if isinstance(value, dict) else value:
+            meshes(v, found)
+        return found
+    else:
+        tensors = [value]
+    for t in tensors:
+        if is_dtensor(t) and not any(m == t.device_mesh for m, _ in found):
+            found.append((t.device_mesh, type(t)))
+    return found
+
+
+def any_saved(value):
+    """Whether a shard is somewhere in value."""
+    if isinstance(value, dict):
+        return any(any_saved(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(any_saved(v) for v in value)
+    return isinstance(value, Saved)
+
+
+class Placer:
+    """Puts shards that were read back where they belong, and finds out where they do not."""
+
+    def __init__(self, found):
+        self._meshes = found
+
+    def place(self, saved, current, path):
+        """saved, with each shard made part of a DTensor: the one at the same place in current, filled in place, where
+        there is one. current is what the tracked object holds, or None where it holds nothing yet."""
+        if hasattr(current, "state_dict") and hasattr(current, "load_state_dict"):
+            return self._object(saved, current, path)
+        if isinstance(saved, Saved):
+            return self._shard(saved, current, path)
+        if is_dtensor(current):
+            if hasattr(saved, "shape"):
+                raise LayoutDiffers("%s was saved whole, and now it is %s; %s" % (path, _words(part(current)), REMEDY))
+            return saved
+        # Exactly these are put together from a tree that may have shards in it; others were pickled whole.
+        if type(saved) in (dict, collections.OrderedDict):
+            now = current if isinstance(current, dict) else {}
+            items = ((k, self.place(v, now.get(k), "%s[%r]" % (path, k))) for k, v in saved.items())
+            return type(saved)(items)
+        if type(saved) in (list, tuple):
+            now = current if isinstance(current, (list, tuple)) else ()
+            items = (self.place(v, now[i] if i < len(now) else None, "%s[%d]" % (path, i)) for i, v in enumerate(saved))
+            return type(saved)(items)
+        return saved
+
+    def _object(self, saved, current, path):
+        torch = sys.modules.get("torch")
+        known = torch is not None and isinstance(current, (torch.nn.Module, torch.optim.Optimizer))
+        if not any_saved(saved) and not (known and self._meshes):
+            return saved  # nothing to place, and no shard that it could be mistaken for
+        # Other objects' state_dict may change them, as loaders' do: asked only where it is needed.
+        held = _kinds.take(current)
+        if known and isinstance(current, torch.optim.Optimizer) and all(isinstance(s, dict) and isinstance(s.get("state"), dict) for s in (saved, held)):
+            return {k: self._of_params(v, held[k], current, path) if k == "state" else v for k, v in saved.items()}
+        return self.place(saved, held, path)
+
+    def _of_params(self, saved, held, optimizer, path):
+        """An optimizer's state by number of its parameter, whose mesh decides where the optimizer holds nothing yet."""
+        params = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+        placed = {}
+        for i, state in saved.items():
+            p = params.get(i)
+            own = Placer([(p.device_mesh, type(p))] if is_dtensor(p) else [])
+            placed[i] = own.place(state, held.get(i), "%s['state'][%r]" % (path, i))
+        return placed
+
+    def _shard(self, saved, current, path):
+        if current is None:
+            return self._anew(saved, path)
+        if not is_dtensor(current):
+            raise LayoutDiffers("%s was saved as %s, and now it is a %s that is not sharded; %s" % (path, _words(saved.part), type(current).__name__, REMEDY))
+        now, into = part(current), local(current)
+        if not _same_layout(saved.part, now) or tuple(into.shape) != tuple(saved.local.shape):
+            raise LayoutDiffers("%s was saved as %s; now it is %s; %s" % (path, _words(saved.part), _words(now), REMEDY))
+        if into.dtype != saved.local.dtype:
+            raise LayoutDiffers("%s was saved as %s and now it is %s" % (path, saved.local.dtype, into.dtype))
+        with sys.modules["torch"].no_grad():
+            into.copy_(saved.local)
+        return current
+
+    def _anew(self, saved, path):
+        """A DTensor for a shard whose object holds nothing there yet, as an optimizer does before its first step."""
+        p = saved.part
+        fit = [(m, kind) for m, kind in self._meshes if _fits(m, p)]
+        if not fit:
+            raise LayoutDiffers("%s was saved as %s; nothing that it could belong to is on such a mesh now; %s" % (path, _words(p), REMEDY))
+        if len(fit) > 1:
+            raise LayoutDiffers("%s was saved as %s; several meshes are like that; give their dimensions names" % (path, _words(p)))
+        ((mesh, kind),) = fit
+        torch = sys.modules["torch"]
+        with torch.no_grad():
+            return kind.from_local(saved.local.clone(), mesh, _placements(kind, p.placements), run_check=False, shape=torch.Size(p.shape), stride=p.stride)
+
+
+def _fits(mesh, p):
+    at = mesh.get_coordinate()
+    names = mesh.mesh_dim_names and tuple(mesh.mesh_dim_names)
+    return tuple(mesh.shape) == p.mesh and names == p.dims and (None if at is None else tuple(at)) == p.at
+
+
+def _placements(kind, saved):
+    types = sys.modules.get("torch.distributed.tensor.placement_types") or sys.modules["torch.distributed._tensor.placement_types"]
+    make = {
+        "shard": lambda dim: types.Shard(dim),
+        "strided": lambda dim, factor: types._StridedShard(dim, split_factor=factor),
+        "replicate": lambda: types.Replicate(),
+        "partial": lambda op: types.Partial(op),
+    }
+    return [make[name](*rest) for name, *rest in saved]

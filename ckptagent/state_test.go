@@ -1,0 +1,158 @@
+package ckptagent
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// TestStoredStateIsReadAndWrittenAsEver: testdata/stored.json has every field that an agent has ever stored under the name that it has
+// today. An agent that is updated reads what the one before it left. A field that is new is added to the file; none is changed.
+func TestStoredStateIsReadAndWrittenAsEver(t *testing.T) {
+	want, err := os.ReadFile("testdata/stored.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d Durable
+	dec := json.NewDecoder(bytes.NewReader(want))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&d); err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got = append(got, '\n'); !bytes.Equal(got, want) {
+		t.Errorf("written as\n%s", got)
+	}
+}
+
+// TestUrgent: a report goes out at once where more was noted or imported than before, not where it is said otherwise or steps went by.
+func TestUrgent(t *testing.T) {
+	old := protocol.Report{Notes: []string{"a"}, Modules: []string{"m"}, Rank: []protocol.Rank{{Step: 3}}}
+	for name, tt := range map[string]struct {
+		change func(*protocol.Report)
+		want   bool
+	}{
+		"nothing":            {func(*protocol.Report) {}, false},
+		"other words":        {func(r *protocol.Report) { r.Notes, r.Modules = []string{"b"}, []string{"n"} }, false},
+		"a step":             {func(r *protocol.Report) { r.Rank = []protocol.Rank{{Step: 4}} }, false},
+		"a note more":        {func(r *protocol.Report) { r.Notes = []string{"a", "b"} }, true},
+		"a module more":      {func(r *protocol.Report) { r.Modules = []string{"m", "n"} }, true},
+		"one rank more":      {func(r *protocol.Report) { r.Rank = append(r.Rank, protocol.Rank{}) }, true},
+		"another generation": {func(r *protocol.Report) { r.Generation++ }, true},
+	} {
+		now := old
+		if tt.change(&now); Urgent(now, old) != tt.want {
+			t.Errorf("%s: urgent %v, want %v", name, !tt.want, tt.want)
+		}
+	}
+}
+
+// TestServes: one launcher per container, and it again after an agent that died.
+func TestServes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		launcher, id string
+		returned     bool
+		want         bool
+	}{
+		"the first":                      {"", "a", false, true},
+		"the same again":                 {"a", "a", false, true},
+		"another beside it":              {"a", "b", false, false},
+		"another after it":               {"a", "b", true, false},
+		"the same, which has its answer": {"a", "a", true, true},
+	} {
+		s := State{Durable: Durable{Launcher: tt.launcher}}
+		if tt.returned {
+			s.Returned = &Returned{}
+		}
+		if got, why := s.Serves(tt.id); got != tt.want || got != (why == "") {
+			t.Errorf("%s: served %v (%q), want %v", name, got, why, tt.want)
+		}
+	}
+}
+
+// TestGentle: ranks of a terminating pod have what is left of the grace, less where others wait for them.
+func TestGentle(t *testing.T) {
+	const grace = 60 * time.Second
+	now := time.Unix(1_700_000_000, 0)
+	all := grace - protocol.ShutdownMargin(grace)/2
+	terminating := State{Durable: Durable{Rank: []Rank{{Sealed: []int64{1}}}}, Volatile: Volatile{Grace: grace, Storage: true}}
+	terminating.TerminatingAt = now.Add(-10 * time.Second)
+	for name, c := range map[string]struct {
+		change func(*State)
+		want   time.Duration
+	}{
+		"nobody has set a time":                     {func(s *State) { s.TerminatingAt = time.Time{} }, all},
+		"ten seconds are gone":                      {func(*State) {}, all - 10*time.Second},
+		"all are gone":                              {func(s *State) { s.TerminatingAt = now.Add(-grace) }, 0},
+		"all are gone for a whole command":          {func(s *State) { s.TerminatingAt, s.Whole = now.Add(-grace), true }, 0},
+		"the gang halts":                            {func(s *State) { s.Want.Order = protocol.OrderHalt }, haltGentle},
+		"a whole command halts":                     {func(s *State) { s.Want.Order, s.Whole = protocol.OrderHalt, true }, all - 10*time.Second},
+		"nobody to copy for too long":               {func(s *State) { s.DisconnectedSince = now.Add(-copyTimeout) }, haltGentle},
+		"nobody to copy for a while":                {func(s *State) { s.DisconnectedSince = now.Add(time.Second - copyTimeout) }, all - 10*time.Second},
+		"nobody to copy what no storage would take": {func(s *State) { s.DisconnectedSince, s.Storage = now.Add(-copyTimeout), false }, all - 10*time.Second},
+	} {
+		s := terminating
+		if c.change(&s); s.gentle(now) != c.want {
+			t.Errorf("%s: %s, not %s", name, s.gentle(now), c.want)
+		}
+	}
+}
+
+// TestAdoptable: a command becomes the rank of its pod when it has run for long enough, and nothing speaks against it.
+func TestAdoptable(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	command := State{Durable: Durable{Clean: true, Command: Command{PID: 1, Timeout: time.Second, BeganAt: now.Add(-time.Second)}}}
+	for name, c := range map[string]struct {
+		change func(*State)
+		want   bool
+	}{
+		"long enough":             {func(*State) {}, true},
+		"at once":                 {func(s *State) { s.Command.Timeout, s.Command.BeganAt = 0, now }, true},
+		"not long enough":         {func(s *State) { s.Command.BeganAt = now.Add(-time.Millisecond) }, false},
+		"no command":              {func(s *State) { s.Command.PID = 0 }, false},
+		"never":                   {func(s *State) { s.Command.Timeout = -1 }, false},
+		"already":                 {func(s *State) { s.Whole = true }, false},
+		"a launcher":              {func(s *State) { s.Launcher = "1" }, false},
+		"a launcher was refused":  {func(s *State) { s.Refused = "no" }, false},
+		"the pod ends":            {func(s *State) { s.Terminating = true }, false},
+		"a launcher has returned": {func(s *State) { s.Returned = &Returned{} }, false},
+		"processes are left":      {func(s *State) { s.Clean = false }, false},
+		"processes are ended":     {func(s *State) { s.Ending = true }, false},
+		"processes are counted":   {func(s *State) { s.Counting = true }, false},
+		"it failed":               {func(s *State) { s.Command.Exit, s.Command.BeganAt = &protocol.Exit{Code: 1}, now }, true},
+		"it ended well":           {func(s *State) { s.Command.Exit = &protocol.Exit{} }, false},
+	} {
+		s := command
+		if c.change(&s); s.adoptable(now) != c.want {
+			t.Errorf("%s: %v", name, !c.want)
+		}
+	}
+}
+
+// TestTerminationCode: a whole command's own code is told, unless it was killed.
+func TestTerminationCode(t *testing.T) {
+	exit := func(code, signal int) *protocol.Exit { return &protocol.Exit{Code: code, Signal: signal} }
+	for name, c := range map[string]struct {
+		state State
+		want  int
+	}{
+		"ranks of a launcher": {State{Durable: Durable{Rank: []Rank{{Exit: exit(3, 0)}}}}, 143},
+		"nothing has run":     {State{Durable: Durable{Whole: true}}, 143},
+		"it runs":             {State{Durable: Durable{Whole: true, Rank: []Rank{{}}}}, 143},
+		"its first run":       {State{Durable: Durable{Whole: true, Rank: []Rank{{Exit: exit(3, 0)}}, Command: Command{Exit: exit(4, 0)}}}, 4},
+		"a later run":         {State{Durable: Durable{Whole: true, Run: protocol.Run{Number: 2}, Rank: []Rank{{Exit: exit(3, 0)}}, Command: Command{Exit: exit(4, 0)}}}, 3},
+		"it was killed":       {State{Durable: Durable{Whole: true, Run: protocol.Run{Number: 2}, Rank: []Rank{{Exit: exit(137, sigkill)}}}}, 143},
+	} {
+		c.state.Signal = 15
+		if got := c.state.terminationCode(); got != c.want {
+			t.Errorf("%s: %d, not %d", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"google.golang.org/grpc/credentials"
+
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// shaken counts handshakes.
+type shaken struct {
+	credentials.TransportCredentials
+	n atomic.Int64
+}
+
+func (s *shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	s.n.Add(1)
+	return c, nil, nil
+}
+
+// caller is a connection from an address.
+type caller struct {
+	net.Conn
+	from     string
+	closed   atomic.Bool
+	deadline time.Time
+}
+
+func (c *caller) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.ParseIP(c.from), Port: 4000} }
+func (c *caller) Close() error                     { c.closed.Store(true); return nil }
+func (c *caller) SetDeadline(t time.Time) error    { c.deadline = t; return nil }
+func (c *caller) SetReadDeadline(time.Time) error  { return nil }
+func (c *caller) SetWriteDeadline(time.Time) error { return nil }
+
+// TestHandshakesAreLimited: of one source, so that others are served, and in all.
+func TestHandshakesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := &shaken{}
+		h := limited(counts, newIntake())
+		dial := func(from string) (shut bool) {
+			c := &caller{from: from}
+			_, _, err := h.ServerHandshake(c)
+			if err == nil && (c.deadline.IsZero() || c.deadline.After(time.Now().Add(handshakeTime))) {
+				t.Errorf("from %s: may be silent until %s", from, c.deadline)
+			}
+			if (err != nil) != c.closed.Load() {
+				t.Errorf("from %s: %v, closed %t", from, err, c.closed.Load())
+			}
+			return err != nil
+		}
+		for range 1000 {
+			dial("10.0.0.9")
+		}
+		if n := counts.n.Load(); n != SourceBurst {
+			t.Errorf("one source had %d handshakes at once, want %d", n, SourceBurst)
+		}
+		if dial("10.0.0.1") {
+			t.Error("another source is shut out")
+		}
+		began := time.Now()
+		for i := range 2 * handshakesBurst {
+			dial(fmt.Sprintf("10.1.%d.%d", i/250, i%250))
+		}
+		if least := handshakesBurst / handshakesPerSecond * time.Second; time.Since(began) < least {
+			t.Errorf("%d handshakes of as many sources took %s, want %s", 2*handshakesBurst, time.Since(began), least)
+		}
+	})
+}
+
+// quietServer is one that serves nobody.
+func quietServer(t *testing.T, store Store, log logr.Logger) *Server {
+	s, err := New(Options{Listen: ":0", TLS: &tls.Config{}, Callers: &house{}, Store: store, Elected: leading(), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ctx = t.Context()
+	t.Cleanup(s.replacements.ShutDown)
+	return s
+}
+
+// TestLastWordsAreBounded: also where more agents speak within an hour than are remembered; the newest are.
+func TestLastWordsAreBounded(t *testing.T) {
+	s := quietServer(t, newMemory(), logr.Discard())
+	now := time.Now()
+	for i := range contactMost + 1000 {
+		s.noteContact(fmt.Sprint(i), now)
+	}
+	if n := s.contacts.Len(); n > contactMost {
+		t.Errorf("%d are remembered", n)
+	}
+	if at, ok := s.LastContact(fmt.Sprint(contactMost + 999)); !ok || !at.Equal(now) {
+		t.Errorf("the newest was heard at %s, %t", at, ok)
+	}
+	if _, ok := s.LastContact("0"); ok {
+		t.Error("the oldest is remembered")
+	}
+}
+
+// asked counts questions about gangs that are not there.
+type asked struct {
+	*memory
+	n atomic.Int64
+}
+
+func (a *asked) Load(ctx context.Context, key Key) (int, time.Duration, elastic.Record, error) {
+	a.n.Add(1)
+	return a.memory.Load(ctx, key)
+}
+
+func (a *asked) Over(ctx context.Context, key Key) (bool, error) {
+	a.n.Add(1)
+	return a.memory.Over(ctx, key)
+}
+
+// TestMissingGangsAreAskedForSeldom: however many wait for one, each of which is asked for at once and then in turn.
+func TestMissingGangsAreAskedForSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &asked{memory: newMemory()}
+		s := quietServer(t, store, logr.Discard())
+		const gangs = 100
+		ended := make(chan error, gangs)
+		for i := range gangs {
+			go func() {
+				_, err := s.gang(t.Context(), Key{Namespace: "team-a", Name: fmt.Sprint("missing-", i)})
+				ended <- err
+			}()
+		}
+		for range gangs {
+			if err := <-ended; err == nil {
+				t.Error("a gang that is not there was loaded")
+			}
+		}
+		most := int64(2 * (gangs + pollsBurst + pollsPerSecond*waitForGang/time.Second))
+		if n := store.n.Load(); n > most {
+			t.Errorf("the store was asked %d times, %d at most", n, most)
+		}
+	})
+}
+
+// TestWhatANamespaceKeepsIsBounded: in all its gangs together, whatever its agents report; other namespaces have their own, and what
+// is forgotten counts no more.
+func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
+	s := quietServer(t, newMemory(), logr.Discard())
+	slot := elastic.Slot(0)
+	say := func(g *gang, ranks, text int) error {
+		st := &stream{peer: Caller{Slot: slot}, next: make(chan message, 1)}
+		slot++
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.current[st.peer.Slot] = st
+		r := protocol.Report{Ranks: ranks}
+		for i := range ranks {
+			r.Rank = append(r.Rank, protocol.Rank{Local: i, Exit: &protocol.Exit{Code: 1, Traceback: strings.Repeat("x", text)}})
+		}
+		if err := g.keep(st, &r); err != nil {
+			return err
+		}
+		if again := g.keep(st, &r); again != nil {
+			t.Fatalf("the same report again: %v", again)
+		}
+		if e := r.Rank[0].Exit; e.Code != 1 || e.Traceback == "" && s.kept.bytes[g.key.Namespace] < keptTexts/2 {
+			t.Fatalf("kept is %+v, with %d bytes of the namespace", e, s.kept.bytes[g.key.Namespace])
+		}
+		return nil
+	}
+	var gangs []*gang
+	taken := 0
+	for ; ; taken++ {
+		if taken%100 == 0 {
+			gangs = append(gangs, newGang(s, Key{Namespace: "team-a", Name: fmt.Sprint(len(gangs))}))
+		}
+		if err := say(gangs[len(gangs)-1], protocol.MaxRanks, protocol.MaxText); err != nil {
+			if !strings.Contains(err.Error(), "reports of namespace team-a keep 128 MiB") || !strings.Contains(err.Error(), "run fewer pods there at once") {
+				t.Error(err)
+			}
+			break
+		}
+		if n := s.kept.bytes["team-a"]; n > keptOfNamespace {
+			t.Fatalf("%d pods keep %d bytes", taken, n)
+		}
+	}
+	if least := 100; taken < least {
+		t.Errorf("%d pods are served, want %d", taken, least)
+	}
+	other := newGang(s, Key{Namespace: "team-b", Name: "train"})
+	if err := say(other, 8, 100); err != nil {
+		t.Errorf("another namespace: %v", err)
+	}
+	other.cancel()
+	for _, g := range gangs {
+		g.cancel()
+	}
+	for range 1000 { // what is forgotten is counted off beside
+		s.kept.mu.Lock()
+		left := len(s.kept.bytes)
+		s.kept.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%v is kept of gangs that are forgotten", s.kept.bytes)
+}
+
+// TestRefusedListsOfModulesAreToldSeldom: whether one stream sends them or one after the other does.
+func TestRefusedListsOfModulesAreToldSeldom(t *testing.T) {
+	for _, streams := range []int{1, 500} {
+		lines := 0
+		g := newGang(quietServer(t, newMemory(), funcr.New(func(string, string) { lines++ }, funcr.Options{})), Key{Namespace: "team-a", Name: "train"})
+		defer g.cancel()
+		var st *stream
+		for i := range 1000 {
+			if i%(1000/streams) == 0 {
+				st, g.sender = &stream{}, nil
+			}
+			g.onModules(st, 2*i+1, nil)
+			if g.onModules(st, 2*i+2, []string{"no name"}); g.modules != nil {
+				t.Fatal("the list is taken")
+			}
+		}
+		if lines != 10 {
+			t.Errorf("%d streams: %d lines for 1000 lists, want 10", streams, lines)
+		}
+	}
+}
+
+// TestWhatFailsForEverIsToldSeldom: the log says it as often as the number of tries has doubled.
+func TestWhatFailsForEverIsToldSeldom(t *testing.T) {
+	lines := 0
+	s := quietServer(t, newMemory(), funcr.New(func(string, string) { lines++ }, funcr.Options{}))
+	g := newGang(s, Key{Namespace: "team-a", Name: "train"})
+	g.state = elastic.New(1, 0, elastic.Record{})
+	defer g.cancel()
+	for i := range 1000 {
+		if g.givenUp("replacing a pod", i+1, errors.New("a webhook refuses it")) {
+			t.Fatal("it is given up")
+		}
+	}
+	if lines != 10 {
+		t.Errorf("%d lines for 1000 tries, want 10", lines)
+	}
+}

@@ -1,0 +1,105 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"holdfast.dev/holdfast/elastic"
+)
+
+const (
+	// tickEvery is how often the core is told that time passes while it waits for pods to be replaced.
+	tickEvery = 100 * time.Millisecond
+	// lookupTime bounds a question for the holders of slots.
+	lookupTime = 10 * time.Second
+	// contactMost is of how many agents the last word is remembered; beyond it what is oldest is forgotten.
+	contactMost = 1 << 17
+)
+
+// SetPendingReplacements takes over the level for a gang: every pod of it that must be replaced now. A gang that is not
+// in memory is loaded. It is UNAVAILABLE where this process does not lead.
+func (s *Server) SetPendingReplacements(ctx context.Context, key Key, pods []elastic.Termination) error {
+	return s.level(ctx, key, elastic.ReplacementsPending{Pods: pods})
+}
+
+// Suspended is SetPendingReplacements for a gang whose Job is suspended: all its pods terminate, and none replaces them
+// for now.
+func (s *Server) Suspended(ctx context.Context, key Key, pods []elastic.Termination) error {
+	return s.level(ctx, key, elastic.Suspended{Pods: pods})
+}
+
+func (s *Server) level(ctx context.Context, key Key, e elastic.Event) error {
+	if !s.leads() {
+		return errNotLeader
+	}
+	g, err := s.gang(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer s.release(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.step(e)
+	return nil
+}
+
+// Over tells a gang that its Job has ended or is being deleted. One that is not known has no agents here.
+func (s *Server) Over(key Key) {
+	s.mu.Lock()
+	g := s.gangs[key]
+	s.mu.Unlock()
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state != nil {
+		g.step(elastic.Over{})
+	}
+}
+
+// LastContact says when the agent of a pod last said anything here.
+func (s *Server) LastContact(podUID string) (time.Time, bool) {
+	at, ok := s.contacts.Get(podUID)
+	if !ok {
+		return time.Time{}, false
+	}
+	return at.(time.Time), true
+}
+
+// noteContact takes note of a word of a pod's agent.
+func (s *Server) noteContact(podUID string, now time.Time) { s.contacts.Add(podUID, now) }
+
+// lookUpHolders asks the store which pods hold slots; the core asks again where there is no answer.
+func (g *gang) lookUpHolders(slots []elastic.Slot) {
+	ctx, cancel := context.WithTimeout(g.ctx, lookupTime)
+	defer cancel()
+	answers, err := g.server.Store.Holders(ctx, g.key, slots)
+	if err != nil {
+		g.server.Log.Info("looking up which pods hold the slots of unreachable agents", "gang", g.key, "slots", slots, "because", err.Error())
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range answers {
+		g.step(a)
+	}
+}
+
+// tick tells the core that time passes while it wants to know.
+func (g *gang) tick() {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		g.mu.Lock()
+		if g.state.Ticks() {
+			g.step(elastic.Tick{})
+		}
+		g.mu.Unlock()
+	}
+}

@@ -1,0 +1,252 @@
+// Package podtoken proves which pod an agent speaks for: by the pod's service account token, which the API server
+// reviews, and by the pod as the API server knows it. Nothing that the agent says of itself counts.
+package podtoken
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/membership"
+)
+
+const (
+	// reviewKept is how long a good review is trusted without asking again; refusals are kept shorter.
+	reviewKept, refusalKept = time.Minute, 5 * time.Second
+	// reviewsKept and refusalsKept bound the memory of reviews, each by itself: who shows bad tokens drives no good one out.
+	reviewsKept, refusalsKept = 1 << 15, 1 << 12
+	// reviewTime bounds one question to the API server.
+	reviewTime = 5 * time.Second
+	// unknownPerSecond and unknownBurst bound those of tokens whose pod the cache does not have, in all.
+	unknownPerSecond, unknownBurst = 20, 100
+)
+
+// What a bound service account token says of its pod.
+const (
+	extraPodName = "authentication.kubernetes.io/pod-name"
+	extraPodUID  = "authentication.kubernetes.io/pod-uid"
+	userPrefix   = "system:serviceaccount:"
+)
+
+// Verifier proves which pod a caller is; it implements coordinator.Callers.
+type Verifier struct {
+	client client.Client
+	live   client.Reader
+	now    func() time.Time
+
+	reviews, refusals *lru.Cache         // by the token's digest
+	asking            singleflight.Group // so, too: whoever shows a token while it is reviewed waits for that
+	peers             *coordinator.PerSource
+	unknown           *rate.Limiter
+}
+
+// review is what the API server said of a token.
+type review struct {
+	pod   types.NamespacedName
+	uid   types.UID
+	err   error
+	until time.Time
+}
+
+// New returns a Verifier. The client creates TokenReviews and reads pods from the manager's cache; live reads pods from the API
+// server where the cache does not have them yet.
+func New(c client.Client, live client.Reader) *Verifier {
+	return &Verifier{client: c, live: live, now: time.Now, reviews: lru.New(reviewsKept), refusals: lru.New(refusalsKept),
+		peers: coordinator.NewPerSource(), unknown: rate.NewLimiter(unknownPerSecond, unknownBurst)}
+}
+
+// Identify answers who the caller of an RPC is, or why it is nobody.
+func (v *Verifier) Identify(ctx context.Context) (coordinator.Caller, error) {
+	token, err := bearer(ctx)
+	if err != nil {
+		return coordinator.Caller{}, err
+	}
+	digest := sha256.Sum256([]byte(token))
+	if r, ok := v.refusals.Get(digest); ok && v.now().Before(r.(review).until) {
+		return coordinator.Caller{}, r.(review).err
+	}
+	r := v.review(ctx, token, digest)
+	if r.err != nil {
+		return coordinator.Caller{}, r.err
+	}
+	c, err := v.identify(ctx, r.pod, r.uid)
+	if status.Code(err) == codes.PermissionDenied { // the API server was asked about its pod, which the cache may never have
+		v.refusals.Add(digest, review{err: err, until: v.now().Add(refusalKept)})
+	}
+	return c, err
+}
+
+// errReplaced: the pod is a member no more.
+var errReplaced = status.Error(codes.NotFound, "the pod was taken out of its gang: another one takes its place")
+
+// Check answers whether the caller is yet who it was. A pod that was replaced may tell its last words on the
+// stream that it has, until that ends; it gets no new one.
+func (v *Verifier) Check(ctx context.Context, c coordinator.Caller) error {
+	now, err := v.identify(ctx, types.NamespacedName{Namespace: c.Key.Namespace, Name: c.Pod.Name}, types.UID(c.Pod.UID))
+	switch {
+	case errors.Is(err, errReplaced):
+		return nil
+	case status.Code(err) == codes.Unavailable:
+		return nil // the API server is away: training goes on
+	case err != nil:
+		return err
+	case now.Key != c.Key || now.Slot != c.Slot:
+		return status.Errorf(codes.PermissionDenied, "pod %s has moved to another gang or slot", c.Pod.Name)
+	}
+	return nil
+}
+
+func bearer(ctx context.Context) (string, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	values := md.Get("authorization")
+	if len(values) != 1 || !strings.HasPrefix(values[0], "Bearer ") {
+		return "", status.Error(codes.Unauthenticated, `no token: metadata "authorization: Bearer ..." is needed`)
+	}
+	if len(values[0]) > maxToken {
+		return "", errNoToken // unread
+	}
+	return strings.TrimSpace(strings.TrimPrefix(values[0], "Bearer ")), nil
+}
+
+// review says of a token what the API server said of it a while ago, or says now. It is asked about none that cannot be a pod's of
+// ours, and not too often.
+func (v *Verifier) review(ctx context.Context, token string, digest [sha256.Size]byte) review {
+	if r, ok := v.reviews.Get(digest); ok && v.now().Before(r.(review).until) {
+		return r.(review)
+	}
+	claimed, err := unverified(token, v.now())
+	if err == nil {
+		err = v.afford(ctx, claimed)
+	}
+	if err != nil {
+		return review{err: err}
+	}
+	answer := v.asking.DoChan(string(digest[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTime)
+		defer cancel()
+		return v.keep(digest, v.ask(ctx, token)), nil
+	})
+	select {
+	case r := <-answer:
+		return r.Val.(review)
+	case <-ctx.Done():
+		return review{err: status.FromContextError(ctx.Err()).Err()}
+	}
+}
+
+// keep remembers a review.
+func (v *Verifier) keep(digest [sha256.Size]byte, r review) review {
+	switch {
+	case r.err == nil:
+		r.until = v.now().Add(reviewKept)
+		v.reviews.Add(digest, r)
+	case status.Code(r.err) != codes.Unavailable: // which says nothing about the token
+		r.until = v.now().Add(refusalKept)
+		v.refusals.Add(digest, r)
+	}
+	return r
+}
+
+// afford says why the API server is not asked about a token now; nil: it is.
+func (v *Verifier) afford(ctx context.Context, c claims) error {
+	if p, ok := peer.FromContext(ctx); ok && !v.peers.Take(coordinator.Source(p.Addr)) {
+		return status.Errorf(codes.ResourceExhausted, "%s shows too many new tokens: try again", coordinator.Source(p.Addr))
+	}
+	pod := &corev1.Pod{}
+	name := types.NamespacedName{Namespace: c.Kubernetes.Namespace, Name: c.Kubernetes.Pod.Name}
+	if err := v.client.Get(ctx, name, pod); err == nil && pod.UID == c.Kubernetes.Pod.UID {
+		return nil
+	}
+	if !v.unknown.Allow() { // the cache may be behind, or somebody may make such tokens
+		return status.Error(codes.ResourceExhausted, "too many tokens of pods that are not known yet: try again")
+	}
+	return nil
+}
+
+// ask has the API server review a token.
+func (v *Verifier) ask(ctx context.Context, token string) review {
+	tr := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{v1alpha1.TokenAudience}}}
+	if err := v.client.Create(ctx, tr); err != nil {
+		return review{err: status.Errorf(codes.Unavailable, "reviewing the token: %v", err)}
+	}
+	st := &tr.Status
+	switch {
+	case !st.Authenticated:
+		return review{err: status.Error(codes.Unauthenticated, "the API server does not know this token: "+st.Error)}
+	case !slices.Contains(st.Audiences, v1alpha1.TokenAudience):
+		return review{err: status.Errorf(codes.Unauthenticated, "the token is not meant for audience %s", v1alpha1.TokenAudience)}
+	}
+	namespace, _, ok := strings.Cut(strings.TrimPrefix(st.User.Username, userPrefix), ":")
+	name, uid := only(st.User.Extra[extraPodName]), only(st.User.Extra[extraPodUID])
+	if !ok || !strings.HasPrefix(st.User.Username, userPrefix) || name == "" || uid == "" {
+		return review{err: status.Error(codes.PermissionDenied, "the token is not bound to a pod: a projected service account token is needed")}
+	}
+	return review{pod: types.NamespacedName{Namespace: namespace, Name: name}, uid: types.UID(uid)}
+}
+
+// only is a value that stands alone; empty where there is none, or several.
+func only(values authenticationv1.ExtraValue) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
+}
+
+// identify looks the pod up and answers which gang and slot it is in.
+func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid types.UID) (coordinator.Caller, error) {
+	pod := &corev1.Pod{}
+	err := v.client.Get(ctx, name, pod)
+	if err != nil || pod.UID != uid { // the cache may be behind
+		err = v.live.Get(ctx, name, pod)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "there is no pod %s", name)
+	case err != nil:
+		return coordinator.Caller{}, status.Errorf(codes.Unavailable, "reading pod %s: %v", name, err)
+	case pod.UID != uid:
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is another one than the token was made for", name)
+	}
+	if membership.Replaced(pod) {
+		return coordinator.Caller{}, errReplaced
+	}
+	gangName, ok := membership.GangOf(pod)
+	job := membership.OwningJob(pod)
+	slot, indexed := membership.GangSlot(pod)
+	switch {
+	case !ok:
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is in no gang: its job was not opted in when it was created", name)
+	case job == nil || job.Name != gangName.Name:
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is labelled with gang %s but is not a pod of that job", name, gangName.Name)
+	case !indexed:
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s has no completion index: the job must be an Indexed one", name)
+	}
+	id := coordinator.Caller{
+		Key: coordinator.Key{Namespace: gangName.Namespace, Name: gangName.Name, Job: string(job.UID)}, Slot: elastic.Slot(slot),
+		Pod: elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time,
+			Restarted: containerEnd(pod), Charged: charged(pod)},
+	}
+	for _, ip := range pod.Status.PodIPs {
+		id.Addresses = append(id.Addresses, ip.IP)
+	}
+	return id, nil
+}

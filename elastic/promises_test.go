@@ -1,0 +1,55 @@
+package elastic
+
+import (
+	"reflect"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// promises are what must hold at every step, of random histories and of scripts, whatever the golden files say.
+type promises struct {
+	fail func(property, format string, args ...any)
+	// runs are what was handed out under each number, slot 0's share; last is what each pod was told last.
+	runs map[int64]protocol.Run
+	last map[string]protocol.Directive
+}
+
+func newPromises(fail func(property, format string, args ...any)) promises {
+	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}}
+}
+
+// successor is a coordinator that has told nobody anything yet.
+func (p *promises) successor() { clear(p.last) }
+
+// record compares what is to be stored with what was.
+func (p *promises) record(was, now *Record) {
+	if now.Generation < was.Generation {
+		p.fail("generation only rises", "%d after %d", now.Generation, was.Generation)
+	}
+	if now.Generation > was.Generation && now.RestoreStep == 0 && was.Durable != nil {
+		p.fail("no beginning over a stored step", "generation %d begins anew over %+v", now.Generation, *was.Durable)
+	}
+}
+
+// directive looks at what a pod must do after an event. Told: agents heard of it. Stored is the newest generation in the store.
+func (p *promises) directive(e Event, slot int, pod string, d protocol.Directive, notified bool, stored int64) {
+	if old, known := p.last[pod]; known && !notified && !reflect.DeepEqual(old, d) {
+		p.fail("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)
+	}
+	p.last[pod] = d
+	if d.Order != protocol.OrderRun {
+		return
+	}
+	if d.Run.Number > stored {
+		p.fail("no run before it is stored", "generation %d, stored %d", d.Run.Number, stored)
+	}
+	if d.Run.WorldSize == 0 {
+		return
+	}
+	share := d.Run
+	share.BaseRank, share.NodeRank = 0, 0
+	if old, ok := p.runs[share.Number]; ok && old != share {
+		p.fail("no number for two generations", "%+v and %+v", old, share)
+	}
+	p.runs[share.Number] = share
+}

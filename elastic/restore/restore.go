@@ -1,0 +1,170 @@
+// Package restore finds the step from which a gang goes on: the newest that every rank holds in its memory or can read from
+// storage, as far as is recorded what lies there. It promises that no rank is without its part of that step, and that none
+// newer is whole.
+package restore
+
+import (
+	"cmp"
+	"slices"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Pod is what is known of the pod of one slot.
+type Pod struct {
+	// Ranks is how many it has; Held is what each holds in memory, ascending. One without an entry holds nothing.
+	Ranks int
+	Held  [][]int64
+	// Gone: its memory does not count, and the pod that takes its place is expected to read storage.
+	Gone bool
+	// CannotFetch: its agent knows of no storage; Failed are the marks that it could not read.
+	CannotFetch bool
+	Failed      []protocol.Mark
+}
+
+// Part is one rank's part of a step in storage.
+type Part struct {
+	protocol.Mark
+	Rank int
+}
+
+// Stored is what is recorded of storage.
+type Stored struct {
+	// Whole are the steps of which it has every rank's part, newest first; Parts are of other steps.
+	Whole []protocol.Mark
+	Parts []Part
+	// World is how many ranks stored them; 0: not known. To a gang of another size they are of no use.
+	World int
+}
+
+// Point is a step, and what each slot has to fetch from storage before all have it. The zero Point: there is none.
+type Point struct {
+	Step  int64
+	Fetch map[int]protocol.Mark
+}
+
+// Find is the newest point that the pods, one for each slot, can reach.
+func Find(pods []Pod, stored Stored) Point { return find(pods, stored, false) }
+
+// Insist is Find where what could not be read counts as well: to be asked for again and again where there is no other point. To
+// begin anew over it would throw away what people stored.
+func Insist(pods []Pod, stored Stored) Point { return find(pods, stored, true) }
+
+func find(pods []Pod, stored Stored, insist bool) Point {
+	for _, step := range candidates(pods, stored) {
+		if fetch, ok := sources(step, pods, stored, insist); ok {
+			return Point{step, fetch}
+		}
+	}
+	return Point{}
+}
+
+// candidates are all steps that anybody holds, newest first.
+func candidates(pods []Pod, stored Stored) []int64 {
+	var steps []int64
+	add := func(step int64) { // ranks hold few steps, and mostly the same
+		if step > 0 && !slices.Contains(steps, step) {
+			steps = append(steps, step)
+		}
+	}
+	for i := range pods {
+		for _, held := range pods[i].Held {
+			for _, step := range held {
+				if !pods[i].Gone {
+					add(step)
+				}
+			}
+		}
+	}
+	for _, m := range stored.Whole {
+		add(m.Step)
+	}
+	for _, p := range stored.Parts {
+		add(p.Step)
+	}
+	slices.SortFunc(steps, func(a, b int64) int { return cmp.Compare(b, a) })
+	return steps
+}
+
+// sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere.
+func sources(step int64, pods []Pod, stored Stored, insist bool) (fetch map[int]protocol.Mark, ok bool) {
+	fetch = map[int]protocol.Mark{}
+	world := 0
+	for i := range pods {
+		world += pods[i].Ranks
+	}
+	base := 0
+	for i := range pods {
+		p, want := &pods[i], protocol.Mark{}
+		failed := p.Failed
+		if insist {
+			failed = nil
+		}
+		for local := range p.Ranks {
+			if !p.Gone && local < len(p.Held) && Holds(p.Held[local], step) {
+				continue
+			}
+			mark, ok := stored.Find(step, base+local, world, failed)
+			if !ok || want != (protocol.Mark{}) && want != mark { // a pod fetches one mark
+				return nil, false
+			}
+			want = mark
+		}
+		base += p.Ranks
+		if want == (protocol.Mark{}) {
+			continue
+		}
+		// A pod whose storage does not answer is waited for: to go on from an older step would lose what is safe.
+		if !p.Gone && p.CannotFetch {
+			return nil, false
+		}
+		fetch[i] = want
+	}
+	return fetch, world > 0
+}
+
+// Find says where storage has a rank's part of a step of a gang with so many ranks, as far as that did not fail to be read.
+func (s Stored) Find(step int64, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
+	if s.World > 0 && s.World != world {
+		return protocol.Mark{}, false
+	}
+	for _, m := range s.Whole {
+		if m.Step == step && !slices.Contains(failed, m) {
+			return m, true
+		}
+	}
+	for _, p := range s.Parts {
+		if p.Rank == rank && p.Step == step && !slices.Contains(failed, p.Mark) {
+			return p.Mark, true
+		}
+	}
+	return protocol.Mark{}, false
+}
+
+// InMemory is the newest step that every rank holds in memory; 0: there is none, and training starts from the beginning. Each
+// inventory lists one rank's steps, ascending.
+func InMemory(inventories [][]int64) int64 {
+	if len(inventories) == 0 {
+		return 0
+	}
+	for _, step := range slices.Backward(inventories[0]) {
+		if !slices.ContainsFunc(inventories[1:], func(inv []int64) bool { return !Holds(inv, step) }) {
+			return step
+		}
+	}
+	return 0
+}
+
+// Holds says whether an inventory has a step.
+func Holds(inventory []int64, step int64) bool {
+	_, found := slices.BinarySearch(inventory, step)
+	return found
+}
+
+// Last is the newest step of an inventory; 0: none.
+func Last(inventory []int64) int64 {
+	if len(inventory) == 0 {
+		return 0
+	}
+	return inventory[len(inventory)-1]
+}

@@ -1,0 +1,478 @@
+package elastic
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// outside is what happens around a world's gang: nodes that fail and heal, the controller that replaces
+// pods, and storage.
+type outside struct {
+	old       bool // agents of protocol 1
+	mute      bool // agents that do not say which hold they passed on
+	level     []Termination
+	delivered []Termination
+	suspended bool          // the Job is suspended
+	replacing []Termination // asked of the controller
+	zombies   []zombie
+	files     map[protocol.Mark]map[int]seal // by rank
+	torn      map[protocol.Mark]bool
+
+	pendingOnce map[string]bool // was ever in a delivered level, or left by itself
+	durable     int
+	fetches     int
+	replaced    int
+	healed      int
+	mended      int
+	seeks       []Slot               // asked of the API server
+	heardAt     map[string]time.Time // by pod: when its agent was heard last
+	silenced    int
+	deafened    int // of them those that were more than half of the gang
+	drains      int
+	stuck       int
+}
+
+// zombie is a pod that was replaced and does not know.
+type zombie struct {
+	slot  int
+	agent *simAgent
+}
+
+// pod2 is what an agent of protocol 2 knows.
+type pod2 struct {
+	dead, leaving           bool
+	cut                     bool // its way to the coordinator
+	hold                    int64
+	copy                    protocol.Mark
+	manifested, fetchFailed protocol.Mark
+}
+
+func (w *world) interval() time.Duration {
+	if w.old {
+		return 0
+	}
+	return 2 * time.Second
+}
+
+func (a *simAgent) held(k *simRank) bool {
+	return a.hold > 0 && len(k.sealed) > 0 && k.sealed[len(k.sealed)-1].step >= a.hold
+}
+
+func rankOf(slot, local int) int { return 2*slot + local }
+
+// obey2 is the agent's side of protocol 2.
+func (w *world) obey2(slot int, d protocol.Directive) {
+	a := w.agents[slot]
+	if w.old {
+		if d.BarrierStep != 0 || d.Copy != (protocol.Mark{}) || d.Manifest.Step != 0 || d.Fetch != (protocol.Mark{}) {
+			w.failf("an agent of protocol 1 is told nothing of 2", "%+v", d)
+		}
+		return
+	}
+	a.hold, a.copy = 0, d.Copy
+	if d.Order == protocol.OrderRun && d.Generation == a.gen {
+		a.hold = d.BarrierStep
+	}
+	for i := range a.ranks {
+		k := &a.ranks[i]
+		j := slices.IndexFunc(k.sealed, func(s seal) bool { return s.step == d.Copy.Step })
+		if d.Copy == (protocol.Mark{}) || j < 0 || d.Copy.Generation != a.gen || w.rng.Intn(3) == 0 {
+			continue
+		}
+		if w.files[d.Copy] == nil {
+			w.files[d.Copy] = map[int]seal{}
+		}
+		w.files[d.Copy][rankOf(slot, i)] = k.sealed[j]
+		k.copied = d.Copy
+	}
+	if m := d.Manifest; m.Step != 0 && w.rng.Intn(2) == 0 {
+		for rank := range 2 * len(w.agents) {
+			if _, ok := w.files[m.Mark][rank]; !ok || len(m.Ranks) != 2*len(w.agents) {
+				w.failf("a manifest is of a whole step", "%+v lacks rank %d", m.Mark, rank)
+			}
+		}
+		a.manifested = m.Mark
+	}
+	if d.Fetch != (protocol.Mark{}) && !ran(a.state) && w.rng.Intn(2) == 0 {
+		w.fetch(slot, d.Fetch)
+	}
+}
+
+func (w *world) fetch(slot int, mark protocol.Mark) {
+	a := w.agents[slot]
+	if w.torn[mark] {
+		if w.rng.Intn(2) == 0 {
+			a.discard(mark.Step) // what is newer went before the file was read
+		}
+		a.fetchFailed = mark
+		return
+	}
+	w.fetches++
+	a.fetchFailed = protocol.Mark{}
+	for i := range a.ranks {
+		k := &a.ranks[i]
+		if !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == mark.Step }) {
+			file, ok := w.files[mark][rankOf(slot, i)]
+			if !ok {
+				w.failf("what is fetched is in storage", "rank %d of %+v", rankOf(slot, i), mark)
+			}
+			k.sealed = append(k.sealed, file)
+		}
+	}
+	a.discard(mark.Step)
+	for i := range a.ranks {
+		k := &a.ranks[i]
+		slices.SortFunc(k.sealed, func(x, y seal) int { return int(x.step - y.step) })
+		k.sealed = k.sealed[max(0, len(k.sealed)-3):]
+	}
+}
+
+// obtainable is the newest step that all ranks truly hold, in living memory or in storage as it is recorded.
+func (w *world) obtainable() int64 {
+	best := int64(0)
+	for step := w.acked; step > best; step-- {
+		whole := true
+		for slot, a := range w.agents {
+			for i, k := range a.ranks {
+				memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == step })
+				whole = whole && (memory || w.recorded(step, rankOf(slot, i)))
+			}
+		}
+		if whole {
+			best = step
+		}
+	}
+	return best
+}
+
+func (w *world) recorded(step int64, rank int) bool {
+	for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
+		if d != nil && d.Step == step && !w.torn[d.Mark] {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Step == step && !w.torn[c.Mark] })
+}
+
+// checkReplace: a pod is replaced only while it is to be replaced, and only once that is stored.
+func (w *world) checkReplace(d Termination) {
+	committed := slices.ContainsFunc(w.stored.Recoveries, func(r Recovery) bool {
+		return slices.ContainsFunc(r.Replaced, func(o Replacement) bool { return o.Pod == d.Pod })
+	})
+	listed := slices.ContainsFunc(w.delivered, func(o Termination) bool { return o.Pod == d.Pod })
+	leaving := slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod && a.leaving })
+	m := &w.state.slots[d.Slot]
+	orphan := m.known && m.pod.UID != d.Pod // nothing of it runs, as far as is known
+	switch {
+	case !w.pendingOnce[d.Pod]:
+		w.failf("a pod is replaced only while that is pending", "%+v was never", d)
+	case w.state.Record.Generation > 0 && !committed && !listed && !leaving && !orphan && slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
+		w.failf("healed before release is not replaced", "%+v", d)
+	case w.state.Record.Generation > 0 && !committed && !orphan:
+		w.failf("replaced only once that is stored", "%+v", d)
+	}
+	w.replaced++
+}
+
+// checkCopies: what a fenced pod copied is never recorded, and what is recorded is in storage.
+func (w *world) checkCopies(was, now *Record) {
+	for _, c := range now.Copies {
+		if _, ok := w.files[c.Mark][c.Rank]; !ok {
+			w.failf("what is recorded is in storage", "copy %+v", c)
+		}
+		if slices.Contains(was.Copies, c) {
+			continue
+		}
+		w.drains++
+		if i := slices.IndexFunc(was.PendingReplacements, func(d Termination) bool { return int(d.Slot) == c.Rank/2 }); i >= 0 && was.PendingReplacements[i].Dead && w.agents[c.Rank/2].pod.UID == was.PendingReplacements[i].Pod {
+			w.failf("a fenced pod's copies are never recorded", "%+v of %+v", c, was.PendingReplacements[i])
+		}
+	}
+	if d := now.Durable; d != nil && (was.Durable == nil || *was.Durable != *d) {
+		w.durable++
+		if len(w.files[d.Mark]) != 2*len(w.agents) {
+			w.failf("what is durable is whole", "%+v has %d files", d, len(w.files[d.Mark]))
+		}
+	}
+}
+
+func (w *world) outsideChaos(slot int) {
+	a := w.agents[slot]
+	switch p := w.rng.Intn(100); {
+	case p < 20:
+		w.deliverLevel()
+	case p < 40:
+		w.carryOut()
+	case p < 50:
+		w.apply(Tick{})
+		w.seek()
+	case p < 55 && w.state.Record.Phase == Halting:
+		w.muted(slot)
+	case p < 60 && len(w.level) > 0: // a node heals
+		i := w.rng.Intn(len(w.level))
+		if w.level[i].Cause == PodDeleted { // nobody takes a deletion back
+			return
+		}
+		w.level = slices.Delete(slices.Clone(w.level), i, i+1)
+		w.healed++
+	case p < 66 && !w.listed(a):
+		w.level = append(slices.Clone(w.level), w.terminationOf(slot, false))
+		w.notef("slot %d is to be replaced", slot)
+	case p < 69: // the node is silent, and the pod there may live or not
+		w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return d.Pod == a.pod.UID })
+		d := w.terminationOf(slot, true)
+		if a.leaving {
+			d.Cause = PodDeleted
+		}
+		w.level = append(w.level, d)
+		if w.rng.Intn(2) == 0 {
+			w.dies(slot)
+		}
+		w.notef("slot %d is silent", slot)
+	case p < 72 && !a.dead:
+		w.deleted(slot)
+		w.notef("slot %d is leaving", slot)
+	case p < 73: // a file is torn
+		marks := slices.SortedFunc(maps.Keys(w.files), func(a, b protocol.Mark) int {
+			return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Step, b.Step))
+		})
+		for _, mark := range marks {
+			if w.rng.Intn(20) == 0 {
+				w.torn[mark] = true
+			}
+		}
+		w.acked = min(w.acked, w.obtainable())
+	case p < 85 && len(w.zombies) > 0:
+		z := w.zombies[w.rng.Intn(len(w.zombies))]
+		w.apply(Reported{Slot: Slot(z.slot), Pod: z.agent.pod, Report: w.report(z.agent)})
+	}
+}
+
+func (w *world) listed(a *simAgent) bool {
+	return slices.ContainsFunc(w.level, func(d Termination) bool { return d.Pod == a.pod.UID })
+}
+
+func (w *world) terminationOf(slot int, dead bool) Termination {
+	a := w.agents[slot]
+	return Termination{Slot: Slot(slot), Pod: a.pod.UID, Name: a.pod.Name, Cause: "GPUFellOff", At: w.now, Dead: dead}
+}
+
+// deleted: somebody deletes a slot's pod; its agent hears so, and the API server says so.
+func (w *world) deleted(slot int) {
+	a, d := w.agents[slot], w.terminationOf(slot, false)
+	a.leaving, d.Cause = true, PodDeleted
+	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod }), d)
+}
+
+// deleteJob: the Job goes, wherever its gang is, and its pods are told to. Each that is heard of may go at once, and for the
+// gang itself nothing is done any more.
+func (w *world) deleteJob() {
+	step := func(e Event) {
+		notified := false
+		for _, eff := range Step(w.state, e, w.now) {
+			switch eff.(type) {
+			case Persist, End, Replace, LookupHolders:
+				w.failf("nothing is done for a Job that is over", "%T %+v", eff, eff)
+			case Broadcast:
+				notified = true
+			case PersistLater, EmitEvent, Settled:
+			}
+		}
+		for slot, a := range w.agents {
+			w.promises.directive(e, slot, a.pod.UID, w.state.Directive(Slot(slot), a.pod.UID), notified, w.stored.Generation)
+		}
+	}
+	step(Over{})
+	for slot, a := range w.agents {
+		if a.dead {
+			continue
+		}
+		a.leaving = true
+		step(ReplacementsPending{Pods: []Termination{w.terminationOf(slot, false)}})
+		step(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
+		w.now = w.now.Add(time.Minute)
+		step(Tick{})
+		if d := w.state.Directive(Slot(slot), a.pod.UID); d.Order != protocol.OrderExit || d.Generation < a.gen {
+			w.failf("pods of a Job that is over go at once", "slot %d in generation %d is told %+v", slot, a.gen, d)
+		}
+	}
+	for _, z := range w.zombies {
+		if d := w.state.Directive(Slot(z.slot), z.agent.pod.UID); d.Order != protocol.OrderExit && !w.agents[z.slot].dead {
+			w.failf("pods of a Job that is over go at once", "a pod that was replaced is told %+v", d)
+		}
+	}
+}
+
+func (w *world) dies(slot int) {
+	a := w.agents[slot]
+	a.dead = true
+	for i := range a.ranks {
+		a.ranks[i].alive = false
+	}
+	w.failures++
+	w.acked = min(w.acked, w.obtainable())
+}
+
+func (w *world) deliverLevel() {
+	w.delivered = w.level
+	for _, d := range w.level {
+		w.pendingOnce[d.Pod] = true
+	}
+	w.apply(level(slices.Clone(w.level)))
+}
+
+// level is what the controller tells of pods that must go.
+func level(pods []Termination) Event {
+	if len(pods) > 0 && pods[0].Cause == JobSuspended {
+		return Suspended{Pods: pods}
+	}
+	return ReplacementsPending{Pods: pods}
+}
+
+// carryOut replaces one pod that this was asked for.
+func (w *world) carryOut() {
+	if len(w.replacing) == 0 {
+		return
+	}
+	d := w.replacing[0]
+	w.replacing = w.replacing[1:]
+	w.swap(d)
+	w.apply(Released{Pod: d.Pod, At: w.now})
+}
+
+// swap takes a pod out of the job; another one comes.
+func (w *world) swap(d Termination) {
+	w.level = slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod })
+	if a := w.agents[d.Slot]; a.pod.UID == d.Pod {
+		if !a.dead {
+			w.zombies = append(w.zombies, zombie{int(d.Slot), a})
+		}
+		w.replace(int(d.Slot))
+	}
+}
+
+// crashReplacing: what the controller was about to do is done, or not; nobody hears of it.
+func (w *world) crashReplacing() {
+	for _, d := range w.replacing {
+		if w.rng.Intn(2) == 0 {
+			w.swap(d)
+		}
+	}
+	w.replacing = nil
+}
+
+// settleOutside: every dead pod is found, everything asked for is done, and time passes.
+func (w *world) settleOutside() {
+	w.now = w.now.Add(2 * time.Second)
+	for slot, a := range w.agents {
+		if a.dead {
+			w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return d.Pod == a.pod.UID })
+			w.level = append(w.level, w.terminationOf(slot, true))
+		}
+	}
+	if !w.state.Final() {
+		w.deliverLevel()
+	}
+	if w.state.unreadable() != "" { // people mend what the gang waits for
+		clear(w.torn)
+		w.mended++
+	}
+	w.apply(Tick{})
+	w.seek()
+	for len(w.replacing) > 0 {
+		w.carryOut()
+	}
+}
+
+// muted: the way to one agent is cut for minutes, or to several, of which some are heard in between.
+func (w *world) muted(slot int) {
+	off := []int{slot}
+	if w.rng.Intn(2) == 0 {
+		off = w.rng.Perm(len(w.agents))[:1+w.rng.Intn(len(w.agents))]
+	}
+	began := w.now // only from now on the API server is sure to be asked all the time
+	for range 7 + w.rng.Intn(20) {
+		for _, slot := range off {
+			w.apply(Detached{Slot: Slot(slot), Pod: w.agents[slot].pod.UID})
+		}
+		for range lookupStale / stuckGap { // all of it counts
+			w.now = w.now.Add(stuckGap)
+			w.apply(Tick{})
+		}
+		w.seek()
+		slot := off[w.rng.Intn(len(off))]
+		if a := w.agents[slot]; w.rng.Intn(15) == 0 && !a.dead {
+			w.apply(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
+		}
+	}
+	for slot := range w.agents {
+		at, known := w.heardAt[w.agents[slot].pod.UID]
+		detected := time.Time{}
+		if h := w.state.run.halting; h != nil {
+			detected = h.detected
+		}
+		for _, later := range []time.Time{began, detected} {
+			if later.After(at) {
+				at = later
+			}
+		}
+		if known && w.silent(slot) && !w.agents[slot].dead && w.now.Sub(at) > partitionTime+2*lookupStale {
+			w.failf("nobody is waited for without limit", "slot %d was not heard for %s", slot, w.now.Sub(at))
+		}
+	}
+}
+
+// noteStuck takes note of pods that were given up because they do not halt, of which the API server tells nothing.
+func (w *world) noteStuck() {
+	for _, d := range w.state.Record.PendingReplacements {
+		if d.Cause == HaltTimeout && !w.pendingOnce[d.Pod] {
+			w.pendingOnce[d.Pod] = true
+			w.stuck++
+		}
+	}
+}
+
+// silent: a slot keeps the gang from halting, and is not heard.
+func (w *world) silent(slot int) bool {
+	m := &w.state.slots[slot]
+	return w.state.Record.Phase == Halting && !w.state.halted(m) && !w.state.notAwaited(Slot(slot), w.now) && !(m.known && m.attached)
+}
+
+// mostSilent: several agents keep the gang from halting, or were given up for it, and these are more than half.
+func (w *world) mostSilent() bool {
+	n := 0
+	for slot := range w.agents {
+		if d := w.state.terminationFor(Slot(slot)); w.silent(slot) || d != nil && d.Cause == AgentUnreachable {
+			n++
+		}
+	}
+	return n > 1 && 2*n > len(w.agents)
+}
+
+// seek answers which pods hold the slots that were asked for, and checks for how long who is given up was not heard.
+func (w *world) seek() {
+	for len(w.seeks) > 0 {
+		slot := w.seeks[0]
+		w.seeks = w.seeks[1:]
+		before, most := len(w.state.Record.PendingReplacements), w.mostSilent()
+		a := w.agents[slot]
+		w.apply(SlotHolder{Slot: slot, Pod: a.pod, Runs: !a.dead})
+		if len(w.state.Record.PendingReplacements) == before {
+			continue
+		}
+		w.pendingOnce[a.pod.UID] = true
+		w.silenced++
+		need := unreachableTime
+		if most {
+			w.deafened++
+			need = partitionTime
+		}
+		if at, known := w.heardAt[a.pod.UID]; known && w.now.Sub(at) < need {
+			w.failf("who may be heard again is waited for", "slot %d was heard %s ago, most are silent: %v", slot, w.now.Sub(at), most)
+		}
+	}
+}

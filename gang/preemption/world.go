@@ -1,0 +1,241 @@
+// Package preemption decides which units are preempted so that a gang fits. It promises that a unit is preempted only
+// if the gang then fits, never if it could stay, only as a whole and with a lower priority, and never beyond what a
+// disruption budget allows; that the lost work is as small as possible; and that the same values give the same answer.
+// It also names the room that a gang waits for and who may use it meanwhile (Reserve, Holding: backfill), and which
+// moves would free a domain (Defragment). docs/designs/priority.md says what the parts are for.
+package preemption
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/topology"
+)
+
+// World is a cluster as it would be if none of Units were there.
+type World struct {
+	Levels []topology.Level
+	Nodes  []topology.Node
+	// Units are the preemptible ones; all other pods are counted in Nodes.
+	Units []Unit
+	// Allowed is how many pods disruption budgets allow to leave now, by budget.
+	Allowed []int
+}
+
+// Unit is what leaves together: a whole gang, or one pod.
+type Unit struct {
+	// Name is for people, such as "gang ns/train"; it is unique in a World.
+	Name     string
+	Priority int32
+	// LostWork is the work lost by preempting the unit, in device seconds; at least 1 is counted.
+	LostWork int64
+	// Terminating: it is being deleted already, and costs nothing.
+	Terminating bool
+	// End is when the unit will be over, as it declared; zero where unknown.
+	End time.Time
+	// Budgets counts its pods by disruption budget, an index in World.Allowed.
+	Budgets map[int]int
+	Pods    []Pod
+}
+
+// Pod is what one pod of a unit is to its node.
+type Pod struct {
+	Node      string
+	Resources topology.Resources
+	// Devices says that it takes devices, so that the node is used.
+	Devices bool
+	// Tenant, Exclusive, Spares and SparesAt are as in topology.Node.
+	Tenant, Exclusive bool
+	Spares            int
+	SparesAt          string
+}
+
+// index finds nodes of a World by name, and the pods of units by node.
+type index struct {
+	nodes map[string]int
+	pods  map[string][]podRef
+}
+
+func (w *World) index() *index {
+	x := &index{nodes: make(map[string]int, len(w.Nodes)), pods: map[string][]podRef{}}
+	for i := range w.Nodes {
+		x.nodes[w.Nodes[i].Name] = i
+	}
+	for u := range w.Units {
+		for p := range w.Units[u].Pods {
+			node := w.Units[u].Pods[p].Node
+			x.pods[node] = append(x.pods[node], podRef{u, p})
+		}
+	}
+	return x
+}
+
+// world is a World in motion: units come and go in a tree of some of its nodes.
+type world struct {
+	of   *World
+	tree *topology.Tree
+	base map[string]*topology.Node
+	// here[u] lists the pods of a unit on these nodes; on lists who is on a node now.
+	here map[int][]int
+	on   map[string][]podRef
+}
+
+type podRef struct{ unit, pod int }
+
+// all is the world of all nodes.
+func (w *World) all(by *index) *world {
+	names := make([]string, len(w.Nodes))
+	for i := range w.Nodes {
+		names[i] = w.Nodes[i].Name
+	}
+	return w.within(by, names)
+}
+
+// within is the world of some nodes. It costs what they and those on them do, so that each of many domains can be looked at.
+func (w *World) within(by *index, names []string) *world {
+	x := &world{of: w, base: make(map[string]*topology.Node, len(names)), here: map[int][]int{}, on: make(map[string][]podRef, len(names))}
+	nodes := make([]topology.Node, 0, len(names))
+	for _, name := range names {
+		n := &w.Nodes[by.nodes[name]]
+		nodes, x.base[name] = append(nodes, *n), n
+		for _, h := range by.pods[name] {
+			x.here[h.unit] = append(x.here[h.unit], h.pod)
+		}
+	}
+	x.tree = topology.New(w.Levels, nodes...)
+	return x
+}
+
+// put puts a unit on its nodes, take takes it off again.
+func (x *world) put(u int) {
+	for _, p := range x.here[u] {
+		node := x.of.Units[u].Pods[p].Node
+		x.on[node] = append(x.on[node], podRef{u, p})
+		x.set(node)
+	}
+}
+
+func (x *world) take(u int) {
+	for _, p := range x.here[u] {
+		node := x.of.Units[u].Pods[p].Node
+		x.on[node] = slices.DeleteFunc(x.on[node], func(h podRef) bool { return h == podRef{u, p} })
+		x.set(node)
+	}
+}
+
+// set says to the tree what a node is with those who are on it now.
+func (x *world) set(name string) {
+	n := *x.base[name]
+	free := make(topology.Resources, len(n.Free))
+	for what, v := range n.Free {
+		free[what] = v
+	}
+	n.Free = free
+	for _, h := range x.on[name] {
+		p := &x.of.Units[h.unit].Pods[h.pod]
+		for what, v := range p.Resources {
+			free[what] -= v
+		}
+		n.Used = n.Used || p.Devices
+		n.Exclusive = n.Exclusive || p.Exclusive
+		if p.Tenant {
+			n.Tenants++
+		}
+		if p.Spares > n.Spares {
+			n.Spares, n.SparesAt = p.Spares, p.SparesAt
+		}
+	}
+	x.tree.Set(n)
+}
+
+// unitsHere lists the units with pods on these nodes, by number.
+func (x *world) unitsHere() []int {
+	all := make([]int, 0, len(x.here))
+	for u := range x.here {
+		all = append(all, u)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Cost is what is lost by who leaves; less is better.
+type Cost struct {
+	// Lost is the work lost by priority, the highest first.
+	Lost []Loss
+	Pods int
+}
+
+// Loss is work lost by units of one priority.
+type Loss struct {
+	Priority int32
+	LostWork int64
+}
+
+func (c Cost) with(u *Unit) Cost {
+	lost := slices.Clone(c.Lost)
+	at, found := slices.BinarySearchFunc(lost, u.Priority, func(l Loss, p int32) int { return cmp.Compare(p, l.Priority) })
+	if !found {
+		lost = slices.Insert(lost, at, Loss{Priority: u.Priority})
+	}
+	lost[at].LostWork += max(1, u.LostWork)
+	return Cost{Lost: lost, Pods: c.Pods + len(u.Pods)}
+}
+
+// Compare is below 0 where c is the better one.
+func (c Cost) Compare(d Cost) int {
+	for i := 0; i < len(c.Lost) || i < len(d.Lost); i++ {
+		switch {
+		case i >= len(c.Lost):
+			return -1
+		case i >= len(d.Lost):
+			return 1
+		case c.Lost[i].Priority != d.Lost[i].Priority:
+			return cmp.Compare(c.Lost[i].Priority, d.Lost[i].Priority)
+		case c.Lost[i].LostWork != d.Lost[i].LostWork:
+			return cmp.Compare(c.Lost[i].LostWork, d.Lost[i].LostWork)
+		}
+	}
+	return cmp.Compare(c.Pods, d.Pods)
+}
+
+// assignments lists the new assignments of a placement of g.
+func assignments(g *gang.Gang, p gang.Placement) []gang.Assignment {
+	stands := make(map[string]bool, len(g.Members))
+	for _, m := range g.Members {
+		if m.Node != "" {
+			stands[m.Name] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(p.Assignments), func(s gang.Assignment) bool { return stands[s.Member] })
+}
+
+// DomainOf names the narrowest domain that all assignments are in, with its level, such as "rack a/r1"; empty: there is none.
+func DomainOf(tree *topology.Tree, assignments []gang.Assignment) string {
+	common := -1
+	for _, s := range assignments {
+		i, ok := tree.Find(s.Node)
+		if !ok {
+			return ""
+		}
+		d := tree.Leaf(i)
+		if common < 0 {
+			common = d
+		}
+		for common != d {
+			if tree.LevelOf(common) >= tree.LevelOf(d) {
+				common = tree.Parent(common)
+			} else {
+				d = tree.Parent(d)
+			}
+		}
+	}
+	for common > topology.Root && !tree.Named(common) {
+		common = tree.Parent(common)
+	}
+	if common <= topology.Root {
+		return ""
+	}
+	return tree.Levels()[tree.LevelOf(common)].Name + " " + tree.Path(common)
+}

@@ -1,0 +1,169 @@
+// Package rejection counts nodes that report Ready and then reject pods. It promises that a node is excluded only after
+// it rejected pods repeatedly with no pod started there in between, for a bounded time that doubles each time; that the
+// exclusion ends by itself; that rejections of one namespace's pods exclude a node for that namespace only, and for all
+// only where pods of two met them; and that no node is excluded where so many reject that the fault is not theirs. The
+// same history gives the same answer.
+package rejection
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+const (
+	// strikes within window exclude a node: those of one namespace for that namespace, those of as many namespaces for
+	// all.
+	strikes = 2
+	window  = 10 * time.Minute
+	// firstPause is for how long the first time, longest at most.
+	firstPause   = time.Minute
+	longestPause = 30 * time.Minute
+	// forgetAfter is how long after its last rejection a node counts as new again.
+	forgetAfter = 2 * time.Hour
+	// alwaysExcludable nodes may always be excluded; beyond that only up to a share of all nodes.
+	alwaysExcludable = 2
+	excludableShare  = 4
+)
+
+// everybody is the namespace under which is kept what holds for all.
+const everybody = ""
+
+// Tracker is what is known of nodes that rejected. The zero value is ready for use; it is not safe for concurrent use.
+type Tracker struct {
+	entries map[place]*entry
+}
+
+// place is a node as a namespace sees it, or as everybody does.
+type place struct{ node, namespace string }
+
+// entry is one node that rejected pods of one namespace, or of any.
+type entry struct {
+	// recent are the newest rejections within window, oldest first, as many as are needed to set the node aside;
+	// said is what the newest one was, last when.
+	recent  []strike
+	last    time.Time
+	message string
+	// times counts how often in a row the node was excluded, until is to when.
+	times int
+	until time.Time
+}
+
+// strike is one rejection of a pod of a namespace.
+type strike struct {
+	namespace string
+	at        time.Time
+}
+
+// Exclusion is a node that is excluded for pods of a namespace; none: for all.
+type Exclusion struct {
+	Node, Namespace string
+	// Message is what the last rejection was.
+	Message string
+	Times   int
+	Until   time.Time
+}
+
+// Reject records that a node rejected a pod of a namespace, and reports whether that excludes it for anybody.
+func (b *Tracker) Reject(node, namespace, said string, now time.Time) bool {
+	if b.entries == nil {
+		b.entries = map[place]*entry{}
+	}
+	b.forget(now)
+	s := strike{namespace, now}
+	own, all := b.entry(node, namespace), b.entry(node, everybody)
+	own.recent = append(own.recent, s)
+	// Of one namespace only the newest counts here, so that nobody sets a node aside for others alone.
+	all.recent = append(slices.DeleteFunc(all.recent, func(o strike) bool { return o.namespace == namespace }), s)
+	forOwn, forAll := own.judge(said, now, strikes-1), all.judge(said, now, strikes)
+	return forOwn || forAll
+}
+
+func (b *Tracker) entry(node, namespace string) *entry {
+	at := place{node, namespace}
+	if b.entries[at] == nil {
+		b.entries[at] = &entry{}
+	}
+	return b.entries[at]
+}
+
+// judge excludes the node where that is due. again is how many recent rejections it takes once it was excluded before.
+func (e *entry) judge(said string, now time.Time, again int) bool {
+	e.recent = slices.DeleteFunc(e.recent, func(s strike) bool { return now.Sub(s.at) >= window })
+	e.recent = e.recent[max(0, len(e.recent)-strikes):]
+	e.last, e.message = now, said
+	needed := strikes
+	if e.times > 0 {
+		needed = again
+	}
+	if now.Before(e.until) || len(e.recent) < needed {
+		return false
+	}
+	e.times++
+	e.until = now.Add(pause(e.times))
+	return true
+}
+
+// pause returns for how long a node is excluded the nth time in a row.
+func pause(n int) time.Duration {
+	d := firstPause
+	for range n - 1 {
+		if d *= 2; d >= longestPause {
+			return longestPause
+		}
+	}
+	return d
+}
+
+// Started notes that a pod of a namespace started on a node: whatever it rejected before, it works for that namespace, and
+// not for nobody. It reports whether that ends its being excluded.
+func (b *Tracker) Started(node, namespace string, now time.Time) (back bool) {
+	for _, at := range []place{{node, namespace}, {node, everybody}} {
+		if e := b.entries[at]; e != nil {
+			back = back || now.Before(e.until)
+			delete(b.entries, at)
+		}
+	}
+	return back
+}
+
+// Forget drops what is known of a node that is no more.
+func (b *Tracker) Forget(node string) {
+	maps.DeleteFunc(b.entries, func(at place, _ *entry) bool { return at.node == node })
+}
+
+// forget drops nodes that have been quiet for long.
+func (b *Tracker) forget(now time.Time) {
+	maps.DeleteFunc(b.entries, func(_ place, e *entry) bool { return now.Sub(e.last) >= forgetAfter && !now.Before(e.until) })
+}
+
+// Excluded lists the nodes that are excluded now, by name, of a cluster of so many nodes. Where there would be so many
+// that the fault is not theirs, it lists none: for all, or for the namespace that met them.
+func (b *Tracker) Excluded(now time.Time, nodes int) (excluded []Exclusion) {
+	by := map[string][]Exclusion{}
+	for at, e := range b.entries {
+		if now.Before(e.until) {
+			by[at.namespace] = append(by[at.namespace], Exclusion{Node: at.node, Namespace: at.namespace, Message: e.message, Times: e.times, Until: e.until})
+		}
+	}
+	most := max(alwaysExcludable, nodes/excludableShare)
+	if excluded = by[everybody]; len(excluded) > most {
+		excluded = nil
+	}
+	delete(by, everybody)
+	forAll := map[string]bool{}
+	for _, a := range excluded {
+		forAll[a.Node] = true
+	}
+	for _, own := range by {
+		own = slices.DeleteFunc(own, func(a Exclusion) bool { return forAll[a.Node] })
+		if len(forAll)+len(own) <= most {
+			excluded = append(excluded, own...)
+		}
+	}
+	slices.SortFunc(excluded, func(a, c Exclusion) int {
+		return cmp.Or(cmp.Compare(a.Node, c.Node), cmp.Compare(a.Namespace, c.Namespace))
+	})
+	return excluded
+}

@@ -1,0 +1,64 @@
+// Package eventually waits in tests and tools for what comes about by itself. Whoever waits in vain is told what was seen last. One
+// patience bounds all waits of tests: it is only how long a failure takes to be said, never what the product promises.
+package eventually
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Timeout is far more than anything takes on a busy machine. The environment variable HOLDFAST_PATIENCE multiplies it.
+var Timeout = func() time.Duration {
+	const timeout = 5 * time.Minute
+	if by, err := strconv.ParseFloat(os.Getenv("HOLDFAST_PATIENCE"), 64); err == nil && by > 0 {
+		return time.Duration(by * float64(timeout))
+	}
+	return timeout
+}()
+
+// Holds waits until a condition holds, and ends the test where it never does. The condition returns also what it saw, for people; where
+// that is costly to find out, a func() string, which is called for a failure alone.
+func Holds(t testing.TB, what string, condition func() (holds bool, seen any)) {
+	t.Helper()
+	if err := Wait(context.Background(), what, Timeout, func(context.Context) (bool, any) { return condition() }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Succeeds is Holds for what says itself why it does not hold yet.
+func Succeeds(t testing.TB, what string, try func() error) {
+	t.Helper()
+	Holds(t, what, func() (bool, any) { err := try(); return err == nil, err })
+}
+
+// Wait is Holds for who has a limit of his own, and for tools: it ends with ctx.
+func Wait(ctx context.Context, what string, limit time.Duration, condition func(context.Context) (holds bool, seen any)) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for began := time.Now(); ; {
+		holds, seen := condition(limited)
+		if holds {
+			return nil
+		}
+		select {
+		case <-limited.Done():
+			if say, ok := seen.(func() string); ok {
+				seen = say()
+			}
+			if ctx.Err() != nil {
+				return fmt.Errorf("%s: %w; seen last: %v", what, context.Cause(ctx), seen)
+			}
+			return fmt.Errorf("%s: not within %s; seen last: %v", what, limit, seen)
+		case <-time.After(pause(time.Since(began))):
+		}
+	}
+}
+
+// pause is short at first, so that nobody who measures is misled, and at most what an API server does not feel.
+func pause(waited time.Duration) time.Duration {
+	return min(max(waited/10, time.Millisecond), 100*time.Millisecond)
+}

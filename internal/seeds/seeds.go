@@ -1,0 +1,92 @@
+// Package seeds gives random tests their seeds: a fixed part, so that what was found once is found again, and a fresh part, so that no
+// two runs look at the same. A test that fails says at which seed, and HOLDFAST_SEED=<seed> has random tests try that one alone.
+package seeds
+
+import (
+	"iter"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// variable names the one seed that is tried.
+const variable = "HOLDFAST_SEED"
+
+// All are the seeds below fixed, and for ten of them a fresh one.
+func All[S int64 | uint64](t testing.TB, fixed S) iter.Seq[S] {
+	t.Helper()
+	fresh := S(fresh(t))
+	if One() {
+		return tried(t, func(yield func(S) bool) { yield(fresh) })
+	}
+	return tried(t, func(yield func(S) bool) {
+		for i := S(0); i <= fixed+fixed/10; i++ {
+			seed := i
+			if i >= fixed {
+				seed = fresh + i - fixed
+			}
+			if !yield(seed) {
+				return
+			}
+		}
+	})
+}
+
+// Fresh is one fresh seed, for a test that plays a single long history.
+func Fresh(t testing.TB) uint64 {
+	t.Helper()
+	seed := fresh(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			say(t, seed)
+		}
+	})
+	return seed
+}
+
+// fresh is the seed that is to be tried alone, or a new one.
+func fresh(t testing.TB) uint64 {
+	t.Helper()
+	if !One() {
+		return uint64(time.Now().UnixNano())
+	}
+	one, err := strconv.ParseInt(os.Getenv(variable), 10, 64)
+	if err != nil || one < 0 {
+		t.Fatalf("%s=%q is no seed: give the number that a failed test names", variable, os.Getenv(variable))
+	}
+	return uint64(one)
+}
+
+// say names the seed at which a test failed.
+func say[S int64 | uint64](t testing.TB, seed S) {
+	t.Helper()
+	t.Logf("failed at seed %d: %s=%d tries it alone", seed, variable, seed)
+}
+
+// One says that one seed alone is tried, with which no test meets all that it demands to have met.
+func One() bool { return os.Getenv(variable) != "" }
+
+// tried has a test that fails say at which seed it failed first.
+func tried[S int64 | uint64](t testing.TB, all iter.Seq[S]) iter.Seq[S] {
+	return func(yield func(S) bool) {
+		before, done := t.Failed(), false
+		var at S
+		look := func() {
+			if t.Failed() && !before && !done {
+				done = true
+				say(t, at)
+			}
+		}
+		t.Cleanup(look) // where the test ends in the middle of it
+		for seed := range all {
+			at = seed
+			if !yield(seed) {
+				done = true // who breaks off is content
+				return
+			}
+			look()
+		}
+		done = true
+	}
+}

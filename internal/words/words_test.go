@@ -1,0 +1,217 @@
+package words
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// everywhere is the scope of a word that is retired in all places this test looks at.
+const everywhere = ""
+
+// retired are words of which docs/glossary.md has the one that is used instead. Each was unambiguous, so that a name
+// which holds it is a relapse. At most 30: a word with other good uses does not belong here. under is the folder in
+// which the word is retired.
+var retired = map[string]struct{ instead, under string }{
+	"births":   {"slot gaps", everywhere},
+	"census":   {"member counts", "gang"},
+	"comeback": {"recurrence", everywhere},
+	"crew":     {"node load", everywhere},
+	"crews":    {"node loads", everywhere},
+	"deaf":     {"partition suspected", everywhere},
+	"deserted": {"coordinator timeout", everywhere},
+	"doom":     {"pending replacement", everywhere},
+	"doomed":   {"pending replacement", everywhere},
+	"dooms":    {"pending replacements", everywhere},
+	"errand":   {"task", everywhere},
+	"forlorn":  {"generation timeout", everywhere},
+	"frontier": {"reclaimBelow", everywhere},
+	"glance":   {"peek", everywhere},
+	"muster":   {"list", everywhere},
+	"overstay": {"overrun", everywhere},
+	"pardons":  {"excused", everywhere},
+	"patience": {"timeout", everywhere},
+	"roster":   {"snapshot", everywhere},
+	"salvage":  {"post-halt copy", everywhere},
+	"salvaged": {"copied after halt", everywhere},
+	"scout":    {"plan cycle", everywhere},
+	"seat":     {"assignment", everywhere},
+	"seats":    {"assignments", everywhere},
+	"sought":   {"slot holder", everywhere},
+}
+
+// exceptions are files and folders where such a word is right, with the reason.
+var exceptions = map[place]string{
+	{"api/v1alpha1/gang_types.go", "doomed"}:         "the record of an earlier version is read",
+	{"elastic/controller/testdata/stored", "doomed"}: "such records",
+	{"ckptagent/command.go", "patience"}:             "the agent's stored state is read by the agent of another version",
+	{"ckptagent/testdata/stored.json", "patience"}:   "such a state",
+	{"ckptagent/loop/testdata/stored", "patience"}:   "such states",
+}
+
+type place struct{ file, word string }
+
+// excepted finds the exception that a file, or a folder that it is in, has for a word.
+func excepted(file, word string) (place, bool) {
+	for ; file != "."; file = filepath.Dir(file) {
+		if here := (place{file, word}); exceptions[here] != "" {
+			return here, true
+		}
+	}
+	return place{}, false
+}
+
+func TestRetiredWordsStayAway(t *testing.T) {
+	if len(retired) > 30 {
+		t.Errorf("%d words are retired: keep those that a name would hold only by relapse", len(retired))
+	}
+	used := map[place]bool{}
+	files := 0
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (path == filepath.Join(root, "bin") || path == filepath.Join(root, "shared") || strings.HasPrefix(d.Name(), ".") && path != root) {
+			return filepath.SkipDir
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(rel, "internal/words/") {
+			return err
+		}
+		files++
+		for _, name := range append(names(t, path), filepath.Base(rel)) {
+			for _, word := range split(name) {
+				r, found := retired[word]
+				if !found || r.under != everywhere && !strings.HasPrefix(rel, r.under+"/") {
+					continue
+				}
+				if here, ok := excepted(rel, word); ok {
+					used[here] = true
+				} else {
+					t.Errorf("%s: %q: instead of %q this project says %q; see docs/glossary.md", rel, name, word, r.instead)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || files < 500 {
+		t.Fatalf("looked at %d files, %v", files, err)
+	}
+	for here := range exceptions {
+		if !used[here] {
+			t.Errorf("%s does not say %q any more: take the exception out", here.file, here.word)
+		}
+	}
+}
+
+// names are those of a file that people or programs meet.
+func names(t *testing.T, path string) []string {
+	t.Helper()
+	golden := slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "testdata")
+	if !golden && filepath.Ext(path) != ".go" && filepath.Ext(path) != ".proto" {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch filepath.Ext(path) {
+	case ".go":
+		f, err := parser.ParseFile(token.NewFileSet(), path, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return declared(f)
+	case ".proto":
+		return uncommented(string(text), "//")
+	case ".txt", ".yaml", ".json":
+		return uncommented(string(text), "#")
+	}
+	return nil
+}
+
+// uncommented are the words of all lines, without comments.
+func uncommented(text, comment string) (words []string) {
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, comment)
+		words = append(words, strings.Fields(line)...)
+	}
+	return words
+}
+
+// constant is what a reason, a condition or a metric looks like.
+var constant = regexp.MustCompile(`^"([A-Z][A-Za-z]+|holdfast_[a-z0-9_]+)"$`)
+
+// declared are the names that a file declares, the JSON names of its fields, and its constants for programs.
+func declared(f *ast.File) []string {
+	all := []string{f.Name.Name}
+	add := func(of ...ast.Expr) {
+		for _, e := range of {
+			if id, ok := e.(*ast.Ident); ok {
+				all = append(all, id.Name)
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			add(n.Name)
+		case *ast.TypeSpec:
+			add(n.Name)
+		case *ast.ValueSpec:
+			for _, id := range n.Names {
+				add(id)
+			}
+		case *ast.Field:
+			for _, id := range n.Names {
+				add(id)
+			}
+			if n.Tag != nil {
+				name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(n.Tag.Value, "`")).Get("json"), ",")
+				all = append(all, name)
+			}
+		case *ast.AssignStmt:
+			if n.Tok == token.DEFINE {
+				add(n.Lhs...)
+			}
+		case *ast.RangeStmt:
+			add(n.Key, n.Value)
+		case *ast.BasicLit:
+			if constant.MatchString(n.Value) {
+				all = append(all, n.Value)
+			}
+		}
+		return true
+	})
+	return all
+}
+
+var word = regexp.MustCompile(`[A-Z]+(?:[^A-Za-z]|$)|[A-Z]*[a-z]+`)
+
+// split parts a name at capitals and at whatever is no letter.
+func split(name string) (words []string) {
+	for _, w := range word.FindAllString(name, -1) {
+		words = append(words, strings.ToLower(strings.TrimRight(w, "_-.:0123456789\"/")))
+	}
+	return words
+}
+
+func TestSplit(t *testing.T) {
+	for name, want := range map[string]string{
+		"doomTime": "doom time", "PodDoomed": "pod doomed", "holdfast_nodes_deaf": "holdfast nodes deaf", "doom-dead.txt": "doom dead txt",
+		"leaseURL": "lease url", "seat": "seat", "noSeats": "no seats", "json:\"frontier\"": "json frontier",
+	} {
+		if got := strings.Join(split(name), " "); got != want {
+			t.Errorf("%q is %q, want %q", name, got, want)
+		}
+	}
+}

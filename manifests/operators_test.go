@@ -1,0 +1,260 @@
+package manifests
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/apis/audit"
+	auditpolicy "k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"sigs.k8s.io/kustomize/api/krusty"
+	kustypes "sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// schedulerAccount is what the scheduler asks the API server as.
+const schedulerAccount = "system:serviceaccount:holdfast-system:holdfast-scheduler"
+
+// TestControlPlaneLeavesADeadNodeSoon: with Kubernetes's default it would be five minutes.
+func TestControlPlaneLeavesADeadNodeSoon(t *testing.T) {
+	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
+		d := find[appsv1.Deployment](t, name)
+		var said []string
+		for _, x := range d.Spec.Template.Spec.Tolerations {
+			said = append(said, fmt.Sprint(x.Key, " ", x.Effect, " ", *x.TolerationSeconds))
+		}
+		if got := strings.Join(said, ", "); got != "node.kubernetes.io/not-ready NoExecute 10, node.kubernetes.io/unreachable NoExecute 10" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// component are the objects of a kind that an optional component brings.
+func component(t *testing.T, name, kind string) (found [][]byte) {
+	t.Helper()
+	overlay := t.TempDir()
+	here, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel, err := filepath.Rel(overlay, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("resources: [%s/namespace.yaml]\ncomponents: [%s/%s]\n", rel, rel, name)
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := krusty.MakeDefaultOptions()
+	options.LoadRestrictions = kustypes.LoadRestrictionsNone
+	all, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all.Resources() {
+		if r.GetKind() != kind {
+			continue
+		}
+		text, err := r.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, text)
+	}
+	if len(found) == 0 {
+		t.Fatalf("component %s has no %s", name, kind)
+	}
+	return found
+}
+
+// opens says whether policies let a pod of those namespace and labels reach a port, by its name, of the pods so labelled.
+func opens(t *testing.T, all []networkingv1.NetworkPolicy, to metav1.ObjectMeta, port, namespace string, from map[string]string) bool {
+	t.Helper()
+	selects := func(s *metav1.LabelSelector, of map[string]string) bool {
+		got, err := metav1.LabelSelectorAsSelector(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s == nil || got.Matches(labels.Set(of))
+	}
+	held := false
+	for _, p := range all {
+		if p.Namespace != to.Namespace || !selects(&p.Spec.PodSelector, to.Labels) {
+			continue
+		}
+		held = true
+		for _, rule := range p.Spec.Ingress {
+			if !slices.ContainsFunc(rule.Ports, func(q networkingv1.NetworkPolicyPort) bool { return q.Port.StrVal == port }) {
+				continue
+			}
+			if len(rule.From) == 0 || slices.ContainsFunc(rule.From, func(peer networkingv1.NetworkPolicyPeer) bool {
+				return selects(peer.NamespaceSelector, map[string]string{"kubernetes.io/metadata.name": namespace}) && selects(peer.PodSelector, from)
+			}) {
+				return true
+			}
+		}
+	}
+	return !held
+}
+
+// TestNetworkPolicies: each port is open to those alone who need it, and every port of every pod is spoken of.
+func TestNetworkPolicies(t *testing.T) {
+	var all []networkingv1.NetworkPolicy
+	for _, text := range component(t, "network-policy", "NetworkPolicy") {
+		var p networkingv1.NetworkPolicy
+		if err := yaml.UnmarshalStrict(text, &p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	controller, scheduler, node := find[appsv1.Deployment](t, "holdfast-controller"), find[appsv1.Deployment](t, "holdfast-scheduler"), find[appsv1.DaemonSet](t, "holdfast-node")
+	at := func(namespace string, template corev1.PodTemplateSpec) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Labels: template.Labels}
+	}
+	gang := map[string]string{"holdfast.dev/gang": "g"}
+	want := map[string]string{ // who may reach it: anybody, gangs, monitoring, kubelets alone
+		"controller coordinator": "gang", "controller webhook": "gang any monitoring", "controller metrics": "monitoring", "controller health": "",
+		"scheduler preview": "gang any monitoring", "scheduler https": "monitoring", "node metrics": "monitoring",
+	}
+	got := map[string]string{}
+	for who, pod := range map[string]struct {
+		of   metav1.ObjectMeta
+		spec corev1.PodSpec
+	}{"controller": {at(controller.Namespace, controller.Spec.Template), controller.Spec.Template.Spec}, "scheduler": {at(scheduler.Namespace, scheduler.Spec.Template), scheduler.Spec.Template.Spec},
+		"node": {at(node.Namespace, node.Spec.Template), node.Spec.Template.Spec}} {
+		for _, port := range pod.spec.Containers[0].Ports {
+			var may []string
+			for name, open := range map[string]bool{
+				"gang": opens(t, all, pod.of, port.Name, "team", gang), "any": opens(t, all, pod.of, port.Name, "team", nil), "monitoring": opens(t, all, pod.of, port.Name, "monitoring", nil),
+			} {
+				if open {
+					may = append(may, name)
+				}
+			}
+			slices.Sort(may)
+			got[who+" "+port.Name] = strings.Join(may, " ")
+		}
+	}
+	for port, may := range got {
+		sorted := strings.Fields(want[port])
+		slices.Sort(sorted)
+		if w, told := want[port]; !told || strings.Join(sorted, " ") != may {
+			t.Errorf("%s is open to %q, want %q", port, may, w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("ports %v", got)
+	}
+}
+
+// TestOurShareOfTheAPIServer: every account that ships has a line of its own, and leases are told beside it.
+func TestOurShareOfTheAPIServer(t *testing.T) {
+	level := find[flowcontrolv1.PriorityLevelConfiguration](t, "holdfast")
+	if level.Spec.Type != flowcontrolv1.PriorityLevelEnablementLimited || *level.Spec.Limited.NominalConcurrencyShares < 10 {
+		t.Errorf("%+v", level.Spec)
+	}
+	served, order := map[string]bool{}, map[string]int32{}
+	for _, obj := range rendered(t) {
+		f, ok := obj.(*flowcontrolv1.FlowSchema)
+		if !ok {
+			continue
+		}
+		order[f.Name] = f.Spec.MatchingPrecedence
+		if name := f.Spec.PriorityLevelConfiguration.Name; name != level.Name && name != "leader-election" {
+			t.Errorf("%s names %s", f.Name, name)
+		}
+		for _, rule := range f.Spec.Rules {
+			for _, s := range rule.Subjects {
+				if f.Spec.PriorityLevelConfiguration.Name == level.Name {
+					served[s.ServiceAccount.Namespace+"/"+s.ServiceAccount.Name] = true
+				}
+			}
+		}
+	}
+	// The preview's account only ever proves who asks; it is asked about in its token alone.
+	for _, obj := range rendered(t) {
+		if a, ok := obj.(*corev1.ServiceAccount); ok && a.Name != "holdfast-preview" && !served[a.Namespace+"/"+a.Name] {
+			t.Errorf("account %s/%s has no share", a.Namespace, a.Name)
+		}
+	}
+	if order["holdfast-leader-election"] >= order["holdfast"] {
+		t.Error("leases stand in the line of all the rest")
+	}
+}
+
+// TestAuditPolicy: kube-apiserver reads the file, and it keeps what takes something away and lets pass what is many.
+func TestAuditPolicy(t *testing.T) {
+	p, err := auditpolicy.LoadPolicyFromFile("apiserver/audit-policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := auditpolicy.NewPolicyRuleEvaluator(p)
+	for _, c := range []struct {
+		by, verb, group, resource, sub, name string
+		want                                 audit.Level
+	}{
+		{controllerAccount, "patch", "", "pods", "", "p", audit.LevelRequest},
+		{controllerAccount, "create", "", "pods", "eviction", "p", audit.LevelRequest},
+		{schedulerAccount, "create", "", "pods", "eviction", "p", audit.LevelRequest},
+		{controllerAccount, "delete", "", "pods", "", "p", audit.LevelRequest},
+		{nodeAccount, "patch", "", "nodes", "status", "n", audit.LevelRequest},
+		{controllerAccount, "patch", "batch", "jobs", "status", "j", audit.LevelRequest},
+		{controllerAccount, "patch", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "holdfast", audit.LevelRequest},
+		{controllerAccount, "patch", "holdfast.dev", "gangs", "status", "g", audit.LevelMetadata},
+		{"tenant", "patch", "holdfast.dev", "gangs", "status", "g", audit.LevelRequest},
+		{"tenant", "get", "", "secrets", "", "holdfast-certs", audit.LevelMetadata},
+		{controllerAccount, "update", "", "secrets", "", "holdfast-certs", audit.LevelMetadata},
+		{controllerAccount, "create", "authentication.k8s.io", "tokenreviews", "", "", audit.LevelNone},
+		{controllerAccount, "update", "coordination.k8s.io", "leases", "", "holdfast-controller", audit.LevelNone},
+		{controllerAccount, "watch", "", "pods", "", "", audit.LevelNone},
+		{"kubernetes-admin", "delete", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", "holdfast-pod-keys", audit.LevelRequest},
+	} {
+		got := rules.EvaluatePolicyRule(authorizer.AttributesRecord{User: &user.DefaultInfo{Name: c.by}, Verb: c.verb, APIGroup: c.group, APIVersion: "v1", Resource: c.resource, Subresource: c.sub,
+			Namespace: "holdfast-system", Name: c.name, ResourceRequest: true})
+		if got.Level != c.want {
+			t.Errorf("%s %s %s/%s: %s, want %s", c.by, c.verb, c.resource, c.sub, got.Level, c.want)
+		}
+	}
+	text, err := os.ReadFile("apiserver/audit-policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, obj := range rendered(t) {
+		if q, ok := obj.(*admissionregistrationv1.ValidatingAdmissionPolicy); ok && !strings.Contains(string(text), q.Name) {
+			t.Errorf("nobody hears of it when policy %s goes", q.Name)
+		}
+	}
+}
+
+// TestMetricsAreScrapedByAccount: the controller may find out who asks, and a role for those who scrape ships.
+func TestMetricsAreScrapedByAccount(t *testing.T) {
+	role, view := find[rbacv1.ClusterRole](t, "holdfast-controller"), find[rbacv1.ClusterRole](t, "holdfast-metrics-view")
+	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return fmt.Sprint(r.APIGroups, r.Resources, r.Verbs) == "[authorization.k8s.io] [subjectaccessreviews] [create]"
+	}) {
+		t.Error("the controller may not ask who may read metrics")
+	}
+	if fmt.Sprint(view.Rules[0].NonResourceURLs, view.Rules[0].Verbs) != "[/metrics] [get]" {
+		t.Errorf("%+v", view.Rules)
+	}
+	service, d := find[corev1.Service](t, "holdfast-metrics"), find[appsv1.Deployment](t, "holdfast-controller")
+	for _, p := range d.Spec.Template.Spec.Containers[0].Ports {
+		if p.Name == "metrics" && (p.ContainerPort != service.Spec.Ports[0].Port || service.Spec.ClusterIP != corev1.ClusterIPNone) {
+			t.Errorf("port %d, Service %+v", p.ContainerPort, service.Spec)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package plugin
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+)
+
+func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
+	now, placing, told := time.Now(), true, 0
+	n := &deferredEvents{timeout: 30 * time.Second, placing: func() bool { return placing }}
+	tell := func(at time.Time) int {
+		told = 0
+		for _, one := range n.due(at) {
+			one.emit()
+		}
+		return told
+	}
+	for range deferredEventsAtOnce + 1 {
+		n.deferEvent(now, func() { told++ })
+	}
+	n.deferEvent(now.Add(time.Second), func() { told++ })
+	if got := tell(now.Add(29 * time.Second)); got != 0 {
+		t.Errorf("%d were told while a gang was on its way", got)
+	}
+	if got := tell(now.Add(30 * time.Second)); got != deferredEventsAtOnce {
+		t.Errorf("%d were told at once", got)
+	}
+	if got := tell(now.Add(30 * time.Second)); got != 1 {
+		t.Errorf("%d were told, one is as old as patience allows", got)
+	}
+	placing = false
+	if got := tell(now.Add(2 * time.Second)); got != 1 || len(n.queued) != 0 {
+		t.Errorf("%d were told, %d are held", got, len(n.queued))
+	}
+}
+
+// A process that is told to end tells first what it holds, though a gang is on its way, and holds nothing any more.
+func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, told := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
+		for range 2*lastNow + 1 {
+			n.deferEvent(time.Now(), func() { told++ })
+		}
+		n.flush(t.Context())
+		if told != 2*lastNow+1 || n.deferEvent(time.Now(), func() {}) {
+			t.Errorf("%d were told, %d are held", told, len(n.queued))
+		}
+		n, told = &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
+		for range 10 * lastNow {
+			n.deferEvent(time.Now(), func() { told++ })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), deferredEventEvery+deferredEventEvery/2)
+		defer cancel()
+		if n.flush(ctx); told != 2*lastNow {
+			t.Errorf("%d were told in the time there was", told)
+		}
+	})
+}
+
+// Every member is told to be scheduled, though later.
+func TestEveryMemberIsToldOf(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
+	w.until("both to be told of", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, name := range []string{"g-0", "g-1"} {
+			if all := strings.Join(w.events[name], "\n"); strings.Count(all, "Scheduled: Successfully assigned") != 1 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A gang that is refused again in the same words costs no event; in others it does.
+func TestARefusalIsSaidOnce(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2))
+	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
+	w.until("the refusal to be told", func() bool { return len(w.failures("g-0")) == 1 })
+	planned := w.plugin.measures.plans.WithLabelValues(answerRefused).(prometheus.Histogram)
+	for more := count(t, planned) + 4; count(t, planned) < more && t.Context().Err() == nil; {
+		w.plugin.wake(klog.Background(), key("g"))
+		w.attempted()
+	}
+	again := func() bool { // events about one pod for one reason are one, which is patched
+		return slices.ContainsFunc(w.client.Actions(), func(a clienttesting.Action) bool {
+			patch, ok := a.(clienttesting.PatchAction)
+			return ok && a.GetResource().Resource == "events" && strings.HasPrefix(patch.GetName(), "g-0")
+		})
+	}
+	if again() {
+		t.Error("it was told again")
+	}
+	w.create(node("c", 1))
+	w.until("the new count to be told", again)
+}

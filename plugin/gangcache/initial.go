@@ -1,0 +1,188 @@
+package gangcache
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang"
+)
+
+// A gang that never was whole holds nodes for nothing unless it is completed: it is *forming*, and is taken back
+// when it is refused or lacks members for too long. A gang that was whole keeps its nodes whatever happens, for
+// its members run. This process knows which it is where it has seen the gang become whole or planned it; for
+// one that it found half bound, the stamps on the bound pods say so.
+
+// StampOf is the creation time of the youngest pod that was placed with this one; ok is false for a pod that
+// joined a gang which was whole before.
+func StampOf(pod *v1.Pod) (youngest time.Time, ok bool) {
+	youngest, err := time.Parse(time.RFC3339, cmp.Or(pod.Annotations[v1alpha1.AnnotationInitialPlacement], pod.Annotations[v1alpha1.AnnotationForming]))
+	return youngest, err == nil
+}
+
+// Stamp returns what a pod's binding is to carry; "": nothing.
+func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	if g == nil || !g.fresh || g.members[uid] == nil {
+		return ""
+	}
+	return g.youngest.UTC().Format(time.RFC3339)
+}
+
+// inferInitial decides whether a gang that this process found half bound was ever fully placed. It was not, if all
+// bound members carry a stamp and one that was to be placed with them still has no node.
+func (g *group) inferInitial() {
+	if g.fresh || g.settled || g.minimumPlaced() {
+		return
+	}
+	var half []Member
+	var youngest time.Time
+	for _, m := range g.members {
+		if m.State != Bound {
+			continue
+		}
+		stamp, ok := StampOf(m.Pod)
+		if !ok {
+			return
+		}
+		half = append(half, *m)
+		if stamp.After(youngest) {
+			youngest = stamp
+		}
+	}
+	left := false
+	for _, m := range g.members {
+		left = left || (m.State != Bound && !m.Pod.CreationTimestamp.After(youngest))
+	}
+	if len(half) == 0 || !left {
+		return
+	}
+	slices.SortFunc(half, BySlot)
+	g.fresh, g.youngest, g.initialPlacement = true, youngest, nil
+	for _, m := range half {
+		g.initialPlacement = append(g.initialPlacement, m.Pod)
+	}
+}
+
+// begin notes, when a plan is opened, whether it is the gang's first.
+func (g *group) begin() {
+	g.inferInitial()
+	g.repaired = len(g.ended) > 0
+	if g.counts[Reserved]+g.counts[Bound] == 0 {
+		g.fresh, g.settled, g.initialPlacement = true, false, nil
+	}
+	for _, m := range g.members {
+		if created := m.Pod.CreationTimestamp.Time; created.After(g.youngest) {
+			g.youngest = created
+		}
+	}
+}
+
+// rollback ends an initial placement: the returned pods, newest first, are to be deleted and no longer count.
+func (c *Cache) rollback(g *group) (undo []*v1.Pod) {
+	g.inferInitial()
+	if !g.fresh || g.minimumPlaced() {
+		return nil
+	}
+	undo = g.initialPlacement
+	if g.external { // a pod that nobody makes again stays
+		undo = slices.DeleteFunc(undo, func(pod *v1.Pod) bool { return metav1.GetControllerOf(pod) == nil })
+	}
+	slices.Reverse(undo)
+	g.fresh, g.initialPlacement, g.gapSince = false, nil, time.Time{}
+	for _, pod := range undo {
+		c.terminating[pod.UID] = true
+		g.drop(pod.UID)
+	}
+	return undo
+}
+
+// Lapse is a gang in its initial placement whose missing members were not made again in time.
+type Lapse struct {
+	Key      types.NamespacedName
+	RollBack []*v1.Pod
+	Why      string
+}
+
+// Lapsed checks gangs in their initial placement that lack members, and gives up those that have lacked them for the
+// timeout.
+func (c *Cache) Lapsed(now time.Time, timeout time.Duration) []Lapse {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Lapse
+	for key, g := range c.groups {
+		if g.allExist() || g.open || g.sizeErr != nil || g.counts[Reserved]+g.counts[Bound] == 0 {
+			g.gapSince = time.Time{}
+			continue
+		}
+		g.inferInitial()
+		switch {
+		case !g.fresh:
+		case g.gapSince.IsZero():
+			g.gapSince = now
+		case now.Sub(g.gapSince) >= cmp.Or(g.terms.Timeout, timeout) && g.counts[Reserved] == 0:
+			r := g.incomplete()
+			r.Message += ", for " + now.Sub(g.gapSince).Round(time.Second).String() + " by now: it was never fully placed and is rolled back"
+			g.refusal = &r
+			all = append(all, Lapse{Key: key, RollBack: c.rollback(g), Why: r.Message})
+			c.sweep(key, g)
+		}
+	}
+	return all
+}
+
+// Question asks whether members that a gang lacks ended well.
+type Question struct {
+	Key     types.NamespacedName
+	Member  *v1.Pod
+	version int
+}
+
+// Unexplained lists gangs that have lacked members since the last inspection. Each change of a gang is listed
+// until it is explained.
+func (c *Cache) Unexplained() []Question {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var open []Question
+	for key, g := range c.groups {
+		if g.size > 0 && !g.allExist() && g.calm == g.version && g.asked != g.version {
+			for _, m := range g.members {
+				open = append(open, Question{Key: key, Member: m.Pod, version: g.version})
+				break
+			}
+		}
+		g.calm = g.version
+	}
+	return open
+}
+
+// Explain records the members that succeeded; the others that are missing did not.
+func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[q.Key]
+	if g == nil {
+		return Change{}
+	}
+	was := g.wanting()
+	g.asked = q.version
+	for _, pod := range ended {
+		g.ended[pod.UID] = SlotOf(pod)
+	}
+	return Change{Completed: !was && g.wants()}
+}
+
+// missingMembers is the refusal of a gang whose missing members did not succeed.
+func (g *group) missingMembers() (gang.Refusal, bool) {
+	if g.schedulable() {
+		return gang.Refusal{}, false
+	}
+	return g.incomplete(), g.counts[Bound] < len(g.members) || g.asked == g.version
+}

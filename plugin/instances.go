@@ -1,0 +1,155 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/plugin/external"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/serve"
+)
+
+// Instances holds the plugin's instances of one process, one per profile, and says when they act. kube-scheduler
+// starts plugins and informers in every replica and takes the first pod from its queue only once it leads; a
+// replica that loses the lead ends. So the first time that a pod is asked for is when this replica begins to act,
+// and it acts until it ends.
+type Instances struct {
+	// clients makes a client for Gangs.
+	clients func(fwk.Handle) (dynamic.Interface, error)
+	// Server answers questions in the scheduling goroutine, between two cycles.
+	*serve.Server
+	measures *measures
+	// book is what is known of groups of other APIs; it is made with the first instance.
+	book *external.Book
+	// terms, where a test sets it, takes the place of what the book says of gangs.
+	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
+	// leading is closed when this replica begins to act.
+	leading chan struct{}
+
+	mu sync.Mutex
+	// plugins by scheduler name. Guarded by mu.
+	plugins map[string]*Plugin
+}
+
+// NewInstances returns a Station for one process.
+func NewInstances() *Instances {
+	return newInstances(func(h fwk.Handle) (dynamic.Interface, error) {
+		if h.KubeConfig() == nil {
+			return nil, errors.New("the scheduler gives no client configuration")
+		}
+		return dynamic.NewForConfig(h.KubeConfig())
+	})
+}
+
+func newInstances(clients func(fwk.Handle) (dynamic.Interface, error)) *Instances {
+	leading := make(chan struct{})
+	return &Instances{Server: serve.NewServer(leading), clients: clients, measures: newMeasures(), leading: leading, plugins: map[string]*Plugin{}}
+}
+
+// Metrics are what the instances measure, to be registered once.
+func (s *Instances) Metrics() []prometheus.Collector { return s.measures.all() }
+
+// New is the plugin's factory.
+func (s *Instances) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	args, err := readArgs(obj)
+	if err != nil {
+		return nil, err
+	}
+	client, err := s.clients(h)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.book == nil {
+		s.book = external.NewBook(client, h.ClientSet().Discovery())
+	}
+	terms := s.terms
+	if terms == nil {
+		terms = s.book.Terms
+	}
+	p, err := newPlugin(ctx, args, h, client, s.book, terms, s.measures)
+	if err != nil {
+		return nil, err
+	}
+	s.plugins[h.ProfileName()] = p
+	s.Add(p.answers)
+	return p, nil
+}
+
+// Start has the instances act once the scheduler takes its first pod, and has questions answered where nothing
+// moves: in the scheduling goroutine, between two cycles. It must be called before the scheduler runs.
+func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
+	type popped struct {
+		entity framework.QueuedEntityInfo
+		err    error
+	}
+	s.deferEvents(sched)
+	if s.book != nil {
+		go s.book.Run(ctx)
+	}
+	pop := sched.NextEntity
+	next := make(chan popped, 1)
+	asked := false // belongs to the scheduling goroutine
+	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
+		s.lead(ctx)
+		if !asked {
+			asked = true
+			go func() {
+				entity, err := pop(logger)
+				next <- popped{entity, err}
+			}()
+		}
+		for {
+			select {
+			case got := <-next:
+				asked = false
+				return got.entity, got.err
+			case q := <-s.Questions():
+				q.Answer(sched.Cache)
+			}
+		}
+	}
+}
+
+// lead runs in the scheduling goroutine alone.
+func (s *Instances) lead(ctx context.Context) {
+	select {
+	case <-s.leading:
+		return
+	default:
+	}
+	close(s.leading)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.plugins {
+		p.act(ctx)
+	}
+}
+
+// Flush has events written that were held back, while the context lasts. The scheduler must run meanwhile.
+func (s *Instances) Flush(ctx context.Context) {
+	s.mu.Lock()
+	plugins := slices.Collect(maps.Values(s.plugins))
+	s.mu.Unlock()
+	var all sync.WaitGroup
+	for _, p := range plugins {
+		all.Go(func() { p.deferredEvents.flush(ctx) })
+	}
+	all.Wait()
+}

@@ -1,0 +1,104 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/component-helpers/storage/volume"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
+)
+
+// Filters are asked about every node for each kind of pods, while nobody else is scheduled. So a gang may have MaxKinds, and
+// in a large cluster only as many as come to MaxQuestions, but never fewer than are remembered. MaxQuestions take 3 to 5 s of
+// one processor (BenchmarkKinds), and filters share that among those that there are. Of a gang that is refused after more than
+// pacedQuestions the next plan waits, so that all such gangs together take at most a tenth of the time.
+const (
+	MaxKinds       = 1024
+	MaxQuestions   = 1_000_000
+	pacedQuestions = 100_000
+)
+
+// mostKinds is how many kinds of pods a gang may have among so many nodes.
+func mostKinds(nodes int) int { return max(keptRoles, min(MaxKinds, MaxQuestions/max(1, nodes))) }
+
+// sort tells kinds of pods apart among the members to be placed. Where there are too many, labels alone make no kind: then
+// each member is asked about by itself where the plan puts it.
+func (s *planCycle) sort() *gang.Refusal {
+	for _, of := range []func(role string) string{func(role string) string { return role }, withoutLabels} {
+		wanted, seen := 0, map[string]bool{}
+		s.like = make([]string, len(s.snapshot.Members))
+		for i, m := range s.snapshot.Members {
+			if m.State == gangcache.Pending {
+				s.like[i] = of(m.Role) + s.kind[m.Pod.Name] + s.p.boundVolumes(m.Pod)
+				wanted, seen[s.like[i]] = wanted+1, true
+			}
+		}
+		most := mostKinds(len(s.nodes))
+		if len(seen) <= most {
+			s.questions = len(seen) * len(s.nodes)
+			return nil
+		}
+		if s.coarse {
+			return &gang.Refusal{Reason: gang.Unsupported, Wanted: wanted, Nodes: len(s.nodes), Message: fmt.Sprintf(
+				"its pods are of %d kinds, and %d can be placed together among %d nodes: give them the same requests, selectors, tolerations, affinity and volumes, as pods of one template have, or make several gangs of them", len(seen), most, len(s.nodes))}
+		}
+		s.coarse = true
+	}
+	return nil
+}
+
+// paced reports whether the plan is one of those that are made seldom where they are refused. A record needs its question, and
+// what would be without some pods is asked for seldom already.
+func (s *planCycle) paced() bool {
+	return s.questions > pacedQuestions && s.record == nil && s.tree == s.p.tree
+}
+
+// BoundVolumes tells pods apart whose generic ephemeral volumes are there already: where their volumes may be had on the same
+// nodes it is equal, and empty where all are yet to be made.
+func BoundVolumes(claims corelisters.PersistentVolumeClaimLister, volumes corelisters.PersistentVolumeLister) func(*v1.Pod) string {
+	return func(pod *v1.Pod) string {
+		var bound []any
+		for i := range pod.Spec.Volumes {
+			if pod.Spec.Volumes[i].Ephemeral == nil {
+				continue
+			}
+			claim, err := claims.PersistentVolumeClaims(pod.Namespace).Get(ephemeral.VolumeClaimName(pod, &pod.Spec.Volumes[i]))
+			if err != nil {
+				continue // what it will be the pod's spec says
+			}
+			if claim.Spec.VolumeName == "" {
+				if node := claim.Annotations[volume.AnnSelectedNode]; node != "" { // where its volume is being made, and nowhere else
+					bound = append(bound, i, "selected", node)
+				}
+				continue
+			}
+			made, err := volumes.Get(claim.Spec.VolumeName)
+			if err != nil {
+				bound = append(bound, i, claim.Spec.VolumeName)
+				continue
+			}
+			bound = append(bound, i, made.Spec.NodeAffinity, made.Labels[v1.LabelTopologyZone], made.Labels[v1.LabelTopologyRegion])
+		}
+		if len(bound) == 0 {
+			return ""
+		}
+		text, err := json.Marshal(bound)
+		if err != nil {
+			return pod.Name
+		}
+		return string(text)
+	}
+}
+
+// boundVolumes is what the configuration says, where it says it.
+func (p *Planner) boundVolumes(pod *v1.Pod) string {
+	if p.config.BoundVolumes == nil {
+		return ""
+	}
+	return p.config.BoundVolumes(pod)
+}

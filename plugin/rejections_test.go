@@ -1,0 +1,164 @@
+package plugin
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+)
+
+// fails is what the kubelet says that does not admit a pod.
+func (w *world) fails(name, reason string) {
+	w.t.Helper()
+	p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p = p.DeepCopy()
+	p.Status.Phase, p.Status.Reason = v1.PodFailed, reason
+	if _, err := w.client.CoreV1().Pods("ns").UpdateStatus(w.ctx, p, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.until("the rejection to be seen", func() bool { return !w.plugin.gangs.Has(key("g"), p.UID) })
+	w.remove(name)
+}
+
+// aRejectsTwice has node a reject a member twice; the third one goes to node b.
+func (w *world) aRejectsTwice() {
+	w.t.Helper()
+	for range 2 {
+		w.create(memberPod("g", 0, 1, 2))
+		w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+		w.fails("g-0", "UnexpectedAdmissionError")
+	}
+	w.create(memberPod("g", 0, 1, 2))
+	w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
+}
+
+// A node that is ready and rejects every pod does not get all of them: after the second the gang goes claims.Elsewhere, and
+// the node comes back by itself.
+func TestANodeThatRejectsIsSetAside(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+	w.aRejectsTwice()
+	w.create(memberPod("big", 0, 3, 2), memberPod("big", 1, 3, 2), memberPod("big", 2, 3, 2))
+	w.until("the reason", w.says("big", "3 pods wanted, 2 fit: 4 nodes, 1 without free nvidia.com/gpu (2 asked), 1 unhealthy (RejectsPods): a"))
+	w.plugin.noteStuck(klog.Background(), time.Now())
+	w.attempted()
+	if w.where("big-0") != "" {
+		t.Error("the node came back too soon")
+	}
+	w.plugin.rejections.mu.Lock()
+	w.plugin.rejections.late = 61 * time.Second
+	w.plugin.rejections.mu.Unlock()
+	w.plugin.noteStuck(klog.Background(), time.Now())
+	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
+}
+
+// A Node that was made anew under the same name is another one: it rejected nobody.
+func TestANewNodeOfThatNameIsNotSetAside(t *testing.T) {
+	one := node("a", 2)
+	one.UID = "first"
+	w := newWorld(t, extras{}, one)
+	for range 2 {
+		w.create(memberPod("g", 0, 1, 2))
+		w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+		w.fails("g-0", "UnexpectedAdmissionError")
+	}
+	w.create(memberPod("g", 0, 1, 2))
+	w.until("the node to be set aside", w.says("g", "1 unhealthy (RejectsPods): a"))
+	another := node("a", 2)
+	another.UID = "second"
+	if err := w.client.CoreV1().Nodes().Delete(w.ctx, "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.create(another)
+	w.until("the member to be bound there", w.boundTo(map[string]string{"g-0": "a"}))
+}
+
+// Who may create pods can name any node in them and have them fail there: no node is excluded for that.
+func TestPodsThatNobodyPlacedSetNoNodeAside(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	for range 4 {
+		w.create(on(memberPod("g", 0, 1, 0), "a"))
+		w.until("the pod to be seen", func() bool { return w.plugin.gangs.Knows(key("g")) })
+		w.fails("g-0", "UnexpectedAdmissionError")
+	}
+	if n, _ := w.plugin.rejections.refresh(time.Now(), 2); n > 0 {
+		t.Error("pods that named their node themselves set it aside")
+	}
+}
+
+// What a namespace's own pods met keeps the node from its own gangs, and from nobody else's.
+func TestANodeIsSetAsideForTheNamespaceThatMetIt(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
+	w.aRejectsTwice()
+	w.plugin.rejections.refresh(time.Now(), 4)
+	if _, ill := w.plugin.rejections.Unhealthy(node("a", 2), "ns"); !ill {
+		t.Error("the namespace whose pods it rejected may use it")
+	}
+	if _, ill := w.plugin.rejections.Unhealthy(node("a", 2), "other"); ill {
+		t.Error("another namespace may not use it")
+	}
+}
+
+// An image that cannot be pulled and a reference that leads nowhere are no node's fault.
+func TestOwnFaultsOfPods(t *testing.T) {
+	waits := func(reason string) v1.ContainerStatus {
+		return v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}
+	}
+	for reason, own := range map[string]bool{"ErrImagePull": true, "ImagePullBackOff": true, "InvalidImageName": true, "CreateContainerConfigError": true, "CrashLoopBackOff": true,
+		"ContainerCreating": false, "PodInitializing": false} {
+		for where, status := range map[string]v1.PodStatus{"container": {ContainerStatuses: []v1.ContainerStatus{waits(reason)}}, "init container": {InitContainerStatuses: []v1.ContainerStatus{waits(reason)}}} {
+			if startsNowhere(&v1.Pod{Status: status}) != own {
+				t.Errorf("%s of %s: own fault: %v", reason, where, !own)
+			}
+		}
+	}
+}
+
+// A pod that ran, or ended for its own reasons, says nothing about its node.
+func TestEndsThatAreNotTheNodes(t *testing.T) {
+	base := func() *v1.Pod {
+		p := on(memberPod("g", 0, 1, 2), "a")
+		p.Status.Phase, p.Status.Reason = v1.PodFailed, "OutOfcpu"
+		return p
+	}
+	for name, c := range map[string]struct {
+		change func(*v1.Pod)
+		want   bool
+	}{
+		"not admitted": {func(*v1.Pod) {}, true},
+		"devices":      {func(p *v1.Pod) { p.Status.Reason = "UnexpectedAdmissionError" }, true},
+		"evicted":      {func(p *v1.Pod) { p.Status.Reason = "Evicted" }, false},
+		"its own":      {func(p *v1.Pod) { p.Status.Reason = "" }, false},
+		"on no node":   {func(p *v1.Pod) { p.Spec.NodeName = "" }, false},
+		"alive":        {func(p *v1.Pod) { p.Status.Phase = v1.PodPending }, false},
+		"a container ended": {func(p *v1.Pod) {
+			p.Status.ContainerStatuses = []v1.ContainerStatus{{State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+		}, false},
+	} {
+		p := base()
+		c.change(p)
+		if said, ok := refusedByKubelet(p); ok != c.want || (ok && said == "") {
+			t.Errorf("%s: %q %v", name, said, ok)
+		}
+	}
+}
+
+func TestABrokenWebhookIsNoNodesFault(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.mu.Lock()
+	w.refuseBind["g-0"] = 3
+	w.mu.Unlock()
+	w.create(memberPod("g", 0, 1, 2))
+	w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+	if n, _ := w.plugin.rejections.refresh(time.Now(), 2); n > 0 {
+		t.Errorf("errors of the API server set aside %d nodes", n)
+	}
+	if strings.Contains(w.placement("g").Message, causeRejecting) {
+		t.Error(w.placement("g").Message)
+	}
+}

@@ -1,0 +1,42 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// rollbackBackoff is how a deletion is tried again: for some 25 s in all. It has no Cap, because the first pause beyond a Cap
+// ends all tries.
+var rollbackBackoff = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Steps: 10}
+
+// rollBack deletes the members that a gang got nodes for before it turned out that the others get none, newest
+// first. A pod cannot be unbound; its controller makes a new one, and the gang waits whole.
+func (p *Plugin) rollBack(ctx context.Context, key types.NamespacedName, pods []*v1.Pod, why string) {
+	logger := klog.FromContext(ctx)
+	for _, pod := range pods {
+		p.handle.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeWarning, v1alpha1.ReasonRolledBack, "Unplacing", "rolled back, because the rest of gang %s got no nodes: %s", key.Name, why)
+		backoff := rollbackBackoff
+		err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+			err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+			return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err), nil
+		})
+		if err == nil {
+			p.measures.rolledBack.Inc()
+		}
+		if err != nil {
+			logger.Error(err, "Deleting a member of a half-placed gang", "gang", key, "pod", klog.KObj(pod))
+			if now, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && now.UID == pod.UID {
+				p.gangs.Restore(key, now)
+			}
+		}
+	}
+}

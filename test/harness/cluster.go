@@ -1,0 +1,116 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+// Cluster is a world that was started on this machine, for what the source tree was built to.
+type Cluster struct {
+	*World
+	*devcluster.Cluster
+	// Source is the root of the source tree: its bin/ holds the binaries, its manifests and examples are applied.
+	Source string
+}
+
+// Up starts a cluster and connects to it.
+func Up(ctx context.Context, source string, o devcluster.Options) (*Cluster, error) {
+	o.Binary = filepath.Join(source, "bin/holdfast-dev")
+	c, err := devcluster.Up(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("starting the cluster: %w", err)
+	}
+	w, err := Connect(c.Kubeconfig(), o.Out)
+	if err != nil {
+		return nil, errors.Join(err, c.Down())
+	}
+	return &Cluster{World: w, Cluster: c, Source: source}, nil
+}
+
+// Start starts a cluster that ends with the test, which is skipped, loudly, where this machine or user cannot.
+func Start(t testing.TB, o devcluster.Options) *Cluster {
+	t.Helper()
+	_, here, _, ok := runtime.Caller(0)
+	if !ok {
+		t.Fatal("this binary does not know where its source is")
+	}
+	c := devcluster.Start(t, o)
+	w, err := Connect(c.Kubeconfig(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Cluster{World: w, Cluster: c, Source: filepath.Join(filepath.Dir(here), "..", "..")}
+}
+
+// Install loads the images and applies the manifests as a user would, and waits until all of it serves.
+func (c *Cluster) Install(ctx context.Context) error {
+	if err := c.LoadImages(ctx); err != nil {
+		return err
+	}
+	return c.Apply(ctx, filepath.Join(c.Source, "manifests"))
+}
+
+// Apply applies a folder of manifests, those that are shipped or an overlay over them, and waits until all of it serves.
+func (c *Cluster) Apply(ctx context.Context, manifests string) error {
+	if _, err := c.RunKubectl(ctx, "apply", "--server-side", "-k", manifests); err != nil {
+		return err
+	}
+	return c.Serves(ctx)
+}
+
+// Serves waits until every replica of what was installed serves.
+func (w *World) Serves(ctx context.Context) error {
+	return errors.Join(w.Available(ctx, "holdfast-controller"), w.Available(ctx, "holdfast-scheduler"))
+}
+
+// Available waits until every replica of one of our deployments serves.
+func (w *World) Available(ctx context.Context, deployment string) error {
+	return w.Until(ctx, "deployment "+deployment+" available", 2*time.Minute, func(ctx context.Context) (bool, string) {
+		d, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).Get(ctx, deployment, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		s := d.Status
+		return s.ObservedGeneration == d.Generation && s.AvailableReplicas == *d.Spec.Replicas && s.UpdatedReplicas == *d.Spec.Replicas,
+			fmt.Sprintf("%d of %d replicas", s.AvailableReplicas, *d.Spec.Replicas)
+	})
+}
+
+// RunKubectl runs the cluster's own kubectl and returns all that a person would read, warnings as well.
+func (c *Cluster) RunKubectl(ctx context.Context, args ...string) (string, error) {
+	return c.run(ctx, filepath.Join(c.Spec().BinDir(), "kubectl"), args...)
+}
+
+// RunDev runs holdfast-dev for the cluster, as a person would: "node", "fail", "n1", …
+func (c *Cluster) RunDev(ctx context.Context, args ...string) (string, error) {
+	return c.run(ctx, filepath.Join(c.Source, "bin/holdfast-dev"), append(slices.Clone(args), "--name", c.Name())...)
+}
+
+// Explain is what `kubectl holdfast explain` tells of a job.
+func (c *Cluster) Explain(ctx context.Context, namespace, job string) (string, error) {
+	return c.run(ctx, filepath.Join(c.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", namespace)
+}
+
+func (c *Cluster) run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}

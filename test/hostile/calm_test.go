@@ -1,0 +1,214 @@
+package hostile
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/test/harness"
+)
+
+// calm is what stays as it is whatever the tenant does.
+type calm struct {
+	// containers are those of the victim, of controller, scheduler and node daemon: which they are and how often they restarted.
+	containers map[string]string
+	// steps is how far each of the victim's ranks was when it was looked at last.
+	steps [2]int
+}
+
+func seen(ctx context.Context, t *testing.T, c *harness.Cluster) *calm {
+	t.Helper()
+	s := &calm{containers: containers(ctx, t, c)}
+	if len(s.containers) < 7 {
+		t.Fatalf("two pods of the victim, two controllers, two schedulers and a daemon are wanted: %v", s.containers)
+	}
+	return s
+}
+
+func containers(ctx context.Context, t *testing.T, c *harness.Cluster) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, namespace := range []string{victim, v1alpha1.Namespace, v1alpha1.NodeNamespace} {
+		pods := &corev1.PodList{}
+		if err := c.Client().List(ctx, pods, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pods.Items {
+			for _, s := range p.Status.ContainerStatuses {
+				if !strings.HasPrefix(p.Name, "probe") {
+					all[namespace+"/"+p.Name] = fmt.Sprintf("pod %s container %s restarted %d times", p.UID, s.ContainerID, s.RestartCount)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// same fails where a container is another one, or where the victim lost a step or does not go on.
+func (s *calm) same(ctx context.Context, t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	if now := containers(ctx, t, c); !maps.Equal(s.containers, now) {
+		t.Errorf("containers of others changed: %v became %v", s.containers, now)
+	}
+	gang := &v1alpha1.Gang{}
+	if err := c.Client().Get(ctx, client.ObjectKey{Namespace: victim, Name: train}, gang); err != nil {
+		t.Error(err)
+	} else if r := gang.Status.Run; r == nil || r.Generation != 1 || len(r.Recoveries) > 0 {
+		t.Errorf("the victim's job was restarted: %+v", r)
+	}
+	for rank := range s.steps {
+		was := s.steps[rank]
+		if err := c.Until(ctx, fmt.Sprintf("rank %d of the victim goes on", rank), eventually.Timeout, func(ctx context.Context) (bool, string) {
+			n, err := steps(ctx, c, rank)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.steps[rank] = n
+			return n > was, fmt.Sprintf("%d steps after %d", n, was)
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// steps is how many steps a rank of the victim has made; it fails where the rank started twice, or a step is missing or was made twice.
+func steps(ctx context.Context, c *harness.Cluster, rank int) (int, error) {
+	dir, err := c.SharedPath(ctx, victim, "logs")
+	if err != nil {
+		return 0, nil // the claim is not bound yet
+	}
+	log, err := os.Open(filepath.Join(dir, strconv.Itoa(rank)))
+	if err != nil {
+		return 0, nil // the rank has not started yet
+	}
+	defer log.Close()
+	done, starts := 0, 0
+	for lines := bufio.NewScanner(log); lines.Scan(); { // GENERATION RANK WORD STEP
+		words := strings.Fields(lines.Text())
+		if len(words) != 4 {
+			break // it is being written
+		}
+		switch step, _ := strconv.Atoi(words[3]); words[2] {
+		case "start":
+			starts++
+		case "done":
+			if done++; step != done {
+				return 0, fmt.Errorf("rank %d of the victim made step %d after step %d", rank, step, done-1)
+			}
+		}
+	}
+	if starts > 1 {
+		return 0, fmt.Errorf("rank %d of the victim started %d times", rank, starts)
+	}
+	return done, nil
+}
+
+// serves demands that others' jobs are admitted and their gangs placed.
+func serves(ctx context.Context, t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	j := job("probe", nothing)
+	j.Namespace = victim
+	if err := c.Client().Create(ctx, j, client.DryRunAll); err != nil {
+		t.Errorf("a job of the victim's is not admitted: %v", err)
+	}
+	if err := placed(ctx, c, victim, eventually.Timeout); err != nil {
+		t.Error(err)
+	}
+}
+
+// soon is less than a node is excluded for, the first time.
+const soon = 30 * time.Second
+
+// placed has a gang of one pod placed within a time in a namespace where there is a PodGroup probe.
+func placed(ctx context.Context, c *harness.Cluster, namespace string, within time.Duration) error {
+	p := pod("", inGroup("probe"))
+	p.GenerateName, p.Namespace = "probe-", namespace
+	if err := c.Client().Create(ctx, p); err != nil {
+		return err
+	}
+	defer func() { _ = c.Client().Delete(context.WithoutCancel(ctx), p, client.GracePeriodSeconds(0)) }()
+	return c.Until(ctx, "a gang of namespace "+namespace+" is placed", within, func(ctx context.Context) (bool, string) {
+		err := c.Client().Get(ctx, client.ObjectKeyFromObject(p), p)
+		return p.Spec.NodeName != "", fmt.Sprintf("%v: %+v", err, p.Status.Conditions)
+	})
+}
+
+// believed shows that the node's daemon is listening: the words that it did not take from a tenant it takes from the driver.
+func believed(ctx context.Context, t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	if err := c.Nodes()[0].LogKernel("<3>" + fallenOff); err != nil {
+		t.Fatal(err)
+	}
+	until(ctx, t, c, "the daemon believes the driver", func(ctx context.Context) (bool, string) {
+		verdict, err := verdict(ctx, c)
+		return err == nil && strings.Contains(verdict, `"cause":"GPUOffTheBus"`), fmt.Sprint(verdict, err)
+	})
+}
+
+// well says that the node's daemon has nothing against the node.
+func well(c *harness.Cluster) func(context.Context) (bool, string) {
+	return func(ctx context.Context) (bool, string) {
+		now, err := verdict(ctx, c)
+		return err == nil && strings.Contains(now, `"action":"None"`), fmt.Sprint(now, err)
+	}
+}
+
+// verdict is what the node's daemon says of the node.
+func verdict(ctx context.Context, c *harness.Cluster) (string, error) {
+	n, err := c.Kube().CoreV1().Nodes().Get(ctx, c.Nodes()[0].Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	return n.Annotations[v1alpha1.AnnotationHealth], nil
+}
+
+// peaks demands that no controller or scheduler ever needed its limit of memory, and prints how much it did.
+func peaks(ctx context.Context, t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	pods := &corev1.PodList{}
+	if err := c.Client().List(ctx, pods, client.InNamespace(v1alpha1.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		of := p.Spec.Containers[0]
+		limit := of.Resources.Limits.Memory().Value()
+		pid, err := c.HostPID(ctx, p.Namespace, p.Name, of.Name, 1)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		peak, err := peak(pid)
+		t.Logf("%s: %d MiB of memory at most, of %d MiB", p.Name, peak>>20, limit>>20)
+		if err != nil || limit == 0 || peak > limit*9/10 {
+			t.Errorf("%s needed %d bytes of %d: %v", p.Name, peak, limit, err)
+		}
+	}
+}
+
+// peak is the most memory that a process ever had resident.
+func peak(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmHWM:" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("process %d has no VmHWM", pid)
+}

@@ -1,0 +1,226 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// speaks has something done in the place of the agent of mallory's pod, with its token, while the agent is stopped.
+func (m *tenant) speaks(ctx context.Context, do func(address, token string) (string, error)) (string, error) {
+	if err := m.shell.Signal(unix.SIGSTOP); err != nil {
+		return "", err
+	}
+	defer func() { _ = m.shell.Signal(unix.SIGCONT) }()
+	token, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/run/holdfast/token/token", m.shell.Host))
+	if err != nil {
+		return "", err
+	}
+	address, err := m.leader(ctx)
+	if err != nil {
+		return "", err
+	}
+	return do(address, string(token))
+}
+
+// message is a report with bytes of its own behind it.
+func message(raw []byte) *coordinatorv1.Report {
+	r := &coordinatorv1.Report{Protocol: protocol.Version}
+	r.ProtoReflect().SetUnknown(raw)
+	return r
+}
+
+// field is a field of a report with bytes in it.
+func field(number protowire.Number, raw []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), raw)
+}
+
+// reports are those that no agent sends.
+func reports(ctx context.Context, m *tenant) (string, error) {
+	pods, err := m.Pods(ctx, victim, train)
+	if err != nil || len(pods) == 0 {
+		return "", fmt.Errorf("%d pods of the victim: %w", len(pods), err)
+	}
+	const rank, sealed, modules = 8, 2, 23
+	compressed := []grpc.CallOption{grpc.UseCompressor(gzip.Name)}
+	return m.speaks(ctx, func(address, token string) (string, error) {
+		l, err := m.connect(address)
+		if err != nil {
+			return "", err
+		}
+		defer l.Close()
+		var wrong []error
+		for _, r := range []struct {
+			report  *coordinatorv1.Report
+			options []grpc.CallOption
+			says    string
+		}{
+			{&coordinatorv1.Report{Protocol: 99}, nil, "recreate the pod, so that it gets the agent of this version"},
+			{&coordinatorv1.Report{Rank: []*coordinatorv1.Rank{{LocalRank: 1 << 31}}}, nil, "one for each, in order"},
+			{&coordinatorv1.Report{Rank: []*coordinatorv1.Rank{{Sealed: make([]uint64, 4)}}}, nil, "rank[0].sealed: more than 3 entries"},
+			{&coordinatorv1.Report{Ranks: 1 << 20}, nil, "ranks on one pod, 1024 at most"},
+			{&coordinatorv1.Report{Notes: make([]string, 33)}, nil, "notes: more than 32 entries"},
+			{message(bytes.Repeat(field(rank, nil), 2<<20)), nil, "rank: more than 1024 entries"},
+			{message(field(rank, field(sealed, bytes.Repeat([]byte{1}, 4<<20)))), nil, "rank[0].sealed: more than 3 entries"},
+			{message(bytes.Repeat(field(modules, nil), 1<<20)), nil, "modules: more than 8192 entries"},
+			{message(bytes.Repeat(protowire.AppendTag(nil, 99, protowire.StartGroupType), 2<<20)), nil, "which no agent sends"},
+			{message(bytes.Repeat(field(99, nil), 1<<20)), compressed, "reports are not compressed"},
+			{&coordinatorv1.Report{Refused: strings.Repeat("x", 8<<10)}, nil, "a text of more than 4096 bytes"},
+			{&coordinatorv1.Report{Generation: 1 << 62}, nil, "generation"},
+			{&coordinatorv1.Report{Address: pods[0].Status.PodIP}, nil, "is not one of pod"},
+			{&coordinatorv1.Report{Address: strings.Repeat("x", 4<<20)}, nil, "is no IP address"},
+			{&coordinatorv1.Report{Refused: strings.Repeat("x", 6<<20)}, nil, "larger than max"},
+		} {
+			if r.report.Protocol == 0 {
+				r.report.Protocol = protocol.Version
+			}
+			if err := l.attachFor(ctx, 30*time.Second, token, r.report, r.options...); err == nil || !strings.Contains(err.Error(), r.says) {
+				wrong = append(wrong, fmt.Errorf("the answer does not say %q: %w", r.says, err))
+			}
+		}
+		return "each stream was ended with its reason", errors.Join(wrong...)
+	})
+}
+
+// stalling is a connection that lets out so many bytes and then none.
+type stalling struct {
+	net.Conn
+	left  atomic.Int64
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (s *stalling) Write(p []byte) (int, error) {
+	if s.left.Add(-int64(len(p))) < 0 {
+		<-s.ended
+		return 0, net.ErrClosed
+	}
+	return s.Conn.Write(p)
+}
+
+func (s *stalling) Close() error {
+	s.once.Do(func() { close(s.ended) })
+	return s.Conn.Close()
+}
+
+// halfSent opens many streams, each of which sends most of a large report and then nothing. The pod's newest stream takes over from the
+// one before, so that those end which another one has followed, and the last because it never becomes whole.
+func halfSent(ctx context.Context, m *tenant) (string, error) {
+	const n = 32 // each is a handshake, of which a source has 64 at once
+	return m.speaks(ctx, func(address, token string) (string, error) {
+		var late, followed atomic.Int64
+		var mu sync.Mutex
+		var wrong []error
+		began := time.Now()
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				l, err := m.connectBy(address, func(ctx context.Context, address string) (net.Conn, error) {
+					conn, err := m.dial(ctx, address)
+					if err != nil {
+						return nil, err
+					}
+					s := &stalling{Conn: conn, ended: make(chan struct{})}
+					s.left.Store(4 << 20)
+					return s, nil
+				})
+				if err == nil {
+					err = l.attachFor(ctx, time.Minute, token, message(field(99, make([]byte, 4<<20+512<<10))))
+					_ = l.Close()
+				}
+				switch {
+				case err != nil && strings.Contains(err.Error(), "was not sent whole within 5s"):
+					late.Add(1)
+				case err != nil && strings.Contains(err.Error(), "another stream of this pod has taken over"):
+					followed.Add(1)
+				default:
+					mu.Lock()
+					defer mu.Unlock()
+					wrong = append(wrong, fmt.Errorf("a half-sent report ended with: %w", err))
+				}
+			})
+		}
+		all.Wait()
+		if late.Load() == 0 {
+			wrong = append(wrong, errors.New("no stream ended because its report was not whole"))
+		}
+		return fmt.Sprintf("%d streams were told after %.1f s that their report is not whole, %d were followed by another", late.Load(), time.Since(began).Seconds(), followed.Load()), errors.Join(wrong...)
+	})
+}
+
+// slow is a body of so many bytes that comes one byte in a while.
+type slow struct {
+	left int
+	ctx  context.Context
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	if s.left == 0 || len(p) == 0 {
+		return 0, io.EOF
+	}
+	select {
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	case <-time.After(100 * time.Millisecond):
+	}
+	s.left--
+	p[0] = ' '
+	return 1, nil
+}
+
+// questions puts large and slow questions to the scheduler, which refuses them before it reads them.
+func questions(ctx context.Context, m *tenant) (string, error) {
+	url, headers, err := m.preview(ctx)
+	if err != nil {
+		return "", err
+	}
+	var mu sync.Mutex
+	answers, began := map[string]int{}, time.Now()
+	var wrong []error
+	const n = 32
+	large := make([]byte, 64<<20)
+	each(n, func(i int) {
+		var body io.Reader = bytes.NewReader(large)
+		if i%4 > 1 {
+			body = &slow{left: 1 << 20, ctx: ctx}
+		}
+		answer, err := m.ask(ctx, http.MethodPost, url+v1alpha1.PreviewPath, headers[i%2], body)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			answers[answer[:3]]++
+		case unread(err): // the answer came while the question was still being sent, and the connection was ended
+			answers["closed"]++
+		default:
+			wrong = append(wrong, err)
+		}
+	})
+	if answers["401"] == 0 || answers["403"]+answers["401"]+answers["closed"] != n {
+		wrong = append(wrong, fmt.Errorf("answered were %v", answers))
+	}
+	return fmt.Sprintf("%d questions were answered with %v in %.1f s", n, answers, time.Since(began).Seconds()), errors.Join(wrong...)
+}
+
+// unread says whether a connection was ended by who was to read from it.
+func unread(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}

@@ -1,0 +1,159 @@
+package nodeoutage
+
+import (
+	"strings"
+	"testing"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+// all are the nodes with a pod of a gang.
+const all = 10
+
+// TestNodes plays one life of ten nodes; each part begins and ends with nodes that are well.
+func TestNodes(t *testing.T) {
+	w, c := newWorld(t)
+	w.nodes(all + 2) // two of them idle
+	for i := 1; i <= all; i++ {
+		w.talk(w.pod(name(i)), true)
+	}
+	config := budget.Defaults()
+	config.MaxOut, config.MaxOutPerDomain = budget.Limit{Count: 3}, budget.Limit{Count: 2}
+	for _, part := range []struct {
+		name string
+		play func(*world, budget.Config)
+	}{
+		{"DryRun", dryRun}, {"Budget", spends}, {"Idle", idle}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { w.t = t; part.play(w, config) }) {
+			return
+		}
+	}
+	t.Run("PodsOfGangsAlone", func(t *testing.T) { w.t = t; podsOfGangsAlone(w, c) })
+	t.Run("JobsOfGangsAlone", func(t *testing.T) { w.t = t; jobsOfGangsAlone(w, c) })
+}
+
+func dryRun(w *world, c budget.Config) {
+	defer w.lead(c, true)()
+	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
+	w.logged("decided", name(1), "Evict", `"dryRun"=true`) // which comes after what would have been written
+	w.expect(nil, all)
+	w.verdict(name(1), v1alpha1.ActionNone, "")
+	w.logged("decided", name(1), "None")
+	w.expect(nil, all)
+}
+
+// spends: the budget of the rack, then of the cluster, and the way back.
+func spends(w *world, c budget.Config) {
+	defer w.lead(c, false)()
+	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{1: "Evict"}, all)
+	w.verdict(name(3), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{1: "Evict", 3: "Evict"}, all)
+	w.verdict(name(5), v1alpha1.ActionEvict, "FellOffBus")
+	w.verdict(name(2), v1alpha1.ActionExclude, "TooHot")
+	w.expect(map[int]string{1: "Evict", 3: "Evict", 5: "Hold DomainBudget", 2: "Exclude"}, all)
+	w.verdict(name(1), v1alpha1.ActionNone, "")
+	w.expect(map[int]string{3: "Evict", 5: "Evict", 2: "Exclude"}, all)
+	eventually.Succeeds(w.t, "the event", func() error { return w.event(name(5), "NodeGivenUp") })
+	for _, i := range []int{2, 3, 5} {
+		w.verdict(name(i), v1alpha1.ActionNone, "")
+	}
+	w.expect(nil, all)
+}
+
+// idle: a node on which no gang is spends nothing of the budget when it is given up.
+func idle(w *world, c budget.Config) {
+	c.MaxOut, c.MaxOutPerDomain = budget.Limit{Count: 1}, budget.Limit{Count: 1}
+	defer w.lead(c, false)()
+	for _, i := range []int{all + 1, all + 2} {
+		w.verdict(name(i), v1alpha1.ActionEvict, "FellOffBus")
+	}
+	w.expect(map[int]string{all + 1: "Evict idle", all + 2: "Evict idle"}, all+2)
+	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{1: "Evict", all + 1: "Evict idle", all + 2: "Evict idle"}, all+2)
+	for _, i := range []int{1, all + 1, all + 2} {
+		w.verdict(name(i), v1alpha1.ActionNone, "")
+	}
+	w.expect(nil, all+2)
+}
+
+// breaks: what stands stays, nothing new is given up while many are red at once.
+func breaks(w *world, c budget.Config) {
+	c.MaxOut, c.MaxOutPerDomain = budget.Limit{Count: all}, budget.Limit{Count: all}
+	stop := w.lead(c, false)
+	for i := 1; i <= 3; i++ {
+		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
+	}
+	w.expect(map[int]string{1: "Evict", 2: "Evict", 3: "Evict"}, all)
+	stop() // so that the next ones turn red at once: one after the other, the first may be given up before the share is reached
+	for i := 4; i <= 6; i++ {
+		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
+	}
+	defer w.lead(c, false)()
+	w.expect(map[int]string{1: "Evict", 2: "Evict", 3: "Evict", 4: "Hold Breaker", 5: "Hold Breaker", 6: "Hold Breaker"}, all)
+	for i := 1; i <= 6; i++ {
+		w.verdict(name(i), v1alpha1.ActionNone, "")
+	}
+	w.expect(nil, all)
+}
+
+// changes: what stands outlives the leader, and what changed while nobody led is seen.
+func changes(w *world, c budget.Config) {
+	stop := w.lead(c, false)
+	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
+	w.verdict(name(2), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{1: "Evict", 2: "Evict"}, all)
+	stop()
+	w.verdict(name(1), v1alpha1.ActionNone, "")
+	w.verdict(name(4), v1alpha1.ActionEvict, "FellOffBus")
+	defer w.lead(c, false)()
+	w.expect(map[int]string{2: "Evict", 4: "Evict"}, all)
+	w.verdict(name(2), v1alpha1.ActionNone, "")
+	w.verdict(name(4), v1alpha1.ActionNone, "")
+	w.expect(nil, all)
+}
+
+// silence: of the lease alone excludes, of the agent as well is death, a lease that moves again is life.
+func silence(w *world, c budget.Config) {
+	c.LeaseLate = c.LeaseTimeout
+	defer w.lead(c, false)()
+	w.mute(name(1), true)
+	w.expect(map[int]string{1: "Exclude"}, all)
+	w.talk(w.uid(name(1)), false)
+	w.expect(map[int]string{1: "Evict dead"}, all)
+	w.mute(name(1), false)
+	w.talk(w.uid(name(1)), true)
+	w.expect(nil, all)
+}
+
+// away: the way to the API server is cut for controller and nodes alike, for longer than a lease may be silent, and agents
+// are not heard either. No node is given up, then or afterwards.
+func away(w *world, c budget.Config) {
+	defer w.lead(c, false)()
+	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{1: "Evict"}, all)
+	for i := 1; i <= all; i++ {
+		w.talk(w.uid(name(i)), false)
+	}
+	w.gate.set(true)
+	w.logged("contact", `"partitionSuspected"=true`)
+	w.verdict(name(1), v1alpha1.ActionNone, "")
+	w.gate.set(false)
+	for i := 1; i <= all; i++ {
+		w.talk(w.uid(name(i)), true)
+	}
+	before := w.logged("contact", `"partitionSuspected"=false`)
+	w.expect(nil, all)
+	for _, line := range before {
+		if strings.Contains(line, "decided") && strings.Contains(line, `"dead"=true`) {
+			w.t.Errorf("called dead: %s", line)
+		}
+	}
+	w.verdict(name(2), v1alpha1.ActionEvict, "FellOffBus")
+	w.expect(map[int]string{2: "Evict"}, all)
+	w.verdict(name(2), v1alpha1.ActionNone, "")
+	w.expect(nil, all)
+}

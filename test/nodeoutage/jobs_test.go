@@ -1,0 +1,117 @@
+package nodeoutage
+
+import (
+	"errors"
+	"maps"
+
+	"github.com/go-logr/logr"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+// optedIn are the annotations that admission leaves on the template of a Job that is acted on.
+func optedIn(more map[string]string) map[string]string {
+	out := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "1"}
+	maps.Copy(out, more)
+	return out
+}
+
+// jobsOfGangsAlone: with the rights that ship, the controller can make a Job fail that was opted in, and do nothing else
+// to it and nothing at all to others.
+func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
+	try := w.asController(c)
+	w.jobNamed("given-up", nil, optedIn(nil))
+	w.jobNamed("plain", nil, nil)
+	w.jobNamed("watched", nil, optedIn(map[string]string{v1alpha1.AnnotationMode: v1alpha1.ModeObserve}))
+	patch := func(job, patch string, subresource ...string) error {
+		_, err := try.kube.BatchV1().Jobs("default").Patch(w.ctx, job, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry}, subresource...)
+		return err
+	}
+	try.inForce(func() error { return patch("plain", `{"metadata":{"labels":{"x":"y"}}}`) })
+	lower, target := `{"spec":{"backoffLimit":0}}`, `{"status":{"conditions":[{"type":"FailureTarget","status":"True","reason":"SameFailureTwice","message":"m"}]}}`
+	for _, c := range []struct{ what, job, patch, sub, refused string }{
+		{"limit", "given-up", lower, "", ""},
+		{"target", "given-up", target, "status", ""},
+		{"limit of a Job of nobody's", "plain", lower, "", "opted in at their creation"},
+		{"target of a Job of nobody's", "plain", target, "status", "opted in at their creation"},
+		{"limit of a Job that is watched", "watched", lower, "", "opted in at their creation"},
+		{"target of a Job that is watched", "watched", target, "status", "opted in at their creation"},
+		{"a higher limit", "given-up", `{"spec":{"backoffLimit":100}}`, "", "only lower"},
+		{"rest", "given-up", `{"spec":{"suspend":true}}`, "", "beside its backoffLimit"},
+		{"size", "given-up", `{"spec":{"parallelism":0}}`, "", "beside its backoffLimit"},
+		{"deadline", "given-up", `{"spec":{"activeDeadlineSeconds":1}}`, "", "beside its backoffLimit"},
+		{"clean-up", "given-up", `{"spec":{"ttlSecondsAfterFinished":0}}`, "", "beside its backoffLimit"},
+		{"label", "given-up", `{"metadata":{"labels":{"a":"b"}}}`, "", "metadata of a Job"},
+		{"opt-in of another's", "plain", `{"metadata":{"annotations":{"holdfast.dev/enabled":"true"}}}`, "", "opted in at their creation"},
+		{"owner", "given-up", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`, "", "metadata of a Job"},
+		{"another condition", "given-up", `{"status":{"conditions":[{"type":"Suspended","status":"True","reason":"r","message":"m"}]}}`, "status", "FailureTarget"},
+		{"no target", "given-up", `{"status":{"conditions":[{"type":"FailureTarget","status":"False","reason":"r","message":"m"}]}}`, "status", "only to true"},
+		{"count", "given-up", `{"status":{"ready":1}}`, "status", "what a Job counts"},
+	} {
+		var sub []string
+		if c.sub != "" {
+			sub = []string{c.sub}
+		}
+		try.expect(c.what, patch(c.job, c.patch, sub...), c.refused)
+	}
+	w.gives(c, try.config, corev1.RestartPolicyNever, "given-up", func(j *batchv1.Job) bool { return *j.Spec.BackoffLimit == 0 })
+	w.jobNamed("given-up-at-once", func(j *batchv1.Job) { j.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }, optedIn(nil))
+	w.gives(c, try.config, corev1.RestartPolicyOnFailure, "given-up-at-once", func(j *batchv1.Job) bool {
+		for _, c := range j.Status.Conditions {
+			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// gives has the product make the Job fail, with its own rights.
+func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.RestartPolicy, name string, done func(*batchv1.Job) bool) {
+	w.t.Helper()
+	for _, args := range [][]string{{"apply", "-f", "../../manifests/crd/holdfast.dev_gangs.yaml"}, {"wait", "--for=condition=Established", "--timeout=60s", "crd/gangs.holdfast.dev"}} {
+		if _, err := c.Kubectl(w.ctx, args...); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	s := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+		w.t.Fatal(err)
+	}
+	own, err := client.New(config, client.Options{Scheme: s})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	job, err := w.direct.BatchV1().Jobs("default").Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: string(job.UID)}}}
+	eventually.Succeeds(w.t, "the Gang of Job "+name, func() error { return client.IgnoreAlreadyExists(own.Create(w.ctx, gang)) })
+	store := elasticcontroller.New(elasticcontroller.Options{Client: own, Live: own, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()})
+	if err := store.End(w.ctx, coordinator.Key{Namespace: "default", Name: name, Job: string(job.UID)}, elastic.Verdict{Reason: elastic.ReasonNoProgress, ExitCode: 1}); err != nil {
+		w.t.Fatalf("with its own rights the controller cannot make a Job with restartPolicy %s fail: %v", policy, err)
+	}
+	eventually.Succeeds(w.t, "the end of Job "+name, func() error {
+		j, err := w.direct.BatchV1().Jobs("default").Get(w.ctx, name, metav1.GetOptions{})
+		if err == nil && !done(j) {
+			err = errors.New("it goes on")
+		}
+		return err
+	})
+}

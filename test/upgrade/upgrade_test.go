@@ -1,0 +1,277 @@
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/test/devcluster"
+	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/harness"
+	"holdfast.dev/holdfast/test/trainer"
+)
+
+const namespace, job, container = "upgrade", "llama", "trainer"
+
+// world is a cluster with one job, whose ranks write what they do into a folder that this machine sees.
+type world struct {
+	*testing.T
+	old, today *harness.Cluster
+	log        string
+	// pods are those that are expected: name of the slot to uid.
+	pods map[string]string
+	// generation is the one that runs.
+	generation int
+}
+
+// TestUpgrade needs the source tree of an earlier version with its binaries, in HOLDFAST_UPGRADE_FROM.
+func TestUpgrade(t *testing.T) {
+	from := os.Getenv("HOLDFAST_UPGRADE_FROM")
+	if from == "" {
+		t.Fatal("HOLDFAST_UPGRADE_FROM names no source tree: run make test-upgrade")
+	}
+	ctx := context.Background()
+	today := harness.Start(t, devcluster.Options{Name: "upgrade", Nodes: 2})
+	old := *today
+	old.Source = from
+	w := &world{T: t, old: &old, today: today, pods: map[string]string{}, generation: 1}
+	if err := w.old.Install(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.start(ctx)
+
+	w.controlPlane(ctx, w.today, "today's control plane, agents of old")
+	w.failure(ctx)
+	w.replacement(ctx, 1, "today's control plane, agents of both")
+	w.failure(ctx)
+	w.controlPlane(ctx, w.old, "the old control plane again, agents of both")
+	w.failure(ctx)
+	w.agents(ctx, w.today)
+	w.replacement(ctx, 0, "the old control plane, today's agents")
+	w.failure(ctx)
+	w.controlPlane(ctx, w.today, "today's control plane and agents")
+	w.failure(ctx)
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// start creates the job and waits until it trains.
+func (w *world) start(ctx context.Context) {
+	w.Helper()
+	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+	}
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}, Data: map[string]string{"trainer.py": trainer.Script}},
+		claim("python", layout.PythonStorageClass, corev1.ReadOnlyMany), claim("shared", layout.SharedStorageClass, corev1.ReadWriteMany), training(),
+	} {
+		w.must(w.today.Client().Create(ctx, o))
+	}
+	w.today.Say("the old version trains")
+	w.until("the pods run", func() (bool, any) {
+		pods, err := w.today.Pods(ctx, namespace, job)
+		for _, p := range pods {
+			w.pods[p.Annotations[batchv1.JobCompletionIndexAnnotation]] = string(p.UID)
+		}
+		return err == nil && len(w.pods) == 2, err
+	})
+	w.until("the folder is bound", func() (bool, any) {
+		path, err := w.today.SharedPath(ctx, namespace, "shared")
+		w.log = filepath.Join(path, "log")
+		return err == nil, err
+	})
+	w.trains(ctx)
+}
+
+// training is a job of two pods with a rank each, which keeps its state in memory and in storage.
+func training() *batchv1.Job {
+	indexed := batchv1.IndexedCompletion
+	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": resource.MustParse("1")}
+	requests := limits.DeepCopy()
+	requests[corev1.ResourceCPU] = resource.MustParse("50m")
+	const command = "PATH=$PATH:/opt/holdfast-python/venv/bin exec torchrun --nnodes=2 --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX " +
+		"--master-addr=none --master-port=29500 --no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py 0.2 65536 /shared/log"
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: job, Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
+			v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"}},
+		Spec: batchv1.JobSpec{Completions: ptr.To[int32](2), Parallelism: ptr.To[int32](2), CompletionMode: &indexed, BackoffLimit: ptr.To[int32](0),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](10),
+				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000), RunAsGroup: ptr.To[int64](1000), RunAsNonRoot: ptr.To(true)},
+				Containers: []corev1.Container{{
+					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command}, Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
+					VolumeMounts: []corev1.VolumeMount{{Name: "trainer", MountPath: "/trainer"}, {Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}, {Name: "shared", MountPath: "/shared"}},
+				}},
+				Volumes: []corev1.Volume{
+					{Name: "trainer", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "trainer"}}}},
+					{Name: "python", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true}}},
+					{Name: "shared", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "shared"}}},
+				},
+			}}},
+	}
+}
+
+func (w *world) until(what string, holds func() (bool, any)) {
+	w.Helper()
+	eventually.Holds(w.T, what, holds)
+}
+
+// steps are what the ranks wrote: where each of a generation started, and what each of any has saved.
+func (w *world) steps(generation int) (starts map[int]int, saved [2]int) {
+	w.Helper()
+	raw, _ := os.ReadFile(w.log)
+	starts = map[int]int{}
+	for line := range strings.Lines(string(raw)) {
+		var g, rank, step int
+		var word string
+		if n, _ := fmt.Sscan(line, &g, &rank, &word, &step); n != 4 || !strings.HasSuffix(line, "\n") || rank > 1 {
+			continue
+		}
+		switch {
+		case word == "torn":
+			w.Fatalf("rank %d restored a state of step %d that is not whole", rank, step)
+		case word == "start" && g == generation:
+			starts[rank] = step
+		case word == "saved":
+			saved[rank] = max(saved[rank], step)
+		}
+	}
+	return starts, saved
+}
+
+// trains waits until both ranks of the generation that is expected to run have made five more steps, and holds the pods to what they
+// were: none is another one or was started again, and no other generation has come.
+func (w *world) trains(ctx context.Context) {
+	w.Helper()
+	var from [2]int
+	first := true
+	w.until(fmt.Sprintf("generation %d trains", w.generation), func() (bool, any) {
+		starts, saved := w.steps(w.generation)
+		if len(starts) < 2 {
+			return false, w.said(ctx)
+		}
+		if first {
+			from, first = saved, false
+		}
+		return saved[0] >= from[0]+5 && saved[1] >= from[1]+5, saved
+	})
+	if starts, _ := w.steps(w.generation + 1); len(starts) > 0 {
+		w.Fatalf("generation %d has come: %s", w.generation+1, w.said(ctx))
+	}
+	pods, err := w.today.Pods(ctx, namespace, job)
+	w.must(err)
+	for _, p := range pods {
+		slot := p.Annotations[batchv1.JobCompletionIndexAnnotation]
+		if w.pods[slot] != string(p.UID) && p.DeletionTimestamp == nil {
+			w.Errorf("slot %s has another pod", slot)
+		}
+		for _, s := range p.Status.ContainerStatuses {
+			if s.RestartCount > 0 {
+				w.Errorf("container %s of pod %s was started again", s.Name, p.Name)
+			}
+		}
+	}
+}
+
+// said is what a person would look at.
+func (w *world) said(ctx context.Context) string {
+	out, err := w.today.Explain(ctx, namespace, job)
+	return fmt.Sprint(out, err)
+}
+
+// controlPlane puts a version's control plane in place, while the job trains on.
+func (w *world) controlPlane(ctx context.Context, c *harness.Cluster, what string) {
+	w.Helper()
+	w.today.Say("%s", what)
+	w.must(c.LoadImagesInto(ctx, c.Nodes(), harness.ControlPlane...))
+	w.agents(ctx, c)
+	_, err := c.RunKubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(c.Source, "manifests"))
+	w.must(err)
+	_, err = c.RunKubectl(ctx, "rollout", "restart", "deployment", "-n", v1alpha1.Namespace)
+	w.must(err)
+	w.must(c.Serves(ctx))
+	w.trains(ctx)
+}
+
+// agents has pods that are made from now on get a version's agent.
+func (w *world) agents(ctx context.Context, c *harness.Cluster) {
+	w.Helper()
+	w.must(c.LoadImagesInto(ctx, c.Nodes(), "holdfast-agent"))
+}
+
+// failure kills a rank: its generation is followed by one that goes on from the newest step that both had, in the same pods.
+func (w *world) failure(ctx context.Context) {
+	w.Helper()
+	pods, err := w.today.Pods(ctx, namespace, job)
+	w.must(err)
+	at := slices.IndexFunc(pods, func(p corev1.Pod) bool {
+		return p.DeletionTimestamp == nil && p.Annotations[batchv1.JobCompletionIndexAnnotation] == "1"
+	})
+	if at < 0 {
+		w.Fatal("slot 1 has no pod")
+	}
+	_, saved := w.steps(w.generation)
+	w.must(w.today.Signal(ctx, namespace, pods[at].Name, container, syscall.SIGKILL, func(p harness.Process) bool {
+		return slices.Contains(p.Args, "/trainer/trainer.py") && !strings.Contains(strings.Join(p.Args, " "), "torchrun")
+	}))
+	w.next(ctx, min(saved[0], saved[1])-1) // the newest may not have been told yet
+}
+
+// next expects a generation that starts where at least so many steps were done.
+func (w *world) next(ctx context.Context, least int) {
+	w.Helper()
+	w.generation++
+	w.trains(ctx)
+	starts, _ := w.steps(w.generation)
+	if starts[0] != starts[1] || starts[0] < least {
+		w.Errorf("generation %d starts after steps %v; %d were done by all", w.generation, starts, least)
+	}
+}
+
+// replacement deletes a pod: another one takes its place, with the agent that nodes have now, and no step that lies in storage is lost.
+func (w *world) replacement(ctx context.Context, slot int, what string) {
+	w.Helper()
+	w.today.Say("%s", what)
+	index := fmt.Sprint(slot)
+	pods, err := w.today.Pods(ctx, namespace, job)
+	w.must(err)
+	_, saved := w.steps(w.generation)
+	for _, p := range pods {
+		if string(p.UID) == w.pods[index] {
+			w.must(w.today.Kube().CoreV1().Pods(namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
+		}
+	}
+	before := w.pods[index]
+	w.until("slot "+index+" has another pod", func() (bool, any) {
+		pods, err := w.today.Pods(ctx, namespace, job)
+		for _, p := range pods {
+			if p.Annotations[batchv1.JobCompletionIndexAnnotation] == index && string(p.UID) != before && p.DeletionTimestamp == nil {
+				w.pods[index] = string(p.UID)
+			}
+		}
+		return w.pods[index] != before, err
+	})
+	w.next(ctx, min(saved[0], saved[1])-1) // a pod that is deleted has its last step copied first
+}
