@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -166,21 +167,25 @@ func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// holder is the node of the pod that holds one of our leases, and the pod's name.
-func (w *world) holder(ctx context.Context, lease string) (node, pod string, err error) {
-	l := &coordinationv1.Lease{}
-	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: lease}, l); err != nil {
-		return "", "", err
-	}
-	if l.Spec.HolderIdentity == nil {
-		return "", "", fmt.Errorf("nobody holds lease %s", lease)
-	}
-	pod, _, _ = strings.Cut(*l.Spec.HolderIdentity, "_")
-	p := &corev1.Pod{}
-	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: pod}, p); err != nil {
-		return "", "", err
-	}
-	return p.Spec.NodeName, pod, nil
+// leader awaits that a pod which is there holds the lease, and says which one and on which node. Who leaves in order gives it up first:
+// then it has no holder until another replica asks for it.
+func (w *world) leader(ctx context.Context, t *testing.T, lease string) (node, pod string) {
+	t.Helper()
+	w.until(ctx, t, "a pod holds lease "+lease, func(ctx context.Context) (bool, string) {
+		l, p := &coordinationv1.Lease{}, &corev1.Pod{}
+		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: lease}, l); err != nil {
+			return false, err.Error()
+		}
+		if pod, _, _ = strings.Cut(ptr.Deref(l.Spec.HolderIdentity, ""), "_"); pod == "" {
+			return false, "nobody holds it"
+		}
+		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: pod}, p); err != nil {
+			return false, err.Error()
+		}
+		node = p.Spec.NodeName
+		return true, ""
+	})
+	return node, pod
 }
 
 // testLeaders: power fails where a pod of the job and the leading controller are, then where another pod and the acting scheduler
@@ -198,10 +203,7 @@ func testLeaders(ctx context.Context, t *testing.T, w *world, nodes []string) {
 
 func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string, before shape) shape {
 	t.Helper()
-	node, leader, err := w.holder(ctx, lease)
-	if err != nil {
-		t.Fatal(err)
-	}
+	node, leader := w.leader(ctx, t, lease)
 	slot := slices.IndexFunc(before.assignments, func(s assignment) bool { return s.node == node })
 	if slot < 0 {
 		t.Fatalf("%s of %s leads on %s, where no pod of the job is: %+v", leader, lease, node, before.assignments)
@@ -213,8 +215,8 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.Say("  %s, where %s led, was switched off: trains again after %.0f s", node, leader, time.Since(began).Seconds())
 	w.replacedOnce(ctx, t, job, before, after, slot)
-	if _, now, err := w.holder(ctx, lease); err != nil || now == leader {
-		t.Errorf("%s is held by %s, %v", lease, now, err)
+	if _, now := w.leader(ctx, t, lease); now == leader {
+		t.Errorf("%s is held by %s, whose node is off", lease, now)
 	}
 	if err := w.Node(node).PowerOn(); err != nil {
 		t.Fatal(err)
@@ -236,10 +238,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	before := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
 	w.run(ctx, t, "uncordon", nodes[control])
-	node, leader, err := w.holder(ctx, "holdfast-controller")
-	if err != nil {
-		t.Fatal(err)
-	}
+	node, leader := w.leader(ctx, t, "holdfast-controller")
 	slot := slices.IndexFunc(before.assignments, func(s assignment) bool { return s.node == node })
 	w.run(ctx, t, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
 	s := w.runs(ctx, t, job, before.generation+1)
@@ -274,10 +273,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 // killLeader has the leading controller die without a word: nobody leads before its lease has run out.
 func (w *world) killLeader(ctx context.Context, t *testing.T) {
 	t.Helper()
-	_, leader, err := w.holder(ctx, "holdfast-controller")
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, leader := w.leader(ctx, t, "holdfast-controller")
 	pid, err := w.HostPID(ctx, v1alpha1.Namespace, leader, "controller", 1)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -176,10 +177,11 @@ func (r *run) deleteLeader(ctx context.Context) (string, error) {
 			}
 			if err := r.Until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
 				now, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
-				if err != nil || now.Spec.HolderIdentity == nil {
-					return false, fmt.Sprint(err)
+				if err != nil {
+					return false, err.Error()
 				}
-				return *now.Spec.HolderIdentity != *l.Spec.HolderIdentity && r.steps.Lowest(ranks) >= step+20, fmt.Sprintf("leader %s, step %d", *now.Spec.HolderIdentity, r.steps.Lowest(ranks))
+				leader := ptr.Deref(now.Spec.HolderIdentity, "") // nobody in between: who leaves in order gives the lease up
+				return leader != "" && leader != *l.Spec.HolderIdentity && r.steps.Lowest(ranks) >= step+20, fmt.Sprintf("leader %q, step %d", leader, r.steps.Lowest(ranks))
 			}); err != nil {
 				return "", err
 			}
