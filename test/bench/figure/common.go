@@ -79,11 +79,11 @@ func (c *Common) Begin(bench string) error {
 }
 
 // keep writes the run into its file, where one is wanted. A run without figures leaves the file as it was.
-func (c *Common) keep(rows []Figure, seconds float64, broken error) error {
+func (c *Common) keep(rows []Figure, seconds float64, missed []string, broken error) error {
 	if c.Record == "" || len(rows) == 0 {
 		return nil
 	}
-	c.header.Seconds = float64(int(seconds))
+	c.header.Seconds, c.header.Missed = float64(int(seconds)), missed
 	if broken != nil {
 		c.header.Broken = broken.Error()
 	}

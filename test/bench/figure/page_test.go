@@ -77,6 +77,10 @@ func rendered(r Run, tables [][]column) string {
 	}
 	say("Run of %s, commit %s, `%s`, %.0f s, on %s, load before it %s: [benchmarks/%s.jsonl](benchmarks/%[7]s.jsonl). Medians (range).",
 		r.Date, r.Commit, r.Command, r.Seconds, r.Machine, r.Load, r.Recorded)
+	if len(r.Missed) > 0 {
+		b.WriteString("\n")
+		say("Goals missed: %s.", strings.Join(r.Missed, "; "))
+	}
 	if r.Broken != "" {
 		b.WriteString("\n")
 		say("This failed, and has no figures: %s", r.Broken)
@@ -218,7 +222,7 @@ func TestPageQuotesRecordedRuns(t *testing.T) {
 }
 
 func TestRenderedFigures(t *testing.T) {
-	r := Run{Header: Header{Recorded: "b", Command: "bench-b", Commit: "abc", Date: "2026-01-02", Machine: "2 cores", Load: "0.1 0.2 0.3", Seconds: 609, Broken: "c: no figures"}}
+	r := Run{Header: Header{Recorded: "b", Command: "bench-b", Commit: "abc", Date: "2026-01-02", Machine: "2 cores", Load: "0.1 0.2 0.3", Seconds: 609, Missed: []string{"a: m is 2", "b: m is 3"}, Broken: "c: no figures"}}
 	r.Rows = []Figure{
 		{Case: "a", System: "ours", Metric: "m", Value: 1.23456, Unit: "s", N: 3, Samples: []float64{2.5, 1.23456, 0.1}},
 		{Case: "a", System: "ours", Metric: "m_vs", Value: 0.00002, Unit: Times, N: 3},
@@ -228,6 +232,7 @@ func TestRenderedFigures(t *testing.T) {
 	}
 	got := rendered(r, [][]column{{{"ours", "ours", "m", true}, {"×", "ours", "m_vs", false}, {"theirs", "theirs", "m", true}, {"both", "theirs", "n", false}}, {{"none", "none", "m", false}}})
 	want := "Run of 2026-01-02, commit abc, `bench-b`, 609 s, on 2 cores, load before it 0.1 0.2 0.3:\n[benchmarks/b.jsonl](benchmarks/b.jsonl). Medians (range).\n" +
+		"\nGoals missed: a: m is 2; b: m is 3.\n" +
 		"\nThis failed, and has no figures: c: no figures\n" +
 		"\n| case | ours | × | theirs | both |\n|---|---|---|---|---|\n| a | 1.23 s (0.1–2.5) | 0.0000 | | |\n| b | 12346 of 7 | | cannot | cannot |\n"
 	if got != want {

@@ -70,7 +70,7 @@ func (r Result) End(out, progress io.Writer, table func(io.Writer) error) error 
 	if r.Limit > 0 && took > r.Limit {
 		missed = append(slices.Clip(missed), fmt.Sprintf("the run took %.0f s, the goal is at most %.0f", took.Seconds(), r.Limit.Seconds()))
 	}
-	err = errors.Join(err, r.keep(r.Rows, took.Seconds(), r.Broken))
+	err = errors.Join(err, r.keep(r.Rows, took.Seconds(), missed, r.Broken))
 	if !r.Check {
 		return err
 	}

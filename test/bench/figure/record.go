@@ -26,6 +26,8 @@ type Header struct {
 	// Load is the machine's load average as the run began: over 1, 5 and 15 minutes.
 	Load    string  `json:"load"`
 	Seconds float64 `json:"seconds"`
+	// Missed are the goals that the run did not reach.
+	Missed []string `json:"missed,omitempty"`
 	// Broken is what failed in the run; of that there are no figures.
 	Broken string `json:"broken,omitempty"`
 }

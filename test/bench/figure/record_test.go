@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,16 @@ func TestRecordedRunIsComparedWith(t *testing.T) {
 	rows := append(s.Figures(), s.Ratio("c", "m", "ours", "theirs", "m_vs_theirs", Times)...)
 	recorded(t, source, "")
 	c := &Common{bench: "b", Record: Path(RecordedIn(source, "b")), header: Header{Recorded: "b", Commit: "abc"}}
-	if err := s.Conclude(io.Discard, io.Discard, Result{Common: c, Rows: rows, Began: time.Now()}); err != nil {
+	missed := Verdicts{Reached: []string{"c: m is 2"}, Missed: []string{"c: m is 4"}}
+	if err := s.Conclude(io.Discard, io.Discard, Result{Common: c, Rows: rows, Verdicts: missed, Began: time.Now()}); err != nil {
 		t.Fatal(err)
+	}
+	text, err := os.ReadFile(RecordedIn(source, "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := ParseRun("b", text); err != nil || !slices.Equal(kept.Missed, missed.Missed) {
+		t.Errorf("the goals that were missed are kept as %q, %v", kept.Missed, err)
 	}
 	for _, now := range []struct {
 		value float64

@@ -63,7 +63,7 @@ func drain(ctx context.Context, b *bench) error {
 
 // deadNode ends everything on a node at once; nobody there says goodbye.
 func deadNode(ctx context.Context, b *bench) error {
-	return b.faults(ctx, "dead-node", 1, func(ctx context.Context, r *real, t *trainer) error {
+	return b.faults(ctx, "dead-node", figure.Repeats(b.repeat, b.Quick), func(ctx context.Context, r *real, t *trainer) error {
 		leaders, err := r.leaders(ctx)
 		if err != nil {
 			return err
@@ -293,10 +293,10 @@ func bare(ctx context.Context, b *bench) error {
 		}
 		b.Add("bare", systemTorchrun, scriptStart, "s", took.Seconds())
 		b.Add("bare", systemTorchrun, podAndScript, "s", b.Samples("bare", systemTorchrun, podStart)[i]+took.Seconds())
-	}
-	if b.cases.Include("drain") {
-		if err := b.plainDrained(ctx, t); err != nil {
-			return err
+		if b.cases.Include("drain") {
+			if err := b.plainDrained(ctx, t); err != nil {
+				return err
+			}
 		}
 	}
 	return r.remove(ctx, t)

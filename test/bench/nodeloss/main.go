@@ -39,14 +39,14 @@ var cases = []kase{
 	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare, false, true},
 	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost, false, true},
 	{"drain", "kubectl drain of a node with a pod of the job", drain, false, true},
-	{"dead-node", "everything on a node of the job is killed", deadNode, false, false},
+	{"dead-node", "everything on a node of the job is killed", deadNode, false, true},
 	// This one first: the Jobs of the other go on making pods long after it was measured.
 	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, true, false},
 	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted by the elastic controller, with no coordinator", evict, true, true},
 }
 
 // timeLimit is what the whole run may take.
-const timeLimit = 12 * time.Minute
+const timeLimit = 16 * time.Minute
 
 // goal is a bound of a metric's median, or of its worst sample where each must hold.
 type goal struct {
@@ -101,7 +101,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	o.AddFlags(f, "few nodes and pods")
 	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(caseNames(), ", "))
 	f.Var(&o.nodes, "nodes", fmt.Sprintf("simulated nodes, at least %d, %d with --quick (default 1500, 60 with --quick)", leastNodes, leastNodesQuick))
-	f.Var(&o.repeat, "repeat", fmt.Sprintf("how often a bare pod and job, a drain, the loss of a GPU and evictions are repeated (default 3, 1 with --quick; bare at least %d)", leastReferences))
+	f.Var(&o.repeat, "repeat", fmt.Sprintf("how often a bare pod and job, each fault on real nodes and evictions are repeated (default 3, 1 with --quick; bare at least %d)", leastReferences))
 	return cmd
 }
 
