@@ -48,6 +48,17 @@ type pending bool
 
 func (p pending) IsPending(types.NamespacedName, types.UID) bool { return bool(p) }
 
+// after answers once it may.
+type after struct {
+	may <-chan struct{}
+	Gangs
+}
+
+func (a after) IsPending(gang types.NamespacedName, uid types.UID) bool {
+	<-a.may
+	return a.Gangs.IsPending(gang, uid)
+}
+
 // leftBehind are pods of a gang with claims that have devices of a node that none of them can have.
 func leftBehind(size int) (gangcache.Snapshot, *known) {
 	gang, k := gangcache.Snapshot{Size: size}, &known{claims: map[string]*resourcev1.ResourceClaim{}}
@@ -87,9 +98,11 @@ func TestStaleClaimsAreReleased(t *testing.T) {
 			gang, manager := leftBehind(1)
 			gang.Members[0].State = c.state
 			client, woken := fake.NewClientset(manager.claims["g-0"]), 0
-			r := NewReleaser(client, manager, pending(c.still), func(klog.Logger, types.NamespacedName) { woken++ })
+			asked := make(chan struct{}) // the round is under way until the gang has asked whether to wait for it
+			r := NewReleaser(client, manager, after{asked, pending(c.still)}, func(klog.Logger, types.NamespacedName) { woken++ })
 			r.Release(t.Context(), plugintest.Key("g"), gang, nodes)
 			waits := r.ReleaseFirst(t.Context(), plugintest.Key("g"), gang, nodes)
+			close(asked)
 			synctest.Wait()
 			claim, err := client.ResourceV1().ResourceClaims("ns").Get(t.Context(), "g-0", metav1.GetOptions{})
 			if err != nil || (claim.Status.Allocation == nil) != c.want || (len(claim.Status.ReservedFor) == 0) != c.want {
