@@ -121,7 +121,7 @@ func TestLimits(t *testing.T) {
 // TestThreatModelNamesTests: what is claimed there a test shows, by its name.
 func TestThreatModelNamesTests(t *testing.T) {
 	tests := map[string]bool{}
-	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -142,7 +142,7 @@ func TestThreatModelNamesTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(page(t, "threat-model.md"), -1)
+	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(page(t, "threat-model.md"), -1)
 	if len(named) < 20 {
 		t.Errorf("docs/threat-model.md names %d tests, so this test does not see them", len(named))
 	}

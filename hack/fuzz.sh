@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 export GOGC=400
 failed=()
 while IFS=: read -r file target; do
-	package=./$(dirname "$file")
+	package=$(dirname "$file")
 	[ $# = 0 ] || [[ " $* " == *" $package "* ]] || continue
 	echo "fuzz: $package $target"
 	go test -vet=off -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZTIME:-20s}" -fuzzminimizetime 2s "$package" | sed -n '/^fuzz: elapsed/!p; /^fuzz: elapsed/h; ${g;p}' || failed+=("$package $target")
@@ -18,5 +18,5 @@ while IFS=: read -r file target; do
 		find "$found" -type f -size -2k -printf '%s %f\n' 2>/dev/null | sort -n | head -n "${KEEP_MOST:-24}" | while read -r _ name; do cp -n "$found/$name" "$kept/"; done
 		rmdir "$kept" 2>/dev/null || true
 	fi
-done < <(git ls-files -co --exclude-standard '*_test.go' | xargs grep -o '^func Fuzz[A-Za-z]*' | sed 's/:func /:/' | sort)
+done < <(grep -ro --include='*_test.go' --exclude-dir='.?*' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | sort)
 [ ${#failed[@]} = 0 ] || { printf 'fuzz: FAILED: %s\n' "${failed[@]}"; exit 1; }
