@@ -46,11 +46,11 @@ func Compare(recorded, now []Figure) (v Verdicts) {
 func (f Figure) key() Key { return Key{f.Case, f.System, f.Metric} }
 
 // Ratio is the row that compares a metric of one system with that of another, medians of one run; none where one of them was not
-// measured, or the other was done before the clock began.
+// measured, or was done before the clock began.
 func (s *Set) Ratio(kase, metric, system, other, name, unit string) []Figure {
 	mine, ok1 := s.Median(kase, system, metric)
 	theirs, ok2 := s.Median(kase, other, metric)
-	if !ok1 || !ok2 || theirs <= 0 {
+	if !ok1 || !ok2 || mine <= 0 || theirs <= 0 {
 		return nil
 	}
 	n := min(len(s.Samples(kase, system, metric)), len(s.Samples(kase, other, metric)))

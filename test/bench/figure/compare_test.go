@@ -49,9 +49,10 @@ func TestRatiosAreOfMediansOfOneRun(t *testing.T) {
 	if got := s.Ratio("c", "m", "ours", "theirs", "m_vs_theirs", Times); len(got) != 1 || got[0].Value != 0.5 || got[0].N != 3 || got[0].Metric != "m_vs_theirs" || got[0].Unit != Times {
 		t.Errorf("%+v", got)
 	}
-	for _, other := range []string{"early", "nobody"} {
-		if got := s.Ratio("c", "m", "ours", other, "m_vs", Times); got != nil {
-			t.Errorf("against %s: %+v", other, got)
+	s.Add("c", "at once", "m", "s", 0)
+	for _, none := range [][2]string{{"ours", "early"}, {"ours", "at once"}, {"ours", "nobody"}, {"early", "theirs"}, {"at once", "theirs"}, {"early", "early"}, {"nobody", "theirs"}} {
+		if got := s.Ratio("c", "m", none[0], none[1], "m_vs", Times); got != nil {
+			t.Errorf("%s against %s: %+v", none[0], none[1], got)
 		}
 	}
 }

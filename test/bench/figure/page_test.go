@@ -141,7 +141,7 @@ func tableOf(r Run, kases []string, columns []column) string {
 
 // quote is a figure in a few characters.
 func quote(f Figure, ok, span bool) string {
-	if !ok {
+	if !ok || f.Unit == Times && f.Value <= 0 { // of what was done before the clock began nothing is a multiple
 		return ""
 	}
 	unit := map[string]string{Times: "", Share: "", "1": "", "steps": "", "kills": fmt.Sprintf(" of %d", f.N), "count": ""}
@@ -226,6 +226,7 @@ func TestRenderedFigures(t *testing.T) {
 	r.Rows = []Figure{
 		{Case: "a", System: "ours", Metric: "m", Value: 1.23456, Unit: "s", N: 3, Samples: []float64{2.5, 1.23456, 0.1}},
 		{Case: "a", System: "ours", Metric: "m_vs", Value: 0.00002, Unit: Times, N: 3},
+		{Case: "b", System: "ours", Metric: "m_vs", Value: -0.5, Unit: Times, N: 3},
 		{Case: "b", System: "theirs", Metric: "can", Value: 0, Unit: "bool", N: 1, Samples: []float64{0}},
 		{Case: "b", System: "ours", Metric: "m", Value: 12345.6, Unit: "kills", N: 7},
 		{Case: "c", System: "ours", Metric: "other", Value: 1, Unit: "s", N: 1},

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"holdfast.dev/holdfast/test/bench/figure"
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
@@ -32,7 +34,7 @@ func TestEveryGoalIsToldOf(t *testing.T) {
 	b.Add("1250x1250", systemRaw, lastBound, "s", 1)
 	b.Add("5000x5000", systemRaw, lastBound, "s", -1)
 	b.Add("5000x5000", systemHoldfast, lastBound, "s", 1)
-	b.Add("refused", systemHoldfast, "unschedulable_visible", "s", 2)
+	b.Add("refused", systemHoldfast, visible, "s", 2)
 	v := b.verdicts()
 	if len(v.Reached) != 1 || len(v.Missed) != 1 || len(v.Reached)+len(v.Missed)+len(v.Unmeasured) != len(goals) {
 		t.Errorf("%+v of %d goals", v, len(goals))
@@ -251,5 +253,43 @@ func TestEventsBelongToTheFinishLine(t *testing.T) {
 	w.untold["c"], w.lastBound, w.lastTold = true, w.lastBound.Add(-2*toldQuiet), w.lastTold.Add(-2*toldQuiet)
 	if _, missing, err := w.allTold(t.Context()); missing != 1 || err != nil {
 		t.Errorf("%d missing, %v", missing, err)
+	}
+}
+
+// TestRefusalsCountFromTheGangsLastPod: pods of other gangs that are created later do not make a refusal look earlier than it is.
+func TestRefusalsCountFromTheGangsLastPod(t *testing.T) {
+	k := kase{nodes: 2, groups: slices.Concat(gangsOf(2, 3, 2*gpusPerNode, "never"), gangs(1, 2, "fits"), []group{{size: 2, gpus: 2 * gpusPerNode}})}
+	tr := &trial{k: k, plane: &plane{client: fake.NewClientset()}}
+	for _, g := range k.groups {
+		for slot := range g.size {
+			tr.pods = append(tr.pods, pod(g, slot))
+		}
+	}
+	if err := tr.create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"never-000", "never-001"} {
+		if at := tr.whole[name]; at.Before(tr.first) || at.After(tr.last) {
+			t.Errorf("gang %s was whole at %s, pods were created from %s to %s", name, at, tr.first, tr.last)
+		}
+	}
+	if len(tr.whole) != 2 {
+		t.Errorf("to be refused are %v", tr.whole)
+	}
+	w := &watched{refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
+	for name, after := range map[string]time.Duration{"never-000": 2 * time.Second, "never-001": -time.Second, "other": time.Hour} {
+		w.refused[name] = tr.whole[name].Add(after)
+	}
+	tr.whole["never-001"] = tr.whole["never-001"].Add(time.Minute)
+	for want, whole := range map[time.Duration]map[string]time.Time{2 * time.Second: tr.whole, -time.Minute - time.Second: {"never-001": tr.whole["never-001"]}} {
+		if got, err := w.allRefused(t.Context(), whole); err != nil || got != want {
+			t.Errorf("the longest wait of %v was %s, want %s, %v", whole, got, want, err)
+		}
+	}
+	tr.whole["silent"] = tr.last
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := w.allRefused(ended, tr.whole); err == nil {
+		t.Errorf("a gang that is told nothing waited %s", got)
 	}
 }

@@ -37,7 +37,7 @@ type plane struct {
 	etcd, api  *process
 	kubeconfig string
 	config     *rest.Config
-	client     *kubernetes.Clientset
+	client     kubernetes.Interface
 	dynamic    *dynamic.DynamicClient
 }
 
@@ -84,7 +84,7 @@ func (p *plane) connect(ctx context.Context, port int) error {
 	if p.client, err = kubernetes.NewForConfig(binary); err != nil {
 		return errors.Join(err, p.stop())
 	}
-	if err := p.api.until(ctx, func() error { return p.client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() }); err != nil {
+	if err := p.api.until(ctx, func() error { return p.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() }); err != nil {
 		return errors.Join(err, p.stop())
 	}
 	_, err = p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -184,22 +185,22 @@ func (w *watched) allTold(ctx context.Context) (last time.Time, missing int, err
 	}
 }
 
-// allRefused returns when the last gang was first told why it waits.
-func (w *watched) allRefused(ctx context.Context, names []string) (time.Time, error) {
-	var last time.Time
+// allRefused waits until each gang was told why it waits, and returns how long the one that waited longest did since its last pod was
+// created: not above zero where all were told before. whole says when that was.
+func (w *watched) allRefused(ctx context.Context, whole map[string]time.Time) (time.Duration, error) {
+	var longest time.Duration
 	err := w.until(ctx, func() string {
-		for _, name := range names {
+		longest = math.MinInt64
+		for name, created := range whole {
 			at := w.refused[name]
 			if at.IsZero() {
 				return "nothing says why gang " + name + " waits"
 			}
-			if at.After(last) {
-				last = at
-			}
+			longest = max(longest, at.Sub(created))
 		}
 		return ""
 	})
-	return last, err
+	return longest, err
 }
 
 // until waits while there is something to wait for.
