@@ -31,6 +31,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.stored(ctx, t, job)
 	gone := before.assignments[1]
 	node := w.Node(gone.node)
+	stored := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step)
 	if err := node.Cut(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	checkSilences(t, given.Message)
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
-	w.lost(ctx, t, job, node.Name)
+	w.lost(ctx, t, job, node.Name, stored)
 	w.left(ctx, t, job, 2) // the pod's object is gone, though nobody there could say that it ended
 	if alive, err := harness.Runs(id(gone)); err != nil || !alive {
 		t.Errorf("the container was to go on where nobody reaches it: %v, %v", alive, err)
@@ -98,7 +99,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.stored(ctx, t, job)
 	spares := unused(nodes, before)
 	w.run(ctx, t, "cordon", spares[0])
-	stored, began := w.record(ctx, t, job).Durable.Step, time.Now()
+	stored, began := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step), time.Now()
 	goOn := w.stop(ctx, t, before.assignments[0].pod) // so both are to be replaced before the first is let go
 	sick := []string{before.assignments[1].node, before.assignments[2].node}
 	w.sicken(ctx, t, sick...)
@@ -128,7 +129,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	r := w.last(ctx, t, job)
 	t.Logf("two lost: step %d was stored, restored step %d, %d steps again", stored, r.RestoreStep, r.StepsRecomputed)
 	// As where one is lost, and what is done while an agent is stopped, which keeps nothing.
-	if most := int64((3*interval + stopped) / pause); r.RestoreStep == 0 || r.RestoreStep < stored || r.StepsRecomputed > most {
+	if most := mostApart + int64(stopped/pause); r.RestoreStep < stored || r.StepsRecomputed > most {
 		t.Errorf("step %d was stored, restored step %d; %d steps were done again, at most %d were to be", stored, r.RestoreStep, r.StepsRecomputed, most)
 	}
 	w.left(ctx, t, job, 3)
