@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/apis/audit"
@@ -39,6 +41,36 @@ func TestControlPlaneLeavesADeadNodeSoon(t *testing.T) {
 		}
 		if got := strings.Join(said, ", "); got != "node.kubernetes.io/not-ready NoExecute 10, node.kubernetes.io/unreachable NoExecute 10" {
 			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestCollectionBeginsBelowTheLimit: what the kubelet makes of the variables has Go collect before the kernel ends the container, whatever
+// memory limit an overlay gives it.
+func TestCollectionBeginsBelowTheLimit(t *testing.T) {
+	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
+		c := find[appsv1.Deployment](t, name).Spec.Template.Spec.Containers[0]
+		for _, limit := range []string{c.Resources.Limits.Memory().String(), "4Gi", "700M"} {
+			bytes := resource.MustParse(limit)
+			env := map[string]string{}
+			for _, e := range c.Env {
+				if env[e.Name] = e.Value; e.ValueFrom == nil {
+					continue
+				}
+				ref := e.ValueFrom.ResourceFieldRef
+				if ref == nil || ref.ContainerName != c.Name || ref.Resource != "limits.memory" {
+					t.Fatalf("%s: %s is of %+v", name, e.Name, e.ValueFrom)
+				}
+				env[e.Name] = fmt.Sprint((bytes.Value() + ref.Divisor.Value() - 1) / ref.Divisor.Value())
+			}
+			said := env["GOMEMLIMIT"]
+			for other, value := range env {
+				said = strings.ReplaceAll(said, "$("+other+")", value)
+			}
+			got, err := strconv.ParseFloat(said, 64) // without a unit it is bytes
+			if share := got / float64(bytes.Value()); err != nil || share < 0.9 || share > 0.96 {
+				t.Errorf("%s: with a limit of %s GOMEMLIMIT is %q, %.0f %% of it (%v)", name, limit, said, share*100, err)
+			}
 		}
 	}
 }
