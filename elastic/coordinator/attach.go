@@ -29,8 +29,9 @@ const (
 	maxNotes, maxSealed = 32, 3
 	// contactTimeout is how long an agent may say nothing; it reports at least every second.
 	contactTimeout = 10 * time.Second
-	// recheck is how often a stream's pod is looked up again; maxAge how long a stream may live on one token.
-	recheck, maxAge = 10 * time.Second, 40 * time.Minute
+	// recheck is how often a stream's pod is looked up again, recheckNew how often while its addresses are not known; maxAge is how long a
+	// stream may live on one token.
+	recheck, recheckNew, maxAge = 10 * time.Second, time.Second, 40 * time.Minute
 )
 
 // stream is one agent's connection.
@@ -48,8 +49,10 @@ type stream struct {
 	// terminating: the store knows that the pod is terminating; notTerminating: that it is not. Used by the receiver
 	// only.
 	terminating, notTerminating bool
-	// reports counts reports.
-	reports atomic.Uint64
+	// addresses are the pod's; none: they are not known yet.
+	addresses atomic.Pointer[[]string]
+	// reports counts reports, sends where a directive began and ceased to wait for the agent to read: odd while one waits.
+	reports, sends atomic.Uint64
 	// gone ends the stream: another one of the same pod has taken over.
 	gone chan struct{}
 }
@@ -100,13 +103,33 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 		return status.Errorf(codes.PermissionDenied, "pod %s has index %d, but gang %s has %d members", peer.Pod.Name, peer.Slot, peer.Key.Name, g.members())
 	}
 	st := &stream{peer: peer, next: make(chan message, 1), gone: make(chan struct{})}
+	st.addresses.Store(&peer.Addresses)
 	g.attach(st)
 	defer g.detach(st)
 	s.Log.V(1).Info("an agent has attached", "gang", peer.Key, "slot", peer.Slot, "pod", peer.Pod.Name)
 
-	ends := make(chan error, 2)
+	ends := make(chan error, 3)
 	go func() { ends <- s.receive(ctx, g, st, rpc) }()
+	go func() { ends <- s.send(ctx, st, rpc) }()
 	go func() { ends <- s.watch(ctx, st) }()
+	select {
+	case err := <-ends:
+		return err
+	case <-in.tooLate():
+		return status.Errorf(codes.ResourceExhausted, "a report of more than %d KiB was not sent whole within %s", smallReport>>10, s.intake.turnTime)
+	case <-g.ctx.Done():
+		return status.Error(codes.Unavailable, "the record of the gang is being read again: dial again")
+	case <-st.gone:
+		return status.Error(codes.Aborted, "another stream of this pod has taken over")
+	case <-ctx.Done():
+		return errEnds
+	}
+}
+
+var errEnds = status.Error(codes.Unavailable, "the coordinator ends: dial again")
+
+// send hands directives on until the stream ends. It waits for as long as the agent reads nothing, so that nobody may wait for it.
+func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
 	handed, authorities := false, s.authorities()
 	for {
 		select {
@@ -117,19 +140,13 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 			if w.modules != nil && !handed { // once, for directives may be many and an agent too old to take them
 				w.Modules, handed = w.modules.names, true
 			}
+			st.sends.Add(1)
 			if err := rpc.Send(wire.DirectiveMessage(w.Directive)); err != nil {
 				return err
 			}
-		case err := <-ends:
-			return err
-		case <-in.tooLate():
-			return status.Errorf(codes.ResourceExhausted, "a report of more than %d KiB was not sent whole within %s", smallReport>>10, s.intake.turnTime)
-		case <-g.ctx.Done():
-			return status.Error(codes.Unavailable, "the record of the gang is being read again: dial again")
-		case <-st.gone:
-			return status.Error(codes.Aborted, "another stream of this pod has taken over")
+			st.sends.Add(1)
 		case <-ctx.Done():
-			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
+			return errEnds
 		}
 	}
 }
@@ -152,7 +169,7 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 	limit := rate.NewLimiter(reportsPerSecond, reportsBurst)
 	for {
 		if err := limit.Wait(ctx); err != nil {
-			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
+			return errEnds
 		}
 		m := &incoming{}
 		err := rpc.RecvMsg(m)
@@ -166,7 +183,7 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 			return err
 		}
 		r := wire.Report(&m.Report)
-		if err := check(&r, st.peer); err != nil {
+		if err := check(&r, st.peer.Pod.Name, *st.addresses.Load()); err != nil {
 			return err
 		}
 		clean(&r)
@@ -187,37 +204,49 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 }
 
 // watch checks from time to time that the pod is still the same, and ends streams whose token is old or whose agent
-// sends nothing: its node may be gone while the connection still looks alive.
+// sends or reads nothing: its node may be gone while the connection still looks alive.
 func (s *Server) watch(ctx context.Context, st *stream) error {
-	ticker := time.NewTicker(recheck)
+	every := recheck
+	if len(st.peer.Addresses) == 0 {
+		every = recheckNew
+	}
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	age := time.NewTimer(maxAge - rand.N(maxAge/4))
 	defer age.Stop()
 	quiet := time.NewTicker(s.contactTimeout)
 	defer quiet.Stop()
-	heard := uint64(0)
+	heard, sent := uint64(0), uint64(0)
 	for {
 		select {
 		case <-quiet.C:
-			if now := st.reports.Load(); now != heard {
-				heard = now
-				continue
+			reports, sends := st.reports.Load(), st.sends.Load()
+			if reports == heard {
+				return status.Errorf(codes.Unavailable, "no report came for %s: dial again", s.contactTimeout)
 			}
-			return status.Errorf(codes.Unavailable, "no report came for %s: dial again", s.contactTimeout)
+			if sends == sent && sends%2 == 1 {
+				return status.Errorf(codes.Unavailable, "nothing was read for %s: dial again", s.contactTimeout)
+			}
+			heard, sent = reports, sends
 		case <-ctx.Done():
-			return status.Error(codes.Unavailable, "the coordinator ends: dial again")
+			return errEnds
 		case <-age.C:
 			return status.Error(codes.Unavailable, "the token that this stream was opened with is old: dial again with a fresh one")
 		case <-ticker.C:
-			if err := s.Callers.Check(ctx, st.peer); err != nil {
+			addresses, err := s.Callers.Check(ctx, st.peer)
+			if err != nil {
 				return err
+			}
+			if len(addresses) > 0 && len(*st.addresses.Load()) == 0 { // its next report, within a second, is held to them
+				st.addresses.Store(&addresses)
+				ticker.Reset(recheck)
 			}
 		}
 	}
 }
 
 // check refuses what no agent of ours would say.
-func check(r *protocol.Report, peer Caller) error {
+func check(r *protocol.Report, pod string, addresses []string) error {
 	if v := r.Protocol; v < protocol.Oldest || v > protocol.Version {
 		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", v, protocol.Version)
 	}
@@ -247,8 +276,8 @@ func check(r *protocol.Report, peer Caller) error {
 		return status.Errorf(codes.InvalidArgument, "generation %d", r.Generation)
 	case r.Address != "" && !isAddress(r.Address):
 		return status.Errorf(codes.InvalidArgument, "address: %.100q is no IP address", r.Address)
-	case r.Address != "" && len(peer.Addresses) > 0 && !slices.Contains(peer.Addresses, r.Address):
-		return status.Errorf(codes.PermissionDenied, "address %s is not one of pod %s, which has %v", r.Address, peer.Pod.Name, peer.Addresses)
+	case r.Address != "" && len(addresses) > 0 && !slices.Contains(addresses, r.Address):
+		return status.Errorf(codes.PermissionDenied, "address %s is not one of pod %s, which has %v", r.Address, pod, addresses)
 	case slices.ContainsFunc(texts, func(t string) bool { return len(t) > protocol.MaxText+protocol.MaxText/2 }):
 		return status.Errorf(codes.InvalidArgument, "a text of more than %d bytes", protocol.MaxText)
 	}

@@ -70,7 +70,7 @@ type Caller struct {
 	Key  Key
 	Slot elastic.Slot
 	Pod  elastic.Pod
-	// Addresses are the pod's; empty: they are not known yet, and what the agent says is believed.
+	// Addresses are the pod's; empty: they are not known yet, and what the agent says is believed until they are.
 	Addresses []string
 }
 
@@ -79,8 +79,8 @@ type Caller struct {
 type Callers interface {
 	// Identify answers who opened the stream with this context.
 	Identify(ctx context.Context) (Caller, error)
-	// Check answers why a caller may not go on with the stream that it has; nil: it may.
-	Check(ctx context.Context, c Caller) error
+	// Check answers why a caller may not go on with the stream that it has; nil: it may, and its pod has these addresses, as far as is known.
+	Check(ctx context.Context, c Caller) (addresses []string, err error)
 }
 
 const (

@@ -50,7 +50,7 @@ func FuzzReport(f *testing.F) {
 			r, err := protocol.Report{}, in.refused
 			if err == nil {
 				r = wire.Report(&in.Report)
-				err = check(&r, Caller{Addresses: addresses})
+				err = check(&r, "", addresses)
 			}
 			if err != nil {
 				refusal(t, err)

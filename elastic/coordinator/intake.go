@@ -16,8 +16,8 @@ const (
 	// smallReport is what a connection may have sent of a report that is not whole yet: tracebacks of some sixty ranks. Beyond it the
 	// connection takes one of the turns for large reports, so that many that are half sent fill no memory.
 	smallReport = 256 << 10
-	// largeAtOnce and largeOfNamespace are these turns, in all and of one namespace. largeTime is how long one lasts; who is told then
-	// that it was too long has lateTime to listen.
+	// largeAtOnce and largeOfNamespace are these turns, in all and of one namespace. largeTime is how long one lasts. Who is told that it
+	// was too long, or that the stream has ended, has lateTime to listen.
 	largeAtOnce, largeOfNamespace = 8, 2
 	largeTime, lateTime           = 5 * time.Second, time.Second
 	// bytesPerSecond is what one connection is read at, after a burst of one report: one of the largest takes less than contactTimeout.
@@ -59,6 +59,7 @@ type inlet struct {
 	namespace string      // its pod's; "": nobody knows yet who calls
 	turn      *time.Timer // ends the turn that is taken; nil: none is
 	holder    string      // the namespace that it counts for
+	over      *time.Timer // closes the connection after its stream; nil: none has ended
 }
 
 // inlet counts what comes by a connection.
@@ -112,7 +113,9 @@ func (c *inlet) expire() {
 	c.turn = time.AfterFunc(lateTime, func() { _ = c.Close() })
 }
 
-// begin says whose stream the connection carries now. The function that it returns says that the stream is over.
+// begin says whose stream the connection carries now. The function that it returns says that the stream is over: where no other one follows,
+// the connection is closed. What an agent has not read of a stream is kept here, the end behind it, for as long as its connection lasts, and
+// one pod may open many.
 func (c *inlet) begin(namespace string) (end func()) {
 	if c == nil {
 		return func() {}
@@ -123,6 +126,9 @@ func (c *inlet) begin(namespace string) (end func()) {
 	mine := c.stream
 	c.namespace = namespace
 	c.reset()
+	if c.over != nil {
+		c.over.Stop()
+	}
 	select {
 	case <-c.late: // it was meant for the one before
 	default:
@@ -133,6 +139,7 @@ func (c *inlet) begin(namespace string) (end func()) {
 		if c.stream == mine { // else the next one has begun
 			c.namespace = ""
 			c.reset()
+			c.over = time.AfterFunc(lateTime, func() { _ = c.Close() })
 		}
 	}
 }

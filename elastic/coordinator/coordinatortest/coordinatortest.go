@@ -53,7 +53,7 @@ func (c *Callers) Identify(ctx context.Context) (coordinator.Caller, error) {
 }
 
 // Check lets every stream go on.
-func (c *Callers) Check(context.Context, coordinator.Caller) error { return nil }
+func (c *Callers) Check(context.Context, coordinator.Caller) ([]string, error) { return nil, nil }
 
 // holder is the pod that has a slot now.
 func (c *Callers) holder(key coordinator.Key, slot elastic.Slot) (elastic.Pod, bool) {

@@ -98,21 +98,21 @@ func (v *Verifier) Identify(ctx context.Context) (coordinator.Caller, error) {
 // errReplaced: the pod is a member no more.
 var errReplaced = status.Error(codes.NotFound, "the pod was taken out of its gang: another one takes its place")
 
-// Check answers whether the caller is yet who it was. A pod that was replaced may tell its last words on the
+// Check answers whether the caller is yet who it was, and at which addresses. A pod that was replaced may tell its last words on the
 // stream that it has, until that ends; it gets no new one.
-func (v *Verifier) Check(ctx context.Context, c coordinator.Caller) error {
+func (v *Verifier) Check(ctx context.Context, c coordinator.Caller) ([]string, error) {
 	now, err := v.identify(ctx, types.NamespacedName{Namespace: c.Key.Namespace, Name: c.Pod.Name}, types.UID(c.Pod.UID))
 	switch {
 	case errors.Is(err, errReplaced):
-		return nil
+		return nil, nil
 	case status.Code(err) == codes.Unavailable:
-		return nil // the API server is away: training goes on
+		return nil, nil // the API server is away: training goes on
 	case err != nil:
-		return err
+		return nil, err
 	case now.Key != c.Key || now.Slot != c.Slot:
-		return status.Errorf(codes.PermissionDenied, "pod %s has moved to another gang or slot", c.Pod.Name)
+		return nil, status.Errorf(codes.PermissionDenied, "pod %s has moved to another gang or slot", c.Pod.Name)
 	}
-	return nil
+	return now.Addresses, nil
 }
 
 func bearer(ctx context.Context) (string, error) {

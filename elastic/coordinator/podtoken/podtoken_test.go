@@ -158,22 +158,22 @@ func TestAReplacedPodKeepsItsStream(t *testing.T) {
 	api := fake.NewClientBuilder().WithObjects(member).Build()
 	v := New(api, api)
 	caller := coordinator.Caller{Key: coordinator.Key{Namespace: "team-a", Name: "train", Job: "team-a-train"}, Pod: elastic.Pod{UID: string(member.UID), Name: member.Name}}
-	if err := v.Check(t.Context(), caller); err != nil {
-		t.Fatalf("a member is refused: %v", err)
+	if addresses, err := v.Check(t.Context(), caller); err != nil || len(addresses) != 1 || addresses[0] != "10.0.0.1" {
+		t.Fatalf("a member is refused, or its address not known: %v, %v", addresses, err)
 	}
 	member.Labels[v1alpha1.LabelReplaced] = "true"
 	member.OwnerReferences = nil // the Job let go of it
 	if err := api.Update(t.Context(), member); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Check(t.Context(), caller); err != nil {
+	if _, err := v.Check(t.Context(), caller); err != nil {
 		t.Errorf("the stream of a replaced pod ends: %v", err)
 	}
 	delete(member.Labels, v1alpha1.LabelReplaced)
 	if err := api.Update(t.Context(), member); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Check(t.Context(), caller); status.Code(err) != codes.PermissionDenied {
+	if _, err := v.Check(t.Context(), caller); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a pod without a job goes on: %v", err)
 	}
 }
