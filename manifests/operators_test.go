@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -261,15 +260,61 @@ func TestAuditPolicy(t *testing.T) {
 			t.Errorf("%s %s %s/%s: %s, want %s", c.by, c.verb, c.resource, c.sub, got.Level, c.want)
 		}
 	}
-	text, err := os.ReadFile("apiserver/audit-policy.yaml")
+}
+
+// TestAuditPolicyKeepsWhoChangesAdmission: whoever changes or takes away one of our policies, their bindings or the webhook's configuration,
+// of the base or of a component, by its name or with all others, is kept.
+func TestAuditPolicyKeepsWhoChangesAdmission(t *testing.T) {
+	p, err := auditpolicy.LoadPolicyFromFile("apiserver/audit-policy.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, obj := range rendered(t) {
-		if q, ok := obj.(*admissionregistrationv1.ValidatingAdmissionPolicy); ok && !strings.Contains(string(text), q.Name) {
-			t.Errorf("nobody hears of it when policy %s goes", q.Name)
+	rules := auditpolicy.NewPolicyRuleEvaluator(p)
+	ours := admissionObjects(t)
+	if len(ours) < 15 || !slices.Contains(ours, [2]string{"validatingadmissionpolicybindings", "holdfast-held-nodes"}) {
+		t.Fatalf("these are not all that ships: %v", ours)
+	}
+	for _, o := range ours {
+		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
+			a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "kubernetes-admin"}, Verb: verb, APIGroup: "admissionregistration.k8s.io", APIVersion: "v1", Resource: o[0], Name: o[1], ResourceRequest: true}
+			if verb == "create" || verb == "deletecollection" { // the API server finds names in paths
+				a.Name = ""
+			}
+			if got := rules.EvaluatePolicyRule(a); got.Level != audit.LevelRequest {
+				t.Errorf("%s %s %s: %s, want %s", verb, o[0], o[1], got.Level, audit.LevelRequest)
+			}
 		}
 	}
+}
+
+// admissionObjects are the resources and names of all that ships which decides about admission, components included.
+func admissionObjects(t *testing.T) (found [][2]string) {
+	t.Helper()
+	if err := filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, doc := range strings.Split(string(text), "\n---\n") {
+			var o metav1.PartialObjectMetadata
+			if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			switch o.Kind {
+			case "ValidatingAdmissionPolicy":
+				found = append(found, [2]string{"validatingadmissionpolicies", o.Name})
+			case "ValidatingAdmissionPolicyBinding", "MutatingWebhookConfiguration":
+				found = append(found, [2]string{strings.ToLower(o.Kind) + "s", o.Name})
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
 // TestMetricsAreScrapedByAccount: the controller may find out who asks, and a role for those who scrape ships.
