@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
 )
 
 // reachable is the slow twin of Find: whether each rank has its part of a step, asked of each rank alone.
@@ -43,7 +44,7 @@ func reachable(step int64, pods []Pod, stored Stored, insist bool) bool {
 
 func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	found, fetched := 0, 0
-	for seed := range int64(20_000) {
+	for seed := range seeds.All(t, int64(20_000)) {
 		rng := rand.New(rand.NewSource(seed))
 		some := func(n int, each func()) {
 			for range rng.Intn(n) {
@@ -91,7 +92,7 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 			}
 		}
 	}
-	if found < 1000 || fetched < 1000 {
+	if !seeds.One() && (found < 1000 || fetched < 1000) {
 		t.Errorf("%d points, %d fetches: the histories show too little", found, fetched)
 	}
 }
