@@ -141,7 +141,7 @@ func TestStaleLevelsAreSafe(t *testing.T) {
 		}
 		newestSum += best
 	}
-	if newestSum/300 < 20 {
+	if !seeds.One() && newestSum/300 < 20 {
 		t.Fatalf("the newest common step is %d on average: too little was saved for this to mean anything", newestSum/300)
 	}
 }
