@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestTheRecordStaysSmall: however many pods are replaced however often, what is over is told of in part only, and what
@@ -152,5 +154,41 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 	}
 	if stored.PendingPods != 0 || stored.Replacements != pods || stored.Recoveries[0].ReplacedPods != pods {
 		t.Errorf("in the end %d are pending, %d were replaced, %d by the recovery", stored.PendingPods, stored.Replacements, stored.Recoveries[0].ReplacedPods)
+	}
+}
+
+// TestFetchesThatCouldNotBeDoneAreBounded: whatever an agent says that it could not fetch, the newest few are remembered, and a
+// recorded step that it says so of again is passed over again.
+func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	newest, older := protocol.Mark{Step: 20, Generation: 1}, protocol.Mark{Step: 10, Generation: 1}
+	s := New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 1}, Durable: &StoredStep{Mark: newest}, Older: &StoredStep{Mark: older}})
+	r := protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateHalted, Storage: true}
+	say := func(failed protocol.Mark) restore.Point {
+		r.Sequence++
+		r.FetchFailed = failed
+		now = now.Add(time.Millisecond)
+		Step(s, Reported{Pod: Pod{UID: "uid", Name: "pod", Created: now}, Report: r}, now)
+		return s.plan(nobody)
+	}
+	if p := say(protocol.Mark{}); p.Step != newest.Step {
+		t.Fatalf("goes on from %+v, want the newest step", p)
+	}
+	for range 2 {
+		if p := say(newest); p.Step != older.Step {
+			t.Fatalf("goes on from %+v, want the older step: the newest cannot be read", p)
+		}
+		for i := range 10_000 {
+			say(protocol.Mark{Step: int64(1000 + i), Generation: 1})
+		}
+		if n := len(s.slots[0].failed); n != keptFailed {
+			t.Fatalf("%d fetches are remembered, want %d", n, keptFailed)
+		}
+		if last := s.slots[0].failed[keptFailed-1]; last.Step != 10_999 {
+			t.Errorf("the newest one remembered is %+v", last)
+		}
+	}
+	if p := say(older); p.Step != newest.Step || s.Record.Phase != Forming {
+		t.Errorf("goes on from %+v in phase %s: nothing began, so the step that was forgotten is to be asked for", p, s.Record.Phase)
 	}
 }

@@ -90,7 +90,7 @@ type member struct {
 	ranIn, restartedIn int64
 	// terminatingAt is when it was first heard that the pod is being shut down.
 	terminatingAt time.Time
-	// failed are the fetches that this pod could not do.
+	// failed are the newest fetches that this pod could not do (noteFailed).
 	failed []protocol.Mark
 }
 

@@ -95,9 +95,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
 		m.ranIn = s.Record.Generation
 	}
-	if f := e.Report.FetchFailed; f != (protocol.Mark{}) && !slices.Contains(m.failed, f) {
-		m.failed = append(m.failed, f)
-	}
+	m.noteFailed(e.Report.FetchFailed)
 	s.keepExits(e.Slot)
 	s.containerEnded(e.Slot, now)
 	s.succeeded(e.Slot, now)

@@ -14,6 +14,7 @@ import (
 type outside struct {
 	old       bool // agents of protocol 1
 	mute      bool // agents that do not say which hold they passed on
+	babbles   bool // agents that say of ever other steps that they could not fetch them
 	level     []Termination
 	delivered []Termination
 	suspended bool          // the Job is suspended
@@ -34,6 +35,7 @@ type outside struct {
 	deafened    int // of them those that were more than half of the gang
 	drains      int
 	stuck       int
+	full        int // events at which as much was known of fetches that could not be done as may be
 }
 
 // zombie is a pod that was replaced and does not know.

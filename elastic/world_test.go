@@ -68,7 +68,7 @@ type simAgent struct {
 func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0)}
 	w.promises, w.faults = newPromises(w.failf), faults{bugs: map[int]int{}, bests: []best{{}}}
-	w.outside = outside{old: seed%5 == 4, mute: seed%7 == 3, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
+	w.outside = outside{old: seed%5 == 4, mute: seed%7 == 3, babbles: seed%6 == 5, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
 	w.state = New(members, w.interval(), Record{})
 	for i := range members {
 		w.agents = append(w.agents, w.newAgent(i))
@@ -113,6 +113,9 @@ func (w *world) report(a *simAgent) protocol.Report {
 		if !w.mute {
 			r.BarrierStep = a.hold
 		}
+		if w.babbles && a.fetchFailed == (protocol.Mark{}) { // it could not fetch what nobody ever stored
+			r.FetchFailed = protocol.Mark{Step: 1<<40 + int64(a.seq), Generation: 1}
+		}
 	}
 	return r
 }
@@ -155,6 +158,11 @@ func (w *world) apply(e Event) {
 	w.promises.record(&was, &w.state.Record)
 	w.noteStuck()
 	for slot := range w.agents {
+		if n := len(w.state.slots[slot].failed); n > keptFailed {
+			w.failf("what agents say is bounded", "slot %d has %d fetches that could not be done", slot, n)
+		} else if n == keptFailed {
+			w.full++
+		}
 		d := w.state.Directive(Slot(slot), w.agents[slot].pod.UID)
 		w.promises.directive(e, slot, w.agents[slot].pod.UID, d, notified, w.stored.Generation)
 		if a := w.agents[slot]; d.Order == protocol.OrderRun && d.Run.WorldSize == 0 && a.gen < d.Run.Number {
@@ -498,7 +506,7 @@ func (w *world) checkSettled() {
 // TestProperties plays random histories; a seed that fails is printed by the subtest's name.
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
-	durable, fetches, replaced, drains, mended, silenced, deafened, stuck := 0, 0, 0, 0, 0, 0, 0, 0
+	durable, fetches, replaced, drains, mended, silenced, deafened, stuck, full := 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range seeds.All(t, int64(400)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
@@ -517,12 +525,12 @@ func TestProperties(t *testing.T) {
 			failures += w.failures
 			verdicts += w.verdicts
 			durable, fetches, replaced, drains, mended = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended
-			silenced, deafened, stuck = silenced+w.silenced, deafened+w.deafened, stuck+w.stuck
+			silenced, deafened, stuck, full = silenced+w.silenced, deafened+w.deafened, stuck+w.stuck, full+w.full
 		})
 	}
 	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended, %d silent pods given up, %d of them more than half of their gang, %d that did not halt", generations, failures, verdicts, durable, fetches, replaced, drains, mended, silenced, deafened, stuck)
-	if !seeds.One() && (durable < 500 || fetches < 200 || replaced < 500 || drains < 200 || silenced < 20 || deafened < 20 || stuck < 20) {
-		t.Errorf("storage and pending replacements are too rare to show anything")
+	if !seeds.One() && (durable < 500 || fetches < 200 || replaced < 500 || drains < 200 || silenced < 20 || deafened < 20 || stuck < 20 || full < 20) {
+		t.Errorf("storage, pending replacements and agents that babble are too rare to show anything")
 	}
 	if !seeds.One() && (generations < 2000 || failures < 1500) {
 		t.Errorf("histories are too quiet to show anything: %d generations, %d failures", generations, failures)
