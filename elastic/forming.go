@@ -120,6 +120,9 @@ func (s *State) unreadable() string {
 		if n := s.Record.Progress.Ranks; n != s.world() {
 			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.world(), anew)
 		}
+		if s.Record.RestoreStep == StepUnknown {
+			return fmt.Sprintf("%s, from before the record was lost, and pods hold steps as old, which may be of another past; delete these pods, so that all read it from storage, or %s", what, anew)
+		}
 		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete its pods, so that they get this version's, or %s", what, anew)
 	}
 	for i := range s.slots {

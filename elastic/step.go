@@ -87,8 +87,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.replan()
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
 	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
-		// The store lost a record: numbers that agents have seen are never used again.
-		s.Record.Generation, s.Record.RestoreStep = r.Generation, StepUnknown
+		// The store lost a record: numbers that agents have seen are never used again. What drained pods left was for a generation
+		// that has begun since.
+		s.Record.Generation, s.Record.RestoreStep, s.Record.Copies = r.Generation, StepUnknown, nil
 		s.becomeRunning(run{}) // until an agent says otherwise
 		s.save()
 	}

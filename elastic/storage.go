@@ -39,6 +39,9 @@ func inventory(r *protocol.Report) [][]int64 {
 // inStorage is what is recorded of storage.
 func (s *State) inStorage() restore.Stored {
 	out := restore.Stored{Parts: s.Record.Copies, World: s.Record.Progress.Ranks}
+	if s.Record.RestoreStep == StepUnknown { // so are those of the generations that the store lost
+		out.Apart = s.Record.Generation - 1
+	}
 	for _, d := range s.durable() {
 		out.Whole = append(out.Whole, d.Mark)
 	}
@@ -103,10 +106,14 @@ func (s *State) gather(now time.Time) {
 	}
 	p := s.run.forming.fetching
 	if !s.run.forming.planned {
+		s.forgetPast()
 		if p = s.plan(nobody); p.Step == 0 {
 			p = restore.Insist(s.pods(nobody), s.inStorage())
 		}
 		s.run.forming.planned = true
+		if s.Record.RestoreStep == StepUnknown && slices.ContainsFunc(slices.Collect(maps.Values(p.Fetch)), func(m protocol.Mark) bool { return m.Generation < s.Record.Generation }) {
+			s.goBack(p.Step)
+		}
 	}
 	if p.Step != s.run.forming.fetching.Step || !maps.Equal(p.Fetch, s.run.forming.fetching.Fetch) {
 		s.emit(Broadcast{})
@@ -120,15 +127,48 @@ func (s *State) gather(now time.Time) {
 }
 
 // forget drops what storage has of a past that is given up.
-func (s *State) forget(restore int64) {
+func (s *State) forget(from int64) {
 	r := &s.Record
-	if r.Older != nil && r.Older.Step > restore {
+	gone := func(d *StoredStep) bool {
+		// Pods that go on from memory may hold another step of that number.
+		another := d != nil && r.RestoreStep == StepUnknown && d.Generation < r.Generation && restore.Reached(s.pods(nobody), d.Step)
+		return d == nil || d.Step > from || another
+	}
+	if gone(r.Older) {
 		r.Older = nil
 	}
-	if r.Durable != nil && r.Durable.Step > restore {
+	if gone(r.Durable) {
 		r.Durable, r.Older = r.Older, nil
 	}
-	r.Copies = slices.DeleteFunc(slices.Clone(r.Copies), func(c RankCopy) bool { return c.Step > restore })
+	r.Copies = slices.DeleteFunc(slices.Clone(r.Copies), func(c RankCopy) bool { return c.Step > from })
+}
+
+// goBack decides for a step in storage of a record that lags behind: all that pods hold is newer, and given up. Then the record lags behind no
+// more, also for the next coordinator, which finds the step in the memory of pods that have fetched it by then.
+func (s *State) goBack(step int64) {
+	s.Record.RestoreStep = step
+	s.forget(step)
+	s.save()
+}
+
+// forgetPast drops what a record that lags behind has of a past that is given up: ranks that hold nothing as new as a step which all once had
+// were taken back behind it since.
+func (s *State) forgetPast() {
+	r := &s.Record
+	if r.RestoreStep != StepUnknown {
+		return
+	}
+	behind := func(d *StoredStep) bool {
+		return d != nil && d.Generation < r.Generation && slices.ContainsFunc(s.pods(nobody), func(p restore.Pod) bool {
+			return slices.ContainsFunc(p.Held, func(held []int64) bool { return len(held) > 0 && restore.Last(held) < d.Step })
+		})
+	}
+	if behind(r.Durable) {
+		r.Durable, r.Older = r.Older, nil
+	}
+	if behind(r.Durable) {
+		r.Durable = nil
+	}
 }
 
 // copying is a step on its way to storage, from all ranks.
@@ -257,7 +297,7 @@ func (s *State) keep(slot Slot, mark protocol.Mark) {
 func (s *State) storedFor(slot Slot, step int64) bool {
 	stored, base := s.inStorage(), s.baseRank(slot)
 	for local := range s.ranks(slot) {
-		if _, ok := stored.Find(step, base+local, s.world(), nil); !ok {
+		if m, ok := stored.Find(step, base+local, s.world(), nil); !ok || m.Generation <= stored.Apart {
 			return false
 		}
 	}

@@ -32,7 +32,8 @@ type outside struct {
 	seeks       []Slot               // asked of the API server
 	heardAt     map[string]time.Time // by pod: when its agent was heard last
 	silenced    int
-	deafened    int // of them those that were more than half of the gang
+	deafened    int                    // of them those that were more than half of the gang
+	untold      map[protocol.Mark]bool // steps in storage of which nobody can tell whether they were given up
 	drains      int
 	stuck       int
 	full        int // events at which as much was known of fetches that could not be done as may be
@@ -135,6 +136,9 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 
 // obtainable is the newest step that all ranks truly hold, in living memory or in storage as it is recorded.
 func (w *world) obtainable() int64 {
+	if w.state.Record.RestoreStep == StepUnknown {
+		return w.within(true)
+	}
 	best := int64(0)
 	for step := w.acked; step > best; step-- {
 		whole := true

@@ -236,7 +236,7 @@ func (a *simAgent) discard(above int64) {
 	}
 }
 
-// checkSameBirth: all ranks restore the same training's step, not another one's of the same number.
+// checkSameBirth: all ranks restore the same training's step, not another one's of the same number, nor one that a later generation gave up.
 func (w *world) checkSameBirth(run protocol.Run) {
 	born := int64(-1)
 	for _, a := range w.agents {
@@ -250,6 +250,11 @@ func (w *world) checkSameBirth(run protocol.Run) {
 						w.failf("one past", "generation %d restores step %d of generations %d and %d", run.Number, s.step, born, s.born)
 					}
 					born = s.born
+					for number, other := range w.promises.runs {
+						if s.born < number && number < run.Number && other.RestoreStep < s.step && !w.untold[protocol.Mark{Step: s.step, Generation: s.born}] {
+							w.failf("what is given up stays so", "generation %d restores step %d of generation %d, generation %d restored %d", run.Number, s.step, s.born, number, other.RestoreStep)
+						}
+					}
 				}
 			}
 		}

@@ -35,6 +35,9 @@ type Stored struct {
 	Parts []Part
 	// World is how many ranks stored them; 0: not known. To a gang of another size they are of no use.
 	World int
+	// Apart is the newest generation whose steps a later one may have given up and made anew, unrecorded: such a step serves only where all
+	// that pods hold in memory is newer. 0: there is none.
+	Apart int64
 }
 
 // Point is a step, and what each slot has to fetch from storage before all have it. The zero Point: there is none.
@@ -93,7 +96,7 @@ func sources(step int64, pods []Pod, stored Stored, insist bool) (fetch map[int]
 	for i := range pods {
 		world += pods[i].Ranks
 	}
-	base := 0
+	base, apart := 0, false
 	for i := range pods {
 		p, want := &pods[i], protocol.Mark{}
 		failed := p.Failed
@@ -108,7 +111,7 @@ func sources(step int64, pods []Pod, stored Stored, insist bool) (fetch map[int]
 			if !ok || want != (protocol.Mark{}) && want != mark { // a pod fetches one mark
 				return nil, false
 			}
-			want = mark
+			want, apart = mark, apart || stored.apart(mark)
 		}
 		base += p.Ranks
 		if want == (protocol.Mark{}) {
@@ -120,22 +123,31 @@ func sources(step int64, pods []Pod, stored Stored, insist bool) (fetch map[int]
 		}
 		fetch[i] = want
 	}
-	return fetch, world > 0
+	return fetch, world > 0 && !(apart && Reached(pods, step))
 }
+
+// Reached reports whether some pod holds a step in memory, or an older one.
+func Reached(pods []Pod, step int64) bool {
+	return slices.ContainsFunc(pods, func(p Pod) bool {
+		return !p.Gone && slices.ContainsFunc(p.Held, func(held []int64) bool { return len(held) > 0 && held[0] <= step })
+	})
+}
+
+func (s Stored) apart(m protocol.Mark) bool { return s.Apart > 0 && m.Generation <= s.Apart }
 
 // Find says where storage has a rank's part of a step of a gang with so many ranks, as far as that did not fail to be read.
 func (s Stored) Find(step int64, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
 	if s.World > 0 && s.World != world {
 		return protocol.Mark{}, false
 	}
-	for _, m := range s.Whole {
-		if m.Step == step && !slices.Contains(failed, m) {
-			return m, true
-		}
-	}
 	for _, p := range s.Parts {
 		if p.Rank == rank && p.Step == step && !slices.Contains(failed, p.Mark) {
 			return p.Mark, true
+		}
+	}
+	for _, m := range s.Whole {
+		if m.Step == step && !slices.Contains(failed, m) {
+			return m, true
 		}
 	}
 	return protocol.Mark{}, false

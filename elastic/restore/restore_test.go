@@ -19,7 +19,7 @@ func reachable(step int64, pods []Pod, stored Stored, insist bool) bool {
 	for generation := range int64(4) {
 		marks = append(marks, protocol.Mark{Step: step, Generation: generation})
 	}
-	base := 0
+	base, older, apart := 0, false, false
 	for _, p := range pods {
 		// One mark serves all ranks of the pod that do not hold the step; the zero mark where all hold it.
 		if !slices.ContainsFunc(marks, func(m protocol.Mark) bool {
@@ -32,14 +32,18 @@ func reachable(step int64, pods []Pod, stored Stored, insist bool) bool {
 				if !held && !lies {
 					return false
 				}
+				apart = apart || !held && m.Generation <= stored.Apart && stored.Apart > 0
 			}
 			return true
 		}) {
 			return false
 		}
+		for _, held := range p.Held {
+			older = older || !p.Gone && slices.ContainsFunc(held, func(s int64) bool { return s <= step })
+		}
 		base += p.Ranks
 	}
-	return world > 0
+	return world > 0 && !(older && apart)
 }
 
 func TestFindIsTheNewestThatAllReach(t *testing.T) {
@@ -70,7 +74,7 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 			})
 			some(2, func() { p.Failed = append(p.Failed, mark()) })
 		}
-		stored := Stored{World: rng.Intn(4)}
+		stored := Stored{World: rng.Intn(4), Apart: int64(rng.Intn(2))}
 		some(3, func() { stored.Whole = append(stored.Whole, mark()) })
 		some(4, func() { stored.Parts = append(stored.Parts, Part{mark(), rng.Intn(4)}) })
 		for _, insist := range []bool{false, true} {
