@@ -213,14 +213,21 @@ bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
 	@go build -o bin/bench-plan ./test/bench/plan >&2 && bin/bench-plan
 	@set -o pipefail; go test ./plugin -run '^$$' -bench Eligibility -benchmem 2>&1 | grep -E '^(Benchmark|---|FAIL|panic)' >&2
 
+# No cluster, no root: real arenas and storage, real clients.
+.PHONY: bench-checkpoint
+bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch.save and DCP, in one run
+	@hack/prepare.sh >&2
+	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
+
 # One after the other: each measures. What they say is of no use but that they ran; one that fails does not keep the others from running.
-BENCHES := recovery node-loss scheduler plan
+BENCHES := recovery node-loss scheduler plan checkpoint
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
 	@$(PEER)
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-plan ./test/bench/plan
+	@go build -o bin/bench-checkpoint ./test/bench/checkpoint
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 	@go test ./plugin -run '^$$' -bench Eligibility -benchtime 1x

@@ -50,6 +50,20 @@ var tables = map[string][][]column{
 		{"nodes", "holdfast", "nodes_per_s", true}, {"`limit`", "limit", "nodes_per_s", true}, {"told to go", "holdfast", "pods_per_s", true}, {"`limit`", "limit", "pods_per_s", true},
 		{"of the limit", "holdfast", "vs_limit", true}, {"new pods run", "holdfast", "whole_per_s", true}, {"`limit`", "limit", "whole_per_s", true}, {"of the limit", "holdfast", "whole_vs_limit", true},
 	}},
+	"checkpoint": {{
+		{"`memcpy`", "memcpy", "blocking_stall", true}, {"`holdfast`", "holdfast", "blocking_stall", true}, {"× `memcpy`", "holdfast", "blocking_stall_vs_memcpy", false},
+		{"p95", "holdfast", "stall_p95", false}, {"of `memcpy`", "memcpy", "stall_p95", false},
+		{"`torch.save`", "torch.save", "blocking_stall", true}, {"with fsync", "torch.save+fsync", "blocking_stall", true}, {"`dcp-thread`", "dcp-thread", "blocking_stall", true},
+	}, {
+		{"first save: `holdfast`", "holdfast", "first_stall", true}, {"× later ones", "holdfast", "first_stall_vs_steady", false}, {"`memcpy`", "memcpy", "first_stall", false},
+		{"`torch.save`", "torch.save", "first_stall", false}, {"with fsync", "torch.save+fsync", "first_stall", false}, {"`dcp-thread`", "dcp-thread", "first_stall", false},
+	}, {
+		{"durable after: `direct`", "direct", "durable", true}, {"`holdfast`", "holdfast", "durable", true}, {"× `direct`", "holdfast", "durable_vs_direct", false},
+		{"`torch.save+fsync`", "torch.save+fsync", "durable", true}, {"`dcp-thread`", "dcp-thread", "durable", true},
+	}, {
+		{"restore: `memcpy`", "memcpy", "restore", true}, {"`holdfast`", "holdfast", "restore", true}, {"× `memcpy`", "holdfast", "restore_vs_memcpy", false},
+		{"`torch.load` alone", "torch.save", "load", true}, {"and put in place", "torch.save", "restore", true}, {"× `torch.load`", "holdfast", "restore_vs_torch.load", false},
+	}},
 	"plan": {{
 		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built anew", false},
 		{"memory", "holdfast", "memory of one answer", false}, {"allocations", "holdfast", "allocations of one answer", false},

@@ -1,0 +1,362 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/test/bench/figure"
+)
+
+// memoryFolder lies in memory, as a pod's arena does.
+const memoryFolder = "/dev/shm"
+
+// steady is how many saves a turn has after the first of each process.
+const steady = 3
+
+type bench struct {
+	options
+	set      *figure.Set
+	progress io.Writer
+}
+
+func (b *bench) run(ctx context.Context, shapes []shape) (err error) {
+	for _, s := range shapes {
+		if ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		free, failed := available()
+		if failed == nil && free < s.memory {
+			failed = fmt.Errorf("it needs %d GiB of memory and %d are free: end what else runs, or choose another of --cases", s.memory/gib, free/gib)
+		}
+		if failed == nil {
+			failed = b.measure(ctx, s)
+		}
+		if failed != nil {
+			b.set.Forget(s.name)
+			err = errors.Join(err, fmt.Errorf("%s: no figures: %w", s.name, failed))
+		}
+	}
+	return err
+}
+
+// available is the memory that processes may still take.
+func available() (int64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	var kib int64
+	for line := range strings.Lines(string(text)) {
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10, nil
+		}
+	}
+	return 0, errors.New("/proc/meminfo does not say how much memory is free")
+}
+
+// turn is one shape under all systems, each with new processes.
+type turn struct {
+	*bench
+	shape
+	memory, disk string
+	holder       *holder
+	step         int
+}
+
+// measure takes turns: in each every system begins anew, and within each save after save goes to one system after another, in an order
+// that is rotated. What a system may do aside is over before the next one saves.
+func (b *bench) measure(ctx context.Context, s shape) error {
+	turns := b.turns.Or(b.Quick, 1, 5)
+	for n := range turns {
+		fmt.Fprintf(b.progress, "%s: turn %d of %d\n", s.name, n+1, turns)
+		order := slices.DeleteFunc(slices.Clone(systems), func(name string) bool { return !b.systems.Include(name) })
+		for range n % len(order) {
+			order = append(order[1:], order[0])
+		}
+		t := &turn{bench: b, shape: s}
+		err := t.prepare()
+		if err == nil {
+			err = t.play(ctx, order, n == turns-1)
+		}
+		if err = errors.Join(err, t.clean()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *turn) prepare() (err error) {
+	if t.memory, err = os.MkdirTemp(memoryFolder, "bench-checkpoint-"); err != nil {
+		return err
+	}
+	if t.disk, err = os.MkdirTemp(string(t.options.disk), "bench-checkpoint-"); err != nil {
+		return err
+	}
+	if t.systems.Include(holdfast) {
+		t.holder, err = newHolder(t.memory, t.disk, t.ranks, t.bytes+t.bytes/16+16*mib)
+	}
+	return err
+}
+
+func (t *turn) clean() error {
+	if t.holder != nil {
+		t.holder.close()
+	}
+	return errors.Join(os.RemoveAll(t.memory), os.RemoveAll(t.disk))
+}
+
+func (t *turn) play(ctx context.Context, order []string, last bool) error {
+	together := [][]string{order}
+	if t.alone {
+		together = nil
+		for _, system := range order {
+			together = append(together, []string{system})
+		}
+	}
+	for _, some := range together {
+		if err := t.saves(ctx, some); err != nil {
+			return err
+		}
+	}
+	if err := t.restores(ctx, order); err != nil || !last {
+		return err
+	}
+	return t.manySaves(ctx)
+}
+
+// saves has all of these systems save in turns.
+func (t *turn) saves(ctx context.Context, order []string) error {
+	groups, stop, err := t.start(ctx, order)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	t.step = 0
+	for n := range 1 + steady {
+		t.step++
+		for i := range order {
+			system := order[(i+n)%len(order)]
+			if err := t.save(ctx, system, groups[system], n == 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// start starts the processes of systems that have some, all at once.
+func (t *turn) start(ctx context.Context, order []string) (map[string]*group, func(), error) {
+	groups := map[string]*group{}
+	stop := func() {
+		for _, g := range groups {
+			g.stop()
+		}
+	}
+	for _, system := range order {
+		if system == direct {
+			continue
+		}
+		g, err := t.group(ctx, system, 0)
+		if groups[system] = g; err != nil {
+			return groups, stop, err
+		}
+	}
+	for _, g := range groups {
+		all, err := g.answers("its start")
+		if err != nil {
+			return groups, stop, err
+		}
+		for i, a := range all {
+			g.workers[i].bytes = a.Bytes
+		}
+	}
+	return groups, stop, nil
+}
+
+// group starts the ranks of a system; restore 0: they are to save.
+func (t *turn) group(ctx context.Context, system string, restore int) (*group, error) {
+	g := &group{system: system}
+	for rank := range t.ranks {
+		env := append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+		if system == holdfast {
+			env = append(env, t.holder.environment(rank, int64(restore))...)
+		}
+		args := []string{system, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, strconv.Itoa(rank), strconv.Itoa(t.ranks)}
+		if restore > 0 {
+			args = append(args, "restore", strconv.Itoa(restore))
+		}
+		w, err := startWorker(ctx, string(t.python), env, args...)
+		if err != nil {
+			return g, fmt.Errorf("starting %s with --python: %w", system, err)
+		}
+		g.workers = append(g.workers, w)
+	}
+	return g, nil
+}
+
+// save is one save of one system, to its end.
+func (t *turn) save(ctx context.Context, system string, g *group, first bool) error {
+	if system == direct {
+		return t.writeDirect(!first)
+	}
+	if _, err := g.ask("step"); err != nil {
+		return err
+	}
+	all, err := g.ask("save " + strconv.Itoa(t.step))
+	if err != nil {
+		return err
+	}
+	metric := "blocking_stall"
+	if first {
+		metric = "first_stall"
+	}
+	t.set.Add(t.name, system, metric, "s", most(all, func(a answer) float64 { return a.Stall }))
+	began := all[0].At
+	for _, a := range all {
+		began = min(began, a.At)
+	}
+	if all, err = g.ask("settle"); err != nil {
+		return err
+	}
+	durable := most(all, func(a answer) float64 { return a.Durable })
+	if system == holdfast {
+		at, err := t.holder.persist(ctx, int64(t.step))
+		if err != nil {
+			return err
+		}
+		durable = float64(at-began) / 1e9
+	}
+	if durable > 0 && !first {
+		t.set.Add(t.name, system, "durable", "s", durable)
+	}
+	return nil
+}
+
+// writeDirect writes the same bytes past the page cache, one file per rank at once: what the disk can do.
+func (t *turn) writeDirect(counts bool) error {
+	began, errs := time.Now(), make(chan error)
+	for rank := range t.ranks {
+		go func() { errs <- writeFile(filepath.Join(t.disk, "direct-"+strconv.Itoa(rank)), t.bytes) }()
+	}
+	var err error
+	for range t.ranks {
+		err = errors.Join(err, <-errs)
+	}
+	if counts && err == nil {
+		t.set.Add(t.name, direct, "durable", "s", time.Since(began).Seconds())
+	}
+	return err
+}
+
+func writeFile(name string, size int64) error {
+	piece, err := unix.Mmap(-1, 0, int(8*mib), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(piece) }()
+	for i := range piece {
+		piece[i] = byte(i * 7)
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_DIRECT, 0o600)
+	if err != nil {
+		return fmt.Errorf("writing past the page cache below --disk: %w", err)
+	}
+	for at := int64(0); at < size && err == nil; at += int64(len(piece)) {
+		_, err = f.Write(piece)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// manySaves is for what one save in twenty takes: holdfast and memcpy in turns, nothing goes to storage.
+func (t *turn) manySaves(ctx context.Context) error {
+	order := slices.DeleteFunc([]string{memcpy, holdfast}, func(name string) bool { return !t.systems.Include(name) })
+	if len(order) == 0 {
+		return nil
+	}
+	if t.holder != nil {
+		t.holder.begin(0)
+	}
+	groups, stop, err := t.start(ctx, order)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	stalls := map[string][]float64{}
+	count := t.many.Or(t.Quick, 5, 200)
+	for n := range count + 1 {
+		t.step = n + 1
+		for _, system := range order {
+			g := groups[system]
+			if _, err := g.ask("step"); err != nil {
+				return err
+			}
+			all, err := g.ask("save " + strconv.Itoa(t.step))
+			if err != nil {
+				return err
+			}
+			if _, err := g.ask("settle"); err != nil {
+				return err
+			}
+			if n > 0 { // the first is another figure
+				stalls[system] = append(stalls[system], most(all, func(a answer) float64 { return a.Stall }))
+			}
+		}
+	}
+	for _, system := range order {
+		slices.Sort(stalls[system])
+		t.set.Add(t.name, system, "stall_p95", "s", stalls[system][(count*95+99)/100-1])
+	}
+	return nil
+}
+
+// restores has new processes bring back what was saved, one system after another.
+func (t *turn) restores(ctx context.Context, order []string) error {
+	for _, system := range order {
+		if system == direct || system == torchSync || system == dcpThread {
+			continue
+		}
+		if system == holdfast {
+			t.holder.begin(int64(t.step))
+		}
+		if err := t.restore(ctx, system); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *turn) restore(ctx context.Context, system string) error {
+	step := t.step
+	g, err := t.group(ctx, system, step)
+	defer g.stop()
+	if err != nil {
+		return err
+	}
+	if _, err := g.answers("its start"); err != nil {
+		return err
+	}
+	all, err := g.ask("restore")
+	if err != nil {
+		return err
+	}
+	t.set.Add(t.name, system, "restore", "s", most(all, func(a answer) float64 { return a.Restore }))
+	if load := most(all, func(a answer) float64 { return a.Load }); load > 0 {
+		t.set.Add(t.name, system, "load", "s", load)
+	}
+	return nil
+}

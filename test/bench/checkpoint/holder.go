@@ -1,0 +1,146 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/arena"
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// holder does for one pod what an agent does, by the agent's own arenas and store: it grants, seals and copies to storage. What a
+// coordinator would say it says itself at once: a step is common when every rank has it sealed.
+type holder struct {
+	set        *arena.Set
+	store      *store.Store
+	dir        string
+	generation int64
+	sockets    []*net.UnixConn
+	polls      sync.WaitGroup
+
+	mu     sync.Mutex
+	newest []int64 // of each rank, sealed
+}
+
+func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
+	set, err := arena.Open(dir, ranks, uint64(bytes), "bench", time.Now())
+	if err != nil {
+		return nil, err
+	}
+	h := &holder{set: set, store: store.New(store.OS{}, filepath.Join(storage, "holdfast"), "bench"), dir: dir, newest: make([]int64, ranks)}
+	h.begin(0)
+	for local := range ranks {
+		socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: h.socket(local), Net: "unixgram"})
+		if err != nil {
+			h.close()
+			return nil, err
+		}
+		h.sockets = append(h.sockets, socket)
+		h.polls.Go(func() { h.poll(local, socket) })
+	}
+	return h, nil
+}
+
+func (h *holder) socket(local int) string {
+	return filepath.Join(h.dir, "agent-"+strconv.Itoa(local)+".sock")
+}
+
+// begin begins a generation; no process of the one before is left.
+func (h *holder) begin(restore int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.generation++
+	for i := range h.newest {
+		h.newest[i] = restore
+	}
+	h.set.Begin(h.generation, restore)
+}
+
+// environment is what a rank's process is told.
+func (h *holder) environment(local int, restore int64) []string {
+	return []string{
+		"HOLDFAST_ARENA=" + filepath.Join(h.dir, "rank-"+strconv.Itoa(local)+".arena"), "HOLDFAST_SOCKET=" + h.socket(local),
+		"HOLDFAST_LOCAL_RANK=" + strconv.Itoa(local), "HOLDFAST_GENERATION=" + strconv.FormatInt(h.generation, 10),
+		"HOLDFAST_RESTORE_STEP=" + strconv.FormatInt(restore, 10),
+	}
+}
+
+// poll seals what a rank announces, as it announces it.
+func (h *holder) poll(local int, socket *net.UnixConn) {
+	buffer := make([]byte, 64<<10)
+	for {
+		if _, err := socket.Read(buffer); err != nil {
+			return // closed
+		}
+		_, sealed := h.set.Poll(local, time.Now())
+		if len(sealed) == 0 {
+			continue
+		}
+		h.mu.Lock()
+		h.newest[local] = slices.Max(sealed)
+		common := slices.Min(h.newest)
+		h.mu.Unlock()
+		h.set.Levels(common, common)
+	}
+}
+
+// persist copies a step of all ranks to storage, with its manifest, and removes older ones. It returns when the step was whole there, by
+// the clock that workers name.
+func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) {
+	ranks := h.set.Len()
+	manifest := format.Manifest{Step: step, Generation: h.generation, Ranks: make([]format.ManifestRank, ranks)}
+	errs := make([]error, ranks)
+	var all sync.WaitGroup
+	for local := range ranks {
+		all.Go(func() {
+			pinned, ok, _ := h.set.Pin(local, step)
+			if !ok {
+				errs[local] = fmt.Errorf("rank %d does not hold step %d", local, step)
+				return
+			}
+			defer pinned.Release()
+			f := format.RankFile{Rank: uint32(local), WorldSize: uint32(ranks), Step: step, Generation: h.generation, Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC}
+			manifest.Ranks[local] = format.ManifestRank{Length: f.Length, Checksum: f.Checksum}
+			errs[local] = h.store.Put(ctx, f, pinned.Data())
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
+	}
+	if err := h.store.PutManifest(manifest); err != nil {
+		return 0, err
+	}
+	at = monotonic()
+	return at, h.store.Prune(protocol.Mark{Step: step, Generation: h.generation})
+}
+
+func (h *holder) close() {
+	for _, s := range h.sockets {
+		s.Close()
+	}
+	h.polls.Wait()
+	h.set.Close()
+}
+
+// monotonic is the clock that is one for all processes of this machine, in nanoseconds.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // it is always there
+	}
+	return ts.Nano()
+}

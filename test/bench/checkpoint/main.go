@@ -1,0 +1,153 @@
+//go:build linux
+
+// Command bench-checkpoint measures what keeping and bringing back the state of a rank costs, next to memcpy of the same bytes and to
+// PyTorch's own ways, in one run. It promises that all systems hold the same tensors, that they take turns within each round, that what
+// came back is compared value by value before its time counts, and that a missed goal is shown, never hidden.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast.dev/holdfast/test/bench/figure"
+)
+
+// benchName is in every line.
+const benchName = "checkpoint"
+
+// timeLimit is what the whole run may take.
+const timeLimit = 20 * time.Minute
+
+const (
+	holdfast  = "holdfast"
+	memcpy    = "memcpy"
+	direct    = "direct"
+	torchSave = "torch.save"
+	torchSync = "torch.save+fsync"
+	dcpThread = "dcp-thread"
+)
+
+var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, direct}
+
+// shape is a case: so many ranks with so many bytes each.
+type shape struct {
+	name  string
+	ranks int
+	bytes int64
+	// memory is what all systems need that run at once, and alone says that each has the machine to itself for its turn.
+	memory int64
+	alone  bool
+}
+
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+)
+
+var (
+	full  = []shape{{name: "1GiB", ranks: 1, bytes: gib, memory: 15 * gib}, {name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true}}
+	quick = []shape{{name: "64MiB", ranks: 1, bytes: 64 * mib, memory: 4 * gib}}
+)
+
+type options struct {
+	figure.Common
+	systems, cases figure.Names
+	turns, many    figure.Count
+	python         figure.Path
+	disk           figure.Path
+}
+
+func main() { figure.Main(command(os.Stdout, os.Stderr)) }
+
+// command writes lines to out and what is for people to progress.
+func command(out, progress io.Writer) *cobra.Command {
+	o := options{systems: figure.OneOf(systems...), cases: figure.OneOf(full[0].name, full[1].name, quick[0].name), python: "/opt/holdfast-python/venv/bin/python3", disk: "/var/tmp"}
+	cmd := &cobra.Command{
+		Use:   "bench-checkpoint",
+		Short: "Measure saves and restores of a rank's state, next to memcpy, torch.save and DCP",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
+	}
+	f := cmd.Flags()
+	o.AddFlags(f, "one turn with 64 MiB")
+	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(systems, ", "))
+	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 64MiB")
+	f.Var(&o.turns, "turns", "how often every system's processes are started anew (default 5, 1 with --quick)")
+	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only (default 200, 5 with --quick)")
+	f.Var(&o.python, "python", "an interpreter with PyTorch")
+	f.Var(&o.disk, "disk", "a folder on the disk that durable copies go to")
+	return cmd
+}
+
+func run(ctx context.Context, o options, out, progress io.Writer) error {
+	began := time.Now()
+	if err := o.Begin(benchName); err != nil {
+		return err
+	}
+	usual := full
+	if o.Quick {
+		usual = quick
+	}
+	b := &bench{options: o, set: figure.NewSet(benchName), progress: progress}
+	err := b.run(ctx, figure.Chosen(usual, append(full, quick...), func(s shape) string { return s.name }, o.cases))
+	return b.set.Conclude(out, progress, figure.Result{Common: &o.Common, Rows: rows(b.set), Verdicts: verdicts(b.set, o.Quick), Began: began, Limit: timeLimit, Broken: err})
+}
+
+// goal is a bound of a ratio: a metric of holdfast as a multiple of the same or another metric of another system.
+type goal struct {
+	metric, system, of string
+	name               string
+	most               float64
+}
+
+var goals = []goal{
+	{"blocking_stall", memcpy, "blocking_stall", "blocking_stall_vs_memcpy", 1.25},
+	{"first_stall", holdfast, "blocking_stall", "first_stall_vs_steady", 1.3},
+	{"durable", direct, "durable", "durable_vs_direct", 1.3},
+	{"restore", memcpy, "restore", "restore_vs_memcpy", 1.5},
+	{"restore", torchSave, "load", "restore_vs_torch.load", 0.3},
+}
+
+// rows are the figures, and ours as multiples of the others'.
+func rows(set *figure.Set) []figure.Figure {
+	all := set.Figures()
+	for _, kase := range set.Cases() {
+		for _, g := range goals {
+			all = append(all, ratio(set, kase, g)...)
+		}
+		for _, other := range []string{torchSave, torchSync, dcpThread} {
+			all = append(all, set.Ratio(kase, "blocking_stall", holdfast, other, "blocking_stall_vs_"+other, figure.Times)...)
+		}
+	}
+	return all
+}
+
+func ratio(set *figure.Set, kase string, g goal) []figure.Figure {
+	mine, ok := set.Median(kase, holdfast, g.metric)
+	theirs, known := set.Median(kase, g.system, g.of)
+	if !ok || !known || theirs <= 0 {
+		return nil
+	}
+	n := min(len(set.Samples(kase, holdfast, g.metric)), len(set.Samples(kase, g.system, g.of)))
+	return []figure.Figure{set.Figure(figure.Key{Case: kase, System: holdfast, Metric: g.name}, mine/theirs, figure.Times, n)}
+}
+
+// verdicts says of every goal what became of it. One turn says nothing.
+func verdicts(set *figure.Set, quick bool) (v figure.Verdicts) {
+	for _, kase := range set.Cases() {
+		for _, g := range goals {
+			got := ratio(set, kase, g)
+			if len(got) == 0 || quick {
+				v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is at most %g", kase, g.name, g.most))
+				continue
+			}
+			v.Say(got[0].Value <= g.most, fmt.Sprintf("%s: %s is %.3g, the goal is at most %g", kase, g.name, got[0].Value, g.most))
+		}
+	}
+	return v
+}

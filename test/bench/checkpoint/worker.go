@@ -1,0 +1,117 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+//go:embed worker.py
+var workerScript string
+
+// answer is one line of a worker.
+type answer struct {
+	Bytes   int64   `json:"bytes"`
+	Stall   float64 `json:"stall"`
+	At      int64   `json:"at"`
+	Durable float64 `json:"durable"`
+	Restore float64 `json:"restore"`
+	Load    float64 `json:"load"`
+}
+
+// worker is one rank's process.
+type worker struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Scanner
+	bytes int64
+	said  *strings.Builder
+}
+
+func startWorker(ctx context.Context, python string, env []string, args ...string) (*worker, error) {
+	w := &worker{cmd: exec.CommandContext(ctx, python, append([]string{"-c", workerScript}, args...)...), said: &strings.Builder{}}
+	w.cmd.Env, w.cmd.Stderr = env, w.said
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var err error
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	w.out = bufio.NewScanner(out)
+	return w, w.cmd.Start()
+}
+
+func (w *worker) send(line string) error {
+	_, err := io.WriteString(w.in, line+"\n")
+	return err
+}
+
+func (w *worker) receive() (a answer, err error) {
+	if !w.out.Scan() {
+		return a, fmt.Errorf("the process said nothing more: %w: %s", errors.Join(w.out.Err(), w.stop()), w.said)
+	}
+	return a, json.Unmarshal(w.out.Bytes(), &a)
+}
+
+func (w *worker) stop() error {
+	w.in.Close()
+	return w.cmd.Wait()
+}
+
+// group is all ranks of one system.
+type group struct {
+	system  string
+	workers []*worker
+}
+
+// ask sends a line to all ranks at once and takes their answers; those that could not be had are an error.
+func (g *group) ask(line string) ([]answer, error) {
+	for _, w := range g.workers {
+		if err := w.send(line); err != nil {
+			_, said := w.receive()
+			return nil, fmt.Errorf("%s: %s: %w", g.system, line, errors.Join(err, said))
+		}
+	}
+	return g.answers(line)
+}
+
+func (g *group) answers(to string) (all []answer, err error) {
+	for _, w := range g.workers {
+		a, more := w.receive()
+		if more != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %s: %w", g.system, to, more))
+		}
+		all = append(all, a)
+	}
+	return all, err
+}
+
+// stop ends the processes.
+func (g *group) stop() {
+	for _, w := range g.workers {
+		_ = w.send("quit")
+	}
+	for _, w := range g.workers {
+		_ = w.stop()
+	}
+}
+
+// most is the largest of one field: a step is over when its slowest rank is.
+func most(all []answer, of func(answer) float64) (most float64) {
+	for _, a := range all {
+		most = max(most, of(a))
+	}
+	return most
+}

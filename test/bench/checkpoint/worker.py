@@ -1,0 +1,325 @@
+"""One rank under one system: it makes a state, changes it step by step, saves it, or restores it, and says what each took.
+
+    python3 worker.py SYSTEM BYTES FOLDER RANK WORLD [restore STEP]
+
+Commands come on standard input, one a line (step N, save N, settle, quit); answers go to standard output, one JSON
+object a line. All systems hold the same tensors: a transformer's parameters and the two moments of AdamW. What a
+restore brought back is compared value by value, so no system is quick because it kept less.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import queue
+import sys
+import threading
+import time
+
+import torch
+
+TILE = 1 << 20
+THREADS = min(4, len(os.sched_getaffinity(0)))
+now = time.perf_counter
+
+
+class Block(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.ln1, self.ln2 = torch.nn.LayerNorm(d), torch.nn.LayerNorm(d)
+        self.qkv, self.proj = torch.nn.Linear(d, 3 * d), torch.nn.Linear(d, d)
+        self.up, self.down = torch.nn.Linear(d, 4 * d), torch.nn.Linear(4 * d, d)
+
+
+class Script:
+    """What a training script holds: model and optimizer, of about so many bytes together."""
+
+    def __init__(self, size):
+        params = size // 12  # float32, and two moments of each
+        d = 1024 if size >= 256 << 20 else 128
+        each = sum(p.numel() for p in Block(d).parameters())
+        blocks = max(1, int(params * 0.8) // each)
+        rows = max(1, (params - blocks * each) // d)
+        self.model = torch.nn.Sequential(torch.nn.Embedding(rows, d), *(Block(d) for _ in range(blocks)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
+
+    def trained(self):
+        """The state as it is once the optimizer has stepped, with values that tell tensors and steps apart."""
+        for p in self.model.parameters():
+            p.grad = torch.zeros_like(p)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        tile = pattern()
+        with torch.no_grad():
+            for i, t in enumerate(self.tensors()):
+                flat = t.view(-1)
+                for at in range(0, flat.numel(), TILE):
+                    part = flat[at : at + TILE]
+                    torch.add(tile[: part.numel()], i, out=part)
+        return self
+
+    def tensors(self):
+        state = self.optimizer.state
+        return [t.detach() for p in self.model.parameters() for t in (p, *(state[p][k] for k in sorted(state.get(p, ()))))]
+
+    def bytes(self):
+        return sum(t.nbytes for t in self.tensors())
+
+    def step(self):
+        torch._foreach_add_(self.tensors(), 1.0)
+
+    def check(self, step):
+        tile = pattern()
+        for i, t in enumerate(self.tensors()):
+            flat = t.reshape(-1)
+            for at in range(0, flat.numel(), TILE):
+                part = flat[at : at + TILE]
+                if not torch.equal(part, tile[: part.numel()] + (i + step)):
+                    raise SystemExit("tensor %d is not as it was at step %d" % (i, step))
+
+    def state_dict(self):
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+
+def pattern():
+    return torch.randint(0, 4096, (TILE,), generator=torch.Generator().manual_seed(1)).float()
+
+
+class Copiers:
+    """memcpy by several threads, which wait for work: the limit that the machine sets."""
+
+    def __init__(self):
+        self.work, self.done = queue.SimpleQueue(), queue.SimpleQueue()
+        for _ in range(THREADS):
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            for to, source, n in self.work.get():
+                ctypes.memmove(to, source, n)
+            self.done.put(None)
+
+    def copy(self, pieces):
+        """Each thread gets an equal part of the bytes."""
+        share = -(-sum(n for _, _, n in pieces) // THREADS)
+        lists, left = [[]], share
+        for to, source, n in pieces:
+            while n:
+                part = min(n, left)
+                lists[-1].append((to, source, part))
+                to, source, n, left = to + part, source + part, n - part, left - part
+                if not left:
+                    lists.append([])
+                    left = share
+        for one in lists:
+            self.work.put(one)
+        for _ in lists:
+            self.done.get()
+
+
+def mapped(path, size=None):
+    with open(path, "r+b" if size is None else "w+b") as f:
+        if size is not None:
+            f.truncate(size)
+        return torch.frombuffer(mmap.mmap(f.fileno(), os.fstat(f.fileno()).st_size), dtype=torch.uint8)
+
+
+class Memcpy:
+    """The same bytes into the same kind of memory, by as many threads, warm."""
+
+    def __init__(self, o):
+        self.path, self.copiers = os.path.join(o.folder, "memcpy-%d" % o.rank), Copiers()
+        if o.restore:
+            return
+        self.script = Script(o.size).trained()
+        n = self.script.bytes()
+        self.source, self.to = torch.cat([t.reshape(-1) for t in self.script.tensors()]), mapped(self.path, n)
+        self.script = Flat(self.source)
+        self.to.fill_(0)
+
+    def save(self, step):
+        began = now()
+        self.copiers.copy([(self.to.data_ptr(), self.source.data_ptr(), self.source.nbytes)])
+        return now() - began
+
+    def settle(self):
+        return {}
+
+    def restore(self, script, step):
+        """Into memory as fresh as the script's: parameters are there already, moments are not."""
+        source = mapped(self.path)
+        began = now()
+        at, pieces = source.data_ptr(), []
+        for p in script.model.parameters():
+            script.optimizer.state[p] = {"exp_avg": torch.empty_like(p), "exp_avg_sq": torch.empty_like(p), "step": torch.empty(())}
+            for t in (p, *(script.optimizer.state[p][k] for k in ("exp_avg", "exp_avg_sq", "step"))):
+                pieces.append((t.data_ptr(), at, t.nbytes))
+                at += t.nbytes
+        self.copiers.copy(pieces)
+        return {"restore": now() - began}
+
+
+class Flat:
+    def __init__(self, t):
+        self.t = t
+
+    def step(self):
+        self.t.add_(1.0)
+
+    def bytes(self):
+        return self.t.nbytes
+
+
+class Holdfast:
+    def __init__(self, o):
+        import holdfast
+
+        self.ck = holdfast.attach()
+        if not self.ck.active:
+            raise SystemExit("the client has no arena")
+        if not o.restore:
+            self.script = Script(o.size).trained()
+            self._track(self.script)
+            self.ck.restore()
+
+    def _track(self, script):
+        self.ck.track(model=script.model, optimizer=script.optimizer)
+
+    def save(self, step):
+        began = now()
+        self.saved = self.ck.save(step)
+        took = now() - began
+        if not self.saved:
+            raise SystemExit("save(%d): %r" % (step, self.saved))
+        return took
+
+    def settle(self):
+        while not self.saved.sealed:
+            time.sleep(0.001)
+        return {}
+
+    def restore(self, script, step):
+        began = now()
+        self._track(script)
+        got = self.ck.restore()
+        took = now() - began
+        if got != step:
+            raise SystemExit("restored %d, want %d" % (got, step))
+        return {"restore": took}
+
+
+class TorchSave:
+    def __init__(self, o, folder, sync):
+        self.path, self.sync = os.path.join(folder, "torch-%d.pt" % o.rank), sync
+        if not o.restore:
+            self.script = Script(o.size).trained()
+
+    def save(self, step):
+        began = now()
+        with open(self.path, "wb") as f:
+            torch.save(self.script.state_dict(), f)
+            if self.sync:
+                f.flush()
+                os.fsync(f.fileno())
+        self.took = now() - began
+        return self.took
+
+    def settle(self):
+        return {"durable": self.took} if self.sync else {}
+
+    def restore(self, script, step):
+        began = now()
+        state = torch.load(self.path)
+        loaded = now()
+        script.model.load_state_dict(state["model"])
+        script.optimizer.load_state_dict(state["optimizer"])
+        return {"load": loaded - began, "restore": now() - began}
+
+
+class DcpThread:
+    """async_save as its manual has it for speed: staging memory and plans that are kept. Pinned memory needs a GPU."""
+
+    def __init__(self, o):
+        import warnings
+
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import staging
+
+        warnings.simplefilter("ignore")
+        self.dcp, self.folder, self.last = dcp, o.disk, None
+        if o.world > 1:
+            torch.distributed.init_process_group("gloo", init_method="file://" + os.path.join(o.folder, "dcp-store"), rank=o.rank, world_size=o.world)
+        self.alone = o.world == 1
+        self.planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
+        self.writer = dcp.FileSystemWriter(os.path.join(o.disk, "dcp"))
+        shared = staging.StagingOptions(use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False)
+        self.stager = staging.DefaultStager(shared)
+        self.script = Script(o.size).trained()
+        # Optimizer state by name, as DCP wants it; ranks hold different tensors of their own.
+        self.prefix = "rank%d." % o.rank
+
+    def state(self):
+        names = {p: n for n, p in self.script.model.named_parameters()}
+        out = {"model." + n: p.detach() for n, p in self.script.model.named_parameters()}
+        for p, s in self.script.optimizer.state.items():
+            out.update(("optimizer.%s.%s" % (names[p], k), v) for k, v in s.items())
+        return {self.prefix + k: v for k, v in out.items()}
+
+    def save(self, step):
+        self.began = now()
+        self.last = self.dcp.async_save(self.state(), storage_writer=self.writer, planner=self.planner, async_stager=self.stager, no_dist=self.alone)
+        return now() - self.began
+
+    def settle(self):
+        self.last.result()
+        return {"durable": now() - self.began}
+
+
+class Options:
+    def __init__(self, argv):
+        self.system, self.size, self.folder, self.disk, self.rank, self.world = argv[0], int(argv[1]), argv[2], argv[3], int(argv[4]), int(argv[5])
+        self.restore = int(argv[7]) if len(argv) > 6 else 0
+
+
+def make(o):
+    if o.system == "torch.save":
+        return TorchSave(o, o.folder, False)
+    if o.system == "torch.save+fsync":
+        return TorchSave(o, o.disk, True)
+    return {"holdfast": Holdfast, "memcpy": Memcpy, "dcp-thread": DcpThread}[o.system](o)
+
+
+def main():
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def say(**fields):
+        out.write(json.dumps(fields) + "\n")
+        out.flush()
+
+    o = Options(sys.argv[1:])
+    system = make(o)
+    if o.restore:
+        script = Script(o.size)
+        say()
+        sys.stdin.readline()
+        took = system.restore(script, o.restore)
+        script.check(o.restore)
+        say(**took)
+        return
+    say(bytes=system.script.bytes())
+    for line in sys.stdin:
+        verb, *number = line.split()
+        if verb == "step":
+            system.script.step()
+            say()
+        elif verb == "save":
+            at = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            say(stall=system.save(int(number[0])), at=at)
+        elif verb == "settle":
+            say(**system.settle())
+        else:
+            break
+
+
+main()
