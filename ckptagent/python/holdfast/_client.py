@@ -126,6 +126,7 @@ class Checkpoint:
             restored_step=0, pid=self._pid, flags=_arena.FLAG_ATTACHED, saves=0, skipped=0, needed=0, refused=0,
         )  # fmt: skip
         self._publish()
+        self._prefault_ahead()
 
     # What the agent is told.
 
@@ -182,7 +183,6 @@ class Checkpoint:
             self._restore(step)
         if self._arena is not None:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
-            self._prefault_ahead()
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
         return step
@@ -195,7 +195,7 @@ class Checkpoint:
             raise RestoreError("restoring step %d: the arena holds %s" % (step, self._arena.sealed_steps() or "no sealed step"))
         slot, header = found
         try:
-            state = Unpacker(self._arena.map, self._arena.data_offset(slot), header.length)
+            state = Unpacker(self._arena.map, self._arena.data_offset(slot), header.length, self._packer.pool)
         except (ValueError, KeyError) as e:
             raise RestoreError("restoring step %d from slot %d: %s" % (step, slot, e)) from e
         names = set(self._tracked) | ({_RNG} if self._rng else set())
@@ -333,20 +333,27 @@ class Checkpoint:
         return True
 
     def _prefault_ahead(self):
-        """Touches large slots aside, so that the first saves find them. A thread that soon ends; it holds no lock of Python's."""
+        """Touches large slots before the first save: the one that is granted now, the others aside, the one to restore
+        from first. The thread soon ends; it holds no lock of Python's."""
         size = self._arena.header.stride
         if size < _PREFAULT_FROM:
             return
+        control, restore = self._arena.control(), self._arena.find(self._restore_step)
+        granted = control.slot if control is not None else _arena.NO_SLOT
+        if granted < _arena.SLOTS:
+            self._touch(granted, size)
+        first = [restore[0]] if restore else []
+        slots = first + [i for i in range(_arena.SLOTS) if i != granted and i not in first]
+        threading.Thread(target=lambda: all(self._touch(i, size) for i in slots), name="holdfast-prefault", daemon=True).start()
 
-        def run():
-            for slot in range(_arena.SLOTS):
-                at = self._arena.data_offset(slot)
-                for part in range(0, size, _PREFAULT_PIECE):
-                    if not _memory.populate(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)):
-                        return  # save will meet it again and say so
-                self._ready[slot] = size
-
-        threading.Thread(target=run, name="holdfast-prefault", daemon=True).start()
+    def _touch(self, slot, size):
+        """Touches a slot piece by piece, so that who needs it meanwhile waits for no more than one of them."""
+        at = self._arena.data_offset(slot)
+        for part in range(0, size, _PREFAULT_PIECE):
+            if not _memory.populate(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)):
+                return False  # save will meet it again and say so
+        self._ready[slot] = size
+        return True
 
     def _flatten(self):
         """Takes the state apart. Its many small objects are gone soon: the garbage collector need not look at them."""

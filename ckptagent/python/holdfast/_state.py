@@ -13,13 +13,14 @@ import pickle
 import struct
 import sys
 
-from . import _kinds, _sharded
+from . import _copy, _kinds, _sharded
 
 MAGIC = b"HFSTATE1"
 HEAD = struct.Struct("<8s6Q")
 HEAD_BYTES = 64
 _U64 = struct.Struct("<Q")
 _BIG = 64 * 1024
+_BULK = 256 * 1024  # from here on a tensor is copied as bytes, by several threads
 _TENSORS = ("torch", "dtensor")
 
 
@@ -68,6 +69,8 @@ def _torch_leaf(torch, t):
         raise Unsupported("is a %s tensor; only dense ones can be kept" % t.layout)
     if t.is_meta or t.is_quantized:
         raise Unsupported("is a %s tensor; only plain ones with data can be kept" % ("meta" if t.is_meta else "quantised"))
+    if t.nbytes and not t.untyped_storage().nbytes():
+        raise Unsupported("is a tensor whose storage was let go of (resized to 0); its data is not here now")
     dtype = t.dtype
     name = _names.get(dtype)
     if name is None:
@@ -235,6 +238,7 @@ class Packer:
     def __init__(self):
         self._layout = None
         self._views = {}  # (offset of the slot) -> list of destination tensors, for the present layout
+        self.pool = _copy.Pool()
 
     def plan(self, flat):
         """Returns what pack needs and the number of bytes it will write."""
@@ -255,9 +259,11 @@ class Packer:
             views = self._views[at] = [
                 _view(buffer, at + offset, leaf) for offset, leaf in zip(layout.offsets, flat.leaves)
             ]
-        tensors, sources = [], []
+        tensors, sources, bulk = [], [], []
         for leaf, view, offset in zip(flat.leaves, views, layout.offsets):
-            if view is None:
+            if leaf.nbytes >= _BULK and _as_bytes(leaf):
+                bulk.append((view.data_ptr(), leaf.source.data_ptr(), leaf.nbytes))
+            elif view is None:
                 if leaf.nbytes:
                     buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
             elif leaf.spec[0] in _TENSORS:
@@ -267,10 +273,20 @@ class Packer:
                 view[...] = leaf.source
         if tensors:
             _copy_tensors(tensors, sources)
+        if bulk:
+            self.pool.copy(bulk)
         end, n = layout.end, len(layout.json)
         buffer[at + end : at + end + len(tail)] = tail
         head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
         buffer[at : at + HEAD_BYTES] = head.ljust(HEAD_BYTES, b"\0")
+
+
+def _as_bytes(leaf):
+    """Whether the bytes of a tensor lie in this process's memory as they are to lie in the slot."""
+    if leaf.spec[0] not in _TENSORS:
+        return False
+    t = leaf.source
+    return t.device.type == "cpu" and t.is_contiguous() and not t.is_conj() and not t.is_neg()
 
 
 def _view(buffer, offset, leaf):
@@ -305,7 +321,10 @@ def _copy_tensors(views, sources):
 class Unpacker:
     """Reads a state from a slot. Buffers are views of the arena until they are copied."""
 
-    def __init__(self, buffer, at, length):
+    def __init__(self, buffer, at, length, pool=None):
+        self._pool = pool or _copy.Pool()
+        self._moves = []  # copies that are yet to be made of what value has built
+        self._made = []  # both ends of them
         if length < HEAD_BYTES:
             raise ValueError("%d bytes are no state" % length)
         magic, lo, ln, to, tn, oo, on = HEAD.unpack_from(buffer, at)
@@ -327,7 +346,13 @@ class Unpacker:
     def value(self, name, borrow=False):
         """The value saved under name. With borrow, tensors are views of the arena, to be copied from at once. Shards
         always are, and are DTensors only once a Placer has placed them."""
-        return self._build(self.tree[name], borrow)
+        try:
+            value = self._build(self.tree[name], borrow)
+            if self._moves:
+                self._pool.copy(self._moves)
+            return value
+        finally:
+            self._moves, self._made = [], []
 
     def _build(self, v, borrow):
         if not isinstance(v, dict):
@@ -389,7 +414,12 @@ class Unpacker:
             return view
         if strides:
             return torch.empty_strided(shape, strides, dtype=view.dtype).copy_(view)
-        return view.clone()
+        if n < _BULK:
+            return view.clone()
+        made = torch.empty(shape, dtype=view.dtype, device="cpu")
+        self._moves.append((made.data_ptr(), view.data_ptr(), n))
+        self._made.append((made, view))
+        return made
 
 
 def assign(current, saved):

@@ -28,7 +28,7 @@ def bits(t):
 class Tensors(ClientCase):
     def through(self, state, target=None, **options):
         """Saves state, starts a new generation, restores it into target."""
-        agent = self.agent(state_bytes=1 << 20)
+        agent = self.agent(**{"state_bytes": 1 << 20, **options})
         ck = self.attach(agent)
         ck.track(s=state)
         with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -78,6 +78,31 @@ class Tensors(ClientCase):
                 self.assertFalse(back[name].requires_grad)
         self.assertEqual(back["transposed"].stride(), state["transposed"].stride())
         self.assertTrue(back["channels last"].is_contiguous(memory_format=torch.channels_last))
+
+    def test_large_tensors(self):
+        """What several threads copy as bytes, and what only looks as if they could."""
+        n = 1 << 16  # 256 KiB of float32
+        whole = torch.arange(3.0 * n)
+        state = {
+            "plain": whole[:n].clone(), "middle": whole[n : 2 * n], "transposed": torch.randn(256, 256).t(), "every other": whole[::2],
+            "conj": torch.randn(n // 2, dtype=torch.complex64).conj(), "neg": torch.randn(n, dtype=torch.complex64).conj().imag,
+        }  # fmt: skip
+        self.assertTrue(state["conj"].is_conj() and state["neg"].is_neg())
+        back = self.through(state, {"plain": torch.zeros(n)}, state_bytes=4 << 20)
+        for name, t in state.items():
+            with self.subTest(name):
+                self.assert_same(back[name], t.resolve_conj().resolve_neg())
+        self.fake.flip(0, 4096)  # the first large one's bytes
+        self.assert_same(back["plain"], state["plain"])
+
+    def test_a_storage_that_was_let_go_of(self):
+        gone = torch.zeros(1 << 17)
+        gone.untyped_storage().resize_(0)
+        ck = self.attach(self.agent(state_bytes=1 << 20))
+        with self.quiet():
+            ck.track(s={"gone": gone})
+            self.assertFalse(ck.save(1))
+        self.assertEqual(ck._record.refused, 1)
 
     def test_in_place(self):
         mine, view = torch.zeros(4), torch.zeros(2, 3).t()

@@ -1,0 +1,98 @@
+"""Copies by several threads that release the interpreter's lock.
+
+Memory of one rank is copied faster than one core can. The threads wait between saves and hold nothing; the caller is
+one of them. A pool belongs to the process that made it: a fork has none of its threads.
+"""
+
+import ctypes
+import itertools
+import os
+import queue
+import threading
+
+MOST = 4
+#: What one thread takes at a time: enough that taking it costs nothing, little enough that all are done together.
+PIECE = 8 << 20
+
+
+def cores():
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
+
+
+class Pool:
+    """Threads that copy. Made with the first copy that is worth it."""
+
+    def __init__(self, threads=None):
+        self._want = min(MOST, cores()) if threads is None else threads
+        self._work, self._done = queue.SimpleQueue(), queue.SimpleQueue()
+        self._helpers = None
+
+    def start(self):
+        """Starts the threads; where there can be none the caller copies alone."""
+        if self._helpers is not None:
+            return
+        self._helpers = 0
+        for _ in range(self._want - 1):
+            try:
+                threading.Thread(target=self._serve, name="holdfast-copy", daemon=True).start()
+            except RuntimeError:  # the container allows no more threads
+                return
+            self._helpers += 1
+
+    def copy(self, moves):
+        """Carries out moves, (to, from, bytes) each, and returns when no thread touches them any more, also where the
+        caller is interrupted meanwhile: then the copy is not whole, and that is raised."""
+        pieces = _pieces(moves)
+        if len(pieces) == 1:
+            ctypes.memmove(*pieces[0])
+            return
+        self.start()
+        helpers = min(self._helpers, len(pieces) - 1)
+        turn = itertools.count()  # next() of it is one step under the interpreter's lock
+        running, interrupted = 0, None
+        try:
+            for _ in range(helpers):
+                running += 1
+                self._work.put((pieces, turn))
+            _take(pieces, turn)
+        except BaseException as e:
+            interrupted = e
+            pieces[:] = []  # nobody begins another one
+        while running:
+            try:
+                self._done.get()
+                running -= 1
+            except BaseException as e:
+                interrupted = e
+                pieces[:] = []
+        if interrupted is not None:
+            raise interrupted
+
+    def _serve(self):
+        while True:
+            pieces, turn = self._work.get()
+            _take(pieces, turn)
+            del pieces, turn
+            self._done.put(None)
+
+
+def _take(pieces, turn):
+    move = ctypes.memmove
+    for i in turn:
+        try:
+            piece = pieces[i]
+        except IndexError:
+            return
+        move(*piece)
+
+
+def _pieces(moves):
+    out = []
+    for to, source, n in moves:
+        for at in range(0, n, PIECE):
+            out.append((to + at, source + at, min(PIECE, n - at)))
+    return out
