@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// MaxManifest is more than any manifest has bytes.
+const MaxManifest = 16 << 20
+
 // StorageVersion of what lies in storage (docs/formats/storage.md); rank files and manifests carry it.
 const StorageVersion = 1
 

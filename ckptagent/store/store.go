@@ -25,8 +25,6 @@ const (
 	// chunk is how much is read, checksummed and written at once; syncEvery bounds what is not yet on disk.
 	chunk     = 1 << 20
 	syncEvery = 64 << 20
-	// maxManifest is more than any manifest has bytes.
-	maxManifest = 16 << 20
 )
 
 // ErrUseless says that a step cannot be had: a file is missing, torn, of another size or another step.
@@ -263,7 +261,7 @@ func (s *Store) manifest(name string) (format.Manifest, error) {
 		return format.Manifest{}, err
 	}
 	defer in.Close()
-	b, err := io.ReadAll(io.LimitReader(in, maxManifest))
+	b, err := io.ReadAll(io.LimitReader(in, format.MaxManifest))
 	if err != nil {
 		return format.Manifest{}, err
 	}

@@ -1,0 +1,325 @@
+//go:build linux
+
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/store"
+)
+
+// world is how many ranks the steps of these tests have.
+const world = 4
+
+// data is what a rank saved; of rank 1 it is more than is read at once.
+func data(step int64, rank int) []byte {
+	n := 1000
+	if rank == 1 {
+		n = 500_000
+	}
+	return bytes.Repeat([]byte{byte(step), byte(rank), 7}, n)
+}
+
+// of is what files of these ranks have in all.
+func of(ranks ...int) (size int64) {
+	for _, rank := range ranks {
+		size += int64(format.RankFileData + len(data(0, rank)))
+	}
+	return size
+}
+
+// write puts a step of some ranks into a job's folder, as agents do; with its manifest where all are there.
+func write(t *testing.T, dir string, generation, step int64, ranks ...int) {
+	t.Helper()
+	s := store.New(store.OS{}, dir, "w")
+	m := format.Manifest{Step: step, Generation: generation}
+	for _, rank := range ranks {
+		b := data(step, rank)
+		f := format.RankFile{Rank: uint32(rank), WorldSize: world, Step: step, Generation: generation, Length: uint64(len(b)), Checksum: format.Checksum(b)}
+		if err := s.Put(t.Context(), f, bytes.NewReader(b)); err != nil {
+			t.Fatal(err)
+		}
+		m.Ranks = append(m.Ranks, format.ManifestRank{Length: f.Length, Checksum: f.Checksum})
+	}
+	if len(ranks) == world {
+		if err := s.PutManifest(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// change rewrites a file of a job's folder.
+func change(t *testing.T, name string, how func([]byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err == nil {
+		err = os.WriteFile(name, how(b), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// look looks into a folder and fails the test where it cannot.
+func lookAt(t *testing.T, dir string, o Options) Storage {
+	t.Helper()
+	s, err := Look(t.Context(), dir, o)
+	if err != nil || s.Version != Version || s.Verified != o.Deep {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	return s
+}
+
+// only is the one step that was found.
+func only(t *testing.T, s Storage) Step {
+	t.Helper()
+	if len(s.Folders) != 1 || len(s.Folders[0].Steps) != 1 {
+		t.Fatalf("%+v: not one step", s)
+	}
+	return s.Folders[0].Steps[0]
+}
+
+func TestWholeSteps(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	write(t, dir, 1, 20, 0, 1, 2, 3)
+	write(t, dir, 2, 10, 0, 1, 2, 3)
+	write(t, dir, 2, 30, 1, 3)
+	whole := []Run{{Ranks: world, Status: OK, Bytes: of(0, 1, 2, 3)}}
+	for _, deep := range []bool{false, true} {
+		got := lookAt(t, dir, Options{Deep: deep})
+		want := []Folder{{Name: "train-uid", Steps: []Step{
+			{Step: 30, Generation: 2, Ranks: world, Bytes: of(1, 3), Manifest: Missing, Good: 2,
+				Files: []Run{{Rank: 1, Ranks: 1, Status: OK, Bytes: of(1)}, {Rank: 3, Ranks: 1, Status: OK, Bytes: of(3)}}},
+			{Step: 10, Generation: 2, Ranks: world, Bytes: of(0, 1, 2, 3), Manifest: OK, Good: world, Files: whole},
+			{Step: 20, Generation: 1, Ranks: world, Bytes: of(0, 1, 2, 3), Manifest: OK, Good: world, Files: whole},
+		}}}
+		if !reflect.DeepEqual(got.Folders, want) || got.Notes != nil {
+			t.Errorf("deep %v: got %+v\nwant %+v", deep, got, want)
+		}
+		s := got.Folders[0].Steps
+		if s[0].Complete() || !s[1].Complete() || s[0].Has(0) || !s[0].Has(3) || s[0].Has(4) || !s[1].Has(0) {
+			t.Errorf("which are complete: %+v", s)
+		}
+	}
+	if got := only(t, lookAt(t, dir, Options{Step: 20})); got.Generation != 1 {
+		t.Errorf("step 20 is %+v", got)
+	}
+	claim := filepath.Dir(dir)
+	write(t, filepath.Join(claim, "other-uid"), 1, 5, 0, 1, 2, 3)
+	if err := os.Mkdir(filepath.Join(claim, "datasets"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := lookAt(t, claim, Options{}); len(got.Folders) != 2 || got.Folders[0].Name != "other-uid" || len(got.Folders[1].Steps) != 3 {
+		t.Errorf("of a claim: %+v", got)
+	}
+	if got := only(t, lookAt(t, claim, Options{Folder: "other-uid"})); got.Step != 5 {
+		t.Errorf("of one folder: %+v", got)
+	}
+	if got := lookAt(t, claim, Options{Folder: "none-uid"}); len(got.Folders) != 0 {
+		t.Errorf("of a folder that is not there: %+v", got)
+	}
+	if _, err := Look(t.Context(), filepath.Join(claim, "nothing"), Options{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of no claim: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Look(ctx, dir, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("that nobody waits for: %v", err)
+	}
+}
+
+// TestEveryDamageIsNamed: one thing is wrong with the file of rank 1 of a whole step, and that one is said. What only the data
+// shows is said by whoever reads it.
+func TestEveryDamageIsNamed(t *testing.T) {
+	other := data(8, 1)
+	for name, c := range map[string]struct {
+		damage func([]byte) []byte
+		status Status
+		why    string
+		deep   bool
+	}{
+		"a byte of the data":   {func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, WrongChecksum, "its header says", true},
+		"the first byte of it": {func(b []byte) []byte { b[format.RankFileData] ^= 1; return b }, WrongChecksum, "its header says", true},
+		"a byte of the header": {func(b []byte) []byte { b[20] ^= 1; return b }, Torn, "rank file", false},
+		"cut":                  {func(b []byte) []byte { return b[:len(b)-1] }, Torn, "1499999 bytes of data, its header says 1500000", false},
+		"longer":               {func(b []byte) []byte { return append(b, 0) }, Torn, "1500001 bytes of data", false},
+		"cut in the header":    {func(b []byte) []byte { return b[:100] }, Torn, "100 bytes, its header alone has 4096", false},
+		"empty":                {func([]byte) []byte { return nil }, Torn, "0 bytes", false},
+		"of another version": {func(b []byte) []byte {
+			b[8]++
+			binary.LittleEndian.PutUint32(b[124:], format.Checksum(b[:124]))
+			return b
+		}, OtherVersion, "2, this build knows 1", false},
+		"of another step": {func([]byte) []byte {
+			f := format.RankFile{Rank: 1, WorldSize: world, Step: 8, Generation: 3, Length: uint64(len(other)), Checksum: format.Checksum(other)}
+			return append(f.Encode(), other...)
+		}, Mismatch, "its header says rank 1, step 8, generation 3", false},
+		"another state of that step": {func([]byte) []byte {
+			f := format.RankFile{Rank: 1, WorldSize: world, Step: 7, Generation: 3, Length: uint64(len(other)), Checksum: format.Checksum(other)}
+			return append(f.Encode(), other...)
+		}, Mismatch, "the manifest says", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "train-uid")
+			write(t, dir, 3, 7, 0, 1, 2, 3)
+			change(t, filepath.Join(dir, "gen-3", "step-7.rank-1"), c.damage)
+			for _, deep := range []bool{false, true} {
+				got := only(t, lookAt(t, dir, Options{Deep: deep}))
+				if found := deep || !c.deep; got.Complete() == found {
+					t.Errorf("deep %v: complete %v", deep, got.Complete())
+				} else if !found {
+					continue
+				}
+				if len(got.Files) != 3 || got.Files[1].Status != c.status || !strings.Contains(got.Files[1].Why, c.why) || got.Good != 3 || got.Bad != 1 || got.Has(1) || !got.Has(2) {
+					t.Errorf("deep %v: %+v; want %s: %s", deep, got, c.status, c.why)
+				}
+			}
+		})
+	}
+}
+
+func TestManifestsThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func([]byte) []byte
+		status Status
+		why    string
+	}{
+		"cut":                {func(b []byte) []byte { return b[:len(b)/2] }, Torn, "manifest"},
+		"of another version": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 9`), 1) }, OtherVersion, "9, this build knows 1"},
+		"of another step":    {func(b []byte) []byte { return bytes.Replace(b, []byte(`"step": 7`), []byte(`"step": 8`), 1) }, Mismatch, "it is of step 8"},
+		"huge":               {func([]byte) []byte { return bytes.Repeat([]byte(" "), format.MaxManifest+1) }, Torn, "more than any manifest has"},
+		"of very many":       {func([]byte) []byte { return bytes.Repeat([]byte("{},"), maxEntries+1) }, Torn, "it names more than"},
+	} {
+		dir := filepath.Join(t.TempDir(), "train-uid")
+		write(t, dir, 3, 7, 0, 1, 2, 3)
+		change(t, filepath.Join(dir, "gen-3", "step-7.manifest.json"), c.damage)
+		got := only(t, lookAt(t, dir, Options{}))
+		if got.Manifest != c.status || !strings.Contains(got.ManifestWhy, c.why) || got.Complete() || got.Good != world || got.Ranks != world {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	write(t, dir, 3, 7, 0, 1, 2, 3)
+	b := data(7, 9)
+	f := format.RankFile{Rank: 9, WorldSize: 10, Step: 7, Generation: 3, Length: uint64(len(b)), Checksum: format.Checksum(b)}
+	if err := store.New(store.OS{}, dir, "w").Put(t.Context(), f, bytes.NewReader(b)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "gen-3", "step-7.rank-2")); err != nil {
+		t.Fatal(err)
+	}
+	got := only(t, lookAt(t, dir, Options{}))
+	if len(got.Files) != 4 || got.Files[1].Status != Missing || got.Files[1].Rank != 2 || got.Files[3].Status != Mismatch || got.Files[3].Why != "the manifest names 4 ranks" || got.Complete() {
+		t.Errorf("one rank is missing, one is too many: %+v", got)
+	}
+}
+
+// TestNothingIsFollowed: links, pipes and folders under names of ours are said to be no files, and what they lead to is not read.
+func TestNothingIsFollowed(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "outside-uid")
+	write(t, outside, 3, 7, 0, 1, 2, 3)
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	write(t, dir, 3, 7, 0, 1, 2, 3)
+	at := func(rank int) string { return filepath.Join(dir, "gen-3", format.RankFileName(7, uint32(rank))) }
+	for rank := range 3 {
+		if err := os.Remove(at(rank)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink(filepath.Join(outside, "gen-3", "step-7.rank-0"), at(0)), unix.Mkfifo(at(1), 0o600), os.Symlink("step-7.rank-3", at(2)),
+		os.Symlink(filepath.Join(outside, "gen-3"), filepath.Join(dir, "gen-4")), os.Symlink(outside, filepath.Join(filepath.Dir(dir), "linked-uid")),
+		os.WriteFile(filepath.Join(dir, "gen-3", "step-7.rank-0.w-1.part"), nil, 0o600), os.WriteFile(filepath.Join(dir, "gen-3", "not\x1b[2Jours"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "gen-5"), nil, 0o600), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	all := lookAt(t, filepath.Dir(dir), Options{Deep: true})
+	got := only(t, all)
+	if got.Good != 1 || got.Bad != 3 || got.Unfinished != 1 || len(got.Files) != 4 || all.Folders[0].Foreign != 2 {
+		t.Fatalf("%+v", all)
+	}
+	for rank, f := range got.Files[:3] {
+		if f.Status != Unreadable || !strings.Contains(f.Why, "not followed") {
+			t.Errorf("rank %d: %+v", rank, f)
+		}
+	}
+	if text := fmt.Sprint(all.Notes); !strings.Contains(text, "gen-4: is no folder") || !strings.Contains(text, "gen-5: is no folder") {
+		t.Errorf("notes %q", all.Notes)
+	}
+}
+
+// TestBounds: of a folder with more than is looked at the newest is told, and that there is more.
+func TestBounds(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	if err := os.MkdirAll(filepath.Join(dir, "gen-1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for step := range maxSteps + 100 {
+		if err := os.WriteFile(filepath.Join(dir, "gen-1", format.RankFileName(int64(step+1), 0)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := lookAt(t, dir, Options{})
+	if steps := got.Folders[0].Steps; len(steps) != maxSteps || steps[0].Step != maxSteps+100 || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "100 older steps") {
+		t.Errorf("%d steps, notes %q", len(steps), got.Notes)
+	}
+	l := &look{ctx: t.Context(), entries: 50, runs: 10}
+	root, err := os.OpenRoot(filepath.Join(dir, "gen-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	names, err := l.list(root)
+	if err != nil || len(names) != 50 || len(l.notes) != 1 {
+		t.Errorf("%d names, %v, notes %q", len(names), err, l.notes)
+	}
+	l.entries = 30
+	s := &found{step: 1, generation: 1}
+	for rank := range uint32(100) { // every second one is there, so that no two are alike in a row
+		if rank%2 == 0 {
+			s.ranks = append(s.ranks, rank)
+		}
+	}
+	if step := l.step(root, s); len(step.Files) != 10 || step.Bad != 50 || step.Untold != 40 {
+		t.Errorf("%d runs, %d bad, %d untold", len(step.Files), step.Bad, step.Untold)
+	}
+}
+
+// TestWhatIsBeingRemovedIsNoDamage: manifests go first, so a step whose manifest has gone meanwhile is superseded.
+func TestWhatIsBeingRemovedIsNoDamage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	write(t, dir, 3, 7, 0, 1, 2, 3)
+	root, err := os.OpenRoot(filepath.Join(dir, "gen-3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	l := &look{ctx: t.Context(), entries: maxEntries, runs: maxAllRuns}
+	names, err := l.list(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, _ := group(3, names)
+	if got := l.step(root, steps[0]); got.Removed || !got.Complete() {
+		t.Fatalf("before: %+v", got)
+	}
+	for _, name := range []string{"step-7.manifest.json", "step-7.rank-0"} {
+		if err := os.Remove(filepath.Join(dir, "gen-3", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := l.step(root, steps[0]); !got.Removed || got.Complete() {
+		t.Errorf("after: %+v", got)
+	}
+}
