@@ -25,6 +25,8 @@ const usage = `usage:
   holdfast-agent run               be the agent (started by init)
   holdfast-agent launch -- CMD...  stand in for the launcher CMD
   torchrun ...                     the same, by name
+  holdfast-agent ckpt ls           say as JSON which steps of this job lie in storage
+  holdfast-agent ckpt verify [N]   the same, every byte read; of step N alone; ends when standard input does
 `
 
 // memoryLimit is where the agent's garbage collector starts to work hard.
@@ -61,6 +63,12 @@ func run(args []string) int {
 		return proc.Shim(root, args[1:])
 	case args[1] == "exec":
 		return proc.Exec(rest)
+	case args[1] == "ckpt":
+		debug.SetMemoryLimit(memoryLimit)
+		if err := ckpt(rest, os.Getenv, os.Stdin, os.Stdout); err != nil {
+			return fail(err)
+		}
+		return 0
 	case args[1] == "run" && len(rest) == 0:
 		debug.SetMemoryLimit(memoryLimit)
 		proc.DropDescriptors()

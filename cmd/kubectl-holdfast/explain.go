@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 		Short: "where a job's pods are, what each recovery took and by what evidence, and why a job was given up",
 		Example: `  kubectl holdfast explain job/train -n team-a
   kubectl holdfast explain gang/train -o json`,
-		Args: oneThing,
+		Args: oneThing("explain", "explain"),
 	}
 	out := outputFlag(cmd, "text")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -54,17 +53,19 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 	return cmd
 }
 
-// oneThing refuses anything but one job or gang.
-func oneThing(_ *cobra.Command, args []string) error {
-	switch {
-	case len(args) == 0:
-		return errors.New("name what to explain: kubectl holdfast explain job/NAME, or gang/NAME")
-	case len(args) == 2 && !strings.Contains(args[0], "/"):
-		return fmt.Errorf("write kind and name as one word: kubectl holdfast explain %s/%s", args[0], args[1])
-	case len(args) > 1:
-		return fmt.Errorf("one job or gang at a time, these are %d: %s", len(args), strings.Join(args, " "))
+// oneThing refuses anything but one job or gang; verb is what is done to it.
+func oneThing(command, verb string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return fmt.Errorf("name what to %s: kubectl holdfast %s job/NAME, or gang/NAME", verb, command)
+		case len(args) == 2 && !strings.Contains(args[0], "/"):
+			return fmt.Errorf("write kind and name as one word: kubectl holdfast %s %s/%s", command, args[0], args[1])
+		case len(args) > 1:
+			return fmt.Errorf("one job or gang at a time, these are %d: %s", len(args), strings.Join(args, " "))
+		}
+		return nil
 	}
-	return nil
 }
 
 // nodesOf reads the nodes that an explanation speaks of; to see them is not every user's right.

@@ -1,0 +1,390 @@
+// Package ckpt says which steps of a job lie in storage, how large and how old they are, which of them the Gang's record
+// names, which would be restored, and what is wrong with the others. It promises to go by what storage was seen to hold and
+// by the record alone, and to be as careful with either as with a stranger's words.
+package ckpt
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/ckptagent/inspect"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Input is what was asked and seen.
+type Input struct {
+	// Gang is the job's, read after storage was looked into, and Before, read before that; nil: no cluster was asked.
+	Gang, Before *v1alpha1.Gang
+	// Source is who looked: a pod, or a folder of this machine.
+	Source  string
+	Storage inspect.Storage
+	// Step is the only one that was looked at; 0: all.
+	Step int64
+	At   time.Time
+}
+
+// Condition is how a step is.
+type Condition string
+
+// How steps are.
+const (
+	Complete   Condition = "complete"
+	Incomplete Condition = "incomplete"
+	Damaged    Condition = "damaged"
+	// Foreign: what wrote it was of a version that is not known here.
+	Foreign  Condition = "of another version"
+	NotThere Condition = "not there"
+	Removing Condition = "being removed"
+)
+
+// What the record says of a step.
+const (
+	Durable = "durable"
+	Older   = "older"
+)
+
+// Step is one step of one generation.
+type Step struct {
+	inspect.Step
+	State Condition `json:"state"`
+	Why   string    `json:"why,omitempty"`
+	// Record is what the Gang's record names it as; RecordedAt is since when. What the record does not name has no age.
+	Record     string            `json:"record,omitempty"`
+	RecordedAt *metav1.MicroTime `json:"recordedAt,omitempty"`
+	// Restored: training would go on from here if no pod's memory was left.
+	Restored bool `json:"restored,omitempty"`
+}
+
+// Folder is a job's folder.
+type Folder struct {
+	Name    string `json:"name"`
+	Steps   []Step `json:"steps"`
+	Foreign int    `json:"foreign,omitempty"`
+}
+
+// Report is what is to be said; -o json and -o yaml print it as it is.
+type Report struct {
+	Namespace string                `json:"namespace,omitempty"`
+	Job       string                `json:"job,omitempty"`
+	Claim     *v1alpha1.GangStorage `json:"claim,omitempty"`
+	Source    string                `json:"source"`
+	Verified  bool                  `json:"verified"`
+	// Step is the only one that was looked at; 0: all.
+	Step    int64    `json:"step,omitempty"`
+	Folders []Folder `json:"folders"`
+	// InMemory is the newest step that all ranks hold in memory.
+	InMemory int64 `json:"inMemory,omitempty"`
+	// Wrong is what people should look at, Notes what was not looked at.
+	Wrong []string  `json:"wrong,omitempty"`
+	Notes []string  `json:"notes,omitempty"`
+	At    time.Time `json:"-"`
+}
+
+// FolderOf names the folder of a gang in its claim.
+func FolderOf(g *v1alpha1.Gang) string { return g.Name + "-" + g.Spec.JobRef.UID }
+
+// Of is the report that follows from what was seen.
+func Of(in Input) Report {
+	r := Report{Source: in.Source, Verified: in.Storage.Verified, Step: in.Step, Notes: in.Storage.Notes, Folders: []Folder{}, At: in.At}
+	for _, f := range in.Storage.Folders {
+		out := Folder{Name: f.Name, Foreign: f.Foreign, Steps: []Step{}}
+		for _, s := range f.Steps {
+			out.Steps = append(out.Steps, Step{Step: s})
+		}
+		r.Folders = append(r.Folders, out)
+	}
+	var rec *record
+	if in.Gang != nil {
+		r.Namespace, r.Job, r.Claim = in.Gang.Namespace, in.Gang.Spec.JobRef.Name, in.Gang.Spec.Storage
+		if len(r.Folders) == 0 {
+			r.Folders = append(r.Folders, Folder{Name: FolderOf(in.Gang), Steps: []Step{}})
+		}
+		if rec = recordOf(in.Gang); rec != nil {
+			r.InMemory = rec.saved
+			r.Folders[0].Steps = rec.mark(r.Folders[0].Steps, recordOf(in.Before), in.Step)
+		}
+	}
+	found := false
+	for i := range r.Folders {
+		for j := range r.Folders[i].Steps {
+			s := &r.Folders[i].Steps[j]
+			s.judge(rec)
+			found = found || s.Step.Step == in.Step
+			if s.State == Damaged || s.State == Foreign || s.State == NotThere {
+				r.Wrong = append(r.Wrong, fmt.Sprintf("step %d of generation %d (%s) is %s: %s", s.Step.Step, s.Generation, r.Folders[i].Name, s.State, s.Why))
+			}
+		}
+		slices.SortStableFunc(r.Folders[i].Steps, func(a, b Step) int {
+			return cmp.Or(cmp.Compare(b.Generation, a.Generation), cmp.Compare(b.Step.Step, a.Step.Step))
+		})
+	}
+	if in.Step > 0 && !found {
+		r.Wrong = append(r.Wrong, fmt.Sprintf("step %d is not in storage", in.Step))
+	}
+	if rec != nil {
+		r.Wrong = append(r.Wrong, rec.copiesLost(r.Folders[0].Steps, recordOf(in.Before), in.Step)...)
+	}
+	if r.Verified && len(r.Notes) > 0 {
+		r.Wrong = append(r.Wrong, "not all was looked at, as the notes say")
+	}
+	return r
+}
+
+// judge says how a step is and why.
+func (s *Step) judge(rec *record) {
+	switch {
+	case s.State == NotThere:
+		s.Why = "the Gang's record names it"
+	case s.Removed:
+		s.State, s.Why = Removing, "superseded: it went while it was looked at"
+	case s.Step.Complete():
+		s.State = Complete
+	case s.Manifest == inspect.OtherVersion:
+		s.State, s.Why = Foreign, s.ManifestWhy
+	case s.Bad > 0:
+		s.State, s.Why = s.firstBad()
+	case s.Manifest != inspect.Missing:
+		s.State, s.Why = Damaged, "its manifest is "+string(s.Manifest)+because(s.ManifestWhy)
+	default:
+		s.State, s.Why = Incomplete, s.unfinished(rec)
+	}
+}
+
+// unfinished says why a step has no manifest.
+func (s *Step) unfinished(rec *record) string {
+	why := "no manifest: no rank's file is whole"
+	if s.Good > 0 {
+		why = fmt.Sprintf("no manifest: %d of %s there", s.Good, page.Count(s.Ranks, "rank's file is", "ranks' files are"))
+	}
+	if s.Unfinished > 0 {
+		why += fmt.Sprintf(", %d unfinished", s.Unfinished)
+	}
+	switch {
+	case rec == nil:
+		return why
+	case s.Record != "":
+		return why + "; what drained pods left"
+	case s.Generation < rec.generation || rec.durable != nil && s.Generation == rec.durable.Generation && s.Step.Step < rec.durable.Step:
+		return why + "; given up, goes with a later removal"
+	}
+	return why + "; being written"
+}
+
+// firstBad says what is wrong with the first file that is not whole.
+func (s *Step) firstBad() (Condition, string) {
+	for _, f := range s.Files {
+		if f.Status != inspect.OK {
+			state, why := Damaged, files(f)+": "+string(f.Status)+because(f.Why)
+			if f.Status == inspect.OtherVersion {
+				state = Foreign
+			}
+			if more := s.Bad - f.Ranks; more > 0 {
+				why += fmt.Sprintf("; %d more", more)
+			}
+			return state, why
+		}
+	}
+	return Damaged, fmt.Sprintf("%s not whole", page.Count(s.Bad, "file is", "files are"))
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+// files names the files of a run.
+func files(f inspect.Run) string {
+	if f.Ranks == 1 {
+		return fmt.Sprintf("rank %d", f.Rank)
+	}
+	return fmt.Sprintf("ranks %d-%d", f.Rank, int(f.Rank)+f.Ranks-1)
+}
+
+// record is what a Gang says of storage.
+type record struct {
+	generation, saved int64
+	durable, older    *v1alpha1.StoredStep
+	copies            []v1alpha1.RankCopy
+	world, members    int
+}
+
+// recordOf reads it; nil where there is none.
+func recordOf(g *v1alpha1.Gang) *record {
+	if g == nil || g.Status.Run == nil {
+		return nil
+	}
+	r := g.Status.Run
+	return &record{generation: r.Generation, saved: r.Progress.SavedStep, durable: r.Durable, older: r.Older, copies: r.Copies,
+		world: int(r.Progress.Ranks), members: int(g.Spec.Members)}
+}
+
+// whole are the recorded steps of all ranks, newest first, with their names.
+func (r *record) whole() (steps []*v1alpha1.StoredStep, names []string) {
+	if r == nil {
+		return nil, nil
+	}
+	for _, s := range []struct {
+		step *v1alpha1.StoredStep
+		name string
+	}{{r.durable, Durable}, {r.older, Older}} {
+		if s.step != nil {
+			steps, names = append(steps, s.step), append(names, s.name)
+		}
+	}
+	return steps, names
+}
+
+func markOf(s *v1alpha1.StoredStep) protocol.Mark {
+	return protocol.Mark{Step: s.Step, Generation: s.Generation}
+}
+
+func (s *Step) mark() protocol.Mark {
+	return protocol.Mark{Step: s.Step.Step, Generation: s.Generation}
+}
+
+func at(steps []Step, m protocol.Mark) *Step {
+	for i := range steps {
+		if steps[i].mark() == m {
+			return &steps[i]
+		}
+	}
+	return nil
+}
+
+// mark writes to steps what the record says of them, and adds those that it names and that are not there. One that only the
+// newer record names may have come after storage was looked into, and is left out.
+func (r *record) mark(steps []Step, before *record, only int64) []Step {
+	whole, names := r.whole()
+	known, _ := before.whole()
+	for i, d := range whole {
+		s := at(steps, markOf(d))
+		switch {
+		case s == nil && (only > 0 && d.Step != only || !slices.ContainsFunc(known, func(k *v1alpha1.StoredStep) bool { return markOf(k) == markOf(d) })):
+			continue
+		case s == nil:
+			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Manifest: inspect.Missing}, State: NotThere})
+			s = &steps[len(steps)-1]
+		}
+		s.Record, s.RecordedAt = names[i], &d.At
+	}
+	for _, m := range r.copied() {
+		if s := at(steps, m); s != nil && s.Record == "" {
+			s.Record = "copies of " + page.Count(r.copiesOf(m), "rank", "ranks")
+		}
+	}
+	if only == 0 {
+		if m := r.restored(steps); m != (protocol.Mark{}) {
+			at(steps, m).Restored = true
+		}
+	}
+	return steps
+}
+
+// copied are the marks of recorded copies.
+func (r *record) copied() (marks []protocol.Mark) {
+	for _, c := range r.copies {
+		if m := (protocol.Mark{Step: c.Step, Generation: c.Generation}); !slices.Contains(marks, m) {
+			marks = append(marks, m)
+		}
+	}
+	return marks
+}
+
+func (r *record) copiesOf(m protocol.Mark) (n int) {
+	for _, c := range r.copies {
+		if c.Step == m.Step && c.Generation == m.Generation {
+			n += max(1, int(c.Ranks))
+		}
+	}
+	return n
+}
+
+// copiesLost are recorded copies of single ranks whose files are not whole.
+func (r *record) copiesLost(steps []Step, before *record, only int64) (lost []string) {
+	for _, c := range r.copies {
+		if only > 0 && c.Step != only || before == nil || !slices.Contains(before.copies, c) {
+			continue
+		}
+		s := at(steps, protocol.Mark{Step: c.Step, Generation: c.Generation})
+		for rank := int(c.Rank); rank < int(c.Rank)+max(1, int(c.Ranks)) && len(lost) < maxWrong; rank++ {
+			if s == nil || !s.Removed && s.Untold == 0 && !s.Has(rank) {
+				lost = append(lost, fmt.Sprintf("the record names a copy of rank %d of step %d, generation %d, and no whole file is there", rank, c.Step, c.Generation))
+			}
+		}
+	}
+	return lost
+}
+
+// restored is where training would go on if no memory was left: the newest recorded step of which each pod finds its ranks'
+// files whole, by the rule that the coordinator goes by.
+func (r *record) restored(steps []Step) protocol.Mark {
+	whole, _ := r.whole()
+	world := r.world
+	for _, d := range whole { // the gang has not told yet how many it is of
+		if s := at(steps, markOf(d)); world == 0 && s != nil {
+			world = s.Ranks
+		}
+	}
+	if world <= 0 || world > maxWorld {
+		return protocol.Mark{}
+	}
+	stored := restore.Stored{World: world}
+	for _, d := range whole {
+		stored.Whole = append(stored.Whole, markOf(d))
+	}
+	for _, c := range r.copies {
+		for rank := int(c.Rank); rank < min(world, int(c.Rank)+max(1, int(c.Ranks))); rank++ {
+			stored.Parts = append(stored.Parts, restore.Part{Mark: protocol.Mark{Step: c.Step, Generation: c.Generation}, Rank: rank})
+		}
+	}
+	per := 1
+	if r.members > 0 && world%r.members == 0 {
+		per = world / r.members
+	}
+	marks := slices.Concat(stored.Whole, r.copied())
+	pods := make([]restore.Pod, world/per)
+	for i := range pods {
+		pods[i].Ranks = per
+		for _, m := range marks {
+			s := at(steps, m)
+			for rank := i * per; rank < (i+1)*per; rank++ {
+				if s == nil || !s.Has(rank) && r.names(m, rank) {
+					pods[i].Failed = append(pods[i].Failed, m)
+					break
+				}
+			}
+		}
+	}
+	point := restore.Find(pods, stored)
+	newest := protocol.Mark{}
+	for _, m := range point.Fetch { // parts of one step may be of several generations
+		if m.Generation > newest.Generation {
+			newest = m
+		}
+	}
+	return newest
+}
+
+// names says whether the record names a rank's file of a mark.
+func (r *record) names(m protocol.Mark, rank int) bool {
+	whole, _ := r.whole()
+	return slices.ContainsFunc(whole, func(d *v1alpha1.StoredStep) bool { return markOf(d) == m }) ||
+		slices.ContainsFunc(r.copies, func(c v1alpha1.RankCopy) bool {
+			return c.Step == m.Step && c.Generation == m.Generation && rank >= int(c.Rank) && rank < int(c.Rank)+max(1, int(c.Ranks))
+		})
+}
+
+// maxWorld is more ranks than a gang has; maxWrong is how much is told of copies that are lost.
+const (
+	maxWorld = v1alpha1.MaxMembers * protocol.MaxRanks
+	maxWrong = 32
+)

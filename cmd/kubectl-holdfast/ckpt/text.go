@@ -1,0 +1,193 @@
+package ckpt
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+)
+
+// maxRows is how many rows of one table people are shown.
+const maxRows = 200
+
+// List is the report of what lies there, for people.
+func (r Report) List(wide bool) string {
+	w := &page.Page{}
+	r.head(w, "in storage")
+	for _, f := range r.Folders {
+		w.Linef("")
+		if r.Job == "" {
+			w.Linef("%s", f.Name)
+		}
+		f.table(w, r.At, wide)
+	}
+	r.foot(w)
+	return w.String()
+}
+
+// Verification is the report of what was read, file by file, for people.
+func (r Report) Verification(wide bool) string {
+	w := &page.Page{}
+	r.head(w, "read, every byte")
+	for _, f := range r.Folders {
+		for i, s := range f.Steps {
+			w.Linef("")
+			if i == maxRows {
+				w.Linef("%d more steps: see -o json", len(f.Steps)-i)
+				break
+			}
+			s.detail(w, f.Name, r.Job == "", wide)
+		}
+	}
+	r.foot(w)
+	return w.String()
+}
+
+// head says how much there is, and where.
+func (r Report) head(w *page.Page, what string) {
+	steps, size := 0, int64(0)
+	for _, f := range r.Folders {
+		for _, s := range f.Steps {
+			if s.State != NotThere {
+				steps, size = steps+1, size+s.Bytes
+			}
+		}
+	}
+	of := r.Source
+	if r.Job != "" {
+		of = fmt.Sprintf("Job %s/%s", r.Namespace, r.Job)
+	}
+	w.Linef("%s: %s %s, %s", of, page.Count(steps, "step", "steps"), what, page.Bytes(size))
+	if r.Job != "" {
+		w.Linef("  seen by %s", r.Source)
+	}
+	if r.Claim != nil {
+		w.Linef("  claim %s, every %s", r.Claim.Claim, time.Duration(r.Claim.IntervalSeconds)*time.Second)
+	}
+}
+
+// table lists the steps of a folder.
+func (f Folder) table(w *page.Page, now time.Time, wide bool) {
+	var rows [][]string
+	for i, s := range f.Steps {
+		if i == maxRows && !wide {
+			break
+		}
+		age, restored := "-", "-"
+		if s.RecordedAt != nil {
+			age = page.Age(s.RecordedAt.Time, now)
+		}
+		if s.Restored {
+			restored = "yes"
+		}
+		rows = append(rows, []string{fmt.Sprint(s.Step.Step), fmt.Sprint(s.Generation), s.ranks(), page.Bytes(s.Bytes), age, page.Dash(s.Record), restored, string(s.State), page.Dash(s.Why)})
+	}
+	if len(rows) == 0 {
+		w.Linef("no step lies in folder %s", f.Name)
+	} else {
+		w.Table("", []string{"STEP", "GENERATION", "RANKS", "SIZE", "AGE", "RECORD", "RESTORED", "STATE", "WHY"}, rows, wide)
+	}
+	if more := len(f.Steps) - len(rows); more > 0 {
+		w.Linef("%d older steps: see -o wide or -o json", more)
+	}
+	if f.Foreign > 0 {
+		w.Linef("%s not named as ours in folder %s, which nothing touches", page.Count(f.Foreign, "entry is", "entries are"), f.Name)
+	}
+}
+
+// ranks is how many ranks' files are whole, of how many.
+func (s *Step) ranks() string {
+	if s.Ranks == 0 {
+		return fmt.Sprintf("%d/?", s.Good)
+	}
+	return fmt.Sprintf("%d/%d", s.Good, s.Ranks)
+}
+
+// detail says of each file of a step how it is; files in a row that are alike have one line.
+func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
+	title := fmt.Sprintf("Step %d of generation %d: %s", s.Step.Step, s.Generation, s.State)
+	if s.Record != "" {
+		title += ", recorded as " + s.Record
+	}
+	if named {
+		title = folder + "  " + title
+	}
+	w.Linef("%s", title)
+	switch s.State {
+	case NotThere, Removing:
+		w.Wrapf("  ", "%s", s.Why)
+		return
+	}
+	rows := [][]string{{"manifest", string(s.Manifest), page.Dash(s.ManifestWhy)}}
+	for i, f := range s.Files {
+		if i == maxRows && !wide {
+			rows = append(rows, []string{"…", fmt.Sprintf("%d more rows", len(s.Files)-i), "see -o wide or -o json"})
+			break
+		}
+		rows = append(rows, []string{files(f), string(f.Status), page.Dash(f.Why)})
+	}
+	if s.Unfinished > 0 {
+		rows = append(rows, []string{"unfinished", fmt.Sprint(s.Unfinished), "being written, or left by a death; never read"})
+	}
+	if s.Untold > 0 {
+		rows = append(rows, []string{"others", fmt.Sprint(s.Untold), "not told one by one"})
+	}
+	w.Table("  ", []string{"FILES", "STATUS", "WHY"}, rows, wide)
+}
+
+// foot says from where training would go on, and what is wrong.
+func (r Report) foot(w *page.Page) {
+	w.Linef("")
+	switch {
+	case r.Job != "" && r.Step == 0:
+		r.restored(w)
+	case r.Job == "":
+		w.Wrapf("", "Which steps are recorded, how old they are and which would be restored only the Gang knows: name the job beside --dir, as job/NAME, where a cluster can be asked.")
+	}
+	list(w, "Not looked at", r.Notes)
+	list(w, "Wrong", r.Wrong)
+	if r.Verified && len(r.Wrong) == 0 {
+		w.Linef("All that was read is as it was written.")
+	}
+}
+
+func (r Report) restored(w *page.Page) {
+	for _, s := range r.Folders[0].Steps {
+		if s.Restored {
+			headers := ""
+			if !r.Verified {
+				headers = ", as far as headers tell (verify reads every byte)"
+			}
+			w.Wrapf("", "Without any pod's memory training would go on from step %d of generation %d%s.", s.Step.Step, s.Generation, headers)
+			r.memory(w)
+			return
+		}
+	}
+	if slices.ContainsFunc(r.Folders[0].Steps, func(s Step) bool { return s.Record != "" }) {
+		w.Wrapf("", "No recorded step is whole for all ranks: without any pod's memory training would wait (StepUnreadable in the runbooks).")
+	} else {
+		w.Wrapf("", "The Gang's record names no step here: without any pod's memory training would begin with the script's own checkpoint, or anew.")
+	}
+	r.memory(w)
+}
+
+func (r Report) memory(w *page.Page) {
+	if r.InMemory > 0 {
+		w.Linef("All ranks hold step %d in memory.", r.InMemory)
+	}
+}
+
+func list(w *page.Page, title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	w.Linef("%s", title)
+	for i, l := range lines {
+		if i == maxRows {
+			w.Linef("  and %d more: see -o json", len(lines)-i)
+			return
+		}
+		w.Wrapf("  ", "%s", l)
+	}
+}
