@@ -87,12 +87,8 @@ func kubelet(t *testing.T, agent func(command []string, in io.Reader, out, said 
 
 func TestAskAgent(t *testing.T) {
 	p := pod("train-0", "u-1")
-	ask := func(cfg *rest.Config) (string, error) {
-		b, err := askAgent(t.Context(), cfg, p, &p.Spec.Containers[1], []string{"ckpt", "verify"})
-		return string(b), err
-	}
 	open := make(chan error, 1)
-	got, err := ask(kubelet(t, func(command []string, in io.Reader, out, _ io.Writer) int {
+	got, err := askAgent(t.Context(), kubelet(t, func(command []string, in io.Reader, out, _ io.Writer) int {
 		if want := []string{"/run/holdfast/bin/holdfast-agent", "ckpt", "verify"}; !slices.Equal(command, want) {
 			t.Errorf("the command is %q", command)
 		}
@@ -110,13 +106,18 @@ func TestAskAgent(t *testing.T) {
 			open <- nil
 		}
 		return 0
-	}))
-	if err != nil || got != `{"version":1}` {
+	}), p, &p.Spec.Containers[1], []string{"ckpt", "verify"})
+	if err != nil || string(got) != `{"version":1}` {
 		t.Errorf("%q, %v", got, err)
 	}
 	if err := <-open; err != nil {
 		t.Errorf("the input ended while the answer was waited for: %v", err)
 	}
+}
+
+// Every answer that is none says what to do.
+func TestAgentsThatDoNotAnswer(t *testing.T) {
+	p := pod("train-0", "u-1")
 	for want, agent := range map[string]func(command []string, in io.Reader, out, said io.Writer) int{
 		"of a version that does not answer": func(_ []string, _ io.Reader, _, said io.Writer) int {
 			_, _ = io.WriteString(said, "usage:\n  holdfast-agent install DIR\n")
@@ -137,7 +138,7 @@ func TestAskAgent(t *testing.T) {
 		},
 		"use --dir": func(_ []string, _ io.Reader, _, _ io.Writer) int { return 1 },
 	} {
-		if _, err := ask(kubelet(t, agent)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := askAgent(t.Context(), kubelet(t, agent), p, &p.Spec.Containers[1], nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -147,7 +148,7 @@ func TestAskAgent(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden, Message: `pods "train-0" is forbidden: User "alice" cannot get resource "pods/exec" in API group "" in the namespace "team-a"`})
 	}))
 	defer forbidden.Close()
-	if _, err := ask(&rest.Config{Host: forbidden.URL}); err == nil || !strings.Contains(err.Error(), "ClusterRole edit") {
+	if _, err := askAgent(t.Context(), &rest.Config{Host: forbidden.URL}, p, &p.Spec.Containers[1], nil); err == nil || !strings.Contains(err.Error(), "ClusterRole edit") {
 		t.Errorf("without the right: %v", err)
 	}
 }

@@ -117,12 +117,8 @@ func TestWhatWouldBeRestored(t *testing.T) {
 			s.Step = 30
 			in.Storage.Folders[0].Steps = append([]inspect.Step{s}, in.Storage.Folders[0].Steps...)
 		}, 20, 0},
-		"what drained pods left, where it is of all ranks": {func(in *Input) {
-			drained(in, 4)
-		}, 30, 0},
-		"the durable one, where it is not": {func(in *Input) {
-			drained(in, 2)
-		}, 20, 0},
+		"what drained pods left, where it is of all ranks": {func(in *Input) { drained(in, 4) }, 30, 0},
+		"the durable one, where it is not":                 {func(in *Input) { drained(in, 2) }, 20, 0},
 		"the durable one, where a copy is lost": {func(in *Input) {
 			drained(in, 4)
 			s := &in.Storage.Folders[0].Steps[0]
