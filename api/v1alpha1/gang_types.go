@@ -89,8 +89,8 @@ type GangStatus struct {
 	// percent; absent where condition GoodputKnown is false.
 	// +optional
 	GoodputPercent *int32 `json:"goodputPercent,omitempty"`
-	// Members has one entry per slot, by slot; of a gang so large that the list would not fit into the object, for the
-	// first slots.
+	// Members has one entry per slot that a pod holds, by slot; where the list would not fit into the object, for the
+	// first of these.
 	// +listType=atomic
 	Members []MemberStatus `json:"members,omitempty"`
 	// Notes explain what is off or degraded and why; the last one counts those that are left out.

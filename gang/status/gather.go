@@ -18,7 +18,7 @@ import (
 // JobGang is what Gang, Job and pods say about a gang now.
 type JobGang struct {
 	View View
-	// Members has one entry per slot, or for the first slots (bounds.go).
+	// Members has one entry per slot that a pod holds, or for the first of these (bounds.go).
 	Members []v1alpha1.MemberStatus
 	// Notes are what injection, agents and replaced pods that may not go say about things that are off, each once, sorted.
 	Notes []string
@@ -40,28 +40,27 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 	}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
 	holders := membership.Holders(job.UID, int(j.Members), pods)
-	notes := map[string]bool{}
-	for slot := range j.Members {
-		m := v1alpha1.MemberStatus{Slot: slot}
-		if pod := holders[slot]; pod != nil {
-			var said []string
-			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
-			m.Ranks, said = injected(pod)
-			for _, n := range said {
-				notes[n] = true
-			}
-			if !membership.Gone(pod) || out.View.JobEnded { // what has ended stays where it was
-				out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
-			}
-		}
-		out.Members = append(out.Members, m)
-	}
+	notes, attached := map[string]bool{}, map[int32]bool{}
 	if run := g.Status.Run; run != nil {
 		for _, slot := range run.Progress.Attached {
-			if slot >= 0 && int(slot) < len(out.Members) {
-				out.Members[slot].Attached = true
-			}
+			attached[slot] = true
 		}
+	}
+	for slot := range j.Members {
+		pod := holders[slot]
+		if pod == nil {
+			continue
+		}
+		ranks, said := injected(pod)
+		for _, n := range said {
+			notes[n] = true
+		}
+		if !membership.Gone(pod) || out.View.JobEnded { // what has ended stays where it was
+			out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
+		}
+		out.Members = append(out.Members, v1alpha1.MemberStatus{Slot: slot, Pod: pod.Name, Node: pod.Spec.NodeName, Ranks: ranks, Attached: attached[slot]})
+	}
+	if run := g.Status.Run; run != nil {
 		for _, n := range run.Progress.Notes {
 			notes[n] = true
 		}

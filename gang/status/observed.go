@@ -36,14 +36,14 @@ func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages
 	})
 	holders := membership.Holders(job.UID, int(j.Members), own)
 	for slot := range j.Members {
-		m := v1alpha1.MemberStatus{Slot: slot}
-		if pod := holders[slot]; pod != nil {
-			m.Pod, m.Node = pod.Name, pod.Spec.NodeName
-			if !membership.Gone(pod) || out.View.JobEnded {
-				out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
-			}
+		pod := holders[slot]
+		if pod == nil {
+			continue
 		}
-		out.Members = append(out.Members, m)
+		if !membership.Gone(pod) || out.View.JobEnded {
+			out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
+		}
+		out.Members = append(out.Members, v1alpha1.MemberStatus{Slot: slot, Pod: pod.Name, Node: pod.Spec.NodeName})
 	}
 	out.Members = first(out.Members, memberBytes, memberSize)
 	sort.Slice(own, func(a, b int) bool { return own[a].CreationTimestamp.Before(&own[b].CreationTimestamp) })

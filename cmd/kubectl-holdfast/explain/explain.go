@@ -191,5 +191,38 @@ func (e Explanation) members(w *page.Page) {
 		rows = append(rows, []string{fmt.Sprint(m.Slot), page.Dash(m.Pod), page.Dash(m.Node), fmt.Sprint(m.Ranks), fmt.Sprint(m.StandbysReady), agent, page.Dash(e.words(m.Node).Line())})
 	}
 	w.Table("", []string{"Slot", "Pod", "Node", "Ranks", "Standbys", "Agent", "Verdict on the node"}, rows, false)
-	more(w, "", int(e.Members)-len(rows))
+	if without := e.unlisted(); without != "" {
+		w.Linef("no pod is listed for %s", without)
+	}
+}
+
+// unlisted names the slots of which the Gang lists no pod: none holds them, or the list is as long as may be.
+func (e Explanation) unlisted() string {
+	const shown = 4
+	var ranges []string
+	next, all := int32(0), int32(0)
+	upTo := func(slot int32) { // the slots from next on
+		switch n := slot - next; {
+		case n == 1:
+			ranges = append(ranges, fmt.Sprint(next))
+			all++
+		case n > 1:
+			ranges = append(ranges, fmt.Sprintf("%d to %d", next, slot-1))
+			all += n
+		}
+		next = slot + 1
+	}
+	for _, m := range e.Status.Members {
+		upTo(m.Slot)
+	}
+	upTo(e.Members)
+	switch {
+	case all == 0:
+		return ""
+	case all == 1:
+		return "slot " + ranges[0]
+	case len(ranges) > shown:
+		return fmt.Sprintf("%d slots, such as %s", all, strings.Join(ranges[:shown], ", "))
+	}
+	return "slots " + strings.Join(ranges, ", ")
 }

@@ -41,3 +41,25 @@ func TestWhoSawASilentPod(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestSlotsWithoutPodsAreNamed: those that the Gang lists no pod of, in order, however many.
+func TestSlotsWithoutPodsAreNamed(t *testing.T) {
+	for want, c := range map[string]struct {
+		members int32
+		listed  []int32
+	}{
+		"":                            {3, []int32{0, 1, 2}},
+		"slot 1":                      {3, []int32{0, 2}},
+		"slots 0, 3 to 4":             {5, []int32{1, 2}},
+		"slots 1 to 6, 8 to 4999":     {5000, []int32{0, 7}},
+		"6 slots, such as 0, 2, 4, 6": {11, []int32{1, 3, 5, 7, 9}},
+	} {
+		e := Explanation{Members: c.members}
+		for _, slot := range c.listed {
+			e.Status.Members = append(e.Status.Members, v1alpha1.MemberStatus{Slot: slot})
+		}
+		if got := e.unlisted(); got != want {
+			t.Errorf("%d slots, %v with a pod: %q, want %q", c.members, c.listed, got, want)
+		}
+	}
+}
