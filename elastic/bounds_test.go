@@ -192,3 +192,21 @@ func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 		t.Errorf("goes on from %+v in phase %s: nothing began, so the step that was forgotten is to be asked for", p, s.Record.Phase)
 	}
 }
+
+// TestExitsAreThoseOfRanks: where nobody knows how a generation was laid out a pod that says ever other numbers of ranks has no
+// more exits than it may have ranks.
+func TestExitsAreThoseOfRanks(t *testing.T) {
+	const slot, most = 99, 64
+	now := time.Unix(1_700_000_000, 0)
+	s := New(slot+1, 0, Record{Generation: 1, Phase: Running})
+	for n := 1; n <= most; n++ {
+		r := protocol.Report{Protocol: 2, Incarnation: 1, Sequence: uint64(n), Ranks: n, Generation: 1, State: protocol.StateFailed}
+		for i := range n {
+			r.Rank = append(r.Rank, protocol.Rank{Local: i, Exit: &protocol.Exit{Code: 1, Traceback: "ValueError: x", At: now}})
+		}
+		Step(s, Reported{Slot: slot, Pod: Pod{UID: "uid", Name: "pod", Created: now}, Report: r}, now)
+	}
+	if _, bytes := s.Held(slot); len(s.run.exits) != most || bytes != most*int64(exitBytes+len("ValueError: x")) {
+		t.Errorf("%d exits are kept, said to be %d bytes, want %d exits", len(s.run.exits), bytes, most)
+	}
+}

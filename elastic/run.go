@@ -14,8 +14,9 @@ type run struct {
 	layout *layout
 	// commonStep and reclaimBelow as in Directive; they only rise.
 	commonStep, reclaimBelow int64
-	// exits by rank; they outlive their pod.
-	exits map[int]cause.Exit
+	// exits outlive their pod, exitBytes is about what they take of each slot.
+	exits     map[exitOf]cause.Exit
+	exitBytes map[Slot]int64
 	// runningSince is when all ranks were first seen to run.
 	runningSince time.Time
 	// counted are the optimizer steps, reportedStep the newest step that all ranks told.
@@ -35,6 +36,31 @@ type run struct {
 	// nothing of its own: all that it learns is the generation's.
 	halting *halting
 	forming *forming
+}
+
+// exitOf says whose exit it is: not by rank, which others' words can move where nobody knows the layout, so that a pod has as
+// many exits as it may have ranks, and no more.
+type exitOf struct {
+	slot  Slot
+	local int
+}
+
+// exitBytes is about what an exit takes, beside its traceback.
+const exitBytes = 256
+
+// keepExit remembers an exit in the place of the one that the same rank had before.
+func (r *run) keepExit(of exitOf, e cause.Exit) {
+	if old, had := r.exits[of]; had {
+		r.exitBytes[of.slot] -= exitBytes + int64(len(old.Traceback))
+	}
+	r.exits[of] = e
+	r.exitBytes[of.slot] += exitBytes + int64(len(e.Traceback))
+}
+
+// Held is what is kept of a slot's reports: the newest that counted, and about how many bytes of exits, which stay until the
+// next generation, whatever reports say after.
+func (s *State) Held(slot Slot) (newest *protocol.Report, exits int64) {
+	return &s.slots[slot].report, s.run.exitBytes[slot]
 }
 
 // halting is what is known while everything of a generation is being ended.
@@ -85,7 +111,7 @@ type layout struct {
 
 // becomeRunning begins the run of Record.Generation, which is handed out once it is stored.
 func (s *State) becomeRunning(r run) {
-	r.exits = map[int]cause.Exit{}
+	r.exits, r.exitBytes = map[exitOf]cause.Exit{}, map[Slot]int64{}
 	s.run = r
 	s.Record.Phase = Running
 	p := &s.Record.Progress

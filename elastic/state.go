@@ -97,7 +97,7 @@ type member struct {
 // New returns the state of a gang of members pods that copies steps to storage so often (0: never), with the
 // record that the store has of it.
 func New(members int, storage time.Duration, r Record) *State {
-	s := &State{Record: r, slots: make([]member, members), run: run{exits: map[int]cause.Exit{}}, stored: r.Generation, storage: storage,
+	s := &State{Record: r, slots: make([]member, members), run: run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}}, stored: r.Generation, storage: storage,
 		stages: r.replacements(), supersededPods: map[string]bool{}, launched: r.Generation > 0 && !r.Progress.WholeCommand}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {

@@ -187,8 +187,7 @@ func (s *State) keepExits(slot Slot) {
 		if k.Exit == nil || !s.ranNewest(&s.slots[slot]) && !k.Exit.At.After(s.accounted()) {
 			continue
 		}
-		rank := base + k.Local
-		s.run.exits[rank] = cause.Exit{Rank: rank, Slot: int(slot), Exit: *k.Exit}
+		s.run.keepExit(exitOf{slot, k.Local}, cause.Exit{Rank: base + k.Local, Slot: int(slot), Exit: *k.Exit})
 	}
 }
 

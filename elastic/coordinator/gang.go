@@ -162,10 +162,11 @@ func (g *gang) reported(st *stream, r protocol.Report) error {
 	}
 	news := g.onModules(st, r.ModulesKnown, r.Modules)
 	r.Modules = nil // they are kept once for the gang, not for each of its pods
-	if err := g.keep(st, &r); err != nil {
+	if err := g.keep(st.peer.Slot, &r); err != nil {
 		return err
 	}
 	g.step(elastic.Reported{Slot: st.peer.Slot, Pod: st.peer.Pod, Report: r})
+	g.recount(st.peer.Slot)
 	if !st.asked {
 		st.offer(g.nextMessage(st))
 	}

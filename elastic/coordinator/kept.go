@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"math"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -11,7 +12,7 @@ import (
 )
 
 const (
-	// keptOfNamespace bounds what reports of one namespace keep here in all: a tenant with many pods must not fill the memory
+	// keptOfNamespace bounds what reports of one namespace keep here in all, the newest of each pod and how ranks ended: a tenant with many pods must not fill the memory
 	// that recoveries of others need. From keptTexts on reports are kept without what is for people, so that it is not
 	// tracebacks of one tenant that shut his own agents out.
 	keptOfNamespace = 128 << 20
@@ -72,21 +73,41 @@ func withoutTexts(r *protocol.Report) {
 }
 
 // keep counts the report of a slot in the place of the one before, shortened where its namespace keeps much, or says why it
-// cannot be kept. Only the newest of the pod that holds the slot is. g.mu is held.
-func (g *gang) keep(st *stream, r *protocol.Report) error {
-	if g.current[st.peer.Slot] != st || g.ctx.Err() != nil {
+// cannot be kept. g.mu is held.
+func (g *gang) keep(slot elastic.Slot, r *protocol.Report) error {
+	if g.ctx.Err() != nil {
 		return nil
 	}
-	had, all := g.kept[st.peer.Slot], &g.server.kept
-	if !all.grow(g.key.Namespace, sizeOf(r)-had, keptTexts) {
-		withoutTexts(r)
-		if !all.grow(g.key.Namespace, sizeOf(r)-had, keptOfNamespace) {
-			return status.Errorf(codes.ResourceExhausted, "rank: reports of namespace %s keep %d MiB, which is all that it may: run fewer pods there at once, or move jobs to another namespace",
-				g.key.Namespace, keptOfNamespace>>20)
-		}
+	if g.countKept(slot, r, keptTexts) {
+		return nil
 	}
-	g.kept[st.peer.Slot] = sizeOf(r)
-	return nil
+	withoutTexts(r)
+	if g.countKept(slot, r, keptOfNamespace) {
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted, "rank: reports of namespace %s keep %d MiB, which is all that it may: run fewer pods there at once, or move jobs to another namespace",
+		g.key.Namespace, keptOfNamespace>>20)
+}
+
+// recount counts what is truly kept of a slot once a report was taken in, or was not. g.mu is held.
+func (g *gang) recount(slot elastic.Slot) {
+	if g.ctx.Err() != nil {
+		return
+	}
+	newest, _ := g.state.Held(slot)
+	g.countKept(slot, newest, math.MaxInt64)
+}
+
+// countKept counts what a slot keeps with a report, if its namespace stays within most. Texts of exits that the report has as
+// well are the same in memory, so the larger of both counts.
+func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most int64) bool {
+	_, exits := g.state.Held(slot)
+	now := max(sizeOf(r), exits)
+	if !g.server.kept.grow(g.key.Namespace, now-g.kept[slot], most) {
+		return false
+	}
+	g.kept[slot] = now
+	return true
 }
 
 // forgetKept counts off what a gang kept that is forgotten.
@@ -101,5 +122,5 @@ func (g *gang) forgetKept() {
 	g.server.kept.grow(g.key.Namespace, -all, 0)
 }
 
-// keptBySlot is what each slot's report keeps.
+// keptBySlot is what each slot's reports keep.
 type keptBySlot = map[elastic.Slot]int64

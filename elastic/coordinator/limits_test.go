@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc/credentials"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -156,19 +158,17 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	s := quietServer(t, newMemory(), logr.Discard())
 	slot := elastic.Slot(0)
 	say := func(g *gang, ranks, text int) error {
-		st := &stream{peer: Caller{Slot: slot}, next: make(chan message, 1)}
 		slot++
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.current[st.peer.Slot] = st
 		r := protocol.Report{Ranks: ranks}
 		for i := range ranks {
 			r.Rank = append(r.Rank, protocol.Rank{Local: i, Exit: &protocol.Exit{Code: 1, Traceback: strings.Repeat("x", text)}})
 		}
-		if err := g.keep(st, &r); err != nil {
+		if err := g.keep(slot, &r); err != nil {
 			return err
 		}
-		if again := g.keep(st, &r); again != nil {
+		if again := g.keep(slot, &r); again != nil {
 			t.Fatalf("the same report again: %v", again)
 		}
 		if e := r.Rank[0].Exit; e.Code != 1 || e.Traceback == "" && s.kept.bytes[g.key.Namespace] < keptTexts/2 {
@@ -181,6 +181,7 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	for ; ; taken++ {
 		if taken%100 == 0 {
 			gangs = append(gangs, newGang(s, Key{Namespace: "team-a", Name: fmt.Sprint(len(gangs))}))
+			gangs[len(gangs)-1].state = elastic.New(v1alpha1.MaxMembers, 0, elastic.Record{})
 		}
 		if err := say(gangs[len(gangs)-1], protocol.MaxRanks, protocol.MaxText); err != nil {
 			if !strings.Contains(err.Error(), "reports of namespace team-a keep 128 MiB") || !strings.Contains(err.Error(), "run fewer pods there at once") {
@@ -196,6 +197,7 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 		t.Errorf("%d pods are served, want %d", taken, least)
 	}
 	other := newGang(s, Key{Namespace: "team-b", Name: "train"})
+	other.state = elastic.New(v1alpha1.MaxMembers, 0, elastic.Record{})
 	if err := say(other, 8, 100); err != nil {
 		t.Errorf("another namespace: %v", err)
 	}
@@ -213,6 +215,60 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%v is kept of gangs that are forgotten", s.kept.bytes)
+}
+
+// TestWhatStaysOfReportsIsCounted: how ranks ended is kept until the next generation, and a report that comes too late replaces
+// none. So neither gives the bytes of one before back, as the memory of this process shows.
+func TestWhatStaysOfReportsIsCounted(t *testing.T) {
+	const pods = 40
+	exits, notes := protocol.Report{Sequence: 2, Ranks: protocol.MaxRanks}, protocol.Report{Sequence: 2}
+	for name, c := range map[string]struct{ first, then protocol.Report }{
+		"exits, then nothing":            {exits, protocol.Report{Sequence: 3, Ranks: protocol.MaxRanks}},
+		"exits, then other ranks":        {exits, protocol.Report{Sequence: 3, Ranks: 1}},
+		"notes, before which is nothing": {notes, protocol.Report{Sequence: 1}},
+	} {
+		s := quietServer(t, newMemory(), logr.Discard())
+		g := newGang(s, Key{Namespace: "team-a", Name: "train"})
+		g.state = elastic.New(pods, 0, elastic.Record{Generation: 1, Phase: elastic.Running})
+		say := func(slot int, r protocol.Report) {
+			st := &stream{peer: Caller{Slot: elastic.Slot(slot), Pod: elastic.Pod{UID: fmt.Sprint("uid-", slot)}}, next: make(chan message, 1)}
+			g.streams[st], g.current[st.peer.Slot] = true, st
+			r.Incarnation, r.Generation, r.State = 1, 1, protocol.StateFailed
+			if err := g.reported(st, r); err != nil {
+				t.Fatalf("%s: pod %d: %v", name, slot, err)
+			}
+		}
+		before := heap()
+		for slot := range pods {
+			r := c.first
+			for i := range r.Ranks {
+				r.Rank = append(r.Rank, protocol.Rank{Local: i, Exit: &protocol.Exit{Code: 1, Traceback: strings.Repeat("x", protocol.MaxText)}})
+			}
+			for range maxNotes {
+				r.Notes = append(r.Notes, strings.Repeat("x", protocol.MaxText))
+			}
+			say(slot, r)
+			say(slot, c.then)
+		}
+		took := heap() - before
+		if most := int64(keptTexts + pods<<20); took > most { // without their texts reports of 1,024 ranks take less than 1 MiB
+			t.Errorf("%s: %d MiB are kept, want %d at most", name, took>>20, most>>20)
+		}
+		if counted := s.kept.bytes["team-a"]; counted < took/2 {
+			t.Errorf("%s: %d MiB are kept, %d counted", name, took>>20, counted>>20)
+		}
+		g.cancel()
+		runtime.KeepAlive(g)
+	}
+}
+
+// heap is what is in use of it.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // TestRefusedListsOfModulesAreToldSeldom: whether one stream sends them or one after the other does.
