@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,6 +147,25 @@ func TestSecretsAreReadByNameAlone(t *testing.T) {
 		case *rbacv1.Role:
 			check(o.Name, o.Rules)
 		}
+	}
+}
+
+// TestTheControllerOnlyPatchesJobs: what it reads of a Job is a part, so an update with that would erase the rest.
+func TestTheControllerOnlyPatchesJobs(t *testing.T) {
+	patches := false
+	for _, r := range find[rbacv1.ClusterRole](t, "holdfast-controller").Rules {
+		for _, resource := range r.Resources {
+			if resource != "jobs" && resource != "jobs/status" {
+				continue
+			}
+			patches = patches || slices.Contains(r.Verbs, "patch")
+			if slices.Contains(r.Verbs, "update") || slices.Contains(r.Verbs, "*") {
+				t.Errorf("it may %v %s", r.Verbs, resource)
+			}
+		}
+	}
+	if !patches {
+		t.Error("it has no right to Jobs, so this test looks at the wrong role")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -36,6 +37,7 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/elastic/coordinator/podtoken"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	"holdfast.dev/holdfast/internal/slim"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 	"holdfast.dev/holdfast/webhook"
 	"holdfast.dev/holdfast/webhook/certs"
@@ -145,7 +147,8 @@ func splitAddress(address string) (string, int, error) {
 	return host, port, nil
 }
 
-// managerOptions keep the caches to what is ours: pods of gangs, the one Secret, the one configuration.
+// managerOptions keep the caches to what is ours: pods of gangs, the one Secret, the one configuration, and of all Jobs what is
+// read of them.
 func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Server) manager.Options {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -172,6 +175,7 @@ func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Serv
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}:  {Label: labels.NewSelector().Add(*ofGangs)},
+				&batchv1.Job{}: {Transform: slim.Job},
 				&corev1.Node{}: {Transform: nodecontroller.SlimNode},
 				&coordinationv1.Lease{}: {Transform: nodecontroller.SlimLease, Namespaces: map[string]cache.Config{
 					corev1.NamespaceNodeLease: {}}},

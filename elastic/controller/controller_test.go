@@ -27,6 +27,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
 var key = coordinator.Key{Namespace: "team-a", Name: "train", Job: "job-uid"}
@@ -42,6 +43,8 @@ func objects(policy corev1.RestartPolicy, backoff int32) (*v1alpha1.Gang, *batch
 
 type bench struct {
 	*Controller
+	// api is the API server; the controller's client shows of Jobs what its cache keeps.
+	api      client.WithWatch
 	recorder *recorder
 	// before runs ahead of each write of a Gang's status.
 	before func()
@@ -58,7 +61,7 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 		}
 	}
 	b := &bench{recorder: &recorder{}}
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().
+	b.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().
 		WithIndex(&corev1.Pod{}, PodsByGang, gangNamed).WithIndex(&corev1.Pod{}, podNode, nodeOf).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, ac runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			if b.before != nil {
@@ -73,7 +76,7 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 			return c.Patch(ctx, o, p, opts...)
 		},
 	}).Build()
-	b.Controller = New(Options{Client: api, Live: api, Recorder: b.recorder, Log: testr.New(t)})
+	b.Controller = New(Options{Client: slimtest.Client(t, b.api), Live: b.api, Recorder: b.recorder, Log: testr.New(t)})
 	return b
 }
 
@@ -89,7 +92,7 @@ func (b *bench) gang(t *testing.T) *v1alpha1.Gang {
 func (b *bench) readJob(t *testing.T) *batchv1.Job {
 	t.Helper()
 	job := &batchv1.Job{}
-	if err := b.Client.Get(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "train"}, job); err != nil {
+	if err := b.api.Get(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "train"}, job); err != nil {
 		t.Fatal(err)
 	}
 	return job

@@ -34,6 +34,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
 func node(name string, o *v1alpha1.NodeOutage) *corev1.Node {
@@ -151,7 +152,7 @@ func TestReplaceFromTheCache(t *testing.T) {
 				job := b.readJob(t)
 				job.Spec.Suspend = new(bool)
 				*job.Spec.Suspend = true
-				if err := errors.Join(b.Client.Update(t.Context(), job), b.Client.Delete(t.Context(), newer)); err != nil {
+				if err := errors.Join(b.api.Update(t.Context(), job), b.Client.Delete(t.Context(), newer)); err != nil {
 					t.Fatal(err)
 				}
 			} else if !equality.Semantic.DeepEqual(old, newer) {
@@ -159,7 +160,7 @@ func TestReplaceFromTheCache(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			live := &reads{Reader: b.Client}
+			live := &reads{Reader: b.api}
 			stale := interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
 				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 					if pod, ok := o.(*corev1.Pod); ok {
@@ -447,7 +448,7 @@ func TestAJobThatIsOver(t *testing.T) {
 			b := newBench(t, all...)
 			l, live := &listener{}, 0
 			b.Coordinator = l
-			b.Live = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
+			b.Live = interceptor.NewClient(b.api, interceptor.Funcs{
 				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 					if _, ok := o.(*batchv1.Job); ok {
 						live++
@@ -499,15 +500,15 @@ func TestWhatTurnsAJob(t *testing.T) {
 	} {
 		is := was.DeepCopy()
 		c.change(is)
-		if jobTurned.Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}) != c.want {
+		if jobTurned.Update(event.UpdateEvent{ObjectOld: slimtest.Job(t, was), ObjectNew: slimtest.Job(t, is)}) != c.want {
 			t.Errorf("%s: want %v", name, c.want)
 		}
 	}
-	if got := gangOfJob(t.Context(), was); got != nil {
+	if got := gangOfJob(t.Context(), slimtest.Job(t, was)); got != nil {
 		t.Errorf("a Job that was not opted in brings %v", got)
 	}
 	was.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "2"}
-	if got := gangOfJob(t.Context(), was); len(got) != 1 || got[0].Name != "train" {
+	if got := gangOfJob(t.Context(), slimtest.Job(t, was)); len(got) != 1 || got[0].Name != "train" {
 		t.Errorf("a Job that was opted in brings %v", got)
 	}
 }

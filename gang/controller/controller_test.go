@@ -34,12 +34,13 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
 // world is an API server with one controller on it.
 type world struct {
 	t      *testing.T
-	client client.Client
+	client client.WithWatch
 	c      *Controller
 	events notified
 	now    time.Time
@@ -88,7 +89,7 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 
 // restart puts a controller in place that remembers nothing.
 func (w *world) restart() {
-	w.c = New(Options{Client: w.client, Live: w.client, ByGang: podsByGang, Recorder: w.events, Now: func() time.Time { return w.now }})
+	w.c = New(Options{Client: slimtest.Client(w.t, w.client), Live: w.client, ByGang: podsByGang, Recorder: w.events, Now: func() time.Time { return w.now }})
 }
 
 func (w *world) reconcile() reconcile.Result {

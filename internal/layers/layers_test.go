@@ -41,6 +41,7 @@ var readers = map[string][]string{
 	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/membership", "internal/settings"},
 	"internal/membership": {"api/v1alpha1"},
 	"internal/settings":   {"api/v1alpha1", "gang", "internal/protocol"},
+	"internal/slim":       {"api/v1alpha1", "internal/settings"},
 }
 
 // kubernetesTypes are the trees that readers may import.

@@ -38,8 +38,9 @@ func PodSettings(pod *corev1.Pod) (Settings, field.ErrorList) {
 // AdmittedJob reads a Job that was opted in when it was created; ok is false for any other. The template
 // decides, because it cannot change afterwards and all pods come from it.
 func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
-	members, err := strconv.ParseInt(job.Spec.Template.Annotations[v1alpha1.AnnotationGangSize], 10, 32)
-	if err != nil || members < 1 || members > v1alpha1.MaxMembers {
+	size := job.Spec.Template.Annotations[v1alpha1.AnnotationGangSize]
+	members, err := strconv.ParseInt(size, 10, 32)
+	if err != nil || len(size) > maxValue || members < 1 || members > v1alpha1.MaxMembers {
 		return Job{}, false
 	}
 	s, errs := ParseSettings(Annotated{TemplateAnnotations, job.Spec.Template.Annotations})
@@ -50,4 +51,18 @@ func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 		members = min(int64(*job.Spec.Parallelism), v1alpha1.MaxMembers)
 	}
 	return Job{Settings: s, Members: int32(members)}, true
+}
+
+// OfAdmittedJob are the annotations of the template that AdmittedJob reads; nil: it was not admitted.
+func OfAdmittedJob(job *batchv1.Job) map[string]string {
+	if _, ok := AdmittedJob(job); !ok {
+		return nil
+	}
+	read := map[string]string{}
+	for key, value := range job.Spec.Template.Annotations {
+		if IsUserKey(key) || key == v1alpha1.AnnotationGangSize {
+			read[key] = value
+		}
+	}
+	return read
 }

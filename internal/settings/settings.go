@@ -24,6 +24,8 @@ const (
 	maxBytes = 16 << 40
 	// maxQuantity is how many characters a size may have: digits are read in a time that grows with their square.
 	maxQuantity = 64
+	// maxValue is how many characters any value may have: each is kept in memory for as long as the job is there.
+	maxValue = 512
 
 	minInterval = time.Second
 	maxInterval = 24 * time.Hour
@@ -170,6 +172,9 @@ var defaultInterval = func() time.Duration {
 
 // set takes one value over and returns what is wrong with it.
 func (s *Settings) set(key, value string) (problem string) {
+	if len(value) > maxValue {
+		return fmt.Sprintf("has %d characters, and %d are the most: write %s", len(value), maxValue, userKeys[key])
+	}
 	switch key {
 	case v1alpha1.AnnotationEnabled:
 		s.Enabled = value == "true"

@@ -35,7 +35,10 @@ func TestSettings(t *testing.T) {
 			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: 90 * time.Second, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"errors are ordered": {m{"holdfast.dev/z": "", "holdfast.dev/a": "", v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationRanks: "x"}, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20},
 			[]string{"low[holdfast.dev/a]", "low[holdfast.dev/z]", "high[holdfast.dev/ranks]"}},
-		"setting alone": {m{v1alpha1.AnnotationRanks: "2"}, nil, Settings{Ranks: 2, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/ranks]"}},
+		"a long value": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationContainer: strings.Repeat("c", maxValue+1), v1alpha1.AnnotationStandbys: "off"}, nil, Settings{Enabled: true, StandbyBytes: 512 << 20},
+			[]string{"low[holdfast.dev/container]"}},
+		"a value just so long": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationContainer: strings.Repeat("c", maxValue)}, nil, Settings{Enabled: true, Container: strings.Repeat("c", maxValue), Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"setting alone":        {m{v1alpha1.AnnotationRanks: "2"}, nil, Settings{Ranks: 2, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/ranks]"}},
 	} {
 		got, errs := ParseSettings(Annotated{low, c.low}, Annotated{high, c.high})
 		var paths []string

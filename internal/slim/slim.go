@@ -1,0 +1,48 @@
+// Package slim says what a cache keeps of objects that anybody may write, however large. It promises that each reader of the
+// cache finds all that it reads, and that what is kept of one object is some KiB at most. What it returns is never written
+// back: an update with it would erase the rest.
+package slim
+
+import (
+	"maps"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// mostKeys is how many of the labels are kept by which a Job selects its pods. A pod that lacks one of them is not the Job's.
+const mostKeys = 16
+
+// Job is a transform of a cache: of a Job it keeps identity, size, rest, the labels of its selector and conditions; of one that
+// was admitted also what settings read.
+func Job(obj any) (any, error) {
+	job, ok := obj.(*batchv1.Job)
+	if !ok {
+		return obj, nil
+	}
+	kept := &batchv1.Job{TypeMeta: job.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion, Generation: job.Generation,
+		CreationTimestamp: job.CreationTimestamp, DeletionTimestamp: job.DeletionTimestamp,
+	}}
+	kept.Spec.Parallelism, kept.Spec.Suspend = job.Spec.Parallelism, job.Spec.Suspend
+	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
+	if job.Spec.Selector != nil {
+		kept.Spec.Selector = &metav1.LabelSelector{MatchLabels: some(job.Spec.Selector.MatchLabels)}
+	}
+	kept.Status.Conditions = job.Status.Conditions
+	return kept, nil
+}
+
+// some are the first labels, that of a gang left aside: the pod keeps it.
+func some(labels map[string]string) map[string]string {
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(labels)), func(k string) bool { return k == v1alpha1.LabelGang })
+	kept := map[string]string{}
+	for _, k := range keys[:min(len(keys), mostKeys)] {
+		kept[k] = labels[k]
+	}
+	return kept
+}

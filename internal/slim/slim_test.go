@@ -1,0 +1,118 @@
+package slim
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// mostKept is what may be kept of one Job, whatever somebody writes into it.
+const mostKept = 16 << 10
+
+// large is a Job of 1 MB in all places where a tenant may write.
+func large(annotations map[string]string) *batchv1.Job {
+	many, much := map[string]string{}, strings.Repeat("x", 200_000)
+	for i := range 1000 {
+		many[fmt.Sprintf("example.com/%050d", i)] = strings.Repeat("v", 63)
+	}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train", UID: "u", ResourceVersion: "7", Labels: many,
+		Annotations: map[string]string{"example.com/a": much}, Finalizers: []string{"example.com/" + much},
+		ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + much + `"`)}}}}}
+	job.Spec = batchv1.JobSpec{Parallelism: ptr.To(int32(3)), Suspend: ptr.To(true), Selector: &metav1.LabelSelector{MatchLabels: many}}
+	job.Spec.Template.Labels, job.Spec.Template.Annotations = many, map[string]string{"example.com/a": much}
+	for k, v := range annotations {
+		job.Spec.Template.Annotations[k] = v
+	}
+	job.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Args: []string{much, much}}}
+	job.Status = batchv1.JobStatus{CompletedIndexes: much, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "R", Message: "M"}}}
+	return job
+}
+
+func kept(t *testing.T, job *batchv1.Job) *batchv1.Job {
+	t.Helper()
+	got, err := Job(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(text) > mostKept {
+		t.Errorf("%d bytes are kept", len(text))
+	}
+	return got.(*batchv1.Job)
+}
+
+// TestJobsAreKeptSmall: what a tenant writes into a Job fills no memory, and what is read of it stays.
+func TestJobsAreKeptSmall(t *testing.T) {
+	long := strings.Repeat("0", 200_000)
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		admitted    bool
+	}{
+		"plain":                 {nil, false},
+		"admitted":              {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationImageCommand: long}, true},
+		"a long container":      {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationContainer: long}, false},
+		"a long number":         {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationRanks: long + "1"}, false},
+		"a long size":           {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: long + "3"}, false},
+		"keys that nobody knew": {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.Prefix + "x": long}, false},
+	} {
+		job := large(c.annotations)
+		want, admitted := settings.AdmittedJob(job)
+		if admitted != c.admitted {
+			t.Errorf("%s: admitted %v", name, admitted)
+		}
+		got := kept(t, job)
+		if is, ok := settings.AdmittedJob(got); ok != admitted || is != want {
+			t.Errorf("%s: %+v, %v is read of what is kept, want %+v, %v", name, is, ok, want, admitted)
+		}
+		if got.UID != "u" || got.Name != "train" || got.Namespace != "ns" || got.ResourceVersion != "7" || !*got.Spec.Suspend || !reflect.DeepEqual(got.Status.Conditions, job.Status.Conditions) {
+			t.Errorf("%s: kept is %+v", name, got)
+		}
+		for k := range got.Spec.Selector.MatchLabels {
+			if job.Spec.Selector.MatchLabels[k] == "" {
+				t.Errorf("%s: label %s is no one's", name, k)
+			}
+		}
+		if len(got.Spec.Selector.MatchLabels) == 0 {
+			t.Errorf("%s: no label of the selector is kept: no pod could be taken out of the Job", name)
+		}
+	}
+}
+
+// TestSelectorsKeepWhatCanGo: the label of the gang stays on a pod, so it is not among the few that are kept.
+func TestSelectorsKeepWhatCanGo(t *testing.T) {
+	job := &batchv1.Job{}
+	job.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "train", "zzz": "1"}}
+	for i := range mostKeys - 1 {
+		job.Spec.Selector.MatchLabels[fmt.Sprintf("z%02d", i)] = "1"
+	}
+	got := kept(t, job).Spec.Selector.MatchLabels
+	if len(got) != mostKeys || got[v1alpha1.LabelGang] != "" || got["zzz"] == "" {
+		t.Errorf("kept are %v", got)
+	}
+}
+
+// TestWhatIsNoJobIsKept: a cache's watch hands over marks of objects that are gone as well.
+func TestWhatIsNoJobIsKept(t *testing.T) {
+	now := metav1.NewTime(time.Unix(1, 0))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", DeletionTimestamp: &now}}
+	if got, err := Job(pod); err != nil || got != any(pod) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got := kept(t, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}); !got.DeletionTimestamp.Equal(&now) || got.Spec.Selector != nil {
+		t.Errorf("kept is %+v", got)
+	}
+}
