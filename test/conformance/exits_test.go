@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 )
 
 // end is how a launcher with one rank has ended.
@@ -30,10 +32,10 @@ var inSummary = regexp.MustCompile(`exitcode\s*: (-?\d+)`)
 var volatile = regexp.MustCompile(`"timestamp": ?"\d+"|, line \d+, in wrapper|0x[0-9a-f]+`)
 
 // logs reads what the ranks' files hold.
-func (e *end) logs(t *testing.T, folder string) {
+func (e *end) logs(t *testing.T, folder, attempt string) {
 	t.Helper()
 	for name, into := range map[string]*string{"stdout.log": &e.out, "stderr.log": &e.errs, "error.json": &e.raised} {
-		files, _ := filepath.Glob(filepath.Join(folder, "logs", "*", "attempt_0", "0", name))
+		files, _ := filepath.Glob(filepath.Join(folder, "logs", "*", "attempt_"+attempt, "0", name))
 		if len(files) != 1 {
 			if name != "error.json" {
 				t.Errorf("%s: %d files", name, len(files))
@@ -69,15 +71,32 @@ func endUnderTorchrun(t *testing.T, how []string) (e end) {
 	if m := inSummary.FindStringSubmatch(string(said)); m != nil {
 		e.rank, _ = strconv.Atoi(m[1])
 	}
-	e.logs(t, folder)
+	e.logs(t, folder, "0")
 	return e
 }
 
-func endUnderAgent(t *testing.T, how []string) (e end) {
+// endUnderAgent ends a rank that was started cold, or one that was a standby, in the attempt after the first.
+func endUnderAgent(t *testing.T, how []string, warm bool) (e end) {
 	t.Helper()
 	folder := t.TempDir()
-	c, p := newAgent(t, folder, "off")
+	standbys, attempt := "off", "0"
+	if warm {
+		standbys, attempt = "auto", "1"
+	}
+	c, p := newAgent(t, folder, standbys)
+	if warm {
+		p.Env["HOLD"], p.Env["HOLDFAST_RANKS"], p.Env["HOLDFAST_STATE_BYTES"] = folder, "1", "4096"
+	}
 	p.Start(append([]string{"bash", "-c", `"$@"; echo "after $?"`, "bash"}, endCommand(t, folder, how)...)...)
+	if warm {
+		c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
+		file(t, filepath.Join(folder, "go"))
+		again := c.Await(t, "a", "runs again", func(r *v1.Report) bool { return r.Generation == 2 && len(r.Rank) == 1 && r.Rank[0].Pid != 0 })
+		if !again.Rank[0].FromStandby {
+			t.Error("the rank was started cold again")
+		}
+		file(t, filepath.Join(folder, "end"))
+	}
 	p.Wait()
 	if _, err := fmt.Sscanf(p.Out.String(), "after %d", &e.code); err != nil {
 		t.Fatalf("the launcher did not return: %q", p.Out)
@@ -88,11 +107,11 @@ func endUnderAgent(t *testing.T, how []string) (e end) {
 			e.rank = -int(s)
 		}
 	}
-	e.logs(t, folder)
+	e.logs(t, folder, attempt)
 	return e
 }
 
-// TestEnds: however a rank ends, its exit code, output and error file are those that torchrun leaves. The launcher's exit code is the
+// TestEnds: however a rank ends, started cold or from a standby, its exit code, output and error file are those that torchrun leaves. The launcher's exit code is the
 // rank's, 128 and the signal where one ended it: torchrun's is 1 for all that is not 0, which says less to who reads it.
 func TestEnds(t *testing.T) {
 	python(t)
@@ -104,23 +123,30 @@ func TestEnds(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			first, rest, _ := strings.Cut(how, " ")
-			theirs, ours := endUnderTorchrun(t, []string{first, rest}), endUnderAgent(t, []string{first, rest})
+			theirs := endUnderTorchrun(t, []string{first, rest})
 			if recorded := how == "record exception"; theirs.out != "begins\n" || recorded != strings.Contains(theirs.raised, "callstack") {
 				t.Fatalf("under torchrun it leaves %+v", theirs)
 			}
-			want := theirs.rank
-			if want < 0 {
-				want = 128 - want
-			}
-			if ours.code != want || (theirs.code == 0) != (want == 0) || theirs.code > 1 {
-				t.Errorf("the launcher ends with %d, torchrun with %d for a rank that ended with %d", ours.code, theirs.code, theirs.rank)
-			}
-			ours.code, theirs.code = 0, 0
-			if ours != theirs {
-				a, _ := json.MarshalIndent(fmt.Sprintf("%+v", ours), "", " ")
-				b, _ := json.MarshalIndent(fmt.Sprintf("%+v", theirs), "", " ")
-				t.Errorf("ends as\n%s\nunder torchrun as\n%s", a, b)
+			for warm, name := range map[bool]string{false: "cold", true: "from a standby"} {
+				t.Run(name, func(t *testing.T) { sameEnd(t, endUnderAgent(t, []string{first, rest}, warm), theirs) })
 			}
 		})
+	}
+}
+
+func sameEnd(t *testing.T, ours, theirs end) {
+	t.Helper()
+	want := theirs.rank
+	if want < 0 {
+		want = 128 - want
+	}
+	if ours.code != want || (theirs.code == 0) != (want == 0) || theirs.code > 1 {
+		t.Errorf("the launcher ends with %d, torchrun with %d for a rank that ended with %d", ours.code, theirs.code, theirs.rank)
+	}
+	ours.code, theirs.code = 0, 0
+	if ours != theirs {
+		a, _ := json.MarshalIndent(fmt.Sprintf("%+v", ours), "", " ")
+		b, _ := json.MarshalIndent(fmt.Sprintf("%+v", theirs), "", " ")
+		t.Errorf("ends as\n%s\nunder torchrun as\n%s", a, b)
 	}
 }

@@ -53,12 +53,14 @@ func (f facts) add(at string, all map[string]any) {
 // older begins the reasons of what only an older PyTorch than the installed one needs.
 const older = "an older PyTorch: "
 
-// allowed are the facts in which a rank under the agent differs from one under torchrun: where, what stands there under the agent (in
-// JSON), and the reason.
-var allowed = []struct {
+// allowance is a difference that may be: where, what stands there under the agent (in JSON), and the reason.
+type allowance struct {
 	path, ours *regexp.Regexp
 	reason     string
-}{
+}
+
+// allowed are the facts in which a rank under the agent differs from one under torchrun.
+var allowed = []allowance{
 	{is(`env\.HOLDFAST_\w+`), is(`".*"`), "what the client and the site hook are told"},
 	{is(`env\.PATH`), is(`".*/shims:.*"`), "our shims stand first"},
 	{is(`env\.PYTHONPATH`), is(`".*/python"`), "the client and the site hook are there"},
@@ -78,8 +80,8 @@ var allowed = []struct {
 // is matches the whole of a text.
 func is(text string) *regexp.Regexp { return regexp.MustCompile(`(?s)^(` + text + `)$`) }
 
-// compare says where two ranks differ and nothing allows it.
-func compare(ours, theirs facts, used map[string]bool) (out []string) {
+// compare says where ours differs from theirs and nothing allows it.
+func compare(ours, theirs facts, allowed []allowance, used map[string]bool) (out []string) {
 	all := maps.Clone(ours)
 	maps.Copy(all, theirs)
 	for _, at := range slices.Sorted(maps.Keys(all)) {
@@ -200,7 +202,7 @@ func TestRanks(t *testing.T) {
 			for at, v := range ours {
 				ours[at] = strings.ReplaceAll(v, folder[true], folder[false])
 			}
-			for _, d := range compare(ours, theirs, used) {
+			for _, d := range compare(ours, theirs, allowed, used) {
 				t.Errorf("rank %d, %s: %s", rank, how, d)
 			}
 		}

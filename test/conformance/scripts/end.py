@@ -1,8 +1,27 @@
-"""Ends as it is told: end.py HOW."""
+"""Ends as it is told: end.py plain|record HOW.
+
+With HOLD=FOLDER in its environment, attempt 0 makes a step, waits for FOLDER/go and is killed; the next one waits for FOLDER/end.
+"""
 
 import os
 import signal
 import sys
+import time
+
+
+def held():
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if first:
+        import holdfast
+
+        state = holdfast.attach()
+        state.track(state={})
+        state.restore()
+        state.save(1)  # from here on the agent makes standbys
+    while not os.path.exists(os.path.join(os.environ["HOLD"], "go" if first else "end")):
+        time.sleep(0.02)
+    if first:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main():
@@ -24,4 +43,6 @@ if sys.argv[1] == "record":
     from torch.distributed.elastic.multiprocessing.errors import record
 
     main = record(main)
+if "HOLD" in os.environ:
+    held()
 main()
