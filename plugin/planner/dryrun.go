@@ -11,18 +11,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
-
-// reserver are the parts of the framework that try a plan on.
-type reserver interface {
-	RunReservePluginsReserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status
-	RunReservePluginsUnreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string)
-}
 
 // assignmentOf is a pod on the node that is planned for it.
 type assignmentOf struct {

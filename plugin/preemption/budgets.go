@@ -4,7 +4,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 
 	"holdfast.dev/holdfast/gang/preemption"
@@ -13,7 +12,6 @@ import (
 // budgets are the disruption budgets of the preemptible pods.
 type budgets struct {
 	lister  policylisters.PodDisruptionBudgetLister
-	byName  map[types.NamespacedName]int
 	allowed []int
 	// in are the namespaces' budgets, read once.
 	in map[string][]budget
