@@ -266,7 +266,11 @@ func (l *look) step(dir *os.Root, s *found) Step {
 			out.Bad++
 			continue
 		}
-		l.add(&out, l.rank(dir, s, rank, want, &out.Ranks))
+		f := l.rank(dir, s, rank, want, &out.Ranks)
+		if f.Status == Missing && out.Manifest != OK {
+			continue // only its name said that it was there, and it went meanwhile
+		}
+		l.add(&out, f)
 	}
 	if out.Untold > 0 {
 		l.notef("step %d of generation %d: of %d files it is not told how they are", s.step, s.generation, out.Untold)

@@ -285,13 +285,15 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d names, %v, notes %q", len(names), err, l.notes)
 	}
 	l.entries = 30
-	s := &found{step: 1, generation: 1}
-	for rank := range uint32(100) { // every second one is there, so that no two are alike in a row
-		if rank%2 == 0 {
-			s.ranks = append(s.ranks, rank)
-		}
+	m := format.Manifest{Step: 5000, Generation: 1, Ranks: make([]format.ManifestRank, 100)}
+	err = os.WriteFile(filepath.Join(dir, "gen-1", format.ManifestName(5000)), m.Encode(), 0o600)
+	for rank := uint32(0); rank < 100; rank += 2 { // every second one is there, so that no two in a row are alike
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "gen-1", format.RankFileName(5000, rank)), nil, 0o600))
 	}
-	if step := l.step(root, s); len(step.Files) != 10 || step.Bad != 50 || step.Untold != 40 {
+	if err != nil {
+		t.Fatal(err)
+	}
+	if step := l.step(root, &found{step: 5000, generation: 1, manifest: true}); len(step.Files) != 10 || step.Bad != 100 || step.Untold != 90 || step.Complete() {
 		t.Errorf("%d runs, %d bad, %d untold", len(step.Files), step.Bad, step.Untold)
 	}
 }
@@ -321,5 +323,9 @@ func TestWhatIsBeingRemovedIsNoDamage(t *testing.T) {
 	}
 	if got := l.step(root, steps[0]); !got.Removed || got.Complete() {
 		t.Errorf("after: %+v", got)
+	}
+	steps[0].manifest = false // one that never had a manifest
+	if got := l.step(root, steps[0]); got.Removed || got.Bad != 0 || got.Good != 3 || got.Has(0) {
+		t.Errorf("without a manifest: %+v", got)
 	}
 }

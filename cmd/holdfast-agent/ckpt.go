@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strconv"
+	"syscall"
 
 	"holdfast.dev/holdfast/ckptagent/inspect"
 	"holdfast.dev/holdfast/ckptagent/proc"
@@ -29,6 +31,8 @@ func ckpt(args []string, env func(string) string, in io.Reader, out io.Writer) e
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if options.Deep {
+		runtime.LockOSThread()
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19) // of this thread: training goes first
 		go func() {
 			_, _ = io.Copy(io.Discard, in)
 			cancel()

@@ -102,7 +102,12 @@ func (c *Cluster) RunDev(ctx context.Context, args ...string) (string, error) {
 
 // Explain is what `kubectl holdfast explain` tells of a job.
 func (c *Cluster) Explain(ctx context.Context, namespace, job string) (string, error) {
-	return c.run(ctx, filepath.Join(c.Source, "bin/kubectl-holdfast"), "explain", "job/"+job, "-n", namespace)
+	return c.Holdfast(ctx, "explain", "job/"+job, "-n", namespace)
+}
+
+// Holdfast is what `kubectl holdfast` tells, also where it ends with another code than 0.
+func (c *Cluster) Holdfast(ctx context.Context, args ...string) (string, error) {
+	return c.run(ctx, filepath.Join(c.Source, "bin/kubectl-holdfast"), args...)
 }
 
 func (c *Cluster) run(ctx context.Context, program string, args ...string) (string, error) {

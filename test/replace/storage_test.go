@@ -85,6 +85,7 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
 	w.storedOften(ctx, t, job)
+	w.verified(ctx, t, job)
 	s = w.sick(ctx, t, job, s, 1)
 	w.drained(ctx, t, job, "its node was sick")
 
@@ -110,6 +111,16 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	}
 	w.well(ctx, t, node)
 	w.end(ctx, t, job)
+}
+
+// verified demands that an agent of the job finds whole what its record names, while it trains.
+func (w *world) verified(ctx context.Context, t *testing.T, job string) {
+	t.Helper()
+	for _, verb := range []string{"ls", "verify"} {
+		if text, err := w.Holdfast(ctx, "ckpt", verb, "job/"+job, "-n", namespace); err != nil || !strings.Contains(text, "durable") || !strings.Contains(text, "training would go on from step") {
+			t.Errorf("ckpt %s: %v\n%s", verb, err, text)
+		}
+	}
 }
 
 // drained demands that the newest recovery of a job cost no step.

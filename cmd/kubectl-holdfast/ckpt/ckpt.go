@@ -169,6 +169,8 @@ func (s *Step) unfinished(rec *record) string {
 	switch {
 	case rec == nil:
 		return why
+	case s.Record == Durable || s.Record == Older:
+		return why + "; the record names it, so that it is read without one"
 	case s.Record != "":
 		return why + "; what drained pods left"
 	case s.Generation < rec.generation || rec.durable != nil && s.Generation == rec.durable.Generation && s.Step.Step < rec.durable.Step:
