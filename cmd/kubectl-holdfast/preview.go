@@ -106,8 +106,26 @@ func previewOf(ctx context.Context, flags *genericclioptions.ConfigFlags, file s
 			return none, err
 		}
 	}
+	if a.Nodes, a.Unread, err = nodesFor(ctx, c, a.Job); err != nil {
+		return none, err
+	}
 	a.Warnings = append(a.Warnings, warnings.texts...)
 	return preview.Of(a)
+}
+
+// nodesFor lists the nodes that a job's state has to fit on; to see them is not every user's right.
+func nodesFor(ctx context.Context, c client.Reader, job *batchv1.Job) (nodes []corev1.Node, unread string, err error) {
+	if s, _ := settings.JobSettings(job); s.StateBytes == 0 {
+		return nil, "", nil
+	}
+	list := &corev1.NodeList{}
+	switch err := c.List(ctx, list); {
+	case apierrors.IsForbidden(err):
+		return nil, "you may not list nodes: the ClusterRole holdfast-nodes-view, bound with a ClusterRoleBinding, allows it", nil
+	case err != nil:
+		return nil, "", fmt.Errorf("listing nodes: %w", err)
+	}
+	return list.Items, "", nil
 }
 
 // warned collects what the API server says beside its answers.

@@ -193,3 +193,34 @@ func TestDryRunErrors(t *testing.T) {
 		t.Errorf("a Job that is not opted in: %v", err)
 	}
 }
+
+// Nodes are asked for where there is state to be kept, and to whom they are not shown it is said why.
+func TestNodesFor(t *testing.T) {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused error
+	c := fake.NewClientBuilder().WithScheme(s).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if refused != nil {
+				return refused
+			}
+			return c.List(ctx, list, opts...)
+		}}).Build()
+	keeps := job("train", map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi"}, nil)
+	if nodes, unread, err := nodesFor(t.Context(), c, keeps); err != nil || unread != "" || len(nodes) != 1 {
+		t.Errorf("%v, %q, %v", nodes, unread, err)
+	}
+	refused = apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
+	if nodes, unread, err := nodesFor(t.Context(), c, keeps); err != nil || !strings.Contains(unread, "holdfast-nodes-view") || nodes != nil {
+		t.Errorf("without the right: %v, %q, %v", nodes, unread, err)
+	}
+	refused = errors.New("broken")
+	if _, _, err := nodesFor(t.Context(), c, keeps); err == nil {
+		t.Error("a broken answer is none")
+	}
+	if _, unread, err := nodesFor(t.Context(), c, job("train", map[string]string{v1alpha1.AnnotationEnabled: "true"}, nil)); err != nil || unread != "" {
+		t.Errorf("nodes were asked for without need: %q, %v", unread, err)
+	}
+}

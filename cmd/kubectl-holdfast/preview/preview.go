@@ -28,6 +28,9 @@ type Answers struct {
 	// Where is the scheduler's answer; nil where Unasked says why.
 	Where   *v1alpha1.PreviewResponse
 	Unasked string
+	// Nodes are those of the cluster; none where Unread says why.
+	Nodes  []corev1.Node
+	Unread string
 }
 
 // Preview is what would become of a Job; -o json and -o yaml print it as it is.
@@ -41,7 +44,9 @@ type Preview struct {
 	Unshown string `json:"unshown,omitempty"`
 	// Injection is what the webhook says that it did to each pod.
 	Injection *v1alpha1.Injection `json:"injection,omitempty"`
-	Warnings  []string            `json:"warnings,omitempty"`
+	// State is what state in memory takes; nil: none is kept.
+	State    *State   `json:"state,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
 	// Where is where the pods would land now, or why not.
 	Where   *v1alpha1.PreviewResponse `json:"where,omitempty"`
 	Unasked string                    `json:"unasked,omitempty"`
@@ -66,6 +71,7 @@ func Of(a Answers) (Preview, error) {
 			return p, fmt.Errorf("reading the annotation %s that the webhook wrote: %w", v1alpha1.AnnotationInjection, err)
 		}
 	}
+	p.State = p.state(a)
 	p.PodDiff, err = diff("Pod", podText, a.PlainPod, a.Pod)
 	return p, err
 }
@@ -118,19 +124,30 @@ func (p Preview) memory(w *page.Page) {
 	} else {
 		w.Linef("Memory: none added")
 	}
-	if i.StateBytes > 0 {
-		w.Linef("  state in memory: %s for each rank, three times", page.Bytes(i.StateBytes))
+	if p.State != nil {
+		p.State.text(w)
 	} else {
 		w.Linef("  state in memory: off")
 	}
 	standbys := "off"
 	if i.Standbys {
 		standbys = "one for each rank"
+		if more := i.MemoryAdded - p.stateTotal(); more > 0 {
+			standbys += fmt.Sprintf("; %s with the agent", page.Bytes(more))
+		}
 	}
 	w.Linef("  warm standbys: %s", standbys)
 	for _, n := range i.Notes {
 		w.Wrapf("  - ", "%s", n)
 	}
+}
+
+// stateTotal is what a pod's state takes.
+func (p Preview) stateTotal() int64 {
+	if p.State == nil {
+		return 0
+	}
+	return p.State.Total
 }
 
 func (p Preview) where(w *page.Page) {
