@@ -1,15 +1,39 @@
 package webhook
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"holdfast.dev/holdfast/internal/eventually"
 )
+
+// shapes are what a shell's text is made of that somebody writes to have it read for long.
+var shapes = map[string]string{
+	"words":     "a ",
+	"quotes":    "'",
+	"open":      "$(",
+	"commands":  "a;",
+	"slashes":   "\\",
+	"variables": "A=1 ",
+	"launchers": "torchrun a;",
+	"deepspeed": "deepspeed a;",
+	"here":      "<<a ",
+	"shells":    "bash -c ",
+	"comments":  "#\n",
+	"groups":    "(",
+}
 
 // TestNoCommandTakesLong: what an object can hold (the API server takes 3 MiB) is answered long before the API server stops
 // waiting; a text that no process can be started with is not read.
@@ -32,7 +56,7 @@ func TestNoCommandTakesLong(t *testing.T) {
 	shell := func(text string) func(*corev1.Container) {
 		return func(c *corev1.Container) { c.Command, c.Args = []string{"bash", "-c"}, []string{text} }
 	}
-	for name, change := range map[string]func(*corev1.Container){
+	commands := map[string]func(*corev1.Container){
 		"doubled variables": func(c *corev1.Container) { c.Env = chain(strings.Repeat("x", 100), 30) },
 		"open references":   func(c *corev1.Container) { c.Args = []string{fill("$(")} },
 		"many references":   func(c *corev1.Container) { c.Env, c.Args = chain(strings.Repeat("x", 9<<10), 0), many("$(V0)", size/8) },
@@ -43,26 +67,81 @@ func TestNoCommandTakesLong(t *testing.T) {
 				c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("PET_", i), Value: "x"})
 			}
 		},
-		"shell: words":     shell(fill("a ")),
-		"shell: quotes":    shell(fill("'")),
-		"shell: open":      shell(fill("$(")),
-		"shell: commands":  shell(fill("a;")),
-		"shell: slashes":   shell(fill("\\")),
-		"shell: variables": shell(fill("A=1 ")),
-		"shell: launchers": shell(fill("torchrun a;")),
-		"shell: deepspeed": shell(fill("deepspeed a;")),
-		"shell: here":      shell(fill("<<a ")),
-		"shell: shells":    shell(fill("bash -c ")),
-		"shell: comments":  shell(fill("#\n")),
-		"shell: groups":    shell(fill("(")),
-	} {
+	}
+	for name, shape := range shapes {
+		commands["shell: "+name] = shell(fill(shape))
+	}
+	for name, change := range commands {
 		began := time.Now()
-		out := MutateJob(job(t, trainer(change)), Facts{})
+		out := MutateJob(t.Context(), job(t, trainer(change)), Facts{})
 		if took := time.Since(began); took > eventually.Slowdown*5*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 		if strings.HasPrefix(name, "shell") && !strings.Contains(said(out), "is longer than 128Ki") {
 			t.Errorf("%s was read whole: %.200s", name, said(out))
+		}
+	}
+}
+
+// TestTheLongestShellTextsAreReadSoon: of those that a process can be started with, one and as many as a command may have.
+func TestTheLongestShellTextsAreReadSoon(t *testing.T) {
+	const size = mostString - 1
+	for name, shape := range shapes {
+		text := strings.Repeat(shape, size/len(shape)+1)[:size]
+		for _, texts := range []int{1, 8} {
+			c := trainer(func(c *corev1.Container) {
+				c.Command, c.Args = []string{"bash", "-c"}, slices.Repeat([]string{text}, texts)
+			})
+			began := time.Now()
+			out := MutateJob(t.Context(), job(t, c), Facts{})
+			if took := time.Since(began); took > eventually.Slowdown*2*time.Second {
+				t.Errorf("%d of %s took %v", texts, name, took)
+			}
+			if strings.Contains(said(out), "is longer than") || strings.Contains(said(out), "are longer than") {
+				t.Errorf("%d of %s are not read: %.200s", texts, name, said(out))
+			}
+		}
+	}
+}
+
+// looks is a context that ends once it was asked so often.
+type looks struct {
+	context.Context
+	left int
+}
+
+func (l *looks) Err() error {
+	if l.left--; l.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestNobodyWaitsForTheAnswer: once the request's context has ended nothing more is read, and what was read so far is no answer.
+func TestNobodyWaitsForTheAnswer(t *testing.T) {
+	c := &corev1.Container{Command: []string{"torchrun"}}
+	for i := range 1000 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: "$(A)"})
+	}
+	c.Args = slices.Repeat([]string{"$(V0)"}, 1000)
+	for _, after := range []int{0, 10, 1500} {
+		ctx := &looks{t.Context(), after}
+		line := readCommand(ctx, c, field.NewPath("containers").Index(0))
+		if ctx.left != -1 || len(line.env) > after+1 || len(line.argv) > 0 || len(line.errs) != 1 || !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("after %d looks: %d are left, %d variables and %d arguments are read: %v", after, ctx.left, len(line.env), len(line.argv), line.errs)
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	created := raw(t, job(t))
+	for what, r := range map[string]admission.Response{
+		"a Job":           Jobs(Cluster{}).Handle(gone, request(admissionv1.Create, created, runtime.RawExtension{})),
+		"a change of one": Jobs(Cluster{}).Handle(gone, request(admissionv1.Update, created, created)),
+		"a pod":           pods().Handle(gone, request(admissionv1.Create, raw(t, podOf(admitted(t, job(t)))), runtime.RawExtension{})),
+		"an admitted pod": pods().Handle(gone, request(admissionv1.Create, raw(t, injected(t, job(t))), runtime.RawExtension{})),
+	} {
+		if r.Allowed || r.Result.Code != http.StatusServiceUnavailable || !strings.Contains(r.Result.Message, "nobody waits for the answer any more") {
+			t.Errorf("%s: %+v", what, r.AdmissionResponse)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package webhook
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -16,16 +18,20 @@ import (
 type commandLine struct {
 	argv []string
 	env  map[string]string
-	// errs: expansion would produce more than any process can be started with. Then argv is empty.
+	// errs: expansion would produce more than any process can be started with, or nobody waits for it. Then argv is empty.
 	errs field.ErrorList
 }
 
 // readCommand resolves the references in the container's command, the way the kubelet does: a variable sees
-// those before it in its list, the command sees them all, and those of envFrom.
-func readCommand(c *corev1.Container, at *field.Path) commandLine {
+// those before it in its list, the command sees them all, and those of envFrom. It reads no further once ctx has ended.
+func readCommand(ctx context.Context, c *corev1.Container, at *field.Path) commandLine {
 	line := commandLine{env: map[string]string{}}
 	x := &expander{vars: line.env, later: setLater}
 	resolve := func(s string, at *field.Path) string {
+		if err := ctx.Err(); err != nil {
+			line.errs = append(line.errs, field.InternalError(at, fmt.Errorf("was not read, for nobody waits for the answer any more: %w", err)))
+			return ""
+		}
 		out, err := x.expand(s)
 		if err != nil {
 			line.errs = append(line.errs, field.Invalid(at, beginning(s), err.Error()))

@@ -47,7 +47,7 @@ func FuzzExpand(f *testing.F) {
 			name, value, _ := strings.Cut(l, "=")
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
 		}
-		got := readCommand(c, field.NewPath("containers").Index(0))
+		got := readCommand(t.Context(), c, field.NewPath("containers").Index(0))
 		env, bytes, references, most := map[string]string{}, 0, 0, 0
 		value := func(name string) string {
 			references++
@@ -139,10 +139,10 @@ func TestRanksKnownLater(t *testing.T) {
 	later := trainer(func(c *corev1.Container) {
 		c.Command, c.Args = []string{"torchrun"}, []string{"--nproc-per-node=$(JOB_COMPLETION_INDEX)", "train.py"}
 	})
-	if out := MutateJob(job(t, later), Facts{}); len(out.Errors) > 0 || !strings.Contains(said(out), "memory is counted for 2, by the GPUs; write the number into annotation holdfast.dev/ranks") {
+	if out := MutateJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 || !strings.Contains(said(out), "memory is counted for 2, by the GPUs; write the number into annotation holdfast.dev/ranks") {
 		t.Error(said(out))
 	}
-	if out := MutateJob(job(t, later, annotate(v1alpha1.AnnotationRanks, "4")), Facts{}); strings.Contains(said(out), "memory is counted") {
+	if out := MutateJob(t.Context(), job(t, later, annotate(v1alpha1.AnnotationRanks, "4")), Facts{}); strings.Contains(said(out), "memory is counted") {
 		t.Error(said(out))
 	}
 }

@@ -35,11 +35,11 @@ func FuzzPod(f *testing.F) {
 		if json.Unmarshal(text, pod) != nil {
 			return
 		}
-		once := MutatePod(pod, config)
+		once := MutatePod(t.Context(), pod, config)
 		if len(once.Errors) > 0 {
 			return
 		}
-		twice := MutatePod(once.Object, config)
+		twice := MutatePod(t.Context(), once.Object, config)
 		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 			t.Fatalf("injecting twice differs: %s", said(twice))
 		}
@@ -60,11 +60,11 @@ func FuzzJob(f *testing.F) {
 		if json.Unmarshal(text, j) != nil {
 			return
 		}
-		once := MutateJob(j, Facts{})
+		once := MutateJob(t.Context(), j, Facts{})
 		if len(once.Errors) > 0 {
 			return
 		}
-		twice := MutateJob(once.Object, Facts{})
+		twice := MutateJob(t.Context(), once.Object, Facts{})
 		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 			t.Fatalf("the second call differs: %s", said(twice))
 		}
@@ -78,17 +78,17 @@ func TestDamagedObjects(t *testing.T) {
 		for _, from := range []any{podOf(admitted(t, job(t))), injected(t, job(t))} {
 			pod := &corev1.Pod{}
 			damage(t, r, from, pod)
-			if once := MutatePod(pod, config); len(once.Errors) == 0 {
-				if twice := MutatePod(once.Object, config); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+			if once := MutatePod(t.Context(), pod, config); len(once.Errors) == 0 {
+				if twice := MutatePod(t.Context(), once.Object, config); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 					t.Fatalf("seed %d: injecting twice differs: %s", seed, said(twice))
 				}
 			}
 		}
 		j := &batchv1.Job{}
 		damage(t, r, job(t), j)
-		WantsImage(j)
-		if once := MutateJob(j, Facts{}); len(once.Errors) == 0 {
-			if twice := MutateJob(once.Object, Facts{}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+		WantsImage(t.Context(), j)
+		if once := MutateJob(t.Context(), j, Facts{}); len(once.Errors) == 0 {
+			if twice := MutateJob(t.Context(), once.Object, Facts{}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 				t.Fatalf("seed %d: admitting twice differs: %s", seed, said(twice))
 			}
 		}

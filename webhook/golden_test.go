@@ -23,7 +23,7 @@ func asYAML(t *testing.T, obj any) string {
 }
 
 func TestGoldenJob(t *testing.T) {
-	out := MutateJob(job(t), Facts{})
+	out := MutateJob(t.Context(), job(t), Facts{})
 	golden.File(t, "testdata/job.admitted.yaml", said(out)+asYAML(t, out.Object))
 }
 
@@ -32,7 +32,7 @@ func TestMemoryThatExceedsTheJobs(t *testing.T) {
 	small := trainer(func(c *corev1.Container) {
 		c.Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), gpuResource: resource.MustParse("4")}}
 	})
-	out := MutateJob(job(t, small), Facts{})
+	out := MutateJob(t.Context(), job(t, small), Facts{})
 	if want := "warning: holdfast adds 1346Mi of memory to the 512Mi of each pod: 4 ranks need 770Mi for state in memory and 512Mi for standbys\n"; said(out) != want {
 		t.Errorf("got  %swant %s", said(out), want)
 	}
@@ -40,7 +40,7 @@ func TestMemoryThatExceedsTheJobs(t *testing.T) {
 
 func TestGoldenPods(t *testing.T) {
 	noResources := trainer(func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })
-	golden.File(t, "testdata/pod.image.yaml", asYAML(t, MutatePod(podOf(MutateJob(job(t, bare()), readAs([]string{"torchrun"}, []string{"--nproc-per-node=2", "train.py"})).Object), config).Object))
+	golden.File(t, "testdata/pod.image.yaml", asYAML(t, MutatePod(t.Context(), podOf(MutateJob(t.Context(), job(t, bare()), readAs([]string{"torchrun"}, []string{"--nproc-per-node=2", "train.py"})).Object), config).Object))
 	for name, change := range map[string][]func(*batchv1.Job){
 		"guaranteed": nil,
 		"no-state": {func(j *batchv1.Job) { delete(j.Annotations, v1alpha1.AnnotationStateSize) },

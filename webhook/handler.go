@@ -35,7 +35,7 @@ func Pods(config func(context.Context) (Config, error)) admission.Handler {
 		if req.Operation != admissionv1.Create {
 			return admission.Allowed("")
 		}
-		return respond(pod, MutatePod(pod, cfg), req)
+		return respond(ctx, pod, MutatePod(ctx, pod, cfg), req)
 	})
 }
 
@@ -61,7 +61,7 @@ func Jobs(cluster Cluster) admission.Handler {
 		}
 		switch req.Operation {
 		case admissionv1.Create:
-			return respond(job, MutateJob(job, cluster.gatherFacts(ctx, job, nil, req.Namespace)), req)
+			return respond(ctx, job, MutateJob(ctx, job, cluster.gatherFacts(ctx, job, nil, req.Namespace)), req)
 		case admissionv1.Update:
 			old, err := decode[batchv1.Job](req.OldObject.Raw)
 			if err != nil {
@@ -71,7 +71,7 @@ func Jobs(cluster Cluster) admission.Handler {
 			if neverStarted(old) && neverStarted(job) {
 				facts = cluster.gatherFacts(ctx, job, old, req.Namespace)
 			}
-			return respond(job, CheckJobUpdate(old, job, facts), req)
+			return respond(ctx, job, CheckJobUpdate(ctx, old, job, facts), req)
 		}
 		return admission.Allowed("")
 	})
@@ -90,11 +90,11 @@ func (c Cluster) gatherFacts(ctx context.Context, job, old *batchv1.Job, namespa
 			f.Gangs = n
 		}
 	}
-	query, wanted := WantsImage(job)
+	query, wanted := WantsImage(ctx, job)
 	if !wanted || c.Images == nil {
 		return f
 	}
-	if f.Image = readBefore(old, query); f.Image != nil {
+	if f.Image = readBefore(ctx, old, query); f.Image != nil {
 		return f
 	}
 	query.Namespace = namespace // the object's own may be empty yet
@@ -117,7 +117,11 @@ func decode[T any](raw []byte) (*T, error) {
 
 // respond turns an outcome into the patch from in to its object. Both are encoded from the same Go type,
 // so fields that this build does not know are in neither and stay as they are.
-func respond[T any](in *T, out Outcome[*T], req admission.Request) admission.Response {
+// Where the request's context has ended the outcome may be of half an object, and is told to nobody.
+func respond[T any](ctx context.Context, in *T, out Outcome[*T], req admission.Request) admission.Response {
+	if err := ctx.Err(); err != nil {
+		return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("the %T was not read to its end, for nobody waits for the answer any more: %w", in, err))
+	}
 	if len(out.Errors) > 0 {
 		kind := schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}
 		name := req.Name

@@ -63,7 +63,7 @@ func TestPatchIsTheMutation(t *testing.T) {
 	if err := json.Unmarshal(applied(t, in.Raw, pods().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))), got); err != nil {
 		t.Fatal(err)
 	}
-	if want := MutatePod(pod, config).Object; !equality.Semantic.DeepEqual(got, want) {
+	if want := MutatePod(t.Context(), pod, config).Object; !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("got\n%s", asYAML(t, got))
 	}
 }

@@ -41,13 +41,13 @@ type ImageQuery struct {
 type Images func(context.Context, ImageQuery) (ImageProcess, error)
 
 // WantsImage says whether what the Job starts can be known from its image alone, and what to ask.
-func WantsImage(job *batchv1.Job) (ImageQuery, bool) {
+func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 	s, errs := settings.JobSettings(job)
 	if len(errs) > 0 || !s.Enabled || s.Observe {
 		return ImageQuery{}, false
 	}
 	spec := &job.Spec.Template.Spec
-	t, errs := findTraining(spec, templatePath.Child("spec"), s, nil)
+	t, errs := findTraining(ctx, spec, templatePath.Child("spec"), s, nil)
 	if len(errs) > 0 || len(t.container().Command) > 0 || t.container().Image == "" {
 		return ImageQuery{}, false
 	}
@@ -67,11 +67,11 @@ func WantsImage(job *batchv1.Job) (ImageQuery, bool) {
 
 // readBefore is what the Job was stamped with, where its change leaves the image and the architecture as they were: no
 // registry that is down may keep people from changing a Job that waits.
-func readBefore(old *batchv1.Job, now ImageQuery) *ImageProcess {
+func readBefore(ctx context.Context, old *batchv1.Job, now ImageQuery) *ImageProcess {
 	if old == nil {
 		return nil
 	}
-	was, wanted := WantsImage(old)
+	was, wanted := WantsImage(ctx, old)
 	var p ImageProcess
 	if !wanted || was.Image != now.Image || was.Architecture != now.Architecture ||
 		json.Unmarshal([]byte(old.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil || len(p.Entrypoint)+len(p.Cmd) == 0 {
@@ -125,12 +125,12 @@ func verbatim(argv []string) []string {
 }
 
 // useImage gives a pod's training container the command that was read from its image when its Job was admitted.
-func useImage(pod *corev1.Pod, s settings.Settings) {
+func useImage(ctx context.Context, pod *corev1.Pod, s settings.Settings) {
 	var p ImageProcess
 	if json.Unmarshal([]byte(pod.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil {
 		return
 	}
-	if t, errs := findTraining(&pod.Spec, specPath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
+	if t, errs := findTraining(ctx, &pod.Spec, specPath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
 		p.into(t.container())
 	}
 }

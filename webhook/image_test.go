@@ -46,15 +46,15 @@ func TestImageCommand(t *testing.T) {
 	} {
 		facts := readAs(c.entrypoint, c.cmd)
 		in := job(t, bare(c.args...))
-		out := MutateJob(in, facts)
+		out := MutateJob(t.Context(), in, facts)
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in.Spec.Template.Spec, out.Object.Spec.Template.Spec) {
 			t.Errorf("%s: the Job's own fields were changed: %s", name, said(out))
 			continue
 		}
-		if twice := MutateJob(out.Object, facts); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		if twice := MutateJob(t.Context(), out.Object, facts); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: the second call changes the Job: %s", name, said(twice))
 		}
-		pod := MutatePod(podOf(out.Object), config)
+		pod := MutatePod(t.Context(), podOf(out.Object), config)
 		if len(pod.Errors) > 0 {
 			t.Errorf("%s: %s", name, said(pod))
 			continue
@@ -63,7 +63,7 @@ func TestImageCommand(t *testing.T) {
 		if !reflect.DeepEqual(got.Command, append(append(list{}, wrapper...), c.command...)) || strings.Join(got.Args, "|") != strings.Join(c.arguments, "|") {
 			t.Errorf("%s: %q %q", name, got.Command, got.Args)
 		}
-		if again := MutatePod(pod.Object, config); len(again.Errors) > 0 || !equality.Semantic.DeepEqual(pod.Object, again.Object) {
+		if again := MutatePod(t.Context(), pod.Object, config); len(again.Errors) > 0 || !equality.Semantic.DeepEqual(pod.Object, again.Object) {
 			t.Errorf("%s: injecting twice differs: %s", name, said(again))
 		}
 	}
@@ -83,7 +83,7 @@ func TestImageRefusals(t *testing.T) {
 		{"written by hand, a command as well", Facts{}, job(t, forged)},
 		{"written by hand", readAs([]string{"y"}, nil), job(t, bare(), forged)},
 	} {
-		out := MutateJob(c.job, c.facts)
+		out := MutateJob(t.Context(), c.job, c.facts)
 		if len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", c.name)
 		}
@@ -117,7 +117,7 @@ func TestImageIsAskedFor(t *testing.T) {
 	handle(job(t), runtime.RawExtension{})
 	handle(job(t, bare(), annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve)), runtime.RawExtension{})
 	handle(job(t, bare(), annotate(v1alpha1.AnnotationEnabled, "false")), runtime.RawExtension{})
-	if _, wanted := WantsImage(job(t, bare(), annotate(v1alpha1.AnnotationContainer, "absent"))); wanted {
+	if _, wanted := WantsImage(t.Context(), job(t, bare(), annotate(v1alpha1.AnnotationContainer, "absent"))); wanted {
 		t.Error("wants the image of a container that is not there")
 	}
 	if len(asked) > 0 {

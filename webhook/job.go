@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -29,12 +30,12 @@ var (
 
 // MutateJob answers about a Job that is created: it checks every key of ours and stamps the pod
 // template of a Job that is opted in.
-func MutateJob(in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
-	return mutateJob(in, nil, facts)
+func MutateJob(ctx context.Context, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
+	return mutateJob(ctx, in, nil, facts)
 }
 
 // mutateJob answers about a Job whose template may be written: old is what it was, nil where it is created.
-func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
+func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	job := in.DeepCopy()
 	s, errs := settings.JobSettings(job)
 	var stampedLabels, stampedAnnotations map[string]string
@@ -66,8 +67,8 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	}
 	errs = append(errs, checkShape(job)...)
 	errs = append(errs, checkSlices(s, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
-	effective := effectiveSpec(job, s, facts)
-	t, more := findTraining(effective, templatePath.Child("spec"), s, keyPath(job, v1alpha1.AnnotationContainer))
+	effective := effectiveSpec(ctx, job, s, facts)
+	t, more := findTraining(ctx, effective, templatePath.Child("spec"), s, keyPath(job, v1alpha1.AnnotationContainer))
 	errs = append(errs, more...)
 	if t != nil {
 		errs = append(errs, t.checkFresh(parallelism(job), s, facts.unread())...)
@@ -86,13 +87,13 @@ func mutateJob(in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 }
 
 // effectiveSpec is the spec of the Job's pods with what the image starts in place of the command that is missing.
-func effectiveSpec(job *batchv1.Job, s settings.Settings, facts Facts) *corev1.PodSpec {
+func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, facts Facts) *corev1.PodSpec {
 	spec := &job.Spec.Template.Spec
 	if facts.Image == nil {
 		return spec
 	}
 	spec = spec.DeepCopy()
-	if t, errs := findTraining(spec, templatePath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
+	if t, errs := findTraining(ctx, spec, templatePath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
 		facts.Image.into(t.container())
 	}
 	return spec
@@ -213,9 +214,9 @@ func checkSlices(s settings.Settings, pods int32, keyPath func(key string) *fiel
 
 // CheckJobUpdate answers about a change of a Job that exists. Its pods keep what they were created
 // with, so a change of our keys is answered with a warning that says what to do.
-func CheckJobUpdate(old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
+func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	if neverStarted(old) && neverStarted(in) {
-		return mutateJob(withoutStamp(old, in), old, facts)
+		return mutateJob(ctx, withoutStamp(old, in), old, facts)
 	}
 	out := Outcome[*batchv1.Job]{Object: in}
 	admitted, wasAdmitted := settings.AdmittedJob(in)

@@ -150,7 +150,7 @@ func TestJobRefusals(t *testing.T) {
 	}
 	var b strings.Builder
 	for _, c := range cases {
-		out := MutateJob(job(t, c.change), Facts{})
+		out := MutateJob(t.Context(), job(t, c.change), Facts{})
 		if len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", c.name)
 		}
@@ -220,7 +220,7 @@ func TestJobsThatAreFine(t *testing.T) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast-data"})
 		}),
 	} {
-		if out := MutateJob(job(t, change), Facts{}); len(out.Errors) > 0 {
+		if out := MutateJob(t.Context(), job(t, change), Facts{}); len(out.Errors) > 0 {
 			t.Errorf("%s: refused: %v", name, out.Errors.ToAggregate())
 		}
 	}
@@ -233,7 +233,7 @@ func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
 		"template opts out": annotateTemplate(v1alpha1.AnnotationEnabled, "false"),
 	} {
 		in := job(t, change)
-		out := MutateJob(in, Facts{})
+		out := MutateJob(t.Context(), in, Facts{})
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
 			t.Errorf("%s: touched: %s", name, said(out))
 		}
@@ -242,7 +242,7 @@ func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
 
 func TestJobAdmissionIsIdempotent(t *testing.T) {
 	once := admitted(t, job(t))
-	twice := MutateJob(once, Facts{})
+	twice := MutateJob(t.Context(), once, Facts{})
 	if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
 		t.Fatalf("the second call changes the Job: %s\n%s", said(twice), asYAML(t, twice.Object))
 	}
@@ -287,7 +287,7 @@ func TestJobUpdates(t *testing.T) {
 		{"an observed job of more, from before the limit", sized(observed, v1alpha1.MaxMembers+2), sized(observed, v1alpha1.MaxMembers+1)},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
-		out := CheckJobUpdate(c.old, c.now, Facts{})
+		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{})
 		if !equality.Semantic.DeepEqual(out.Object, c.now) {
 			t.Errorf("%s: the Job was changed", c.name)
 		}
@@ -295,13 +295,13 @@ func TestJobUpdates(t *testing.T) {
 	}
 	golden.File(t, "testdata/updates.txt", b.String())
 
-	out := CheckJobUpdate(job(t, plain, suspended), job(t, suspended), Facts{})
+	out := CheckJobUpdate(t.Context(), job(t, plain, suspended), job(t, suspended), Facts{})
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "2" {
 		t.Errorf("a suspended Job that never ran is not opted in: %s", said(out))
 	}
 	was := admitted(t, job(t, suspended))
 	grown := changed(was, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](5), ptr.To[int32](5) })
-	out = CheckJobUpdate(was, grown, Facts{})
+	out = CheckJobUpdate(t.Context(), was, grown, Facts{})
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "5" {
 		t.Errorf("a suspended Job that never ran does not grow: %s", said(out))
 	}
@@ -326,13 +326,13 @@ func TestReplacementPolicy(t *testing.T) {
 				FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:podReplacementPolicy":{}}}`)}}}
 		}}, batchv1.TerminatingOrFailed, true},
 	} {
-		out := MutateJob(job(t, c.change...), Facts{})
+		out := MutateJob(t.Context(), job(t, c.change...), Facts{})
 		got := out.Object.Spec.PodReplacementPolicy
 		if len(out.Errors) > 0 || got == nil || *got != c.want || strings.Contains(said(out), "backoffLimit") != c.warned {
 			t.Errorf("%s: %v, %s", name, got, said(out))
 		}
 	}
-	out := MutateJob(job(t, annotate(v1alpha1.AnnotationEnabled, "false")), Facts{})
+	out := MutateJob(t.Context(), job(t, annotate(v1alpha1.AnnotationEnabled, "false")), Facts{})
 	if out.Object.Spec.PodReplacementPolicy != nil {
 		t.Error("a Job that is not opted in was changed")
 	}
@@ -350,7 +350,7 @@ func TestCommandsRestartedWhole(t *testing.T) {
 	} {
 		argv := strings.Fields(line)
 		argv[len(argv)-1] = strings.ReplaceAll(argv[len(argv)-1], "|", " ")
-		out := MutateJob(job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = argv, nil })), Facts{})
+		out := MutateJob(t.Context(), job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = argv, nil })), Facts{})
 		if len(out.Errors) > 0 {
 			t.Errorf("%s: %v", line, out.Errors)
 		}
@@ -382,7 +382,7 @@ func TestGangsOfANamespaceAreBounded(t *testing.T) {
 		if c.change != nil {
 			changes = append(changes, c.change)
 		}
-		text := said(MutateJob(job(t, changes...), c.facts))
+		text := said(MutateJob(t.Context(), job(t, changes...), c.facts))
 		if got := strings.Contains(text, "metadata.namespace: Forbidden: the namespace has 3 gangs and may have 3: delete Jobs that are over"); got != c.want {
 			t.Errorf("%s: %s", name, text)
 		}

@@ -78,7 +78,7 @@ func podOf(j *batchv1.Job) *corev1.Pod {
 // admitted runs the Job through admission and returns it.
 func admitted(t testing.TB, j *batchv1.Job) *batchv1.Job {
 	t.Helper()
-	out := MutateJob(j, Facts{})
+	out := MutateJob(t.Context(), j, Facts{})
 	if len(out.Errors) > 0 {
 		t.Fatal(out.Errors.ToAggregate())
 	}
@@ -88,7 +88,7 @@ func admitted(t testing.TB, j *batchv1.Job) *batchv1.Job {
 // injected runs a pod of the Job through admission and returns it.
 func injected(t testing.TB, j *batchv1.Job) *corev1.Pod {
 	t.Helper()
-	out := MutatePod(podOf(admitted(t, j)), config)
+	out := MutatePod(t.Context(), podOf(admitted(t, j)), config)
 	if len(out.Errors) > 0 {
 		t.Fatal(out.Errors.ToAggregate())
 	}

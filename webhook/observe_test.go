@@ -19,7 +19,7 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		"no command":  func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Command = nil },
 	} {
 		in := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), change)
-		out := MutateJob(in, Facts{})
+		out := MutateJob(t.Context(), in, Facts{})
 		if len(out.Errors)+len(out.Warnings) > 0 {
 			t.Errorf("%s: %s", name, said(out))
 			continue
@@ -31,17 +31,17 @@ func TestObservedIsLeftAlone(t *testing.T) {
 			t.Errorf("%s: admitted as %+v, %v", name, j, ok)
 		}
 		pod := podOf(out.Object)
-		if got := MutatePod(pod, config); len(got.Errors)+len(got.Warnings) > 0 || !equality.Semantic.DeepEqual(pod, got.Object) {
+		if got := MutatePod(t.Context(), pod, config); len(got.Errors)+len(got.Warnings) > 0 || !equality.Semantic.DeepEqual(pod, got.Object) {
 			t.Errorf("%s: its pod is touched: %s", name, said(got))
 		}
 		larger := out.Object.DeepCopy()
 		larger.Spec.Parallelism = ptr.To[int32](7)
-		if got := CheckJobUpdate(out.Object, larger, Facts{}); len(got.Errors) > 0 {
+		if got := CheckJobUpdate(t.Context(), out.Object, larger, Facts{}); len(got.Errors) > 0 {
 			t.Errorf("%s: its size may not be changed: %s", name, said(got))
 		}
 	}
 	bad := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), annotate("holdfast.dev/x", "y"))
-	if out := MutateJob(bad, Facts{}); len(out.Errors) != 1 {
+	if out := MutateJob(t.Context(), bad, Facts{}); len(out.Errors) != 1 {
 		t.Errorf("a key that is not known: %s", said(out))
 	}
 }
@@ -59,10 +59,10 @@ func TestObserveOnly(t *testing.T) {
 		"has not begun yet": func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) },
 	} {
 		in := job(t, change)
-		out := MutateJob(in, Facts{ObserveOnly: true})
+		out := MutateJob(t.Context(), in, Facts{ObserveOnly: true})
 		if name == "has not begun yet" { // and was admitted before
-			before := MutateJob(in, Facts{}).Object
-			out = CheckJobUpdate(before, before, Facts{ObserveOnly: true})
+			before := MutateJob(t.Context(), in, Facts{}).Object
+			out = CheckJobUpdate(t.Context(), before, before, Facts{ObserveOnly: true})
 		}
 		j, ours := settings.AdmittedJob(out.Object)
 		if len(out.Errors) > 0 || ours != (name != "is not opted in") || ours && !j.Settings.Observe {
@@ -71,7 +71,7 @@ func TestObserveOnly(t *testing.T) {
 		if warned := len(out.Warnings) == 1; warned != (ours && name != "asks for no more") {
 			t.Errorf("%s: %s", name, said(out))
 		}
-		if pod := podOf(out.Object); !equality.Semantic.DeepEqual(pod, MutatePod(pod, config).Object) {
+		if pod := podOf(out.Object); !equality.Semantic.DeepEqual(pod, MutatePod(t.Context(), pod, config).Object) {
 			t.Errorf("%s: its pod is touched", name)
 		}
 	}

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -27,7 +28,7 @@ const enoughGrace = 10
 var specPath = field.NewPath("spec")
 
 // MutatePod answers about a pod that is created: one that is opted in comes back injected.
-func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
+func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	pod := in.DeepCopy()
 	if membership.OnlyPlaced(pod) {
 		errs := append(settings.CheckAsks(pod), checkLabels(pod.Labels, nil, metadataLabels)...)
@@ -61,15 +62,15 @@ func MutatePod(in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
 	}
-	return inject(pod, cfg, s, owner)
+	return inject(ctx, pod, cfg, s, owner)
 }
 
 // inject adds to the pod all that its training container needs.
-func inject(pod *corev1.Pod, cfg Config, s settings.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
+func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
 	out := Outcome[*corev1.Pod]{Object: pod}
 	gang := owner.Name
-	useImage(pod, s)
-	t, errs := findTraining(&pod.Spec, specPath, s, settings.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
+	useImage(ctx, pod, s)
+	t, errs := findTraining(ctx, &pod.Spec, specPath, s, settings.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
 	if len(errs) > 0 {
 		out.Errors = errs
 		return out

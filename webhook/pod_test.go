@@ -46,7 +46,7 @@ func TestPodsThatAreNotTouched(t *testing.T) {
 	} {
 		pod := podOf(admitted(t, job(t)))
 		change(pod)
-		out := MutatePod(pod, config)
+		out := MutatePod(t.Context(), pod, config)
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(pod, out.Object) {
 			t.Errorf("%s: touched: %s", name, said(out))
 		}
@@ -60,7 +60,7 @@ func TestPodsOfGroups(t *testing.T) {
 	}
 	rack := map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"}
 	in := pod(v1alpha1.SchedulerName, rack)
-	if out := MutatePod(in, config); len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
+	if out := MutatePod(t.Context(), in, config); len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
 		t.Errorf("%v: %+v", out.Errors, out.Object)
 	}
 	for name, refused := range map[string]*corev1.Pod{
@@ -69,7 +69,7 @@ func TestPodsOfGroups(t *testing.T) {
 		"no level":                 pod(v1alpha1.SchedulerName, map[string]string{v1alpha1.AnnotationTopologyRequired: ""}),
 		"a key of ours alone":      pod(v1alpha1.SchedulerName, map[string]string{v1alpha1.AnnotationGangSize: "3"}),
 	} {
-		if out := MutatePod(refused, config); len(out.Errors) != 1 {
+		if out := MutatePod(t.Context(), refused, config); len(out.Errors) != 1 {
 			t.Errorf("%s: %v", name, out.Errors)
 		}
 	}
@@ -90,7 +90,7 @@ func TestPodRefusals(t *testing.T) {
 	} {
 		pod := podOf(admitted(t, job(t)))
 		change(pod)
-		if out := MutatePod(pod, config); len(out.Errors) == 0 {
+		if out := MutatePod(t.Context(), pod, config); len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", name)
 		}
 	}
@@ -100,7 +100,7 @@ func TestGeneratedJobNameReachesThePod(t *testing.T) {
 	j := admitted(t, job(t, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "llama-" }))
 	j.Name = "llama-x7k"
 	pod := podOf(j)
-	out := MutatePod(pod, config)
+	out := MutatePod(t.Context(), pod, config)
 	if len(out.Errors) > 0 || out.Object.Labels[v1alpha1.LabelGang] != "llama-x7k" {
 		t.Errorf("labels %v: %s", out.Object.Labels, said(out))
 	}
@@ -166,14 +166,14 @@ func TestInjectionTwice(t *testing.T) {
 	} {
 		once := injected(t, job(t))
 		between(once)
-		twice := MutatePod(once, config)
+		twice := MutatePod(t.Context(), once, config)
 		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
 			t.Errorf("%s: the second call changes the pod: %s", name, said(twice))
 		}
 	}
 	removed := injected(t, job(t))
 	removed.Spec.InitContainers = nil
-	if out := MutatePod(removed, config); len(out.Object.Spec.InitContainers) != 1 {
+	if out := MutatePod(t.Context(), removed, config); len(out.Object.Spec.InitContainers) != 1 {
 		t.Error("what another webhook removed is not put back")
 	}
 }
@@ -184,7 +184,7 @@ func TestRandomPods(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		j := randomJob(t, r)
 		before := podOf(admitted(t, j))
-		out := MutatePod(before, config)
+		out := MutatePod(t.Context(), before, config)
 		if len(out.Errors) > 0 {
 			t.Fatalf("seed %d: %v", seed, out.Errors.ToAggregate())
 		}
@@ -192,7 +192,7 @@ func TestRandomPods(t *testing.T) {
 		if err := promises(before, after); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, asYAML(t, after))
 		}
-		if again := MutatePod(after, config); len(again.Errors) > 0 || !equality.Semantic.DeepEqual(after, again.Object) {
+		if again := MutatePod(t.Context(), after, config); len(again.Errors) > 0 || !equality.Semantic.DeepEqual(after, again.Object) {
 			t.Fatalf("seed %d: injecting twice differs: %s", seed, said(again))
 		}
 	}

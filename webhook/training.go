@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -31,7 +32,7 @@ type training struct {
 }
 
 // findTraining finds the container that the settings name, or the first one, and counts its ranks.
-func findTraining(spec *corev1.PodSpec, specPath *field.Path, s settings.Settings, keyPath *field.Path) (*training, field.ErrorList) {
+func findTraining(ctx context.Context, spec *corev1.PodSpec, specPath *field.Path, s settings.Settings, keyPath *field.Path) (*training, field.ErrorList) {
 	index := -1
 	names := make([]string, len(spec.Containers))
 	for i, c := range spec.Containers {
@@ -44,7 +45,7 @@ func findTraining(spec *corev1.PodSpec, specPath *field.Path, s settings.Setting
 		return nil, field.ErrorList{field.Invalid(keyPath, s.Container, "names no container of the pod: write one of "+strings.Join(names, ", "))}
 	}
 	t := &training{spec: spec, index: index, path: specPath.Child("containers").Index(index), specPath: specPath}
-	t.line = readCommand(t.container(), t.path)
+	t.line = readCommand(ctx, t.container(), t.path)
 	t.ranks, t.ranksLater = t.countRanks(s)
 	return t, nil
 }

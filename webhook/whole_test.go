@@ -43,23 +43,23 @@ func TestRestartRules(t *testing.T) {
 		"not known": {0, func(*batchv1.Job) {}, false}, "restarted anyway": {35, onFailure, false}, "the user's own": {35, own, false},
 	} {
 		facts := Facts{Minor: c.minor}
-		once := MutateJob(job(t, c.change), facts)
-		out := MutatePod(podOf(once.Object), onVersion(c.minor))
+		once := MutateJob(t.Context(), job(t, c.change), facts)
+		out := MutatePod(t.Context(), podOf(once.Object), onVersion(c.minor))
 		if len(out.Errors) > 0 {
 			t.Fatalf("%s: %s", name, said(out))
 		}
 		if got := out.Object.Spec.Containers[0].RestartPolicyRules; (len(got) == 1) != c.want {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if twice := MutatePod(out.Object, onVersion(c.minor)); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		if twice := MutatePod(t.Context(), out.Object, onVersion(c.minor)); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: injecting twice differs: %s", name, said(twice))
 		}
 		// A server that is upgraded between two calls for one pod makes no other pod of it.
-		if later := MutatePod(out.Object, onVersion(34)); len(later.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, later.Object) {
+		if later := MutatePod(t.Context(), out.Object, onVersion(34)); len(later.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, later.Object) {
 			t.Errorf("%s: another version undoes it: %s", name, said(later))
 		}
 	}
-	golden.File(t, "testdata/pod.restart-rules.yaml", asYAML(t, MutatePod(podOf(admitted(t, job(t))), onVersion(35)).Object))
+	golden.File(t, "testdata/pod.restart-rules.yaml", asYAML(t, MutatePod(t.Context(), podOf(admitted(t, job(t))), onVersion(35)).Object))
 }
 
 // TestIgnoreKills: whatever the API server's version and the nodes' kubelets, what is not the training's own failure is not counted against the Job.
@@ -79,14 +79,14 @@ func TestIgnoreKills(t *testing.T) {
 		"observed": {34, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), false},
 	} {
 		in := job(t, c.change)
-		out := MutateJob(in, Facts{Minor: c.minor})
+		out := MutateJob(t.Context(), in, Facts{Minor: c.minor})
 		if len(out.Errors) > 0 {
 			t.Fatalf("%s: %s", name, said(out))
 		}
 		if got := out.Object.Spec.PodFailurePolicy; !equality.Semantic.DeepEqual(got, in.Spec.PodFailurePolicy) != c.want {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if twice := MutateJob(out.Object, Facts{Minor: c.minor}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		if twice := MutateJob(t.Context(), out.Object, Facts{Minor: c.minor}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: the second call differs: %s", name, said(twice))
 		}
 	}
@@ -97,7 +97,7 @@ func TestIgnoreKillsAtCreationAlone(t *testing.T) {
 	waits := func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }
 	plain := func(j *batchv1.Job) { j.Annotations = nil }
 	own := failurePolicy(batchv1.PodFailurePolicyActionCount, 3)
-	created := MutateJob(job(t, waits), Facts{Minor: 34}).Object
+	created := MutateJob(t.Context(), job(t, waits), Facts{Minor: 34}).Object
 	for name, c := range map[string]struct {
 		old, now *batchv1.Job
 		want     *batchv1.PodFailurePolicy
@@ -108,9 +108,9 @@ func TestIgnoreKillsAtCreationAlone(t *testing.T) {
 		"the user's own":               {job(t, waits, own), job(t, waits, own), job(t, own).Spec.PodFailurePolicy},
 		"the user's own, taken away":   {job(t, waits, own), job(t, waits), nil},
 		"opted out, with ours in it":   {created, job(t, waits, annotate(v1alpha1.AnnotationEnabled, "false"), func(j *batchv1.Job) { j.Spec.PodFailurePolicy = created.Spec.PodFailurePolicy }), created.Spec.PodFailurePolicy},
-		"admitted before it was known": {MutateJob(job(t, waits, onFailure), Facts{}).Object, job(t, waits), nil},
+		"admitted before it was known": {MutateJob(t.Context(), job(t, waits, onFailure), Facts{}).Object, job(t, waits), nil},
 	} {
-		out := CheckJobUpdate(c.old, c.now, Facts{Minor: 34})
+		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{Minor: 34})
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object.Spec.PodFailurePolicy, c.want) {
 			t.Errorf("%s: %+v, %s", name, out.Object.Spec.PodFailurePolicy, said(out))
 		}
@@ -140,7 +140,7 @@ func TestWholeWarnings(t *testing.T) {
 			c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyNever)
 		})}, ""},
 	} {
-		out := MutateJob(job(t, c.change...), Facts{Minor: 35})
+		out := MutateJob(t.Context(), job(t, c.change...), Facts{Minor: 35})
 		if len(out.Errors) > 0 {
 			t.Fatalf("%s: %s", name, said(out))
 		}
