@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +62,10 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	if size == "" {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
+	}
+	if n, err := strconv.Atoi(size); err != nil || n < 1 || n > v1alpha1.MaxMembers {
+		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize), size,
+			fmt.Sprintf("a gang has from 1 to %d pods, and the Job's admission writes how many: create the Job with so many, and leave the annotation to it", v1alpha1.MaxMembers))}}
 	}
 	return inject(ctx, pod, cfg, s, owner)
 }
