@@ -22,23 +22,33 @@ const (
 	largeTime, lateTime           = 5 * time.Second, time.Second
 	// bytesPerSecond is what one connection is read at, after a burst of one report: one of the largest takes less than contactTimeout.
 	bytesPerSecond = 2 << 20
+	// namespaceBytesPerSecond is what all connections of one namespace are read at, after a burst of as much: twenty times what 5,000
+	// pods of eight ranks say in a second without news. A window of each of so many is read in 5 s, half of contactTimeout.
+	namespaceBytesPerSecond = 64 << 20
 	// window is what a stream may send before anybody reads it.
 	window = 64 << 10
 )
 
-// intake shares out the turns for large reports.
+// intake shares out the turns for large reports, and how fast a namespace is read.
 type intake struct {
 	// turnTime is how long a turn lasts.
 	turnTime time.Duration
 
 	mu    sync.Mutex
 	freed sync.Cond
-	taken int            // guarded by mu
-	of    map[string]int // taken, by namespace; guarded by mu
+	taken int                    // guarded by mu
+	of    map[string]int         // taken, by namespace; guarded by mu
+	rates map[string]*sharedRate // by namespace; guarded by mu
+}
+
+// sharedRate is what the connections of one namespace are read at together.
+type sharedRate struct {
+	*rate.Limiter
+	connections int
 }
 
 func newIntake() *intake {
-	i := &intake{turnTime: largeTime, of: map[string]int{}}
+	i := &intake{turnTime: largeTime, of: map[string]int{}, rates: map[string]*sharedRate{}}
 	i.freed.L = &i.mu
 	return i
 }
@@ -50,6 +60,8 @@ type inlet struct {
 	rate   *rate.Limiter
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
+	// shared is the rate of its namespace; nil: nobody knows yet who calls.
+	shared atomic.Pointer[sharedRate]
 	// bytes came since the last report.
 	bytes atomic.Int64
 	// late has room for one.
@@ -75,10 +87,34 @@ func (c *inlet) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p[:min(len(p), window)])
 	c.bytes.Add(int64(n))
-	if wait := c.rate.WaitN(c.ctx, n); err == nil {
+	wait := c.rate.WaitN(c.ctx, n)
+	if shared := c.shared.Load(); shared != nil && wait == nil {
+		wait = shared.WaitN(c.ctx, n)
+	}
+	if err == nil {
 		err = wait
 	}
 	return n, err
+}
+
+// belongs says whose pod's stream the connection carries from now on; "": nobody's. intake.mu is held.
+func (c *inlet) belongs(namespace string) {
+	i := c.intake
+	if old := c.shared.Swap(nil); old != nil {
+		if old.connections--; old.connections == 0 {
+			delete(i.rates, c.namespace)
+		}
+	}
+	if c.namespace = namespace; namespace == "" {
+		return
+	}
+	shared := i.rates[namespace]
+	if shared == nil {
+		shared = &sharedRate{Limiter: rate.NewLimiter(namespaceBytesPerSecond, namespaceBytesPerSecond)}
+		i.rates[namespace] = shared
+	}
+	shared.connections++
+	c.shared.Store(shared)
 }
 
 // takeTurn waits for a turn, or until none is needed any more. It reports whether the connection may be read.
@@ -124,7 +160,7 @@ func (c *inlet) begin(namespace string) (end func()) {
 	defer c.intake.mu.Unlock()
 	c.stream++
 	mine := c.stream
-	c.namespace = namespace
+	c.belongs(namespace)
 	c.reset()
 	if c.over != nil {
 		c.over.Stop()
@@ -137,7 +173,7 @@ func (c *inlet) begin(namespace string) (end func()) {
 		c.intake.mu.Lock()
 		defer c.intake.mu.Unlock()
 		if c.stream == mine { // else the next one has begun
-			c.namespace = ""
+			c.belongs("")
 			c.reset()
 			c.over = time.AfterFunc(lateTime, func() { _ = c.Close() })
 		}

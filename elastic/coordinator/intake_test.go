@@ -156,6 +156,42 @@ func TestConnectionsAreReadAtARate(t *testing.T) {
 	})
 }
 
+// TestNamespacesAreReadAtARate: however many connections its pods have; others have their own, and nothing stays of those that are
+// over.
+func TestNamespacesAreReadAtARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const connections, seconds = 100, 10
+		in := newIntake()
+		var flood []*sender
+		for range connections {
+			flood = append(flood, sends(t, in, "team-a", 0))
+		}
+		other := sends(t, in, "team-b", 0)
+		for begun := time.Now(); time.Since(begun) < seconds*time.Second; time.Sleep(10 * time.Millisecond) {
+			for _, s := range append(flood, other) {
+				s.whole()
+			}
+		}
+		sum := int64(0)
+		for _, s := range flood {
+			sum += s.read.Load()
+		}
+		if most := int64((seconds+1)*namespaceBytesPerSecond + connections*window); sum > most || sum < most*9/10 {
+			t.Errorf("%d MiB of one namespace in %d s, want %d", sum>>20, seconds, most>>20)
+		}
+		if n, want := other.read.Load(), int64(maxMessage+seconds*bytesPerSecond); n < want*9/10 {
+			t.Errorf("%d MiB of another one, want %d", n>>20, want>>20)
+		}
+		for _, s := range append(flood, other) {
+			s.begin("team-c")()
+			_ = s.Close()
+		}
+		if len(in.rates) != 0 {
+			t.Errorf("rates of %d namespaces are left", len(in.rates))
+		}
+	})
+}
+
 // stalling lets out so many bytes and no more.
 type stalling struct {
 	net.Conn
