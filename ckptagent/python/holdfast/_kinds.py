@@ -78,11 +78,28 @@ def take(v):
         OPTIM: v.optim.state_dict(),
         "groups": [{k: x for k, x in g.items() if k != "params"} for g in v.param_groups],
         "part": _part_of_zero(v),
+        "of": _place_of_zero(v),
     }
 
 
 def _part_of_zero(v):
     return [[list(p.shape) for p in g["params"]] for g in v.optim.param_groups]
+
+
+def _place_of_zero(v):
+    """For each group how many parameters it has on all ranks, and which of the whole optimizer's are this rank's."""
+    number = {id(p): i for i, p in enumerate(p for g in v.param_groups for p in g["params"])}
+    return [[len(g["params"]), [number[id(p)] for p in mine["params"]]] for g, mine in zip(v.param_groups, v.optim.param_groups)]
+
+
+def whole_of_zero(saved):
+    """What take has returned, as the state_dict of an optimizer that was not taken apart; of its state, this rank's part."""
+    number, groups, total = {}, [], 0
+    for mine, group, (count, of) in zip(saved[OPTIM]["param_groups"], saved["groups"], saved["of"]):
+        number.update(zip(mine["params"], of))
+        groups.append({**group, "params": list(range(total, total + count))})
+        total += count
+    return {"state": {number[i]: s for i, s in saved[OPTIM]["state"].items()}, "param_groups": groups}
 
 
 def give(v, saved):

@@ -378,7 +378,10 @@ class Unpacker:
         for _ in range(index):
             at += 8 + _U64.unpack_from(self._objects, at)[0]
         (n,) = _U64.unpack_from(self._objects, at)
-        return pickle.loads(self._objects[at + 8 : at + 8 + n])
+        return self._unpickled(self._objects[at + 8 : at + 8 + n])
+
+    def _unpickled(self, blob):
+        return pickle.loads(blob)
 
     def _leaf(self, index, borrow):
         kind, dtype, shape, offset, n, strides = self._rows[index]

@@ -1,0 +1,266 @@
+"""What all ranks hold of one step, put together by name: each tensor once, whatever it was sharded over.
+
+Names are those that torch.distributed.checkpoint gives: a state of dicts and lists becomes keys such as
+`model.layer.weight` (docs/checkpoints.md). Tensors are views of the files; nothing here copies them.
+"""
+
+import array
+import collections
+import math
+import sys
+
+from . import _kinds, _regions, _sharded
+from ._client import _RNG
+from ._folder import ExportError
+from ._pickles import Left
+from ._state import Unpacker
+
+
+class Index(int):
+    """A step of a path that is a list's, not a dict's."""
+
+
+#: A tensor of the whole state: its parts are (Region, tensor of a rank), which cover it.
+Tensor = collections.namedtuple("Tensor", "path dtype shape parts")
+#: Anything else: what torch.save writes.
+Value = collections.namedtuple("Value", "path value")
+
+
+class State(Unpacker):
+    """A rank's state, of which nothing that could act is unpickled."""
+
+    def __init__(self, buffer, at, length, load):
+        super().__init__(buffer, at, length)
+        self._load = load
+
+    def _unpickled(self, blob):
+        return self._load(blob)
+
+
+def key(path):
+    return ".".join(str(p) for p in path)
+
+
+def own(rank, path):
+    """Where a value stands that is one rank's own."""
+    return ("rank-%d" % rank, *path)
+
+
+class Union:
+    """entries: every Tensor and Value, by key. differ: key -> ranks, where ranks hold unlike values under one name.
+    left: key -> what it was made of, for values that were left out."""
+
+    def __init__(self):
+        self.entries, self.differ, self.left = {}, {}, {}
+
+    def add(self, entry):
+        name = key(entry.path)
+        if name in self.entries:
+            raise ExportError("two parts of the state are both called %s; track them under names without dots that clash" % name)
+        self.entries[name] = entry
+
+    def leave(self, path, what):
+        self.left[key(path)] = what
+
+
+def unite(states):
+    """states: name -> value of each rank, as Unpacker.value returns it with borrow."""
+    held = {}  # path -> [(rank, leaf)]
+    for rank, state in enumerate(map(_whole_optimizers, states)):
+        for path, leaf in _leaves((), state):
+            held.setdefault(path, []).append((rank, leaf))
+    union = Union()
+    for path, leaves in held.items():
+        left = next((x.name for _, leaf in leaves for x in _lefts(leaf)), None)
+        if left is not None:
+            union.leave(path, left)
+        elif path[0] == _RNG:
+            _add_own(union, path, leaves)
+        else:
+            _add(union, path, leaves)
+    return union
+
+
+def _add(union, path, leaves):
+    first = leaves[0][1]
+    if isinstance(first, _sharded.Saved):
+        entry, unlike = _shards(path, leaves)
+    else:
+        entry = _whole(path, first)
+        unlike = [rank for rank, leaf in leaves[1:] if not same(first, leaf)]
+    union.add(entry)
+    if unlike:
+        union.differ[key(path)] = unlike
+        _add_own(union, path, leaves)
+
+
+def _add_own(union, path, leaves):
+    for rank, leaf in leaves:
+        union.add(_whole(own(rank, path), leaf.local if isinstance(leaf, _sharded.Saved) else leaf))
+
+
+def _whole(path, leaf):
+    if not _is_tensor(leaf):
+        return Value(path, leaf)
+    shape = tuple(leaf.shape)
+    return Tensor(path, leaf.dtype, shape, [(_regions.Region((0,) * len(shape), (0,) * len(shape), shape), leaf)])
+
+
+def _shards(path, leaves):
+    """The tensor that the ranks' shards make up, and the ranks whose own are unlike those that it was made of."""
+    first = leaves[0][1]
+    parts, unlike = {}, []
+    for rank, leaf in leaves:
+        if not isinstance(leaf, _sharded.Saved) or _layout(leaf) != _layout(first):
+            unlike.append(rank)
+            continue
+        try:
+            boxes = _regions.regions(leaf.part, leaf.local.shape)
+        except _regions.Incomplete as e:
+            raise ExportError("%s cannot be put together: %s" % (key(path), e)) from e
+        mine = {(b.offsets, b.sizes): (b, leaf.local) for b in boxes}
+        if any(at in parts and not same(narrow(*parts[at]), narrow(*got)) for at, got in mine.items()):
+            unlike.append(rank)
+            continue
+        for at, got in mine.items():
+            parts.setdefault(at, got)
+    _covered(path, first.part.shape, list(parts))
+    return Tensor(path, first.local.dtype, first.part.shape, list(parts.values())), unlike
+
+
+def _layout(leaf):
+    return leaf.local.dtype, leaf.part._replace(strides=None, stride=None, at=None)
+
+
+def _covered(path, shape, boxes):
+    """Raises unless the boxes are the whole tensor: of one layout, so no two overlap."""
+    have, want = sum(math.prod(sizes) for _, sizes in boxes), math.prod(shape)
+    if have != want:
+        raise ExportError("%s cannot be put together: the ranks hold %d elements of a tensor of shape %s, which has %d" % (key(path), have, list(shape), want))
+
+
+def narrow(region, tensor):
+    """The part of a rank's tensor that the region is."""
+    for dim, (at, n) in enumerate(zip(region.local, region.sizes)):
+        tensor = tensor.narrow(dim, at, n)
+    return tensor
+
+
+def _is_tensor(v):
+    import torch
+
+    return isinstance(v, torch.Tensor)
+
+
+def same(a, b):
+    """Whether two leaves hold the same bits."""
+    if type(a) is not type(b):
+        return False
+    if _is_tensor(a):
+        import torch
+
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bytes(a), _bytes(b))
+    if hasattr(a, "dtype"):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(x, y) for x, y in zip(a.values(), b.values()))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    return a == b or (a != a and b != b)
+
+
+def _bytes(t):
+    import torch
+
+    return t.contiguous().view(-1).view(torch.uint8) if t.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def _leaves(path, value):
+    """(path, leaf) of all that has a key of its own, as torch's flatten_state_dict goes: through dicts, and through lists
+    that have tensors or dicts in them. An empty dict is given too, so that the state can be put together again."""
+    if isinstance(value, dict):
+        if not value:
+            yield path, value
+        for k, v in value.items():
+            yield from _leaves((*path, k), v)
+    elif isinstance(value, list) and _opened(value):
+        for i, v in enumerate(value):
+            yield from _leaves((*path, Index(i)), v)
+    elif _holds_shard(value):
+        raise ExportError("%s is a tuple with sharded tensors in it, which has no place in a checkpoint of torch's: track a list" % key(path))
+    else:
+        yield path, value
+
+
+def _opened(value):
+    return any(isinstance(v, (dict, _sharded.Saved)) or _is_tensor(v) or (isinstance(v, list) and _opened(v)) for v in value)
+
+
+def _holds_shard(value):
+    return isinstance(value, (list, tuple)) and _sharded.any_saved(value)
+
+
+def _lefts(value):
+    if isinstance(value, Left):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _lefts(v)
+
+
+def _whole_optimizers(value):
+    """The same state, with optimizers' as torch.distributed.checkpoint would have them: of ZeRO-1 by number of the
+    parameter in the whole optimizer, and by the parameter's name where the optimizer knows names."""
+    if type(value) is list:
+        return [_whole_optimizers(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {_kinds.OPTIM, "groups", "part", "of"}:
+        value = _kinds.whole_of_zero(value)
+    if isinstance(value.get("state"), dict) and isinstance(value.get("param_groups"), list):
+        return _by_name(value)
+    return {k: _whole_optimizers(v) for k, v in value.items()}
+
+
+def _by_name(optimizer):
+    groups = optimizer["param_groups"]
+    names = [n for g in groups for n in g.get("param_names") or ()]
+    numbers = [i for g in groups for i in g["params"]]
+    if not names or len(set(names)) != len(names) or len(names) != len(numbers):
+        return optimizer
+    called = dict(zip(numbers, names))
+    return {
+        **optimizer,
+        "state": {called[i]: s for i, s in optimizer["state"].items()},
+        "param_groups": [{**g, "params": [called[i] for i in g["params"]]} for g in groups],
+    }
+
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray)
+
+
+def plain(value):
+    """value in types that torch.load(weights_only=True) knows, or Left."""
+    if isinstance(value, array.array):
+        return value.tolist()
+    np = sys.modules.get("numpy")
+    if np is not None and isinstance(value, (np.ndarray, np.generic)):
+        return value.item() if isinstance(value, np.generic) else _from_numpy(value)
+    if type(value) in (list, tuple):
+        items = [plain(v) for v in value]
+        return next((v for v in items if isinstance(v, Left)), type(value)(items))
+    if isinstance(value, dict):
+        items = {k: plain(v) for k, v in value.items()}
+        return next((v for v in items.values() if isinstance(v, Left)), items)
+    if type(value) in PLAIN or _is_tensor(value) or type(value).__module__ == "torch":
+        return value
+    return Left("%s.%s" % (type(value).__module__, type(value).__qualname__))
+
+
+def _from_numpy(value):
+    import torch
+
+    try:
+        return torch.from_numpy(value.copy())
+    except (TypeError, ValueError) as e:
+        return Left("numpy array (%s)" % e)

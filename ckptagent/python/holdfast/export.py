@@ -1,0 +1,83 @@
+"""A step that lies in storage, to files that stock tools read: torch.distributed.checkpoint, torch.load, safetensors.
+
+    python -m holdfast.export JOB_FOLDER --to dcp OUT
+
+Needs torch and the job's folder, and no agent, cluster or process group. See docs/checkpoints.md.
+"""
+
+import argparse
+import collections
+import functools
+import os
+import sys
+
+from . import _folder, _pickles, _union, _write
+from ._folder import ExportError
+
+__all__ = ["ExportError", "Report", "export"]
+
+#: What was exported. differ: key -> ranks whose value is not that of the lowest rank, and stands under rank-N as well.
+#: left: key -> what it was made of, for what was left out. passed: why newer manifests were not taken.
+Report = collections.namedtuple("Report", "generation step ranks entries bytes differ left passed")
+
+
+def export(folder, out, to="dcp", step=None, trust=False):
+    """Writes a complete step of a job's folder to out, which must not be there, and returns a Report. The newest, or the
+    newest of the number that is given. Raises ExportError, which names the file or tensor and what to do."""
+    if to not in _write.WRITERS:
+        raise ExportError("there is no format %r; there are %s" % (to, ", ".join(_write.WRITERS)))
+    if os.path.lexists(out):
+        raise ExportError("%s is there already: name another place, nothing is written over" % out)
+    if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+        raise ExportError("%s is to be in a folder that is not there: make it first" % out)
+    try:
+        __import__("torch")
+    except ImportError as e:
+        raise ExportError("exporting needs torch, which this Python (%s) has not: use the one that trains" % sys.executable) from e
+    chosen, passed = _folder.choose(folder, step)
+    files = [_folder.RankFile(folder, chosen, rank) for rank in range(len(chosen.ranks))]
+    union = _union.unite([_state(f, trust) for f in files])
+    _write.write(to, union, out)
+    return Report(chosen.generation, chosen.step, len(files), len(union.entries), sum(f.length for f in files), union.differ, union.left, passed)
+
+
+def _state(file, trust):
+    file.check_data()
+    try:
+        state = _union.State(file.map, _folder.DATA, file.length, functools.partial(_pickles.load, trust=trust))
+        return {name: state.value(name, borrow=True) for name in state.names()}
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
+        raise ExportError("%s: its state is of no kind that this program knows (%s): use the client of a newer image" % (file.path, e)) from e
+
+
+def _words(report, to, out):
+    yield "exported step %d of generation %d (%d ranks, %d bytes, %d names) to %s, for %s" % (report.step, report.generation, report.ranks, report.bytes, report.entries, out, to)
+    for text in report.passed:
+        yield text
+    for name, ranks in report.differ.items():
+        yield "%s is the lowest rank's; ranks %s hold another: each rank's own is rank-<rank>.%s" % (name, ", ".join(map(str, ranks)), name)
+    for name, what in report.left.items():
+        yield "left out: %s (%s)" % (name, what)
+    if report.left and to == "dcp":
+        yield "what was left out would run code of its own when it is read; with --trust it is read, if nobody but the job can write to this folder"
+
+
+def main(args=None):
+    parser = argparse.ArgumentParser(prog="python -m holdfast.export", description="writes a step that lies in storage to files that stock tools read")
+    parser.add_argument("folder", help="a job's folder in storage: <mount>/<gang name>-<job UID>")
+    parser.add_argument("out", help="what to write: a folder (dcp) or a file, not there yet")
+    parser.add_argument("--to", required=True, choices=list(_write.WRITERS), help="dcp: for torch.distributed.checkpoint.load; torch: for torch.load; safetensors: tensors only")
+    parser.add_argument("--step", type=int, help="which step; the newest complete one if not given")
+    parser.add_argument("--trust", action="store_true", help="unpickle whatever is there: only where nobody else can write to the folder")
+    a = parser.parse_args(args)
+    try:
+        report = export(a.folder, a.out, a.to, a.step, a.trust)
+    except ExportError as e:
+        print("holdfast.export: %s" % e, file=sys.stderr)
+        return 1
+    print("\n".join(_words(report, a.to, a.out)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
