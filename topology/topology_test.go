@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand"
 	"reflect"
@@ -29,6 +30,25 @@ func TestOrderIsByDomainThenName(t *testing.T) {
 	}
 	if want := []string{"d", "b", "c", "e", "a"}; !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)
+	}
+	for a, one := range slices.Collect(tree.All()) { // All goes by the order itself
+		for b, other := range slices.Collect(tree.All()) {
+			if got := tree.Compare(one, other); got != cmp.Compare(a, b) {
+				t.Errorf("%s compared with %s: %d", tree.Name(one), tree.Name(other), got)
+			}
+		}
+	}
+}
+
+func TestFindLevel(t *testing.T) {
+	tree := New([]Level{{"zone", "z"}, {"rack", "r"}})
+	for name, want := range map[string]int{"zone": 0, "z": 0, "rack": 1, "r": 1} {
+		if got, ok := tree.FindLevel(name); !ok || got != want {
+			t.Errorf("%s: level %d, %v; want %d", name, got, ok, want)
+		}
+	}
+	if got, ok := tree.FindLevel("row"); ok {
+		t.Errorf("a level that there is not: %d", got)
 	}
 }
 

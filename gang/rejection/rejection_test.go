@@ -102,6 +102,24 @@ func TestNotAllNodesAtOnce(t *testing.T) {
 	}
 }
 
+// What is excluded is recorded with the decisions that are made beside it, so its order is always the same.
+func TestExcludedAreInOrder(t *testing.T) {
+	b := &Tracker{}
+	for _, node := range []string{"n3", "n1", "n2"} {
+		for _, namespace := range []string{"y", "x"} {
+			b.Reject(node, namespace, "x", start)
+			b.Started(node, everybody, start) // not for all of them
+			b.Reject(node, namespace, "x", start)
+		}
+	}
+	want := []string{"x/n1", "y/n1", "x/n2", "y/n2", "x/n3", "y/n3"}
+	for range 20 { // a map has another order each time
+		if got := names(b, start, 100); !slices.Equal(got, want) {
+			t.Fatalf("%q, want %q", got, want)
+		}
+	}
+}
+
 // Who may create pods in one namespace takes no node from anybody else, however often.
 func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	b, now := &Tracker{}, start
