@@ -7,6 +7,7 @@ Names are those that torch.distributed.checkpoint gives: a state of dicts and li
 import array
 import collections
 import math
+import pickle
 import sys
 
 from . import _kinds, _regions, _sharded
@@ -166,7 +167,7 @@ def same(a, b):
         return list(a) == list(b) and all(same(x, y) for x, y in zip(a.values(), b.values()))
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    return a == b or (a != a and b != b)
+    return a == b if isinstance(a, (set, frozenset)) else pickle.dumps(a) == pickle.dumps(b)
 
 
 def _bytes(t):

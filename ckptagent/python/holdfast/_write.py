@@ -7,6 +7,7 @@ import contextlib
 import io
 import math
 import os
+import pickle
 import shutil
 import warnings
 
@@ -211,7 +212,7 @@ def write(to, union, out):
         WRITERS[to](union, out)
     except CheckpointException as e:  # which is no Exception
         raise ExportError("%s: writing it: %s" % (out, "; ".join(str(why) for why, _ in e.failures.values()))) from e
-    except (OSError, RuntimeError, ValueError) as e:
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as e:
         if isinstance(e, ExportError):
             raise
         raise ExportError("%s: writing it: %s" % (out, e)) from e

@@ -30,11 +30,11 @@ def export(folder, out, to="dcp", step=None, trust=False):
         raise ExportError("%s is there already: name another place, nothing is written over" % out)
     if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
         raise ExportError("%s is to be in a folder that is not there: make it first" % out)
+    chosen, passed = _folder.choose(folder, step)
     try:
         __import__("torch")
     except ImportError as e:
         raise ExportError("exporting needs torch, which this Python (%s) has not: use the one that trains" % sys.executable) from e
-    chosen, passed = _folder.choose(folder, step)
     files = [_folder.RankFile(folder, chosen, rank) for rank in range(len(chosen.ranks))]
     union = _union.unite([_state(f, trust) for f in files])
     _write.write(to, union, out)

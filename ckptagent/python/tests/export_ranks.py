@@ -5,6 +5,7 @@ import socket
 import sys
 import traceback
 
+import torch._dynamo  # which each rank's first optimizer step would import
 import torch.distributed as dist
 
 

@@ -66,12 +66,14 @@ class Trained(unittest.TestCase):
 
     def test_stock_torch_loads_saves_and_loads_it(self):
         out = self.out("dcp")
-        r = subprocess.run([sys.executable, "-m", "holdfast.export", self.job, "--to", "dcp", out], env=environment(), capture_output=True, text=True)
-        self.assertEqual((r.returncode, r.stderr), (0, ""))
-        self.assertRegex(r.stdout, r"exported step 2 of generation 1 \(4 ranks, \d+ bytes, \d+ names\) to .*, for dcp")
-        self.assertIn("ddp.module.1.running_mean is the lowest rank's; ranks 2, 3 hold another: each rank's own is rank-<rank>.ddp.module.1.running_mean", r.stdout)
-        self.assertIn("seen.at is the lowest rank's; ranks 1, 2, 3 hold another", r.stdout)
-        self.assertEqual(len(r.stdout.splitlines()), 4, r.stdout)  # these, and running_var: nothing else differs, nothing is left out
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            self.assertEqual(export.main([self.job, "--to", "dcp", out]), 0)
+        said = said.getvalue()
+        self.assertRegex(said, r"exported step 2 of generation 1 \(4 ranks, \d+ bytes, \d+ names\) to .*, for dcp")
+        self.assertIn("ddp.module.1.running_mean is the lowest rank's; ranks 2, 3 hold another: each rank's own is rank-<rank>.ddp.module.1.running_mean", said)
+        self.assertIn("seen.at is the lowest rank's; ranks 1, 2, 3 hold another", said)
+        self.assertEqual(len(said.splitlines()), 4, said)  # these, and running_var: nothing else differs, nothing is left out
         said = script("export_stock.py", out, self.whole, self.out("again"))
         self.assertRegex(said, r"each rank's own values are there\n(\d+) tensors are equal on 4 ranks\n\1 tensors are equal on 2 ranks")
 
@@ -223,6 +225,11 @@ class Folder(ClientCase):
         self.refused("holds no complete step; name a job's folder")
         self.job = os.path.join(self.folder, "nowhere")
         self.refused("No such file or directory; name a job's folder")
+
+    def test_as_a_program(self):
+        r = subprocess.run([sys.executable, "-m", "holdfast.export", self.folder, "--to", "dcp", "out"], env=environment(), cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual((r.returncode, r.stdout), (1, ""))
+        self.assertIn("holdfast.export: %s holds no complete step" % self.folder, r.stderr)
 
     def test_what_is_asked_for(self):
         self.keep(m={"n": 1})
@@ -392,6 +399,34 @@ class Parts(unittest.TestCase):
         ):
             with self.assertRaisesRegex(export.ExportError, says):
                 _union.unite(states)
+
+    def test_parts_of_zero_1(self):
+        from holdfast import _union
+
+        def rank(state, params, *of):
+            return {"o": {"optim": {"state": state, "param_groups": [{"params": p} for p in params]}, "groups": [{"lr": 1}, {"lr": 2}], "part": [], "of": list(of)}}
+
+        states = [rank({0: {"m": 10}}, [[0], []], [2, [1]], [1, []]), rank({0: {"m": 20}, 1: {"m": 30}}, [[0], [1]], [2, [0]], [1, [2]])]
+        union = _union.unite(states)
+        got = {name: e.value for name, e in union.entries.items()}
+        groups = {"o.param_groups.0.lr": 1, "o.param_groups.0.params": [0, 1], "o.param_groups.1.lr": 2, "o.param_groups.1.params": [2]}
+        self.assertEqual((got, union.differ), ({"o.state.1.m": 10, "o.state.0.m": 20, "o.state.2.m": 30, **groups}, {}))
+        for s in states:
+            del s["o"]["of"]  # as older clients kept it: nothing says whose parameters these are
+        union = _union.unite(states)
+        self.assertEqual([union.entries["rank-%d.o.optim.state.0.m" % r].value for r in (0, 1)], [10, 20])
+
+    def test_names_of_parameters(self):
+        from holdfast import _union
+
+        def optimizer(*names):
+            groups = [{"params": [i], "param_names": [n]} if n else {"params": [i]} for i, n in enumerate(names)]
+            return {"o": {"state": {0: {"m": 10}, 1: {"m": 20}}, "param_groups": groups}}
+
+        for names, keys in ((("a.w", "b"), ["a.w", "b"]), (("a", "a"), ["0", "1"]), (("a", None), ["0", "1"])):
+            entries = _union.unite([optimizer(*names)]).entries
+            self.assertEqual([k for k in entries if k.startswith("o.state")], ["o.state.%s.m" % k for k in keys])
+            self.assertEqual(entries["o.param_groups.1.params"].value, ["b"] if keys[1] == "b" else [1])
 
 
 if __name__ == "__main__":
