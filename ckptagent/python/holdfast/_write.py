@@ -162,6 +162,8 @@ def torch_file(union, out):
         at = root
         for x in entry.path[:-1]:
             at = at.setdefault(x, {})
+            if not isinstance(at, dict):
+                raise ExportError("%s is a value on one rank and holds others on another, which one file cannot have: export --to dcp" % _union.key(entry.path))
         if _nothing(value):
             at.setdefault(entry.path[-1], {})
         else:
@@ -179,7 +181,7 @@ def _lists(node):
         return node
     if node and all(isinstance(k, _union.Index) for k in node):
         return [_lists(node.get(i)) for i in range(max(node) + 1)]
-    return {k: _lists(v) for k, v in node.items()}
+    return {int(k) if isinstance(k, _union.Index) else k: _lists(v) for k, v in node.items()}
 
 
 def safetensors(union, out):

@@ -321,6 +321,14 @@ class Folder(ClientCase):
         self.assertEqual(got["rank-2"]["kind"]["v"], 2)
         self.assertNotIn("same", got["rank-1"])
 
+    def test_ranks_whose_states_have_other_forms(self):
+        self.keep(ranks=2, m=lambda r: [{"a": 1}, {}] if r else {"b": 2})
+        got = self.exported()["m"]["v"]
+        self.assertEqual(got, {"b": 2, 0: {"a": 1}, 1: {}})
+        self.keep(ranks=2, m=lambda r: {"a": r} if r else 3)
+        self.refused("m.v.a is a value on one rank and holds others on another, .*: export --to dcp", to="torch")
+        self.exported("dcp")
+
     def test_names_that_clash(self):
         self.keep(m={"a.b": 1, "a": {"b": 2}})
         self.refused("two parts of the state are both called m.a.b")
