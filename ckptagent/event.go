@@ -130,7 +130,7 @@ type End struct {
 type TakeInventory struct{ Abandoned Abandoned }
 
 // Levels hands the gang's common step and its level reclaimBelow to the arenas.
-type Levels struct{ CommonStep, ReclaimBelow int64 }
+type Levels struct{ CommonStep, ReclaimBelow, DurableStep int64 }
 
 // Return lets the user's launcher return.
 type Return struct{ Returned Returned }

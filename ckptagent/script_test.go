@@ -82,6 +82,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	if len(pos) > 0 {
 		d.Generation = int64(pos[0])
 	}
+	d.DurableStep = int64(num("durable"))
 	d.BarrierStep, d.Copy, d.Fetch = int64(num("barrier")), mark(opts["copy"]), mark(opts["fetch"])
 	if m := mark(opts["manifest"]); m.Step != 0 {
 		d.Manifest = protocol.Manifest{Mark: m, Ranks: []protocol.ManifestRank{{Length: 9, Checksum: 7}}, Recorded: []protocol.Mark{{Step: 1, Generation: 1}}}
@@ -242,7 +243,11 @@ func showEffect(e Effect) string {
 		}
 		return "take inventory"
 	case Levels:
-		return fmt.Sprintf("levels common %d reclaim below %d", e.CommonStep, e.ReclaimBelow)
+		text := fmt.Sprintf("levels common %d reclaim below %d", e.CommonStep, e.ReclaimBelow)
+		if e.DurableStep > 0 {
+			text += fmt.Sprintf(" durable %d", e.DurableStep)
+		}
+		return text
 	case Return:
 		return strings.TrimSpace(fmt.Sprintf("launcher returns %d %s", e.Returned.Code, e.Returned.Message))
 	case OfferPort:

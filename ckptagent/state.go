@@ -82,6 +82,8 @@ type Volatile struct {
 	// CommonStep and ReclaimBelow are the gang's levels as the arenas were told them.
 	CommonStep   int64
 	ReclaimBelow int64
+	// DurableStep is the newest durable step of the gang, as the arenas were told it in this generation.
+	DurableStep int64
 
 	Want protocol.Directive
 	// Modules are what standbys import, where that is known to work, here or in other pods of the gang.

@@ -114,7 +114,7 @@ func (m *machine) begin(run protocol.Run) {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, protocol.StateRunning
 	m.s.Clean, m.s.Inventoried = false, false
 	m.s.Abandoned = Abandoned{Generation: run.Number, Step: run.RestoreStep}
-	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep = run.RestoreStep, run.RestoreStep, 0
+	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep, m.s.DurableStep = run.RestoreStep, run.RestoreStep, 0, 0
 	m.s.Fetched, m.s.FetchFailed = protocol.Mark{}, protocol.Mark{}
 	if !m.s.repairing() {
 		m.s.Timeline = protocol.Timeline{}
@@ -127,14 +127,15 @@ func (m *machine) begin(run protocol.Run) {
 	}
 }
 
-// passLevels passes commonStep and reclaimBelow on as they rise.
+// passLevels passes commonStep, reclaimBelow and durableStep on as they rise.
 func (m *machine) passLevels() {
 	commonStep, reclaimBelow := max(m.s.CommonStep, m.s.Want.CommonStep), max(m.s.ReclaimBelow, m.s.Want.ReclaimBelow)
-	if commonStep == m.s.CommonStep && reclaimBelow == m.s.ReclaimBelow {
+	durableStep := max(m.s.DurableStep, m.s.Want.DurableStep)
+	if commonStep == m.s.CommonStep && reclaimBelow == m.s.ReclaimBelow && durableStep == m.s.DurableStep {
 		return
 	}
-	m.s.CommonStep, m.s.ReclaimBelow = commonStep, reclaimBelow
-	m.emit(Levels{CommonStep: commonStep, ReclaimBelow: reclaimBelow})
+	m.s.CommonStep, m.s.ReclaimBelow, m.s.DurableStep = commonStep, reclaimBelow, durableStep
+	m.emit(Levels{CommonStep: commonStep, ReclaimBelow: reclaimBelow, DurableStep: durableStep})
 }
 
 // exit ends what runs and lets the launcher return. In a pod that is being shut down anyway processes are asked first, as

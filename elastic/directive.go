@@ -119,9 +119,10 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 	}
 }
 
-// directStorage adds what agents of protocol 2 get beside the order: the barrier step, and what to copy to storage or
-// fetch from it.
+// directStorage adds what agents of protocol 2 get beside the order: the barrier step, what is durable, and what to copy
+// to storage or fetch from it.
 func (s *State) directStorage(d *protocol.Directive, slot Slot) {
+	d.DurableStep = s.durableStored()
 	if s.run.copying != nil && slot == 0 {
 		d.Manifest = s.run.copying.manifest
 	}

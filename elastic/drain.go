@@ -265,7 +265,7 @@ func (s *State) completeCopies(mark protocol.Mark) {
 	if n == 0 || n < s.world() {
 		return
 	}
-	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: s.now}, s.Record.Durable
+	s.recordDurable(mark, s.now)
 	s.Record.Copies, s.run.copying = nil, nil // what was on its way is older
 	s.emit(Broadcast{})
 }

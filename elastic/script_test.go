@@ -419,6 +419,9 @@ func (s *stage) directives(notified bool) {
 		if d.BarrierStep > 0 {
 			line += fmt.Sprintf(" barrier %d", d.BarrierStep)
 		}
+		if d.DurableStep > 0 {
+			line += fmt.Sprintf(" durable %d", d.DurableStep)
+		}
 		if m := d.Copy; m != (protocol.Mark{}) {
 			line += fmt.Sprintf(" copy %d@%d", m.Step, m.Generation)
 		}

@@ -219,11 +219,25 @@ func (s *State) confirm(now time.Time) {
 	if !m.known || !(ordered && mark == c.mark || c == nil && s.unrecorded(mark)) {
 		return
 	}
-	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: now}, s.Record.Durable
+	s.recordDurable(mark, now)
 	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= mark.Step })
 	s.run.copying = nil
 	s.save()
 	s.emit(Broadcast{})
+}
+
+// recordDurable records a step as durable; agents are told once that is stored, which the next Persist does.
+func (s *State) recordDurable(mark protocol.Mark, now time.Time) {
+	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: now}, s.Record.Durable
+	s.durableRevision = s.revision + 1
+}
+
+// durableStored is the newest durable step that the stored record names; 0: none, or it is not known to be stored yet.
+func (s *State) durableStored() int64 {
+	if s.Record.Durable == nil || s.storedRevision < s.durableRevision {
+		return 0
+	}
+	return s.Record.Durable.Step
 }
 
 // unrecorded: the manifest of that step was ordered by a coordinator that ended before it recorded it. What another

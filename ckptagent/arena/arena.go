@@ -148,6 +148,11 @@ func (s *Set) Levels(commonStep, reclaimBelow int64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Levels(commonStep, reclaimBelow)) })
 }
 
+// SetDurable passes on the newest step that is durable.
+func (s *Set) SetDurable(step int64) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetDurable(step)) })
+}
+
 func (s *Set) each(do func(int, *Arena)) {
 	for i, a := range s.arenas {
 		a.mu.Lock()

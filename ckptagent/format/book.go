@@ -144,7 +144,7 @@ func (b *Book) Begin(generation, restoreStep int64) []Write {
 	}
 	b.Control.Generation = generation
 	b.Control.Slot = NoSlot
-	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep = restoreStep, restoreStep, 0
+	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep, b.Control.DurableStep = restoreStep, restoreStep, 0, 0
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
 }
@@ -179,6 +179,16 @@ func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 		return nil
 	}
 	return append(ws, b.publish())
+}
+
+// SetDurable tells the client the newest step that storage has whole and the gang's record names. Within a generation it
+// only rises. It returns nothing if nothing changed.
+func (b *Book) SetDurable(step int64) []Write {
+	if step <= b.Control.DurableStep {
+		return nil
+	}
+	b.Control.DurableStep = step
+	return []Write{b.publish()}
 }
 
 // SetBarrier sets the step from which on clients stay in their save (0: they are let go) and writes the control

@@ -77,6 +77,8 @@ func goldenArenas() map[string][]byte {
 	keep("torn")
 	carry(book.SetBarrier(31))
 	keep("barrier")
+	carry(book.SetDurable(20))
+	keep("durable")
 	return arenas
 }
 

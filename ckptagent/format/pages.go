@@ -59,6 +59,8 @@ type Control struct {
 	CommonStep, ReclaimBelow int64
 	// BarrierStep: whoever has saved a step at or above it stays in that save; 0: nobody is held.
 	BarrierStep int64
+	// DurableStep is the newest step of this generation's line that lies whole in storage and is recorded; 0: none is known.
+	DurableStep int64
 }
 
 // Encode returns the control record.
@@ -71,6 +73,7 @@ func (c Control) Encode() []byte {
 	le.PutUint64(b[40:], uint64(c.CommonStep))
 	le.PutUint64(b[48:], uint64(c.ReclaimBelow))
 	le.PutUint64(b[56:], uint64(c.BarrierStep))
+	le.PutUint64(b[72:], uint64(c.DurableStep))
 	return seal(b)
 }
 
@@ -86,6 +89,7 @@ func decodeControlRecord(b []byte) (Control, error) {
 		CommonStep:   int64(le.Uint64(b[40:])),
 		ReclaimBelow: int64(le.Uint64(b[48:])),
 		BarrierStep:  int64(le.Uint64(b[56:])),
+		DurableStep:  int64(le.Uint64(b[72:])),
 	}, nil
 }
 

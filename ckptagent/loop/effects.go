@@ -25,6 +25,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.Levels:
 		if a.arenas != nil {
 			a.arenas.Levels(e.CommonStep, e.ReclaimBelow)
+			a.arenas.SetDurable(e.DurableStep)
 		}
 	case ckptagent.SetBarrier:
 		if a.arenas != nil {

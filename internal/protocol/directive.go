@@ -39,6 +39,9 @@ type Directive struct {
 
 	// BarrierStep: ranks that have copied a step at or above it stay in their save until they are ended or this is lifted; 0: nobody is held.
 	BarrierStep int64
+	// DurableStep is the newest step that lies whole in storage and is named by the gang's record as it is stored; 0: none is, or that is
+	// not known now. Of a generation that runs it belongs to that one's line.
+	DurableStep int64
 	// Copy is to be copied from memory to storage, once; an agent that does not hold it does nothing. The mark's generation is the newest
 	// that ran, and the copy may go on after it was halted.
 	Copy Mark

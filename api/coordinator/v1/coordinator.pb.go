@@ -805,6 +805,7 @@ type Directive struct {
 	WholeCommand  bool                   `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
 	Launched      bool                   `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
 	Authorities   string                 `protobuf:"bytes,17,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	DurableStep   uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -956,6 +957,13 @@ func (x *Directive) GetAuthorities() string {
 		return x.Authorities
 	}
 	return ""
+}
+
+func (x *Directive) GetDurableStep() uint64 {
+	if x != nil {
+		return x.DurableStep
+	}
+	return 0
 }
 
 type Manifest struct {
@@ -1256,7 +1264,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\x99\x05\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xbc\x05\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -1278,7 +1286,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\amodules\x18\x0e \x03(\tR\amodules\x12#\n" +
 	"\rwhole_command\x18\x0f \x01(\bR\fwholeCommand\x12\x1a\n" +
 	"\blaunched\x18\x10 \x01(\bR\blaunched\x12 \n" +
-	"\vauthorities\x18\x11 \x01(\tR\vauthorities\"\xb3\x01\n" +
+	"\vauthorities\x18\x11 \x01(\tR\vauthorities\x12!\n" +
+	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\"\xb3\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

@@ -24,13 +24,13 @@ NO_SLOT = 0xFFFFFFFF
 EMPTY, GRANTED, SEALED = 0, 1, 2
 
 _HEADER = struct.Struct("<8s4I3Qq40s")
-_CONTROL = struct.Struct("<8sII6Q")
+_CONTROL = struct.Struct("<8sII6Q8xQ")
 _CLIENT = struct.Struct("<8sII7QII4Q")
 _SLOT = struct.Struct("<8sII4QI4xq")
 _U32 = struct.Struct("<I")
 
 Header = collections.namedtuple("Header", "local_rank state_bytes data_offset stride created_at pod_uid")
-Control = collections.namedtuple("Control", "seq slot generation grant common_step reclaim_below barrier_step")
+Control = collections.namedtuple("Control", "seq slot generation grant common_step reclaim_below barrier_step durable_step")
 Client = collections.namedtuple(
     "Client",
     "seq slot generation grant copy_step length step restored_step pid flags saves skipped needed refused",
@@ -92,8 +92,8 @@ def decode_header(record):
 def decode_control_record(record):
     if not whole(record, b"HFCONTRL"):
         return None
-    (_, _, slot, seq, generation, grant, common_step, reclaim_below, barrier_step) = _CONTROL.unpack_from(record)
-    return Control(seq, slot, generation, grant, common_step, reclaim_below, barrier_step)
+    (_, _, slot, seq, generation, grant, common_step, reclaim_below, barrier_step, durable_step) = _CONTROL.unpack_from(record)
+    return Control(seq, slot, generation, grant, common_step, reclaim_below, barrier_step, durable_step)
 
 
 def decode_client_record(record):

@@ -33,13 +33,14 @@ _PREFAULT_PIECE = 64 << 20
 
 
 class Saved:
-    """What became of one save. True if the state was copied; `sealed` once the agent vouches for it."""
+    """What became of one save. True if the state was copied; `sealed` once the agent vouches for it, so that it outlives
+    process and agent; `durable` once it outlives the node. Both look into the arena and ask nobody."""
 
-    __slots__ = ("step", "copied", "reason", "_arena", "_slot", "_grant")
+    __slots__ = ("step", "copied", "reason", "_arena", "_slot", "_grant", "_generation")
 
-    def __init__(self, step, copied, reason="", arena=None, slot=None, grant=0):
+    def __init__(self, step, copied, reason="", arena=None, slot=None, grant=0, generation=0):
         self.step, self.copied, self.reason = step, copied, reason
-        self._arena, self._slot, self._grant = arena, slot, grant
+        self._arena, self._slot, self._grant, self._generation = arena, slot, grant, generation
 
     def __bool__(self):
         return self.copied
@@ -53,6 +54,14 @@ class Saved:
             return False
         s = self._arena.slot(self._slot)
         return s is not None and s.state == _arena.SEALED and s.grant == self._grant
+
+    @property
+    def durable(self):
+        """Whether this step, or a newer one of its line, lies whole in storage, from all ranks, and is recorded."""
+        if not self.copied:
+            return False
+        c = self._arena.control()
+        return c is not None and c.generation == self._generation and c.durable_step >= self.step
 
 
 def _say(text):
@@ -269,7 +278,7 @@ class Checkpoint:
         self._last_copied = step
         self._send("copied", step=step, slot=control.slot, bytes=needed)
         self._stay(step)
-        return Saved(step, True, "", self._arena, control.slot, control.grant)
+        return Saved(step, True, "", self._arena, control.slot, control.grant, self._generation)
 
     def _stay(self, step):
         """Waits while the agent holds whoever has copied this step: what is held by all ranks is being taken elsewhere."""

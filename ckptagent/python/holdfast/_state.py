@@ -20,7 +20,7 @@ HEAD = struct.Struct("<8s6Q")
 HEAD_BYTES = 64
 _U64 = struct.Struct("<Q")
 _BIG = 64 * 1024
-_BULK = 256 * 1024  # from here on a tensor is copied as bytes, by several threads
+_BULK = 64 * 1024  # from here on a tensor is copied as bytes, by several threads
 _TENSORS = ("torch", "dtensor")
 
 

@@ -19,7 +19,7 @@ class FakeAgent:
         self.state_bytes = state_bytes
         self.stride = -(-state_bytes // A.PAGE) * A.PAGE
         self.generation, self.restore_step = generation, restore_step
-        self.grant, self.seq, self.common_step, self.reclaim_below, self.barrier_step = 0, 0, 0, 0, 0
+        self.grant, self.seq, self.common_step, self.reclaim_below, self.barrier_step, self.durable_step = 0, 0, 0, 0, 0, 0
         self.granted = A.NO_SLOT
         if os.path.exists(self.path):
             self.file = open(self.path, "r+b", buffering=0)
@@ -64,7 +64,7 @@ class FakeAgent:
 
     def publish(self):
         self.seq += 1
-        record = A.seal(_CONTROL.pack(b"HFCONTRL", 1, self.granted, self.seq, self.generation, self.grant, self.common_step, self.reclaim_below, self.barrier_step))
+        record = A.seal(_CONTROL.pack(b"HFCONTRL", 1, self.granted, self.seq, self.generation, self.grant, self.common_step, self.reclaim_below, self.barrier_step, self.durable_step))
         self._write(A.record_offset(A.CONTROL, self.seq), record)
 
     def open_grant(self):

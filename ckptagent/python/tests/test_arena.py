@@ -18,7 +18,7 @@ def fields(value, names):
 
 
 HEADER = {"LocalRank": "local_rank", "StateBytes": "state_bytes", "CreatedAt": "created_at", "PodUID": "pod_uid"}
-CONTROL = {"Seq": "seq", "Slot": "slot", "Generation": "generation", "Grant": "grant", "CommonStep": "common_step", "ReclaimBelow": "reclaim_below", "BarrierStep": "barrier_step"}
+CONTROL = {"Seq": "seq", "Slot": "slot", "Generation": "generation", "Grant": "grant", "CommonStep": "common_step", "ReclaimBelow": "reclaim_below", "BarrierStep": "barrier_step", "DurableStep": "durable_step"}
 CLIENT = {
     "Seq": "seq", "Generation": "generation", "PID": "pid", "RestoredStep": "restored_step", "Step": "step", "Slot": "slot",
     "Grant": "grant", "CopyStep": "copy_step", "Length": "length", "Saves": "saves", "Skipped": "skipped", "Refused": "refused",

@@ -100,11 +100,30 @@ class SaveAndRestore(ClientCase):
         self.assertFalse(saved.sealed)
         agent.seal()
         self.assertTrue(saved.sealed)
+        self.assertFalse(saved.durable)
         ck.step(4)
         self.assertEqual([e["ev"] for e in agent.events()], ["attached", "restored", "copied", "step"])
         c = agent.client()
         self.assertEqual((c.step, c.copy_step, c.saves, c.pid), (4, 3, 1, os.getpid()))
         self.assertEqual(c.flags, A.FLAG_ATTACHED | A.FLAG_RESTORED)
+
+    def test_durable_by_this_step_or_a_newer_one(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        ck.track(s=bytearray(b"x"))
+        saved = [ck.save(3)]
+        agent.seal()
+        saved.append(ck.save(5))
+        agent.seal()
+        refused = ck.save(5)
+        for durable, want in ((2, [False, False]), (4, [True, False]), (5, [True, True])):
+            agent.durable_step = durable
+            agent.publish()
+            self.assertEqual([s.durable for s in saved], want, durable)
+        self.assertFalse(refused.durable)
+        agent.generation += 1  # whose steps are others, perhaps of the same number
+        agent.publish()
+        self.assertEqual([s.durable for s in saved], [False, False])
 
     def test_nobody_listens(self):
         agent = self.agent()

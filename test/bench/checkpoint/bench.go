@@ -237,6 +237,9 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 			return err
 		}
 		durable = float64(at-began) / 1e9
+		if _, err := g.ask("durable"); err != nil {
+			return err
+		}
 	}
 	if durable > 0 && !first {
 		t.set.Add(t.name, system, "durable", "s", durable)

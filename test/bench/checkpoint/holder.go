@@ -124,6 +124,7 @@ func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) 
 	if err := h.store.PutManifest(manifest); err != nil {
 		return 0, err
 	}
+	h.set.SetDurable(step)
 	at = monotonic()
 	return at, h.store.Prune(protocol.Mark{Step: step, Generation: h.generation})
 }

@@ -316,6 +316,10 @@ def main():
         elif verb == "save":
             at = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             say(stall=system.save(int(number[0])), at=at)
+        elif verb == "durable":
+            if not system.saved.durable:
+                raise SystemExit("the handle does not say that the step is durable")
+            say()
         elif verb == "settle":
             say(**system.settle())
         else:
