@@ -137,6 +137,38 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	}
 }
 
+// TestDurableRisesWithinAGeneration: the next agent goes on from there, and the next generation begins without.
+func TestDurableRisesWithinAGeneration(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "pod")
+	s.Begin(1, 0)
+	clients := []*client{attach(t, dir, "rank-0.arena"), attach(t, dir, "rank-1.arena")}
+	want := func(step int64) {
+		t.Helper()
+		for i, c := range clients {
+			if got := c.control(); got.DurableStep != step || got.Slot == format.NoSlot {
+				t.Errorf("rank %d reads %+v, want durable step %d and a grant", i, got, step)
+			}
+		}
+	}
+	want(0)
+	s.SetDurable(5)
+	want(5)
+	before := clients[0].control().Seq
+	s.SetDurable(4)
+	s.SetDurable(5)
+	if got := clients[0].control().Seq; got != before {
+		t.Errorf("nothing rose and the record was written anew: %d, was %d", got, before)
+	}
+	s.Close()
+	s = mustOpen(t, dir, stateBytes, "pod")
+	want(5)
+	s.SetDurable(6)
+	want(6)
+	s.Begin(2, 5)
+	want(0)
+}
+
 func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
