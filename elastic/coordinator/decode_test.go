@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -146,6 +147,7 @@ func TestTheMostThatAnAgentSaysIsTaken(t *testing.T) {
 	mine := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
 	h.store.members[mine.Key] = 1
+	h.server.intake.turnTime = time.Minute // a busy machine takes longer than a turn lasts
 	for version := protocol.Oldest; version <= protocol.Version; version++ {
 		a := h.dial(h.allow(mine))
 		a.report = wire.ReportMessage(fullest(version))

@@ -16,10 +16,11 @@ import (
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // soonEnough is far longer than a stream or a connection of these tests may last, and far shorter than one that is never ended.
-const soonEnough = 30 * time.Second
+const soonEnough = time.Minute
 
 // readsNothing dials as a pod's agent that reads nothing, and reports until its connection ends, which closes the channel.
 func (h *house) readsNothing(token string) <-chan struct{} {
@@ -65,6 +66,18 @@ func (h *house) knowsModules(key Key) {
 	})
 }
 
+// tells offers every agent of a gang another directive, and the modules beside it.
+func (h *house) tells(key Key, generation int64) {
+	h.server.mu.Lock()
+	g := h.server.gangs[key]
+	h.server.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for st := range g.streams {
+		st.offer(message{protocol.Directive{Order: protocol.OrderWait, Generation: generation}, g.modules})
+	}
+}
+
 // TestWhoReadsNothingIsLetGo: an agent that reports and reads nothing holds up nobody of its gang, and its stream and connection end.
 func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	p := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
@@ -78,16 +91,19 @@ func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	ended, deadline := h.readsNothing(h.allow(p[1])), time.After(soonEnough)
 	beat := time.NewTicker(100 * time.Millisecond)
 	defer beat.Stop()
-	for ran := false; ; {
+	told, read := int64(0), false
+	for {
 		select {
 		case d := <-a.orders: // the other one is told as well, behind what it has not read
-			ran = ran || d.Order == coordinatorv1.Order_ORDER_RUN
+			read = read || d.Generation > 2
 		case <-ended:
-			if !ran {
+			if !read {
 				t.Error("the agent that reads was told nothing meanwhile")
 			}
 			return
 		case <-beat.C:
+			told++
+			h.tells(p[0].Key, told)
 			a.say()
 		case <-a.ended: // a busy machine kept it from reporting
 			a = h.dial(token)
