@@ -166,6 +166,11 @@ class Checkpoint:
         """Whether state is kept in memory."""
         return self._arena is not None
 
+    @property
+    def resume_step(self):
+        """The step that this generation starts from, to which restore() brings what is tracked; 0: none."""
+        return self._restore_step
+
     def track(self, *, rng=False, **objects):
         """Names what makes up the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
         and dicts and lists of these. rng=True adds the random states of Python, torch and numpy.

@@ -45,7 +45,7 @@ def record(step, loss):
     """Of rank 0: one whole line per step; a line that comes again must be the same."""
     if RANK == 0:
         with open(os.path.join(OUT, "losses"), "a") as f:
-            f.write("%d %s\n" % (step, float(loss).hex()))
+            f.write("%s %s\n" % (step, float(loss).hex()))
 
 
 def place(step):
