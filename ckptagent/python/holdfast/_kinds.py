@@ -20,7 +20,7 @@ class TrackError(TypeError):
 _REFUSED = (
     ("FullyShardedDataParallel", "torch.distributed.fsdp", "a module of FSDP1 (FullyShardedDataParallel)", "shard it with torch.distributed.fsdp.fully_shard, whose parameters are kept as they are"),
     ("DeepSpeedZeroOptimizer_Stage3", "deepspeed.", "an optimizer of DeepSpeed's ZeRO stage 3", "use fully_shard, or leave it untracked and load DeepSpeed's own checkpoint"),
-    ("ZeROOptimizer", "deepspeed.", "an optimizer of DeepSpeed's ZeRO, which loads the states of all ranks at once", "use torch.distributed.optim.ZeroRedundancyOptimizer, or leave it untracked and load DeepSpeed's own checkpoint"),
+    ("ZeROOptimizer", "deepspeed.", "an optimizer of DeepSpeed's ZeRO, which loads the states of all ranks at once", "track holdfast.deepspeed.Engine(engine), which keeps stages 1 and 2, or leave it untracked and load DeepSpeed's own checkpoint"),
     ("DistributedOptimizer", "megatron.", "Megatron's DistributedOptimizer, whose state_dict() leaves out what other ranks hold", "leave it untracked and load Megatron's own checkpoint, or run without --use-distributed-optimizer"),
 )  # fmt: skip
 
