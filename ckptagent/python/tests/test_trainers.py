@@ -26,7 +26,7 @@ class Logs(unittest.TestCase):
         self.assertEqual(Log.read(log.lines([])), [])
 
 
-@unittest.skipIf(torch is None, "SKIPPED: there is no torch")
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
 class DeepSpeed(ClientCase):
     def engine(self, stage=0, **unlike):
         model = torch.nn.Linear(3, 2)
