@@ -1,14 +1,13 @@
 """Hugging Face's Trainer, kept in memory at every step and brought back to it exactly.
 
     holdfast.transformers.attach(trainer)
-    trainer.train()
 
-A state is kept when the next step begins, its batches fetched: what the Trainer does after a step (log, evaluate, save) has
-been done by then, and that is where its own resume puts the random states back. That resume also finds the place in the data:
-it is handed a folder that says which step to go on from, and nothing more; what it would load lies in memory.
+A state is kept when the next step begins, its batches fetched: the Trainer has logged, evaluated and saved by then. Its own
+resume finds the place in the data: it gets a folder that names the step, and what it would load lies in memory.
 """
 
 import os
+import shutil
 import tempfile
 
 import transformers
@@ -18,10 +17,9 @@ from . import _client
 from ._kinds import RestoreError
 from ._trainers import Log, refuse
 
-# What is taken the place of; the first three have their names, and the folder as their first argument, since transformers 4.
+# What is taken the place of in the trainer; of the first three the folder is the first argument.
 _SEAMS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state", "train")
-# What becomes the losses that are logged; set when training begins.
-_METERS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen", "current_flos")
+_METERS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen", "current_flos")  # of the losses that are logged
 
 
 def attach(trainer):
@@ -52,8 +50,8 @@ class _Callback(transformers.TrainerCallback):
         self._trainer, self._ck, self._kept = trainer, ck, ck.resume_step  # kept: the newest step
         self._folder = ""  # what the trainer resumes from, where that is ours
         self._trained = self._tracked = self._off = self._resumed = False
-        self._rng = self._epoch_rng = self._meters = None
-        self._log, self._theirs = Log(), {name: getattr(trainer, name) for name in _SEAMS}
+        self._log, self._rng, self._epoch_rng, self._meters = Log(), None, None, None
+        self._theirs = {name: getattr(trainer, name) for name in _SEAMS}
         for name, ours in zip(_SEAMS, (self._load_model, self._load_rest, self._load_rng, self._train)):
             setattr(trainer, name, ours)
 
@@ -66,19 +64,22 @@ class _Callback(transformers.TrainerCallback):
             self._stop("only the first train() of a process is kept in memory; the others begin anew after a failure")
         if not first or not self._ck.resume_step:
             return self._theirs["train"](resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        with tempfile.TemporaryDirectory(prefix="holdfast-") as self._folder:
-            transformers.TrainerState(
-                global_step=self._ck.resume_step, train_batch_size=t._train_batch_size, stateful_callbacks=[*self._stateful(), t.control],
-                logging_steps=a.logging_steps, eval_steps=a.eval_steps, save_steps=a.save_steps,
-            ).save_to_json(os.path.join(self._folder, "trainer_state.json"))  # fmt: skip
-            return self._theirs["train"](resume_from_checkpoint=self._folder, **kwargs)
+        self._folder = tempfile.mkdtemp(prefix="holdfast-")
+        transformers.TrainerState(
+            global_step=self._ck.resume_step, train_batch_size=t._train_batch_size, stateful_callbacks=[*self._stateful(), t.control],
+            logging_steps=a.logging_steps, eval_steps=a.eval_steps, save_steps=a.save_steps,
+        ).save_to_json(os.path.join(self._folder, "trainer_state.json"))  # fmt: skip
+        return self._theirs["train"](resume_from_checkpoint=self._folder, **kwargs)
 
     def _load_model(self, folder, *args, **kwargs):
         if folder != self._folder:
             self._theirs["_load_from_checkpoint"](folder, *args, **kwargs)
 
     def _load_rest(self, folder):
-        self._theirs["_load_optimizer_and_scheduler"](folder) if folder != self._folder else self._restore()
+        if folder != self._folder:
+            return self._theirs["_load_optimizer_and_scheduler"](folder)
+        shutil.rmtree(folder)  # what it says has been read, and a kill leaves nothing behind
+        self._restore()
 
     def _load_rng(self, folder):
         self._theirs["_load_rng_state"](folder) if folder != self._folder else _client._set_rng(self._rng)
@@ -104,8 +105,7 @@ class _Callback(transformers.TrainerCallback):
 
     def load_state_dict(self, saved):
         t, mine = self._trainer, self._stateful()
-        were, are = [name for name, _ in saved["callbacks"]], [type(c).__name__ for c in mine]
-        if were != are:
+        if (were := [name for name, _ in saved["callbacks"]]) != (are := [type(c).__name__ for c in mine]):
             raise RestoreError("the trainer had the callbacks %s and has now %s" % (were, are))
         for callback, (_, attributes) in zip(mine, saved["callbacks"]):
             vars(callback).update(attributes)
