@@ -32,11 +32,12 @@ CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster
 KILL_TESTS := ./test/checkpoint
 # Tests that start agents, ranks and standbys, and mostly wait for them.
 AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
-# Tests of launchers and frameworks from PyPI; the short one is what accelerate and deepspeed do where a rank and the agent are killed.
+# Tests of launchers and frameworks from PyPI; the short one is what accelerate and deepspeed do where a rank and the
+# agent are killed, and a Trainer with the client's hook.
 LAUNCHER_TESTS := ./test/launchers
 # Needs another version's binaries.
 UPGRADE_TEST := ./test/upgrade
-LAUNCHERS_SHORT := ^(TestLaunchers|TestPage)$$/^(accelerate|deepspeed)$$/^kill$$
+LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|transformers)$$/^kill$$
 # Packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes for it takes
 # as long as for all else; make race does. So it does with manifests, whose tests evaluate millions of the API server's expressions,
 # with those of plugin that link the API server's libraries, and with test.
@@ -170,7 +171,7 @@ kills: ## kill agents and ranks of real trainers, with and without PyTorch: no c
 	@hack/gotest.sh run -v -count=1 -timeout 30m -- $(KILL_TESTS)
 
 .PHONY: test-launchers launchers launchers-venv
-test-launchers: launchers-venv ## every launcher and framework: start, kill, failing script, drain; writes the table of docs/launchers.md
+test-launchers: launchers-venv ## every launcher, framework and hook: start, kill, failing script, drain; writes the tables of docs/launchers.md
 	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(LAUNCHER_TESTS)
 
 launchers: launchers-venv

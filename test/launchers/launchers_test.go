@@ -226,7 +226,7 @@ func TestLaunchers(t *testing.T) {
 		})
 	}
 	if *update {
-		writeTable(t, results)
+		matrix.write(t, results)
 	}
 }
 

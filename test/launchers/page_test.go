@@ -14,88 +14,106 @@ import (
 var update = flag.Bool("update", false, "write what was found into docs/launchers.md")
 
 const (
-	page       = "../../docs/launchers.md"
-	tableBegin = "<!-- made by make test-launchers -->\n"
-	tableEnd   = "<!-- end -->\n"
+	page     = "../../docs/launchers.md"
+	tableEnd = "<!-- end -->\n"
+	untried  = "not tried"
 )
 
-// header and its columns, which explain those of the matrix.
-const header = "| launcher | start, finish | kill | script fails | drain |\n|---|---|---|---|---|\n"
+// sheet is a table of the page: where it begins, the words that explain its columns, what its rows and columns are.
+type sheet struct {
+	begin, header string
+	rows          []row
+	columns       func() []string
+}
 
-// table is the matrix in Markdown.
-func table(cell func(row, column string) string) string {
+var (
+	matrix = sheet{begin: "<!-- made by make test-launchers -->\n", rows: rows, columns: columnNames,
+		header: "| launcher | start, finish | kill | script fails | drain |\n|---|---|---|---|---|\n"}
+	trainers = sheet{begin: "<!-- hooks, made by make test-launchers -->\n", rows: hooks, columns: func() []string { return []string{"kills"} },
+		header: "| trainer | all ranks killed twice |\n|---|---|\n"}
+)
+
+func columnNames() (names []string) {
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// table is the sheet in Markdown.
+func (s sheet) table(cell func(row, column string) string) string {
 	var b strings.Builder
-	b.WriteString(header)
-	for _, r := range rows {
+	b.WriteString(s.header)
+	for _, r := range s.rows {
 		fmt.Fprintf(&b, "| %s |", r.name)
-		for _, c := range columns {
-			fmt.Fprintf(&b, " %s |", cell(r.name, c.name))
+		for _, c := range s.columns() {
+			fmt.Fprintf(&b, " %s |", cell(r.name, c))
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
 }
 
-func splitPage(t *testing.T) (before, between, after string) {
+func (s sheet) split(t *testing.T) (before, between, after string) {
 	t.Helper()
 	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, ok := strings.Cut(string(raw), tableBegin)
+	before, rest, ok := strings.Cut(string(raw), s.begin)
 	between, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the table", page)
+		t.Fatalf("%s has no place for the table after %q", page, s.begin)
 	}
 	return before, between, after
 }
 
 // cells are those of the table that is checked in.
-func cells(t *testing.T) map[string]map[string]string {
-	_, have, _ := splitPage(t)
+func (s sheet) cells(t *testing.T) map[string]map[string]string {
+	_, have, _ := s.split(t)
 	out := map[string]map[string]string{}
-	for line := range strings.Lines(strings.TrimPrefix(have, header)) {
+	for line := range strings.Lines(strings.TrimPrefix(have, s.header)) {
 		words := strings.Split(strings.TrimSpace(line), "|")
-		if len(words) != len(columns)+3 {
+		if len(words) != len(s.columns())+3 {
 			t.Fatalf("a line of the table is %q", line)
 		}
 		row := map[string]string{}
-		for i, c := range columns {
-			row[c.name] = strings.TrimSpace(words[i+2])
+		for i, c := range s.columns() {
+			row[c] = strings.TrimSpace(words[i+2])
 		}
 		out[strings.TrimSpace(words[1])] = row
 	}
 	return out
 }
 
-const untried = "not tried"
-
-// writeTable keeps what was found before where nothing was tried now.
-func writeTable(t *testing.T, results map[string]map[string]string) {
-	before, _, after := splitPage(t)
-	old := cells(t)
-	text := table(func(row, column string) string {
+// write keeps what was found before where nothing was tried now.
+func (s sheet) write(t *testing.T, results map[string]map[string]string) {
+	before, _, after := s.split(t)
+	old := s.cells(t)
+	text := s.table(func(row, column string) string {
 		return cmp.Or(results[row][column], old[row][column], untried)
 	})
-	if err := os.WriteFile(page, []byte(before+tableBegin+text+tableEnd+after), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(before+s.begin+text+tableEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestPage: the table that is checked in has the launchers and columns of the matrix, and nothing in it has failed.
+// TestPage: the tables that are checked in have the rows and columns of the tests, and nothing in them has failed.
 func TestPage(t *testing.T) {
 	if *update {
-		t.Skip("the table is being made")
+		t.Skip("the tables are being made")
 	}
-	_, have, _ := splitPage(t)
-	found := cells(t)
-	want := table(func(row, column string) string {
-		if found[row][column] == untried {
-			return untried
+	for _, s := range []sheet{matrix, trainers} {
+		_, have, _ := s.split(t)
+		found := s.cells(t)
+		want := s.table(func(row, column string) string {
+			if found[row][column] == untried {
+				return untried
+			}
+			return "yes"
+		})
+		if have != want {
+			t.Errorf("the table is\n%s\nwant\n%s\nmake test-launchers writes it", have, want)
 		}
-		return "yes"
-	})
-	if have != want {
-		t.Errorf("the table is\n%s\nwant\n%s\nmake test-launchers writes it", have, want)
 	}
 }
