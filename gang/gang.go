@@ -109,6 +109,8 @@ type Refusal struct {
 	Unblock string
 	// Message says all of it for people.
 	Message string
+	// Undecided: nothing was looked at yet, and it will be.
+	Undecided bool
 }
 
 // Reasons of a Refusal.

@@ -397,15 +397,17 @@ func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int
 }
 
 // Refuse records a refusal. It returns the members that must be rolled back where this was the initial placement,
-// newest first.
+// newest first. One that decides nothing replaces no other, and takes nothing back.
 func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	if g == nil {
+	if g == nil || r.Undecided && g.refusal != nil {
 		return nil
 	}
-	g.refusal = r
+	if g.refusal = r; r.Undecided {
+		return nil
+	}
 	undo = c.rollback(g)
 	c.sweep(key, g)
 	return undo

@@ -237,7 +237,17 @@ func TestWhatAFreshGangHoldsIsGivenBackNewestFirst(t *testing.T) {
 	l.Reserve(k, pods[2], "n")
 	l.Reserve(k, pods[0], "n")
 	l.GiveUp(k)
-	undo := l.Refuse(k, &gang.Refusal{})
+	if undo := l.Refuse(k, &gang.Refusal{Undecided: true, Message: "waits"}); len(undo) != 0 {
+		t.Errorf("nothing is decided yet, and given back are %v", undo)
+	}
+	if s, _, _ := l.Status(k); s.Message != "waits" {
+		t.Errorf("people are told %q", s.Message)
+	}
+	undo := l.Refuse(k, &gang.Refusal{Message: "too few"})
+	l.Refuse(k, &gang.Refusal{Undecided: true, Message: "waits"})
+	if s, _, _ := l.Status(k); s.Message != "too few" {
+		t.Errorf("people are told %q", s.Message)
+	}
 	if len(undo) != 2 || undo[0] != pods[0] || undo[1] != pods[2] {
 		t.Errorf("given back: %v", undo)
 	}

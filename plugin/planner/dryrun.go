@@ -9,8 +9,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/plugin/claims"
@@ -26,7 +24,7 @@ type assignmentOf struct {
 // dryRunReserve reserves the members of a plan one after the other by the framework's plugins, beside the members of
 // other open plans, where they may compete for devices that belong to no node; then it undoes all of it. A member that
 // cannot be reserved ends the plan.
-func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (*gang.Refusal, error) {
+func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (refusal *gang.Refusal, err error) {
 	at, got := placement.At(), 0
 	var own []assignmentOf
 	for i, m := range s.snapshot.Members {
@@ -45,10 +43,18 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (*ga
 	if err != nil || !are {
 		return nil, err
 	}
-	if refusal := s.p.trials.again(s.snapshot, time.Now(), s.again); refusal != nil {
-		return refusal, nil
+	if s.paced() {
+		if refusal := s.takeTurn(s.p.trials); refusal != nil {
+			return refusal, nil
+		}
+		began := time.Now()
+		defer func() {
+			if refusal == nil {
+				began = time.Now() // what finds room is no work in vain
+			}
+			s.p.trials.done(s.key(), refusal, began, time.Now())
+		}()
 	}
-	began := time.Now()
 	for _, other := range others {
 		if undo, err := s.reserve(other); err == nil && undo != nil {
 			defer undo() // one that gets nothing will find that out by itself
@@ -63,10 +69,8 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (*ga
 			return nil, err
 		}
 		if undo == nil {
-			refusal := &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
-				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s); %s", pods(placement.Placed), got, driver, claims.NobodyLeaves)}
-			s.p.trials.failed(s.snapshot, refusal, began, time.Now())
-			return refusal, nil
+			return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
+				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s); %s", pods(placement.Placed), got, driver, claims.NobodyLeaves)}, nil
 		}
 		defer undo()
 		got++
@@ -82,18 +86,11 @@ func pods(n int) string {
 	return fmt.Sprintf("%d pods", n)
 }
 
-// again has the gang planned again.
-func (s *planCycle) again() {
-	if key, ok := s.p.gangOf(s.snapshot.Members[0].Pod); ok {
-		s.p.config.Wake(klog.FromContext(s.ctx), key)
-	}
-}
-
 // competitors returns members of other open plans that have no devices yet. The framework knows only those that are
 // reserved.
 func (s *planCycle) competitors() []assignmentOf {
 	manager := s.p.config.Framework.SharedDRAManager()
-	key, _ := s.p.gangOf(s.snapshot.Members[0].Pod)
+	key := s.key()
 	var all []assignmentOf
 	expected := s.p.config.Gangs.Expected()
 	for _, node := range slices.Sorted(maps.Keys(expected)) {
@@ -137,38 +134,4 @@ func (s *planCycle) reserve(one assignmentOf) (undo func(), err error) {
 		return nil, fmt.Errorf("trying node %s for pod %s: %w", one.node, one.pod.Name, status.AsError())
 	}
 	return undo, nil
-}
-
-// trials remembers plans that were refused after much work, by a dry run or of many kinds of pods: nothing is scheduled
-// meanwhile, so all of them together take no more time than searches for room may. It belongs to the scheduling cycle.
-type trials map[types.UID]*trial
-
-type trial struct {
-	refusal gang.Refusal
-	until   time.Time
-	// asked: a plan was asked for too early; its gang is woken when it is time.
-	asked bool
-}
-
-// again returns the last answer where it is too early for another one. Only planning is paced; previews are answered.
-func (t trials) again(r gangcache.Snapshot, now time.Time, wake func()) *gang.Refusal {
-	last := t[r.Leader]
-	if r.Leader == "" || last == nil || !now.Before(last.until) {
-		return nil
-	}
-	if !last.asked {
-		last.asked = true
-		time.AfterFunc(last.until.Sub(now), wake)
-	}
-	refusal := last.refusal
-	return &refusal
-}
-
-func (t trials) failed(r gangcache.Snapshot, refusal *gang.Refusal, began, now time.Time) {
-	if r.Leader == "" {
-		return
-	}
-	delete(t, r.Leader)
-	maps.DeleteFunc(t, func(_ types.UID, old *trial) bool { return now.After(old.until) })
-	t[r.Leader] = &trial{refusal: *refusal, until: now.Add(Cooldown(now.Sub(began)) * time.Duration(len(t)+1))}
 }

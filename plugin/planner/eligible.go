@@ -59,8 +59,11 @@ type planCycle struct {
 	// like is equal for members that filters judge alike; coarse: as far as they do without labels.
 	like   []string
 	coarse bool
-	// questions is how many filters may be asked: kinds times nodes.
+	// questions is how much was asked: kinds times nodes, and what is asked beside others. turn: the plan has its turn for it,
+	// waits is set where it was not given one.
 	questions int
+	turn      bool
+	waits     *gang.Refusal
 	// asked is the last thing put to agree; see there.
 	asked beside
 	// err is what broke inside agree.
@@ -95,15 +98,16 @@ func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
 	if refusal := s.sort(); refusal != nil {
 		return gang.Placement{}, refusal, nil
 	}
-	if s.paced() {
-		if refusal := s.p.trials.again(s.snapshot, time.Now(), s.again); refusal != nil {
-			return gang.Placement{}, refusal, nil
-		}
+	if !s.ahead(0) {
+		return gang.Placement{}, s.waits, nil
 	}
 	began := time.Now()
 	placement, refusal, err := s.search(asks)
-	if refusal != nil && s.paced() {
-		s.p.trials.failed(s.snapshot, refusal, began, time.Now())
+	if s.turn {
+		s.p.plans.done(s.key(), refusal, began, time.Now())
+	}
+	if s.waits != nil {
+		return gang.Placement{}, s.waits, nil
 	}
 	if err == nil && refusal == nil {
 		if refusal, err = s.dryRunReserve(needs, placement); refusal != nil && s.record != nil {
@@ -126,6 +130,9 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 	placement, refusal := gang.Place(s.tree, g)
 	if refusal != nil || !interPodRules {
 		return placement, refusal, nil
+	}
+	if n := placement.Placed; !s.ahead(n + n*(n-1)/2) {
+		return gang.Placement{}, s.waits, nil
 	}
 	if s.satisfiesRules(placement) || s.err != nil {
 		return placement, nil, s.err
@@ -331,7 +338,8 @@ func (s *planCycle) agree(member int, node string, assignments []gang.Assignment
 	if s.err == nil {
 		s.err = s.ctx.Err() // a preview or a record has a deadline
 	}
-	if s.err != nil {
+	s.questions++
+	if s.err != nil || !s.ahead(0) {
 		return gang.Cause{}, false
 	}
 	if s.asked.state == nil || s.asked.member != member || !slices.Equal(s.asked.assignments, assignments) {
@@ -364,6 +372,7 @@ func (s *planCycle) agree(member int, node string, assignments []gang.Assignment
 func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 	pod := s.infos[member].GetPod()
 	q := beside{member: member, assignments: slices.Clone(assignments), state: NewNestedState()}
+	s.questions++
 	q.only, q.status, _ = s.p.config.Framework.RunPreFilterPlugins(s.ctx, q.state, pod)
 	if !q.status.IsSuccess() && !q.status.IsRejected() {
 		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
@@ -374,6 +383,7 @@ func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 		}
 	}
 	if q.status.IsSuccess() && relatesToPods(pod) {
+		s.questions += len(assignments)
 		for _, assignment := range assignments {
 			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(assignment), s.byName[assignment.Node])
 			if !status.IsSuccess() {

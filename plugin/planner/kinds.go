@@ -15,8 +15,9 @@ import (
 
 // Filters are asked about every node for each kind of pods, while nobody else is scheduled. So a gang may have MaxKinds, and
 // in a large cluster only as many as come to MaxQuestions, but never fewer than are remembered. MaxQuestions take 3 to 5 s of
-// one processor (BenchmarkKinds), and filters share that among those that there are. Of a gang that is refused after more than
-// pacedQuestions the next plan waits, so that all such gangs together take at most a tenth of the time.
+// one processor (BenchmarkKinds), and filters share that among those that there are. A plan of more than pacedQuestions needs a
+// turn, so that all such plans together take at most a tenth of the time. Where pods have rules among themselves each question
+// about a member beside others counts as well, and each of those others (BenchmarkRules).
 const (
 	MaxKinds       = 1024
 	MaxQuestions   = 1_000_000
@@ -52,10 +53,17 @@ func (s *planCycle) sort() *gang.Refusal {
 	return nil
 }
 
-// paced reports whether the plan is one of those that are made seldom where they are refused. A record needs its question, and
-// what would be without some pods is asked for seldom already.
-func (s *planCycle) paced() bool {
-	return s.questions > pacedQuestions && s.record == nil && s.tree == s.p.tree
+// ahead reports whether the plan may ask n more questions. One of many needs a turn.
+func (s *planCycle) ahead(n int) bool {
+	if s.waits != nil {
+		return false
+	}
+	if s.questions+n <= pacedQuestions || s.turn || !s.paced() {
+		return true
+	}
+	s.waits = s.takeTurn(s.p.plans)
+	s.turn = s.waits == nil
+	return s.turn
 }
 
 // BoundVolumes tells pods apart whose generic ephemeral volumes are there already: where their volumes may be had on the same

@@ -86,12 +86,14 @@ type Planner struct {
 	// verdicts are what filters said of nodes, awaited the nodes that pods are nominated for.
 	verdicts verdicts
 	awaited  map[string]bool
-	trials   trials
+	// plans are turns for plans that ask much, trials those for trying a plan on.
+	plans, trials *turns
 }
 
 // New makes a Planner.
 func New(c Config) *Planner {
-	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args), trials: trials{}}
+	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args)}
+	p.plans, p.trials = newTurns(c.Gangs.Knows), newTurns(c.Gangs.Knows)
 	p.fabric.byClaim, p.fabric.tiers = claims.NewExtended(c.Framework).ByClaim, c.Tiers
 	return p
 }

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -46,13 +45,18 @@ func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	asked("again", gangOf("g", 13, 2), 0)
 	s.Add(on(pod("other", 0), "n03"))
 	asked("after a pod came", gangOf("g", 13, 2), 1)
-	apart := gangOf("apart", 13, 2)
-	for _, p := range apart {
-		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
-			TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "apart"}}}}}}
-	}
+	apart := apartFrom(gangOf("apart", 13, 2), "apart")
 	asked("with a rule about other pods", apart, 12)
 	asked("with a rule about other pods, again", apart, 12)
+}
+
+// apartFrom has pods keep off nodes with pods of a gang.
+func apartFrom(pods []*v1.Pod, name string) []*v1.Pod {
+	for _, p := range pods {
+		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
+			TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: name}}}}}}
+	}
+	return pods
 }
 
 // Pods of one template are one kind, whatever volumes of their own each gets, until these are bound to different places.
@@ -164,22 +168,92 @@ func TestPlansOfManyKindsArePaced(t *testing.T) {
 		m.Pod.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)}
 		of.Members[i].Role = RoleOf(m.Pod)
 	}
-	questions := func(leader types.UID, record *replay.Record, anew bool) {
+	questions := func(what string, of gangcache.Snapshot, record *replay.Record, anew bool, reason string) {
 		t.Helper()
-		of.Leader = leader
 		before := s.Filtered.Load()
 		_, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of, record)
-		if err != nil || refusal == nil || refusal.Reason != gang.InsufficientNodes {
-			t.Fatalf("%+v, %v", refusal, err)
+		if err != nil || refusal == nil || refusal.Reason != reason || refusal.Undecided != (reason == gang.WaitingForMembers) {
+			t.Fatalf("%s: %+v, %v", what, refusal, err)
 		}
-		if got := s.Filtered.Load() - before; (got > pacedQuestions/2) != anew {
-			t.Errorf("filters were asked %d questions", got)
+		if got := s.Filtered.Load() - before; (got > pacedQuestions/2) != anew || !anew && got != 0 {
+			t.Errorf("%s: filters were asked %d questions", what, got)
 		}
 	}
-	questions("a", nil, true)
-	questions("a", nil, false)
-	questions("", nil, true) // a preview
-	questions("a", &replay.Record{}, true)
+	led := func(name string, leader types.UID) gangcache.Snapshot {
+		other := gangcache.Snapshot{Size: of.Size, Leader: leader}
+		for _, m := range of.Members {
+			m.Pod = m.Pod.DeepCopy()
+			m.Pod.Labels[v1alpha1.LabelGang] = name
+			other.Members = append(other.Members, m)
+		}
+		return other
+	}
+	questions("at first", led("g", "a"), nil, true, gang.InsufficientNodes)
+	questions("again", led("g", "a"), nil, false, gang.InsufficientNodes)
+	questions("another pod leads", led("g", "c"), nil, false, gang.InsufficientNodes)
+	for i := range 10 {
+		questions("another gang", led(fmt.Sprint("fresh", i), "a"), nil, false, gang.WaitingForMembers)
+	}
+	questions("a preview", led("g", ""), nil, true, gang.InsufficientNodes)
+	questions("a record", led("g", "a"), &replay.Record{}, true, gang.InsufficientNodes)
+	small := asked(gangOf("small", 1, 1))
+	small.Leader = "s"
+	if placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), small, nil); err != nil || placement.Placed != 1 {
+		t.Errorf("a gang that asks little waits: %+v, %v", refusal, err)
+	}
+}
+
+// Rules among pods are questions as well: a gang that fits is placed at its first try, and the next one waits.
+func TestPlansWithRulesArePaced(t *testing.T) {
+	const pods = 450 // some 101,000 pods beside others
+	var objects []runtime.Object
+	for i := range pods {
+		objects = append(objects, labelled(node(fmt.Sprintf("n%03d", i), 1), v1.LabelHostname, fmt.Sprintf("n%03d", i)))
+	}
+	s := newStage(t, objects...)
+	plan := func(name string) (int64, gang.Placement, *gang.Refusal) {
+		of := asked(apartFrom(gangOf(name, pods, 1), name))
+		of.Leader = "a"
+		before := s.Filtered.Load()
+		placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Filtered.Load() - before, placement, refusal
+	}
+	if _, placement, refusal := plan("g"); refusal != nil || placement.Placed != pods {
+		t.Fatalf("at first: %+v", refusal)
+	}
+	if got, _, refusal := plan("h"); refusal == nil || !refusal.Undecided || got > pods {
+		t.Errorf("the next one asked %d questions, %+v", got, refusal)
+	}
+}
+
+// A plan that turns out to ask much is given up where it has no turn, and goes on where there is one.
+func TestAPlanStopsWhereItAsksTooMuch(t *testing.T) {
+	s := newStage(t, node("a", 1))
+	of := asked(gangOf("g", 1, 1))
+	of.Leader = "a"
+	for name, c := range map[string]struct {
+		asked int
+		next  time.Time
+		want  bool
+	}{
+		"little":                    {pacedQuestions, time.Now().Add(time.Hour), true},
+		"much":                      {pacedQuestions + 1, time.Now().Add(time.Hour), false},
+		"much, while nobody has it": {pacedQuestions + 1, time.Now().Add(-time.Hour), true},
+	} {
+		s.planner.plans = newTurns(func(types.NamespacedName) bool { return true })
+		s.planner.plans.next = c.next
+		cycle := newPlanCycle(t.Context(), s.planner, s.Nodes(), of)
+		if _, _, err := cycle.gang(); err != nil {
+			t.Fatal(err)
+		}
+		cycle.questions = c.asked - 1
+		if cause, ok := cycle.agree(0, "a", nil); (ok && cause == gang.Cause{}) != c.want || (cycle.waits == nil) != c.want {
+			t.Errorf("%s: %+v %v, waits %+v", name, cause, ok, cycle.waits)
+		}
+	}
 }
 
 // A node that is gone is taken out; nothing else is counted anew for it.
@@ -213,31 +287,6 @@ func TestDevicesOfAttendantsAreNoUse(t *testing.T) {
 			t.Errorf("node %s is used: %v, %d free", name, s.planner.tree.Used(i), s.planner.tree.Free(i, gpu))
 		}
 	}
-}
-
-// A trial that found too little is not made again before its rest is over, by which it is asked for once.
-func TestTrialsArePaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		all, woken := trials{}, 0
-		wake := func() { woken++ }
-		r, refusal := gangcache.Snapshot{Leader: "a"}, &gang.Refusal{Message: "too few"}
-		all.failed(r, refusal, time.Now().Add(-time.Second), time.Now())
-		all.failed(gangcache.Snapshot{Leader: "b"}, refusal, time.Now().Add(-time.Second), time.Now())
-		if got := all.again(r, time.Now(), wake); got == nil || got.Message != "too few" || all.again(r, time.Now(), wake) == nil {
-			t.Errorf("at once: %+v", got)
-		}
-		if all.again(gangcache.Snapshot{}, time.Now(), wake) != nil || all.again(gangcache.Snapshot{Leader: "c"}, time.Now(), wake) != nil {
-			t.Error("a question, or another gang, gets an old answer")
-		}
-		time.Sleep(Cooldown(time.Second) + time.Millisecond)
-		synctest.Wait()
-		if woken != 1 || all.again(r, time.Now(), wake) != nil {
-			t.Errorf("later: woken %d times", woken)
-		}
-		if all.again(gangcache.Snapshot{Leader: "b"}, time.Now(), wake) == nil {
-			t.Error("two gangs together take twice the time that one may")
-		}
-	})
 }
 
 func TestHowBrokenUpTheFabricIs(t *testing.T) {
@@ -347,6 +396,27 @@ func BenchmarkKinds(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				s.answer(pods)
+			}
+		})
+	}
+}
+
+// BenchmarkRules is what a gang costs whose pods keep apart: each is asked about beside all that were placed before it.
+func BenchmarkRules(b *testing.B) {
+	for _, n := range []int{500, 1000, 5000} {
+		var objects []runtime.Object
+		for i := range n {
+			objects = append(objects, labelled(node(fmt.Sprintf("node-%05d", i), 8), v1.LabelHostname, fmt.Sprintf("node-%05d", i)))
+		}
+		s, pods := newStage(b, objects...), apartFrom(gangOf("g", n, 4), "g")
+		of := asked(pods)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				s.planner.plans = newTurns(func(types.NamespacedName) bool { return true })
+				of.Leader = "a"
+				if placement, refusal, err := s.planner.Answer(b.Context(), s.Nodes(), of, nil); err != nil || placement.Placed != n {
+					b.Fatalf("%+v, %v", refusal, err)
+				}
 			}
 		})
 	}

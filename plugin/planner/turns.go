@@ -1,0 +1,161 @@
+package planner
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
+)
+
+// comes is how long a turn is kept for a gang that was woken for it.
+const comes = 5 * time.Second
+
+// kept is how long it is known that a namespace had a turn, and what a gang heard at its last one.
+const kept = 10 * time.Minute
+
+// turns are of what takes long while nobody else is scheduled: after one there is no other until its cooldown is over, so that
+// all of them together take no more time than searches for room may. Namespaces have them in turn, and gangs of a namespace in
+// the order in which they asked.
+type turns struct {
+	// exists says whether a gang is still there.
+	exists func(types.NamespacedName) bool
+
+	mu   sync.Mutex
+	next time.Time // when the next may begin
+	busy bool      // one goes on
+	of   map[types.NamespacedName]*turn
+	// served is when a namespace had its last turn.
+	served map[string]time.Time
+	// called is the gang that was woken for its turn, which passes to another one then.
+	called types.NamespacedName
+	passes time.Time
+}
+
+// turn is what is known of a gang that asked for one.
+type turn struct {
+	// since is when it began to wait; zero: it does not. wake has it planned.
+	since time.Time
+	wake  func()
+	// refusal is what it heard at its last turn, at that time.
+	refusal *gang.Refusal
+	at      time.Time
+}
+
+func newTurns(exists func(types.NamespacedName) bool) *turns {
+	return &turns{exists: exists, of: map[types.NamespacedName]*turn{}, served: map[string]time.Time{}}
+}
+
+// take returns nil where the gang may begin; then done must be called. Otherwise it returns the gang's last answer, or one for
+// gangs without any, and the gang is woken when it is its turn.
+func (t *turns) take(key types.NamespacedName, now time.Time, wake func(), none *gang.Refusal) *gang.Refusal {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own := t.of[key]
+	if own == nil {
+		own = &turn{}
+		t.of[key] = own
+	}
+	own.wake = wake
+	if own.since.IsZero() {
+		own.since = now
+		time.AfterFunc(t.next.Sub(now), t.call)
+	}
+	if !t.busy && !now.Before(t.next) && t.pick(now, key) == key {
+		own.since, t.called, t.busy = time.Time{}, types.NamespacedName{}, true
+		return nil
+	}
+	if own.refusal == nil {
+		return none
+	}
+	last := *own.refusal
+	return &last
+}
+
+// done ends a turn that began then; a refusal is what the gang hears until its next one.
+func (t *turns) done(key types.NamespacedName, refusal *gang.Refusal, began, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy, t.next, t.served[key.Namespace] = false, now.Add(Cooldown(now.Sub(began))), now
+	maps.DeleteFunc(t.served, func(_ string, at time.Time) bool { return now.Sub(at) > kept })
+	maps.DeleteFunc(t.of, func(other types.NamespacedName, of *turn) bool {
+		return !t.exists(other) || of.since.IsZero() && now.Sub(of.at) > kept
+	})
+	delete(t.of, key)
+	if len(t.of) > 0 {
+		time.AfterFunc(t.next.Sub(now), t.call)
+	}
+	if refusal != nil {
+		t.of[key] = &turn{refusal: refusal, at: now}
+	}
+}
+
+// call wakes the gang whose turn it is, where nobody has one.
+func (t *turns) call() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); !t.busy && !now.Before(t.next) {
+		t.pick(now, types.NamespacedName{})
+	}
+}
+
+// pick says whose turn it is, and wakes it unless it is the one that asks. A gang that does not come has had its turn.
+func (t *turns) pick(now time.Time, asks types.NamespacedName) types.NamespacedName {
+	if of := t.of[t.called]; of != nil && !of.since.IsZero() {
+		if now.Before(t.passes) {
+			return t.called
+		}
+		delete(t.of, t.called)
+		t.served[t.called.Namespace] = now
+	}
+	t.called = types.NamespacedName{}
+	var waiting []types.NamespacedName
+	for key, of := range t.of {
+		if !of.since.IsZero() && (key == asks || t.exists(key)) {
+			waiting = append(waiting, key)
+		}
+	}
+	if len(waiting) == 0 {
+		return t.called
+	}
+	first := slices.MinFunc(waiting, func(a, b types.NamespacedName) int {
+		return cmp.Or(t.served[a.Namespace].Compare(t.served[b.Namespace]), t.of[a].since.Compare(t.of[b].since), cmp.Compare(a.String(), b.String()))
+	})
+	if first != asks {
+		t.called, t.passes = first, now.Add(comes)
+		time.AfterFunc(comes, t.call)
+		go t.of[first].wake()
+	}
+	return first
+}
+
+// key is the gang that is planned.
+func (s *planCycle) key() types.NamespacedName {
+	key, _ := s.p.gangOf(s.snapshot.Members[0].Pod)
+	return key
+}
+
+// paced reports whether turns are for this plan: it is no preview. A record needs its question, and what would be without some
+// pods is asked for seldom already.
+func (s *planCycle) paced() bool {
+	return s.snapshot.Leader != "" && s.record == nil && s.tree == s.p.tree
+}
+
+// takeTurn returns why the gang may not go on yet.
+func (s *planCycle) takeTurn(t *turns) *gang.Refusal {
+	wanted := 0
+	for _, m := range s.snapshot.Members {
+		if m.State == gangcache.Pending {
+			wanted++
+		}
+	}
+	key, logger := s.key(), klog.FromContext(s.ctx)
+	return t.take(key, time.Now(), func() { s.p.config.Wake(logger, key) }, &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: wanted, Nodes: len(s.nodes),
+		Message: pods(wanted) + " wanted: a plan of so many kinds of pods, or rules among them, waits for its turn; give the pods the same shape and no rules among themselves, or wait"})
+}
