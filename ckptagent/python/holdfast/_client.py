@@ -99,6 +99,7 @@ class Checkpoint:
         self._said = set()
         self._packer = Packer()
         self._ready = {}  # slot -> bytes of it whose pages are known to be there
+        self._touched = None  # set once those slots are that are needed first
         self._socket = None
         self._arena = None
         self._last_copied = 0
@@ -197,6 +198,8 @@ class Checkpoint:
             self._restore(step)
         if self._arena is not None:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
+            if self._touched is not None and os.getpid() == self._pid:
+                self._touched.wait()
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
         return step
@@ -347,18 +350,30 @@ class Checkpoint:
         return True
 
     def _prefault_ahead(self):
-        """Touches large slots before the first save: the one that is granted now, the others aside, the one to restore
-        from first. The thread soon ends; it holds no lock of Python's."""
+        """Touches large slots while the script makes its model: the one to restore from, the one that is granted, for which
+        restore waits, then the others. The thread soon ends; it holds no lock of Python's."""
         size = self._arena.header.stride
         if size < _PREFAULT_FROM:
             return
         control, restore = self._arena.control(), self._arena.find(self._restore_step)
-        granted = control.slot if control is not None else _arena.NO_SLOT
-        if granted < _arena.SLOTS:
-            self._touch(granted, size)
         first = [restore[0]] if restore else []
-        slots = first + [i for i in range(_arena.SLOTS) if i != granted and i not in first]
-        threading.Thread(target=lambda: all(self._touch(i, size) for i in slots), name="holdfast-prefault", daemon=True).start()
+        if control is not None and control.slot < _arena.SLOTS:
+            first.append(control.slot)
+        touched = threading.Event()
+
+        def run():
+            try:
+                there = all(self._touch(i, size) for i in first)
+            finally:
+                touched.set()
+            if there:
+                all(self._touch(i, size) for i in range(_arena.SLOTS) if i not in first)
+
+        try:
+            threading.Thread(target=run, name="holdfast-prefault", daemon=True).start()
+        except RuntimeError:  # the container allows no more threads: save touches what it needs
+            return
+        self._touched = touched
 
     def _touch(self, slot, size):
         """Touches a slot piece by piece, so that who needs it meanwhile waits for no more than one of them."""

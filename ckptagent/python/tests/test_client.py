@@ -107,6 +107,22 @@ class SaveAndRestore(ClientCase):
         self.assertEqual((c.step, c.copy_step, c.saves, c.pid), (4, 3, 1, os.getpid()))
         self.assertEqual(c.flags, A.FLAG_ATTACHED | A.FLAG_RESTORED)
 
+    def test_the_first_save_finds_its_memory_there(self):
+        agent = self.agent(state_bytes=9 << 20)
+        ck = self.attach(agent)
+        ck.track(s=bytearray(8 << 20))
+        ck.restore()
+        with mock.patch("holdfast._memory.populate", side_effect=AssertionError("touched in save")):
+            self.assertTrue(ck.save(1))
+
+    def test_without_a_thread_to_be_had(self):
+        agent = self.agent(state_bytes=9 << 20)
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            ck = self.attach(agent)
+            ck.track(s=bytearray(8 << 20))
+            ck.restore()
+            self.assertTrue(ck.save(1))
+
     def test_durable_by_this_step_or_a_newer_one(self):
         agent = self.agent()
         ck = self.attach(agent)

@@ -223,6 +223,9 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 		metric = "first_stall"
 	}
 	t.set.Add(t.name, system, metric, "s", most(all, func(a answer) float64 { return a.Stall }))
+	if !first && (system == holdfast || system == memcpy) { // others go on aside meanwhile
+		t.set.Add(t.name, system, "save_cpu", "s", most(all, func(a answer) float64 { return a.CPU }))
+	}
 	began := all[0].At
 	for _, a := range all {
 		began = min(began, a.At)

@@ -120,6 +120,7 @@ func rows(set *figure.Set) []figure.Figure {
 		for _, g := range goals {
 			all = append(all, ratio(set, kase, g)...)
 		}
+		all = append(all, set.Ratio(kase, "save_cpu", holdfast, memcpy, "save_cpu_vs_memcpy", figure.Times)...)
 		for _, other := range []string{torchSave, torchSync, dcpThread} {
 			all = append(all, set.Ratio(kase, "blocking_stall", holdfast, other, "blocking_stall_vs_"+other, figure.Times)...)
 		}

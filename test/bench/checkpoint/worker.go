@@ -22,6 +22,7 @@ var workerScript string
 type answer struct {
 	Bytes   int64   `json:"bytes"`
 	Stall   float64 `json:"stall"`
+	CPU     float64 `json:"cpu"`
 	At      int64   `json:"at"`
 	Durable float64 `json:"durable"`
 	Restore float64 `json:"restore"`

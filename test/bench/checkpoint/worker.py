@@ -315,7 +315,9 @@ def main():
             say()
         elif verb == "save":
             at = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-            say(stall=system.save(int(number[0])), at=at)
+            cpu = time.process_time()
+            stall = system.save(int(number[0]))
+            say(stall=stall, cpu=time.process_time() - cpu, at=at)
         elif verb == "durable":
             if not system.saved.durable:
                 raise SystemExit("the handle does not say that the step is durable")
