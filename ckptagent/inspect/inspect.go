@@ -20,7 +20,7 @@ import (
 
 // Bounds of one look.
 const (
-	// maxEntries is how many names are read in all, and how many files looked for.
+	// maxEntries is how many names are read in all, and how many files are looked at.
 	maxEntries = 200_000
 	// maxFolders is how many folders of a claim are looked into for being a job's.
 	maxFolders = 1_000
@@ -49,7 +49,7 @@ func Look(ctx context.Context, dir string, o Options) (Storage, error) {
 		return Storage{}, err
 	}
 	defer root.Close()
-	l := &look{ctx: ctx, options: o, entries: maxEntries, runs: maxAllRuns}
+	l := &look{ctx: ctx, options: o, entries: maxEntries, files: maxEntries, runs: maxAllRuns}
 	out := Storage{Version: Version, Verified: o.Deep}
 	names, err := l.list(root)
 	if err != nil {
@@ -72,9 +72,9 @@ func Look(ctx context.Context, dir string, o Options) (Storage, error) {
 type look struct {
 	ctx     context.Context
 	options Options
-	// entries and runs are what is left of the bounds.
-	entries, runs int
-	notes         []string
+	// entries, files and runs are what is left of the bounds.
+	entries, files, runs int
+	notes                []string
 }
 
 func (l *look) notef(format string, args ...any) {
@@ -167,12 +167,17 @@ type found struct {
 func (l *look) folder(root *os.Root, name string, names []string) Folder {
 	out := Folder{Name: name}
 	var steps []*found
+	var generations []int64
 	for _, name := range names {
-		generation, ok := format.ParseGenerationFolder(name)
-		if !ok {
+		if generation, ok := format.ParseGenerationFolder(name); ok {
+			generations = append(generations, generation)
+		} else {
 			out.Foreign++
-			continue
 		}
+	}
+	slices.Sort(generations)
+	for _, generation := range slices.Backward(generations) { // where not all is looked at, the newest is
+		name := format.GenerationFolder(generation)
 		dir := l.enter(root, name)
 		if dir == nil {
 			l.notef("%s: is no folder that can be read", name)
@@ -260,20 +265,19 @@ func (l *look) step(dir *os.Root, s *found) Step {
 		if l.ctx.Err() != nil {
 			return out
 		}
-		if l.entries--; l.entries < 0 {
-			l.entries = 0
-			out.Untold++
-			out.Bad++
+		if l.files == 0 {
+			out.Unlooked++
 			continue
 		}
+		l.files--
 		f := l.rank(dir, s, rank, want, &out.Ranks)
 		if f.Status == Missing && out.Manifest != OK {
 			continue // only its name said that it was there, and it went meanwhile
 		}
 		l.add(&out, f)
 	}
-	if out.Untold > 0 {
-		l.notef("step %d of generation %d: of %d files it is not told how they are", s.step, s.generation, out.Untold)
+	if out.Unlooked > 0 {
+		l.notef("step %d of generation %d: %d files; %d in all are looked at", s.step, s.generation, out.Unlooked, maxEntries)
 	}
 	if s.manifest && !out.Complete() {
 		_, err := dir.Lstat(format.ManifestName(s.step))

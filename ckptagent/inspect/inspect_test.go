@@ -274,7 +274,7 @@ func TestBounds(t *testing.T) {
 	if steps := got.Folders[0].Steps; len(steps) != maxSteps || steps[0].Step != maxSteps+100 || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "100 older steps") {
 		t.Errorf("%d steps, notes %q", len(steps), got.Notes)
 	}
-	l := &look{ctx: t.Context(), entries: 50, runs: 10}
+	l := &look{ctx: t.Context(), entries: 50, files: 30, runs: 10}
 	root, err := os.OpenRoot(filepath.Join(dir, "gen-1"))
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +284,6 @@ func TestBounds(t *testing.T) {
 	if err != nil || len(names) != 50 || len(l.notes) != 1 {
 		t.Errorf("%d names, %v, notes %q", len(names), err, l.notes)
 	}
-	l.entries = 30
 	m := format.Manifest{Step: 5000, Generation: 1, Ranks: make([]format.ManifestRank, 100)}
 	err = os.WriteFile(filepath.Join(dir, "gen-1", format.ManifestName(5000)), m.Encode(), 0o600)
 	for rank := uint32(0); rank < 100; rank += 2 { // every second one is there, so that no two in a row are alike
@@ -293,8 +292,29 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if step := l.step(root, &found{step: 5000, generation: 1, manifest: true}); len(step.Files) != 10 || step.Bad != 100 || step.Untold != 90 || step.Complete() {
-		t.Errorf("%d runs, %d bad, %d untold", len(step.Files), step.Bad, step.Untold)
+	if step := l.step(root, &found{step: 5000, generation: 1, manifest: true}); len(step.Files) != 10 || step.Bad != 30 || step.Untold != 20 || step.Unlooked != 70 || step.Complete() {
+		t.Errorf("%d runs, %d bad, %d untold, %d unlooked", len(step.Files), step.Bad, step.Untold, step.Unlooked)
+	}
+}
+
+// TestTheNewestIsLookedAtFirst: an old generation's folder that is full does not hide what a newer one has.
+func TestTheNewestIsLookedAtFirst(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	write(t, dir, 10, 7, 0, 1, 2, 3)
+	for rank := range 20 {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "gen-2"), 0o700), os.WriteFile(filepath.Join(dir, "gen-2", format.RankFileName(5, uint32(rank))), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	l := &look{ctx: t.Context(), entries: 8, files: 8, runs: 10}
+	got := l.folder(root, "train-uid", []string{"gen-10", "gen-2"})
+	if len(got.Steps) != 2 || !got.Steps[0].Complete() || got.Steps[1].Complete() || len(l.notes) == 0 {
+		t.Errorf("%+v, notes %q", got, l.notes)
 	}
 }
 
@@ -307,7 +327,7 @@ func TestWhatIsBeingRemovedIsNoDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	l := &look{ctx: t.Context(), entries: maxEntries, runs: maxAllRuns}
+	l := &look{ctx: t.Context(), entries: maxEntries, files: maxEntries, runs: maxAllRuns}
 	names, err := l.list(root)
 	if err != nil {
 		t.Fatal(err)

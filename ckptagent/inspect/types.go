@@ -57,6 +57,8 @@ type Step struct {
 	// Files are the rank files by rank; Untold counts those that found no room here.
 	Files  []Run `json:"files,omitempty"`
 	Untold int   `json:"untold,omitempty"`
+	// Unlooked counts those that were not looked at.
+	Unlooked int `json:"unlooked,omitempty"`
 	// Unfinished counts files that are being written, or that a death left.
 	Unfinished int `json:"unfinished,omitempty"`
 	// Removed: its manifest went while it was looked at, as superseded steps do.

@@ -41,6 +41,8 @@ const (
 	// Foreign: what wrote it was of a version that is not known here.
 	Foreign  Condition = "of another version"
 	NotThere Condition = "not there"
+	// Unlooked: not all was looked at, as the notes say.
+	Unlooked Condition = "not looked at"
 	Removing Condition = "being removed"
 )
 
@@ -109,6 +111,7 @@ func Of(in Input) Report {
 		if rec = recordOf(in.Gang); rec != nil {
 			r.InMemory = rec.saved
 			r.Folders[0].Steps = rec.mark(r.Folders[0].Steps, recordOf(in.Before), in.Step)
+			r.unlooked()
 		}
 	}
 	found := false
@@ -128,7 +131,7 @@ func Of(in Input) Report {
 	if in.Step > 0 && !found {
 		r.Wrong = append(r.Wrong, fmt.Sprintf("step %d is not in storage", in.Step))
 	}
-	if rec != nil {
+	if rec != nil && len(r.Notes) == 0 {
 		r.Wrong = append(r.Wrong, rec.copiesLost(r.Folders[0].Steps, recordOf(in.Before), in.Step)...)
 	}
 	if r.Verified && len(r.Notes) > 0 {
@@ -137,10 +140,19 @@ func Of(in Input) Report {
 	return r
 }
 
+// unlooked takes back that steps are not there, where not all was looked at.
+func (r *Report) unlooked() {
+	for i := range r.Folders[0].Steps {
+		if s := &r.Folders[0].Steps[i]; s.State == NotThere && len(r.Notes) > 0 {
+			s.State = Unlooked
+		}
+	}
+}
+
 // judge says how a step is and why.
 func (s *Step) judge(rec *record) {
 	switch {
-	case s.State == NotThere:
+	case s.State != "":
 		s.Why = "the Gang's record names it"
 	case s.Removed:
 		s.State, s.Why = Removing, "superseded: it went while it was looked at"
@@ -150,6 +162,8 @@ func (s *Step) judge(rec *record) {
 		s.State, s.Why = Foreign, s.ManifestWhy
 	case s.Bad > 0:
 		s.State, s.Why = s.firstBad()
+	case s.Unlooked > 0:
+		s.State, s.Why = Unlooked, page.Count(s.Unlooked, "file was", "files were")+" not looked at"
 	case s.Manifest != inspect.Missing:
 		s.State, s.Why = Damaged, "its manifest is "+string(s.Manifest)+because(s.ManifestWhy)
 	default:
@@ -318,7 +332,7 @@ func (r *record) copiesLost(steps []Step, before *record, only int64) (lost []st
 		}
 		s := at(steps, protocol.Mark{Step: c.Step, Generation: c.Generation})
 		for rank := int(c.Rank); rank < int(c.Rank)+max(1, int(c.Ranks)) && len(lost) < maxWrong; rank++ {
-			if s == nil || !s.Removed && s.Untold == 0 && !s.Has(rank) {
+			if s == nil || !s.Removed && s.Untold+s.Unlooked == 0 && !s.Has(rank) {
 				lost = append(lost, fmt.Sprintf("the record names a copy of rank %d of step %d, generation %d, and no whole file is there", rank, c.Step, c.Generation))
 			}
 		}

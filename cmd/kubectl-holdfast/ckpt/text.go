@@ -49,7 +49,7 @@ func (r Report) head(w *page.Page, what string) {
 	steps, size := 0, int64(0)
 	for _, f := range r.Folders {
 		for _, s := range f.Steps {
-			if s.State != NotThere {
+			if s.State != NotThere && (s.State != Unlooked || s.Unlooked > 0) {
 				steps, size = steps+1, size+s.Bytes
 			}
 		}
@@ -130,6 +130,9 @@ func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
 	if s.Unfinished > 0 {
 		rows = append(rows, []string{"unfinished", fmt.Sprint(s.Unfinished), "being written, or left by a death; never read"})
 	}
+	if s.Unlooked > 0 {
+		rows = append(rows, []string{"others", fmt.Sprint(s.Unlooked), "not looked at"})
+	}
 	if s.Untold > 0 {
 		rows = append(rows, []string{"others", fmt.Sprint(s.Untold), "not told one by one"})
 	}
@@ -164,7 +167,9 @@ func (r Report) restored(w *page.Page) {
 			return
 		}
 	}
-	if slices.ContainsFunc(r.Folders[0].Steps, func(s Step) bool { return s.Record != "" }) {
+	if len(r.Notes) > 0 {
+		w.Wrapf("", "Not all was looked at, so that it is not known from which step training would go on without any pod's memory.")
+	} else if slices.ContainsFunc(r.Folders[0].Steps, func(s Step) bool { return s.Record != "" }) {
 		w.Wrapf("", "No recorded step is whole for all ranks: without any pod's memory training would wait (StepUnreadable in the runbooks).")
 	} else {
 		w.Wrapf("", "The Gang's record names no step here: without any pod's memory training would begin with the script's own checkpoint, or anew.")
