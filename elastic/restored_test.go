@@ -146,9 +146,9 @@ func (w *world) runAll() (waited int) {
 func TestRestoredBackup(t *testing.T) {
 	undisturbed, behind, lost, waited := 0, 0, 0, 0
 	for name, scene := range scenes {
-		for then := 0; then < sceneTurns; then += 2 {
+		for then := 0; then < sceneTurns; then += 4 {
 			for now := then; now < sceneTurns; now++ {
-				comeBack, next := now%2 == 0, then/2%3
+				comeBack, next := now%2 == 0, then/4%3
 				t.Run(fmt.Sprintf("%s, of turn %d in turn %d", name, then, now), func(t *testing.T) {
 					w := newWorld(t, 1, 2)
 					w.play(scene, 0, then)
