@@ -64,6 +64,7 @@ func attacks() []attack {
 		{"a gang's size behind a forged owner", forgedOwner, []string{"metadata.annotations[holdfast.dev/gang-size]", "a gang has from 1 to 5000 pods", "leave the annotation to it"}},
 		{"a pod patched into a gang", patched(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
 		{"a pod patched out of its gang", patched(`{"metadata":{"labels":{"holdfast.dev/replaced":"true"}}}`), asWere},
+		{"a pod patched into a gang by its status", patchedStatus(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
 		{"a gang made by hand", refusedObject(func() client.Object {
 			return &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: mallory, Name: "mine"}, Spec: v1alpha1.GangSpec{Members: 5}}
 		}), []string{"gangs.holdfast.dev is forbidden"}},
@@ -76,10 +77,14 @@ func attacks() []attack {
 		}), held},
 		{"spares past the quota, for a pod of a group", refusedPod(inGroup("mine"), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationSpares] = "1000" }), held},
 		{"more gangs than a namespace may have", manyGangs, []string{"metadata.namespace", fmt.Sprintf("may have %d: delete Jobs that are over", maxGangs)}},
+		{"the largest gangs, as many as there may be", largestGangs, []string{"its Gang has 5000 members"}},
+		{"large Jobs that are not ours", largeJobs, nil},
+		{"a registry that never ends its answer", endlessRegistry, []string{"spec.template.spec.containers[0].command", "sends more than 256Ki about it", "within 3s"}},
 		{"a group of more pods than can be counted", grouped(map[string]any{"minMember": int64(huge)}), []string{fmt.Sprintf("is to have %d pods: 5000 is the most", huge)}},
 		{"a group that needs all there is", grouped(map[string]any{"minMember": int64(1), "minResources": map[string]any{"cpu": "9E", "memory": "9E", gpu: "9E"}}), []string{"spec.minResources", "which no cluster has: write less"}},
 		{"a group of more shapes than are planned", shapes, []string{"its pods are of 1100 kinds, and 1024 can be placed together", "give them the same requests", "or make several gangs of them"}},
 		{"a group whose pods have volumes of their own", ownVolumes, []string{"1100 pods wanted"}},
+		{"a group whose first pod is made again and again", newLeaders, []string{"300 pods wanted"}},
 		{"pods that a node must reject", rejected, nil},
 		{"the driver's words in a log", forgedLog, nil},
 		{"another's placement asked for", asked, []string{"401", "must carry a token of service account holdfast-system/holdfast-preview", "403", "may not get on /holdfast/dump", `cannot create resource "serviceaccounts/token"`}},
@@ -88,6 +93,8 @@ func attacks() []attack {
 		{"metrics of all", metrics, []string{"controller 401", "controller 403", "scheduler 403"}},
 		{"reports that no agent sends", reports, nil},
 		{"reports that never become whole", halfSent, nil},
+		{"fetches that failed, without an end", fetches, nil},
+		{"full reports of many pods", fullReports, nil},
 		{"tokens by the hundred", tokens, nil},
 		{"connections by the thousand", connections, nil},
 	}
@@ -129,12 +136,12 @@ func admittedJob(change func(*batchv1.Job)) func(context.Context, *tenant) (stri
 	}
 }
 
-// gangOf waits for the Gang of a Job and demands that it is small.
+// gangOf waits until the Gang of a Job has a status, and demands that it is small.
 func (m *tenant) gangOf(ctx context.Context, j *batchv1.Job) (string, error) {
 	gang := &v1alpha1.Gang{}
 	if err := m.Until(ctx, "the Gang of "+j.Name, eventually.Timeout, func(ctx context.Context) (bool, string) {
 		err := m.Client().Get(ctx, client.ObjectKeyFromObject(j), gang)
-		return err == nil, fmt.Sprint(err)
+		return err == nil && gang.Status.Phase != "", fmt.Sprint(err)
 	}); err != nil {
 		return "", err
 	}
@@ -300,7 +307,7 @@ func grouped(spec map[string]any) func(context.Context, *tenant) (string, error)
 
 // shapes makes a group of which no two pods are alike.
 func shapes(ctx context.Context, m *tenant) (string, error) {
-	return m.crowd(ctx, "shapes", "kinds", func(i int, p *corev1.Pod) {
+	return m.tooMany(ctx, "shapes", "kinds", func(i int, p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(i+1), resource.DecimalSI)}
 	})
 }
@@ -313,7 +320,7 @@ func ownVolumes(ctx context.Context, m *tenant) (string, error) {
 	if _, err := m.Kube().StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return "", err
 	}
-	return m.crowd(ctx, "volumes", "pods wanted", func(_ int, p *corev1.Pod) {
+	return m.tooMany(ctx, "volumes", "pods wanted", func(_ int, p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
 			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class.Name,
 				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}}},
@@ -322,23 +329,31 @@ func ownVolumes(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// crowd makes a group of more pods than kinds are planned, and returns why they wait, which must be said in these words.
-func (m *tenant) crowd(ctx context.Context, name, words string, change func(i int, p *corev1.Pod)) (string, error) {
+// tooMany makes a group of more pods than kinds are planned, and returns why they wait, which must be said in these words.
+func (m *tenant) tooMany(ctx context.Context, name, words string, change func(i int, p *corev1.Pod)) (string, error) {
 	const n = 1100 // plugin/planner.MaxKinds and some
-	if err := m.api.Create(ctx, group(name, map[string]any{"minMember": int64(n)})); err != nil {
+	if err := m.crowd(ctx, name, n, func(i int) *corev1.Pod {
+		return pod(fmt.Sprintf("%s-%d", name, i), inGroup(name), func(p *corev1.Pod) { change(i, p) })
+	}); err != nil {
 		return "", err
 	}
+	return m.waits(ctx, func(p *corev1.Pod) bool { return strings.HasPrefix(p.Name, name+"-") }, words)
+}
+
+// crowd makes a group of many pods.
+func (m *tenant) crowd(ctx context.Context, name string, n int, one func(i int) *corev1.Pod) error {
+	if err := m.api.Create(ctx, group(name, map[string]any{"minMember": int64(n)})); err != nil {
+		return err
+	}
 	failed := make(chan error, n)
-	each(n, func(i int) {
-		failed <- m.api.Create(ctx, pod(fmt.Sprintf("%s-%d", name, i), inGroup(name), func(p *corev1.Pod) { change(i, p) }))
-	})
+	each(n, func(i int) { failed <- m.api.Create(ctx, one(i)) })
 	close(failed)
 	for err := range failed {
 		if err != nil {
-			return "", err
+			return err
 		}
 	}
-	return m.waits(ctx, func(p *corev1.Pod) bool { return strings.HasPrefix(p.Name, name+"-") }, words)
+	return nil
 }
 
 // rejected names a node in pods that the node cannot take, so that it be set aside; not even for mallory's own gangs it is.

@@ -44,9 +44,10 @@ patches:
 - target: {kind: Deployment, name: holdfast-controller}
   patch: |
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --max-gangs-per-namespace=MAX}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--insecure-registries=REGISTRY"}
 `
 
-// rights are those of a tenant: the role edit in one namespace, and PodGroups there.
+// rights are those of a tenant: the role edit in one namespace, PodGroups there, and the status of her pods.
 const rights = `
 apiVersion: v1
 kind: Namespace
@@ -61,7 +62,9 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: mallory}]
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: groups, namespace: mallory}
-rules: [{apiGroups: [scheduling.x-k8s.io], resources: [podgroups], verbs: ["*"]}]
+rules:
+- {apiGroups: [scheduling.x-k8s.io], resources: [podgroups], verbs: ["*"]}
+- {apiGroups: [""], resources: [pods/status], verbs: [patch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -186,7 +189,11 @@ func install(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("BASE", base, "MAX", fmt.Sprint(maxGangs)).Replace(overlay)
+	registry, err := registryHost(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("BASE", base, "MAX", fmt.Sprint(maxGangs), "REGISTRY", fmt.Sprintf("%s:%d", registry, registryPort)).Replace(overlay)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

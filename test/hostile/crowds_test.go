@@ -1,0 +1,336 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/test/harness"
+)
+
+// largestGangs makes as many jobs as the namespace may have, each of as many pods as a gang may have, none of which exists: what is kept
+// of them is small.
+func largestGangs(ctx context.Context, m *tenant) (string, error) {
+	if err := m.Until(ctx, "what other attacks made is gone", eventually.Timeout, func(ctx context.Context) (bool, string) {
+		gangs := &v1alpha1.GangList{}
+		err := m.Client().List(ctx, gangs, client.InNamespace(mallory))
+		return err == nil && len(gangs.Items) == 1, fmt.Sprintf("%d gangs, %v", len(gangs.Items), err)
+	}); err != nil {
+		return "", err
+	}
+	said := ""
+	for i := range maxGangs - 1 { // one is the pod's from which she attacks
+		j := job(fmt.Sprintf("largest-%d", i), func(j *batchv1.Job) {
+			j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](v1alpha1.MaxMembers), ptr.To[int32](v1alpha1.MaxMembers)
+		})
+		err := m.api.Create(ctx, j)
+		if err == nil {
+			said, err = m.gangOf(ctx, j)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("of %d jobs the last: %s", maxGangs-1, said), nil
+}
+
+// largeJobs are plain Jobs of 1 MB, in which nothing is for us.
+func largeJobs(ctx context.Context, m *tenant) (string, error) {
+	const n = 64
+	failed := make(chan error, n)
+	each(n, func(i int) {
+		failed <- m.api.Create(ctx, job(fmt.Sprintf("large-%d", i), func(j *batchv1.Job) {
+			j.Annotations = nil
+			j.Spec.Template.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<20)}
+		}))
+	})
+	close(failed)
+	for err := range failed {
+		if err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d Jobs of 1 MiB are there", n), nil
+}
+
+// fetches tells the coordinator by the hundred that another step could not be fetched, as fast as it listens.
+func fetches(ctx context.Context, m *tenant) (string, error) {
+	const n, atOnce, perSecond = 1500, 400, 200
+	return m.speaks(ctx, func(address, token string) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		l, err := m.connect(address)
+		if err != nil {
+			return "", err
+		}
+		defer l.Close()
+		began := time.Now()
+		stream, err := coordinatorv1.NewCoordinatorClient(l).Attach(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token))
+		if err != nil {
+			return "", err
+		}
+		for i := range uint64(n) {
+			if err := stream.Send(&coordinatorv1.Report{Protocol: protocol.Version, Ranks: 1, Storage: true, FetchFailed: &coordinatorv1.Mark{Step: i + 1, Generation: 1}}); err != nil {
+				return "", fmt.Errorf("after %d reports: %w", i, err)
+			}
+		}
+		if err := stream.CloseSend(); err != nil {
+			return "", err
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		took := time.Since(began)
+		if !errors.Is(err, io.EOF) { // it ends so once all were read
+			return "", err
+		}
+		if least := time.Duration(n-atOnce) * time.Second / perSecond; took < least {
+			return "", fmt.Errorf("%d reports were read in %.1f s, which may take %.1f s and more", n, took.Seconds(), least.Seconds())
+		}
+		return fmt.Sprintf("%d reports were read in %.1f s", n, took.Seconds()), nil
+	})
+}
+
+// newLeaders makes a group of many kinds for which there is no room, and its first pod, for which all is planned, again and again. Others
+// are placed meanwhile.
+func newLeaders(ctx context.Context, m *tenant) (string, error) {
+	const n, times = 300, 10
+	const name = "leaders"
+	one := func(i int) *corev1.Pod {
+		return pod(fmt.Sprintf("%s-%03d", name, i), inGroup(name), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(1_000_000+i), resource.DecimalSI)}
+		})
+	}
+	if err := m.crowd(ctx, name, n, one); err != nil {
+		return "", err
+	}
+	ofIt := func(p *corev1.Pod) bool { return strings.HasPrefix(p.Name, name+"-") }
+	why, err := m.waits(ctx, ofIt, "pods wanted")
+	if err != nil {
+		return "", err
+	}
+	var longest time.Duration
+	for range times {
+		p := one(0)
+		if err := m.api.Delete(ctx, p, client.GracePeriodSeconds(0)); err != nil {
+			return "", err
+		}
+		if err := m.Until(ctx, "the pod is made anew", eventually.Timeout, func(ctx context.Context) (bool, string) {
+			err := m.api.Create(ctx, p)
+			return err == nil, fmt.Sprint(err)
+		}); err != nil {
+			return "", err
+		}
+		began := time.Now()
+		if err := placed(ctx, m.Cluster, victim, soon); err != nil {
+			return "", err
+		}
+		longest = max(longest, time.Since(began))
+	}
+	return fmt.Sprintf("%s; a gang of the victim's was placed within %.1f s", why, longest.Seconds()), nil
+}
+
+// patchedStatus patches a pod by its status, for whoever may.
+func patchedStatus(patch string) func(context.Context, *tenant) (string, error) {
+	return func(ctx context.Context, m *tenant) (string, error) {
+		p := pod("plain", func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
+		if err := m.api.Create(ctx, p); err != nil && !apierrors.IsAlreadyExists(err) {
+			return "", err
+		}
+		harmless := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"mine":"yes"}}}`))
+		if err := m.api.Status().Patch(ctx, p.DeepCopy(), harmless); err != nil {
+			return "", fmt.Errorf("she may not even patch labels of her own there: %w", err)
+		}
+		return refused(m.api.Status().Patch(ctx, p, client.RawPatch("application/merge-patch+json", []byte(patch))))
+	}
+}
+
+// endlessRegistry serves images from mallory's pod, to the address that the controller's flag names: one answer that is sent as fast as it
+// is read and never ends, and one that comes a byte at a time.
+func endlessRegistry(ctx context.Context, m *tenant) (string, error) {
+	host, err := registryHost(ctx, m.Cluster)
+	if err != nil {
+		return "", err
+	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: mallory, Name: "registry"}, Spec: corev1.ServiceSpec{ClusterIP: host,
+		Selector: map[string]string{batchv1.JobNameLabel: train}, Ports: []corev1.ServicePort{{Port: registryPort}}}}
+	if err := m.api.Create(ctx, service); err != nil {
+		return "", err
+	}
+	listener, err := m.listen(ctx, fmt.Sprintf(":%d", registryPort))
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2/" {
+			return
+		}
+		w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+		var body io.Reader = &slow{left: 1 << 30, ctx: ctx}
+		if strings.Contains(r.URL.Path, "/fast/") {
+			body = blanks{}
+		}
+		_, _ = io.Copy(flushed{w}, body)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	defer func() { cancel(); _ = server.Close() }()
+	asked := func(name string) (string, time.Duration) {
+		began := time.Now()
+		err := m.api.Create(ctx, job("hostile", func(j *batchv1.Job) {
+			c := &j.Spec.Template.Spec.Containers[0]
+			c.Command, c.Image = nil, fmt.Sprintf("%s:%d/%s/image:1", host, registryPort, name)
+		}))
+		return fmt.Sprint(err), time.Since(began)
+	}
+	var fast string
+	if err := m.Until(ctx, "the registry is reached", eventually.Timeout, func(context.Context) (bool, string) { // the Service's address takes a moment
+		fast, _ = asked("fast")
+		return strings.Contains(fast, "sends more"), fast
+	}); err != nil {
+		return "", err
+	}
+	slowly, took := asked("slow")
+	if took < 2*time.Second || took > 6*time.Second {
+		return "", fmt.Errorf("after %.1f s: %s", took.Seconds(), slowly)
+	}
+	return fmt.Sprintf("%s; after %.1f s: %s", fast, took.Seconds(), slowly), nil
+}
+
+// blanks are without end.
+type blanks struct{}
+
+func (blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// flushed sends each piece at once.
+type flushed struct{ http.ResponseWriter }
+
+func (f flushed) Write(p []byte) (int, error) {
+	n, err := f.ResponseWriter.Write(p)
+	_ = http.NewResponseController(f.ResponseWriter).Flush()
+	return n, err
+}
+
+// fullReports speaks for many pods of one namespace at once, each with the largest report that an agent sends. The pods need not run: who
+// may ask for tokens of the namespace's accounts gets those of pods that wait.
+func fullReports(ctx context.Context, m *tenant) (string, error) {
+	const n = 24
+	j := job("full", func(j *batchv1.Job) {
+		j.Spec.Suspend, j.Spec.Parallelism, j.Spec.Completions = nil, ptr.To[int32](n+1), ptr.To[int32](n+1) // one does not attach, so nothing begins
+		j.Spec.Template.Spec.NodeSelector = map[string]string{"nowhere": "yes"}
+	})
+	if err := m.api.Create(ctx, j); err != nil {
+		return "", err
+	}
+	pods := &corev1.PodList{}
+	if err := m.Until(ctx, "the job has its pods", eventually.Timeout, func(ctx context.Context) (bool, string) {
+		err := m.api.List(ctx, pods, client.InNamespace(mallory), client.MatchingLabels{batchv1.JobNameLabel: j.Name})
+		return err == nil && len(pods.Items) == n+1, fmt.Sprintf("%d pods, %v", len(pods.Items), err)
+	}); err != nil {
+		return "", err
+	}
+	address, err := m.leader(ctx)
+	if err != nil {
+		return "", err
+	}
+	report := fullReport()
+	var mu sync.Mutex
+	answers := map[string]int{}
+	var attached []func()
+	began := time.Now()
+	each(n, func(i int) {
+		end, how := m.reportsAs(ctx, address, &pods.Items[i], report)
+		mu.Lock()
+		defer mu.Unlock()
+		answers[how]++
+		attached = append(attached, end)
+	})
+	for _, end := range attached {
+		end()
+	}
+	said := fmt.Sprintf("reports of %d pods were answered in %.1f s: %v", n, time.Since(began).Seconds(), answers)
+	if answers["taken"] < n/2 {
+		return "", errors.New(said)
+	}
+	return said, nil
+}
+
+// fullReport is one of a pod with as many ranks as it may have, each of which failed with a traceback.
+func fullReport() *coordinatorv1.Report {
+	r := &coordinatorv1.Report{Protocol: protocol.Version, Ranks: protocol.MaxRanks, State: coordinatorv1.State_STATE_IDLE}
+	for i := range uint32(protocol.MaxRanks) {
+		r.Rank = append(r.Rank, &coordinatorv1.Rank{LocalRank: i, Exit: &coordinatorv1.Exit{Code: 1, At: 1, Traceback: strings.Repeat("x", protocol.MaxText)}})
+	}
+	return r
+}
+
+// reportsAs attaches as a pod's agent and sends a report, and says what became of it. The stream stays open until end is called.
+func (m *tenant) reportsAs(ctx context.Context, address string, p *corev1.Pod, report *coordinatorv1.Report) (end func(), how string) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	token, err := m.kube.CoreV1().ServiceAccounts(mallory).CreateToken(ctx, "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: []string{v1alpha1.TokenAudience}, BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}}}, metav1.CreateOptions{})
+	if err != nil {
+		return cancel, err.Error()
+	}
+	l, err := m.connect(address)
+	if err != nil {
+		return cancel, err.Error()
+	}
+	end = func() { cancel(); _ = l.Close() }
+	stream, err := coordinatorv1.NewCoordinatorClient(l).Attach(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token.Status.Token))
+	if err == nil {
+		err = stream.Send(report)
+	}
+	if err == nil { // what is sent waits until it is read, so the first one has been taken once the second is sent
+		err = stream.Send(&coordinatorv1.Report{Protocol: report.Protocol, Ranks: report.Ranks, Rank: report.Rank, Sequence: 1})
+	}
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		return end, err.Error()
+	}
+	return end, "taken"
+}
+
+// registryPort is where endlessRegistry listens.
+const registryPort = 5000
+
+// registryHost is the address of the Service by which the controller reaches a registry of mallory's: one that begins like the API
+// server's.
+func registryHost(ctx context.Context, c *harness.Cluster) (string, error) {
+	s := &corev1.Service{}
+	if err := c.Client().Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}, s); err != nil {
+		return "", err
+	}
+	parts := strings.Split(s.Spec.ClusterIP, ".")
+	if len(parts) != 4 {
+		return "", fmt.Errorf("the API server's Service has address %q", s.Spec.ClusterIP)
+	}
+	return strings.Join(slices.Concat(parts[:3], []string{"250"}), "."), nil
+}
