@@ -236,7 +236,7 @@ func (w *world) failure(ctx context.Context) {
 	w.must(w.today.Signal(ctx, namespace, pods[at].Name, container, syscall.SIGKILL, func(p harness.Process) bool {
 		return slices.Contains(p.Args, "/trainer/trainer.py") && !strings.Contains(strings.Join(p.Args, " "), "torchrun")
 	}))
-	w.next(ctx, min(saved[0], saved[1])-1) // the newest may not have been told yet
+	w.next(ctx, min(saved[0], saved[1]))
 }
 
 // next expects a generation that starts where at least so many steps were done.
@@ -273,5 +273,5 @@ func (w *world) replacement(ctx context.Context, slot int, what string) {
 		}
 		return w.pods[index] != before, err
 	})
-	w.next(ctx, min(saved[0], saved[1])-1) // a pod that is deleted has its last step copied first
+	w.next(ctx, min(saved[0], saved[1])) // a pod that is deleted has its last step copied first
 }
