@@ -56,7 +56,7 @@ func largestGangs(ctx context.Context, m *tenant) (string, error) {
 
 // largeJobs are plain Jobs of 1 MB, in which nothing is for us.
 func largeJobs(ctx context.Context, m *tenant) (string, error) {
-	const n = 64
+	const n = 32
 	failed := make(chan error, n)
 	each(n, func(i int) {
 		failed <- m.api.Create(ctx, job(fmt.Sprintf("large-%d", i), func(j *batchv1.Job) {
@@ -75,7 +75,7 @@ func largeJobs(ctx context.Context, m *tenant) (string, error) {
 
 // fetches tells the coordinator by the hundred that another step could not be fetched, as fast as it listens.
 func fetches(ctx context.Context, m *tenant) (string, error) {
-	const n, atOnce, perSecond = 1500, 400, 200
+	const n, atOnce, perSecond = 1000, 400, 200
 	return m.speaks(ctx, func(address, token string) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
@@ -239,7 +239,7 @@ func (f flushed) Write(p []byte) (int, error) {
 // fullReports speaks for many pods of one namespace at once, each with the largest report that an agent sends. The pods need not run: who
 // may ask for tokens of the namespace's accounts gets those of pods that wait.
 func fullReports(ctx context.Context, m *tenant) (string, error) {
-	const n = 24
+	const n = 16
 	j := job("full", func(j *batchv1.Job) {
 		j.Spec.Suspend, j.Spec.Parallelism, j.Spec.Completions = nil, ptr.To[int32](n+1), ptr.To[int32](n+1) // one does not attach, so nothing begins
 		j.Spec.Template.Spec.NodeSelector = map[string]string{"nowhere": "yes"}
