@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,9 +65,9 @@ func kills(t *testing.T, r row) {
 	if code != 0 || want[fmt.Sprint(steps)] == "" {
 		t.Fatalf("without an agent it ends with code %d after %v:\n%s\n%s", code, want, out, errs)
 	}
-	g := start(t, r, "LESSON_PACE=0.1", "HOLDFAST_STATE_BYTES=4194304", "HOLDFAST_RANKS=2")
-	g.killAll(7, 0)
-	g.killAll(13, 3) // on a busy machine the newest steps may not be sealed yet
+	g := start(t, r, "LESSON_PACE=0.2", "HOLDFAST_STATE_BYTES=4194304", "HOLDFAST_RANKS=2")
+	first := g.killAll(7, 0, 0)
+	g.killAll(13, first, 3) // on a busy machine the newest steps may not be sealed yet
 	g.finish(0)
 	if got := g.losses(); !maps.Equal(got, want) {
 		t.Errorf("losses %v\nundisturbed %v", got, want)
@@ -80,12 +81,14 @@ func kills(t *testing.T, r row) {
 	}
 }
 
-// killAll kills all ranks once a step is done. The generation that ends so must have started from a step, not before the given one.
-func (g *run) killAll(step int, from uint64) {
+// killAll kills all ranks of a generation above the given one once it has done steps, and this one is done. It must have started from a
+// step, not before the given one. It returns the generation.
+func (g *run) killAll(step int, above, from uint64) (generation uint64) {
 	g.t.Helper()
+	before := len(g.lines())
 	g.at(step)
 	var pids []int32
-	eventually.Holds(g.t, "the pids of all ranks", func() (bool, any) {
+	eventually.Holds(g.t, "steps of a new generation and the pids of its ranks", func() (bool, any) {
 		pids = pids[:0]
 		r := g.c.Report("pod-0")
 		for _, rank := range r.GetRank() {
@@ -93,7 +96,8 @@ func (g *run) killAll(step int, from uint64) {
 				pids = append(pids, rank.Pid)
 			}
 		}
-		return r.GetState() == v1.State_STATE_RUNNING && len(pids) == 2, r
+		generation = r.GetGeneration()
+		return r.GetState() == v1.State_STATE_RUNNING && generation > above && len(pids) == 2 && len(g.lines()) > before, r
 	})
 	if at := g.d.RestoreStep(); at < from {
 		g.t.Errorf("before step %d it had started from step %d, want %d at least", step, at, from)
@@ -103,17 +107,20 @@ func (g *run) killAll(step int, from uint64) {
 			g.t.Fatalf("killing a rank: %v", err)
 		}
 	}
+	return generation
+}
+
+// lines are those that tell of losses, in the order in which they were written.
+func (g *run) lines() []string {
+	raw, _ := os.ReadFile(filepath.Join(g.dir, "losses"))
+	return slices.Collect(strings.Lines(string(raw)))
 }
 
 // redone: after each of two kills only few steps were done again, and none of the first ones.
 func (g *run) redone(few int) {
 	g.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(g.dir, "losses"))
-	if err != nil {
-		g.t.Fatal(err)
-	}
 	times, again := map[string]int{}, 0
-	for line := range strings.Lines(string(raw)) {
+	for _, line := range g.lines() {
 		step, _, _ := strings.Cut(line, " ")
 		times[step]++
 	}
