@@ -41,11 +41,10 @@ UPGRADE_TEST := ./test/upgrade
 LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|transformers)$$/^kill$$
 # Packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes for it takes
 # as long as for all else; make race does. So it does with manifests, whose tests evaluate millions of the API server's expressions,
-# with those of plugin that link the API server's libraries (some 250 packages more; 19 s of a processor where part of them was
-# compiled before), and with test.
+# and with test.
 RACE_PACKAGES = $(eval RACE_PACKAGES := $(shell go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./... | \
 	awk '$$1 ~ /\.test$$/ && !/ k8s\.io\/kubernetes\// { sub(/\.test$$/, "", $$1); print $$1 }'))$(RACE_PACKAGES)
-UNIT_PACKAGES = $(filter-out %/manifests %/plugin/ask %/plugin/claims %/plugin/external holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
+UNIT_PACKAGES = $(filter-out %/manifests holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
 AGENT_PACKAGES = $(shell go list $(AGENT_TESTS))
 AGENT_RACE = $(filter-out holdfast.dev/holdfast/test/%,$(AGENT_PACKAGES))
 GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST))")
