@@ -30,6 +30,8 @@ _HOLD_SILENCE = 15.0
 _HOLD_LOOK = 0.05
 _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
+# How long restore waits for the first slots: a save touches itself what it does not find.
+_TOUCH_WAIT = 10.0
 
 
 class Saved:
@@ -199,7 +201,7 @@ class Checkpoint:
         if self._arena is not None:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
             if self._touched is not None and os.getpid() == self._pid:
-                self._touched.wait()
+                self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
         return step
