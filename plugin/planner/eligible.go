@@ -131,7 +131,7 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 	if refusal != nil || !interPodRules {
 		return placement, refusal, nil
 	}
-	if n := placement.Placed; !s.ahead(n + n*(n-1)/2) {
+	if !s.ahead(s.besides(placement.Placed)) {
 		return gang.Placement{}, s.waits, nil
 	}
 	if s.satisfiesRules(placement) || s.err != nil {
@@ -368,30 +368,72 @@ func (s *planCycle) agree(member int, node string, assignments []gang.Assignment
 	return causeOf(status, gang.Role{}), false
 }
 
-// ask runs PreFilter for a member and tells the plugins of the members placed before.
+// ask tells the plugins of the members placed before a member. It goes on from what they were told for the one before it where
+// that is of the same kind, so that a gang of one kind costs what its pods are, not the square of it.
 func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 	pod := s.infos[member].GetPod()
-	q := beside{member: member, assignments: slices.Clone(assignments), state: NewNestedState()}
-	s.questions++
-	q.only, q.status, _ = s.p.config.Framework.RunPreFilterPlugins(s.ctx, q.state, pod)
-	if !q.status.IsSuccess() && !q.status.IsRejected() {
-		s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
-	}
-	if q.status.IsSuccess() {
-		if err := s.simulate(q.state, pod); err != nil {
-			s.err = err
+	q := beside{member: member, state: NewNestedState()}
+	if last := s.asked; s.extends(member, assignments) {
+		q, q.member = last, member
+	} else {
+		s.questions++
+		q.only, q.status, _ = s.p.config.Framework.RunPreFilterPlugins(s.ctx, q.state, pod)
+		if !q.status.IsSuccess() && !q.status.IsRejected() {
+			s.err = fmt.Errorf("looking for nodes for pod %s: %w", pod.Name, q.status.AsError())
+		}
+		if q.status.IsSuccess() {
+			if err := s.simulate(q.state, pod); err != nil {
+				s.err = err
+			}
 		}
 	}
+	added := assignments[len(q.assignments):]
 	if q.status.IsSuccess() && relatesToPods(pod) {
-		s.questions += len(assignments)
-		for _, assignment := range assignments {
+		s.questions += len(added)
+		for _, assignment := range added {
 			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(assignment), s.byName[assignment.Node])
 			if !status.IsSuccess() {
 				s.err = fmt.Errorf("supposing pod %s on node %s: %w", assignment.Member, assignment.Node, status.AsError())
 			}
 		}
 	}
+	q.assignments = append(q.assignments, added...)
 	s.asked = q
+}
+
+// extends reports whether what was asked last holds for a member as well, as far as it goes. Pods with claims or volumes have
+// each their own.
+func (s *planCycle) extends(member int, assignments []gang.Assignment) bool {
+	last := s.asked
+	if last.state == nil || s.coarse || s.like[last.member] != s.like[member] || len(last.assignments) > len(assignments) || !last.status.IsSuccess() {
+		return false
+	}
+	pod := s.infos[member].GetPod()
+	return s.p.fabric.asked(s.infos[member])[claims.Slot] == 0 && len(pod.Spec.ResourceClaims) == 0 && len(judgedVolumes(pod.Spec.Volumes)) == 0 &&
+		slices.Equal(last.assignments, assignments[:len(last.assignments)])
+}
+
+// besides is about how much is asked about n members beside one another, each once.
+func (s *planCycle) besides(n int) int {
+	if n > 0 && s.alike() {
+		return 2 * n
+	}
+	return n + n*(n-1)/2
+}
+
+// alike reports whether all members to be placed are of one kind.
+func (s *planCycle) alike() bool {
+	kind := ""
+	for i, m := range s.snapshot.Members {
+		if m.State != gangcache.Pending {
+			continue
+		}
+		if kind != "" && s.like[i] != kind {
+			return false
+		}
+		kind = s.like[i]
+	}
+	return !s.coarse
 }
 
 func (s *planCycle) infoOf(assignment gang.Assignment) fwk.PodInfo {

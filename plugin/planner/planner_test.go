@@ -59,6 +59,52 @@ func apartFrom(pods []*v1.Pod, name string) []*v1.Pod {
 	return pods
 }
 
+// inTurn makes two kinds of pods, each of which is asked about after one of the other.
+func inTurn(pods []*v1.Pod) []*v1.Pod {
+	for i, p := range pods {
+		p.Labels["odd"] = fmt.Sprint(i % 2)
+	}
+	return pods
+}
+
+// What is supposed for a pod is gone on from for the next one of its kind: a gang of one kind is asked about in a time that
+// grows with its size, and rules hold as they do for each by itself.
+func TestPodsOfOneKindAreSupposedOnce(t *testing.T) {
+	const nodes = 40
+	for name, c := range map[string]struct {
+		pods, free int
+		twos       bool
+		most       int
+	}{
+		"one kind":           {pods: nodes, free: 4, most: 6 * nodes},
+		"one kind, too many": {pods: nodes + 1, free: 2, most: 2 * nodes},
+		"two kinds in turn":  {pods: nodes, free: 4, twos: true, most: 2 * nodes * nodes},
+	} {
+		var objects []runtime.Object
+		for i := range nodes {
+			objects = append(objects, labelled(node(fmt.Sprintf("n%02d", i), int64(c.free)), v1.LabelHostname, fmt.Sprintf("n%02d", i)))
+		}
+		s := newStage(t, objects...)
+		pods := apartFrom(gangOf("g", c.pods, 2), "g")
+		if c.twos {
+			inTurn(pods)
+		}
+		s.planner.Follow(s.Nodes())
+		cycle := newPlanCycle(t.Context(), s.planner, s.Nodes(), asked(pods))
+		placement, refusal, err := cycle.place()
+		if err != nil || (refusal == nil) != (c.pods <= nodes) || cycle.questions > c.most {
+			t.Errorf("%s: %+v, %v; %d questions", name, refusal, err, cycle.questions)
+		}
+		seen := map[string]bool{}
+		for _, node := range placement.At() {
+			if seen[node] {
+				t.Errorf("%s: two pods that keep apart are on %s", name, node)
+			}
+			seen[node] = true
+		}
+	}
+}
+
 // Pods of one template are one kind, whatever volumes of their own each gets, until these are bound to different places.
 func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 	pods := gangOf("g", 13, 2)
@@ -205,14 +251,14 @@ func TestPlansOfManyKindsArePaced(t *testing.T) {
 
 // Rules among pods are questions as well: a gang that fits is placed at its first try, and the next one waits.
 func TestPlansWithRulesArePaced(t *testing.T) {
-	const pods = 450 // some 101,000 pods beside others
+	const pods = 450 // of two kinds in turn: some 101,000 pods beside others
 	var objects []runtime.Object
 	for i := range pods {
 		objects = append(objects, labelled(node(fmt.Sprintf("n%03d", i), 1), v1.LabelHostname, fmt.Sprintf("n%03d", i)))
 	}
 	s := newStage(t, objects...)
 	plan := func(name string) (int64, gang.Placement, *gang.Refusal) {
-		of := asked(apartFrom(gangOf(name, pods, 1), name))
+		of := asked(inTurn(apartFrom(gangOf(name, pods, 1), name)))
 		of.Leader = "a"
 		before := s.Filtered.Load()
 		placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of, nil)
@@ -224,7 +270,7 @@ func TestPlansWithRulesArePaced(t *testing.T) {
 	if _, placement, refusal := plan("g"); refusal != nil || placement.Placed != pods {
 		t.Fatalf("at first: %+v", refusal)
 	}
-	if got, _, refusal := plan("h"); refusal == nil || !refusal.Undecided || got > pods {
+	if got, _, refusal := plan("h"); refusal == nil || !refusal.Undecided || got > 2*pods {
 		t.Errorf("the next one asked %d questions, %+v", got, refusal)
 	}
 }
@@ -401,20 +447,25 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// BenchmarkRules is what a gang costs whose pods keep apart: each is asked about beside all that were placed before it.
+// BenchmarkRules is what a gang costs whose pods keep apart: each is asked about beside all that were placed before it, which is
+// told once where pods are of one kind, and for each pod anew where kinds change from one to the next.
 func BenchmarkRules(b *testing.B) {
-	for _, n := range []int{500, 1000, 5000} {
+	for name, c := range map[string]struct {
+		n   int
+		two bool
+	}{"one-5000": {5000, false}, "two-450": {450, true}, "two-1400": {1400, true}} {
 		var objects []runtime.Object
-		for i := range n {
+		for i := range c.n {
 			objects = append(objects, labelled(node(fmt.Sprintf("node-%05d", i), 8), v1.LabelHostname, fmt.Sprintf("node-%05d", i)))
 		}
-		s, pods := newStage(b, objects...), apartFrom(gangOf("g", n, 4), "g")
+		s, pods := newStage(b, objects...), apartFrom(gangOf("g", c.n, 4), "g")
+		if c.two {
+			inTurn(pods)
+		}
 		of := asked(pods)
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				s.planner.plans = newTurns(func(types.NamespacedName) bool { return true })
-				of.Leader = "a"
-				if placement, refusal, err := s.planner.Answer(b.Context(), s.Nodes(), of, nil); err != nil || placement.Placed != n {
+				if placement, refusal, err := s.planner.Answer(b.Context(), s.Nodes(), of, nil); err != nil || placement.Placed != c.n {
 					b.Fatalf("%+v, %v", refusal, err)
 				}
 			}
