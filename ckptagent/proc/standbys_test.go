@@ -130,15 +130,20 @@ func (s *Standbys) sourcesNow() []*source {
 }
 
 // TestASourceThatDiesIsRetriedLater: one that serves all ranks is as much put off as one that serves one, and each time for longer.
+// A source fails only once the test has seen it: a shell can be over before the look that started it returns.
 func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 	for what, shell := range map[string]string{"dies": "exit 1", "says what nobody understands": "echo '{' >&3; exec sleep 1000", "says too much": "while :; do printf %4096d 1 >&3; done"} {
 		t.Run(what, func(t *testing.T) {
-			s := bare(t, shell)
+			seen := t.TempDir() + "/seen"
+			s := bare(t, "until rm "+seen+" 2>/dev/null; do sleep 0.01; done; "+shell)
 			now := time.Now()
 			for wait := standbyRetry; wait <= 4*standbyRetry; wait *= 2 {
 				s.look(now)
 				if got := len(s.sourcesNow()); got != 1 {
 					t.Fatalf("%d sources", got)
+				}
+				if err := os.WriteFile(seen, nil, 0o600); err != nil {
+					t.Fatal(err)
 				}
 				eventually.Holds(t, "has failed", func() (bool, any) { now := s.sourcesNow(); return len(now) == 0, now })
 				now = time.Now()
