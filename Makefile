@@ -22,9 +22,6 @@ K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 PY := /opt/holdfast-python/venv/bin/python3
-# Packages that import Kubernetes itself are left to vet: staticcheck would read all of it. make lint-all does. For plugin alone it took
-# 42 s of a processor the first time, beside what it knew of the other packages, and 1 s after.
-LINT_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Deps " "}}' ./... | grep -v 'k8s.io/kubernetes/' | cut -d' ' -f1)
 # What is built with cgo is another set of files.
 CGO_PACKAGES := ./nodehealth/nvml ./cmd/holdfast-nvml
 # Tests that start clusters, and those that kill real agents, are no unit tests; the two that compute much, then the others, those without
@@ -110,13 +107,12 @@ vet:
 
 .PHONY: lint
 lint: $(STATICCHECK)
-	@GOGC=400 $(STATICCHECK) $(LINT_PACKAGES)
+	@GOGC=400 $(STATICCHECK) ./...
 	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
 
-# Too long for every run: staticcheck reads all of Kubernetes, and the other projects' schedulers are made for another one.
-.PHONY: lint-all
-lint-all: lint ## staticcheck over what imports Kubernetes, too; vet of the benchmarks' peers
-	@GOGC=400 $(STATICCHECK) ./...
+# Not part of make test: the other projects' schedulers are made for another Kubernetes, which would be compiled for this alone.
+.PHONY: vet-peers
+vet-peers: ## vet of the schedulers that benchmarks compare with
 	@cd test/peers && GOGC=400 go vet ./...
 
 # Not part of make test: it asks a database on the network. VULNDB may be a copy of it, file:///….
