@@ -39,7 +39,9 @@ const nobody = 65532
 var wrapper = []string{agentPath, "init", "--"}
 
 // arenaBytes is the size of one rank's arena.
-func arenaBytes(stateBytes int64) int64 { return int64(format.FileSize(uint64(stateBytes))) }
+func arenaBytes(stateBytes int64) int64 {
+	return int64(format.FileSize(uint64(stateBytes), format.Slots))
+}
 
 // addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
 // command. Everything goes to the end of its list, so that what others put there keeps its place.

@@ -53,7 +53,7 @@ type Progress struct {
 func Open(dir string, ranks int, stateBytes uint64, podUID string, now time.Time) (*Set, error) {
 	s := &Set{}
 	for local := range ranks {
-		a, err := open(path(dir, local), format.Header{LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID})
+		a, err := open(path(dir, local), format.Header{Slots: format.Slots, LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID})
 		if err != nil {
 			s.Close()
 			return nil, err
@@ -77,7 +77,7 @@ func open(file string, h format.Header) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making an arena: %w", err)
 	}
-	size := int64(format.FileSize(h.StateBytes))
+	size := int64(format.FileSize(h.StateBytes, h.Slots))
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
 		f.Close()
 		os.Remove(part)
@@ -100,7 +100,7 @@ func reopen(file string, h format.Header) (*Arena, error) {
 		return nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && st.Size() != int64(format.FileSize(h.StateBytes)) {
+	if err == nil && st.Size() != int64(format.FileSize(h.StateBytes, h.Slots)) {
 		err = errors.New("of another size")
 	}
 	meta := make([]byte, format.MetaBytes)
@@ -111,7 +111,7 @@ func reopen(file string, h format.Header) (*Arena, error) {
 	if err == nil {
 		a.book, err = format.Open(meta)
 	}
-	if err == nil && (a.book.Header.StateBytes != h.StateBytes || a.book.Header.PodUID != h.PodUID || a.book.Header.LocalRank != h.LocalRank) {
+	if err == nil && (a.book.Header.StateBytes != h.StateBytes || a.book.Header.Slots != h.Slots || a.book.Header.PodUID != h.PodUID || a.book.Header.LocalRank != h.LocalRank) {
 		err = errors.New("of another pod")
 	}
 	if err != nil {

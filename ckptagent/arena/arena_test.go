@@ -74,7 +74,7 @@ func (c *client) save(step int64) bool {
 	if c.page.Seq%2 == 1 {
 		at += format.PageSize / 2
 	}
-	if _, err := c.file.WriteAt(c.page.Encode(), at); err != nil {
+	if _, err := c.file.WriteAt(c.page.Encode(format.Version), at); err != nil {
 		c.t.Fatal(err)
 	}
 	return true
@@ -226,7 +226,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 		"another size": func() *Set { return mustOpen(t, dir, stateBytes*2, "uid") },
 		"another pod":  func() *Set { return mustOpen(t, dir, stateBytes, "other") },
 		"a torn header": func() *Set {
-			if err := os.WriteFile(filepath.Join(dir, "rank-0.arena"), make([]byte, format.FileSize(stateBytes)), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "rank-0.arena"), make([]byte, format.FileSize(stateBytes, format.Slots)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return mustOpen(t, dir, stateBytes, "uid")
@@ -238,7 +238,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 	}
 	mustOpen(t, dir, stateBytes, "uid") // whichever of them was the last
 	st, err := os.Stat(filepath.Join(dir, "rank-1.arena"))
-	if err != nil || st.Size() != int64(format.FileSize(stateBytes)) {
+	if err != nil || st.Size() != int64(format.FileSize(stateBytes, format.Slots)) {
 		t.Errorf("%v %v", st, err)
 	}
 	Prune(dir, 1)
@@ -268,7 +268,7 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 	before := mapped(t)
 	control := c.control()
 	c.page = format.Client{Seq: 1, Generation: control.Generation, Slot: control.Slot, Grant: control.Grant, CopyStep: 1, Step: 1, Length: size}
-	if _, err := c.file.WriteAt(c.page.Encode(), format.ClientOffset+format.PageSize/2); err != nil {
+	if _, err := c.file.WriteAt(c.page.Encode(format.Version), format.ClientOffset+format.PageSize/2); err != nil {
 		t.Fatal(err)
 	}
 	sealed(t, s, 0, 1)
@@ -322,5 +322,36 @@ func TestAFileThatBecameShorter(t *testing.T) {
 	sealed(t, s, 0, 1)
 	if got := s.Inventory(1, 0, now); len(got[0]) != 0 {
 		t.Errorf("%v is still sealed", got)
+	}
+}
+
+// TestTakesOverAnArenaOfVersion1: it goes on in it, and writes what an agent and a client of that version read.
+func TestTakesOverAnArenaOfVersion1(t *testing.T) {
+	dir := t.TempDir()
+	old, err := os.ReadFile(filepath.Join("..", "format", "testdata", "v1", "full.arena"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "rank-1.arena")
+	if err := os.WriteFile(name, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, dir, 600, "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+	sealed(t, s, 1, 10, 20, 30)
+	s.Begin(8, 20)
+	sealed(t, s, 1, 10, 20)
+	written, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int{format.HeaderOffset, format.ControlOffset, format.ControlOffset + format.PageSize/2, int(format.SlotHeaderOffset(2))} {
+		if v := written[at+8]; v != format.Version1 {
+			t.Errorf("the record at %d has version %d", at, v)
+		}
+		for i, b := range written[at+128 : at+256] {
+			if b != 0 {
+				t.Fatalf("byte %d behind the record at %d is written", i, at)
+			}
+		}
 	}
 }

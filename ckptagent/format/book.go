@@ -31,11 +31,12 @@ type Write struct {
 type Book struct {
 	Header  Header
 	Control Control
-	Slot    [Slots]Slot
+	// Slot has one entry per slot of the arena.
+	Slot []Slot
 
 	// pins counts, for each slot, who reads or fills it aside from training. A pinned slot is never granted. It
 	// may be emptied, where its step is given up; its bytes stay. True of this process only.
-	pins [Slots]int
+	pins []int
 }
 
 // Copy is a complete copy: what must be checksummed before Seal.
@@ -49,13 +50,24 @@ type Copy struct {
 
 // Create starts the book of a new arena. The writes must be carried out before anybody is told of the file.
 func Create(h Header) (*Book, []Write) {
-	b := &Book{Header: h, Control: Control{Slot: NoSlot, Seq: 1}}
+	if h.Version == 0 {
+		h.Version = Version
+	}
+	if h.Slots == 0 {
+		h.Slots = Slots
+	}
+	b := newBook(h)
+	b.Control = Control{Slot: NoSlot, Seq: 1}
 	var ws []Write
 	for i := range b.Slot {
 		ws = append(ws, b.slotWrite(uint32(i)))
 	}
 	ws = append(ws, b.controlWrite(), Write{HeaderOffset, h.Encode()})
 	return b, ws
+}
+
+func newBook(h Header) *Book {
+	return &Book{Header: h, Slot: make([]Slot, h.Slots), pins: make([]int, h.Slots)}
 }
 
 // Open reads the book from the first MetaBytes of an arena. An error means that the arena is of no use
@@ -68,12 +80,12 @@ func Open(meta []byte) (*Book, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Book{Header: h}
+	b := newBook(h)
 	control, err := DecodeControl(meta[ControlOffset : ControlOffset+PageSize])
 	if err != nil && errors.Is(err, ErrVersion) {
 		return nil, err
 	}
-	torn := [Slots]bool{}
+	torn := make([]bool, len(b.Slot))
 	for i := range b.Slot {
 		at := SlotHeaderOffset(uint32(i))
 		s, err := DecodeSlot(meta[at : at+RecordSize])
@@ -92,17 +104,19 @@ func Open(meta []byte) (*Book, error) {
 }
 
 // reopenGrant makes slot headers and control record agree after a death between two writes.
-func (b *Book) reopenGrant(torn [Slots]bool, meta []byte) {
+func (b *Book) reopenGrant(torn []bool, meta []byte) {
 	c := &b.Control
 	if c.Seq == 0 { // no whole control record: the slot headers are all there is
 		c.Slot = NoSlot
 		for _, s := range b.Slot {
-			c.Generation = max(c.Generation, s.Generation)
+			if s.Generation >= c.Generation {
+				c.Generation, c.Branch = s.Generation, max(c.Branch, s.Branch)
+			}
 		}
 	}
 	// Cut while it was being sealed: it is still what control says it is.
-	if c.Slot < Slots && torn[c.Slot] {
-		b.Slot[c.Slot] = Slot{State: SlotGranted, Grant: c.Grant, Generation: c.Generation}
+	if c.Slot < b.Header.Slots && torn[c.Slot] {
+		b.Slot[c.Slot] = Slot{State: SlotGranted, Grant: c.Grant, Generation: c.Generation, Branch: c.Branch}
 	}
 	open := NoSlot
 	for i, s := range b.Slot {
@@ -205,7 +219,7 @@ func (b *Book) Announced(c Client) (Copy, bool) {
 	if open == NoSlot || c.Grant == 0 || c.Grant != b.Control.Grant || c.Slot != open {
 		return Copy{}, false
 	}
-	if c.Generation != b.Slot[open].Generation || c.CopyStep <= 0 ||
+	if c.Generation != b.Slot[open].Generation || c.Branch != b.Slot[open].Branch || c.CopyStep <= 0 ||
 		c.Length == 0 || c.Length > b.Header.StateBytes {
 		return Copy{}, false
 	}
@@ -221,15 +235,19 @@ func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
 	if c.Slot != b.Control.Slot || c.Grant != b.Control.Grant {
 		return nil
 	}
-	ws := []Write{b.seal(c, b.Slot[c.Slot].Generation, crc, sealedAt)}
+	granted := b.Slot[c.Slot]
+	ws := []Write{b.seal(c, Slot{Generation: granted.Generation, Branch: granted.Branch}, crc, sealedAt)}
 	b.Control.Slot = NoSlot
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
 }
 
-// seal makes a slot sealed: its header says so, with what it holds.
-func (b *Book) seal(c Copy, generation int64, crc uint32, sealedAt int64) Write {
-	b.Slot[c.Slot] = Slot{State: SlotSealed, Grant: c.Grant, Generation: generation, Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt}
+// seal makes a slot sealed: its header says so, with what it holds; of is where that came from.
+func (b *Book) seal(c Copy, of Slot, crc uint32, sealedAt int64) Write {
+	b.Slot[c.Slot] = Slot{
+		State: SlotSealed, Grant: c.Grant, Generation: of.Generation, Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt,
+		Branch: of.Branch, Flags: of.Flags,
+	}
 	return b.slotWrite(c.Slot)
 }
 
@@ -277,7 +295,7 @@ func (b *Book) grant() []Write {
 	}
 	b.Control.Grant++
 	b.Control.Slot = slot
-	b.Slot[slot] = Slot{State: SlotGranted, Grant: b.Control.Grant, Generation: b.Control.Generation}
+	b.Slot[slot] = Slot{State: SlotGranted, Grant: b.Control.Grant, Generation: b.Control.Generation, Branch: b.Control.Branch}
 	return []Write{b.slotWrite(slot)}
 }
 
@@ -306,7 +324,7 @@ func (b *Book) free() uint32 {
 }
 
 func (b *Book) slotWrite(slot uint32) Write {
-	return Write{SlotHeaderOffset(slot), b.Slot[slot].Encode()}
+	return Write{SlotHeaderOffset(slot), b.Slot[slot].Encode(b.Header.Version)}
 }
 
 func (b *Book) publish() Write {
@@ -315,5 +333,5 @@ func (b *Book) publish() Write {
 }
 
 func (b *Book) controlWrite() Write {
-	return Write{recordOffset(ControlOffset, b.Control.Seq), b.Control.Encode()}
+	return Write{recordOffset(ControlOffset, b.Control.Seq), b.Control.Encode(b.Header.Version)}
 }

@@ -77,7 +77,7 @@ const (
 func newCrashWorld(t *testing.T, ranks int, c *cut) *crashWorld {
 	w := &crashWorld{t: t, cut: c, generation: 1}
 	for i := range ranks {
-		r := &crashRank{w: w, rank: i, mem: make([]byte, FileSize(crashStateBytes))}
+		r := &crashRank{w: w, rank: i, mem: make([]byte, FileSize(crashStateBytes, Slots))}
 		r.agent.name, r.client.name = fmt.Sprintf("agent%d", i), fmt.Sprintf("client%d", i)
 		w.ranks = append(w.ranks, r)
 		var ws []Write
@@ -160,7 +160,7 @@ func (r *crashRank) save() {
 		Seq: r.seq, Generation: r.w.generation, Attached: true, PID: 1,
 		Slot: c.Slot, Grant: c.Grant, CopyStep: r.step, Length: uint64(length), Step: r.step,
 	}
-	r.store(&r.client, recordOffset(ClientOffset, r.seq), r.announced.Encode())
+	r.store(&r.client, recordOffset(ClientOffset, r.seq), r.announced.Encode(Version))
 	if r.w.broken == dataFirst {
 		write()
 	}

@@ -14,8 +14,8 @@ func TestSizes(t *testing.T) {
 	for _, c := range []struct{ state, stride, size uint64 }{
 		{0, 0, 32768}, {1, 4096, 45056}, {4096, 4096, 45056}, {4097, 8192, 57344}, {40 << 30, 40 << 30, 120<<30 + 32768},
 	} {
-		if Stride(c.state) != c.stride || FileSize(c.state) != c.size {
-			t.Errorf("state %d: stride %d, file %d; want %d, %d", c.state, Stride(c.state), FileSize(c.state), c.stride, c.size)
+		if Stride(c.state) != c.stride || FileSize(c.state, Slots) != c.size || FileSize(c.state, MinSlots) != c.size-c.stride {
+			t.Errorf("state %d: stride %d, file %d; want %d, %d", c.state, Stride(c.state), FileSize(c.state, Slots), c.stride, c.size)
 		}
 		if DataOffset(2, c.state)%PageSize != 0 {
 			t.Errorf("state %d: slot 2 at %d is not aligned", c.state, DataOffset(2, c.state))
@@ -24,18 +24,23 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryDamagedByteIsSeen(t *testing.T) {
-	whole := Slot{State: SlotSealed, Grant: 5, Generation: 2, Step: 10, Length: 99, CRC: 7}.Encode()
-	for i := range whole {
-		damaged := slices.Clone(whole)
-		damaged[i] ^= 0x40
-		if _, err := DecodeSlot(damaged); err == nil {
-			t.Fatalf("byte %d changed and nobody saw it", i)
+	for _, version := range []uint32{Version1, Version} {
+		whole := Slot{State: SlotSealed, Grant: 5, Generation: 2, Step: 10, Length: 99, CRC: 7}.Encode(version)
+		for i := range whole {
+			damaged := slices.Clone(whole)
+			damaged[i] ^= 0x40
+			if _, err := DecodeSlot(damaged); err == nil {
+				t.Fatalf("version %d: byte %d changed and nobody saw it", version, i)
+			}
 		}
 	}
-	future := slices.Clone(whole)
-	le.PutUint32(future[8:], 2)
+	future := Slot{State: SlotSealed}.Encode(Version)
+	le.PutUint32(future[8:], Version+1)
 	if _, err := DecodeSlot(seal(future)); !errors.Is(err, ErrVersion) {
-		t.Fatalf("version 2 reads as %v, want ErrVersion", err)
+		t.Fatalf("version %d reads as %v, want ErrVersion", Version+1, err)
+	}
+	if _, err := DecodeSlot(Slot{State: SlotSealed}.Encode(Version)[:record1Size]); !errors.Is(err, ErrTorn) {
+		t.Fatalf("half a record reads as %v, want ErrTorn", err)
 	}
 	if _, err := DecodeSlot(make([]byte, RecordSize)); !errors.Is(err, ErrTorn) {
 		t.Fatalf("zeroes read as %v, want ErrTorn", err)
@@ -44,10 +49,17 @@ func TestEveryDamagedByteIsSeen(t *testing.T) {
 
 // TestAnotherGeometryIsAnotherVersion: an arena whose slots lie elsewhere is not read as one of ours.
 func TestAnotherGeometryIsAnotherVersion(t *testing.T) {
-	h := Header{LocalRank: 1, StateBytes: 600, PodUID: "uid"}
-	if got, err := DecodeHeader(h.Encode()); err != nil || got != h {
-		t.Fatalf("%+v, %v", got, err)
+	h := Header{Version: Version, Slots: Slots, LocalRank: 1, StateBytes: 600, PodUID: "uid"}
+	for _, c := range []struct {
+		version, slots uint32
+		want           bool
+	}{{Version, 3, true}, {Version, 2, true}, {Version, 1, false}, {Version, 4, false}, {Version1, 3, true}, {Version1, 2, false}} {
+		h.Version, h.Slots = c.version, c.slots
+		if got, err := DecodeHeader(h.Encode()); (err == nil && got == h) != c.want || err != nil && !errors.Is(err, ErrVersion) {
+			t.Fatalf("%d slots in version %d: %+v, %v", c.slots, c.version, got, err)
+		}
 	}
+	h.Version, h.Slots = Version, Slots
 	for name, at := range map[string]int{"slots": 12, "size of a page": 16, "bytes before the slots": 32, "stride": 40} {
 		b := h.Encode()
 		b[at]++
@@ -59,7 +71,7 @@ func TestAnotherGeometryIsAnotherVersion(t *testing.T) {
 
 func TestFlagsOfTheClient(t *testing.T) {
 	for _, c := range []Client{{}, {Attached: true}, {Restored: true}, {Attached: true, Restored: true}} {
-		if got, err := decodeClientRecord(c.Encode()); err != nil || got != c {
+		if got, err := decodeClientRecord(c.Encode(Version)); err != nil || got != c {
 			t.Errorf("%+v is read as %+v, %v", c, got, err)
 		}
 	}
@@ -162,6 +174,7 @@ func TestAnnouncedRefuses(t *testing.T) {
 		"too long":         func(c *Client) { c.Length = 101 },
 		"empty":            func(c *Client) { c.Length = 0 },
 		"step 0":           func(c *Client) { c.CopyStep = 0 },
+		"another branch":   func(c *Client) { c.Branch++ },
 	} {
 		c := good
 		change(&c)

@@ -10,16 +10,19 @@ import (
 // whole gives every record of an arena's pages the checksum that its bytes have, so that what a fuzzer writes is read.
 func whole(meta []byte) {
 	for _, at := range []int64{HeaderOffset, ControlOffset, ControlOffset + secondRecord, ClientOffset, ClientOffset + secondRecord, SlotHeaderOffset(0), SlotHeaderOffset(1), SlotHeaderOffset(2)} {
-		seal(meta[at : at+RecordSize])
+		size, _ := recordSize(le.Uint32(meta[at+8:]))
+		seal(meta[at : at+int64(size)])
 	}
 }
 
 // FuzzOpen: an arena that anybody may have written is refused, or read as a book that keeps its promises whatever is done with it: one
 // slot at most is granted, what is sealed or announced lies within its slot, and who opens what was written reads the same.
 func FuzzOpen(f *testing.F) {
-	for _, mem := range goldenArenas() {
-		f.Add(mem[:MetaBytes], false, []byte("bBlsdpP"))
-		f.Add(mem[:MetaBytes], true, []byte("lshb"))
+	for _, arenas := range []map[string][]byte{goldenArenas(Version, Slots), goldenArenas(Version, MinSlots), goldenArenas(Version1, Slots)} {
+		for _, mem := range arenas {
+			f.Add(mem[:MetaBytes], false, []byte("bBlsdpP"))
+			f.Add(mem[:MetaBytes], true, []byte("lshb"))
+		}
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, sealed bool, ops []byte) {
 		meta := make([]byte, MetaBytes)
@@ -37,9 +40,10 @@ func FuzzOpen(f *testing.F) {
 		for _, w := range b.Publish() {
 			copy(meta[w.Offset:], w.Bytes)
 		}
+		size, _ := recordSize(b.Header.Version)
 		for i, op := range ops[:min(len(ops), 32)] {
 			for _, w := range b.do(op, i, meta) {
-				if w.Offset < 0 || w.Offset+int64(len(w.Bytes)) > MetaBytes || len(w.Bytes) != RecordSize {
+				if w.Offset < 0 || w.Offset+int64(len(w.Bytes)) > MetaBytes || len(w.Bytes) != size {
 					t.Fatalf("%q writes %d bytes at %d", op, len(w.Bytes), w.Offset)
 				}
 				copy(meta[w.Offset:], w.Bytes)
@@ -64,11 +68,11 @@ func (b *Book) do(op byte, i int, meta []byte) []Write {
 	case 2:
 		return b.SetBarrier(int64(op))
 	case 3:
-		return b.Drop(uint32(i % Slots))
+		return b.Drop(uint32(i) % b.Header.Slots)
 	case 4:
 		return b.Abandon(b.Control.Generation+1, int64(op))
 	case 5: // a client that plays by the rules
-		client = Client{Generation: b.Control.Generation, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: int64(op) + 1, Length: min(uint64(i)+1, b.Header.StateBytes)}
+		client = Client{Generation: b.Control.Generation, Branch: b.Control.Branch, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: int64(op) + 1, Length: min(uint64(i)+1, b.Header.StateBytes)}
 	}
 	if c, ok := b.Announced(client); ok {
 		return b.Seal(c, uint32(op), int64(i))
@@ -87,7 +91,7 @@ func (b *Book) promises(t *testing.T) {
 			t.Fatalf("slot %d holds %d bytes of %d", i, s.Length, b.Header.StateBytes)
 		}
 	}
-	if granted > 1 || b.Control.Slot != NoSlot && (b.Control.Slot >= Slots || b.Slot[b.Control.Slot].State != SlotGranted) {
+	if granted > 1 || b.Control.Slot != NoSlot && (b.Control.Slot >= b.Header.Slots || b.Slot[b.Control.Slot].State != SlotGranted) {
 		t.Fatalf("%d slots are granted, control says %d", granted, b.Control.Slot)
 	}
 	steps := b.Sealed()
@@ -99,8 +103,8 @@ func (b *Book) promises(t *testing.T) {
 			t.Fatalf("step %d is held and found in slot %d", step, slot)
 		}
 	}
-	c, ok := b.Announced(Client{Generation: b.Control.Generation, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: 1, Length: b.Header.StateBytes})
-	if end := DataOffset(c.Slot, b.Header.StateBytes) + int64(c.Length); ok && (c.Offset != DataOffset(c.Slot, b.Header.StateBytes) || uint64(end) > FileSize(b.Header.StateBytes)) {
+	c, ok := b.Announced(Client{Generation: b.Control.Generation, Branch: b.Control.Branch, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: 1, Length: b.Header.StateBytes})
+	if end := DataOffset(c.Slot, b.Header.StateBytes) + int64(c.Length); ok && (c.Offset != DataOffset(c.Slot, b.Header.StateBytes) || uint64(end) > FileSize(b.Header.StateBytes, b.Header.Slots)) {
 		t.Fatalf("announced: %+v", c)
 	}
 }
@@ -129,11 +133,11 @@ func FuzzManifest(f *testing.F) {
 
 // FuzzRankFile: so is the head of a rank's file.
 func FuzzRankFile(f *testing.F) {
-	f.Add(RankFile{Rank: 1, WorldSize: 2, Step: 3, Generation: 4, Length: 5, Checksum: 6}.Encode()[:RecordSize], true)
-	f.Add(RankFile{Rank: 3, WorldSize: 2, Step: -1, Generation: -1}.Encode()[:RecordSize], false)
+	f.Add(RankFile{Rank: 1, WorldSize: 2, Step: 3, Generation: 4, Length: 5, Checksum: 6}.Encode()[:rankFileHead], true)
+	f.Add(RankFile{Rank: 3, WorldSize: 2, Step: -1, Generation: -1}.Encode()[:rankFileHead], false)
 	f.Fuzz(func(t *testing.T, raw []byte, sealed bool) {
-		if len(raw) >= RecordSize && sealed {
-			seal(raw[:RecordSize])
+		if len(raw) >= rankFileHead && sealed {
+			seal(raw[:rankFileHead])
 		}
 		r, err := DecodeRankFile(raw)
 		if err != nil {

@@ -19,14 +19,14 @@ type golden struct {
 	Header  Header
 	Control Control
 	Client  *Client
-	Slots   [Slots]*Slot
+	Slots   []*Slot
 	Sealed  []int64
 }
 
-// goldenArenas builds every arena by the writes of a Book.
-func goldenArenas() map[string][]byte {
+// goldenArenas builds every arena of a version by the writes of a Book.
+func goldenArenas(version, slots uint32) map[string][]byte {
 	arenas := map[string][]byte{}
-	mem := make([]byte, FileSize(goldenStateBytes))
+	mem := make([]byte, FileSize(goldenStateBytes, slots))
 	carry := func(ws []Write) {
 		for _, w := range ws {
 			copy(mem[w.Offset:], w.Bytes)
@@ -42,9 +42,10 @@ func goldenArenas() map[string][]byte {
 		c := Client{
 			Seq: seq, Generation: book.Control.Generation, PID: 4242, Attached: true, Restored: true,
 			Step: step, Slot: book.Control.Slot, Grant: book.Control.Grant, CopyStep: step,
-			Length: uint64(len(data)), Saves: seq, Skipped: 1,
+			Length: uint64(len(data)), Saves: seq, Skipped: 1, Branch: book.Control.Branch,
+			OverlapStep: step + 1, OverlapGrant: seq + 1, Overlapped: seq + 2, Dropped: seq + 3, Blocking: seq + 4, Reason: ReasonClosure,
 		}
-		copy(mem[recordOffset(ClientOffset, seq):], c.Encode())
+		copy(mem[recordOffset(ClientOffset, seq):], c.Encode(version))
 	}
 	sealIt := func() {
 		c, _ := DecodeClient(mem[ClientOffset : ClientOffset+PageSize])
@@ -56,10 +57,13 @@ func goldenArenas() map[string][]byte {
 	}
 
 	var ws []Write
-	book, ws = Create(Header{LocalRank: 1, StateBytes: goldenStateBytes, CreatedAt: 1_790_000_000_000_000_000,
+	book, ws = Create(Header{Version: version, Slots: slots, LocalRank: 1, StateBytes: goldenStateBytes, CreatedAt: 1_790_000_000_000_000_000,
 		PodUID: "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"})
 	carry(ws)
 	keep("fresh")
+	if version >= 2 {
+		book.Control.Branch = 3
+	}
 	carry(book.Begin(7, 0))
 	keep("granted")
 	save(10)
@@ -68,12 +72,17 @@ func goldenArenas() map[string][]byte {
 	carry(book.Levels(10, 10))
 	save(20)
 	sealIt()
+	if slots == MinSlots {
+		keep("full")
+		return arenas
+	}
 	save(30)
 	sealIt()
 	keep("full")
-	mem[ClientOffset+secondRecord*int64(seq%2)+40] ^= 1                  // newest client record: torn
-	mem[SlotHeaderOffset(0)+32] ^= 1                                     // step 10's header: torn
-	mem[recordOffset(ControlOffset, book.Control.Seq)+RecordSize-1] ^= 1 // newest control record: torn
+	size, _ := recordSize(version)
+	mem[ClientOffset+secondRecord*int64(seq%2)+40] ^= 1                   // newest client record: torn
+	mem[SlotHeaderOffset(0)+32] ^= 1                                      // step 10's header: torn
+	mem[recordOffset(ControlOffset, book.Control.Seq)+int64(size)-1] ^= 1 // newest control record: torn
 	keep("torn")
 	carry(book.SetBarrier(31))
 	keep("barrier")
@@ -88,7 +97,7 @@ func decodeGolden(t *testing.T, mem []byte) golden {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := golden{Header: h}
+	g := golden{Header: h, Slots: make([]*Slot, h.Slots)}
 	if g.Control, err = DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil {
 		t.Fatal(err)
 	}
@@ -109,10 +118,18 @@ func decodeGolden(t *testing.T, mem []byte) golden {
 	return g
 }
 
+// TestGoldenArenas: version 1 is written as it always was, and version 2 as it is.
 func TestGoldenArenas(t *testing.T) {
-	for name, mem := range goldenArenas() {
-		t.Run(name, func(t *testing.T) {
-			file := filepath.Join("testdata", name+".arena")
+	compareGolden(t, "testdata", goldenArenas(Version, Slots))
+	compareGolden(t, filepath.Join("testdata", "two"), goldenArenas(Version, MinSlots))
+	compareGolden(t, filepath.Join("testdata", "v1"), goldenArenas(Version1, Slots))
+}
+
+func compareGolden(t *testing.T, folder string, arenas map[string][]byte) {
+	t.Helper()
+	for name, mem := range arenas {
+		t.Run(filepath.Join(folder, name), func(t *testing.T) {
+			file := filepath.Join(folder, name+".arena")
 			values, err := json.MarshalIndent(decodeGolden(t, mem), "", "  ")
 			if err != nil {
 				t.Fatal(err)
@@ -120,12 +137,12 @@ func TestGoldenArenas(t *testing.T) {
 			values = append(values, '\n')
 			if *update {
 				write(t, file, mem)
-				write(t, filepath.Join("testdata", name+".json"), values)
+				write(t, filepath.Join(folder, name+".json"), values)
 			}
 			if !bytes.Equal(read(t, file), mem) {
 				t.Errorf("%s: the codec no longer writes these bytes; a change of layout needs a new version (docs/formats/checkpoint.md)", file)
 			}
-			if want := read(t, filepath.Join("testdata", name+".json")); !bytes.Equal(want, values) {
+			if want := read(t, filepath.Join(folder, name+".json")); !bytes.Equal(want, values) {
 				t.Errorf("%s reads as\n%s\nwant\n%s", file, values, want)
 			}
 		})

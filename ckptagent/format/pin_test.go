@@ -65,7 +65,7 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 
 // TestHoldOutlivesTheAgentAndEndsWithTheGeneration reads the page as the next agent and the client do.
 func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
-	mem := make([]byte, FileSize(600))
+	mem := make([]byte, FileSize(600, Slots))
 	carry := func(ws []Write) {
 		for _, w := range ws {
 			copy(mem[w.Offset:], w.Bytes)

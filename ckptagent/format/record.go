@@ -32,34 +32,46 @@ const (
 var le = binary.LittleEndian
 
 // newRecord returns a record that has magic and version; seal adds the checksum.
-func newRecord(magic string) []byte {
-	b := make([]byte, RecordSize)
+func newRecord(magic string, version uint32) []byte {
+	size, _ := recordSize(version)
+	b := make([]byte, size)
 	copy(b, magic)
-	le.PutUint32(b[8:], Version)
+	le.PutUint32(b[8:], version)
 	return b
 }
 
+// seal puts the checksum at the end of a record.
 func seal(b []byte) []byte {
-	le.PutUint32(b[RecordSize-4:], Checksum(b[:RecordSize-4]))
+	end := len(b) - 4
+	le.PutUint32(b[end:], Checksum(b[:end]))
 	return b
 }
 
-// check says whether b starts with a whole record of the given kind.
-func check(b []byte, magic string) error { return checkVersion(b, magic, Version) }
-
-// checkVersion is check for a format with a version of its own.
-func checkVersion(b []byte, magic string, version uint32) error {
-	if len(b) < RecordSize {
-		return fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), RecordSize)
+// check says whether b starts with a whole record of the given kind, and of which version it is.
+func check(b []byte, magic string) (version uint32, err error) {
+	if len(b) < record1Size {
+		return 0, fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), record1Size)
 	}
 	if string(b[:8]) != magic {
-		return fmt.Errorf("%w: magic %q, want %q", ErrTorn, b[:8], magic)
+		return 0, fmt.Errorf("%w: magic %q, want %q", ErrTorn, b[:8], magic)
 	}
-	if got, want := Checksum(b[:RecordSize-4]), le.Uint32(b[RecordSize-4:]); got != want {
+	version = le.Uint32(b[8:])
+	size, known := recordSize(version)
+	if err := checkSum(b, size); err != nil {
+		return 0, err
+	}
+	if !known {
+		return 0, fmt.Errorf("%w: %d, this build knows %d and %d", ErrVersion, version, Version1, Version)
+	}
+	return version, nil
+}
+
+func checkSum(b []byte, size int) error {
+	if len(b) < size {
+		return fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), size)
+	}
+	if got, want := Checksum(b[:size-4]), le.Uint32(b[size-4:]); got != want {
 		return fmt.Errorf("%w: checksum %08x, want %08x", ErrTorn, got, want)
-	}
-	if v := le.Uint32(b[8:]); v != version {
-		return fmt.Errorf("%w: %d, this build knows %d", ErrVersion, v, version)
 	}
 	return nil
 }

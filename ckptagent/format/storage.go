@@ -16,7 +16,12 @@ const StorageVersion = 1
 // RankFileData is where the data of a rank's file starts.
 const RankFileData = PageSize
 
-const magicRankFile = "HFRANKFL"
+const (
+	magicRankFile = "HFRANKFL"
+	// rankFileHead is where the head of a rank's file ends: the same in every version, so that a reader can say of one that
+	// it does not know that it is another.
+	rankFileHead = 128
+)
 
 // RankFile describes one rank's state of one step in storage.
 type RankFile struct {
@@ -29,7 +34,8 @@ type RankFile struct {
 // Encode returns the file's header, RankFileData bytes.
 func (f RankFile) Encode() []byte {
 	b := make([]byte, RankFileData)
-	r := newRecord(magicRankFile)
+	r := make([]byte, rankFileHead)
+	copy(r, magicRankFile)
 	le.PutUint32(r[8:], StorageVersion)
 	le.PutUint32(r[12:], f.Rank)
 	le.PutUint64(r[16:], uint64(f.Step))
@@ -43,7 +49,13 @@ func (f RankFile) Encode() []byte {
 
 // DecodeRankFile reads the header of a rank's file.
 func DecodeRankFile(b []byte) (RankFile, error) {
-	if err := checkVersion(b, magicRankFile, StorageVersion); err != nil {
+	switch {
+	case len(b) < rankFileHead || string(b[:8]) != magicRankFile:
+		return RankFile{}, fmt.Errorf("rank file: %w: it does not start as one", ErrTorn)
+	case le.Uint32(b[8:]) != StorageVersion && checkSum(b, rankFileHead) == nil:
+		return RankFile{}, fmt.Errorf("rank file: %w: %d, this build knows %d", ErrVersion, le.Uint32(b[8:]), StorageVersion)
+	}
+	if err := checkSum(b, rankFileHead); err != nil {
 		return RankFile{}, fmt.Errorf("rank file: %w", err)
 	}
 	f := RankFile{

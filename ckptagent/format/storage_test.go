@@ -40,7 +40,7 @@ func TestRankFileAndManifest(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	whole := f.Encode()
-	for i := range RecordSize {
+	for i := range rankFileHead {
 		damaged := slices.Clone(whole)
 		damaged[i] ^= 0x40
 		if _, err := DecodeRankFile(damaged); err == nil {

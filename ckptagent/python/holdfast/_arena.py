@@ -12,10 +12,11 @@ import os
 import struct
 import time
 
-VERSION = 1
+VERSION = 2  # of new arenas; one of version 1 is read and written as such
 PAGE = 4096
-SLOTS = 3
-RECORD = 128
+SLOTS = 3  # or 2, where the header says so
+RECORD = 256
+_SIZES = {1: 128, 2: RECORD}
 META = 8 * PAGE
 CONTROL = PAGE
 CLIENT = 2 * PAGE
@@ -24,20 +25,29 @@ NO_SLOT = 0xFFFFFFFF
 EMPTY, GRANTED, SEALED = 0, 1, 2
 
 _HEADER = struct.Struct("<8s4I3Qq40s")
-_CONTROL = struct.Struct("<8sII6Q8xQ")
-_CLIENT = struct.Struct("<8sII7QII4Q")
-_SLOT = struct.Struct("<8sII4QI4xq")
+# Of version 2. The fields of version 1 lie at the same places; those that it does not have are left out, or zero.
+_CONTROL = struct.Struct("<8sII11Q")
+_CLIENT = struct.Struct("<8sII7QII9QI4xQ")
+_CLIENT_1 = struct.Struct("<8sII7QII4Q")
+_SLOT = struct.Struct("<8sII4QI4xqQI")
 _U32 = struct.Struct("<I")
 
-Header = collections.namedtuple("Header", "local_rank state_bytes data_offset stride created_at pod_uid")
-Control = collections.namedtuple("Control", "seq slot generation grant common_step reclaim_below barrier_step durable_step")
+Header = collections.namedtuple("Header", "local_rank state_bytes data_offset stride created_at pod_uid version slots")
+Control = collections.namedtuple(
+    "Control",
+    "seq slot generation grant common_step reclaim_below barrier_step branch durable_step durable_branch replicated_step replicated_branch",
+)
 Client = collections.namedtuple(
     "Client",
-    "seq slot generation grant copy_step length step restored_step pid flags saves skipped needed refused",
+    "seq slot generation grant copy_step length step restored_step pid flags saves skipped needed refused"
+    " branch overlap_step overlap_grant dropped blocking reason overlapped",
+    defaults=(0,) * 7,
 )
-Slot = collections.namedtuple("Slot", "state grant generation step length crc sealed_at")
+Slot = collections.namedtuple("Slot", "state grant generation step length crc sealed_at branch flags", defaults=(0, 0))
 
 FLAG_ATTACHED, FLAG_RESTORED = 1, 2
+# Flags of a slot: filled from storage, and not authenticated there.
+FLAG_FROM_STORAGE, FLAG_UNAUTHENTICATED = 1, 2
 
 
 class ArenaError(RuntimeError):
@@ -65,60 +75,61 @@ def crc32c(data):
 
 
 def seal(body):
-    """Pads body to a record and adds its checksum."""
-    body = body.ljust(RECORD - 4, b"\0")
+    """Pads body to a record of the version that it names, and adds its checksum."""
+    size = _SIZES[_U32.unpack_from(body, 8)[0]]
+    body = body[: size - 4].ljust(size - 4, b"\0")
     return body + _U32.pack(crc32c(body))
 
 
 def whole(record, magic):
-    """Whether record is one of the given kind, not torn, of a version that is known here."""
-    return (
-        len(record) >= RECORD
-        and record[:8] == magic
-        and _U32.unpack_from(record, RECORD - 4)[0] == crc32c(record[: RECORD - 4])
-        and _U32.unpack_from(record, 8)[0] == VERSION
-    )
+    """The version of a record of the given kind; 0: it is none, is torn, or has a version that is not known here."""
+    if len(record) < _SIZES[1] or record[:8] != magic:
+        return 0
+    version = _U32.unpack_from(record, 8)[0]
+    end = _SIZES.get(version, 0) - 4
+    if end < 0 or len(record) < end + 4 or _U32.unpack_from(record, end)[0] != crc32c(record[:end]):
+        return 0
+    return version
 
 
 def decode_header(record):
-    if not whole(record, b"HOLDFAST"):
+    version = whole(record, b"HOLDFAST")
+    if not version:
         raise ArenaError("the arena's header is torn or of another version than %d" % VERSION)
     (_, _, slots, page, rank, state, data, stride, created, uid) = _HEADER.unpack_from(record)
-    if slots != SLOTS or page != PAGE:
-        raise ArenaError("the arena has %d slots and pages of %d, this client knows %d and %d" % (slots, page, SLOTS, PAGE))
-    return Header(rank, state, data, stride, created, uid.rstrip(b"\0").decode("ascii", "replace"))
+    if slots not in ((SLOTS,) if version == 1 else (SLOTS, 2)) or page != PAGE:
+        raise ArenaError("the arena has %d slots and pages of %d, this client knows 2 or %d and %d" % (slots, page, SLOTS, PAGE))
+    return Header(rank, state, data, stride, created, uid.rstrip(b"\0").decode("ascii", "replace"), version, slots)
 
 
 def decode_control_record(record):
-    if not whole(record, b"HFCONTRL"):
+    version = whole(record, b"HFCONTRL")
+    if not version:
         return None
-    (_, _, slot, seq, generation, grant, common_step, reclaim_below, barrier_step, durable_step) = _CONTROL.unpack_from(record)
-    return Control(seq, slot, generation, grant, common_step, reclaim_below, barrier_step, durable_step)
+    _, _, slot, seq, *rest = _CONTROL.unpack_from(record)
+    c = Control(seq, slot, *rest)
+    return c if version >= 2 else c._replace(branch=0, durable_branch=0, replicated_step=0, replicated_branch=0)
 
 
 def decode_client_record(record):
-    if not whole(record, b"HFCLIENT"):
+    version = whole(record, b"HFCLIENT")
+    if not version:
         return None
-    (_, _, slot, seq, generation, grant, copy_step, length, step, restored, pid, flags, saves, skipped, needed, refused) = (
-        _CLIENT.unpack_from(record)
-    )
-    return Client(seq, slot, generation, grant, copy_step, length, step, restored, pid, flags, saves, skipped, needed, refused)
+    _, _, slot, seq, *rest = (_CLIENT if version >= 2 else _CLIENT_1).unpack_from(record)
+    return Client(seq, slot, *rest)
 
 
-def encode_client(c):
-    return seal(
-        _CLIENT.pack(
-            b"HFCLIENT", VERSION, c.slot, c.seq, c.generation, c.grant, c.copy_step, c.length, c.step, c.restored_step,
-            c.pid, c.flags, c.saves, c.skipped, c.needed, c.refused,
-        )
-    )
+def encode_client(c, version=VERSION):
+    fields = (b"HFCLIENT", version, c.slot, c.seq, *c[2:])
+    return seal(_CLIENT.pack(*fields) if version >= 2 else _CLIENT_1.pack(*fields[:16]))
 
 
 def decode_slot(record):
-    if not whole(record, b"HFSLOTHD"):
+    version = whole(record, b"HFSLOTHD")
+    if not version:
         return None
-    (_, _, state, grant, generation, step, length, crc, sealed_at) = _SLOT.unpack_from(record)
-    return Slot(state, grant, generation, step, length, crc, sealed_at)
+    s = Slot(*_SLOT.unpack_from(record)[2:])
+    return s if version >= 2 else s._replace(branch=0, flags=0)
 
 
 def newer(page, decode):
@@ -149,7 +160,8 @@ class Arena:
                 raise ArenaError("the arena %s has %d bytes and is not whole" % (path, size))
             self.map = mmap.mmap(self._fd, size)
             self.header = decode_header(self.map[:RECORD])
-            if size < self.header.data_offset + SLOTS * self.header.stride:
+            self.slots = self.header.slots
+            if size < self.header.data_offset + self.slots * self.header.stride:
                 raise ArenaError("the arena %s is shorter than its header says" % path)
         except BaseException:
             os.close(self._fd)
@@ -188,7 +200,8 @@ class Arena:
     def publish(self, client):
         """Writes a client record; what was written before must be visible first."""
         at = record_offset(CLIENT, client.seq)
-        self.map[at : at + RECORD] = encode_client(client)
+        record = encode_client(client, self.header.version)
+        self.map[at : at + len(record)] = record
 
     def slot(self, i):
         at = (3 + i) * PAGE
@@ -200,7 +213,7 @@ class Arena:
     def find(self, step):
         """Slot that holds step sealed, or None; of two, the one sealed under the higher grant."""
         found = None
-        for i in range(SLOTS):
+        for i in range(self.slots):
             s = self.slot(i)
             if s is not None and s.state == SEALED and s.step == step and s.length <= self.header.stride:
                 if found is None or s.grant > found[1].grant:
@@ -208,5 +221,5 @@ class Arena:
         return found
 
     def sealed_steps(self):
-        slots = [self.slot(i) for i in range(SLOTS)]
+        slots = [self.slot(i) for i in range(self.slots)]
         return sorted({s.step for s in slots if s is not None and s.state == SEALED})

@@ -284,7 +284,7 @@ class Checkpoint:
             return self._refuse(step, "no memory for %d bytes of the arena; raise the container's memory limit" % needed)
         self._packer.pack(self._arena.map, at, flat, plan)
         _memory.barrier()
-        self._publish(slot=control.slot, grant=control.grant, copy_step=step, length=needed, step=step, saves=self._record.saves + 1)
+        self._publish(slot=control.slot, grant=control.grant, branch=control.branch, copy_step=step, length=needed, step=step, saves=self._record.saves + 1)
         self._last_copied = step
         self._send("copied", step=step, slot=control.slot, bytes=needed)
         self._stay(step)
@@ -359,7 +359,7 @@ class Checkpoint:
             return
         control, restore = self._arena.control(), self._arena.find(self._restore_step)
         first = [restore[0]] if restore else []
-        if control is not None and control.slot < _arena.SLOTS:
+        if control is not None and control.slot < self._arena.slots:
             first.append(control.slot)
         touched = threading.Event()
 
@@ -369,7 +369,7 @@ class Checkpoint:
             finally:
                 touched.set()
             if there:
-                all(self._touch(i, size) for i in range(_arena.SLOTS) if i not in first)
+                all(self._touch(i, size) for i in range(self._arena.slots) if i not in first)
 
         try:
             threading.Thread(target=run, name="holdfast-prefault", daemon=True).start()

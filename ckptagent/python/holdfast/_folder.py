@@ -14,6 +14,7 @@ from . import _arena
 from ._crc32c import crc32c
 
 VERSION = 1
+_HEAD = 128  # bytes of a rank file's head, in every version
 DATA = 4096
 _HEADER = struct.Struct("<8sII3QII")
 _NUMBER = r"(0|[1-9]\d*)"
@@ -98,10 +99,10 @@ class RankFile:
         return ExportError("%s: %s; export another step (--step), or copy this file again from where it is whole" % (self.path, text))
 
     def _check_header(self, size, step):
-        record = self.map[: _arena.RECORD]
+        record = self.map[:_HEAD]
         if record[:8] != b"HFRANKFL":
             raise self.error("it is no rank file: it begins with %r" % record[:8])
-        if struct.unpack_from("<I", record, _arena.RECORD - 4)[0] != _arena.crc32c(record[: _arena.RECORD - 4]):
+        if struct.unpack_from("<I", record, _HEAD - 4)[0] != _arena.crc32c(record[: _HEAD - 4]):
             raise self.error("its header is damaged (checksum), or of a version that this program does not know")
         _, version, rank, number, generation, length, crc, world = _HEADER.unpack_from(record)
         if version != VERSION:

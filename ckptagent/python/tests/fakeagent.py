@@ -27,7 +27,7 @@ class FakeAgent:
         else:
             self.file = open(self.path, "w+b", buffering=0)
             self.file.truncate(A.META + A.SLOTS * self.stride)
-            self._write(0, A.seal(_HEADER.pack(b"HOLDFAST", 1, 3, A.PAGE, rank, state_bytes, A.META, self.stride, 0, b"test")))
+            self._write(0, A.seal(_HEADER.pack(b"HOLDFAST", A.VERSION, 3, A.PAGE, rank, state_bytes, A.META, self.stride, 0, b"test")))
             for i in range(A.SLOTS):
                 self.set_slot(i, A.Slot(A.EMPTY, 0, 0, 0, 0, 0, 0))
         if os.path.exists(self.socket_path):
@@ -60,11 +60,11 @@ class FakeAgent:
         return A.decode_slot(self._read((3 + i) * A.PAGE, A.RECORD))
 
     def set_slot(self, i, s):
-        self._write((3 + i) * A.PAGE, A.seal(_SLOT.pack(b"HFSLOTHD", 1, *s)))
+        self._write((3 + i) * A.PAGE, A.seal(_SLOT.pack(b"HFSLOTHD", A.VERSION, *s)))
 
     def publish(self):
         self.seq += 1
-        record = A.seal(_CONTROL.pack(b"HFCONTRL", 1, self.granted, self.seq, self.generation, self.grant, self.common_step, self.reclaim_below, self.barrier_step, self.durable_step))
+        record = A.seal(_CONTROL.pack(b"HFCONTRL", A.VERSION, self.granted, self.seq, self.generation, self.grant, self.common_step, self.reclaim_below, self.barrier_step, 0, self.durable_step, 0, 0, 0))
         self._write(A.record_offset(A.CONTROL, self.seq), record)
 
     def open_grant(self):

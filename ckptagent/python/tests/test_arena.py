@@ -17,25 +17,26 @@ def fields(value, names):
     return None if value is None else {go: getattr(value, py) for go, py in names.items()}
 
 
-HEADER = {"LocalRank": "local_rank", "StateBytes": "state_bytes", "CreatedAt": "created_at", "PodUID": "pod_uid"}
-CONTROL = {"Seq": "seq", "Slot": "slot", "Generation": "generation", "Grant": "grant", "CommonStep": "common_step", "ReclaimBelow": "reclaim_below", "BarrierStep": "barrier_step", "DurableStep": "durable_step"}
+HEADER = {"LocalRank": "local_rank", "StateBytes": "state_bytes", "CreatedAt": "created_at", "PodUID": "pod_uid", "Version": "version", "Slots": "slots"}
+CONTROL = {"Seq": "seq", "Slot": "slot", "Generation": "generation", "Grant": "grant", "CommonStep": "common_step", "ReclaimBelow": "reclaim_below", "BarrierStep": "barrier_step", "DurableStep": "durable_step", "Branch": "branch", "DurableBranch": "durable_branch", "ReplicatedStep": "replicated_step", "ReplicatedBranch": "replicated_branch"}
 CLIENT = {
     "Seq": "seq", "Generation": "generation", "PID": "pid", "RestoredStep": "restored_step", "Step": "step", "Slot": "slot",
     "Grant": "grant", "CopyStep": "copy_step", "Length": "length", "Saves": "saves", "Skipped": "skipped", "Refused": "refused",
-    "Needed": "needed",
+    "Needed": "needed", "Branch": "branch", "OverlapStep": "overlap_step", "OverlapGrant": "overlap_grant",
+    "Overlapped": "overlapped", "Dropped": "dropped", "Blocking": "blocking", "Reason": "reason",
 }  # fmt: skip
 SLOT = {
     "State": "state", "Grant": "grant", "Generation": "generation", "Step": "step", "Length": "length", "CRC": "crc",
-    "SealedAt": "sealed_at",
+    "SealedAt": "sealed_at", "Branch": "branch", "Flags": "flags",
 }  # fmt: skip
 
 
 class GoldenArenas(unittest.TestCase):
     def test_values(self):
-        files = [p for p in sorted(GOLDEN.glob("*.arena")) if p.stem != "python"]
-        self.assertGreaterEqual(len(files), 5)
+        files = [p for p in sorted(GOLDEN.rglob("*.arena")) if p.stem != "python"]
+        self.assertGreaterEqual(len(files), 15)
         for file in files:
-            with self.subTest(file.name):
+            with self.subTest(str(file.relative_to(GOLDEN))):
                 mem = file.read_bytes()
                 want = json.loads(file.with_suffix(".json").read_text())
                 client = A.newer(mem[A.CLIENT : A.CLIENT + A.PAGE], A.decode_client_record)
@@ -43,7 +44,7 @@ class GoldenArenas(unittest.TestCase):
                 if client is not None:
                     got_client["Attached"] = bool(client.flags & A.FLAG_ATTACHED)
                     got_client["Restored"] = bool(client.flags & A.FLAG_RESTORED)
-                slots = [A.decode_slot(mem[(3 + i) * A.PAGE :][: A.RECORD]) for i in range(A.SLOTS)]
+                slots = [A.decode_slot(mem[(3 + i) * A.PAGE :][: A.RECORD]) for i in range(A.decode_header(mem).slots)]
                 got = {
                     "Header": fields(A.decode_header(mem[: A.RECORD]), HEADER),
                     "Control": fields(A.newer(mem[A.CONTROL : A.CONTROL + A.PAGE], A.decode_control_record), CONTROL),
@@ -54,11 +55,12 @@ class GoldenArenas(unittest.TestCase):
                 self.assertEqual(got, want)
 
     def test_a_client_record_is_written_as_go_writes_it(self):
-        mem = (GOLDEN / "full.arena").read_bytes()
-        page = mem[A.CLIENT : A.CLIENT + A.PAGE]
-        record = A.newer(page, A.decode_client_record)
-        at = A.record_offset(0, record.seq)
-        self.assertEqual(A.encode_client(record), page[at : at + A.RECORD])
+        for name, version, size in [("full", 2, 256), ("v1/full", 1, 128)]:
+            mem = (GOLDEN / (name + ".arena")).read_bytes()
+            page = mem[A.CLIENT : A.CLIENT + A.PAGE]
+            record = A.newer(page, A.decode_client_record)
+            at = A.record_offset(0, record.seq)
+            self.assertEqual(A.encode_client(record, version), page[at : at + size], name)
 
     def test_every_damaged_byte_is_seen(self):
         mem = (GOLDEN / "full.arena").read_bytes()
@@ -89,6 +91,17 @@ class Opening(unittest.TestCase):
         self.assertIsNone(arena.find(10))  # its header is torn
         self.assertEqual(arena.find(20)[0], 1)
         self.assertEqual(arena.sealed_steps(), [20, 30])
+
+    def test_an_arena_of_version_1_is_written_as_version_1(self):
+        path = os.path.join(self.folder, "old")
+        shutil.copy(GOLDEN / "v1" / "full.arena", path)
+        arena = A.Arena(path)
+        record = arena.client()
+        arena.publish(record._replace(seq=record.seq + 1, step=77, branch=5))
+        at = A.record_offset(A.CLIENT, record.seq + 1)
+        self.assertEqual(A.whole(arena.map[at : at + 128], b"HFCLIENT"), 1)
+        self.assertEqual(arena.map[at + 112 : at + 124], bytes(12))
+        self.assertEqual((arena.client().step, arena.client().branch), (77, 0))
 
     def test_one_client_at_a_time(self):
         path = self.golden("full")

@@ -1,0 +1,143 @@
+package format
+
+import "fmt"
+
+// Client is what the client tells the agent.
+type Client struct {
+	// Seq numbers the client's writes of this page.
+	Seq        uint64
+	Generation int64
+	PID        uint32
+	Attached   bool
+	Restored   bool
+	// RestoredStep is what was restored, if Restored; 0: the client started from the beginning.
+	RestoredStep int64
+	// Step is the newest finished step that the script told.
+	Step int64
+
+	// Slot, Grant, CopyStep and Length announce the newest complete copy; Grant 0: none.
+	Slot     uint32
+	Grant    uint64
+	CopyStep int64
+	Length   uint64
+
+	// Saves counts copies, Skipped saves without a free slot, Refused saves of a state that cannot be held.
+	Saves, Skipped, Refused uint64
+	// Needed is what the state needs, in bytes, when it did not fit.
+	Needed uint64
+
+	// Branch of the newest complete copy.
+	Branch int64
+	// OverlapStep and OverlapGrant name an overlapped copy that is not compared yet; 0: none.
+	OverlapStep  int64
+	OverlapGrant uint64
+	// Overlapped counts saves that were copied beside training, Dropped those given up because their source had changed.
+	Overlapped, Dropped uint64
+	// Blocking counts layouts whose saves are copied inside save from then on, Reason says why the newest of them is.
+	Blocking uint64
+	Reason   Reason
+}
+
+// Reason says why saves of a layout are not overlapped.
+type Reason uint32
+
+// The reasons that clients know; 0: none.
+const (
+	// ReasonUnequal: its source was found changed, twice in a row.
+	ReasonUnequal Reason = 1
+	// ReasonNoHook: no optimizer's hook has fired in the last three steps.
+	ReasonNoHook Reason = 2
+	// ReasonInBackward: the optimizer steps in backward.
+	ReasonInBackward Reason = 3
+	// ReasonCompiled: the optimizer is compiled.
+	ReasonCompiled Reason = 4
+	// ReasonUnknown: the optimizer is not known.
+	ReasonUnknown Reason = 5
+	// ReasonClosure: a closure runs forward and backward within the step.
+	ReasonClosure Reason = 6
+)
+
+const (
+	flagAttached = 1
+	flagRestored = 2
+)
+
+// Encode returns the client record, as that version has it.
+func (c Client) Encode(version uint32) []byte {
+	b := newRecord(magicClient, version)
+	var flags uint32
+	if c.Attached {
+		flags |= flagAttached
+	}
+	if c.Restored {
+		flags |= flagRestored
+	}
+	le.PutUint32(b[12:], c.Slot)
+	le.PutUint64(b[16:], c.Seq)
+	le.PutUint64(b[24:], uint64(c.Generation))
+	le.PutUint64(b[32:], c.Grant)
+	le.PutUint64(b[40:], uint64(c.CopyStep))
+	le.PutUint64(b[48:], c.Length)
+	le.PutUint64(b[56:], uint64(c.Step))
+	le.PutUint64(b[64:], uint64(c.RestoredStep))
+	le.PutUint32(b[72:], c.PID)
+	le.PutUint32(b[76:], flags)
+	le.PutUint64(b[80:], c.Saves)
+	le.PutUint64(b[88:], c.Skipped)
+	le.PutUint64(b[96:], c.Needed)
+	le.PutUint64(b[104:], c.Refused)
+	if version >= 2 {
+		le.PutUint64(b[112:], uint64(c.Branch))
+		le.PutUint64(b[120:], uint64(c.OverlapStep))
+		le.PutUint64(b[128:], c.OverlapGrant)
+		le.PutUint64(b[136:], c.Dropped)
+		le.PutUint64(b[144:], c.Blocking)
+		le.PutUint32(b[152:], uint32(c.Reason))
+		le.PutUint64(b[160:], c.Overlapped)
+	}
+	return seal(b)
+}
+
+func decodeClientRecord(b []byte) (Client, error) {
+	version, err := check(b, magicClient)
+	if err != nil {
+		return Client{}, err
+	}
+	flags := le.Uint32(b[76:])
+	c := Client{
+		Slot:         le.Uint32(b[12:]),
+		Seq:          le.Uint64(b[16:]),
+		Generation:   int64(le.Uint64(b[24:])),
+		Grant:        le.Uint64(b[32:]),
+		CopyStep:     int64(le.Uint64(b[40:])),
+		Length:       le.Uint64(b[48:]),
+		Step:         int64(le.Uint64(b[56:])),
+		RestoredStep: int64(le.Uint64(b[64:])),
+		PID:          le.Uint32(b[72:]),
+		Attached:     flags&flagAttached != 0,
+		Restored:     flags&flagRestored != 0,
+		Saves:        le.Uint64(b[80:]),
+		Skipped:      le.Uint64(b[88:]),
+		Needed:       le.Uint64(b[96:]),
+		Refused:      le.Uint64(b[104:]),
+	}
+	if version >= 2 {
+		c.Branch = int64(le.Uint64(b[112:]))
+		c.OverlapStep = int64(le.Uint64(b[120:]))
+		c.OverlapGrant = le.Uint64(b[128:])
+		c.Dropped = le.Uint64(b[136:])
+		c.Blocking = le.Uint64(b[144:])
+		c.Reason = Reason(le.Uint32(b[152:]))
+		c.Overlapped = le.Uint64(b[160:])
+	}
+	return c, nil
+}
+
+// DecodeClient reads the newer whole record of a client page.
+func DecodeClient(page []byte) (Client, error) {
+	c, err := newer(page, decodeClientRecord, func(c Client) uint64 { return c.Seq })
+	if err != nil {
+		return Client{}, fmt.Errorf("client page: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,79 @@
+package format
+
+import "fmt"
+
+// SlotState says what a slot's data is worth.
+type SlotState uint32
+
+const (
+	// SlotEmpty: nothing of use.
+	SlotEmpty SlotState = 0
+	// SlotGranted: the client may be writing; never to be read.
+	SlotGranted SlotState = 1
+	// SlotSealed: whole, as far as its checksum agrees.
+	SlotSealed SlotState = 2
+)
+
+// Slot is the header of one slot.
+type Slot struct {
+	State      SlotState
+	Grant      uint64
+	Generation int64
+	// Step, Length, CRC and SealedAt (Unix nanoseconds) are set in sealed slots only.
+	Step     int64
+	Length   uint64
+	CRC      uint32
+	SealedAt int64
+	// Branch is that of the grant, and of the step once it is sealed.
+	Branch int64
+	// Flags say where the data came from: SlotFromStorage, SlotUnauthenticated.
+	Flags uint32
+}
+
+const (
+	// SlotFromStorage marks a slot that was filled from storage.
+	SlotFromStorage = 1
+	// SlotUnauthenticated marks one that was not authenticated there.
+	SlotUnauthenticated = 2
+)
+
+// Encode returns the slot header's record, as that version has it.
+func (s Slot) Encode(version uint32) []byte {
+	b := newRecord(magicSlot, version)
+	le.PutUint32(b[12:], uint32(s.State))
+	le.PutUint64(b[16:], s.Grant)
+	le.PutUint64(b[24:], uint64(s.Generation))
+	le.PutUint64(b[32:], uint64(s.Step))
+	le.PutUint64(b[40:], s.Length)
+	le.PutUint32(b[48:], s.CRC)
+	le.PutUint64(b[56:], uint64(s.SealedAt))
+	if version >= 2 {
+		le.PutUint64(b[64:], uint64(s.Branch))
+		le.PutUint32(b[72:], s.Flags)
+	}
+	return seal(b)
+}
+
+// DecodeSlot reads a slot header.
+func DecodeSlot(b []byte) (Slot, error) {
+	version, err := check(b, magicSlot)
+	if err != nil {
+		return Slot{}, fmt.Errorf("slot header: %w", err)
+	}
+	s := Slot{
+		State:      SlotState(le.Uint32(b[12:])),
+		Grant:      le.Uint64(b[16:]),
+		Generation: int64(le.Uint64(b[24:])),
+		Step:       int64(le.Uint64(b[32:])),
+		Length:     le.Uint64(b[40:]),
+		CRC:        le.Uint32(b[48:]),
+		SealedAt:   int64(le.Uint64(b[56:])),
+	}
+	if version >= 2 {
+		s.Branch, s.Flags = int64(le.Uint64(b[64:])), le.Uint32(b[72:])
+	}
+	if s.State > SlotSealed {
+		return Slot{}, fmt.Errorf("slot header: %w: state %d", ErrVersion, s.State)
+	}
+	return s, nil
+}
