@@ -115,10 +115,12 @@ type Volatile struct {
 	Notes      []string
 }
 
-// Abandoned says that Generation restores Step: steps above it that were sealed before Generation are discarded.
+// Abandoned says that Generation restores Step of Branch: what was sealed before Generation above it, or of another branch, is
+// discarded.
 type Abandoned struct {
 	Generation int64 `json:"generation,omitempty"`
 	Step       int64 `json:"step,omitempty"`
+	Branch     int64 `json:"branch,omitempty"`
 }
 
 // Returned is what the launcher was told to return.

@@ -84,7 +84,7 @@ func (m *machine) halt() {
 // inventory that knows this.
 func (m *machine) abandon() {
 	if run := m.s.Want.Run; !m.s.abandoned() && !m.s.Counting {
-		m.s.Abandoned, m.s.Inventoried = Abandoned{Generation: run.Number, Step: run.RestoreStep}, false
+		m.s.Abandoned, m.s.Inventoried = Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}, false
 	}
 }
 
@@ -113,7 +113,7 @@ func (m *machine) start() {
 func (m *machine) begin(run protocol.Run) {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, protocol.StateRunning
 	m.s.Clean, m.s.Inventoried = false, false
-	m.s.Abandoned = Abandoned{Generation: run.Number, Step: run.RestoreStep}
+	m.s.Abandoned = Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}
 	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep, m.s.DurableStep = run.RestoreStep, run.RestoreStep, 0, 0
 	m.s.Fetched, m.s.FetchFailed = protocol.Mark{}, protocol.Mark{}
 	if !m.s.repairing() {

@@ -138,9 +138,9 @@ func (s *Set) Close() {
 	}
 }
 
-// Begin prepares all arenas for a generation; all processes of older ones must be gone.
-func (s *Set) Begin(generation, restoreStep int64) {
-	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Begin(generation, restoreStep)) })
+// Begin prepares all arenas for a generation of branch that restores a point; all processes of older ones must be gone.
+func (s *Set) Begin(generation, branch int64, restore format.Point) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Begin(generation, branch, restore)) })
 }
 
 // Levels passes on the gang's common step and its level reclaimBelow.
@@ -240,9 +240,9 @@ func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
 }
 
 // Inventory seals complete copies, empties what a generation that never ran here gave up by restoring
-// restoreStep (0, 0: none), verifies every sealed slot, empties those whose data is not what was sealed, and
+// a point (generation 0: none), verifies every sealed slot, empties those whose data is not what was sealed, and
 // lists the steps of each rank. No client may run.
-func (s *Set) Inventory(generation, restoreStep int64, now time.Time) [][]int64 {
+func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [][]int64 {
 	out := make([][]int64, len(s.arenas))
 	var all sync.WaitGroup
 	for i, a := range s.arenas {
@@ -250,7 +250,7 @@ func (s *Set) Inventory(generation, restoreStep int64, now time.Time) [][]int64 
 			a.seal(now)
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.carryOut(a.book.Abandon(generation, restoreStep))
+			a.carryOut(a.book.Abandon(generation, restore))
 			for slot, h := range a.book.Slot {
 				if h.State != format.SlotSealed {
 					continue

@@ -94,7 +94,7 @@ func TestSealsWhatIsAnnouncedAndNeverTheCommonStep(t *testing.T) {
 	if c.save(1) {
 		t.Fatal("a slot is granted before a generation began")
 	}
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	for step := int64(1); step <= 3; step++ {
 		if !c.save(step) {
 			t.Fatalf("no slot for step %d", step)
@@ -123,16 +123,16 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
 	c := attach(t, dir, "rank-0.arena")
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	c.save(1)
 	// The agent dies before it has sealed; the next one finds the announcement.
 	again := mustOpen(t, dir, stateBytes, "uid")
-	again.Begin(1, 0)
+	again.Begin(1, 0, format.Point{})
 	sealed(t, again, 0, 1)
 	if !c.save(2) {
 		t.Fatal("no slot from the next agent")
 	}
-	if got := again.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := again.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -141,7 +141,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 func TestDurableRisesWithinAGeneration(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "pod")
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	clients := []*client{attach(t, dir, "rank-0.arena"), attach(t, dir, "rank-1.arena")}
 	want := func(step int64) {
 		t.Helper()
@@ -165,7 +165,7 @@ func TestDurableRisesWithinAGeneration(t *testing.T) {
 	want(5)
 	s.SetDurable(6)
 	want(6)
-	s.Begin(2, 5)
+	s.Begin(2, 0, format.Point{Step: 5})
 	want(0)
 }
 
@@ -173,22 +173,22 @@ func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
 	c := attach(t, dir, "rank-0.arena")
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	c.save(1)
 	sealed(t, s, 0, 1)
 	slot := c.page.Slot
 	c.save(2)
-	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Fatalf("inventory %v", got)
 	}
 	if _, err := c.file.WriteAt([]byte{99}, format.DataOffset(slot, stateBytes)+2); err != nil { // one byte of step 1
 		t.Fatal(err)
 	}
-	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{2}, nil}) {
+	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{2}, nil}) {
 		t.Errorf("inventory %v holds a step whose bytes have changed", got)
 	}
-	s.Begin(2, 1) // the gang restores step 1: what is newer belongs to a past that is given up
-	if got := s.Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{nil, nil}) {
+	s.Begin(2, 0, format.Point{Step: 1}) // the gang restores step 1: what is newer belongs to a past that is given up
+	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{nil, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -199,18 +199,18 @@ func TestInventoryDropsWhatIsGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
 	c := attach(t, dir, "rank-0.arena")
-	s.Begin(3, 0)
+	s.Begin(3, 0, format.Point{})
 	for step := int64(1); step <= 3; step++ {
 		c.save(step)
 		s.Poll(0, now)
 	}
-	if got := s.Inventory(3, 1, now); !reflect.DeepEqual(got, [][]int64{{1, 2, 3}, nil}) {
+	if got := s.Inventory(3, format.Point{Step: 1}, now); !reflect.DeepEqual(got, [][]int64{{1, 2, 3}, nil}) {
 		t.Errorf("generation 3 ran here, and its steps are gone: %v", got)
 	}
-	if got := s.Inventory(4, 2, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := s.Inventory(4, format.Point{Step: 2}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Errorf("generation 4 restored step 2 elsewhere: %v", got)
 	}
-	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, 0, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
 		t.Errorf("the next agent finds %v", got)
 	}
 }
@@ -219,7 +219,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
 	c := attach(t, dir, "rank-0.arena")
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	c.save(1)
 	sealed(t, s, 0, 1)
 	for name, open := range map[string]func() *Set{
@@ -263,7 +263,7 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 	const size = 64 << 20
 	dir := t.TempDir()
 	s := mustOpen(t, dir, size, "uid")
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	c := attach(t, dir, "rank-0.arena")
 	before := mapped(t)
 	control := c.control()
@@ -272,7 +272,7 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	sealed(t, s, 0, 1)
-	if got := s.Inventory(1, 0, now); !reflect.DeepEqual(got[0], []int64{1}) {
+	if got := s.Inventory(1, format.Point{}, now); !reflect.DeepEqual(got[0], []int64{1}) {
 		t.Errorf("%v is sealed", got)
 	}
 	p, ok, _ := s.Pin(0, 1)
@@ -311,7 +311,7 @@ func mapped(t *testing.T) int {
 func TestAFileThatBecameShorter(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
-	s.Begin(1, 0)
+	s.Begin(1, 0, format.Point{})
 	c := attach(t, dir, "rank-0.arena")
 	c.save(1)
 	sealed(t, s, 0, 1)
@@ -320,7 +320,7 @@ func TestAFileThatBecameShorter(t *testing.T) {
 		t.Fatal(err)
 	}
 	sealed(t, s, 0, 1)
-	if got := s.Inventory(1, 0, now); len(got[0]) != 0 {
+	if got := s.Inventory(1, format.Point{}, now); len(got[0]) != 0 {
 		t.Errorf("%v is still sealed", got)
 	}
 }
@@ -338,7 +338,7 @@ func TestTakesOverAnArenaOfVersion1(t *testing.T) {
 	}
 	s := mustOpen(t, dir, 600, "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 	sealed(t, s, 1, 10, 20, 30)
-	s.Begin(8, 20)
+	s.Begin(8, 0, format.Point{Step: 20})
 	sealed(t, s, 1, 10, 20)
 	written, err := os.ReadFile(name)
 	if err != nil {

@@ -142,33 +142,33 @@ func (b *Book) reopenGrant(torn []bool, meta []byte) {
 	}
 }
 
-// Begin prepares the arena for a generation that restores from restoreStep (0: the beginning) and opens a
+// Begin prepares the arena for a generation of branch that restores a point (step 0: the beginning) and opens a
 // grant for it. Every process of older generations must be gone. For the generation that the book is
 // already at it returns what Publish returns.
-func (b *Book) Begin(generation, restoreStep int64) []Write {
+func (b *Book) Begin(generation, branch int64, restore Point) []Write {
 	if generation == b.Control.Generation && b.Control.Seq > 0 {
 		return b.Publish()
 	}
 	var ws []Write
 	for i, s := range b.Slot {
-		if s.State == SlotSealed && Abandoned(s.Step, restoreStep) || s.State == SlotGranted {
+		if s.State == SlotSealed && Abandoned(s.point(), restore) || s.State == SlotGranted {
 			b.Slot[i] = Slot{Grant: s.Grant, Generation: s.Generation}
 			ws = append(ws, b.slotWrite(uint32(i)))
 		}
 	}
-	b.Control.Generation = generation
+	b.Control.Generation, b.Control.Branch = generation, branch
 	b.Control.Slot = NoSlot
-	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep, b.Control.DurableStep = restoreStep, restoreStep, 0, 0
+	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep, b.Control.DurableStep = restore.Step, restore.Step, 0, 0
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
 }
 
-// Abandon empties the sealed slots that a generation gives up by restoring from restoreStep, where the arena
+// Abandon empties the sealed slots that a generation gives up by restoring a point, where the arena
 // was not prepared for that generation: it ran elsewhere and came to its end before it ran here.
-func (b *Book) Abandon(generation, restoreStep int64) []Write {
+func (b *Book) Abandon(generation int64, restore Point) []Write {
 	var ws []Write
 	for i, s := range b.Slot {
-		if s.State == SlotSealed && b.Control.Generation < generation && Abandoned(s.Step, restoreStep) {
+		if s.State == SlotSealed && b.Control.Generation < generation && Abandoned(s.point(), restore) {
 			ws = append(ws, b.Drop(uint32(i))...)
 		}
 	}

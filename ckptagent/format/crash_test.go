@@ -85,7 +85,7 @@ func newCrashWorld(t *testing.T, ranks int, c *cut) *crashWorld {
 		for _, x := range ws { // nobody knows of the file yet: an agent that dies here makes a new one
 			copy(r.mem[x.Offset:], x.Bytes)
 		}
-		r.carryOut(r.book.Begin(w.generation, 0))
+		r.carryOut(r.book.Begin(w.generation, 0, Point{}))
 	}
 	return w
 }
@@ -248,10 +248,10 @@ func (w *crashWorld) recover() {
 	w.commonStep, w.reclaimBelow = restore, restore
 	w.generation++
 	for _, r := range w.ranks {
-		r.carryOut(r.book.Begin(w.generation, restore))
+		r.carryOut(r.book.Begin(w.generation, 0, Point{Step: restore}))
 		if r.agent.dead {
 			w.restartAgents()
-			r.carryOut(r.book.Begin(w.generation, restore))
+			r.carryOut(r.book.Begin(w.generation, 0, Point{Step: restore}))
 		}
 		r.client.dead = false
 		r.announced = Client{}

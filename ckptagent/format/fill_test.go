@@ -67,7 +67,7 @@ func TestBring(t *testing.T) {
 func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
 	b := bookOf(0)
 	h, _, _ := b.BeginFill(7, 5, 100)
-	b.Begin(6, 3)
+	b.Begin(6, 0, Point{Step: 3})
 	if b.Control.Slot == h.Slot {
 		t.Error("the hole was granted while it is filled")
 	}
@@ -95,7 +95,7 @@ func TestCrashWhileASlotIsFilled(t *testing.T) {
 			}
 			b, ws := Create(Header{StateBytes: 600})
 			carry(ws)
-			carry(b.Begin(5, 0))
+			carry(b.Begin(5, 0, Point{}))
 			for _, step := range []int64{1, 9} {
 				copy(mem[DataOffset(b.Control.Slot, 600):], pattern(0, 5, step, 300))
 				carry(b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 300}, Checksum(pattern(0, 5, step, 300)), 1))

@@ -123,7 +123,7 @@ func TestStaleLevelsAreSafe(t *testing.T) {
 		told := []levels{{}}
 		for i := range books {
 			books[i], _ = Create(Header{StateBytes: 100})
-			books[i].Begin(1, 0)
+			books[i].Begin(1, 0, Point{})
 		}
 		best := int64(0)
 		for range 400 {
@@ -160,7 +160,7 @@ func TestStaleLevelsAreSafe(t *testing.T) {
 
 func TestAnnouncedRefuses(t *testing.T) {
 	b, _ := Create(Header{StateBytes: 100})
-	b.Begin(3, 0)
+	b.Begin(3, 0, Point{})
 	good := Client{Generation: 3, Grant: b.Control.Grant, Slot: b.Control.Slot, CopyStep: 1, Length: 100}
 	if _, ok := b.Announced(good); !ok {
 		t.Fatal("a true announcement is refused")
@@ -186,11 +186,11 @@ func TestAnnouncedRefuses(t *testing.T) {
 
 func TestBeginEmptiesTheAbandoned(t *testing.T) {
 	b, _ := Create(Header{StateBytes: 100})
-	b.Begin(1, 0)
+	b.Begin(1, 0, Point{})
 	for step := int64(10); step <= 20; step += 10 {
 		b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 1}, 0, 0)
 	}
-	b.Begin(2, 10)
+	b.Begin(2, 0, Point{Step: 10})
 	if got := b.Sealed(); !slices.Equal(got, []int64{10}) {
 		t.Fatalf("holds %v, want [10]: 20 belongs to a history that no longer is", got)
 	}
@@ -198,7 +198,7 @@ func TestBeginEmptiesTheAbandoned(t *testing.T) {
 		t.Fatalf("no grant for generation 2: %+v", b.Control)
 	}
 	grant := b.Control.Grant
-	b.Begin(2, 10)
+	b.Begin(2, 0, Point{Step: 10})
 	if b.Control.Grant != grant {
 		t.Fatal("beginning the same generation again handed out another grant")
 	}
@@ -206,7 +206,7 @@ func TestBeginEmptiesTheAbandoned(t *testing.T) {
 
 func TestDrop(t *testing.T) {
 	b, _ := Create(Header{StateBytes: 100})
-	b.Begin(1, 0)
+	b.Begin(1, 0, Point{})
 	b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: 5, Length: 1}, 0, 0)
 	slot, ok := b.Find(5)
 	if !ok || len(b.Drop(slot)) != 1 {

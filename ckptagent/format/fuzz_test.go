@@ -62,7 +62,7 @@ func (b *Book) do(op byte, i int, meta []byte) []Write {
 	client, _ := DecodeClient(meta[ClientOffset : ClientOffset+PageSize])
 	switch op % 7 {
 	case 0:
-		return b.Begin(b.Control.Generation+int64(op/7), int64(i))
+		return b.Begin(b.Control.Generation+int64(op/7), b.Control.Branch, Point{Branch: b.Control.Branch, Step: int64(i)})
 	case 1:
 		return b.Levels(int64(op), int64(i))
 	case 2:
@@ -70,7 +70,7 @@ func (b *Book) do(op byte, i int, meta []byte) []Write {
 	case 3:
 		return b.Drop(uint32(i) % b.Header.Slots)
 	case 4:
-		return b.Abandon(b.Control.Generation+1, int64(op))
+		return b.Abandon(b.Control.Generation+1, Point{Branch: b.Control.Branch, Step: int64(op)})
 	case 5: // a client that plays by the rules
 		client = Client{Generation: b.Control.Generation, Branch: b.Control.Branch, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: int64(op) + 1, Length: min(uint64(i)+1, b.Header.StateBytes)}
 	}

@@ -61,10 +61,11 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 		PodUID: "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"})
 	carry(ws)
 	keep("fresh")
+	branch := int64(0)
 	if version >= 2 {
-		book.Control.Branch = 3
+		branch = 3
 	}
-	carry(book.Begin(7, 0))
+	carry(book.Begin(7, branch, Point{}))
 	keep("granted")
 	save(10)
 	keep("announced")

@@ -13,7 +13,7 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 	for seed := range seeds.All(t, uint64(300)) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		b, _ := Create(Header{StateBytes: 600})
-		b.Begin(1, 0)
+		b.Begin(1, 0, Point{})
 		step, generation, turns := int64(0), int64(1), 0
 		var pinned []uint32
 		for range 200 {
@@ -47,7 +47,7 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 				if rnd.IntN(10) == 0 && step > 0 {
 					generation++
 					step = b.Sealed()[0]
-					b.Begin(generation, step)
+					b.Begin(generation, 0, Point{Step: step})
 				}
 			}
 			if len(pinned) > 0 && b.Control.Slot == pinned[0] {
@@ -73,7 +73,7 @@ func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
 	}
 	b, ws := Create(Header{StateBytes: 600})
 	carry(ws)
-	carry(b.Begin(1, 0))
+	carry(b.Begin(1, 0, Point{}))
 	carry(b.SetBarrier(12))
 	before := b.Control.Seq
 	carry(b.SetBarrier(12))
@@ -84,7 +84,7 @@ func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
 	if err != nil || again.Control.BarrierStep != 12 {
 		t.Fatalf("the next agent reads %+v, %v", again, err)
 	}
-	carry(again.Begin(2, 0))
+	carry(again.Begin(2, 0, Point{}))
 	if c, err := DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil || c.BarrierStep != 0 {
 		t.Errorf("held in the next generation: %+v, %v", c, err)
 	}

@@ -6,8 +6,11 @@ func SlotReusable(step, commonStep, reclaimBelow int64) bool {
 	return step != commonStep && step < reclaimBelow
 }
 
-// Abandoned says whether a sealed step belongs to a history that ends where a generation restores from
-// restoreStep: it must be emptied before that generation starts.
-func Abandoned(step, restoreStep int64) bool {
-	return step > restoreStep
+// Point is a step of a branch.
+type Point struct{ Branch, Step int64 }
+
+// Abandoned says whether a sealed step must be emptied before a generation starts that restores that point: it belongs to a
+// history that ends there, or to an older branch, of which nothing is needed any more.
+func Abandoned(sealed, restore Point) bool {
+	return sealed.Branch != restore.Branch || sealed.Step > restore.Step
 }

@@ -37,6 +37,8 @@ const (
 	SlotUnauthenticated = 2
 )
 
+func (s Slot) point() Point { return Point{Branch: s.Branch, Step: s.Step} }
+
 // Encode returns the slot header's record, as that version has it.
 func (s Slot) Encode(version uint32) []byte {
 	b := newRecord(magicSlot, version)

@@ -29,7 +29,7 @@ func announced(t *testing.T, c Config) {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	set.Begin(1, 0)
+	set.Begin(1, 0, format.Point{})
 	f, err := os.OpenFile(filepath.Join(c.Root.Memory(), "rank-0.arena"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 		"TORCHELASTIC_RESTART_COUNT": strconv.Itoa(run.RestartCount),
 		EnvGeneration:                strconv.FormatInt(run.Number, 10),
 		EnvRestoreStep:               strconv.FormatInt(run.RestoreStep, 10),
+		EnvRestoreBranch:             strconv.FormatInt(run.RestoreBranch, 10),
 		EnvErrorFile:                 root.ErrorFile(run.Number, local),
 		EnvPage:                      root.PageFile(local),
 	}

@@ -345,12 +345,12 @@ func TestCountGPUs(t *testing.T) {
 func TestRankEnvironment(t *testing.T) {
 	spec := launch.Spec{Ranks: 2, Role: "r", RunID: "id", MaxRestarts: 4, Python: []string{"python3"}, Script: "t.py"}
 	j := Job{Root: "/r", Mark: "m", Spec: spec, Arena: true, Launch: &Launch{Env: map[string]string{"A": "b", "RANK": "old"}}}
-	run := protocol.Run{Number: 7, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "10.0.0.1", MasterPort: 4000, RestoreStep: 9, RestartCount: 3}
+	run := protocol.Run{Number: 7, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "10.0.0.1", MasterPort: 4000, RestoreStep: 9, RestoreBranch: 4, RestartCount: 3}
 	env := j.env(run, 1)
 	for name, want := range map[string]string{
 		"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4",
 		"ROLE_NAME": "r", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000", "TORCHELASTIC_RESTART_COUNT": "3", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "id",
-		"OMP_NUM_THREADS": "1", EnvGeneration: "7", EnvRestoreStep: "9", EnvArena: "/r/memory/rank-1.arena", EnvSocket: "/r/run/agent.sock", EnvLocalRank: "1",
+		"OMP_NUM_THREADS": "1", EnvGeneration: "7", EnvRestoreStep: "9", EnvRestoreBranch: "4", EnvArena: "/r/memory/rank-1.arena", EnvSocket: "/r/run/agent.sock", EnvLocalRank: "1",
 		EnvErrorFile: "/r/run/error-7-1.txt", EnvPage: "/r/run/page-1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
 		"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 	} {
@@ -362,7 +362,7 @@ func TestRankEnvironment(t *testing.T) {
 	if !slices.Contains(list, "A=b") || !slices.Contains(list, "RANK=3") || slices.Contains(list, "RANK=old") {
 		t.Errorf("environment %v", list)
 	}
-	generation := []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}
+	generation := []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}
 	single := []string{"RANK", "LOCAL_RANK", "ROLE_RANK", EnvLocalRank}
 	for _, tc := range []struct {
 		locals     []int

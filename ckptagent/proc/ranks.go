@@ -116,7 +116,7 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 // So a module that asks for a variable of a single rank misses it, and the source says so.
 func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	env := j.env(run, locals[0])
-	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE",
+	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE",
 		EnvStdout, EnvStderr} {
 		delete(env, name)
 	}

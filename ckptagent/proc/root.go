@@ -38,10 +38,12 @@ const (
 	EnvMark        = "HOLDFAST_MARK"
 	EnvGeneration  = "HOLDFAST_GENERATION"
 	EnvRestoreStep = "HOLDFAST_RESTORE_STEP"
-	EnvArena       = "HOLDFAST_ARENA"
-	EnvSocket      = "HOLDFAST_SOCKET"
-	EnvLocalRank   = "HOLDFAST_LOCAL_RANK"
-	EnvErrorFile   = "HOLDFAST_ERROR_FILE"
+	// EnvRestoreBranch is the branch of that step.
+	EnvRestoreBranch = "HOLDFAST_RESTORE_BRANCH"
+	EnvArena         = "HOLDFAST_ARENA"
+	EnvSocket        = "HOLDFAST_SOCKET"
+	EnvLocalRank     = "HOLDFAST_LOCAL_RANK"
+	EnvErrorFile     = "HOLDFAST_ERROR_FILE"
 	// EnvStandbyFD is a source's own socket, EnvStandbyFDs those of the ranks that it serves.
 	EnvStandbyFD  = "HOLDFAST_STANDBY_FD"
 	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"

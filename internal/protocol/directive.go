@@ -78,6 +78,10 @@ type Run struct {
 	// RestoreStep is what every rank restores from memory; 0: start from the beginning, or the script's own checkpoint. Sealed steps above
 	// it belong to a past that is given up: the agent discards them before a rank starts, and reports them no more.
 	RestoreStep int64 `json:"restoreStep"`
+	// Branch is the line of training that the generation is of, RestoreBranch that of RestoreStep; 0: the first. Sealed steps of another
+	// branch than RestoreBranch are discarded as those above RestoreStep are.
+	Branch        int64 `json:"branch,omitempty"`
+	RestoreBranch int64 `json:"restoreBranch,omitempty"`
 	// RestartCount is how many generations ran before because of failures (TORCHELASTIC_RESTART_COUNT).
 	RestartCount int `json:"restartCount"`
 }

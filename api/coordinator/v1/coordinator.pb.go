@@ -1079,16 +1079,19 @@ func (x *ManifestRank) GetChecksum() uint32 {
 }
 
 type Generation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	WorldSize     uint32                 `protobuf:"varint,2,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
-	BaseRank      uint32                 `protobuf:"varint,3,opt,name=base_rank,json=baseRank,proto3" json:"base_rank,omitempty"`
-	NodeRank      uint32                 `protobuf:"varint,4,opt,name=node_rank,json=nodeRank,proto3" json:"node_rank,omitempty"`
-	Nodes         uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	MasterAddr    string                 `protobuf:"bytes,6,opt,name=master_addr,json=masterAddr,proto3" json:"master_addr,omitempty"`
-	MasterPort    uint32                 `protobuf:"varint,7,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
-	RestoreStep   uint64                 `protobuf:"varint,8,opt,name=restore_step,json=restoreStep,proto3" json:"restore_step,omitempty"`
-	RestartCount  uint32                 `protobuf:"varint,9,opt,name=restart_count,json=restartCount,proto3" json:"restart_count,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Number       uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	WorldSize    uint32                 `protobuf:"varint,2,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
+	BaseRank     uint32                 `protobuf:"varint,3,opt,name=base_rank,json=baseRank,proto3" json:"base_rank,omitempty"`
+	NodeRank     uint32                 `protobuf:"varint,4,opt,name=node_rank,json=nodeRank,proto3" json:"node_rank,omitempty"`
+	Nodes        uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	MasterAddr   string                 `protobuf:"bytes,6,opt,name=master_addr,json=masterAddr,proto3" json:"master_addr,omitempty"`
+	MasterPort   uint32                 `protobuf:"varint,7,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
+	RestoreStep  uint64                 `protobuf:"varint,8,opt,name=restore_step,json=restoreStep,proto3" json:"restore_step,omitempty"`
+	RestartCount uint32                 `protobuf:"varint,9,opt,name=restart_count,json=restartCount,proto3" json:"restart_count,omitempty"`
+	// The line of training that this generation is of, and that of restore_step; 0: the first.
+	Branch        uint64 `protobuf:"varint,10,opt,name=branch,proto3" json:"branch,omitempty"`
+	RestoreBranch uint64 `protobuf:"varint,11,opt,name=restore_branch,json=restoreBranch,proto3" json:"restore_branch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1182,6 +1185,20 @@ func (x *Generation) GetRestoreStep() uint64 {
 func (x *Generation) GetRestartCount() uint32 {
 	if x != nil {
 		return x.RestartCount
+	}
+	return 0
+}
+
+func (x *Generation) GetBranch() uint64 {
+	if x != nil {
+		return x.Branch
+	}
+	return 0
+}
+
+func (x *Generation) GetRestoreBranch() uint64 {
+	if x != nil {
+		return x.RestoreBranch
 	}
 	return 0
 }
@@ -1294,7 +1311,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brecorded\x18\x03 \x03(\v2\x1d.holdfast.coordinator.v1.MarkR\brecorded\"B\n" +
 	"\fManifestRank\x12\x16\n" +
 	"\x06length\x18\x01 \x01(\x04R\x06length\x12\x1a\n" +
-	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\x9d\x02\n" +
+	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\xdc\x02\n" +
 	"\n" +
 	"Generation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1d\n" +
@@ -1308,7 +1325,10 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vmaster_port\x18\a \x01(\rR\n" +
 	"masterPort\x12!\n" +
 	"\frestore_step\x18\b \x01(\x04R\vrestoreStep\x12#\n" +
-	"\rrestart_count\x18\t \x01(\rR\frestartCount*y\n" +
+	"\rrestart_count\x18\t \x01(\rR\frestartCount\x12\x16\n" +
+	"\x06branch\x18\n" +
+	" \x01(\x04R\x06branch\x12%\n" +
+	"\x0erestore_branch\x18\v \x01(\x04R\rrestoreBranch*y\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -210,12 +210,12 @@ class Arena:
     def data_offset(self, i):
         return self.header.data_offset + i * self.header.stride
 
-    def find(self, step):
-        """Slot that holds step sealed, or None; of two, the one sealed under the higher grant."""
+    def find(self, step, branch=0):
+        """Slot that holds step of branch sealed, or None; of two, the one sealed under the higher grant."""
         found = None
         for i in range(self.slots):
             s = self.slot(i)
-            if s is not None and s.state == SEALED and s.step == step and s.length <= self.header.stride:
+            if s is not None and s.state == SEALED and s.step == step and s.branch == branch and s.length <= self.header.stride:
                 if found is None or s.grant > found[1].grant:
                     found = (i, s)
         return found

@@ -111,6 +111,7 @@ class Checkpoint:
         self._rank = _number("HOLDFAST_LOCAL_RANK")
         self._generation = _number("HOLDFAST_GENERATION")
         self._restore_step = _number("HOLDFAST_RESTORE_STEP")
+        self._restore_branch = _number("HOLDFAST_RESTORE_BRANCH")
         path = os.environ.get("HOLDFAST_ARENA", "")
         if not self._to and not path:
             if os.environ.get("HOLDFAST_CONTAINER"):
@@ -209,9 +210,9 @@ class Checkpoint:
     def _restore(self, step):
         if self._arena is None:
             raise RestoreError("restoring step %d: this process has no arena" % step)
-        found = self._arena.find(step)
+        found = self._arena.find(step, self._restore_branch)
         if found is None:
-            raise RestoreError("restoring step %d: the arena holds %s" % (step, self._arena.sealed_steps() or "no sealed step"))
+            raise RestoreError("restoring step %d%s: the arena holds %s" % (step, _of(self._restore_branch), self._arena.sealed_steps() or "no sealed step"))
         slot, header = found
         try:
             state = Unpacker(self._arena.map, self._arena.data_offset(slot), header.length, self._packer.pool)
@@ -357,7 +358,7 @@ class Checkpoint:
         size = self._arena.header.stride
         if size < _PREFAULT_FROM:
             return
-        control, restore = self._arena.control(), self._arena.find(self._restore_step)
+        control, restore = self._arena.control(), self._arena.find(self._restore_step, self._restore_branch)
         first = [restore[0]] if restore else []
         if control is not None and control.slot < self._arena.slots:
             first.append(control.slot)
@@ -400,6 +401,10 @@ class Checkpoint:
         finally:
             if collecting:
                 gc.enable()
+
+
+def _of(branch):
+    return " of branch %d" % branch if branch else ""
 
 
 def _quantity(n):

@@ -9,6 +9,8 @@ import unittest
 
 from holdfast import _arena as A
 
+from .fakeagent import FakeAgent
+
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "format" / "testdata"
 
 
@@ -88,9 +90,18 @@ class Opening(unittest.TestCase):
 
     def test_find_takes_only_sealed_slots(self):
         arena = A.Arena(self.golden("torn"))
-        self.assertIsNone(arena.find(10))  # its header is torn
-        self.assertEqual(arena.find(20)[0], 1)
+        self.assertIsNone(arena.find(10, 3))  # its header is torn
+        self.assertEqual(arena.find(20, 3)[0], 1)
         self.assertEqual(arena.sealed_steps(), [20, 30])
+
+    def test_find_takes_the_slot_of_the_branch(self):
+        agent = FakeAgent(self.folder)
+        self.addCleanup(agent.close)
+        agent.set_slot(0, A.Slot(A.SEALED, 9, 1, 50, 4, 0, 0, branch=0))
+        agent.set_slot(2, A.Slot(A.SEALED, 8, 1, 50, 4, 0, 0, branch=1))
+        arena = A.Arena(agent.path)
+        self.assertEqual([arena.find(50, branch)[0] for branch in (0, 1)], [0, 2])
+        self.assertIsNone(arena.find(50, 2))
 
     def test_an_arena_of_version_1_is_written_as_version_1(self):
         path = os.path.join(self.folder, "old")

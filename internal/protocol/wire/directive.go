@@ -13,6 +13,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 		Run: protocol.Run{
 			Number: int64(r.GetNumber()), WorldSize: int(r.GetWorldSize()), BaseRank: int(r.GetBaseRank()), NodeRank: int(r.GetNodeRank()), Nodes: int(r.GetNodes()),
 			MasterAddr: r.GetMasterAddr(), MasterPort: int(r.GetMasterPort()), RestoreStep: int64(r.GetRestoreStep()), RestartCount: int(r.GetRestartCount()),
+			Branch: int64(r.GetBranch()), RestoreBranch: int64(r.GetRestoreBranch()),
 		},
 		CommonStep: int64(m.GetCommonStep()), ReclaimBelow: int64(m.GetReclaimBelow()), ExitCode: int(m.GetExitCode()), Reason: m.GetReason(),
 	}
@@ -39,6 +40,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 		m.Run = &v1.Generation{
 			Number: uint64(r.Number), WorldSize: uint32(r.WorldSize), BaseRank: uint32(r.BaseRank), NodeRank: uint32(r.NodeRank), Nodes: uint32(r.Nodes),
 			MasterAddr: r.MasterAddr, MasterPort: uint32(r.MasterPort), RestoreStep: uint64(r.RestoreStep), RestartCount: uint32(r.RestartCount),
+			Branch: uint64(r.Branch), RestoreBranch: uint64(r.RestoreBranch),
 		}
 	}
 	if d.Protocol < 2 {
