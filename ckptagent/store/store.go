@@ -220,6 +220,11 @@ func (s *Store) Get(ctx context.Context, m protocol.Mark, rank uint32, to func(f
 		}
 		left -= uint64(len(part))
 	}
+	if n, err := io.ReadFull(in, make([]byte, 1)); n > 0 {
+		return f, fmt.Errorf("%w: the file of rank %d, step %d, generation %d is longer than the %d bytes of data that its header says", ErrUseless, rank, m.Step, m.Generation, f.Length)
+	} else if !errors.Is(err, io.EOF) {
+		return f, err
+	}
 	if sum.Sum32() != f.Checksum {
 		return f, fmt.Errorf("%w: rank %d, step %d, generation %d has checksum %08x, its header says %08x", ErrUseless, rank, m.Step, m.Generation, sum.Sum32(), f.Checksum)
 	}

@@ -265,6 +265,7 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 		"a byte of the data":   func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
 		"a byte of the header": func(b []byte) []byte { b[20] ^= 1; return b },
 		"cut":                  func(b []byte) []byte { return b[:len(b)-1] },
+		"longer":               func(b []byte) []byte { return append(b, 0) },
 		"empty":                func([]byte) []byte { return nil },
 		"of another rank":      func(b []byte) []byte { return append(fileOf(m, 1).Encode(), content(m, 1)...) },
 		"of another version": func(b []byte) []byte {
