@@ -2,7 +2,6 @@ package preemption
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,9 +70,9 @@ func TestASearchEndsSoon(t *testing.T) {
 		var ok bool
 		took := time.Hour
 		for n := 0; n < tries && took > most; n++ {
-			before := processorTime(t)
+			before := eventually.ProcessorTime(t)
 			got, ok = SelectVictims(w, c.g)
-			took = min(took, processorTime(t)-before)
+			took = min(took, eventually.ProcessorTime(t)-before)
 		}
 		t.Logf("%s: %d of %d units leave, stopped %v, %v", c.name, len(got.Victims), len(w.Units), got.Truncated, took)
 		if !ok || took > most {
@@ -82,16 +81,6 @@ func TestASearchEndsSoon(t *testing.T) {
 			t.Errorf("%s: it does not fit though they leave", c.name)
 		}
 	}
-}
-
-// processorTime is what this process has used.
-func processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func BenchmarkSelectVictims(b *testing.B) {
