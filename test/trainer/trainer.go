@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Script needs nothing but the standard library and the client: trainer.py PAUSE STATE_BYTES [LOG].
+// Script needs nothing but the standard library and the client, and PyTorch where it is asked for:
+// trainer.py PAUSE STATE_BYTES [LOG [torch]].
 //
 //go:embed trainer.py
 var Script string

@@ -1,9 +1,10 @@
 """A trainer without torch: every rank adds up what all ranks say, so no rank can be a step ahead of the slowest.
 
-    trainer.py PAUSE STATE_BYTES [LOG]
+    trainer.py PAUSE STATE_BYTES [LOG [torch]]
 
 Its state is a function of rank and step, so a state that was torn, or of another step or rank, is seen when it is restored.
 What each rank does goes to LOG, one line per event, each written at once; without one it says only where it starts.
+With the word torch its state is kept as a tensor.
 """
 
 import array
@@ -20,6 +21,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 PAUSE, STATE_BYTES = float(sys.argv[1]), int(sys.argv[2])
 LOG = open(sys.argv[3], "a", buffering=1) if len(sys.argv) > 3 else None
+TORCH = "torch" in sys.argv[4:]
 
 
 def log(*words):
@@ -76,7 +78,12 @@ def content(step):
 def main():
     ck = holdfast.attach()
     weights, totals = bytearray(content(0)), array.array("q", [0, 0])
-    state = {"weights": weights, "totals": totals, "step": 0}
+    kept = weights
+    if TORCH:
+        import torch
+
+        kept = torch.frombuffer(weights, dtype=torch.uint8)  # the same memory
+    state = {"weights": kept, "totals": totals, "step": 0}
     ck.track(state=state, rng=True)
     step = start = ck.restore()
     if start and (weights != content(start) or state["step"] != start or totals[0] != WORLD * start * (start + 1) // 2):

@@ -1,0 +1,274 @@
+//go:build linux
+
+package checkpoint
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/test/trainer"
+)
+
+var (
+	crashKills      = flag.Int("crash-kills", 12, "kills within each window of a save, of small states")
+	crashTorchKills = flag.Int("crash-torch-kills", 0, "the same, of tensors of 256 MiB")
+)
+
+// What is done beside the kill of a window's victim, so that what was kept is read again.
+const (
+	victimAlone = "alone"
+	withRank    = "and its rank"
+	rankLater   = "alone, a rank later"
+	allNodes    = "and all nodes"
+)
+
+// window is a part of a save or of a restore within which a process is killed.
+type window struct {
+	name, victim string
+	// kinds are what the kills do beside, in turn.
+	kinds []string
+	// prelude kills a rank first: the window is within a restart.
+	prelude bool
+	// find looks for a victim that seems to be in the window; still is asked while the victim stands still, and says whether it is.
+	find func(h *hunt) (p prey, seems bool)
+}
+
+// prey is the process that seems to be in a window.
+type prey struct {
+	pid   int
+	pod   *pod
+	still func() bool
+	// generation that it belongs to, where it is not the one that was hunted for.
+	generation uint64
+}
+
+var windows = []window{
+	{name: "copy", victim: "trainer", kinds: []string{victimAlone}, find: (*hunt).copying},
+	{name: "seal", victim: "agent", kinds: []string{withRank, rankLater}, find: (*hunt).sealing},
+	{name: "persist", victim: "agent", kinds: []string{withRank, allNodes, rankLater}, find: (*hunt).persisting},
+	{name: "manifest", victim: "agent of slot 0", kinds: []string{withRank, allNodes, rankLater}, find: (*hunt).completing},
+	{name: "restore", victim: "trainer", kinds: []string{victimAlone}, prelude: true, find: (*hunt).restoring},
+}
+
+// crashes counts what came of the kills.
+type crashes struct {
+	*gang
+	mount      string
+	state      int
+	generation uint64
+	start      uint64
+	stale      map[string]bool // files in storage that an earlier kill may have left
+	outcomes   map[string]int
+}
+
+func newCrashes(t *testing.T, perPod, state int, command ...string) *crashes {
+	mount := t.TempDir()
+	c := &crashes{gang: newGang(t, perPod, state+16384, mount, command...), mount: mount, state: state, stale: map[string]bool{}, outcomes: map[string]int{}}
+	c.generation, _ = c.running(0)
+	return c
+}
+
+// all kills n times within each window, and shows what came of it.
+func (c *crashes) all(n int) {
+	defer c.show()
+	for _, w := range windows {
+		began, left := time.Now(), 0
+		limit := time.Minute + time.Duration(n)*max(10*time.Second, 100*time.Millisecond*time.Duration(c.state>>20))
+		for i := range n {
+			left += c.once(w, i, began.Add(limit))
+		}
+		c.t.Logf("%s: %d kills in %s; %d times the victim had left it when it stood still", w.name, n, time.Since(began).Round(100*time.Millisecond), left)
+	}
+	c.readAll(c.mount)
+}
+
+func (c *crashes) show() {
+	var lines []string
+	for _, what := range slices.Sorted(maps.Keys(c.outcomes)) {
+		lines = append(lines, fmt.Sprintf("%5d %s", c.outcomes[what], what))
+	}
+	c.t.Logf("kills: window | victim | what came of it\n%s", strings.Join(lines, "\n"))
+}
+
+// once kills in a window and checks what is restored; it returns how often the victim had left the window meanwhile.
+func (c *crashes) once(w window, i int, deadline time.Time) (left int) {
+	kind := w.kinds[i%len(w.kinds)]
+	best := c.watch(c.start, 0, false)
+	if kind == allNodes {
+		eventually.Holds(c.t, "a durable step", func() (bool, any) { d, _ := c.d.Durable(); return d > 0, d })
+	}
+	if w.prelude {
+		c.killRank(c.pods[c.rng.IntN(len(c.pods))])
+	}
+	h := c.hunt()
+	defer h.close()
+	found, seen, left := h.take(w, i, deadline)
+	c.kills++
+	best, old := max(best, seen), c.generation
+	what := c.after(kind, found, best)
+	above := max(old, found.generation)
+	if kind == allNodes {
+		best, _ = c.d.Durable() // all that outlives memory
+		c.startAnew()
+		c.generation, _ = c.running(above)
+		c.start = c.checkRestart(c.generation+1<<40, c.generation, best)
+	} else {
+		c.generation, _ = c.running(above)
+		c.start = c.checkRestart(old, c.generation, best)
+	}
+	outcome := "restored " + what
+	if c.start > best {
+		outcome = "restored a step newer than " + what
+	}
+	c.outcomes[fmt.Sprintf("%-8s | %s %s | %s", w.name, w.victim, kind, outcome)]++
+	return left
+}
+
+// after does what comes beside the kill, and says what must be restored.
+func (c *crashes) after(kind string, found prey, best uint64) string {
+	c.t.Helper()
+	switch kind {
+	case withRank:
+		c.killRank(found.pod)
+	case rankLater: // ranks live on: the next agent takes over, and what it seals is read, too
+		eventually.Holds(c.t, "steps are sealed under the next agent", func() (bool, any) {
+			common, _ := c.seen()
+			return common > best, fmt.Sprintf("%d, at the kill %d", common, best)
+		})
+		c.killRank(found.pod)
+	case allNodes:
+		for _, p := range c.pods {
+			p.lose(c.t)
+		}
+	}
+	c.noteLeft()
+	if kind == allNodes {
+		return "the durable step"
+	}
+	return "the acknowledged step"
+}
+
+// startAnew starts other pods in the place of those that are lost.
+func (c *crashes) startAnew() {
+	for _, p := range c.pods {
+		c.c.Forget(p.Name)
+	}
+	for _, p := range c.pods {
+		p.start()
+	}
+}
+
+// killRank kills a rank of the pod, which the arena names.
+func (c *crashes) killRank(p *pod) {
+	c.t.Helper()
+	h := c.hunt()
+	defer h.close()
+	for _, a := range h.arenas {
+		if a.pod != p {
+			continue
+		}
+		if _, client, ok := a.read(); ok {
+			if err := syscall.Kill(int(client.PID), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				c.t.Fatal(err)
+			}
+			return
+		}
+	}
+	c.t.Fatalf("no arena of pod %s names a rank", p.Name)
+}
+
+// take waits for a victim to seem to be in the window, has it stand still, looks, and kills it if it is. seen is the newest step that
+// memory held of all ranks before the kill.
+func (h *hunt) take(w window, had int, deadline time.Time) (p prey, seen uint64, left int) {
+	h.t.Helper()
+	for ; time.Now().Before(deadline); time.Sleep(20 * time.Microsecond) {
+		p, seems := w.find(h)
+		if !seems {
+			continue
+		}
+		if stop(p.pid) {
+			if p.still() {
+				seen, _ = h.seen()
+				_ = syscall.Kill(p.pid, syscall.SIGKILL)
+				return p, seen, left
+			}
+			_ = syscall.Kill(p.pid, syscall.SIGCONT)
+		}
+		left++
+	}
+	h.t.Fatalf("window %s of the %s was hit %d times, not %d as asked for, before its time was over; %d times the victim had left it since the last hit",
+		w.name, w.victim, had, *crashKills, left)
+	return p, 0, left
+}
+
+// stop has a process stand still, all threads of it; false if it is gone.
+func stop(pid int) bool {
+	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		return false
+	}
+	for deadline := time.Now().Add(eventually.Timeout); time.Now().Before(deadline); {
+		switch stands, gone := standsStill(pid); {
+		case gone:
+			return false
+		case stands:
+			return true
+		}
+	}
+	return false
+}
+
+func standsStill(pid int) (stands, gone bool) {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil || len(tasks) == 0 {
+		return false, true
+	}
+	for _, task := range tasks {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name()))
+		if err != nil {
+			return false, false // this thread has ended since
+		}
+		_, state, _ := strings.Cut(string(stat), ") ")
+		switch {
+		case strings.HasPrefix(state, "Z"), strings.HasPrefix(state, "X"):
+			if task.Name() == fmt.Sprint(pid) {
+				return false, true
+			}
+		case !strings.HasPrefix(state, "T"):
+			return false, false
+		}
+	}
+	return true, false
+}
+
+// TestCrashWindows kills trainers and agents at named points of a save: what was acknowledged is there afterwards, whole.
+func TestCrashWindows(t *testing.T) {
+	const state = 1 << 20
+	c := newCrashes(t, 2, state, interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
+	c.all(*crashKills)
+}
+
+// TestCrashWindowsWithTorch is the same with tensors of the size of a real rank's part.
+func TestCrashWindowsWithTorch(t *testing.T) {
+	if *crashTorchKills == 0 {
+		return // by default the small states do
+	}
+	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
+		t.Fatalf("torch is missing at %s: %v", python, err)
+	}
+	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
+		t.Setenv("TMPDIR", "/dev/shm") // arenas are memory in a pod, too
+	}
+	const state = 256 << 20
+	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
+	c.all(*crashTorchKills)
+}
