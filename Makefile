@@ -165,7 +165,15 @@ fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target;
 
 .PHONY: kills
 kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
-	@hack/gotest.sh run -v -count=1 -timeout 30m -- $(KILL_TESTS)
+	@hack/gotest.sh run -v -count=1 -timeout 30m -crash-kills $(SHORT_CRASHES) -- $(KILL_TESTS)
+
+# How often trainer or agent is killed within each window of a save: in make kills, here, and here with tensors of 256 MiB.
+SHORT_CRASHES := 12
+CRASHES := 100
+TORCH_CRASHES := 4
+.PHONY: test-crash
+test-crash: ## kill trainer or agent within each window of a save, CRASHES (100) times each; shows what was restored
+	@hack/gotest.sh run -v -count=1 -timeout 90m -run '^TestCrash' -crash-kills $(CRASHES) -crash-torch-kills $(TORCH_CRASHES) -- $(KILL_TESTS)
 
 .PHONY: test-launchers launchers launchers-venv
 test-launchers: launchers-venv ## every launcher, framework and hook: start, kill, failing script, drain; writes the tables of docs/launchers.md
