@@ -211,7 +211,7 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 		}
 		left++
 	}
-	h.t.Fatalf("window %s of the %s was hit %d times, not %d as asked for, before its time was over; %d times the victim had left it since the last hit",
+	h.t.Fatalf("window %s of the %s was hit %d times within its time, not %d; %d times the victim had left it since the last hit",
 		w.name, w.victim, had, h.asked, left)
 	return p, 0, left
 }
