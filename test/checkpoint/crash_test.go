@@ -45,7 +45,9 @@ type window struct {
 
 // prey is the process that seems to be in a window.
 type prey struct {
-	pid   int
+	pid int
+	// rank is a trainer that stands still as well, so that it does not finish what it is at; 0: none.
+	rank  int
 	pod   *pod
 	still func() bool
 	// generation that it belongs to, where it is not the one that was hunted for.
@@ -142,8 +144,13 @@ func (c *crashes) after(kind string, found prey, best uint64) string {
 	c.t.Helper()
 	switch kind {
 	case withRank:
+		if found.rank != 0 {
+			_ = syscall.Kill(found.rank, syscall.SIGKILL)
+			break
+		}
 		c.killRank(found.pod)
 	case rankLater: // ranks live on: the next agent takes over, and what it seals is read, too
+		goOn(found.rank)
 		eventually.Holds(c.t, "steps are sealed under the next agent", func() (bool, any) {
 			common, _ := c.seen()
 			return common > best, fmt.Sprintf("%d, at the kill %d", common, best)
@@ -201,14 +208,12 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 		if !seems {
 			continue
 		}
-		if stop(p.pid) {
-			if p.still() {
-				seen, _ = h.seen()
-				_ = syscall.Kill(p.pid, syscall.SIGKILL)
-				return p, seen, left
-			}
-			_ = syscall.Kill(p.pid, syscall.SIGCONT)
+		if p.stop() && p.still() {
+			seen, _ = h.seen()
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+			return p, seen, left
 		}
+		goOn(p.pid, p.rank)
 		left++
 	}
 	h.t.Fatalf("window %s of the %s was hit %d times within its time, not %d; %d times the victim had left it since the last hit",
@@ -216,11 +221,28 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	return p, 0, left
 }
 
-// stop has a process stand still, all threads of it; false if it is gone.
-func stop(pid int) bool {
-	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
-		return false
+// stop has victim and rank stand still, from now on until they go on; false if one of them is gone.
+func (p prey) stop() bool {
+	pids := []int{p.pid, p.rank}
+	for _, pid := range pids {
+		if pid != 0 && syscall.Kill(pid, syscall.SIGSTOP) != nil {
+			return false
+		}
 	}
+	return !slices.ContainsFunc(pids, func(pid int) bool { return pid != 0 && !awaitStop(pid) })
+}
+
+// goOn has processes that were stopped go on; 0 is none.
+func goOn(pids ...int) {
+	for _, pid := range pids {
+		if pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
+}
+
+// awaitStop waits until all threads of a process stand still; false if it is gone.
+func awaitStop(pid int) bool {
 	for deadline := time.Now().Add(eventually.Timeout); time.Now().Before(deadline); {
 		switch stands, gone := standsStill(pid); {
 		case gone:

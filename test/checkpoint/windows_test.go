@@ -101,23 +101,23 @@ func (h *hunt) copying() (prey, bool) {
 }
 
 // sealing is an agent that has not sealed what a client has announced. The announcement was there before the agent stood still, and is
-// the same one.
+// the same one; who has announced it stands still, too, and what is not copied by then never will be.
 func (h *hunt) sealing() (prey, bool) {
-	announced := func(a *arenaFile) (format.Copy, bool) {
+	announced := func(a *arenaFile) (c format.Copy, pid int, is bool) {
 		book, client, ok := a.read()
-		if !ok {
-			return format.Copy{}, false
+		if ok {
+			c, is = book.Announced(client)
 		}
-		return book.Announced(client)
+		return c, int(client.PID), is
 	}
 	for _, a := range h.arenas {
-		seen, ok := announced(a)
+		seen, rank, ok := announced(a)
 		if !ok {
 			continue
 		}
 		pid, ok := a.pod.LookForAgent()
-		return prey{pid: pid, pod: a.pod, still: func() bool {
-			now, ok := announced(a)
+		return prey{pid: pid, rank: rank, pod: a.pod, still: func() bool {
+			now, _, ok := announced(a)
 			return ok && now == seen
 		}}, ok
 	}
