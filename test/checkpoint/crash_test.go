@@ -70,7 +70,7 @@ type crashes struct {
 	generation uint64
 	start      uint64
 	asked      int             // kills within each window
-	patience   time.Duration   // how long is waited for the window that is being tried, restarts aside
+	timeout    time.Duration   // how long is waited for the window that is tried, restarts aside
 	stale      map[string]bool // files in storage that an earlier kill may have left
 	outcomes   map[string]int
 }
@@ -88,7 +88,7 @@ func (c *crashes) all(n int) {
 	c.asked = n
 	for _, w := range windows {
 		began, left := time.Now(), 0
-		c.patience = 2*eventually.Timeout/5 + time.Duration(n)*eventually.Timeout/60
+		c.timeout = 2*eventually.Timeout/5 + time.Duration(n)*eventually.Timeout/60
 		for i := range n {
 			left += c.once(w, i)
 		}
@@ -202,8 +202,8 @@ func (c *crashes) killRank(p *pod) {
 func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	h.t.Helper()
 	began := time.Now()
-	defer func() { h.patience -= time.Since(began) }()
-	for ; time.Since(began) < h.patience; time.Sleep(20 * time.Microsecond) {
+	defer func() { h.timeout -= time.Since(began) }()
+	for ; time.Since(began) < h.timeout; time.Sleep(20 * time.Microsecond) {
 		p, seems := w.find(h)
 		if !seems {
 			continue
