@@ -39,6 +39,12 @@ func TestJobRefusals(t *testing.T) {
 		{"state size negative", annotate(v1alpha1.AnnotationStateSize, "-4Gi")},
 		{"state size in words", annotate(v1alpha1.AnnotationStateSize, "big")},
 		{"state size too big", annotate(v1alpha1.AnnotationStateSize, "1Pi")},
+		{"one slot", annotate(v1alpha1.AnnotationSlots, "1")},
+		{"slots with a sign", annotate(v1alpha1.AnnotationSlots, "+2")},
+		{"slots without state", func(j *batchv1.Job) {
+			delete(j.Annotations, v1alpha1.AnnotationStateSize)
+			annotate(v1alpha1.AnnotationSlots, "2")(j)
+		}},
 		{"standbys maybe", annotate(v1alpha1.AnnotationStandbys, "on")},
 		{"standby memory", annotate(v1alpha1.AnnotationStandbyMemory, "lots")},
 		{"ranks zero", annotate(v1alpha1.AnnotationRanks, "0")},

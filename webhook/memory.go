@@ -28,7 +28,7 @@ type demand struct {
 func demandOf(s settings.Settings, ranks int32) demand {
 	var d demand
 	if s.StateBytes > 0 {
-		d.Volume = int64(ranks)*arenaBytes(s.StateBytes) + volumeSlack
+		d.Volume = int64(ranks)*arenaBytes(s) + volumeSlack
 	}
 	if s.Standbys {
 		d.Standbys = s.StandbyBytes

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,8 +40,8 @@ const nobody = 65532
 var wrapper = []string{agentPath, "init", "--"}
 
 // arenaBytes is the size of one rank's arena.
-func arenaBytes(stateBytes int64) int64 {
-	return int64(format.FileSize(uint64(stateBytes), format.Slots))
+func arenaBytes(s settings.Settings) int64 {
+	return int64(format.FileSize(uint64(s.StateBytes), cmp.Or(uint32(s.Slots), format.Slots)))
 }
 
 // addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
@@ -122,6 +123,9 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_STANDBYS", Value: standbys},
 		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(graceSeconds(t.spec), 10)},
 		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
+	}
+	if s.Slots != 0 {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_SLOTS", Value: strconv.Itoa(int(s.Slots))})
 	}
 	if s.StorageClaim != "" {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_STORAGE", Value: storagePath})

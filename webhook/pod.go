@@ -106,7 +106,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 // describe adds the memory, which must happen once, and writes down what was done.
 func describe(pod *corev1.Pod, t *training, s settings.Settings, marker string) {
 	d := demandOf(s, t.ranks)
-	done := v1alpha1.Injection{StateBytes: s.StateBytes, Ranks: t.ranks, Standbys: s.Standbys}
+	done := v1alpha1.Injection{StateBytes: s.StateBytes, Slots: s.Slots, Ranks: t.ranks, Standbys: s.Standbys}
 	if addMemory(t.container(), t.spec, d.total()) {
 		done.MemoryAdded = d.total()
 	} else {

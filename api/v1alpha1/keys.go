@@ -9,8 +9,11 @@ const (
 	// AnnotationEnabled opts a job in ("true") or explicitly out ("false").
 	AnnotationEnabled = Prefix + "enabled"
 	// AnnotationStateSize is the size of the state that one rank keeps in memory, a quantity such as
-	// "40Gi". Each rank's arena holds three slots of this size. Absent: state in memory is off.
+	// "40Gi". Each rank's arena holds AnnotationSlots slots of this size. Absent: state in memory is off.
 	AnnotationStateSize = Prefix + "state-size"
+	// AnnotationSlots is how many states a rank's arena has room for: "3" (default), or "2", which takes a third less
+	// memory and makes saves wait for the other ranks. Needs AnnotationStateSize.
+	AnnotationSlots = Prefix + "slots"
 	// AnnotationStandbys is "auto" (default: one warm standby process per rank where memory allows) or "off".
 	AnnotationStandbys = Prefix + "standbys"
 	// AnnotationStandbyMemory is the memory added to the container for the standbys of a pod, a quantity;
@@ -126,6 +129,8 @@ const Namespace = "holdfast-system"
 type Injection struct {
 	// StateBytes is the size of one slot in bytes; 0: state in memory is off.
 	StateBytes int64 `json:"stateBytes,omitempty"`
+	// Slots is how many slots each arena has; 0: three.
+	Slots int32 `json:"slots,omitempty"`
 	// Ranks is the number of ranks per pod that memory was counted for.
 	Ranks int32 `json:"ranks,omitempty"`
 	// MemoryAdded is what was added to the memory request or limit, in bytes.

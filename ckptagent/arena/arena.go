@@ -49,11 +49,11 @@ type Progress struct {
 }
 
 // Open opens the arena of each rank in dir, or makes it: with all its memory, so that a lack of it is an
-// error here and not a signal to the training process later.
-func Open(dir string, ranks int, stateBytes uint64, podUID string, now time.Time) (*Set, error) {
+// error here and not a signal to the training process later. One of another shape is made anew.
+func Open(dir string, ranks int, slots uint32, stateBytes uint64, podUID string, now time.Time) (*Set, error) {
 	s := &Set{}
 	for local := range ranks {
-		a, err := open(path(dir, local), format.Header{Slots: format.Slots, LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID})
+		a, err := open(path(dir, local), format.Header{Slots: slots, LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID})
 		if err != nil {
 			s.Close()
 			return nil, err

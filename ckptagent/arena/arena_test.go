@@ -21,7 +21,12 @@ var now = time.Unix(1000, 0)
 
 func mustOpen(t *testing.T, dir string, size uint64, uid string) *Set {
 	t.Helper()
-	s, err := Open(dir, 2, size, uid, now)
+	return mustOpenOf(t, dir, format.Slots, size, uid)
+}
+
+func mustOpenOf(t *testing.T, dir string, slots uint32, size uint64, uid string) *Set {
+	t.Helper()
+	s, err := Open(dir, 2, slots, size, uid, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +174,33 @@ func TestDurableRisesWithinAGeneration(t *testing.T) {
 	want(0)
 }
 
+// TestTwoSlots: an arena of two slots has memory for two, holds the common step and the one after it, and grants no third.
+func TestTwoSlots(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpenOf(t, dir, format.MinSlots, stateBytes, "uid")
+	s.Begin(1, 0, format.Point{})
+	c := attach(t, dir, "rank-0.arena")
+	if st, err := c.file.Stat(); err != nil || st.Size() != int64(format.FileSize(stateBytes, 2)) {
+		t.Errorf("the file is of %d bytes: %v", st.Size(), err)
+	}
+	for step := int64(1); step <= 2; step++ {
+		if !c.save(step) {
+			t.Fatalf("no slot for step %d", step)
+		}
+		s.Poll(0, now)
+	}
+	s = mustOpenOf(t, dir, format.MinSlots, stateBytes, "uid") // the next agent takes it over
+	s.Levels(1, 1)
+	if c.save(3) {
+		t.Fatal("the common step's slot was granted")
+	}
+	s.Levels(2, 2)
+	if !c.save(3) {
+		t.Fatal("no slot though the step before is common")
+	}
+	sealed(t, s, 0, 2, 3)
+}
+
 func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
@@ -224,6 +256,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 	sealed(t, s, 0, 1)
 	for name, open := range map[string]func() *Set{
 		"another size": func() *Set { return mustOpen(t, dir, stateBytes*2, "uid") },
+		"fewer slots":  func() *Set { return mustOpenOf(t, dir, format.MinSlots, stateBytes, "uid") },
 		"another pod":  func() *Set { return mustOpen(t, dir, stateBytes, "other") },
 		"a torn header": func() *Set {
 			if err := os.WriteFile(filepath.Join(dir, "rank-0.arena"), make([]byte, format.FileSize(stateBytes, format.Slots)), 0o600); err != nil {
@@ -249,10 +282,10 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 }
 
 func TestOpenWithoutRoomIsAnError(t *testing.T) {
-	if _, err := Open(filepath.Join(t.TempDir(), "nowhere"), 1, stateBytes, "uid", now); err == nil {
+	if _, err := Open(filepath.Join(t.TempDir(), "nowhere"), 1, format.Slots, stateBytes, "uid", now); err == nil {
 		t.Error("arenas in a folder that is not there")
 	}
-	if _, err := Open(t.TempDir(), 1, 1<<60, "uid", now); err == nil {
+	if _, err := Open(t.TempDir(), 1, format.Slots, 1<<60, "uid", now); err == nil {
 		t.Error("an arena of an exbibyte")
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/arena"
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
@@ -118,11 +119,13 @@ func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
 	switch {
 	case c.StateBytes == 0:
 		return nil, "state in memory is off: no holdfast.dev/state-size"
+	case c.Slots < format.MinSlots || c.Slots > format.Slots:
+		return nil, fmt.Sprintf("state in memory is off: %s is not a number from %d to %d; remove it from the container's environment and set holdfast.dev/slots", proc.EnvSlots, format.MinSlots, format.Slots)
 	case c.Ranks > 0 && ranks > c.Ranks:
 		return nil, fmt.Sprintf("state in memory is off: the launcher starts %d ranks and memory was counted for %d; set holdfast.dev/ranks to %d", ranks, c.Ranks, ranks)
 	}
 	arena.Prune(c.Root.Memory(), ranks)
-	set, err := arena.Open(c.Root.Memory(), ranks, c.StateBytes, c.PodUID, now)
+	set, err := arena.Open(c.Root.Memory(), ranks, c.Slots, c.StateBytes, c.PodUID, now)
 	if err != nil {
 		return nil, "state in memory is off: " + err.Error()
 	}

@@ -44,6 +44,7 @@ type Config struct {
 	// Ranks that memory was counted for; 0: unknown.
 	Ranks      int
 	StateBytes uint64
+	Slots      uint32 // of each arena
 	Standbys   bool
 	// Storage is where the claim is mounted; empty: none. Gang and JobUID name this job's folder there.
 	Storage, Gang, JobUID string

@@ -177,6 +177,7 @@ func TestNotes(t *testing.T) {
 		"nothing asked for":  {nil, []string{"state in memory is off: no holdfast.dev/state-size", "standbys are off: holdfast.dev/standbys is off"}},
 		"too many ranks":     {map[string]string{"HOLDFAST_STATE_BYTES": "4096", "HOLDFAST_RANKS": "1"}, []string{"the launcher starts 2 ranks and memory was counted for 1; set holdfast.dev/ranks to 2"}},
 		"no room":            {map[string]string{"HOLDFAST_STATE_BYTES": "1152921504606846976"}, []string{"state in memory is off: taking", "set a smaller holdfast.dev/state-size"}},
+		"one slot":           {map[string]string{"HOLDFAST_STATE_BYTES": "4096", "HOLDFAST_SLOTS": "1"}, []string{"state in memory is off: HOLDFAST_SLOTS is not a number from 2 to 3"}},
 		"state does not fit": {map[string]string{"HOLDFAST_STATE_BYTES": "1048576"}, []string{"state in memory is not kept: it needs 4 MiB and a slot holds 1 MiB; set holdfast.dev/state-size to 4Mi"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // third that is copied and has no checksum yet.
 func announced(t *testing.T, c Config) {
 	t.Helper()
-	set, err := arena.Open(c.Root.Memory(), 1, c.StateBytes, c.PodUID, time.Now())
+	set, err := arena.Open(c.Root.Memory(), 1, c.Slots, c.StateBytes, c.PodUID, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func announced(t *testing.T, c Config) {
 // taken aside, and told when it is known.
 func TestResumesWithoutVerifying(t *testing.T) {
 	coordinator := coordtest.Start(t)
-	c := Config{Root: proc.Root(t.TempDir()), Container: "c1", Coordinator: coordinator.Address(), CA: coordinator.CA, PodUID: "uid", StateBytes: 1 << 20, Log: io.Discard}
+	c := Config{Root: proc.Root(t.TempDir()), Container: "c1", Coordinator: coordinator.Address(), CA: coordinator.CA, PodUID: "uid", Slots: format.Slots, StateBytes: 1 << 20, Log: io.Discard}
 	for _, dir := range []string{c.Root.Run(), c.Root.Memory()} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			t.Fatal(err)

@@ -18,6 +18,7 @@ const (
 	EnvPodUID      = "HOLDFAST_POD_UID"
 	EnvRanks       = "HOLDFAST_RANKS"
 	EnvStateBytes  = "HOLDFAST_STATE_BYTES"
+	EnvSlots       = "HOLDFAST_SLOTS"
 	EnvStandbys    = "HOLDFAST_STANDBYS"
 	EnvStorage     = "HOLDFAST_STORAGE"
 	EnvGang        = "HOLDFAST_GANG"

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/loop"
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
@@ -90,10 +92,11 @@ func fail(err error) int {
 func config(root proc.Root) loop.Config {
 	ranks, _ := strconv.Atoi(os.Getenv(proc.EnvRanks))
 	state, _ := strconv.ParseUint(os.Getenv(proc.EnvStateBytes), 10, 64)
+	slots, _ := strconv.ParseUint(cmp.Or(os.Getenv(proc.EnvSlots), strconv.Itoa(format.Slots)), 10, 32)
 	grace, _ := strconv.ParseUint(os.Getenv(proc.EnvGrace), 10, 31)
 	c := loop.Config{
 		Root: root, Container: os.Getenv(proc.EnvContainer), Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
-		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state,
+		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state, Slots: uint32(slots),
 		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
 		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second,
 	}

@@ -96,8 +96,12 @@ func stateFeature(s settings.Settings) Feature {
 		return Feature{Reason: v1alpha1.ReasonNoStateSize, Message: "no state is kept in memory, because the job has no annotation " + v1alpha1.AnnotationStateSize +
 			`; to turn it on create the job with it: the size of what one rank saves, such as "40Gi"`}
 	}
+	copies := "three"
+	if s.Slots == 2 {
+		copies = "two"
+	}
 	return Feature{On: true, Reason: v1alpha1.ReasonSizeAnnotated,
-		Message: "each rank has room for three copies of " + resource.NewQuantity(s.StateBytes, resource.BinarySI).String() + " in memory"}
+		Message: "each rank has room for " + copies + " copies of " + resource.NewQuantity(s.StateBytes, resource.BinarySI).String() + " in memory"}
 }
 
 func standbyFeature(s settings.Settings) Feature {

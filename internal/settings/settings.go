@@ -37,6 +37,8 @@ type Settings struct {
 	Enabled bool
 	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
 	StateBytes int64
+	// Slots is how many states a rank's arena has room for; 0: not said, three.
+	Slots int32 `json:",omitzero"`
 	// Standbys says whether each rank has a warm standby, StandbyBytes what those of a pod may use.
 	Standbys     bool
 	StandbyBytes int64
@@ -66,6 +68,7 @@ type Annotated struct {
 var userKeys = map[string]string{
 	v1alpha1.AnnotationEnabled:         `"true" or "false"`,
 	v1alpha1.AnnotationStateSize:       `a size such as "40Gi"`,
+	v1alpha1.AnnotationSlots:           `"2" or "3"`,
 	v1alpha1.AnnotationStandbys:        `"auto" or "off"`,
 	v1alpha1.AnnotationStandbyMemory:   `a size such as "512Mi"`,
 	v1alpha1.AnnotationRanks:           `a number such as "8"`,
@@ -140,9 +143,18 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 		errs = append(errs, without)
 	}
 	if len(errs) == 0 {
-		errs = append(s.checkStorage(at), s.checkTopology(at)...)
+		errs = append(append(s.checkSlots(at), s.checkStorage(at)...), s.checkTopology(at)...)
 	}
 	return s, errs
+}
+
+// checkSlots refuses slots that hold nothing; at is where each key stands.
+func (s *Settings) checkSlots(at map[string]*field.Path) field.ErrorList {
+	if s.Slots == 0 || s.StateBytes > 0 || !s.Enabled {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at[v1alpha1.AnnotationSlots], strconv.Itoa(int(s.Slots)),
+		"has no effect without "+v1alpha1.AnnotationStateSize+": set that to what one rank saves, or remove the key")}
 }
 
 // checkStorage refuses settings of storage that would do nothing; at is where each key stands.
@@ -183,6 +195,11 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationStateSize:
 		s.StateBytes, problem = parseBytes(value, "to keep no state in memory remove the key")
+	case v1alpha1.AnnotationSlots:
+		s.Slots = map[string]int32{"2": 2, "3": 3}[value]
+		if s.Slots == 0 {
+			return `must be "3", or "2" for a third less memory, with saves that wait for the other ranks`
+		}
 	case v1alpha1.AnnotationStandbyMemory:
 		s.StandbyBytes, problem = parseBytes(value, `to run without standbys write `+v1alpha1.AnnotationStandbys+`: "off"`)
 	case v1alpha1.AnnotationStandbys:

@@ -46,7 +46,7 @@ func (p Preview) state(a Answers) *State {
 	if p.Injection == nil || p.Injection.StateBytes == 0 {
 		return nil
 	}
-	s := &State{Slots: format.Slots, Bytes: p.Injection.StateBytes, Ranks: p.Injection.Ranks, Unread: a.Unread}
+	s := &State{Slots: cmp.Or(p.Injection.Slots, format.Slots), Bytes: p.Injection.StateBytes, Ranks: p.Injection.Ranks, Unread: a.Unread}
 	s.Total = int64(s.Slots) * s.Bytes * int64(s.Ranks)
 	asked := resource.PodRequests(a.Pod, resource.PodResourcesOptions{})
 	for name, n := range resource.PodLimits(a.Pod, resource.PodResourcesOptions{}) {

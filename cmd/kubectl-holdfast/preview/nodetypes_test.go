@@ -44,6 +44,10 @@ func TestNodeTypes(t *testing.T) {
 	a.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1600Gi")}
 	check("1600Gi", NodeType{"big", 2, 2040 << 30, "8 nvidia.com/gpu", 1, ""}, NodeType{"", 1, 1500 << 30, "4 nvidia.com/gpu", 0, "too little memory, nvidia.com/gpu"},
 		NodeType{"", 2, 1000 << 30, "16 nvidia.com/gpu", 0, "too little memory"}, NodeType{"small", 1, 900 << 30, "8 nvidia.com/gpu", 0, "too little memory"})
+	p.Injection.Slots = 2
+	if s := p.state(a); s.Slots != 2 || s.Total != 640<<30 {
+		t.Errorf("two slots: %+v", s)
+	}
 	if p.Injection.StateBytes = 0; p.state(a) != nil {
 		t.Error("a job without state has some")
 	}

@@ -36,7 +36,7 @@ type holder struct {
 }
 
 func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
-	set, err := arena.Open(dir, ranks, uint64(bytes), "bench", time.Now())
+	set, err := arena.Open(dir, ranks, format.Slots, uint64(bytes), "bench", time.Now())
 	if err != nil {
 		return nil, err
 	}
