@@ -35,7 +35,7 @@ func (s *State) trackSealed(now time.Time) {
 	if !s.all(s.current) {
 		return
 	}
-	common, reclaimBelow := s.commonStep(), s.lowestNewest()
+	common, reclaimBelow := s.commonStep(), s.reclaimBelow()
 	if common > s.run.commonStep || reclaimBelow > s.run.reclaimBelow {
 		s.emit(Broadcast{})
 	}
@@ -73,6 +73,17 @@ func holdsAll(r *protocol.Report, step int64) bool {
 		}
 	}
 	return len(r.Rank) >= r.Ranks
+}
+
+// reclaimBelow is the lowest step that may be common one day beside those that are: the lowest of all ranks' newest steps, or
+// the one after it where a rank has gone past it without. Arenas of two slots would otherwise be full for good once ranks hold
+// different steps beside the common one.
+func (s *State) reclaimBelow() int64 {
+	low := s.lowestNewest()
+	if low > s.run.commonStep && !s.all(func(m *member) bool { return holdsAll(&m.report, low) }) {
+		return low + 1
+	}
+	return low
 }
 
 // lowestNewest is the lowest, over all ranks, of each rank's newest step.

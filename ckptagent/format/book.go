@@ -16,8 +16,7 @@ type Write struct {
 // Book is the agent's knowledge of one arena.
 //
 // Invariants: at most one slot is granted, and it is the one that the control record names (once Begin
-// ran); grant numbers only rise; a sealed slot is granted again only by SlotReusable, and never the
-// newest one.
+// ran); grant numbers only rise; a sealed slot is granted again only by SlotReusable.
 //
 //	         Begin, Levels: grant            Seal
 //	empty ─────────────────────────▶ granted ─────▶ sealed
@@ -301,12 +300,6 @@ func (b *Book) grant() []Write {
 
 // free picks the slot to be written next: one that holds nothing, else the oldest reusable step.
 func (b *Book) free() uint32 {
-	var newest int64
-	for _, s := range b.Slot {
-		if s.State == SlotSealed {
-			newest = max(newest, s.Step)
-		}
-	}
 	best := NoSlot
 	for i, s := range b.Slot {
 		if b.pins[i] > 0 {
@@ -315,7 +308,7 @@ func (b *Book) free() uint32 {
 		if s.State != SlotSealed {
 			return uint32(i)
 		}
-		if s.Step != newest && SlotReusable(s.Step, b.Control.CommonStep, b.Control.ReclaimBelow) &&
+		if SlotReusable(s.Step, b.Control.CommonStep, b.Control.ReclaimBelow) &&
 			(best == NoSlot || s.Step < b.Slot[best].Step) {
 			best = uint32(i)
 		}

@@ -1,7 +1,7 @@
 package format
 
 // SlotReusable says whether a slot sealed at step may be granted again, by the gang's levels: common is
-// the newest step that every rank holds sealed, reclaimBelow the lowest of all ranks' newest sealed steps.
+// the newest step that every rank holds sealed, reclaimBelow the lowest that may be common one day beside it.
 func SlotReusable(step, commonStep, reclaimBelow int64) bool {
 	return step != commonStep && step < reclaimBelow
 }

@@ -66,7 +66,7 @@ func (h *holder) begin(restore int64) {
 	for i := range h.newest {
 		h.newest[i] = restore
 	}
-	h.set.Begin(h.generation, restore)
+	h.set.Begin(h.generation, 0, format.Point{Step: restore})
 }
 
 // environment is what a rank's process is told.
