@@ -104,6 +104,7 @@ class Checkpoint:
         self._touched = None  # set once those slots are that are needed first
         self._socket = None
         self._arena = None
+        self._publishing = threading.Lock()
         self._last_copied = 0
         self._waited_in_vain = 0  # grant after which waiting was of no use
 
@@ -144,8 +145,9 @@ class Checkpoint:
     # What the agent is told.
 
     def _publish(self, **changes):
-        self._record = self._record._replace(seq=self._record.seq + 1, **changes)
-        self._arena.publish(self._record)
+        with self._publishing:  # holdfast.dcp saves in a thread of torch's
+            self._record = self._record._replace(seq=self._record.seq + 1, **changes)
+            self._arena.publish(self._record)
 
     def _send(self, event, **fields):
         if self._socket is None:
@@ -199,15 +201,19 @@ class Checkpoint:
         step = self._restore_step
         if step and os.getpid() == self._pid:
             self._restore(step)
+        self._tell_restored(step)
+        return step
+
+    def _tell_restored(self, step):
         if self._arena is not None:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
             if self._touched is not None and os.getpid() == self._pid:
                 self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
-        return step
 
-    def _restore(self, step):
+    def _sealed(self, step):
+        """The state that this generation starts from, and the header of its slot."""
         if self._arena is None:
             raise RestoreError("restoring step %d: this process has no arena" % step)
         found = self._arena.find(step, self._restore_branch)
@@ -215,9 +221,12 @@ class Checkpoint:
             raise RestoreError("restoring step %d%s: the arena holds %s" % (step, _of(self._restore_branch), self._arena.sealed_steps() or "no sealed step"))
         slot, header = found
         try:
-            state = Unpacker(self._arena.map, self._arena.data_offset(slot), header.length, self._packer.pool)
+            return Unpacker(self._arena.map, self._arena.data_offset(slot), header.length, self._packer.pool), header
         except (ValueError, KeyError) as e:
             raise RestoreError("restoring step %d from slot %d: %s" % (step, slot, e)) from e
+
+    def _restore(self, step):
+        state, _ = self._sealed(step)
         names = set(self._tracked) | ({_RNG} if self._rng else set())
         missing, extra = names - set(state.names()), set(state.names()) - names
         if missing:
@@ -268,15 +277,24 @@ class Checkpoint:
         return saved
 
     def _save(self, step):
+        control, refused = self._granted(step)
+        return refused if control is None else self._keep(step, control, self._flatten())
+
+    def _granted(self, step):
+        """The agent's leave to write a slot, and None; or None, and what became of the save without it."""
         if step <= self._last_copied:
             self._once("order", "save(%d) after save(%d): steps must rise; not saved" % (step, self._last_copied))
-            return self._tell(step, "steps must rise")
+            return None, self._tell(step, "steps must rise")
         control = self._await_grant()
-        if control is None:
-            self._publish(step=step, skipped=self._record.skipped + 1)
-            self._send("step", step=step)
-            return Saved(step, False, "no free slot")
-        flat = self._flatten()
+        return control, None if control is not None else self._skip(step)
+
+    def _skip(self, step):
+        self._publish(step=step, skipped=self._record.skipped + 1)
+        self._send("step", step=step)
+        return Saved(step, False, "no free slot")
+
+    def _keep(self, step, control, flat, stay=True):
+        """Copies a state that was taken apart into the slot, announces it, and stays while it is held."""
         plan, needed = self._packer.plan(flat)
         if needed > self._arena.header.state_bytes:
             return self._too_large(step, needed)
@@ -288,7 +306,8 @@ class Checkpoint:
         self._publish(slot=control.slot, grant=control.grant, branch=control.branch, copy_step=step, length=needed, step=step, saves=self._record.saves + 1)
         self._last_copied = step
         self._send("copied", step=step, slot=control.slot, bytes=needed)
-        self._stay(step)
+        if stay:
+            self._stay(step)
         return Saved(step, True, "", self._arena, control.slot, control.grant, self._generation)
 
     def _stay(self, step):

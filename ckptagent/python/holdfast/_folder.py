@@ -84,7 +84,7 @@ class RankFile:
     def __init__(self, folder, step, rank):
         self.rank = rank
         self.path = os.path.join(folder, "gen-%d" % step.generation, "step-%d.rank-%d" % (step.step, rank))
-        self.length, self._crc = step.ranks[rank]
+        self.length, self.crc = step.ranks[rank]
         try:
             with open(self.path, "rb") as f:
                 size = os.fstat(f.fileno()).st_size
@@ -108,7 +108,7 @@ class RankFile:
         if version != VERSION:
             raise ExportError("%s: it has version %d, this program knows %d: use the client of a newer image" % (self.path, version, VERSION))
         says = (rank, number, generation, world, length, crc)
-        should = (self.rank, step.step, step.generation, len(step.ranks), self.length, self._crc)
+        should = (self.rank, step.step, step.generation, len(step.ranks), self.length, self.crc)
         if says != should:
             raise self.error("its header says rank, step, generation, ranks, length, checksum %s; by name and manifest it should say %s" % (says, should))
         if size != DATA + length:
@@ -116,5 +116,5 @@ class RankFile:
 
     def check_data(self):
         got = crc32c(self.map, DATA, self.length)
-        if got != self._crc:
-            raise self.error("its data is damaged: checksum %08x instead of %08x" % (got, self._crc))
+        if got != self.crc:
+            raise self.error("its data is damaged: checksum %08x instead of %08x" % (got, self.crc))

@@ -83,6 +83,10 @@ def _torch_leaf(torch, t):
     return Leaf(("torch", name, tuple(t.shape), strides), t.nbytes, t)
 
 
+def torch_leaf(t):
+    return _torch_leaf(_torch(), t)
+
+
 def _shard_leaf(torch, t):
     whole = _torch_leaf(torch, _sharded.local(t))
     _, dtype, shape, strides = whole.spec
@@ -168,7 +172,10 @@ class Flat:
         return {"p": self._object(v)}
 
     def _tensor(self, torch, t):
-        leaf = _torch_leaf(torch, t)
+        return self.tensor(_torch_leaf(torch, t))
+
+    def tensor(self, leaf):
+        """The number of a tensor's leaf, which is the same for the same memory."""
         if leaf.nbytes == 0:
             return self._append(leaf)
         t = leaf.source
@@ -254,6 +261,14 @@ class Packer:
     def pack(self, buffer, at, flat, plan):
         """Writes the state at offset `at` of buffer."""
         layout, tree, objects, tail = plan
+        self.place(buffer, at, flat, layout)
+        end, n = layout.end, len(layout.json)
+        buffer[at + end : at + end + len(tail)] = tail
+        head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
+        buffer[at : at + HEAD_BYTES] = head.ljust(HEAD_BYTES, b"\0")
+
+    def place(self, buffer, at, flat, layout):
+        """Copies the leaves to where the layout has them, and returns these places; what lies there already is left."""
         views = self._views.get(at)
         if views is None:
             views = self._views[at] = [
@@ -262,7 +277,8 @@ class Packer:
         tensors, sources, bulk = [], [], []
         for leaf, view, offset in zip(flat.leaves, views, layout.offsets):
             if leaf.nbytes >= _BULK and _as_bytes(leaf):
-                bulk.append((view.data_ptr(), leaf.source.data_ptr(), leaf.nbytes))
+                if view.data_ptr() != leaf.source.data_ptr():
+                    bulk.append((view.data_ptr(), leaf.source.data_ptr(), leaf.nbytes))
             elif view is None:
                 if leaf.nbytes:
                     buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
@@ -275,10 +291,7 @@ class Packer:
             _copy_tensors(tensors, sources)
         if bulk:
             self.pool.copy(bulk)
-        end, n = layout.end, len(layout.json)
-        buffer[at + end : at + end + len(tail)] = tail
-        head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
-        buffer[at : at + HEAD_BYTES] = head.ljust(HEAD_BYTES, b"\0")
+        return views
 
 
 def _as_bytes(leaf):

@@ -76,13 +76,13 @@ def unite(states):
         if left is not None:
             union.leave(path, left)
         elif path[0] == _RNG:
-            _add_own(union, path, leaves)
+            add_own(union, path, leaves)
         else:
-            _add(union, path, leaves)
+            add_values(union, path, leaves)
     return union
 
 
-def _add(union, path, leaves):
+def add_values(union, path, leaves):
     first = leaves[0][1]
     if isinstance(first, _sharded.Saved):
         entry, unlike = _shards(path, leaves)
@@ -92,10 +92,10 @@ def _add(union, path, leaves):
     union.add(entry)
     if unlike:
         union.differ[key(path)] = unlike
-        _add_own(union, path, leaves)
+        add_own(union, path, leaves)
 
 
-def _add_own(union, path, leaves):
+def add_own(union, path, leaves):
     for rank, leaf in leaves:
         union.add(_whole(own(rank, path), leaf.local if isinstance(leaf, _sharded.Saved) else leaf))
 
@@ -125,7 +125,7 @@ def _shards(path, leaves):
             continue
         for at, got in mine.items():
             parts.setdefault(at, got)
-    _covered(path, first.part.shape, list(parts))
+    covered(path, first.part.shape, list(parts))
     return Tensor(path, first.local.dtype, first.part.shape, list(parts.values())), unlike
 
 
@@ -133,7 +133,7 @@ def _layout(leaf):
     return leaf.local.dtype, leaf.part._replace(strides=None, stride=None, at=None)
 
 
-def _covered(path, shape, boxes):
+def covered(path, shape, boxes):
     """Raises unless the boxes are the whole tensor: of one layout, so no two overlap."""
     have, want = sum(math.prod(sizes) for _, sizes in boxes), math.prod(shape)
     if have != want:

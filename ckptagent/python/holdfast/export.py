@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 
-from . import _folder, _pickles, _union, _write
+from . import _folder, _pickles, _planned, _union, _write
 from ._folder import ExportError
 
 __all__ = ["ExportError", "Report", "export"]
@@ -36,15 +36,25 @@ def export(folder, out, to="dcp", step=None, trust=False):
     except ImportError as e:
         raise ExportError("exporting needs torch, which this Python (%s) has not: use the one that trains" % sys.executable) from e
     files = [_folder.RankFile(folder, chosen, rank) for rank in range(len(chosen.ranks))]
-    union = _union.unite([_state(f, trust) for f in files])
+    union = _united(files, trust)
     _write.write(to, union, out)
     return Report(chosen.generation, chosen.step, len(files), len(union.entries), sum(f.length for f in files), union.differ, union.left, passed)
+
+
+def _united(files, trust):
+    states = [_state(f, trust) for f in files]
+    planned = [isinstance(s, _planned.Held) for s in states]
+    if any(planned) and not all(planned):
+        raise ExportError("ranks %s saved by holdfast.dcp and the others not: export another step" % [r for r, p in enumerate(planned) if p])
+    return _planned.unite(states, trust) if all(planned) else _union.unite(states)
 
 
 def _state(file, trust):
     file.check_data()
     try:
         state = _union.State(file.map, _folder.DATA, file.length, functools.partial(_pickles.load, trust=trust))
+        if state.names() == [_planned.NAME]:
+            return _planned.Held(state, file.path)
         return {name: state.value(name, borrow=True) for name in state.names()}
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
         raise ExportError("%s: its state is of no kind that this program knows (%s): use the client of a newer image" % (file.path, e)) from e
