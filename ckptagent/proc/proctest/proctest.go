@@ -173,14 +173,21 @@ func (c *Container) Processes() map[int]string {
 	return found
 }
 
-// Kill ends all of it at once.
+// Kill ends all of it at once: init and the agent first, which so see none of the others die, as where a kernel ends a container.
 func (c *Container) Kill() {
 	if c.Init != nil {
 		_ = c.Init.Process.Kill()
 	}
 	eventually.Holds(c.t, "the end of pod "+c.Name, func() (bool, any) {
 		left := c.Processes()
-		for pid := range left {
+		ours := func(pid int) bool {
+			return strings.Contains(left[pid], "holdfast-agent init ") || strings.HasSuffix(left[pid], "holdfast-agent run")
+		}
+		next := slices.DeleteFunc(slices.Collect(maps.Keys(left)), func(pid int) bool { return !ours(pid) })
+		if len(next) == 0 {
+			next = slices.Collect(maps.Keys(left))
+		}
+		for _, pid := range next {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		return len(left) == 0, left
