@@ -41,30 +41,18 @@ func TestAbandoned(t *testing.T) {
 func TestCrashWhileABranchBegins(t *testing.T) {
 	restore := Point{Branch: 0, Step: 50}
 	for cut := 0; ; cut++ {
-		mem := make([]byte, FileSize(600, Slots))
-		carry := func(ws []Write) {
-			for _, w := range ws {
-				copy(mem[w.Offset:], w.Bytes)
-			}
-		}
+		mem := make(memory, FileSize(600, Slots))
 		save := func(b *Book, step int64) []Write {
 			return b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 300}, 1, 1)
 		}
 		b, ws := Create(Header{StateBytes: 600})
-		carry(ws)
-		carry(b.Begin(5, 0, Point{}))
+		mem.carry(ws)
+		mem.carry(b.Begin(5, 0, Point{}))
 		for _, step := range []int64{50, 70, 80} {
-			carry(save(b, step))
+			mem.carry(save(b, step))
 		}
-		all, total := b.Begin(6, 1, restore), 0
-		left := cut
-		for _, w := range all {
-			n := min(left, len(w.Bytes))
-			copy(mem[w.Offset:], w.Bytes[:n])
-			left -= n
-			total += len(w.Bytes)
-		}
-		if cut > total {
+		all := b.Begin(6, 1, restore)
+		if mem.carryBytes(all, cut) < cut {
 			return
 		}
 		next, err := Open(mem[:MetaBytes])
@@ -74,15 +62,15 @@ func TestCrashWhileABranchBegins(t *testing.T) {
 		if slot, ok := next.Find(50); !ok || next.Slot[slot].point() != restore {
 			t.Fatalf("cut at byte %d: the restored point is gone: %+v", cut, next.Slot)
 		}
-		carry(next.Begin(6, 1, restore))
+		mem.carry(next.Begin(6, 1, restore))
 		if got := next.points(); !slices.Equal(got, []Point{restore}) {
 			t.Fatalf("cut at byte %d: processes would run beside %+v", cut, got)
 		}
-		carry(save(next, 60))
+		mem.carry(save(next, 60))
 		if got, err := Open(mem[:MetaBytes]); err != nil || !slices.Equal(got.points(), []Point{restore, {1, 60}}) {
 			t.Fatalf("cut at byte %d: holds %+v, %v", cut, got, err)
 		}
-		carry(next.Begin(7, 1, Point{Branch: 1, Step: 60}))
+		mem.carry(next.Begin(7, 1, Point{Branch: 1, Step: 60}))
 		if got := next.points(); !slices.Equal(got, []Point{{1, 60}}) {
 			t.Fatalf("cut at byte %d: step 60 of branch 1 is restored beside %+v", cut, got)
 		}
@@ -91,15 +79,10 @@ func TestCrashWhileABranchBegins(t *testing.T) {
 
 // TestTheBranchOutlivesATornControlPage: the granted slot names it as well, so that what is announced is sealed as of its branch.
 func TestTheBranchOutlivesATornControlPage(t *testing.T) {
-	mem := make([]byte, FileSize(600, Slots))
-	carry := func(ws []Write) {
-		for _, w := range ws {
-			copy(mem[w.Offset:], w.Bytes)
-		}
-	}
+	mem := make(memory, FileSize(600, Slots))
 	b, ws := Create(Header{StateBytes: 600})
-	carry(ws)
-	carry(b.Begin(6, 2, Point{}))
+	mem.carry(ws)
+	mem.carry(b.Begin(6, 2, Point{}))
 	clear(mem[ControlOffset : ControlOffset+PageSize])
 	next, err := Open(mem[:MetaBytes])
 	if err != nil || next.Control.Branch != 2 || next.Control.Generation != 6 || next.Control.Slot != b.Control.Slot {

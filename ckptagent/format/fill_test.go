@@ -87,38 +87,24 @@ func TestCrashWhileASlotIsFilled(t *testing.T) {
 	data := pattern(0, 5, 7, 300)
 	for _, commonStep := range []int64{0, 1} {
 		for cut := 0; ; cut++ {
-			mem := make([]byte, FileSize(600, Slots))
-			carry := func(ws []Write) {
-				for _, w := range ws {
-					copy(mem[w.Offset:], w.Bytes)
-				}
-			}
+			mem := make(memory, FileSize(600, Slots))
 			b, ws := Create(Header{StateBytes: 600})
-			carry(ws)
-			carry(b.Begin(5, 0, Point{}))
+			mem.carry(ws)
+			mem.carry(b.Begin(5, 0, Point{}))
 			for _, step := range []int64{1, 9} {
 				copy(mem[DataOffset(b.Control.Slot, 600):], pattern(0, 5, step, 300))
-				carry(b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 300}, Checksum(pattern(0, 5, step, 300)), 1))
+				mem.carry(b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 300}, Checksum(pattern(0, 5, step, 300)), 1))
 			}
-			carry(b.Levels(commonStep, commonStep))
+			mem.carry(b.Levels(commonStep, commonStep))
 			h, all, _ := b.BeginFill(7, 5, 300)
 			for at := 0; at < len(data); at += 100 {
 				all = append(all, Write{h.Offset + int64(at), data[at : at+100]})
 			}
 			ws, _ = b.CommitFill(h, Checksum(data), 1)
 			all = append(all, ws...)
-			bytes := 0
-			for _, w := range all {
-				bytes += len(w.Bytes)
-			}
+			bytes := mem.carryBytes(all, cut)
 			if cut > bytes {
 				break
-			}
-			left := cut
-			for _, w := range all {
-				n := min(left, len(w.Bytes))
-				copy(mem[w.Offset:], w.Bytes[:n])
-				left -= n
 			}
 			next, err := Open(mem[:MetaBytes])
 			if err != nil {

@@ -216,3 +216,22 @@ func TestDrop(t *testing.T) {
 		t.Fatal("a dropped slot is still there")
 	}
 }
+
+// memory is an arena's file: what a Book writes is carried out in it.
+type memory []byte
+
+func (m memory) carry(ws []Write) {
+	for _, w := range ws {
+		copy(m[w.Offset:], w.Bytes)
+	}
+}
+
+// carryBytes carries out the first n bytes of what is written, and returns how many bytes that is whole.
+func (m memory) carryBytes(ws []Write, n int) (whole int) {
+	for _, w := range ws {
+		part := min(max(n-whole, 0), len(w.Bytes))
+		copy(m[w.Offset:], w.Bytes[:part])
+		whole += len(w.Bytes)
+	}
+	return whole
+}

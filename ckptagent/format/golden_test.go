@@ -26,12 +26,7 @@ type golden struct {
 // goldenArenas builds every arena of a version by the writes of a Book.
 func goldenArenas(version, slots uint32) map[string][]byte {
 	arenas := map[string][]byte{}
-	mem := make([]byte, FileSize(goldenStateBytes, slots))
-	carry := func(ws []Write) {
-		for _, w := range ws {
-			copy(mem[w.Offset:], w.Bytes)
-		}
-	}
+	mem := make(memory, FileSize(goldenStateBytes, slots))
 	keep := func(name string) { arenas[name] = bytes.Clone(mem) }
 	seq := uint64(0)
 	var book *Book
@@ -53,24 +48,24 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 		if !ok {
 			panic("golden copy is not announced")
 		}
-		carry(book.Seal(cp, Checksum(mem[cp.Offset:cp.Offset+int64(cp.Length)]), 1_795_000_000_000_000_000))
+		mem.carry(book.Seal(cp, Checksum(mem[cp.Offset:cp.Offset+int64(cp.Length)]), 1_795_000_000_000_000_000))
 	}
 
 	var ws []Write
 	book, ws = Create(Header{Version: version, Slots: slots, LocalRank: 1, StateBytes: goldenStateBytes, CreatedAt: 1_790_000_000_000_000_000,
 		PodUID: "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"})
-	carry(ws)
+	mem.carry(ws)
 	keep("fresh")
 	branch := int64(0)
 	if version >= 2 {
 		branch = 3
 	}
-	carry(book.Begin(7, branch, Point{}))
+	mem.carry(book.Begin(7, branch, Point{}))
 	keep("granted")
 	save(10)
 	keep("announced")
 	sealIt()
-	carry(book.Levels(10, 10))
+	mem.carry(book.Levels(10, 10))
 	save(20)
 	sealIt()
 	if slots == MinSlots {
@@ -85,9 +80,9 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 	mem[SlotHeaderOffset(0)+32] ^= 1                                      // step 10's header: torn
 	mem[recordOffset(ControlOffset, book.Control.Seq)+int64(size)-1] ^= 1 // newest control record: torn
 	keep("torn")
-	carry(book.SetBarrier(31))
+	mem.carry(book.SetBarrier(31))
 	keep("barrier")
-	carry(book.SetDurable(20))
+	mem.carry(book.SetDurable(20))
 	keep("durable")
 	return arenas
 }

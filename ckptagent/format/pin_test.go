@@ -65,18 +65,13 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 
 // TestHoldOutlivesTheAgentAndEndsWithTheGeneration reads the page as the next agent and the client do.
 func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
-	mem := make([]byte, FileSize(600, Slots))
-	carry := func(ws []Write) {
-		for _, w := range ws {
-			copy(mem[w.Offset:], w.Bytes)
-		}
-	}
+	mem := make(memory, FileSize(600, Slots))
 	b, ws := Create(Header{StateBytes: 600})
-	carry(ws)
-	carry(b.Begin(1, 0, Point{}))
-	carry(b.SetBarrier(12))
+	mem.carry(ws)
+	mem.carry(b.Begin(1, 0, Point{}))
+	mem.carry(b.SetBarrier(12))
 	before := b.Control.Seq
-	carry(b.SetBarrier(12))
+	mem.carry(b.SetBarrier(12))
 	if b.Control.Seq != before+1 {
 		t.Error("a hold that is said again is not written again")
 	}
@@ -84,7 +79,7 @@ func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
 	if err != nil || again.Control.BarrierStep != 12 {
 		t.Fatalf("the next agent reads %+v, %v", again, err)
 	}
-	carry(again.Begin(2, 0, Point{}))
+	mem.carry(again.Begin(2, 0, Point{}))
 	if c, err := DecodeControl(mem[ControlOffset : ControlOffset+PageSize]); err != nil || c.BarrierStep != 0 {
 		t.Errorf("held in the next generation: %+v, %v", c, err)
 	}
