@@ -221,8 +221,9 @@ bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
 
 # No cluster, no root: real arenas and storage, real clients.
 .PHONY: bench-checkpoint
-bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch.save and DCP, in one run
+bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch.save, DCP and DLRover, in one run
 	@hack/prepare.sh >&2
+	@hack/dlrover.sh >&2
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
 
 # One after the other: each measures. What they say is of no use but that they ran; one that fails does not keep the others from running.

@@ -29,6 +29,26 @@ type bench struct {
 	options
 	set      *figure.Set
 	progress io.Writer
+	chosen   []string // systems
+}
+
+// choose refuses a run without a rival that is to be in it; a quick one goes on without DLRover, and says so.
+func (b *bench) choose() error {
+	for _, system := range systems {
+		if !b.systems.Include(system) {
+			continue
+		}
+		if system == dlrover {
+			if _, err := os.Stat(string(b.dlroverPython)); err != nil && (b.systems.Given() || !b.Quick) {
+				return fmt.Errorf("%s: %w: run hack/dlrover.sh, name an interpreter with --dlrover-python, or leave it out of --systems", dlrover, err)
+			} else if err != nil {
+				fmt.Fprintf(b.progress, "%s is left out: %v: hack/dlrover.sh installs it\n", dlrover, err)
+				continue
+			}
+		}
+		b.chosen = append(b.chosen, system)
+	}
+	return nil
 }
 
 func (b *bench) run(ctx context.Context, shapes []shape) (err error) {
@@ -72,6 +92,7 @@ type turn struct {
 	shape
 	memory, disk string
 	holder       *holder
+	saver        *saver
 	step         int
 }
 
@@ -81,7 +102,7 @@ func (b *bench) measure(ctx context.Context, s shape) error {
 	turns := b.turns.Or(b.Quick, 1, 5)
 	for n := range turns {
 		fmt.Fprintf(b.progress, "%s: turn %d of %d\n", s.name, n+1, turns)
-		order := slices.DeleteFunc(slices.Clone(systems), func(name string) bool { return !b.systems.Include(name) })
+		order := slices.Clone(b.chosen)
 		for range n % len(order) {
 			order = append(order[1:], order[0])
 		}
@@ -104,8 +125,13 @@ func (t *turn) prepare() (err error) {
 	if t.disk, err = os.MkdirTemp(string(t.options.disk), "bench-checkpoint-"); err != nil {
 		return err
 	}
-	if t.systems.Include(holdfast) {
-		t.holder, err = newHolder(t.memory, t.disk, t.ranks, t.bytes+t.bytes/16+16*mib)
+	if slices.Contains(t.chosen, holdfast) {
+		if t.holder, err = newHolder(t.memory, t.disk, t.ranks, t.bytes+t.bytes/16+16*mib); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(t.chosen, dlrover) {
+		t.saver, err = startSaver(string(t.dlroverPython), filepath.Base(t.memory))
 	}
 	return err
 }
@@ -113,6 +139,9 @@ func (t *turn) prepare() (err error) {
 func (t *turn) clean() error {
 	if t.holder != nil {
 		t.holder.close()
+	}
+	if t.saver != nil {
+		t.saver.close()
 	}
 	return errors.Join(os.RemoveAll(t.memory), os.RemoveAll(t.disk))
 }
@@ -126,23 +155,38 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 		}
 	}
 	for _, some := range together {
-		if err := t.saves(ctx, some); err != nil {
+		if err := t.savesAndKills(ctx, some); err != nil {
 			return err
 		}
 	}
-	if err := t.restores(ctx, order); err != nil || !last {
-		return err
+	if !last || t.killsOnly {
+		return nil
 	}
 	return t.manySaves(ctx)
 }
 
-// saves has all of these systems save in turns.
-func (t *turn) saves(ctx context.Context, order []string) error {
+// savesAndKills has all of these systems save in turns, then kills the processes of one after another, and starts new ones.
+func (t *turn) savesAndKills(ctx context.Context, order []string) error {
 	groups, stop, err := t.start(ctx, order)
-	defer stop()
+	defer func() { stop() }()
 	if err != nil {
 		return err
 	}
+	if err := t.saves(ctx, order, groups); err != nil {
+		return err
+	}
+	for _, system := range order {
+		if !restores[system] {
+			continue
+		}
+		if err := t.kill(ctx, system, groups[system]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *turn) saves(ctx context.Context, order []string, groups map[string]*group) error {
 	t.step = 0
 	for n := range 1 + steady {
 		t.step++
@@ -190,14 +234,18 @@ func (t *turn) group(ctx context.Context, system string, restore int) (*group, e
 	g := &group{system: system}
 	for rank := range t.ranks {
 		env := append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
-		if system == holdfast {
+		python := string(t.python)
+		switch system {
+		case holdfast:
 			env = append(env, t.holder.environment(rank, int64(restore))...)
+		case dlrover:
+			env, python = append(env, t.saver.environment(rank, t.ranks)...), string(t.dlroverPython)
 		}
 		args := []string{system, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, strconv.Itoa(rank), strconv.Itoa(t.ranks)}
 		if restore > 0 {
 			args = append(args, "restore", strconv.Itoa(restore))
 		}
-		w, err := startWorker(ctx, string(t.python), env, args...)
+		w, err := startWorker(ctx, python, env, args...)
 		if err != nil {
 			return g, fmt.Errorf("starting %s with --python: %w", system, err)
 		}
@@ -222,9 +270,9 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 	if first {
 		metric = "first_stall"
 	}
-	t.set.Add(t.name, system, metric, "s", most(all, func(a answer) float64 { return a.Stall }))
+	t.add(system, metric, most(all, func(a answer) float64 { return a.Stall }))
 	if !first && (system == holdfast || system == memcpy) { // others go on aside meanwhile
-		t.set.Add(t.name, system, "save_cpu", "s", most(all, func(a answer) float64 { return a.CPU }))
+		t.add(system, "save_cpu", most(all, func(a answer) float64 { return a.CPU }))
 	}
 	began := all[0].At
 	for _, a := range all {
@@ -245,7 +293,7 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 		}
 	}
 	if durable > 0 && !first {
-		t.set.Add(t.name, system, "durable", "s", durable)
+		t.add(system, "durable", durable)
 	}
 	return nil
 }
@@ -261,7 +309,7 @@ func (t *turn) writeDirect(counts bool) error {
 		err = errors.Join(err, <-errs)
 	}
 	if counts && err == nil {
-		t.set.Add(t.name, direct, "durable", "s", time.Since(began).Seconds())
+		t.add(direct, "durable", time.Since(began).Seconds())
 	}
 	return err
 }
@@ -290,7 +338,7 @@ func writeFile(name string, size int64) error {
 
 // manySaves is for what one save in twenty takes: holdfast and memcpy in turns, nothing goes to storage.
 func (t *turn) manySaves(ctx context.Context) error {
-	order := slices.DeleteFunc([]string{memcpy, holdfast}, func(name string) bool { return !t.systems.Include(name) })
+	order := slices.DeleteFunc([]string{memcpy, holdfast}, func(name string) bool { return !slices.Contains(t.chosen, name) })
 	if len(order) == 0 {
 		return nil
 	}
@@ -325,30 +373,19 @@ func (t *turn) manySaves(ctx context.Context) error {
 	}
 	for _, system := range order {
 		slices.Sort(stalls[system])
-		t.set.Add(t.name, system, "stall_p95", "s", stalls[system][(count*95+99)/100-1])
+		t.add(system, "stall_p95", stalls[system][(count*95+99)/100-1])
 	}
 	return nil
 }
 
-// restores has new processes bring back what was saved, one system after another.
-func (t *turn) restores(ctx context.Context, order []string) error {
-	for _, system := range order {
-		if system == direct || system == torchSync || system == dcpThread {
-			continue
-		}
-		if system == holdfast {
-			t.holder.begin(int64(t.step))
-		}
-		if err := t.restore(ctx, system); err != nil {
-			return err
-		}
+// kill kills the processes of a system and has new ones, started at once, bring back what was saved and take a step.
+func (t *turn) kill(ctx context.Context, system string, g *group) error {
+	killed := monotonic()
+	g.kill()
+	if system == holdfast {
+		t.holder.begin(int64(t.step))
 	}
-	return nil
-}
-
-func (t *turn) restore(ctx context.Context, system string) error {
-	step := t.step
-	g, err := t.group(ctx, system, step)
+	g, err := t.group(ctx, system, t.step)
 	defer g.stop()
 	if err != nil {
 		return err
@@ -360,9 +397,17 @@ func (t *turn) restore(ctx context.Context, system string) error {
 	if err != nil {
 		return err
 	}
-	t.set.Add(t.name, system, "restore", "s", most(all, func(a answer) float64 { return a.Restore }))
+	t.add(system, "kill_to_step", most(all, func(a answer) float64 { return float64(a.At-killed) / 1e9 }))
+	t.add(system, "restore", most(all, func(a answer) float64 { return a.Restore }))
 	if load := most(all, func(a answer) float64 { return a.Load }); load > 0 {
-		t.set.Add(t.name, system, "load", "s", load)
+		t.add(system, "load", load)
 	}
 	return nil
+}
+
+// add keeps a figure in seconds, if this shape is for it.
+func (t *turn) add(system, metric string, seconds float64) {
+	if !t.killsOnly || metric == "kill_to_step" {
+		t.set.Add(t.name, system, metric, "s", seconds)
+	}
 }

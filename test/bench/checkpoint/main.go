@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command bench-checkpoint measures what keeping and bringing back the state of a rank costs, next to memcpy of the same bytes and to
-// PyTorch's own ways, in one run. It promises that all systems hold the same tensors, that they take turns within each round, that what
+// PyTorch's and DLRover's ways, in one run. It promises that all systems hold the same tensors, that they take turns within each round, that what
 // came back is compared value by value before its time counts, and that a missed goal is shown, never hidden.
 package main
 
@@ -31,9 +31,14 @@ const (
 	torchSave = "torch.save"
 	torchSync = "torch.save+fsync"
 	dcpThread = "dcp-thread"
+	dcpProc   = "dcp-process"
+	dlrover   = "dlrover"
 )
 
-var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, direct}
+var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, dcpProc, dlrover, direct}
+
+// restores are the systems whose processes are killed and bring a state back.
+var restores = map[string]bool{memcpy: true, holdfast: true, torchSave: true, dlrover: true}
 
 // shape is a case: so many ranks with so many bytes each.
 type shape struct {
@@ -43,6 +48,8 @@ type shape struct {
 	// memory is what all systems need that run at once, and alone says that each has the machine to itself for its turn.
 	memory int64
 	alone  bool
+	// killsOnly says that nothing but kills counts: so little state that the rest of a restart is left.
+	killsOnly bool
 }
 
 const (
@@ -51,8 +58,10 @@ const (
 )
 
 var (
-	full  = []shape{{name: "1GiB", ranks: 1, bytes: gib, memory: 15 * gib}, {name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true}}
-	quick = []shape{{name: "64MiB", ranks: 1, bytes: 64 * mib, memory: 4 * gib}}
+	full = []shape{{name: "1GiB", ranks: 1, bytes: gib, memory: 17 * gib}, {name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true}, little}
+	// little is what kills of more are compared with.
+	little = shape{name: "1MiB", ranks: 1, bytes: mib, memory: 4 * gib, killsOnly: true}
+	quick  = []shape{{name: "64MiB", ranks: 1, bytes: 64 * mib, memory: 4 * gib}}
 )
 
 type options struct {
@@ -60,6 +69,7 @@ type options struct {
 	systems, cases figure.Names
 	turns, many    figure.Count
 	python         figure.Path
+	dlroverPython  figure.Path
 	disk           figure.Path
 }
 
@@ -67,19 +77,21 @@ func main() { figure.Main(command(os.Stdout, os.Stderr)) }
 
 // command writes lines to out and what is for people to progress.
 func command(out, progress io.Writer) *cobra.Command {
-	o := options{systems: figure.OneOf(systems...), cases: figure.OneOf(full[0].name, full[1].name, quick[0].name), python: "/opt/holdfast-python/venv/bin/python3", disk: "/var/tmp"}
+	o := options{systems: figure.OneOf(systems...), cases: figure.OneOf(full[0].name, full[1].name, little.name, quick[0].name),
+		python: "/opt/holdfast-python/venv/bin/python3", dlroverPython: "/opt/holdfast-dlrover/bin/python3", disk: "/var/tmp"}
 	cmd := &cobra.Command{
 		Use:   "bench-checkpoint",
-		Short: "Measure saves and restores of a rank's state, next to memcpy, torch.save and DCP",
+		Short: "Measure saves and restores of a rank's state, next to memcpy, torch.save, DCP and DLRover",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
 	o.AddFlags(f, "one turn with 64 MiB")
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(systems, ", "))
-	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 64MiB")
+	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 1MiB, 64MiB")
 	f.Var(&o.turns, "turns", "how often every system's processes are started anew (default 5, 1 with --quick)")
 	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only (default 200, 5 with --quick)")
 	f.Var(&o.python, "python", "an interpreter with PyTorch")
+	f.Var(&o.dlroverPython, "dlrover-python", "an interpreter with DLRover and its PyTorch, as hack/dlrover.sh installs it")
 	f.Var(&o.disk, "disk", "a folder on the disk that durable copies go to")
 	return cmd
 }
@@ -94,6 +106,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		usual = quick
 	}
 	b := &bench{options: o, set: figure.NewSet(benchName), progress: progress}
+	if err := b.choose(); err != nil {
+		return err
+	}
 	err := b.run(ctx, figure.Chosen(usual, append(full, quick...), func(s shape) string { return s.name }, o.cases))
 	return b.set.Conclude(out, progress, figure.Result{Common: &o.Common, Rows: rows(b.set), Verdicts: verdicts(b.set, o.Quick), Began: began, Limit: timeLimit, Broken: err})
 }
@@ -113,6 +128,20 @@ var goals = []goal{
 	{"restore", torchSave, "load", "restore_vs_torch.load", 0.3},
 }
 
+// mostBeyond is how much longer a kill may cost with the state of a shape than with little.
+const mostBeyond = 1.5
+
+// beyondLittle is how much longer a kill costs with the state of a case than with little.
+func beyondLittle(set *figure.Set, kase string) []figure.Figure {
+	mine, ok := set.Median(kase, holdfast, "kill_to_step")
+	base, known := set.Median(little.name, holdfast, "kill_to_step")
+	if !ok || !known || kase == little.name {
+		return nil
+	}
+	n := min(len(set.Samples(kase, holdfast, "kill_to_step")), len(set.Samples(little.name, holdfast, "kill_to_step")))
+	return []figure.Figure{set.Figure(figure.Key{Case: kase, System: holdfast, Metric: "kill_to_step_beyond_" + little.name}, mine-base, "s", n)}
+}
+
 // rows are the figures, and ours as multiples of the others'.
 func rows(set *figure.Set) []figure.Figure {
 	all := set.Figures()
@@ -121,9 +150,14 @@ func rows(set *figure.Set) []figure.Figure {
 			all = append(all, ratio(set, kase, g)...)
 		}
 		all = append(all, set.Ratio(kase, "save_cpu", holdfast, memcpy, "save_cpu_vs_memcpy", figure.Times)...)
-		for _, other := range []string{torchSave, torchSync, dcpThread} {
-			all = append(all, set.Ratio(kase, "blocking_stall", holdfast, other, "blocking_stall_vs_"+other, figure.Times)...)
+		for _, metric := range []string{"blocking_stall", "durable", "kill_to_step"} {
+			for _, other := range systems[2:] {
+				if other != direct {
+					all = append(all, set.Ratio(kase, metric, holdfast, other, metric+"_vs_"+other, figure.Times)...)
+				}
+			}
 		}
+		all = append(all, beyondLittle(set, kase)...)
 	}
 	return all
 }
@@ -141,6 +175,15 @@ func ratio(set *figure.Set, kase string, g goal) []figure.Figure {
 // verdicts says of every goal what became of it. One turn says nothing.
 func verdicts(set *figure.Set, quick bool) (v figure.Verdicts) {
 	for _, kase := range set.Cases() {
+		if kase == little.name { // what others are compared with
+			continue
+		}
+		name := "kill_to_step beyond that of " + little.name
+		if got := beyondLittle(set, kase); len(got) == 0 || quick {
+			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is at most %g s", kase, name, mostBeyond))
+		} else {
+			v.Say(got[0].Value <= mostBeyond, fmt.Sprintf("%s: %s is %.3g s, the goal is at most %g s", kase, name, got[0].Value, mostBeyond))
+		}
 		for _, g := range goals {
 			got := ratio(set, kase, g)
 			if len(got) == 0 || quick {

@@ -14,7 +14,9 @@ import (
 func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--quick", "--check"}, Want: "--check: figures of a --quick run are compared with nothing"},
-		{Args: []string{"--systems=dlrover"}, Want: `there is no "dlrover"`},
+		{Args: []string{"--systems=nvrx"}, Want: `there is no "nvrx"`},
+		{Args: []string{"--dlrover-python=/nowhere/python3"}, Want: "dlrover: stat /nowhere/python3: no such file or directory: run hack/dlrover.sh"},
+		{Args: []string{"--quick", "--systems=dlrover", "--dlrover-python=/nowhere/python3"}, Want: "run hack/dlrover.sh"},
 		{Args: []string{"--cases=2GiB"}, Want: `there is no "2GiB"`},
 		{Args: []string{"--turns=0"}, Want: "at least 1"},
 		{Args: []string{"--disk="}, Want: "give a path"},
@@ -34,11 +36,13 @@ func TestGoalsAreOfMedians(t *testing.T) {
 			set.Add("c", holdfast, g.metric, "s", g.most+1)
 		}
 	}
+	set.Add("c", holdfast, "kill_to_step", "s", 4)
+	set.Add(little.name, holdfast, "kill_to_step", "s", 2)
 	v := verdicts(set, false)
-	if text := strings.Join(v.Reached, "; "); len(v.Missed) != len(goals)-1 || len(v.Reached) != 1 || !strings.Contains(text, "blocking_stall_vs_memcpy is 1,") {
+	if text := strings.Join(v.Reached, "; "); len(v.Missed) != len(goals)-1+1 || len(v.Reached) != 1 || !strings.Contains(text, "blocking_stall_vs_memcpy is 1,") {
 		t.Errorf("%+v", v)
 	}
-	if v := verdicts(set, true); len(v.Unmeasured) != len(goals) {
+	if v := verdicts(set, true); len(v.Unmeasured) != len(goals)+1 {
 		t.Errorf("a quick run says %+v", v)
 	}
 	set.Forget("c", memcpy)

@@ -109,6 +109,17 @@ func (g *group) stop() {
 	}
 }
 
+// kill kills the processes, as a kernel does that needs their memory.
+func (g *group) kill() {
+	for _, w := range g.workers {
+		_ = w.cmd.Process.Kill()
+	}
+	for _, w := range g.workers {
+		_ = w.stop()
+	}
+	g.workers = nil
+}
+
 // most is the largest of one field: a step is over when its slowest rank is.
 func most(all []answer, of func(answer) float64) (most float64) {
 	for _, a := range all {
