@@ -10,6 +10,7 @@ import (
 	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
@@ -26,6 +27,15 @@ type State struct {
 	// NodeTypes are the nodes that the pod's selector and affinity admit, by their shape; Unread says why they are not known.
 	NodeTypes []NodeType `json:"nodeTypes,omitempty"`
 	Unread    string     `json:"unread,omitempty"`
+	// Otherwise is what the other number of slots would take.
+	Otherwise Otherwise `json:"otherwise"`
+}
+
+// Otherwise is what a pod would need with another number of slots, and on how many of the node types one would have room.
+type Otherwise struct {
+	Slots  int32 `json:"slots"`
+	Needed int64 `json:"needed"`
+	Fits   int   `json:"fits"`
 }
 
 // NodeType is nodes of one shape: what they have for pods, not what is free now.
@@ -55,6 +65,16 @@ func (p Preview) state(a Answers) *State {
 		}
 	}
 	s.Needed = cmp.Or(asked.Memory().Value(), s.Total)
+	s.NodeTypes = shapes(a, asked, s.Needed)
+	other := Otherwise{Slots: format.Slots + format.MinSlots - s.Slots}
+	other.Needed = s.Needed + int64(other.Slots-s.Slots)*s.Bytes*int64(s.Ranks)
+	other.Fits = fits(shapes(a, asked, other.Needed))
+	s.Otherwise = other
+	return s
+}
+
+// shapes are the nodes that the pod's selector and affinity admit, by what they have for pods that need so much memory.
+func shapes(a Answers, asked corev1.ResourceList, needed int64) (types []NodeType) {
 	affinity := nodeaffinity.GetRequiredNodeAffinity(a.Pod)
 	shapes := map[string]*NodeType{}
 	for i := range a.Nodes {
@@ -62,7 +82,7 @@ func (p Preview) state(a Answers) *State {
 		if ok, err := affinity.Match(node); !ok || err != nil {
 			continue
 		}
-		t := typeOf(node, asked, s.Needed)
+		t := typeOf(node, asked, needed)
 		key := fmt.Sprintf("%q %q", t.Name, t.Devices)
 		if t.Name == "" {
 			key += fmt.Sprint((t.Memory + 1<<29) >> 30) // machines that are alike differ by some MiB
@@ -77,12 +97,12 @@ func (p Preview) state(a Answers) *State {
 		}
 	}
 	for _, t := range shapes {
-		s.NodeTypes = append(s.NodeTypes, *t)
+		types = append(types, *t)
 	}
-	slices.SortFunc(s.NodeTypes, func(a, b NodeType) int {
+	slices.SortFunc(types, func(a, b NodeType) int {
 		return cmp.Or(cmp.Compare(b.Pods, a.Pods), cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Devices, b.Devices))
 	})
-	return s
+	return types
 }
 
 // typeOf is the shape of one node, and how many such pods it has room for when it is empty.
@@ -121,9 +141,9 @@ func extended(asked corev1.ResourceList) (names []corev1.ResourceName) {
 	return names
 }
 
-// Fits counts the shapes on which at least one pod has room.
-func (s *State) Fits() (n int) {
-	for _, t := range s.NodeTypes {
+// fits counts the shapes on which at least one pod has room.
+func fits(types []NodeType) (n int) {
+	for _, t := range types {
 		if t.Pods > 0 {
 			n++
 		}
@@ -140,7 +160,8 @@ func (s *State) text(w *page.Page) {
 	if len(s.NodeTypes) == 0 {
 		return
 	}
-	w.Linef("    with it a pod needs %s, which fits on %d of %s", page.Bytes(s.Needed), s.Fits(), page.Count(len(s.NodeTypes), "node type", "node types"))
+	w.Linef("    with it a pod needs %s, which fits on %d of %s", page.Bytes(s.Needed), fits(s.NodeTypes), page.Count(len(s.NodeTypes), "node type", "node types"))
+	w.Linef("    with %s: \"%d\" it would need %s, which fits on %d", v1alpha1.AnnotationSlots, s.Otherwise.Slots, page.Bytes(s.Otherwise.Needed), s.Otherwise.Fits)
 	var rows [][]string
 	for i, t := range s.NodeTypes {
 		if i == maxTypes {

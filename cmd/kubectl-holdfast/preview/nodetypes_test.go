@@ -40,6 +40,9 @@ func TestNodeTypes(t *testing.T) {
 	}
 	check("960Gi", NodeType{"big", 2, 2040 << 30, "8 nvidia.com/gpu", 1, ""}, NodeType{"", 2, 1000 << 30, "16 nvidia.com/gpu", 1, ""},
 		NodeType{"", 1, 1500 << 30, "4 nvidia.com/gpu", 0, "too little nvidia.com/gpu"}, NodeType{"small", 1, 900 << 30, "8 nvidia.com/gpu", 0, "too little memory"})
+	if got, want := p.state(a).Otherwise, (Otherwise{Slots: 2, Needed: 640 << 30, Fits: 3}); got != want {
+		t.Errorf("with two slots: %+v, want %+v", got, want)
+	}
 	// A pod asks for more than its state.
 	a.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1600Gi")}
 	check("1600Gi", NodeType{"big", 2, 2040 << 30, "8 nvidia.com/gpu", 1, ""}, NodeType{"", 1, 1500 << 30, "4 nvidia.com/gpu", 0, "too little memory, nvidia.com/gpu"},
@@ -47,6 +50,9 @@ func TestNodeTypes(t *testing.T) {
 	p.Injection.Slots = 2
 	if s := p.state(a); s.Slots != 2 || s.Total != 640<<30 {
 		t.Errorf("two slots: %+v", s)
+	}
+	if got, want := p.state(a).Otherwise, (Otherwise{Slots: 3, Needed: 1920 << 30, Fits: 1}); got != want {
+		t.Errorf("with three slots after all: %+v, want %+v", got, want)
 	}
 	if p.Injection.StateBytes = 0; p.state(a) != nil {
 		t.Error("a job without state has some")
