@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,13 +39,15 @@ type OS struct{}
 // MkdirAll makes a folder that every user of the claim may write into, as far as umask lets it.
 func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o777) }
 
-// Create makes a file.
+// Create makes a file that is written past the page cache, where the file system can.
 func (OS) Create(name string) (File, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
-	if err != nil {
-		return nil, err
+	const flags = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
+	f, err := os.OpenFile(name, flags|unix.O_DIRECT, 0o666)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+		f, err = os.OpenFile(name, flags, 0o666)
+		return osFileOf(f, false, err)
 	}
-	return osFile{f}, nil
+	return osFileOf(f, true, err)
 }
 
 // Open opens a file for reading from its start to its end.
@@ -87,14 +90,63 @@ func (OS) SyncDir(dir string) error {
 	return nil
 }
 
-type osFile struct{ *os.File }
+// syncEvery bounds what of a file lies in the page cache only.
+const syncEvery = 64 << 20
 
-// Sync also lets the cache go: what was copied is not read again soon, and the container's memory is the
-// training's.
-func (f osFile) Sync() error {
+// osFile is a file of this machine. Past the page cache goes what lies aligned in memory and in the file: it is not copied once more, and
+// takes no memory of the container, which is the training's. The rest, and all on file systems that refuse, goes through the cache.
+type osFile struct {
+	*os.File
+	direct bool
+	cached int // bytes written through the cache since the last sync
+}
+
+func osFileOf(f *os.File, direct bool, err error) (File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &osFile{File: f, direct: direct}, nil
+}
+
+// Write writes all of p or says why not.
+func (f *osFile) Write(p []byte) (n int, err error) {
+	if f.direct {
+		whole := len(p) &^ (block - 1)
+		if whole > 0 && uintptr(unsafe.Pointer(&p[0]))%block == 0 {
+			if n, err = f.File.Write(p[:whole]); err != nil && !errors.Is(err, unix.EINVAL) {
+				return n, err
+			}
+		}
+		if n == len(p) {
+			return n, nil
+		}
+		if err := f.throughCache(); err != nil {
+			return n, err
+		}
+	}
+	m, err := f.File.Write(p[n:])
+	if f.cached += m; err == nil && f.cached >= syncEvery {
+		err = f.Sync()
+	}
+	return n + m, err
+}
+
+// throughCache has all that is written from now on go through the page cache.
+func (f *osFile) throughCache() error {
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFL, flags&^unix.O_DIRECT)
+	}
+	f.direct = err != nil
+	return err
+}
+
+// Sync also lets the cache go: what was copied is not read again soon.
+func (f *osFile) Sync() error {
 	if err := f.File.Sync(); err != nil {
 		return err
 	}
+	f.cached = 0
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // only a hint
 	return nil
 }

@@ -21,11 +21,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-const (
-	// chunk is how much is read, checksummed and written at once; syncEvery bounds what is not yet on disk.
-	chunk     = 1 << 20
-	syncEvery = 64 << 20
-)
+// chunk is how much is read and checksummed at once.
+const chunk = 1 << 20
 
 // ErrUseless says that a step cannot be had: a file is missing, torn, of another size or another step.
 var ErrUseless = errors.New("of no use")
@@ -81,35 +78,7 @@ func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) erro
 		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before it came to that
 	}
 	return s.put(f.Generation, name, func(out File) error {
-		if _, err := out.Write(f.Encode()); err != nil {
-			return err
-		}
-		sum, buf, done := format.NewChecksum(), make([]byte, min(chunk, f.Length+1)), uint64(0)
-		for {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			n, err := io.ReadFull(data, buf) // what is checksummed is what is written, whatever becomes of data
-			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-				return fmt.Errorf("reading the state in memory: %w", err)
-			}
-			_, _ = sum.Write(buf[:n])
-			if _, err := out.Write(buf[:n]); err != nil {
-				return err
-			}
-			if done += uint64(n); err != nil { // data has ended
-				break
-			}
-			if done%syncEvery == 0 {
-				if err := out.Sync(); err != nil {
-					return err
-				}
-			}
-		}
-		if sum.Sum32() != f.Checksum || done != f.Length {
-			return ErrChanged
-		}
-		return ctx.Err()
+		return writeRank(ctx, out, f, data)
 	})
 }
 

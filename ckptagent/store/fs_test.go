@@ -1,0 +1,154 @@
+//go:build linux
+
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/iotest"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// folders are one of the disk, which is written past the page cache, and one in memory, where older kernels refuse that.
+func folders(t *testing.T) map[string]string {
+	memory, err := os.MkdirTemp("/dev/shm", "store-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(memory) })
+	disk, err := os.MkdirTemp("/var/tmp", "store-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(disk) })
+	return map[string]string{"disk": disk, "memory": memory}
+}
+
+// Lengths around what is written at once, on real file systems, come back as they were, whether data arrives in large parts or a byte at a
+// time; what is shorter, longer or other than its header says leaves nothing behind.
+func TestRealFolders(t *testing.T) {
+	for name, dir := range folders(t) {
+		for i, length := range []int{0, 1, block - 1, block, block + 1, piece - block - 1, piece - block, piece - block + 1, 2*piece - block, 3*piece + 5} {
+			t.Run(fmt.Sprintf("%s/%d", name, length), func(t *testing.T) {
+				s, data := New(OS{}, filepath.Join(dir, "job"), "w"), make([]byte, length)
+				for at := range data {
+					data[at] = byte(at>>12 + at*7)
+				}
+				m := protocol.Mark{Step: int64(i + 1), Generation: 1}
+				f := format.RankFile{WorldSize: 1, Step: m.Step, Generation: 1, Length: uint64(length), Checksum: format.Checksum(data)}
+				for what, wrong := range map[string]io.Reader{"longer": bytes.NewReader(append(bytes.Clone(data), 1)), "shorter": bytes.NewReader(data[:max(length-1, 0)]), "other": bytes.NewReader(bytes.Repeat([]byte{3}, length)), "unreadable": iotest.ErrReader(unix.EIO)} {
+					if length == 0 && (what == "shorter" || what == "other") {
+						continue
+					}
+					if err := s.Put(context.Background(), f, wrong); err == nil || what != "unreadable" && !errors.Is(err, ErrChanged) {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+				if left, err := (OS{}).List(filepath.Join(dir, "job", "gen-1")); err != nil || len(left) != i {
+					t.Errorf("left behind: %v, %v; want %d files", left, err, i)
+				}
+				var reader io.Reader = bytes.NewReader(data)
+				if length < 2*block {
+					reader = iotest.OneByteReader(reader)
+				}
+				if err := s.Put(context.Background(), f, reader); err != nil {
+					t.Fatal(err)
+				}
+				var got bytes.Buffer
+				if _, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return &got, nil }); err != nil || !bytes.Equal(got.Bytes(), data) {
+					t.Errorf("it came back as %d bytes: %v", got.Len(), err)
+				}
+			})
+		}
+	}
+}
+
+// What is aligned goes past the page cache on a disk; what is not goes through it, and so does all after it.
+func TestPastThePageCache(t *testing.T) {
+	f, err := OS{}.Create(filepath.Join(folders(t)["disk"], "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	file := f.(*osFile)
+	if !file.direct {
+		t.Fatal("the file goes through the cache from the start: is /var/tmp on a disk?")
+	}
+	whole := aligned(2 * block)
+	if at := uintptr(unsafe.Pointer(&whole[0])); at%block != 0 {
+		t.Fatalf("memory begins at %x", at)
+	}
+	for _, step := range []struct {
+		part   []byte
+		cached int
+	}{{whole, 0}, {whole[:block+3], 3}, {whole, 3 + 2*block}} {
+		if n, err := f.Write(step.part); n != len(step.part) || err != nil || file.cached != step.cached || file.direct != (step.cached == 0) {
+			t.Errorf("%d bytes: wrote %d, %v; %d in the cache, past it: %t", len(step.part), n, err, file.cached, file.direct)
+		}
+	}
+	if err := f.Sync(); err != nil || file.cached != 0 {
+		t.Errorf("%v, %d in the cache", err, file.cached)
+	}
+	if info, err := file.Stat(); err != nil || info.Size() != 5*block+3 {
+		t.Errorf("the file has %v, %v", info, err)
+	}
+}
+
+// A copy that nobody wants any more ends.
+func TestPutEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	reads := 0
+	data := readerFunc(func(p []byte) (int, error) {
+		if reads++; reads == 3 {
+			cancel()
+		}
+		return len(p), nil
+	})
+	s := New(OS{}, filepath.Join(folders(t)["memory"], "job"), "w")
+	if err := s.Put(ctx, format.RankFile{WorldSize: 1, Step: 1, Generation: 1, Length: 1 << 40}, data); !errors.Is(err, context.Canceled) || reads > 6 {
+		t.Errorf("%v after %d reads", err, reads)
+	}
+}
+
+// A disk that refuses while the next part is being read: data is let go of before it is said, for the slot may be granted then.
+func TestDataIsLetGo(t *testing.T) {
+	reading, refused := make(chan struct{}), make(chan struct{})
+	reads, over := 0, false
+	data := readerFunc(func(p []byte) (int, error) {
+		if reads++; reads == 2 {
+			close(reading)
+			<-refused
+			time.Sleep(20 * time.Millisecond)
+			over = true
+		}
+		return len(p), nil
+	})
+	out := writerFunc(func([]byte) (int, error) {
+		<-reading
+		close(refused)
+		return 0, unix.ENOSPC
+	})
+	if err := writeRank(context.Background(), out, format.RankFile{Length: 1 << 40}, data); !errors.Is(err, unix.ENOSPC) || !over {
+		t.Errorf("%v while data is read: %t", err, !over)
+	}
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
