@@ -53,6 +53,12 @@ type gang struct {
 
 func newGang(t *testing.T, perPod, stateBytes int, storage string, command ...string) *gang {
 	t.Helper()
+	return newGangOf(t, pods, perPod, stateBytes, storage, command...)
+}
+
+// newGangOf is a gang of so many pods.
+func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, command ...string) *gang {
+	t.Helper()
 	s := *seed
 	if s == 0 {
 		s = uint64(time.Now().UnixNano())

@@ -1,0 +1,198 @@
+//go:build linux
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/test/trainer"
+)
+
+const (
+	faultState = 256 << 10
+	// faultPause is what a step takes beside its save.
+	faultPause = 10 * time.Millisecond
+	// whileFaulty is how long a fault lasts once it was met, at least.
+	whileFaulty = 3 * time.Second
+	// mostBackoff is what the format page says of errors: tried again within 15 s. The rest is the copy itself, on a busy machine.
+	mostBackoff = 15*time.Second + 15*time.Second
+)
+
+// faulty is a gang of one pod whose storage can be made to fail.
+type faulty struct {
+	*gang
+	folder *faultyFolder
+}
+
+func newFaulty(t *testing.T) *faulty {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); os.Geteuid() != 0 || errors.Is(err, os.ErrNotExist) {
+		t.Skipf("SKIPPED: storage that fails: it needs root and /dev/fuse (%v)", err)
+	}
+	f := &faulty{folder: newFaultyFolder(t)}
+	f.gang = newGangOf(t, 1, 1, faultState+16384, f.folder.mount, interpreter, trainer.File(t, trainer.Script), fmt.Sprint(faultPause.Seconds()), fmt.Sprint(faultState))
+	f.running(0)
+	f.awaitManifest(1)
+	return f
+}
+
+// saves is what the log says of saves so far.
+func (f *faulty) saves() (made []bool) {
+	f.t.Helper()
+	raw, err := os.ReadFile(f.log)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		switch words := strings.Fields(line); {
+		case len(words) < 4 || !strings.HasSuffix(line, "\n"):
+		case words[2] == "saved":
+			made = append(made, true)
+		case words[2] == "skipped":
+			made = append(made, false)
+		}
+	}
+	return made
+}
+
+// mostTrouble is how many of 100 saves may be skipped for other reasons: on a machine with more to do than it can, a seal comes late.
+const mostTrouble = 3
+
+// watchSaves wants training to go on as before for a while: each save kept, and no step slower. before is saves per second without the fault.
+func (f *faulty) watchSaves(before float64, during func()) {
+	f.t.Helper()
+	had, began := len(f.saves()), time.Now()
+	during()
+	eventually.Holds(f.t, "a hundred saves", func() (bool, any) { n := len(f.saves()) - had; return n >= 100 && time.Since(began) >= whileFaulty, n })
+	made, took := f.saves()[had:], time.Since(began)
+	skipped := 0
+	for _, ok := range made {
+		if !ok {
+			skipped++
+		}
+	}
+	rate := float64(len(made)) / took.Seconds()
+	f.t.Logf("%d saves in %s, %d of them skipped: %.0f a second; before it was %.0f", len(made), took.Round(time.Millisecond), skipped, rate, before)
+	if skipped > len(made)*mostTrouble/100 {
+		f.t.Errorf("%d of %d saves were skipped while storage was in trouble", skipped, len(made))
+	}
+	if rate < before/2 {
+		f.t.Errorf("%.0f saves a second while storage was in trouble, %.0f before", rate, before)
+	}
+}
+
+// pace is saves per second now.
+func (f *faulty) pace() float64 {
+	f.t.Helper()
+	had, began := len(f.saves()), time.Now()
+	eventually.Holds(f.t, "fifty saves", func() (bool, any) { n := len(f.saves()) - had; return n >= 50, n })
+	return float64(len(f.saves())-had) / time.Since(began).Seconds()
+}
+
+// awaitNote waits until the agent's report says so.
+func (f *faulty) awaitNote(text string) {
+	f.t.Helper()
+	eventually.Holds(f.t, "the agent's report says: "+text, func() (bool, any) {
+		notes := f.c.Report(f.pods[0].Name).GetNotes()
+		return slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, text) }), notes
+	})
+}
+
+// awaitNoNote waits until the agent's report says nothing of storage.
+func (f *faulty) awaitNoNote() {
+	f.t.Helper()
+	eventually.Holds(f.t, "the agent's report says nothing of storage", func() (bool, any) {
+		notes := f.c.Report(f.pods[0].Name).GetNotes()
+		return !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, "storage") }), notes
+	})
+}
+
+// awaitDurable waits for one more durable step, within the backoff that is promised.
+func (f *faulty) awaitDurable() {
+	f.t.Helper()
+	_, had := f.d.Durable()
+	began := time.Now()
+	eventually.Holds(f.t, "the next durable step", func() (bool, any) { _, n := f.d.Durable(); return n > had, n })
+	took := time.Since(began)
+	f.t.Logf("the next step was durable %s after the fault's end", took.Round(time.Millisecond))
+	if took > mostBackoff {
+		f.t.Errorf("the next step was durable %s after the fault's end", took)
+	}
+}
+
+// checkStored reads, past the faults, all that says that it is complete, and what the record names.
+func (f *faulty) checkStored() {
+	f.t.Helper()
+	s := store.New(store.OS{}, filepath.Join(f.folder.backing, "gang-uid"), "stranger")
+	read := func(m protocol.Mark) error {
+		_, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return io.Discard, nil })
+		return err
+	}
+	eventually.Succeeds(f.t, "all that is complete is whole", func() error { // again where a step was removed meanwhile
+		complete, err := s.Complete()
+		for _, m := range complete {
+			err = errors.Join(err, read(m))
+		}
+		return err
+	})
+	eventually.Succeeds(f.t, "what is recorded is whole", func() error {
+		step, _ := f.d.Durable()
+		return read(protocol.Mark{Step: int64(step), Generation: int64(f.c.Report(f.pods[0].Name).Generation)})
+	})
+}
+
+// held is the newest step in memory.
+func (f *faulty) held() uint64 { return uint64(restore.InMemory([][]int64{f.pods[0].sealed(0)})) }
+
+var faults = []struct {
+	name string
+	fault
+	note string
+}{
+	{"no space", fault{op: "write", err: syscall.ENOSPC}, "storage is full"},
+	{"writes fail", fault{op: "write", err: syscall.EIO}, "storage cannot be used"},
+	{"no space at sync", fault{op: "fsync", err: syscall.ENOSPC}, "storage is full"},
+	{"sync fails", fault{op: "fsync", err: syscall.EIO}, "storage cannot be used"},
+	{"sync of the folder fails", fault{op: "fsyncdir", err: syscall.EIO}, "storage cannot be used"},
+	{"rename fails", fault{op: "rename", err: syscall.EIO}, "storage cannot be used"},
+	{"no space at rename", fault{op: "rename", err: syscall.ENOSPC}, "storage is full"},
+	{"no file can be made", fault{op: "create", err: syscall.EDQUOT}, "storage is full"},
+}
+
+// TestStorageFails: while storage fails, every save is kept in memory as before, nothing half is recorded, and people are told; once it
+// does not, the next step is durable by itself.
+func TestStorageFails(t *testing.T) {
+	for _, tt := range faults {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t)
+			before := f.pace()
+			f.folder.begin(tt.fault)
+			f.watchSaves(before, func() { f.awaitNote(tt.note) })
+			f.checkStored()
+			durable, _ := f.d.Durable()
+			if f.held() <= durable {
+				t.Errorf("memory holds step %d, storage %d", f.held(), durable)
+			}
+			f.folder.lift()
+			f.awaitDurable()
+			f.awaitNoNote()
+			f.checkStored()
+		})
+	}
+}
