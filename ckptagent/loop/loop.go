@@ -153,6 +153,9 @@ func Run(ctx context.Context, c Config) error {
 	a.loop(ctx)
 	a.returning.Wait()
 	a.client.Finish()
+	if a.uploader != nil {
+		a.uploader.fs.Close()
+	}
 	wait := finishWait
 	if a.state.Refused != "" {
 		wait = refusalWait

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/ckptagent/store/child"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -28,8 +30,9 @@ const (
 	// answerTimeout is how long a pod is kept from joining for want of an answer of storage: joining without it
 	// would mean to go back to what lies in memory, or to the beginning.
 	answerTimeout = 2 * time.Minute
-	// slowAfter is when people are told that a copy takes long.
-	slowAfter = time.Minute
+	// slowAfter is when people are told that a copy takes long, silentAfter that one call is not answered.
+	slowAfter   = time.Minute
+	silentAfter = 20 * time.Second
 	// fetchTries is how often a file is looked for that is not there or not whole: a name that another machine
 	// has just made may take a moment to be seen.
 	fetchTries = 3
@@ -41,6 +44,7 @@ const (
 // newest. A task that is no longer wanted ends as soon as storage lets go of it; until then its slot stays pinned.
 type uploader struct {
 	store  *store.Store
+	fs     *child.FS
 	post   func(ckptagent.Event)
 	logf   func(string, ...any)
 	arenas func() *arena.Set // called in the agent's goroutine
@@ -68,13 +72,21 @@ func newUploader(a *Agent) (*uploader, string) {
 	case a.c.Gang == "" || a.c.JobUID == "":
 		return nil, "storage is off: the pod does not know which job it belongs to"
 	}
-	nothing := func() {}
+	nothing, fs := func() {}, child.New(a.storageProcess)
 	k := &uploader{
-		store: store.New(store.OS{}, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
-		post:  a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
+		fs: fs, store: store.New(fs, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
+		post: a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
 	}
 	go k.probe(func() { a.do(a.reportCapabilities) })
 	return k, ""
+}
+
+// storageProcess is what reaches storage for an agent. It has none of the agent's own descriptors: it may outlive the agent, and whoever
+// reads what the container writes waits for all that could write to it.
+func (a *Agent) storageProcess() *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", "storage")
+	cmd.Args[0], cmd.Stderr = "holdfast-agent", struct{ io.Writer }{a.c.Log}
+	return cmd
 }
 
 // probe finds out whether storage is there and can be written, again for as long as it cannot. One that can
@@ -123,10 +135,13 @@ func (k *uploader) noteResult(err error) {
 
 // status returns what the core and people are told of storage; known is false until it has answered, for a while.
 func (k *uploader) status(now time.Time) (known, ok bool, note string) {
+	silent := k.fs.Unanswered()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known = k.lastAnswer
 	switch took := now.Sub(k.since); {
+	case !silent.IsZero() && now.Sub(silent) > silentAfter && k.lastAnswer:
+		note = "storage does not answer"
 	case k.failing != "":
 		note = k.failing
 	case k.unwritable != "":

@@ -19,12 +19,15 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/loop"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/ckptagent/store/child"
 )
 
 const usage = `usage:
   holdfast-agent install DIR       put binary, shims and Python files into DIR
   holdfast-agent init -- CMD...    be PID 1: run CMD beside the agent, return its exit code
   holdfast-agent run               be the agent (started by init)
+  holdfast-agent storage           reach storage for the agent (started by it)
   holdfast-agent launch -- CMD...  stand in for the launcher CMD
   torchrun ...                     the same, by name
   holdfast-agent ckpt ls           say as JSON which steps of this job lie in storage
@@ -65,6 +68,12 @@ func run(args []string) int {
 		return proc.Shim(root, args[1:])
 	case args[1] == "exec":
 		return proc.Exec(rest)
+	case args[1] == "storage" && len(rest) == 0:
+		debug.SetMemoryLimit(memoryLimit)
+		if err := child.Serve(store.OS{}, os.Stdin, os.Stdout); err != nil {
+			return fail(err)
+		}
+		return 0
 	case args[1] == "ckpt":
 		debug.SetMemoryLimit(memoryLimit)
 		if err := ckpt(rest, os.Getenv, os.Stdin, os.Stdout); err != nil {

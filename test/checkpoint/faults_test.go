@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
 	"holdfast.dev/holdfast/elastic/restore"
@@ -28,9 +29,11 @@ const (
 	// faultPause is what a step takes beside its save.
 	faultPause = 10 * time.Millisecond
 	// whileFaulty is how long a fault lasts once it was met, at least.
-	whileFaulty = 3 * time.Second
+	whileFaulty = 2 * time.Second
 	// mostBackoff is what the format page says of errors: tried again within 15 s. The rest is the copy itself, on a busy machine.
 	mostBackoff = 15*time.Second + 15*time.Second
+	// mostEnd is how long a pod may take to end: its grace, which is all that it has where nobody replaces it, and what init needs.
+	mostEnd = 10 * time.Second
 )
 
 // faulty is a gang of one pod whose storage can be made to fail.
@@ -136,7 +139,7 @@ func (f *faulty) awaitDurable() {
 }
 
 // checkStored reads, past the faults, all that says that it is complete, and what the record names.
-func (f *faulty) checkStored() {
+func (f *faulty) checkStored(generation uint64) {
 	f.t.Helper()
 	s := store.New(store.OS{}, filepath.Join(f.folder.backing, "gang-uid"), "stranger")
 	read := func(m protocol.Mark) error {
@@ -152,7 +155,7 @@ func (f *faulty) checkStored() {
 	})
 	eventually.Succeeds(f.t, "what is recorded is whole", func() error {
 		step, _ := f.d.Durable()
-		return read(protocol.Mark{Step: int64(step), Generation: int64(f.c.Report(f.pods[0].Name).Generation)})
+		return read(protocol.Mark{Step: int64(step), Generation: int64(generation)})
 	})
 }
 
@@ -184,7 +187,7 @@ func TestStorageFails(t *testing.T) {
 			before := f.pace()
 			f.folder.begin(tt.fault)
 			f.watchSaves(before, func() { f.awaitNote(tt.note) })
-			f.checkStored()
+			f.checkStored(f.c.Report(f.pods[0].Name).Generation)
 			durable, _ := f.d.Durable()
 			if f.held() <= durable {
 				t.Errorf("memory holds step %d, storage %d", f.held(), durable)
@@ -192,7 +195,64 @@ func TestStorageFails(t *testing.T) {
 			f.folder.lift()
 			f.awaitDurable()
 			f.awaitNoNote()
-			f.checkStored()
+			f.checkStored(f.c.Report(f.pods[0].Name).Generation)
 		})
 	}
+}
+
+// TestStorageHangs: a write that never returns, which no kill ends, holds up neither training nor the agent. An agent that is killed
+// meanwhile is followed by the next one, as ever; the pod ends in time; the next pod goes on, from storage.
+func TestStorageHangs(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t)
+	defer f.folder.lift() // before the pod is looked at for what it left
+	pod := f.pods[0]
+	before := f.pace()
+	f.folder.begin(fault{op: "write", hangs: true})
+	f.folder.awaitMet(t)
+	f.watchSaves(before, func() { f.awaitNote("storage does not answer") })
+	generation := f.c.Report(pod.Name).Generation
+
+	incarnation := f.c.Report(pod.Name).Incarnation
+	if err := syscall.Kill(pod.AgentPID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	f.c.Await(t, pod.Name, "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation > incarnation })
+	f.watchSaves(before, func() {})
+	if now := f.c.Report(pod.Name).Generation; now != generation {
+		t.Errorf("generation %d, at the agent's death it was %d", now, generation)
+	}
+
+	began := time.Now()
+	_ = pod.Init.Process.Signal(syscall.SIGTERM)
+	pod.Wait()
+	if took := time.Since(began); took > mostEnd {
+		t.Errorf("the pod ended %s after SIGTERM", took)
+	} else {
+		t.Logf("the pod ended %s after SIGTERM", took.Round(time.Millisecond))
+	}
+	durable, _ := f.d.Durable()
+	f.checkStored(generation)
+
+	pod.loseMemory(t)
+	f.folder.lift()
+	f.c.Forget(pod.Name)
+	pod.start()
+	now, _ := f.running(generation)
+	if start := f.checkRestart(now+1<<40, now, durable); start != durable {
+		t.Errorf("generation %d began after step %d, durable was %d", now, start, durable)
+	}
+	f.awaitDurable()
+	f.checkStored(now)
+}
+
+// TestStorageIsSlow: writes that take twenty times as long cost no save; steps become durable less often.
+func TestStorageIsSlow(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t)
+	before := f.pace()
+	f.folder.begin(fault{op: "write", slower: 20})
+	f.folder.awaitMet(t)
+	f.watchSaves(before, func() { f.awaitDurable() })
+	f.checkStored(f.c.Report(f.pods[0].Name).Generation)
 }

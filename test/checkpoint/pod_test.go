@@ -49,6 +49,12 @@ func (p *pod) start() {
 func (p *pod) lose(t *testing.T) {
 	t.Helper()
 	p.Kill()
+	p.loseMemory(t)
+}
+
+// loseMemory is what becomes of the memory of a pod that has ended.
+func (p *pod) loseMemory(t *testing.T) {
+	t.Helper()
 	for _, dir := range []string{"memory", "run"} {
 		if err := os.RemoveAll(filepath.Join(p.Root, dir)); err != nil {
 			t.Fatal(err)

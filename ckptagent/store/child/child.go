@@ -1,0 +1,407 @@
+//go:build linux
+
+// Package child is the file system of storage by a process of its own. A thread that waits for a network file system may be one that
+// nothing ends, a kill included; a process of which one thread waits like that does not end either, keeps its sockets open, and nobody is
+// told of its death. It promises that this never becomes of the process that uses it: what is asked for waits, and the process itself can
+// end, be killed and be followed by the next one at any time.
+package child
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/store"
+)
+
+const (
+	// laneBytes is how much is read or written by one call, lanes how many such calls may be under way at once.
+	laneBytes = 1 << 20
+	lanes     = 16
+	// sharedFD is the memory that both processes have, in the child.
+	sharedFD = 3
+	// endWait bounds how long an end of the child is waited for.
+	endWait = time.Second
+)
+
+// request is one call of store.FS or of a file.
+type request struct {
+	ID     uint64 `json:"id"`
+	Op     string `json:"op"`
+	Name   string `json:"name,omitempty"`
+	To     string `json:"to,omitempty"`
+	Handle uint64 `json:"handle,omitempty"`
+	Lane   int    `json:"lane,omitempty"`
+	Bytes  int    `json:"bytes,omitempty"`
+}
+
+// response answers the request of that ID.
+type response struct {
+	ID     uint64   `json:"id"`
+	Handle uint64   `json:"handle,omitempty"`
+	Bytes  int      `json:"bytes,omitempty"`
+	Names  []string `json:"names,omitempty"`
+	End    bool     `json:"end,omitempty"` // of the file
+	Failed *failure `json:"failed,omitempty"`
+}
+
+// failure is an error that reads and is asked for as in the process where it came up.
+type failure struct {
+	Op    string        `json:"op,omitempty"`
+	Path  string        `json:"path,omitempty"`
+	Errno syscall.Errno `json:"errno,omitempty"`
+	Text  string        `json:"text,omitempty"`
+}
+
+func failureOf(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	f := &failure{Text: err.Error()}
+	_ = errors.As(err, &f.Errno)
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		f.Op, f.Path = at.Op, at.Path
+	}
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		f.Op, f.Path = link.Op, link.New
+	}
+	return f
+}
+
+func (f *failure) err() error {
+	switch {
+	case f == nil:
+		return nil
+	case f.Errno != 0:
+		return &fs.PathError{Op: f.Op, Path: f.Path, Err: f.Errno}
+	}
+	return errors.New(f.Text)
+}
+
+// FS is store.FS by a child, which is started when it is needed and again after its end. Its methods may be called at once.
+type FS struct {
+	command func() *exec.Cmd
+
+	mu  sync.Mutex
+	now *process
+}
+
+// New uses a child that command starts; what it runs calls Serve. The command's standard input, output and files are set here.
+func New(command func() *exec.Cmd) *FS { return &FS{command: command} }
+
+// process is one child.
+type process struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	memory *os.File // shared; not mapped here: what an agent has mapped counts as its own where the kernel looks for one to kill
+	free   chan int // lanes that nobody uses
+	ended  chan struct{}
+
+	mu      sync.Mutex // of what follows, and of in
+	last    uint64
+	waiting map[uint64]waiting
+	why     error // of its end
+}
+
+type waiting struct {
+	since  time.Time
+	answer chan<- response
+}
+
+// present returns the child that is there, or starts one.
+func (f *FS) present() (*process, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now != nil && !f.now.gone() {
+		return f.now, nil
+	}
+	p, err := start(f.command())
+	if err != nil {
+		return nil, fmt.Errorf("starting the process that reaches storage: %w", err)
+	}
+	f.now = p
+	return p, nil
+}
+
+func start(cmd *exec.Cmd) (*process, error) {
+	fd, err := unix.MemfdCreate("holdfast-storage", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: cmd, memory: os.NewFile(uintptr(fd), "shared memory"), free: make(chan int, lanes), ended: make(chan struct{}), waiting: map[uint64]waiting{}}
+	for lane := range lanes {
+		p.free <- lane
+	}
+	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{p.memory}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var out io.ReadCloser
+	if err = p.memory.Truncate(lanes * laneBytes); err == nil {
+		out, err = cmd.StdoutPipe()
+	}
+	if err == nil {
+		p.in, err = cmd.StdinPipe()
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		p.memory.Close()
+		return nil, err
+	}
+	go p.hear(out)
+	return p, nil
+}
+
+// hear passes on answers until the child has ended.
+func (p *process) hear(out io.Reader) {
+	for answers := json.NewDecoder(out); ; {
+		var r response
+		if err := answers.Decode(&r); err != nil {
+			break
+		}
+		p.mu.Lock()
+		w, ok := p.waiting[r.ID]
+		delete(p.waiting, r.ID)
+		p.mu.Unlock()
+		if ok {
+			w.answer <- r
+		}
+	}
+	p.in.Close()
+	p.memory.Close()
+	_ = p.cmd.Process.Kill() // it says nothing more
+	p.mu.Lock()
+	p.why = errors.New("the process that reaches storage has ended")
+	all := p.waiting
+	p.waiting = nil
+	p.mu.Unlock()
+	for id, w := range all {
+		w.answer <- response{ID: id, Failed: failureOf(p.why)}
+	}
+	_ = p.cmd.Wait() // for as long as storage holds it
+	close(p.ended)
+}
+
+func (p *process) gone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.why != nil
+}
+
+// ask sends a request; its answer comes however late.
+func (p *process) ask(r request) (<-chan response, error) {
+	answer := make(chan response, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.why != nil {
+		return nil, p.why
+	}
+	p.last++
+	r.ID = p.last
+	raw, err := json.Marshal(r)
+	if err == nil {
+		_, err = p.in.Write(append(raw, '\n')) // the child reads at all times
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking the process that reaches storage: %w", err)
+	}
+	p.waiting[r.ID] = waiting{time.Now(), answer}
+	return answer, nil
+}
+
+// call waits for the answer to a request.
+func (p *process) call(r request) (response, error) {
+	answer, err := p.ask(r)
+	if err != nil {
+		return response{}, err
+	}
+	got := <-answer
+	return got, got.Failed.err()
+}
+
+// Unanswered is since when the oldest call waits that storage has not answered; zero: none does.
+func (f *FS) Unanswered() (since time.Time) {
+	f.mu.Lock()
+	p := f.now
+	f.mu.Unlock()
+	if p == nil {
+		return since
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.waiting {
+		if since.IsZero() || w.since.Before(since) {
+			since = w.since
+		}
+	}
+	return since
+}
+
+// Close ends the child; one that storage holds is left behind, and ends when that lets go.
+func (f *FS) Close() {
+	f.mu.Lock()
+	p := f.now
+	f.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.in.Close()
+	select {
+	case <-p.ended:
+	case <-time.After(endWait):
+	}
+}
+
+func (f *FS) do(r request) (response, *process, error) {
+	p, err := f.present()
+	if err != nil {
+		return response{}, nil, err
+	}
+	got, err := p.call(r)
+	return got, p, err
+}
+
+// MkdirAll implements store.FS.
+func (f *FS) MkdirAll(dir string) error {
+	_, _, err := f.do(request{Op: opMkdirAll, Name: dir})
+	return err
+}
+
+// Create implements store.FS.
+func (f *FS) Create(name string) (store.File, error) {
+	got, p, err := f.do(request{Op: opCreate, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return &file{p: p, handle: got.Handle}, nil
+}
+
+// Open implements store.FS.
+func (f *FS) Open(name string) (io.ReadCloser, error) {
+	got, p, err := f.do(request{Op: opOpen, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return &file{p: p, handle: got.Handle}, nil
+}
+
+// Rename implements store.FS.
+func (f *FS) Rename(from, to string) error {
+	_, _, err := f.do(request{Op: opRename, Name: from, To: to})
+	return err
+}
+
+// Remove implements store.FS.
+func (f *FS) Remove(name string) error {
+	_, _, err := f.do(request{Op: opRemove, Name: name})
+	return err
+}
+
+// List implements store.FS.
+func (f *FS) List(dir string) ([]string, error) {
+	got, _, err := f.do(request{Op: opList, Name: dir})
+	return got.Names, err
+}
+
+// SyncDir implements store.FS.
+func (f *FS) SyncDir(dir string) error {
+	_, _, err := f.do(request{Op: opSyncDir, Name: dir})
+	return err
+}
+
+// file is one that the child has open. Its methods are called one after the other.
+type file struct {
+	p      *process
+	handle uint64
+	// written answers the write that is under way; nil: none is. lane is where its bytes lie.
+	written <-chan response
+	lane    int
+	failed  error // of a write
+}
+
+// Write has all of b written, so many bytes a call as a lane holds. It returns while the last of them are on their way: what becomes of
+// them the next call says, Sync or Close at the latest. So the caller reads and checksums while the child waits for storage.
+func (f *file) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		lane := f.takeLane()
+		part := b[n:min(len(b), n+laneBytes)]
+		_, err = f.p.memory.WriteAt(part, int64(lane)*laneBytes)
+		if settled := f.settle(); err == nil {
+			err = settled
+		}
+		if err == nil {
+			f.written, err = f.p.ask(request{Op: opWrite, Handle: f.handle, Lane: lane, Bytes: len(part)})
+		}
+		if err != nil {
+			f.p.free <- lane
+			f.failed = err
+			return n, err
+		}
+		f.lane = lane
+		n += len(part)
+	}
+	return n, nil
+}
+
+// takeLane waits for a lane, not with the one that this file has in hand: others may hang.
+func (f *file) takeLane() int {
+	select {
+	case lane := <-f.p.free:
+		return lane
+	default:
+		_ = f.settle() // and is asked again
+		return <-f.p.free
+	}
+}
+
+// settle waits for the write that is under way, and says whether all have succeeded.
+func (f *file) settle() error {
+	if f.written != nil {
+		got := <-f.written
+		f.p.free <- f.lane
+		f.written = nil
+		if f.failed == nil {
+			f.failed = got.Failed.err()
+		}
+	}
+	return f.failed
+}
+
+func (f *file) Read(b []byte) (int, error) {
+	lane := <-f.p.free
+	defer func() { f.p.free <- lane }()
+	got, err := f.p.call(request{Op: opRead, Handle: f.handle, Lane: lane, Bytes: min(len(b), laneBytes)})
+	if err != nil {
+		return 0, err
+	}
+	n, err := f.p.memory.ReadAt(b[:min(got.Bytes, len(b))], int64(lane)*laneBytes)
+	if err == nil && got.End {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (f *file) Sync() error {
+	if err := f.settle(); err != nil {
+		return err
+	}
+	_, err := f.p.call(request{Op: opSync, Handle: f.handle})
+	return err
+}
+
+func (f *file) Close() error {
+	failed := f.settle()
+	_, err := f.p.call(request{Op: opClose, Handle: f.handle})
+	return errors.Join(failed, err)
+}

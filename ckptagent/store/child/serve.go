@@ -1,0 +1,135 @@
+//go:build linux
+
+package child
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/store"
+)
+
+const (
+	opMkdirAll = "mkdir"
+	opCreate   = "create"
+	opOpen     = "open"
+	opRename   = "rename"
+	opRemove   = "remove"
+	opList     = "list"
+	opSyncDir  = "syncdir"
+	opWrite    = "write"
+	opRead     = "read"
+	opSync     = "sync"
+	opClose    = "close"
+)
+
+// server is the child's side.
+type server struct {
+	fs     store.FS
+	shared []byte
+
+	out sync.Mutex
+	to  *json.Encoder
+
+	mu    sync.Mutex
+	last  uint64
+	files map[uint64]io.Closer
+}
+
+// Serve is the child: it does what it is asked on in, each call in a thread of its own, and answers on out, until in ends. It does not
+// wait for calls that are under way; its caller exits.
+func Serve(under store.FS, in io.Reader, out io.Writer) error {
+	shared, err := unix.Mmap(sharedFD, 0, lanes*laneBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mapping the memory that is shared with the agent: %w", err)
+	}
+	unix.CloseOnExec(sharedFD)
+	s := &server{fs: under, shared: shared, to: json.NewEncoder(out), files: map[uint64]io.Closer{}}
+	for asked := json.NewDecoder(in); ; {
+		var r request
+		if err := asked.Decode(&r); errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("reading what the agent asks for: %w", err)
+		}
+		go func() {
+			got, err := s.do(r)
+			got.ID, got.Failed = r.ID, failureOf(err)
+			s.out.Lock()
+			defer s.out.Unlock()
+			_ = s.to.Encode(got) // an agent that is gone is heard of where requests are read
+		}()
+	}
+}
+
+func (s *server) do(r request) (got response, err error) {
+	switch r.Op {
+	case opMkdirAll:
+		return got, s.fs.MkdirAll(r.Name)
+	case opRename:
+		return got, s.fs.Rename(r.Name, r.To)
+	case opRemove:
+		return got, s.fs.Remove(r.Name)
+	case opSyncDir:
+		return got, s.fs.SyncDir(r.Name)
+	case opList:
+		got.Names, err = s.fs.List(r.Name)
+		return got, err
+	case opCreate:
+		f, err := s.fs.Create(r.Name)
+		return s.keep(f, err)
+	case opOpen:
+		f, err := s.fs.Open(r.Name)
+		return s.keep(f, err)
+	}
+	return s.withFile(r)
+}
+
+// keep remembers an open file by a number.
+func (s *server) keep(f io.Closer, err error) (response, error) {
+	if err != nil {
+		return response{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	s.files[s.last] = f
+	return response{Handle: s.last}, nil
+}
+
+func (s *server) withFile(r request) (got response, err error) {
+	s.mu.Lock()
+	f := s.files[r.Handle]
+	if r.Op == opClose {
+		delete(s.files, r.Handle)
+	}
+	s.mu.Unlock()
+	if r.Bytes < 0 || r.Bytes > laneBytes || r.Lane < 0 || r.Lane >= lanes {
+		return got, fmt.Errorf("%s of %d bytes in lane %d", r.Op, r.Bytes, r.Lane)
+	}
+	lane := s.shared[r.Lane*laneBytes:][:r.Bytes]
+	writing, _ := f.(store.File)
+	reading, _ := f.(io.Reader)
+	switch {
+	case r.Op == opClose && f != nil:
+		return got, f.Close()
+	case r.Op == opWrite && writing != nil:
+		got.Bytes, err = writing.Write(lane)
+		return got, err
+	case r.Op == opSync && writing != nil:
+		return got, writing.Sync()
+	case r.Op == opRead && reading != nil:
+		got.Bytes, err = io.ReadFull(reading, lane)
+		if got.End = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF); got.End {
+			err = nil
+		}
+		return got, err
+	}
+	return got, fmt.Errorf("%s of a file that is not open", r.Op)
+}
