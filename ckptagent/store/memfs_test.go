@@ -193,16 +193,42 @@ func (m *memFS) reboot(power bool) *memFS {
 			continue
 		}
 		kept := &node{dir: n.dir, data: bytes.Clone(n.data)}
-		if power && !bytes.Equal(n.data, n.synced) {
-			kept.data = bytes.Clone(n.synced)
-			if cut := m.rnd.IntN(len(n.data) + 1); cut > len(n.synced) { // some of it, or zeros in its place
-				kept.data = append(kept.data, make([]byte, cut-len(n.synced))...)
-			}
+		if power {
+			kept.data = m.survives(n)
 		}
 		kept.synced = kept.data
 		out.now[p], out.safe[p] = kept, kept
 	}
 	return out
+}
+
+// survives is what a loss of power leaves of a file: what was synced, and of the rest none, a part, all, or something of its length.
+func (m *memFS) survives(n *node) []byte {
+	data := bytes.Clone(n.data)
+	if len(n.data) == len(n.synced) {
+		return data
+	}
+	rest := data[len(n.synced):]
+	switch m.rnd.IntN(4) {
+	case 0:
+		return data[:len(n.synced)+m.rnd.IntN(len(rest)+1)]
+	case 1:
+		return data
+	case 2: // its length was stored and its blocks were not
+		clear(rest)
+	case 3:
+		for i := range rest {
+			rest[i] = byte(m.rnd.Uint32())
+		}
+	}
+	return data
+}
+
+// goOn is the same machine after the death of a process: nothing is lost, and what was not synced still is not. The next crash comes
+// at an operation of the next process.
+func (m *memFS) goOn(crash int) *memFS {
+	m.ops, m.crash, m.trace = 0, crash, append(m.trace, "-- the next process")
+	return m
 }
 
 func (m *memFS) String() string { return strings.Join(m.trace, "\n") }

@@ -112,12 +112,14 @@ func check(s *Store, ack acknowledged) error {
 			return fmt.Errorf("step %v was acknowledged and is not complete; %v are", m, complete)
 		}
 	}
+	var last protocol.Mark
 	if n := len(ack.manifests); n > 0 {
-		for m, ranks := range ack.files {
-			for rank, done := range ranks {
-				if err := get(s, m, uint32(rank)); done && compare(m, ack.manifests[n-1]) > 0 && err != nil {
-					return fmt.Errorf("the file of rank %d of step %v was acknowledged: %w", rank, m, err)
-				}
+		last = ack.manifests[n-1]
+	}
+	for m, ranks := range ack.files {
+		for rank, done := range ranks {
+			if err := get(s, m, uint32(rank)); done && compare(m, last) > 0 && err != nil {
+				return fmt.Errorf("the file of rank %d of step %v was acknowledged: %w", rank, m, err)
 			}
 		}
 	}
