@@ -65,13 +65,37 @@ class GoldenArenas(unittest.TestCase):
             self.assertEqual(A.encode_client(record, version), page[at : at + size], name)
 
     def test_every_damaged_byte_is_seen(self):
-        mem = (GOLDEN / "full.arena").read_bytes()
-        whole = mem[3 * A.PAGE :][: A.RECORD]
-        self.assertIsNotNone(A.decode_slot(whole))
-        for i in range(A.RECORD):
-            torn = bytearray(whole)
-            torn[i] ^= 0x40
-            self.assertIsNone(A.decode_slot(bytes(torn)), "byte %d" % i)
+        """A torn record reads as none; of a page with two the older word stands. A byte of no record is ignored."""
+        for name, size in [("full", 256), ("two/full", 256), ("v1/full", 128)]:
+            mem = (GOLDEN / (name + ".arena")).read_bytes()
+            for at in list(range(A.RECORD)) + [A.RECORD + 7]:
+                for damage in (0x01, 0x40, 0xFF):
+                    with self.subTest(name, at=at, damage=damage):
+                        self.see(mem, at, damage, at < size)
+
+    def see(self, mem, at, damage, is_record):
+        def damaged(page):
+            torn = bytearray(mem[page : page + A.PAGE])
+            torn[at] ^= damage
+            return bytes(torn)
+
+        if is_record:
+            self.assertRaises(A.ArenaError, A.decode_header, damaged(0)[: A.RECORD])
+        else:
+            self.assertEqual(A.decode_header(damaged(0)[: A.RECORD]), A.decode_header(mem[: A.RECORD]))
+        for i in range(2):
+            page = (3 + i) * A.PAGE
+            was = A.decode_slot(mem[page : page + A.RECORD])
+            self.assertIsNotNone(was)
+            self.assertEqual(A.decode_slot(damaged(page)[: A.RECORD]), None if is_record else was)
+        for page, decode in [(A.CONTROL, A.decode_control_record), (A.CLIENT, A.decode_client_record)]:
+            for second in (0, A.SECOND):
+                torn = bytearray(mem[page : page + A.PAGE])
+                torn[second + at] ^= damage
+                other = mem[page + A.SECOND - second : page + A.PAGE - second][: A.RECORD]
+                want = decode(other) if is_record else A.newer(mem[page : page + A.PAGE], decode)
+                self.assertIsNotNone(want)
+                self.assertEqual(A.newer(bytes(torn), decode), want)
 
     def test_crc32c(self):
         self.assertEqual(A.crc32c(b"123456789"), 0xE3069283)

@@ -1,0 +1,142 @@
+package format
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// damages are what becomes of a byte.
+var damages = []byte{0x01, 0x03, 0x80, 0xff}
+
+// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of every version and at every point of a save. A byte of
+// the header makes the arena one to be made anew; one of a record makes that record torn: the older word of a page with two stands, a
+// slot is not sealed; any other is ignored. Nothing else changes, and no grant is handed out twice.
+func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
+	for _, tt := range []struct{ version, slots uint32 }{{Version, Slots}, {Version, MinSlots}, {Version1, Slots}} {
+		for name, mem := range goldenArenas(tt.version, tt.slots) {
+			size, _ := recordSize(tt.version)
+			if name == "torn" || name == "barrier" || name == "durable" { // these have torn records already
+				continue
+			}
+			was := readAll(t, mem)
+			for at := range MetaBytes {
+				changes := damages
+				if at%secondRecord >= RecordSize {
+					changes = damages[:1] // no record has it
+				}
+				for _, x := range changes {
+					mem[at] ^= x
+					if err := was.compare(mem, at, size); err != nil {
+						t.Fatalf("version %d, %d slots, %s: byte %d is changed by %02x: %v", tt.version, tt.slots, name, at, x, err)
+					}
+					mem[at] ^= x
+				}
+			}
+		}
+	}
+}
+
+// readings is what is read of an arena.
+type readings struct {
+	book     *Book
+	older    []Control // what may stand where the newest control record is torn
+	client   Client
+	clients  []Client
+	copied   Copy
+	isCopied bool
+	grant    uint64 // the highest that anybody has seen
+}
+
+func readAll(t *testing.T, mem []byte) readings {
+	t.Helper()
+	b, err := Open(mem[:MetaBytes])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := readings{book: b, grant: b.Control.Grant, older: []Control{b.Control, {}}}
+	r.client, _ = DecodeClient(mem[ClientOffset : ClientOffset+PageSize])
+	r.copied, r.isCopied = b.Announced(r.client)
+	for _, at := range []int{0, secondRecord} {
+		if c, err := decodeControlRecord(mem[ControlOffset+at:]); err == nil {
+			r.older = append(r.older, c)
+		}
+		if c, err := decodeClientRecord(mem[ClientOffset+at:]); err == nil {
+			r.clients = append(r.clients, c)
+		}
+	}
+	return r
+}
+
+// compare says what is wrong with how an arena is read of which the byte at is damaged; a record has size bytes.
+func (was readings) compare(mem []byte, at, size int) error {
+	b, err := Open(mem[:MetaBytes])
+	if inHeader := at < size; inHeader != (err != nil) {
+		return fmt.Errorf("the arena is read as %v", err)
+	} else if inHeader {
+		if !errors.Is(err, ErrTorn) && !errors.Is(err, ErrVersion) {
+			return fmt.Errorf("refused with %w", err)
+		}
+		return nil
+	}
+	for i, s := range b.Slot {
+		of := int(SlotHeaderOffset(uint32(i)))
+		if hit := at >= of && at < of+size; hit && s.State == SlotSealed || !hit && s != was.book.Slot[i] && !was.openAgain(s, i) {
+			return fmt.Errorf("slot %d is read as %+v, it was %+v", i, s, was.book.Slot[i])
+		}
+	}
+	if !slices.ContainsFunc(was.older, func(c Control) bool { return sameLevels(c, b.Control) }) {
+		return fmt.Errorf("control is read as %+v, it was %+v", b.Control, was.book.Control)
+	}
+	c, err := DecodeClient(mem[ClientOffset : ClientOffset+PageSize])
+	if err == nil && !slices.Contains(was.clients, c) {
+		return fmt.Errorf("the client's page is read as %+v, it was %+v", c, was.client)
+	}
+	if inClient := at >= ClientOffset && at < ClientOffset+PageSize; err != nil && len(was.clients) > 0 && !(inClient && len(was.clients) == 1) || !inClient && c != was.client {
+		return fmt.Errorf("the client's page is read as %+v, %w", c, err)
+	}
+	if copied, ok := b.Announced(c); ok && (!was.isCopied || copied != was.copied) {
+		return fmt.Errorf("a copy is announced that was not: %+v", copied)
+	}
+	b.Begin(b.Control.Generation+1, b.Control.Branch, Point{Branch: b.Control.Branch, Step: b.Control.CommonStep})
+	if b.Control.Slot != NoSlot && b.Control.Grant <= was.grant {
+		return fmt.Errorf("grant %d is handed out again, %d was", b.Control.Grant, was.grant)
+	}
+	return nil
+}
+
+// openAgain: a slot that the newest control record alone names is empty where that record is torn.
+func (was readings) openAgain(s Slot, i int) bool {
+	return was.book.Slot[i].State == SlotGranted && s.State == SlotEmpty
+}
+
+// sameLevels: the same word of the agent, but for the grant, which is what the slot headers say.
+func sameLevels(a, b Control) bool {
+	a.Slot, a.Grant, b.Slot, b.Grant = 0, 0, 0, 0
+	return a == b
+}
+
+// TestEveryDamagedByteOfARankFile: the header is refused, or reads as it was where the byte is none of its record's.
+func TestEveryDamagedByteOfARankFile(t *testing.T) {
+	whole := RankFile{Rank: 3, WorldSize: 8, Step: 120, Generation: 5, Length: 1 << 33, Checksum: 0xdeadbeef}.Encode()
+	was, err := DecodeRankFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := len(bytes.TrimRight(whole, "\x00"))
+	for at := range whole {
+		for _, x := range damages {
+			damaged := bytes.Clone(whole)
+			damaged[at] ^= x
+			f, err := DecodeRankFile(damaged)
+			if at < end && err == nil {
+				t.Fatalf("byte %d is changed by %02x: it reads as %+v", at, x, f)
+			}
+			if at >= rankFileHead && (err != nil || f != was) {
+				t.Fatalf("byte %d is changed by %02x: it reads as %+v, %v", at, x, f, err)
+			}
+		}
+	}
+}
