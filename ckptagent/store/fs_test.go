@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/iotest"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +39,7 @@ func folders(t *testing.T) map[string]string {
 // time; what is shorter, longer or other than its header says leaves nothing behind.
 func TestRealFolders(t *testing.T) {
 	for name, dir := range folders(t) {
-		for i, length := range []int{0, 1, block - 1, block, block + 1, piece - block - 1, piece - block, piece - block + 1, 2*piece - block, 3*piece + 5} {
+		for i, length := range []int{0, 1, block - 1, block, block + 1, chunk - block - 1, chunk - block, chunk - block + 1, 2*chunk - block, 3*chunk + 5} {
 			t.Run(fmt.Sprintf("%s/%d", name, length), func(t *testing.T) {
 				s, data := New(OS{}, filepath.Join(dir, "job"), "w"), make([]byte, length)
 				for at := range data {
@@ -122,33 +121,6 @@ func TestPutEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A disk that refuses while the next part is being read: data is let go of before it is said, for the slot may be granted then.
-func TestDataIsLetGo(t *testing.T) {
-	reading, refused := make(chan struct{}), make(chan struct{})
-	reads, over := 0, false
-	data := readerFunc(func(p []byte) (int, error) {
-		if reads++; reads == 2 {
-			close(reading)
-			<-refused
-			time.Sleep(20 * time.Millisecond)
-			over = true
-		}
-		return len(p), nil
-	})
-	out := writerFunc(func([]byte) (int, error) {
-		<-reading
-		close(refused)
-		return 0, unix.ENOSPC
-	})
-	if err := writeRank(context.Background(), out, format.RankFile{Length: 1 << 40}, data); !errors.Is(err, unix.ENOSPC) || !over {
-		t.Errorf("%v while data is read: %t", err, !over)
-	}
-}
-
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-type writerFunc func(p []byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -21,8 +21,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// chunk is how much is read and checksummed at once.
-const chunk = 1 << 20
+// chunk is how much is read, checksummed and written at once.
+const chunk = 4 << 20
 
 // ErrUseless says that a step cannot be had: a file is missing, torn, of another size or another step.
 var ErrUseless = errors.New("of no use")

@@ -25,8 +25,8 @@ import (
 
 const (
 	// laneBytes is how much is read or written by one call, lanes how many such calls may be under way at once.
-	laneBytes = 1 << 20
-	lanes     = 16
+	laneBytes = 4 << 20
+	lanes     = 4
 	// sharedFD is the memory that both processes have, in the child.
 	sharedFD = 3
 	// endWait bounds how long an end of the child is waited for.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/ckptagent/store/child"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -26,6 +28,7 @@ import (
 type holder struct {
 	set        *arena.Set
 	store      *store.Store
+	files      *child.FS
 	dir        string
 	generation int64
 	sockets    []*net.UnixConn
@@ -40,7 +43,8 @@ func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &holder{set: set, store: store.New(store.OS{}, filepath.Join(storage, "holdfast"), "bench"), dir: dir, newest: make([]int64, ranks)}
+	files := child.New(storageProcess)
+	h := &holder{set: set, files: files, store: store.New(files, filepath.Join(storage, "holdfast"), "bench"), dir: dir, newest: make([]int64, ranks)}
 	h.begin(0)
 	for local := range ranks {
 		socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: h.socket(local), Net: "unixgram"})
@@ -53,6 +57,9 @@ func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
 	}
 	return h, nil
 }
+
+// storageProcess reaches storage, as an agent's does.
+func storageProcess() *exec.Cmd { return exec.Command("/proc/self/exe", "storage") }
 
 func (h *holder) socket(local int) string {
 	return filepath.Join(h.dir, "agent-"+strconv.Itoa(local)+".sock")
@@ -134,6 +141,7 @@ func (h *holder) close() {
 		s.Close()
 	}
 	h.polls.Wait()
+	h.files.Close()
 	h.set.Close()
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast.dev/holdfast/ckptagent/store"
+	"holdfast.dev/holdfast/ckptagent/store/child"
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
@@ -73,7 +75,16 @@ type options struct {
 	disk           figure.Path
 }
 
-func main() { figure.Main(command(os.Stdout, os.Stderr)) }
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "storage" { // what storageProcess starts
+		if err := child.Serve(store.OS{}, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	figure.Main(command(os.Stdout, os.Stderr))
+}
 
 // command writes lines to out and what is for people to progress.
 func command(out, progress io.Writer) *cobra.Command {
