@@ -3,6 +3,7 @@
 package loop_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -99,6 +100,7 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	held := func(r *v1.Report) bool { return newest(r) >= hold }
 	r = follow(t, c, "held", func(d *v1.Directive) { d.BarrierStep = hold }, held)
 	at := newest(r)
+	p.Out.Await(t, fmt.Sprintf("step %d\n", at-1)) // it is held in the save after this
 	steps := strings.Count(p.Out.String(), "step ")
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
