@@ -172,7 +172,15 @@ def torch_file(union, out):
         with open(part, "wb") as f:
             torch.save(_lists(root), f)
         _sync(part)
-        torch.load(part, weights_only=True, mmap=True)
+        try:
+            torch.load(part, weights_only=True, mmap=True)
+        except pickle.UnpicklingError as e:
+            raise ExportError("PyTorch %s does not read this back with weights_only (PyTorch 2.4 takes no bytes): export with a newer one, or --to dcp or safetensors: %s" % (torch.__version__, _why(e))) from e
+
+
+def _why(e):
+    """The line of torch's advice that says what it met."""
+    return next((line for line in str(e).splitlines() if "WeightsUnpickler" in line), str(e).splitlines()[0])
 
 
 def _lists(node):

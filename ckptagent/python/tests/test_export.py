@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import struct
 import subprocess
@@ -342,6 +343,15 @@ class Folder(ClientCase):
             with mock.patch(broken, side_effect=OSError(28, "No space left on device")), self.assertRaisesRegex(export.ExportError, "out: writing it: .*No space left"):
                 export.export(self.job, os.path.join(where, "out"), to)
             self.assertEqual(os.listdir(where), [])
+
+    def test_a_file_that_this_torch_does_not_read_back(self):
+        self.keep(m={"w": torch.ones(3)})
+        from unittest import mock
+
+        where, says = tempfile.mkdtemp(dir=self.folder), "Weights only load failed.\n(1) advice\nWeightsUnpickler error: Unsupported global: GLOBAL _codecs.encode"
+        with mock.patch("torch.load", side_effect=pickle.UnpicklingError(says)), self.assertRaisesRegex(export.ExportError, "export with a newer one, or --to dcp or safetensors: Weights.*_codecs"):
+            export.export(self.job, os.path.join(where, "out"), "torch")
+        self.assertEqual(os.listdir(where), [])
 
 
 def _act():
