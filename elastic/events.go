@@ -51,6 +51,9 @@ type Released struct {
 	At  time.Time
 }
 
+// Retain is a level: what the job asks to be kept in storage.
+type Retain struct{ Retention Retention }
+
 // Tick says that time has passed; it is wanted while State.Ticks says so.
 type Tick struct{}
 
@@ -71,6 +74,7 @@ func (Over) event()                {}
 func (ReplacementsPending) event() {}
 func (Suspended) event()           {}
 func (Released) event()            {}
+func (Retain) event()              {}
 func (Tick) event()                {}
 
 // Effect is what must be done.

@@ -24,7 +24,7 @@ import (
 //	| the gang        | Record (outlives every coordinator)                                                        |
 //	| the coordinator | stored storedVerdict revision storedRevision durableRevision stages supersededPods beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
-//	|                 | storage over excused mixedSince launched pace reportInterval gap                                     |
+//	|                 | storage retention over excused mixedSince launched pace reportInterval gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -56,6 +56,8 @@ type State struct {
 
 	// storage is how often steps are copied to storage; 0: there is none.
 	storage time.Duration
+	// retention is what the job asks to be kept there.
+	retention Retention
 	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
 	over bool
 	// excused counts generations in a row that a port conflict or a launcher's start ended.

@@ -46,6 +46,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.setPending(e.Pods, now)
 	case Suspended:
 		s.suspend(e.Pods, now)
+	case Retain:
+		s.retain(e.Retention)
 	case Released:
 		s.release(e, now)
 	case SlotHolder:
@@ -287,6 +289,7 @@ func (s *State) snapshot() Record {
 	r.Recoveries = slices.Clone(r.Recoveries)
 	r.Progress.Attached = slices.Clone(r.Progress.Attached)
 	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
+	r.Pinned = slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
 	r.shorten()
 	return r

@@ -196,6 +196,9 @@ func (s *State) preserve(now time.Time) {
 		s.pick()
 	case c.ordered():
 	case s.all(func(m *member) bool { return wrote(m, c.mark) }):
+		if s.storedRevision < s.durableRevision {
+			return // what it has removed goes by the record as it is stored
+		}
 		c.manifest = s.manifest(c.mark)
 		s.emit(Broadcast{})
 	case !s.all(func(m *member) bool { return canWrite(m, c.mark) }):
@@ -229,6 +232,7 @@ func (s *State) confirm(now time.Time) {
 // recordDurable records a step as durable; agents are told once that is stored, which the next Persist does.
 func (s *State) recordDurable(mark protocol.Mark, now time.Time) {
 	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: now}, s.Record.Durable
+	s.pin()
 	s.durableRevision = s.revision + 1
 }
 
@@ -272,7 +276,10 @@ func (s *State) pick() {
 }
 
 func (s *State) manifest(mark protocol.Mark) protocol.Manifest {
-	out := protocol.Manifest{Mark: mark, Recorded: s.recorded()}
+	out := protocol.Manifest{Mark: mark}
+	if out.Below = s.removedBelow(); out.Below.Step > 0 {
+		out.Recorded = s.kept()
+	}
 	for i := range s.slots {
 		for _, k := range s.slots[i].report.Rank {
 			out.Ranks = append(out.Ranks, protocol.ManifestRank{Length: k.Copied.Length, Checksum: k.Copied.Checksum})

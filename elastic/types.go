@@ -70,6 +70,8 @@ type Record struct {
 	Durable *StoredStep
 	Older   *StoredStep
 	Copies  []RankCopy
+	// Pinned are steps that stay in storage because people said so. Nobody goes back to them unasked.
+	Pinned []StoredStep
 	// Moved are the suspicions for which a pod was moved.
 	Moved []cause.Suspect
 	// PendingReplacements are pods that must be replaced and were not yet, Suspended those that go because their Job is suspended

@@ -99,6 +99,9 @@ func (w *world) obey2(slot int, d protocol.Directive) {
 			}
 		}
 		a.manifested = m.Mark
+		if w.shelf != nil {
+			w.ordered(m)
+		}
 	}
 	if d.Fetch != (protocol.Mark{}) && !ran(a.state) && w.rng.Intn(2) == 0 {
 		w.fetch(slot, d.Fetch)

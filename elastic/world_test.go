@@ -36,6 +36,7 @@ type world struct {
 	faults // what verdicts are judged by
 
 	outside // terminations and storage
+	*shelf  // what is kept there; nil: nothing is removed
 }
 
 type seal struct {
@@ -380,6 +381,9 @@ func (w *world) crash() {
 	w.state = New(len(w.agents), w.interval(), w.stored)
 	w.forgetBests()
 	w.promises.successor()
+	if w.shelf != nil {
+		w.tell(w.wish)
+	}
 	w.notef("coordinator starts anew at generation %d", w.stored.Generation)
 	for i := range w.reports {
 		w.reports[i] = nil
@@ -396,6 +400,9 @@ func (w *world) store() {
 		w.failf("generation only rises", "%d stored after %d", p.Record.Generation, w.stored.Generation)
 	}
 	w.stored = p.Record
+	if w.shelf != nil {
+		w.promise()
+	}
 	w.apply(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,6 +49,9 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	}
 	errs = append(errs, checkLabels(job.Labels, nil, metadataLabels)...)
 	errs = append(errs, checkSystemKeys(job.Annotations, nil, settings.MetadataAnnotations)...)
+	if err := settings.CheckPinsOfTemplate(job.Spec.Template.Annotations); err != nil {
+		errs = append(errs, err)
+	}
 	errs = append(errs, checkLabels(job.Spec.Template.Labels, stampedLabels, templateLabels)...)
 	errs = append(errs, checkSystemKeys(job.Spec.Template.Annotations, stampedAnnotations, settings.TemplateAnnotations)...)
 	if s.Enabled && facts.MaxGangs > 0 && facts.Gangs >= facts.MaxGangs {
@@ -85,6 +89,8 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	ignoreKills(job, old, t.container().Name)
 	return Outcome[*batchv1.Job]{Object: job, Warnings: warnings}
 }
+
+func isPins(key string) bool { return key == v1alpha1.AnnotationPinnedCheckpoints }
 
 // effectiveSpec is the spec of the Job's pods with what the image starts in place of the command that is missing.
 func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, facts Facts) *corev1.PodSpec {
@@ -137,7 +143,7 @@ func namesReplacementPolicy(job *batchv1.Job) bool {
 func stampObserved(job *batchv1.Job) *batchv1.Job {
 	tmpl := &job.Spec.Template
 	for _, key := range sortedKeys(job.Annotations) {
-		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own {
+		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && key != v1alpha1.AnnotationPinnedCheckpoints {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
@@ -150,7 +156,7 @@ func stampObserved(job *batchv1.Job) *batchv1.Job {
 func stamp(job *batchv1.Job, container string) {
 	tmpl := &job.Spec.Template
 	for _, key := range sortedKeys(job.Annotations) {
-		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own {
+		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && key != v1alpha1.AnnotationPinnedCheckpoints {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
@@ -236,6 +242,9 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 	out.Errors = append(out.Errors, errs...)
 	if len(out.Errors) > 0 {
 		return out
+	}
+	if changed = slices.DeleteFunc(changed, isPins); len(changed) == 0 {
+		return out // which works at once
 	}
 	if wasAdmitted {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%s: the change does nothing, pods keep the settings that Job %s was created with; to use it %s",

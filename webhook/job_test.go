@@ -58,6 +58,15 @@ func TestJobRefusals(t *testing.T) {
 		{"storage interval too short", annotate(v1alpha1.AnnotationStorageInterval, "500ms")},
 		{"storage interval without a unit", annotate(v1alpha1.AnnotationStorageInterval, "60")},
 		{"storage interval with a fraction", annotate(v1alpha1.AnnotationStorageInterval, "1.5s")},
+		{"a pin in words", annotate(v1alpha1.AnnotationPinnedCheckpoints, "the best one")},
+		{"a pin without a generation", annotate(v1alpha1.AnnotationPinnedCheckpoints, "120")},
+		{"a pin with zeros before it", annotate(v1alpha1.AnnotationPinnedCheckpoints, "0120@3")},
+		{"more pins than may be", annotate(v1alpha1.AnnotationPinnedCheckpoints, "1@1,2@1,3@1,4@1,5@1,6@1,7@1,8@1,9@1,10@1,11@1,12@1,13@1,14@1,15@1,16@1,17@1")},
+		{"a pin without storage", annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3")},
+		{"a pin on the template", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)
+			annotateTemplate(v1alpha1.AnnotationPinnedCheckpoints, "120@3")(j)
+		}},
 		{"mode of another kind", annotate(v1alpha1.AnnotationMode, "dry-run")},
 		{"topology level in words", annotate(v1alpha1.AnnotationTopologyRequired, "one rack")},
 		{"slice level empty", annotate(v1alpha1.AnnotationSliceLevel, "")},
@@ -254,6 +263,14 @@ func TestJobAdmissionIsIdempotent(t *testing.T) {
 	}
 }
 
+// TestPinsStayOffTheTemplate: pods would carry for ever what their Job says now.
+func TestPinsStayOffTheTemplate(t *testing.T) {
+	got := admitted(t, job(t, annotate(v1alpha1.AnnotationStorageClaim, "ckpt"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3")))
+	if _, there := got.Spec.Template.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; there || got.Annotations[v1alpha1.AnnotationPinnedCheckpoints] != "120@3" {
+		t.Errorf("the template has %v", got.Spec.Template.Annotations)
+	}
+}
+
 func TestTemplateWins(t *testing.T) {
 	got := admitted(t, job(t, annotateTemplate(v1alpha1.AnnotationStateSize, "1Gi")))
 	if size := got.Spec.Template.Annotations[v1alpha1.AnnotationStateSize]; size != "1Gi" {
@@ -277,6 +294,7 @@ func TestJobUpdates(t *testing.T) {
 	sized := func(j *batchv1.Job, n int32) *batchv1.Job {
 		return changed(j, func(j *batchv1.Job) { j.Spec.Parallelism = ptr.To(n) })
 	}
+	stores := admitted(t, job(t, annotate(v1alpha1.AnnotationStorageClaim, "ckpt")))
 	var b strings.Builder
 	for _, c := range []struct {
 		name     string
@@ -291,6 +309,10 @@ func TestJobUpdates(t *testing.T) {
 		{"an observed job grows beyond a gang", observed, sized(observed, v1alpha1.MaxMembers+1)},
 		{"an observed job begins, and grows beyond a gang", waits, sized(observed, v1alpha1.MaxMembers+1)},
 		{"an observed job of more, from before the limit", sized(observed, v1alpha1.MaxMembers+2), sized(observed, v1alpha1.MaxMembers+1)},
+		{"a step is pinned", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3, 180@4"))},
+		{"a step is pinned, and a setting changes", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"), annotate(v1alpha1.AnnotationRanks, "3"))},
+		{"a step is pinned badly", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@0"))},
+		{"a step of a job without storage is pinned", stamped, changed(stamped, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
 		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{})

@@ -60,6 +60,17 @@ type GangSpec struct {
 type GangStorage struct {
 	Claim           string `json:"claim"`
 	IntervalSeconds int32  `json:"intervalSeconds"`
+	// Pins are the steps that people want to stay there. Those that RunStatus.Pinned names stay for sure.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Pins []Checkpoint `json:"pins,omitempty"`
+}
+
+// Checkpoint names a step that was copied to storage in a generation.
+type Checkpoint struct {
+	Step       int64 `json:"step"`
+	Generation int64 `json:"generation"`
 }
 
 // JobReference names a job in the Gang's namespace.
@@ -234,6 +245,11 @@ type RunStatus struct {
 	// one turns out to be missing or torn.
 	// +optional
 	Older *StoredStep `json:"older,omitempty"`
+	// Pinned are those of GangStorage.Pins that were recorded when the coordinator heard of them: they stay in storage until
+	// they are unpinned.
+	// +listType=atomic
+	// +optional
+	Pinned []StoredStep `json:"pinned,omitempty"`
 	// Copies are parts that drained pods left in storage for the ranks that take their place; they are of
 	// use until a newer step is Durable.
 	// +listType=atomic

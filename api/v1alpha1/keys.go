@@ -29,6 +29,9 @@ const (
 	AnnotationStorageClaim = Prefix + "storage-claim"
 	// AnnotationStorageInterval is how often a step is copied to storage, a duration; default DefaultStorageInterval.
 	AnnotationStorageInterval = Prefix + "storage-interval"
+	// AnnotationPinnedCheckpoints lists steps that stay in storage until they are taken off it, as STEP@GENERATION with commas
+	// between. It stands on the Job itself and may change at any time; at most MaxPins.
+	AnnotationPinnedCheckpoints = Prefix + "pinned-checkpoints"
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
 
@@ -63,6 +66,9 @@ const (
 	// SliceUneven: domains may get different numbers of pods, made of whole slices or blocks.
 	SliceUneven = "uneven"
 )
+
+// MaxPins is how many steps of a job may be pinned: each takes room in the claim and an entry in the Gang.
+const MaxPins = 16
 
 // DefaultStorageInterval is the value of AnnotationStorageInterval where it is absent.
 const DefaultStorageInterval = "1m"

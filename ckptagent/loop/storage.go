@@ -274,10 +274,19 @@ func (k *uploader) manifest(e ckptagent.WriteManifest) {
 			return
 		}
 		k.post(ckptagent.ManifestWritten{Mark: mark})
-		if err := k.store.Prune(e.Manifest.Recorded...); err != nil {
+		if err := k.prune(e.Manifest.Below, e.Manifest.Recorded); err != nil {
 			k.logf("removing old steps from storage: %v", err)
 		}
 	}()
+}
+
+// prune removes what is superseded: what is older than below and not recorded, or where a coordinator that knows no pins
+// tells no such line, what is older than all that is recorded.
+func (k *uploader) prune(below protocol.Mark, recorded []protocol.Mark) error {
+	if below.Step == 0 {
+		return k.store.Prune(recorded...)
+	}
+	return k.store.PruneBelow(below, recorded...)
 }
 
 // fetch fetches a step into the arenas that lack it.

@@ -282,7 +282,14 @@ func (s *Store) Prune(recorded ...protocol.Mark) error {
 	if len(recorded) == 0 {
 		return nil
 	}
-	line := slices.MinFunc(recorded, compare)
+	return s.PruneBelow(slices.MinFunc(recorded, compare), recorded...)
+}
+
+// PruneBelow removes what is older than line and not one of the marks that the gang's record names; nothing where it names none.
+func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error {
+	if len(recorded) == 0 {
+		return nil
+	}
 	var manifests, others []string
 	dirs := map[string]int64{}
 	err := s.walk(func(dir, name string, kind format.FileKind, m protocol.Mark) error {
@@ -290,7 +297,7 @@ func (s *Store) Prune(recorded ...protocol.Mark) error {
 			dirs[dir] = m.Generation
 		}
 		switch {
-		case compare(m, line) >= 0:
+		case compare(m, line) >= 0 || named(recorded, m):
 		case kind == format.FileManifest:
 			manifests = append(manifests, path.Join(dir, name))
 		default:
@@ -322,6 +329,11 @@ func (s *Store) Prune(recorded ...protocol.Mark) error {
 		_ = s.fs.Remove(dir) // only an empty one goes
 	}
 	return nil
+}
+
+// named says whether a file is of one of these marks: by step and generation, which is all that names in storage tell.
+func named(marks []protocol.Mark, m protocol.Mark) bool {
+	return slices.ContainsFunc(marks, func(o protocol.Mark) bool { return o.Step == m.Step && o.Generation == m.Generation })
 }
 
 func (s *Store) remove(name string) error {

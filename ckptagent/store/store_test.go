@@ -225,6 +225,59 @@ func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	}
 }
 
+// TestPinsOutliveEveryRemoval: an agent dies at each operation of a removal that spares two steps below its line, and so does the
+// next; those two stay whole, and what else is older goes in the end.
+func TestPinsOutliveEveryRemoval(t *testing.T) {
+	pins := []protocol.Mark{{Step: 10, Generation: 1}, {Step: 25, Generation: 2}}
+	line := protocol.Mark{Step: 45, Generation: 2}
+	kept := append(slices.Clone(pins), line, protocol.Mark{Step: 45, Generation: 4})
+	fill := func(m *memFS) *Store {
+		s := New(m, jobFolder, "a")
+		for _, of := range marks {
+			if err := errors.Join(put(s, of, 0), put(s, of, 1), s.PutManifest(manifestOf(of))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
+	s, before := fill(whole), whole.ops
+	if err := s.PruneBelow(line, kept...); err != nil {
+		t.Fatal(err)
+	}
+	for _, power := range []bool{false, true} {
+		for crash := 1; before+crash <= whole.ops; crash++ {
+			m := newMemFS(rand.New(rand.NewPCG(uint64(crash), 0)), 0)
+			s := fill(m)
+			m.crash = m.ops + crash
+			if err := s.PruneBelow(line, kept...); err == nil && crash < whole.ops-before { // an empty folder may stay
+				t.Fatalf("no crash at %d of %d", crash, whole.ops-before)
+			}
+			s = New(m.reboot(power), jobFolder, "b")
+			for _, again := range []bool{false, true} {
+				complete, err := s.Complete()
+				for _, pin := range pins {
+					if err := errors.Join(err, get(s, pin, 0), get(s, pin, 1)); err != nil || !slices.Contains(complete, pin) {
+						t.Fatalf("power lost %v, crash at %d, removed again %v: step %v: %v, complete are %v", power, crash, again, pin, err, complete)
+					}
+				}
+				if again && !slices.Equal(complete, kept) {
+					t.Fatalf("power lost %v, crash at %d: complete are %v, want %v", power, crash, complete, kept)
+				}
+				if err := s.PruneBelow(line, kept...); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := s.PruneBelow(line); err != nil {
+		t.Fatal(err)
+	}
+	if complete, _ := s.Complete(); len(complete) != len(kept) {
+		t.Errorf("nothing is recorded, and %v are left", complete)
+	}
+}
+
 func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "llama-uid")
 	s := New(OS{}, dir, "a")

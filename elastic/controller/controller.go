@@ -83,18 +83,18 @@ func New(o Options) *Controller {
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
 // an older copy.
-func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, time.Duration, elastic.Record, error) {
+func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, elastic.Storage, elastic.Record, error) {
 	g, err := c.gang(ctx, c.Live, key)
 	if err != nil {
-		return 0, 0, elastic.Record{}, err
+		return 0, elastic.Storage{}, elastic.Record{}, err
 	}
 	if n := g.Spec.Members; n < 1 || n > v1alpha1.MaxMembers { // a Gang of a definition without the limit
-		return 0, 0, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: 1 to %d can be had", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
+		return 0, elastic.Storage{}, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: 1 to %d can be had", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
 	}
 	c.writer.loaded(key, g.Status.Run)
-	storage := time.Duration(0)
+	storage := elastic.Storage{Retention: retentionOf(g)}
 	if st := g.Spec.Storage; st != nil {
-		storage = time.Duration(st.IntervalSeconds) * time.Second
+		storage.Every = time.Duration(st.IntervalSeconds) * time.Second
 	}
 	return int(g.Spec.Members), storage, recordOf(g.Status.Run), nil
 }

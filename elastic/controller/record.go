@@ -40,6 +40,9 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 		})
 	}
 	s.Durable, s.Older = stored(r.Durable), stored(r.Older)
+	for _, d := range r.Pinned {
+		s.Pinned = append(s.Pinned, *stored(&d))
+	}
 	s.Copies = copies(r.Copies)
 	for _, by := range r.Moved {
 		s.Moved = append(s.Moved, string(by))
@@ -90,6 +93,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		})
 	}
 	r.Durable, r.Older = plainStored(s.Durable), plainStored(s.Older)
+	for _, d := range s.Pinned {
+		r.Pinned = append(r.Pinned, *plainStored(&d))
+	}
 	for _, c := range s.Copies {
 		for i := range max(1, c.Ranks) {
 			r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation}})

@@ -289,7 +289,14 @@ type listener struct {
 	key       coordinator.Key
 	last      []elastic.Termination
 	over      []string // UIDs of Jobs
+	retention elastic.Retention
 	err       error
+}
+
+func (l *listener) SetRetention(_ context.Context, key coordinator.Key, r elastic.Retention) error {
+	l.calls++
+	l.key, l.retention = key, r
+	return l.err
 }
 
 func (l *listener) Over(key coordinator.Key) { l.over = append(l.over, key.Job) }
@@ -563,6 +570,8 @@ type slow struct {
 	all  chan struct{}
 	end  <-chan struct{}
 }
+
+func (s *slow) SetRetention(context.Context, coordinator.Key, elastic.Retention) error { return nil }
 
 func (s *slow) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
 

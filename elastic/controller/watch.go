@@ -31,6 +31,7 @@ type Coordinator interface {
 	SetPendingReplacements(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Over(key coordinator.Key)
+	SetRetention(ctx context.Context, key coordinator.Key, r elastic.Retention) error
 }
 
 var _ Coordinator = (*coordinator.Server)(nil)
@@ -71,6 +72,9 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 		Complete(reconcile.Func(c.reconcilePending))
 	if err != nil {
 		return fmt.Errorf("registering the controller of pending replacements: %w", err)
+	}
+	if err := c.watchRetention(mgr); err != nil {
+		return err
 	}
 	replaced := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		pod, ok := o.(*corev1.Pod)

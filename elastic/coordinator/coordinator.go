@@ -39,9 +39,9 @@ var ErrSuperseded = errors.New("the stored record was written by another process
 
 // Store keeps what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
-	// Load returns the number of members of a gang, how often it copies steps to storage (0: never) and its
-	// record; an error that apierrors.IsNotFound knows where there is no such Gang (yet).
-	Load(ctx context.Context, key Key) (members int, storage time.Duration, r elastic.Record, err error)
+	// Load returns the number of members of a gang, what it asks of storage and its record; an error that
+	// apierrors.IsNotFound knows where there is no such Gang (yet).
+	Load(ctx context.Context, key Key) (members int, storage elastic.Storage, r elastic.Record, err error)
 	// Over says whether the gang's Job is gone, has ended or is being deleted.
 	Over(ctx context.Context, key Key) (bool, error)
 	// Persist stores the record; it refuses to lower a generation, and with ErrSuperseded to write over what

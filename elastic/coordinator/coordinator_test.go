@@ -52,6 +52,8 @@ type memory struct {
 	storage  time.Duration
 	replaced []elastic.Termination
 	// replacing, where set, is what a replacement meets before it is done.
+	// retention is what the job asks to be kept.
+	retention elastic.Retention
 	replacing func(ctx context.Context, key Key, d elastic.Termination) error
 	// holders are the pods that run, by slot.
 	holders map[elastic.Slot]elastic.Pod
@@ -65,14 +67,14 @@ func newMemory() *memory {
 	return &memory{members: map[Key]int{}, records: map[Key]elastic.Record{}, ended: map[Key]elastic.Verdict{}, notices: map[Key][]elastic.Notice{}, writes: make(chan elastic.Record, 1000)}
 }
 
-func (m *memory) Load(_ context.Context, key Key) (int, time.Duration, elastic.Record, error) {
+func (m *memory) Load(_ context.Context, key Key) (int, elastic.Storage, elastic.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, ok := m.members[key]
 	if !ok {
-		return 0, 0, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
+		return 0, elastic.Storage{}, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
 	}
-	return n, m.storage, m.records[key], nil
+	return n, elastic.Storage{Every: m.storage, Retention: m.retention}, m.records[key], nil
 }
 
 func (m *memory) Over(_ context.Context, key Key) (bool, error) {

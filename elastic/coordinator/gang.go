@@ -95,7 +95,8 @@ func (g *gang) load(ctx context.Context) error {
 		members, storage, record, err := g.server.Store.Load(ctx, g.key)
 		if err == nil {
 			g.mu.Lock()
-			g.state, g.counted = elastic.New(members, storage, record), record.Generation
+			g.state, g.counted = elastic.New(members, storage.Every, record), record.Generation
+			g.step(elastic.Retain{Retention: storage.Retention})
 			g.mu.Unlock()
 			go g.write()
 			go g.tick()

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"holdfast.dev/holdfast/elastic"
@@ -26,6 +27,21 @@ func (s *Server) SetPendingReplacements(ctx context.Context, key Key, pods []ela
 // for now.
 func (s *Server) Suspended(ctx context.Context, key Key, pods []elastic.Termination) error {
 	return s.level(ctx, key, elastic.Suspended{Pods: pods})
+}
+
+// SetRetention takes over what a gang's job asks to be kept in storage. A gang that is not in memory reads it when it is loaded.
+func (s *Server) SetRetention(ctx context.Context, key Key, r elastic.Retention) error {
+	s.mu.Lock()
+	known := s.gangs[key] != nil
+	s.mu.Unlock()
+	if !known {
+		return nil
+	}
+	err := s.level(ctx, key, elastic.Retain{Retention: r}) // waits for one that is being loaded, which may have read an older wish
+	if errors.Is(err, errOver) {
+		return nil
+	}
+	return err
 }
 
 func (s *Server) level(ctx context.Context, key Key, e elastic.Event) error {

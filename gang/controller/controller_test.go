@@ -205,6 +205,31 @@ func TestOnlyAdmittedJobsGetAGang(t *testing.T) {
 	}
 }
 
+// TestPinsFollowTheJob: what people pin on a Job that runs stands in its Gang, which the coordinator reads.
+func TestPinsFollowTheJob(t *testing.T) {
+	annotations := admitted()
+	annotations[v1alpha1.AnnotationStateSize], annotations[v1alpha1.AnnotationStorageClaim] = "1Gi", "ckpt"
+	w := newWorld(t, job(annotations))
+	w.reconcile()
+	for _, c := range []struct {
+		pins string
+		want []v1alpha1.Checkpoint
+	}{{"120@3,180@4", []v1alpha1.Checkpoint{{Step: 120, Generation: 3}, {Step: 180, Generation: 4}}}, {"180@4", []v1alpha1.Checkpoint{{Step: 180, Generation: 4}}}, {"", nil}} {
+		j := job(annotations)
+		if err := w.client.Get(context.Background(), key, j); err != nil {
+			t.Fatal(err)
+		}
+		j.Annotations = map[string]string{v1alpha1.AnnotationPinnedCheckpoints: c.pins}
+		if err := w.client.Update(context.Background(), j); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcile()
+		if got := w.gang().Spec.Storage; got == nil || !slices.Equal(got.Pins, c.want) {
+			t.Errorf("pinned are %q, the Gang's storage is %+v", c.pins, got)
+		}
+	}
+}
+
 func TestGangOfAJob(t *testing.T) {
 	w := newWorld(t, job(admitted()))
 	w.reconcile()

@@ -91,9 +91,11 @@ type Manifest struct {
 	Mark
 	// Ranks has one entry per rank of the world, in order.
 	Ranks []ManifestRank
-	// Recorded are the marks that the gang's record names. Once the manifest is written, what is older than all of them is of no use any
-	// more and is removed; nothing is where none is named.
+	// Recorded are the marks that the gang's record names. Once the manifest is written, what is older than Below and not one of them is of
+	// no use any more and is removed; nothing is where none is named. An agent that does not know Below, or is told none, removes what is
+	// older than all of them.
 	Recorded []Mark
+	Below    Mark
 }
 
 // ManifestRank is what a Manifest says of one rank's file.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // MetadataAnnotations and TemplateAnnotations are where a job carries settings.
@@ -51,6 +52,16 @@ func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 		members = min(int64(*job.Spec.Parallelism), v1alpha1.MaxMembers)
 	}
 	return Job{Settings: s, Members: int32(members)}, true
+}
+
+// PinsOfJob are the steps that a Job's own annotation pins, which may change at any time; one that cannot be read, or is past
+// its limit, got past admission and pins nothing.
+func PinsOfJob(job *batchv1.Job) []protocol.Mark {
+	if value := job.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; len(value) <= maxValue {
+		pins, _ := parsePins(value)
+		return pins
+	}
+	return nil
 }
 
 // OfAdmittedJob are the annotations of the template that AdmittedJob reads; nil: it was not admitted.

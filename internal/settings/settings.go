@@ -78,6 +78,8 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationMode:            `"act" or "observe"`,
 	v1alpha1.AnnotationRunTime:         `a duration such as "36h"`,
 
+	v1alpha1.AnnotationPinnedCheckpoints: `steps such as "120@3,180@3"`,
+
 	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
 	v1alpha1.AnnotationTopologyPreferred: `a topology level such as "rack"`,
 	v1alpha1.AnnotationSliceLevel:        `a topology level such as "nvlink"`,
@@ -167,6 +169,9 @@ func (s *Settings) checkStorage(at map[string]*field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(interval, s.StorageInterval.String(),
 			"has no effect without "+v1alpha1.AnnotationStorageClaim+": name the claim that steps are copied to, or remove the key")}
 	}
+	if pins := at[v1alpha1.AnnotationPinnedCheckpoints]; pins != nil && s.StorageClaim == "" && s.Enabled {
+		return field.ErrorList{field.Forbidden(pins, "has no effect without "+v1alpha1.AnnotationStorageClaim+", which the job was to be created with: remove the key")}
+	}
 	if s.StorageClaim != "" && s.StateBytes == 0 && s.Enabled {
 		return field.ErrorList{field.Invalid(claim, s.StorageClaim,
 			"needs "+v1alpha1.AnnotationStateSize+": what is copied to storage is the state that is kept in memory; set it to what one rank saves, or remove the key")}
@@ -229,6 +234,8 @@ func (s *Settings) set(key, value string) (problem string) {
 			return `must be a duration in whole seconds, from "1s" to "24h", such as "1m"`
 		}
 		s.StorageInterval = d
+	case v1alpha1.AnnotationPinnedCheckpoints:
+		_, problem = parsePins(value)
 	case v1alpha1.AnnotationMode:
 		s.Observe = value == v1alpha1.ModeObserve
 		if value != v1alpha1.ModeAct && value != v1alpha1.ModeObserve {

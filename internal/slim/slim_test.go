@@ -92,6 +92,23 @@ func TestJobsAreKeptSmall(t *testing.T) {
 	}
 }
 
+// TestPinsOfJobsAreKept: those of a Job that was admitted are, as they are read; whatever else stands there is not.
+func TestPinsOfJobsAreKept(t *testing.T) {
+	admitted := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3"}
+	for value, want := range map[string]string{"120@3, 180@3": "120@3,180@3", strings.Repeat(" ", 200_000) + "1@1": "", "x": "", "": ""} {
+		job := large(admitted)
+		job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = value
+		if got := kept(t, job).Annotations[v1alpha1.AnnotationPinnedCheckpoints]; got != want {
+			t.Errorf("%d characters: kept is %q, want %q", len(value), got, want)
+		}
+		job = large(nil)
+		job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = value
+		if got := kept(t, job).Annotations; got != nil {
+			t.Errorf("of a Job that is none of ours: %v", got)
+		}
+	}
+}
+
 // TestSelectorsKeepWhatCanGo: the label of the gang stays on a pod, so it is not among the few that are kept.
 func TestSelectorsKeepWhatCanGo(t *testing.T) {
 	job := &batchv1.Job{}

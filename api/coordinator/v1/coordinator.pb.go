@@ -967,10 +967,12 @@ func (x *Directive) GetDurableStep() uint64 {
 }
 
 type Manifest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Mark          *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
-	Rank          []*ManifestRank        `protobuf:"bytes,2,rep,name=rank,proto3" json:"rank,omitempty"`
-	Recorded      []*Mark                `protobuf:"bytes,3,rep,name=recorded,proto3" json:"recorded,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mark  *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
+	Rank  []*ManifestRank        `protobuf:"bytes,2,rep,name=rank,proto3" json:"rank,omitempty"`
+	// Marks that stay, and below which the others go once the manifest is written. Without below: what is older than all of recorded.
+	Recorded      []*Mark `protobuf:"bytes,3,rep,name=recorded,proto3" json:"recorded,omitempty"`
+	Below         *Mark   `protobuf:"bytes,4,opt,name=below,proto3" json:"below,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1022,6 +1024,13 @@ func (x *Manifest) GetRank() []*ManifestRank {
 func (x *Manifest) GetRecorded() []*Mark {
 	if x != nil {
 		return x.Recorded
+	}
+	return nil
+}
+
+func (x *Manifest) GetBelow() *Mark {
+	if x != nil {
+		return x.Below
 	}
 	return nil
 }
@@ -1304,11 +1313,12 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rwhole_command\x18\x0f \x01(\bR\fwholeCommand\x12\x1a\n" +
 	"\blaunched\x18\x10 \x01(\bR\blaunched\x12 \n" +
 	"\vauthorities\x18\x11 \x01(\tR\vauthorities\x12!\n" +
-	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\"\xb3\x01\n" +
+	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +
-	"\brecorded\x18\x03 \x03(\v2\x1d.holdfast.coordinator.v1.MarkR\brecorded\"B\n" +
+	"\brecorded\x18\x03 \x03(\v2\x1d.holdfast.coordinator.v1.MarkR\brecorded\x123\n" +
+	"\x05below\x18\x04 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05below\"B\n" +
 	"\fManifestRank\x12\x16\n" +
 	"\x06length\x18\x01 \x01(\x04R\x06length\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\xdc\x02\n" +
@@ -1394,13 +1404,14 @@ var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	3,  // 13: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
 	10, // 14: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
 	3,  // 15: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
-	2,  // 16: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	8,  // 17: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	3,  // 16: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 17: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	8,  // 18: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,6 +84,8 @@ type Report struct {
 	Folders []Folder `json:"folders"`
 	// InMemory is the newest step that all ranks hold in memory.
 	InMemory int64 `json:"inMemory,omitempty"`
+	// NotPinned are steps that the job asks to be pinned and that the record did not name when the coordinator heard of it.
+	NotPinned []string `json:"notPinned,omitempty"`
 	// Wrong is what people should look at, Notes what was not looked at.
 	Wrong []string  `json:"wrong,omitempty"`
 	Notes []string  `json:"notes,omitempty"`
@@ -109,7 +112,7 @@ func Of(in Input) Report {
 			r.Folders = append(r.Folders, Folder{Name: FolderOf(in.Gang), Steps: []Step{}})
 		}
 		if rec = recordOf(in.Gang); rec != nil {
-			r.InMemory = rec.saved
+			r.InMemory, r.NotPinned = rec.saved, notPinned(in.Gang)
 			r.Folders[0].Steps = rec.mark(r.Folders[0].Steps, recordOf(in.Before), in.Step)
 			r.unlooked()
 		}
@@ -183,7 +186,7 @@ func (s *Step) unfinished(rec *record) string {
 	switch {
 	case rec == nil:
 		return why
-	case s.Record == Durable || s.Record == Older:
+	case strings.HasPrefix(s.Record, Durable) || strings.HasPrefix(s.Record, Older):
 		return why + "; the record names it, so that it is read without one"
 	case s.Record != "":
 		return why + "; what drained pods left"
@@ -229,6 +232,7 @@ func files(f inspect.Run) string {
 type record struct {
 	generation, saved int64
 	durable, older    *v1alpha1.StoredStep
+	pinned            []v1alpha1.StoredStep
 	copies            []v1alpha1.RankCopy
 	world, members    int
 }
@@ -239,7 +243,7 @@ func recordOf(g *v1alpha1.Gang) *record {
 		return nil
 	}
 	r := g.Status.Run
-	return &record{generation: r.Generation, saved: r.Progress.SavedStep, durable: r.Durable, older: r.Older, copies: r.Copies,
+	return &record{generation: r.Generation, saved: r.Progress.SavedStep, durable: r.Durable, older: r.Older, pinned: r.Pinned, copies: r.Copies,
 		world: int(r.Progress.Ranks), members: int(g.Spec.Members)}
 }
 
@@ -292,6 +296,7 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 		}
 		s.Record, s.RecordedAt = names[i], &d.At
 	}
+	steps = r.markPinned(steps, before, only)
 	for _, m := range r.copied() {
 		if s := at(steps, m); s != nil && s.Record == "" {
 			s.Record = "copies of " + page.Count(r.copiesOf(m), "rank", "ranks")
@@ -301,6 +306,26 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 		if m := r.restored(steps); m != (protocol.Mark{}) {
 			at(steps, m).Restored = true
 		}
+	}
+	return steps
+}
+
+// markPinned does the same for pinned steps, of which none that is pinned alone is ever restored unasked.
+func (r *record) markPinned(steps []Step, before *record, only int64) []Step {
+	for i := range r.pinned {
+		d := &r.pinned[i]
+		s := at(steps, markOf(d))
+		switch {
+		case s == nil && (only > 0 && d.Step != only || before == nil || !slices.ContainsFunc(before.pinned, func(k v1alpha1.StoredStep) bool { return markOf(&k) == markOf(d) })):
+			continue
+		case s == nil:
+			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Manifest: inspect.Missing}, State: NotThere})
+			s = &steps[len(steps)-1]
+		}
+		if s.RecordedAt = &d.At; s.Record != "" {
+			s.Record += ", "
+		}
+		s.Record += Pinned
 	}
 	return steps
 }

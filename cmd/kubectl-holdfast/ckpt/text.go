@@ -148,6 +148,7 @@ func (r Report) foot(w *page.Page) {
 	case r.Job == "":
 		w.Wrapf("", "Which steps are recorded, how old they are and which would be restored only the Gang knows: name the job beside --dir, as job/NAME, where a cluster can be asked.")
 	}
+	list(w, "Asked to be pinned, and not promised: no record named them", r.NotPinned)
 	list(w, "Not looked at", r.Notes)
 	list(w, "Wrong", r.Wrong)
 	if r.Verified && len(r.Wrong) == 0 {

@@ -83,8 +83,9 @@ type Store struct {
 type Gang struct {
 	Members int
 	// Storage is how often steps are copied to storage; 0: never.
-	Storage time.Duration
-	Record  elastic.Record
+	Storage   time.Duration
+	Retention elastic.Retention
+	Record    elastic.Record
 	// Manifests counts steps that became durable.
 	Manifests int
 }
@@ -110,14 +111,14 @@ func (s *Store) Gang(key coordinator.Key) Gang {
 }
 
 // Load implements coordinator.Store.
-func (s *Store) Load(_ context.Context, key coordinator.Key) (int, time.Duration, elastic.Record, error) {
+func (s *Store) Load(_ context.Context, key coordinator.Key) (int, elastic.Storage, elastic.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.gangs[key]
 	if g == nil {
-		return 0, 0, elastic.Record{}, notFound(key)
+		return 0, elastic.Storage{}, elastic.Record{}, notFound(key)
 	}
-	return g.Members, g.Storage, g.Record, nil
+	return g.Members, elastic.Storage{Every: g.Storage, Retention: g.Retention}, g.Record, nil
 }
 
 func notFound(key coordinator.Key) error {

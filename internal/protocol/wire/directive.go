@@ -54,7 +54,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 }
 
 func manifest(m *v1.Manifest) protocol.Manifest {
-	out := protocol.Manifest{Mark: mark(m.GetMark())}
+	out := protocol.Manifest{Mark: mark(m.GetMark()), Below: mark(m.GetBelow())}
 	for _, r := range m.GetRank() {
 		out.Ranks = append(out.Ranks, protocol.ManifestRank{Length: r.GetLength(), Checksum: r.GetChecksum()})
 	}
@@ -68,7 +68,7 @@ func manifestMessage(m protocol.Manifest) *v1.Manifest {
 	if m.Mark == (protocol.Mark{}) {
 		return nil
 	}
-	out := &v1.Manifest{Mark: markMessage(m.Mark)}
+	out := &v1.Manifest{Mark: markMessage(m.Mark), Below: markMessage(m.Below)}
 	for _, r := range m.Ranks {
 		out.Rank = append(out.Rank, &v1.ManifestRank{Length: r.Length, Checksum: r.Checksum})
 	}

@@ -175,6 +175,7 @@ func (ignorant) SetPendingReplacements(context.Context, coordinator.Key, []elast
 	return nil
 }
 func (ignorant) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
+func (ignorant) SetRetention(context.Context, coordinator.Key, elastic.Retention) error  { return nil }
 func (ignorant) Over(coordinator.Key)                                                    {}
 
 // gangs makes many Jobs and waits until their pods run; the pods are in no order.

@@ -1,0 +1,107 @@
+package ckpt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Pinned is what a step's record says where people pinned it.
+const Pinned = "pinned"
+
+// recordedSteps are those that can be pinned, newest first.
+func recordedSteps(g *v1alpha1.Gang) []protocol.Mark {
+	var out []protocol.Mark
+	whole, _ := recordOf(g).whole()
+	for _, d := range whole {
+		out = append(out, markOf(d))
+	}
+	return out
+}
+
+// pinnedSteps are those that are.
+func pinnedSteps(g *v1alpha1.Gang) []protocol.Mark {
+	var out []protocol.Mark
+	if g.Status.Run != nil {
+		for i := range g.Status.Run.Pinned {
+			out = append(out, markOf(&g.Status.Run.Pinned[i]))
+		}
+	}
+	return out
+}
+
+// wished are the steps that the Job asks to be pinned, whether or not the record has them.
+func wished(g *v1alpha1.Gang) []protocol.Mark {
+	var out []protocol.Mark
+	if g.Spec.Storage != nil {
+		for _, p := range g.Spec.Storage.Pins {
+			out = append(out, protocol.Mark{Step: p.Step, Generation: p.Generation})
+		}
+	}
+	return out
+}
+
+// notPinned are the wishes that the coordinator could not promise, or has not heard of yet.
+func notPinned(g *v1alpha1.Gang) []string {
+	var out []string
+	for _, m := range wished(g) {
+		if !IsPinned(g, m) {
+			out = append(out, marksText([]protocol.Mark{m}))
+		}
+	}
+	return out
+}
+
+// IsPinned says whether the coordinator has recorded that a step stays.
+func IsPinned(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(pinnedSteps(g), m) }
+
+// IsRecorded says whether the record names a step of all ranks.
+func IsRecorded(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(recordedSteps(g), m) }
+
+// Choices says what can be pinned.
+func Choices(g *v1alpha1.Gang) string {
+	if len(recordedSteps(g)) == 0 {
+		return "no step of all ranks is recorded yet, so none can be pinned"
+	}
+	return "those that can be pinned are " + marksText(recordedSteps(g))
+}
+
+func marksText(marks []protocol.Mark) string {
+	var texts []string
+	for _, m := range marks {
+		texts = append(texts, fmt.Sprintf("step %d of generation %d", m.Step, m.Generation))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Choose is the step that people mean: of those that are recorded, or where it is to be unpinned, of those that are pinned.
+func Choose(g *v1alpha1.Gang, step, generation int64, unpin bool) (protocol.Mark, error) {
+	if g.Spec.Storage == nil {
+		return protocol.Mark{}, fmt.Errorf("job %s keeps no steps in storage: it has no annotation %s", g.Spec.JobRef.Name, v1alpha1.AnnotationStorageClaim)
+	}
+	from := append(recordedSteps(g), pinnedSteps(g)...)
+	refusal := fmt.Sprintf("step %d is not recorded as complete: %s", step, Choices(g))
+	if unpin {
+		from = append(pinnedSteps(g), wished(g)...)
+		refusal = fmt.Sprintf("step %d is not pinned; pinned are %s", step, marksText(from))
+		if len(from) == 0 {
+			refusal = "no step of the job is pinned"
+		}
+	}
+	var found []protocol.Mark
+	for _, m := range from {
+		if m.Step == step && (generation == 0 || m.Generation == generation) && !slices.Contains(found, m) {
+			found = append(found, m)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return protocol.Mark{}, fmt.Errorf("%s", refusal)
+	case 1:
+		return found[0], nil
+	}
+	return protocol.Mark{}, fmt.Errorf("there are several: say --generation, of %s", marksText(found))
+}

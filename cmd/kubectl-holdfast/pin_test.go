@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+func storedStep(step, generation int64) v1alpha1.StoredStep {
+	return v1alpha1.StoredStep{Step: step, Generation: generation, At: metav1.NewMicroTime(time.Unix(1_700_000_000, 0))}
+}
+
+// pins is a cluster with a job whose record names steps 20 and 10; what the coordinator does once the job's annotation changes is
+// answer's.
+func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned []v1alpha1.StoredStep)) client.Client {
+	t.Helper()
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := gangOf("train", "u-1")
+	durable, older := storedStep(20, 2), storedStep(10, 1)
+	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps"}
+	g.Status.Run = &v1alpha1.RunStatus{Generation: 2, Durable: &durable, Older: &older}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: "train", UID: "u-1", Annotations: map[string]string{}}}
+	if annotation != "" {
+		job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = annotation
+		for _, m := range settings.PinsOfJob(job) {
+			g.Status.Run.Pinned = append(g.Status.Run.Pinned, storedStep(m.Step, m.Generation))
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(s).WithObjects(g, job).WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
+		if err := c.Patch(ctx, obj, p, opts...); err != nil || answer == nil {
+			return err
+		}
+		var pinned []v1alpha1.StoredStep
+		for _, m := range settings.PinsOfJob(obj.(*batchv1.Job)) {
+			pinned = append(pinned, storedStep(m.Step, m.Generation))
+		}
+		now := &v1alpha1.Gang{}
+		if err := c.Get(ctx, client.ObjectKeyFromObject(obj), now); err != nil {
+			return err
+		}
+		answer(now, pinned)
+		return c.Update(ctx, now)
+	}}).Build()
+}
+
+func obliging(g *v1alpha1.Gang, pinned []v1alpha1.StoredStep) { g.Status.Run.Pinned = pinned }
+
+// passed is a coordinator whose record had gone on by the time that it heard of the pin.
+func passed(g *v1alpha1.Gang, _ []v1alpha1.StoredStep) {
+	next := storedStep(30, 2)
+	g.Status.Run.Durable, g.Status.Run.Older = &next, g.Status.Run.Durable
+}
+
+// TestPin: what is told to have been pinned stands in the stored record, and what is refused stands nowhere.
+func TestPin(t *testing.T) {
+	sixteen := "1@1,2@1,3@1,4@1,5@1,6@1,7@1,8@1,9@1,11@1,12@1,13@1,14@1,15@1,16@1,17@1"
+	for name, c := range map[string]struct {
+		had    string
+		ask    pinning
+		answer func(*v1alpha1.Gang, []v1alpha1.StoredStep)
+		says   string // in what is told, or in the error
+		failed bool
+		has    string
+	}{
+		"a recorded step":            {"", pinning{step: 10}, obliging, "step 10 of generation 1 is pinned", false, "10@1"},
+		"one more":                   {"5@1", pinning{step: 20, generation: 2}, obliging, "step 20 of generation 2 is pinned", false, "5@1,20@2"},
+		"a pinned one":               {"5@1", pinning{step: 5}, nil, "step 5 of generation 1 is pinned", false, "5@1"},
+		"one that is not recorded":   {"", pinning{step: 15}, obliging, "those that can be pinned are step 20 of generation 2, step 10 of generation 1", true, ""},
+		"of another generation":      {"", pinning{step: 10, generation: 2}, obliging, "step 10 is not recorded as complete", true, ""},
+		"of two generations":         {"20@1", pinning{step: 20}, obliging, "say --generation", true, "20@1"},
+		"beyond the limit":           {sixteen, pinning{step: 10}, obliging, v1alpha1.AnnotationPinnedCheckpoints + ": 16 steps are pinned, and that is the most: unpin one", true, sixteen},
+		"superseded meanwhile":       {"5@1", pinning{step: 10}, passed, "may be gone", true, "5@1"},
+		"nobody answers":             {"", pinning{step: 10, wait: 10 * time.Millisecond}, nil, "do not count on it yet", true, "10@1"},
+		"unpinned":                   {"5@1,10@1", pinning{step: 5, off: true}, obliging, "is pinned no more", false, "10@1"},
+		"the last one unpinned":      {"5@1", pinning{step: 5, off: true}, obliging, "is pinned no more", false, ""},
+		"unpinned, though it is not": {"5@1", pinning{step: 10, off: true}, obliging, "step 10 is not pinned; pinned are step 5", true, "5@1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := pins(t, c.had, c.answer)
+			c.ask.what = "job/train"
+			if c.ask.wait == 0 {
+				c.ask.wait = time.Minute
+			}
+			said, err := c.ask.carryOut(t.Context(), api, gangOf("train", "u-1").Namespace)
+			if (err != nil) != c.failed || err == nil && !strings.Contains(said, c.says) || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%q, %v", said, err)
+			}
+			job := &batchv1.Job{}
+			if err := api.Get(t.Context(), client.ObjectKey{Namespace: gangOf("train", "u-1").Namespace, Name: "train"}, job); err != nil {
+				t.Fatal(err)
+			}
+			if has := job.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; has != c.has {
+				t.Errorf("the job says %q, want %q", has, c.has)
+			}
+		})
+	}
+}

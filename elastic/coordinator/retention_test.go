@@ -1,0 +1,57 @@
+package coordinator
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// TestPinsReachTheRecord: a gang that is in memory is told what its job asks for and stores it, one that is not reads it when it
+// is loaded.
+func TestPinsReachTheRecord(t *testing.T) {
+	h := open(t, leading())
+	p := pod("team-a", "train", 0, "a0")
+	wish := func(step int64) elastic.Retention {
+		return elastic.Retention{Version: step, Pins: []protocol.Mark{{Step: step, Generation: 1}}}
+	}
+	older, durable := elastic.StoredStep{Mark: protocol.Mark{Step: 1, Generation: 1}}, elastic.StoredStep{Mark: protocol.Mark{Step: 2, Generation: 1}}
+	h.store.mu.Lock()
+	h.store.members[p.Key], h.store.retention = 1, wish(1)
+	h.store.records[p.Key] = elastic.Record{Generation: 1, Phase: elastic.Running, Durable: &durable, Older: &older}
+	h.store.mu.Unlock()
+	pinned := func(step int64) {
+		t.Helper()
+		eventually.Holds(t, "the record has the pin", func() (bool, any) {
+			h.store.mu.Lock()
+			defer h.store.mu.Unlock()
+			got := h.store.records[p.Key].Pinned
+			return len(got) == 1 && got[0].Step == step, got
+		})
+	}
+	if err := h.server.SetRetention(t.Context(), p.Key, wish(2)); err != nil {
+		t.Fatal(err)
+	}
+	h.server.mu.Lock()
+	known := len(h.server.gangs)
+	h.server.mu.Unlock()
+	if known != 0 {
+		t.Error("a gang without agents was loaded for its pins")
+	}
+	if err := h.server.SetPendingReplacements(t.Context(), p.Key, nil); err != nil { // which loads it
+		t.Fatal(err)
+	}
+	pinned(1)
+	if err := h.server.SetRetention(t.Context(), p.Key, wish(2)); err != nil {
+		t.Fatal(err)
+	}
+	pinned(2)
+	h.server.Elected = make(chan struct{})
+	if err := h.server.SetRetention(t.Context(), p.Key, wish(1)); status.Code(err) != codes.Unavailable {
+		t.Errorf("by one that does not lead: %v", err)
+	}
+}

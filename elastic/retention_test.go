@@ -1,0 +1,237 @@
+package elastic
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/seeds"
+)
+
+// shelf is what people wish to be kept in storage, what they were promised, and removals that agents were told to do.
+type shelf struct {
+	wish Retention
+	// promised are the pins that the stored record named while people wished for them: all that a user goes by.
+	promised map[protocol.Mark]bool
+	// removals were ordered, and are done by someone at some time, in part, or more than once.
+	removals []protocol.Manifest
+	removed  int
+}
+
+func mark(step, generation int64) protocol.Mark {
+	return protocol.Mark{Step: step, Generation: generation}
+}
+
+// inFiles are the steps that lie in storage, in order.
+func (w *world) inFiles() []protocol.Mark {
+	return slices.SortedFunc(maps.Keys(w.files), func(a, b protocol.Mark) int {
+		return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Step, b.Step))
+	})
+}
+
+// ordered: an agent wrote a manifest and goes on to remove what that tells it to, when it comes to it.
+func (w *world) ordered(m protocol.Manifest) {
+	w.removals = append(w.removals[max(0, len(w.removals)-9):], m)
+}
+
+// remove does what some agent was told to, in part, and checks that nobody misses what goes.
+func (w *world) remove() {
+	if len(w.removals) == 0 {
+		return
+	}
+	m := w.removals[w.rng.Intn(len(w.removals))]
+	for _, of := range w.inFiles() {
+		older := of.Generation < m.Below.Generation || of.Generation == m.Below.Generation && of.Step < m.Below.Step
+		if !older || slices.Contains(m.Recorded, of) || w.rng.Intn(3) == 0 { // the agent may die in the middle
+			continue
+		}
+		if w.promised[of] {
+			w.failf("a pinned step stays", "%+v goes, by the order for %+v: %+v", of, m.Mark, m.Recorded)
+		}
+		for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
+			if d != nil && d.Mark == of {
+				w.failf("what is recorded stays", "%+v goes, by the order for %+v: %+v", of, m.Mark, m.Recorded)
+			}
+		}
+		delete(w.files, of)
+		w.removed++
+	}
+}
+
+// wishes has people change their minds, and the coordinator hear of it, or of what they wished before.
+func (w *world) wishes() {
+	old := w.wish
+	w.wish.Version++
+	w.wish.Pins = slices.Clone(old.Pins)
+	switch d := w.stored.Older; {
+	case len(old.Pins) > 3 || len(old.Pins) > 0 && w.rng.Intn(3) == 0:
+		i := w.rng.Intn(len(old.Pins))
+		delete(w.promised, old.Pins[i])
+		w.wish.Pins = slices.Delete(w.wish.Pins, i, i+1)
+	case len(w.files) > 0 && w.rng.Intn(3) == 0: // whatever lies there, recorded or not
+		m := w.inFiles()[w.rng.Intn(len(w.files))]
+		if !slices.Contains(old.Pins, m) {
+			w.wish.Pins = append(w.wish.Pins, m)
+		}
+	case d != nil && !slices.Contains(old.Pins, d.Mark):
+		w.wish.Pins = append(w.wish.Pins, d.Mark)
+	}
+	w.tell(old)
+	if w.rng.Intn(4) > 0 {
+		w.tell(w.wish)
+	}
+}
+
+// tell has the coordinator hear a wish. Of a Job that is over it needs none.
+func (w *world) tell(r Retention) {
+	w.apply(Retain{Retention: r})
+}
+
+// promise notes what people see in the stored record.
+func (w *world) promise() {
+	for _, d := range w.stored.Pinned {
+		if slices.Contains(w.wish.Pins, d.Mark) {
+			w.promised[d.Mark] = true
+		}
+	}
+}
+
+// TestPinsOutliveAllRemovals plays random histories in which people pin and unpin steps while removals go on late, in part and by
+// agents of pods that are gone, and coordinators and agents die anywhere. What the stored record named as pinned is there.
+func TestPinsOutliveAllRemovals(t *testing.T) {
+	removed, promised := 0, 0
+	for seed := range seeds.All(t, int64(200)) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			w := newWorld(t, seed, 1+int(seed%3))
+			w.old = false
+			w.state = New(len(w.agents), w.interval(), Record{})
+			w.shelf = &shelf{promised: map[protocol.Mark]bool{}}
+			for range 8 {
+				for range 400 {
+					w.chaos()
+					switch w.rng.Intn(40) {
+					case 0:
+						w.wishes()
+					case 1, 2, 3:
+						w.remove()
+					case 4:
+						w.crash()
+					}
+				}
+				w.settle()
+				if w.state.Final() {
+					break
+				}
+				promised += len(w.promised)
+			}
+			removed += w.removed
+		})
+	}
+	t.Logf("%d steps removed, %d pins promised", removed, promised)
+	if !seeds.One() && (removed < 250 || promised < 200) {
+		t.Errorf("%d steps were removed and %d pins promised: too few to show anything", removed, promised)
+	}
+}
+
+// stepAt is a recorded step.
+func stepAt(step, generation int64) StoredStep {
+	return StoredStep{Mark: mark(step, generation), At: time.Unix(1_700_000_000+step, 0)}
+}
+
+func TestPinned(t *testing.T) {
+	recorded := []StoredStep{stepAt(40, 3), stepAt(30, 2)}
+	before := []StoredStep{stepAt(10, 1)}
+	for name, c := range map[string]struct {
+		wishes []protocol.Mark
+		want   []StoredStep
+	}{
+		"nothing is wished":             {nil, nil},
+		"a recorded one":                {[]protocol.Mark{mark(30, 2)}, []StoredStep{stepAt(30, 2)}},
+		"one that was pinned before":    {[]protocol.Mark{mark(10, 1), mark(40, 3)}, []StoredStep{stepAt(10, 1), stepAt(40, 3)}},
+		"one that is not recorded":      {[]protocol.Mark{mark(20, 2)}, nil},
+		"the step of another one":       {[]protocol.Mark{mark(30, 3)}, nil},
+		"one of two is taken off again": {[]protocol.Mark{mark(40, 3)}, []StoredStep{stepAt(40, 3)}},
+	} {
+		if got := Pinned(c.wishes, before, recorded); !slices.Equal(got, c.want) {
+			t.Errorf("%s: pinned are %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// retained is a gang that runs with two recorded steps.
+func retained() *State {
+	durable, older := stepAt(20, 1), stepAt(10, 1)
+	return New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 1}, Durable: &durable, Older: &older})
+}
+
+// TestAWishThatIsOlderChangesNothing: a controller's cache may tell what people wished before they pinned.
+func TestAWishThatIsOlderChangesNothing(t *testing.T) {
+	s, now := retained(), time.Unix(1_700_000_000, 0)
+	Step(s, Retain{Retention{Gang: "g", Version: 2, Pins: []protocol.Mark{mark(10, 1)}}}, now)
+	effects := Step(s, Retain{Retention{Gang: "g", Version: 1}}, now)
+	if len(s.Record.Pinned) != 1 || len(effects) > 0 {
+		t.Errorf("pinned are %+v, and it asks for %+v", s.Record.Pinned, effects)
+	}
+	if Step(s, Retain{Retention{Gang: "made anew", Version: 1}}, now); len(s.Record.Pinned) != 0 {
+		t.Errorf("of a Gang that was made anew: pinned are %+v", s.Record.Pinned)
+	}
+}
+
+// TestPinsAreStoredAtOnce: who pins waits for the record.
+func TestPinsAreStoredAtOnce(t *testing.T) {
+	s, now := retained(), time.Unix(1_700_000_000, 0)
+	for version, pins := range [][]protocol.Mark{{mark(10, 1)}, nil} {
+		stored := false
+		for _, e := range Step(s, Retain{Retention{Version: int64(version), Pins: pins}}, now) {
+			if p, ok := e.(Persist); ok {
+				stored = len(p.Record.Pinned) == len(pins)
+			}
+		}
+		if !stored {
+			t.Errorf("%d pins: nothing is to be stored", len(pins))
+		}
+	}
+	Step(s, Over{}, now)
+	if effects := Step(s, Retain{Retention{Version: 9, Pins: []protocol.Mark{mark(10, 1)}}}, now); len(effects) > 0 {
+		t.Errorf("of a Job that is over: %+v", effects)
+	}
+}
+
+// TestWhatARemovalSpares: the line is the older of the two newest, whatever is pinned far below; a wish that the record does not
+// know is spared, for a Gang that was made anew has forgotten it.
+func TestWhatARemovalSpares(t *testing.T) {
+	s := retained()
+	Step(s, Retain{Retention{Pins: []protocol.Mark{mark(10, 1), mark(3, 1)}}}, time.Unix(1_700_000_000, 0))
+	next := stepAt(30, 1)
+	s.Record.Durable, s.Record.Older = &next, s.Record.Durable
+	m := s.manifest(mark(40, 1))
+	if want := []protocol.Mark{mark(30, 1), mark(20, 1), mark(10, 1), mark(3, 1)}; m.Below != mark(20, 1) || !slices.Equal(m.Recorded, want) {
+		t.Errorf("below %+v all but %+v goes, want %+v", m.Below, m.Recorded, want)
+	}
+	s.Record.Durable, s.Record.Older = nil, nil
+	if m := s.manifest(mark(40, 1)); len(m.Recorded) > 0 || m.Below.Step > 0 {
+		t.Errorf("no step is recorded, and below %+v all but %+v goes", m.Below, m.Recorded)
+	}
+}
+
+// TestRemovalsGoByTheStoredRecord: a coordinator that cannot store its record any more, because another one leads, has nothing
+// removed that the stored one names and that people may pin there.
+func TestRemovalsGoByTheStoredRecord(t *testing.T) {
+	s, now := retained(), time.Unix(1_700_000_000, 0)
+	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Protocol: 2, Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
+		Rank: []protocol.Rank{{Sealed: []int64{40}, Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
+	s.recordDurable(mark(30, 1), now)
+	s.save()
+	s.run.copying = &copying{mark: mark(40, 1)}
+	if s.preserve(now); s.run.copying.ordered() {
+		t.Errorf("%+v is ordered while the record of step 30 is on its way", s.run.copying.manifest)
+	}
+	Step(s, Stored{Revision: s.revision, Generation: 1}, now)
+	if s.preserve(now); !s.run.copying.ordered() || s.run.copying.manifest.Below != mark(20, 1) {
+		t.Errorf("ordered is %+v", s.run.copying.manifest)
+	}
+}

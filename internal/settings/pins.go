@@ -1,0 +1,77 @@
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// parsePins reads a list of steps and says what is wrong with it. An empty one pins nothing.
+func parsePins(value string) ([]protocol.Mark, string) {
+	const form = `must be steps as kubectl holdfast ckpt ls shows them, STEP@GENERATION with commas between, such as "120@3,180@3"`
+	if strings.TrimSpace(value) == "" {
+		return nil, ""
+	}
+	var pins []protocol.Mark
+	for text := range strings.SplitSeq(value, ",") {
+		step, generation, found := strings.Cut(strings.TrimSpace(text), "@")
+		m := protocol.Mark{Step: positive(step), Generation: positive(generation)}
+		if !found || m.Step == 0 || m.Generation == 0 || m.Generation > protocol.MaxGeneration {
+			return nil, form
+		}
+		if !slices.Contains(pins, m) {
+			pins = append(pins, m)
+		}
+		if len(pins) > v1alpha1.MaxPins {
+			return nil, fmt.Sprintf("pins more than %d steps, and each takes room in the claim for as long as it is pinned: take off what is not needed any more", v1alpha1.MaxPins)
+		}
+	}
+	return pins, ""
+}
+
+// positive reads a number as PinsText writes it; 0: it is none.
+func positive(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || strconv.FormatInt(n, 10) != text {
+		return 0
+	}
+	return n
+}
+
+// SetPins writes a Job's pins; none: it has no such annotation.
+func SetPins(job *batchv1.Job, pins []protocol.Mark) {
+	if len(pins) == 0 {
+		delete(job.Annotations, v1alpha1.AnnotationPinnedCheckpoints)
+		return
+	}
+	if job.Annotations == nil {
+		job.Annotations = map[string]string{}
+	}
+	job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = PinsText(pins)
+}
+
+// CheckPinsOfTemplate refuses pins where they could not be changed.
+func CheckPinsOfTemplate(annotations map[string]string) *field.Error {
+	value, there := annotations[v1alpha1.AnnotationPinnedCheckpoints]
+	if !there {
+		return nil
+	}
+	return field.Invalid(TemplateAnnotations.Key(v1alpha1.AnnotationPinnedCheckpoints), value,
+		"a template cannot change, and pins do: write it under metadata.annotations of the Job itself, once there is a step to pin")
+}
+
+// PinsText is what parsePins reads.
+func PinsText(pins []protocol.Mark) string {
+	texts := make([]string, len(pins))
+	for i, m := range pins {
+		texts[i] = fmt.Sprintf("%d@%d", m.Step, m.Generation)
+	}
+	return strings.Join(texts, ",")
+}
