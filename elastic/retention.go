@@ -27,6 +27,60 @@ type Retention struct {
 	Version int64
 	// Pins are the steps that people keep until they say otherwise.
 	Pins []protocol.Mark
+	// Keep is how many of the newest steps stay; below two: two. Every has one step per such a time stay besides; 0: none.
+	Keep  int
+	Every time.Duration
+}
+
+const (
+	// keptLeast is how many of the newest steps always stay: where a file of one is torn, the other serves.
+	keptLeast = 2
+	// keptMost and keptEveryMost bound what stays by number and by time, whatever a Gang says.
+	keptMost      = 32
+	keptEveryMost = 48
+)
+
+// Kept are those of recorded steps that stay, in the same order: newest first. By number these are the newest, by time the first of all
+// and then each that is so much later than the one before it. So one that stays by time goes on staying, until there are too
+// many of them: then the oldest goes. Times are those of the record; a clock that was set back keeps no step off.
+func Kept(recorded []StoredStep, r Retention) []StoredStep {
+	stays := make([]bool, len(recorded))
+	for i := range min(len(recorded), keptMost, max(keptLeast, r.Keep)) {
+		stays[i] = true
+	}
+	if r.Every > 0 {
+		var byTime []int
+		for i, d := range slices.Backward(recorded) {
+			if n := len(byTime); n == 0 || d.At.Sub(recorded[byTime[n-1]].At).Abs() >= r.Every {
+				byTime = append(byTime, i)
+			}
+		}
+		for _, i := range byTime[max(0, len(byTime)-keptEveryMost):] {
+			stays[i] = true
+		}
+	}
+	var out []StoredStep
+	for i, d := range recorded {
+		if stays[i] {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// setDurable records the steps of all ranks that stay, newest first.
+func (s *State) setDurable(all []StoredStep) {
+	r := &s.Record
+	r.Durable, r.Older, r.Kept = nil, nil, nil
+	if len(all) > 0 {
+		r.Durable = &all[0]
+	}
+	if len(all) > 1 {
+		r.Older = &all[1]
+	}
+	if len(all) > 2 {
+		r.Kept = slices.Clone(all[2:])
+	}
 }
 
 // retain takes over what the job asks for, unless something newer is known.

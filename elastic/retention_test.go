@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math/rand"
 	"slices"
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/seeds"
 )
@@ -52,10 +54,8 @@ func (w *world) remove() {
 		if w.promised[of] {
 			w.failf("a pinned step stays", "%+v goes, by the order for %+v: %+v", of, m.Mark, m.Recorded)
 		}
-		for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
-			if d != nil && d.Mark == of {
-				w.failf("what is recorded stays", "%+v goes, by the order for %+v: %+v", of, m.Mark, m.Recorded)
-			}
+		if slices.ContainsFunc((&State{Record: w.stored}).durable(), func(d StoredStep) bool { return d.Mark == of }) {
+			w.failf("what is recorded stays", "%+v goes, by the order for %+v: %+v", of, m.Mark, m.Recorded)
 		}
 		delete(w.files, of)
 		w.removed++
@@ -103,13 +103,14 @@ func (w *world) promise() {
 // TestPinsOutliveAllRemovals plays random histories in which people pin and unpin steps while removals go on late, in part and by
 // agents of pods that are gone, and coordinators and agents die anywhere. What the stored record named as pinned is there.
 func TestPinsOutliveAllRemovals(t *testing.T) {
-	removed, promised := 0, 0
+	removed, promised, kept := 0, 0, 0
 	for seed := range seeds.All(t, int64(200)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%3))
 			w.old = false
 			w.state = New(len(w.agents), w.interval(), Record{})
-			w.shelf = &shelf{promised: map[protocol.Mark]bool{}}
+			w.shelf = &shelf{promised: map[protocol.Mark]bool{}, wish: Retention{Keep: int(seed % 5), Every: time.Duration(seed%4) * 5 * time.Second}}
+			w.tell(w.wish)
 			for range 8 {
 				for range 400 {
 					w.chaos()
@@ -126,14 +127,14 @@ func TestPinsOutliveAllRemovals(t *testing.T) {
 				if w.state.Final() {
 					break
 				}
-				promised += len(w.promised)
+				promised, kept = promised+len(w.promised), kept+len(w.state.Record.Kept)
 			}
 			removed += w.removed
 		})
 	}
-	t.Logf("%d steps removed, %d pins promised", removed, promised)
-	if !seeds.One() && (removed < 250 || promised < 200) {
-		t.Errorf("%d steps were removed and %d pins promised: too few to show anything", removed, promised)
+	t.Logf("%d steps removed, %d pins promised, %d steps kept", removed, promised, kept)
+	if !seeds.One() && (removed < 150 || promised < 200 || kept < 200) {
+		t.Errorf("%d steps were removed, %d pins promised, %d steps kept: too few to show anything", removed, promised, kept)
 	}
 }
 
@@ -233,5 +234,86 @@ func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	Step(s, Stored{Revision: s.revision, Generation: 1}, now)
 	if s.preserve(now); !s.run.copying.ordered() || s.run.copying.manifest.Below != mark(20, 1) {
 		t.Errorf("ordered is %+v", s.run.copying.manifest)
+	}
+}
+
+// recordedAt are steps that became durable at so many seconds, newest first.
+func recordedAt(seconds ...int) []StoredStep {
+	var out []StoredStep
+	for _, s := range seconds {
+		out = append(out, StoredStep{Mark: mark(int64(s), 1), At: time.Unix(int64(s), 0)})
+	}
+	return out
+}
+
+func TestKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		recorded  []StoredStep
+		retention Retention
+		want      []StoredStep
+	}{
+		"none":                             {nil, Retention{Keep: 5, Every: time.Second}, nil},
+		"two where nothing is said":        {recordedAt(40, 30, 20, 10), Retention{}, recordedAt(40, 30)},
+		"never fewer than two":             {recordedAt(40, 30, 20), Retention{Keep: 1}, recordedAt(40, 30)},
+		"by number":                        {recordedAt(40, 30, 20, 10), Retention{Keep: 3}, recordedAt(40, 30, 20)},
+		"by time, the first and each next": {recordedAt(100, 90, 62, 59, 31, 30, 1), Retention{Every: 30 * time.Second}, recordedAt(100, 90, 62, 31, 1)},
+		"by both":                          {recordedAt(100, 90, 80, 59, 31, 30, 1), Retention{Keep: 3, Every: time.Minute}, recordedAt(100, 90, 80, 1)},
+		"a clock that was set back":        {recordedAt(90, 80, 30, 900, 10), Retention{Every: time.Minute}, recordedAt(90, 80, 30, 900, 10)},
+	} {
+		if got := Kept(c.recorded, c.retention); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v stay, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// TestKeptForLong: a job goes on for long, at an uneven pace. What stays is bounded, each step that goes is gone for good, the newest
+// are there, and as far back as the bound reaches there is a step at least each time and a pace.
+func TestKeptForLong(t *testing.T) {
+	const every, pace, most = time.Hour, 12 * time.Minute, keptMost + keptEveryMost
+	for seed := range seeds.All(t, int64(30)) {
+		rng := rand.New(rand.NewSource(seed))
+		r, now, gone := Retention{Keep: rng.Intn(2 * keptMost), Every: every}, time.Unix(1_700_000_000, 0), map[int64]bool{}
+		var recorded []StoredStep
+		for step := int64(1); step < 1000; step++ {
+			now = now.Add(time.Duration(rng.Int63n(int64(pace))))
+			before := append([]StoredStep{{Mark: mark(step, 1), At: now}}, recorded...)
+			recorded = Kept(before, r)
+			for _, d := range before {
+				gone[d.Step] = gone[d.Step] || !slices.Contains(recorded, d)
+			}
+			for i, d := range recorded {
+				if gone[d.Step] || i > 0 && recorded[i-1].At.Sub(d.At) > every+pace {
+					t.Fatalf("seed %d, step %d: %+v stay", seed, step, recorded)
+				}
+			}
+			if newest := min(len(before), keptMost, max(keptLeast, r.Keep)); len(recorded) > most || !slices.Equal(recorded[:newest], before[:newest]) {
+				t.Fatalf("seed %d, step %d: %d stay, %+v", seed, step, len(recorded), recorded)
+			}
+		}
+		if span := recorded[0].At.Sub(recorded[len(recorded)-1].At); span < keptEveryMost*every {
+			t.Errorf("seed %d: steps of %s stay, want %d times %s", seed, span, keptEveryMost, every)
+		}
+	}
+}
+
+// TestGoingBackPastTheNewest: what is kept takes the place of newer steps that are given up, and a removal spares it.
+func TestGoingBackPastTheNewest(t *testing.T) {
+	s := retained()
+	s.setDurable(recordedAt(40, 30, 20, 10))
+	s.forget(25)
+	if d := s.durable(); !slices.Equal(d, recordedAt(20, 10)) || len(s.Record.Kept) != 0 {
+		t.Errorf("recorded are %+v", d)
+	}
+	s.setDurable(recordedAt(40, 30, 20, 10))
+	if m := s.manifest(mark(50, 1)); m.Below != mark(30, 1) || len(m.Recorded) != 4 {
+		t.Errorf("below %+v all but %+v goes", m.Below, m.Recorded)
+	}
+	var many []int
+	for step := 100; step > 0; step-- {
+		many = append(many, step)
+	}
+	s.setDurable(recordedAt(many...))
+	if w := s.inStorage().Whole; len(w) != restore.MostWhole || w[0] != mark(100, 1) {
+		t.Errorf("%d steps may be gone back to: %+v", len(w), w)
 	}
 }

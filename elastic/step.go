@@ -289,7 +289,7 @@ func (s *State) snapshot() Record {
 	r.Recoveries = slices.Clone(r.Recoveries)
 	r.Progress.Attached = slices.Clone(r.Progress.Attached)
 	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
-	r.Pinned = slices.Clone(r.Pinned)
+	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
 	r.shorten()
 	return r

@@ -43,6 +43,9 @@ func (s *State) inStorage() restore.Stored {
 		out.Apart = s.Record.Generation - 1
 	}
 	for _, d := range s.durable() {
+		if len(out.Whole) == restore.MostWhole {
+			break
+		}
 		out.Whole = append(out.Whole, d.Mark)
 	}
 	return out
@@ -56,7 +59,7 @@ func (s *State) durable() []StoredStep {
 			out = append(out, *d)
 		}
 	}
-	return out
+	return append(out, s.Record.Kept...)
 }
 
 // recorded are the marks that the record names.
@@ -131,15 +134,10 @@ func (s *State) forget(from int64) {
 	r := &s.Record
 	gone := func(d *StoredStep) bool {
 		// Pods that go on from memory may hold another step of that number.
-		another := d != nil && r.RestoreStep == StepUnknown && d.Generation < r.Generation && restore.Reached(s.pods(nobody), d.Step)
-		return d == nil || d.Step > from || another
+		another := r.RestoreStep == StepUnknown && d.Generation < r.Generation && restore.Reached(s.pods(nobody), d.Step)
+		return d.Step > from || another
 	}
-	if gone(r.Older) {
-		r.Older = nil
-	}
-	if gone(r.Durable) {
-		r.Durable, r.Older = r.Older, nil
-	}
+	s.setDurable(slices.DeleteFunc(s.durable(), func(d StoredStep) bool { return gone(&d) }))
 	r.Copies = slices.DeleteFunc(slices.Clone(r.Copies), func(c RankCopy) bool { return c.Step > from })
 }
 
@@ -159,16 +157,15 @@ func (s *State) forgetPast() {
 		return
 	}
 	behind := func(d *StoredStep) bool {
-		return d != nil && d.Generation < r.Generation && slices.ContainsFunc(s.pods(nobody), func(p restore.Pod) bool {
+		return d.Generation < r.Generation && slices.ContainsFunc(s.pods(nobody), func(p restore.Pod) bool {
 			return slices.ContainsFunc(p.Held, func(held []int64) bool { return len(held) > 0 && restore.Last(held) < d.Step })
 		})
 	}
-	if behind(r.Durable) {
-		r.Durable, r.Older = r.Older, nil
+	all := s.durable()
+	for len(all) > 0 && behind(&all[0]) {
+		all = all[1:]
 	}
-	if behind(r.Durable) {
-		r.Durable = nil
-	}
+	s.setDurable(all)
 }
 
 // copying is a step on its way to storage, from all ranks.
@@ -231,7 +228,7 @@ func (s *State) confirm(now time.Time) {
 
 // recordDurable records a step as durable; agents are told once that is stored, which the next Persist does.
 func (s *State) recordDurable(mark protocol.Mark, now time.Time) {
-	s.Record.Durable, s.Record.Older = &StoredStep{Mark: mark, At: now}, s.Record.Durable
+	s.setDurable(Kept(append([]StoredStep{{Mark: mark, At: now}}, s.durable()...), s.retention))
 	s.pin()
 	s.durableRevision = s.revision + 1
 }

@@ -70,6 +70,8 @@ type Record struct {
 	Durable *StoredStep
 	Older   *StoredStep
 	Copies  []RankCopy
+	// Kept are steps before Older that stay in storage, newest first.
+	Kept []StoredStep
 	// Pinned are steps that stay in storage because people said so. Nobody goes back to them unasked.
 	Pinned []StoredStep
 	// Moved are the suspicions for which a pod was moved.

@@ -60,6 +60,12 @@ type GangSpec struct {
 type GangStorage struct {
 	Claim           string `json:"claim"`
 	IntervalSeconds int32  `json:"intervalSeconds"`
+	// Keep is how many of the newest steps stay there; absent: 2. KeepEverySeconds has one step per such a time stay besides; absent:
+	// none.
+	// +optional
+	Keep int32 `json:"keep,omitempty"`
+	// +optional
+	KeepEverySeconds int32 `json:"keepEverySeconds,omitempty"`
 	// Pins are the steps that people want to stay there. Those that RunStatus.Pinned names stay for sure.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -245,6 +251,10 @@ type RunStatus struct {
 	// one turns out to be missing or torn.
 	// +optional
 	Older *StoredStep `json:"older,omitempty"`
+	// Kept are steps before Older that stay in storage by GangStorage.Keep and KeepEverySeconds, newest first.
+	// +listType=atomic
+	// +optional
+	Kept []StoredStep `json:"kept,omitempty"`
 	// Pinned are those of GangStorage.Pins that were recorded when the coordinator heard of them: they stay in storage until
 	// they are unpinned.
 	// +listType=atomic

@@ -29,6 +29,10 @@ const (
 	AnnotationStorageClaim = Prefix + "storage-claim"
 	// AnnotationStorageInterval is how often a step is copied to storage, a duration; default DefaultStorageInterval.
 	AnnotationStorageInterval = Prefix + "storage-interval"
+	// AnnotationKeepCheckpoints is how many of the newest steps stay in storage, from MinKept (default) to MaxKept.
+	AnnotationKeepCheckpoints = Prefix + "keep-checkpoints"
+	// AnnotationKeepCheckpointEvery has one step per such a time stay besides, a duration; the newest MaxKeptEvery of them.
+	AnnotationKeepCheckpointEvery = Prefix + "keep-checkpoint-every"
 	// AnnotationPinnedCheckpoints lists steps that stay in storage until they are taken off it, as STEP@GENERATION with commas
 	// between. It stands on the Job itself and may change at any time; at most MaxPins.
 	AnnotationPinnedCheckpoints = Prefix + "pinned-checkpoints"
@@ -69,6 +73,14 @@ const (
 
 // MaxPins is how many steps of a job may be pinned: each takes room in the claim and an entry in the Gang.
 const MaxPins = 16
+
+// MinKept, MaxKept and MaxKeptEvery bound what AnnotationKeepCheckpoints and AnnotationKeepCheckpointEvery keep: each step takes
+// room in the claim and an entry in the Gang.
+const (
+	MinKept      = 2
+	MaxKept      = 32
+	MaxKeptEvery = 48
+)
 
 // DefaultStorageInterval is the value of AnnotationStorageInterval where it is absent.
 const DefaultStorageInterval = "1m"

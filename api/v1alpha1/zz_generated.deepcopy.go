@@ -759,6 +759,13 @@ func (in *RunStatus) DeepCopyInto(out *RunStatus) {
 		*out = new(StoredStep)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Kept != nil {
+		in, out := &in.Kept, &out.Kept
+		*out = make([]StoredStep, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.Pinned != nil {
 		in, out := &in.Pinned, &out.Pinned
 		*out = make([]StoredStep, len(*in))

@@ -38,6 +38,10 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 			record.Copies = append(record.Copies, elastic.RankCopy{Rank: rank, Mark: protocol.Mark{Step: 123_456, Generation: 29}})
 		}
 	}
+	for i := range int64(v1alpha1.MaxKept + v1alpha1.MaxKeptEvery + v1alpha1.MaxPins) {
+		record.Kept = append(record.Kept, elastic.StoredStep{Mark: protocol.Mark{Step: 123_000 - i, Generation: 29}, At: at})
+	}
+	record.Pinned = record.Kept[:v1alpha1.MaxPins]
 	level := elastic.ReplacementsPending{}
 	for i := range v1alpha1.MaxMembers {
 		level.Pods = append(level.Pods, termination(i))

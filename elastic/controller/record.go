@@ -40,6 +40,9 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 		})
 	}
 	s.Durable, s.Older = stored(r.Durable), stored(r.Older)
+	for _, d := range r.Kept {
+		s.Kept = append(s.Kept, *stored(&d))
+	}
 	for _, d := range r.Pinned {
 		s.Pinned = append(s.Pinned, *stored(&d))
 	}
@@ -93,6 +96,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		})
 	}
 	r.Durable, r.Older = plainStored(s.Durable), plainStored(s.Older)
+	for _, d := range s.Kept {
+		r.Kept = append(r.Kept, *plainStored(&d))
+	}
 	for _, d := range s.Pinned {
 		r.Pinned = append(r.Pinned, *plainStored(&d))
 	}

@@ -30,6 +30,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true},
 			},
 			Replacements: 5, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}},
+			Kept:                []elastic.StoredStep{{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at}, {Mark: protocol.Mark{Step: 3, Generation: 2}, At: at}},
 			Pinned:              []elastic.StoredStep{{Mark: protocol.Mark{Step: 2, Generation: 1}, At: at}},
 			Moved:               []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
 			PendingReplacements: []elastic.Termination{pending},
@@ -64,8 +65,10 @@ func utc(r *elastic.Record) {
 		return
 	}
 	r.StartedAt, r.Progress.SavedAt, r.Durable.At, r.Older.At = r.StartedAt.UTC(), r.Progress.SavedAt.UTC(), r.Durable.At.UTC(), r.Older.At.UTC()
-	for i := range r.Pinned {
-		r.Pinned[i].At = r.Pinned[i].At.UTC()
+	for _, all := range [][]elastic.StoredStep{r.Kept, r.Pinned} {
+		for i := range all {
+			all[i].At = all[i].At.UTC()
+		}
 	}
 	for _, d := range []*elastic.Termination{&r.PendingReplacements[0], &r.Recoveries[0].Replaced[0].Termination, &r.Recoveries[0].Replaced[1].Termination} {
 		d.At, d.Deadline = d.At.UTC(), d.Deadline.UTC()

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -49,6 +50,7 @@ func retentionOf(g *v1alpha1.Gang) elastic.Retention {
 	if g.Spec.Storage == nil {
 		return r
 	}
+	r.Keep, r.Every = int(g.Spec.Storage.Keep), time.Duration(g.Spec.Storage.KeepEverySeconds)*time.Second
 	for _, p := range g.Spec.Storage.Pins[:min(len(g.Spec.Storage.Pins), v1alpha1.MaxPins)] {
 		r.Pins = append(r.Pins, protocol.Mark{Step: p.Step, Generation: p.Generation})
 	}

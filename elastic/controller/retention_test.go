@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,10 +25,10 @@ func TestPinsAreTold(t *testing.T) {
 	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.calls != 0 {
 		t.Errorf("without storage: %d calls, %v", l.calls, err)
 	}
-	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, Pins: []v1alpha1.Checkpoint{{Step: 120, Generation: 3}}}
+	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, Pins: []v1alpha1.Checkpoint{{Step: 120, Generation: 3}}, Keep: 5, KeepEverySeconds: 3600}
 	b = newBench(t, g, job)
 	b.Coordinator = l
-	want := elastic.Retention{Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}}
+	want := elastic.Retention{Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, Keep: 5, Every: time.Hour}
 	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.key != key || !reflect.DeepEqual(l.retention, want) {
 		t.Errorf("told is %+v of %v, %v", l.retention, l.key, err)
 	}
@@ -43,5 +44,23 @@ func TestPinsAreTold(t *testing.T) {
 	}
 	if n := len(retentionOf(g).Pins); n != v1alpha1.MaxPins {
 		t.Errorf("%d pins of a Gang of a definition without the limit", n)
+	}
+}
+
+// TestWhatStaysIsBounded: the core keeps as many as people are told, whatever a Gang says.
+func TestWhatStaysIsBounded(t *testing.T) {
+	var recorded []elastic.StoredStep
+	for i := range int64(1000) {
+		recorded = append(recorded, elastic.StoredStep{Mark: protocol.Mark{Step: 1000 - i, Generation: 1}, At: time.Unix((1000-i)*3600, 0)})
+	}
+	for name, c := range map[string]struct {
+		r    elastic.Retention
+		want int
+	}{
+		"by number": {elastic.Retention{Keep: 500}, v1alpha1.MaxKept}, "by time": {elastic.Retention{Every: time.Hour}, v1alpha1.MaxKeptEvery}, "not said": {elastic.Retention{}, v1alpha1.MinKept},
+	} {
+		if got := len(elastic.Kept(recorded, c.r)); got != c.want {
+			t.Errorf("%s: %d stay, want %d", name, got, c.want)
+		}
 	}
 }

@@ -22,6 +22,10 @@ type Pod struct {
 	Failed      []protocol.Mark
 }
 
+// MostWhole is how many steps of which storage holds every rank's part are ever tried, the newest ones: a pod's failures to read
+// are remembered for a few.
+const MostWhole = 8
+
 // Part is one rank's part of a step in storage.
 type Part struct {
 	protocol.Mark

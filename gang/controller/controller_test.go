@@ -209,8 +209,12 @@ func TestOnlyAdmittedJobsGetAGang(t *testing.T) {
 func TestPinsFollowTheJob(t *testing.T) {
 	annotations := admitted()
 	annotations[v1alpha1.AnnotationStateSize], annotations[v1alpha1.AnnotationStorageClaim] = "1Gi", "ckpt"
+	annotations[v1alpha1.AnnotationKeepCheckpoints], annotations[v1alpha1.AnnotationKeepCheckpointEvery] = "5", "1h"
 	w := newWorld(t, job(annotations))
 	w.reconcile()
+	if got := w.gang().Spec.Storage; got == nil || got.Keep != 5 || got.KeepEverySeconds != 3600 {
+		t.Errorf("the Gang's storage is %+v", got)
+	}
 	for _, c := range []struct {
 		pins string
 		want []v1alpha1.Checkpoint

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -12,6 +13,30 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/protocol"
 )
+
+// Bounds of what is kept by time: at most MaxKeptEvery steps, a minute to a year apart.
+const (
+	minKeepEvery = time.Minute
+	maxKeepEvery = 365 * 24 * time.Hour
+)
+
+// parseKeep reads how many steps stay and says what is wrong with it.
+func parseKeep(value string) (int32, string) {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil || n < v1alpha1.MinKept || n > v1alpha1.MaxKept || strconv.FormatInt(n, 10) != value {
+		return 0, fmt.Sprintf("must be how many of the newest steps stay in storage, %d to %d: each takes room in the claim; to keep single ones beyond that pin them", v1alpha1.MinKept, v1alpha1.MaxKept)
+	}
+	return int32(n), ""
+}
+
+// parseKeepEvery reads at which pace steps stay and says what is wrong with it.
+func parseKeepEvery(value string) (time.Duration, string) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < minKeepEvery || d > maxKeepEvery || d%time.Second != 0 {
+		return 0, fmt.Sprintf(`must be a duration in whole seconds, from "1m" to "8760h", such as "1h": one step per such a time stays, the newest %d of them`, v1alpha1.MaxKeptEvery)
+	}
+	return d, ""
+}
 
 // parsePins reads a list of steps and says what is wrong with it. An empty one pins nothing.
 func parsePins(value string) ([]protocol.Mark, string) {

@@ -50,6 +50,9 @@ type Settings struct {
 	// often, 0 where storage is off.
 	StorageClaim    string
 	StorageInterval time.Duration
+	// Keep is how many of the newest steps stay there, KeepEvery has one per such a time stay besides; 0: not said.
+	Keep      int32         `json:",omitzero"`
+	KeepEvery time.Duration `json:",omitzero"`
 	// Observe says that nothing is to be done to the job's pods, only told.
 	Observe bool
 	// RunTime is the longest that the pods run once they have started; 0: not said.
@@ -78,7 +81,9 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationMode:            `"act" or "observe"`,
 	v1alpha1.AnnotationRunTime:         `a duration such as "36h"`,
 
-	v1alpha1.AnnotationPinnedCheckpoints: `steps such as "120@3,180@3"`,
+	v1alpha1.AnnotationKeepCheckpoints:     `a number of steps such as "5"`,
+	v1alpha1.AnnotationKeepCheckpointEvery: `a duration such as "1h"`,
+	v1alpha1.AnnotationPinnedCheckpoints:   `steps such as "120@3,180@3"`,
 
 	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
 	v1alpha1.AnnotationTopologyPreferred: `a topology level such as "rack"`,
@@ -169,6 +174,11 @@ func (s *Settings) checkStorage(at map[string]*field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(interval, s.StorageInterval.String(),
 			"has no effect without "+v1alpha1.AnnotationStorageClaim+": name the claim that steps are copied to, or remove the key")}
 	}
+	for _, key := range []string{v1alpha1.AnnotationKeepCheckpoints, v1alpha1.AnnotationKeepCheckpointEvery} {
+		if at[key] != nil && s.StorageClaim == "" && s.Enabled {
+			return field.ErrorList{field.Forbidden(at[key], "has no effect without "+v1alpha1.AnnotationStorageClaim+": name the claim that steps are copied to, or remove the key")}
+		}
+	}
 	if pins := at[v1alpha1.AnnotationPinnedCheckpoints]; pins != nil && s.StorageClaim == "" && s.Enabled {
 		return field.ErrorList{field.Forbidden(pins, "has no effect without "+v1alpha1.AnnotationStorageClaim+", which the job was to be created with: remove the key")}
 	}
@@ -234,6 +244,10 @@ func (s *Settings) set(key, value string) (problem string) {
 			return `must be a duration in whole seconds, from "1s" to "24h", such as "1m"`
 		}
 		s.StorageInterval = d
+	case v1alpha1.AnnotationKeepCheckpoints:
+		s.Keep, problem = parseKeep(value)
+	case v1alpha1.AnnotationKeepCheckpointEvery:
+		s.KeepEvery, problem = parseKeepEvery(value)
 	case v1alpha1.AnnotationPinnedCheckpoints:
 		_, problem = parsePins(value)
 	case v1alpha1.AnnotationMode:

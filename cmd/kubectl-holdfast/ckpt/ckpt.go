@@ -51,6 +51,7 @@ const (
 const (
 	Durable = "durable"
 	Older   = "older"
+	Kept    = "kept"
 )
 
 // Step is one step of one generation.
@@ -186,7 +187,7 @@ func (s *Step) unfinished(rec *record) string {
 	switch {
 	case rec == nil:
 		return why
-	case strings.HasPrefix(s.Record, Durable) || strings.HasPrefix(s.Record, Older):
+	case strings.HasPrefix(s.Record, Durable) || strings.HasPrefix(s.Record, Older) || strings.HasPrefix(s.Record, Kept):
 		return why + "; the record names it, so that it is read without one"
 	case s.Record != "":
 		return why + "; what drained pods left"
@@ -232,6 +233,7 @@ func files(f inspect.Run) string {
 type record struct {
 	generation, saved int64
 	durable, older    *v1alpha1.StoredStep
+	kept              []v1alpha1.StoredStep
 	pinned            []v1alpha1.StoredStep
 	copies            []v1alpha1.RankCopy
 	world, members    int
@@ -243,7 +245,7 @@ func recordOf(g *v1alpha1.Gang) *record {
 		return nil
 	}
 	r := g.Status.Run
-	return &record{generation: r.Generation, saved: r.Progress.SavedStep, durable: r.Durable, older: r.Older, pinned: r.Pinned, copies: r.Copies,
+	return &record{generation: r.Generation, saved: r.Progress.SavedStep, durable: r.Durable, older: r.Older, kept: r.Kept, pinned: r.Pinned, copies: r.Copies,
 		world: int(r.Progress.Ranks), members: int(g.Spec.Members)}
 }
 
@@ -259,6 +261,9 @@ func (r *record) whole() (steps []*v1alpha1.StoredStep, names []string) {
 		if s.step != nil {
 			steps, names = append(steps, s.step), append(names, s.name)
 		}
+	}
+	for i := range r.kept {
+		steps, names = append(steps, &r.kept[i]), append(names, Kept)
 	}
 	return steps, names
 }
@@ -378,7 +383,7 @@ func (r *record) restored(steps []Step) protocol.Mark {
 	if world <= 0 || world > maxWorld {
 		return protocol.Mark{}
 	}
-	stored := restore.Stored{World: world}
+	stored, whole := restore.Stored{World: world}, whole[:min(len(whole), restore.MostWhole)]
 	for _, d := range whole {
 		stored.Whole = append(stored.Whole, markOf(d))
 	}

@@ -45,7 +45,9 @@ type Preview struct {
 	// Injection is what the webhook says that it did to each pod.
 	Injection *v1alpha1.Injection `json:"injection,omitempty"`
 	// State is what state in memory takes; nil: none is kept.
-	State    *State   `json:"state,omitempty"`
+	State *State `json:"state,omitempty"`
+	// Storage is what steps take of the claim; nil: none are copied there.
+	Storage  *Storage `json:"storage,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 	// Where is where the pods would land now, or why not.
 	Where   *v1alpha1.PreviewResponse `json:"where,omitempty"`
@@ -71,7 +73,7 @@ func Of(a Answers) (Preview, error) {
 			return p, fmt.Errorf("reading the annotation %s that the webhook wrote: %w", v1alpha1.AnnotationInjection, err)
 		}
 	}
-	p.State = p.state(a)
+	p.State, p.Storage = p.state(a), p.storage(a)
 	p.PodDiff, err = diff("Pod", podText, a.PlainPod, a.Pod)
 	return p, err
 }
@@ -137,6 +139,9 @@ func (p Preview) memory(w *page.Page) {
 		}
 	}
 	w.Linef("  warm standbys: %s", standbys)
+	if p.Storage != nil {
+		p.Storage.text(w)
+	}
 	for _, n := range i.Notes {
 		w.Wrapf("  - ", "%s", n)
 	}
