@@ -105,6 +105,9 @@ type Replace struct{ Termination Termination }
 // Settled says that the account of a recovery is closed; phases that it never reached stay so.
 type Settled struct{ Recovery Recovery }
 
+// MadeDurable says that the stored record names a new durable step, so long after all ranks held it sealed.
+type MadeDurable struct{ Gap time.Duration }
+
 // LookupHolders asks which pods hold the slots of unreachable agents; SlotHolder answers for each slot, or nothing
 // does.
 type LookupHolders struct{ Slots []Slot }
@@ -116,6 +119,7 @@ func (Broadcast) effect()     {}
 func (End) effect()           {}
 func (EmitEvent) effect()     {}
 func (Settled) effect()       {}
+func (MadeDurable) effect()   {}
 func (Replace) effect()       {}
 
 // Reasons of a Notice.

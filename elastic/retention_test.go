@@ -317,3 +317,55 @@ func TestGoingBackPastTheNewest(t *testing.T) {
 		t.Errorf("%d steps may be gone back to: %+v", len(w), w)
 	}
 }
+
+// TestGapFromSealedToDurable goes by the clock that it is given: from when all ranks held the step to when the record that names it
+// is stored, each step once.
+func TestGapFromSealedToDurable(t *testing.T) {
+	s, now := retained(), time.Unix(1_700_000_000, 0)
+	s.Record.StartedAt = now.Add(-time.Hour)
+	s.Record.Durable.At = now.Add(-time.Hour)
+	r := protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: []int64{20}}}}
+	var gaps []time.Duration
+	say := func(after time.Duration, change func()) (revision int64) {
+		now = now.Add(after)
+		r.Rank = slices.Clone(r.Rank) // the core keeps the one before
+		change()
+		r.Sequence++
+		for _, e := range Step(s, Reported{Pod: Pod{UID: "uid", Name: "pod"}, Report: r}, now) {
+			if p, ok := e.(Persist); ok {
+				revision = p.Revision
+			}
+			if g, ok := e.(MadeDurable); ok {
+				gaps = append(gaps, g.Gap)
+			}
+		}
+		return revision
+	}
+	store := func(after time.Duration, revision int64) {
+		now = now.Add(after)
+		for _, e := range Step(s, Stored{Revision: revision, Generation: 1}, now) {
+			if g, ok := e.(MadeDurable); ok {
+				gaps = append(gaps, g.Gap)
+			}
+		}
+	}
+	say(0, func() {})
+	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, []int64{20, 30} }) // all hold it: from here on it counts
+	say(4*time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 40, []int64{30, 40} })
+	say(3*time.Second, func() { r.Rank[0].Copied = protocol.Copied{Mark: mark(30, 1)} })
+	revision := say(2*time.Second, func() { r.Manifested = mark(30, 1) })
+	if revision == 0 || len(gaps) > 0 {
+		t.Fatalf("revision %d is to be stored, told are %v", revision, gaps)
+	}
+	store(500*time.Millisecond, revision)
+	store(time.Minute, revision)
+	if want := []time.Duration{9500 * time.Millisecond}; !slices.Equal(gaps, want) || s.Record.Durable.Step != 30 {
+		t.Errorf("gaps are %v, want %v; durable is %+v", gaps, want, s.Record.Durable)
+	}
+	s.recordDurable(mark(35, 1), now) // of another coordinator: nobody knows since when it was sealed
+	s.save()
+	store(time.Second, s.revision)
+	if len(gaps) != 1 {
+		t.Errorf("gaps are %v", gaps)
+	}
+}

@@ -22,7 +22,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision durableRevision stages supersededPods beganAt awaitsAgent lookedUpAt |
+//	| the coordinator | stored storedVerdict revision storedRevision durableRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage retention over excused mixedSince launched pace reportInterval gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
@@ -38,6 +38,8 @@ type State struct {
 	storedVerdict bool
 	// revision counts Persists; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable.
 	revision, storedRevision, durableRevision int64
+	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
+	sealedAt time.Time
 	// stages are those of replacements from replaceCommitted on, by pod; past are pods that a newer one took the slot over from.
 	stages         map[string]replaceStage
 	supersededPods map[string]bool

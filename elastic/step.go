@@ -34,6 +34,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.storedVerdict = s.storedVerdict || (e.Verdict && s.Final())
 		s.emit(Broadcast{})
 		s.storedRevision = max(s.storedRevision, min(e.Revision, s.revision))
+		s.tellGap(now)
 	case Ended:
 		s.ended = true
 		s.emit(Broadcast{})

@@ -173,6 +173,8 @@ type copying struct {
 	mark protocol.Mark
 	// manifest is ordered once every rank's file is there.
 	manifest protocol.Manifest
+	// sealedAt is when all ranks held it.
+	sealedAt time.Time
 }
 
 // ordered says whether the manifest of a step on its way was ordered.
@@ -230,7 +232,28 @@ func (s *State) confirm(now time.Time) {
 func (s *State) recordDurable(mark protocol.Mark, now time.Time) {
 	s.setDurable(Kept(append([]StoredStep{{Mark: mark, At: now}}, s.durable()...), s.retention))
 	s.pin()
-	s.durableRevision = s.revision + 1
+	s.durableRevision, s.sealedAt = s.revision+1, s.sealedBy(mark)
+}
+
+// sealedBy is when all ranks held a step sealed, as far as this coordinator or the record knows.
+func (s *State) sealedBy(mark protocol.Mark) time.Time {
+	c, p := s.run.copying, &s.Record.Progress
+	switch {
+	case c != nil && c.mark == mark:
+		return c.sealedAt
+	case p.SavedStep == mark.Step:
+		return p.SavedAt
+	}
+	return time.Time{}
+}
+
+// tellGap says how long a step took from sealed to durable, once the record that names it is stored.
+func (s *State) tellGap(now time.Time) {
+	if s.storedRevision < s.durableRevision || s.sealedAt.IsZero() {
+		return
+	}
+	s.emit(MadeDurable{Gap: max(0, now.Sub(s.sealedAt))})
+	s.sealedAt = time.Time{}
 }
 
 // durableStored is the newest durable step that the stored record names; 0: none, or it is not known to be stored yet.
@@ -265,7 +288,7 @@ func (s *State) pick() {
 	before := s.run.copying
 	s.run.copying = nil
 	if d := s.Record.Durable; s.run.commonStep > 0 && (d == nil || s.run.commonStep > d.Step) {
-		s.run.copying = &copying{mark: protocol.Mark{Step: s.run.commonStep, Generation: s.Record.Generation}}
+		s.run.copying = &copying{mark: protocol.Mark{Step: s.run.commonStep, Generation: s.Record.Generation}, sealedAt: s.Record.Progress.SavedAt}
 	}
 	if before != s.run.copying {
 		s.emit(Broadcast{})

@@ -66,6 +66,7 @@ func newGang(s *Server, key Key) *gang {
 	ctx, cancel := context.WithCancel(s.ctx)
 	g := &gang{key: key, server: s, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), streams: map[*stream]bool{}, current: map[elastic.Slot]*stream{}, kept: keptBySlot{}}
 	context.AfterFunc(ctx, g.forgetKept)
+	context.AfterFunc(ctx, func() { s.metrics.forget(key) })
 	return g
 }
 
@@ -198,6 +199,8 @@ func (g *gang) step(e elastic.Event) {
 			go g.lookUpHolders(eff.Slots)
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
+		case elastic.MadeDurable:
+			g.server.metrics.durable(g.key, eff.Gap)
 		}
 	}
 	if direct {

@@ -18,6 +18,7 @@ type metrics struct {
 	phases      *prometheus.HistogramVec
 	recomputed  *prometheus.CounterVec
 	storing     prometheus.Histogram
+	gaps        *prometheus.HistogramVec
 }
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
@@ -30,11 +31,13 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		phases:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_recovery_phase_seconds", Help: "How long each phase of a recovery took.", Buckets: phases}, []string{"phase"}),
 		recomputed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_steps_recomputed_total", Help: "Finished steps that were done again after recoveries, by the recovery's first cause."}, []string{"cause"}),
 		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "How long it took to store a generation or verdict before it was handed out.", Buckets: phases}),
+		gaps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_durable_gap_seconds", Help: "From a step that all ranks hold sealed to the stored record that names it durable.",
+			Buckets: prometheus.ExponentialBuckets(0.25, 2, 14)}, []string{"namespace", "gang"}), // 0.25 s to 34 min
 	}
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.storing} {
+	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.storing, m.gaps} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
 		}
@@ -64,3 +67,11 @@ func (m *metrics) settled(r elastic.Recovery) {
 		}
 	}
 }
+
+// durable takes note of a step that has become durable.
+func (m *metrics) durable(key Key, gap time.Duration) {
+	m.gaps.WithLabelValues(key.Namespace, key.Name).Observe(gap.Seconds())
+}
+
+// forget drops the figures of a gang that is no longer in memory.
+func (m *metrics) forget(key Key) { m.gaps.DeleteLabelValues(key.Namespace, key.Name) }

@@ -1,8 +1,11 @@
 package coordinator
 
 import (
+	"context"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -54,4 +57,40 @@ func TestPinsReachTheRecord(t *testing.T) {
 	if err := h.server.SetRetention(t.Context(), p.Key, wish(1)); status.Code(err) != codes.Unavailable {
 		t.Errorf("by one that does not lead: %v", err)
 	}
+}
+
+// TestGapsOfAGang: they are of one gang, and go with it.
+func TestGapsOfAGang(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	train, other := newGang(&Server{metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "train"}), newGang(&Server{metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "other"})
+	for _, gap := range []time.Duration{3 * time.Second, 40 * time.Second} {
+		m.durable(train.key, gap)
+	}
+	m.durable(other.key, time.Second)
+	gangs := func() map[string]uint64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]uint64{}
+		for _, f := range families {
+			for _, s := range f.GetMetric() {
+				if f.GetName() == "holdfast_gang_durable_gap_seconds" {
+					counts[s.GetLabel()[0].GetValue()] += s.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+		return counts
+	}
+	if got := gangs(); got["train"] != 2 || got["other"] != 1 {
+		t.Errorf("counted are %v", got)
+	}
+	train.cancel()
+	eventually.Holds(t, "the figures of the gang that is gone go", func() (bool, any) { got := gangs(); return len(got) == 1 && got["other"] == 1, got })
 }
