@@ -25,7 +25,7 @@ func ckptCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions
 		Short: "which steps of a job lie in storage, whether they are whole, and which stay there",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: say ckpt ls, verify, pin or unpin", args[0])
+				return fmt.Errorf("unknown command %q: say ckpt ls, verify, pin, unpin or export", args[0])
 			}
 			return errors.New("say what to do: kubectl holdfast ckpt ls job/NAME, or ckpt verify job/NAME")
 		},
@@ -34,7 +34,7 @@ func ckptCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions
 	cmd.AddCommand(
 		ckptPart(flags, streams, false, "which steps lie in storage: how large, how old, which is recorded, which would be restored, what is incomplete and why"),
 		ckptPart(flags, streams, true, "read every byte of every rank's file and say how each is; exit code 1 where something is wrong"),
-		pinCommand(flags, streams, false), pinCommand(flags, streams, true))
+		pinCommand(flags, streams, false), pinCommand(flags, streams, true), exportCommand(flags, streams))
 	return cmd
 }
 

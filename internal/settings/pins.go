@@ -55,7 +55,7 @@ func parsePins(value string) ([]protocol.Mark, string) {
 			pins = append(pins, m)
 		}
 		if len(pins) > v1alpha1.MaxPins {
-			return nil, fmt.Sprintf("pins more than %d steps, and each takes room in the claim for as long as it is pinned: take off what is not needed any more", v1alpha1.MaxPins)
+			return nil, fmt.Sprintf("pins more than %d steps, and each takes room in the claim for as long as it is pinned: take off what is not needed any more, or have it written elsewhere by kubectl holdfast ckpt export first", v1alpha1.MaxPins)
 		}
 	}
 	return pins, ""

@@ -1,0 +1,82 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// told is a Python that writes down what it was asked for and which client it would import, says something, and ends with code.
+func told(t *testing.T, code string) (python, asked string) {
+	t.Helper()
+	dir := t.TempDir()
+	python, asked = filepath.Join(dir, "python"), filepath.Join(dir, "asked")
+	script := "#!/bin/sh\necho \"$@\" > " + asked + "\nclient=${PYTHONPATH%%:*}\nls $client >> " + asked + "\nls $client/holdfast/export.py >> " + asked + "\necho out; echo err >&2\nexit " + code + "\n"
+	if err := os.WriteFile(python, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return python, asked
+}
+
+// TestCkptExport: the client that the binary carries is started on the job's folder, and nothing of it is left.
+func TestCkptExport(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // no cluster is asked
+	t.Setenv("HOME", t.TempDir())
+	temporary := t.TempDir()
+	t.Setenv("TMPDIR", temporary)
+	t.Setenv("PYTHONPATH", "/elsewhere")
+	claim := t.TempDir()
+	dir := filepath.Join(claim, "train-u-1")
+	stored(t, dir, 10)
+	python, asked := told(t, "0")
+	for _, from := range []string{claim, dir} {
+		out, said, code := holdfast(t, "ckpt", "export", "/scratch/x", "--dir", from, "--to", "dcp", "--step", "10", "--trust", "--python", python)
+		b, err := os.ReadFile(asked)
+		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+		if err != nil || code != 0 || out != "out\n" || said != "err\n" || len(lines) != 3 ||
+			lines[0] != "-m holdfast.export "+dir+" /scratch/x --to dcp --step 10 --trust" || lines[1] != "holdfast" || !strings.HasSuffix(lines[2], "/holdfast/export.py") {
+			t.Errorf("code %d, %q, %q, asked %q, %v", code, out, said, lines, err)
+		}
+	}
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	stored(t, filepath.Join(claim, "other-u-2"), 10)
+	refused, _ := told(t, "1")
+	crashed, _ := told(t, "3")
+	for name, c := range map[string]struct {
+		args []string
+		want string
+		code int
+	}{
+		"where nothing is mounted":  {[]string{"/x", "--to", "dcp"}, "--dir: name where the job's claim is mounted", 1},
+		"to no format":              {[]string{"/x", "--dir", dir, "--to", "onnx"}, `--to "onnx": say one of dcp, torch, safetensors`, 1},
+		"of several jobs":           {[]string{"/x", "--dir", claim, "--to", "dcp"}, "name the job, as job/NAME, or one of other-u-2, train-u-1", 1},
+		"of no job":                 {[]string{"/x", "--dir", t.TempDir(), "--to", "dcp"}, "holds no folder of a job", 1},
+		"without Python":            {[]string{"/x", "--dir", dir, "--to", "dcp", "--python", "/none/python3"}, "--python /none/python3: no such file or directory: name a Python 3.10 or newer with torch 2.4 or newer", 1},
+		"what the client refuses":   {[]string{"/x", "--dir", dir, "--to", "dcp", "--python", refused}, "err\n", 1},
+		"a Python that cannot":      {[]string{"/x", "--dir", dir, "--to", "dcp", "--python", crashed}, "ended with exit status 3", 1},
+		"a step that is no number":  {[]string{"/x", "--dir", dir, "--to", "dcp", "--step", "-1"}, "--step -1: give the number of a step", 1},
+		"without a place to put it": {[]string{"--dir", dir, "--to", "dcp"}, "name what to write", 1},
+	} {
+		if _, said, code := holdfast(t, append([]string{"ckpt", "export"}, c.args...)...); code != c.code || !strings.Contains(said, c.want) {
+			t.Errorf("%s: code %d, %s", name, code, said)
+		}
+	}
+}
+
+// TestTheCarriedClientIsWhole: Python finds all that the program imports in what is unpacked, and it says what is wrong with the step.
+func TestTheCarriedClientIsWhole(t *testing.T) {
+	t.Setenv("PYTHONPATH", "")
+	dir := filepath.Join(t.TempDir(), "train-u-1")
+	stored(t, dir, 10)
+	out := filepath.Join(t.TempDir(), "out")
+	for step, want := range map[string]string{"10": "holdfast.export: ", "11": "holdfast.export: "} { // of a state that is none, and without torch
+		if _, said, code := holdfast(t, "ckpt", "export", out, "--dir", dir, "--to", "torch", "--step", step); code != 1 || !strings.HasPrefix(said, want) {
+			t.Errorf("step %s: code %d, %s", step, code, said)
+		}
+	}
+}
