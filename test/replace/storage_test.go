@@ -2,13 +2,16 @@ package replace
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
 )
 
 // interval is how often a step goes to storage in these tests, pause how long a step takes, enough the grace in seconds that a pod's
@@ -82,10 +85,13 @@ func inStorage(every time.Duration) map[string]string {
 // nothing is done again; of a dead one what was stored last is what there is.
 func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "stored"
-	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
+	annotations := inStorage(interval)
+	annotations[v1alpha1.AnnotationKeepCheckpoints] = "3"
+	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: annotations})
 	w.stored(ctx, t, job)
 	w.storedOften(ctx, t, job)
 	w.verified(ctx, t, job)
+	w.pinned(ctx, t, job)
 	s = w.sick(ctx, t, job, s, 1)
 	w.drained(ctx, t, job, "its node was sick")
 
@@ -121,6 +127,54 @@ func (w *world) verified(ctx context.Context, t *testing.T, job string) {
 			t.Errorf("ckpt %s: %v\n%s", verb, err, text)
 		}
 	}
+}
+
+// pinned has people pin a step, which then outlives as many newer ones as take any other away; once it is unpinned it goes. What it
+// says meanwhile is what the record and storage hold.
+func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
+	t.Helper()
+	say := func(verb string, step int64, want string) {
+		t.Helper()
+		if text, err := w.Holdfast(ctx, "ckpt", verb, "job/"+job, fmt.Sprint(step), "-n", namespace); err != nil || !strings.Contains(text, want) {
+			t.Errorf("ckpt %s %d: %v\n%s", verb, step, err, text)
+		}
+	}
+	pin := w.record(ctx, t, job).Durable.Step
+	say("pin", pin, "stays in storage until it is unpinned")
+	for step, n := pin, 0; n < 4; n++ {
+		step = w.nextStored(ctx, t, job, step)
+	}
+	var report ckpt.Report
+	look := func(ctx context.Context) (steps map[int64]ckpt.Step, err error) {
+		text, err := w.Holdfast(ctx, "ckpt", "ls", "job/"+job, "-n", namespace, "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &report)
+		}
+		steps = map[int64]ckpt.Step{}
+		for _, f := range report.Folders {
+			for _, s := range f.Steps {
+				steps[s.Step.Step] = s
+			}
+		}
+		return steps, err
+	}
+	w.until(ctx, t, "a step is kept beside the two newest", func(ctx context.Context) (bool, string) {
+		steps, err := look(ctx) // which may come between two of them
+		return err == nil && slices.ContainsFunc(slices.Collect(maps.Values(steps)), func(s ckpt.Step) bool { return s.Record == ckpt.Kept && s.State == ckpt.Complete }), fmt.Sprintf("%+v, %v", steps, err)
+	})
+	if steps, err := look(ctx); err != nil || steps[pin].State != ckpt.Complete || steps[pin].Record != ckpt.Pinned || len(report.Wrong) > 0 {
+		t.Errorf("step %d is %+v, %v; wrong is %q", pin, steps[pin], err, report.Wrong)
+	}
+	if text, err := w.Holdfast(ctx, "ckpt", "pin", "job/"+job, "1", "-n", namespace); err == nil || !strings.Contains(text, "those that can be pinned are step ") {
+		t.Errorf("a step that nobody stored is pinned: %v\n%s", err, text)
+	}
+	say("unpin", pin, "is pinned no more")
+	w.until(ctx, t, "the step that is pinned no more goes", func(ctx context.Context) (bool, string) {
+		steps, err := look(ctx)
+		_, there := steps[pin]
+		return err == nil && !there, fmt.Sprintf("%+v, %v", steps[pin], err)
+	})
+	w.Say("  %s: step %d outlived four newer ones in storage while it was pinned, and went", job, pin)
 }
 
 // drained demands that the newest recovery of a job cost no step.
