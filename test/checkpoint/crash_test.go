@@ -77,7 +77,7 @@ type crashes struct {
 
 func newCrashes(t *testing.T, perPod, state int, command ...string) *crashes {
 	mount := t.TempDir()
-	c := &crashes{gang: newGang(t, perPod, state+16384, mount, command...), mount: mount, state: state, stale: map[string]bool{}, outcomes: map[string]int{}}
+	c := &crashes{gang: newGang(t, perPod, state+32768, mount, command...), mount: mount, state: state, stale: map[string]bool{}, outcomes: map[string]int{}}
 	c.generation, _ = c.running(0)
 	return c
 }
@@ -296,6 +296,6 @@ func TestCrashWindowsWithTorch(t *testing.T) {
 		t.Setenv("TMPDIR", "/dev/shm") // arenas are memory in a pod, too
 	}
 	const state = 256 << 20
-	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
+	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state), withTorch)
 	c.all(*crashTorchKills)
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,7 +77,7 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	for i := range pods {
 		name := fmt.Sprintf("pod-%d", i)
 		names = append(names, name)
-		g.pods = append(g.pods, startPod(t, g.c, name, env, append(command, g.log)...))
+		g.pods = append(g.pods, startPod(t, g.c, name, env, withLog(command, g.log)...))
 	}
 	lead := g.c.Lead
 	if storage != "" {
@@ -85,6 +86,17 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	g.d = lead(names...)
 	return g
 }
+
+// withLog has the trainer write to log; what it is told beside comes behind that.
+func withLog(command []string, log string) []string {
+	if last := len(command) - 1; command[last] == withTorch {
+		return append(slices.Clone(command[:last]), log, withTorch)
+	}
+	return append(slices.Clone(command), log)
+}
+
+// withTorch has trainer.Script keep its state as a tensor.
+const withTorch = "torch"
 
 // seen is what memory, read by a stranger, holds of all ranks.
 func (g *gang) seen() (common uint64, uneven bool) {
