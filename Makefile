@@ -175,6 +175,11 @@ TORCH_CRASHES := 4
 test-crash: ## kill trainer or agent within each window of a save, CRASHES (100) times each; shows what was restored
 	@hack/gotest.sh run -v -count=1 -timeout 90m -run '^TestCrash' -crash-kills $(CRASHES) -crash-torch-kills $(TORCH_CRASHES) -- $(KILL_TESTS)
 
+SOAK := 10000
+.PHONY: soak
+soak: ## SOAK (10000) saves, with PyTorch where it is installed: nothing grows in trainer and agent
+	@hack/gotest.sh run -v -count=1 -timeout 30m -run '^TestSoak$$' -soak-saves $(SOAK) $(if $(wildcard $(PY)),-soak-torch) -- $(KILL_TESTS)
+
 .PHONY: test-launchers launchers launchers-venv
 test-launchers: launchers-venv ## every launcher, framework and hook: start, kill, failing script, drain; writes the tables of docs/launchers.md
 	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(LAUNCHER_TESTS)
