@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -64,8 +66,20 @@ func apiServer(t *testing.T) (url string, asked func() []string) {
 	}
 }
 
-// TestObservingSetsUp: what acts is left out, and what is left misses nothing of it.
+// alone is set where a test runs in a process of its own.
+const alone = "HOLDFAST_TEST_ALONE"
+
+// TestObservingSetsUp: what acts is left out, and what is left misses nothing of it. Which controllers there are is known by their names,
+// which are taken for as long as a process lives: so it runs in one of its own.
 func TestObservingSetsUp(t *testing.T) {
+	if os.Getenv(alone) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestObservingSetsUp$", "-test.v")
+		cmd.Env = append(os.Environ(), alone+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestObservingSetsUp") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
 	url, asked := apiServer(t)
 	o := defaults()
 	o.observeOnly, o.agentImage, o.metricsAddress, o.healthAddress = true, "agent", "0", "0"
