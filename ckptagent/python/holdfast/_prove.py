@@ -9,7 +9,7 @@ import collections
 import pickle
 import sys
 
-from . import _kinds
+from . import _kinds, _plain
 from ._kinds import TrackError
 from ._state import Flat, Unsupported
 
@@ -60,7 +60,7 @@ def prove(name, value):
 def _changeable(v):
     torch, np = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(v, torch.Tensor):
-        return True
+        return _plain.writable(torch, v)
     if np is not None and isinstance(v, np.ndarray):
         return v.flags.writeable
     return isinstance(v, (dict, bytearray, array.array)) or type(v) is list or _stateful(v)

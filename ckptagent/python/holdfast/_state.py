@@ -13,7 +13,7 @@ import pickle
 import struct
 import sys
 
-from . import _copy, _kinds, _sharded
+from . import _copy, _kinds, _plain, _sharded
 
 MAGIC = b"HFSTATE1"
 HEAD = struct.Struct("<8s6Q")
@@ -63,17 +63,20 @@ def _torch_leaf(torch, t):
     if type(t) is not torch.Tensor and type(t) is not torch.nn.Parameter:
         if _sharded.is_dtensor(t):
             return _shard_leaf(torch, t)
-        if hasattr(t, "__tensor_flatten__"):
-            raise Unsupported("is a %s; only plain tensors and DTensors can be kept" % type(t).__name__)
+        why = _plain.why_not(torch, t)
+        if why:
+            raise Unsupported(why)
     if t.layout is not torch.strided:
         raise Unsupported("is a %s tensor; only dense ones can be kept" % t.layout)
-    if t.is_meta or t.is_quantized:
-        raise Unsupported("is a %s tensor; only plain ones with data can be kept" % ("meta" if t.is_meta else "quantised"))
+    if t.is_meta or t.is_quantized or t.is_nested:
+        raise Unsupported("is a %s tensor; only plain ones with data can be kept" % ("meta" if t.is_meta else "quantised" if t.is_quantized else "nested"))
     if t.nbytes and not t.untyped_storage().nbytes():
         raise Unsupported("is a tensor whose storage was let go of (resized to 0); its data is not here now")
     dtype = t.dtype
     name = _names.get(dtype)
     if name is None:
+        if not _plain.can_copy(torch, dtype):
+            raise Unsupported("is a tensor of %s, which this PyTorch cannot copy" % dtype)
         name = _names[dtype] = str(dtype)[6:]
     strides = None
     if not t.is_contiguous() and t.numel() > 0:
@@ -338,6 +341,7 @@ class Unpacker:
         self._pool = pool or _copy.Pool()
         self._moves = []  # copies that are yet to be made of what value has built
         self._made = []  # both ends of them
+        self._leaves = {}  # of the present value: number -> tensor, so that tied ones are one again
         if length < HEAD_BYTES:
             raise ValueError("%d bytes are no state" % length)
         magic, lo, ln, to, tn, oo, on = HEAD.unpack_from(buffer, at)
@@ -365,7 +369,7 @@ class Unpacker:
                 self._pool.copy(self._moves)
             return value
         finally:
-            self._moves, self._made = [], []
+            self._moves, self._made, self._leaves = [], [], {}
 
     def _build(self, v, borrow):
         if not isinstance(v, dict):
@@ -402,7 +406,9 @@ class Unpacker:
             raise ValueError("buffer %d points past the end of the state" % index)
         at = self._at + offset
         if kind == "torch":
-            return self._tensor(dtype, shape, at, n, strides, borrow)
+            if index not in self._leaves:
+                self._leaves[index] = self._tensor(dtype, shape, at, n, strides, borrow)
+            return self._leaves[index]
         if kind == "dtensor":  # its row's last word says what it is part of; always borrowed: who places it copies it
             part = _sharded.from_json(strides)
             return _sharded.Saved(part, self._tensor(dtype, shape, at, n, None, True))
@@ -444,7 +450,7 @@ def assign(current, saved):
     if torch is not None and isinstance(current, torch.Tensor) and isinstance(saved, torch.Tensor):
         if current is saved:
             return current
-        if current.shape == saved.shape and current.dtype == saved.dtype:
+        if current.shape == saved.shape and current.dtype == saved.dtype and _plain.writable(torch, current):
             with torch.no_grad():
                 current.copy_(saved)
             return current

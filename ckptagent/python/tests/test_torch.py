@@ -24,8 +24,7 @@ def bits(t):
     return t.view(-1).view(torch.uint8).tolist() if t.numel() else []
 
 
-@unittest.skipIf(torch is None, "TORCH IS MISSING")
-class Tensors(ClientCase):
+class Through(ClientCase):
     def through(self, state, target=None, **options):
         """Saves state, starts a new generation, restores it into target."""
         agent = self.agent(**{"state_bytes": 1 << 20, **options})
@@ -47,6 +46,9 @@ class Tensors(ClientCase):
         self.assertEqual(got.shape, want.shape)
         self.assertEqual(bits(got), bits(want))
 
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Tensors(Through):
     def test_dtypes(self):
         names = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64",
                  "float8_e4m3fn", "float8_e5m2", "uint16", "uint32"]  # fmt: skip
