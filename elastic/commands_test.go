@@ -41,3 +41,48 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 		t.Fatalf("verdict %+v in round %d", v, round)
 	}
 }
+
+// TestAnotherLeaderHandsTheFirstGenerationOutAgain: where a coordinator ends as it hands out the first generation of whole commands, a pod
+// that the order has not reached gets it from the next one; no command is ended. Where anything has happened since, all are.
+func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(r *Record, missed *protocol.Report)
+		want   protocol.Order
+	}{
+		{"missed", func(*Record, *protocol.Report) {}, protocol.OrderRun},
+		{"its container was started again", func(_ *Record, m *protocol.Report) { m.Containers = 2 }, protocol.OrderHalt},
+		{"its command has ended", func(_ *Record, m *protocol.Report) { m.Rank[0].Exit = &protocol.Exit{Code: 1} }, protocol.OrderHalt},
+		{"its launcher has come", func(_ *Record, m *protocol.Report) { m.WholeCommand = false }, protocol.OrderHalt},
+		{"all have run it", func(r *Record, _ *protocol.Report) { r.StartedAt = time.Unix(5, 0) }, protocol.OrderHalt},
+		{"others were restarted", func(r *Record, _ *protocol.Report) { r.Restarts = 1 }, protocol.OrderHalt},
+	} {
+		record := Record{Generation: 1, Phase: Running, Progress: Progress{WholeCommand: true, Ranks: 3}}
+		missed := protocol.Report{State: protocol.StateIdle}
+		missed.Ranks, missed.Rank, missed.WholeCommand, missed.Containers = 1, make([]protocol.Rank, 1), true, 1
+		tt.change(&record, &missed)
+		s, now := New(3, 0, record), time.Unix(1_700_000_000, 0)
+		for slot, r := range []protocol.Report{
+			missed,
+			{State: protocol.StateRunning, Generation: 1, Ranks: 1, Rank: make([]protocol.Rank, 1), WholeCommand: true, Containers: 1},
+			{State: protocol.StateRunning, Generation: 1, Ranks: 1, Rank: make([]protocol.Rank, 1), WholeCommand: true, Containers: 1},
+		} {
+			r.Incarnation, r.Sequence, r.Address, r.Port = 1, 1, "a", 1
+			for _, f := range Step(s, Reported{Slot: Slot(slot), Pod: Pod{UID: string(rune('a' + slot)), Name: "p", Created: time.Unix(1, 0)}, Report: r}, now) {
+				if p, ok := f.(Persist); ok {
+					Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil}, now)
+				}
+			}
+			if d := s.Directive(0, "a"); slot < 2 && tt.want == protocol.OrderRun && d.Order != protocol.OrderWait {
+				t.Errorf("%s: %+v before all are known", tt.name, d)
+			}
+		}
+		d := s.Directive(0, "a")
+		if d.Order != tt.want || d.Order == protocol.OrderRun && (d.Run.Number != 1 || d.Run.Nodes != 3 || d.Run.WorldSize != 3 || d.Run.RestartCount != 0) {
+			t.Errorf("%s: %+v", tt.name, d)
+		}
+		if d := s.Directive(1, "b"); d.Order != tt.want {
+			t.Errorf("%s: a pod that runs it gets %+v", tt.name, d)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 // stepRunning goes on with a generation that was handed out, and looks for its failure, its end, and pods that must go.
 func (s *State) stepRunning(now time.Time) {
 	s.requestOrphans()
+	s.handOutAgain()
 	failed, suspect := s.failure()
 	pending := s.terminationCause()
 	switch {
@@ -36,6 +37,31 @@ func (s *State) stepRunning(now time.Time) {
 		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
 	case s.run.drain == nil:
 		s.preserve(now)
+	}
+}
+
+// missedFirst: the pod's whole command is in its first run and belongs to no generation yet, because the coordinator that handed the first
+// one out ended before the order had come here; no pod was seen to run it since. To halt it would end the commands of all.
+func (s *State) missedFirst(m *member) bool {
+	r, never := &m.report, s.Record.StartedAt.IsZero() && s.Record.Restarts == 0 && s.Record.Generation == 1
+	return m.known && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil
+}
+
+// handOutAgain hands the first generation out to pods that missed it, once it is known that all others run it.
+func (s *State) handOutAgain() {
+	missed := false
+	for i := range s.slots {
+		m := &s.slots[i]
+		switch {
+		case s.missedFirst(m) && m.attached && !m.report.Terminating:
+			missed = true
+		case !m.known || !m.report.WholeCommand || !s.current(m) || !ran(m.report.State):
+			return
+		}
+	}
+	if missed {
+		s.run.layout = s.layOut()
+		s.emit(Broadcast{})
 	}
 }
 
@@ -69,6 +95,8 @@ func (s *State) lost(slot Slot) *cause.Cause {
 	switch {
 	case s.run.layout != nil && s.run.layout.pods[slot] != m.pod.UID:
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
+	case s.missedFirst(m):
+		return nil
 	case s.run.layout == nil && r.Generation < g:
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
 	case halted && s.leftForLauncher(r):
