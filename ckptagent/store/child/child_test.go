@@ -59,7 +59,7 @@ func (o odd) Rename(from, to string) error {
 func newFS(t testing.TB) *FS {
 	f := New(func() *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), asChild+"=1")
+		cmd.Env = append(os.Environ(), asChild+"=1", "GORACE=atexit_sleep_ms=0") // else the race detector lives on for a second
 		cmd.Stderr = struct{ io.Writer }{os.Stderr}
 		return cmd
 	})
