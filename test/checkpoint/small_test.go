@@ -74,7 +74,7 @@ func (g *gang) checkMemory() {
 	}
 }
 
-// resident is what the pod's agent holds in memory but for arenas: by mapping, as an arena on a disk counts as any file does.
+// resident is what the pod's agent, and what reaches storage for it, hold in memory but for arenas: by mapping, as an arena on a disk counts as any file does.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {
@@ -84,6 +84,10 @@ func (p *pod) resident(t *testing.T) (bytes int) {
 		}
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
 		bytes = rss(t, string(raw))
+		if storage, ok := storageProcess(pid); ok && bytes > 0 {
+			raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", storage))
+			bytes += rss(t, string(raw))
+		}
 		return bytes > 0, err
 	})
 	return bytes

@@ -135,7 +135,11 @@ func (f *FS) present() (*process, error) {
 }
 
 func start(cmd *exec.Cmd) (*process, error) {
-	fd, err := unix.MemfdCreate("holdfast-storage", unix.MFD_CLOEXEC)
+	const name = "holdfast-storage"
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // a kernel before 6.3
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	}
 	if err != nil {
 		return nil, err
 	}
