@@ -12,12 +12,17 @@ import (
 // Pinned is what a step's record says where people pinned it.
 const Pinned = "pinned"
 
+// nameOf is what people name a step by, and the Job's annotation.
+func nameOf(s *v1alpha1.StoredStep) protocol.Mark {
+	return protocol.Mark{Step: s.Step, Generation: s.Generation}
+}
+
 // recordedSteps are those that can be pinned, newest first.
 func recordedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	var out []protocol.Mark
 	whole, _ := recordOf(g).whole()
 	for _, d := range whole {
-		out = append(out, markOf(d))
+		out = append(out, nameOf(d))
 	}
 	return out
 }
@@ -27,7 +32,7 @@ func pinnedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	var out []protocol.Mark
 	if g.Status.Run != nil {
 		for i := range g.Status.Run.Pinned {
-			out = append(out, markOf(&g.Status.Run.Pinned[i]))
+			out = append(out, nameOf(&g.Status.Run.Pinned[i]))
 		}
 	}
 	return out
