@@ -86,10 +86,13 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 	if err != nil {
 		return "", err
 	}
+	named := fmt.Sprintf("step %d of generation %d", m.Step, m.Generation)
+	if run := g.Status.Run; run != nil && run.Verdict != nil {
+		return "the job is over: nothing removes its steps any more, pinned or not, and " + named + " stays until somebody removes the job's folder", nil
+	}
 	if err := p.wish(ctx, c, g, m); err != nil {
 		return "", err
 	}
-	named := fmt.Sprintf("step %d of generation %d", m.Step, m.Generation)
 	err = wait.PollUntilContextCancel(ctx, pinPoll, true, func(ctx context.Context) (bool, error) {
 		now := &v1alpha1.Gang{}
 		if err := c.Get(ctx, client.ObjectKeyFromObject(g), now); err != nil {

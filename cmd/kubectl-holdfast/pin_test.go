@@ -56,6 +56,30 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 	}}).Build()
 }
 
+// TestPinOfAJobThatIsOver: nobody would answer, and nothing is written.
+func TestPinOfAJobThatIsOver(t *testing.T) {
+	api, g := pins(t, "", nil), gangOf("train", "u-1")
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
+		t.Fatal(err)
+	}
+	g.Status.Run.Verdict = &v1alpha1.Verdict{Reason: "Finished"}
+	if err := api.Update(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	said, err := pinning{what: "job/train", step: 10, wait: time.Minute}.carryOut(t.Context(), api, g.Namespace)
+	g.Status.Run, g.Spec.Storage.Pins = nil, []v1alpha1.Checkpoint{{Step: 5, Generation: 1}} // a Gang that was made anew
+	if err := api.Update(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := (pinning{what: "job/train", step: 5, off: true, wait: time.Minute}).carryOut(t.Context(), api, g.Namespace); err != nil || !strings.Contains(said, "is pinned no more") {
+		t.Errorf("of one that has no record yet: %q, %v", said, err)
+	}
+	job := &batchv1.Job{}
+	if more := api.Get(t.Context(), client.ObjectKeyFromObject(g), job); more != nil || err != nil || !strings.Contains(said, "nothing removes its steps any more") || len(job.Annotations) > 0 {
+		t.Errorf("%q, %v, the job says %v, %v", said, err, job.Annotations, more)
+	}
+}
+
 func obliging(g *v1alpha1.Gang, pinned []v1alpha1.StoredStep) { g.Status.Run.Pinned = pinned }
 
 // passed is a coordinator whose record had gone on by the time that it heard of the pin.
