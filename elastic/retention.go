@@ -83,9 +83,9 @@ func (s *State) setDurable(all []StoredStep) {
 	}
 }
 
-// retain takes over what the job asks for, unless something newer is known.
+// retain takes over what the job asks for, unless something newer is known. Of a gang that has ended nothing is removed any more.
 func (s *State) retain(r Retention) {
-	if s.over || r.Gang == s.retention.Gang && r.Version < s.retention.Version {
+	if s.over || s.Final() || r.Gang == s.retention.Gang && r.Version < s.retention.Version {
 		return
 	}
 	s.retention = r

@@ -200,6 +200,12 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 	if effects := Step(s, Retain{Retention{Version: 9, Pins: []protocol.Mark{mark(10, 1)}}}, now); len(effects) > 0 {
 		t.Errorf("of a Job that is over: %+v", effects)
 	}
+	s = New(1, time.Minute, Record{Generation: 1, Verdict: &Verdict{Reason: ReasonFinished}, Durable: &StoredStep{Mark: mark(10, 1)}})
+	for _, e := range Step(s, Retain{Retention{Version: 1, Pins: []protocol.Mark{mark(10, 1)}}}, now) {
+		if _, ok := e.(Persist); ok {
+			t.Errorf("of a gang that has ended: %+v", e)
+		}
+	}
 }
 
 // TestWhatARemovalSpares: the line is the older of the two newest, whatever is pinned far below; a wish that the record does not
