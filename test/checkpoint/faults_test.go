@@ -3,10 +3,8 @@
 package checkpoint
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +14,6 @@ import (
 	"time"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
-	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/eventually"
@@ -141,22 +138,18 @@ func (f *faulty) awaitDurable() {
 // checkStored reads, past the faults, all that says that it is complete, and what the record names.
 func (f *faulty) checkStored(generation uint64) {
 	f.t.Helper()
+	f.readAll(f.folder.backing)
 	s := store.New(store.OS{}, filepath.Join(f.folder.backing, "gang-uid"), "stranger")
-	read := func(m protocol.Mark) error {
-		_, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return io.Discard, nil })
-		return err
-	}
-	eventually.Succeeds(f.t, "all that is complete is whole", func() error { // again where a step was removed meanwhile
-		complete, err := s.Complete()
-		for _, m := range complete {
-			err = errors.Join(err, read(m))
-		}
-		return err
-	})
-	eventually.Succeeds(f.t, "what is recorded is whole", func() error {
+	for {
 		step, _ := f.d.Durable()
-		return read(protocol.Mark{Step: int64(step), Generation: int64(generation)})
-	})
+		err := f.readStep(s, protocol.Mark{Step: int64(step), Generation: int64(generation)})
+		if err == nil {
+			return
+		}
+		if now, _ := f.d.Durable(); now == step { // else it may have gone meanwhile
+			f.t.Fatalf("step %d is recorded: %v", step, err)
+		}
+	}
 }
 
 // held is the newest step in memory.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 	"holdfast.dev/holdfast/ckptagent/store"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -79,7 +81,7 @@ func (g *gang) awaitManifest(had int) {
 	time.Sleep(time.Duration(g.rng.IntN(50)) * time.Millisecond) // not to wait for anything: the moment is what is random
 }
 
-// readAll reads every complete step as a stranger would.
+// readAll reads every complete step as a stranger would. One that is superseded may go meanwhile, its manifest first.
 func (g *gang) readAll(mount string) {
 	g.t.Helper()
 	s := store.New(store.OS{}, filepath.Join(mount, "gang-uid"), "stranger")
@@ -88,17 +90,27 @@ func (g *gang) readAll(mount string) {
 		g.t.Fatalf("complete steps %v: %v", complete, err)
 	}
 	for _, m := range complete {
-		manifest, err := s.Manifest(m)
-		if err != nil || len(manifest.Ranks) != g.ranks {
-			g.t.Fatalf("the manifest of %v: %+v, %v", m, manifest, err)
-		}
-		for rank, want := range manifest.Ranks {
-			f, err := s.Get(context.Background(), m, uint32(rank), func(format.RankFile) (io.Writer, error) { return io.Discard, nil })
-			if err != nil || f.Length != want.Length || f.Checksum != want.Checksum {
-				g.t.Fatalf("step %v has a manifest, and rank %d's file is %+v, %v", m, rank, f, err)
+		if wrong := g.readStep(s, m); wrong != nil {
+			if complete, err = s.Complete(); err != nil || slices.Contains(complete, m) {
+				g.t.Fatalf("step %v: %v, %v", m, wrong, err)
 			}
 		}
 	}
+}
+
+// readStep reads a step that has a manifest.
+func (g *gang) readStep(s *store.Store, m protocol.Mark) error {
+	manifest, err := s.Manifest(m)
+	if err != nil || len(manifest.Ranks) != g.ranks {
+		return fmt.Errorf("the manifest: %+v, %w", manifest, err)
+	}
+	for rank, want := range manifest.Ranks {
+		f, err := s.Get(context.Background(), m, uint32(rank), func(format.RankFile) (io.Writer, error) { return io.Discard, nil })
+		if err != nil || f.Length != want.Length || f.Checksum != want.Checksum {
+			return fmt.Errorf("rank %d's file is %+v, %w", rank, f, err)
+		}
+	}
+	return nil
 }
 
 // checkSaves wants saves to be skipped rarely, also while steps are copied: in the best stretch of each generation's ranks, as a busy machine may
