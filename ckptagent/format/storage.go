@@ -10,8 +10,17 @@ import (
 // MaxManifest is more than any manifest has bytes.
 const MaxManifest = 16 << 20
 
-// StorageVersion of what lies in storage (docs/formats/storage.md); rank files and manifests carry it.
-const StorageVersion = 1
+// StorageVersion is the newest of what lies in storage (docs/formats/storage.md); rank files and manifests carry it. Version 1 knows no branches. What
+// is of the first is written in it, so that who knows nothing newer can read it as well.
+const StorageVersion = 2
+
+// storageVersion is that in which a step of a branch is written.
+func storageVersion(branch int64) uint32 {
+	if branch == 0 {
+		return 1
+	}
+	return StorageVersion
+}
 
 // RankFileData is where the data of a rank's file starts.
 const RankFileData = PageSize
@@ -27,42 +36,52 @@ const (
 type RankFile struct {
 	Rank, WorldSize  uint32
 	Step, Generation int64
-	Length           uint64
-	Checksum         uint32
+	// Branch is that of the step.
+	Branch   int64
+	Length   uint64
+	Checksum uint32
 }
+
+// Point is the step that the file has.
+func (f RankFile) Point() Point { return Point{Branch: f.Branch, Step: f.Step} }
 
 // Encode returns the file's header, RankFileData bytes.
 func (f RankFile) Encode() []byte {
 	b := make([]byte, RankFileData)
 	r := make([]byte, rankFileHead)
 	copy(r, magicRankFile)
-	le.PutUint32(r[8:], StorageVersion)
+	le.PutUint32(r[8:], storageVersion(f.Branch))
 	le.PutUint32(r[12:], f.Rank)
 	le.PutUint64(r[16:], uint64(f.Step))
 	le.PutUint64(r[24:], uint64(f.Generation))
 	le.PutUint64(r[32:], f.Length)
 	le.PutUint32(r[40:], f.Checksum)
 	le.PutUint32(r[44:], f.WorldSize)
+	le.PutUint64(r[48:], uint64(f.Branch))
 	copy(b, seal(r))
 	return b
 }
 
 // DecodeRankFile reads the header of a rank's file.
 func DecodeRankFile(b []byte) (RankFile, error) {
-	switch {
-	case len(b) < rankFileHead || string(b[:8]) != magicRankFile:
+	if len(b) < rankFileHead || string(b[:8]) != magicRankFile {
 		return RankFile{}, fmt.Errorf("rank file: %w: it does not start as one", ErrTorn)
-	case le.Uint32(b[8:]) != StorageVersion && checkSum(b, rankFileHead) == nil:
-		return RankFile{}, fmt.Errorf("rank file: %w: %d, this build knows %d", ErrVersion, le.Uint32(b[8:]), StorageVersion)
 	}
 	if err := checkSum(b, rankFileHead); err != nil {
 		return RankFile{}, fmt.Errorf("rank file: %w", err)
+	}
+	version := le.Uint32(b[8:])
+	if version == 0 || version > StorageVersion {
+		return RankFile{}, fmt.Errorf("rank file: %w: %d, this build knows 1 to %d", ErrVersion, version, StorageVersion)
 	}
 	f := RankFile{
 		Rank: le.Uint32(b[12:]), WorldSize: le.Uint32(b[44:]), Step: int64(le.Uint64(b[16:])), Generation: int64(le.Uint64(b[24:])),
 		Length: le.Uint64(b[32:]), Checksum: le.Uint32(b[40:]),
 	}
-	if f.Step <= 0 || f.Generation <= 0 || f.Rank >= f.WorldSize {
+	if version > 1 {
+		f.Branch = int64(le.Uint64(b[48:]))
+	}
+	if f.Step <= 0 || f.Generation <= 0 || f.Branch < 0 || f.Rank >= f.WorldSize {
 		return RankFile{}, fmt.Errorf("rank file: %w: it names no step, generation or rank", ErrTorn)
 	}
 	return f, nil
@@ -73,6 +92,7 @@ type Manifest struct {
 	Version    int            `json:"version"`
 	Step       int64          `json:"step"`
 	Generation int64          `json:"generation"`
+	Branch     int64          `json:"branch,omitempty"`
 	Ranks      []ManifestRank `json:"ranks"`
 }
 
@@ -84,7 +104,7 @@ type ManifestRank struct {
 
 // Encode returns the manifest's file.
 func (m Manifest) Encode() []byte {
-	m.Version = StorageVersion
+	m.Version = int(storageVersion(m.Branch))
 	b, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
 		panic(err) // plain numbers
@@ -98,9 +118,12 @@ func DecodeManifest(b []byte) (Manifest, error) {
 	switch err := json.Unmarshal(b, &m); {
 	case err != nil:
 		return Manifest{}, fmt.Errorf("manifest: %w: %w", ErrTorn, err)
-	case m.Version != StorageVersion:
-		return Manifest{}, fmt.Errorf("manifest: %w: %d, this build knows %d", ErrVersion, m.Version, StorageVersion)
-	case m.Step <= 0 || m.Generation <= 0 || len(m.Ranks) == 0:
+	case m.Version < 1 || m.Version > StorageVersion:
+		return Manifest{}, fmt.Errorf("manifest: %w: %d, this build knows 1 to %d", ErrVersion, m.Version, StorageVersion)
+	case m.Version == 1:
+		m.Branch = 0
+	}
+	if m.Step <= 0 || m.Generation <= 0 || m.Branch < 0 || len(m.Ranks) == 0 {
 		return Manifest{}, fmt.Errorf("manifest: %w: it names no step, generation or rank", ErrTorn)
 	}
 	return m, nil

@@ -1,6 +1,7 @@
 package format
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -36,10 +37,19 @@ func TestFileNames(t *testing.T) {
 
 func TestRankFileAndManifest(t *testing.T) {
 	f := RankFile{Rank: 3, WorldSize: 8, Step: 12, Generation: 4, Length: 99, Checksum: 7}
-	if got, err := DecodeRankFile(f.Encode()); err != nil || got != f {
-		t.Errorf("%+v, %v", got, err)
+	first := f.Encode()
+	if got, err := DecodeRankFile(first); err != nil || got != f || first[8] != 1 {
+		t.Errorf("%+v of version %d, %v", got, first[8], err)
 	}
+	f.Branch = 5
 	whole := f.Encode()
+	if got, err := DecodeRankFile(whole); err != nil || got != f || whole[8] != 2 {
+		t.Errorf("%+v of version %d, %v", got, whole[8], err)
+	}
+	first[48] = 7 // a byte that version 1 does not name
+	if got, err := DecodeRankFile(seal(first[:rankFileHead])); err != nil || got.Branch != 0 {
+		t.Errorf("version 1 has %+v, %v", got, err)
+	}
 	for i := range rankFileHead {
 		damaged := slices.Clone(whole)
 		damaged[i] ^= 0x40
@@ -47,9 +57,15 @@ func TestRankFileAndManifest(t *testing.T) {
 			t.Fatalf("byte %d changed and nobody saw it", i)
 		}
 	}
-	m := Manifest{Version: 1, Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}
-	if got, err := DecodeManifest(m.Encode()); err != nil || got.Step != 12 || got.Generation != 4 || !slices.Equal(got.Ranks, m.Ranks) {
-		t.Errorf("%+v, %v", got, err)
+	m := Manifest{Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}
+	for branch, version := range map[int64]int{0: 1, 5: 2} {
+		m.Branch = branch
+		if got, err := DecodeManifest(m.Encode()); err != nil || got.Version != version || got.Step != 12 || got.Generation != 4 || got.Branch != branch || !slices.Equal(got.Ranks, m.Ranks) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if got, err := DecodeManifest([]byte(`{"version":1,"branch":3,"step":1,"generation":1,"ranks":[{}]}`)); err != nil || got.Branch != 0 {
+		t.Errorf("version 1 has %+v, %v", got, err)
 	}
 	text := m.Encode()
 	for cut := range len(text) - 1 { // without its last newline it is whole
@@ -57,7 +73,14 @@ func TestRankFileAndManifest(t *testing.T) {
 			t.Fatalf("%d of %d bytes read as a manifest", cut, len(text))
 		}
 	}
-	if _, err := DecodeManifest([]byte(`{"version":2,"step":1,"generation":1,"ranks":[{}]}`)); err == nil {
-		t.Error("another version is taken")
+	for _, version := range []string{"0", "3"} {
+		if _, err := DecodeManifest([]byte(`{"version":` + version + `,"step":1,"generation":1,"ranks":[{}]}`)); !errors.Is(err, ErrVersion) {
+			t.Errorf("version %s: %v", version, err)
+		}
+		head := slices.Clone(whole[:rankFileHead])
+		head[8] = version[0] - '0'
+		if _, err := DecodeRankFile(seal(head)); !errors.Is(err, ErrVersion) {
+			t.Errorf("version %s: %v", version, err)
+		}
 	}
 }

@@ -13,8 +13,16 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// TestGoldenJob writes a state of the Python client as two ranks of one step. The client's tests export the same files.
+// TestGoldenJob writes a state of the Python client as two ranks of one step, of the first branch and of a later one. The client's tests export the
+// same files: those of the first are of version 1, which is read for ever.
 func TestGoldenJob(t *testing.T) {
+	for folder, branch := range map[string]int64{"job-uid": 0, "branch-uid": 2} {
+		writeGoldenStep(t, folder, branch)
+	}
+}
+
+func writeGoldenStep(t *testing.T, folder string, branch int64) {
+	t.Helper()
 	mem, err := os.ReadFile(filepath.Join("..", "format", "testdata", "python.arena"))
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +43,9 @@ func TestGoldenJob(t *testing.T) {
 
 	dir := t.TempDir()
 	s := New(OS{}, dir, "test")
-	m := format.Manifest{Step: announced.Step, Generation: 7}
+	m := format.Manifest{Step: announced.Step, Generation: 7, Branch: branch}
 	for rank := range uint32(2) {
-		f := format.RankFile{Rank: rank, WorldSize: 2, Step: m.Step, Generation: m.Generation, Length: uint64(len(data)), Checksum: format.Checksum(data)}
+		f := format.RankFile{Rank: rank, WorldSize: 2, Step: m.Step, Generation: m.Generation, Branch: branch, Length: uint64(len(data)), Checksum: format.Checksum(data)}
 		if err := s.Put(context.Background(), f, bytes.NewReader(data)); err != nil {
 			t.Fatal(err)
 		}
@@ -55,6 +63,6 @@ func TestGoldenJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden.File(t, filepath.Join("testdata", "job-uid", format.GenerationFolder(m.Generation), filepath.Base(file)), string(got))
+		golden.File(t, filepath.Join("testdata", folder, format.GenerationFolder(m.Generation), filepath.Base(file)), string(got))
 	}
 }

@@ -135,12 +135,16 @@ func (s *Store) header(name string) (format.RankFile, error) {
 // PutManifest says that a step is complete, having looked that its files are here as the manifest has them.
 func (s *Store) PutManifest(m format.Manifest) error {
 	name := path.Join(s.folder(m.Generation), format.ManifestName(m.Step))
+	given := m.Branch
 	for rank, want := range m.Ranks {
 		f, err := s.header(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, uint32(rank))))
 		if err != nil {
 			return fmt.Errorf("looking for the file of rank %d, step %d, generation %d: %w", rank, m.Step, m.Generation, err)
 		}
-		if f.Step != m.Step || f.Generation != m.Generation || f.Rank != uint32(rank) || f.Length != want.Length || f.Checksum != want.Checksum {
+		if rank == 0 && given == 0 {
+			m.Branch = f.Branch // a coordinator that knows none has named none
+		}
+		if f.Point() != (format.Point{Branch: m.Branch, Step: m.Step}) || f.Generation != m.Generation || f.Rank != uint32(rank) || f.Length != want.Length || f.Checksum != want.Checksum {
 			return fmt.Errorf("the file of rank %d, step %d, generation %d is another than the manifest says: %w", rank, m.Step, m.Generation, ErrUseless)
 		}
 	}

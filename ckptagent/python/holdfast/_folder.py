@@ -13,16 +13,16 @@ import struct
 from . import _arena
 from ._crc32c import crc32c
 
-VERSION = 1
+VERSION = 2  # the newest: version 1 knows no branches, all is of the first there
 _HEAD = 128  # bytes of a rank file's head, in every version
 DATA = 4096
-_HEADER = struct.Struct("<8sII3QII")
+_HEADER = struct.Struct("<8sII3QIIQ")
 _NUMBER = r"(0|[1-9]\d*)"
 _GENERATION = re.compile(r"gen-%s" % _NUMBER)
 _MANIFEST = re.compile(r"step-%s\.manifest\.json" % _NUMBER)
 
-#: A step that a whole manifest vouches for; ranks: what it says of each rank's file, (length, crc32c).
-Step = collections.namedtuple("Step", "generation step ranks")
+#: A step that a whole manifest vouches for; ranks: what it says of each rank's file, (length, crc32c); branch: the line of training it is of.
+Step = collections.namedtuple("Step", "generation step ranks branch", defaults=(0,))
 
 
 class ExportError(RuntimeError):
@@ -54,16 +54,17 @@ def _manifest(data, generation, step):
         m = json.loads(data)
         version = m["version"]
         ranks = [(r["length"], r["crc32c"]) for r in m["ranks"]]
-        numbers = [m["step"], m["generation"]] + [n for r in ranks for n in r]
+        branch = m.get("branch", 0) if version != 1 else 0
+        numbers = [m["step"], m["generation"], branch] + [n for r in ranks for n in r]
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError("it is torn (%s)" % (e or type(e).__name__)) from e
-    if version != VERSION:
-        raise ValueError("it has version %r, this program knows %d: use the client of a newer image" % (version, VERSION))
+    if version not in range(1, VERSION + 1):
+        raise ValueError("it has version %r, this program knows 1 to %d: use the client of a newer image" % (version, VERSION))
     if not ranks or not all(type(n) is int and n >= 0 for n in numbers):
         raise ValueError("it is torn: it names no step, generation or rank")
     if (m["generation"], m["step"]) != (generation, step):
         raise ValueError("it says generation %d, step %d" % (m["generation"], m["step"]))
-    return Step(generation, step, ranks)
+    return Step(generation, step, ranks, branch)
 
 
 def choose(folder, number=None):
@@ -104,13 +105,13 @@ class RankFile:
             raise self.error("it is no rank file: it begins with %r" % record[:8])
         if struct.unpack_from("<I", record, _HEAD - 4)[0] != _arena.crc32c(record[: _HEAD - 4]):
             raise self.error("its header is damaged (checksum), or of a version that this program does not know")
-        _, version, rank, number, generation, length, crc, world = _HEADER.unpack_from(record)
-        if version != VERSION:
-            raise ExportError("%s: it has version %d, this program knows %d: use the client of a newer image" % (self.path, version, VERSION))
-        says = (rank, number, generation, world, length, crc)
-        should = (self.rank, step.step, step.generation, len(step.ranks), self.length, self.crc)
+        _, version, rank, number, generation, length, crc, world, branch = _HEADER.unpack_from(record)
+        if version not in range(1, VERSION + 1):
+            raise ExportError("%s: it has version %d, this program knows 1 to %d: use the client of a newer image" % (self.path, version, VERSION))
+        says = (rank, number, generation, branch if version > 1 else 0, world, length, crc)
+        should = (self.rank, step.step, step.generation, step.branch, len(step.ranks), self.length, self.crc)
         if says != should:
-            raise self.error("its header says rank, step, generation, ranks, length, checksum %s; by name and manifest it should say %s" % (says, should))
+            raise self.error("its header says rank, step, generation, branch, ranks, length, checksum %s; by name and manifest it should say %s" % (says, should))
         if size != DATA + length:
             raise self.error("it is %s: it has %d bytes instead of %d" % ("cut off" if size < DATA + length else "too long", size, DATA + length))
 

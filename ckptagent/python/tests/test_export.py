@@ -194,7 +194,7 @@ class Folder(ClientCase):
         os.unlink(path)
         self.refused("step-2.rank-1: the manifest names it, and it cannot be read: No such file")
         shutil.copy(self.file("step-2.rank-0"), path)
-        self.refused(r"step-2.rank-1: its header says .* \(0, 2, 1, 2,")
+        self.refused(r"step-2.rank-1: its header says .* \(0, 2, 1, 0, 2,")
 
     def test_manifests(self):
         self.keep(1, 2, m={"n": 12})
@@ -210,7 +210,7 @@ class Folder(ClientCase):
             (text[:-1], "it is torn"),
             ("", "it is torn"),
             (text.replace('"ranks"', '"rank"'), "it is torn"),
-            (text.replace('"version": 1', '"version": 2'), "it has version 2, this program knows 1: use the client of a newer image"),
+            (text.replace('"version": 1', '"version": 3'), "it has version 3, this program knows 1 to 2: use the client of a newer image"),
             (text.replace('"step": 2', '"step": 3'), "it says generation 3, step 3"),
         ):
             with open(newest, "w") as f:
@@ -281,10 +281,16 @@ class Folder(ClientCase):
         self.assertEqual((state["m"]["numpy"].dtype, state["m"]["scalar"]), (np.int16, np.float32(2.5)))
 
     def test_what_the_go_store_wrote(self):
-        self.job = str(HERE.parents[1] / "store" / "testdata" / "job-uid")
-        got = self.exported()
-        self.assertEqual((self.report.generation, self.report.step, self.report.ranks, self.report.differ), (7, 3, 2, {}))
-        self.assertEqual(got, {"words": {"greeting": bytearray(b"hello"), "n": 3, "again": [1, 2, 3]}})
+        for name in ("job-uid", "branch-uid"):  # of version 1, and of version 2
+            self.job = str(HERE.parents[1] / "store" / "testdata" / name)
+            got = self.exported()
+            self.assertEqual((self.report.generation, self.report.step, self.report.ranks, self.report.differ), (7, 3, 2, {}))
+            self.assertEqual(got, {"words": {"greeting": bytearray(b"hello"), "n": 3, "again": [1, 2, 3]}})
+
+    def test_a_file_of_another_branch(self):
+        self.job = shutil.copytree(HERE.parents[1] / "store" / "testdata" / "branch-uid", os.path.join(self.folder, "job"))
+        shutil.copy(HERE.parents[1] / "store" / "testdata" / "job-uid" / "gen-7" / "step-3.rank-1", os.path.join(self.job, "gen-7"))
+        self.refused(r"step-3.rank-1: its header says .* \(1, 3, 7, 0, 2, .* should say \(1, 3, 7, 2, 2,")
 
     def test_stock_conversion_to_a_torch_file(self):
         from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
