@@ -53,7 +53,7 @@ type Traceback struct {
 }
 
 // Inventoried answers TakeInventory: the sealed and verified steps of each local rank.
-type Inventoried struct{ Sealed [][]int64 }
+type Inventoried struct{ Sealed [][]protocol.Point }
 
 // Progress is what a rank's client said, or what its arena holds.
 type Progress struct {
@@ -79,7 +79,7 @@ type OptimizerSteps struct {
 type Sealed struct {
 	Generation int64
 	Local      int
-	Steps      []int64
+	Steps      []protocol.Point
 }
 
 // StandbyChanged says whether a rank's standby waits for its line.
@@ -96,6 +96,8 @@ type Capabilities struct {
 	StateBytes uint64
 	Storage    bool
 	Grace      time.Duration
+	// CheckpointFormat is the version that the arenas know.
+	CheckpointFormat int
 	// Unsure: storage has not answered yet.
 	Unsure bool
 	Notes  []string
@@ -129,8 +131,11 @@ type End struct {
 // answered by Inventoried.
 type TakeInventory struct{ Abandoned Abandoned }
 
-// Levels hands the gang's common step and its level reclaimBelow to the arenas.
-type Levels struct{ CommonStep, ReclaimBelow, DurableStep int64 }
+// Levels hands the gang's common step, its level reclaimBelow and its newest durable step to the arenas.
+type Levels struct {
+	CommonStep, ReclaimBelow int64
+	Durable                  protocol.Point
+}
 
 // Return lets the user's launcher return.
 type Return struct{ Returned Returned }

@@ -1,7 +1,6 @@
 package ckptagent
 
 import (
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
@@ -31,7 +30,7 @@ type ManifestWritten struct{ Mark protocol.Mark }
 type Fetched struct {
 	Mark   protocol.Mark
 	Failed bool
-	Sealed [][]int64
+	Sealed [][]protocol.Point
 }
 
 // SetBarrier tells the arenas the barrier step: ranks stay in their save from that step on; 0 lets them go.
@@ -96,7 +95,7 @@ func (s State) copyWanted() protocol.Mark {
 	switch {
 	case mark.Step == 0 || mark.Generation != s.Run.Number:
 	case s.every(func(r Rank) bool { return r.Copied.Mark == mark }):
-	case mark != s.Copying && !(settled && s.every(func(r Rank) bool { return slices.Contains(r.Sealed, mark.Step) })):
+	case mark != s.Copying && !(settled && s.every(func(r Rank) bool { return r.holds(mark.Step) })):
 	default:
 		return mark
 	}

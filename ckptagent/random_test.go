@@ -80,7 +80,7 @@ func (w *world) carryOut(f Effect) {
 		if f.Mark.Step == 0 {
 			break
 		}
-		w.queue = append(w.queue, Fetched{Mark: f.Mark, Failed: w.rnd.IntN(3) == 0, Sealed: [][]int64{{3}, {3}}})
+		w.queue = append(w.queue, Fetched{Mark: f.Mark, Failed: w.rnd.IntN(3) == 0, Sealed: [][]protocol.Point{{{Step: 3}}, {{Step: 3}}}})
 	case CopyStep:
 		for i := range 2 {
 			w.queue = append(w.queue, Copied{Local: i, Copy: protocol.Copied{Mark: f.Mark, Length: 1}})
@@ -88,7 +88,7 @@ func (w *world) carryOut(f Effect) {
 	case WriteManifest:
 		w.queue = append(w.queue, ManifestWritten{f.Manifest.Mark})
 	case TakeInventory:
-		w.queue = append(w.queue, Inventoried{Sealed: [][]int64{{3}, {3}}})
+		w.queue = append(w.queue, Inventoried{Sealed: [][]protocol.Point{{{Step: 3}}, {{Step: 3}}}})
 	}
 }
 

@@ -78,9 +78,12 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	if gen == 0 {
 		gen = s.Run.Number
 	}
-	d := protocol.Directive{CommonStep: int64(num("common")), ReclaimBelow: int64(num("reclaim")), ExitCode: num("code")}
+	d := protocol.Directive{CheckpointFormat: protocol.CheckpointFormat, CommonStep: int64(num("common")), ReclaimBelow: int64(num("reclaim")), ExitCode: num("code")}
 	if len(pos) > 0 {
 		d.Generation = int64(pos[0])
+	}
+	if opts["knows"] == "no-branch" {
+		d.CheckpointFormat = 0
 	}
 	d.DurableStep = int64(num("durable"))
 	d.BarrierStep, d.Copy, d.Fetch = int64(num("barrier")), mark(opts["copy"]), mark(opts["fetch"])
@@ -111,7 +114,8 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		}
 	case "run":
 		d.Order = protocol.OrderRun
-		d.Run = protocol.Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: int64(num("restore")), RestartCount: num("restarts")}
+		d.Run = protocol.Run{Number: d.Generation, WorldSize: 4, Nodes: 2, RestoreStep: int64(num("restore")), RestartCount: num("restarts"),
+			Branch: int64(num("branch")), RestoreBranch: int64(num("of"))}
 		if n := num("world"); n > 0 {
 			d.Run.WorldSize = n
 		}
@@ -121,7 +125,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "halt":
 		d.Order = protocol.OrderHalt
 		if opts["restore"] != "" {
-			d.Run = protocol.Run{Number: d.Generation, RestoreStep: int64(num("restore"))}
+			d.Run = protocol.Run{Number: d.Generation, RestoreStep: int64(num("restore")), Branch: int64(num("branch")), RestoreBranch: int64(num("of"))}
 		}
 	case "exit-job":
 		d.Order = protocol.OrderExit
@@ -193,14 +197,35 @@ func mark(f string) protocol.Mark {
 
 func showMark(m protocol.Mark) string { return fmt.Sprintf("%d/%d", m.Step, m.Generation) }
 
-func steps(f string) []int64 {
-	var out []int64
+// steps reads a list of STEP, of the first branch, or BRANCH:STEP.
+func steps(f string) []protocol.Point {
+	var out []protocol.Point
 	for _, v := range strings.Split(f, ",") {
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-			out = append(out, n)
+		branch, step, ok := strings.Cut(v, ":")
+		if !ok {
+			branch, step = "0", v
+		}
+		b, _ := strconv.ParseInt(branch, 10, 64)
+		if n, err := strconv.ParseInt(step, 10, 64); err == nil {
+			out = append(out, protocol.Point{Branch: b, Step: n})
 		}
 	}
 	return out
+}
+
+func showSteps(points []protocol.Point) string {
+	out := []string{}
+	for _, p := range points {
+		out = append(out, showStep(p))
+	}
+	return fmt.Sprint(out)
+}
+
+func showStep(p protocol.Point) string {
+	if p.Branch == 0 {
+		return fmt.Sprint(p.Step)
+	}
+	return fmt.Sprintf("%d:%d", p.Branch, p.Step)
 }
 
 // modules names n of them.
@@ -219,7 +244,11 @@ func showEffect(e Effect) string {
 		if e.FirstRun {
 			return fmt.Sprintf("generation %d is the run that init began", e.Run.Number)
 		}
-		return fmt.Sprintf("start generation %d, %d ranks, from step %d", e.Run.Number, e.Ranks, e.Run.RestoreStep)
+		of := ""
+		if e.Run.Branch > 0 {
+			of = fmt.Sprintf(" of branch %d", e.Run.Branch)
+		}
+		return fmt.Sprintf("start generation %d%s, %d ranks, from step %s", e.Run.Number, of, e.Ranks, showStep(e.Run.Restores()))
 	case End:
 		if e.Gentle {
 			return fmt.Sprintf("end, gently within %s", e.Within)
@@ -239,13 +268,13 @@ func showEffect(e Effect) string {
 		return fmt.Sprintf("fetch %s as ranks from %d", showMark(e.Mark), e.BaseRank)
 	case TakeInventory:
 		if e.Abandoned.Step > 0 {
-			return fmt.Sprintf("take inventory, where generation %d restored step %d", e.Abandoned.Generation, e.Abandoned.Step)
+			return fmt.Sprintf("take inventory, where generation %d restored step %s", e.Abandoned.Generation, showStep(e.Abandoned.Restores()))
 		}
 		return "take inventory"
 	case Levels:
 		text := fmt.Sprintf("levels common %d reclaim below %d", e.CommonStep, e.ReclaimBelow)
-		if e.DurableStep > 0 {
-			text += fmt.Sprintf(" durable %d", e.DurableStep)
+		if e.Durable.Step > 0 {
+			text += " durable " + showStep(e.Durable)
 		}
 		return text
 	case Return:
@@ -270,7 +299,7 @@ func showReport(r protocol.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", r.Generation, r.State)
 	for i, rank := range r.Rank {
-		fmt.Fprintf(&b, " [%d pid %d step %d sealed %v", i, rank.PID, rank.Step, rank.Sealed)
+		fmt.Fprintf(&b, " [%d pid %d step %d sealed %s", i, rank.PID, rank.Step, showSteps(rank.Sealed))
 		if rank.OptimizerSteps > 0 {
 			fmt.Fprintf(&b, " optimizer %d", rank.OptimizerSteps)
 		}

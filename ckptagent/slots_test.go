@@ -70,7 +70,7 @@ func (r *slotRank) carryOut(writes []format.Write) {
 func (r *slotRank) report() protocol.Report {
 	k := protocol.Rank{Step: r.step}
 	if r.book != nil {
-		k.Sealed = r.book.Sealed()
+		k.Sealed = r.book.Held()
 	}
 	return protocol.Report{Incarnation: 1, Protocol: protocol.Version, Ranks: 1, Address: "10.0.0.1", Port: 4000, StateBytes: slotBytes,
 		Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{k}}

@@ -83,7 +83,7 @@ type Volatile struct {
 	CommonStep   int64
 	ReclaimBelow int64
 	// DurableStep is the newest durable step of the gang, as the arenas were told it in this generation.
-	DurableStep int64
+	DurableStep protocol.Point
 
 	Want protocol.Directive
 	// Modules are what standbys import, where that is known to work, here or in other pods of the gang.
@@ -112,7 +112,9 @@ type Volatile struct {
 	Warm       bool
 	Port       int
 	StateBytes uint64
-	Notes      []string
+	// CheckpointFormat is the version that the arenas know; 0: there are none.
+	CheckpointFormat int
+	Notes            []string
 }
 
 // Abandoned says that Generation restores Step of Branch: what was sealed before Generation above it, or of another branch, is
@@ -123,6 +125,14 @@ type Abandoned struct {
 	Branch     int64 `json:"branch,omitempty"`
 }
 
+// abandonedBy is what a generation gives up.
+func abandonedBy(run protocol.Run) Abandoned {
+	return Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}
+}
+
+// Restores is the point that Generation restores.
+func (a Abandoned) Restores() protocol.Point { return protocol.Point{Branch: a.Branch, Step: a.Step} }
+
 // Returned is what the launcher was told to return.
 type Returned struct {
 	Code    int    `json:"code"`
@@ -131,20 +141,24 @@ type Returned struct {
 
 // Rank is one local rank. What is reported of it means what protocol.Rank says of it.
 type Rank struct {
-	PID            int             `json:"pid,omitempty"`
-	Alive          bool            `json:"alive,omitempty"`
-	FromStandby    bool            `json:"fromStandby,omitempty"`
-	Attached       bool            `json:"attached,omitempty"`
-	Restored       bool            `json:"restored,omitempty"`
-	Stepped        bool            `json:"stepped,omitempty"`
-	Step           int64           `json:"step,omitempty"`
-	Sealed         []int64         `json:"sealed,omitempty"`
-	Exit           *protocol.Exit  `json:"exit,omitempty"`
-	Copied         protocol.Copied `json:"copied,omitzero"`
-	OptimizerSteps int64           `json:"optimizerSteps,omitempty"`
-	ResumedAt      int64           `json:"resumedAt,omitempty"`
-	ResumeKnown    bool            `json:"resumeKnown,omitempty"`
-	StandbyReady   bool            `json:"-"`
+	PID            int              `json:"pid,omitempty"`
+	Alive          bool             `json:"alive,omitempty"`
+	FromStandby    bool             `json:"fromStandby,omitempty"`
+	Attached       bool             `json:"attached,omitempty"`
+	Restored       bool             `json:"restored,omitempty"`
+	Stepped        bool             `json:"stepped,omitempty"`
+	Step           int64            `json:"step,omitempty"`
+	Sealed         []protocol.Point `json:"sealed,omitempty"`
+	Exit           *protocol.Exit   `json:"exit,omitempty"`
+	Copied         protocol.Copied  `json:"copied,omitzero"`
+	OptimizerSteps int64            `json:"optimizerSteps,omitempty"`
+	ResumedAt      int64            `json:"resumedAt,omitempty"`
+	ResumeKnown    bool             `json:"resumeKnown,omitempty"`
+	StandbyReady   bool             `json:"-"`
+}
+
+func (r Rank) holds(step int64) bool {
+	return slices.ContainsFunc(r.Sealed, func(p protocol.Point) bool { return p.Step == step })
 }
 
 // New is the state of an agent in a fresh pod.

@@ -82,7 +82,7 @@ func TestGentle(t *testing.T) {
 	const grace = 60 * time.Second
 	now := time.Unix(1_700_000_000, 0)
 	all := grace - protocol.ShutdownMargin(grace)/2
-	terminating := State{Durable: Durable{Rank: []Rank{{Sealed: []int64{1}}}}, Volatile: Volatile{Grace: grace, Storage: true}}
+	terminating := State{Durable: Durable{Rank: []Rank{{Sealed: protocol.FirstBranch(1)}}}, Volatile: Volatile{Grace: grace, Storage: true}}
 	terminating.TerminatingAt = now.Add(-10 * time.Second)
 	for name, c := range map[string]struct {
 		change func(*State)

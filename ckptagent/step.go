@@ -84,7 +84,7 @@ func (m *machine) halt() {
 // inventory that knows this.
 func (m *machine) abandon() {
 	if run := m.s.Want.Run; !m.s.abandoned() && !m.s.Counting {
-		m.s.Abandoned, m.s.Inventoried = Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}, false
+		m.s.Abandoned, m.s.Inventoried = abandonedBy(run), false
 	}
 }
 
@@ -103,6 +103,7 @@ func (m *machine) start() {
 		m.returnLauncher(protocol.ExitRefused, m.s.Refused)
 		return
 	}
+	run = m.s.named(run)
 	m.begin(run)
 	m.emit(Start{Run: run, Ranks: m.s.Ranks, FirstRun: original})
 	m.copy(m.s.copyWanted())
@@ -113,8 +114,8 @@ func (m *machine) start() {
 func (m *machine) begin(run protocol.Run) {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, protocol.StateRunning
 	m.s.Clean, m.s.Inventoried = false, false
-	m.s.Abandoned = Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}
-	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep, m.s.DurableStep = run.RestoreStep, run.RestoreStep, 0, 0
+	m.s.Abandoned = abandonedBy(run)
+	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep, m.s.DurableStep = run.RestoreStep, run.RestoreStep, 0, protocol.Point{}
 	m.s.Fetched, m.s.FetchFailed = protocol.Mark{}, protocol.Mark{}
 	if !m.s.repairing() {
 		m.s.Timeline = protocol.Timeline{}
@@ -122,20 +123,41 @@ func (m *machine) begin(run protocol.Run) {
 	m.s.Timeline.RunReceived = m.now
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
-		kept := slices.DeleteFunc(slices.Clone(r.Sealed), func(step int64) bool { return step > run.RestoreStep })
+		kept := slices.DeleteFunc(slices.Clone(r.Sealed), run.Restores().GivesUp)
 		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
 	}
+}
+
+// named is a generation as it is to be run: where a coordinator that knows no branches handed it out, the step that it restores is of the branch
+// that this pod holds it of, and so is all that comes after. It means a step by its number, which a line has once.
+func (s State) named(run protocol.Run) protocol.Run {
+	if run.RestoreBranch != protocol.UnknownBranch {
+		return run
+	}
+	run.RestoreBranch = 0
+	for _, r := range s.Rank {
+		for _, p := range r.Sealed {
+			if p.Step == run.RestoreStep {
+				run.RestoreBranch = max(run.RestoreBranch, p.Branch)
+			}
+		}
+	}
+	run.Branch = run.RestoreBranch
+	return run
 }
 
 // passLevels passes commonStep, reclaimBelow and durableStep on as they rise.
 func (m *machine) passLevels() {
 	commonStep, reclaimBelow := max(m.s.CommonStep, m.s.Want.CommonStep), max(m.s.ReclaimBelow, m.s.Want.ReclaimBelow)
-	durableStep := max(m.s.DurableStep, m.s.Want.DurableStep)
+	durableStep := m.s.DurableStep
+	if d := (protocol.Point{Branch: m.s.Want.DurableBranch, Step: m.s.Want.DurableStep}); d.Compare(durableStep) > 0 {
+		durableStep = d
+	}
 	if commonStep == m.s.CommonStep && reclaimBelow == m.s.ReclaimBelow && durableStep == m.s.DurableStep {
 		return
 	}
 	m.s.CommonStep, m.s.ReclaimBelow, m.s.DurableStep = commonStep, reclaimBelow, durableStep
-	m.emit(Levels{CommonStep: commonStep, ReclaimBelow: reclaimBelow, DurableStep: durableStep})
+	m.emit(Levels{CommonStep: commonStep, ReclaimBelow: reclaimBelow, Durable: durableStep})
 }
 
 // exit ends what runs and lets the launcher return. In a pod that is being shut down anyway processes are asked first, as
@@ -236,6 +258,9 @@ func (e Directed) apply(m *machine) {
 	}
 	if d.Generation < m.s.Generation || d.Generation < m.s.Want.Generation {
 		return
+	}
+	if d.CheckpointFormat < protocol.BranchFormat && d.Run.Number > 0 {
+		d.Run.RestoreBranch = protocol.UnknownBranch
 	}
 	m.s.Want = d
 	if m.s.StateLost {
@@ -394,6 +419,7 @@ func (e Capabilities) apply(m *machine) {
 		m.s.Modules = e.Modules
 	}
 	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace, m.s.Unsure = e.StateBytes, e.Notes, e.Storage, e.Grace, e.Unsure
+	m.s.CheckpointFormat = e.CheckpointFormat
 }
 
 func (Tick) apply(*machine) {}

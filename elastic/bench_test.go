@@ -89,7 +89,7 @@ func (g *crowd) each(do func(r *protocol.Report)) {
 func seals(steps ...int64) func(*protocol.Report) {
 	return func(r *protocol.Report) {
 		for i := range r.Rank {
-			r.Rank[i].Sealed, r.Rank[i].Step = steps, steps[len(steps)-1]
+			r.Rank[i].Sealed, r.Rank[i].Step = protocol.FirstBranch(steps...), steps[len(steps)-1]
 		}
 	}
 }

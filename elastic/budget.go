@@ -82,6 +82,9 @@ func (s *State) open(c cause.Cause) {
 	c.Message = cause.Tail(c.Message, keptMessage)
 	r := &s.Record
 	reached, known := s.reached()
+	if c.Code == cause.WentBack {
+		reached = min(reached, r.Progress.Step) // what is given up is not done again
+	}
 	at := s.run.halting.detected
 	if first := s.firstDetection(); !first.IsZero() {
 		at = first

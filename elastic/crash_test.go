@@ -63,7 +63,7 @@ func (w *world) cutOff(slot int) {
 	a.cut = true
 	w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
 	a.dead = true // its memory is lost with it
-	w.acked = min(w.acked, w.obtainable())
+	w.lose()
 	a.dead = false
 }
 
@@ -120,8 +120,8 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.failf("no failure", "restarts %d, without progress %d", r.Restarts, r.WithoutProgress)
 	case r.Restarts < before.Restarts+c.failures:
 		w.failf("what is a failure counts", "restarts %d", r.Restarts)
-	case r.RestoreStep < acked:
-		w.failf("no step is lost", "%d after %d", r.RestoreStep, acked)
+	case r.RestoreStep < acked.Step:
+		w.failf("no step is lost", "%d after %v", r.RestoreStep, acked)
 	}
 	return events
 }
@@ -193,7 +193,7 @@ func (w *world) trainAll() {
 			if len(k.sealed) == 3 {
 				k.sealed = k.sealed[1:]
 			}
-			k.sealed = append(k.sealed, seal{k.step, a.gen})
+			k.sealed = append(k.sealed, seal{step: k.step, born: a.gen, branch: a.branch})
 		}
 	}
 	w.acknowledge()

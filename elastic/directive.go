@@ -4,7 +4,8 @@ import "holdfast.dev/holdfast/internal/protocol"
 
 // Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
-	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow}
+	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow,
+		CheckpointFormat: protocol.CheckpointFormat}
 	launched := s.launched && !s.shouldStop(slot, pod)
 	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand && !launched
 	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holdsSlot(slot, pod), s.nothingToAwait(slot)
@@ -16,7 +17,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	case holds && !fenced && s.maySuspend(slot, pod):
 		exit(&d, exitLeft, s.Record.Progress.Waits)
 	case idle != "" && s.shouldStop(slot, pod):
-		d = protocol.Directive{Generation: d.Generation}
+		d = protocol.Directive{Generation: d.Generation, CheckpointFormat: d.CheckpointFormat}
 		exit(&d, exitLeft, idle)
 		if v := s.Record.Verdict; v != nil {
 			d.ExitCode = v.ExitCode
@@ -85,7 +86,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 }
 
 // directHalt orders the end of the newest generation. A pod that never ran it holds steps of an older history: those
-// above the step that the generation restored are useless. Where that step is unknown, the order does not name it, and
+// above the step that the generation restored, or of another branch, are useless. Where that step is unknown, the order does not name it, and
 // the pod keeps everything.
 func (s *State) directHalt(d *protocol.Directive) {
 	if d.Generation == 0 {
@@ -93,7 +94,7 @@ func (s *State) directHalt(d *protocol.Directive) {
 	}
 	d.Order = protocol.OrderHalt
 	if s.stored == s.Record.Generation && s.Record.RestoreStep != StepUnknown {
-		d.Run = protocol.Run{Number: s.stored, RestoreStep: s.Record.RestoreStep}
+		d.Run = protocol.Run{Number: s.stored, RestoreStep: s.Record.RestoreStep, Branch: s.Record.Branch, RestoreBranch: s.Record.RestoreBranch}
 	}
 }
 
@@ -107,7 +108,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 	case l == nil:
 		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
 		if m := &s.slots[slot]; m.known && m.pod.UID == pod && m.report.Generation == r.Generation && ran(m.report.State) {
-			d.Order, d.Run = protocol.OrderRun, protocol.Run{Number: r.Generation, RestoreStep: max(0, r.RestoreStep)}
+			d.Order, d.Run = protocol.OrderRun, protocol.Run{Number: r.Generation, RestoreStep: max(0, r.RestoreStep), Branch: r.Branch, RestoreBranch: r.RestoreBranch}
 		}
 	case l.pods[slot] != pod:
 	default:
@@ -115,6 +116,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 		d.Run = protocol.Run{
 			Number: r.Generation, WorldSize: l.world, BaseRank: l.base[slot], NodeRank: int(slot), Nodes: len(s.slots),
 			MasterAddr: l.addr, MasterPort: l.port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts,
+			Branch: r.Branch, RestoreBranch: r.RestoreBranch,
 		}
 	}
 }
@@ -122,7 +124,8 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 // directStorage adds what agents of protocol 2 get beside the order: the barrier step, what is durable, and what to copy
 // to storage or fetch from it.
 func (s *State) directStorage(d *protocol.Directive, slot Slot) {
-	d.DurableStep = s.durableStored()
+	durable := s.durableStored()
+	d.DurableStep, d.DurableBranch = durable.Step, durable.Branch
 	if s.run.copying != nil && slot == 0 {
 		d.Manifest = s.run.copying.manifest
 	}

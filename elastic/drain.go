@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/barrier"
-	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -115,10 +114,10 @@ func (s *State) advanceBarrier(now time.Time) {
 
 // levels is how far ranks are.
 func (s *State) levels() barrier.Levels {
-	l := barrier.Levels{CommonStep: s.commonStep(), LowestReported: s.lowest(func(k *protocol.Rank) int64 { return max(k.Step, restore.Last(k.Sealed)) })}
+	l := barrier.Levels{CommonStep: s.commonStep(), LowestReported: s.lowest(func(k *protocol.Rank) int64 { return max(k.Step, k.Newest()) })}
 	for i := range s.slots {
 		for _, k := range s.slots[i].report.Rank {
-			l.Newest = max(l.Newest, restore.Last(k.Sealed))
+			l.Newest = max(l.Newest, k.Newest())
 			l.Reported = max(l.Reported, k.Step, l.Newest)
 		}
 	}
@@ -137,7 +136,7 @@ func (s *State) chooseMark(now time.Time) {
 	}
 	late := max(now.Sub(d.since), d.barrier.Ahead(s.tempo())) > all/lateShare
 	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.tempo(), all/stuckShare, now)) {
-		d.mark = protocol.Mark{Step: s.run.commonStep, Generation: s.Record.Generation}
+		d.mark = s.markOf(s.run.commonStep)
 	}
 	if d.mark != before {
 		s.emit(Broadcast{})
@@ -147,7 +146,7 @@ func (s *State) chooseMark(now time.Time) {
 // possible reports whether every pod that is to be replaced has copied the step or still can.
 func (s *State) possible(mark protocol.Mark) bool {
 	for _, d := range s.terminations() {
-		if m := &s.slots[d.Slot]; m.pod.UID == d.Pod && !canWrite(m, mark) && !s.storedFor(d.Slot, mark.Step) {
+		if m := &s.slots[d.Slot]; m.pod.UID == d.Pod && !canWrite(m, mark) && !s.storedFor(d.Slot, mark.Point()) {
 			return false
 		}
 	}
@@ -156,7 +155,7 @@ func (s *State) possible(mark protocol.Mark) bool {
 
 // owesCopy reports whether storage still lacks a pod's part of a step, and the pod is not fenced.
 func (s *State) owesCopy(d Termination, mark protocol.Mark) bool {
-	return s.slots[d.Slot].pod.UID == d.Pod && !s.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Step)
+	return s.slots[d.Slot].pod.UID == d.Pod && !s.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Point())
 }
 
 // copied reports whether every pod that is to be replaced has copied the step; recordCopies records it.
@@ -226,7 +225,7 @@ func (s *State) postHaltMark() protocol.Mark {
 	if p.Step == 0 {
 		return protocol.Mark{}
 	}
-	mark, need := protocol.Mark{Step: p.Step, Generation: s.Record.Generation}, false
+	mark, need := protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch}, false
 	for _, d := range s.terminations() {
 		if !s.owesCopy(d, mark) {
 			continue

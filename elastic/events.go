@@ -57,6 +57,10 @@ type Retain struct{ Retention Retention }
 // Tick says that time has passed; it is wanted while State.Ticks says so.
 type Tick struct{}
 
+// GoBack asks for a new branch of training that begins after a step: what was trained after it is given up. GoBackRefused answers where
+// that cannot be.
+type GoBack struct{ To protocol.Point }
+
 // SlotHolder answers LookupHolders for one slot: the pod that the API server has in the slot (the zero Pod where it has
 // none), and whether its container was started and nobody deletes it.
 type SlotHolder struct {
@@ -76,6 +80,7 @@ func (Suspended) event()           {}
 func (Released) event()            {}
 func (Retain) event()              {}
 func (Tick) event()                {}
+func (GoBack) event()              {}
 
 // Effect is what must be done.
 type Effect interface{ effect() }
@@ -102,6 +107,9 @@ type EmitEvent struct{ Notice Notice }
 // is emitted again for the same pod after a restart.
 type Replace struct{ Termination Termination }
 
+// GoBackRefused answers GoBack: the gang goes on as it did, and why.
+type GoBackRefused struct{ Why string }
+
 // Settled says that the account of a recovery is closed; phases that it never reached stay so.
 type Settled struct{ Recovery Recovery }
 
@@ -121,6 +129,7 @@ func (EmitEvent) effect()     {}
 func (Settled) effect()       {}
 func (MadeDurable) effect()   {}
 func (Replace) effect()       {}
+func (GoBackRefused) effect() {}
 
 // Reasons of a Notice.
 const (

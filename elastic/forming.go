@@ -16,7 +16,7 @@ func (s *State) stepForming(now time.Time) {
 		s.commit()
 	}
 	s.requestCommitted()
-	if s.waitsFor() != "" {
+	if s.waitsFor() != "" || !s.branchStored() {
 		return
 	}
 	s.gather(now)
@@ -29,29 +29,30 @@ func (s *State) stepForming(now time.Time) {
 func (s *State) begin() {
 	l := s.layOut()
 	s.launched = s.hasLauncher(&s.slots[0].report) // all pods are alike
-	inventories := make([][]int64, 0, l.world)
+	inventories := make([][]protocol.Point, 0, l.world)
 	for i := range s.slots {
 		inventories = append(inventories, inventory(&s.slots[i].report)...)
 	}
-	from := restore.InMemory(inventories)
+	from := restore.InMemory(inventories, s.Record.Branches)
 	r := &s.Record
+	s.enterBranch(from)
 	if rec := s.openRecovery(); rec != nil {
-		if from > 0 {
-			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = from, true, max(0, rec.Reached-from)
+		if from.Step > 0 {
+			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = from.Step, true, max(0, rec.Reached-from.Step)
 		}
-		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, from, l.world
+		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, from.Step, l.world
 		if len(rec.Replaced) > 0 && !s.run.forming.haltedAt.IsZero() {
 			rec.Replace = max(0, s.run.forming.readyAt.Sub(s.run.forming.haltedAt))
 		}
 	}
-	if from == 0 && r.Progress.SavedStep > 0 {
+	if from.Step == 0 && r.Progress.SavedStep > 0 {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
 	s.forget(from)
 	r.Generation++
-	r.RestoreStep = from
+	r.RestoreStep, r.RestoreBranch = from.Step, from.Branch
 	r.Progress.Ranks = l.world
-	s.becomeRunning(run{layout: l, commonStep: from, reclaimBelow: from})
+	s.becomeRunning(run{layout: l, commonStep: from.Step, reclaimBelow: from.Step})
 	s.save()
 }
 
@@ -87,6 +88,8 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("waits for the launcher of slot %d", i)
 		case s.Record.Generation > 0 && !s.halted(m):
 			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
+		case s.newestBranch() > 0 && s.knowsNoBranch(Slot(i)) != "":
+			return s.knowsNoBranch(Slot(i))
 		}
 	}
 	return s.mixed()

@@ -137,7 +137,7 @@ func (l *lockstep) serve(slot int) {
 	if !l.mute {
 		r.BarrierStep = p.hold
 	}
-	r.Rank = []protocol.Rank{{Step: step, Sealed: slices.Clone(p.sealed)}}
+	r.Rank = []protocol.Rank{{Step: step, Sealed: protocol.FirstBranch(p.sealed...)}}
 	if p.unheard || !reflect.DeepEqual(r, p.reported) {
 		p.reported, p.unheard = r, false
 		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: r})

@@ -19,7 +19,7 @@ var scenes = map[string]func(*world, int){
 		w.tear(turn, func() { // the pod stays, what it had in memory is gone
 			a := w.agents[0]
 			a.inc, a.state, a.ranks = a.inc+1, protocol.StateIdle, make([]simRank, 2)
-			w.acked = min(w.acked, w.obtainable())
+			w.lose()
 		})
 	},
 	"a node dies while another one is drained": func(w *world, turn int) {
@@ -83,7 +83,7 @@ func (w *world) restore(record Record, then []Pod, comeBack bool) (ended int) {
 	}
 	w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return w.agents[d.Slot].pod.UID != d.Pod })
 	maps.DeleteFunc(w.promises.runs, func(number int64, _ protocol.Run) bool { return number > survivors }) // who ran them is gone
-	w.acked = min(w.acked, w.within(survivors > record.Generation))
+	w.acked = w.within(survivors > record.Generation)
 	w.tellNot(record)
 	w.notef("restored: generation %d, durable %+v, %d pods ended, the newest generation is %d", record.Generation, record.Durable, ended, survivors)
 	return ended
@@ -104,22 +104,22 @@ func (w *world) tellNot(record Record) {
 
 // within is the newest step that all ranks can have: all in memory, or from storage where the record says so. Where it lags behind, a step of
 // the record serves only where all that pods hold is newer: nobody knows whether it is of the same past.
-func (w *world) within(behind bool) int64 {
-	for step := w.acked; step > 0; step-- {
+func (w *world) within(behind bool) protocol.Point {
+	for _, step := range w.acknowledged() {
 		storage, older, whole := false, false, true
 		for slot, a := range w.agents {
 			for i, k := range a.ranks {
-				memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == step })
-				older = older || !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step <= step })
+				memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point() == step })
+				older = older || !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point().Compare(step) <= 0 })
 				storage = storage || !memory
-				whole = whole && (memory || w.recorded(step, rankOf(slot, i)) && !(behind && slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Step == step })))
+				whole = whole && (memory || w.recorded(step, rankOf(slot, i)) && !(behind && slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Point() == step })))
 			}
 		}
 		if whole && !(behind && storage && older) {
 			return step
 		}
 	}
-	return 0
+	return protocol.Point{}
 }
 
 // runAll plays on until every pod runs the newest generation. Where the gang waits for people, they do what it says; waited counts that.
@@ -192,8 +192,8 @@ func (w *world) afterwards(what int) (waited int) {
 		before := w.acked
 		w.level = []Termination{w.terminationOf(1, false)}
 		w.deliverLevel()
-		if waited += w.runAll(); waited == 0 && w.state.Record.RestoreStep < before {
-			w.failf("what is drained is not lost", "restored step %d after %d", w.state.Record.RestoreStep, before)
+		if waited += w.runAll(); waited == 0 && w.state.Record.RestoreStep < before.Step {
+			w.failf("what is drained is not lost", "restored step %d after %v", w.state.Record.RestoreStep, before)
 		}
 	case 1:
 		w.kill(0, 0, protocol.Exit{Code: 137, Signal: 9})

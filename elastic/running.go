@@ -11,6 +11,10 @@ import (
 // stepRunning goes on with a generation that was handed out, and looks for its failure, its end, and pods that must go.
 func (s *State) stepRunning(now time.Time) {
 	s.requestOrphans()
+	if s.branching() {
+		s.haltForBranch(now)
+		return
+	}
 	s.handOutAgain()
 	failed, suspect := s.failure()
 	pending := s.terminationCause()

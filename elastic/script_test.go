@@ -17,8 +17,8 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole left proto storage grace;
-//	                             copied, manifested and fetchfailed as STEP@GENERATION; step and sealed
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole left proto format storage grace;
+//	                             copied, manifested and fetchfailed as POINT@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
 //	to be replaced POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is to be replaced
@@ -26,6 +26,7 @@ import (
 //	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
 //	ticks MS                     until then a tick comes every second
 //	released POD | over | tick
+//	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	detach SLOT | stored | ended | at MS | restart | record
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
@@ -92,6 +93,8 @@ func (s *stage) command(f []string) {
 		s.step(level(s.terminations(f[1:])))
 	case "over":
 		s.step(Over{})
+	case "goback":
+		s.step(GoBack{s.point(f[1])})
 	case "released":
 		s.step(Released{Pod: f[1], At: s.now})
 	case "holder":
@@ -192,7 +195,7 @@ func (s *stage) open(members int) {
 	s.promises = newPromises(s.promises.fail)
 	s.reports, s.pods, s.last = nil, nil, make([]string, members)
 	for i := range members {
-		s.reports = append(s.reports, protocol.Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: protocol.StateIdle, StateBytes: 1})
+		s.reports = append(s.reports, protocol.Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: protocol.StateIdle, StateBytes: 1, CheckpointFormat: protocol.CheckpointFormat})
 		s.pods = append(s.pods, Pod{UID: fmt.Sprintf("pod%d", i), Name: fmt.Sprintf("pod%d", i), Created: s.now})
 	}
 }
@@ -212,7 +215,7 @@ func (s *stage) change(slot int, key, value string) {
 	switch key {
 	case "pod":
 		s.pods[slot] = Pod{UID: value, Name: value, Created: s.now}
-		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes}
+		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes, CheckpointFormat: r.CheckpointFormat}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
 	case "seq":
@@ -251,6 +254,8 @@ func (s *stage) change(slot int, key, value string) {
 		r.LeftForLauncher = int64(s.number(value))
 	case "proto":
 		r.Protocol = s.number(value)
+	case "format":
+		r.CheckpointFormat = s.number(value)
 	case "storage":
 		r.Storage = value == "yes"
 	case "grace":
@@ -287,7 +292,7 @@ func (s *stage) change(slot int, key, value string) {
 			r.Rank[i].Sealed = nil
 			for _, n := range strings.Split(v, ",") {
 				if n != "" {
-					r.Rank[i].Sealed = append(r.Rank[i].Sealed, int64(s.number(n)))
+					r.Rank[i].Sealed = append(r.Rank[i].Sealed, s.point(n))
 				}
 			}
 		}
@@ -305,10 +310,28 @@ func (s *stage) change(slot int, key, value string) {
 	}
 }
 
-// mark reads STEP@GENERATION.
+// mark reads POINT@GENERATION.
 func (s *stage) mark(value string) protocol.Mark {
-	step, generation, _ := strings.Cut(value, "@")
-	return protocol.Mark{Step: int64(s.number(step)), Generation: int64(s.number(generation))}
+	point, generation, _ := strings.Cut(value, "@")
+	p := s.point(point)
+	return protocol.Mark{Step: p.Step, Generation: int64(s.number(generation)), Branch: p.Branch}
+}
+
+// point reads STEP, of the first branch, or BRANCH/STEP.
+func (s *stage) point(value string) protocol.Point {
+	branch, step, ok := strings.Cut(value, "/")
+	if !ok {
+		branch, step = "0", value
+	}
+	return protocol.Point{Branch: int64(s.number(branch)), Step: int64(s.number(step))}
+}
+
+// of shows the branch of a step that is not of the first.
+func of(branch int64) string {
+	if branch == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/", branch)
 }
 
 func (s *stage) timeline(r *protocol.Report, value string) {
@@ -318,6 +341,13 @@ func (s *stage) timeline(r *protocol.Report, value string) {
 		k, v, _ := strings.Cut(kv, ":")
 		*fields[k] = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(v)) * time.Millisecond)
 	}
+}
+
+func branched(branch int64) string {
+	if branch == 0 {
+		return ""
+	}
+	return fmt.Sprintf("branch %d, ", branch)
 }
 
 func (s *stage) since(at time.Time) time.Duration {
@@ -359,6 +389,8 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 			s.sayf("end the job: %s", eff.Verdict.Reason)
 		case EmitEvent:
 			s.sayf("event %s: %s", eff.Notice.Reason, eff.Notice.Message)
+		case GoBackRefused:
+			s.sayf("does not go back: %s", eff.Why)
 		case Replace:
 			s.sayf("replace %s of slot %d: %s", eff.Termination.Name, eff.Termination.Slot, eff.Termination.why())
 		case LookupHolders:
@@ -385,10 +417,13 @@ func (s *stage) storage(r *Record) {
 		s.sayf("  pending %s", strings.Join(names, " "))
 	}
 	if d := r.Durable; d != nil {
-		s.sayf("  durable %d@%d", d.Step, d.Generation)
+		s.sayf("  durable %s%d@%d", of(d.Branch), d.Step, d.Generation)
+	}
+	for _, b := range r.Branches {
+		s.sayf("  branch %d from %d", b.Branch, b.From)
 	}
 	for _, c := range r.Copies {
-		s.sayf("  copy of rank %d: %d@%d", c.Rank, c.Step, c.Generation)
+		s.sayf("  copy of rank %d: %s%d@%d", c.Rank, of(c.Branch), c.Step, c.Generation)
 	}
 }
 
@@ -406,9 +441,9 @@ func (s *stage) directives(notified bool) {
 		d := s.state.Directive(Slot(i), p.UID)
 		line := fmt.Sprintf("%s %d", names[d.Order], d.Generation)
 		if r := d.Run; r.WorldSize > 0 {
-			line += fmt.Sprintf(" (world %d, base %d, node %d/%d, %s:%d, from %d, restart %d)", r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes, r.MasterAddr, r.MasterPort, r.RestoreStep, r.RestartCount)
+			line += fmt.Sprintf(" (world %d, base %d, node %d/%d, %s:%d, %sfrom %s%d, restart %d)", r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes, r.MasterAddr, r.MasterPort, branched(r.Branch), of(r.RestoreBranch), r.RestoreStep, r.RestartCount)
 		} else if r != (protocol.Run{}) {
-			line += fmt.Sprintf(" (from %d)", r.RestoreStep)
+			line += fmt.Sprintf(" (%sfrom %s%d)", branched(r.Branch), of(r.RestoreBranch), r.RestoreStep)
 		}
 		if d.CommonStep+d.ReclaimBelow > 0 {
 			line += fmt.Sprintf(" common %d reclaim below %d", d.CommonStep, d.ReclaimBelow)
@@ -420,18 +455,18 @@ func (s *stage) directives(notified bool) {
 			line += fmt.Sprintf(" barrier %d", d.BarrierStep)
 		}
 		if d.DurableStep > 0 {
-			line += fmt.Sprintf(" durable %d", d.DurableStep)
+			line += fmt.Sprintf(" durable %s%d", of(d.DurableBranch), d.DurableStep)
 		}
 		if m := d.Copy; m != (protocol.Mark{}) {
-			line += fmt.Sprintf(" copy %d@%d", m.Step, m.Generation)
+			line += fmt.Sprintf(" copy %s%d@%d", of(m.Branch), m.Step, m.Generation)
 		}
 		if m := d.Fetch; m != (protocol.Mark{}) {
-			line += fmt.Sprintf(" fetch %d@%d", m.Step, m.Generation)
+			line += fmt.Sprintf(" fetch %s%d@%d", of(m.Branch), m.Step, m.Generation)
 		}
 		if m := d.Manifest; m.Step != 0 {
-			line += fmt.Sprintf(" manifest %d@%d %v", m.Step, m.Generation, m.Ranks)
+			line += fmt.Sprintf(" manifest %s%d@%d %v", of(m.Branch), m.Step, m.Generation, m.Ranks)
 			for _, o := range m.Recorded {
-				line += fmt.Sprintf(" recorded %d@%d", o.Step, o.Generation)
+				line += fmt.Sprintf(" recorded %s%d@%d", of(o.Branch), o.Step, o.Generation)
 			}
 		}
 		if d.WholeCommand {

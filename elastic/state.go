@@ -22,7 +22,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision durableRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
+//	| the coordinator | stored storedVerdict revision storedRevision durableRevision branchRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage retention over excused mixedSince launched pace reportInterval gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
@@ -36,8 +36,9 @@ type State struct {
 	// stored is the highest generation that the store has, storedVerdict whether it has the verdict.
 	stored        int64
 	storedVerdict bool
-	// revision counts Persists; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable.
-	revision, storedRevision, durableRevision int64
+	// revision counts Persists; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable,
+	// branchRevision the first that has the newest branch.
+	revision, storedRevision, durableRevision, branchRevision int64
 	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
 	sealedAt time.Time
 	// stages are those of replacements from replaceCommitted on, by pod; past are pods that a newer one took the slot over from.

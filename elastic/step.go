@@ -53,6 +53,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.release(e, now)
 	case SlotHolder:
 		s.holderKnown(e, now)
+	case GoBack:
+		s.goBackTo(e.To)
 	case Tick:
 	}
 	s.advance(now)
@@ -96,6 +98,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.becomeRunning(run{}) // until an agent says otherwise
 		s.save()
 	}
+	s.learnBranch(&e.Report)
 	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
 		m.ranIn = s.Record.Generation
 	}
@@ -292,6 +295,7 @@ func (s *State) snapshot() Record {
 	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
 	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
+	r.Branches = slices.Clone(r.Branches)
 	r.shorten()
 	return r
 }

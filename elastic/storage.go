@@ -12,8 +12,21 @@ import (
 
 // plan is the newest step that every rank can have (package restore). The memory of a lost slot's pod does not count.
 func (s *State) plan(lost func(Slot) bool) restore.Point {
-	return restore.Find(s.pods(lost), s.inStorage())
+	return restore.Find(s.pods(lost), s.inStorage(), s.Record.Branches)
 }
+
+// reaches says whether these pods can have a step, from memory or from any that the record names.
+func (s *State) reaches(p protocol.Point, pods []restore.Pod) bool {
+	stored := s.inStorage()
+	stored.Whole = nil
+	for _, d := range slices.Concat(s.durable(), s.Record.Pinned) {
+		stored.Whole = append(stored.Whole, d.Mark)
+	}
+	return restore.Reaches(p, pods, stored, s.Record.Branches)
+}
+
+// noPoint: nothing is to be restored.
+var noPoint restore.Point
 
 // pods are all slots as package restore asks for them.
 func (s *State) pods(lost func(Slot) bool) []restore.Pod {
@@ -26,8 +39,8 @@ func (s *State) pods(lost func(Slot) bool) []restore.Pod {
 }
 
 // inventory lists what each rank of a pod holds; a rank that the agent does not know holds nothing.
-func inventory(r *protocol.Report) [][]int64 {
-	out := make([][]int64, r.Ranks)
+func inventory(r *protocol.Report) [][]protocol.Point {
+	out := make([][]protocol.Point, r.Ranks)
 	for _, k := range r.Rank {
 		if k.Local >= 0 && k.Local < len(out) {
 			out[k.Local] = k.Sealed
@@ -111,14 +124,14 @@ func (s *State) gather(now time.Time) {
 	if !s.run.forming.planned {
 		s.forgetPast()
 		if p = s.plan(nobody); p.Step == 0 {
-			p = restore.Insist(s.pods(nobody), s.inStorage())
+			p = restore.Insist(s.pods(nobody), s.inStorage(), s.Record.Branches)
 		}
 		s.run.forming.planned = true
 		if s.Record.RestoreStep == StepUnknown && slices.ContainsFunc(slices.Collect(maps.Values(p.Fetch)), func(m protocol.Mark) bool { return m.Generation < s.Record.Generation }) {
-			s.goBack(p.Step)
+			s.goBack(p.Point)
 		}
 	}
-	if p.Step != s.run.forming.fetching.Step || !maps.Equal(p.Fetch, s.run.forming.fetching.Fetch) {
+	if p.Point != s.run.forming.fetching.Point || !maps.Equal(p.Fetch, s.run.forming.fetching.Fetch) {
 		s.emit(Broadcast{})
 	}
 	s.run.forming.fetching = p
@@ -129,23 +142,35 @@ func (s *State) gather(now time.Time) {
 	s.run.forming.fetched = s.run.forming.fetched || len(p.Fetch) > 0
 }
 
-// forget drops what storage has of a past that is given up.
-func (s *State) forget(from int64) {
+// forget drops what storage has of a past that is given up: of a step's own line all above it, whichever branch that is of.
+func (s *State) forget(from protocol.Point) {
 	r := &s.Record
-	gone := func(d *StoredStep) bool {
-		// Pods that go on from memory may hold another step of that number.
-		another := r.RestoreStep == StepUnknown && d.Generation < r.Generation && restore.Reached(s.pods(nobody), d.Step)
-		return d.Step > from || another
+	above := func(m protocol.Mark) bool { return m.Step > from.Step || m.Branch > from.Branch }
+	s.drop(above)
+	if r.RestoreStep != StepUnknown {
+		return
 	}
-	s.setDurable(slices.DeleteFunc(s.durable(), func(d StoredStep) bool { return gone(&d) }))
-	r.Copies = slices.DeleteFunc(slices.Clone(r.Copies), func(c RankCopy) bool { return c.Step > from })
+	s.dropWhole(func(m protocol.Mark) bool { // pods that go on from memory may hold another step of that number
+		return m.Generation < r.Generation && restore.Reached(s.pods(nobody), m.Point())
+	})
+}
+
+// drop drops what the record says that storage has.
+func (s *State) drop(gone func(protocol.Mark) bool) {
+	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(c RankCopy) bool { return gone(c.Mark) })
+	s.dropWhole(gone)
+}
+
+// dropWhole drops steps of which it has all.
+func (s *State) dropWhole(gone func(protocol.Mark) bool) {
+	s.setDurable(slices.DeleteFunc(s.durable(), func(d StoredStep) bool { return gone(d.Mark) }))
 }
 
 // goBack decides for a step in storage of a record that lags behind: all that pods hold is newer, and given up. Then the record lags behind no
 // more, also for the next coordinator, which finds the step in the memory of pods that have fetched it by then.
-func (s *State) goBack(step int64) {
-	s.Record.RestoreStep = step
-	s.forget(step)
+func (s *State) goBack(to protocol.Point) {
+	s.Record.RestoreStep, s.Record.RestoreBranch = to.Step, to.Branch
+	s.forget(to)
 	s.save()
 }
 
@@ -158,7 +183,7 @@ func (s *State) forgetPast() {
 	}
 	behind := func(d *StoredStep) bool {
 		return d.Generation < r.Generation && slices.ContainsFunc(s.pods(nobody), func(p restore.Pod) bool {
-			return slices.ContainsFunc(p.Held, func(held []int64) bool { return len(held) > 0 && restore.Last(held) < d.Step })
+			return slices.ContainsFunc(p.Held, func(held []protocol.Point) bool { return len(held) > 0 && restore.Last(held).Compare(d.Point()) < 0 })
 		})
 	}
 	all := s.durable()
@@ -218,11 +243,11 @@ func (s *State) confirm(now time.Time) {
 		return
 	}
 	mark := m.report.Manifested
-	if !m.known || !(ordered && mark == c.mark || c == nil && s.unrecorded(mark)) {
+	if !m.known || !(ordered && mark == c.mark || c == nil && s.unrecorded(mark)) || !s.Record.Branches.Has(mark.Point()) {
 		return
 	}
 	s.recordDurable(mark, now)
-	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Step <= mark.Step })
+	s.Record.Copies = slices.DeleteFunc(slices.Clone(s.Record.Copies), func(o RankCopy) bool { return o.Point().Compare(mark.Point()) <= 0 })
 	s.run.copying = nil
 	s.save()
 	s.emit(Broadcast{})
@@ -256,19 +281,19 @@ func (s *State) tellGap(now time.Time) {
 	s.sealedAt = time.Time{}
 }
 
-// durableStored is the newest durable step that the stored record names; 0: none, or it is not known to be stored yet.
-func (s *State) durableStored() int64 {
+// durableStored is the newest durable step that the stored record names; the zero Point: none, or it is not known to be stored yet.
+func (s *State) durableStored() protocol.Point {
 	if s.Record.Durable == nil || s.storedRevision < s.durableRevision {
-		return 0
+		return protocol.Point{}
 	}
-	return s.Record.Durable.Step
+	return s.Record.Durable.Point()
 }
 
 // unrecorded: the manifest of that step was ordered by a coordinator that ended before it recorded it. What another
 // generation left was given up with it.
 func (s *State) unrecorded(mark protocol.Mark) bool {
 	d := s.Record.Durable
-	return s.storage > 0 && mark.Step > 0 && mark.Generation == s.Record.Generation && (d == nil || mark.Step > d.Step)
+	return s.storage > 0 && mark.Step > 0 && mark.Generation == s.Record.Generation && (d == nil || mark.Point().Compare(d.Point()) > 0)
 }
 
 // canCopy: the pod runs the newest generation and can write to storage.
@@ -287,8 +312,9 @@ func (s *State) lastDurable() time.Time {
 func (s *State) pick() {
 	before := s.run.copying
 	s.run.copying = nil
-	if d := s.Record.Durable; s.run.commonStep > 0 && (d == nil || s.run.commonStep > d.Step) {
-		s.run.copying = &copying{mark: protocol.Mark{Step: s.run.commonStep, Generation: s.Record.Generation}, sealedAt: s.Record.Progress.SavedAt}
+	mark := s.markOf(s.run.commonStep)
+	if d := s.Record.Durable; mark.Step > 0 && (d == nil || mark.Point().Compare(d.Point()) > 0) {
+		s.run.copying = &copying{mark: mark, sealedAt: s.Record.Progress.SavedAt}
 	}
 	if before != s.run.copying {
 		s.emit(Broadcast{})
@@ -315,7 +341,7 @@ func wrote(m *member, mark protocol.Mark) bool {
 
 // canWrite: every rank of the pod has copied that step or still holds it.
 func canWrite(m *member, mark protocol.Mark) bool {
-	return !slices.ContainsFunc(m.report.Rank, func(k protocol.Rank) bool { return k.Copied.Mark != mark && !restore.Holds(k.Sealed, mark.Step) })
+	return !slices.ContainsFunc(m.report.Rank, func(k protocol.Rank) bool { return k.Copied.Mark != mark && !restore.Holds(k.Sealed, mark.Point()) })
 }
 
 // keep records what a pod to be replaced has copied: the newest step of each rank.
@@ -335,7 +361,7 @@ func (s *State) keep(slot Slot, mark protocol.Mark) {
 }
 
 // storedFor says whether storage has a slot's part of a step.
-func (s *State) storedFor(slot Slot, step int64) bool {
+func (s *State) storedFor(slot Slot, step protocol.Point) bool {
 	stored, base := s.inStorage(), s.baseRank(slot)
 	for local := range s.ranks(slot) {
 		if m, ok := stored.Find(step, base+local, s.world(), nil); !ok || m.Generation <= stored.Apart {

@@ -26,7 +26,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 // gone.
 func (s *State) survivesWithout(slot Slot) bool {
 	p := s.plan(s.absent)
-	return p.Step == 0 || s.storedFor(slot, p.Step) || s.canSave(slot, protocol.Mark{Step: p.Step, Generation: s.Record.Generation})
+	return p.Step == 0 || s.storedFor(slot, p.Point) || s.canSave(slot, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
 }
 
 // suspectedBefore says whether there was the same suspicion since the last progress.

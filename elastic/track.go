@@ -8,13 +8,12 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
-	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // track follows what the ranks of the newest generation have sealed, finished and reached.
 func (s *State) track(now time.Time) {
-	if s.Record.Generation == 0 || s.Final() {
+	if s.Record.Generation == 0 || s.Final() || s.branching() {
 		return
 	}
 	s.trackSealed(now)
@@ -57,9 +56,9 @@ func (s *State) commonStep() int64 {
 	if len(first.Rank) == 0 || first.Ranks == 0 {
 		return 0
 	}
-	for _, step := range slices.Backward(first.Rank[0].Sealed) {
-		if s.all(func(m *member) bool { return holdsAll(&m.report, step) }) {
-			return step
+	for _, p := range slices.Backward(first.Rank[0].Sealed) {
+		if s.all(func(m *member) bool { return holdsAll(&m.report, p.Step) }) {
+			return p.Step
 		}
 	}
 	return 0
@@ -68,7 +67,7 @@ func (s *State) commonStep() int64 {
 // holdsAll says whether every rank of a pod holds a step; one that the agent does not know holds nothing.
 func holdsAll(r *protocol.Report, step int64) bool {
 	for i := range r.Rank {
-		if r.Rank[i].Local != i || !restore.Holds(r.Rank[i].Sealed, step) {
+		if r.Rank[i].Local != i || !r.Rank[i].Holds(step) {
 			return false
 		}
 	}
@@ -88,7 +87,7 @@ func (s *State) reclaimBelow() int64 {
 
 // lowestNewest is the lowest, over all ranks, of each rank's newest step.
 func (s *State) lowestNewest() int64 {
-	return s.lowest(func(k *protocol.Rank) int64 { return restore.Last(k.Sealed) })
+	return s.lowest((*protocol.Rank).Newest)
 }
 
 // lowest is the lowest, over all ranks, of a step of each; 0 where a rank is not known.

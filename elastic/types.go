@@ -56,6 +56,10 @@ const StepUnknown = -1
 type Record struct {
 	Generation  int64
 	RestoreStep int64
+	// Branch is the line of training that Generation is of, RestoreBranch that of RestoreStep. Branches is the line itself; where it has a
+	// newer branch than Generation's, the next generation begins that one.
+	Branch, RestoreBranch int64
+	Branches              restore.Line
 	Budget
 	BestStep   int64
 	StartedAt  time.Time

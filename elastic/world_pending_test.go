@@ -89,6 +89,9 @@ func (w *world) obey2(slot int, d protocol.Directive) {
 		if w.files[d.Copy] == nil {
 			w.files[d.Copy] = map[int]seal{}
 		}
+		if k.sealed[j].branch != d.Copy.Branch {
+			w.failf("a mark names the branch of its step", "%+v is %+v", d.Copy, k.sealed[j])
+		}
 		w.files[d.Copy][rankOf(slot, i)] = k.sealed[j]
 		k.copied = d.Copy
 	}
@@ -112,7 +115,7 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 	a := w.agents[slot]
 	if w.torn[mark] {
 		if w.rng.Intn(2) == 0 {
-			a.discard(mark.Step) // what is newer went before the file was read
+			a.makeRoom(mark) // what is newer went before the file was read
 		}
 		a.fetchFailed = mark
 		return
@@ -121,7 +124,7 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 	a.fetchFailed = protocol.Mark{}
 	for i := range a.ranks {
 		k := &a.ranks[i]
-		if !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == mark.Step }) {
+		if !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point() == mark.Point() }) {
 			file, ok := w.files[mark][rankOf(slot, i)]
 			if !ok {
 				w.failf("what is fetched is in storage", "rank %d of %+v", rankOf(slot, i), mark)
@@ -129,7 +132,10 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 			k.sealed = append(k.sealed, file)
 		}
 	}
-	a.discard(mark.Step)
+	if mark.Branch < w.newest() {
+		w.fromStorage++
+	}
+	a.makeRoom(mark)
 	for i := range a.ranks {
 		k := &a.ranks[i]
 		slices.SortFunc(k.sealed, func(x, y seal) int { return int(x.step - y.step) })
@@ -137,34 +143,82 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 	}
 }
 
-// obtainable is the newest step that all ranks truly hold, in living memory or in storage as it is recorded.
-func (w *world) obtainable() int64 {
+// makeRoom gives up what is newer than a step that is fetched, and what is of another past.
+func (a *simAgent) makeRoom(mark protocol.Mark) {
+	for i := range a.ranks {
+		a.ranks[i].sealed = slices.DeleteFunc(a.ranks[i].sealed, func(s seal) bool {
+			return s.step > mark.Step || s.branch > mark.Branch || s.step == mark.Step && s.branch != mark.Branch
+		})
+	}
+}
+
+// lose: what was acknowledged may be had no more.
+func (w *world) lose() {
+	if p := w.obtainable(); p.Compare(w.acked) < 0 {
+		w.acked = p
+	}
+}
+
+// obtainable is the newest step that was acknowledged and that all ranks truly hold, in living memory or in storage as it is recorded.
+func (w *world) obtainable() protocol.Point {
 	if w.state.Record.RestoreStep == StepUnknown {
 		return w.within(true)
 	}
-	best := int64(0)
-	for step := w.acked; step > best; step-- {
-		whole := true
-		for slot, a := range w.agents {
-			for i, k := range a.ranks {
-				memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == step })
-				whole = whole && (memory || w.recorded(step, rankOf(slot, i)))
-			}
-		}
-		if whole {
-			best = step
+	for _, p := range w.acknowledged() {
+		if w.has(p) {
+			return p
 		}
 	}
-	return best
+	return protocol.Point{}
 }
 
-func (w *world) recorded(step int64, rank int) bool {
+// has: all ranks truly hold a step.
+func (w *world) has(p protocol.Point) bool {
+	for slot, a := range w.agents {
+		for i, k := range a.ranks {
+			memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point() == p })
+			if !memory && !w.recorded(p, rankOf(slot, i)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// acknowledged are the steps up to the newest that was, as far as anybody holds them or the line has them, newest first.
+func (w *world) acknowledged() []protocol.Point {
+	all := []protocol.Point{}
+	add := func(p protocol.Point) {
+		if p.Compare(w.acked) <= 0 && w.stored.Branches.Has(p) && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	for _, a := range w.agents {
+		for _, k := range a.ranks {
+			for _, s := range k.sealed {
+				add(s.point())
+			}
+		}
+	}
 	for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
-		if d != nil && d.Step == step && !w.torn[d.Mark] {
+		if d != nil {
+			add(d.Point())
+		}
+	}
+	for _, c := range w.stored.Copies {
+		add(c.Point())
+	}
+	slices.SortFunc(all, func(a, b protocol.Point) int { return b.Compare(a) })
+	return all
+}
+
+func (w *world) recorded(p protocol.Point, rank int) bool {
+	for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
+		if d != nil && d.Point() == p && !w.torn[d.Mark] {
 			return true
 		}
 	}
-	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Step == step && !w.torn[c.Mark] })
+	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Point() == p && !w.torn[c.Mark] })
 }
 
 // checkReplace: a pod is replaced only while it is to be replaced, and only once that is stored.
@@ -254,7 +308,7 @@ func (w *world) outsideChaos(slot int) {
 				w.torn[mark] = true
 			}
 		}
-		w.acked = min(w.acked, w.obtainable())
+		w.lose()
 	case p < 85 && len(w.zombies) > 0:
 		z := w.zombies[w.rng.Intn(len(w.zombies))]
 		w.apply(Reported{Slot: Slot(z.slot), Pod: z.agent.pod, Report: w.report(z.agent)})
@@ -288,7 +342,7 @@ func (w *world) deleteJob() {
 				w.failf("nothing is done for a Job that is over", "%T %+v", eff, eff)
 			case Broadcast:
 				notified = true
-			case PersistLater, EmitEvent, Settled:
+			case PersistLater, EmitEvent, Settled, GoBackRefused:
 			}
 		}
 		for slot, a := range w.agents {
@@ -323,7 +377,7 @@ func (w *world) dies(slot int) {
 		a.ranks[i].alive = false
 	}
 	w.failures++
-	w.acked = min(w.acked, w.obtainable())
+	w.lose()
 }
 
 func (w *world) deliverLevel() {

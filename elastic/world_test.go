@@ -28,7 +28,7 @@ type world struct {
 	pods    int
 
 	promises promises
-	acked    int64 // newest step that all ranks truly held at one time
+	acked    protocol.Point // newest step that all ranks truly held at one time
 	failures int
 	verdicts int
 	log      []string
@@ -37,11 +37,16 @@ type world struct {
 
 	outside // terminations and storage
 	*shelf  // what is kept there; nil: nothing is removed
+
+	branches // what people went back to
 }
 
 type seal struct {
 	step, born int64 // the generation that made it: what restores must agree on
+	branch     int64
 }
+
+func (s seal) point() protocol.Point { return protocol.Point{Branch: s.branch, Step: s.step} }
 
 type simRank struct {
 	sealed []seal
@@ -55,6 +60,7 @@ type simAgent struct {
 	pod          Pod
 	inc          uint64
 	gen          int64
+	branch       int64 // of gen
 	state        protocol.AgentState
 	ranks        []simRank
 	commonStep   int64
@@ -70,6 +76,7 @@ func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0)}
 	w.promises, w.faults = newPromises(w.failf), faults{bugs: map[int]int{}, bests: []best{{}}}
 	w.outside = outside{old: seed%5 == 4, mute: seed%7 == 3, babbles: seed%6 == 5, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
+	w.branches = branches{asked: map[int64]protocol.Point{}}
 	w.state = New(members, w.interval(), Record{})
 	for i := range members {
 		w.agents = append(w.agents, w.newAgent(i))
@@ -103,14 +110,14 @@ func (w *world) report(a *simAgent) protocol.Report {
 	for i, k := range a.ranks {
 		rank := protocol.Rank{Local: i, Step: k.step, Exit: k.exit, Copied: protocol.Copied{Mark: k.copied}}
 		for _, s := range k.sealed {
-			rank.Sealed = append(rank.Sealed, s.step)
+			rank.Sealed = append(rank.Sealed, s.point())
 		}
-		slices.Sort(rank.Sealed)
+		protocol.ByStep(rank.Sealed)
 		r.Rank = append(r.Rank, rank)
 	}
 	r.Protocol, r.Terminating = 1, a.leaving
 	if !w.old {
-		r.Protocol, r.Storage, r.Manifested, r.FetchFailed = 2, true, a.manifested, a.fetchFailed
+		r.Protocol, r.CheckpointFormat, r.Storage, r.Manifested, r.FetchFailed = 2, protocol.CheckpointFormat, true, a.manifested, a.fetchFailed
 		if !w.mute {
 			r.BarrierStep = a.hold
 		}
@@ -153,6 +160,8 @@ func (w *world) apply(e Event) {
 			w.seeks = append(w.seeks, eff.Slots...)
 		case Broadcast:
 			notified = true
+		case GoBackRefused:
+			w.refused++
 		case PersistLater, EmitEvent, Settled:
 		}
 	}
@@ -169,6 +178,7 @@ func (w *world) apply(e Event) {
 		if a := w.agents[slot]; d.Order == protocol.OrderRun && d.Run.WorldSize == 0 && a.gen < d.Run.Number {
 			w.failf("no agent runs half a generation", "slot %d in generation %d is told to run %+v", slot, a.gen, d.Run)
 		}
+		w.checkBranch(slot, d)
 		w.orders[slot] = append(w.orders[slot], d)
 		if n := len(w.orders[slot]); n > 4 {
 			w.orders[slot] = w.orders[slot][n-4:]
@@ -195,7 +205,7 @@ func (w *world) obey(slot int, d protocol.Directive) {
 	case protocol.OrderHalt:
 		if d.Generation >= a.gen && d.Generation > 0 {
 			if d.Run != (protocol.Run{}) && a.gen < d.Run.Number {
-				a.discard(d.Run.RestoreStep)
+				a.discard(d.Run.Restores())
 			}
 			a.gen, a.state = d.Generation, protocol.StateHalted
 			for i := range a.ranks {
@@ -214,26 +224,26 @@ func (w *world) obey(slot int, d protocol.Directive) {
 
 func (w *world) start(slot int, run protocol.Run) {
 	a := w.agents[slot]
-	a.gen, a.state, a.commonStep, a.reclaimBelow = run.Number, protocol.StateRunning, run.RestoreStep, run.RestoreStep
+	a.gen, a.branch, a.state, a.commonStep, a.reclaimBelow = run.Number, run.Branch, protocol.StateRunning, run.RestoreStep, run.RestoreStep
 	for i := range a.ranks {
 		k := &a.ranks[i]
-		if run.RestoreStep > 0 && !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.step == run.RestoreStep }) {
+		if run.RestoreStep > 0 && !slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point() == run.Restores() }) {
 			w.failf("no restore of what a rank lacks", "slot %d rank %d holds %v, generation %d restores %d", slot, i, k.sealed, run.Number, run.RestoreStep)
 		}
 		k.step, k.alive, k.exit = run.RestoreStep, true, nil
 	}
-	a.discard(run.RestoreStep)
+	a.discard(run.Restores())
 	w.checkSameBirth(run)
-	if run.RestoreStep < w.acked {
-		w.failf("no acknowledged step is lost", "restores %d after %d", run.RestoreStep, w.acked)
+	if run.Restores().Compare(w.acked) < 0 {
+		w.failf("no acknowledged step is lost", "restores %v after %v", run.Restores(), w.acked)
 	}
-	w.notef("slot %d starts generation %d from %d", slot, run.Number, run.RestoreStep)
+	w.notef("slot %d starts generation %d of branch %d from %v", slot, run.Number, run.Branch, run.Restores())
 }
 
-// discard drops what lies above a restore point: it belongs to a past that is given up.
-func (a *simAgent) discard(above int64) {
+// discard drops what a restore point gives up.
+func (a *simAgent) discard(restore protocol.Point) {
 	for i := range a.ranks {
-		a.ranks[i].sealed = slices.DeleteFunc(a.ranks[i].sealed, func(s seal) bool { return s.step > above })
+		a.ranks[i].sealed = slices.DeleteFunc(a.ranks[i].sealed, func(s seal) bool { return restore.GivesUp(s.point()) })
 	}
 }
 
@@ -270,7 +280,7 @@ func (w *world) train(slot, local int) {
 		return
 	}
 	k.step++
-	s := seal{k.step, a.gen}
+	s := seal{step: k.step, born: a.gen, branch: a.branch}
 	if w.rng.Intn(5) == 0 {
 		return // skipped
 	}
@@ -283,7 +293,7 @@ func (w *world) train(slot, local int) {
 }
 
 func (w *world) acknowledge() {
-	inventories := [][]int64{}
+	inventories := [][]protocol.Point{}
 	for _, a := range w.agents {
 		if a.gen != w.agents[0].gen || !ran(a.state) {
 			return
@@ -292,7 +302,7 @@ func (w *world) acknowledge() {
 			inventories = append(inventories, k.Sealed)
 		}
 	}
-	w.acked = max(w.acked, restore.InMemory(inventories))
+	w.acked = newer(w.acked, restore.InMemory(inventories, w.stored.Branches))
 }
 
 func (w *world) kill(slot, local int, e protocol.Exit) {
@@ -355,7 +365,9 @@ func (w *world) chaos() {
 		w.replace(slot)
 	case p < 992:
 		w.crash()
-	case p < 995:
+	case p < 994:
+		w.goBack()
+	case p < 996:
 		w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
 	default:
 		w.now = w.now.Add(time.Second)
@@ -366,7 +378,7 @@ func (w *world) replace(slot int) {
 	w.now = w.now.Add(time.Second)
 	w.agents[slot] = w.newAgent(slot)
 	w.orders[slot], w.reports[slot] = nil, nil
-	w.acked = min(w.acked, w.obtainable()) // its memory is gone
+	w.lose() // its memory is gone
 	w.fault()
 	w.notef("slot %d has a new pod", slot)
 }
@@ -403,6 +415,7 @@ func (w *world) store() {
 	if w.shelf != nil {
 		w.promise()
 	}
+	w.noteBranch()
 	w.apply(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
 }
 
@@ -509,7 +522,7 @@ func (w *world) checkSettled() {
 		return
 	}
 	for slot, a := range w.agents {
-		if a.state != protocol.StateRunning || a.gen != r.Generation || r.Phase != Running {
+		if a.state != protocol.StateRunning || a.gen != r.Generation || r.Phase != Running || a.branch != w.newest() {
 			w.failf("every failure is answered", "phase %s generation %d, yet slot %d is %s in generation %d (waits: %s)", r.Phase, r.Generation, slot, a.state, a.gen, w.state.waitsFor())
 		}
 	}
@@ -519,6 +532,7 @@ func (w *world) checkSettled() {
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
 	durable, fetches, replaced, drains, mended, silenced, deafened, stuck, full := 0, 0, 0, 0, 0, 0, 0, 0, 0
+	begun, refused, fromStorage := 0, 0, 0
 	for seed := range seeds.All(t, int64(400)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
@@ -537,12 +551,17 @@ func TestProperties(t *testing.T) {
 			failures += w.failures
 			verdicts += w.verdicts
 			durable, fetches, replaced, drains, mended = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended
+			begun, refused, fromStorage = begun+len(w.begun), refused+w.refused, fromStorage+w.fromStorage
 			silenced, deafened, stuck, full = silenced+w.silenced, deafened+w.deafened, stuck+w.stuck, full+w.full
 		})
 	}
 	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended, %d silent pods given up, %d of them more than half of their gang, %d that did not halt", generations, failures, verdicts, durable, fetches, replaced, drains, mended, silenced, deafened, stuck)
 	if !seeds.One() && (durable < 500 || fetches < 200 || replaced < 500 || drains < 200 || silenced < 20 || deafened < 20 || stuck < 20 || full < 20) {
 		t.Errorf("storage, pending replacements and agents that babble are too rare to show anything")
+	}
+	t.Logf("%d branches begun, %d times refused; %d times a step of an older branch was fetched", begun, refused, fromStorage)
+	if !seeds.One() && (begun < 300 || refused < 300 || fromStorage < 50) {
+		t.Errorf("going back is too rare to show anything")
 	}
 	if !seeds.One() && (generations < 2000 || failures < 1500) {
 		t.Errorf("histories are too quiet to show anything: %d generations, %d failures", generations, failures)

@@ -223,6 +223,13 @@ type RunStatus struct {
 	Generation int64 `json:"generation"`
 	// RestoreStep is the step that Generation started from; 0: the beginning.
 	RestoreStep int64 `json:"restoreStep,omitempty"`
+	// Branch is the line of training that Generation is of, RestoreBranch that of RestoreStep; absent: the first.
+	Branch        int64 `json:"branch,omitempty"`
+	RestoreBranch int64 `json:"restoreBranch,omitempty"`
+	// Branches say where each branch after the first began, as far as that gives up a step that anybody may still hold: a step of an
+	// older branch after it is never restored again. Where the newest is above Branch, the next generation begins it.
+	// +listType=atomic
+	Branches []BranchStart `json:"branches,omitempty"`
 	// Restarts counts generations that were made because of failures.
 	Restarts int32 `json:"restarts"`
 	// Replacements counts pods that were replaced; a restart because of that is no failure and not in Restarts.
@@ -386,6 +393,7 @@ type Recovery struct {
 type StoredStep struct {
 	Step       int64            `json:"step"`
 	Generation int64            `json:"generation"`
+	Branch     int64            `json:"branch,omitempty"`
 	At         metav1.MicroTime `json:"at"`
 }
 
@@ -396,6 +404,13 @@ type RankCopy struct {
 	Ranks      int32 `json:"ranks,omitempty"`
 	Step       int64 `json:"step"`
 	Generation int64 `json:"generation"`
+	Branch     int64 `json:"branch,omitempty"`
+}
+
+// BranchStart says that a branch began after a step of an older one.
+type BranchStart struct {
+	Branch int64 `json:"branch"`
+	From   int64 `json:"from"`
 }
 
 // Termination says that a pod is to be replaced, and why.

@@ -101,4 +101,6 @@ const (
 	CauseContainerRestarted = "ContainerRestarted"
 	// CauseLauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place.
 	CauseLauncherStarted = "LauncherStarted"
+	// CauseWentBack: people had the job go back to an earlier step, from which a new branch of training begins.
+	CauseWentBack = "WentBack"
 )

@@ -149,8 +149,8 @@ func (s *Set) Levels(commonStep, reclaimBelow int64) {
 }
 
 // SetDurable passes on the newest step that is durable.
-func (s *Set) SetDurable(step int64) {
-	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetDurable(step)) })
+func (s *Set) SetDurable(at format.Point) {
+	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetDurable(at)) })
 }
 
 func (s *Set) each(do func(int, *Arena)) {
@@ -163,19 +163,19 @@ func (s *Set) each(do func(int, *Arena)) {
 
 // Poll reads a rank's client page and seals the copy that it announces, if any. It returns what the client said and the
 // steps that are sealed now.
-func (s *Set) Poll(local int, now time.Time) (p Progress, sealed []int64) {
+func (s *Set) Poll(local int, now time.Time) (p Progress, sealed []format.Point) {
 	return s.poll(local, func(a *Arena) Progress { return a.seal(now) })
 }
 
 // Peek is Poll without sealing, so that it returns at once however big a slot is.
-func (s *Set) Peek(local int) (p Progress, sealed []int64) {
+func (s *Set) Peek(local int) (p Progress, sealed []format.Point) {
 	return s.poll(local, func(a *Arena) Progress {
 		c, _ := a.client()
 		return progressOf(c)
 	})
 }
 
-func (s *Set) poll(local int, at func(*Arena) Progress) (p Progress, sealed []int64) {
+func (s *Set) poll(local int, at func(*Arena) Progress) (p Progress, sealed []format.Point) {
 	if local < 0 || local >= len(s.arenas) {
 		return p, nil
 	}
@@ -183,7 +183,7 @@ func (s *Set) poll(local int, at func(*Arena) Progress) (p Progress, sealed []in
 	p = at(a)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return p, a.book.Sealed()
+	return p, a.book.Held()
 }
 
 // client reads the client's page; false: it says nothing that can be read.
@@ -242,8 +242,8 @@ func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
 // Inventory seals complete copies, empties what a generation that never ran here gave up by restoring
 // a point (generation 0: none), verifies every sealed slot, empties those whose data is not what was sealed, and
 // lists the steps of each rank. No client may run.
-func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [][]int64 {
-	out := make([][]int64, len(s.arenas))
+func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [][]format.Point {
+	out := make([][]format.Point, len(s.arenas))
 	var all sync.WaitGroup
 	for i, a := range s.arenas {
 		all.Go(func() {
@@ -260,7 +260,7 @@ func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [
 					a.carryOut(a.book.Drop(uint32(slot)))
 				}
 			}
-			out[i] = a.book.Sealed()
+			out[i] = a.book.Held()
 		})
 	}
 	all.Wait()
@@ -288,8 +288,15 @@ func (s *Set) SetBarrier(step int64) {
 func (s *Set) Len() int { return len(s.arenas) }
 
 // Sealed lists the steps that each rank holds.
-func (s *Set) Sealed() [][]int64 {
-	out := make([][]int64, len(s.arenas))
-	s.each(func(i int, a *Arena) { out[i] = a.book.Sealed() })
+func (s *Set) Sealed() [][]format.Point {
+	out := make([][]format.Point, len(s.arenas))
+	s.each(func(i int, a *Arena) { out[i] = a.book.Held() })
 	return out
+}
+
+// Format is the version that all arenas know: that of the oldest.
+func (s *Set) Format() int {
+	version := format.Version
+	s.each(func(_ int, a *Arena) { version = min(version, int(a.book.Header.Version)) })
+	return version
 }

@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 const stateBytes = 10000
@@ -87,8 +89,8 @@ func (c *client) save(step int64) bool {
 
 func sealed(t *testing.T, s *Set, local int, want ...int64) {
 	t.Helper()
-	if _, got := s.Poll(local, now); !reflect.DeepEqual(got, want) {
-		t.Errorf("rank %d holds %v, want %v", local, got, want)
+	if _, held := s.Poll(local, now); !slices.Equal(protocol.Steps(held), want) {
+		t.Errorf("rank %d holds %v, want %v", local, held, want)
 	}
 }
 
@@ -137,7 +139,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	if !c.save(2) {
 		t.Fatal("no slot from the next agent")
 	}
-	if got := again.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := again.Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{{1, 2}, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -157,18 +159,18 @@ func TestDurableRisesWithinAGeneration(t *testing.T) {
 		}
 	}
 	want(0)
-	s.SetDurable(5)
+	s.SetDurable(format.Point{Step: 5})
 	want(5)
 	before := clients[0].control().Seq
-	s.SetDurable(4)
-	s.SetDurable(5)
+	s.SetDurable(format.Point{Step: 4})
+	s.SetDurable(format.Point{Step: 5})
 	if got := clients[0].control().Seq; got != before {
 		t.Errorf("nothing rose and the record was written anew: %d, was %d", got, before)
 	}
 	s.Close()
 	s = mustOpen(t, dir, stateBytes, "pod")
 	want(5)
-	s.SetDurable(6)
+	s.SetDurable(format.Point{Step: 6})
 	want(6)
 	s.Begin(2, 0, format.Point{Step: 5})
 	want(0)
@@ -210,17 +212,17 @@ func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	sealed(t, s, 0, 1)
 	slot := c.page.Slot
 	c.save(2)
-	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{{1, 2}, nil}) {
 		t.Fatalf("inventory %v", got)
 	}
 	if _, err := c.file.WriteAt([]byte{99}, format.DataOffset(slot, stateBytes)+2); err != nil { // one byte of step 1
 		t.Fatal(err)
 	}
-	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{2}, nil}) {
+	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{{2}, nil}) {
 		t.Errorf("inventory %v holds a step whose bytes have changed", got)
 	}
 	s.Begin(2, 0, format.Point{Step: 1}) // the gang restores step 1: what is newer belongs to a past that is given up
-	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{nil, nil}) {
+	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{nil, nil}) {
 		t.Errorf("inventory %v", got)
 	}
 }
@@ -236,13 +238,13 @@ func TestInventoryDropsWhatIsGivenUp(t *testing.T) {
 		c.save(step)
 		s.Poll(0, now)
 	}
-	if got := s.Inventory(3, format.Point{Step: 1}, now); !reflect.DeepEqual(got, [][]int64{{1, 2, 3}, nil}) {
+	if got := s.Inventory(3, format.Point{Step: 1}, now); !reflect.DeepEqual(numbers(got), [][]int64{{1, 2, 3}, nil}) {
 		t.Errorf("generation 3 ran here, and its steps are gone: %v", got)
 	}
-	if got := s.Inventory(4, format.Point{Step: 2}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := s.Inventory(4, format.Point{Step: 2}, now); !reflect.DeepEqual(numbers(got), [][]int64{{1, 2}, nil}) {
 		t.Errorf("generation 4 restored step 2 elsewhere: %v", got)
 	}
-	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, format.Point{}, now); !reflect.DeepEqual(got, [][]int64{{1, 2}, nil}) {
+	if got := mustOpen(t, dir, stateBytes, "uid").Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{{1, 2}, nil}) {
 		t.Errorf("the next agent finds %v", got)
 	}
 }
@@ -305,7 +307,7 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	sealed(t, s, 0, 1)
-	if got := s.Inventory(1, format.Point{}, now); !reflect.DeepEqual(got[0], []int64{1}) {
+	if got := s.Inventory(1, format.Point{}, now); !reflect.DeepEqual(numbers(got)[0], []int64{1}) {
 		t.Errorf("%v is sealed", got)
 	}
 	p, ok, _ := s.Pin(0, 1)
@@ -387,4 +389,11 @@ func TestTakesOverAnArenaOfVersion1(t *testing.T) {
 			}
 		}
 	}
+}
+
+func numbers(held [][]format.Point) (out [][]int64) {
+	for _, points := range held {
+		out = append(out, protocol.Steps(points))
+	}
+	return out
 }

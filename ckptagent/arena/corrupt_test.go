@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestEveryDamagedByteOfAState: a state that the Python client wrote, of which one byte changed after the seal (its head, layout, tree,
@@ -33,7 +34,7 @@ func TestEveryDamagedByteOfAState(t *testing.T) {
 		}
 		s := mustOpenOf(t, dir, h.Slots, h.StateBytes, h.PodUID)
 		defer s.Close()
-		return s.Inventory(0, format.Point{}, now)[1]
+		return protocol.Steps(s.Inventory(0, format.Point{}, now)[1])
 	}
 	if steps := stock(whole); !slices.Equal(steps, []int64{3}) { // seals it
 		t.Fatalf("the arena holds %v", steps)

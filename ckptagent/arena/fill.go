@@ -10,15 +10,15 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// Holds says whether a rank holds step as generation or one before it left it.
-func (s *Set) Holds(local int, step, generation int64) bool {
+// Holds says whether a rank holds a step as generation or one before it left it.
+func (s *Set) Holds(local int, at format.Point, generation int64) bool {
 	if local < 0 || local >= len(s.arenas) {
 		return false
 	}
 	a := s.arenas[local]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.book.Holds(step, generation)
+	return a.book.Holds(at, generation)
 }
 
 // errNoRoom says that no slot may be filled.
@@ -32,14 +32,17 @@ type Fill struct {
 }
 
 // BeginFill starts to fill a slot in the arena of a rank with a step of length bytes from storage. No client may run.
-func (s *Set) BeginFill(local int, step, generation int64, length uint64) (*Fill, error) {
+func (s *Set) BeginFill(local int, at format.Point, generation int64, length uint64) (*Fill, error) {
 	if local < 0 || local >= len(s.arenas) {
 		return nil, fmt.Errorf("there is no arena of local rank %d", local)
 	}
 	a := s.arenas[local]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h, ws, ok := a.book.BeginFill(step, generation, length)
+	if !a.book.Header.Keeps(at.Branch) {
+		return nil, fmt.Errorf("the arena is of version %d and cannot hold branch %d", a.book.Header.Version, at.Branch)
+	}
+	h, ws, ok := a.book.BeginFill(at, generation, length)
 	a.carryOut(ws)
 	if !ok {
 		return nil, errNoRoom

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Write is one record to be written at an offset of the arena, by one call. Writes are carried out in the
@@ -143,21 +145,23 @@ func (b *Book) reopenGrant(torn []bool, meta []byte) {
 
 // Begin prepares the arena for a generation of branch that restores a point (step 0: the beginning) and opens a
 // grant for it. Every process of older generations must be gone. For the generation that the book is
-// already at it returns what Publish returns.
+// already at it returns what Publish returns. No grant is opened for a branch that the arena cannot hold.
 func (b *Book) Begin(generation, branch int64, restore Point) []Write {
 	if generation == b.Control.Generation && b.Control.Seq > 0 {
+		b.Control.Branch = branch // which an arena of version 1 does not say
 		return b.Publish()
 	}
 	var ws []Write
 	for i, s := range b.Slot {
-		if s.State == SlotSealed && Abandoned(s.point(), restore) || s.State == SlotGranted {
+		if s.State == SlotSealed && restore.GivesUp(s.point()) || s.State == SlotGranted {
 			b.Slot[i] = Slot{Grant: s.Grant, Generation: s.Generation}
 			ws = append(ws, b.slotWrite(uint32(i)))
 		}
 	}
 	b.Control.Generation, b.Control.Branch = generation, branch
 	b.Control.Slot = NoSlot
-	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep, b.Control.DurableStep = restore.Step, restore.Step, 0, 0
+	b.Control.CommonStep, b.Control.ReclaimBelow, b.Control.BarrierStep = restore.Step, restore.Step, 0
+	b.Control.DurableStep, b.Control.DurableBranch = 0, 0
 	ws = append(ws, b.grant()...)
 	return append(ws, b.publish())
 }
@@ -167,7 +171,7 @@ func (b *Book) Begin(generation, branch int64, restore Point) []Write {
 func (b *Book) Abandon(generation int64, restore Point) []Write {
 	var ws []Write
 	for i, s := range b.Slot {
-		if s.State == SlotSealed && b.Control.Generation < generation && Abandoned(s.point(), restore) {
+		if s.State == SlotSealed && b.Control.Generation < generation && restore.GivesUp(s.point()) {
 			ws = append(ws, b.Drop(uint32(i))...)
 		}
 	}
@@ -196,11 +200,11 @@ func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 
 // SetDurable tells the client the newest step that storage has whole and the gang's record names. Within a generation it
 // only rises. It returns nothing if nothing changed.
-func (b *Book) SetDurable(step int64) []Write {
-	if step <= b.Control.DurableStep {
+func (b *Book) SetDurable(at Point) []Write {
+	if at.Compare(Point{Branch: b.Control.DurableBranch, Step: b.Control.DurableStep}) <= 0 {
 		return nil
 	}
-	b.Control.DurableStep = step
+	b.Control.DurableStep, b.Control.DurableBranch = at.Step, at.Branch
 	return []Write{b.publish()}
 }
 
@@ -260,17 +264,20 @@ func (b *Book) Drop(slot uint32) []Write {
 	return []Write{b.slotWrite(slot)}
 }
 
-// Sealed lists the steps that the arena holds, ascending.
-func (b *Book) Sealed() []int64 {
-	var steps []int64
+// Held lists the steps that the arena holds, ascending by number.
+func (b *Book) Held() []Point {
+	var held []Point
 	for _, s := range b.Slot {
-		if s.State == SlotSealed && !slices.Contains(steps, s.Step) {
-			steps = append(steps, s.Step)
+		if s.State == SlotSealed && !slices.Contains(held, s.point()) {
+			held = append(held, s.point())
 		}
 	}
-	slices.Sort(steps)
-	return steps
+	protocol.ByStep(held)
+	return held
 }
+
+// Sealed lists the numbers of these steps.
+func (b *Book) Sealed() []int64 { return slices.Compact(protocol.Steps(b.Held())) }
 
 // Find names the slot to restore step from: if two hold it, the one sealed under the higher grant.
 func (b *Book) Find(step int64) (uint32, bool) {
@@ -285,7 +292,7 @@ func (b *Book) Find(step int64) (uint32, bool) {
 
 // grant opens a grant if none is open and a slot may be written.
 func (b *Book) grant() []Write {
-	if b.Control.Slot != NoSlot || b.Control.Generation == 0 {
+	if b.Control.Slot != NoSlot || b.Control.Generation == 0 || !b.Header.Keeps(b.Control.Branch) {
 		return nil
 	}
 	slot := b.free()

@@ -15,21 +15,21 @@ func (b *Book) points() (out []Point) {
 	return out
 }
 
-func TestAbandoned(t *testing.T) {
+func TestGivesUp(t *testing.T) {
 	for _, c := range []struct {
 		sealed, restore Point
 		want            bool
 	}{
-		{Point{0, 50}, Point{0, 50}, false},
-		{Point{0, 40}, Point{0, 50}, false},
-		{Point{0, 51}, Point{0, 50}, true},
-		{Point{0, 40}, Point{1, 60}, true}, // of no use while all hold step 60 of branch 1
-		{Point{0, 60}, Point{1, 60}, true},
-		{Point{1, 40}, Point{0, 50}, true}, // a later branch that was itself gone behind
-		{Point{1, 60}, Point{1, 60}, false},
-		{Point{1, 5}, Point{}, true},
+		{Point{Branch: 0, Step: 50}, Point{Branch: 0, Step: 50}, false},
+		{Point{Branch: 0, Step: 40}, Point{Branch: 0, Step: 50}, false},
+		{Point{Branch: 0, Step: 51}, Point{Branch: 0, Step: 50}, true},
+		{Point{Branch: 0, Step: 40}, Point{Branch: 1, Step: 60}, true}, // of no use while all hold step 60 of branch 1
+		{Point{Branch: 0, Step: 60}, Point{Branch: 1, Step: 60}, true},
+		{Point{Branch: 1, Step: 40}, Point{Branch: 0, Step: 50}, true}, // a later branch that was itself gone behind
+		{Point{Branch: 1, Step: 60}, Point{Branch: 1, Step: 60}, false},
+		{Point{Branch: 1, Step: 5}, Point{}, true},
 	} {
-		if got := Abandoned(c.sealed, c.restore); got != c.want {
+		if got := c.restore.GivesUp(c.sealed); got != c.want {
 			t.Errorf("%+v where %+v is restored: %v", c.sealed, c.restore, got)
 		}
 	}
@@ -67,11 +67,11 @@ func TestCrashWhileABranchBegins(t *testing.T) {
 			t.Fatalf("cut at byte %d: processes would run beside %+v", cut, got)
 		}
 		mem.carry(save(next, 60))
-		if got, err := Open(mem[:MetaBytes]); err != nil || !slices.Equal(got.points(), []Point{restore, {1, 60}}) {
+		if got, err := Open(mem[:MetaBytes]); err != nil || !slices.Equal(got.points(), []Point{restore, {Branch: 1, Step: 60}}) {
 			t.Fatalf("cut at byte %d: holds %+v, %v", cut, got, err)
 		}
 		mem.carry(next.Begin(7, 1, Point{Branch: 1, Step: 60}))
-		if got := next.points(); !slices.Equal(got, []Point{{1, 60}}) {
+		if got := next.points(); !slices.Equal(got, []Point{{Branch: 1, Step: 60}}) {
 			t.Fatalf("cut at byte %d: step 60 of branch 1 is restored beside %+v", cut, got)
 		}
 	}
@@ -94,7 +94,89 @@ func TestTheBranchOutlivesATornControlPage(t *testing.T) {
 		t.Fatal("a true announcement is refused")
 	}
 	next.Seal(copied, 1, 1)
-	if got := next.points(); !slices.Equal(got, []Point{{2, 9}}) {
+	if got := next.points(); !slices.Equal(got, []Point{{Branch: 2, Step: 9}}) {
 		t.Errorf("sealed %+v", got)
+	}
+}
+
+// TestFillLooksAtTheBranch: a step that is fetched is not taken for one of the same number that another branch made, which goes, as does what is
+// newer by number or by branch. What is older stays, should the fetch come to nothing.
+func TestFillLooksAtTheBranch(t *testing.T) {
+	at := func(branch, step, generation int64) Slot {
+		return Slot{Branch: branch, Step: step, Generation: generation}
+	}
+	for name, c := range map[string]struct {
+		book *Book
+		held bool
+		left []Point
+	}{
+		"the number of an older branch":       {bookOf(0, at(0, 60, 5), at(0, 50, 5)), false, []Point{{Step: 50}}},
+		"more of an older branch":             {bookOf(0, at(0, 80, 5), at(0, 60, 4)), false, nil},
+		"a lower step of a newer branch":      {bookOf(0, at(2, 55, 5), at(1, 55, 5)), false, []Point{{Branch: 1, Step: 55}}},
+		"the very step":                       {bookOf(0, at(1, 60, 5), at(0, 50, 5)), true, []Point{{Step: 50}, {Branch: 1, Step: 60}}},
+		"the very step, made anew since":      {bookOf(0, at(1, 60, 7)), false, nil},
+		"the very step beside another branch": {bookOf(0, at(0, 60, 3), at(1, 60, 5)), true, []Point{{Branch: 1, Step: 60}}},
+	} {
+		point := Point{Branch: 1, Step: 60}
+		if got := c.book.Holds(point, 6); got != c.held {
+			t.Errorf("%s: holds step 60 of branch 1: %v", name, got)
+		}
+		h, _, ok := c.book.BeginFill(point, 6, 100)
+		if !ok || !slices.Equal(c.book.Held(), c.left) {
+			t.Errorf("%s: %v, holds %+v, want %+v", name, ok, c.book.Held(), c.left)
+			continue
+		}
+		c.book.CommitFill(h, 77, 1)
+		if s := c.book.Slot[h.Slot]; s.point() != point || s.Generation != 6 {
+			t.Errorf("%s: sealed %+v", name, s)
+		}
+	}
+}
+
+// TestDurableLooksAtTheBranch: a step of a newer branch is newer, whatever its number.
+func TestDurableLooksAtTheBranch(t *testing.T) {
+	b := bookOf(0)
+	for _, c := range []struct {
+		at   Point
+		told bool
+	}{{Point{Step: 80}, true}, {Point{Step: 70}, false}, {Point{Branch: 1, Step: 60}, true}, {Point{Step: 90}, false}, {Point{Branch: 1, Step: 61}, true}} {
+		if told := b.SetDurable(c.at) != nil; told != c.told {
+			t.Errorf("%+v is told: %v", c.at, told)
+		}
+	}
+	if b.Begin(9, 1, Point{Branch: 1, Step: 61}); b.Control.DurableStep != 0 || b.Control.DurableBranch != 0 {
+		t.Errorf("a generation begins with %+v", b.Control)
+	}
+}
+
+// TestVersion1KeepsNoBranch: an arena that cannot say a branch seals nothing of one and is filled with nothing of one, by this agent or the next:
+// it would be read as of the first.
+func TestVersion1KeepsNoBranch(t *testing.T) {
+	mem := make(memory, FileSize(600, Slots))
+	b, ws := Create(Header{Version: Version1, StateBytes: 600})
+	mem.carry(ws)
+	mem.carry(b.Begin(5, 0, Point{}))
+	if b.Control.Slot == NoSlot {
+		t.Fatal("no grant for the first branch")
+	}
+	mem.carry(b.Begin(6, 1, Point{}))
+	for _, book := range []func() *Book{func() *Book { return b }, func() *Book {
+		next, err := Open(mem[:MetaBytes])
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem.carry(next.Begin(6, 1, Point{}))
+		return next
+	}} {
+		b := book()
+		if mem.carry(b.Levels(9, 9)); b.Control.Slot != NoSlot {
+			t.Errorf("a slot is granted: %+v", b.Control)
+		}
+		if _, _, ok := b.BeginFill(Point{Branch: 1, Step: 4}, 3, 100); ok {
+			t.Error("a slot is filled")
+		}
+	}
+	if mem.carry(b.Begin(7, 0, Point{})); b.Control.Slot == NoSlot {
+		t.Error("no grant for the first branch afterwards")
 	}
 }

@@ -1,30 +1,34 @@
 package format
 
+import "slices"
+
 // Fill is a slot that is being filled from outside while no generation runs.
 type Fill struct {
 	Copy
-	Generation int64
+	Generation, Branch int64
 	// began is the generation that the book was at: once another one began the hole is of no use.
 	began int64
 }
 
-// Holds says whether step lies sealed here as generation, or one before it, left it. One that a later
-// generation made anew is another state of the same number.
-func (b *Book) Holds(step, generation int64) bool {
-	slot, ok := b.Find(step)
-	return ok && b.Slot[slot].Generation <= generation
+// Holds says whether a step lies sealed here as generation, or one before it, left it. One that a later
+// generation made anew, or that is of another branch, is another state of the same number.
+func (b *Book) Holds(at Point, generation int64) bool {
+	return slices.ContainsFunc(b.Slot, func(s Slot) bool {
+		return s.State == SlotSealed && s.point() == at && s.Generation <= generation
+	})
 }
 
-// BeginFill gives up sealed steps above step, and step itself if a later generation made it, and opens a hole
-// for it: in a slot that holds nothing, else the oldest that is not common. No client may run. The hole is
-// pinned until Brought or Leave.
-func (b *Book) BeginFill(step, generation int64, length uint64) (Fill, []Write, bool) {
-	if step <= 0 || length == 0 || length > b.Header.StateBytes {
+// BeginFill gives up sealed steps above a step, in number or branch, and that step itself if a later generation made it or
+// another branch did, and opens a hole for it: in a slot that holds nothing, else the oldest that is not common. No client may
+// run. The hole is pinned until Brought or Leave.
+func (b *Book) BeginFill(at Point, generation int64, length uint64) (Fill, []Write, bool) {
+	if at.Step <= 0 || length == 0 || length > b.Header.StateBytes || !b.Header.Keeps(at.Branch) {
 		return Fill{}, nil, false
 	}
 	var ws []Write
 	for i, s := range b.Slot {
-		if s.State == SlotSealed && (s.Step > step || s.Step == step && s.Generation > generation) {
+		above := s.Step > at.Step || s.Branch > at.Branch || s.Step == at.Step && (s.Branch != at.Branch || s.Generation > generation)
+		if s.State == SlotSealed && above {
 			ws = append(ws, b.Drop(uint32(i))...)
 		}
 	}
@@ -33,7 +37,7 @@ func (b *Book) BeginFill(step, generation int64, length uint64) (Fill, []Write, 
 		return Fill{}, ws, false
 	}
 	b.Control.Grant++
-	b.Slot[slot] = Slot{Grant: b.Control.Grant, Generation: generation}
+	b.Slot[slot] = Slot{Grant: b.Control.Grant, Generation: generation, Branch: at.Branch}
 	b.pins[slot]++
 	ws = append(ws, b.slotWrite(slot))
 	if slot == b.Control.Slot { // of a client that is gone
@@ -41,8 +45,8 @@ func (b *Book) BeginFill(step, generation int64, length uint64) (Fill, []Write, 
 		ws = append(ws, b.publish())
 	}
 	return Fill{
-		Copy:       Copy{Slot: slot, Grant: b.Control.Grant, Step: step, Offset: DataOffset(slot, b.Header.StateBytes), Length: length},
-		Generation: generation, began: b.Control.Generation,
+		Copy:       Copy{Slot: slot, Grant: b.Control.Grant, Step: at.Step, Offset: DataOffset(slot, b.Header.StateBytes), Length: length},
+		Generation: generation, Branch: at.Branch, began: b.Control.Generation,
 	}, ws, true
 }
 
@@ -67,7 +71,7 @@ func (b *Book) CommitFill(h Fill, crc uint32, sealedAt int64) (ws []Write, ok bo
 	if b.Control.Generation != h.began || b.Slot[h.Slot].Grant != h.Grant {
 		return nil, false
 	}
-	return []Write{b.seal(h.Copy, Slot{Generation: h.Generation, Flags: SlotFromStorage | SlotUnauthenticated}, crc, sealedAt)}, true
+	return []Write{b.seal(h.Copy, Slot{Generation: h.Generation, Branch: h.Branch, Flags: SlotFromStorage | SlotUnauthenticated}, crc, sealedAt)}, true
 }
 
 // AbortFill ends a fill whose slot was not filled.

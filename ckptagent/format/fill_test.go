@@ -33,7 +33,7 @@ func TestBring(t *testing.T) {
 		"the same step, made anew":    {bookOf(0, at(1, 3), at(7, 6), at(2, 3)), 1, []int64{1, 2}},
 		"two newer, the lower number": {bookOf(0, at(1, 3), at(12, 5), at(11, 5)), 1, []int64{1}},
 	} {
-		h, ws, ok := c.book.BeginFill(7, 5, 100)
+		h, ws, ok := c.book.BeginFill(Point{Step: 7}, 5, 100)
 		if !ok || h.Slot != c.slot || !slices.Equal(c.book.Sealed(), c.left) || len(ws) == 0 {
 			t.Errorf("%s: slot %d, holds %v, %v; want slot %d, %v", name, h.Slot, c.book.Sealed(), ok, c.slot, c.left)
 			continue
@@ -41,7 +41,7 @@ func TestBring(t *testing.T) {
 		if c.book.free() == h.Slot {
 			t.Errorf("%s: the hole could be granted", name)
 		}
-		if _, ok := c.book.CommitFill(h, 77, 1); !ok || !c.book.Holds(7, 5) || c.book.Holds(7, 4) {
+		if _, ok := c.book.CommitFill(h, 77, 1); !ok || !c.book.Holds(Point{Step: 7}, 5) || c.book.Holds(Point{Step: 7}, 4) {
 			t.Errorf("%s: brought, and the book has %+v", name, c.book.Slot)
 		}
 		if slot, ok := c.book.Find(7); !ok || slot != h.Slot || c.book.Slot[slot].CRC != 77 {
@@ -53,12 +53,12 @@ func TestBring(t *testing.T) {
 		length uint64
 		want   bool
 	}{{1, 600, true}, {1, 1, true}, {1, 601, false}, {1, 0, false}, {0, 100, false}} {
-		if _, _, ok := bookOf(0).BeginFill(c.step, 5, c.length); ok != c.want {
+		if _, _, ok := bookOf(0).BeginFill(Point{Step: c.step}, 5, c.length); ok != c.want {
 			t.Errorf("%d bytes of step %d in slots of 600: %v", c.length, c.step, ok)
 		}
 	}
 	same := bookOf(0, at(7, 5))
-	if h, _, ok := same.BeginFill(7, 5, 100); !ok || h.Slot != 1 || !slices.Equal(same.Sealed(), []int64{7}) {
+	if h, _, ok := same.BeginFill(Point{Step: 7}, 5, 100); !ok || h.Slot != 1 || !slices.Equal(same.Sealed(), []int64{7}) {
 		t.Errorf("the same step of the same generation was given up: slot %d, holds %v", h.Slot, same.Sealed())
 	}
 }
@@ -66,7 +66,7 @@ func TestBring(t *testing.T) {
 // TestAHoleIsOfNoUseOnceAGenerationBegan: what a fetch brings late is not sealed over what was given up.
 func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
 	b := bookOf(0)
-	h, _, _ := b.BeginFill(7, 5, 100)
+	h, _, _ := b.BeginFill(Point{Step: 7}, 5, 100)
 	b.Begin(6, 0, Point{Step: 3})
 	if b.Control.Slot == h.Slot {
 		t.Error("the hole was granted while it is filled")
@@ -74,7 +74,7 @@ func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
 	if ws, ok := b.CommitFill(h, 1, 1); ok || ws != nil || len(b.Sealed()) > 0 {
 		t.Errorf("sealed %v", b.Sealed())
 	}
-	h, _, _ = b.BeginFill(7, 5, 100)
+	h, _, _ = b.BeginFill(Point{Step: 7}, 5, 100)
 	b.AbortFill(h)
 	if slices.Max(b.pins) != 0 {
 		t.Errorf("pins %v", b.pins)
@@ -96,7 +96,7 @@ func TestCrashWhileASlotIsFilled(t *testing.T) {
 				mem.carry(b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 300}, Checksum(pattern(0, 5, step, 300)), 1))
 			}
 			mem.carry(b.Levels(commonStep, commonStep))
-			h, all, _ := b.BeginFill(7, 5, 300)
+			h, all, _ := b.BeginFill(Point{Step: 7}, 5, 300)
 			for at := 0; at < len(data); at += 100 {
 				all = append(all, Write{h.Offset + int64(at), data[at : at+100]})
 			}
@@ -119,7 +119,7 @@ func TestCrashWhileASlotIsFilled(t *testing.T) {
 					t.Fatalf("cut at byte %d: slot %d holds step %d torn", cut, i, s.Step)
 				}
 			}
-			if cut == bytes && !next.Holds(7, 5) {
+			if cut == bytes && !next.Holds(Point{Step: 7}, 5) {
 				t.Fatalf("the fetch is done and step 7 is not there: %+v", next.Slot)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
@@ -97,7 +98,11 @@ func TestSlotReusable(t *testing.T) {
 
 // levelsOf are the gang's levels, by what each rank holds, as the coordinator works them out.
 func levelsOf(inventories [][]int64) (commonStep, reclaimBelow int64) {
-	commonStep = restore.InMemory(inventories)
+	var points [][]Point
+	for _, inventory := range inventories {
+		points = append(points, protocol.FirstBranch(inventory...))
+	}
+	commonStep = restore.InMemory(points, nil).Step
 	for i, inventory := range inventories {
 		newest := int64(0)
 		if len(inventory) > 0 {

@@ -82,7 +82,7 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 	keep("torn")
 	mem.carry(book.SetBarrier(31))
 	keep("barrier")
-	mem.carry(book.SetDurable(20))
+	mem.carry(book.SetDurable(Point{Step: 20}))
 	keep("durable")
 	return arenas
 }

@@ -19,6 +19,9 @@ type Header struct {
 	PodUID string
 }
 
+// Keeps says whether the arena can hold steps of a branch. One of version 1 cannot say any but the first, so that it would lose which it is.
+func (h Header) Keeps(branch int64) bool { return branch == 0 || h.Version != Version1 }
+
 // Encode returns the header's record.
 func (h Header) Encode() []byte {
 	b := newRecord(magicHeader, h.Version)

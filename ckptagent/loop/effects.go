@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
-	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -26,7 +25,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.Levels:
 		if a.arenas != nil {
 			a.arenas.Levels(e.CommonStep, e.ReclaimBelow)
-			a.arenas.SetDurable(e.DurableStep)
+			a.arenas.SetDurable(e.Durable)
 		}
 	case ckptagent.SetBarrier:
 		if a.arenas != nil {
@@ -96,7 +95,7 @@ func (a *Agent) start(e ckptagent.Start) {
 	a.watchers, a.ranks, a.ranksOf = &sync.WaitGroup{}, map[int]proc.Process{}, run.Number
 	a.clearErrors()
 	if a.arenas != nil {
-		a.arenas.Begin(run.Number, run.Branch, format.Point{Branch: run.RestoreBranch, Step: run.RestoreStep})
+		a.arenas.Begin(run.Number, run.Branch, run.Restores())
 	}
 	a.starting = &e
 	standbys := a.standbys.Await()
@@ -219,7 +218,7 @@ func (a *Agent) inventory(past ckptagent.Abandoned) {
 		return
 	}
 	go func() {
-		a.post(ckptagent.Inventoried{Sealed: arenas.Inventory(past.Generation, format.Point{Branch: past.Branch, Step: past.Step}, time.Now())})
+		a.post(ckptagent.Inventoried{Sealed: arenas.Inventory(past.Generation, past.Restores(), time.Now())})
 	}()
 }
 

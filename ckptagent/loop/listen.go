@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // pollEvery is how often an arena is polled where no datagram asks for it.
@@ -193,7 +194,7 @@ func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	var before arena.Progress
-	var held []int64
+	var held []protocol.Point
 	for {
 		select {
 		case <-poll:

@@ -299,7 +299,7 @@ func (a *Agent) store() {
 func (a *Agent) reportCapabilities() {
 	t := ckptagent.Capabilities{Grace: a.c.Grace, Modules: a.standbys.Known()}
 	if a.arenas != nil {
-		t.StateBytes = a.c.StateBytes
+		t.StateBytes, t.CheckpointFormat = a.c.StateBytes, a.arenas.Format()
 	}
 	storage := a.noUploader
 	if a.uploader != nil {

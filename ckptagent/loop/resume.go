@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
-	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/page"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -59,7 +58,7 @@ func (a *Agent) resume() {
 		if a.arenas != nil && !a.state.Clean {
 			// The agent before may have died between storing this generation and preparing the arenas for it.
 			run := a.state.Run
-			a.arenas.Begin(run.Number, run.Branch, format.Point{Branch: run.RestoreBranch, Step: run.RestoreStep})
+			a.arenas.Begin(run.Number, run.Branch, run.Restores())
 			a.arenas.SetBarrier(a.state.BarrierStep)
 			// What was announced last has no checksum yet, and to take one of a big slot may last seconds, in which nobody would
 			// hear this agent: who follows the arena seals it aside, and tells.

@@ -82,11 +82,11 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	}
 	a.resume() // whatever is found aside is taken in by a.loop, which this test is
 	first := a.state.Report()
-	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 || !slices.Equal(first.Rank[0].Sealed, []int64{1, 2}) {
+	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 || !slices.Equal(protocol.Steps(first.Rank[0].Sealed), []int64{1, 2}) {
 		t.Fatalf("it begins with %+v", first)
 	}
 	limit := time.After(time.Minute)
-	for !slices.Equal(a.state.Report().Rank[0].Sealed, []int64{1, 2, 3}) {
+	for !slices.Equal(protocol.Steps(a.state.Report().Rank[0].Sealed), []int64{1, 2, 3}) {
 		select {
 		case f := <-a.inbox:
 			f()

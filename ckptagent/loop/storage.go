@@ -223,7 +223,7 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 			}
 			defer func() { <-free }()
 			f := format.RankFile{
-				Rank: uint32(e.BaseRank + local), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation,
+				Rank: uint32(e.BaseRank + local), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation, Branch: pinned.Seal.Branch,
 				Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC,
 			}
 			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error { return k.store.Put(ctx, f, pinned.Data()) })
@@ -265,7 +265,7 @@ func (k *uploader) manifest(e ckptagent.WriteManifest) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	k.endManifest = cancel
-	m := format.Manifest{Step: mark.Step, Generation: mark.Generation}
+	m := format.Manifest{Step: mark.Step, Generation: mark.Generation, Branch: mark.Branch}
 	for _, r := range e.Manifest.Ranks {
 		m.Ranks = append(m.Ranks, format.ManifestRank(r))
 	}
@@ -323,12 +323,12 @@ func (k *uploader) fetch(e ckptagent.Fetch) {
 }
 
 func (k *uploader) fetchRank(ctx context.Context, arenas *arena.Set, mark protocol.Mark, local int, rank uint32) error {
-	if arenas.Holds(local, mark.Step, mark.Generation) {
+	if arenas.Holds(local, mark.Point(), mark.Generation) {
 		return nil
 	}
 	var hole *arena.Fill
 	f, err := k.store.Get(ctx, mark, rank, func(f format.RankFile) (out io.Writer, err error) {
-		if hole, err = arenas.BeginFill(local, f.Step, f.Generation, f.Length); err != nil {
+		if hole, err = arenas.BeginFill(local, f.Point(), f.Generation, f.Length); err != nil {
 			return nil, fmt.Errorf("%w: %d bytes: %w", store.ErrUseless, f.Length, err)
 		}
 		return hole, nil

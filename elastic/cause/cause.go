@@ -145,16 +145,16 @@ func (c Cause) External() bool {
 		return true
 	}
 	switch c.Code {
-	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict, LauncherStarted:
+	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict, LauncherStarted, WentBack:
 		return true
 	case RankFailed:
 	}
 	return false
 }
 
-// Displaced says whether pods had to leave their places, or ranks took the place of others: that is no failure, of whatever ran in them.
+// Displaced says whether pods had to leave their places, ranks took the place of others, or people went back: that is no failure, of whatever ran in them.
 func (c Cause) Displaced() bool {
-	return c.Code == PodReplaced || c.Code == JobSuspended || c.Code == LauncherStarted
+	return c.Code == PodReplaced || c.Code == JobSuspended || c.Code == LauncherStarted || c.Code == WentBack
 }
 
 func containsAny(s string, words []string) bool {

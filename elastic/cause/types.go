@@ -24,6 +24,8 @@ const (
 	ContainerRestarted Code = "ContainerRestarted"
 	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure, unless it comes again and again.
 	LauncherStarted Code = "LauncherStarted"
+	// WentBack: people had the gang go back to a step, from which a new branch of training begins; no failure.
+	WentBack Code = "WentBack"
 )
 
 // Cause is what failed first, with its evidence.

@@ -8,6 +8,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -15,7 +16,7 @@ import (
 // time, to the millisecond.
 func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	s := v1alpha1.RunStatus{
-		Generation: r.Generation, RestoreStep: r.RestoreStep, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
+		Generation: r.Generation, RestoreStep: r.RestoreStep, Branch: r.Branch, RestoreBranch: r.RestoreBranch, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
 		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), Unproven: int32(r.Unproven), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
 		Progress: v1alpha1.Progress{
 			Ranks: int32(r.Progress.Ranks), StandbysReady: int32(r.Progress.StandbysReady), Step: r.Progress.Step, SavedStep: r.Progress.SavedStep,
@@ -38,6 +39,9 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods),
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
+	}
+	for _, b := range r.Branches {
+		s.Branches = append(s.Branches, v1alpha1.BranchStart(b))
 	}
 	s.Durable, s.Older = stored(r.Durable), stored(r.Older)
 	for _, d := range r.Kept {
@@ -70,7 +74,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		return elastic.Record{}
 	}
 	r := elastic.Record{
-		Generation: s.Generation, RestoreStep: s.RestoreStep, StartedAt: plainTime(s.StartedAt),
+		Generation: s.Generation, RestoreStep: s.RestoreStep, Branch: s.Branch, RestoreBranch: s.RestoreBranch, StartedAt: plainTime(s.StartedAt),
 		Budget:       elastic.Budget{Restarts: int(s.Restarts), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven)},
 		Replacements: int(s.Replacements), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
@@ -95,6 +99,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})
 	}
+	for _, b := range s.Branches {
+		r.Branches = append(r.Branches, restore.Start(b))
+	}
 	r.Durable, r.Older = plainStored(s.Durable), plainStored(s.Older)
 	for _, d := range s.Kept {
 		r.Kept = append(r.Kept, *plainStored(&d))
@@ -104,7 +111,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	for _, c := range s.Copies {
 		for i := range max(1, c.Ranks) {
-			r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation}})
+			r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}})
 		}
 	}
 	for _, by := range s.Moved {
@@ -134,12 +141,12 @@ func copies(all []elastic.RankCopy) []v1alpha1.RankCopy {
 	var out []v1alpha1.RankCopy
 	for _, c := range all {
 		if n := len(out); n > 0 {
-			if last := &out[n-1]; last.Step == c.Step && last.Generation == c.Generation && int(last.Rank+max(1, last.Ranks)) == c.Rank {
+			if last := &out[n-1]; last.Step == c.Step && last.Generation == c.Generation && last.Branch == c.Branch && int(last.Rank+max(1, last.Ranks)) == c.Rank {
 				last.Ranks = max(1, last.Ranks) + 1
 				continue
 			}
 		}
-		out = append(out, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation})
+		out = append(out, v1alpha1.RankCopy{Rank: int32(c.Rank), Step: c.Step, Generation: c.Generation, Branch: c.Branch})
 	}
 	return out
 }
@@ -148,14 +155,14 @@ func stored(d *elastic.StoredStep) *v1alpha1.StoredStep {
 	if d == nil {
 		return nil
 	}
-	return &v1alpha1.StoredStep{Step: d.Step, Generation: d.Generation, At: metav1.NewMicroTime(d.At)}
+	return &v1alpha1.StoredStep{Step: d.Step, Generation: d.Generation, Branch: d.Branch, At: metav1.NewMicroTime(d.At)}
 }
 
 func plainStored(d *v1alpha1.StoredStep) *elastic.StoredStep {
 	if d == nil {
 		return nil
 	}
-	return &elastic.StoredStep{Mark: protocol.Mark{Step: d.Step, Generation: d.Generation}, At: d.At.Time}
+	return &elastic.StoredStep{Mark: protocol.Mark{Step: d.Step, Generation: d.Generation, Branch: d.Branch}, At: d.At.Time}
 }
 
 func causeStatus(c cause.Cause) v1alpha1.Cause {

@@ -11,6 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -29,7 +30,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Termination: pending}, {Termination: pending, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
 					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true},
 			},
-			Replacements: 5, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}},
+			Replacements: 5, Branch: 2, RestoreBranch: 1, Branches: restore.Line{{Branch: 1, From: 3}, {Branch: 2, From: 6}}, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3, Branch: 2}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}, {Mark: protocol.Mark{Step: 8, Generation: 3, Branch: 2}, Rank: 2}},
 			Kept:                []elastic.StoredStep{{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at}, {Mark: protocol.Mark{Step: 3, Generation: 2}, At: at}},
 			Pinned:              []elastic.StoredStep{{Mark: protocol.Mark{Step: 2, Generation: 1}, At: at}},
 			Moved:               []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},

@@ -262,6 +262,11 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 		if n := len(k.Sealed); n > maxSealed {
 			return status.Errorf(codes.InvalidArgument, "local rank %d holds %d steps, %d at most", i, n, maxSealed)
 		}
+		for _, p := range k.Sealed {
+			if p.Branch < 0 || p.Branch > protocol.MaxBranch {
+				return status.Errorf(codes.InvalidArgument, "local rank %d holds a step of branch %d", i, p.Branch)
+			}
+		}
 	}
 	switch {
 	case r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks:

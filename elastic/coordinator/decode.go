@@ -24,6 +24,8 @@ var mostEntries = map[protoreflect.FullName]int{
 	"holdfast.coordinator.v1.Report.notes":   maxNotes,
 	"holdfast.coordinator.v1.Report.modules": maxModules,
 	"holdfast.coordinator.v1.Rank.sealed":    maxSealed,
+
+	"holdfast.coordinator.v1.Rank.sealed_branch": maxSealed,
 }
 
 var reportFields = (&coordinatorv1.Report{}).ProtoReflect().Descriptor()

@@ -125,7 +125,7 @@ func fullest(version int) protocol.Report {
 		r.Notes = append(r.Notes, text)
 	}
 	for local := range protocol.MaxRanks {
-		k := protocol.Rank{Local: local, Sealed: []int64{1 << 50, 1<<50 + 1, 1<<50 + 2}, Step: 1 << 50, Exit: &protocol.Exit{Code: 255, Signal: 64, Traceback: text}, StandbyReady: true, PID: 1 << 22}
+		k := protocol.Rank{Local: local, Sealed: []protocol.Point{{Branch: 1 << 50, Step: 1 << 50}, {Branch: 1 << 50, Step: 1<<50 + 1}, {Branch: 1<<50 + 1, Step: 1<<50 + 2}}, Step: 1 << 50, Exit: &protocol.Exit{Code: 255, Signal: 64, Traceback: text}, StandbyReady: true, PID: 1 << 22}
 		if version > 1 {
 			k.FromStandby, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown = true, 1<<50, 1<<50, true
 			k.Copied = protocol.Copied{Mark: protocol.Mark{Step: 1 << 50, Generation: 1 << 50}, Length: 1 << 44, Checksum: 1<<32 - 1}

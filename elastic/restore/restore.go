@@ -1,10 +1,9 @@
 // Package restore finds the step from which a gang goes on: the newest that every rank holds in its memory or can read from
-// storage, as far as is recorded what lies there. It promises that no rank is without its part of that step, and that none
-// newer is whole.
+// storage, as far as is recorded what lies there, and as far as it is on the gang's line of training. It promises that no rank is without
+// its part of that step, that none newer is whole, and that what was given up is not restored.
 package restore
 
 import (
-	"cmp"
 	"slices"
 
 	"holdfast.dev/holdfast/internal/protocol"
@@ -14,7 +13,7 @@ import (
 type Pod struct {
 	// Ranks is how many it has; Held is what each holds in memory, ascending. One without an entry holds nothing.
 	Ranks int
-	Held  [][]int64
+	Held  [][]protocol.Point
 	// Gone: its memory does not count, and the pod that takes its place is expected to read storage.
 	Gone bool
 	// CannotFetch: its agent knows of no storage; Failed are the marks that it could not read.
@@ -46,32 +45,38 @@ type Stored struct {
 
 // Point is a step, and what each slot has to fetch from storage before all have it. The zero Point: there is none.
 type Point struct {
-	Step  int64
+	protocol.Point
 	Fetch map[int]protocol.Mark
 }
 
-// Find is the newest point that the pods, one for each slot, can reach.
-func Find(pods []Pod, stored Stored) Point { return find(pods, stored, false) }
+// Find is the newest point on the line that the pods, one for each slot, can reach.
+func Find(pods []Pod, stored Stored, line Line) Point { return find(pods, stored, line, false) }
 
 // Insist is Find where what could not be read counts as well: to be asked for again and again where there is no other point. To
 // begin anew over it would throw away what people stored.
-func Insist(pods []Pod, stored Stored) Point { return find(pods, stored, true) }
+func Insist(pods []Pod, stored Stored, line Line) Point { return find(pods, stored, line, true) }
 
-func find(pods []Pod, stored Stored, insist bool) Point {
-	for _, step := range candidates(pods, stored) {
-		if fetch, ok := sources(step, pods, stored, insist); ok {
-			return Point{step, fetch}
+// Reaches says whether the pods can have a step, if it is on the line, from memory or from storage.
+func Reaches(p protocol.Point, pods []Pod, stored Stored, line Line) bool {
+	_, ok := sources(p, pods, stored, false)
+	return ok && line.Has(p)
+}
+
+func find(pods []Pod, stored Stored, line Line, insist bool) Point {
+	for _, p := range candidates(pods, stored, line) {
+		if fetch, ok := sources(p, pods, stored, insist); ok {
+			return Point{p, fetch}
 		}
 	}
 	return Point{}
 }
 
-// candidates are all steps that anybody holds, newest first.
-func candidates(pods []Pod, stored Stored) []int64 {
-	var steps []int64
-	add := func(step int64) { // ranks hold few steps, and mostly the same
-		if step > 0 && !slices.Contains(steps, step) {
-			steps = append(steps, step)
+// candidates are all steps on the line that anybody holds, newest first.
+func candidates(pods []Pod, stored Stored, line Line) []protocol.Point {
+	var steps []protocol.Point
+	add := func(p protocol.Point) { // ranks hold few steps, and mostly the same
+		if p.Step > 0 && !slices.Contains(steps, p) && line.Has(p) {
+			steps = append(steps, p)
 		}
 	}
 	for i := range pods {
@@ -84,17 +89,17 @@ func candidates(pods []Pod, stored Stored) []int64 {
 		}
 	}
 	for _, m := range stored.Whole {
-		add(m.Step)
+		add(m.Point())
 	}
 	for _, p := range stored.Parts {
-		add(p.Step)
+		add(p.Point())
 	}
-	slices.SortFunc(steps, func(a, b int64) int { return cmp.Compare(b, a) })
+	slices.SortFunc(steps, func(a, b protocol.Point) int { return b.Compare(a) })
 	return steps
 }
 
 // sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere.
-func sources(step int64, pods []Pod, stored Stored, insist bool) (fetch map[int]protocol.Mark, ok bool) {
+func sources(step protocol.Point, pods []Pod, stored Stored, insist bool) (fetch map[int]protocol.Mark, ok bool) {
 	fetch = map[int]protocol.Mark{}
 	world := 0
 	for i := range pods {
@@ -131,56 +136,59 @@ func sources(step int64, pods []Pod, stored Stored, insist bool) (fetch map[int]
 }
 
 // Reached reports whether some pod holds a step in memory, or an older one.
-func Reached(pods []Pod, step int64) bool {
+func Reached(pods []Pod, step protocol.Point) bool {
 	return slices.ContainsFunc(pods, func(p Pod) bool {
-		return !p.Gone && slices.ContainsFunc(p.Held, func(held []int64) bool { return len(held) > 0 && held[0] <= step })
+		return !p.Gone && slices.ContainsFunc(p.Held, func(held []protocol.Point) bool { return len(held) > 0 && held[0].Compare(step) <= 0 })
 	})
 }
 
 func (s Stored) apart(m protocol.Mark) bool { return s.Apart > 0 && m.Generation <= s.Apart }
 
 // Find says where storage has a rank's part of a step of a gang with so many ranks, as far as that did not fail to be read.
-func (s Stored) Find(step int64, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
+func (s Stored) Find(step protocol.Point, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
 	if s.World > 0 && s.World != world {
 		return protocol.Mark{}, false
 	}
 	for _, p := range s.Parts {
-		if p.Rank == rank && p.Step == step && !slices.Contains(failed, p.Mark) {
+		if p.Rank == rank && p.Point() == step && !slices.Contains(failed, p.Mark) {
 			return p.Mark, true
 		}
 	}
 	for _, m := range s.Whole {
-		if m.Step == step && !slices.Contains(failed, m) {
+		if m.Point() == step && !slices.Contains(failed, m) {
 			return m, true
 		}
 	}
 	return protocol.Mark{}, false
 }
 
-// InMemory is the newest step that every rank holds in memory; 0: there is none, and training starts from the beginning. Each
-// inventory lists one rank's steps, ascending.
-func InMemory(inventories [][]int64) int64 {
+// InMemory is the newest step on the line that every rank holds in memory; the zero Point: there is none, and training starts from the
+// beginning. Each inventory lists one rank's steps.
+func InMemory(inventories [][]protocol.Point, line Line) protocol.Point {
+	newest := protocol.Point{}
 	if len(inventories) == 0 {
-		return 0
+		return newest
 	}
-	for _, step := range slices.Backward(inventories[0]) {
-		if !slices.ContainsFunc(inventories[1:], func(inv []int64) bool { return !Holds(inv, step) }) {
-			return step
+	for _, p := range inventories[0] {
+		if p.Compare(newest) > 0 && line.Has(p) && !slices.ContainsFunc(inventories[1:], func(inv []protocol.Point) bool { return !Holds(inv, p) }) {
+			newest = p
 		}
 	}
-	return 0
+	return newest
 }
 
 // Holds says whether an inventory has a step.
-func Holds(inventory []int64, step int64) bool {
-	_, found := slices.BinarySearch(inventory, step)
-	return found
+func Holds(inventory []protocol.Point, step protocol.Point) bool {
+	return slices.Contains(inventory, step)
 }
 
-// Last is the newest step of an inventory; 0: none.
-func Last(inventory []int64) int64 {
-	if len(inventory) == 0 {
-		return 0
+// Last is the newest step of an inventory; the zero Point: it has none.
+func Last(inventory []protocol.Point) protocol.Point {
+	last := protocol.Point{}
+	for _, p := range inventory {
+		if p.Compare(last) > 0 {
+			last = p
+		}
 	}
-	return inventory[len(inventory)-1]
+	return last
 }

@@ -9,15 +9,22 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
+var first = protocol.FirstBranch
+
 // reachable is the slow twin of Find: whether each rank has its part of a step, asked of each rank alone.
-func reachable(step int64, pods []Pod, stored Stored, insist bool) bool {
+func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist bool) bool {
 	world := 0
 	for _, p := range pods {
 		world += p.Ranks
 	}
 	marks := []protocol.Mark{{}}
 	for generation := range int64(4) {
-		marks = append(marks, protocol.Mark{Step: step, Generation: generation})
+		marks = append(marks, protocol.Mark{Step: step.Step, Generation: generation, Branch: step.Branch})
+	}
+	for _, s := range line {
+		if step.Branch < s.Branch && step.Step > s.From {
+			return false
+		}
 	}
 	base, older, apart := 0, false, false
 	for _, p := range pods {
@@ -39,7 +46,9 @@ func reachable(step int64, pods []Pod, stored Stored, insist bool) bool {
 			return false
 		}
 		for _, held := range p.Held {
-			older = older || !p.Gone && slices.ContainsFunc(held, func(s int64) bool { return s <= step })
+			older = older || !p.Gone && slices.ContainsFunc(held, func(p protocol.Point) bool {
+				return p.Branch < step.Branch || p.Branch == step.Branch && p.Step <= step.Step
+			})
 		}
 		base += p.Ranks
 	}
@@ -47,7 +56,9 @@ func reachable(step int64, pods []Pod, stored Stored, insist bool) bool {
 }
 
 func TestFindIsTheNewestThatAllReach(t *testing.T) {
-	found, fetched := 0, 0
+	found, fetched, later := 0, 0, 0
+	newestFirst := append([]protocol.Point{}, protocol.Point{Branch: 1, Step: 4}, protocol.Point{Branch: 1, Step: 3}, protocol.Point{Branch: 1, Step: 2}, protocol.Point{Branch: 1, Step: 1})
+	newestFirst = append(newestFirst, protocol.FirstBranch(4, 3, 2, 1)...)
 	for seed := range seeds.All(t, int64(20_000)) {
 		rng := rand.New(rand.NewSource(seed))
 		some := func(n int, each func()) {
@@ -56,18 +67,25 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 			}
 		}
 		mark := func() protocol.Mark {
-			step := int64(1 + rng.Intn(4))
-			return protocol.Mark{Step: step, Generation: step % 2} // a step is stored once
+			step, branch := int64(1+rng.Intn(4)), int64(rng.Intn(3)/2)
+			return protocol.Mark{Step: step, Generation: 2*branch + step%2, Branch: branch} // a step is stored once
+		}
+		line := Line{}
+		if rng.Intn(2) == 0 {
+			line = line.Begin(1+rng.Int63n(2), rng.Int63n(4))
 		}
 		pods := make([]Pod, 1+rng.Intn(3))
 		for i := range pods {
 			p := &pods[i]
 			p.Ranks, p.Gone, p.CannotFetch = rng.Intn(3), rng.Intn(5) == 0, rng.Intn(6) == 0
 			some(4, func() {
-				held := []int64{}
+				held, branch := []protocol.Point{}, int64(0)
 				for step := int64(1); step < 5; step++ {
+					if rng.Intn(6) == 0 {
+						branch = 1
+					}
 					if rng.Intn(3) > 0 {
-						held = append(held, step)
+						held = append(held, protocol.Point{Branch: branch, Step: step})
 					}
 				}
 				p.Held = append(p.Held, held)
@@ -78,49 +96,65 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 		some(3, func() { stored.Whole = append(stored.Whole, mark()) })
 		some(4, func() { stored.Parts = append(stored.Parts, Part{mark(), rng.Intn(4)}) })
 		for _, insist := range []bool{false, true} {
-			want := int64(4)
-			for ; want > 0 && !reachable(want, pods, stored, insist); want-- {
+			want := protocol.Point{}
+			for _, p := range newestFirst {
+				if reachable(p, pods, stored, line, insist) {
+					want = p
+					break
+				}
 			}
-			got := find(pods, stored, insist)
-			if got.Step != want {
-				t.Fatalf("seed %d, insist %t: step %d, want %d: %+v %+v", seed, insist, got.Step, want, pods, stored)
+			got := find(pods, stored, line, insist)
+			if got.Point != want {
+				t.Fatalf("seed %d, insist %t: %v, want %v: %+v %+v %+v", seed, insist, got.Point, want, pods, stored, line)
+			}
+			for _, p := range newestFirst {
+				if !insist && Reaches(p, pods, stored, line) != reachable(p, pods, stored, line, false) {
+					t.Fatalf("seed %d: whether %v can be had: %+v %+v %+v", seed, p, pods, stored, line)
+				}
+			}
+			if got.Branch > 0 && got.Step < 4 {
+				later++
 			}
 			if got.Step > 0 {
 				found++
 			}
 			fetched += len(got.Fetch)
 			for slot, m := range got.Fetch {
-				if p := pods[slot]; m.Step != got.Step || !insist && slices.Contains(p.Failed, m) || p.CannotFetch && !p.Gone {
+				if p := pods[slot]; m.Point() != got.Point || !insist && slices.Contains(p.Failed, m) || p.CannotFetch && !p.Gone {
 					t.Fatalf("seed %d: slot %d fetches %v", seed, slot, m)
 				}
 			}
 		}
 	}
-	if !seeds.One() && (found < 1000 || fetched < 1000) {
-		t.Errorf("%d points, %d fetches: the histories show too little", found, fetched)
+	if !seeds.One() && (found < 1000 || fetched < 1000 || later < 1000) {
+		t.Errorf("%d points, %d fetches, %d points of a branch that is not the first: the histories show too little", found, fetched, later)
 	}
 }
 
 func TestInMemory(t *testing.T) {
 	for _, tc := range []struct {
-		held [][]int64
-		want int64
+		held [][]protocol.Point
+		line Line
+		want protocol.Point
 	}{
-		{nil, 0},
-		{[][]int64{{1, 2, 3}, {2, 3, 4}, {3, 5}}, 3},
-		{[][]int64{{1, 2}, {3}}, 0},
-		{[][]int64{{1, 2}, {}}, 0},
+		{nil, nil, protocol.Point{}},
+		{[][]protocol.Point{first(1, 2, 3), first(2, 3, 4), first(3, 5)}, nil, protocol.Point{Step: 3}},
+		{[][]protocol.Point{first(1, 2), first(3)}, nil, protocol.Point{}},
+		{[][]protocol.Point{first(1, 2), {}}, nil, protocol.Point{}},
+		{[][]protocol.Point{first(50, 80), first(50, 80)}, Line{{1, 50}}, protocol.Point{Step: 50}},
+		{[][]protocol.Point{{{Branch: 0, Step: 50}, {Branch: 1, Step: 60}}, {{Branch: 0, Step: 50}, {Branch: 1, Step: 60}}}, Line{{1, 50}}, protocol.Point{Branch: 1, Step: 60}},
+		{[][]protocol.Point{{{Branch: 0, Step: 50}, {Branch: 1, Step: 60}}, {{Branch: 0, Step: 50}, {Branch: 0, Step: 60}}}, Line{{1, 50}}, protocol.Point{Step: 50}},
 	} {
-		if got := InMemory(tc.held); got != tc.want {
-			t.Errorf("%v: %d, want %d", tc.held, got, tc.want)
+		if got := InMemory(tc.held, tc.line); got != tc.want {
+			t.Errorf("%v on %v: %v, want %v", tc.held, tc.line, got, tc.want)
 		}
 	}
 }
 
 func TestLast(t *testing.T) {
-	for want, inventory := range map[int64][]int64{0: nil, 7: {7}, 9: {3, 7, 9}} {
+	for want, inventory := range map[protocol.Point][]protocol.Point{{}: nil, {Step: 7}: first(7), {Step: 9}: first(3, 7, 9), {Branch: 1, Step: 6}: {{Branch: 0, Step: 5}, {Branch: 1, Step: 6}}} {
 		if got := Last(inventory); got != want {
-			t.Errorf("the last of %v is %d, want %d", inventory, got, want)
+			t.Errorf("the last of %v is %v, want %v", inventory, got, want)
 		}
 	}
 }
@@ -128,7 +162,7 @@ func TestLast(t *testing.T) {
 // TestNoStepIsZero: training that has saved nothing begins anew; a record that names step 0 is no point to fetch.
 func TestNoStepIsZero(t *testing.T) {
 	zero := protocol.Mark{Generation: 1}
-	if got := Find([]Pod{{Ranks: 1}}, Stored{Whole: []protocol.Mark{zero}}); got.Step != 0 || got.Fetch != nil {
+	if got := Find([]Pod{{Ranks: 1}}, Stored{Whole: []protocol.Mark{zero}}, nil); got.Step != 0 || got.Fetch != nil {
 		t.Errorf("storage has step 0: %+v, want none", got)
 	}
 }

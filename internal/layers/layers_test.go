@@ -31,7 +31,7 @@ var cores = map[string][]string{
 	"elastic/cause":     {"internal/protocol"},
 	"elastic/restore":   {"internal/protocol"},
 	"ckptagent":         {"internal/protocol"},
-	"ckptagent/format":  {},
+	"ckptagent/format":  {"internal/protocol"},
 	"ckptagent/launch":  {"internal/protocol"},
 	"nodehealth/budget": {},
 }

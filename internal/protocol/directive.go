@@ -40,8 +40,11 @@ type Directive struct {
 	// BarrierStep: ranks that have copied a step at or above it stay in their save until they are ended or this is lifted; 0: nobody is held.
 	BarrierStep int64
 	// DurableStep is the newest step that lies whole in storage and is named by the gang's record as it is stored; 0: none is, or that is
-	// not known now. Of a generation that runs it belongs to that one's line.
-	DurableStep int64
+	// not known now. Of a generation that runs it belongs to that one's line. DurableBranch is its branch.
+	DurableStep, DurableBranch int64
+	// CheckpointFormat is the version of docs/formats/checkpoint.md that the coordinator knows; below BranchFormat, or 0: it names no branch,
+	// and each step that it names is meant by number alone.
+	CheckpointFormat int
 	// Copy is to be copied from memory to storage, once; an agent that does not hold it does nothing. The mark's generation is the newest
 	// that ran, and the copy may go on after it was halted.
 	Copy Mark
@@ -85,6 +88,9 @@ type Run struct {
 	// RestartCount is how many generations ran before because of failures (TORCHELASTIC_RESTART_COUNT).
 	RestartCount int `json:"restartCount"`
 }
+
+// Restores is the point that every rank restores.
+func (r Run) Restores() Point { return Point{Branch: r.RestoreBranch, Step: r.RestoreStep} }
 
 // Manifest says that a step lies whole in storage; without a step it is none.
 type Manifest struct {

@@ -36,7 +36,12 @@ type Mark struct {
 	Step int64 `json:"step,omitempty"`
 	// Generation is the one in whose folder the step lies: that which ran when it was copied.
 	Generation int64 `json:"generation,omitempty"`
+	// Branch is that of the step. A generation has each step once, so that it follows from the other two; it orders marks of several.
+	Branch int64 `json:"branch,omitempty"`
 }
+
+// Point is the step that lies there.
+func (m Mark) Point() Point { return Point{Branch: m.Branch, Step: m.Step} }
 
 // Copied is one rank's file in storage, whole and synced.
 type Copied struct {

@@ -1,6 +1,9 @@
 package protocol
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Report is all that an agent knows. It is sent when anything has changed, and every second.
 type Report struct {
@@ -59,13 +62,17 @@ type Report struct {
 	// imports, while the directive wants them.
 	ModulesKnown int
 	Modules      []string
+	// CheckpointFormat is the version of docs/formats/checkpoint.md that this pod's memory and agent keep to; below BranchFormat, or 0: they
+	// know no branches.
+	CheckpointFormat int
 }
 
 // Rank is what an agent tells of one of its ranks.
 type Rank struct {
 	Local int
-	// Sealed are the steps that lie whole and verified in this rank's memory, ascending.
-	Sealed []int64
+	// Sealed are the steps that lie whole and verified in this rank's memory, ascending by number. An agent that knows no branches says
+	// that all are of the first.
+	Sealed []Point
 	// Step is the newest that the script told of (save or step call); 0: none.
 	Step int64
 	// Exit is kept until the next generation starts.
@@ -82,4 +89,17 @@ type Rank struct {
 	// ResumedAt is how many optimizer steps the restored state held before the first of them, where ResumeKnown.
 	ResumedAt   int64
 	ResumeKnown bool
+}
+
+// Holds says whether the rank holds a step of that number.
+func (r *Rank) Holds(step int64) bool {
+	return slices.ContainsFunc(r.Sealed, func(p Point) bool { return p.Step == step })
+}
+
+// Newest is the number of the newest step that the rank holds; 0: none.
+func (r *Rank) Newest() int64 {
+	if len(r.Sealed) == 0 {
+		return 0
+	}
+	return r.Sealed[len(r.Sealed)-1].Step
 }

@@ -153,7 +153,9 @@ func (f *faulty) checkStored(generation uint64) {
 }
 
 // held is the newest step in memory.
-func (f *faulty) held() uint64 { return uint64(restore.InMemory([][]int64{f.pods[0].sealed(0)})) }
+func (f *faulty) held() uint64 {
+	return uint64(restore.Last(protocol.FirstBranch(f.pods[0].sealed(0)...)).Step)
+}
 
 var faults = []struct {
 	name string

@@ -21,6 +21,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -112,10 +113,12 @@ func (g *gang) seen() (common uint64, uneven bool) {
 		}
 		return steps[len(steps)-1]
 	}
+	var points [][]protocol.Point
 	for _, i := range inventories {
+		points = append(points, protocol.FirstBranch(i...))
 		uneven = uneven || newest(i) != newest(inventories[0])
 	}
-	return uint64(restore.InMemory(inventories)), uneven
+	return uint64(restore.InMemory(points, nil).Step), uneven
 }
 
 // running waits until a generation above the given one runs on all ranks, and returns it with its pids.

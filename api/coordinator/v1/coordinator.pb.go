@@ -143,35 +143,36 @@ func (Order) EnumDescriptor() ([]byte, []int) {
 }
 
 type Report struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Protocol        uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Incarnation     uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Ranks           uint32                 `protobuf:"varint,3,opt,name=ranks,proto3" json:"ranks,omitempty"`
-	Address         string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	Port            uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
-	Generation      uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
-	State           State                  `protobuf:"varint,7,opt,name=state,proto3,enum=holdfast.coordinator.v1.State" json:"state,omitempty"`
-	Rank            []*Rank                `protobuf:"bytes,8,rep,name=rank,proto3" json:"rank,omitempty"`
-	StateBytes      uint64                 `protobuf:"varint,9,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
-	Notes           []string               `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
-	Refused         string                 `protobuf:"bytes,11,opt,name=refused,proto3" json:"refused,omitempty"`
-	Terminating     bool                   `protobuf:"varint,12,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	Timeline        *Timeline              `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
-	Storage         bool                   `protobuf:"varint,14,opt,name=storage,proto3" json:"storage,omitempty"`
-	GraceSeconds    uint32                 `protobuf:"varint,15,opt,name=grace_seconds,json=graceSeconds,proto3" json:"grace_seconds,omitempty"`
-	Manifested      *Mark                  `protobuf:"bytes,16,opt,name=manifested,proto3" json:"manifested,omitempty"`
-	FetchFailed     *Mark                  `protobuf:"bytes,17,opt,name=fetch_failed,json=fetchFailed,proto3" json:"fetch_failed,omitempty"`
-	CopyMs          uint32                 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
-	BarrierStep     uint64                 `protobuf:"varint,19,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
-	WholeCommand    bool                   `protobuf:"varint,20,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
-	Unprotected     string                 `protobuf:"bytes,21,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
-	ModulesKnown    uint32                 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
-	Modules         []string               `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
-	Containers      uint64                 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
-	Sequence        uint64                 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	LeftForLauncher uint64                 `protobuf:"varint,26,opt,name=left_for_launcher,json=leftForLauncher,proto3" json:"left_for_launcher,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Protocol         uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Incarnation      uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Ranks            uint32                 `protobuf:"varint,3,opt,name=ranks,proto3" json:"ranks,omitempty"`
+	Address          string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Port             uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	Generation       uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	State            State                  `protobuf:"varint,7,opt,name=state,proto3,enum=holdfast.coordinator.v1.State" json:"state,omitempty"`
+	Rank             []*Rank                `protobuf:"bytes,8,rep,name=rank,proto3" json:"rank,omitempty"`
+	StateBytes       uint64                 `protobuf:"varint,9,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
+	Notes            []string               `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
+	Refused          string                 `protobuf:"bytes,11,opt,name=refused,proto3" json:"refused,omitempty"`
+	Terminating      bool                   `protobuf:"varint,12,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	Timeline         *Timeline              `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	Storage          bool                   `protobuf:"varint,14,opt,name=storage,proto3" json:"storage,omitempty"`
+	GraceSeconds     uint32                 `protobuf:"varint,15,opt,name=grace_seconds,json=graceSeconds,proto3" json:"grace_seconds,omitempty"`
+	Manifested       *Mark                  `protobuf:"bytes,16,opt,name=manifested,proto3" json:"manifested,omitempty"`
+	FetchFailed      *Mark                  `protobuf:"bytes,17,opt,name=fetch_failed,json=fetchFailed,proto3" json:"fetch_failed,omitempty"`
+	CopyMs           uint32                 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
+	BarrierStep      uint64                 `protobuf:"varint,19,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
+	WholeCommand     bool                   `protobuf:"varint,20,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	Unprotected      string                 `protobuf:"bytes,21,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
+	ModulesKnown     uint32                 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
+	Modules          []string               `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
+	Containers       uint64                 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
+	Sequence         uint64                 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	LeftForLauncher  uint64                 `protobuf:"varint,26,opt,name=left_for_launcher,json=leftForLauncher,proto3" json:"left_for_launcher,omitempty"`
+	CheckpointFormat uint32                 `protobuf:"varint,27,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -386,10 +387,18 @@ func (x *Report) GetLeftForLauncher() uint64 {
 	return 0
 }
 
+func (x *Report) GetCheckpointFormat() uint32 {
+	if x != nil {
+		return x.CheckpointFormat
+	}
+	return 0
+}
+
 type Mark struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Step          uint64                 `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Branch        uint64                 `protobuf:"varint,3,opt,name=branch,proto3" json:"branch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -438,6 +447,13 @@ func (x *Mark) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *Mark) GetBranch() uint64 {
+	if x != nil {
+		return x.Branch
+	}
+	return 0
+}
+
 type Rank struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	LocalRank    uint32                 `protobuf:"varint,1,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
@@ -451,7 +467,9 @@ type Rank struct {
 	Copied         *Copied `protobuf:"bytes,8,opt,name=copied,proto3" json:"copied,omitempty"`
 	OptimizerSteps uint64  `protobuf:"varint,9,opt,name=optimizer_steps,json=optimizerSteps,proto3" json:"optimizer_steps,omitempty"`
 	// Absent: not known.
-	ResumedAt     *uint64 `protobuf:"varint,10,opt,name=resumed_at,json=resumedAt,proto3,oneof" json:"resumed_at,omitempty"`
+	ResumedAt *uint64 `protobuf:"varint,10,opt,name=resumed_at,json=resumedAt,proto3,oneof" json:"resumed_at,omitempty"`
+	// Of each entry of sealed, in the same order; absent: all are of the first branch.
+	SealedBranch  []uint64 `protobuf:"varint,11,rep,packed,name=sealed_branch,json=sealedBranch,proto3" json:"sealed_branch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -554,6 +572,13 @@ func (x *Rank) GetResumedAt() uint64 {
 		return *x.ResumedAt
 	}
 	return 0
+}
+
+func (x *Rank) GetSealedBranch() []uint64 {
+	if x != nil {
+		return x.SealedBranch
+	}
+	return nil
 }
 
 type Copied struct {
@@ -787,27 +812,29 @@ func (x *Timeline) GetVerified() int64 {
 }
 
 type Directive struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	Order         Order                  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
-	Run           *Generation            `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
-	CommonStep    uint64                 `protobuf:"varint,5,opt,name=common_step,json=commonStep,proto3" json:"common_step,omitempty"`
-	ReclaimBelow  uint64                 `protobuf:"varint,6,opt,name=reclaim_below,json=reclaimBelow,proto3" json:"reclaim_below,omitempty"`
-	ExitCode      int32                  `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	BarrierStep   uint64                 `protobuf:"varint,9,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
-	Copy          *Mark                  `protobuf:"bytes,10,opt,name=copy,proto3" json:"copy,omitempty"`
-	Manifest      *Manifest              `protobuf:"bytes,11,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	Fetch         *Mark                  `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
-	WantModules   bool                   `protobuf:"varint,13,opt,name=want_modules,json=wantModules,proto3" json:"want_modules,omitempty"`
-	Modules       []string               `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
-	WholeCommand  bool                   `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
-	Launched      bool                   `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
-	Authorities   string                 `protobuf:"bytes,17,opt,name=authorities,proto3" json:"authorities,omitempty"`
-	DurableStep   uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Protocol         uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Generation       uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Order            Order                  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
+	Run              *Generation            `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
+	CommonStep       uint64                 `protobuf:"varint,5,opt,name=common_step,json=commonStep,proto3" json:"common_step,omitempty"`
+	ReclaimBelow     uint64                 `protobuf:"varint,6,opt,name=reclaim_below,json=reclaimBelow,proto3" json:"reclaim_below,omitempty"`
+	ExitCode         int32                  `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	Reason           string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	BarrierStep      uint64                 `protobuf:"varint,9,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
+	Copy             *Mark                  `protobuf:"bytes,10,opt,name=copy,proto3" json:"copy,omitempty"`
+	Manifest         *Manifest              `protobuf:"bytes,11,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Fetch            *Mark                  `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
+	WantModules      bool                   `protobuf:"varint,13,opt,name=want_modules,json=wantModules,proto3" json:"want_modules,omitempty"`
+	Modules          []string               `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
+	WholeCommand     bool                   `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	Launched         bool                   `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
+	Authorities      string                 `protobuf:"bytes,17,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	DurableStep      uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
+	DurableBranch    uint64                 `protobuf:"varint,19,opt,name=durable_branch,json=durableBranch,proto3" json:"durable_branch,omitempty"`
+	CheckpointFormat uint32                 `protobuf:"varint,20,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
@@ -962,6 +989,20 @@ func (x *Directive) GetAuthorities() string {
 func (x *Directive) GetDurableStep() uint64 {
 	if x != nil {
 		return x.DurableStep
+	}
+	return 0
+}
+
+func (x *Directive) GetDurableBranch() uint64 {
+	if x != nil {
+		return x.DurableBranch
+	}
+	return 0
+}
+
+func (x *Directive) GetCheckpointFormat() uint32 {
+	if x != nil {
+		return x.CheckpointFormat
 	}
 	return 0
 }
@@ -1216,7 +1257,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xaf\a\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xdc\a\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1251,12 +1292,14 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"containers\x18\x18 \x01(\x04R\n" +
 	"containers\x12\x1a\n" +
 	"\bsequence\x18\x19 \x01(\x04R\bsequence\x12*\n" +
-	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\":\n" +
+	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\x12+\n" +
+	"\x11checkpoint_format\x18\x1b \x01(\rR\x10checkpointFormat\"R\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
-	"generation\"\xf3\x02\n" +
+	"generation\x12\x16\n" +
+	"\x06branch\x18\x03 \x01(\x04R\x06branch\"\x98\x03\n" +
 	"\x04Rank\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x16\n" +
@@ -1270,7 +1313,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x0foptimizer_steps\x18\t \x01(\x04R\x0eoptimizerSteps\x12\"\n" +
 	"\n" +
 	"resumed_at\x18\n" +
-	" \x01(\x04H\x00R\tresumedAt\x88\x01\x01B\r\n" +
+	" \x01(\x04H\x00R\tresumedAt\x88\x01\x01\x12#\n" +
+	"\rsealed_branch\x18\v \x03(\x04R\fsealedBranchB\r\n" +
 	"\v_resumed_at\"o\n" +
 	"\x06Copied\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x12\x16\n" +
@@ -1290,7 +1334,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xbc\x05\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\x90\x06\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -1313,7 +1357,9 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rwhole_command\x18\x0f \x01(\bR\fwholeCommand\x12\x1a\n" +
 	"\blaunched\x18\x10 \x01(\bR\blaunched\x12 \n" +
 	"\vauthorities\x18\x11 \x01(\tR\vauthorities\x12!\n" +
-	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\"\xe8\x01\n" +
+	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\x12%\n" +
+	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12+\n" +
+	"\x11checkpoint_format\x18\x14 \x01(\rR\x10checkpointFormat\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

@@ -269,16 +269,12 @@ func (r *record) whole() (steps []*v1alpha1.StoredStep, names []string) {
 }
 
 func markOf(s *v1alpha1.StoredStep) protocol.Mark {
-	return protocol.Mark{Step: s.Step, Generation: s.Generation}
-}
-
-func (s *Step) mark() protocol.Mark {
-	return protocol.Mark{Step: s.Step.Step, Generation: s.Generation}
+	return protocol.Mark{Step: s.Step, Generation: s.Generation, Branch: s.Branch}
 }
 
 func at(steps []Step, m protocol.Mark) *Step {
 	for i := range steps {
-		if steps[i].mark() == m {
+		if s := &steps[i]; s.Step.Step == m.Step && s.Generation == m.Generation {
 			return &steps[i]
 		}
 	}
@@ -338,7 +334,7 @@ func (r *record) markPinned(steps []Step, before *record, only int64) []Step {
 // copied are the marks of recorded copies.
 func (r *record) copied() (marks []protocol.Mark) {
 	for _, c := range r.copies {
-		if m := (protocol.Mark{Step: c.Step, Generation: c.Generation}); !slices.Contains(marks, m) {
+		if m := (protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}); !slices.Contains(marks, m) {
 			marks = append(marks, m)
 		}
 	}
@@ -360,7 +356,7 @@ func (r *record) copiesLost(steps []Step, before *record, only int64) (lost []st
 		if only > 0 && c.Step != only || before == nil || !slices.Contains(before.copies, c) {
 			continue
 		}
-		s := at(steps, protocol.Mark{Step: c.Step, Generation: c.Generation})
+		s := at(steps, protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch})
 		for rank := int(c.Rank); rank < int(c.Rank)+max(1, int(c.Ranks)) && len(lost) < maxWrong; rank++ {
 			if s == nil || !s.Removed && s.Untold+s.Unlooked == 0 && !s.Has(rank) {
 				lost = append(lost, fmt.Sprintf("the record names a copy of rank %d of step %d, generation %d, and no whole file is there", rank, c.Step, c.Generation))
@@ -389,7 +385,7 @@ func (r *record) restored(steps []Step) protocol.Mark {
 	}
 	for _, c := range r.copies {
 		for rank := int(c.Rank); rank < min(world, int(c.Rank)+max(1, int(c.Ranks))); rank++ {
-			stored.Parts = append(stored.Parts, restore.Part{Mark: protocol.Mark{Step: c.Step, Generation: c.Generation}, Rank: rank})
+			stored.Parts = append(stored.Parts, restore.Part{Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}, Rank: rank})
 		}
 	}
 	per := 1
@@ -410,7 +406,7 @@ func (r *record) restored(steps []Step) protocol.Mark {
 			}
 		}
 	}
-	point := restore.Find(pods, stored)
+	point := restore.Find(pods, stored, nil) // the record names nothing that was given up
 	newest := protocol.Mark{}
 	for _, m := range point.Fetch { // parts of one step may be of several generations
 		if m.Generation > newest.Generation {

@@ -23,7 +23,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 	if d.Protocol < 2 {
 		return d
 	}
-	d.DurableStep = int64(m.GetDurableStep())
+	d.DurableStep, d.DurableBranch, d.CheckpointFormat = int64(m.GetDurableStep()), int64(m.GetDurableBranch()), int(m.GetCheckpointFormat())
 	d.BarrierStep, d.Copy, d.Manifest, d.Fetch = int64(m.GetBarrierStep()), mark(m.GetCopy()), manifest(m.GetManifest()), mark(m.GetFetch())
 	d.WantModules, d.Modules, d.WholeCommand, d.Launched = m.GetWantModules(), m.GetModules(), m.GetWholeCommand(), m.GetLaunched()
 	d.Authorities = m.GetAuthorities()
@@ -46,7 +46,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	if d.Protocol < 2 {
 		return m
 	}
-	m.DurableStep = uint64(d.DurableStep)
+	m.DurableStep, m.DurableBranch, m.CheckpointFormat = uint64(d.DurableStep), uint64(d.DurableBranch), uint32(d.CheckpointFormat)
 	m.BarrierStep, m.Copy, m.Manifest, m.Fetch = uint64(d.BarrierStep), markMessage(d.Copy), manifestMessage(d.Manifest), markMessage(d.Fetch)
 	m.WantModules, m.Modules, m.WholeCommand, m.Launched = d.WantModules, d.Modules, d.WholeCommand, d.Launched
 	m.Authorities = d.Authorities

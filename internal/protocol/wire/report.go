@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"slices"
 	"time"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
@@ -38,6 +37,7 @@ func Report(m *v1.Report) protocol.Report {
 		Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second, CopyTook: time.Duration(m.GetCopyMs()) * time.Millisecond,
 		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()), BarrierStep: int64(m.GetBarrierStep()), WholeCommand: m.GetWholeCommand(),
 		LeftForLauncher: int64(m.GetLeftForLauncher()), Unprotected: m.GetUnprotected(), ModulesKnown: int(m.GetModulesKnown()), Modules: m.GetModules(),
+		CheckpointFormat: int(m.GetCheckpointFormat()),
 	}
 	for _, k := range m.GetRank() {
 		r.Rank = append(r.Rank, rank(k))
@@ -47,12 +47,11 @@ func Report(m *v1.Report) protocol.Report {
 
 func rank(m *v1.Rank) protocol.Rank {
 	r := protocol.Rank{
-		Local: int(m.GetLocalRank()), Sealed: numbers[int64](m.GetSealed()), Step: int64(m.GetStep()), StandbyReady: m.GetStandbyReady(),
+		Local: int(m.GetLocalRank()), Sealed: points(m.GetSealed(), m.GetSealedBranch()), Step: int64(m.GetStep()), StandbyReady: m.GetStandbyReady(),
 		PID: int(m.GetPid()), FromStandby: m.GetFromStandby(), Copied: protocol.Copied{Mark: mark(m.GetCopied().GetMark()),
 			Length: m.GetCopied().GetLength(), Checksum: m.GetCopied().GetChecksum()},
 		OptimizerSteps: int64(m.GetOptimizerSteps()), ResumedAt: int64(m.GetResumedAt()), ResumeKnown: m.ResumedAt != nil,
 	}
-	slices.Sort(r.Sealed)
 	if e := m.GetExit(); e != nil {
 		r.Exit = &protocol.Exit{Code: int(e.GetCode()), Signal: int(e.GetSignal()), At: at(e.GetAt()), Traceback: e.GetTraceback()}
 	}
@@ -73,6 +72,7 @@ func ReportMessage(r protocol.Report) *v1.Report {
 		Storage: r.Storage, GraceSeconds: uint32(r.Grace / time.Second), CopyMs: uint32(r.CopyTook.Milliseconds()),
 		Manifested: markMessage(r.Manifested), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
 		LeftForLauncher: uint64(r.LeftForLauncher), Unprotected: r.Unprotected, ModulesKnown: uint32(r.ModulesKnown), Modules: r.Modules,
+		CheckpointFormat: uint32(r.CheckpointFormat),
 	}
 	for i := range r.Rank {
 		m.Rank = append(m.Rank, rankMessage(&r.Rank[i]))
@@ -82,9 +82,10 @@ func ReportMessage(r protocol.Report) *v1.Report {
 
 func rankMessage(r *protocol.Rank) *v1.Rank {
 	m := &v1.Rank{
-		LocalRank: uint32(r.Local), Sealed: numbers[uint64](r.Sealed), Step: uint64(r.Step), StandbyReady: r.StandbyReady,
+		LocalRank: uint32(r.Local), Step: uint64(r.Step), StandbyReady: r.StandbyReady,
 		Pid: int32(r.PID), FromStandby: r.FromStandby, OptimizerSteps: uint64(r.OptimizerSteps),
 	}
+	m.Sealed, m.SealedBranch = pointNumbers(r.Sealed)
 	if e := r.Exit; e != nil {
 		m.Exit = &v1.Exit{Code: int32(e.Code), Signal: int32(e.Signal), At: nanos(e.At), Traceback: e.Traceback}
 	}
@@ -99,14 +100,14 @@ func rankMessage(r *protocol.Rank) *v1.Rank {
 }
 
 func mark(m *v1.Mark) protocol.Mark {
-	return protocol.Mark{Step: int64(m.GetStep()), Generation: int64(m.GetGeneration())}
+	return protocol.Mark{Step: int64(m.GetStep()), Generation: int64(m.GetGeneration()), Branch: int64(m.GetBranch())}
 }
 
 func markMessage(m protocol.Mark) *v1.Mark {
 	if m == (protocol.Mark{}) {
 		return nil
 	}
-	return &v1.Mark{Step: uint64(m.Step), Generation: uint64(m.Generation)}
+	return &v1.Mark{Step: uint64(m.Step), Generation: uint64(m.Generation), Branch: uint64(m.Branch)}
 }
 
 // at is a time of so many nanoseconds; 0: none.
@@ -124,10 +125,28 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-func numbers[To, From int64 | uint64](from []From) []To {
-	var to []To
-	for _, n := range from {
-		to = append(to, To(n))
+// points are steps with their branches. Where these are not as many, none is known of the others.
+func points(steps, branches []uint64) []protocol.Point {
+	var out []protocol.Point
+	for i, step := range steps {
+		p := protocol.Point{Step: int64(step)}
+		if i < len(branches) {
+			p.Branch = int64(branches[i])
+		}
+		out = append(out, p)
 	}
-	return to
+	protocol.ByStep(out)
+	return out
+}
+
+// pointNumbers are the fields of points: no branches where all are of the first.
+func pointNumbers(points []protocol.Point) (steps, branches []uint64) {
+	later := false
+	for _, p := range points {
+		steps, branches, later = append(steps, uint64(p.Step)), append(branches, uint64(p.Branch)), later || p.Branch > 0
+	}
+	if !later {
+		branches = nil
+	}
+	return steps, branches
 }

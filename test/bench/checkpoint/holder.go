@@ -97,7 +97,7 @@ func (h *holder) poll(local int, socket *net.UnixConn) {
 			continue
 		}
 		h.mu.Lock()
-		h.newest[local] = slices.Max(sealed)
+		h.newest[local] = sealed[len(sealed)-1].Step
 		common := slices.Min(h.newest)
 		h.mu.Unlock()
 		h.set.Levels(common, common)
@@ -131,7 +131,7 @@ func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) 
 	if err := h.store.PutManifest(manifest); err != nil {
 		return 0, err
 	}
-	h.set.SetDurable(step)
+	h.set.SetDurable(format.Point{Step: step})
 	at = monotonic()
 	return at, h.store.Prune(protocol.Mark{Step: step, Generation: h.generation})
 }

@@ -1,0 +1,185 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Going back on purpose begins a new branch of training: all that came after a step is given up, whoever still holds it
+// (docs/designs/checkpoint.md, "Branches").
+//
+//	GoBack ──► the line has the new branch, what it gives up is out of the record ── stored ──► halt ──► the next generation is of it
+//
+// Until that is stored nothing is done that the branch before would not do, and levels rest, so that what it goes back to stays in memory.
+
+// branching says whether the line has a branch that no generation is of yet.
+func (s *State) branching() bool { return s.Record.Branches.Newest() > s.Record.Branch }
+
+// branchStored says whether the store has the line as it is.
+func (s *State) branchStored() bool { return s.storedRevision >= s.branchRevision }
+
+// newestBranch is that which the next generation is of.
+func (s *State) newestBranch() int64 { return max(s.Record.Branch, s.Record.Branches.Newest()) }
+
+// goBackTo begins the next branch after a step, or says why not.
+func (s *State) goBackTo(to protocol.Point) {
+	if why := s.cannotGoBack(to); why != "" {
+		s.emit(GoBackRefused{why})
+		return
+	}
+	r := &s.Record
+	r.Branches = r.Branches.Begin(s.newestBranch()+1, to.Step)
+	s.dropGivenUp()
+	s.unshelve(to)
+	r.BestStep, r.Progress.SavedStep, r.Progress.Step = min(r.BestStep, to.Step), min(r.Progress.SavedStep, to.Step), min(r.Progress.Step, to.Step)
+	s.run.copying, s.run.drain, s.run.postHaltCopy = nil, nil, protocol.Mark{}
+	if f := s.run.forming; f != nil {
+		f.fetching = noPoint
+	}
+	s.branchRevision = s.revision + 1
+	s.save()
+	s.emit(Broadcast{})
+}
+
+// cannotGoBack is why the gang cannot go back to a step; "" where it can.
+func (s *State) cannotGoBack(to protocol.Point) string {
+	r := &s.Record
+	switch ended := r.Branches.Ended(to); {
+	case s.Final():
+		return fmt.Sprintf("the job has ended: %s", r.Verdict.Reason)
+	case s.over:
+		return "the Job is over"
+	case !s.branchStored():
+		return fmt.Sprintf("branch %d of training is about to begin and not stored yet: ask again in a moment", s.newestBranch())
+	case to.Step < 0 || to.Branch < 0 || to.Branch > s.newestBranch():
+		return fmt.Sprintf("step %d of branch %d was never trained: the newest branch is %d", to.Step, to.Branch, s.newestBranch())
+	case ended.Branch > 0:
+		return fmt.Sprintf("step %d of branch %d was given up when branch %d began after step %d; name a step of what goes on", to.Step, to.Branch, ended.Branch, ended.From)
+	case r.Generation == 0:
+		return "nothing was trained yet"
+	case r.RestoreStep == StepUnknown:
+		return "the record was lost, and it is not known what went on from where; wait until the next generation runs"
+	}
+	for i := range s.slots {
+		if why := s.knowsNoBranch(Slot(i)); why != "" {
+			return why
+		}
+	}
+	if !s.canHave(to) {
+		return fmt.Sprintf("not every rank has step %d of branch %d: it is neither the newest that all hold in memory nor recorded as whole in storage", to.Step, to.Branch)
+	}
+	return ""
+}
+
+// knowsNoBranch says which pod keeps the gang from having another branch than the first; "": that of this slot does not.
+func (s *State) knowsNoBranch(slot Slot) string {
+	switch m := &s.slots[slot]; {
+	case !m.known:
+		return fmt.Sprintf("the agent of slot %d was not heard yet, and may be too old to know branches", slot)
+	case m.report.CheckpointFormat < protocol.BranchFormat:
+		return fmt.Sprintf("the agent of pod %s in slot %d is too old to know branches of training: delete the pod, so that it gets this version's", m.pod.Name, slot)
+	}
+	return ""
+}
+
+// canHave says whether all ranks can have a step, and will until everything is halted: of what ranks that run hold in memory the gang's common
+// step alone is sure to stay.
+func (s *State) canHave(to protocol.Point) bool {
+	if to.Step == 0 {
+		return true
+	}
+	pods := s.pods(nobody)
+	for i := range s.slots {
+		if m := &s.slots[i]; !ran(m.report.State) {
+			continue
+		}
+		for local, held := range pods[i].Held {
+			pods[i].Held[local] = slices.DeleteFunc(slices.Clone(held), func(p protocol.Point) bool { return p.Step != s.run.commonStep })
+		}
+	}
+	return s.reaches(to, pods)
+}
+
+// dropGivenUp takes out of the record what is on the line no more. What people pinned stays theirs: nobody goes on from it unasked.
+func (s *State) dropGivenUp() {
+	s.drop(func(m protocol.Mark) bool { return !s.Record.Branches.Has(m.Point()) })
+}
+
+// unshelve has a step that is only pinned serve as those do that training goes on from: people ask for it.
+func (s *State) unshelve(to protocol.Point) {
+	all := s.durable()
+	for _, d := range s.Record.Pinned {
+		if d.Point() == to && !slices.ContainsFunc(all, func(o StoredStep) bool { return o.Mark == d.Mark }) {
+			s.setDurable(append([]StoredStep{d}, all...)) // what is newer was given up
+			return
+		}
+	}
+}
+
+// wentBack is the cause of a generation's end that is of no branch which goes on.
+func (s *State) wentBack() *cause.Cause {
+	l := s.Record.Branches
+	return &cause.Cause{Code: cause.WentBack, Rank: -1, Slot: -1, Message: fmt.Sprintf("branch %d of training begins after step %d", l.Newest(), l[len(l)-1].From)}
+}
+
+// learnBranch takes over a branch that the store lost: nobody has one that was not stored before.
+func (s *State) learnBranch(r *protocol.Report) {
+	newest := s.newestBranch()
+	for i := range r.Rank {
+		for _, p := range r.Rank[i].Sealed {
+			if p.Branch <= protocol.MaxBranch {
+				newest = max(newest, p.Branch)
+			}
+		}
+	}
+	if newest > s.newestBranch() {
+		s.Record.Branch = newest
+		s.save()
+	}
+}
+
+// branchOf is the branch of a step that the newest generation holds: as its agents tell, else as the record has it.
+func (s *State) branchOf(step int64) int64 {
+	for i := range s.slots {
+		m := &s.slots[i]
+		if step == 0 || !s.current(m) {
+			continue
+		}
+		for j := range m.report.Rank {
+			for _, p := range m.report.Rank[j].Sealed {
+				if p.Step == step {
+					return p.Branch
+				}
+			}
+		}
+	}
+	if step > s.Record.RestoreStep {
+		return s.Record.Branch
+	}
+	return s.Record.RestoreBranch
+}
+
+// markOf names a step that the newest generation holds, where it copies it to.
+func (s *State) markOf(step int64) protocol.Mark {
+	return protocol.Mark{Step: step, Generation: s.Record.Generation, Branch: s.branchOf(step)}
+}
+
+// enterBranch has the next generation be of the newest branch. One that goes back behind where that began, because nothing newer is left, gives up
+// what is between.
+func (s *State) enterBranch(from protocol.Point) {
+	r := &s.Record
+	if r.Branch = s.newestBranch(); from.Branch < r.Branch {
+		r.Branches = r.Branches.Begin(r.Branch, from.Step)
+	}
+}
+
+// haltForBranch ends a generation of a branch that goes on no more, once nothing can bring that one back.
+func (s *State) haltForBranch(now time.Time) {
+	if s.branchStored() {
+		s.becomeHalting(s.wentBack(), now)
+	}
+}

@@ -1,0 +1,233 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// branches are what people went back to in a world: what the store has of it, kept apart from what the core makes of it.
+type branches struct {
+	// asked are the steps that were gone back to, by the branch that began, begun those whose branch is stored.
+	asked                map[int64]protocol.Point
+	begun                []begunBranch
+	refused, fromStorage int
+}
+
+type begunBranch struct {
+	branch int64
+	to     protocol.Point
+}
+
+func newer(a, b protocol.Point) protocol.Point {
+	if a.Compare(b) < 0 {
+		return b
+	}
+	return a
+}
+
+// newest is the newest branch that is stored.
+func (w *world) newest() int64 { return max(w.stored.Branch, w.stored.Branches.Newest()) }
+
+// givenUp is the branch that gave a step up, as far as is stored; 0: none.
+func (w *world) givenUp(p protocol.Point) int64 {
+	for _, b := range w.begun {
+		if b.branch > p.Branch && b.to.Step < p.Step {
+			return b.branch
+		}
+	}
+	return 0
+}
+
+// goBack has people go back to any step: one that is there, mostly, else one that was given up, or never was.
+func (w *world) goBack() {
+	steps := []protocol.Point{{Step: w.state.run.commonStep, Branch: w.state.branchOf(w.state.run.commonStep)}}
+	for _, d := range w.state.durable() {
+		steps = append(steps, d.Point())
+	}
+	for _, b := range w.begun {
+		steps = append(steps, protocol.Point{Branch: b.to.Branch, Step: b.to.Step + int64(w.rng.Intn(3))})
+	}
+	to := steps[w.rng.Intn(len(steps))]
+	if w.rng.Intn(10) == 0 {
+		to.Step += int64(w.rng.Intn(4))
+	}
+	if to.Step > 0 || w.rng.Intn(10) == 0 {
+		w.goBackTo(to)
+	}
+}
+
+func (w *world) goBackTo(to protocol.Point) {
+	w.fault()
+	refused, branch := w.refused, w.state.newestBranch()
+	w.apply(GoBack{to})
+	if w.refused > refused {
+		if w.state.newestBranch() != branch {
+			w.failf("who is refused changes nothing", "to %v", to)
+		}
+		return
+	}
+	switch given := w.givenUp(to); {
+	case w.old:
+		w.failf("no branch that an agent cannot say", "to %v", to)
+	case given > 0:
+		w.failf("what is given up stays so", "went back to %v, which branch %d gave up", to, given)
+	case w.state.newestBranch() != branch+1:
+		w.failf("each has a branch of its own", "branch %d after %d", w.state.newestBranch(), branch)
+	}
+	w.asked[branch+1] = to
+	w.notef("goes back to %v, branch %d", to, branch+1)
+}
+
+// noteBranch takes note of a branch once it is stored: from then on nothing that it gives up may come back, and what it goes back to may not be
+// lost, as long as it is there.
+func (w *world) noteBranch() {
+	newest := w.stored.Branches.Newest()
+	if n := len(w.begun); newest == 0 || n > 0 && w.begun[n-1].branch >= newest {
+		return
+	}
+	for n := len(w.begun); n > 0 && w.begun[n-1].branch >= newest; n = len(w.begun) {
+		w.begun = w.begun[:n-1]
+	}
+	for branch := range newest + 1 { // of several that were asked for at once the store may see the newest alone
+		if to, asked := w.asked[branch]; asked {
+			w.begun = append(w.begun, begunBranch{branch, to})
+			delete(w.asked, branch)
+		}
+	}
+	marks := []protocol.Mark{}
+	for _, d := range []*StoredStep{w.stored.Durable, w.stored.Older} {
+		if d != nil {
+			marks = append(marks, d.Mark)
+		}
+	}
+	for _, d := range w.stored.Kept {
+		marks = append(marks, d.Mark)
+	}
+	for _, c := range w.stored.Copies {
+		marks = append(marks, c.Mark)
+	}
+	for _, m := range marks {
+		if b := w.givenUp(m.Point()); b > 0 {
+			w.failf("what is given up leaves the record", "%+v, which branch %d gave up", m, b)
+		}
+	}
+	last := w.begun[len(w.begun)-1].to
+	if w.acked = last; !w.has(last) {
+		w.acked = protocol.Point{} // it is promised no more
+	}
+}
+
+// checkBranch looks at what an agent is told: of a branch that is stored, and of no step that was given up.
+func (w *world) checkBranch(slot int, d protocol.Directive) {
+	if newest := w.newest(); d.Run.Branch > newest || d.Run.RestoreBranch > newest || d.Copy.Branch > newest || d.Fetch.Branch > newest {
+		w.failf("nothing of a branch before it is stored", "slot %d is told %+v, branch %d is stored", slot, d, newest)
+	}
+	for _, p := range []protocol.Point{d.Fetch.Point(), d.Manifest.Point()} {
+		if b := w.givenUp(p); b > 0 && w.state.branchStored() {
+			w.failf("no step that was given up", "slot %d is told of %v, which branch %d gave up", slot, p, b)
+		}
+	}
+	if d.Order != protocol.OrderRun || d.Run.WorldSize == 0 {
+		return
+	}
+	if b := w.givenUp(d.Run.Restores()); b > 0 || d.Run.Branch < w.newest() {
+		w.failf("no step that was given up", "slot %d runs %+v, branch %d gave that up, and branch %d is stored", slot, d.Run, b, w.newest())
+	}
+}
+
+// TestCrashWhileABranchBegins ends the coordinator at every event from the moment that people go back, before and after what was on its way to
+// the store has arrived, while nothing else happens, while a pod dies, and while a pod is away. Either the branch is stored, and all go on from
+// the step that it goes back to, or the one before goes on and has lost nothing.
+func TestCrashWhileABranchBegins(t *testing.T) {
+	for name, meanwhile := range map[string]func(*world){
+		"nothing else": func(*world) {},
+		"a pod dies":   func(w *world) { w.die(1) },
+		"a pod drains": func(w *world) { w.level = []Termination{w.terminationOf(1, false)} },
+		"a rank dies":  func(w *world) { w.kill(0, 0, protocol.Exit{Code: 137, Signal: 9}) },
+		"a container comes back": func(w *world) {
+			a := w.agents[1]
+			a.inc, a.state = a.inc+1, protocol.StateIdle
+			for i := range a.ranks {
+				a.ranks[i].alive = false
+			}
+		},
+	} {
+		branched := 0
+		points := goBackWithCrash(t, meanwhile, -1, false, &branched)
+		if points < 10 || branched != 1 {
+			t.Errorf("%s: %d points, %d branches", name, points, branched)
+		}
+		branched = 0
+		for at := range points {
+			for _, arrives := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%d/%v", name, at, arrives), func(t *testing.T) { goBackWithCrash(t, meanwhile, at, arrives, &branched) })
+			}
+		}
+		if branched < points || branched == 2*points {
+			t.Errorf("%s: %d of %d histories have a branch: some coordinators should have ended before it was stored", name, branched, 2*points)
+		}
+	}
+}
+
+// goBackWithCrash runs one history with a crash at the given event and returns how many events it had.
+func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool, branched *int) int {
+	t.Helper()
+	w := newWorld(t, 1, 2)
+	running := func() bool {
+		r := &w.state.Record
+		return r.Phase == Running && len(r.PendingReplacements) == 0 && len(w.level) == 0 && !slices.ContainsFunc(w.agents, func(a *simAgent) bool {
+			return a.dead || a.state != protocol.StateRunning || a.gen != r.Generation
+		})
+	}
+	w.settleUntil(running)
+	for range 5 {
+		w.trainAll()
+	}
+	w.settleUntil(func() bool { return w.state.Record.Durable != nil && running() })
+	for range 3 {
+		w.turn(func() {})
+	}
+	to := w.state.Record.Durable.Point()
+	generation, events := w.state.Record.Generation, 0
+	crash := func() {
+		if events++; events-1 != at {
+			return
+		}
+		for arrives && len(w.pending) > 0 {
+			w.store()
+		}
+		w.pending, w.replacing = nil, nil
+		w.state = New(len(w.agents), w.interval(), w.stored)
+		w.promises.successor()
+	}
+	w.goBackTo(to)
+	meanwhile(w)
+	crash()
+	done := func() bool {
+		return running() && (w.newest() == 0 || w.agents[0].branch == w.newest()) && events > at
+	}
+	for round := 0; !done() || round < 3; round++ {
+		if round > 400 {
+			w.failf("every point leads to the end", "phase %s generation %d: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.waitsFor())
+		}
+		w.turn(crash)
+	}
+	r := w.state.Snapshot()
+	switch newest := w.newest(); {
+	case newest > 1 || newest == 1 && r.Branch != 1:
+		w.failf("one branch", "%d, the generation is of %d", newest, r.Branch)
+	case newest == 1 && (r.RestoreStep != to.Step || r.RestoreBranch != to.Branch) && r.RestoreBranch == 0:
+		w.failf("it goes back to where people wanted", "step %d of branch %d, not %v", r.RestoreStep, r.RestoreBranch, to)
+	case newest == 1:
+		*branched++
+	case r.Generation > generation+2:
+		w.failf("the branch before goes on", "generation %d after %d", r.Generation, generation)
+	}
+	if r.WithoutProgress > 2 {
+		w.failf("to go back is no failure", "%d restarts without progress", r.WithoutProgress)
+	}
+	return events
+}
