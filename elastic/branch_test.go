@@ -1,0 +1,41 @@
+package elastic
+
+import (
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// TestForgetAnotherBranch: who goes on from a step of an older branch, which only a lost record makes happen, gives up what storage has of the
+// newer one, whatever its number.
+func TestForgetAnotherBranch(t *testing.T) {
+	at := time.Unix(1, 0)
+	s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreBranch: 1, RestoreStep: 41,
+		Durable: &StoredStep{Mark: protocol.Mark{Step: 45, Generation: 5, Branch: 1}, At: at}, Older: &StoredStep{Mark: protocol.Mark{Step: 40, Generation: 3}, At: at},
+		Copies: []RankCopy{{Mark: protocol.Mark{Step: 46, Generation: 5, Branch: 1}}}})
+	s.forget(protocol.Point{Step: 50})
+	if r := s.Record; r.Durable == nil || r.Durable.Step != 40 || r.Older != nil || len(r.Copies) > 0 {
+		t.Errorf("the record names %+v, %+v, %v", r.Durable, r.Older, r.Copies)
+	}
+}
+
+// TestABranchThatTheStoreLost: agents that tell of it have it from a coordinator that had stored it, so that its number is not used again, whatever
+// they claim beyond all reason.
+func TestABranchThatTheStoreLost(t *testing.T) {
+	s := New(1, 0, Record{Generation: 5, Phase: Running})
+	report := func(branch int64) {
+		Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
+			CheckpointFormat: protocol.CheckpointFormat, Rank: []protocol.Rank{{Sealed: []protocol.Point{{Branch: branch, Step: 9}}}}}}, time.Unix(1, 0))
+	}
+	for _, c := range []struct{ told, want int64 }{{3, 3}, {2, 3}, {protocol.MaxBranch + 1, 3}} {
+		if report(c.told); s.Record.Branch != c.want {
+			t.Errorf("told of branch %d: it is %d", c.told, s.Record.Branch)
+		}
+	}
+	report(3)
+	effects := Step(s, GoBack{protocol.Point{Branch: 3, Step: 9}}, time.Unix(2, 0))
+	if len(s.Record.Branches) != 1 || s.Record.Branches[0].Branch != 4 {
+		t.Errorf("the next branch: %+v, %+v", s.Record.Branches, effects)
+	}
+}
