@@ -39,3 +39,19 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 		t.Errorf("the next branch: %+v, %+v", s.Record.Branches, effects)
 	}
 }
+
+// TestGoBackToAPinnedStep: nobody goes on from a step that is only pinned, unless people ask for it; what is pinned and given up stays pinned.
+func TestGoBackToAPinnedStep(t *testing.T) {
+	pinned := func(step int64) StoredStep { return StoredStep{Mark: protocol.Mark{Step: step, Generation: 1}} }
+	newest := pinned(40)
+	s := New(1, time.Second, Record{Generation: 5, RestoreStep: 30, Durable: &newest, Kept: []StoredStep{pinned(8)}, Pinned: []StoredStep{pinned(10), pinned(20)}})
+	Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Protocol: 2, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
+		CheckpointFormat: protocol.CheckpointFormat, Rank: []protocol.Rank{{Sealed: protocol.FirstBranch(45)}}}}, time.Unix(1, 0))
+	Step(s, GoBack{protocol.Point{Step: 10}}, time.Unix(2, 0))
+	if r := s.Record; len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 || len(r.Pinned) != 2 {
+		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)
+	}
+	if p := s.plan(nobody); p.Step != 10 {
+		t.Errorf("all go on from %+v", p)
+	}
+}
