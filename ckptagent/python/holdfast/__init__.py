@@ -12,9 +12,10 @@
 Outside of a Holdfast job every call does nothing and restore() returns 0, so the same script runs anywhere.
 """
 
-from ._client import Checkpoint, Saved, attach
+from ._client import Checkpoint, attach
 from ._arena import ArenaError
 from ._kinds import RestoreError, TrackError
+from ._saved import Saved
 
 __all__ = ["ArenaError", "Checkpoint", "RestoreError", "Saved", "TrackError", "attach"]
 __version__ = "1"

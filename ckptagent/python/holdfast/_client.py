@@ -16,10 +16,11 @@ import threading
 import time
 import traceback
 
-from . import _arena, _memory, _sharded
+from . import _arena, _memory, _overlap, _sharded
 from ._arena import Arena, ArenaError, Client
 from ._kinds import RestoreError
 from ._prove import prove
+from ._saved import Saved
 from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
 
 _RNG = "__rng__"
@@ -32,38 +33,6 @@ _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
 # How long restore waits for the first slots: a save touches itself what it does not find.
 _TOUCH_WAIT = 10.0
-
-
-class Saved:
-    """What became of one save. True if the state was copied; `sealed` once the agent vouches for it, so that it outlives
-    process and agent; `durable` once it outlives the node. Both look into the arena and ask nobody."""
-
-    __slots__ = ("step", "copied", "reason", "_arena", "_slot", "_grant", "_generation")
-
-    def __init__(self, step, copied, reason="", arena=None, slot=None, grant=0, generation=0):
-        self.step, self.copied, self.reason = step, copied, reason
-        self._arena, self._slot, self._grant, self._generation = arena, slot, grant, generation
-
-    def __bool__(self):
-        return self.copied
-
-    def __repr__(self):
-        return "Saved(step=%d, copied=%s%s)" % (self.step, self.copied, ", reason=%r" % self.reason if self.reason else "")
-
-    @property
-    def sealed(self):
-        if not self.copied:
-            return False
-        s = self._arena.slot(self._slot)
-        return s is not None and s.state == _arena.SEALED and s.grant == self._grant
-
-    @property
-    def durable(self):
-        """Whether this step, or a newer one of its line, lies whole in storage, from all ranks, and is recorded."""
-        if not self.copied:
-            return False
-        c = self._arena.control()
-        return c is not None and c.generation == self._generation and c.durable_step >= self.step
 
 
 def _say(text):
@@ -103,7 +72,7 @@ class Checkpoint:
         self._ready = {}  # slot -> bytes of it whose pages are known to be there
         self._touched = None  # set once those slots are that are needed first
         self._socket = None
-        self._arena = None
+        self._arena = self._overlap = None
         self._publishing = threading.Lock()
         self._last_copied = 0
         self._waited_in_vain = 0  # grant after which waiting was of no use
@@ -139,6 +108,8 @@ class Checkpoint:
             seq=old.seq if old else 0, slot=_arena.NO_SLOT, generation=self._generation, grant=0, copy_step=0, length=0, step=0,
             restored_step=0, pid=self._pid, flags=_arena.FLAG_ATTACHED, saves=0, skipped=0, needed=0, refused=0,
         )  # fmt: skip
+        self._overlap = _overlap.Overlap(self._step_begins, self._judged, _say)
+        _overlap.follow(self)
         self._publish()
         self._prefault_ahead()
 
@@ -190,6 +161,8 @@ class Checkpoint:
                 self._prove(name, value)
             self._tracked[name] = value
         self._rng = self._rng or bool(rng)
+        if self._overlap is not None:
+            self._overlap.watch.start()
 
     def _prove(self, name, value):
         doubt = prove(name, value)
@@ -200,6 +173,8 @@ class Checkpoint:
         """Brings every tracked object to the step that this generation starts from and returns that step; 0: none."""
         step = self._restore_step
         if step and os.getpid() == self._pid:
+            if self._overlap is not None:
+                self._overlap.settle()
             self._restore(step)
         self._tell_restored(step)
         return step
@@ -259,8 +234,9 @@ class Checkpoint:
             self._publish(step=step)
         self._send("step", step=step)
 
-    def save(self, step):
-        """Copies the tracked state into memory that outlives this process. Returns a Saved, true if it was copied."""
+    def save(self, step, *, blocking=False):
+        """Copies the tracked state into memory that outlives this process. Returns a Saved, true if it was copied, or if
+        the rest of it is being copied beside training: with blocking=True nothing is."""
         if not isinstance(step, int) or step < 1:
             raise ValueError("save(%r): a step is the number of finished steps, from 1" % (step,))
         if os.getpid() != self._pid:
@@ -269,16 +245,16 @@ class Checkpoint:
             self._send("step", step=step)
             return Saved(step, False, "state in memory is off")
         try:
-            saved = self._save(step)
+            saved = self._save(step, blocking)
         except Unsupported as e:
             saved = self._refuse(step, str(e))
         except Exception:  # training is worth more than one copy of its state
             saved = self._refuse(step, "taking the state: " + traceback.format_exc())
         return saved
 
-    def _save(self, step):
+    def _save(self, step, blocking):
         control, refused = self._granted(step)
-        return refused if control is None else self._keep(step, control, self._flatten())
+        return refused if control is None else self._keep(step, control, self._flatten(), aside=not blocking)
 
     def _granted(self, step):
         """The agent's leave to write a slot, and None; or None, and what became of the save without it."""
@@ -293,22 +269,73 @@ class Checkpoint:
         self._send("step", step=step)
         return Saved(step, False, "no free slot")
 
-    def _keep(self, step, control, flat, stay=True):
-        """Copies a state that was taken apart into the slot, announces it, and stays while it is held."""
+    def _keep(self, step, control, flat, stay=True, aside=False):
+        """Copies a state that was taken apart into the slot, announces it, and stays while it is held. With aside, what
+        optimizers own may be copied beside training."""
         plan, needed = self._packer.plan(flat)
         if needed > self._arena.header.state_bytes:
             return self._too_large(step, needed)
         at = self._arena.data_offset(control.slot)
         if not self._prefault(control.slot, at, needed):
             return self._refuse(step, "no memory for %d bytes of the arena; raise the container's memory limit" % needed)
-        self._packer.pack(self._arena.map, at, flat, plan)
-        _memory.barrier()
-        self._publish(slot=control.slot, grant=control.grant, branch=control.branch, copy_step=step, length=needed, step=step, saves=self._record.saves + 1)
+        aside = aside and not (control.barrier_step and step >= control.barrier_step)
+        mode, trust, leaves = self._overlap.plan(plan[0], flat, self._tracked.values(), aside)
+        left = leaves if mode == _overlap.OVERLAP else ()
+        views = self._packer.pack(self._arena.map, at, flat, plan, left)
+        pairs = [] if mode == _overlap.BLOCK else [_overlap.Pair(flat.leaves[i].source, views[i]) for i in leaves]
+        saved = Saved(step, True, "", self._arena, control.slot, control.grant, self._generation)
         self._last_copied = step
-        self._send("copied", step=step, slot=control.slot, bytes=needed)
+        if left and self._keep_aside(saved, control, needed, pairs, leaves, trust):
+            return saved
+        self._announce(saved, control, needed, step=step)
+        if mode == _overlap.PROOF:
+            self._overlap.prove(pairs, leaves, trust)
         if stay:
             self._stay(step)
-        return Saved(step, True, "", self._arena, control.slot, control.grant, self._generation)
+        return saved
+
+    def _keep_aside(self, saved, control, needed, pairs, leaves, trust):
+        """Begins to copy the rest beside training. False: that could not be, and it was copied here and now."""
+
+        def drop():
+            saved._drop("its source changed while it was copied beside training")
+            self._publish(overlap_step=0, overlap_grant=0, dropped=self._record.dropped + 1, **self._blocking())
+
+        try:
+            same = self._overlap.sample(pairs)
+        except Exception as e:
+            self._once("sample", "saves are copied inside save from now on: %s: %s" % (type(e).__name__, e))
+            self._overlap.on = False
+            self._packer.pool.copy([(p.to, p.at, p.nbytes) for p in pairs])
+            return False
+        self._publish(step=saved.step, overlap_step=saved.step, overlap_grant=control.grant, **self._blocking())
+        self._send("step", step=saved.step)
+        self._overlap.begin(saved.step, pairs, leaves, trust, same, lambda: self._announce(saved, control, needed, overlapped=self._record.overlapped + 1), drop)
+        return True
+
+    def _announce(self, saved, control, needed, **changes):
+        """Vouches for a complete copy. Also called beside training: so it says nothing of how far that is."""
+        _memory.barrier()
+        self._publish(
+            slot=control.slot, grant=control.grant, branch=control.branch, copy_step=saved.step, length=needed, saves=self._record.saves + 1,
+            overlap_step=0, overlap_grant=0, **self._blocking(), **changes,
+        )  # fmt: skip
+        self._send("copied", step=saved.step, slot=control.slot, bytes=needed)
+
+    def _blocking(self):
+        return {"blocking": self._overlap.blocking, "reason": self._overlap.reason}
+
+    def _step_begins(self, step):
+        """An optimizer's step begins, and all copies are made: what is held in save is held here, too."""
+        self._stay(step)
+
+    def _judged(self):
+        if (self._record.blocking, self._record.reason) != (self._overlap.blocking, self._overlap.reason):
+            self._publish(**self._blocking())
+
+    def _forked(self):
+        self._publishing = threading.Lock()  # which a thread of the parent's may have held
+        self._overlap.forget()
 
     def _stay(self, step):
         """Waits while the agent holds whoever has copied this step: what is held by all ranks is being taken elsewhere."""
@@ -345,6 +372,7 @@ class Checkpoint:
 
     def _await_grant(self):
         """A grant that was not used yet, or None after a bounded time. While nothing comes it does not wait again."""
+        self._overlap.settle()  # a copy aside has the grant until it is over
         deadline, pause = None, 0.0001
         while True:
             c = self._arena.control()

@@ -46,7 +46,7 @@ class Pool:
     def copy(self, moves):
         """Carries out moves, (to, from, bytes) each, and returns when no thread touches them any more, also where the
         caller is interrupted meanwhile: then the copy is not whole, and that is raised."""
-        pieces = _pieces(moves)
+        pieces = cut(moves)
         if len(pieces) == 1:
             ctypes.memmove(*pieces[0])
             return
@@ -90,7 +90,8 @@ def _take(pieces, turn):
         move(*piece)
 
 
-def _pieces(moves):
+def cut(moves):
+    """Moves in parts of at most PIECE bytes."""
     out = []
     for to, source, n in moves:
         for at in range(0, n, PIECE):

@@ -261,16 +261,17 @@ class Packer:
         tail = self._layout.json + tree + objects
         return (self._layout, len(tree), len(objects), tail), self._layout.end + len(tail)
 
-    def pack(self, buffer, at, flat, plan):
-        """Writes the state at offset `at` of buffer."""
+    def pack(self, buffer, at, flat, plan, leave=()):
+        """Writes the state at offset `at` of buffer, but for the leaves of these numbers; returns the places of all."""
         layout, tree, objects, tail = plan
-        self.place(buffer, at, flat, layout)
+        views = self.place(buffer, at, flat, layout, leave)
         end, n = layout.end, len(layout.json)
         buffer[at + end : at + end + len(tail)] = tail
         head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
         buffer[at : at + HEAD_BYTES] = head.ljust(HEAD_BYTES, b"\0")
+        return views
 
-    def place(self, buffer, at, flat, layout):
+    def place(self, buffer, at, flat, layout, leave=()):
         """Copies the leaves to where the layout has them, and returns these places; what lies there already is left."""
         views = self._views.get(at)
         if views is None:
@@ -278,7 +279,9 @@ class Packer:
                 _view(buffer, at + offset, leaf) for offset, leaf in zip(layout.offsets, flat.leaves)
             ]
         tensors, sources, bulk = [], [], []
-        for leaf, view, offset in zip(flat.leaves, views, layout.offsets):
+        for i, (leaf, view, offset) in enumerate(zip(flat.leaves, views, layout.offsets)):
+            if i in leave:
+                continue
             if leaf.nbytes >= _BULK and _as_bytes(leaf):
                 if view.data_ptr() != leaf.source.data_ptr():
                     bulk.append((view.data_ptr(), leaf.source.data_ptr(), leaf.nbytes))

@@ -1,0 +1,39 @@
+"""What save returns."""
+
+from . import _arena
+
+
+class Saved:
+    """What became of one save. True if the state was copied, or is being copied beside training; a copy that is dropped
+    because its source changed turns it false for good. `sealed` once the agent vouches for it, so that it outlives
+    process and agent; `durable` once it outlives the node. Both look into the arena and ask nobody."""
+
+    __slots__ = ("step", "copied", "reason", "_arena", "_slot", "_grant", "_generation")
+
+    def __init__(self, step, copied, reason="", arena=None, slot=None, grant=0, generation=0):
+        self.step, self.copied, self.reason = step, copied, reason
+        self._arena, self._slot, self._grant, self._generation = arena, slot, grant, generation
+
+    def __bool__(self):
+        return self.copied
+
+    def __repr__(self):
+        return "Saved(step=%d, copied=%s%s)" % (self.step, self.copied, ", reason=%r" % self.reason if self.reason else "")
+
+    def _drop(self, reason):
+        self.copied, self.reason = False, reason
+
+    @property
+    def sealed(self):
+        if not self.copied:
+            return False
+        s = self._arena.slot(self._slot)
+        return s is not None and s.state == _arena.SEALED and s.grant == self._grant and s.step == self.step
+
+    @property
+    def durable(self):
+        """Whether this step, or a newer one of its line, lies whole in storage, from all ranks, and is recorded."""
+        if not self.copied:
+            return False
+        c = self._arena.control()
+        return c is not None and c.generation == self._generation and c.durable_step >= self.step

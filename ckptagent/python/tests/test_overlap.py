@@ -1,0 +1,727 @@
+"""Copies beside training: a state that was torn is never announced, or the layout blocks."""
+
+import contextlib
+import copy
+import ctypes
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from unittest import mock
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+from holdfast import _overlap, _watch
+
+from .case import environment
+from .fakeagent import FakeAgent
+
+if torch is not None:
+    from .overlapping import OverlapCase
+else:
+    OverlapCase = unittest.TestCase
+    print("TORCH IS MISSING: copies beside training are not tested here", file=sys.stderr)
+
+LEAVES = frozenset({1, 2})
+
+
+class Trusts(unittest.TestCase):
+    """What a layout must show, without anything being copied."""
+
+    def run_through(self, trust, n, equal=True, leaves=LEAVES):
+        modes = []
+        for _ in range(n):
+            mode = trust.mode(leaves)
+            modes.append(mode)
+            if mode != _overlap.BLOCK:
+                trust.judge(leaves, equal, mode == _overlap.PROOF)
+        return modes
+
+    def test_a_proof_comes_first_and_is_repeated(self):
+        modes = self.run_through(_overlap.Trust(), 1 + 3 * _overlap.PROOF_EVERY)
+        for i, mode in enumerate(modes):
+            self.assertEqual(mode, _overlap.PROOF if i % _overlap.PROOF_EVERY == 0 else _overlap.OVERLAP, i)
+
+    def test_nothing_to_overlap_blocks(self):
+        self.assertEqual(_overlap.Trust().mode(frozenset()), _overlap.BLOCK)
+
+    def test_leaves_that_are_new_are_proven(self):
+        trust = _overlap.Trust()
+        self.run_through(trust, 3)
+        self.assertEqual(trust.mode(LEAVES | {3}), _overlap.PROOF)
+        self.assertEqual(trust.mode(frozenset({1})), _overlap.OVERLAP)
+
+    def test_after_an_unequal_comparison_comes_a_proof(self):
+        trust = _overlap.Trust()
+        self.run_through(trust, 3)
+        trust.judge(LEAVES, False, proof=False)
+        self.assertEqual((trust.mode(LEAVES), trust.reason), (_overlap.PROOF, 0))
+        trust.judge(LEAVES, True, proof=True)
+        self.assertEqual(trust.mode(LEAVES), _overlap.OVERLAP)
+
+    def test_two_in_a_row_block(self):
+        for first_is_proof in (True, False):
+            trust = _overlap.Trust()
+            self.run_through(trust, 2)
+            trust.judge(LEAVES, False, first_is_proof)
+            trust.judge(LEAVES, False, proof=True)
+            self.assertEqual((trust.mode(LEAVES), trust.reason), (_overlap.BLOCK, _watch.UNEQUAL))
+
+    def test_so_do_a_few_that_are_not_in_a_row(self):
+        trust = _overlap.Trust()
+        for _ in range(_overlap.MOST_UNEQUAL):
+            self.assertNotEqual(trust.mode(LEAVES), _overlap.BLOCK)
+            trust.judge(LEAVES, True, proof=True)
+            trust.judge(LEAVES, False, proof=False)
+        self.assertEqual(trust.mode(LEAVES), _overlap.BLOCK)
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Sampling(unittest.TestCase):
+    def pair(self, n):
+        source = torch.randint(0, 256, (n,), dtype=torch.uint8)
+        return _overlap.Pair(source, source.clone())
+
+    def test_a_contiguous_write_of_a_period_is_seen_wherever_it_is(self):
+        draw, samples = random.Random(4), _overlap.Samples()
+        for n in (1 << 20, (1 << 20) + 8, (1 << 20) + 4000, (1 << 20) + 4095):
+            for _ in range(100):
+                pair = self.pair(n)
+                same = samples.take([pair], draw)
+                self.assertTrue(same())
+                at = draw.choice([0, n - _overlap.PERIOD, draw.randrange(n - _overlap.PERIOD)])
+                pair.view[at : at + _overlap.PERIOD] ^= 1
+                self.assertFalse(same(), (n, at))
+
+    def test_the_script_draws_the_numbers_that_it_would_have_drawn(self):
+        pair = self.pair(1 << 20)
+        random.seed(5)
+        torch.manual_seed(5)
+        want = random.random(), torch.rand(1)
+        random.seed(5)
+        torch.manual_seed(5)
+        overlap = _overlap.Overlap(None, None, None)
+        overlap.sample([pair])
+        self.assertEqual((random.random(), torch.rand(1)), want)
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Overlapping(OverlapCase):
+    def test_begins_after_three_hooks_and_a_proof(self):
+        self.begin()
+        for want in (0, 0, 0, 1, 2):  # the third is the proof
+            self.train()
+            self.land()
+            self.assertEqual(self.seal(), self.at)
+            self.assertEqual(self.record().overlapped, want)
+        self.assertEqual((self.torn, self.record().saves, self.record().blocking), ([], 5, 0))
+
+    def test_what_is_restored_is_the_state_as_save_returned(self):
+        self.begin().overlapping()
+        self.save()
+        self.step()  # its hook waits for the copy
+        self.assertEqual(self.seal(), self.at)
+        self.assertEqual((self.torn, self.record().dropped), ([], 0))
+        self.assertGreaterEqual(self.record().overlapped, 2)
+
+    def test_only_what_an_optimizer_owns_is_left_to_be_copied(self):
+        average = {"w": torch.zeros(1 << 19), "part": None}
+        self.begin(average=average)
+        average["part"] = self.net.a.weight.detach()[100:]  # a view of what is owned
+        self.overlapping()
+        stop = self.stopped("copied", 0)
+        saved = self.save()
+        stop.reached.wait(10)
+        self.assertTrue(saved)
+        self.assertFalse(saved.sealed)
+        average["w"].fill_(7)
+        self.net.norm.running_mean.fill_(7)
+        stop.go.set()
+        self.land()
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+        self.assertTrue(saved.sealed)
+
+    def test_tied_weights(self):
+        net = torch.nn.ModuleDict({"a": torch.nn.Linear(512, 512, bias=False), "b": torch.nn.Linear(512, 512, bias=False)})
+        net["b"].weight = net["a"].weight
+        self.begin(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        self.backward = lambda: net["b"](net["a"](torch.randn(2, 512))).sum().backward()
+        self.overlapping()
+        self.save()
+        self.step()
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def test_a_hook_waits_for_the_copy(self):
+        self.begin().overlapping()
+        stop = self.stopped("copied", 3)
+        self.save()
+        self.backward()
+        before = self.net.a.weight.detach().clone()
+        step = threading.Thread(target=self.optimizer.step)
+        step.start()
+        self.assertTrue(stop.reached.wait(10))
+        step.join(0.1)
+        self.assertTrue(step.is_alive() and torch.equal(self.net.a.weight, before))
+        stop.go.set()
+        step.join(10)
+        self.assertFalse(torch.equal(self.net.a.weight, before))
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def test_the_record_names_a_copy_until_it_is_announced(self):
+        self.begin().overlapping()
+        stop = self.stopped("equal", 0)
+        self.save()
+        self.assertTrue(stop.reached.wait(10))
+        client = self.fake.client()
+        self.assertEqual((client.overlap_step, client.overlap_grant, client.step), (self.at, self.fake.grant, self.at))
+        self.assertLess(client.grant, self.fake.grant)
+        self.assertIsNone(self.seal())
+        stop.go.set()
+        self.land()
+        client = self.fake.client()
+        self.assertEqual((client.overlap_step, client.overlap_grant, client.grant), (0, 0, self.fake.grant))
+
+    def test_blocking_and_the_switch(self):
+        self.begin().overlapping()
+        before = self.record().overlapped
+        self.assertTrue(self.save(blocking=True))
+        self.assertEqual((self.seal(), self.record().overlapped), (self.at, before))
+        self.begin(environment={"HOLDFAST_OVERLAP": "0"})
+        for _ in range(8):
+            self.train()
+            self.assertEqual(self.seal(), self.at)
+        self.assertEqual((self.record().overlapped, self.record().blocking, self.record().reason), (0, 0, 0))
+
+    def test_at_a_barrier_save_copies_all(self):
+        self.begin().overlapping()
+        before, self.fake.barrier_step = self.record().overlapped, self.at + 1
+        self.fake.publish()
+        lift = threading.Timer(0.2, self.lift)
+        lift.start()
+        self.save()  # held
+        self.assertEqual((lift.finished.is_set(), self.record().overlapped), (True, before))
+        self.assertEqual(self.seal(), self.at)
+
+    def lift(self):
+        self.fake.barrier_step = 0
+        self.fake.publish()
+
+    def test_a_barrier_that_is_raised_later_holds_in_the_hook(self):
+        self.begin().overlapping()
+        self.save()
+        self.fake.barrier_step = self.at
+        self.fake.publish()
+        self.backward()
+        weight = self.net.a.weight.detach().clone()
+        held = []
+
+        def lift():
+            held.append(torch.equal(self.net.a.weight, weight))
+            self.lift()
+
+        threading.Timer(0.2, lift).start()
+        self.optimizer.step()
+        self.assertEqual(held, [True])
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def test_without_threads_save_copies_all(self):
+        self.begin()
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            for _ in range(6):
+                self.train()
+                self.assertEqual(self.seal(), self.at)
+        self.assertEqual(self.torn, [])
+
+    def test_samples_that_cannot_be_taken(self):
+        self.begin().overlapping()
+        with mock.patch.object(_overlap.Samples, "take", side_effect=RuntimeError("no")), contextlib.redirect_stderr(self.said):
+            self.assertTrue(self.save())
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+        self.assertIn("copied inside save from now on", self.said.getvalue())
+
+    def test_a_fork_while_a_copy_is_under_way(self):
+        self.begin().overlapping()
+        stop = self.stopped("copied", 3)
+        self.save()
+        self.assertTrue(stop.reached.wait(10))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.optimizer.step()  # the hook waits for nobody here
+                self.ck._overlap.settle()
+                code = 0 if not self.ck.save(99) else 2
+            finally:
+                os._exit(code)
+        deadline = time.monotonic() + 30
+        status = (0, 0)
+        while status[0] == 0 and time.monotonic() < deadline:
+            status = os.waitpid(child, os.WNOHANG)
+            time.sleep(0.01)
+        if status[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        self.assertEqual(status, (child, 0))
+        stop.go.set()
+        self.land()
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def test_layouts_that_take_turns_keep_what_was_found(self):
+        extra = {"more": 0}
+        self.begin(extra=extra)
+        writer = lambda: self.net.a.weight.data.mul_(0.5)
+        for i in range(30):
+            extra["t"] = torch.zeros(1 + i % 2)
+            self.train(between=writer)
+            self.land()
+            self.seal()
+        self.assertEqual((self.record().blocking, self.record().reason, self.torn), (2, _watch.UNEQUAL, []))
+        self.assertEqual(self.record().overlapped, 0)
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Adversaries(OverlapCase):
+    """Who writes between save and the next step, at the worst times: before the first piece is copied, in the middle of
+    the copy, after it."""
+
+    TIMES = (("copied", 0), ("copied", 12), ("equal", 0))
+
+    def meet(self, write, times=TIMES, **begin):
+        """A writer that is new: seen in the very save that it meets, at each of these times."""
+        for do, at in times:
+            with self.subTest(do=do, at=at):
+                self.begin(**begin).overlapping()
+                before = self.record()
+                stop = self.stopped(do, at)
+                saved = self.save()
+                self.assertTrue(stop.reached.wait(10))
+                write()
+                stop.go.set()
+                self.step()
+                self.assertIsNone(self.seal())
+                self.assertFalse(saved or saved.sealed)
+                self.assertIn("changed", saved.reason)
+                self.assertEqual((self.record().dropped, self.record().saves), (before.dropped + 1, before.saves))
+                self.assertEqual((self.record().overlap_step, self.record().overlap_grant), (0, 0))
+                stop.remove()
+                # The next one is a proof: good, whatever it shows.
+                self.assertTrue(self.save())
+                self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def persist(self, write):
+        """A writer that was there from the beginning: nothing ever overlaps, each save is good."""
+        self.begin()
+        for _ in range(10):
+            self.train(between=write)
+            self.assertEqual(self.seal(), self.at)
+        self.step()
+        self.assertEqual((self.torn, self.record().overlapped, self.record().blocking, self.record().reason), ([], 0, 1, _watch.UNEQUAL))
+
+    def both(self, write):
+        self.meet(write)
+        self.persist(write)
+
+    def test_averages_into_parameters(self):
+        self.both(lambda: [p.data.mul_(0.9).add_(torch.full_like(p, 0.1)) for p in self.net.parameters()])
+
+    def test_a_raw_pointer(self):
+        self.both(lambda: ctypes.memset(self.net.a.weight.data_ptr() + 3 * 4096 + 12, 7, 4096))
+
+    def test_a_numpy_view(self):
+        def write():
+            view = self.net.b.weight.detach().numpy()
+            view[100:200] *= 0.5
+
+        self.both(write)
+
+    def test_a_replay(self):
+        """As of a graph: kernels that write to the same addresses, of which torch counts nothing."""
+
+        def write():
+            for state in self.optimizer.state.values():
+                t = state["exp_avg"]
+                new = torch.randn(t.shape)
+                ctypes.memmove(t.data_ptr(), new.data_ptr(), t.nbytes)
+
+        self.both(write)
+
+    def test_clamping_in_forward(self):
+        def write():
+            with torch.no_grad():
+                self.net.a.weight.clamp_(-1e-3, 1e-3).add_(1)
+
+        self.both(write)
+
+    def test_one_number_that_torch_knows_of(self):
+        def write():
+            with torch.no_grad():
+                self.net.a.weight[5, 7] += 1
+
+        self.both(write)
+
+    def test_load_state_dict_of_the_module(self):
+        other = {k: torch.zeros_like(v) for k, v in copy.deepcopy(self.begin().net.state_dict()).items()}
+        self.meet(lambda: self.net.load_state_dict(other))
+
+    def test_load_state_dict_of_the_optimizer(self):
+        """It makes its tensors anew: the copy is of the old ones, as they were."""
+        self.begin().overlapping()
+        stop = self.stopped("copied", 6)
+        self.save()
+        self.assertTrue(stop.reached.wait(10))
+        self.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+        self.optimizer.state[self.net.a.weight]["exp_avg"].fill_(1)
+        stop.go.set()
+        self.step()
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def test_a_parameter_that_gets_other_memory(self):
+        self.begin().overlapping()
+        stop = self.stopped("copied", 1)
+        self.save()
+        self.assertTrue(stop.reached.wait(10))
+        for p in self.net.parameters():
+            p.data = torch.zeros_like(p)
+        stop.go.set()
+        self.step()
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+
+    def test_memory_that_is_let_go_of_is_not_read(self):
+        self.begin().overlapping()
+        stop = self.stopped("copied", 999)  # never: the copy is over
+        saved = self.save()
+        self.ck._overlap._flight.copying.over.wait(10)
+        self.land()
+        self.seal()
+        pair = _overlap.Pair(torch.zeros(1 << 18), torch.zeros(1 << 18))
+        pair.source.untyped_storage().resize_(0)
+        self.assertFalse(pair.there())
+        self.assertIsNone(_overlap.Proof([pair], LEAVES, None).work())
+        self.assertTrue(saved and not stop.reached.is_set())
+
+    def test_batch_norm(self):
+        """Its buffers change in forward; they are copied inside save."""
+        net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512))
+        for name in ("running_mean", "running_var"):
+            self.assertEqual(getattr(net[1], name).nbytes, 2048)
+        big = torch.nn.BatchNorm1d(1 << 18)  # 1 MiB each
+        net.add_module("2", torch.nn.Linear(512, 1 << 18, bias=False))
+        net.add_module("3", big)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.state_bytes = 1 << 30
+        with mock.patch("tests.overlapping.STATE_BYTES", 640 << 20):
+            self.begin(net=net, optimizer=optimizer)
+        self.overlapping()
+        stop = self.stopped("copied", 5)
+        self.save()
+        self.assertTrue(stop.reached.wait(10))
+        before = big.running_mean.clone()
+        self.backward()
+        self.assertFalse(torch.equal(before, big.running_mean))
+        stop.go.set()
+        self.optimizer.step()
+        self.assertEqual((self.seal(), self.torn, self.record().dropped), (self.at, [], 0))
+
+    def test_one_number_is_found_by_the_next_proof(self):
+        """Which nothing else sees where it is written before its piece is copied. So the bound is what is promised."""
+        self.begin().overlapping()
+        stop = self.stopped("copied", 10**9)
+        self.assertFalse(stop.reached.is_set())
+
+        def write():
+            self.net.a.weight.data[511, 3] += 1
+
+        written = 0
+        while not self.record().reason and written < 40:
+            with mock.patch.object(_overlap.Samples, "take", return_value=lambda: True):  # nor by chance
+                stop = self.stopped("copied", 0)
+                saved = self.save()
+                if stop.reached.wait(0.5):
+                    write()
+                    stop.go.set()
+                else:
+                    write()
+                written += 1
+                self.step()
+                stop.remove()
+                self.seal()
+                self.assertTrue(saved)
+        self.assertEqual(self.record().reason, _watch.UNEQUAL)
+        self.assertLessEqual(written, _overlap.PROOF_EVERY + 1)
+        self.assertLessEqual(len(self.torn), _overlap.PROOF_EVERY - 1)
+        torn = len(self.torn)
+        for _ in range(5):
+            self.save()
+            write()
+            self.step()
+            self.assertEqual(self.seal(), self.at)
+        self.assertEqual(len(self.torn), torn)
+
+    def test_one_number_after_its_piece_is_seen_at_once(self):
+        def write():
+            self.net.a.weight.data[0, 3] += 1
+
+        self.meet(write, times=(("equal", 0),))
+
+    def test_a_step_whose_hook_is_gone(self):
+        """As of an optimizer that is compiled whole from some step on."""
+        self.begin().overlapping()
+        for do, at in self.TIMES:
+            stop = self.stopped(do, at)
+            saved = self.save()
+            if not stop.reached.wait(1):  # it does not overlap any more
+                stop.go.set()
+                self.assertEqual(self.seal(), self.at)
+                break
+            self.backward()
+            type(self.optimizer).step.__wrapped__(self.optimizer)
+            stop.go.set()
+            self.land()
+            self.assertIsNone(self.seal())
+            self.assertFalse(saved)
+            stop.remove()
+        for _ in range(4):
+            self.backward()
+            type(self.optimizer).step.__wrapped__(self.optimizer)
+            self.save()
+            self.assertEqual(self.seal(), self.at)
+        self.assertEqual((self.torn, self.record().blocking, self.record().reason), ([], 1, _watch.NO_HOOK))
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Blocking(OverlapCase):
+    """Loops that never overlap, and say why."""
+
+    def blocks(self, reason, steps=6):
+        for _ in range(steps):
+            self.train()
+            self.assertEqual(self.seal(), self.at)
+        self.assertEqual((self.record().overlapped, self.record().blocking, self.record().reason, self.torn), (0, 1, reason, []))
+
+    def test_a_closure(self):
+        self.begin()
+
+        def closure():
+            self.optimizer.zero_grad()
+            loss = self.net(torch.randn(4, 512)).square().mean()
+            loss.backward()
+            return loss
+
+        self.step = lambda: self.optimizer.step(closure)
+        self.blocks(_watch.CLOSURE)
+        self.step = lambda: self.optimizer.step(closure=closure)
+        self.blocks(_watch.CLOSURE)
+
+    def test_an_optimizer_in_backward(self):
+        net = torch.nn.Linear(512, 512)
+        each = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in net.parameters()}
+
+        def at_once(p):
+            each[p].step()
+            each[p].zero_grad()
+
+        for p in each:
+            p.register_post_accumulate_grad_hook(at_once)
+        self.begin(net=net, optimizer=each[net.weight])
+        self.step = lambda: net(torch.randn(4, 512)).sum().backward()
+        self.blocks(_watch.IN_BACKWARD)
+
+    def test_a_compiled_step(self):
+        self.begin()
+        step = torch.compile(self.optimizer.step, backend="eager")
+
+        def train():
+            self.backward()
+            step()
+
+        self.step = train
+        self.blocks(_watch.NO_HOOK, steps=5)  # the compiler leaves nothing of it in what it compiles whole
+
+    def test_a_step_that_is_called_by_what_is_compiled(self):
+        self.begin()
+        swap = torch._C._dynamo.eval_frame.set_eval_frame
+
+        def train():
+            self.backward()
+            before = swap(False)  # as it is where the compiler has left the step to Python
+            try:
+                self.optimizer.step()
+            finally:
+                swap(before)
+
+        self.step = train
+        self.blocks(_watch.COMPILED)
+
+    def test_a_step_compiled_in_a_function(self):
+        self.begin()
+
+        @torch.compile(backend="eager")
+        def step():
+            self.optimizer.step()
+
+        def train():
+            self.backward()
+            step()
+
+        self.step = train
+        for _ in range(6):
+            self.train()
+            self.assertEqual(self.seal(), self.at)
+        self.assertEqual((self.record().overlapped, self.torn), (0, []))
+        self.assertIn(self.record().reason, (_watch.COMPILED, _watch.NO_HOOK))
+
+    def test_capturable(self):
+        net = torch.nn.Linear(512, 512)
+        optimizer = torch.optim.Adam(net.parameters())
+        self.begin(net=net, optimizer=optimizer)
+        for group in optimizer.param_groups:
+            group["capturable"] = True
+
+        def step():
+            self.backward()
+            for p in net.parameters():
+                p.data.add_(1)
+            self.ck._overlap.watch.begins(optimizer, (optimizer,), {}, False, False)
+
+        self.step = step
+        self.blocks(_watch.COMPILED)
+
+    def test_an_optimizer_that_is_not_torchs(self):
+        net = torch.nn.Linear(512, 512)
+
+        class Own:
+            def __init__(self):
+                self.moments = [torch.zeros_like(p) for p in net.parameters()]
+
+            def zero_grad(self):
+                net.zero_grad()
+
+            def step(self):
+                for p, m in zip(net.parameters(), self.moments):
+                    p.data.sub_(m.mul_(0.9).add_(p.grad), alpha=0.1)
+
+            def state_dict(self):
+                return {"moments": self.moments}
+
+            def load_state_dict(self, state):
+                self.moments = state["moments"]
+
+        self.begin(net=net, optimizer=Own())
+        self.blocks(_watch.UNKNOWN)
+
+    def test_an_optimizer_that_does_not_step(self):
+        self.begin()
+        self.step()
+        self.step = lambda: None
+        self.blocks(_watch.NO_HOOK)
+
+    def test_without_an_optimizer_there_is_nothing_to_say(self):
+        self.fake = self.agent(state_bytes=8 << 20)
+        ck = self.attach(self.fake)
+        ck.track(t={"t": torch.zeros(1 << 19)})
+        for step in range(1, 7):
+            self.assertTrue(ck.save(step))
+            self.fake.seal()
+        self.assertEqual((ck._record.blocking, ck._record.reason), (0, 0))
+
+    def test_small_states_have_nothing_to_overlap(self):
+        net = torch.nn.Linear(512, 128)
+        self.begin(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(6):
+            self.train()
+            self.assertEqual(self.seal(), self.at)
+        self.assertEqual((self.record().overlapped, self.record().blocking), (0, 0))
+
+
+SCRIPT = """
+import os, sys, time
+import torch
+import holdfast
+from holdfast import _overlap
+
+ck = holdfast.attach()
+net = torch.nn.Linear(512, 512)
+optimizer = torch.optim.AdamW(net.parameters())
+ck.track(net=net, optimizer=optimizer)
+start, copied = ck.restore(), _overlap._copied
+
+def slow(to, source, n):
+    time.sleep(PAUSE)
+    return copied(to, source, n)
+
+for step in range(start + 1, 8):
+    net(torch.ones(2, 512)).sum().backward()
+    optimizer.step()
+    if step == 7:
+        _overlap._copied = slow
+    saved = ck.save(step)
+    while step < 7 and not saved.sealed:
+        time.sleep(0.001)
+print("last", ck._record.overlapped, saved.sealed, flush=True)
+{end}
+"""
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Ends(unittest.TestCase):
+    """Processes that end while a copy is under way."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.fake = FakeAgent(self.folder, state_bytes=16 << 20)
+        self.addCleanup(self.fake.close)
+        self.fake.open_grant()
+
+    def end(self, how, pause=0.05):
+        script = SCRIPT.replace("{end}", how).replace("PAUSE", str(pause))
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], env=environment(**self.fake.environment()), stdout=subprocess.PIPE, text=True
+        )
+        sealing = True
+
+        def seal():
+            while sealing:
+                self.fake.seal()
+                time.sleep(0.002)
+
+        thread = threading.Thread(target=seal)
+        thread.start()
+        try:
+            self.assertEqual(process.stdout.readline(), "last 3 False\n")
+            process.stdout.close()
+            code = process.wait(60)
+        finally:
+            sealing = False
+            thread.join()
+            process.kill()
+        self.fake.seal()
+        return code, max(self.fake.slot(i).step for i in range(3) if self.fake.slot(i).state == 2)
+
+    def test_in_order(self):
+        self.assertEqual(self.end(""), (0, 7))
+
+    def test_by_an_exception(self):
+        self.assertEqual(self.end("sys.stderr = open(os.devnull, 'w'); raise SystemExit(3)"), (3, 7))
+
+    def test_killed(self):
+        self.assertEqual(self.end("os.kill(os.getpid(), 9)", 60), (-9, 6))
+        client = self.fake.client()
+        self.assertEqual((client.overlap_step, client.copy_step), (7, 6))
+
+    def test_a_child_that_ends_meanwhile_announces_nothing(self):
+        end = "child = os.fork()\nif child:\n    os.waitpid(child, 0)\n    os.kill(os.getpid(), 9)\n"
+        self.assertEqual(self.end(end, 60), (-9, 6))
+
+
+if __name__ == "__main__":
+    unittest.main()
