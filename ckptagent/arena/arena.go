@@ -46,6 +46,8 @@ type Progress struct {
 	Skipped, Refused uint64
 	// Needed is what the state needs when it did not fit.
 	Needed uint64
+	// Blocks says why saves are copied inside save alone; 0: they overlap, or there is nothing that could.
+	Blocks format.Reason
 }
 
 // Open opens the arena of each rank in dir, or makes it: with all its memory, so that a lack of it is an
@@ -202,7 +204,7 @@ func (a *Arena) client() (format.Client, bool) {
 func progressOf(c format.Client) Progress {
 	return Progress{
 		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
-		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed,
+		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed, Blocks: c.Reason,
 	}
 }
 

@@ -43,19 +43,31 @@ type Reason uint32
 
 // The reasons that clients know; 0: none.
 const (
-	// ReasonUnequal: its source was found changed, twice in a row.
-	ReasonUnequal Reason = 1
-	// ReasonNoHook: no optimizer's hook has fired in the last three steps.
-	ReasonNoHook Reason = 2
-	// ReasonInBackward: the optimizer steps in backward.
-	ReasonInBackward Reason = 3
-	// ReasonCompiled: the optimizer is compiled.
-	ReasonCompiled Reason = 4
-	// ReasonUnknown: the optimizer is not known.
-	ReasonUnknown Reason = 5
-	// ReasonClosure: a closure runs forward and backward within the step.
-	ReasonClosure Reason = 6
+	ReasonUnequal Reason = iota + 1
+	ReasonNoHook
+	ReasonInBackward
+	ReasonCompiled
+	ReasonUnknown
+	ReasonClosure
 )
+
+// reasons are the words for each, as docs/formats/checkpoint.md has them.
+var reasons = map[Reason]string{
+	ReasonUnequal:    "the state was found changed between a save and the next optimizer step",
+	ReasonNoHook:     "no optimizer's hook fires in each step, as where torch.compile takes the whole step",
+	ReasonInBackward: "the optimizer steps within backward",
+	ReasonCompiled:   "the optimizer's step is compiled or capturable",
+	ReasonUnknown:    "the optimizer is not one of torch's",
+	ReasonClosure:    "a closure runs forward and backward within the optimizer's step",
+}
+
+// String is for people. A newer client may know more reasons than we do.
+func (r Reason) String() string {
+	if words, ok := reasons[r]; ok {
+		return words
+	}
+	return fmt.Sprintf("reason %d, which this agent does not know", uint32(r))
+}
 
 const (
 	flagAttached = 1

@@ -2,8 +2,11 @@ package format
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/elastic/restore"
@@ -239,4 +242,20 @@ func (m memory) carryBytes(ws []Write, n int) (whole int) {
 		whole += len(w.Bytes)
 	}
 	return whole
+}
+
+// TestReasons: each reason has the words that the page has.
+func TestReasons(t *testing.T) {
+	page, err := os.ReadFile("../../docs/formats/checkpoint.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := ReasonUnequal; r <= ReasonClosure; r++ {
+		if row := fmt.Sprintf("\n| %d | %s |\n", r, r); !strings.Contains(string(page), row) {
+			t.Errorf("docs/formats/checkpoint.md has no row %q", row)
+		}
+	}
+	if got := Reason(99).String(); got != "reason 99, which this agent does not know" {
+		t.Error(got)
+	}
 }

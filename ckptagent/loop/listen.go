@@ -208,6 +208,7 @@ func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 			before = p
 			a.do(func() {
 				a.needed = max(a.needed, p.Needed)
+				a.blocks[local] = p.Blocks
 				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
 			})
 		}

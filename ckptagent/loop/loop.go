@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/coord"
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -78,8 +80,9 @@ type Agent struct {
 	// returning are launchers that return as soon as the output is shown.
 	returning  sync.WaitGroup
 	arenas     *arena.Set
-	arenaOff   string // why state in memory is off
-	needed     uint64 // what the state of a rank needs, where that is more than a slot holds
+	arenaOff   string                // why state in memory is off
+	needed     uint64                // what the state of a rank needs, where that is more than a slot holds
+	blocks     map[int]format.Reason // by local rank why its saves are copied inside save alone
 	polls      []chan struct{}
 	port       proc.Port
 	client     *coord.Client
@@ -106,7 +109,7 @@ type Agent struct {
 // newAgent is an incarnation that knows of nothing yet.
 func newAgent(c Config) (a *Agent, err error) {
 	a = &Agent{
-		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), signals: make(chan os.Signal, 8), ranks: map[int]proc.Process{}, watchers: &sync.WaitGroup{},
+		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), signals: make(chan os.Signal, 8), ranks: map[int]proc.Process{}, blocks: map[int]format.Reason{}, watchers: &sync.WaitGroup{},
 		exits: proc.NewExits(c.Root, c.Poke), ready: make(chan struct{}),
 	}
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
@@ -295,6 +298,16 @@ func (a *Agent) store() {
 	a.stored, a.unstored = string(raw), false
 }
 
+// blocking says why ranks copy inside save what could be copied beside training; of several reasons the lowest rank's.
+func (a *Agent) blocking() string {
+	for _, local := range slices.Sorted(maps.Keys(a.blocks)) {
+		if why := a.blocks[local]; why != 0 {
+			return "checkpoints are copied inside save, not beside training: " + why.String()
+		}
+	}
+	return ""
+}
+
 // reportCapabilities gives the core what the adapters provide, with notes for people.
 func (a *Agent) reportCapabilities() {
 	t := ckptagent.Capabilities{Grace: a.c.Grace, Modules: a.standbys.Known()}
@@ -316,7 +329,7 @@ func (a *Agent) reportCapabilities() {
 	if standbys == "" {
 		standbys = a.noHook(time.Now())
 	}
-	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, storage, standbys} {
+	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, a.blocking(), storage, standbys} {
 		if note != "" {
 			t.Notes = append(t.Notes, note)
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -206,6 +207,31 @@ for step in range(1, 1000000):
 			c.Await(t, "a", "runs", runs(1, 2))
 		})
 	}
+}
+
+// TestNoteOnBlocking: why copies are made inside save stands in the report for as long as the client says so.
+func TestNoteOnBlocking(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.Env["HOLDFAST_STATE_BYTES"] = "4096"
+	p.File("train.py", `
+import holdfast, os, time
+ck = holdfast.attach()
+ck.restore()
+if os.environ["LOCAL_RANK"] == "1":
+    ck._publish(blocking=1, reason=6)
+    while not os.path.exists("enough"):
+        time.sleep(0.01)
+    ck._publish(blocking=0, reason=0)
+time.sleep(1000)
+`)
+	c.Lead("a")
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
+	const want = "checkpoints are copied inside save, not beside training: a closure runs forward and backward within the optimizer's step"
+	c.Await(t, "a", "says why", func(r *v1.Report) bool { return slices.Contains(r.Notes, want) })
+	p.File("enough", "")
+	c.Await(t, "a", "says so no more", func(r *v1.Report) bool { return !slices.Contains(r.Notes, want) })
 }
 
 const sleeper = `
