@@ -26,7 +26,7 @@ PROOF_EVERY = 16
 #: Unequal comparisons of a layout, in all, after which it blocks; two in a row are enough.
 MOST_UNEQUAL = 5
 #: One line is sampled in as many bytes, so that a contiguous write of as many is always seen.
-PERIOD = 4096
+PERIOD = 8192
 LINE = 64
 BLOCK, PROOF, OVERLAP = "block", "proof", "overlap"
 _LAYOUTS = 64  # more are forgotten, but those that block

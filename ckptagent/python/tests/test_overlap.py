@@ -93,7 +93,7 @@ class Sampling(unittest.TestCase):
 
     def test_a_contiguous_write_of_a_period_is_seen_wherever_it_is(self):
         draw, samples = random.Random(4), _overlap.Samples()
-        for n in (1 << 20, (1 << 20) + 8, (1 << 20) + 4000, (1 << 20) + 4095):
+        for n in (1 << 20, (1 << 20) + 8, (1 << 20) + 8000, (1 << 20) + 8191):
             for _ in range(100):
                 pair = self.pair(n)
                 same = samples.take([pair], draw)
@@ -334,7 +334,7 @@ class Adversaries(OverlapCase):
         self.both(lambda: [p.data.mul_(0.9).add_(torch.full_like(p, 0.1)) for p in self.net.parameters()])
 
     def test_a_raw_pointer(self):
-        self.both(lambda: ctypes.memset(self.net.a.weight.data_ptr() + 3 * 4096 + 12, 7, 4096))
+        self.both(lambda: ctypes.memset(self.net.a.weight.data_ptr() + 3 * 8192 + 12, 7, 8192))
 
     def test_a_numpy_view(self):
         def write():

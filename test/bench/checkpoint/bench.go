@@ -162,7 +162,10 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 	if !last || t.killsOnly {
 		return nil
 	}
-	return t.manySaves(ctx)
+	if err := t.manySaves(ctx); err != nil {
+		return err
+	}
+	return t.overlaps(ctx)
 }
 
 // savesAndKills has all of these systems save in turns, then kills the processes of one after another, and starts new ones.

@@ -100,7 +100,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(systems, ", "))
 	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 1MiB, 64MiB")
 	f.Var(&o.turns, "turns", "how often every system's processes are started anew (default 5, 1 with --quick)")
-	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only (default 200, 5 with --quick)")
+	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only, and how many are beside training (default 200, 5 with --quick)")
 	f.Var(&o.python, "python", "an interpreter with PyTorch")
 	f.Var(&o.dlroverPython, "dlrover-python", "an interpreter with DLRover and its PyTorch, as hack/dlrover.sh installs it")
 	f.Var(&o.disk, "disk", "a folder on the disk that durable copies go to")
@@ -133,6 +133,7 @@ type goal struct {
 
 var goals = []goal{
 	{"blocking_stall", memcpy, "blocking_stall", "blocking_stall_vs_memcpy", 1.25},
+	{"overlapped_stall", memcpy, "overlapped_stall", "overlapped_stall_vs_memcpy", 0.25},
 	{"first_stall", holdfast, "blocking_stall", "first_stall_vs_steady", 1.3},
 	{"durable", direct, "durable", "durable_vs_direct", 1.3},
 	{"restore", memcpy, "restore", "restore_vs_memcpy", 1.5},

@@ -27,6 +27,13 @@ type answer struct {
 	Durable float64 `json:"durable"`
 	Restore float64 `json:"restore"`
 	Load    float64 `json:"load"`
+
+	// Of a block with saves beside training.
+	Step       float64   `json:"step"`
+	Each       []float64 `json:"each"`
+	Memcpy     float64   `json:"memcpy"`
+	Overlapped int       `json:"overlapped"`
+	Dropped    int       `json:"dropped"`
 }
 
 // worker is one rank's process.
@@ -39,7 +46,7 @@ type worker struct {
 }
 
 func startWorker(ctx context.Context, python string, env []string, args ...string) (*worker, error) {
-	w := &worker{cmd: exec.CommandContext(ctx, python, append([]string{"-c", workerScript}, args...)...), said: &strings.Builder{}}
+	w := &worker{cmd: exec.CommandContext(ctx, python, append([]string{"-c", scriptOf(args[0])}, args...)...), said: &strings.Builder{}}
 	w.cmd.Env, w.cmd.Stderr = env, w.said
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error

@@ -1,0 +1,126 @@
+# What saves cost real training when they are copied beside it. Runs behind worker.py, in the same process.
+#
+#     … overlapped BYTES FOLDER DISK RANK WORLD
+#
+# Commands come one a line: block THREADS STEPS TOKENS. Steps are forward, backward and AdamW on THREADS threads, once without
+# saves and once with a save before each; which comes first alternates. Each block ends when its last copy is sealed.
+
+
+class Training:
+    def __init__(self, o):
+        import holdfast
+        from holdfast import _overlap
+
+        self.script = Script(o.size).trained()
+        with torch.no_grad():
+            for p in self.script.model.parameters():
+                p.normal_(0, 0.02)
+        for group in self.script.optimizer.param_groups:
+            group["lr"] = 1e-6
+        for state in self.script.optimizer.state.values():
+            for k in ("exp_avg", "exp_avg_sq"):
+                state[k].zero_()
+        self.ck = holdfast.attach()
+        self.ck.track(model=self.script.model, optimizer=self.script.optimizer)
+        self.ck.restore()
+        self.at, self.blocks, self.in_hook = 0, 0, 0.0
+        watch = self.ck._overlap.watch
+        before = watch._before
+
+        def timed():
+            began = now()
+            before()
+            self.in_hook += now() - began
+
+        watch._before = timed
+        tensors = self.script.tensors()
+        self.to = mapped(os.path.join(o.folder, "overlapped-memcpy-%d" % o.rank), sum(t.nbytes for t in tensors))
+        self.to.fill_(0)
+        at, self.pieces, self.copiers = self.to.data_ptr(), [], Copiers()
+        for t in tensors:
+            self.pieces.append((at, t.data_ptr(), t.nbytes))
+            at += t.nbytes
+
+    def step(self, tokens):
+        embedding, *blocks = self.script.model
+        x = embedding(torch.randint(0, embedding.num_embeddings, (1, tokens)))
+        for b in blocks:
+            x = x + b.proj(b.qkv(b.ln1(x))[..., : x.shape[-1]])
+            x = x + b.down(torch.nn.functional.gelu(b.up(b.ln2(x))))
+        x.square().mean().backward()
+        self.script.optimizer.step()
+        self.script.optimizer.zero_grad(set_to_none=True)
+
+    def save(self):
+        self.at += 1
+        began = now()
+        saved = self.ck.save(self.at)
+        took = now() - began
+        if not saved:
+            raise SystemExit("save(%d): %r" % (self.at, saved))
+        return saved, took
+
+    def plain(self, steps, tokens):
+        began = now()
+        for _ in range(steps):
+            self.step(tokens)
+        return now() - began
+
+    def saving(self, steps, tokens):
+        each, began = [], now()
+        for _ in range(steps):
+            self.in_hook = 0.0
+            saved, took = self.save()
+            self.step(tokens)
+            each.append(took + self.in_hook)
+        took = now() - began
+        settled(saved)
+        return took, each
+
+    def block(self, threads, steps, tokens):
+        torch.set_num_threads(threads)
+        self.blocks += 1
+        self.step(tokens)
+        before = self.ck._record
+        if self.blocks % 2:
+            plain = self.plain(steps, tokens)
+        saving, each = self.saving(steps, tokens)
+        if not self.blocks % 2:
+            self.step(tokens)
+            plain = self.plain(steps, tokens)
+        began = now()
+        self.copiers.copy(self.pieces)
+        copied = now() - began
+        after = self.ck._record
+        return {
+            "stall": (saving - plain) / steps, "step": plain / steps, "each": each, "memcpy": copied,
+            "overlapped": after.overlapped - before.overlapped, "dropped": after.dropped - before.dropped,
+        }  # fmt: skip
+
+
+def settled(saved):
+    deadline = now() + 60
+    while saved and not saved.sealed:
+        if now() > deadline:
+            raise SystemExit("%r is not sealed" % saved)
+        time.sleep(0.001)
+
+
+def train():
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    training = Training(Options(sys.argv[1:]))
+
+    def say(**fields):
+        out.write(json.dumps(fields) + "\n")
+        out.flush()
+
+    say(bytes=training.script.bytes())
+    for line in sys.stdin:
+        verb, *numbers = line.split()
+        if verb != "block":
+            break
+        say(**training.block(*map(int, numbers)))
+
+
+train()
