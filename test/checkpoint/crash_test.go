@@ -22,6 +22,7 @@ import (
 var (
 	crashKills      = flag.Int("crash-kills", 12, "kills within each window of a save, of small states")
 	crashTorchKills = flag.Int("crash-torch-kills", 0, "the same, of tensors of 256 MiB")
+	crashAsideKills = flag.Int("crash-aside-kills", 3, "kills within each window of a copy beside training")
 )
 
 // What is done beside the kill of a window's victim, so that what was kept is read again.
@@ -62,6 +63,12 @@ var windows = []window{
 	{name: "restore", victim: "trainer", kinds: []string{victimAlone}, prelude: true, find: (*hunt).restoring},
 }
 
+// asideWindows are those of a save that goes on after it has returned.
+var asideWindows = []window{
+	{name: "overlap", victim: "trainer", kinds: []string{victimAlone}, find: (*hunt).copyingAside},
+	{name: "compare", victim: "trainer", kinds: []string{victimAlone}, find: (*hunt).comparing},
+}
+
 // crashes counts what came of the kills.
 type crashes struct {
 	*gang
@@ -77,13 +84,13 @@ type crashes struct {
 
 func newCrashes(t *testing.T, perPod, state int, command ...string) *crashes {
 	mount := t.TempDir()
-	c := &crashes{gang: newGang(t, perPod, state+32768, mount, command...), mount: mount, state: state, stale: map[string]bool{}, outcomes: map[string]int{}}
+	c := &crashes{gang: newGang(t, perPod, state+65536, mount, command...), mount: mount, state: state, stale: map[string]bool{}, outcomes: map[string]int{}}
 	c.generation, _ = c.running(0)
 	return c
 }
 
 // all kills n times within each window, and shows what came of it.
-func (c *crashes) all(n int) {
+func (c *crashes) all(n int, windows []window) {
 	defer c.show()
 	c.asked = n
 	for _, w := range windows {
@@ -281,7 +288,7 @@ func standsStill(pid int) (stands, gone bool) {
 func TestCrashWindows(t *testing.T) {
 	const state = 1 << 20
 	c := newCrashes(t, 2, state, interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
-	c.all(*crashKills)
+	c.all(*crashKills, windows)
 }
 
 // TestCrashWindowsWithTorch is the same with tensors of the size of a real rank's part.
@@ -289,13 +296,32 @@ func TestCrashWindowsWithTorch(t *testing.T) {
 	if *crashTorchKills == 0 {
 		t.Skip("SKIPPED: kills of tensors of 256 MiB, which make test-crash has; small ones do here")
 	}
+	needTorch(t)
+	t.Setenv("TRAINER_KEEPS", "tensor")
+	const state = 256 << 20
+	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
+	c.all(*crashTorchKills, windows)
+}
+
+// TestCrashWindowsAside kills trainers while a save goes on beside training: copied in part, and copied but not announced.
+func TestCrashWindowsAside(t *testing.T) {
+	needTorch(t)
+	t.Setenv("TRAINER_KEEPS", "parameter")
+	const state = 64 << 20
+	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
+	c.aside = 1
+	c.all(*crashAsideKills, asideWindows)
+}
+
+func needTorch(t *testing.T) {
+	t.Helper()
 	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
-		t.Fatalf("torch is missing at %s: %v", python, err)
+		if *crashTorchKills > 0 {
+			t.Fatalf("torch is missing at %s: %v", python, err)
+		}
+		t.Skipf("TORCH IS MISSING at %s (%v): kills of a trainer with tensors are NOT tested here", python, err)
 	}
 	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
 		t.Setenv("TMPDIR", "/dev/shm") // arenas are memory in a pod, too
 	}
-	const state = 256 << 20
-	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state), withTorch)
-	c.all(*crashTorchKills)
 }

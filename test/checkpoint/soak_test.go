@@ -86,7 +86,8 @@ func TestSoak(t *testing.T) {
 		if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
 			t.Fatalf("torch is missing at %s: %v", python, err)
 		}
-		command = append([]string{python}, append(command[1:], withTorch)...)
+		command[0] = python
+		t.Setenv("TRAINER_KEEPS", "tensor")
 	}
 	g := newGangOf(t, 1, 1, 2*soakState, t.TempDir(), command...)
 	_, ranks := g.running(0)

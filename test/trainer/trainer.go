@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Script needs nothing but the standard library and the client, and PyTorch where it is asked for:
-// trainer.py PAUSE STATE_BYTES [LOG [torch]].
+// Script needs nothing but the standard library and the client, and PyTorch where TRAINER_KEEPS asks for it:
+// trainer.py PAUSE STATE_BYTES [LOG].
 //
 //go:embed trainer.py
 var Script string
