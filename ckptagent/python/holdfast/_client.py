@@ -304,8 +304,7 @@ class Checkpoint:
         try:
             same = self._overlap.sample(pairs)
         except Exception as e:
-            self._once("sample", "saves are copied inside save from now on: %s: %s" % (type(e).__name__, e))
-            self._overlap.on = False
+            self._overlap.give_up(e)
             self._packer.pool.copy([(p.to, p.at, p.nbytes) for p in pairs])
             return False
         self._publish(step=saved.step, overlap_step=saved.step, overlap_grant=control.grant, **self._blocking())

@@ -232,9 +232,9 @@ class Overlap:
 
     def __init__(self, step_begins, judged, say):
         self.on = os.environ.get("HOLDFAST_OVERLAP", "1") != "0"
-        self.watch = _watch.Watch(self._hook, lambda e: say("saves are copied inside save from now on: %s: %s" % (type(e).__name__, e)))
+        self.watch = _watch.Watch(self._hook, self.give_up)
         self.blocking, self.reason = 0, 0  # layouts that block, and why the newest of them does
-        self._step_begins, self._judged = step_begins, judged
+        self._step_begins, self._judged, self._say = step_begins, judged, say
         self._trusts, self._last = {}, (None, None)
         self._samples, self._draw = Samples(), random.Random()  # of its own: the script's numbers stay as they are
         self._flight = self._proof = None
@@ -247,6 +247,14 @@ class Overlap:
         """How to copy this save: its mode, the trust in its layout, and the leaves that mode is about."""
         if not self.on or "torch" not in sys.modules:
             return BLOCK, None, frozenset()
+        try:
+            trust, leaves = self._look(layout, flat, tracked)
+        except Exception as e:  # an optimizer of a shape that is not ours to read
+            self.give_up(e)
+            return BLOCK, None, frozenset()
+        return trust.mode(leaves) if wanted else BLOCK, trust, leaves
+
+    def _look(self, layout, flat, tracked):
         self.watch.start()
         trust = self._trust(layout)
         owned, leaves, why = self.watch.owned(), [], []
@@ -261,8 +269,12 @@ class Overlap:
             if missing not in (_watch.NO_HOOK, _watch.UNKNOWN) or trust.asked > _watch.LATELY:
                 trust.missing = missing
         self._count(trust)
-        leaves = frozenset(leaves)
-        return trust.mode(leaves) if wanted else BLOCK, trust, leaves
+        return trust, frozenset(leaves)
+
+    def give_up(self, error):
+        """An error of ours: training goes on, and saves do as they always could."""
+        self.on = False
+        self._say("saves are copied inside save from now on: %s: %s" % (type(error).__name__, error))
 
     def _trust(self, layout):
         if self._last[0] is not layout:

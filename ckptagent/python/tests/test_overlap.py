@@ -248,6 +248,31 @@ class Overlapping(OverlapCase):
         self.assertEqual((self.seal(), self.torn), (self.at, []))
         self.assertIn("copied inside save from now on", self.said.getvalue())
 
+    def test_an_optimizer_that_cannot_be_read(self):
+        self.begin().overlapping()
+        before = self.record().overlapped
+        with mock.patch.object(_watch, "_tensors", side_effect=AttributeError("no")), contextlib.redirect_stderr(self.said):
+            self.assertTrue(self.save())
+        self.assertEqual(self.seal(), self.at)
+        self.train()
+        self.assertEqual((self.seal(), self.torn, self.record().overlapped), (self.at, [], before))
+        self.assertEqual(self.said.getvalue().count("copied inside save from now on"), 1)
+
+    def test_a_hook_that_fails(self):
+        """The step goes on, without having waited; what is copied meanwhile is seen to be torn."""
+        self.begin().overlapping()
+        stop = self.stopped("copied", 3)
+        self.save()
+        self.assertTrue(stop.reached.wait(10))
+        with mock.patch.object(_overlap.Overlap, "_land", side_effect=RuntimeError("no")), contextlib.redirect_stderr(self.said):
+            self.step()
+        stop.go.set()
+        self.land()
+        self.assertIsNone(self.seal())
+        self.train()
+        self.assertEqual((self.seal(), self.torn), (self.at, []))
+        self.assertEqual(self.said.getvalue().count("copied inside save from now on"), 1)
+
     def test_a_fork_while_a_copy_is_under_way(self):
         self.begin().overlapping()
         stop = self.stopped("copied", 3)
