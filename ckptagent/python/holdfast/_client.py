@@ -299,6 +299,7 @@ class Checkpoint:
 
         def drop():
             saved._drop("its source changed while it was copied beside training")
+            self._once("dropped", "step %d is not kept: something changed parameters or optimizer state between save and the next optimizer step" % saved.step)
             self._publish(overlap_step=0, overlap_grant=0, dropped=self._record.dropped + 1, **self._blocking())
 
         try:

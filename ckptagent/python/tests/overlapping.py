@@ -6,12 +6,12 @@ from unittest import mock
 
 import torch
 
-from holdfast import _copy, _overlap
+from holdfast import _copy, _overlap, _sharded
 from holdfast._state import Unpacker
 
 from .case import ClientCase
 
-STATE_BYTES = 16 << 20
+STATE_BYTES = 12 << 20
 TIMEOUT = 30
 
 
@@ -142,7 +142,7 @@ class OverlapCase(ClientCase):
 def _snapshot(v):
     v = v.state_dict() if hasattr(v, "state_dict") else v
     if isinstance(v, torch.Tensor):
-        return v.detach().clone()
+        return _sharded.local(v).detach().clone()
     if isinstance(v, dict):
         return {k: _snapshot(x) for k, x in v.items()}
     if isinstance(v, (list, tuple)):
@@ -151,6 +151,8 @@ def _snapshot(v):
 
 
 def _same(a, b):
+    if isinstance(a, _sharded.Saved):
+        a = a.local
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
     if isinstance(a, dict):
