@@ -375,7 +375,7 @@ class Threads:
             self._call(work)
 
     def _call(self, work):
-        if self._helpers < _copy.MOST - 1 and self._start(self._help, "holdfast-help"):
+        if self._helpers < min(_copy.MOST, _copy.cores()) - 1 and self._start(self._help, "holdfast-help"):
             self._helpers += 1
         if self._helpers:
             self._work.put(work)
