@@ -31,6 +31,7 @@ class Watch:
         self._before, self._failed = before, failed
         self._met = {}  # id of an optimizer -> what is known of it
         self._handle = None
+        self.off = False
         self._pid = os.getpid()
 
     def start(self):
@@ -64,7 +65,8 @@ class Watch:
         self._before()
 
     def failed(self, error):
-        self.stop()
+        """The hook stays, and does nothing more: torch goes through its hooks just now."""
+        self.off = True
         self._failed(error)
 
     def owned(self):
@@ -119,7 +121,7 @@ def _hook(ref, torch):
 
     def begins(optimizer, args, kwargs):
         watch = ref()
-        if watch is None or os.getpid() != watch._pid:
+        if watch is None or watch.off or os.getpid() != watch._pid:
             return
         compiler = swap(None)  # nothing that runs here is to be compiled
         try:
