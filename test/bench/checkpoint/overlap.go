@@ -40,7 +40,7 @@ func scriptOf(system string) string {
 // overlaps measures what saves cost real training while the rest of each is copied beside it: with one core free, and with none. Only a
 // rank alone: several take turns on the free core, and the figure would be of the machine.
 func (t *turn) overlaps(ctx context.Context) error {
-	if t.ranks != 1 || !t.systems.Include(holdfast) {
+	if t.ranks != 1 || !slices.Contains(t.chosen, holdfast) {
 		return nil
 	}
 	t.holder.begin(0)
