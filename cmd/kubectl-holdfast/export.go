@@ -138,14 +138,19 @@ func (e exporting) run(ctx context.Context, folder string, streams genericcliopt
 		return err
 	}
 	defer os.RemoveAll(client)
-	args := []string{"-m", "holdfast.export", folder, e.out, "--to", e.to}
+	folder, out, python, err := e.fromHere(folder)
+	if err != nil {
+		return err
+	}
+	args := []string{"-m", "holdfast.export", folder, out, "--to", e.to}
 	if e.step > 0 {
 		args = append(args, "--step", fmt.Sprint(e.step))
 	}
 	if e.trust {
 		args = append(args, "--trust")
 	}
-	cmd := exec.CommandContext(ctx, e.python, args...)
+	cmd := exec.CommandContext(ctx, python, args...)
+	cmd.Dir = client // -m imports from here first: where people are, as in a claim, anybody may have put a holdfast or a torch
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+strings.TrimSuffix(client+string(os.PathListSeparator)+os.Getenv("PYTHONPATH"), string(os.PathListSeparator)))
 	cmd.Stdout, cmd.Stderr = streams.Out, streams.ErrOut
 	err = cmd.Run()
@@ -159,6 +164,20 @@ func (e exporting) run(ctx context.Context, folder string, streams genericcliopt
 		return fmt.Errorf("--python %s: %w: name a Python 3.10 or newer with torch 2.4 or newer, such as the one that trains", e.python, cmp.Or(errors.Unwrap(err), err))
 	}
 	return nil
+}
+
+// fromHere is what people named by where they are, named from anywhere.
+func (e exporting) fromHere(in string) (folder, out, python string, err error) {
+	paths := []string{in, e.out, e.python}
+	for i := range paths {
+		if i == 2 && !strings.ContainsRune(e.python, filepath.Separator) {
+			continue // PATH says where
+		}
+		if paths[i], err = filepath.Abs(paths[i]); err != nil {
+			return "", "", "", fmt.Errorf("finding where this is: %w", err)
+		}
+	}
+	return paths[0], paths[1], paths[2], nil
 }
 
 // unpack writes the client into a folder of its own. It holds the package alone: no hook of the site, which acts in a job's pods.

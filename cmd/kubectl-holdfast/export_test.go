@@ -80,3 +80,36 @@ func TestTheCarriedClientIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// TestExportImportsNothingFromWherePeopleAre: who exports stands in the claim as often as not, where each job's pods may write what they like.
+// What is named by where people are is found all the same.
+func TestExportImportsNothingFromWherePeopleAre(t *testing.T) {
+	t.Setenv("PYTHONPATH", "")
+	claim := t.TempDir()
+	stored(t, filepath.Join(claim, "train-u-1"), 10)
+	for _, name := range []string{"torch.py", "argparse.py", "holdfast/__init__.py", "holdfast/export.py"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(claim, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(claim, name), []byte("open('"+filepath.Join(claim, "ran")+"', 'w')\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(claim)
+	if _, said, code := holdfast(t, "ckpt", "export", "out", "--dir", "train-u-1", "--to", "torch"); code != 1 || !strings.HasPrefix(said, "holdfast.export: ") {
+		t.Errorf("code %d, %s", code, said)
+	}
+	if _, err := os.Stat(filepath.Join(claim, "ran")); err == nil {
+		t.Error("a file of the claim was run")
+	}
+	python, asked := told(t, "0")
+	if err := os.Symlink(python, "python"); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, code := holdfast(t, "ckpt", "export", "out", "--dir", ".", "--to", "dcp", "--python", "./python"); code != 0 {
+		t.Errorf("code %d, %s", code, said)
+	}
+	if b, err := os.ReadFile(asked); err != nil || !strings.HasPrefix(string(b), "-m holdfast.export "+filepath.Join(claim, "train-u-1")+" "+filepath.Join(claim, "out")+" --to dcp") {
+		t.Errorf("asked %q, %v", b, err)
+	}
+}
