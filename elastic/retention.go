@@ -90,6 +90,7 @@ func (s *State) retain(r Retention) {
 	}
 	s.retention = r
 	if s.pin() {
+		s.pinnedRevision = s.revision + 1
 		s.save()
 	}
 }

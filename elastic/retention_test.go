@@ -243,6 +243,23 @@ func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	}
 }
 
+// TestUnpinnedStepsGoOnceThatIsStored: until then the stored record promises them, to the coordinator that comes next and to who pins them again.
+func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
+	s, now := retained(), time.Unix(1_700_000_000, 0)
+	s.Record.Pinned = []StoredStep{stepAt(3, 1)}
+	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Protocol: 2, Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
+		Rank: []protocol.Rank{{Sealed: protocol.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
+	s.run.copying = &copying{mark: mark(40, 1)}
+	Step(s, Retain{Retention{Version: 1}}, now)
+	if s.preserve(now); s.run.copying.ordered() {
+		t.Errorf("%+v is ordered while the store still has the pin", s.run.copying.manifest)
+	}
+	Step(s, Stored{Revision: s.revision, Generation: 1}, now)
+	if m := s.run.copying.manifest; !s.run.copying.ordered() || slices.Contains(m.Recorded, mark(3, 1)) {
+		t.Errorf("ordered is %+v", m)
+	}
+}
+
 // recordedAt are steps that became durable at so many seconds, newest first.
 func recordedAt(seconds ...int) []StoredStep {
 	var out []StoredStep

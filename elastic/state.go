@@ -22,7 +22,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision durableRevision branchRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
+//	| the coordinator | stored storedVerdict revision storedRevision durableRevision branchRevision pinnedRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage retention over excused mixedSince launched pace reportInterval gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
@@ -37,8 +37,8 @@ type State struct {
 	stored        int64
 	storedVerdict bool
 	// revision counts Persists; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable,
-	// branchRevision the first that has the newest branch.
-	revision, storedRevision, durableRevision, branchRevision int64
+	// branchRevision the first that has the newest branch, pinnedRevision the first that has the pins that people ask for.
+	revision, storedRevision, durableRevision, branchRevision, pinnedRevision int64
 	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
 	sealedAt time.Time
 	// stages are those of replacements from replaceCommitted on, by pod; past are pods that a newer one took the slot over from.

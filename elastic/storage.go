@@ -220,8 +220,8 @@ func (s *State) preserve(now time.Time) {
 		s.pick()
 	case c.ordered():
 	case s.all(func(m *member) bool { return wrote(m, c.mark) }):
-		if s.storedRevision < s.durableRevision {
-			return // what it has removed goes by the record as it is stored
+		if s.storedRevision < max(s.durableRevision, s.pinnedRevision) {
+			return // what it has removed goes by the record as it is stored: nothing that this still names
 		}
 		c.manifest = s.manifest(c.mark)
 		s.emit(Broadcast{})
