@@ -93,8 +93,9 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 	if err := p.wish(ctx, c, g, m); err != nil {
 		return "", err
 	}
+	now := &v1alpha1.Gang{}
 	err = wait.PollUntilContextCancel(ctx, pinPoll, true, func(ctx context.Context) (bool, error) {
-		now := &v1alpha1.Gang{}
+		now = &v1alpha1.Gang{}
 		if err := c.Get(ctx, client.ObjectKeyFromObject(g), now); err != nil {
 			return false, client.IgnoreNotFound(err) // it is made anew, as long as there is the Job
 		}
@@ -110,7 +111,7 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 	case errors.Is(err, errPassed):
 		off := p
 		off.off = true
-		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator heard of the pin, and may be gone: %s", named, ckpt.Choices(g)), off.wish(context.WithoutCancel(ctx), c, g, m))
+		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator heard of the pin, and may be gone: %s", named, ckpt.Choices(now)), off.wish(context.WithoutCancel(ctx), c, g, m))
 	case wait.Interrupted(err):
 		return "", fmt.Errorf("annotation %s of job %s says so, and the coordinator has not answered within %s: do not count on it yet. It hears of it while a pod of the job is attached; see kubectl holdfast ckpt ls",
 			v1alpha1.AnnotationPinnedCheckpoints, g.Spec.JobRef.Name, p.wait)

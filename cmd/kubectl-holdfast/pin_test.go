@@ -106,7 +106,7 @@ func TestPin(t *testing.T) {
 		"of another generation":      {"", pinning{step: 10, generation: 2}, obliging, "step 10 is not recorded as complete", true, ""},
 		"of two generations":         {"20@1", pinning{step: 20}, obliging, "say --generation", true, "20@1"},
 		"beyond the limit":           {sixteen, pinning{step: 10}, obliging, v1alpha1.AnnotationPinnedCheckpoints + ": 16 steps are pinned, and that is the most: unpin one", true, sixteen},
-		"superseded meanwhile":       {"5@1", pinning{step: 10}, passed, "may be gone", true, "5@1"},
+		"superseded meanwhile":       {"5@1", pinning{step: 10}, passed, "may be gone: those that can be pinned are step 30 of generation 2, step 20 of generation 2", true, "5@1"},
 		"nobody answers":             {"", pinning{step: 10, wait: 10 * time.Millisecond}, nil, "do not count on it yet", true, "10@1"},
 		"unpinned":                   {"5@1,10@1", pinning{step: 5, off: true}, obliging, "is pinned no more", false, "10@1"},
 		"the last one unpinned":      {"5@1", pinning{step: 5, off: true}, obliging, "is pinned no more", false, ""},
