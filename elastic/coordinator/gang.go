@@ -66,7 +66,7 @@ func newGang(s *Server, key Key) *gang {
 	ctx, cancel := context.WithCancel(s.ctx)
 	g := &gang{key: key, server: s, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), streams: map[*stream]bool{}, current: map[elastic.Slot]*stream{}, kept: keptBySlot{}}
 	context.AfterFunc(ctx, g.forgetKept)
-	context.AfterFunc(ctx, func() { s.metrics.forget(key) })
+	context.AfterFunc(ctx, g.forgetGaps)
 	return g
 }
 
@@ -201,7 +201,7 @@ func (g *gang) step(e elastic.Event) {
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
 		case elastic.MadeDurable:
-			g.server.metrics.durable(g.key, eff.Gap)
+			g.madeDurable(eff.Gap)
 		}
 	}
 	if direct {
@@ -213,6 +213,20 @@ func (g *gang) step(e elastic.Event) {
 		default:
 		}
 	}
+}
+
+// madeDurable counts a gap, unless the gang is forgotten: what was on its way to the store then may arrive after. g.mu is held.
+func (g *gang) madeDurable(gap time.Duration) {
+	if g.ctx.Err() == nil {
+		g.server.metrics.durable(g.key, gap)
+	}
+}
+
+// forgetGaps drops the figures of a gang that is forgotten.
+func (g *gang) forgetGaps() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.server.metrics.forget(g.key)
 }
 
 // broadcast offers its newest directive to each agent that has reported. g.mu is held.

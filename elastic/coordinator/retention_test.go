@@ -70,9 +70,9 @@ func TestGapsOfAGang(t *testing.T) {
 	defer cancel()
 	train, other := newGang(&Server{metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "train"}), newGang(&Server{metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "other"})
 	for _, gap := range []time.Duration{3 * time.Second, 40 * time.Second} {
-		m.durable(train.key, gap)
+		train.madeDurable(gap)
 	}
-	m.durable(other.key, time.Second)
+	other.madeDurable(time.Second)
 	gangs := func() map[string]uint64 {
 		families, err := registry.Gather()
 		if err != nil {
@@ -93,4 +93,8 @@ func TestGapsOfAGang(t *testing.T) {
 	}
 	train.cancel()
 	eventually.Holds(t, "the figures of the gang that is gone go", func() (bool, any) { got := gangs(); return len(got) == 1 && got["other"] == 1, got })
+	train.madeDurable(time.Second) // whose record was on its way
+	if got := gangs(); len(got) != 1 {
+		t.Errorf("after the gang was forgotten: %v", got)
+	}
 }
