@@ -61,6 +61,8 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 		return fmt.Sprintf("step %d of branch %d was given up when branch %d began after step %d; name a step of what goes on", to.Step, to.Branch, ended.Branch, ended.From)
 	case r.Generation == 0:
 		return "nothing was trained yet"
+	case s.newestBranch() >= protocol.MaxBranch:
+		return fmt.Sprintf("an agent told of branch %d, and there is none after that: create the job again", s.newestBranch())
 	case r.RestoreStep == StepUnknown:
 		return "the record was lost, and it is not known what went on from where; wait until the next generation runs"
 	}

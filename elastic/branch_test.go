@@ -38,6 +38,23 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 	if len(s.Record.Branches) != 1 || s.Record.Branches[0].Branch != 4 {
 		t.Errorf("the next branch: %+v, %+v", s.Record.Branches, effects)
 	}
+	s = New(1, 0, Record{Generation: 5, Phase: Running})
+	report(protocol.MaxBranch) // one more could not be reported
+	if effects := Step(s, GoBack{protocol.Point{Branch: protocol.MaxBranch, Step: 9}}, time.Unix(3, 0)); len(s.Record.Branches) > 0 {
+		t.Errorf("after the last branch: %+v, %+v", s.Record.Branches, effects)
+	}
+}
+
+// TestAManifestOfABranchThatIsToCome: an agent that tells of one lies, and nothing that is trained would ever count as newer.
+func TestAManifestOfABranchThatIsToCome(t *testing.T) {
+	for branch, recorded := range map[int64]bool{0: true, 1: true, 2: false, protocol.MaxBranch: false, -1: false} {
+		s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreStep: 8, Phase: Running})
+		Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Protocol: 2, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
+			CheckpointFormat: protocol.CheckpointFormat, Manifested: protocol.Mark{Step: 8, Generation: 5, Branch: branch}, Rank: []protocol.Rank{{}}}}, time.Unix(1, 0))
+		if got := s.Record.Durable != nil; got != recorded {
+			t.Errorf("a manifest of branch %d is recorded: %t", branch, got)
+		}
+	}
 }
 
 // TestGoBackToAPinnedStep: nobody goes on from a step that is only pinned, unless people ask for it; what is pinned and given up stays pinned.

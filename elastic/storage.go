@@ -290,10 +290,10 @@ func (s *State) durableStored() protocol.Point {
 }
 
 // unrecorded: the manifest of that step was ordered by a coordinator that ended before it recorded it. What another
-// generation left was given up with it.
+// generation left was given up with it, and a generation makes no step of a branch after its own.
 func (s *State) unrecorded(mark protocol.Mark) bool {
-	d := s.Record.Durable
-	return s.storage > 0 && mark.Step > 0 && mark.Generation == s.Record.Generation && (d == nil || mark.Point().Compare(d.Point()) > 0)
+	d, r := s.Record.Durable, &s.Record
+	return s.storage > 0 && mark.Step > 0 && mark.Generation == r.Generation && mark.Branch >= 0 && mark.Branch <= r.Branch && (d == nil || mark.Point().Compare(d.Point()) > 0)
 }
 
 // canCopy: the pod runs the newest generation and can write to storage.
