@@ -71,21 +71,18 @@ func find(pods []Pod, stored Stored, line Line, insist bool) Point {
 	return Point{}
 }
 
-// candidates are all steps on the line that anybody holds, newest first.
+// candidates are all steps on the line that every rank may have, newest first. What storage has no part of every rank holds in memory, so that
+// one rank tells of all such: what others tell, and nobody else holds, costs nothing.
 func candidates(pods []Pod, stored Stored, line Line) []protocol.Point {
 	var steps []protocol.Point
-	add := func(p protocol.Point) { // ranks hold few steps, and mostly the same
+	add := func(p protocol.Point) { // these are few
 		if p.Step > 0 && !slices.Contains(steps, p) && line.Has(p) {
 			steps = append(steps, p)
 		}
 	}
-	for i := range pods {
-		for _, held := range pods[i].Held {
-			for _, step := range held {
-				if !pods[i].Gone {
-					add(step)
-				}
-			}
+	if i := slices.IndexFunc(pods, func(p Pod) bool { return !p.Gone && p.Ranks > 0 }); i >= 0 && len(pods[i].Held) > 0 {
+		for _, step := range pods[i].Held[0] {
+			add(step)
 		}
 	}
 	for _, m := range stored.Whole {

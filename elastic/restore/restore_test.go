@@ -131,6 +131,26 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	}
 }
 
+// TestWhatNobodyElseHoldsCostsNothing: agents may tell of as many steps and branches as they like, three for each rank, and each that could be restored
+// is looked for in all ranks.
+func TestWhatNobodyElseHoldsCostsNothing(t *testing.T) {
+	pods, next := make([]Pod, 20), int64(0)
+	for i := range pods {
+		pods[i] = Pod{Ranks: 100, Held: make([][]protocol.Point, 100), Gone: i == 0}
+		for local := range pods[i].Held {
+			pods[i].Held[local] = []protocol.Point{{Step: 7}, {Step: next + 100, Branch: next % 5}, {Step: next + 101, Branch: next % 7}}
+			next += 2
+		}
+	}
+	stored := Stored{Whole: []protocol.Mark{{Step: 7, Generation: 1}, {Step: 5, Generation: 1}}, Parts: []Part{{Mark: protocol.Mark{Step: 6, Generation: 1}}}}
+	if got := candidates(pods, stored, nil); len(got) != 5 {
+		t.Errorf("%d steps are looked for", len(got))
+	}
+	if got := Find(pods, stored, nil); got.Step != 7 || len(got.Fetch) != 1 {
+		t.Errorf("found is %+v", got)
+	}
+}
+
 func TestInMemory(t *testing.T) {
 	for _, tc := range []struct {
 		held [][]protocol.Point
