@@ -86,3 +86,40 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoHasNotMissedTheFirstGeneration: another leader hands it out again neither to a pod that is to go, nor where a pod has taken the place of
+// another, whose command is gone, nor beside one that came back without its ranks.
+func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
+	type told struct {
+		slot    Slot
+		pod     string
+		created int64
+		change  func(*protocol.Report)
+	}
+	missed := func(r *protocol.Report) { r.State, r.Generation = protocol.StateIdle, 0 }
+	runs := func(*protocol.Report) {}
+	goes := func(r *protocol.Report) { missed(r); r.Terminating = true }
+	for name, c := range map[string]struct {
+		told []told
+		want protocol.Order // for the pod of slot 1, which runs it
+	}{
+		"one that is to go":                         {[]told{{0, "a", 1, goes}, {1, "b", 1, runs}}, protocol.OrderRun},
+		"in the place of one that missed it":        {[]told{{0, "a", 1, goes}, {1, "b", 1, runs}, {0, "a2", 9, missed}}, protocol.OrderHalt},
+		"in the place of one that ran it":           {[]told{{0, "a", 1, runs}, {0, "a2", 9, missed}, {1, "b", 1, runs}}, protocol.OrderHalt},
+		"beside one that came back without its own": {[]told{{0, "a", 1, missed}, {1, "b", 1, func(r *protocol.Report) { r.State = protocol.StateIdle }}}, protocol.OrderHalt},
+	} {
+		s, now := New(2, 0, Record{Generation: 1, Phase: Running, Progress: Progress{WholeCommand: true, Ranks: 2}}), time.Unix(1_700_000_000, 0)
+		for _, of := range c.told {
+			r := protocol.Report{State: protocol.StateRunning, Generation: 1, Ranks: 1, Rank: make([]protocol.Rank, 1), WholeCommand: true, Containers: 1, Incarnation: 1, Sequence: 1, Address: "a", Port: 1}
+			of.change(&r)
+			for _, f := range Step(s, Reported{Slot: of.slot, Pod: Pod{UID: of.pod, Name: "p", Created: time.Unix(of.created, 0)}, Report: r}, now) {
+				if p, ok := f.(Persist); ok {
+					Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation}, now)
+				}
+			}
+		}
+		if d := s.Directive(1, "b"); d.Order != c.want || s.run.layout != nil {
+			t.Errorf("%s: %+v, handed out again: %t", name, d, s.run.layout != nil)
+		}
+	}
+}

@@ -45,9 +45,10 @@ func (s *State) stepRunning(now time.Time) {
 }
 
 // missedFirst: the pod's whole command is in its first run and belongs to no generation yet, because the coordinator that handed the first
-// one out ended before the order had come here; no pod was seen to run it since. To halt it would end the commands of all.
+// one out ended before the order had come here; no pod was seen to run it since, nor to take the place of another, whose command the others
+// may have met. To halt it would end the commands of all.
 func (s *State) missedFirst(m *member) bool {
-	r, never := &m.report, s.Record.StartedAt.IsZero() && s.Record.Restarts == 0 && s.Record.Generation == 1
+	r, never := &m.report, s.Record.StartedAt.IsZero() && s.Record.Restarts == 0 && s.Record.Generation == 1 && len(s.supersededPods) == 0
 	return m.known && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil
 }
 
