@@ -27,7 +27,7 @@ const (
 )
 
 // keptFailed is how many fetches that a pod could not do are remembered. An agent is told to fetch only what is recorded of
-// its own ranks: two steps of all, and one that was copied when their pod was to go.
+// its own ranks: restore.MostWhole steps of all, and one that was copied when their pod was to go.
 const keptFailed = 16
 
 // noteFailed remembers the newest fetches that the pod could not do. One that was forgotten is asked for again, fails again and
