@@ -43,6 +43,9 @@ func (h *house) readsNothing(token string) <-chan struct{} {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
+	if _, err := rpc.Header(); err != nil { // which come with the first directive: the next stream is the newer one for the coordinator, too
+		h.t.Fatal(err)
+	}
 	return ended
 }
 
