@@ -43,12 +43,15 @@ func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o777) }
 func (OS) Create(name string) (File, error) {
 	const flags = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
 	f, err := os.OpenFile(name, flags|unix.O_DIRECT, 0o666)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+	if refused(err) {
 		f, err = os.OpenFile(name, flags, 0o666)
 		return osFileOf(f, false, err)
 	}
 	return osFileOf(f, true, err)
 }
+
+// refused is what file systems say that cannot write past the page cache, be it of the file or of one write only.
+func refused(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) }
 
 // Open opens a file for reading from its start to its end.
 func (OS) Open(name string) (io.ReadCloser, error) {
@@ -113,7 +116,7 @@ func (f *osFile) Write(p []byte) (n int, err error) {
 	if f.direct {
 		whole := len(p) &^ (block - 1)
 		if whole > 0 && uintptr(unsafe.Pointer(&p[0]))%block == 0 {
-			if n, err = f.File.Write(p[:whole]); err != nil && !errors.Is(err, unix.EINVAL) {
+			if n, err = f.File.Write(p[:whole]); err != nil && !refused(err) {
 				return n, err
 			}
 		}
@@ -131,14 +134,23 @@ func (f *osFile) Write(p []byte) (n int, err error) {
 	return n + m, err
 }
 
-// throughCache has all that is written from now on go through the page cache.
+// throughCache has all that is written from now on go through the page cache, by a file that is opened anew: file systems that are a
+// process, or another machine, may have passed on how this one was opened, and so refuse what is not aligned as long as it is open.
 func (f *osFile) throughCache() error {
-	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
-	if err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFL, flags&^unix.O_DIRECT)
+	at, err := f.File.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
 	}
-	f.direct = err != nil
-	return err
+	again, err := os.OpenFile(f.Name(), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if _, err = again.Seek(at, io.SeekStart); err == nil {
+		err = f.File.Close() // which may be when what was written is refused
+		f.File, f.direct = again, false
+		return err
+	}
+	return errors.Join(err, again.Close())
 }
 
 // Sync also lets the cache go: what was copied is not read again soon.
