@@ -27,6 +27,10 @@ const (
 	// laneBytes is how much is read or written by one call, lanes how many such calls may be under way at once.
 	laneBytes = 4 << 20
 	lanes     = 4
+	// spareLane is one more, for reads where all others are taken: storage that is full may hold up writes for as long as it is, and steps
+	// are read from it all the same.
+	spareLane = lanes
+	allLanes  = lanes + 1
 	// sharedFD is the memory that both processes have, in the child.
 	sharedFD = 3
 	// endWait bounds how long an end of the child is waited for.
@@ -106,6 +110,7 @@ type process struct {
 	in     io.WriteCloser
 	memory *os.File // shared; not mapped here: what an agent has mapped counts as its own where the kernel looks for one to kill
 	free   chan int // lanes that nobody uses
+	spare  chan int // holds spareLane where nobody uses it
 	ended  chan struct{}
 
 	mu      sync.Mutex // of what follows, and of in
@@ -143,14 +148,17 @@ func start(cmd *exec.Cmd) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, memory: os.NewFile(uintptr(fd), "shared memory"), free: make(chan int, lanes), ended: make(chan struct{}), waiting: map[uint64]waiting{}}
-	for lane := range lanes {
-		p.free <- lane
+	p := &process{
+		cmd: cmd, memory: os.NewFile(uintptr(fd), "shared memory"), free: make(chan int, lanes), spare: make(chan int, 1), ended: make(chan struct{}),
+		waiting: map[uint64]waiting{},
+	}
+	for lane := range allLanes {
+		p.letGo(lane)
 	}
 	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{p.memory}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var out io.ReadCloser
-	if err = p.memory.Truncate(lanes * laneBytes); err == nil {
+	if err = p.memory.Truncate(allLanes * laneBytes); err == nil {
 		out, err = cmd.StdoutPipe()
 	}
 	if err == nil {
@@ -195,6 +203,29 @@ func (p *process) hear(out io.Reader) {
 	}
 	_ = p.cmd.Wait() // for as long as storage holds it
 	close(p.ended)
+}
+
+// laneToRead waits for a lane, be it the spare one.
+func (p *process) laneToRead() int {
+	select {
+	case lane := <-p.free:
+		return lane
+	default:
+	}
+	select {
+	case lane := <-p.free:
+		return lane
+	case lane := <-p.spare:
+		return lane
+	}
+}
+
+func (p *process) letGo(lane int) {
+	if lane == spareLane {
+		p.spare <- lane
+		return
+	}
+	p.free <- lane
 }
 
 func (p *process) gone() bool {
@@ -348,7 +379,7 @@ func (f *file) Write(b []byte) (n int, err error) {
 			f.written, err = f.p.ask(request{Op: opWrite, Handle: f.handle, Lane: lane, Bytes: len(part)})
 		}
 		if err != nil {
-			f.p.free <- lane
+			f.p.letGo(lane)
 			f.failed = err
 			return n, err
 		}
@@ -373,7 +404,7 @@ func (f *file) takeLane() int {
 func (f *file) settle() error {
 	if f.written != nil {
 		got := <-f.written
-		f.p.free <- f.lane
+		f.p.letGo(f.lane)
 		f.written = nil
 		if f.failed == nil {
 			f.failed = got.Failed.err()
@@ -383,8 +414,8 @@ func (f *file) settle() error {
 }
 
 func (f *file) Read(b []byte) (int, error) {
-	lane := <-f.p.free
-	defer func() { f.p.free <- lane }()
+	lane := f.p.laneToRead()
+	defer f.p.letGo(lane)
 	got, err := f.p.call(request{Op: opRead, Handle: f.handle, Lane: lane, Bytes: min(len(b), laneBytes)})
 	if err != nil {
 		return 0, err

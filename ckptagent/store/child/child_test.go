@@ -39,8 +39,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// odd is the file system of this machine, but that what is named "hang" is never removed, and nothing that is named "full" is renamed.
+// odd is the file system of this machine, but that what is named "hang" is never removed nor written, and nothing that is named "full" is
+// renamed.
 type odd struct{ store.OS }
+
+func (o odd) Create(name string) (store.File, error) {
+	f, err := o.OS.Create(name)
+	if filepath.Base(name) == "hang" {
+		f = stuck{f}
+	}
+	return f, err
+}
+
+type stuck struct{ store.File }
+
+func (stuck) Write([]byte) (int, error) { select {} }
 
 func (o odd) Remove(name string) error {
 	if filepath.Base(name) == "hang" {
@@ -185,6 +198,48 @@ func TestWhatHangsHoldsUpNothingElse(t *testing.T) {
 	}
 	if !f.Unanswered().IsZero() {
 		t.Errorf("unanswered since %v", f.Unanswered())
+	}
+}
+
+// TestReadsPassWritesThatHang, however many: where storage is full writes may wait for as long as it is.
+func TestReadsPassWritesThatHang(t *testing.T) {
+	f, dir, data := newFS(t), t.TempDir(), random(2*laneBytes+5)
+	if err := os.WriteFile(filepath.Join(dir, "a"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range lanes {
+		out, err := f.Create(filepath.Join(dir, "hang"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := make(chan error, 2)
+	for range cap(read) { // one after the other
+		go func() {
+			in, err := f.Open(filepath.Join(dir, "a"))
+			if err != nil {
+				read <- err
+				return
+			}
+			got, err := io.ReadAll(in)
+			if err == nil && !bytes.Equal(got, data) {
+				err = fmt.Errorf("%d bytes are not what lies there", len(got))
+			}
+			read <- errors.Join(err, in.Close())
+		}()
+	}
+	for range cap(read) {
+		select {
+		case err := <-read:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(eventually.Timeout):
+			t.Fatal("nothing is read while writes hang")
+		}
 	}
 }
 

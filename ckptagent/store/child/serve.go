@@ -45,7 +45,7 @@ type server struct {
 // Serve is the child: it does what it is asked on in, each call in a thread of its own, and answers on out, until in ends. It does not
 // wait for calls that are under way; its caller exits.
 func Serve(under store.FS, in io.Reader, out io.Writer) error {
-	shared, err := unix.Mmap(sharedFD, 0, lanes*laneBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	shared, err := unix.Mmap(sharedFD, 0, allLanes*laneBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mapping the memory that is shared with the agent: %w", err)
 	}
@@ -110,7 +110,7 @@ func (s *server) withFile(r request) (got response, err error) {
 		delete(s.files, r.Handle)
 	}
 	s.mu.Unlock()
-	if r.Bytes < 0 || r.Bytes > laneBytes || r.Lane < 0 || r.Lane >= lanes {
+	if r.Bytes < 0 || r.Bytes > laneBytes || r.Lane < 0 || r.Lane >= allLanes {
 		return got, fmt.Errorf("%s of %d bytes in lane %d", r.Op, r.Bytes, r.Lane)
 	}
 	lane := s.shared[r.Lane*laneBytes:][:r.Bytes]
