@@ -16,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/test/trainer"
 )
 
 // What the agent may cost the container that it is put into.
@@ -112,6 +113,59 @@ func rss(t *testing.T, smaps string) (bytes int) {
 		}
 	}
 	return bytes
+}
+
+// own is what a process has of its own, and of the memory that agent and storage process share: what the kernel cannot take back.
+func own(t *testing.T, pid int) (bytes int) {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := "Anonymous:"
+	for line := range strings.Lines(string(raw)) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+		case !strings.HasSuffix(words[0], ":"): // the next mapping
+			counted = "Anonymous:"
+			if strings.Contains(line, "memfd:") {
+				counted = "Rss:"
+			}
+		case words[0] == counted:
+			kib, err := strconv.Atoi(words[1])
+			if err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			bytes += kib << 10
+		}
+	}
+	return bytes
+}
+
+// TestEightRanksFit into what is added to a container's memory for init, agent and what reaches storage, while all ranks' steps, each
+// larger than what is copied at once, are on their way.
+func TestEightRanksFit(t *testing.T) {
+	const state = 18 << 20
+	g := newGangOf(t, 1, 8, state+32768, t.TempDir(), interpreter, trainer.File(t, trainer.Script), "0.1", fmt.Sprint(state))
+	g.running(0)
+	g.awaitManifest(0)
+	agent := g.pods[0].AgentPID()
+	storage, ok := storageProcess(agent)
+	if !ok {
+		t.Fatal("nothing reaches storage for the agent")
+	}
+	most := 0
+	_, had := g.d.Durable()
+	eventually.Holds(t, "three more durable steps", func() (bool, any) {
+		most = max(most, own(t, g.pods[0].Init.Process.Pid)+own(t, agent)+own(t, storage))
+		_, n := g.d.Durable()
+		return n >= had+3, n
+	})
+	t.Logf("%.1f MiB at most", float64(most)/(1<<20))
+	if most >= maxResident {
+		t.Errorf("init, agent and what reaches storage hold %d MiB, not below %d", most>>20, maxResident>>20)
+	}
 }
 
 // TestFirstProcessStartsAtOnce: init and agent are not in the way of the user's command.
