@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// agentBytes is what the agent and its PID 1 may use beside the ranks.
+// agentBytes is what the agent, what reaches storage for it, and PID 1 may use beside the ranks (TestEightRanksFit).
 const agentBytes = 64 << 20
 
 // volumeSlack is room in the memory volume beside the arenas.
