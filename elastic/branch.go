@@ -182,6 +182,8 @@ func (s *State) enterBranch(from protocol.Point) {
 // haltForBranch ends a generation of a branch that goes on no more, once nothing can bring that one back.
 func (s *State) haltForBranch(now time.Time) {
 	if s.branchStored() {
+		failed, _ := s.failure()
 		s.becomeHalting(s.wentBack(), now)
+		s.run.halting.ordered = !failed
 	}
 }

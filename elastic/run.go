@@ -68,6 +68,8 @@ type halting struct {
 	// suspect is what is known of the failure that no exit tells of; detected is when it was seen, by our clock.
 	suspect  *cause.Cause
 	detected time.Time
+	// ordered: nothing had failed when suspect ended the generation. A rank whose peer was halted before it fails for that.
+	ordered bool
 	// haltedAt is when all was halted; zero: it is not.
 	haltedAt time.Time
 	// silent is what is known of each slot that must halt and is not heard.

@@ -17,7 +17,7 @@ func (s *State) stepRunning(now time.Time) {
 	}
 	s.handOutAgain()
 	failed, suspect := s.failure()
-	pending := s.terminationCause()
+	pending, ordered := s.terminationCause(), false
 	switch {
 	case failed:
 		if pending != nil {
@@ -28,7 +28,7 @@ func (s *State) stepRunning(now time.Time) {
 		}
 	case pending != nil:
 		s.advanceDrain(now)
-		failed, suspect = s.run.drain.over, pending
+		failed, suspect, ordered = s.run.drain.over, pending, true
 	}
 	if pending == nil && s.run.drain != nil {
 		s.run.drain = nil
@@ -37,6 +37,7 @@ func (s *State) stepRunning(now time.Time) {
 	switch {
 	case failed:
 		s.becomeHalting(suspect, now)
+		s.run.halting.ordered = ordered
 	case s.all(s.finished):
 		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
 	case s.run.drain == nil:
