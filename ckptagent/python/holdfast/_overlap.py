@@ -231,7 +231,7 @@ class Overlap:
     judged() after each proof."""
 
     def __init__(self, step_begins, judged, say):
-        self.on = os.environ.get("HOLDFAST_OVERLAP", "1") != "0"
+        self.on = os.environ.get("HOLDFAST_OVERLAP") == "1"
         self.watch = _watch.Watch(self._hook, self.give_up)
         self.blocking, self.reason = 0, 0  # layouts that block, and why the newest of them does
         self._step_begins, self._judged, self._say = step_begins, judged, say

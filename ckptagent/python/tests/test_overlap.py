@@ -195,7 +195,7 @@ class Overlapping(OverlapCase):
         before = self.record().overlapped
         self.assertTrue(self.save(blocking=True))
         self.assertEqual((self.seal(), self.record().overlapped), (self.at, before))
-        self.begin(environment={"HOLDFAST_OVERLAP": "0"})
+        self.begin(environment={"HOLDFAST_OVERLAP": ""})
         for _ in range(8):
             self.train()
             self.assertEqual(self.seal(), self.at)

@@ -44,7 +44,7 @@ func (t *turn) overlaps(ctx context.Context) error {
 		return nil
 	}
 	t.holder.begin(0)
-	env := append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+	env := append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1", "HOLDFAST_OVERLAP=1")
 	w, err := startWorker(ctx, string(t.python), append(env, t.holder.environment(0, 0)...), overlapped, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, "0", "1")
 	if err != nil {
 		return fmt.Errorf("starting %s with --python: %w", overlapped, err)
