@@ -82,14 +82,7 @@ func checkStored(t *testing.T, dir string, step int64) {
 // restoreOfBranch has another pod hold the step's number of the first branch, fetch the step of branch 1, and run on from it.
 func restoreOfBranch(t *testing.T, c *coordtest.Coordinator, p *proctest.Container, mark *v1.Mark, old bool) {
 	t.Helper()
-	next := newPod(t, c, "a")
-	for k, v := range p.Env {
-		if k != "HOLDFAST_POD_UID" {
-			next.Env[k] = v
-		}
-	}
-	next.Env["HOLDFAST_POD_UID"] = "another"
-	next.File("train.py", saver)
+	next := successor(t, c, p)
 	c.Forget("a")
 	first := func(d *v1.Directive) { d.CheckpointFormat = protocol.CheckpointFormat }
 	lead(c, v1.Order_ORDER_RUN, first)

@@ -66,6 +66,20 @@ func savingPod(t *testing.T) (*coordtest.Coordinator, *proctest.Container) {
 	return c, p
 }
 
+// successor is another pod of the same job with the same storage, which takes the place of p.
+func successor(t *testing.T, c *coordtest.Coordinator, p *proctest.Container) *proctest.Container {
+	t.Helper()
+	next := newPod(t, c, "a")
+	for k, v := range p.Env {
+		if k != "HOLDFAST_POD_UID" {
+			next.Env[k] = v
+		}
+	}
+	next.Env["HOLDFAST_POD_UID"] = "another"
+	next.File("train.py", saver)
+	return next
+}
+
 // follow keeps commonStep and reclaimBelow at what the rank has sealed, as a coordinator of one rank does, until is.
 func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1.Directive), is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
@@ -119,14 +133,7 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 
-	next := newPod(t, c, "a")
-	for k, v := range p.Env {
-		if k != "HOLDFAST_POD_UID" {
-			next.Env[k] = v
-		}
-	}
-	next.Env["HOLDFAST_POD_UID"] = "another"
-	next.File("train.py", saver)
+	next := successor(t, c, p)
 	c.Forget("a")
 	lead(c, v1.Order_ORDER_HALT, func(d *v1.Directive) {
 		d.Run, d.Fetch = &v1.Generation{WorldSize: 1}, &v1.Mark{Step: at + 1, Generation: 1}
