@@ -8,12 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strconv"
-	"syscall"
 
 	"holdfast.dev/holdfast/ckptagent/inspect"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/ckptagent/store"
 )
 
 // ckpt answers `kubectl holdfast ckpt`, which starts it in a pod of the job: what lies in storage, as one JSON document. To
@@ -30,15 +29,20 @@ func ckpt(args []string, env func(string) string, in io.Reader, out io.Writer) e
 	options.Folder = gang + "-" + job
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	var storage inspect.Storage
+	look := func() (err error) {
+		storage, err = inspect.Look(ctx, mount, options)
+		return err
+	}
 	if options.Deep {
-		runtime.LockOSThread()
-		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19) // of this thread: training goes first
 		go func() {
 			_, _ = io.Copy(io.Discard, in)
 			cancel()
 		}()
+		err = store.InBackground(look)
+	} else {
+		err = look()
 	}
-	storage, err := inspect.Look(ctx, mount, options)
 	if err != nil {
 		return fmt.Errorf("looking into %s: %w", mount, err)
 	}

@@ -165,7 +165,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 		p.in, err = cmd.StdinPipe()
 	}
 	if err == nil {
-		err = cmd.Start()
+		err = store.InBackground(cmd.Start)
 	}
 	if err != nil {
 		p.memory.Close()

@@ -329,3 +329,28 @@ func BenchmarkPut(b *testing.B) {
 		})
 	}
 }
+
+// TestTheChildGivesWay: all threads of the child run in the background.
+func TestTheChildGivesWay(t *testing.T) {
+	f := newFS(t)
+	if _, err := f.List(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", f.now.cmd.Process.Pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("no threads: %v", err)
+	}
+	for _, task := range tasks {
+		stat, err := os.ReadFile(task)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, fields, _ := strings.Cut(string(stat), ") ")
+		if nice := strings.Fields(fields)[16]; nice != "19" {
+			t.Errorf("%s: nice is %s, want 19", task, nice)
+		}
+	}
+}

@@ -286,11 +286,16 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 	}
 	durable := most(all, func(a answer) float64 { return a.Durable })
 	if system == holdfast {
+		sealed := monotonic()
 		at, err := t.holder.persist(ctx, int64(t.step))
 		if err != nil {
 			return err
 		}
 		durable = float64(at-began) / 1e9
+		if !first {
+			t.add(system, "sealed", float64(sealed-began)/1e9)
+			t.add(system, "persist", float64(at-sealed)/1e9)
+		}
 		if _, err := g.ask("durable"); err != nil {
 			return err
 		}

@@ -104,6 +104,13 @@ func (h *holder) poll(local int, socket *net.UnixConn) {
 	}
 }
 
+// sealed is the newest step that a rank has sealed.
+func (h *holder) sealed(local int) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.newest[local]
+}
+
 // persist copies a step of all ranks to storage, with its manifest, and removes older ones. It returns when the step was whole there, by
 // the clock that workers name.
 func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) {

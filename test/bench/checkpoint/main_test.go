@@ -55,8 +55,8 @@ func TestGoalsAreOfMedians(t *testing.T) {
 			ratios++
 		}
 	}
-	if ratios != 3 {
-		t.Errorf("%d ratios without memcpy, want 3", ratios)
+	if ratios != 5 {
+		t.Errorf("%d ratios without memcpy, want 5", ratios)
 	}
 }
 

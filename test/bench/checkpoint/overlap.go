@@ -73,6 +73,7 @@ func (t *turn) overlaps(ctx context.Context) error {
 			}
 			t.set.Add(t.name, holdfast, c.metric, "s", a.Stall)
 			t.set.Add(t.name, memcpy, c.metric, "s", a.Memcpy)
+			t.set.Add(t.name, aside, c.metric, "s", a.Beside)
 			t.set.Add(t.name, holdfast, c.metric+"_step", "s", a.Step)
 			each, stalls = append(each, a.Each...), append(stalls, a.Stall)
 		}
@@ -83,7 +84,7 @@ func (t *turn) overlaps(ctx context.Context) error {
 		slices.Sort(each)
 		t.set.Add(t.name, holdfast, c.metric+"_p95", "s", each[(len(each)*95+99)/100-1])
 	}
-	return nil
+	return t.agentBeside(ctx, g)
 }
 
 // block is steps without saves and as many with one before each. One that did not overlap, or dropped a save, is no figure.

@@ -2,8 +2,13 @@
 #
 #     … overlapped BYTES FOLDER DISK RANK WORLD
 #
-# Commands come one a line: block THREADS STEPS TOKENS. Steps are forward, backward and AdamW on THREADS threads, once without
-# saves and once with a save before each; which comes first alternates. Each block ends when its last copy is sealed.
+# Commands come one a line.
+#
+# block THREADS STEPS TOKENS: steps are forward, backward and AdamW on THREADS threads, once without saves, once with a save before each,
+# and once with a bare copy of the same bytes by one thread beside each, which is over before the optimizer steps; the order is rotated.
+# A block ends when its last copy is sealed.
+#
+# steps THREADS STEPS TOKENS: steps alone. What else runs meanwhile is the caller's.
 
 
 class Training:
@@ -33,6 +38,8 @@ class Training:
             self.in_hook += now() - began
 
         watch._before = timed
+        self.aside = Aside()
+        self.script.optimizer.register_step_pre_hook(lambda *_: self.aside.wait())
         tensors = self.script.tensors()
         self.to = mapped(os.path.join(o.folder, "overlapped-memcpy-%d" % o.rank), sum(t.nbytes for t in tensors))
         self.to.fill_(0)
@@ -76,25 +83,60 @@ class Training:
         settled(saved)
         return took, each
 
+    def copying(self, steps, tokens):
+        began = now()
+        for _ in range(steps):
+            self.aside.begin(self.pieces)
+            self.step(tokens)
+        return now() - began
+
+    def steps(self, threads, steps, tokens):
+        torch.set_num_threads(threads)
+        self.step(tokens)
+        return {"step": self.plain(steps, tokens) / steps}
+
     def block(self, threads, steps, tokens):
         torch.set_num_threads(threads)
         self.blocks += 1
-        self.step(tokens)
         before = self.ck._record
-        if self.blocks % 2:
-            plain = self.plain(steps, tokens)
-        saving, each = self.saving(steps, tokens)
-        if not self.blocks % 2:
+        order = ["plain", "saving", "copying"]
+        took = {}
+        for n in range(3):
+            kind = order[(self.blocks + n) % 3]
             self.step(tokens)
-            plain = self.plain(steps, tokens)
+            took[kind] = getattr(self, kind)(steps, tokens)
+        plain, (saving, each), beside = took["plain"], took["saving"], took["copying"]
         began = now()
         self.copiers.copy(self.pieces)
         copied = now() - began
         after = self.ck._record
         return {
-            "stall": (saving - plain) / steps, "step": plain / steps, "each": each, "memcpy": copied,
+            "stall": (saving - plain) / steps, "step": plain / steps, "each": each, "memcpy": copied, "beside": (beside - plain) / steps,
             "overlapped": after.overlapped - before.overlapped, "dropped": after.dropped - before.dropped,
         }  # fmt: skip
+
+
+class Aside:
+    """One thread that copies, and can be waited for."""
+
+    def __init__(self):
+        self.work, self.done, self.busy = queue.SimpleQueue(), queue.SimpleQueue(), False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            for to, source, n in self.work.get():
+                ctypes.memmove(to, source, n)
+            self.done.put(None)
+
+    def begin(self, pieces):
+        self.work.put(pieces)
+        self.busy = True
+
+    def wait(self):
+        if self.busy:
+            self.done.get()
+            self.busy = False
 
 
 def settled(saved):
@@ -117,9 +159,9 @@ def train():
     say(bytes=training.script.bytes())
     for line in sys.stdin:
         verb, *numbers = line.split()
-        if verb != "block":
+        if verb not in ("block", "steps"):
             break
-        say(**training.block(*map(int, numbers)))
+        say(**getattr(training, verb)(*map(int, numbers)))
 
 
 train()

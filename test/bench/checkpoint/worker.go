@@ -32,6 +32,7 @@ type answer struct {
 	Step       float64   `json:"step"`
 	Each       []float64 `json:"each"`
 	Memcpy     float64   `json:"memcpy"`
+	Beside     float64   `json:"beside"`
 	Overlapped int       `json:"overlapped"`
 	Dropped    int       `json:"dropped"`
 }

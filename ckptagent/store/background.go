@@ -1,0 +1,53 @@
+//go:build linux
+
+package store
+
+import (
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// lowest is the priority of what can wait for training.
+const lowest = 19
+
+// background are threads of the lowest priority that have nothing to do. None ever ends: a priority that was given up cannot be had back, so
+// they are of no other use, and a child that is to die with its parent dies with the thread that started it, whatever that did since.
+var background struct {
+	sync.Mutex
+	idle []chan func()
+}
+
+// InBackground runs do on a thread that runs where nothing else of the pod wants the core, as does what do starts: a copy to storage takes
+// as long as it takes, a step of training does not wait for it. There are as many such threads as were ever needed at once.
+func InBackground(do func() error) (err error) {
+	background.Lock()
+	var thread chan func()
+	if n := len(background.idle); n > 0 {
+		thread = background.idle[n-1]
+		background.idle = background.idle[:n-1]
+	} else {
+		thread = make(chan func())
+		go serve(thread)
+	}
+	background.Unlock()
+	done := make(chan struct{})
+	thread <- func() {
+		defer close(done)
+		err = do()
+	}
+	<-done
+	background.Lock()
+	defer background.Unlock()
+	background.idle = append(background.idle, thread)
+	return err
+}
+
+func serve(work <-chan func()) {
+	runtime.LockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowest)
+	for do := range work {
+		do()
+	}
+}

@@ -1,0 +1,106 @@
+//go:build linux
+
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+)
+
+// nice is the priority of the calling thread, as `nice` counts it.
+func nice(t *testing.T) int {
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 20 - raw // as the system call has it
+}
+
+func threads(t *testing.T) int {
+	all, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestInBackground: what is done there, and what is started there, has the lowest priority; nothing else has, then or later.
+func TestInBackground(t *testing.T) {
+	before := nice(t)
+	failed := errors.New("failed")
+	err := InBackground(func() error {
+		if got := nice(t); got != lowest {
+			t.Errorf("in the background nice is %d, want %d", got, lowest)
+		}
+		said, err := exec.Command("nice").Output()
+		if got := strings.TrimSpace(string(said)); err != nil || got != "19" {
+			t.Errorf("what is started there says nice is %q, %v", got, err)
+		}
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("the error is %v, want %v", err, failed)
+	}
+	if got := nice(t); got != before {
+		t.Errorf("nice of the caller is %d, was %d", got, before)
+	}
+	most := threads(t) + 3
+	for range 50 {
+		_ = InBackground(func() error { return nil })
+	}
+	if n := threads(t); n > most {
+		t.Errorf("%d threads after 50 calls one after the other, want at most %d", n, most)
+	}
+	mortal := exec.Command("sleep", "60")
+	mortal.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // with the thread that starts it
+	if err := InBackground(mortal.Start); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mortal.Wait() }()
+	for range 50 {
+		_ = InBackground(func() error { return nil })
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("a child ended with the thread that started it: %v", err)
+	case <-time.After(100 * time.Millisecond):
+		_ = mortal.Process.Kill()
+		<-ended
+	}
+}
+
+// priorities is a reader that remembers at which priority it was read.
+type priorities struct {
+	t    *testing.T
+	data *strings.Reader
+	seen map[int]bool
+}
+
+func (p *priorities) Read(b []byte) (int, error) {
+	p.seen[nice(p.t)] = true
+	return p.data.Read(b)
+}
+
+// TestRankFilesAreCopiedInBackground: reading, checksumming and writing the state give way to training.
+func TestRankFilesAreCopiedInBackground(t *testing.T) {
+	text := "a state"
+	from := &priorities{t: t, data: strings.NewReader(text), seen: map[int]bool{}}
+	f := format.RankFile{WorldSize: 1, Step: 1, Generation: 1, Length: uint64(len(text)), Checksum: format.Checksum([]byte(text))}
+	if err := New(OS{}, t.TempDir(), "w").Put(context.Background(), f, from); err != nil {
+		t.Fatal(err)
+	}
+	if len(from.seen) != 1 || !from.seen[lowest] {
+		t.Errorf("the state was read with nice %v, want %d", from.seen, lowest)
+	}
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"runtime"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+const (
+	// besideSteps are the steps of a block, besidePairs how many blocks there are with the agent's work beside them, and as many without.
+	besideSteps = 8
+	besidePairs = 5
+	// checksumEvery is the pace of saves whose checksums are computed.
+	checksumEvery = 2 * time.Second
+	// besideGeneration is none that any process is of.
+	besideGeneration = 1 << 20
+)
+
+// agentBeside measures what the agent's own work costs steps: copies to storage, one after the other, while training wants all cores, and
+// a checksum of the state now and then while one is free. Blocks with and without it take turns.
+func (t *turn) agentBeside(ctx context.Context, g *group) error {
+	step := t.holder.sealed(0)
+	for _, c := range []struct {
+		metric, alone string
+		threads       int
+		work          func(context.Context, int64) error
+	}{
+		{"step_persisting", "step_busy", runtime.NumCPU(), t.persistOn},
+		{"step_checksums", "step_free", max(1, runtime.NumCPU()-1), t.checksumOn},
+	} {
+		pairs := besidePairs
+		if t.Quick {
+			pairs = 1
+		}
+		for n := range pairs {
+			fmt.Fprintf(t.progress, "%s: %s, pair %d of %d\n", t.name, c.metric, n+1, pairs)
+			for i := range 2 {
+				if (n+i)%2 == 0 {
+					if err := t.steps(g, c.alone, c.threads); err != nil {
+						return err
+					}
+					continue
+				}
+				if err := t.stepsBeside(ctx, g, c.metric, c.threads, func(ctx context.Context) error { return c.work(ctx, step) }); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (t *turn) steps(g *group, metric string, threads int) error {
+	all, err := g.ask(fmt.Sprintf("steps %d %d %d", threads, besideSteps, blockTokens))
+	if err == nil {
+		t.set.Add(t.name, holdfast, metric, "s", all[0].Step)
+	}
+	return err
+}
+
+// stepsBeside is steps while work goes on, which ends with its context.
+func (t *turn) stepsBeside(ctx context.Context, g *group, metric string, threads int, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- work(ctx) }()
+	err := t.steps(g, metric, threads)
+	cancel()
+	if failed := <-done; !errors.Is(failed, context.Canceled) {
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// persistOn copies a step of the one rank to storage again and again, each time as if it were another one's.
+func (t *turn) persistOn(ctx context.Context, step int64) error {
+	pinned, ok, _ := t.holder.set.Pin(0, step)
+	if !ok {
+		return fmt.Errorf("no slot holds step %d", step)
+	}
+	defer pinned.Release()
+	for n := int64(0); ; n++ {
+		f := format.RankFile{WorldSize: 1, Step: step + n, Generation: besideGeneration, Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC}
+		if err := t.holder.store.Put(ctx, f, pinned.Data()); err != nil {
+			return err
+		}
+		if err := t.holder.store.Prune(protocol.Mark{Step: step + n + 1, Generation: besideGeneration}); err != nil {
+			return err
+		}
+	}
+}
+
+// checksumOn computes the checksum of a step of the one rank at the pace of saves, as a seal does.
+func (t *turn) checksumOn(ctx context.Context, step int64) error {
+	pinned, ok, _ := t.holder.set.Pin(0, step)
+	if !ok {
+		return fmt.Errorf("no slot holds step %d", step)
+	}
+	defer pinned.Release()
+	pace := time.NewTicker(checksumEvery)
+	defer pace.Stop()
+	buffer := make([]byte, 256<<10)
+	for {
+		sum := format.NewChecksum()
+		if _, err := io.CopyBuffer(struct{ hash.Hash32 }{sum}, pinned.Data(), buffer); err != nil {
+			return err
+		}
+		if sum.Sum32() != pinned.Seal.CRC {
+			return errors.New("the state is not what was sealed")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pace.C:
+		}
+	}
+}
