@@ -20,7 +20,8 @@ var background struct {
 }
 
 // InBackground runs do on a thread that runs where nothing else of the pod wants the core, as does what do starts: a copy to storage takes
-// as long as it takes, a step of training does not wait for it. There are as many such threads as were ever needed at once.
+// as long as it takes, a step of training does not wait for it. There are as many such threads as were ever needed at once. It is for what
+// has a process of its own, or starts one: elsewhere a thread that gets no core may hold what all others wait for.
 func InBackground(do func() error) (err error) {
 	background.Lock()
 	var thread chan func()

@@ -3,7 +3,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -13,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"holdfast.dev/holdfast/ckptagent/format"
 )
 
 // nice is the priority of the calling thread, as `nice` counts it.
@@ -77,30 +74,5 @@ func TestInBackground(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 		_ = mortal.Process.Kill()
 		<-ended
-	}
-}
-
-// priorities is a reader that remembers at which priority it was read.
-type priorities struct {
-	t    *testing.T
-	data *strings.Reader
-	seen map[int]bool
-}
-
-func (p *priorities) Read(b []byte) (int, error) {
-	p.seen[nice(p.t)] = true
-	return p.data.Read(b)
-}
-
-// TestRankFilesAreCopiedInBackground: reading, checksumming and writing the state give way to training.
-func TestRankFilesAreCopiedInBackground(t *testing.T) {
-	text := "a state"
-	from := &priorities{t: t, data: strings.NewReader(text), seen: map[int]bool{}}
-	f := format.RankFile{WorldSize: 1, Step: 1, Generation: 1, Length: uint64(len(text)), Checksum: format.Checksum([]byte(text))}
-	if err := New(OS{}, t.TempDir(), "w").Put(context.Background(), f, from); err != nil {
-		t.Fatal(err)
-	}
-	if len(from.seen) != 1 || !from.seen[lowest] {
-		t.Errorf("the state was read with nice %v, want %d", from.seen, lowest)
 	}
 }

@@ -70,15 +70,15 @@ func (s *Store) folder(generation int64) string {
 	return path.Join(s.dir, format.GenerationFolder(generation))
 }
 
-// Put writes a rank's file in the background; one that lies there already is not written again. The error is ErrChanged where
+// Put writes a rank's file; one that lies there already is not written again. The error is ErrChanged where
 // data does not have the length and the checksum that f names.
 func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) error {
 	name := path.Join(s.folder(f.Generation), format.RankFileName(f.Step, f.Rank))
 	if have, err := s.header(name); err == nil && have == f {
 		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before it came to that
 	}
-	return InBackground(func() error {
-		return s.put(f.Generation, name, func(out File) error { return writeRank(ctx, out, f, data) })
+	return s.put(f.Generation, name, func(out File) error {
+		return writeRank(ctx, out, f, data)
 	})
 }
 
