@@ -19,6 +19,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // NewChecksum computes the CRC32C of data that is read piece by piece.
 func NewChecksum() hash.Hash32 { return crc32.New(castagnoli) }
 
+// AddChecksum is the CRC32C of what has the checksum sum, 0 for nothing, followed by data.
+func AddChecksum(sum uint32, data []byte) uint32 { return crc32.Update(sum, castagnoli, data) }
+
 // Checksum is the CRC32C of data.
 func Checksum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"unsafe"
 
 	"holdfast.dev/holdfast/ckptagent/format"
@@ -22,9 +24,66 @@ func aligned(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// writeRank writes header and data in parts of a chunk, which begin at multiples of it, and syncs nothing. The error is ErrChanged where
-// data is not what the header says.
-func writeRank(ctx context.Context, out io.Writer, f format.RankFile, data io.Reader) error {
+// Copier is a file that can be written from another one without the help of the process that asks for it.
+type Copier interface {
+	File
+	// CopyFrom writes n bytes that lie in the file named from at offset at, and returns the checksum of what has the checksum sum followed by
+	// these. It may return before they are written, as Write may: later calls say what became of them.
+	CopyFrom(from string, at int64, n int, sum uint32) (uint32, error)
+}
+
+// writeRank writes header and data, and syncs nothing. The error is ErrChanged where data is not what the header says.
+func writeRank(ctx context.Context, out File, f format.RankFile, data io.Reader) error {
+	if to, ok := out.(Copier); ok {
+		if from, at, ok := placeOf(data, f.Length); ok {
+			return copyRank(ctx, to, f, from, at)
+		}
+	}
+	return writeParts(ctx, out, f, data)
+}
+
+// placeOf is where data lies, if it is all of a section of a file that others find by its name.
+func placeOf(data io.Reader, length uint64) (name string, at int64, ok bool) {
+	section, ok := data.(*io.SectionReader)
+	if !ok || uint64(section.Size()) != length {
+		return "", 0, false
+	}
+	under, at, _ := section.Outer()
+	file, ok := under.(*os.File)
+	if !ok || !filepath.IsAbs(file.Name()) {
+		return "", 0, false
+	}
+	mine, err := file.Stat()
+	named, lost := os.Stat(file.Name())
+	return file.Name(), at, err == nil && lost == nil && os.SameFile(mine, named)
+}
+
+// copyRank has header and data written in parts of a chunk. What is checksummed is what is written, whatever becomes of the data.
+func copyRank(ctx context.Context, to Copier, f format.RankFile, from string, at int64) error {
+	head := aligned(format.RankFileData)
+	copy(head, f.Encode())
+	if _, err := to.Write(head); err != nil {
+		return err
+	}
+	sum, end := uint32(0), at+int64(f.Length)
+	for at < end {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := int(min(chunk, end-at)), error(nil)
+		if sum, err = to.CopyFrom(from, at, n, sum); err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	if sum != f.Checksum {
+		return ErrChanged
+	}
+	return ctx.Err()
+}
+
+// writeParts writes header and data in parts of a chunk, which begin at multiples of it.
+func writeParts(ctx context.Context, out io.Writer, f format.RankFile, data io.Reader) error {
 	sum, done, head := format.NewChecksum(), uint64(0), f.Encode()
 	buf := aligned(int(min(chunk, format.RankFileData+f.Length+1)))
 	for ended := false; !ended; {

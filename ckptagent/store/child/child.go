@@ -46,6 +46,8 @@ type request struct {
 	Handle uint64 `json:"handle,omitempty"`
 	Lane   int    `json:"lane,omitempty"`
 	Bytes  int    `json:"bytes,omitempty"`
+	At     int64  `json:"at,omitempty"`
+	Sum    uint32 `json:"sum,omitempty"`
 }
 
 // response answers the request of that ID.
@@ -53,6 +55,7 @@ type response struct {
 	ID     uint64   `json:"id"`
 	Handle uint64   `json:"handle,omitempty"`
 	Bytes  int      `json:"bytes,omitempty"`
+	Sum    uint32   `json:"sum,omitempty"`
 	Names  []string `json:"names,omitempty"`
 	End    bool     `json:"end,omitempty"` // of the file
 	Failed *failure `json:"failed,omitempty"`
@@ -369,24 +372,53 @@ type file struct {
 // them the next call says, Sync or Close at the latest. So the caller reads and checksums while the child waits for storage.
 func (f *file) Write(b []byte) (n int, err error) {
 	for n < len(b) {
-		lane := f.takeLane()
 		part := b[n:min(len(b), n+laneBytes)]
-		_, err = f.p.memory.WriteAt(part, int64(lane)*laneBytes)
-		if settled := f.settle(); err == nil {
-			err = settled
-		}
-		if err == nil {
-			f.written, err = f.p.ask(request{Op: opWrite, Handle: f.handle, Lane: lane, Bytes: len(part)})
-		}
+		err := f.writeLane(len(part), func(lane int) error {
+			_, err := f.p.memory.WriteAt(part, int64(lane)*laneBytes)
+			return err
+		})
 		if err != nil {
-			f.p.letGo(lane)
-			f.failed = err
 			return n, err
 		}
-		f.lane = lane
 		n += len(part)
 	}
 	return n, nil
+}
+
+// CopyFrom implements store.Copier: the child reads and checksums what it writes, so that none of that is done at this process's priority.
+func (f *file) CopyFrom(from string, at int64, n int, sum uint32) (uint32, error) {
+	for done := 0; done < n; {
+		part := min(n-done, laneBytes)
+		err := f.writeLane(part, func(lane int) error {
+			got, err := f.p.call(request{Op: opFill, Name: from, At: at + int64(done), Lane: lane, Bytes: part, Sum: sum})
+			sum = got.Sum
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		done += part
+	}
+	return sum, nil
+}
+
+// writeLane has the first n bytes of a lane written, which fill has put there.
+func (f *file) writeLane(n int, fill func(lane int) error) error {
+	lane := f.takeLane()
+	err := fill(lane)
+	if settled := f.settle(); err == nil {
+		err = settled
+	}
+	if err == nil {
+		f.written, err = f.p.ask(request{Op: opWrite, Handle: f.handle, Lane: lane, Bytes: n})
+	}
+	if err != nil {
+		f.p.letGo(lane)
+		f.failed = err
+		return err
+	}
+	f.lane = lane
+	return nil
 }
 
 // takeLane waits for a lane, not with the one that this file has in hand: others may hang.

@@ -120,6 +120,61 @@ func TestAStoreOverAChild(t *testing.T) {
 	}
 }
 
+// TestTheChildCopies: a state that lies in a file is read, checksummed and written by the child; one that is no file of that name any more, by
+// this process.
+func TestTheChildCopies(t *testing.T) {
+	dir, at := t.TempDir(), int64(17)
+	s := store.New(newFS(t), filepath.Join(dir, "job"), "w")
+	for step, size := range []int{1, laneBytes - 1, laneBytes, laneBytes + 1, 3*laneBytes + 17} {
+		data, name := random(size), filepath.Join(dir, fmt.Sprint(size))
+		if err := os.WriteFile(name, slices.Concat(make([]byte, at), data, []byte("more")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := format.RankFile{WorldSize: 1, Step: int64(2*step + 1), Generation: 2, Length: uint64(size), Checksum: format.Checksum(data)}
+		mine, err := os.OpenFile(name, os.O_WRONLY, 0) // which this process cannot read
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(f format.RankFile, from *os.File, size int) error {
+			return s.Put(context.Background(), f, io.NewSectionReader(from, at, int64(size)))
+		}
+		if err := put(f, mine, size); err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		same(t, s, f, data)
+		other := f
+		other.Step, other.Checksum = f.Step+1, f.Checksum+1
+		if err := put(other, mine, size); !errors.Is(err, store.ErrChanged) {
+			t.Errorf("bytes that are not those that were sealed: %v", err)
+		}
+		gone, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(name, name+"-before"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, make([]byte, at+int64(size)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		other.Checksum = f.Checksum
+		if err := put(other, gone, size); err != nil {
+			t.Errorf("another file has the name: %v", err)
+		}
+		same(t, s, other, data)
+		_, _ = mine.Close(), gone.Close()
+	}
+}
+
+func same(t *testing.T, s *store.Store, f format.RankFile, data []byte) {
+	t.Helper()
+	var got bytes.Buffer
+	have, err := s.Get(context.Background(), protocol.Mark{Step: f.Step, Generation: f.Generation}, f.Rank, func(format.RankFile) (io.Writer, error) { return &got, nil })
+	if err != nil || have != f || !bytes.Equal(got.Bytes(), data) {
+		t.Errorf("of %d bytes %d came back, %+v, %v", len(data), got.Len(), have, err)
+	}
+}
+
 // TestFilesAsTheyAre: a file that is written at once in parts larger than a lane is read back whole; names, ends and errors are those of
 // the file system.
 func TestFilesAsTheyAre(t *testing.T) {

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
 )
 
@@ -25,6 +27,7 @@ const (
 	opSyncDir  = "syncdir"
 	opWrite    = "write"
 	opRead     = "read"
+	opFill     = "fill"
 	opSync     = "sync"
 	opClose    = "close"
 )
@@ -87,8 +90,42 @@ func (s *server) do(r request) (got response, err error) {
 	case opOpen:
 		f, err := s.fs.Open(r.Name)
 		return s.keep(f, err)
+	case opFill:
+		got.Sum, err = s.fill(r)
+		return got, err
 	}
 	return s.withFile(r)
+}
+
+// fill brings a part of a state in memory, which is a file of this machine, into a lane.
+func (s *server) fill(r request) (uint32, error) {
+	lane, err := s.lane(r)
+	if err != nil {
+		return 0, err
+	}
+	f, err := os.Open(r.Name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for sum, at := r.Sum, 0; ; { // in parts that are still in the core's cache when they are checksummed
+		part := lane[at:min(len(lane), at+256<<10)]
+		if len(part) == 0 {
+			return sum, nil
+		}
+		if _, err := f.ReadAt(part, r.At+int64(at)); err != nil {
+			return 0, fmt.Errorf("reading the state in memory: %w", err)
+		}
+		sum, at = format.AddChecksum(sum, part), at+len(part)
+	}
+}
+
+// lane is what a request is about of the shared memory.
+func (s *server) lane(r request) ([]byte, error) {
+	if r.Bytes < 0 || r.Bytes > laneBytes || r.Lane < 0 || r.Lane >= allLanes {
+		return nil, fmt.Errorf("%s of %d bytes in lane %d", r.Op, r.Bytes, r.Lane)
+	}
+	return s.shared[r.Lane*laneBytes:][:r.Bytes], nil
 }
 
 // keep remembers an open file by a number.
@@ -110,10 +147,10 @@ func (s *server) withFile(r request) (got response, err error) {
 		delete(s.files, r.Handle)
 	}
 	s.mu.Unlock()
-	if r.Bytes < 0 || r.Bytes > laneBytes || r.Lane < 0 || r.Lane >= allLanes {
-		return got, fmt.Errorf("%s of %d bytes in lane %d", r.Op, r.Bytes, r.Lane)
+	lane, err := s.lane(r)
+	if err != nil {
+		return got, err
 	}
-	lane := s.shared[r.Lane*laneBytes:][:r.Bytes]
 	writing, _ := f.(store.File)
 	reading, _ := f.(io.Reader)
 	switch {
