@@ -159,7 +159,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 		p.letGo(lane)
 	}
 	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{p.memory}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var out io.ReadCloser
 	if err = p.memory.Truncate(allLanes * laneBytes); err == nil {
 		out, err = cmd.StdoutPipe()

@@ -80,8 +80,6 @@ type options struct {
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "storage" { // what storageProcess starts
-		// Outside of containers the kernel may share cores among sessions, whatever the priorities in them; in a pod it does not.
-		_ = os.WriteFile("/proc/self/autogroup", []byte("19"), 0)
 		if err := child.Serve(store.OS{}, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
