@@ -116,6 +116,9 @@ func (g *gang) seen() (common uint64, uneven bool) {
 func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	g.t.Helper()
 	eventually.Holds(g.t, fmt.Sprintf("a generation above %d on all ranks", above), func() (bool, any) {
+		if why := g.d.GivenUp(); why != "" {
+			g.t.Fatalf("the job was given up: %s", why)
+		}
 		pids, generation = pids[:0], 0
 		for i := range g.pods {
 			r := g.c.Report(g.pods[i].Name)

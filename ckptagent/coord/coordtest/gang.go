@@ -66,6 +66,19 @@ func (g *Gang) Unlead() {
 // Restarts is how many failures were counted.
 func (g *Gang) Restarts() int { return g.c.store.Gang(g.key).Record.Restarts }
 
+// GivenUp says why nothing of the gang will run any more, and what its failures were before; "": it may.
+func (g *Gang) GivenUp() string {
+	r := g.c.store.Gang(g.key).Record
+	if r.Verdict == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%s: %+v", r.Verdict.Reason, r.Verdict.Cause)
+	for _, old := range slices.Backward(r.Recoveries) {
+		text += fmt.Sprintf("\ngeneration %d began after %+v", old.Generation, old.Cause)
+	}
+	return text
+}
+
 // RestoreStep is where the newest generation started.
 func (g *Gang) RestoreStep() uint64 { return uint64(g.c.store.Gang(g.key).Record.RestoreStep) }
 
