@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // class orders exits by how likely they came first; lower is likelier.
@@ -57,7 +58,7 @@ func First(exits []Exit) (c Cause, ok bool) {
 		return Cause{}, false
 	}
 	first := slices.MinFunc(bad, func(a, b Exit) int {
-		return cmp.Or(cmp.Compare(classify(a), classify(b)), a.At.Compare(b.At), cmp.Compare(a.Rank, b.Rank))
+		return cmp.Or(cmp.Compare(classify(a), classify(b)), endedAt(a).Compare(endedAt(b)), cmp.Compare(a.Rank, b.Rank))
 	})
 	c = describe(first, len(bad)-1)
 	if c.Suspect = suspect(first, bad); c.Suspect == SuspectWatchdog {
@@ -70,6 +71,18 @@ func First(exits []Exit) (c Cause, ok bool) {
 		c.Accused = accused(bad)
 	}
 	return c, true
+}
+
+// killedUnseen bounds how long a kill from outside may go unseen by who waits for the process, on a node that is short of processors or
+// of which the agent was killed as well. Peers notice at once, and say so in words of the script's own.
+const killedUnseen = 5 * time.Second
+
+// endedAt is when a rank may have ended at the earliest.
+func endedAt(e Exit) time.Time {
+	if outside(e.Signal) {
+		return e.At.Add(-killedUnseen)
+	}
+	return e.At
 }
 
 func describe(e Exit, cascade int) Cause {
