@@ -42,6 +42,8 @@ var tornWords = []string{
 	"stop_waiting response", "connection aborted", "transport endpoint is not connected", "no route to host",
 }
 
+var connectionErrors = []string{"ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError"}
+
 var waitedWords = []string{"timed out", "timeout", "deadline exceeded", "wait timeout"}
 
 // First returns the exit that came first and what it was. ok is false where no exit is other than 0.
@@ -119,7 +121,7 @@ func classify(e Exit) class {
 		return waited
 	}
 	low := strings.ToLower(last)
-	lost, late := containsAny(low, tornWords), containsAny(low, waitedWords)
+	lost, late := containsAny(low, tornWords) || lostByType(last), containsAny(low, waitedWords)
 	switch {
 	case !lost && !late:
 		return own
@@ -130,6 +132,12 @@ func classify(e Exit) class {
 	default:
 		return torn
 	}
+}
+
+// lostByType says whether the exception is of a type that Python has for connections, whatever the script says in it.
+func lostByType(last string) bool {
+	kind, _, _ := strings.Cut(last, ":")
+	return slices.Contains(connectionErrors, kind[strings.LastIndex(kind, ".")+1:])
 }
 
 // silent judges an exit without a traceback: a code that only a script chooses is its own doing, 1 may be

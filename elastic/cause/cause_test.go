@@ -29,6 +29,7 @@ func exit(rank, code, signal, atMs int, traceback string) Exit {
 // The tracebacks under testdata were written by PyTorch 2.15 with gloo on three ranks.
 func TestFirst(t *testing.T) {
 	peer, reset, late := text(t, "raise.0"), text(t, "kill.2"), text(t, "hang.0")
+	mine := "Traceback (most recent call last):\n  File \"train.py\", line 3, in receive\n    raise Lost()\nLost: rank 1 does not answer"
 	gone := "Traceback (most recent call last):\n  File \"train.py\", line 3, in receive\n    raise ConnectionError(\"a peer is gone\")\nConnectionError: a peer is gone"
 	cases := []struct {
 		name    string
@@ -42,7 +43,8 @@ func TestFirst(t *testing.T) {
 		{"clock of the first one's node is late", []Exit{exit(0, 1, 0, 5, peer), exit(1, 1, 0, 9000, text(t, "raise.1"))}, RankFailed, 1, 1, "ValueError"},
 		{"kill -9", []Exit{exit(0, 1, 0, 1, reset), exit(1, 137, 9, 4, ""), exit(2, 1, 0, 2, reset)}, RankKilled, 1, 2, "9 (SIGKILL)"},
 		{"kill -9 of rank 0", []Exit{exit(0, 137, 9, 0, ""), exit(1, 1, 0, 2, peer)}, RankKilled, 0, 1, "SIGKILL"},
-		{"kill -9 that was seen late: peers speak in the script's own words", []Exit{exit(0, 1, 0, 1, gone), exit(1, 137, 9, 4000, ""), exit(2, 1, 0, 2, gone)}, RankKilled, 1, 2, "9 (SIGKILL)"},
+		{"kill -9 that was seen late: peers speak in the script's own words", []Exit{exit(0, 1, 0, 1, mine), exit(1, 137, 9, 4000, ""), exit(2, 1, 0, 2, mine)}, RankKilled, 1, 2, "9 (SIGKILL)"},
+		{"who says that a peer is gone comes after who says anything else", []Exit{exit(0, 1, 0, 1, gone), exit(1, 1, 0, 9, text(t, "raise.1"))}, RankFailed, 1, 1, "ValueError"},
 		{"a kill long after an exception", []Exit{exit(0, 1, 0, 1, text(t, "raise.1")), exit(1, 137, 9, 6000, "")}, RankFailed, 0, 1, "ValueError"},
 		{"abort", []Exit{exit(0, 1, 0, 1, text(t, "abort.0")), exit(1, 134, 6, 2, "")}, RankFailed, 1, 1, "6 (SIGABRT)"},
 		{"sys.exit", []Exit{exit(0, 1, 0, 1, peer), exit(1, 3, 0, 2, "")}, RankFailed, 1, 1, "exit code 3"},
