@@ -13,7 +13,7 @@ import pickle
 import struct
 import sys
 
-from . import _copy, _kinds, _plain, _sharded
+from . import _copy, _kinds, _plain, _prefix, _sharded
 
 MAGIC = b"HFSTATE1"
 HEAD = struct.Struct("<8s6Q")
@@ -227,11 +227,14 @@ class Layout:
     def __init__(self, specs, sizes):
         self.specs = specs
         self.offsets = []
+        self.prefixes = []  # what lies just before each leaf, so that torch.load reads a tensor where it lies
         at = HEAD_BYTES
         rows = []
         for (kind, dtype, shape, strides), n in zip(specs, sizes):
-            at = _align(at, 4096 if n >= _BIG else 64)
+            prefix = _prefix.of(dtype, shape, n) if kind in _TENSORS else b""
+            at = _align(at + len(prefix), 4096 if n >= _BIG else 64)
             self.offsets.append(at)
+            self.prefixes.append(prefix)
             if kind == "dtensor":
                 last = _sharded.to_json(strides)
             else:
@@ -239,7 +242,16 @@ class Layout:
             rows.append([kind, dtype, list(shape), at, n, last])
             at += n
         self.end = _align(at, 64)
-        self.json = json.dumps({"v": 1, "tensors": rows}, separators=(",", ":")).encode()
+        says = {"v": 1, "tensors": rows}
+        if any(self.prefixes):
+            says["prefix"] = [len(p) for p in self.prefixes]
+        self.json = json.dumps(says, separators=(",", ":")).encode()
+
+    def prefix(self, buffer, at):
+        """Writes what lies before the leaves of a slot that begins at `at`."""
+        for offset, prefix in zip(self.offsets, self.prefixes):
+            if prefix:
+                buffer[at + offset - len(prefix) : at + offset] = prefix
 
 
 class Packer:
@@ -248,6 +260,7 @@ class Packer:
     def __init__(self):
         self._layout = None
         self._views = {}  # (offset of the slot) -> list of destination tensors, for the present layout
+        self._prefixed = set()  # offsets of the slots whose leaves have their prefixes
         self.pool = _copy.Pool()
 
     def plan(self, flat):
@@ -256,6 +269,7 @@ class Packer:
         if self._layout is None or self._layout.specs != specs:
             self._layout = Layout(specs, [leaf.nbytes for leaf in flat.leaves])
             self._views.clear()
+            self._prefixed.clear()
         tree = json.dumps(flat.tree, separators=(",", ":")).encode()
         objects = b"".join(_U64.pack(len(b)) + b for b in flat.objects)
         tail = self._layout.json + tree + objects
@@ -265,11 +279,18 @@ class Packer:
         """Writes the state at offset `at` of buffer, but for the leaves of these numbers; returns the places of all."""
         layout, tree, objects, tail = plan
         views = self.place(buffer, at, flat, layout, leave)
+        if at not in self._prefixed:
+            layout.prefix(buffer, at)
+            self._prefixed.add(at)
         end, n = layout.end, len(layout.json)
         buffer[at + end : at + end + len(tail)] = tail
         head = HEAD.pack(MAGIC, end, n, end + n, tree, end + n + tree, objects)
         buffer[at : at + HEAD_BYTES] = head.ljust(HEAD_BYTES, b"\0")
         return views
+
+    def overwritten(self, at):
+        """Another than this packer has written into the slot at this offset."""
+        self._prefixed.discard(at)
 
     def place(self, buffer, at, flat, layout, leave=()):
         """Copies the leaves to where the layout has them, and returns these places; what lies there already is left."""

@@ -161,6 +161,7 @@ class Writer(StorageWriter):
         at = ck._arena.data_offset(control.slot)
         if not ck._prefault(control.slot, at, layout.end):
             raise Unsupported("no memory for %d bytes of the arena; raise the container's memory limit" % layout.end)
+        ck._packer.overwritten(at)
         views = self._packer.place(ck._arena.map, at, flat, layout)
         there = [t.source if v is None else v for t, v in zip(flat.leaves, views)]
         staged = _copied(state_dict, lambda t: there[order[id(t)][1]])

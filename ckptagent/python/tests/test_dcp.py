@@ -1,5 +1,6 @@
 """torch.distributed.checkpoint over Holdfast: saved, killed, loaded, sharded anew, exported."""
 
+import io
 import json
 import logging
 import os
@@ -199,6 +200,22 @@ class OneRank(ClientCase):
         dcp.save(staged, storage_writer=first)
         self.assertEqual((bool(first.saved), first.saved.reason), (False, "another save took its place"))
         self.assertEqual(agent.seal(), 5)
+
+    def test_what_was_staged_for_nothing_is_no_part_of_the_next_save(self):
+        agent = self.agent()
+        ck = self.client(agent)
+        t = torch.arange(3.0)
+        ck.track(state={"first": torch.ones(1), "t": t})
+        for step in range(1, 5):  # one slot is written twice
+            self.assertTrue(ck.save(step))
+            agent.seal()
+        holdfast.dcp.Writer(step=5).stage({"a": torch.ones(200)})
+        self.assertTrue(ck.save(5))
+        self.assertEqual(agent.seal(), 5)
+        slot, header = ck._arena.find(5)
+        at, prefix = ck._packer._layout.offsets[1], len(ck._packer._layout.prefixes[1])
+        data = agent.data(slot, header.length)
+        self.assertEqual(torch.load(io.BytesIO(data[at - prefix : at + 12]), weights_only=True).tolist(), t.tolist())
 
     def test_another_layout_in_memory_is_refused_or_read_from_storage(self):
         ck, agent = self.saved({"w": torch.arange(4.0)})

@@ -148,7 +148,7 @@ class OneRank(ClientCase):
         ck = self.attach(agent)
         slot, header = ck._arena.find(3)
         self.assertIn(
-            b'["dtensor","float32",[3,4],64,48,{"strides":null,"shape":[3,4],"stride":[4,1],"mesh":[1,1],"dims":["dp","tp"],'
+            b'["dtensor","float32",[3,4],384,48,{"strides":null,"shape":[3,4],"stride":[4,1],"mesh":[1,1],"dims":["dp","tp"],'
             b'"at":[0,0],"placements":[["shard",1],["replicate"]]}]',
             agent.data(slot, header.length),
         )

@@ -191,7 +191,7 @@ class Tensors(Through):
         self.assertTrue(ck.save(1))
         agent.seal()
         slot, header = ck._arena.find(1)
-        agent.flip(slot, 64)  # the first byte of the first tensor
+        agent.flip(slot, ck._packer._layout.offsets[0])  # the first byte of the first tensor
         agent = self.next_generation(ck, agent, 1)
         ck = self.attach(agent)
         back = {}
