@@ -135,6 +135,17 @@ func RankFileName(step int64, rank uint32) string { return fmt.Sprintf("step-%d.
 // ManifestName names the manifest of a step.
 func ManifestName(step int64) string { return fmt.Sprintf("step-%d.manifest.json", step) }
 
+// IndexFolder names the folder by which stock torch.distributed.checkpoint reads a step where it lies.
+func IndexFolder(step int64) string { return fmt.Sprintf("step-%d.dcp", step) }
+
+// What lies in it.
+const (
+	// IndexMetadata says where each tensor's bytes lie in the rank files.
+	IndexMetadata = ".metadata"
+	// IndexValues has all that is no tensor.
+	IndexValues = "values"
+)
+
 // GenerationFolder names the folder of a generation.
 func GenerationFolder(generation int64) string { return fmt.Sprintf("gen-%d", generation) }
 
@@ -162,7 +173,9 @@ const (
 	FileRank
 	// FileManifest says that all of a step's files are there.
 	FileManifest
-	// FilePart is one of these before it is whole.
+	// FileIndex is the folder by which stock torch reads a step.
+	FileIndex
+	// FilePart is a rank's state or a manifest before it is whole.
 	FilePart
 )
 
@@ -185,6 +198,8 @@ func ParseFileName(name string) (kind FileKind, step int64) {
 	switch rank, isRank := strings.CutPrefix(rest, "rank-"); {
 	case whole == ManifestName(step):
 		kind = FileManifest
+	case whole == IndexFolder(step) && whole == name:
+		kind = FileIndex
 	case isRank:
 		n, err := strconv.ParseUint(rank, 10, 32)
 		if err != nil || whole != RankFileName(step, uint32(n)) {

@@ -16,6 +16,9 @@ func TestFileNames(t *testing.T) {
 		"step-12.rank-3.uid-1.part":        {FilePart, 12},
 		"step-12.manifest.json.uid-1.part": {FilePart, 12},
 		"step-012.rank-3":                  {},
+		"step-12.dcp":                      {FileIndex, 12},
+		"step-012.dcp":                     {},
+		"step-12.dcp.uid-1.part":           {},
 		"step-12.rank-03":                  {},
 		"step-12.rank--3":                  {},
 		"step-12.rank-3.part":              {}, // without a writer

@@ -222,6 +222,9 @@ func group(generation int64, names []string) (steps []*found, foreign int) {
 			foreign++
 			continue
 		}
+		if kind == format.FileIndex {
+			continue // it repeats what the step's files say
+		}
 		s := by[step]
 		if s == nil {
 			s = &found{step: step, generation: generation}

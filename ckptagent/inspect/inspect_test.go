@@ -244,6 +244,11 @@ func TestNothingIsFollowed(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "gen-5"), nil, 0o600), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	for _, step := range []string{"step-7.dcp", "step-6.dcp"} { // of a step that is there, and of one that was removed
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "gen-3", step), 0o755), os.WriteFile(filepath.Join(dir, "gen-3", step, ".metadata"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	all := lookAt(t, filepath.Dir(dir), Options{Deep: true})
 	got := only(t, all)
 	if got.Good != 1 || got.Bad != 3 || got.Unfinished != 1 || len(got.Files) != 4 || all.Folders[0].Foreign != 2 {

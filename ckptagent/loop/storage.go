@@ -9,6 +9,7 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -58,6 +59,7 @@ type uploader struct {
 	probing        time.Time // since when an answer is waited for; zero: it is not
 	// unwritable and failing are why probe and tasks do not succeed, for people.
 	unwritable, failing string
+	notNamed            string // why stock torch could not read a step in place
 	copying             protocol.Mark
 	since               time.Time // of copying; zero: nothing is under way
 }
@@ -77,8 +79,19 @@ func newUploader(a *Agent) (*uploader, string) {
 		fs: fs, store: store.New(fs, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
 		post: a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
 	}
+	k.store.TellNotNamed(k.tellNotNamed)
 	go k.probe(func() { a.do(a.reportCapabilities) })
 	return k, ""
+}
+
+// tellNotNamed says why stock torch cannot read a step in place, each reason once.
+func (k *uploader) tellNotNamed(m protocol.Mark, why error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if before := k.notNamed; before != why.Error() {
+		k.notNamed = why.Error()
+		k.logf("step %d lies in storage and %v; export it instead", m.Step, why)
+	}
 }
 
 // storageProcess is what reaches storage for an agent. It has none of the agent's own descriptors: it may outlive the agent, and whoever
@@ -270,7 +283,9 @@ func (k *uploader) manifest(e ckptagent.WriteManifest) {
 		m.Ranks = append(m.Ranks, format.ManifestRank(r))
 	}
 	go func() {
-		if k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) }) != nil {
+		err := k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) })
+		debug.FreeOSMemory() // the names of all ranks' tensors were here
+		if err != nil {
 			return
 		}
 		k.post(ckptagent.ManifestWritten{Mark: mark})

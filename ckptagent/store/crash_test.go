@@ -90,7 +90,7 @@ func TestMemFSLosesWhatPOSIXLetsItLose(t *testing.T) {
 		seen[fmt.Sprintf("data without its name %v", has("a.part") || !has("a"))]++
 		seen[fmt.Sprintf("removed and there %v", has("removed"))]++
 		seen[fmt.Sprintf("file in a folder that was not synced %v", len(late) == 1)]++
-		if in, err := after.Open("/claim/d/torn"); err == nil {
+		if in, err := after.Open("/claim/d/torn", 0); err == nil {
 			data, _ := io.ReadAll(in)
 			rest, ok := bytes.CutPrefix(data, synced)
 			if !ok {

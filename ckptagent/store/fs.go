@@ -16,7 +16,8 @@ type FS interface {
 	MkdirAll(dir string) error
 	// Create makes a file anew, or empties it.
 	Create(name string) (File, error)
-	Open(name string) (io.ReadCloser, error)
+	// Open opens a file for reading, from a place in it on.
+	Open(name string, at int64) (io.ReadCloser, error)
 	Rename(from, to string) error
 	Remove(name string) error
 	// List names what lies in a folder; a folder that is not there is an error of kind fs.ErrNotExist.
@@ -53,11 +54,14 @@ func (OS) Create(name string) (File, error) {
 // refused is what file systems say that cannot write past the page cache, be it of the file or of one write only.
 func refused(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) }
 
-// Open opens a file for reading from its start to its end.
-func (OS) Open(name string) (io.ReadCloser, error) {
+// Open opens a file for reading from a place in it to its end.
+func (OS) Open(name string, at int64) (io.ReadCloser, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_SEQUENTIAL) // only a hint
 	return f, nil

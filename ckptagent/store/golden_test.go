@@ -5,6 +5,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -55,14 +56,19 @@ func writeGoldenStep(t *testing.T, folder string, branch int64) {
 		t.Fatal(err)
 	}
 	written, err := filepath.Glob(filepath.Join(dir, "*", "*"))
-	if err != nil || len(written) != 3 {
-		t.Fatalf("the store wrote %v: %v", written, err)
+	index, more := filepath.Glob(filepath.Join(dir, "*", format.IndexFolder(m.Step), "*"))
+	if err := errors.Join(err, more); err != nil || len(written) != 4 || len(index) != 2 {
+		t.Fatalf("the store wrote %v, %v: %v", written, index, err)
 	}
-	for _, file := range written {
+	for _, file := range append(written[1:], index...) {
 		got, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden.File(t, filepath.Join("testdata", folder, format.GenerationFolder(m.Generation), filepath.Base(file)), string(got))
+		name, err := filepath.Rel(dir, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden.File(t, filepath.Join("testdata", folder, name), string(got))
 	}
 }

@@ -113,6 +113,9 @@ func checkRecorded(s *Store, recorded []protocol.Mark) error {
 				return fmt.Errorf("step %v is recorded, the file of rank %d: %w", m, rank, err)
 			}
 		}
+		if err := indexed(s, m, true); err != nil {
+			return err
+		}
 	}
 	return s.walk(func(dir, name string, _ format.FileKind, m protocol.Mark) error {
 		if compare(m, recorded[0]) < 0 {

@@ -95,12 +95,12 @@ func (f memFile) Sync() error {
 
 func (f memFile) Close() error { return nil }
 
-func (m *memFS) Open(name string) (io.ReadCloser, error) {
+func (m *memFS) Open(name string, at int64) (io.ReadCloser, error) {
 	n := m.now[name]
 	if n == nil || n.dir {
 		return nil, fs.ErrNotExist
 	}
-	return io.NopCloser(bytes.NewReader(n.data)), nil
+	return io.NopCloser(bytes.NewReader(n.data[min(at, int64(len(n.data))):])), nil
 }
 
 func (m *memFS) Rename(from, to string) error {

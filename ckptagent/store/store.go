@@ -17,6 +17,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -41,10 +43,14 @@ type Store struct {
 	dir    string
 	writer string
 	parts  atomic.Uint64
+	// notNamed is told why stock torch cannot read a step in place.
+	notNamed func(m protocol.Mark, why error)
 }
 
 // New uses the folder dir; writer tells the unfinished files of this process from those of others.
-func New(under FS, dir, writer string) *Store { return &Store{fs: under, dir: dir, writer: writer} }
+func New(under FS, dir, writer string) *Store {
+	return &Store{fs: under, dir: dir, writer: writer, notNamed: func(protocol.Mark, error) {}}
+}
 
 // Probe says whether the folder can be written.
 func (s *Store) Probe() error {
@@ -77,17 +83,16 @@ func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) erro
 	if have, err := s.header(name); err == nil && have == f {
 		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before it came to that
 	}
-	return s.put(f.Generation, name, func(out File) error {
+	if err := s.makeFolder(s.folder(f.Generation)); err != nil {
+		return err
+	}
+	return s.put(name, func(out File) error {
 		return writeRank(ctx, out, f, data)
 	})
 }
 
-// put writes a file whole under another name, then gives it its own.
-func (s *Store) put(generation int64, name string, fill func(File) error) error {
-	dir := s.folder(generation)
-	if err := s.makeFolder(dir); err != nil {
-		return err
-	}
+// put writes a file whole under another name, then gives it its own. Its folder is there.
+func (s *Store) put(name string, fill func(File) error) error {
 	part := fmt.Sprintf("%s.%s-%d%s", name, s.writer, s.parts.Add(1), format.PartSuffix)
 	out, err := s.fs.Create(part)
 	if err != nil {
@@ -103,7 +108,7 @@ func (s *Store) put(generation int64, name string, fill func(File) error) error 
 		_ = s.fs.Remove(part) // else it goes with the other files of its step
 		return err
 	}
-	return s.fs.SyncDir(dir)
+	return s.fs.SyncDir(path.Dir(name))
 }
 
 // makeFolder makes a generation's folder such that its name outlives a loss of power.
@@ -120,7 +125,7 @@ func (s *Store) makeFolder(dir string) error {
 }
 
 func (s *Store) header(name string) (format.RankFile, error) {
-	in, err := s.fs.Open(name)
+	in, err := s.fs.Open(name, 0)
 	if err != nil {
 		return format.RankFile{}, useless(err)
 	}
@@ -132,7 +137,8 @@ func (s *Store) header(name string) (format.RankFile, error) {
 	return format.DecodeRankFile(b)
 }
 
-// PutManifest says that a step is complete, having looked that its files are here as the manifest has them.
+// PutManifest says that a step is complete, having looked that its files are here as the manifest has them, and having written where stock
+// torch finds what in them.
 func (s *Store) PutManifest(m format.Manifest) error {
 	name := path.Join(s.folder(m.Generation), format.ManifestName(m.Step))
 	given := m.Branch
@@ -148,7 +154,13 @@ func (s *Store) PutManifest(m format.Manifest) error {
 			return fmt.Errorf("the file of rank %d, step %d, generation %d is another than the manifest says: %w", rank, m.Step, m.Generation, ErrUseless)
 		}
 	}
-	return s.put(m.Generation, name, func(out File) error {
+	if err := s.makeFolder(s.folder(m.Generation)); err != nil {
+		return err
+	}
+	if err := s.putIndex(m); err != nil {
+		return fmt.Errorf("writing for stock torch where step %d, generation %d lies: %w", m.Step, m.Generation, err)
+	}
+	return s.put(name, func(out File) error {
 		_, err := out.Write(m.Encode())
 		return err
 	})
@@ -157,7 +169,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 // Get reads a rank's file into what to returns for it, and checks all of it. The error is ErrUseless where
 // trying again cannot help.
 func (s *Store) Get(ctx context.Context, m protocol.Mark, rank uint32, to func(format.RankFile) (io.Writer, error)) (format.RankFile, error) {
-	in, err := s.fs.Open(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, rank)))
+	in, err := s.fs.Open(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, rank)), 0)
 	if err != nil {
 		return format.RankFile{}, useless(err)
 	}
@@ -234,7 +246,7 @@ func (s *Store) Manifest(m protocol.Mark) (format.Manifest, error) {
 }
 
 func (s *Store) manifest(name string) (format.Manifest, error) {
-	in, err := s.fs.Open(name)
+	in, err := s.fs.Open(name, 0)
 	if err != nil {
 		return format.Manifest{}, err
 	}
@@ -280,8 +292,8 @@ func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m protoc
 
 // Prune removes what is older than every one of the marks that the gang's record names; nothing where it names
 // none. What the record will name later is newer than what it names now, so that no writer, however late, takes
-// away what may still be wanted. A step's manifest goes first, so that none is ever left that speaks of files
-// that are gone.
+// away what may still be wanted. A step's manifest and its .metadata go first, so that none is ever left that speaks
+// of files that are gone.
 func (s *Store) Prune(recorded ...protocol.Mark) error {
 	if len(recorded) == 0 {
 		return nil
@@ -294,7 +306,7 @@ func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error 
 	if len(recorded) == 0 {
 		return nil
 	}
-	var manifests, others []string
+	var manifests, others, indices []string
 	dirs := map[string]int64{}
 	err := s.walk(func(dir, name string, kind format.FileKind, m protocol.Mark) error {
 		if m.Generation < line.Generation {
@@ -304,6 +316,9 @@ func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error 
 		case compare(m, line) >= 0 || named(recorded, m):
 		case kind == format.FileManifest:
 			manifests = append(manifests, path.Join(dir, name))
+		case kind == format.FileIndex:
+			indices = append(indices, path.Join(dir, name))
+			manifests = append(manifests, path.Join(dir, name, format.IndexMetadata))
 		default:
 			others = append(others, path.Join(dir, name))
 		}
@@ -320,7 +335,12 @@ func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error 
 		synced[path.Dir(name)] = true
 	}
 	for dir := range synced { // before the files go of which the manifests spoke
-		if err := s.fs.SyncDir(dir); err != nil {
+		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, dir := range indices {
+		if err := s.removeIndex(dir); err != nil {
 			return err
 		}
 	}
@@ -341,7 +361,7 @@ func named(marks []protocol.Mark, m protocol.Mark) bool {
 }
 
 func (s *Store) remove(name string) error {
-	if err := s.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 		return err
 	}
 	return nil

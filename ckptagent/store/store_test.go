@@ -5,29 +5,39 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/stock"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
 const jobFolder = "/claim/llama-uid"
 
-// content is the state of one rank after one step, of a length of its own.
+// content is the state of one rank after one step, of a length of its own: one tensor that all ranks have, and a value.
 func content(m protocol.Mark, rank uint32) []byte {
 	rnd := rand.New(rand.NewPCG(uint64(m.Step), uint64(m.Generation)<<32|uint64(rank)))
 	b := make([]byte, 100+rnd.IntN(100))
 	for i := range b {
 		b[i] = byte(rnd.Uint32())
+	}
+	copy(b, "HFSTATE1")
+	for i, part := range []string{`{"v":1,"tensors":[["torch","float32",[2],80,8,null]],"prefix":[9]}`, fmt.Sprintf(`{"w":{"T":0},"step":%d}`, m.Step), ""} {
+		binary.LittleEndian.PutUint64(b[8+16*i:], uint64(len(b)))
+		binary.LittleEndian.PutUint64(b[16+16*i:], uint64(len(part)))
+		b = append(b, part...)
 	}
 	return b
 }
@@ -58,6 +68,37 @@ func get(s *Store, m protocol.Mark, rank uint32) error {
 		err = errors.New("it is not what was put")
 	}
 	return err
+}
+
+// indexed says whether stock torch finds a step as it was put: all of it; or where it needs not, nothing of it.
+func indexed(s *Store, m protocol.Mark, must bool) error {
+	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
+	got, err := readAll(s, path.Join(dir, format.IndexMetadata))
+	if errors.Is(err, fs.ErrNotExist) && !must {
+		return nil
+	}
+	x := stock.New()
+	for rank := range uint32(2) {
+		data := content(m, rank)
+		err = errors.Join(err, x.Add(bytes.NewReader(data), int64(len(data))), get(s, m, rank))
+	}
+	var want bytes.Buffer
+	values, more := readAll(s, path.Join(dir, format.IndexValues))
+	if err = errors.Join(err, more, x.WriteMetadata(&want, filesOf(m.Step))); err != nil {
+		return fmt.Errorf("what stock torch finds of step %v: %w", m, err)
+	}
+	if !bytes.Equal(got, want.Bytes()) || !bytes.Equal(values, x.Values()) {
+		return fmt.Errorf("what stock torch finds of step %v is not what was put", m)
+	}
+	return nil
+}
+
+func readAll(s *Store, name string) ([]byte, error) {
+	in, err := s.fs.Open(name, 0)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(in)
 }
 
 // history is what a job does in storage; it stops at the first error. acknowledged is what was said yes to.
@@ -108,9 +149,24 @@ func check(s *Store, ack acknowledged) error {
 		}
 	}
 	for i, m := range slices.Backward(ack.manifests) {
-		if i >= len(ack.manifests)-2 && !slices.Contains(complete, m) {
+		if i < len(ack.manifests)-2 {
+			break
+		}
+		if !slices.Contains(complete, m) {
 			return fmt.Errorf("step %v was acknowledged and is not complete; %v are", m, complete)
 		}
+		if err := indexed(s, m, true); err != nil {
+			return err
+		}
+	}
+	err = s.walk(func(_, _ string, kind format.FileKind, m protocol.Mark) error {
+		if kind == format.FileIndex {
+			return indexed(s, m, false)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	var last protocol.Mark
 	if n := len(ack.manifests); n > 0 {
@@ -175,8 +231,16 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := m.Create(jobFolder + "/gen-1/step-9.rank-0.x-1.part"); err != nil { // of a pod that is gone
-		t.Fatal(err)
+	for _, dir := range []string{"/gen-1/step-8.dcp", "/gen-1/step-10.dcp", "/gen-1/step-20.dcp"} {
+		if err := m.MkdirAll(jobFolder + dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreign = append(foreign, jobFolder+"/gen-1/step-10.dcp", jobFolder+"/gen-1/step-10.dcp/mine")
+	for _, f := range []string{"step-9.rank-0.x-1.part", "step-20.dcp/values.x-2.part", "step-20.dcp/.metadata.x-3.part", "step-10.dcp/mine"} { // of a pod that is gone
+		if _, err := m.Create(jobFolder + "/gen-1/" + f); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := history(s); err != nil {
 		t.Fatal(err)
@@ -257,8 +321,13 @@ func TestPinsOutliveEveryRemoval(t *testing.T) {
 			for _, again := range []bool{false, true} {
 				complete, err := s.Complete()
 				for _, pin := range pins {
-					if err := errors.Join(err, get(s, pin, 0), get(s, pin, 1)); err != nil || !slices.Contains(complete, pin) {
+					if err := errors.Join(err, get(s, pin, 0), get(s, pin, 1), indexed(s, pin, true)); err != nil || !slices.Contains(complete, pin) {
 						t.Fatalf("power lost %v, crash at %d, removed again %v: step %v: %v, complete are %v", power, crash, again, pin, err, complete)
+					}
+				}
+				for _, m := range marks {
+					if err := indexed(s, m, false); err != nil {
+						t.Fatalf("power lost %v, crash at %d: %v", power, crash, err)
 					}
 				}
 				if again && !slices.Equal(complete, kept) {

@@ -43,10 +43,10 @@ type request struct {
 	Op     string `json:"op"`
 	Name   string `json:"name,omitempty"`
 	To     string `json:"to,omitempty"`
+	At     int64  `json:"at,omitempty"`
 	Handle uint64 `json:"handle,omitempty"`
 	Lane   int    `json:"lane,omitempty"`
 	Bytes  int    `json:"bytes,omitempty"`
-	At     int64  `json:"at,omitempty"`
 	Sum    uint32 `json:"sum,omitempty"`
 }
 
@@ -326,8 +326,8 @@ func (f *FS) Create(name string) (store.File, error) {
 }
 
 // Open implements store.FS.
-func (f *FS) Open(name string) (io.ReadCloser, error) {
-	got, p, err := f.do(request{Op: opOpen, Name: name})
+func (f *FS) Open(name string, at int64) (io.ReadCloser, error) {
+	got, p, err := f.do(request{Op: opOpen, Name: name, At: at})
 	if err != nil {
 		return nil, err
 	}

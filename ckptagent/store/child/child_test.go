@@ -190,7 +190,7 @@ func TestFilesAsTheyAre(t *testing.T) {
 	if err := errors.Join(out.Sync(), out.Close(), f.Rename(name, name+"b"), f.SyncDir(dir), f.MkdirAll(filepath.Join(dir, "c", "d"))); err != nil {
 		t.Fatal(err)
 	}
-	in, err := f.Open(name + "b")
+	in, err := f.Open(name+"b", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestFilesAsTheyAre(t *testing.T) {
 	if slices.Sort(names); err != nil || !slices.Equal(names, []string{"ab", "c"}) {
 		t.Errorf("names %v, %v", names, err)
 	}
-	if _, err := f.Open(name); !errors.Is(err, fs.ErrNotExist) || err.Error() != "open "+name+": no such file or directory" {
+	if _, err := f.Open(name, 0); !errors.Is(err, fs.ErrNotExist) || err.Error() != "open "+name+": no such file or directory" {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	if err := f.Rename(name+"b", filepath.Join(dir, "full")); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "full") {
@@ -274,7 +274,7 @@ func TestReadsPassWritesThatHang(t *testing.T) {
 	read := make(chan error, 2)
 	for range cap(read) { // one after the other
 		go func() {
-			in, err := f.Open(filepath.Join(dir, "a"))
+			in, err := f.Open(filepath.Join(dir, "a"), 0)
 			if err != nil {
 				read <- err
 				return

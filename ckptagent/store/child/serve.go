@@ -88,7 +88,7 @@ func (s *server) do(r request) (got response, err error) {
 		f, err := s.fs.Create(r.Name)
 		return s.keep(f, err)
 	case opOpen:
-		f, err := s.fs.Open(r.Name)
+		f, err := s.fs.Open(r.Name, r.At)
 		return s.keep(f, err)
 	case opFill:
 		got.Sum, err = s.fill(r)
