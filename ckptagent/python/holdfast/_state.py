@@ -242,16 +242,13 @@ class Layout:
             rows.append([kind, dtype, list(shape), at, n, last])
             at += n
         self.end = _align(at, 64)
-        says = {"v": 1, "tensors": rows}
-        if any(self.prefixes):
-            says["prefix"] = [len(p) for p in self.prefixes]
-        self.json = json.dumps(says, separators=(",", ":")).encode()
+        says = {"prefix": [len(p) for p in self.prefixes]} if any(self.prefixes) else {}
+        self.json = json.dumps({"v": 1, "tensors": rows, **says}, separators=(",", ":")).encode()
 
     def prefix(self, buffer, at):
         """Writes what lies before the leaves of a slot that begins at `at`."""
         for offset, prefix in zip(self.offsets, self.prefixes):
-            if prefix:
-                buffer[at + offset - len(prefix) : at + offset] = prefix
+            buffer[at + offset - len(prefix) : at + offset] = prefix
 
 
 class Packer:
