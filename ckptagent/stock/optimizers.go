@@ -36,9 +36,6 @@ func isZero(v *node) bool {
 	return len(v.kids) == 8 && v.get("optim") != nil && v.get("groups") != nil && v.get("part") != nil && v.get("of") != nil
 }
 
-// same says whether two numbers or texts are.
-func (v *node) same(o *node) bool { return v.kind == o.kind && v.n == o.n && v.s == o.s }
-
 // wholeOfZero is holdfast._kinds.whole_of_zero.
 func wholeOfZero(v *node) (node, error) {
 	bad := notNamed("the state of a ZeroRedundancyOptimizer is not known here")

@@ -135,6 +135,19 @@ func (r *reader) do(op byte) {
 	}
 }
 
+// index is a MetadataIndex that was read.
+type index struct{ fqn, offset string }
+
+// keyOf is what a dict that was read has a value under.
+func keyOf(v any) any {
+	m, ok := v.(*made)
+	if !ok {
+		return fmt.Sprint(v)
+	}
+	fields := *m.state.(*map[any]any)
+	return index{fields["fqn"].(string), show(fields["offset"])}
+}
+
 // put does what puts values together.
 func (r *reader) put(op byte) {
 	switch op {
@@ -159,7 +172,7 @@ func (r *reader) put(op byte) {
 		for i := 0; i < len(items); i += 2 {
 			switch d := r.stack[len(r.stack)-1].(type) {
 			case *map[any]any:
-				(*d)[fmt.Sprint(items[i])] = items[i+1]
+				(*d)[keyOf(items[i])] = items[i+1]
 			case *made: // an OrderedDict
 			}
 		}

@@ -69,8 +69,8 @@ func written(t *testing.T, x *Index) (parts map[string][]string, paths map[strin
 	}
 	r := reader{in: bytes.NewReader(b.Bytes())}
 	v, err := r.unpickle()
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || r.in.Len() > 0 {
+		t.Fatalf("%v, %d bytes are left", err, r.in.Len())
 	}
 	fields := *v.(*made).state.(*map[any]any)
 	parts, paths = map[string][]string{}, map[string]string{}
@@ -82,20 +82,26 @@ func written(t *testing.T, x *Index) (parts map[string][]string, paths map[strin
 		parts[name.(string)] = nil
 	}
 	stored := *fields["storage_data"].(*map[any]any)
+	for k, v := range stored {
+		at := k.(index)
+		where := *v.(*made).state.(*map[any]any)
+		file, offset := where["relative_path"].(string), where["offset"].(int64)
+		said := "values"
+		if file != "values" {
+			said = strings.TrimSuffix(fmt.Sprint(file, " ", strings.TrimPrefix(at.offset, "torch.Size"), " ", offset-files.Data, " ", where["length"]), " ")
+		}
+		parts[at.fqn] = append(parts[at.fqn], said)
+		slices.Sort(parts[at.fqn])
+	}
 	n := 0
 	for _, e := range x.entries {
 		n += len(e.parts)
-		for i := range e.parts {
-			p := &e.parts[i]
-			parts[key(e.path)] = append(parts[key(e.path)], fmt.Sprint(p.rank, x.offsets(e, p), x.dims[p.sizes], p.at, p.n))
-		}
 		if e.dtype == "" && e.value.n > 0 {
 			n++
-			parts[key(e.path)] = []string{fmt.Sprint(e.value.rank)}
 		}
 	}
-	if len(stored) != n || len(paths) != len(described) {
-		t.Errorf("%d parts are stored, %d described, %d have paths; there are %d parts", len(stored), len(described), len(paths), n)
+	if len(stored) != n || len(paths) != len(described) || len(parts) != len(described) {
+		t.Errorf("%d parts are stored of %d names, %d described, %d have paths; there are %d parts", len(stored), len(parts), len(described), len(paths), n)
 	}
 	return parts, paths
 }
@@ -118,8 +124,8 @@ func TestNamesAndPlaces(t *testing.T) {
 	}
 	parts, paths := written(t, x)
 	want := map[string][]string{
-		"m.w": {"0 [0 0] [2 3] 212 324"}, "m.l.0": {"0 [0 0] [2 3] 212 324"}, "m.s": {"0 [0 0] [2 2] 724 316", "1 [2 0] [2 2] 724 316"},
-		"m.l.1": {"-1"}, "m.7": {"-1"}, "u": {"-1"}, "rank-0.u": {"-1"}, "rank-1.u": {"-1"}, "rank-0.__rng__.t": {"-1"}, "rank-1.__rng__.t": {"-1"},
+		"m.w": {"../rank-0 ((0 0)) 212 324"}, "m.l.0": {"../rank-0 ((0 0)) 212 324"}, "m.s": {"../rank-0 ((0 0)) 724 316", "../rank-1 ((2 0)) 724 316"},
+		"m.l.1": {"values"}, "m.7": {"values"}, "u": {"values"}, "rank-0.u": {"values"}, "rank-1.u": {"values"}, "rank-0.__rng__.t": {"values"}, "rank-1.__rng__.t": {"values"},
 	}
 	if !maps.EqualFunc(parts, want, slices.Equal) {
 		t.Errorf("parts are %v\nwant %v", parts, want)
@@ -131,6 +137,87 @@ func TestNamesAndPlaces(t *testing.T) {
 	}
 	if n := bytes.Count(x.Values(), []byte(legacyHead)); n != 6 {
 		t.Errorf("there are %d values, want 6: what ranks share once", n)
+	}
+}
+
+// TestValuesOfThreeRanks: those of ranks that were alike before another came are told, too, and lie there once.
+func TestValuesOfThreeRanks(t *testing.T) {
+	of := func(v string) []byte { return stateOf("{\"v\": 1, \"tensors\": [ ]}", "{ \"v\" :\t"+v+" }\n") }
+	x, err := indexOf(t, of("5"), of("5"), of("6"), of("5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, _ := written(t, x)
+	if got := strings.Join(slices.Sorted(maps.Keys(parts)), " "); got != "rank-0.v rank-1.v rank-2.v rank-3.v v" {
+		t.Errorf("names are %s", got)
+	}
+	if n := bytes.Count(x.Values(), []byte(legacyHead)); n != 3 && n != 2 {
+		t.Errorf("there are %d values", n)
+	}
+	if a, b := x.by[own(1, x.entries[0].path)].value, x.entries[0].value; a != b {
+		t.Errorf("rank 1 has %v, all have %v", a, b)
+	}
+}
+
+// TestManyNames: what is written in several goes is one pickle.
+func TestManyNames(t *testing.T) {
+	x, err := indexOf(t, stateOfMany(3000, 0, 2, true), stateOfMany(3000, 1, 2, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, _ := written(t, x)
+	if got := parts["model.layers.2999.attention.projection.weight"]; len(parts) != 3000 || len(got) != 2 || got[1] != "../rank-1 ((128 0)) 724 1324" {
+		t.Errorf("%d names, parts of the last are %v", len(parts), got)
+	}
+}
+
+// show is a value that was read, as text.
+func show(v any) string {
+	switch v := v.(type) {
+	case *made:
+		return v.class + show(v.args)
+	case tupleOf:
+		var b []string
+		for _, x := range v {
+			b = append(b, show(x))
+		}
+		return "(" + strings.Join(b, " ") + ")"
+	case *[]any:
+		return "[" + show(tupleOf(*v)) + "]"
+	case *map[any]any:
+		return fmt.Sprint("{", len(*v), "}")
+	case string:
+		return fmt.Sprintf("%q", v)
+	}
+	return fmt.Sprint(v)
+}
+
+// TestValues: each kind, as what reads them is to make it; the client's tests have torch do so.
+func TestValues(t *testing.T) {
+	rows := []string{`["bytes","",[2],AT,2,null]`, `["bytearray","",[1],AT,1,null]`, `["array","d",[1],AT,8,null]`, `["numpy","<i2",[1,2],AT,4,null]`, `["torch","float32",[2,1],AT,8,null]`, `["torch","float8_e5m2",[2],AT,2,null]`}
+	for tree, want := range map[string]string{
+		`null`: "<nil>", `true`: "true", `false`: "false", `-7`: "-7", `3000000000`: "3000000000", `1180591620717411303424`: "[0 0 0 0 0 0 0 0 64]",
+		`-1180591620717411303424`: "[0 0 0 0 0 0 0 0 192]", `-36893488147419103232`: "[0 0 0 0 0 0 0 0 254]", `0.1`: "0.1", `{"f":"nan"}`: "NaN", `{"f":"-inf"}`: "-Inf", `"a\u00e9\n"`: `"aé\n"`,
+		`{"l":[1,{"l":[]},{"t":[2]}]}`: "[(1 [()] (2))]", `{"t":[{"d":[[1,2],["a",3]]},{"o":[["k",1]]}]}`: `({2} collections.OrderedDict())`, `{"T":0}`: "[0 1]",
+		`{"T":1}`: "builtins.bytearray([0])", `{"T":2}`: `array.array("d" [0 1 2 3 4 5 6 7])`, `{"T":3}`: `numpy.ndarray((1 2) "<i2" builtins.bytearray([0 1 2 3]))`,
+		`{"p":0}`:           "pickle.loads([120])",
+		`{"t":[{"T":4}]}`:   `(torch._utils._rebuild_tensor_v2(storage<nil> 0 (2 1) (1 1) false collections.OrderedDict()))`,
+		`{"t":[{"T":5},1]}`: `(torch._utils._rebuild_tensor_v3(storage<nil> 0 (2) (1) false collections.OrderedDict() "torch.float8_e5m2") 1)`,
+	} {
+		x, err := indexOf(t, stateOf(layoutOf(slices.Clone(rows)...), `{"v":`+tree+`}`, "x"))
+		if err != nil {
+			t.Errorf("%s: %v", tree, err)
+			continue
+		}
+		r := reader{in: bytes.NewReader(x.Values()[len(legacyHead):])}
+		got, err := r.unpickle()
+		keys, more := r.unpickle()
+		if err := errors.Join(err, more); err != nil || show(got) != want {
+			t.Errorf("%s is %s, %v; want %s", tree, show(got), err, want)
+		}
+		if n := strings.Count(tree, `"T":4`) + strings.Count(tree, `"T":5`); len(*keys.(*[]any)) != n || n == 0 && r.in.Len() > 0 || n > 0 && r.in.Len() != 8+map[bool]int{true: 8, false: 2}[strings.Contains(tree, `"T":4`)] {
+			t.Errorf("%s: storages are %s, %d bytes follow", tree, show(keys), r.in.Len())
+		}
 	}
 }
 
@@ -176,19 +263,26 @@ func TestPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	parts, paths := written(t, x)
-	want := map[string][]string{"m.w": {"0 [0 0] [2 3] 212 324", "1 [2 0] [2 3] 212 324"}, "n.0": {"0"}}
+	want := map[string][]string{"m.w": {"../rank-0 ((0 0)) 212 324", "../rank-1 ((2 0)) 212 324"}, "n.0": {"../rank-0 <nil> 1024 5"}}
 	if !maps.EqualFunc(parts, want, slices.Equal) || paths["n.0"] != `[]interface {}{"n", 0}` {
 		t.Errorf("parts are %v, paths %v", parts, paths)
 	}
 	if x, err = indexOf(t, at(0, "alike"), at(1, "other")); err != nil {
 		t.Fatal(err)
 	}
-	if parts, _ = written(t, x); !slices.Equal(parts["rank-1.n.0"], []string{"1"}) || !slices.Equal(parts["rank-0.n.0"], []string{"0"}) {
+	if parts, _ = written(t, x); !slices.Equal(parts["rank-1.n.0"], []string{"../rank-1 <nil> 1024 5"}) || !slices.Equal(parts["rank-0.n.0"], parts["n.0"]) {
 		t.Errorf("values that differ: %v", parts)
 	}
 	if _, err = indexOf(t, at(0, "alike")); !errors.Is(err, ErrNotNamed) || !strings.Contains(err.Error(), "m.w: the ranks hold 6 elements of a tensor of 12") {
 		t.Errorf("one rank of two: %v", err)
 	}
+}
+
+// hugeObject is a state whose object says that it is as long as can be.
+func hugeObject() []byte {
+	b := stateOf(layoutOf(whole), `{}`, "x")
+	binary.LittleEndian.PutUint64(b[len(b)-9:], 1<<64-1)
+	return b
 }
 
 // TestWhatCannotBeNamed: each has its reason.
@@ -209,6 +303,9 @@ func TestWhatCannotBeNamed(t *testing.T) {
 		"row of its layout is not known here: [\"opaque\"": one(layoutOf(`["opaque","float32",[2],AT,8,null]`), `{}`),
 		"[\"torch\",\"qint8\"":                             one(layoutOf(`["torch","qint8",[2],AT,2,null]`), `{}`),
 		"[\"torch\",\"float32\",[2],512,9":                 one(layoutOf(`["torch","float32",[2],AT,9,null]`), `{}`),
+		"[\"numpy\",\"|O\"":                                one(layoutOf(`["numpy","|O",[1],AT,8,null]`), `{}`),
+		"float that is none":                               one(layoutOf(whole), `{"v":{"f":"one"}}`),
+		"object of 18446744073709551615 bytes":             {hugeObject()},
 		"names tensor 5 of 1":                              one(layoutOf(whole), `{"v":{"T":5}}`),
 		"names object 0 of 0":                              one(layoutOf(whole), `{"v":{"p":0}}`),
 		"tag that is not known":                            one(layoutOf(whole), `{"v":{"x":5}}`),
