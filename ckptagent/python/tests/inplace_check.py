@@ -1,6 +1,6 @@
 """Loads with PyTorch alone what lies in storage and what was exported of the same step, and compares.
 
-    python inplace_check.py IN_PLACE EXPORTED REPORT      prints how many names are equal
+    python inplace_check.py IN_PLACE EXPORTED REPORT [IN_PLACE EXPORTED REPORT ...]      prints of each how many names are equal
 """
 
 import importlib.util
@@ -72,4 +72,5 @@ def main(in_place, exported, report):
     print("%d names are equal, of %d tensors in %d parts; %d are not told of ranks that differ" % (len(got), sum(isinstance(v, torch.Tensor) for v in got.values()), chunks, len(missing)))
 
 
-main(*sys.argv[1:])
+for at in range(1, len(sys.argv), 3):
+    main(*sys.argv[at : at + 3])

@@ -1,7 +1,7 @@
 """Makes the states that ckptagent/store's test of reading in place puts into storage, and exports steps of it.
 
     python -m tests.inplace_states make FOLDER       FOLDER/<case>/rank-<n>.data
-    python -m tests.inplace_states export JOB OUT
+    python -m tests.inplace_states export JOB OUT [JOB OUT ...]      a line of JSON for each
 """
 
 import array
@@ -135,5 +135,6 @@ if __name__ == "__main__":
         for make in (trained, planned, kinds, opaque):
             make(os.path.join(sys.argv[2], make.__name__))
     else:
-        report = export.export(sys.argv[2], sys.argv[3])
-        print(json.dumps({"differ": report.differ, "left": report.left}))
+        for job, out in zip(sys.argv[2::2], sys.argv[3::2]):
+            report = export.export(job, out)
+            print(json.dumps({"differ": report.differ, "left": report.left}))
