@@ -75,6 +75,13 @@ type OptimizerSteps struct {
 	ResumeKnown bool
 }
 
+// Saved is what a rank's arena holds of what became of its process's saves.
+type Saved struct {
+	Generation int64
+	Local      int
+	Saves      protocol.Saves
+}
+
 // Sealed tells the steps that a rank's arena holds now.
 type Sealed struct {
 	Generation int64

@@ -32,6 +32,7 @@ func (s State) Report() protocol.Report {
 			r.Rank = append(r.Rank, protocol.Rank{
 				Local: local, Sealed: k.Sealed, Step: k.Step, Exit: k.Exit, StandbyReady: k.StandbyReady, PID: k.PID, FromStandby: k.FromStandby,
 				Copied: k.Copied, OptimizerSteps: k.OptimizerSteps, ResumedAt: k.ResumedAt, ResumeKnown: k.ResumeKnown,
+				Saves: k.Saves,
 			})
 		}
 	}
@@ -52,7 +53,7 @@ func withoutProgress(r protocol.Report) protocol.Report {
 	r.Rank = slices.Clone(r.Rank)
 	for i := range r.Rank {
 		k := &r.Rank[i]
-		k.Step, k.Sealed, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown = 0, nil, 0, 0, false
+		k.Step, k.Sealed, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown, k.Saves = 0, nil, 0, 0, false, nil
 	}
 	return r
 }

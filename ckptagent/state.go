@@ -155,6 +155,8 @@ type Rank struct {
 	ResumedAt      int64            `json:"resumedAt,omitempty"`
 	ResumeKnown    bool             `json:"resumeKnown,omitempty"`
 	StandbyReady   bool             `json:"-"`
+	// Saves stand in the arena.
+	Saves *protocol.Saves `json:"-"`
 }
 
 func (r Rank) holds(step int64) bool {

@@ -42,6 +42,7 @@ func TestUrgent(t *testing.T) {
 		"nothing":            {func(*protocol.Report) {}, false},
 		"other words":        {func(r *protocol.Report) { r.Notes, r.Modules = []string{"b"}, []string{"n"} }, false},
 		"a step":             {func(r *protocol.Report) { r.Rank = []protocol.Rank{{Step: 4}} }, false},
+		"a save":             {func(r *protocol.Report) { r.Rank = []protocol.Rank{{Step: 3, Saves: &protocol.Saves{Copied: 1}}} }, false},
 		"a note more":        {func(r *protocol.Report) { r.Notes = []string{"a", "b"} }, true},
 		"a module more":      {func(r *protocol.Report) { r.Modules = []string{"m", "n"} }, true},
 		"one rank more":      {func(r *protocol.Report) { r.Rank = append(r.Rank, protocol.Rank{}) }, true},
@@ -51,6 +52,25 @@ func TestUrgent(t *testing.T) {
 		if tt.change(&now); Urgent(now, old) != tt.want {
 			t.Errorf("%s: urgent %v, want %v", name, !tt.want, tt.want)
 		}
+	}
+}
+
+// TestSavesAreThoseOfTheRun: they are told as a rank's arena has them, and of the next run's process nothing is known until it says so.
+func TestSavesAreThoseOfTheRun(t *testing.T) {
+	s := New()
+	s.Known, s.Clean, s.Ranks, s.Run, s.Rank = true, false, 1, protocol.Run{Number: 2}, []Rank{{}}
+	now := time.Unix(1_700_000_000, 0)
+	for _, generation := range []int64{2, 1, 3} {
+		s, _ = Step(s, Saved{Generation: generation, Saves: protocol.Saves{Copied: uint32(generation)}}, now)
+	}
+	if c := s.Report().Rank[0].Saves; c == nil || *c != (protocol.Saves{Copied: 2}) {
+		t.Errorf("told are %+v", c)
+	}
+	s, _ = Step(s, Resumed{SameContainer: true}, now)
+	s.Clean, s.Inventoried, s.Attached = true, true, true
+	s, _ = Step(s, Directed{protocol.Directive{Protocol: 2, Generation: 3, Order: protocol.OrderRun, Run: protocol.Run{Number: 3, Nodes: 1, WorldSize: 1}}}, now)
+	if r := s.Report(); r.Generation != 3 || r.Rank[0].Saves != nil {
+		t.Errorf("of generation %d are told %+v", r.Generation, r.Rank[0].Saves)
 	}
 }
 

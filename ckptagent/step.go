@@ -400,6 +400,12 @@ func (e OptimizerSteps) apply(m *machine) {
 	m.noteFirstStep()
 }
 
+func (e Saved) apply(m *machine) {
+	if r := m.rank(e.Generation, e.Local); r != nil {
+		r.Saves = &e.Saves
+	}
+}
+
 func (e Sealed) apply(m *machine) {
 	if r := m.rank(e.Generation, e.Local); r != nil {
 		r.Sealed = e.Steps

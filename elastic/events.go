@@ -116,6 +116,9 @@ type Settled struct{ Recovery Recovery }
 // MadeDurable says that the stored record names a new durable step, so long after all ranks held it sealed.
 type MadeDurable struct{ Gap time.Duration }
 
+// Saved says what became of saves that were told of for the first time, of all ranks together.
+type Saved struct{ Saves protocol.Saves }
+
 // LookupHolders asks which pods hold the slots of unreachable agents; SlotHolder answers for each slot, or nothing
 // does.
 type LookupHolders struct{ Slots []Slot }
@@ -128,6 +131,7 @@ func (End) effect()           {}
 func (EmitEvent) effect()     {}
 func (Settled) effect()       {}
 func (MadeDurable) effect()   {}
+func (Saved) effect()         {}
 func (Replace) effect()       {}
 func (GoBackRefused) effect() {}
 

@@ -97,6 +97,7 @@ type member struct {
 	terminatingAt time.Time
 	// failed are the newest fetches that this pod could not do (noteFailed).
 	failed []protocol.Mark
+	saves  savesSeen
 }
 
 // New returns the state of a gang of members pods that copies steps to storage so often (0: never), with the

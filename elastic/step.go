@@ -90,6 +90,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.resumed(e.Pod, now)
 	s.ranked = nil
 	s.replan()
+	if more := m.countSaves(&e.Report, now); more != (protocol.Saves{}) {
+		s.emit(Saved{more})
+	}
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
 	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
 		// The store lost a record: numbers that agents have seen are never used again. What drained pods left was for a generation

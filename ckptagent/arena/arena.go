@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // pieces are buffers for what is read at once. They are kept: a new one for each save would be most of what a checksum of a small state
@@ -42,8 +44,8 @@ type Progress struct {
 	Attached   bool
 	Restored   bool
 	Step       int64
-	// Skipped counts saves that found no free slot in time, Refused those of a state that cannot be held.
-	Skipped, Refused uint64
+	// Saves counts what became of this process's saves.
+	Saves protocol.Saves
 	// Needed is what the state needs when it did not fit.
 	Needed uint64
 	// Blocks says why saves are copied inside save alone; 0: they overlap, or there is nothing that could.
@@ -204,9 +206,13 @@ func (a *Arena) client() (format.Client, bool) {
 func progressOf(c format.Client) Progress {
 	return Progress{
 		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
-		Skipped: c.Skipped, Refused: c.Refused, Needed: c.Needed, Blocks: c.Reason,
+		Saves:  protocol.Saves{Copied: count(c.Saves), Overlapped: count(c.Overlapped), Dropped: count(c.Dropped), Skipped: count(c.Skipped), Refused: count(c.Refused)},
+		Needed: c.Needed, Blocks: c.Reason,
 	}
 }
+
+// count is a client's count as reports have it.
+func count(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
 // seal seals an announced copy. The checksum is of the bytes as they lie there now, after the announcement.
 // It is taken without the lock, so that nothing waits behind a big slot: what was announced is not touched

@@ -5,6 +5,7 @@ package arena
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -123,6 +124,19 @@ func TestSealsWhatIsAnnouncedAndNeverTheCommonStep(t *testing.T) {
 	s.Levels(2, 3)
 	if c.save(5) {
 		t.Fatal("the common step's slot was granted")
+	}
+}
+
+// TestSavesOfAClient are told as its page has them, and no higher than a report can say.
+func TestSavesOfAClient(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, stateBytes, "uid")
+	c := attach(t, dir, "rank-0.arena")
+	s.Begin(1, 0, format.Point{})
+	c.page.Saves, c.page.Overlapped, c.page.Dropped, c.page.Skipped, c.page.Refused = 1, 2, 3, 4, 1<<40
+	c.save(1)
+	if p, _ := s.Poll(0, now); p.Saves != (protocol.Saves{Copied: 1, Overlapped: 2, Dropped: 3, Skipped: 4, Refused: math.MaxUint32}) {
+		t.Errorf("told are %+v", p.Saves)
 	}
 }
 

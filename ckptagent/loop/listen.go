@@ -205,11 +205,15 @@ func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 			continue
 		}
 		if p != before {
+			news := p.Saves != before.Saves
 			before = p
 			a.do(func() {
 				a.needed = max(a.needed, p.Needed)
 				a.blocks[local] = p.Blocks
 				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
+				if news {
+					a.take(ckptagent.Saved{Generation: p.Generation, Local: local, Saves: p.Saves})
+				}
 			})
 		}
 		if !slices.Equal(sealed, held) {

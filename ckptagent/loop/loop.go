@@ -237,7 +237,7 @@ func (a *Agent) take(e ckptagent.Event) {
 		before := a.state.Timeline
 		a.state, effects = ckptagent.Step(a.state, e, time.Now())
 		switch e.(type) {
-		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Sealed, ckptagent.StandbyChanged:
+		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Saved, ckptagent.Sealed, ckptagent.StandbyChanged:
 			// Stands in the arenas or on the pages, or is true of this incarnation only; but for when a recovery ended.
 			if a.state.Timeline != before {
 				a.store()

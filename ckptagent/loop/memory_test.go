@@ -132,7 +132,8 @@ func TestContainerComesBack(t *testing.T) {
 	}
 	for _, p := range pods {
 		c.Await(t, p.Name, "has sealed something", func(r *v1.Report) bool {
-			return r.Timeline.FirstStep != 0 && len(r.Rank) == 2 && len(r.Rank[0].Sealed) > 0 && len(r.Rank[1].Sealed) > 0
+			return r.Timeline.FirstStep != 0 && len(r.Rank) == 2 && len(r.Rank[0].Sealed) > 0 && len(r.Rank[1].Sealed) > 0 &&
+				r.Rank[0].GetSaves().GetCopied() > 0 && r.Rank[1].GetSaves().GetCopied() > 0
 		})
 	}
 	c.Await(t, "b", "has told all that it sealed", func(*v1.Report) bool { return d.CommonStep() > 0 })

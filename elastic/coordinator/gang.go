@@ -202,6 +202,8 @@ func (g *gang) step(e elastic.Event) {
 			g.server.metrics.settled(eff.Recovery)
 		case elastic.MadeDurable:
 			g.madeDurable(eff.Gap)
+		case elastic.Saved:
+			g.countSaves(eff.Saves)
 		}
 	}
 	if direct {
@@ -219,6 +221,13 @@ func (g *gang) step(e elastic.Event) {
 func (g *gang) madeDurable(gap time.Duration) {
 	if g.ctx.Err() == nil {
 		g.server.metrics.durable(g.key, gap)
+	}
+}
+
+// countSaves counts what became of saves, unless the gang is forgotten. g.mu is held.
+func (g *gang) countSaves(s protocol.Saves) {
+	if g.ctx.Err() == nil {
+		g.server.metrics.saved(g.key, s)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // metrics are what operators see of all gangs together.
@@ -19,6 +20,7 @@ type metrics struct {
 	recomputed  *prometheus.CounterVec
 	storing     prometheus.Histogram
 	gaps        *prometheus.HistogramVec
+	saves       *prometheus.CounterVec
 }
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
@@ -33,11 +35,12 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "How long it took to store a generation or verdict before it was handed out.", Buckets: phases}),
 		gaps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_durable_gap_seconds", Help: "From a step that all ranks hold sealed to the stored record that names it durable.",
 			Buckets: prometheus.ExponentialBuckets(0.25, 2, 14)}, []string{"namespace", "gang"}), // 0.25 s to 34 min
+		saves: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_saves_total", Help: "Saves of ranks by what became of them."}, []string{"namespace", "gang", "result"}),
 	}
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.storing, m.gaps} {
+	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.storing, m.gaps, m.saves} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
 		}
@@ -73,5 +76,18 @@ func (m *metrics) durable(key Key, gap time.Duration) {
 	m.gaps.WithLabelValues(key.Namespace, key.Name).Observe(gap.Seconds())
 }
 
+// saved takes note of saves. Overlapped ones are copied too.
+func (m *metrics) saved(key Key, s protocol.Saves) {
+	inside := s.Copied - min(s.Copied, s.Overlapped)
+	for result, n := range map[string]uint32{"copied": inside, "overlapped": s.Overlapped, "dropped": s.Dropped, "skipped": s.Skipped, "refused": s.Refused} {
+		if n > 0 {
+			m.saves.WithLabelValues(key.Namespace, key.Name, result).Add(float64(n))
+		}
+	}
+}
+
 // forget drops the figures of a gang that is no longer in memory.
-func (m *metrics) forget(key Key) { m.gaps.DeleteLabelValues(key.Namespace, key.Name) }
+func (m *metrics) forget(key Key) {
+	m.gaps.DeleteLabelValues(key.Namespace, key.Name)
+	m.saves.DeletePartialMatch(prometheus.Labels{"namespace": key.Namespace, "gang": key.Name})
+}

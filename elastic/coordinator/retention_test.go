@@ -2,12 +2,14 @@ package coordinator
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/utils/lru"
 
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/eventually"
@@ -56,6 +58,58 @@ func TestPinsReachTheRecord(t *testing.T) {
 	h.server.Elected = make(chan struct{})
 	if err := h.server.SetRetention(t.Context(), p.Key, wish(1)); status.Code(err) != codes.Unavailable {
 		t.Errorf("by one that does not lead: %v", err)
+	}
+}
+
+// TestSavesOfAGang: they are of one gang by what became of them, an overlapped one counts once, and they go with the gang.
+func TestSavesOfAGang(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s := &Server{metrics: m, ctx: ctx, contacts: lru.New(contactMost)}
+	train, other := newGang(s, Key{Namespace: "team", Name: "train"}), newGang(s, Key{Namespace: "team", Name: "other"})
+	for i, g := range []*gang{train, other} {
+		g.state = elastic.New(1, 0, elastic.Record{Generation: 1, Phase: elastic.Running})
+		st := &stream{peer: Caller{Pod: elastic.Pod{UID: "uid"}}, next: make(chan message, 1)}
+		g.streams[st], g.current[0] = true, st
+		for sequence, saves := range []*protocol.Saves{{Copied: 7}, {Copied: 10, Overlapped: 1, Dropped: 2, Refused: uint32(5 * i)}, {Copied: 11, Overlapped: 2, Dropped: 2, Skipped: 4, Refused: uint32(5 * i)}} {
+			r := protocol.Report{Protocol: 2, Incarnation: 1, Sequence: uint64(sequence), Ranks: 1, Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{{Saves: saves}}}
+			if err := g.reported(st, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	counted := func() map[string]float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]float64{}
+		for _, f := range families {
+			for _, s := range f.GetMetric() {
+				if f.GetName() == "holdfast_gang_saves_total" {
+					l := s.GetLabel() // in the order of their names
+					counts[l[0].GetValue()+" "+l[2].GetValue()] = s.GetCounter().GetValue()
+				}
+			}
+		}
+		return counts
+	}
+	left := map[string]float64{"other copied": 2, "other overlapped": 2, "other dropped": 2, "other skipped": 4, "other refused": 5}
+	want := map[string]float64{"train copied": 2, "train overlapped": 2, "train dropped": 2, "train skipped": 4}
+	maps.Copy(want, left)
+	if got := counted(); !maps.Equal(got, want) {
+		t.Errorf("counted are %v, want %v", got, want)
+	}
+	train.cancel()
+	eventually.Holds(t, "the figures of the gang that is gone go", func() (bool, any) { got := counted(); return maps.Equal(got, left), got })
+	train.countSaves(protocol.Saves{Copied: 1})
+	if got := counted(); !maps.Equal(got, left) {
+		t.Errorf("after the gang was forgotten: %v", got)
 	}
 }
 

@@ -89,6 +89,17 @@ type Rank struct {
 	// ResumedAt is how many optimizer steps the restored state held before the first of them, where ResumeKnown.
 	ResumedAt   int64
 	ResumeKnown bool
+	// Saves are those of the process that the rank's client speaks for; nil: not known.
+	Saves *Saves
+}
+
+// Saves counts what became of the saves of one process, from 0.
+type Saves struct {
+	// Copied are those whose state was copied: Overlapped beside training, the others inside save. Dropped began beside training and were
+	// given up, because their source changed.
+	Copied, Overlapped, Dropped uint32
+	// Skipped found no free slot in time; Refused were of a state that cannot be held.
+	Skipped, Refused uint32
 }
 
 // Holds says whether the rank holds a step of that number.

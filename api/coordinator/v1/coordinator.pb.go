@@ -469,7 +469,9 @@ type Rank struct {
 	// Absent: not known.
 	ResumedAt *uint64 `protobuf:"varint,10,opt,name=resumed_at,json=resumedAt,proto3,oneof" json:"resumed_at,omitempty"`
 	// Of each entry of sealed, in the same order; absent: all are of the first branch.
-	SealedBranch  []uint64 `protobuf:"varint,11,rep,packed,name=sealed_branch,json=sealedBranch,proto3" json:"sealed_branch,omitempty"`
+	SealedBranch []uint64 `protobuf:"varint,11,rep,packed,name=sealed_branch,json=sealedBranch,proto3" json:"sealed_branch,omitempty"`
+	// Absent: not known.
+	Saves         *Saves `protobuf:"bytes,12,opt,name=saves,proto3" json:"saves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -581,6 +583,89 @@ func (x *Rank) GetSealedBranch() []uint64 {
 	return nil
 }
 
+func (x *Rank) GetSaves() *Saves {
+	if x != nil {
+		return x.Saves
+	}
+	return nil
+}
+
+type Saves struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Copied        uint32                 `protobuf:"varint,1,opt,name=copied,proto3" json:"copied,omitempty"`
+	Overlapped    uint32                 `protobuf:"varint,2,opt,name=overlapped,proto3" json:"overlapped,omitempty"`
+	Dropped       uint32                 `protobuf:"varint,3,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Skipped       uint32                 `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Refused       uint32                 `protobuf:"varint,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Saves) Reset() {
+	*x = Saves{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Saves) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Saves) ProtoMessage() {}
+
+func (x *Saves) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Saves.ProtoReflect.Descriptor instead.
+func (*Saves) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Saves) GetCopied() uint32 {
+	if x != nil {
+		return x.Copied
+	}
+	return 0
+}
+
+func (x *Saves) GetOverlapped() uint32 {
+	if x != nil {
+		return x.Overlapped
+	}
+	return 0
+}
+
+func (x *Saves) GetDropped() uint32 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *Saves) GetSkipped() uint32 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *Saves) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 type Copied struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mark          *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
@@ -592,7 +677,7 @@ type Copied struct {
 
 func (x *Copied) Reset() {
 	*x = Copied{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +689,7 @@ func (x *Copied) String() string {
 func (*Copied) ProtoMessage() {}
 
 func (x *Copied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +702,7 @@ func (x *Copied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copied.ProtoReflect.Descriptor instead.
 func (*Copied) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Copied) GetMark() *Mark {
@@ -654,7 +739,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +751,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +764,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -727,7 +812,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +824,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +837,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Timeline) GetDetected() int64 {
@@ -839,7 +924,7 @@ type Directive struct {
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +936,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +949,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Directive) GetProtocol() uint32 {
@@ -1020,7 +1105,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1117,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1130,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Manifest) GetMark() *Mark {
@@ -1086,7 +1171,7 @@ type ManifestRank struct {
 
 func (x *ManifestRank) Reset() {
 	*x = ManifestRank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1183,7 @@ func (x *ManifestRank) String() string {
 func (*ManifestRank) ProtoMessage() {}
 
 func (x *ManifestRank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1196,7 @@ func (x *ManifestRank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ManifestRank.ProtoReflect.Descriptor instead.
 func (*ManifestRank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ManifestRank) GetLength() uint64 {
@@ -1148,7 +1233,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1245,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1258,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Generation) GetNumber() uint64 {
@@ -1299,7 +1384,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
-	"\x06branch\x18\x03 \x01(\x04R\x06branch\"\x98\x03\n" +
+	"\x06branch\x18\x03 \x01(\x04R\x06branch\"\xce\x03\n" +
 	"\x04Rank\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x16\n" +
@@ -1314,8 +1399,17 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"resumed_at\x18\n" +
 	" \x01(\x04H\x00R\tresumedAt\x88\x01\x01\x12#\n" +
-	"\rsealed_branch\x18\v \x03(\x04R\fsealedBranchB\r\n" +
-	"\v_resumed_at\"o\n" +
+	"\rsealed_branch\x18\v \x03(\x04R\fsealedBranch\x124\n" +
+	"\x05saves\x18\f \x01(\v2\x1e.holdfast.coordinator.v1.SavesR\x05savesB\r\n" +
+	"\v_resumed_at\"\x8d\x01\n" +
+	"\x05Saves\x12\x16\n" +
+	"\x06copied\x18\x01 \x01(\rR\x06copied\x12\x1e\n" +
+	"\n" +
+	"overlapped\x18\x02 \x01(\rR\n" +
+	"overlapped\x12\x18\n" +
+	"\adropped\x18\x03 \x01(\rR\adropped\x12\x18\n" +
+	"\askipped\x18\x04 \x01(\rR\askipped\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\rR\arefused\"o\n" +
 	"\x06Copied\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x1a\n" +
@@ -1418,46 +1512,48 @@ func file_api_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_coordinator_v1_coordinator_proto_goTypes = []any{
 	(State)(0),           // 0: holdfast.coordinator.v1.State
 	(Order)(0),           // 1: holdfast.coordinator.v1.Order
 	(*Report)(nil),       // 2: holdfast.coordinator.v1.Report
 	(*Mark)(nil),         // 3: holdfast.coordinator.v1.Mark
 	(*Rank)(nil),         // 4: holdfast.coordinator.v1.Rank
-	(*Copied)(nil),       // 5: holdfast.coordinator.v1.Copied
-	(*Exit)(nil),         // 6: holdfast.coordinator.v1.Exit
-	(*Timeline)(nil),     // 7: holdfast.coordinator.v1.Timeline
-	(*Directive)(nil),    // 8: holdfast.coordinator.v1.Directive
-	(*Manifest)(nil),     // 9: holdfast.coordinator.v1.Manifest
-	(*ManifestRank)(nil), // 10: holdfast.coordinator.v1.ManifestRank
-	(*Generation)(nil),   // 11: holdfast.coordinator.v1.Generation
+	(*Saves)(nil),        // 5: holdfast.coordinator.v1.Saves
+	(*Copied)(nil),       // 6: holdfast.coordinator.v1.Copied
+	(*Exit)(nil),         // 7: holdfast.coordinator.v1.Exit
+	(*Timeline)(nil),     // 8: holdfast.coordinator.v1.Timeline
+	(*Directive)(nil),    // 9: holdfast.coordinator.v1.Directive
+	(*Manifest)(nil),     // 10: holdfast.coordinator.v1.Manifest
+	(*ManifestRank)(nil), // 11: holdfast.coordinator.v1.ManifestRank
+	(*Generation)(nil),   // 12: holdfast.coordinator.v1.Generation
 }
 var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,  // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
 	4,  // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
-	7,  // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
+	8,  // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
 	3,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
 	3,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
-	6,  // 5: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
-	5,  // 6: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
-	3,  // 7: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
-	1,  // 8: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
-	11, // 9: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
-	3,  // 10: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
-	9,  // 11: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
-	3,  // 12: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
-	3,  // 13: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
-	10, // 14: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
-	3,  // 15: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
-	3,  // 16: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
-	2,  // 17: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	8,  // 18: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	7,  // 5: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
+	6,  // 6: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
+	5,  // 7: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
+	3,  // 8: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
+	1,  // 9: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
+	12, // 10: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
+	3,  // 11: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
+	10, // 12: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
+	3,  // 13: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
+	3,  // 14: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
+	11, // 15: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
+	3,  // 16: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
+	3,  // 17: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 18: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	9,  // 19: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	19, // [19:20] is the sub-list for method output_type
+	18, // [18:19] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }
@@ -1472,7 +1568,7 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_coordinator_v1_coordinator_proto_rawDesc), len(file_api_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -52,6 +52,9 @@ func rank(m *v1.Rank) protocol.Rank {
 			Length: m.GetCopied().GetLength(), Checksum: m.GetCopied().GetChecksum()},
 		OptimizerSteps: int64(m.GetOptimizerSteps()), ResumedAt: int64(m.GetResumedAt()), ResumeKnown: m.ResumedAt != nil,
 	}
+	if c := m.GetSaves(); c != nil {
+		r.Saves = &protocol.Saves{Copied: c.GetCopied(), Overlapped: c.GetOverlapped(), Dropped: c.GetDropped(), Skipped: c.GetSkipped(), Refused: c.GetRefused()}
+	}
 	if e := m.GetExit(); e != nil {
 		r.Exit = &protocol.Exit{Code: int(e.GetCode()), Signal: int(e.GetSignal()), At: at(e.GetAt()), Traceback: e.GetTraceback()}
 	}
@@ -95,6 +98,9 @@ func rankMessage(r *protocol.Rank) *v1.Rank {
 	if r.ResumeKnown {
 		resumedAt := uint64(r.ResumedAt)
 		m.ResumedAt = &resumedAt
+	}
+	if c := r.Saves; c != nil {
+		m.Saves = &v1.Saves{Copied: c.Copied, Overlapped: c.Overlapped, Dropped: c.Dropped, Skipped: c.Skipped, Refused: c.Refused}
 	}
 	return m
 }

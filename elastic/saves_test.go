@@ -1,0 +1,98 @@
+package elastic
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// savesTold has a gang of one pod take reports, and adds up what it says of saves.
+type savesTold struct {
+	s        *State
+	now      time.Time
+	sequence uint64
+	told     protocol.Saves
+}
+
+func newSavesTold() *savesTold {
+	return &savesTold{s: New(1, 0, Record{Generation: 1, Phase: Running}), now: time.Unix(1_700_000_000, 0)}
+}
+
+func (w *savesTold) say(after time.Duration, pod string, generation int64, saves ...*protocol.Saves) {
+	w.now, w.sequence = w.now.Add(after), w.sequence+1
+	r := protocol.Report{Protocol: 2, Incarnation: 1, Sequence: w.sequence, Ranks: len(saves), Generation: generation, State: protocol.StateRunning}
+	for i, c := range saves {
+		r.Rank = append(r.Rank, protocol.Rank{Local: i, Saves: c})
+	}
+	for _, e := range Step(w.s, Reported{Pod: Pod{UID: pod, Name: pod, Created: w.now}, Report: r}, w.now) {
+		if e, ok := e.(Saved); ok {
+			w.told.Copied, w.told.Overlapped, w.told.Dropped = w.told.Copied+e.Saves.Copied, w.told.Overlapped+e.Saves.Overlapped, w.told.Dropped+e.Saves.Dropped
+			w.told.Skipped, w.told.Refused = w.told.Skipped+e.Saves.Skipped, w.told.Refused+e.Saves.Refused
+		}
+	}
+}
+
+// TestSavesAreCountedOnce: each process counts its own from 0, an agent may not know them yet or be too old to tell them, and what was told before
+// this coordinator listened is not its to count.
+func TestSavesAreCountedOnce(t *testing.T) {
+	of := func(copied, overlapped, dropped, skipped, refused uint32) *protocol.Saves {
+		return &protocol.Saves{Copied: copied, Overlapped: overlapped, Dropped: dropped, Skipped: skipped, Refused: refused}
+	}
+	type report struct {
+		pod        string
+		generation int64
+		saves      []*protocol.Saves
+	}
+	say := func(pod string, generation int64, saves ...*protocol.Saves) report {
+		return report{pod, generation, saves}
+	}
+	for name, tt := range map[string]struct {
+		reports []report
+		want    protocol.Saves
+	}{
+		"an old agent":                               {[]report{say("a", 1, nil), say("a", 2, nil), say("a", 2, nil)}, protocol.Saves{}},
+		"from the pod's begin":                       {[]report{say("a", 0), say("a", 1, nil), say("a", 1, of(3, 2, 1, 4, 5)), say("a", 1, of(4, 2, 1, 4, 5))}, *of(4, 2, 1, 4, 5)},
+		"ranks that come later":                      {[]report{say("a", 0), say("a", 1), say("a", 1, of(3, 0, 0, 0, 0), of(2, 0, 0, 0, 0))}, *of(5, 0, 0, 0, 0)},
+		"of two ranks":                               {[]report{say("a", 0), say("a", 1, of(3, 1, 0, 0, 0), of(2, 2, 1, 1, 1)), say("a", 1, of(3, 1, 0, 0, 0), of(3, 3, 1, 1, 1))}, *of(6, 4, 1, 1, 1)},
+		"another coordinator's":                      {[]report{say("a", 1, of(100, 0, 9, 0, 0)), say("a", 1, of(102, 0, 9, 1, 0))}, *of(2, 0, 0, 1, 0)},
+		"in the next generation":                     {[]report{say("a", 1, of(100, 0, 0, 0, 0)), say("a", 2, of(100, 0, 0, 0, 0)), say("a", 2, of(101, 0, 0, 0, 0))}, *of(101, 0, 0, 0, 0)},
+		"of another process":                         {[]report{say("a", 0), say("a", 1, of(5, 0, 2, 0, 0)), say("a", 1, of(0, 0, 0, 0, 0)), say("a", 1, of(6, 0, 0, 0, 0))}, *of(11, 0, 2, 0, 0)},
+		"of another that is further on in one count": {[]report{say("a", 0), say("a", 1, of(5, 0, 2, 0, 0)), say("a", 1, of(6, 0, 0, 0, 0))}, *of(11, 0, 2, 0, 0)},
+		"an agent that began anew":                   {[]report{say("a", 0), say("a", 1, of(5, 0, 0, 0, 0)), say("a", 1, nil), say("a", 1, of(7, 0, 0, 0, 0))}, *of(7, 0, 0, 0, 0)},
+		"another pod":                                {[]report{say("a", 0), say("a", 1, of(5, 0, 0, 0, 0)), say("b", 1, of(100, 0, 0, 0, 0)), say("b", 1, of(101, 0, 0, 0, 0))}, *of(6, 0, 0, 0, 0)},
+	} {
+		w := newSavesTold()
+		for _, r := range tt.reports {
+			w.say(time.Second, r.pod, r.generation, r.saves...)
+		}
+		if w.told != tt.want {
+			t.Errorf("%s: counted are %+v, want %+v", name, w.told, tt.want)
+		}
+	}
+}
+
+// TestNoReportMakesManySaves: whatever an agent claims, and however often, a rank's saves count for no more than savesPerSecond.
+func TestNoReportMakesManySaves(t *testing.T) {
+	const seconds, reports = 10, 200 // that may be sent in each
+	most := &protocol.Saves{Copied: math.MaxUint32, Overlapped: math.MaxUint32, Dropped: math.MaxUint32, Skipped: math.MaxUint32, Refused: math.MaxUint32}
+	for name, next := range map[string]func(i int) (generation int64, saves *protocol.Saves){
+		"all at once":           func(int) (int64, *protocol.Saves) { return 1, most },
+		"generations":           func(i int) (int64, *protocol.Saves) { return int64(i), most },
+		"processes":             func(i int) (int64, *protocol.Saves) { return 1, []*protocol.Saves{most, {}}[i%2] },
+		"from generation to it": func(i int) (int64, *protocol.Saves) { return int64(i % 2), most },
+	} {
+		w := newSavesTold()
+		w.say(0, "a", 0)
+		for i := range seconds * reports {
+			generation, saves := next(i)
+			w.say(time.Second/reports, "a", generation, saves)
+		}
+		const allowed = (seconds + 60) * savesPerSecond
+		if got := []uint32{w.told.Copied, w.told.Overlapped, w.told.Dropped, w.told.Skipped, w.told.Refused}; slices.Max(got) > allowed || slices.Min(got) == 0 {
+			t.Errorf("%s: counted are %d, want %d at most", name, got, allowed)
+		}
+	}
+}
