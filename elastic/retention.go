@@ -27,6 +27,8 @@ type Retention struct {
 	Version int64
 	// Pins are the steps that people keep until they say otherwise.
 	Pins []protocol.Mark
+	// PinWish numbers Pins, so that who asked knows the answer from one to an earlier wish; 0: nobody numbered them.
+	PinWish int64
 	// Keep is how many of the newest steps stay; below two: two. Every has one step per such a time stay besides; 0: none.
 	Keep  int
 	Every time.Duration
@@ -89,8 +91,12 @@ func (s *State) retain(r Retention) {
 		return
 	}
 	s.retention = r
-	if s.pin() {
+	changed := s.pin()
+	if changed {
 		s.pinnedRevision = s.revision + 1
+	}
+	if changed || r.PinWish != s.Record.PinWish {
+		s.Record.PinWish = r.PinWish
 		s.save()
 	}
 }

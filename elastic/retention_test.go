@@ -196,6 +196,17 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 			t.Errorf("%d pins: nothing is to be stored", len(pins))
 		}
 	}
+	for times, want := range [][]int64{{5}, nil} { // a wish that changes nothing is answered, once
+		var stored []int64
+		for _, e := range Step(s, Retain{Retention{Version: 3, PinWish: 5}}, now) {
+			if p, ok := e.(Persist); ok {
+				stored = append(stored, p.Record.PinWish)
+			}
+		}
+		if !slices.Equal(stored, want) {
+			t.Errorf("heard %d times: wishes %v are to be stored, want %v", times+1, stored, want)
+		}
+	}
 	Step(s, Over{}, now)
 	if effects := Step(s, Retain{Retention{Version: 9, Pins: []protocol.Mark{mark(10, 1)}}}, now); len(effects) > 0 {
 		t.Errorf("of a Job that is over: %+v", effects)

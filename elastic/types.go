@@ -78,6 +78,8 @@ type Record struct {
 	Kept []StoredStep
 	// Pinned are steps that stay in storage because people said so. Nobody goes back to them unasked.
 	Pinned []StoredStep
+	// PinWish is the newest Retention.PinWish that Pinned answers.
+	PinWish int64
 	// Moved are the suspicions for which a pod was moved.
 	Moved []cause.Suspect
 	// PendingReplacements are pods that must be replaced and were not yet, Suspended those that go because their Job is suspended

@@ -90,8 +90,6 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	return Outcome[*batchv1.Job]{Object: job, Warnings: warnings}
 }
 
-func isPins(key string) bool { return key == v1alpha1.AnnotationPinnedCheckpoints }
-
 // effectiveSpec is the spec of the Job's pods with what the image starts in place of the command that is missing.
 func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, facts Facts) *corev1.PodSpec {
 	spec := &job.Spec.Template.Spec
@@ -143,7 +141,7 @@ func namesReplacementPolicy(job *batchv1.Job) bool {
 func stampObserved(job *batchv1.Job) *batchv1.Job {
 	tmpl := &job.Spec.Template
 	for _, key := range sortedKeys(job.Annotations) {
-		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && key != v1alpha1.AnnotationPinnedCheckpoints {
+		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && !settings.IsPins(key) {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
@@ -156,7 +154,7 @@ func stampObserved(job *batchv1.Job) *batchv1.Job {
 func stamp(job *batchv1.Job, container string) {
 	tmpl := &job.Spec.Template
 	for _, key := range sortedKeys(job.Annotations) {
-		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && key != v1alpha1.AnnotationPinnedCheckpoints {
+		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && !settings.IsPins(key) {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
@@ -243,7 +241,7 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 	if len(out.Errors) > 0 {
 		return out
 	}
-	if changed = slices.DeleteFunc(changed, isPins); len(changed) == 0 {
+	if changed = slices.DeleteFunc(changed, settings.IsPins); len(changed) == 0 {
 		return out // which works at once
 	}
 	if wasAdmitted {

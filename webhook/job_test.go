@@ -271,7 +271,10 @@ func TestJobAdmissionIsIdempotent(t *testing.T) {
 
 // TestPinsStayOffTheTemplate: pods would carry for ever what their Job says now.
 func TestPinsStayOffTheTemplate(t *testing.T) {
-	got := admitted(t, job(t, annotate(v1alpha1.AnnotationStorageClaim, "ckpt"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3")))
+	got := admitted(t, job(t, annotate(v1alpha1.AnnotationStorageClaim, "ckpt"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"), annotate(v1alpha1.AnnotationPinWish, "1")))
+	if _, there := got.Spec.Template.Annotations[v1alpha1.AnnotationPinWish]; there {
+		t.Errorf("the template has %v", got.Spec.Template.Annotations)
+	}
 	if _, there := got.Spec.Template.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; there || got.Annotations[v1alpha1.AnnotationPinnedCheckpoints] != "120@3" {
 		t.Errorf("the template has %v", got.Spec.Template.Annotations)
 	}
@@ -315,7 +318,8 @@ func TestJobUpdates(t *testing.T) {
 		{"an observed job grows beyond a gang", observed, sized(observed, v1alpha1.MaxMembers+1)},
 		{"an observed job begins, and grows beyond a gang", waits, sized(observed, v1alpha1.MaxMembers+1)},
 		{"an observed job of more, from before the limit", sized(observed, v1alpha1.MaxMembers+2), sized(observed, v1alpha1.MaxMembers+1)},
-		{"a step is pinned", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3, 180@4"))},
+		{"a step is pinned", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3, 180@4"), annotate(v1alpha1.AnnotationPinWish, "1"))},
+		{"a wish without a number", stores, changed(stores, annotate(v1alpha1.AnnotationPinWish, "soon"))},
 		{"a step is pinned, and a setting changes", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"), annotate(v1alpha1.AnnotationRanks, "3"))},
 		{"a step is pinned badly", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@0"))},
 		{"a step of a job without storage is pinned", stamped, changed(stamped, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},

@@ -71,6 +71,9 @@ type GangStorage struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +optional
 	Pins []Checkpoint `json:"pins,omitempty"`
+	// PinWish is the Job's AnnotationPinWish as it stood beside Pins; RunStatus.PinWish says when Pinned answers it.
+	// +optional
+	PinWish int64 `json:"pinWish,omitempty"`
 }
 
 // Checkpoint names a step that was copied to storage in a generation.
@@ -267,6 +270,8 @@ type RunStatus struct {
 	// +listType=atomic
 	// +optional
 	Pinned []StoredStep `json:"pinned,omitempty"`
+	// PinWish is the newest GangStorage.PinWish that Pinned answers.
+	PinWish int64 `json:"pinWish,omitempty"`
 	// Copies are parts that drained pods left in storage for the ranks that take their place; they are of
 	// use until a newer step is Durable.
 	// +listType=atomic

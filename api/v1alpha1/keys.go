@@ -36,6 +36,9 @@ const (
 	// AnnotationPinnedCheckpoints lists steps that stay in storage until they are taken off it, as STEP@GENERATION with commas
 	// between. It stands on the Job itself and may change at any time; at most MaxPins.
 	AnnotationPinnedCheckpoints = Prefix + "pinned-checkpoints"
+	// AnnotationPinWish numbers what AnnotationPinnedCheckpoints says: kubectl holdfast ckpt raises it whenever it changes that, so that it can
+	// tell the answer to this wish from one to an earlier wish.
+	AnnotationPinWish = Prefix + "pin-wish"
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
 

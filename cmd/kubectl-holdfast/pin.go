@@ -90,7 +90,8 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 	if run := g.Status.Run; run != nil && run.Verdict != nil {
 		return "the job is over: nothing removes its steps any more, pinned or not, and " + named + " stays until somebody removes the job's folder", nil
 	}
-	if err := p.wish(ctx, c, g, m); err != nil {
+	wish, err := p.wish(ctx, c, g, m)
+	if err != nil {
 		return "", err
 	}
 	now := &v1alpha1.Gang{}
@@ -101,7 +102,7 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 		}
 		switch pinned := ckpt.IsPinned(now, m); {
 		case pinned != p.off:
-			return true, nil
+			return ckpt.Answers(now, wish), nil // what is promised to an earlier wish may be taken back by the next
 		case !p.off && !ckpt.IsRecorded(now, m):
 			return false, errPassed
 		}
@@ -111,7 +112,8 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 	case errors.Is(err, errPassed):
 		off := p
 		off.off = true
-		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator heard of the pin, and may be gone: %s", named, ckpt.Choices(now)), off.wish(context.WithoutCancel(ctx), c, g, m))
+		_, more := off.wish(context.WithoutCancel(ctx), c, g, m)
+		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator heard of the pin, and may be gone: %s", named, ckpt.Choices(now)), more)
 	case wait.Interrupted(err):
 		return "", fmt.Errorf("annotation %s of job %s says so, and the coordinator has not answered within %s: do not count on it yet. It hears of it while a pod of the job is attached; see kubectl holdfast ckpt ls",
 			v1alpha1.AnnotationPinnedCheckpoints, g.Spec.JobRef.Name, p.wait)
@@ -126,37 +128,39 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 // errPassed says that a step ceased to be recorded before it was pinned.
 var errPassed = errors.New("no longer recorded")
 
-// wish writes the step on the list of the Job, or takes it off.
-func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m protocol.Mark) error {
+// wish writes the step on the list of the Job, or takes it off, and returns the number of the wish that the answer must be to.
+func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m protocol.Mark) (int64, error) {
 	for {
 		job := &batchv1.Job{}
 		if err := c.Get(ctx, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}, job); err != nil {
-			return explainJobError(err, g.Namespace, g.Spec.JobRef.Name)
+			return 0, explainJobError(err, g.Namespace, g.Spec.JobRef.Name)
 		}
 		if string(job.UID) != g.Spec.JobRef.UID {
-			return errors.New("the job was made anew meanwhile: ask again")
+			return 0, errors.New("the job was made anew meanwhile: ask again")
 		}
 		before, pins := job.DeepCopy(), settings.PinsOfJob(job)
 		switch there := slices.Contains(pins, m); {
 		case there != p.off:
-			return nil // it says so already
+			return settings.PinWishOfJob(job), nil // it says so already
 		case p.off:
 			pins = slices.DeleteFunc(pins, func(o protocol.Mark) bool { return o == m })
 		case len(pins) >= v1alpha1.MaxPins:
-			return fmt.Errorf("annotation %s: %d steps are pinned, and that is the most: unpin one of %s", v1alpha1.AnnotationPinnedCheckpoints, len(pins), settings.PinsText(pins))
+			return 0, fmt.Errorf("annotation %s: %d steps are pinned, and that is the most: unpin one of %s", v1alpha1.AnnotationPinnedCheckpoints, len(pins), settings.PinsText(pins))
 		default:
 			pins = append(pins, m)
 		}
 		settings.SetPins(job, pins)
+		wish := settings.PinWishOfJob(job) + 1
+		settings.SetPinWish(job, wish)
 		err := c.Patch(ctx, job, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case apierrors.IsConflict(err):
 			continue
 		case apierrors.IsForbidden(err):
-			return fmt.Errorf("a pin is an annotation of the job, which you may not change: it takes patch on jobs in namespace %s, as ClusterRole edit allows: %w", g.Namespace, err)
+			return 0, fmt.Errorf("a pin is an annotation of the job, which you may not change: it takes patch on jobs in namespace %s, as ClusterRole edit allows: %w", g.Namespace, err)
 		case err != nil:
-			return fmt.Errorf("writing annotation %s of job %s: %w", v1alpha1.AnnotationPinnedCheckpoints, job.Name, err)
+			return 0, fmt.Errorf("writing annotation %s of job %s: %w", v1alpha1.AnnotationPinnedCheckpoints, job.Name, err)
 		}
-		return nil
+		return wish, nil
 	}
 }

@@ -51,6 +51,9 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 		if err := c.Get(ctx, client.ObjectKeyFromObject(obj), now); err != nil {
 			return err
 		}
+		if now.Status.Run != nil {
+			now.Status.Run.PinWish = settings.PinWishOfJob(obj.(*batchv1.Job))
+		}
 		answer(now, pinned)
 		return c.Update(ctx, now)
 	}}).Build()
@@ -128,6 +131,54 @@ func TestPin(t *testing.T) {
 			}
 			if has := job.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; has != c.has {
 				t.Errorf("the job says %q, want %q", has, c.has)
+			}
+			if changed := c.has != c.had || c.answer != nil && strings.Contains(c.says, "may be gone"); changed != (job.Annotations[v1alpha1.AnnotationPinWish] != "") {
+				t.Errorf("the wish has number %q", job.Annotations[v1alpha1.AnnotationPinWish])
+			}
+		})
+	}
+}
+
+// TestPinRightAfterUnpin: while the coordinator has not heard of the unpin yet, the promise to the pin before it still stands in the record. It is
+// no answer to this one, which may come after the step has gone, or, where both are heard at once, be that the promise goes on standing.
+func TestPinRightAfterUnpin(t *testing.T) {
+	for name, c := range map[string]struct {
+		hears func(run *v1alpha1.RunStatus)
+		says  string
+	}{
+		"the unpin is heard first": {func(run *v1alpha1.RunStatus) { run.PinWish, run.Pinned = 7, nil }, "may be gone"},
+		"both are heard at once":   {func(run *v1alpha1.RunStatus) { run.PinWish = 8 }, "step 5 of generation 1 is pinned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := pins(t, "5@1", nil)
+			job := &batchv1.Job{}
+			if err := api.Get(t.Context(), client.ObjectKey{Namespace: gangOf("train", "u-1").Namespace, Name: "train"}, job); err != nil {
+				t.Fatal(err)
+			}
+			settings.SetPins(job, nil) // as ckpt unpin has just done
+			settings.SetPinWish(job, 7)
+			if err := api.Update(t.Context(), job); err != nil {
+				t.Fatal(err)
+			}
+			looks := 0
+			watched := interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+				if g, ok := obj.(*v1alpha1.Gang); ok {
+					if err := cl.Get(ctx, key, g, opts...); err != nil {
+						return err
+					}
+					if looks++; looks == 4 { // once to find it, twice to no avail
+						c.hears(g.Status.Run)
+						return cl.Update(ctx, g)
+					}
+				}
+				return cl.Get(ctx, key, obj, opts...)
+			}})
+			said, err := pinning{what: "job/train", step: 5, wait: time.Minute}.carryOut(t.Context(), watched, job.Namespace)
+			if err != nil {
+				said = err.Error()
+			}
+			if looks != 4 || !strings.Contains(said, c.says) {
+				t.Errorf("after %d looks at the Gang: %q, want %q", looks, said, c.says)
 			}
 		})
 	}

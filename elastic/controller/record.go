@@ -50,6 +50,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	for _, d := range r.Pinned {
 		s.Pinned = append(s.Pinned, *stored(&d))
 	}
+	s.PinWish = r.PinWish
 	s.Copies = copies(r.Copies)
 	for _, by := range r.Moved {
 		s.Moved = append(s.Moved, string(by))
@@ -109,6 +110,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	for _, d := range s.Pinned {
 		r.Pinned = append(r.Pinned, *plainStored(&d))
 	}
+	r.PinWish = s.PinWish
 	for _, c := range s.Copies {
 		for i := range max(1, c.Ranks) {
 			r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}})

@@ -33,6 +33,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Replacements: 5, Branch: 2, RestoreBranch: 1, Branches: restore.Line{{Branch: 1, From: 3}, {Branch: 2, From: 6}}, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3, Branch: 2}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}, {Mark: protocol.Mark{Step: 8, Generation: 3, Branch: 2}, Rank: 2}},
 			Kept:                []elastic.StoredStep{{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at}, {Mark: protocol.Mark{Step: 3, Generation: 2}, At: at}},
 			Pinned:              []elastic.StoredStep{{Mark: protocol.Mark{Step: 2, Generation: 1}, At: at}},
+			PinWish:             3,
 			Moved:               []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
 			PendingReplacements: []elastic.Termination{pending},
 			Verdict:             &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},

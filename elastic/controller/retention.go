@@ -51,6 +51,7 @@ func retentionOf(g *v1alpha1.Gang) elastic.Retention {
 		return r
 	}
 	r.Keep, r.Every = int(g.Spec.Storage.Keep), time.Duration(g.Spec.Storage.KeepEverySeconds)*time.Second
+	r.PinWish = g.Spec.Storage.PinWish
 	for _, p := range g.Spec.Storage.Pins[:min(len(g.Spec.Storage.Pins), v1alpha1.MaxPins)] {
 		r.Pins = append(r.Pins, protocol.Mark{Step: p.Step, Generation: p.Generation})
 	}

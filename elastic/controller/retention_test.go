@@ -25,10 +25,10 @@ func TestPinsAreTold(t *testing.T) {
 	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.calls != 0 {
 		t.Errorf("without storage: %d calls, %v", l.calls, err)
 	}
-	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, Pins: []v1alpha1.Checkpoint{{Step: 120, Generation: 3}}, Keep: 5, KeepEverySeconds: 3600}
+	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, Pins: []v1alpha1.Checkpoint{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, KeepEverySeconds: 3600}
 	b = newBench(t, g, job)
 	b.Coordinator = l
-	want := elastic.Retention{Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, Keep: 5, Every: time.Hour}
+	want := elastic.Retention{Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, Every: time.Hour}
 	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.key != key || !reflect.DeepEqual(l.retention, want) {
 		t.Errorf("told is %+v of %v, %v", l.retention, l.key, err)
 	}

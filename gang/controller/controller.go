@@ -224,7 +224,7 @@ func gangSpec(job *batchv1.Job, j settings.Job) v1alpha1.GangSpec {
 	}
 	if j.Settings.StorageClaim != "" {
 		spec.Storage = &v1alpha1.GangStorage{Claim: j.Settings.StorageClaim, IntervalSeconds: int32(j.Settings.StorageInterval / time.Second),
-			Keep: j.Settings.Keep, KeepEverySeconds: int32(j.Settings.KeepEvery / time.Second)}
+			Keep: j.Settings.Keep, KeepEverySeconds: int32(j.Settings.KeepEvery / time.Second), PinWish: settings.PinWishOfJob(job)}
 		for _, m := range settings.PinsOfJob(job) {
 			spec.Storage.Pins = append(spec.Storage.Pins, v1alpha1.Checkpoint{Step: m.Step, Generation: m.Generation})
 		}

@@ -216,20 +216,21 @@ func TestPinsFollowTheJob(t *testing.T) {
 		t.Errorf("the Gang's storage is %+v", got)
 	}
 	for _, c := range []struct {
-		pins string
-		want []v1alpha1.Checkpoint
-	}{{"120@3,180@4", []v1alpha1.Checkpoint{{Step: 120, Generation: 3}, {Step: 180, Generation: 4}}}, {"180@4", []v1alpha1.Checkpoint{{Step: 180, Generation: 4}}}, {"", nil}} {
+		pins, wish string
+		want       []v1alpha1.Checkpoint
+		number     int64
+	}{{"120@3,180@4", "", []v1alpha1.Checkpoint{{Step: 120, Generation: 3}, {Step: 180, Generation: 4}}, 0}, {"180@4", "2", []v1alpha1.Checkpoint{{Step: 180, Generation: 4}}, 2}, {"", "3", nil, 3}, {"", "many", nil, 0}} {
 		j := job(annotations)
 		if err := w.client.Get(context.Background(), key, j); err != nil {
 			t.Fatal(err)
 		}
-		j.Annotations = map[string]string{v1alpha1.AnnotationPinnedCheckpoints: c.pins}
+		j.Annotations = map[string]string{v1alpha1.AnnotationPinnedCheckpoints: c.pins, v1alpha1.AnnotationPinWish: c.wish}
 		if err := w.client.Update(context.Background(), j); err != nil {
 			t.Fatal(err)
 		}
 		w.reconcile()
-		if got := w.gang().Spec.Storage; got == nil || !slices.Equal(got.Pins, c.want) {
-			t.Errorf("pinned are %q, the Gang's storage is %+v", c.pins, got)
+		if got := w.gang().Spec.Storage; got == nil || !slices.Equal(got.Pins, c.want) || got.PinWish != c.number {
+			t.Errorf("pinned are %q by wish %q, the Gang's storage is %+v", c.pins, c.wish, got)
 		}
 	}
 }

@@ -64,6 +64,11 @@ func PinsOfJob(job *batchv1.Job) []protocol.Mark {
 	return nil
 }
 
+// PinWishOfJob is the number of the newest wish that ckpt pin or unpin wrote on a Job; 0: none did.
+func PinWishOfJob(job *batchv1.Job) int64 {
+	return positive(job.Annotations[v1alpha1.AnnotationPinWish])
+}
+
 // OfAdmittedJob are the annotations of the template that AdmittedJob reads; nil: it was not admitted.
 func OfAdmittedJob(job *batchv1.Job) map[string]string {
 	if _, ok := AdmittedJob(job); !ok {

@@ -82,6 +82,18 @@ func SetPins(job *batchv1.Job, pins []protocol.Mark) {
 	job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = PinsText(pins)
 }
 
+// SetPinWish writes the number of the wish that a Job's pins are; 0: it has no such annotation.
+func SetPinWish(job *batchv1.Job, wish int64) {
+	if wish == 0 {
+		delete(job.Annotations, v1alpha1.AnnotationPinWish)
+		return
+	}
+	if job.Annotations == nil {
+		job.Annotations = map[string]string{}
+	}
+	job.Annotations[v1alpha1.AnnotationPinWish] = strconv.FormatInt(wish, 10)
+}
+
 // CheckPinsOfTemplate refuses pins where they could not be changed.
 func CheckPinsOfTemplate(annotations map[string]string) *field.Error {
 	value, there := annotations[v1alpha1.AnnotationPinnedCheckpoints]

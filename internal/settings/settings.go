@@ -84,6 +84,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationKeepCheckpoints:     `a number of steps such as "5"`,
 	v1alpha1.AnnotationKeepCheckpointEvery: `a duration such as "1h"`,
 	v1alpha1.AnnotationPinnedCheckpoints:   `steps such as "120@3,180@3"`,
+	v1alpha1.AnnotationPinWish:             `a number such as "1"`,
 
 	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
 	v1alpha1.AnnotationTopologyPreferred: `a topology level such as "rack"`,
@@ -111,6 +112,11 @@ var systemKeys = map[string]bool{
 
 // IsUserKey says whether people may write the annotation key.
 func IsUserKey(key string) bool { return userKeys[key] != "" }
+
+// IsPins says whether the key is of pins, which stand on the Job alone and may change at any time.
+func IsPins(key string) bool {
+	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish
+}
 
 // IsSystemKey says whether only Holdfast writes the key.
 func IsSystemKey(key string) bool { return systemKeys[key] }
@@ -250,6 +256,10 @@ func (s *Settings) set(key, value string) (problem string) {
 		s.KeepEvery, problem = parseKeepEvery(value)
 	case v1alpha1.AnnotationPinnedCheckpoints:
 		_, problem = parsePins(value)
+	case v1alpha1.AnnotationPinWish:
+		if positive(value) == 0 {
+			return "must be a number from 1, which kubectl holdfast ckpt pin writes: remove the key"
+		}
 	case v1alpha1.AnnotationMode:
 		s.Observe = value == v1alpha1.ModeObserve
 		if value != v1alpha1.ModeAct && value != v1alpha1.ModeObserve {

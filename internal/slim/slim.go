@@ -30,8 +30,9 @@ func Job(obj any) (any, error) {
 	}}
 	kept.Spec.Parallelism, kept.Spec.Suspend = job.Spec.Parallelism, job.Spec.Suspend
 	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
-	if pins := settings.PinsOfJob(job); kept.Spec.Template.Annotations != nil && len(pins) > 0 {
-		settings.SetPins(kept, pins)
+	if kept.Spec.Template.Annotations != nil {
+		settings.SetPins(kept, settings.PinsOfJob(job))
+		settings.SetPinWish(kept, settings.PinWishOfJob(job))
 	}
 	if job.Spec.Selector != nil {
 		kept.Spec.Selector = &metav1.LabelSelector{MatchLabels: some(job.Spec.Selector.MatchLabels)}

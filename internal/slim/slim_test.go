@@ -101,8 +101,12 @@ func TestPinsOfJobsAreKept(t *testing.T) {
 		if got := kept(t, job).Annotations[v1alpha1.AnnotationPinnedCheckpoints]; got != want {
 			t.Errorf("%d characters: kept is %q, want %q", len(value), got, want)
 		}
+		job.Annotations[v1alpha1.AnnotationPinWish] = "12"
+		if got := kept(t, job).Annotations[v1alpha1.AnnotationPinWish]; got != "12" {
+			t.Errorf("kept is wish %q", got)
+		}
 		job = large(nil)
-		job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = value
+		job.Annotations[v1alpha1.AnnotationPinnedCheckpoints], job.Annotations[v1alpha1.AnnotationPinWish] = value, "12"
 		if got := kept(t, job).Annotations; got != nil {
 			t.Errorf("of a Job that is none of ours: %v", got)
 		}

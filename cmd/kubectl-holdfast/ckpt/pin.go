@@ -63,6 +63,11 @@ func notPinned(g *v1alpha1.Gang) []string {
 // IsPinned says whether the coordinator has recorded that a step stays.
 func IsPinned(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(pinnedSteps(g), m) }
 
+// Answers says whether the coordinator has heard a wish: what is pinned now is what it made of that one, or of a later one.
+func Answers(g *v1alpha1.Gang, wish int64) bool {
+	return g.Status.Run != nil && g.Status.Run.PinWish >= wish || wish == 0
+}
+
 // IsRecorded says whether the record names a step of all ranks.
 func IsRecorded(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(recordedSteps(g), m) }
 
