@@ -247,14 +247,14 @@ func (l *look) step(dir *os.Root, s *found) Step {
 	out := Step{Step: s.step, Generation: s.generation, Unfinished: s.parts, Manifest: Missing}
 	slices.Sort(s.ranks)
 	var want []format.ManifestRank
+	var m format.Manifest
 	if s.manifest {
-		var m format.Manifest
 		m, out.Manifest, out.ManifestWhy = l.manifest(dir, s)
 		want = m.Ranks
 	}
 	ranks := s.ranks
 	if out.Manifest == OK { // all that it names, and what it does not name
-		ranks, out.Ranks = nil, len(want)
+		ranks, out.Ranks, out.Branch = nil, len(want), m.Branch
 		for rank := range want {
 			ranks = append(ranks, uint32(rank))
 		}
@@ -273,7 +273,7 @@ func (l *look) step(dir *os.Root, s *found) Step {
 			continue
 		}
 		l.files--
-		f := l.rank(dir, s, rank, want, &out.Ranks)
+		f := l.rank(dir, s, rank, want, &out)
 		if f.Status == Missing && out.Manifest != OK {
 			continue // only its name said that it was there, and it went meanwhile
 		}
@@ -339,8 +339,8 @@ func (l *look) manifest(dir *os.Root, s *found) (format.Manifest, Status, string
 	return m, OK, ""
 }
 
-// rank looks at one rank's file; world is set by the first one that says it.
-func (l *look) rank(dir *os.Root, s *found, rank uint32, want []format.ManifestRank, world *int) Run {
+// rank looks at one rank's file; of how many ranks the step is, and of which branch, is set by the first one that says it.
+func (l *look) rank(dir *os.Root, s *found, rank uint32, want []format.ManifestRank, of *Step) Run {
 	out := Run{Rank: rank, Ranks: 1}
 	in, info, status, why := open(dir, format.RankFileName(s.step, rank))
 	if in == nil {
@@ -353,12 +353,14 @@ func (l *look) rank(dir *os.Root, s *found, rank uint32, want []format.ManifestR
 	if f, out.Status, out.Why = header(in, info); out.Status != OK {
 		return out
 	}
-	if *world == 0 {
-		*world = int(f.WorldSize)
+	if of.Ranks == 0 {
+		of.Ranks, of.Branch = int(f.WorldSize), f.Branch
 	}
 	switch has := uint64(info.Size()) - format.RankFileData; {
 	case f.Step != s.step || f.Generation != s.generation || f.Rank != rank:
 		out.Status, out.Why = Mismatch, fmt.Sprintf("its header says rank %d, step %d, generation %d", f.Rank, f.Step, f.Generation)
+	case want != nil && f.Branch != of.Branch:
+		out.Status, out.Why = Mismatch, fmt.Sprintf("its header says branch %d, the manifest %d", f.Branch, of.Branch)
 	case want != nil && int(rank) >= len(want):
 		out.Status, out.Why = Mismatch, fmt.Sprintf("the manifest names %d ranks", len(want))
 	case want != nil && (f.Length != want[rank].Length || f.Checksum != want[rank].Checksum):

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,11 +44,17 @@ func of(ranks ...int) (size int64) {
 // write puts a step of some ranks into a job's folder, as agents do; with its manifest where all are there.
 func write(t *testing.T, dir string, generation, step int64, ranks ...int) {
 	t.Helper()
+	writeOf(t, dir, 0, generation, step, ranks...)
+}
+
+// writeOf does so for a step of a branch.
+func writeOf(t *testing.T, dir string, branch, generation, step int64, ranks ...int) {
+	t.Helper()
 	s := store.New(store.OS{}, dir, "w")
-	m := format.Manifest{Step: step, Generation: generation}
+	m := format.Manifest{Step: step, Generation: generation, Branch: branch}
 	for _, rank := range ranks {
 		b := data(step, rank)
-		f := format.RankFile{Rank: uint32(rank), WorldSize: world, Step: step, Generation: generation, Length: uint64(len(b)), Checksum: format.Checksum(b)}
+		f := format.RankFile{Rank: uint32(rank), WorldSize: world, Step: step, Generation: generation, Branch: branch, Length: uint64(len(b)), Checksum: format.Checksum(b)}
 		if err := s.Put(t.Context(), f, bytes.NewReader(b)); err != nil {
 			t.Fatal(err)
 		}
@@ -140,6 +147,23 @@ func TestWholeSteps(t *testing.T) {
 	}
 }
 
+// TestBranches: of which line of training a step is says its manifest, or where there is none the first header.
+func TestBranches(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "train-uid")
+	writeOf(t, dir, 2, 4, 30, 1, 2)
+	writeOf(t, dir, 1, 3, 20, 0, 1, 2, 3)
+	write(t, dir, 1, 10, 0, 1, 2, 3)
+	var got []int64
+	for _, s := range lookAt(t, dir, Options{}).Folders[0].Steps {
+		if got = append(got, s.Branch); s.Bad > 0 {
+			t.Errorf("step %d: %+v", s.Step, s)
+		}
+	}
+	if !slices.Equal(got, []int64{2, 1, 0}) {
+		t.Errorf("branches are %v", got)
+	}
+}
+
 // TestEveryDamageIsNamed: one thing is wrong with the file of rank 1 of a whole step, and that one is said. What only the data
 // shows is said by whoever reads it.
 func TestEveryDamageIsNamed(t *testing.T) {
@@ -166,6 +190,11 @@ func TestEveryDamageIsNamed(t *testing.T) {
 			f := format.RankFile{Rank: 1, WorldSize: world, Step: 8, Generation: 3, Length: uint64(len(other)), Checksum: format.Checksum(other)}
 			return append(f.Encode(), other...)
 		}, Mismatch, "its header says rank 1, step 8, generation 3", false},
+		"of another branch": {func([]byte) []byte {
+			b := data(7, 1)
+			f := format.RankFile{Rank: 1, WorldSize: world, Step: 7, Generation: 3, Branch: 5, Length: uint64(len(b)), Checksum: format.Checksum(b)}
+			return append(f.Encode(), b...)
+		}, Mismatch, "its header says branch 5, the manifest 0", false},
 		"another state of that step": {func([]byte) []byte {
 			f := format.RankFile{Rank: 1, WorldSize: world, Step: 7, Generation: 3, Length: uint64(len(other)), Checksum: format.Checksum(other)}
 			return append(f.Encode(), other...)

@@ -44,6 +44,8 @@ type Folder struct {
 type Step struct {
 	Step       int64 `json:"step"`
 	Generation int64 `json:"generation"`
+	// Branch is the line of training that it is of: by the manifest, else by the first whole header.
+	Branch int64 `json:"branch,omitempty"`
 	// Ranks is how many ranks it is of: by the manifest, else by the first whole header; 0: not known.
 	Ranks int `json:"ranks,omitempty"`
 	// Bytes are those of the rank files.

@@ -292,10 +292,11 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 		case s == nil && (only > 0 && d.Step != only || !slices.ContainsFunc(known, func(k *v1alpha1.StoredStep) bool { return markOf(k) == markOf(d) })):
 			continue
 		case s == nil:
-			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Manifest: inspect.Missing}, State: NotThere})
+			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Branch: d.Branch, Manifest: inspect.Missing}, State: NotThere})
 			s = &steps[len(steps)-1]
 		}
 		s.Record, s.RecordedAt = names[i], &d.At
+		s.Branch = cmp.Or(s.Branch, d.Branch) // an agent may be too old to tell it
 	}
 	steps = r.markPinned(steps, before, only)
 	for _, m := range r.copied() {
@@ -320,9 +321,10 @@ func (r *record) markPinned(steps []Step, before *record, only int64) []Step {
 		case s == nil && (only > 0 && d.Step != only || before == nil || !slices.ContainsFunc(before.pinned, func(k v1alpha1.StoredStep) bool { return markOf(&k) == markOf(d) })):
 			continue
 		case s == nil:
-			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Manifest: inspect.Missing}, State: NotThere})
+			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Branch: d.Branch, Manifest: inspect.Missing}, State: NotThere})
 			s = &steps[len(steps)-1]
 		}
+		s.Branch = cmp.Or(s.Branch, d.Branch)
 		if s.RecordedAt = &d.At; s.Record != "" {
 			s.Record += ", "
 		}

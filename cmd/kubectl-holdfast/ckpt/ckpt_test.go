@@ -198,6 +198,7 @@ func TestParse(t *testing.T) {
 		"no ranks":          {`"ranks":1,`, `"ranks":0,`},
 		"many ranks":        {`"ranks":1,`, `"ranks":999999999,`},
 		"a negative figure": {`"generation":1`, `"generation":-1`},
+		"a negative branch": {`"generation":1`, `"generation":1,"branch":-1`},
 		"a negative count":  {`"files":`, `"good":-1,"files":`},
 	} {
 		if _, err := Parse([]byte(strings.Replace(good, change[0], change[1], 1))); err == nil {

@@ -8,6 +8,9 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
 
+// branchColumn is where a step's branch stands where one has another than the first.
+const branchColumn = 2
+
 // maxRows is how many rows of one table people are shown.
 const maxRows = 200
 
@@ -69,11 +72,17 @@ func (r Report) head(w *page.Page, what string) {
 
 // table lists the steps of a folder.
 func (f Folder) table(w *page.Page, now time.Time, wide bool) {
+	shown := f.Steps
+	if !wide {
+		shown = shown[:min(maxRows, len(shown))]
+	}
+	branches := slices.ContainsFunc(shown, func(s Step) bool { return s.Branch != 0 })
+	columns := []string{"STEP", "GENERATION", "RANKS", "SIZE", "AGE", "RECORD", "RESTORED", "STATE", "WHY"}
+	if branches {
+		columns = slices.Insert(columns, branchColumn, "BRANCH")
+	}
 	var rows [][]string
-	for i, s := range f.Steps {
-		if i == maxRows && !wide {
-			break
-		}
+	for _, s := range shown {
 		age, restored := "-", "-"
 		if s.RecordedAt != nil {
 			age = page.Age(s.RecordedAt.Time, now)
@@ -81,12 +90,16 @@ func (f Folder) table(w *page.Page, now time.Time, wide bool) {
 		if s.Restored {
 			restored = "yes"
 		}
-		rows = append(rows, []string{fmt.Sprint(s.Step.Step), fmt.Sprint(s.Generation), s.ranks(), page.Bytes(s.Bytes), age, page.Dash(s.Record), restored, string(s.State), page.Dash(s.Why)})
+		row := []string{fmt.Sprint(s.Step.Step), fmt.Sprint(s.Generation), s.ranks(), page.Bytes(s.Bytes), age, page.Dash(s.Record), restored, string(s.State), page.Dash(s.Why)}
+		if branches {
+			row = slices.Insert(row, branchColumn, fmt.Sprint(s.Branch))
+		}
+		rows = append(rows, row)
 	}
 	if len(rows) == 0 {
 		w.Linef("no step lies in folder %s", f.Name)
 	} else {
-		w.Table("", []string{"STEP", "GENERATION", "RANKS", "SIZE", "AGE", "RECORD", "RESTORED", "STATE", "WHY"}, rows, wide)
+		w.Table("", columns, rows, wide)
 	}
 	if more := len(f.Steps) - len(rows); more > 0 {
 		w.Linef("%d older steps: see -o wide or -o json", more)
@@ -106,7 +119,11 @@ func (s *Step) ranks() string {
 
 // detail says of each file of a step how it is; files in a row that are alike have one line.
 func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
-	title := fmt.Sprintf("Step %d of generation %d: %s", s.Step.Step, s.Generation, s.State)
+	branch := ""
+	if s.Branch != 0 {
+		branch = fmt.Sprintf(", branch %d", s.Branch)
+	}
+	title := fmt.Sprintf("Step %d of generation %d%s: %s", s.Step.Step, s.Generation, branch, s.State)
 	if s.Record != "" {
 		title += ", recorded as " + s.Record
 	}
