@@ -3,10 +3,12 @@ package controller
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -63,4 +65,92 @@ func TestWhatStaysIsBounded(t *testing.T) {
 			t.Errorf("%s: %d stay, want %d", name, got, c.want)
 		}
 	}
+}
+
+// keeper is the coordinator's core on a gang of one pod that copies each step, with its records in a Gang as the controller writes them.
+type keeper struct {
+	t      *testing.T
+	b      *bench
+	s      *elastic.State
+	now    time.Time
+	report protocol.Report
+}
+
+func (k *keeper) say(e elastic.Event) {
+	k.t.Helper()
+	for _, e := range elastic.Step(k.s, e, k.now) {
+		if p, ok := e.(elastic.Persist); ok {
+			if err := k.b.Persist(k.t.Context(), key, p.Record); err != nil {
+				k.t.Fatal(err)
+			}
+			k.say(elastic.Stored{Revision: p.Revision, Generation: p.Record.Generation})
+		}
+	}
+}
+
+func (k *keeper) reports(change func(r *protocol.Report)) protocol.Directive {
+	k.t.Helper()
+	k.report.Rank = slices.Clone(k.report.Rank) // the core keeps the one before
+	change(&k.report)
+	k.report.Sequence++
+	k.say(elastic.Reported{Pod: elastic.Pod{UID: "uid-a", Name: "a"}, Report: k.report})
+	return k.s.Directive(0, "uid-a")
+}
+
+// copies has the pod seal a step, copy it as it is told, and write its manifest: it returns that order.
+func (k *keeper) copies(step int64) protocol.Manifest {
+	k.t.Helper()
+	d := k.reports(func(r *protocol.Report) { r.Rank[0].Step, r.Rank[0].Sealed = step, protocol.FirstBranch(step) })
+	if d.Copy.Step != step {
+		k.t.Fatalf("step %d is to be copied, told is %+v", step, d)
+	}
+	d = k.reports(func(r *protocol.Report) { r.Rank[0].Copied = protocol.Copied{Mark: d.Copy, Length: 1} })
+	if d.Manifest.Mark.Step != step {
+		k.t.Fatalf("the manifest of step %d is to be written, told is %+v", step, d)
+	}
+	k.reports(func(r *protocol.Report) { r.Manifested = d.Manifest.Mark })
+	return d.Manifest
+}
+
+// TestAStepStaysByTime: what a Gang asks for is read with its record. No order to remove names a step that stays by time, and each next record
+// names it, also that of a coordinator which comes after.
+func TestAStepStaysByTime(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	begun := time.Unix(1_700_000_000, 0)
+	step := func(step int64, after time.Duration) *v1alpha1.StoredStep {
+		return &v1alpha1.StoredStep{Step: step, Generation: 1, At: metav1.NewMicroTime(begun.Add(after))}
+	}
+	started := metav1.NewMicroTime(begun)
+	g.Spec.Members, g.Spec.StateBytes = 1, 1<<20
+	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, KeepEverySeconds: 3600}
+	g.Status.Run = &v1alpha1.RunStatus{Generation: 1, StartedAt: &started, State: v1alpha1.RunState(elastic.Running), Durable: step(20, 10*time.Minute), Older: step(10, 0)}
+	k := &keeper{t: t, b: newBench(t, g, job), now: begun.Add(20 * time.Minute), report: protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1,
+		State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, CheckpointFormat: protocol.CheckpointFormat, Rank: []protocol.Rank{{}}}}
+	for _, c := range []struct {
+		step   int64
+		spared []int64 // by the order to write the manifest
+		kept   []int64 // in the record then
+	}{{30, []int64{20, 10}, []int64{10}}, {40, []int64{30, 20, 10}, []int64{10}}, {50, []int64{40, 30, 10}, []int64{10}}, {110, []int64{50, 40, 10}, []int64{10}}, {120, []int64{110, 50, 10}, []int64{10}}, {130, []int64{120, 110, 10}, []int64{110, 10}}} {
+		members, storage, record, err := k.b.Load(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.s = elastic.New(members, storage.Every, record)
+		k.say(elastic.Retain{Retention: storage.Retention})
+		k.now = begun.Add(time.Duration(c.step-10) * time.Minute)
+		m := k.copies(c.step)
+		if got := stepsOf(m.Recorded, func(m protocol.Mark) int64 { return m.Step }); !slices.Equal(got, c.spared) {
+			t.Errorf("with the manifest of step %d all below %d but %v goes, want %v", c.step, m.Below.Step, got, c.spared)
+		}
+		if got := stepsOf(k.b.gang(t).Status.Run.Kept, func(s v1alpha1.StoredStep) int64 { return s.Step }); !slices.Equal(got, c.kept) {
+			t.Errorf("after step %d the Gang keeps %v, want %v", c.step, got, c.kept)
+		}
+	}
+}
+
+func stepsOf[T any](of []T, step func(T) int64) (steps []int64) {
+	for _, s := range of {
+		steps = append(steps, step(s))
+	}
+	return steps
 }
