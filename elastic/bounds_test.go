@@ -18,7 +18,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 	s := New(2, 0, Record{Generation: 1, Phase: Forming})
 	for round := range 30 {
 		s.Record.Generation++
-		s.becomeHalting(nil, now)
+		s.becomeHalting(nil, false, now)
 		s.open(cause.Cause{Code: cause.PodReplaced, Message: "a node died"})
 		rec := s.lastRecovery()
 		for i := range 1000 {
@@ -50,7 +50,7 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	const pods = 1000
 	now := time.Unix(1_700_000_000, 0)
 	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: pods}})
-	s.becomeHalting(nil, now)
+	s.becomeHalting(nil, false, now)
 	for i := range pods {
 		s.giveUpPod(Termination{Slot: Slot(i), Pod: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Cause: AgentUnreachable, Dead: true, At: now, Deadline: now,
 			Message: "its agent was unreachable for 10m0s while generation 1 was halting"}, now)

@@ -183,7 +183,6 @@ func (s *State) enterBranch(from protocol.Point) {
 func (s *State) haltForBranch(now time.Time) {
 	if s.branchStored() {
 		failed, _ := s.failure()
-		s.becomeHalting(s.wentBack(), now)
-		s.run.halting.ordered = !failed
+		s.becomeHalting(s.wentBack(), !failed, now)
 	}
 }

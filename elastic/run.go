@@ -120,9 +120,9 @@ func (s *State) becomeRunning(r run) {
 	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = 0, 0, false
 }
 
-// becomeHalting ends the run; suspect is what is known of its failure beside exits.
-func (s *State) becomeHalting(suspect *cause.Cause, now time.Time) {
-	s.run.halting = &halting{suspect: suspect, detected: now, silent: make([]unreachable, len(s.slots)), stuck: make([]stuck, len(s.slots))}
+// becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.
+func (s *State) becomeHalting(suspect *cause.Cause, ordered bool, now time.Time) {
+	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, silent: make([]unreachable, len(s.slots)), stuck: make([]stuck, len(s.slots))}
 	s.Record.Phase = Halting
 	s.emit(PersistLater{})
 }

@@ -36,8 +36,7 @@ func (s *State) stepRunning(now time.Time) {
 	}
 	switch {
 	case failed:
-		s.becomeHalting(suspect, now)
-		s.run.halting.ordered = ordered
+		s.becomeHalting(suspect, ordered, now)
 	case s.all(s.finished):
 		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
 	case s.run.drain == nil:

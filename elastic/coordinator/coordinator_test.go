@@ -51,9 +51,9 @@ type memory struct {
 	// storage is how often gangs copy to storage.
 	storage  time.Duration
 	replaced []elastic.Termination
-	// replacing, where set, is what a replacement meets before it is done.
 	// retention is what the job asks to be kept.
 	retention elastic.Retention
+	// replacing, where set, is what a replacement meets before it is done.
 	replacing func(ctx context.Context, key Key, d elastic.Termination) error
 	// holders are the pods that run, by slot.
 	holders map[elastic.Slot]elastic.Pod
