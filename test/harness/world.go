@@ -14,12 +14,14 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -109,6 +111,27 @@ func (w *World) Pods(ctx context.Context, namespace, job string) ([]corev1.Pod, 
 		return nil, err
 	}
 	return list.Items, nil
+}
+
+// Leader is the pod that holds a lease of ours; nil: none that is there does. Who leaves in order gives it up first, so that nobody holds it until
+// another replica asks for it.
+func (w *World) Leader(ctx context.Context, lease string) (*corev1.Pod, error) {
+	l, err := w.kube.CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, lease, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("reading lease %s: %w", lease, err)
+	}
+	holder, _, _ := strings.Cut(ptr.Deref(l.Spec.HolderIdentity, ""), "_") // a pod's name, and what tells its processes apart
+	if holder == "" {
+		return nil, nil
+	}
+	p, err := w.kube.CoreV1().Pods(v1alpha1.Namespace).Get(ctx, holder, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading pod %s, which holds lease %s: %w", holder, lease, err)
+	}
+	return p, nil
 }
 
 // HasEvent says whether an event with the reason and text stands on an object.

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -154,46 +153,36 @@ func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error
 
 // deleteLeader deletes the controller pod that leads, and demands that training does not notice.
 func (r *run) deleteLeader(ctx context.Context) (string, error) {
-	leases, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
+	leader, err := r.Leader(ctx, controllerName)
 	if err != nil {
 		return "", err
 	}
-	pods, err := r.controllerPods(ctx)
+	if leader == nil {
+		return "", fmt.Errorf("no pod holds lease %s", controllerName)
+	}
+	before, err := r.gang(ctx, JobName)
 	if err != nil {
 		return "", err
 	}
-	for _, l := range leases.Items {
-		for _, p := range pods {
-			if l.Spec.HolderIdentity == nil || len(*l.Spec.HolderIdentity) < len(p.Name) || (*l.Spec.HolderIdentity)[:len(p.Name)] != p.Name {
-				continue
-			}
-			before, err := r.gang(ctx, JobName)
-			if err != nil {
-				return "", err
-			}
-			step := r.steps.Lowest(ranks)
-			if err := r.Client().Delete(ctx, &p); err != nil {
-				return "", err
-			}
-			if err := r.Until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
-				now, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
-				if err != nil {
-					return false, err.Error()
-				}
-				leader := ptr.Deref(now.Spec.HolderIdentity, "") // nobody in between: who leaves in order gives the lease up
-				return leader != "" && leader != *l.Spec.HolderIdentity && r.steps.Lowest(ranks) >= step+20, fmt.Sprintf("leader %q, step %d", leader, r.steps.Lowest(ranks))
-			}); err != nil {
-				return "", err
-			}
-			after, err := r.gang(ctx, JobName)
-			if err != nil {
-				return "", err
-			}
-			if after.Status.Run.Generation != before.Status.Run.Generation {
-				return "", fmt.Errorf("a new leader made generation %d of %d", after.Status.Run.Generation, before.Status.Run.Generation)
-			}
-			return "the leading controller pod was deleted: 20 steps went by, the generation is the same", nil
+	step := r.steps.Lowest(ranks)
+	if err := r.Client().Delete(ctx, leader); err != nil {
+		return "", err
+	}
+	if err := r.Until(ctx, "another leader, 20 more steps", time.Minute, func(ctx context.Context) (bool, string) {
+		next, err := r.Leader(ctx, controllerName)
+		if err != nil || next == nil {
+			return false, fmt.Sprintf("no leader, %v", err)
 		}
+		return next.Name != leader.Name && r.steps.Lowest(ranks) >= step+20, fmt.Sprintf("leader %s, step %d", next.Name, r.steps.Lowest(ranks))
+	}); err != nil {
+		return "", err
 	}
-	return "", fmt.Errorf("none of %d controller pods holds a lease", len(pods))
+	after, err := r.gang(ctx, JobName)
+	if err != nil {
+		return "", err
+	}
+	if after.Status.Run.Generation != before.Status.Run.Generation {
+		return "", fmt.Errorf("a new leader made generation %d of %d", after.Status.Run.Generation, before.Status.Run.Generation)
+	}
+	return "the leading controller pod was deleted: 20 steps went by, the generation is the same", nil
 }

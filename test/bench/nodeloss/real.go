@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	clientcache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -179,20 +177,14 @@ func (r *real) allHealthy(ctx context.Context) error {
 // leaders are the nodes on which the leading controller and scheduler are. What the loss of those costs is another figure, so
 // the cases choose another node where they can.
 func (r *real) leaders(ctx context.Context) ([]string, error) {
-	leases, err := r.Kube().CoordinationV1().Leases(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	pods, err := r.Kube().CoreV1().Pods(v1alpha1.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
 	var out []string
-	for _, l := range leases.Items {
-		for _, p := range pods.Items {
-			if l.Spec.HolderIdentity != nil && strings.HasPrefix(*l.Spec.HolderIdentity, p.Name+"_") {
-				out = append(out, p.Spec.NodeName)
-			}
+	for _, lease := range harness.ControlPlane { // each is named like its Deployment
+		p, err := r.Leader(ctx, lease)
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			out = append(out, p.Spec.NodeName)
 		}
 	}
 	return out, nil
