@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
 // TestStoredStateIsReadAndWrittenAsEver: testdata/stored.json has every field that an agent has ever stored under the name that it has
@@ -102,7 +103,7 @@ func TestGentle(t *testing.T) {
 	const grace = 60 * time.Second
 	now := time.Unix(1_700_000_000, 0)
 	all := grace - protocol.ShutdownMargin(grace)/2
-	terminating := State{Durable: Durable{Rank: []Rank{{Sealed: protocol.FirstBranch(1)}}}, Volatile: Volatile{Grace: grace, Storage: true}}
+	terminating := State{Durable: Durable{Rank: []Rank{{Sealed: protocoltest.FirstBranch(1)}}}, Volatile: Volatile{Grace: grace, Storage: true}}
 	terminating.TerminatingAt = now.Add(-10 * time.Second)
 	for name, c := range map[string]struct {
 		change func(*State)

@@ -10,6 +10,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
 // mixed is a gang of one rank per pod and its coordinator, core to core with the arenas' books, in which either side may be of a version that
@@ -138,7 +139,7 @@ func (m *mixed) report(slot int) {
 	if m.old || p.old {
 		r.CheckpointFormat, r.Manifested, r.FetchFailed = 0, numbersAlone(r.Manifested), numbersAlone(r.FetchFailed)
 		for i := range r.Rank {
-			r.Rank[i].Sealed = protocol.FirstBranch(protocol.Steps(r.Rank[i].Sealed)...)
+			r.Rank[i].Sealed = protocoltest.FirstBranch(protocol.Steps(r.Rank[i].Sealed)...)
 			r.Rank[i].Copied.Mark = numbersAlone(r.Rank[i].Copied.Mark)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
 // BenchmarkReport is what one report costs the coordinator: the step of the core and, where that changes what agents
@@ -89,7 +90,7 @@ func (g *crowd) each(do func(r *protocol.Report)) {
 func seals(steps ...int64) func(*protocol.Report) {
 	return func(r *protocol.Report) {
 		for i := range r.Rank {
-			r.Rank[i].Sealed, r.Rank[i].Step = protocol.FirstBranch(steps...), steps[len(steps)-1]
+			r.Rank[i].Sealed, r.Rank[i].Step = protocoltest.FirstBranch(steps...), steps[len(steps)-1]
 		}
 	}
 }

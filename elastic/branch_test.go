@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
 // TestForgetAnotherBranch: who goes on from a step of an older branch, which only a lost record makes happen, gives up what storage has of the
@@ -63,7 +64,7 @@ func TestGoBackToAPinnedStep(t *testing.T) {
 	newest := pinned(40)
 	s := New(1, time.Second, Record{Generation: 5, RestoreStep: 30, Durable: &newest, Kept: []StoredStep{pinned(8)}, Pinned: []StoredStep{pinned(10), pinned(20)}})
 	Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Protocol: 2, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
-		CheckpointFormat: protocol.CheckpointFormat, Rank: []protocol.Rank{{Sealed: protocol.FirstBranch(45)}}}}, time.Unix(1, 0))
+		CheckpointFormat: protocol.CheckpointFormat, Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(45)}}}}, time.Unix(1, 0))
 	Step(s, GoBack{protocol.Point{Step: 10}}, time.Unix(2, 0))
 	if r := s.Record; len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 || len(r.Pinned) != 2 {
 		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)

@@ -10,6 +10,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/barrier"
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
@@ -137,7 +138,7 @@ func (l *lockstep) serve(slot int) {
 	if !l.mute {
 		r.BarrierStep = p.hold
 	}
-	r.Rank = []protocol.Rank{{Step: step, Sealed: protocol.FirstBranch(p.sealed...)}}
+	r.Rank = []protocol.Rank{{Step: step, Sealed: protocoltest.FirstBranch(p.sealed...)}}
 	if p.unheard || !reflect.DeepEqual(r, p.reported) {
 		p.reported, p.unheard = r, false
 		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: r})

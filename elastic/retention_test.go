@@ -11,6 +11,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
@@ -241,7 +242,7 @@ func TestWhatARemovalSpares(t *testing.T) {
 func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Protocol: 2, Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
-		Rank: []protocol.Rank{{Sealed: protocol.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
+		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
 	s.recordDurable(mark(30, 1), now)
 	s.save()
 	s.run.copying = &copying{mark: mark(40, 1)}
@@ -259,7 +260,7 @@ func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	s.Record.Pinned = []StoredStep{stepAt(3, 1)}
 	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Protocol: 2, Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
-		Rank: []protocol.Rank{{Sealed: protocol.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
+		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
 	s.run.copying = &copying{mark: mark(40, 1)}
 	Step(s, Retain{Retention{Version: 1}}, now)
 	if s.preserve(now); s.run.copying.ordered() {
@@ -358,7 +359,7 @@ func TestGapFromSealedToDurable(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	s.Record.StartedAt = now.Add(-time.Hour)
 	s.Record.Durable.At = now.Add(-time.Hour)
-	r := protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: protocol.FirstBranch(20)}}}
+	r := protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: protocoltest.FirstBranch(20)}}}
 	var gaps []time.Duration
 	say := func(after time.Duration, change func()) (revision int64) {
 		now = now.Add(after)
@@ -384,8 +385,8 @@ func TestGapFromSealedToDurable(t *testing.T) {
 		}
 	}
 	say(0, func() {})
-	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, protocol.FirstBranch(20, 30) }) // all hold it: from here on it counts
-	say(4*time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 40, protocol.FirstBranch(30, 40) })
+	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, protocoltest.FirstBranch(20, 30) }) // all hold it: from here on it counts
+	say(4*time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 40, protocoltest.FirstBranch(30, 40) })
 	say(3*time.Second, func() { r.Rank[0].Copied = protocol.Copied{Mark: mark(30, 1)} })
 	revision := say(2*time.Second, func() { r.Manifested = mark(30, 1) })
 	if revision == 0 || len(gaps) > 0 {

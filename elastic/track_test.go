@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
 // TestLevelsCountOnlyTheNewestGeneration: an inventory from before a generation was prepared on a pod still
@@ -14,7 +15,7 @@ import (
 func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	report := func(generation int64, state protocol.AgentState, steps ...int64) protocol.Report {
-		return protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: generation, State: state, StateBytes: 1, Rank: []protocol.Rank{{Sealed: protocol.FirstBranch(steps...), Step: 6}}}
+		return protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: generation, State: state, StateBytes: 1, Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(steps...), Step: 6}}}
 	}
 	for name, tt := range map[string]struct {
 		other []protocol.Report

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/elastic/restore"
-	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
@@ -103,7 +103,7 @@ func TestSlotReusable(t *testing.T) {
 func levelsOf(inventories [][]int64) (commonStep, reclaimBelow int64) {
 	var points [][]Point
 	for _, inventory := range inventories {
-		points = append(points, protocol.FirstBranch(inventory...))
+		points = append(points, protocoltest.FirstBranch(inventory...))
 	}
 	commonStep = restore.InMemory(points, nil).Step
 	for i, inventory := range inventories {

@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
 // TestPinsAreTold: the coordinator hears what a Gang asks for, and reads the same when it loads it; never more than may be.
@@ -100,7 +101,7 @@ func (k *keeper) reports(change func(r *protocol.Report)) protocol.Directive {
 // copies has the pod seal a step, copy it as it is told, and write its manifest: it returns that order.
 func (k *keeper) copies(step int64) protocol.Manifest {
 	k.t.Helper()
-	d := k.reports(func(r *protocol.Report) { r.Rank[0].Step, r.Rank[0].Sealed = step, protocol.FirstBranch(step) })
+	d := k.reports(func(r *protocol.Report) { r.Rank[0].Step, r.Rank[0].Sealed = step, protocoltest.FirstBranch(step) })
 	if d.Copy.Step != step {
 		k.t.Fatalf("step %d is to be copied, told is %+v", step, d)
 	}

@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-var first = protocol.FirstBranch
+var first = protocoltest.FirstBranch
 
 // reachable is the slow twin of Find: whether each rank has its part of a step, asked of each rank alone.
 func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist bool) bool {
@@ -58,7 +59,7 @@ func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist
 func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	found, fetched, later := 0, 0, 0
 	newestFirst := append([]protocol.Point{}, protocol.Point{Branch: 1, Step: 4}, protocol.Point{Branch: 1, Step: 3}, protocol.Point{Branch: 1, Step: 2}, protocol.Point{Branch: 1, Step: 1})
-	newestFirst = append(newestFirst, protocol.FirstBranch(4, 3, 2, 1)...)
+	newestFirst = append(newestFirst, protocoltest.FirstBranch(4, 3, 2, 1)...)
 	for seed := range seeds.All(t, int64(20_000)) {
 		rng := rand.New(rand.NewSource(seed))
 		some := func(n int, each func()) {

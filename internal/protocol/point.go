@@ -46,15 +46,6 @@ func ByStep(points []Point) {
 	slices.SortFunc(points, func(a, b Point) int { return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Branch, b.Branch)) })
 }
 
-// FirstBranch are steps of branch 0.
-func FirstBranch(steps ...int64) []Point {
-	var points []Point
-	for _, step := range steps {
-		points = append(points, Point{Step: step})
-	}
-	return points
-}
-
 // pointOf is a Point as it is stored where its branch is not the first.
 type pointOf struct {
 	Branch int64 `json:"branch"`

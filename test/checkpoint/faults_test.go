@@ -18,6 +18,7 @@ import (
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -154,7 +155,7 @@ func (f *faulty) checkStored(generation uint64) {
 
 // held is the newest step in memory.
 func (f *faulty) held() uint64 {
-	return uint64(restore.Last(protocol.FirstBranch(f.pods[0].sealed(0)...)).Step)
+	return uint64(restore.Last(protocoltest.FirstBranch(f.pods[0].sealed(0)...)).Step)
 }
 
 var faults = []struct {

@@ -22,6 +22,7 @@ import (
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -106,7 +107,7 @@ func (g *gang) seen() (common uint64, uneven bool) {
 	}
 	var points [][]protocol.Point
 	for _, i := range inventories {
-		points = append(points, protocol.FirstBranch(i...))
+		points = append(points, protocoltest.FirstBranch(i...))
 		uneven = uneven || newest(i) != newest(inventories[0])
 	}
 	return uint64(restore.InMemory(points, nil).Step), uneven

@@ -16,7 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/eventually"
-	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 	"holdfast.dev/holdfast/test/trainer"
 )
 
@@ -101,7 +101,7 @@ func TestSoak(t *testing.T) {
 	for i := range soakLooks {
 		want := (i + 1) * *soakSaves / soakLooks
 		eventually.Holds(t, fmt.Sprintf("%d saves", want), func() (bool, any) {
-			step := restore.Last(protocol.FirstBranch(pod.sealed(0)...)).Step
+			step := restore.Last(protocoltest.FirstBranch(pod.sealed(0)...)).Step
 			return step >= int64(want), step
 		})
 		for name, pid := range processes {
