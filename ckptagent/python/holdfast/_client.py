@@ -53,9 +53,10 @@ _attached = None
 
 
 def attach():
-    """The checkpoint of this process; the same one each time. Without an agent all of its calls do nothing."""
+    """The checkpoint of this process; the same one each time. Without an agent all of its calls do nothing, nor do they
+    in a forked child of a process whose arena it is."""
     global _attached
-    if _attached is None or _attached._pid != os.getpid():
+    if _attached is None or _attached._pid != os.getpid() and not _attached.active:
         _attached = Checkpoint()
     return _attached
 
@@ -180,9 +181,11 @@ class Checkpoint:
         return step
 
     def _tell_restored(self, step):
+        if os.getpid() != self._pid:
+            return
         if self._arena is not None:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
-            if self._touched is not None and os.getpid() == self._pid:
+            if self._touched is not None:
                 self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)

@@ -272,6 +272,33 @@ class SaveAndRestore(ClientCase):
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
         self.assertEqual(agent.client().step, 0)
 
+    def test_a_child_process_restores_nothing(self):
+        agent = self.agent()
+        ck = self.attach(agent)
+        state = bytearray(b"one")
+        ck.track(s=state)
+        self.assertTrue(ck.save(1))
+        agent.seal()
+        agent = self.next_generation(ck, agent, 1)
+        with mock.patch("holdfast._client._attached", None), mock.patch.dict(os.environ, agent.environment()):
+            ck = holdfast.attach()
+            self.addCleanup(self.release, ck)
+            ck.track(s=state)
+            ck.restore()
+            ck.step(5)
+            state[:] = b"two"
+            before = agent.client()
+            agent.events()
+            pid = os.fork()
+            if pid == 0:  # attach, too: the arena is its parent's, and that is no error of the child
+                try:
+                    same = holdfast.attach().restore() == 1 and state == b"two"
+                except BaseException:
+                    same = False
+                os._exit(0 if same else 1)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        self.assertEqual((agent.client(), agent.events()), (before, []))
+
     def test_random_states(self):
         agent = self.agent()
         ck = self.attach(agent)
