@@ -15,7 +15,8 @@ const excusedInARow = 5
 //
 //   - A port conflict, and a launcher that comes late, cost a generation and are no failure, unless they come again and again.
 //   - A failure of the script (an exception, an exit code, a crash) that is seen for the second time with
-//     no progress between (none that is sure) is a bug in the script.
+//     no progress between (none that is sure) is a bug in the script. That a rank says it lost another one is none: what
+//     became of that one is not known, and will be the next time.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
 //   - What comes from outside (kill, lost pod) says nothing about the script; it ends a gang only after
 //     many restarts without progress.
@@ -39,7 +40,7 @@ func (s *State) judge(now time.Time) {
 		switch {
 		case s.shouldMove(c):
 			s.move(c, now)
-		case !c.External() && s.seenBefore(c):
+		case !c.External() && !c.LostPeer && s.seenBefore(c):
 			reason = ReasonSameFailureTwice
 		case r.left() <= 0:
 			reason = ReasonNoProgress

@@ -89,6 +89,7 @@ func endedAt(e Exit) time.Time {
 
 func describe(e Exit, cascade int) Cause {
 	c := Cause{Code: RankFailed, Rank: e.Rank, Slot: e.Slot, ExitCode: e.Code, Signal: e.Signal, Message: Clean(e.Traceback), Cascade: cascade, Weak: classify(e) > aborted}
+	c.LostPeer = c.Weak && e.Traceback != ""
 	switch {
 	case classify(e) == portTaken:
 		c.Code = PortConflict

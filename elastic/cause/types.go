@@ -45,6 +45,8 @@ type Cause struct {
 	Accused string
 	// Weak says that this rank, too, only lost another one: what came first is not among the exits.
 	Weak bool
+	// LostPeer says that the rank itself says so. It is not recorded.
+	LostPeer bool
 }
 
 // Exit is how one rank's process ended.
