@@ -8,13 +8,25 @@ package stock
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrNotNamed says that a step cannot be named to stock torch; the text says why.
 var ErrNotNamed = errors.New("cannot be read in place by stock torch")
 
+// asNotNamed turns a panic, which no state is meant to cause, into a reason: an index that is not there costs less than an agent.
+func asNotNamed(err *error) {
+	if p := recover(); p != nil {
+		*err = notNamed("it is of a form that nobody has thought of: %v", p)
+	}
+}
+
 func notNamed(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrNotNamed, fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return fmt.Errorf("%w: %s", ErrNotNamed, text)
 }
 
 // Bounds of one index.
@@ -28,6 +40,12 @@ const (
 	// maxParts is how many parts of tensors and how many values may be named, maxPartsOfOne how many of one tensor.
 	maxParts      = 250_000
 	maxPartsOfOne = 1 << 16
-	maxDims       = 64
-	maxDepth      = 200
+	// maxNames is how many bytes the paths and shapes of an index may have together, which are kept whole.
+	maxNames = 16 << 20
+	// maxObjects is how many pickled objects one rank may have: each is read by itself.
+	maxObjects = 4096
+	// maxReason is how long a reason may be: it may tell what a state has.
+	maxReason = 300
+	maxDims   = 64
+	maxDepth  = 200
 )

@@ -52,6 +52,7 @@ type Index struct {
 	by      map[string]*entry
 	values  []byte
 	parts   int
+	names   int // bytes of paths and shapes
 	shapes  map[string]int32
 	dims    [][]int64
 	table   *table // of a step that holdfast.dcp saved
@@ -64,7 +65,8 @@ func New() *Index { return &Index{by: map[string]*entry{}, shapes: map[string]in
 var errValues = notNamed("what is no tensor has more than %d bytes", MaxValues)
 
 // Add takes in the state of the next rank, whose data has so many bytes. An error that is not ErrNotNamed is of reading.
-func (x *Index) Add(data io.ReaderAt, length int64) error {
+func (x *Index) Add(data io.ReaderAt, length int64) (err error) {
+	defer asNotNamed(&err)
 	rank := x.ranks
 	s, err := readState(data, length)
 	if err != nil {
@@ -106,7 +108,7 @@ func (x *Index) addState(s *state, rank int) error {
 			path = own(rank, path)
 		}
 		if err := x.add(s, rank, path, v); err != nil {
-			return fmt.Errorf("%s: %w", key(path), err)
+			return fmt.Errorf("%.200s: %w", key(path), err)
 		}
 		return nil
 	})
@@ -163,6 +165,9 @@ func (x *Index) entry(rank int, path string) (e *entry, isNew bool, err error) {
 	if x.parts++; x.parts > maxParts {
 		return nil, false, notNamed("there are more than %d names and parts", maxParts)
 	}
+	if err := x.keep(2 * len(path)); err != nil { // and its key
+		return nil, false, err
+	}
 	e = &entry{path: path, last: rank}
 	x.by[path] = e
 	x.entries = append(x.entries, e)
@@ -214,7 +219,10 @@ func (x *Index) addTensor(rank int, path string, t tensorPart) error {
 	if err != nil {
 		return err
 	}
-	shape := x.shape(t.shape)
+	shape, err := x.shape(t.shape)
+	if err != nil {
+		return err
+	}
 	if isNew {
 		e.dtype, e.like, e.shape = t.dtype, t.like, shape
 	}
@@ -235,7 +243,14 @@ func (x *Index) addTensor(rank int, path string, t tensorPart) error {
 
 // addPart takes in a part, unless another rank has had it.
 func (x *Index) addPart(e *entry, rank int, t tensorPart) error {
-	p := part{at: t.row.at - t.row.prefix, n: t.row.prefix + t.row.n, rank: int32(rank), sizes: x.shape(t.row.shape)}
+	if product(t.row.shape) == 0 && len(e.parts) > 0 {
+		return nil // nothing is in it
+	}
+	sizes, err := x.shape(t.row.shape)
+	if err != nil {
+		return err
+	}
+	p := part{at: t.row.at - t.row.prefix, n: t.row.prefix + t.row.n, rank: int32(rank), sizes: sizes}
 	for i, n := range t.shape {
 		p.begin = p.begin*n + t.offsets[i]
 	}
@@ -254,16 +269,27 @@ func (x *Index) addPart(e *entry, rank int, t tensorPart) error {
 }
 
 // shape is the number of a shape, the same for the same.
-func (x *Index) shape(dims []int64) int32 {
+func (x *Index) shape(dims []int64) (int32, error) {
 	var p pickler
 	p.ints(dims)
 	n, ok := x.shapes[string(p.b)]
 	if !ok {
+		if err := x.keep(2 * len(p.b)); err != nil {
+			return 0, err
+		}
 		n = int32(len(x.dims))
 		x.dims = append(x.dims, slices.Clone(dims))
 		x.shapes[string(p.b)] = n
 	}
-	return n
+	return n, nil
+}
+
+// keep counts bytes that are kept.
+func (x *Index) keep(n int) error {
+	if x.names += n; x.names > maxNames {
+		return notNamed("its names and shapes have more than %d bytes", maxNames)
+	}
+	return nil
 }
 
 // Check says whether each tensor is whole and each name one thing's.
@@ -274,7 +300,7 @@ func (x *Index) Check() error {
 	if x.table != nil {
 		for _, fqn := range x.table.names {
 			if x.by[x.table.path(fqn)] == nil {
-				return notNamed("%s is named by the table, and no rank holds it", fqn)
+				return notNamed("%.200s is named by the table, and no rank holds it", fqn)
 			}
 		}
 	}
@@ -282,7 +308,7 @@ func (x *Index) Check() error {
 	for _, e := range x.entries {
 		k := key(e.path)
 		if keys[k] {
-			return notNamed("two parts of the state are both called %s", k)
+			return notNamed("two parts of the state are both called %.200s", k)
 		}
 		keys[k] = true
 		if e.dtype == "" {
@@ -293,8 +319,44 @@ func (x *Index) Check() error {
 			have += product(x.dims[p.sizes])
 		}
 		if want := product(x.dims[e.shape]); have != want {
-			return notNamed("%s: the ranks hold %d elements of a tensor of %d", k, have, want)
+			return notNamed("%.200s: the ranks hold %d elements of a tensor of %d", k, have, want)
+		}
+		if x.table != nil && x.overlap(e) {
+			return notNamed("%.200s: ranks hold parts of it that overlap, or too many to tell", k)
 		}
 	}
 	return nil
+}
+
+// maxCompared bounds how many pairs of parts of one tensor are compared.
+const maxCompared = 1 << 20
+
+// overlap says whether parts of a tensor overlap. Shards of one layout do not; a planner may plan anything.
+func (x *Index) overlap(e *entry) bool {
+	type box struct{ from, sizes []int64 }
+	var open []box // those that end behind where the newest begins in the first dimension; parts are in order of where they begin
+	compared := 0
+	for i := range e.parts {
+		b := box{x.offsets(e, &e.parts[i]), x.dims[e.parts[i].sizes]}
+		if len(b.from) == 0 {
+			continue
+		}
+		open = slices.DeleteFunc(open, func(o box) bool { return o.from[0]+o.sizes[0] <= b.from[0] })
+		for _, o := range open {
+			if compared++; compared > maxCompared || meet(o.from, o.sizes, b.from, b.sizes) {
+				return true
+			}
+		}
+		open = append(open, b)
+	}
+	return false
+}
+
+func meet(a, sizeA, b, sizeB []int64) bool {
+	for i := range a {
+		if a[i]+sizeA[i] <= b[i] || b[i]+sizeB[i] <= a[i] {
+			return false
+		}
+	}
+	return true
 }

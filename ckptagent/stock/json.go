@@ -150,13 +150,31 @@ func (s *scanner) text() (node, error) {
 	out := node{kind: text, s: string(raw[1 : len(raw)-1])}
 	if escaped {
 		if err := json.Unmarshal(raw, &out.s); err != nil {
-			return out, notNamed("its JSON has the text %s", raw)
+			return out, notNamed("its JSON has the text %.80s", raw)
 		}
 	}
-	if !utf8.ValidString(out.s) || strings.ContainsRune(out.s, utf8.RuneError) {
-		return out, notNamed("it has a text that is no Unicode: %q", out.s)
+	if !utf8.ValidString(out.s) || escaped && strings.Count(out.s, replacement) != replacements(string(raw)) {
+		return out, notNamed("it has a text that is no Unicode: %.80q", out.s)
 	}
 	return out, nil
+}
+
+// replacement is what json makes of half a surrogate, and a character that texts have as well.
+const replacement = "\uFFFD"
+
+// replacements are how often a text of JSON has that character itself.
+func replacements(raw string) int {
+	n := strings.Count(raw, replacement)
+	for at := 0; at < len(raw); at++ {
+		if raw[at] != '\\' {
+			continue
+		}
+		if len(raw) >= at+6 && strings.EqualFold(raw[at+1:at+6], "ufffd") {
+			n++
+		}
+		at++
+	}
+	return n
 }
 
 // get is the value of a key of a record or dict; nil: it has none.
@@ -258,7 +276,7 @@ func (s *scanner) scalar(out *node) error {
 	}
 	var ok bool
 	if out.n, ok = x.int64(); !ok {
-		return notNamed("its tree names part %q", x.s)
+		return notNamed("its tree names part %.80q", x.s)
 	}
 	return nil
 }

@@ -22,7 +22,8 @@ type Files struct {
 }
 
 // WriteMetadata writes .metadata: a pickled torch.distributed.checkpoint.metadata.Metadata.
-func (x *Index) WriteMetadata(out io.Writer, files Files) error {
+func (x *Index) WriteMetadata(out io.Writer, files Files) (err error) {
+	defer asNotNamed(&err)
 	if err := x.Check(); err != nil {
 		return err
 	}
@@ -169,6 +170,9 @@ func (w *metadata) size(dims []int64) {
 func (x *Index) offsets(e *entry, p *part) []int64 {
 	shape, at := x.dims[e.shape], p.begin
 	out := make([]int64, len(shape))
+	if product(shape) == 0 {
+		return out
+	}
 	for i := len(shape) - 1; i >= 0 && at > 0; i-- {
 		out[i] = at % shape[i]
 		at /= shape[i]

@@ -5,11 +5,17 @@ import "strconv"
 // wholeOptimizers makes the states of optimizers in v as torch.distributed.checkpoint would have them: of ZeRO-1 by number of the parameter
 // in the whole optimizer, and by the parameter's name where the optimizer knows names. It follows holdfast._union.
 func wholeOptimizers(v *node) error {
+	left := int64(maxNodes)
+	return wholeOptimizersOf(v, &left)
+}
+
+// wholeOptimizersOf makes at most so many numbers as are left.
+func wholeOptimizersOf(v *node, left *int64) error {
 	if v.kind != list && !v.isDict() {
 		return nil
 	}
 	if v.kind == dict && isZero(v) {
-		whole, err := wholeOfZero(v)
+		whole, err := wholeOfZero(v, left)
 		if err != nil {
 			return err
 		}
@@ -25,7 +31,7 @@ func wholeOptimizers(v *node) error {
 		if v.isDict() && i%2 == 0 {
 			continue // a key
 		}
-		if err := wholeOptimizers(&v.kids[i]); err != nil {
+		if err := wholeOptimizersOf(&v.kids[i], left); err != nil {
 			return err
 		}
 	}
@@ -37,7 +43,7 @@ func isZero(v *node) bool {
 }
 
 // wholeOfZero is holdfast._kinds.whole_of_zero.
-func wholeOfZero(v *node) (node, error) {
+func wholeOfZero(v *node, left *int64) (node, error) {
 	bad := notNamed("the state of a ZeroRedundancyOptimizer is not known here")
 	optim, groups, of := v.get("optim"), v.get("groups"), v.get("of")
 	state, mine := optim.get("state"), optim.get("param_groups")
@@ -54,9 +60,10 @@ func wholeOfZero(v *node) (node, error) {
 		}
 		count, ok := place.kids[0].int64()
 		numbers, are := place.kids[1].numbers()
-		if !ok || !are || count > maxNodes || first > maxNodes {
+		if !ok || !are || count > *left {
 			return node{}, bad
 		}
+		*left -= count
 		for k := range min(len(numbers), len(params.kids)) {
 			number[params.kids[k].s] = strconv.FormatInt(numbers[k], 10)
 		}

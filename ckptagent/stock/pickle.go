@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/big"
+	"regexp"
 	"strconv"
 )
 
@@ -29,14 +30,20 @@ func (p *pickler) int(n int64) {
 	p.b = binary.LittleEndian.AppendUint64(p.b, uint64(n))
 }
 
+// maxDigits is how long a number may be.
+const maxDigits = 1 << 12
+
 // number is an integer of any size, as JSON has it.
 func (p *pickler) number(s string) error {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		p.int(n)
 		return nil
 	}
+	if len(s) > maxDigits { // reading it takes as long as that squared
+		return notNamed("its tree has a number of %d digits", len(s))
+	}
 	n, ok := new(big.Int).SetString(s, 10)
-	if !ok || n.BitLen() > 1<<16 {
+	if !ok {
 		return notNamed("its tree has the number %.40s", s)
 	}
 	size := n.BitLen()/8 + 1
@@ -82,8 +89,16 @@ func (p *pickler) ints(numbers []int64) {
 	p.op("t")
 }
 
-// class names what the reader finds by import.
-func (p *pickler) class(module, name string) { p.op("c" + module + "\n" + name + "\n") }
+// importable are names that mean nothing else in a pickle.
+var importable = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
+
+// class names what the reader finds by import. A name must be one of this package's own: anything that a state says is looked up first.
+func (p *pickler) class(module, name string) {
+	if !importable.MatchString(module) || !importable.MatchString(name) {
+		panic("a class that has no name")
+	}
+	p.op("c" + module + "\n" + name + "\n")
+}
 
 // remember has the reader remember what was written last, and says where.
 func (p *pickler) remember() int {

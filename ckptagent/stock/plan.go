@@ -42,8 +42,11 @@ func readTable(raw []byte) (*table, error) {
 		switch c := in.space(); {
 		case k == "values" && c == '[':
 			err = in.items(']', func(v *node) error {
-				t.names, t.values[v.s] = append(t.names, v.s), true
-				return nil
+				if v.kind != text {
+					return notNamed("its table names a value that has no name")
+				}
+				t.values[v.s] = true
+				return t.addName(v.s)
 			})
 		case k == "tensors" && c == '{':
 			err = in.members(t.addTensor)
@@ -57,7 +60,29 @@ func readTable(raw []byte) (*table, error) {
 			return nil, err
 		}
 	}
-	return t, nil
+	return t, t.check()
+}
+
+// addName takes in a name, of which a path can be made.
+func (t *table) addName(fqn string) error {
+	if strings.Contains(fqn, separator) {
+		return notNamed("%.200q: a name that none can be", fqn)
+	}
+	t.names = append(t.names, fqn)
+	return nil
+}
+
+// check says whether no two names are one.
+func (t *table) check() error {
+	seen := map[string]bool{}
+	for _, fqn := range t.names {
+		p := t.path(fqn)
+		if seen[p] {
+			return notNamed("%.200s: its table has two of this name or path", fqn)
+		}
+		seen[p] = true
+	}
+	return nil
 }
 
 // items visits those of an array, one at a time.
@@ -96,15 +121,14 @@ func (s *scanner) members(visit func(key string, v *node) error) error {
 
 func (t *table) addTensor(fqn string, v *node) error {
 	if v.kind != array || len(v.kids) != 3 || dtypes[v.kids[0].s] == 0 {
-		return notNamed("%s: its row of the table is not known here", fqn)
+		return notNamed("%.200s: its row of the table is not known here", fqn)
 	}
 	size, ok := v.kids[1].numbers()
 	if !ok || len(size) > maxDims || product(size) < 0 {
-		return notNamed("%s: its row of the table is not known here", fqn)
+		return notNamed("%.200s: its row of the table is not known here", fqn)
 	}
-	t.names = append(t.names, fqn)
 	t.tensors[fqn] = tensorPart{dtype: v.kids[0].s, shape: size}
-	return nil
+	return t.addName(fqn)
 }
 
 func (t *table) addPath(fqn string, v *node) error {
@@ -116,15 +140,15 @@ func (t *table) addPath(fqn string, v *node) error {
 		case k.kind == integer:
 			n, ok := k.int64()
 			if !ok {
-				return notNamed("%s: its path is not known here", fqn)
+				return notNamed("%.200s: its path is not known here", fqn)
 			}
 			path = join(path, placed, strconv.FormatInt(n, 10))
 		default:
-			return notNamed("%s: its path is not known here", fqn)
+			return notNamed("%.200s: its path is not known here", fqn)
 		}
 	}
 	if v.kind != array || path == "" {
-		return notNamed("%s: its path is not known here", fqn)
+		return notNamed("%.200s: its path is not known here", fqn)
 	}
 	t.paths[fqn] = path
 	return nil
@@ -176,11 +200,11 @@ func (x *Index) addItem(s *state, rank int, fqn string, offsets *node, r *row) e
 	case isTensor:
 		var ok bool
 		if t.offsets, ok = offsets.numbers(); !ok || r.kind != "torch" || r.dtype != t.dtype || len(t.offsets) != len(t.shape) || len(r.shape) != len(t.shape) {
-			return notNamed("%s: a part is not of what the table says", fqn)
+			return notNamed("%.200s: a part is not of what the table says", fqn)
 		}
 		for i, n := range t.shape {
 			if t.offsets[i] > n || r.shape[i] > n-t.offsets[i] {
-				return notNamed("%s: a part lies outside of it", fqn)
+				return notNamed("%.200s: a part lies outside of it", fqn)
 			}
 		}
 		t.row = r
@@ -190,7 +214,10 @@ func (x *Index) addItem(s *state, rank int, fqn string, offsets *node, r *row) e
 			if e, _, err = x.entry(rank, path); err != nil {
 				return err
 			}
-			e.dtype, e.shape = t.dtype, x.shape(t.shape)
+			if e.shape, err = x.shape(t.shape); err != nil {
+				return err
+			}
+			e.dtype = t.dtype
 		}
 		if slices.Contains(r.shape, 0) && !slices.Contains(t.shape, 0) {
 			return nil // it has nothing of it
@@ -198,7 +225,7 @@ func (x *Index) addItem(s *state, rank int, fqn string, offsets *node, r *row) e
 		return x.addPart(e, rank, t)
 	case x.table.values[fqn]:
 		if r.kind != "bytes" || r.n > MaxValues {
-			return notNamed("%s: what the rank holds of it is not known here, or has more than %d bytes", fqn, MaxValues)
+			return notNamed("%.200s: what the rank holds of it is not known here, or has more than %d bytes", fqn, MaxValues)
 		}
 		b, err := s.read(r.at, r.n)
 		if err != nil {

@@ -109,8 +109,11 @@ func (s *state) findObjects(at, n int64) error {
 			return err
 		}
 		size := int64(binary.LittleEndian.Uint64(b))
-		if size < 0 || size > MaxValues || len(s.objects) >= maxNodes {
+		if size < 0 || size > MaxValues {
 			return notNamed("an object of %d bytes is larger than %d", uint64(size), MaxValues)
+		}
+		if len(s.objects) >= maxObjects {
+			return notNamed("it has more than %d objects", maxObjects)
 		}
 		s.objects = append(s.objects, span{at + 8, at + 8 + size})
 		at += 8 + size
@@ -193,7 +196,9 @@ func parseRow(v *node, raw []byte) (r row, err error) {
 	size := int64(1)
 	switch r.kind {
 	case "torch", "dtensor":
-		size = dtypes[r.dtype]
+		if size = dtypes[r.dtype]; size == 0 {
+			return r, bad
+		}
 	case "numpy", "array", "bytes", "bytearray":
 		size = r.n / max(product(r.shape), 1)
 		if r.kind == "numpy" && !numpyType.MatchString(r.dtype) || r.kind == "array" && (len(r.dtype) != 1 || len(r.shape) != 1) {
@@ -202,7 +207,7 @@ func parseRow(v *node, raw []byte) (r row, err error) {
 	default:
 		return r, bad
 	}
-	if n := product(r.shape); n < 0 || size == 0 && n > 0 || n > math.MaxInt64/max(size, 1) || n*size != r.n {
+	if n := product(r.shape); n < 0 || n > math.MaxInt64/max(size, 1) || n*size != r.n {
 		return r, bad
 	}
 	if r.kind == "dtensor" {

@@ -302,6 +302,12 @@ func TestWhatCannotBeNamed(t *testing.T) {
 		"layout has a version":                             one(`{"v":2,"tensors":[]}`, `{}`),
 		"row of its layout is not known here: [\"opaque\"": one(layoutOf(`["opaque","float32",[2],AT,8,null]`), `{}`),
 		"[\"torch\",\"qint8\"":                             one(layoutOf(`["torch","qint8",[2],AT,2,null]`), `{}`),
+		"[\"torch\",\"qint8\",[0]":                         one(layoutOf(`["torch","qint8",[0],AT,0,null]`), `{}`),
+		`["torch","float32\ncposix`:                        one(layoutOf(`["torch","float32\ncposix\nsystem\n(S'id'\ntR0ctorch\nfloat32",[0],AT,0,null]`), `{"w":{"T":0}}`),
+		"a number of 5000 digits":                          one(layoutOf(whole), `{"v":`+strings.Repeat("1", 5000)+`}`),
+		"ZeroRedundancyOptimizer is not known":             one(layoutOf(whole), `{"a":`+zeroOf(150_000)+`,"b":`+zeroOf(150_000)+`}`),
+		"names and shapes have more than":                  one(layoutOf(whole), `{"`+strings.Repeat("x", 1<<20)+`":{"d":[`+manyEmpty(20)+`]}}`),
+		"more than 4096 objects":                           one(layoutOf(whole), `{}`, make([]string, 5000)...),
 		"[\"torch\",\"float32\",[2],512,9":                 one(layoutOf(`["torch","float32",[2],AT,9,null]`), `{}`),
 		"[\"numpy\",\"|O\"":                                one(layoutOf(`["numpy","|O",[1],AT,8,null]`), `{}`),
 		"float that is none":                               one(layoutOf(whole), `{"v":{"f":"one"}}`),
@@ -329,6 +335,72 @@ func TestWhatCannotBeNamed(t *testing.T) {
 		_, err := indexOf(t, states...)
 		if !errors.Is(err, ErrNotNamed) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := indexOf(t, one(layoutOf(whole), `{"v":{"f":"`+strings.Repeat("x", 1<<20)+`"},"w":"`+strings.Repeat("é", 1<<20)+`\ud800"}`)...); err == nil || len(err.Error()) > 1000 {
+		t.Errorf("a reason of %d bytes", len(err.Error()))
+	}
+}
+
+// zeroOf is the state of a ZeroRedundancyOptimizer of so many parameters, of which this rank has none.
+func zeroOf(params int) string {
+	return fmt.Sprintf(`{"d":[["optim",{"d":[["state",{"d":[]}],["param_groups",{"l":[{"d":[["params",{"l":[]}]]}]}]]}],["groups",{"l":[{"d":[["lr",1]]}]}],["part",{"l":[]}],["of",{"l":[{"l":[%d,{"l":[]}]}]}]]}`, params)
+}
+
+// manyEmpty are items of a dict that are empty dicts.
+func manyEmpty(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`["%d",{"d":[]}]`, i))
+	}
+	return strings.Join(all, ",")
+}
+
+// TestPlansThatCannotBeNamed: a planner may plan anything, and a table may say anything.
+func TestPlansThatCannotBeNamed(t *testing.T) {
+	plan := func(table string, items ...string) []byte {
+		rows, held := []string{fmt.Sprintf(`["bytes","",[%d],AT,%d,null]`, len(table), len(table))}, []string{}
+		for i, item := range items {
+			shape, where, _ := strings.Cut(item, " at ")
+			name, shape, _ := strings.Cut(shape, " ")
+			n := int64(4)
+			for _, d := range strings.Split(strings.Trim(shape, "[]"), ",") {
+				var size int64
+				_, _ = fmt.Sscan(d, &size)
+				n *= size
+			}
+			rows = append(rows, fmt.Sprintf(`["torch","float32",%s,AT,%d,null]`, shape, n))
+			held = append(held, fmt.Sprintf(`{"l":["%s",{"l":%s},{"T":%d}]}`, name, where, i+1))
+		}
+		b := stateOf(layoutOf(rows...), `{"__dcp__":{"d":[["v",1],["table",{"T":0}],["held",{"l":[`+strings.Join(held, ",")+`]}]]}}`)
+		copy(b[512:], table)
+		return b
+	}
+	for want, state := range map[string][]byte{
+		"a name that none can be":                 plan(`{"tensors":{"\u0000":["float32",[2],[]]},"values":[]}`, `\u0000 [2] at [0]`),
+		"two of this name or path":                plan(`{"tensors":{"a":["float32",[2],[]],"b":["float32",[2],[]]},"values":[],"paths":{"a":["x"],"b":["x"]}}`, "a [2] at [0]", "b [2] at [0]"),
+		"parts of it that overlap, or too many":   plan(`{"tensors":{"a":["float32",[6],[]]},"values":[]}`, "a [3] at [0]", "a [3] at [2]"),
+		"hold parts of it that overlap":           plan(`{"tensors":{"a":["float32",[6],[]]},"values":[]}`, "a [3] at [0]", "a [4] at [0]"),
+		"a value that has no name":                plan(`{"tensors":{},"values":[1]}`),
+		"a part lies outside of it":               plan(`{"tensors":{"a":["float32",[6],[]]},"values":[]}`, "a [3] at [4]"),
+		"a: the ranks hold 3 elements of a tenso": plan(`{"tensors":{"a":["float32",[6],[]]},"values":[]}`, "a [3] at [0]"),
+	} {
+		if _, err := indexOf(t, state); !errors.Is(err, ErrNotNamed) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	for _, state := range [][]byte{
+		plan(`{"tensors":{"a":["float32",[0,3],[]]},"values":[]}`, "a [0,0] at [0,3]"),
+		plan(`{"tensors":{"a":["float32",[5,0],[]]},"values":[]}`, "a [3,0] at [0,0]", "a [2,0] at [3,0]"),
+		plan(`{"tensors":{"a":["float32",[4,4],[]]},"values":[]}`, "a [2,2] at [0,0]", "a [2,2] at [0,2]", "a [2,2] at [2,0]", "a [2,2] at [2,2]"),
+	} {
+		x, err := indexOf(t, state)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, paths := written(t, x); len(paths) != 1 {
+			t.Errorf("names %v", paths)
 		}
 	}
 }
