@@ -9,7 +9,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -75,11 +74,13 @@ func newUploader(a *Agent) (*uploader, string) {
 		return nil, "storage is off: the pod does not know which job it belongs to"
 	}
 	nothing, fs := func() {}, child.New(a.storageProcess)
+	folder, writer := filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())
 	k := &uploader{
-		fs: fs, store: store.New(fs, filepath.Join(a.c.Storage, a.c.Gang+"-"+a.c.JobUID), fmt.Sprintf("%s-%d", a.c.PodUID, time.Now().UnixNano())),
+		fs: fs, store: store.New(fs, folder, writer),
 		post: a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
 	}
 	k.store.TellNotNamed(k.tellNotNamed)
+	k.store.IndexBy(func(m format.Manifest) error { return child.Index(indexProcess, folder, writer, m) })
 	go k.probe(func() { a.do(a.reportCapabilities) })
 	return k, ""
 }
@@ -90,7 +91,7 @@ func (k *uploader) tellNotNamed(m protocol.Mark, why error) {
 	defer k.mu.Unlock()
 	if before := k.notNamed; before != why.Error() {
 		k.notNamed = why.Error()
-		k.logf("step %d lies in storage and %v; export it instead", m.Step, why)
+		k.logf("stock torch cannot read step %d where it lies in storage, export it instead: %v", m.Step, why)
 	}
 }
 
@@ -99,6 +100,13 @@ func (k *uploader) tellNotNamed(m protocol.Mark, why error) {
 func (a *Agent) storageProcess() *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", "storage")
 	cmd.Args[0], cmd.Stderr = "holdfast-agent", struct{ io.Writer }{a.c.Log}
+	return cmd
+}
+
+// indexProcess is what names to stock torch where a step lies.
+func indexProcess() *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", "index")
+	cmd.Args[0] = "holdfast-agent"
 	return cmd
 }
 
@@ -283,9 +291,7 @@ func (k *uploader) manifest(e ckptagent.WriteManifest) {
 		m.Ranks = append(m.Ranks, format.ManifestRank(r))
 	}
 	go func() {
-		err := k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) })
-		debug.FreeOSMemory() // the names of all ranks' tensors were here
-		if err != nil {
+		if k.again(ctx, "writing a manifest", 0, func() error { return k.store.PutManifest(m) }) != nil {
 			return
 		}
 		k.post(ckptagent.ManifestWritten{Mark: mark})

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNotNamed says that a step cannot be named to stock torch; the text says why.
-var ErrNotNamed = errors.New("cannot be read in place by stock torch")
+var ErrNotNamed = errors.New("it cannot be named")
 
 // asNotNamed turns a panic, which no state is meant to cause, into a reason: an index that is not there costs less than an agent.
 func asNotNamed(err *error) {

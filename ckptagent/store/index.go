@@ -4,7 +4,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"path"
@@ -20,21 +19,18 @@ import (
 // TellNotNamed has f told of each step that stock torch cannot read in place, and why.
 func (s *Store) TellNotNamed(f func(m protocol.Mark, why error)) { s.notNamed = f }
 
-// putIndex writes the folder by which stock torch reads a step where it lies; a step that it cannot read gets none. .metadata comes last: who
-// finds it finds all that it names. The folder's own name is synced with that of the manifest.
-func (s *Store) putIndex(m format.Manifest) error {
+// IndexBy has f do what WriteIndex does.
+func (s *Store) IndexBy(f func(m format.Manifest) error) { s.writeIndex = f }
+
+// WriteIndex writes the folder by which stock torch reads a step where it lies; a step that it cannot read gets none. .metadata comes last:
+// who finds it finds all that it names. The folder's own name is synced with that of the manifest.
+func (s *Store) WriteIndex(m format.Manifest) error {
 	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
 	x, err := s.index(m)
-	if err == nil {
-		if err = s.fs.MkdirAll(dir); errors.Is(err, unix.ENOTDIR) {
-			err = fmt.Errorf("%w: %w", stock.ErrNotNamed, err)
-		}
-	}
-	if errors.Is(err, stock.ErrNotNamed) {
-		s.notNamed(protocol.Mark{Step: m.Step, Generation: m.Generation}, err)
-		return nil
-	}
 	if err != nil {
+		return err
+	}
+	if err = s.fs.MkdirAll(dir); err != nil {
 		return err
 	}
 	err = s.put(path.Join(dir, format.IndexValues), func(out File) error {

@@ -44,12 +44,15 @@ type Store struct {
 	writer string
 	parts  atomic.Uint64
 	// notNamed is told why stock torch cannot read a step in place.
-	notNamed func(m protocol.Mark, why error)
+	notNamed   func(m protocol.Mark, why error)
+	writeIndex func(m format.Manifest) error
 }
 
 // New uses the folder dir; writer tells the unfinished files of this process from those of others.
 func New(under FS, dir, writer string) *Store {
-	return &Store{fs: under, dir: dir, writer: writer, notNamed: func(protocol.Mark, error) {}}
+	s := &Store{fs: under, dir: dir, writer: writer, notNamed: func(protocol.Mark, error) {}}
+	s.writeIndex = s.WriteIndex
+	return s
 }
 
 // Probe says whether the folder can be written.
@@ -157,8 +160,8 @@ func (s *Store) PutManifest(m format.Manifest) error {
 	if err := s.makeFolder(s.folder(m.Generation)); err != nil {
 		return err
 	}
-	if err := s.putIndex(m); err != nil {
-		return fmt.Errorf("writing for stock torch where step %d, generation %d lies: %w", m.Step, m.Generation, err)
+	if err := s.writeIndex(m); err != nil { // whatever it is, a step is durable without
+		s.notNamed(protocol.Mark{Step: m.Step, Generation: m.Generation}, err)
 	}
 	return s.put(name, func(out File) error {
 		_, err := out.Write(m.Encode())
