@@ -75,13 +75,13 @@ func First(exits []Exit) (c Cause, ok bool) {
 	return c, true
 }
 
-// killedUnseen bounds how long a kill from outside may go unseen by who waits for the process, on a node that is short of processors or
+// killedUnseen bounds how long a SIGKILL may go unseen by who waits for the process, on a node that is short of processors or
 // of which the agent was killed as well. Peers notice at once, and say so in words of the script's own.
 const killedUnseen = 5 * time.Second
 
 // endedAt is when a rank may have ended at the earliest.
 func endedAt(e Exit) time.Time {
-	if outside(e.Signal) {
+	if e.Signal == sigkill {
 		return e.At.Add(-killedUnseen)
 	}
 	return e.At

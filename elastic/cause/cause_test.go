@@ -45,6 +45,7 @@ func TestFirst(t *testing.T) {
 		{"kill -9 of rank 0", []Exit{exit(0, 137, 9, 0, ""), exit(1, 1, 0, 2, peer)}, RankKilled, 0, 1, "SIGKILL"},
 		{"kill -9 that was seen late: peers speak in the script's own words", []Exit{exit(0, 1, 0, 1, mine), exit(1, 137, 9, 4000, ""), exit(2, 1, 0, 2, mine)}, RankKilled, 1, 2, "9 (SIGKILL)"},
 		{"who says that a peer is gone comes after who says anything else", []Exit{exit(0, 1, 0, 1, gone), exit(1, 1, 0, 9, text(t, "raise.1"))}, RankFailed, 1, 1, "ValueError"},
+		{"a SIGTERM just after an exception may be of who cleans up", []Exit{exit(0, 1, 0, 1, text(t, "raise.1")), exit(1, 143, 15, 300, "")}, RankFailed, 0, 1, "ValueError"},
 		{"a kill long after an exception", []Exit{exit(0, 1, 0, 1, text(t, "raise.1")), exit(1, 137, 9, 6000, "")}, RankFailed, 0, 1, "ValueError"},
 		{"abort", []Exit{exit(0, 1, 0, 1, text(t, "abort.0")), exit(1, 134, 6, 2, "")}, RankFailed, 1, 1, "6 (SIGABRT)"},
 		{"sys.exit", []Exit{exit(0, 1, 0, 1, peer), exit(1, 3, 0, 2, "")}, RankFailed, 1, 1, "exit code 3"},

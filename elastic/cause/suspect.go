@@ -25,7 +25,7 @@ const (
 	SuspectBus Suspect = "BusError"
 )
 
-const sigill, sigabrt, sigbus = 4, 6, 7
+const sigill, sigabrt, sigbus, sigkill = 4, 6, 7, 9
 
 // ownWords are of failures that are the script's own, whatever they make NCCL or its watchdog say.
 var ownWords = []string{"device-side assert triggered", "illegal memory access", "out of memory", "ncclinvalidusage", "invalid usage", "ncclinvalidargument", "invalid argument"}
