@@ -150,7 +150,7 @@ func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m 
 			pins = append(pins, m)
 		}
 		settings.SetPins(job, pins)
-		wish := settings.PinWishOfJob(job) + 1
+		wish := ckpt.NextWish(g, settings.PinWishOfJob(job))
 		settings.SetPinWish(job, wish)
 		err := c.Patch(ctx, job, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		switch {

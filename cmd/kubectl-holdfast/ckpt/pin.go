@@ -63,6 +63,19 @@ func notPinned(g *v1alpha1.Gang) []string {
 // IsPinned says whether the coordinator has recorded that a step stays.
 func IsPinned(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(pinnedSteps(g), m) }
 
+// NextWish is the number of a wish that is newer than what the Job says and than all that was answered: who puts a Job's file in place of it
+// may have taken its number away.
+func NextWish(g *v1alpha1.Gang, ofJob int64) int64 {
+	newest := ofJob
+	if g.Spec.Storage != nil {
+		newest = max(newest, g.Spec.Storage.PinWish)
+	}
+	if g.Status.Run != nil {
+		newest = max(newest, g.Status.Run.PinWish)
+	}
+	return newest + 1
+}
+
 // Answers says whether the coordinator has heard a wish: what is pinned now is what it made of that one, or of a later one.
 func Answers(g *v1alpha1.Gang, wish int64) bool {
 	return g.Status.Run != nil && g.Status.Run.PinWish >= wish || wish == 0
