@@ -92,6 +92,10 @@ func (t *turn) persistOn(ctx context.Context, step int64) error {
 		if err := t.holder.store.Put(ctx, f, pinned.Data()); err != nil {
 			return err
 		}
+		m := format.Manifest{Step: f.Step, Generation: f.Generation, Ranks: []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}}}
+		if err := t.holder.store.PutManifest(m); err != nil {
+			return err
+		}
 		if err := t.holder.store.Prune(protocol.Mark{Step: step + n + 1, Generation: besideGeneration}); err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,9 @@ type holder struct {
 	sockets    []*net.UnixConn
 	polls      sync.WaitGroup
 
+	// notNamed is why stock torch could not read a step where it lies.
+	notNamed atomic.Pointer[error]
+
 	mu     sync.Mutex
 	newest []int64 // of each rank, sealed
 }
@@ -44,7 +48,10 @@ func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
 		return nil, err
 	}
 	files := child.New(storageProcess)
-	h := &holder{set: set, files: files, store: store.New(files, filepath.Join(storage, "holdfast"), "bench"), dir: dir, newest: make([]int64, ranks)}
+	folder := filepath.Join(storage, "holdfast")
+	h := &holder{set: set, files: files, store: store.New(files, folder, "bench"), dir: dir, newest: make([]int64, ranks)}
+	h.store.IndexBy(func(m format.Manifest) error { return child.Index(indexProcess, folder, "bench", m) })
+	h.store.TellNotNamed(func(m protocol.Mark, why error) { h.notNamed.Store(&why) })
 	h.begin(0)
 	for local := range ranks {
 		socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: h.socket(local), Net: "unixgram"})
@@ -60,6 +67,9 @@ func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
 
 // storageProcess reaches storage, as an agent's does.
 func storageProcess() *exec.Cmd { return exec.Command("/proc/self/exe", "storage") }
+
+// indexProcess names to stock torch where a step lies, as an agent's does.
+func indexProcess() *exec.Cmd { return exec.Command("/proc/self/exe", "index") }
 
 func (h *holder) socket(local int) string {
 	return filepath.Join(h.dir, "agent-"+strconv.Itoa(local)+".sock")
@@ -137,6 +147,9 @@ func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) 
 	}
 	if err := h.store.PutManifest(manifest); err != nil {
 		return 0, err
+	}
+	if why := h.notNamed.Load(); why != nil {
+		return 0, fmt.Errorf("step %d cannot be read where it lies: %w", step, *why)
 	}
 	h.set.SetDurable(format.Point{Step: step})
 	at = monotonic()
