@@ -76,7 +76,7 @@ func run(args []string) int {
 		}
 		return 0
 	case args[1] == "index" && len(rest) == 0:
-		if err := child.ServeIndex(os.Stdin, os.Stdout); err != nil {
+		if err := child.ServeIndex(os.Stdin, os.Stdout, child.IndexMemory); err != nil {
 			return fail(err)
 		}
 		return 0

@@ -25,9 +25,9 @@ import (
 // which is the first to be killed where the container is short of memory.
 const (
 	indexProcessor = 60 // seconds
-	// indexHeap is where its garbage collector begins to work hard, indexMemory where it ends: Go takes 64 MiB at a time.
+	// indexHeap is where its garbage collector begins to work hard, IndexMemory where it ends: Go takes 64 MiB at a time.
 	indexHeap   = 24 << 20
-	indexMemory = 112 << 20
+	IndexMemory = 112 << 20
 	indexWait   = 3 * time.Minute
 	maxSaid     = 4 << 10
 )
@@ -61,7 +61,7 @@ func Index(command func() *exec.Cmd, folder, writer string, m format.Manifest) e
 		return fmt.Errorf("naming its parts took longer than %s", indexWait)
 	}
 	if err != nil {
-		return fmt.Errorf("naming its parts needs more than %d MiB or %d s of a processor, or was killed: %w", indexMemory>>20, indexProcessor, err)
+		return fmt.Errorf("naming its parts needs more than %d MiB or %d s of a processor, or was killed: %w", IndexMemory>>20, indexProcessor, err)
 	}
 	if text := strings.TrimSpace(said.String()); text != "" {
 		return errors.New(text)
@@ -77,10 +77,11 @@ func (h *head) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ServeIndex is that process: it writes one index, and says on out why it did not.
-func ServeIndex(in io.Reader, out io.Writer) error {
+// ServeIndex is that process: it writes one index, and says on out why it did not. It ends where it needs more than so many bytes of memory,
+// which is IndexMemory but under the race detector.
+func ServeIndex(in io.Reader, out io.Writer, memory uint64) error {
 	debug.SetMemoryLimit(indexHeap)
-	for what, most := range map[int]uint64{unix.RLIMIT_CPU: indexProcessor, unix.RLIMIT_DATA: indexMemory} {
+	for what, most := range map[int]uint64{unix.RLIMIT_CPU: indexProcessor, unix.RLIMIT_DATA: memory} {
 		if err := unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most}); err != nil {
 			return fmt.Errorf("limiting what an index may take: %w", err)
 		}

@@ -77,15 +77,3 @@ func TestAnIndexEndsAlone(t *testing.T) {
 		}
 	}
 }
-
-// TestAnIndexTakesNoMoreMemory than it may: the process ends, not the pod.
-func TestAnIndexTakesNoMoreMemory(t *testing.T) {
-	cmd := func() *exec.Cmd {
-		c := indexProcess()
-		c.Env = append(c.Env, "HOLDFAST_TEST_HOG=1")
-		return c
-	}
-	if err := Index(cmd, "/nowhere", "w", format.Manifest{Step: 1, Generation: 1, Ranks: []format.ManifestRank{{}}}); err == nil || !strings.Contains(err.Error(), "exit status 2") {
-		t.Errorf("%v", err)
-	}
-}

@@ -87,7 +87,7 @@ func main() {
 		return
 	}
 	if len(os.Args) == 2 && os.Args[1] == "index" { // what indexProcess starts
-		if err := child.ServeIndex(os.Stdin, os.Stdout); err != nil {
+		if err := child.ServeIndex(os.Stdin, os.Stdout, child.IndexMemory); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
