@@ -120,7 +120,7 @@ func TestAnIndexTakesNoMoreMemory(t *testing.T) {
 		t.Fatalf("%v: %.300s", err, out)
 	}
 	used := index.ProcessState.SysUsage().(*syscall.Rusage).Maxrss >> 10
-	if used > 160 {
+	if used > 240 {
 		t.Errorf("it took %d MiB", used)
 	}
 	t.Logf("it took %d MiB", used)

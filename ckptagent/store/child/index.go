@@ -27,7 +27,7 @@ const (
 	indexProcessor = 60 // seconds
 	// indexHeap is where its garbage collector begins to work hard, IndexMemory where it ends: Go takes 64 MiB at a time.
 	indexHeap   = 24 << 20
-	IndexMemory = 112 << 20
+	IndexMemory = 192 << 20
 	indexWait   = 3 * time.Minute
 	maxSaid     = 4 << 10
 )
