@@ -28,8 +28,9 @@ const (
 	// indexHeap is where its garbage collector begins to work hard, IndexMemory where it ends: Go takes 64 MiB at a time.
 	indexHeap   = 24 << 20
 	IndexMemory = 192 << 20
-	indexWait   = 3 * time.Minute
-	maxSaid     = 4 << 10
+	// indexWait is how long a manifest waits for it at most, where storage does not answer.
+	indexWait = 20 * time.Second
+	maxSaid   = 4 << 10
 )
 
 type indexRequest struct {
