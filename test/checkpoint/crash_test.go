@@ -209,10 +209,15 @@ func (c *crashes) killRank(p *pod) {
 func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	h.t.Helper()
 	began := time.Now()
+	restarted := began
 	defer func() { h.timeout -= time.Since(began) }()
 	for ; time.Since(began) < h.timeout; time.Sleep(20 * time.Microsecond) {
 		p, seems := w.find(h)
 		if !seems {
+			if w.prelude && time.Since(restarted) > 2*time.Second { // that restart went by unseen
+				restarted = time.Now()
+				h.killRank(h.pods[0])
+			}
 			continue
 		}
 		if p.stop() && p.still() {
