@@ -116,18 +116,12 @@ class Training:
         }  # fmt: skip
 
 
-class Aside:
+class Aside(Copiers):
     """One thread that copies, and can be waited for."""
 
     def __init__(self):
-        self.work, self.done, self.busy = queue.SimpleQueue(), queue.SimpleQueue(), False
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self):
-        while True:
-            for to, source, n in self.work.get():
-                ctypes.memmove(to, source, n)
-            self.done.put(None)
+        super().__init__(threads=1)
+        self.busy = False
 
     def begin(self, pieces):
         self.work.put(pieces)

@@ -88,9 +88,9 @@ def pattern():
 class Copiers:
     """memcpy by several threads, which wait for work: the limit that the machine sets."""
 
-    def __init__(self):
+    def __init__(self, threads=THREADS):
         self.work, self.done = queue.SimpleQueue(), queue.SimpleQueue()
-        for _ in range(THREADS):
+        for _ in range(threads):
             threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
