@@ -168,7 +168,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 		p.in, err = cmd.StdinPipe()
 	}
 	if err == nil {
-		err = store.InBackground(cmd.Start) // it gives way to training, and so does the agent's part of a copy, which waits for it
+		err = store.InBackground(cmd.Start) // it gives way to training
 	}
 	if err != nil {
 		p.memory.Close()
