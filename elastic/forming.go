@@ -29,11 +29,7 @@ func (s *State) stepForming(now time.Time) {
 func (s *State) begin() {
 	l := s.layOut()
 	s.launched = s.hasLauncher(&s.slots[0].report) // all pods are alike
-	inventories := make([][]protocol.Point, 0, l.world)
-	for i := range s.slots {
-		inventories = append(inventories, inventory(&s.slots[i].report)...)
-	}
-	from := restore.InMemory(inventories, s.Record.Branches)
+	from := restore.InMemory(s.inventories(), s.Record.Branches)
 	r := &s.Record
 	s.enterBranch(from)
 	if rec := s.openRecovery(); rec != nil {

@@ -3,11 +3,14 @@ package elastic
 import (
 	"slices"
 	"time"
+
+	"holdfast.dev/holdfast/elastic/restore"
 )
 
 // What counts as progress. Progress refills the budget of restarts, and a failure that is seen again after it is a new one.
 //
-//  1. Where state is kept in memory: a step that all ranks hold sealed and that is newer than any before.
+//  1. Where state is kept in memory: a step that all ranks hold sealed and that is newer than any before, whether agents report it
+//     while they run or once they have halted: a generation may end before any says that it runs.
 //  2. Where it is not, and the script tells its steps: a step that all ranks finished and that is newer than any before.
 //  3. Where the script tells no step: a generation in which every rank finished an optimizer step, and that ran for longer
 //     than stepsOutlast × the median recovery (recoveryUnknown where none is on record, longRun at most, so that a script of
@@ -71,6 +74,14 @@ func (s *State) best(step int64) {
 		r.BestStep = step
 		r.refill()
 	}
+}
+
+// bestAtEnd records the newest step that every rank is left with once all have halted.
+func (s *State) bestAtEnd() {
+	if !s.all(s.halted) {
+		return
+	}
+	s.best(restore.InMemory(s.inventories(), s.Record.Branches).Step)
 }
 
 // reportsSteps reports whether the script has ever reported a step of its own.

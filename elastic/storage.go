@@ -49,6 +49,15 @@ func inventory(r *protocol.Report) [][]protocol.Point {
 	return out
 }
 
+// inventories are those of all ranks.
+func (s *State) inventories() [][]protocol.Point {
+	var out [][]protocol.Point
+	for i := range s.slots {
+		out = append(out, inventory(&s.slots[i].report)...)
+	}
+	return out
+}
+
 // inStorage is what is recorded of storage.
 func (s *State) inStorage() restore.Stored {
 	out := restore.Stored{Parts: s.Record.Copies, World: s.Record.Progress.Ranks}
