@@ -76,6 +76,7 @@ type crashes struct {
 	state      int
 	generation uint64
 	start      uint64
+	newest     uint64          // step ever seen of all ranks: a job that gets no further than that, restart after restart, is given up
 	asked      int             // kills within each window
 	timeout    time.Duration   // how long is waited for the window that is tried, restarts aside
 	stale      map[string]bool // files in storage that an earlier kill may have left
@@ -115,7 +116,7 @@ func (c *crashes) show() {
 // once kills in a window and checks what is restored; it returns how often the victim had left the window meanwhile.
 func (c *crashes) once(w window, i int) (left int) {
 	kind := w.kinds[i%len(w.kinds)]
-	best := c.watch(c.start, 0, false)
+	best := c.watch(max(c.start, c.newest), 0, false)
 	if kind == allNodes {
 		eventually.Holds(c.t, "a durable step", func() (bool, any) { d, _ := c.d.Durable(); return d > 0, d })
 	}
@@ -127,6 +128,7 @@ func (c *crashes) once(w window, i int) (left int) {
 	found, seen, left := h.take(w, i)
 	c.kills++
 	best, old := max(best, seen), c.generation
+	c.newest = max(c.newest, best)
 	what := c.after(kind, found, best)
 	above := max(old, found.generation)
 	if kind == allNodes {
@@ -216,6 +218,7 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 		if !seems {
 			if w.prelude && time.Since(restarted) > 2*time.Second { // that restart went by unseen
 				restarted = time.Now()
+				h.mustGoOn()
 				h.killRank(h.pods[0])
 			}
 			continue

@@ -113,13 +113,19 @@ func (g *gang) seen() (common uint64, uneven bool) {
 	return uint64(restore.InMemory(points, nil).Step), uneven
 }
 
+// mustGoOn ends the test where the job was given up.
+func (g *gang) mustGoOn() {
+	g.t.Helper()
+	if why := g.d.GivenUp(); why != "" {
+		g.t.Fatalf("the job was given up: %s", why)
+	}
+}
+
 // running waits until a generation above the given one runs on all ranks, and returns it with its pids.
 func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	g.t.Helper()
 	eventually.Holds(g.t, fmt.Sprintf("a generation above %d on all ranks", above), func() (bool, any) {
-		if why := g.d.GivenUp(); why != "" {
-			g.t.Fatalf("the job was given up: %s", why)
-		}
+		g.mustGoOn()
 		pids, generation = pids[:0], 0
 		for i := range g.pods {
 			r := g.c.Report(g.pods[i].Name)
