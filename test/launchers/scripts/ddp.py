@@ -39,7 +39,7 @@ def main():
                 torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, lesson.place(step))
             lesson.saved(step)
             dist.barrier()
-    dist.destroy_process_group()
+    lesson.end()
 
 
 if __name__ == "__main__":

@@ -55,4 +55,4 @@ arguments = TrainingArguments(
 trainer = Trainer(model=Net(), args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[Note()])
 holdfast.transformers.attach(trainer)
 trainer.train()
-torch.distributed.destroy_process_group()  # a group that is left open may abort the process while Python ends
+lesson.end()

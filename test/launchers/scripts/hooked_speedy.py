@@ -39,4 +39,4 @@ for step in range(start + 1, lesson.STEPS + 1):
     lesson.record(step, mean / lesson.WORLD)
     lesson.record("rate-%d" % step, optimizer.param_groups[0]["lr"])
     ck.save(step)
-dist.destroy_process_group()
+lesson.end()

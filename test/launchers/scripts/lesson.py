@@ -66,3 +66,9 @@ def latest():
             return int(f.read())
     except FileNotFoundError:
         return 0
+
+
+def end():
+    """Lets Gloo's threads let go of the last tensors: one that does so while Python ends aborts the process, without an agent as well."""
+    time.sleep(0.5)
+    torch.distributed.destroy_process_group()

@@ -36,4 +36,4 @@ for step in range(start + 1, lesson.STEPS + 1):
         dist.barrier()
         lesson.saved(step)
         dist.barrier()
-dist.destroy_process_group()
+lesson.end()
