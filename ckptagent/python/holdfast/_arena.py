@@ -5,6 +5,7 @@ golden arenas in ckptagent/format/testdata.
 """
 
 import collections
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -209,6 +210,10 @@ class Arena:
 
     def data_offset(self, i):
         return self.header.data_offset + i * self.header.stride
+
+    def address(self, i):
+        """Where a slot's data lies in this process."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.map, self.data_offset(i)))
 
     def find(self, step, branch=0):
         """Slot that holds step of branch sealed, or None; of two, the one sealed under the higher grant."""

@@ -6,6 +6,7 @@ counted and said once, and training goes on. Restoring is the opposite: if the g
 anything less than that step whole is an error.
 """
 
+import functools
 import gc
 import json
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 import traceback
 
-from . import _arena, _memory, _overlap, _sharded
+from . import _arena, _device, _memory, _overlap, _sharded
 from ._arena import Arena, ArenaError, Client
 from ._kinds import RestoreError
 from ._prove import prove
@@ -69,7 +70,8 @@ class Checkpoint:
         self._tracked = {}
         self._rng = False
         self._said = set()
-        self._packer = Packer()
+        self._devices = _device.Devices(_say)
+        self._packer = Packer(self._devices)
         self._ready = {}  # slot -> bytes of it whose pages are known to be there
         self._touched = None  # set once those slots are that are needed first
         self._socket = None
@@ -109,7 +111,7 @@ class Checkpoint:
             seq=old.seq if old else 0, slot=_arena.NO_SLOT, generation=self._generation, grant=0, copy_step=0, length=0, step=0,
             restored_step=0, pid=self._pid, flags=_arena.FLAG_ATTACHED, saves=0, skipped=0, needed=0, refused=0,
         )  # fmt: skip
-        self._overlap = _overlap.Overlap(self._step_begins, self._judged, _say)
+        self._overlap = _overlap.Overlap(self._devices, self._step_begins, self._judged, _say)
         _overlap.follow(self)
         self._publish()
         self._prefault_ahead()
@@ -187,6 +189,7 @@ class Checkpoint:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
             if self._touched is not None:
                 self._touched.wait(_TOUCH_WAIT)
+            self._devices.register(self._slots)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
 
@@ -281,6 +284,7 @@ class Checkpoint:
         at = self._arena.data_offset(control.slot)
         if not self._prefault(control.slot, at, needed):
             return self._refuse(step, "no memory for %d bytes of the arena; raise the container's memory limit" % needed)
+        self._devices.register(self._slots)
         aside = aside and not (control.barrier_step and step >= control.barrier_step)
         mode, trust, leaves = self._overlap.plan(plan[0], flat, self._tracked.values(), aside)
         left = leaves if mode == _overlap.OVERLAP else ()
@@ -306,14 +310,14 @@ class Checkpoint:
             self._publish(overlap_step=0, overlap_grant=0, dropped=self._record.dropped + 1, **self._blocking())
 
         try:
-            same = self._overlap.sample(pairs)
+            begun = self._overlap.begun(pairs)
         except Exception as e:
             self._overlap.give_up(e)
-            self._packer.pool.copy([(p.to, p.at, p.nbytes) for p in pairs])
+            self._packer.copy([(p.view, p.source) for p in pairs])
             return False
         self._publish(step=saved.step, overlap_step=saved.step, overlap_grant=control.grant, **self._blocking())
         self._send("step", step=saved.step)
-        self._overlap.begin(saved.step, pairs, leaves, trust, same, lambda: self._announce(saved, control, needed, overlapped=self._record.overlapped + 1), drop)
+        self._overlap.begin(saved.step, pairs, leaves, trust, begun, lambda: self._announce(saved, control, needed, overlapped=self._record.overlapped + 1), drop)
         return True
 
     def _announce(self, saved, control, needed, **changes):
@@ -427,6 +431,13 @@ class Checkpoint:
         except RuntimeError:  # the container allows no more threads: save touches what it needs
             return
         self._touched = touched
+
+    def _slots(self):
+        """Each slot for the driver to register: address, size, and what touches it. The one that is needed first comes first."""
+        control, size = self._arena.control(), self._arena.header.stride
+        first = control.slot if control is not None and control.slot < self._arena.slots else 0
+        slots = [(first + i) % self._arena.slots for i in range(self._arena.slots)]
+        return [(self._arena.address(i), size, functools.partial(self._touch, i, size)) for i in slots]
 
     def _touch(self, slot, size):
         """Touches a slot piece by piece, so that who needs it meanwhile waits for no more than one of them."""

@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 
-from . import _copy, _watch
+from . import _copy, _device, _watch
 
 #: Tensors of fewer bytes are copied inside save.
 BIG = 1 << 20
@@ -91,6 +91,8 @@ class Work:
         self._pieces = _copy.cut([(p.to, p.at, p.nbytes) for p in pairs])
         self._do, self._turn, self._lock = do, itertools.count(), threading.Lock()
         self._left, self.good, self.over = len(self._pieces), True, threading.Event()
+        if not self._pieces:
+            self.over.set()
 
     def help(self):
         for i in self._turn:  # next() of it is one step under the interpreter's lock
@@ -138,8 +140,9 @@ class Samples:
             sources.append(lines[:, line])
             kept.append(room)
             places.append((p, whole, [(at, ctypes.string_at(p.at + at, LINE)) for at, _ in ends]))
-        with torch.no_grad():
-            torch._foreach_copy_(kept, sources)
+        if kept:
+            with torch.no_grad():
+                torch._foreach_copy_(kept, sources)
         return lambda: all(self._same(torch, p, whole, line, room, ends) for (p, whole, ends), room in zip(places, kept))
 
     def _lines(self, torch, at, nbytes):
@@ -168,11 +171,12 @@ def _lines(torch, at, nbytes):
 class Flight:
     """A copy under way."""
 
-    def __init__(self, step, pairs, leaves, trust, same, count, announce, drop):
+    def __init__(self, step, pairs, leaves, trust, begun, count, announce, drop):
         self.step, self.pairs, self.leaves, self.trust = step, pairs, leaves, trust
-        self._same, self._count, self._announce, self._drop = same, count, announce, drop
+        self._begun, self._count, self._announce, self._drop = begun, count, announce, drop
         self.announced = False
-        self.copying, self.comparing = Work(pairs, _copied), Work(pairs, _equal)
+        host = _here(pairs)
+        self.copying, self.comparing = Work(host, _copied), Work(host, _equal)
         self._read_again, self._decided = False, threading.Event()  # whether there is something to read
         self.over = threading.Event()
 
@@ -194,13 +198,14 @@ class Flight:
             pass
         finally:
             self._decided.set()
-            self._same = self.pairs = None
+            self._begun = self.pairs = None
             self.over.set()
 
     def _carry_out(self):
         try:
             self.copying.help()
             self.copying.over.wait()
+            there = self._begun.equal()
             # Only now is the source read again: equal readings after one another mean one state between them.
             self._read_again = all(p.there() for p in self.pairs)
             self._decided.set()
@@ -208,29 +213,53 @@ class Flight:
                 return False
             self.comparing.help()
             self.comparing.over.wait()
-            return self.comparing.good and self._same() and not any(p.written() for p in self.pairs)
+            return self.comparing.good and there and self._begun.same() and not any(p.written() for p in self.pairs)
         except Exception:  # what could not be compared is not equal
             return False
+
+
+class Begun:
+    """What save does of a copy beside training: it reads samples of what lies in memory, and begins the copies from devices."""
+
+    def __init__(self, pairs, samples, draw, devices):
+        away = _there(pairs)
+        self._aside = devices.aside([(p.view, p.source) for p in away]) if away else None
+        try:
+            self.same = samples.take(_here(pairs), draw)
+        except BaseException:
+            self.equal()
+            raise
+
+    def equal(self):
+        """Waits for the devices; whether what they copied was the same before and after."""
+        return self._aside is None or self._aside.equal()
 
 
 class Proof:
     """A copy that was made inside save, to be compared with its source as the next step begins."""
 
-    def __init__(self, pairs, leaves, trust):
-        self.pairs, self.leaves, self.trust = pairs, leaves, trust
+    def __init__(self, pairs, leaves, trust, devices):
+        self.pairs, self.leaves, self.trust, self._devices = pairs, leaves, trust, devices
+        self._away = [p.source for p in _there(pairs)]
+        self._digests = devices.digests(self._away) if self._away else ()
 
     def work(self):
-        """What is to be compared; None: that it was written to is known already."""
+        """What is to be compared in memory; None: that something was written to is known already."""
         if not all(p.there() and not p.written() for p in self.pairs):
             return None
-        return Work(self.pairs, _equal)
+        return Work(_here(self.pairs), _equal)
+
+    def unchanged(self):
+        """Whether devices hold what they held; not known of a step that is captured."""
+        return not self._away or not _device.capturing() and _device.same(self._digests, self._devices.digests(self._away))
 
 
 class Overlap:
     """One per checkpoint. step_begins(step) is called as an optimizer's step begins after a copy of that step was announced;
     judged() after each proof."""
 
-    def __init__(self, step_begins, judged, say):
+    def __init__(self, devices, step_begins, judged, say):
+        self._devices = devices
         self.on = os.environ.get("HOLDFAST_OVERLAP") == "1"
         self.watch = _watch.Watch(self._hook, self.give_up)
         self.blocking, self.reason = 0, 0  # layouts that block, and why the newest of them does
@@ -259,7 +288,7 @@ class Overlap:
         trust = self._trust(layout)
         owned, leaves, why = self.watch.owned(), [], []
         for i, leaf in enumerate(flat.leaves):
-            if leaf.nbytes >= BIG and _plain(leaf):
+            if leaf.nbytes >= BIG and _plain(leaf) and (not _device.is_on_one(leaf.source) or self._devices.can_aside()):
                 reason = owned.get((leaf.source.data_ptr(), leaf.nbytes), -1)
                 leaves.append(i) if reason == 0 else why.append(reason)
         trust.asked += 1
@@ -293,15 +322,18 @@ class Overlap:
 
     def prove(self, pairs, leaves, trust):
         """This save was copied inside save, and is compared once more at the next step."""
-        self._proof = Proof(pairs, leaves, trust)
+        try:
+            self._proof = Proof(pairs, leaves, trust, self._devices)
+        except Exception as e:  # a device that has no room for a digest
+            self.give_up(e)
 
-    def sample(self, pairs):
-        """To be called at the end of save; what it returns says later whether the slot has what was read here."""
-        return self._samples.take(pairs, self._draw)
+    def begun(self, pairs):
+        """To be called at the end of save: what the copy that begin makes rests on."""
+        return Begun(pairs, self._samples, self._draw, self._devices)
 
-    def begin(self, step, pairs, leaves, trust, same, announce, drop):
+    def begin(self, step, pairs, leaves, trust, begun, announce, drop):
         """Copies aside. announce() or drop() is called by another thread, once."""
-        self._flight = flight = Flight(step, pairs, leaves, trust, same, self._count, announce, drop)
+        self._flight = flight = Flight(step, pairs, leaves, trust, begun, self._count, announce, drop)
         if self._threads is None:
             self._threads = Threads()
         self._threads.carry_out(flight)
@@ -346,7 +378,7 @@ class Overlap:
         self._threads.help(work)
         work.help()
         work.over.wait()
-        return work.good
+        return work.good and proof.unchanged()
 
     def forget(self):
         """In a forked child: nothing is under way here."""
@@ -396,10 +428,18 @@ class Threads:
             self._work.get().help()
 
 
+def _here(pairs):
+    return [p for p in pairs if not _device.is_on_one(p.source)]
+
+
+def _there(pairs):
+    return [p for p in pairs if _device.is_on_one(p.source)]
+
+
 def _plain(leaf):
-    """Whether a leaf is bytes of this process's memory that can be copied, read again and sampled as they lie."""
+    """Whether a leaf is bytes, of this process or a device, that can be copied and read again as they lie."""
     t = leaf.source
-    if leaf.spec[0] not in ("torch", "dtensor") or t.device.type != "cpu" or not t.is_contiguous() or t.is_conj() or t.is_neg():
+    if leaf.spec[0] not in ("torch", "dtensor") or t.device.type not in ("cpu", "cuda") or not t.is_contiguous() or t.is_conj() or t.is_neg():
         return False
     return not t.is_inference() and t.data_ptr() % 8 == 0
 

@@ -13,7 +13,7 @@ import pickle
 import struct
 import sys
 
-from . import _copy, _kinds, _plain, _prefix, _sharded
+from . import _copy, _device, _kinds, _plain, _prefix, _sharded
 
 MAGIC = b"HFSTATE1"
 HEAD = struct.Struct("<8s6Q")
@@ -254,7 +254,8 @@ class Layout:
 class Packer:
     """Copies states into slots of a mapped arena; remembers layout and destinations between saves."""
 
-    def __init__(self):
+    def __init__(self, devices=None):
+        self._devices = devices or _device.Devices(print)
         self._layout = None
         self._views = {}  # (offset of the slot) -> list of destination tensors, for the present layout
         self._prefixed = set()  # offsets of the slots whose leaves have their prefixes
@@ -296,26 +297,34 @@ class Packer:
             views = self._views[at] = [
                 _view(buffer, at + offset, leaf) for offset, leaf in zip(layout.offsets, flat.leaves)
             ]
-        tensors, sources, bulk = [], [], []
+        tensors, sources, bulk, there = [], [], [], []
         for i, (leaf, view, offset) in enumerate(zip(flat.leaves, views, layout.offsets)):
             if i in leave:
                 continue
-            if leaf.nbytes >= _BULK and _as_bytes(leaf):
-                if view.data_ptr() != leaf.source.data_ptr():
-                    bulk.append((view.data_ptr(), leaf.source.data_ptr(), leaf.nbytes))
-            elif view is None:
+            if view is None:
                 if leaf.nbytes:
                     buffer[at + offset : at + offset + leaf.nbytes] = memoryview(leaf.source).cast("B")
+            elif leaf.spec[0] in _TENSORS and _device.is_on_one(leaf.source):
+                there.append((view, leaf.source))
+            elif leaf.nbytes >= _BULK and _as_bytes(leaf):
+                if view.data_ptr() != leaf.source.data_ptr():
+                    bulk.append((view.data_ptr(), leaf.source.data_ptr(), leaf.nbytes))
             elif leaf.spec[0] in _TENSORS:
                 tensors.append(view)
                 sources.append(leaf.source)
             else:
                 view[...] = leaf.source
-        if tensors:
-            _copy_tensors(tensors, sources)
-        if bulk:
-            self.pool.copy(bulk)
+        with self._devices.copied(there):
+            if tensors:
+                _copy_tensors(tensors, sources)
+            if bulk:
+                self.pool.copy(bulk)
         return views
+
+    def copy(self, pairs):
+        """Copies contiguous tensors to their places."""
+        with self._devices.copied([(view, source) for view, source in pairs if _device.is_on_one(source)]):
+            self.pool.copy([(view.data_ptr(), source.data_ptr(), source.nbytes) for view, source in pairs if not _device.is_on_one(source)])
 
 
 def _as_bytes(leaf):

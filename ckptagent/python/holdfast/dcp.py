@@ -64,7 +64,7 @@ class Writer(StorageWriter):
         self._plan, self._global = None, []
         self._lock = threading.Lock()
         self._staged = None  # what lies in the slot and is not announced yet: (control record, leaves)
-        self._packer = Packer()  # of what is staged, which is laid out before it is planned
+        self._packer = Packer(self._ck._devices)  # of what is staged, which is laid out before it is planned
 
     # What torch calls, in this order.
 

@@ -109,8 +109,8 @@ class Sampling(unittest.TestCase):
         want = random.random(), torch.rand(1)
         random.seed(5)
         torch.manual_seed(5)
-        overlap = _overlap.Overlap(None, None, None)
-        overlap.sample([pair])
+        overlap = _overlap.Overlap(None, None, None, None)
+        overlap.begun([pair])
         self.assertEqual((random.random(), torch.rand(1)), want)
 
 
@@ -434,7 +434,7 @@ class Adversaries(OverlapCase):
         pair = _overlap.Pair(torch.zeros(1 << 18), torch.zeros(1 << 18))
         pair.source.untyped_storage().resize_(0)
         self.assertFalse(pair.there())
-        self.assertIsNone(_overlap.Proof([pair], LEAVES, None).work())
+        self.assertIsNone(_overlap.Proof([pair], LEAVES, None, None).work())
         self.assertTrue(saved and not stop.reached.is_set())
 
     def test_batch_norm(self):

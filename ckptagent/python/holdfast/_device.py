@@ -1,0 +1,207 @@
+"""Copies from CUDA devices into the arena.
+
+They are made on a stream of their own, and wait for what the script has asked of the device before. The arena's slots
+are registered with the driver, so that the device writes to them by itself; a copy to memory that is not registered
+goes through the driver's own buffers. A thread registers them once the script has a device, for that may take seconds.
+What is registered ends with the process, and nothing here makes it one that has a device: a fork inherits none.
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+
+_PORTABLE = 1  # cudaHostRegisterPortable: for all devices of the process
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+#: Lengths of rows, in words, whose columns a digest sums up. They share no divisor: rows that change places show.
+_ROWS = (64, 61)
+
+
+class Runtime:
+    """The CUDA runtime that torch has loaded, for threads of ours. Called by ctypes, which lets go of the interpreter's
+    lock in a way that survives the interpreter's end; torch's own bindings do not."""
+
+    def __init__(self, path):
+        self._lib = ctypes.CDLL(path)
+        self._register = self._lib.cudaHostRegister
+        self._register.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+        self._exchange = self._lib.cudaThreadExchangeStreamCaptureMode
+
+    def enter(self, device):
+        """Has the calling thread use this device, and disturb no graph that another thread is capturing; an error or 0."""
+        return self._exchange(ctypes.byref(ctypes.c_int(_RELAXED))) or self._lib.cudaSetDevice(device)
+
+    def register(self, at, nbytes):
+        return self._register(at, nbytes, _PORTABLE)
+
+
+def runtime():
+    """The runtime that this process has loaded; None: none that can be called."""
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                path = line.rstrip("\n").split(maxsplit=5)[5:]
+                if path and os.path.basename(path[0]).startswith("libcudart"):
+                    return Runtime(path[0])
+    except (OSError, AttributeError):  # no such file, or it lacks what is asked of it
+        pass
+    return None
+
+
+def is_on_one(t):
+    return t.device.type == "cuda"
+
+
+class Devices:
+    """What a checkpoint needs of devices."""
+
+    def __init__(self, say):
+        self._say = say
+        self._sides = {}  # device -> our stream there
+        self._lib = None
+        self._begun = self._broken = False
+
+    def register(self, slots):
+        """Has memory registered, in a thread, once the script has a device: of each of slots(), (at, nbytes, made), nbytes
+        from at on if made() is true."""
+        torch = sys.modules.get("torch")
+        if self._begun or torch is None or not torch.cuda.is_initialized():
+            return
+        self._begun, self._lib = True, runtime()
+        if self._lib is None:
+            return
+        try:
+            threading.Thread(target=self._register, args=(torch.cuda.current_device(), slots()), name="holdfast-register", daemon=True).start()
+        except Exception as e:  # copies are what they are without: slower
+            self._say("copies from the device go through the driver's buffers: %s: %s" % (type(e).__name__, e))
+
+    def _register(self, device, slots):
+        error = self._lib.enter(device)
+        for at, nbytes, made in slots:
+            if error or not made():
+                break
+            error = self._lib.register(at, nbytes)
+        if error:
+            self._say("copies from the device go through the driver's buffers, for it registers no memory of the arena: CUDA error %d" % error)
+
+    @contextlib.contextmanager
+    def copied(self, pairs):
+        """Copies sources on devices to views, (view, source) each, as they are at this point of the script's streams, while
+        the caller does something else; at the end the copies are there."""
+        sides = []
+        if pairs and not self._broken:
+            try:
+                sides = [self._copy(device, of) for device, of in _by_device(pairs)]
+            except Exception as e:
+                self._give_up(e)
+        try:
+            yield
+        finally:
+            for side in sides:
+                side.synchronize()
+        if self._broken:
+            with sys.modules["torch"].no_grad():
+                for view, source in pairs:
+                    view.copy_(source)
+
+    def _give_up(self, error):
+        """As torch copies by itself, from now on."""
+        self._broken = True
+        for side in self._sides.values():
+            side.synchronize()  # nothing that was begun may write later
+        self._say("copies from the device wait for one another from now on: %s: %s" % (type(error).__name__, error))
+
+    def _side(self, device):
+        cuda = sys.modules["torch"].cuda
+        side = self._sides.get(device)
+        if side is None:
+            side = self._sides[device] = cuda.Stream(device=device)
+        side.wait_stream(cuda.current_stream(device))
+        return side
+
+    def _copy(self, device, pairs):
+        torch = sys.modules["torch"]
+        side = self._side(device)
+        with torch.no_grad(), torch.cuda.stream(side):
+            for view, source in pairs:
+                view.copy_(source, non_blocking=True)
+        return side
+
+    def can_aside(self):
+        """Whether copies can be made beside training: a thread of ours must be able to wait for them while a graph is captured."""
+        return self._lib is not None and not self._broken
+
+    def digests(self, sources):
+        """A digest per device, of the tensors as they are at this point of the script's streams."""
+        torch = sys.modules["torch"]
+        out = []
+        with torch.no_grad():
+            for device, of in _by_device([(t, t) for t in sources]):
+                with torch.cuda.device(device):
+                    out.append(digest(torch, [t for t, _ in of]))
+        return out
+
+    def aside(self, pairs):
+        """Begins to copy beside training, (view, source) each: an Aside."""
+        before = self.digests([source for _, source in pairs])  # on the script's own streams: nothing it asks of them later comes before
+        try:
+            return Aside(self._lib, [(self._copy(device, of), of, was) for (device, of), was in zip(_by_device(pairs), before)])
+        except BaseException:
+            for side in self._sides.values():
+                side.synchronize()
+            raise
+
+
+class Aside:
+    """A copy beside training. Its source is read again on the device, right behind it."""
+
+    def __init__(self, lib, copies):
+        torch, self._lib, self._sames = sys.modules["torch"], lib, []
+        for side, pairs, was in copies:
+            with torch.no_grad(), torch.cuda.stream(side):
+                same = (digest(torch, [source for _, source in pairs]) == was).all()
+            self._sames.append((side, same, was))  # was is the script's stream's memory, which must not be used again before
+
+    def equal(self):
+        """Waits until the copies are there, and says whether their sources were the same before and after. To be called by a
+        thread of ours."""
+        torch, good, sames = sys.modules["torch"], True, self._sames
+        self._sames = ()
+        for side, same, _ in sames:
+            good = not self._lib.enter(side.device.index) and good
+            side.synchronize()
+            with torch.cuda.stream(side):
+                good = bool(same.item()) and good
+        return good
+
+
+def capturing():
+    """Whether the script is capturing a graph: then nothing may be waited for."""
+    return sys.modules["torch"].cuda.is_current_stream_capturing()
+
+
+def same(before, after):
+    """Whether digests of the same tensors are equal. Waits for them."""
+    return all(bool((a == b).all().item()) for a, b in zip(before, after))
+
+
+def digest(torch, tensors):
+    """Sums of contiguous tensors' words, by columns, and what is left over: a write changes some of them."""
+    sums = []
+    for t in tensors:
+        raw = t.detach().view(-1).view(torch.uint8)
+        n = raw.numel() // 8
+        words = raw[: 8 * n].view(torch.int64)
+        for row in _ROWS:
+            whole = n // row * row
+            sums += [words[:whole].view(-1, row).sum(0), words[whole:]]
+        sums.append(raw[8 * n :].to(torch.int64))
+    return torch.cat(sums)
+
+
+def _by_device(pairs):
+    found = {}
+    for view, source in pairs:
+        found.setdefault(source.device, []).append((view, source))
+    return list(found.items())
