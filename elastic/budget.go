@@ -26,7 +26,7 @@ const excusedInARow = 5
 func (s *State) judge(now time.Time) {
 	c := s.cause()
 	r := &s.Record
-	s.bestAtEnd()
+	s.bestAtEnd(now)
 	s.credit()
 	free := false
 	if c.Code == cause.PortConflict || c.Code == cause.LauncherStarted {

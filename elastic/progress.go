@@ -77,11 +77,15 @@ func (s *State) best(step int64) {
 }
 
 // bestAtEnd records the newest step that every rank is left with once all have halted.
-func (s *State) bestAtEnd() {
-	if !s.all(s.halted) {
+func (s *State) bestAtEnd(now time.Time) {
+	if !s.all(func(m *member) bool { return s.halted(m) && m.report.Ranks > 0 }) { // a pod whose launcher is not there has no ranks yet
 		return
 	}
-	s.best(restore.InMemory(s.inventories(), s.Record.Branches).Step)
+	step := restore.InMemory(s.inventories(), s.Record.Branches).Step
+	if p := &s.Record.Progress; step > p.SavedStep {
+		p.SavedStep, p.SavedAt = step, now
+	}
+	s.best(step)
 }
 
 // reportsSteps reports whether the script has ever reported a step of its own.
