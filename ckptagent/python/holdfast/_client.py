@@ -189,7 +189,6 @@ class Checkpoint:
             self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
             if self._touched is not None:
                 self._touched.wait(_TOUCH_WAIT)
-            self._devices.register(self._slots)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
 
@@ -284,7 +283,7 @@ class Checkpoint:
         at = self._arena.data_offset(control.slot)
         if not self._prefault(control.slot, at, needed):
             return self._refuse(step, "no memory for %d bytes of the arena; raise the container's memory limit" % needed)
-        self._devices.register(self._slots)
+        self._devices.register((leaf.source for leaf in flat.leaves), self._slots)
         aside = aside and not (control.barrier_step and step >= control.barrier_step)
         mode, trust, leaves = self._overlap.plan(plan[0], flat, self._tracked.values(), aside)
         left = leaves if mode == _overlap.OVERLAP else ()

@@ -1,9 +1,9 @@
-"""Copies from CUDA devices into the arena.
+"""Copies from CUDA devices into the arena; with HOLDFAST_REGISTER=1 on a stream of their own.
 
-They are made on a stream of their own, and wait for what the script has asked of the device before. The arena's slots
-are registered with the driver, so that the device writes to them by itself; a copy to memory that is not registered
-goes through the driver's own buffers. A thread registers them once the script has a device, for that may take seconds.
-What is registered ends with the process, and nothing here makes it one that has a device: a fork inherits none.
+The arena's slots are registered with the driver then, so that the device writes to them by itself; a copy to memory that
+is not registered goes through the driver's own buffers. A thread registers them at the first save of something on a
+device, for that may take seconds. What is registered ends with the process, and nothing here makes it one that has a
+device: a fork inherits none.
 """
 
 import contextlib
@@ -11,11 +11,15 @@ import ctypes
 import os
 import sys
 import threading
+import time
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of the process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
-#: Lengths of rows, in words, whose columns a digest sums up. They share no divisor: rows that change places show.
-_ROWS = (64, 61)
+#: Lengths of rows, in words, whose columns a digest sums up: primes, so that rows of any tensor that change places show.
+_ROWS = (251, 241)
+_LOOK = 0.0005
+#: How long the end of a process waits for what is under way.
+AT_END = 10.0
 
 
 class Runtime:
@@ -39,7 +43,7 @@ class Runtime:
 def runtime():
     """The runtime that this process has loaded; None: none that can be called."""
     try:
-        with open("/proc/self/maps") as maps:
+        with open("/proc/self/maps", errors="surrogateescape") as maps:
             for line in maps:
                 path = line.rstrip("\n").split(maxsplit=5)[5:]
                 if path and os.path.basename(path[0]).startswith("libcudart"):
@@ -58,58 +62,78 @@ class Devices:
 
     def __init__(self, say):
         self._say = say
+        self._on = os.environ.get("HOLDFAST_REGISTER") == "1"
         self._sides = {}  # device -> our stream there
-        self._lib = None
-        self._begun = self._broken = False
+        self._lib = self._registering = None
+        self._begun = self._ending = False
 
-    def register(self, slots):
-        """Has memory registered, in a thread, once the script has a device: of each of slots(), (at, nbytes, made), nbytes
-        from at on if made() is true."""
+    def register(self, leaves, slots):
+        """Has memory registered, in a thread, once something of leaves is on a device: of each of slots(), (at, nbytes,
+        made), nbytes from at on if made() is true."""
         torch = sys.modules.get("torch")
-        if self._begun or torch is None or not torch.cuda.is_initialized():
+        if not self._on or self._begun or torch is None or not torch.cuda.is_initialized():
             return
-        self._begun, self._lib = True, runtime()
-        if self._lib is None:
+        device = next((t.device for t in leaves if isinstance(t, torch.Tensor) and is_on_one(t)), None)
+        if device is None:
             return
+        self._begun = True
         try:
-            threading.Thread(target=self._register, args=(torch.cuda.current_device(), slots()), name="holdfast-register", daemon=True).start()
+            self._lib = runtime()
+            if self._lib is not None:
+                self._registering = threading.Thread(target=self._register, args=(device.index or 0, slots()), name="holdfast-register", daemon=True)
+                self._registering.start()
         except Exception as e:  # copies are what they are without: slower
+            self._registering = None
             self._say("copies from the device go through the driver's buffers: %s: %s" % (type(e).__name__, e))
 
     def _register(self, device, slots):
         error = self._lib.enter(device)
         for at, nbytes, made in slots:
-            if error or not made():
+            if error or self._ending or not made():
                 break
             error = self._lib.register(at, nbytes)
         if error:
             self._say("copies from the device go through the driver's buffers, for it registers no memory of the arena: CUDA error %d" % error)
 
+    def end(self):
+        """The process ends: nothing is registered any more."""
+        self._ending = True
+        if self._registering is not None:
+            self._registering.join(AT_END)
+
     @contextlib.contextmanager
     def copied(self, pairs):
         """Copies sources on devices to views, (view, source) each, as they are at this point of the script's streams, while
         the caller does something else; at the end the copies are there."""
-        sides = []
-        if pairs and not self._broken:
+        here = pairs
+        if pairs and self._on:
             try:
-                sides = [self._copy(device, of) for device, of in _by_device(pairs)]
+                for device, of in _by_device(pairs):
+                    self._copy(device, of)
+                here = ()
             except Exception as e:
                 self._give_up(e)
+            except BaseException:
+                self._wait()
+                raise
         try:
             yield
         finally:
-            for side in sides:
-                side.synchronize()
-        if self._broken:
-            with sys.modules["torch"].no_grad():
-                for view, source in pairs:
-                    view.copy_(source)
+            if pairs and self._on:
+                self._wait()
+        with sys.modules["torch"].no_grad() if here else contextlib.nullcontext():
+            for view, source in here:
+                view.copy_(source)
+
+    def _wait(self):
+        """Nothing that was begun writes later."""
+        for side in self._sides.values():
+            side.synchronize()
 
     def _give_up(self, error):
         """As torch copies by itself, from now on."""
-        self._broken = True
-        for side in self._sides.values():
-            side.synchronize()  # nothing that was begun may write later
+        self._on = False
+        self._wait()
         self._say("copies from the device wait for one another from now on: %s: %s" % (type(error).__name__, error))
 
     def _side(self, device):
@@ -124,13 +148,13 @@ class Devices:
         torch = sys.modules["torch"]
         side = self._side(device)
         with torch.no_grad(), torch.cuda.stream(side):
-            for view, source in pairs:
-                view.copy_(source, non_blocking=True)
+            for view, source in pairs:  # resolved first: torch would do it to the view, at once, whatever has arrived there
+                view.copy_(source.resolve_conj().resolve_neg(), non_blocking=True)
         return side
 
     def can_aside(self):
         """Whether copies can be made beside training: a thread of ours must be able to wait for them while a graph is captured."""
-        return self._lib is not None and not self._broken
+        return self._lib is not None and self._on
 
     def digests(self, sources):
         """A digest per device, of the tensors as they are at this point of the script's streams."""
@@ -148,8 +172,7 @@ class Devices:
         try:
             return Aside(self._lib, [(self._copy(device, of), of, was) for (device, of), was in zip(_by_device(pairs), before)])
         except BaseException:
-            for side in self._sides.values():
-                side.synchronize()
+            self._wait()
             raise
 
 
@@ -163,14 +186,20 @@ class Aside:
                 same = (digest(torch, [source for _, source in pairs]) == was).all()
             self._sames.append((side, same, was))  # was is the script's stream's memory, which must not be used again before
 
+    def wait(self):
+        """Waits until the copies are there. For any thread: it changes nothing of how that uses devices."""
+        for side, _, _ in self._sames:
+            side.synchronize()
+
     def equal(self):
         """Waits until the copies are there, and says whether their sources were the same before and after. To be called by a
-        thread of ours."""
-        torch, good, sames = sys.modules["torch"], True, self._sames
-        self._sames = ()
-        for side, same, _ in sames:
+        thread of ours, which no end of the interpreter finds within torch while the device takes its time."""
+        torch, good = sys.modules["torch"], True
+        for side, _, _ in self._sames:
             good = not self._lib.enter(side.device.index) and good
-            side.synchronize()
+            while not side.query():
+                time.sleep(_LOOK)
+        for side, same, _ in self._sames:
             with torch.cuda.stream(side):
                 good = bool(same.item()) and good
         return good

@@ -176,6 +176,7 @@ class Flight:
         self._begun, self._count, self._announce, self._drop = begun, count, announce, drop
         self.announced = False
         host = _here(pairs)
+        self.away = len(host) < len(pairs)  # whether some of it comes from a device
         self.copying, self.comparing = Work(host, _copied), Work(host, _equal)
         self._read_again, self._decided = False, threading.Event()  # whether there is something to read
         self.over = threading.Event()
@@ -186,10 +187,10 @@ class Flight:
         if self._read_again:
             self.comparing.help()
 
-    def run(self):
-        """Copies, compares, announces or drops. Never raises, and never leaves anybody waiting."""
+    def run(self, ours=True):
+        """Copies, compares, announces or drops. Never raises, and never leaves anybody waiting. ours: in a thread of ours."""
         try:
-            equal = self._carry_out()
+            equal = self._carry_out(ours)
             self.trust.judge(self.leaves, equal, proof=False)
             self._count(self.trust)
             (self._announce if equal else self._drop)()
@@ -201,11 +202,11 @@ class Flight:
             self._begun = self.pairs = None
             self.over.set()
 
-    def _carry_out(self):
+    def _carry_out(self, ours):
         try:
             self.copying.help()
             self.copying.over.wait()
-            there = self._begun.equal()
+            there = self._begun.equal() if ours else self._begun.nothing()
             # Only now is the source read again: equal readings after one another mean one state between them.
             self._read_again = all(p.there() for p in self.pairs)
             self._decided.set()
@@ -215,6 +216,7 @@ class Flight:
             self.comparing.over.wait()
             return self.comparing.good and there and self._begun.same() and not any(p.written() for p in self.pairs)
         except Exception:  # what could not be compared is not equal
+            self._begun.wait()
             return False
 
 
@@ -227,11 +229,20 @@ class Begun:
         try:
             self.same = samples.take(_here(pairs), draw)
         except BaseException:
-            self.equal()
+            self.wait()
             raise
 
+    def wait(self):
+        if self._aside is not None:
+            self._aside.wait()
+
+    def nothing(self):
+        """Waits for the devices; whether there is nothing to compare of them, as it cannot be in a thread of the script's."""
+        self.wait()
+        return self._aside is None
+
     def equal(self):
-        """Waits for the devices; whether what they copied was the same before and after."""
+        """Waits for the devices; whether what they copied was the same before and after. For threads of ours."""
         return self._aside is None or self._aside.equal()
 
 
@@ -340,16 +351,17 @@ class Overlap:
 
     # When a copy must be over.
 
-    def settle(self):
-        """Returns when no copy is under way any more; the flight there was, or None. A proof that met no step is none."""
+    def settle(self, within=None):
+        """Returns when no copy is under way any more, or so many seconds have passed; the flight there was, or None. A proof
+        that met no step is none."""
         flight, self._proof = self._flight, None
-        return self._land(flight)
+        return self._land(flight, within)
 
-    def _land(self, flight):
+    def _land(self, flight, within=None):
         if flight is not None and os.getpid() == self._pid:
             if not flight.over.is_set():
                 self._threads.help(flight)
-                flight.over.wait()
+                flight.over.wait(within)
             self._count(flight.trust)
             if self._flight is flight:
                 self._flight = None
@@ -380,6 +392,12 @@ class Overlap:
         work.over.wait()
         return work.good and proof.unchanged()
 
+    def end(self):
+        """The process ends, and announces what is under way; a device that never gets there does not hold it up for ever."""
+        self.settle(_device.AT_END if self._flight is not None and self._flight.away else None)
+        if os.getpid() == self._pid:
+            self._devices.end()
+
     def forget(self):
         """In a forked child: nothing is under way here."""
         self._flight = self._proof = self._threads = None
@@ -396,7 +414,7 @@ class Threads:
 
     def carry_out(self, flight):
         if not self._there:  # the container allows no more threads
-            flight.run()
+            flight.run(ours=False)
             return
         for _ in range(min(_copy.MOST, _copy.cores() // 8) - 1):
             self._call(flight)
@@ -451,7 +469,7 @@ def follow(checkpoint):
     def finish():
         ck = ref()
         if ck is not None:
-            ck._overlap.settle()
+            ck._overlap.end()
 
     def forget():
         ck = ref()

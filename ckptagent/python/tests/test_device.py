@@ -27,8 +27,8 @@ NO_STREAM = object()
 class Stream:
     """Work is done in order, once somebody waits for it and the gate is open."""
 
-    def __init__(self, device=None):
-        self.device = torch.device("cuda", 0)
+    def __init__(self, current):
+        self.device, self.current = torch.device("cuda", 0), current
         self.waited_for, self.copies, self._work, self._lock = [], 0, [], threading.Lock()
         self.gate = threading.Event()
         self.gate.set()
@@ -38,6 +38,11 @@ class Stream:
 
     def ask(self, what):
         self._work.append(what)
+
+    def query(self):
+        if self.gate.is_set():
+            self.synchronize()
+        return self.gate.is_set()
 
     def synchronize(self):
         if not self.gate.wait(TIMEOUT):
@@ -64,6 +69,8 @@ class Later:
     def item(self):
         if self._value is None:
             raise AssertionError("read before its stream was waited for")
+        if self._stream is not self._stream.current():
+            raise AssertionError("read on another stream, which is waited for, too")
         return self._value
 
 
@@ -71,42 +78,48 @@ class Lib:
     """The CUDA runtime."""
 
     def __init__(self, error=0):
-        self.error, self.asked, self.over = error, [], threading.Event()
+        self.error, self.asked, self.entered, self.over = error, [], set(), threading.Event()
 
     def enter(self, device):
         self.asked.append(("enter", device))
+        self.entered.add(threading.current_thread().name)
         return 0
 
     def register(self, at, nbytes):
         self.asked.append((at, nbytes))
-        if self.error or len(self.asked) == 4:
+        if self.error or len(self.registered()) == 3:
             self.over.set()
         return self.error
+
+    def registered(self):
+        return [a for a in self.asked if a[0] != "enter"]
 
 
 class DeviceCase(OverlapCase):
     def setUp(self):
         super().setUp()
-        self.main, self.sides, self.now = Stream(), [], NO_STREAM
+        self.main, self.sides, self._now = Stream(None), [], threading.local()
         self.capturing, self.lib = False, Lib()
         copy_, digest = torch.Tensor.copy_, _device.digest
 
         def make(device=None):
-            self.sides.append(Stream(device))
+            self.sides.append(Stream(self.now))
             return self.sides[-1]
 
         @contextlib.contextmanager
         def stream(which):
-            outer, self.now = self.now, which
+            outer, self._now.stream = self.now(), which
             try:
                 yield
             finally:
-                self.now = outer
+                self._now.stream = outer
 
         def copied(to, source, non_blocking=False):
             if not non_blocking:
                 return copy_(to, source)
-            side = self.now
+            side = self.now()
+            if source.is_conj() or source.is_neg():
+                raise AssertionError("torch would resolve it in the view, before it is there")
             self.assertIn(side, self.sides, "a copy that waits for nobody, on the script's own stream")
             self.assertIs(side.waited_for[-1], self.main)
             side.copies += 1
@@ -114,9 +127,9 @@ class DeviceCase(OverlapCase):
             return to
 
         def later(module, tensors):
-            if self.now is NO_STREAM:
+            if self.now() is NO_STREAM:
                 return digest(module, tensors)
-            return Later(self.now, lambda: digest(module, tensors))
+            return Later(self.now(), lambda: digest(module, tensors))
 
         for target, name, value in (
             (torch.cuda, "is_initialized", lambda: True), (torch.cuda, "current_device", lambda: 0), (torch.cuda, "Stream", make),
@@ -127,6 +140,12 @@ class DeviceCase(OverlapCase):
             patch = mock.patch.object(target, name, value)
             patch.start()
             self.addCleanup(patch.stop)
+
+    def now(self):
+        return getattr(self._now, "stream", NO_STREAM)
+
+    def begin(self, *args, environment=None, **options):
+        return super().begin(*args, environment={"HOLDFAST_REGISTER": "1", **(environment or {})}, **options)
 
     def kept(self):
         """The newest save is sealed; what it holds is what the state was."""
@@ -141,17 +160,40 @@ class Saves(DeviceCase):
         self.begin()
         self.train()
         self.assertTrue(self.kept())
+        self.assertTrue(self.ck._devices._on)
         self.assertEqual(len(self.sides), 1)
         self.assertGreater(self.sides[0].copies, 4)
 
+    def test_without_leave_torch_copies_by_itself(self):
+        self.begin(environment={"HOLDFAST_REGISTER": ""})
+        for _ in range(6):
+            self.train()
+            self.assertTrue(self.kept())
+        self.assertEqual((self.sides, self.lib.asked, self.record().overlapped), ([], [], 0))
+
     def test_a_copy_that_the_device_refuses_is_made_without_it(self):
         self.begin()
-        with mock.patch.object(_device.Devices, "_copy", side_effect=RuntimeError("no such stream")), self.quiet() as said:
-            self.train(2)
+        copy = _device.Devices._copy
+
+        def refused(devices, device, pairs):
+            copy(devices, device, pairs[:2])
+            raise RuntimeError("no such stream")
+
+        with mock.patch.object(_device.Devices, "_copy", refused), self.quiet() as said:
+            self.train()
+        self.assertEqual(self.sides[0]._work, [])
         self.assertTrue(self.kept())
         self.assertEqual(said.getvalue().count("no such stream"), 1)
         self.train()
         self.assertTrue(self.kept())
+
+    def test_conjugates_and_negatives(self):
+        z = torch.randn(1 << 14, dtype=torch.complex64)
+        self.begin(z=[z.conj(), z.conj().imag])
+        self.assertTrue(self.tracked["z"][0].is_conj() and self.tracked["z"][1].is_neg())
+        self.train()
+        self.assertTrue(self.kept())
+        self.assertTrue(self.ck._devices._on)
 
     def test_each_slot_is_registered_once_beside_training(self):
         self.begin()
@@ -161,8 +203,27 @@ class Saves(DeviceCase):
         self.assertTrue(self.lib.over.wait(TIMEOUT))
         arena = self.ck._arena
         self.assertEqual(self.lib.asked[0], ("enter", 0))
-        self.assertEqual(sorted(self.lib.asked[1:4]), sorted((arena.address(i), arena.header.stride) for i in range(arena.slots)))
-        self.assertEqual(len([a for a in self.lib.asked if a[0] != "enter"]), 3)
+        self.assertEqual(sorted(self.lib.registered()), sorted((arena.address(i), arena.header.stride) for i in range(arena.slots)))
+
+    def test_the_device_is_that_of_the_state(self):
+        """Not the calling thread's: one that has set none would make every rank one at home on the first device."""
+        devices = _device.Devices(print)
+        devices._on = True
+
+        class There(torch.Tensor):
+            device = torch.device("cuda", 3)
+
+        with mock.patch.object(_device, "is_on_one", lambda t: t.device.type == "cuda"):
+            devices.register([b"", torch.empty(1), torch.empty(1).as_subclass(There)], lambda: [(4096, 4096, lambda: True)])
+        devices._registering.join(TIMEOUT)
+        self.assertEqual(self.lib.asked, [("enter", 3), (4096, 4096)])
+
+    def test_what_goes_wrong_costs_no_save(self):
+        self.begin()
+        with mock.patch.object(_device, "runtime", side_effect=UnicodeDecodeError("utf-8", b"", 0, 1, "no")), self.quiet() as said:
+            self.train()
+        self.assertTrue(self.kept())
+        self.assertIn("UnicodeDecodeError", said.getvalue())
 
     def test_memory_that_is_not_registered_is_said_once(self):
         self.lib = Lib(error=1)
@@ -192,6 +253,7 @@ class Aside(DeviceCase):
             self.assertTrue(self.kept())
         self.assertGreater(self.record().overlapped, 15)
         self.assertEqual(self.record().dropped, 0)
+        self.assertEqual(self.lib.entered, {"holdfast-register", "holdfast-overlap"})  # no thread of the script's
 
     def test_save_does_not_wait_for_the_copy_and_the_optimizer_does(self):
         self.begin().overlapping()
@@ -217,6 +279,25 @@ class Aside(DeviceCase):
         self.step()
         self.assertEqual(self.record().dropped, 1)
         self.assertEqual(self.record().copy_step, self.at - 1)
+
+    def test_a_process_that_ends_waits_for_the_device_but_not_for_ever(self):
+        self.begin().overlapping()
+        self.sides[0].gate.clear()
+        self.save()
+        with mock.patch.object(_device, "AT_END", 0.1):
+            self.ck._overlap.end()
+        self.assertEqual(self.record().copy_step, self.at - 1)
+        self.sides[0].gate.set()
+
+    def test_where_no_thread_can_start_the_copy_is_dropped_and_over(self):
+        self.begin()
+        with mock.patch.object(_overlap.Threads, "_start", lambda threads, run, name: False), self.quiet():
+            for _ in range(6):
+                self.train()
+                self.seal()
+                self.assertEqual(self.sides[0]._work, [])
+        self.assertGreater(self.record().dropped, 0)
+        self.assertEqual(self.lib.entered, {"holdfast-register"})
 
     def test_a_write_after_the_second_reading_harms_nothing(self):
         self.begin().overlapping()
@@ -295,7 +376,7 @@ class Digests(unittest.TestCase):
         return not torch.equal(_device.digest(torch, [a]), _device.digest(torch, [b]))
 
     def test_a_bit_anywhere_shows(self):
-        for n in (1, 7, 8, 61 * 8, 64 * 8 + 3, 61 * 64 * 8 * 2 + 13):
+        for n in (1, 7, 8, 61 * 8, 64 * 8 + 3, 241 * 251 * 8 + 13):
             a = torch.randint(0, 256, (n,), dtype=torch.uint8)
             for i in {0, n // 2, n - 1}:
                 b = a.clone()
@@ -304,11 +385,12 @@ class Digests(unittest.TestCase):
             self.assertFalse(self.differ(a, a.clone()))
 
     def test_rows_that_change_places_show(self):
-        for row in (61 * 2, 64 * 2, 512, 4096):  # in numbers of 4 bytes
-            a = torch.randn(130, row)
-            b = a.clone()
-            b[[3, 99]] = a[[99, 3]]
-            self.assertTrue(self.differ(a, b), row)
+        for row in (500, 512, 4096):  # in numbers of 4 bytes
+            a = torch.randn(300, row)
+            for other in (4, 64, 67, 99, 244, 254):
+                b = a.clone()
+                b[[3, other]] = a[[other, 3]]
+                self.assertTrue(self.differ(a, b), (row, other))
 
     def test_every_type_and_shape(self):
         for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64, torch.float64, torch.int8):
@@ -329,6 +411,18 @@ class Runtimes(unittest.TestCase):
         lib, page = _device.runtime(), torch.empty(1 << 20, dtype=torch.uint8)
         self.assertGreater(lib.enter(0), 0)
         self.assertGreater(lib.register(page.data_ptr(), page.nbytes), 0)
+
+    def test_what_is_asked_of_it(self):
+        """cudaHostRegisterPortable is 1, cudaStreamCaptureModeRelaxed 2: cuda_runtime_api.h."""
+        asked = []
+        names = ("cudaHostRegister", "cudaThreadExchangeStreamCaptureMode", "cudaSetDevice")
+        lib = mock.Mock(**{name: mock.Mock(side_effect=lambda *a, name=name: asked.append((name, a)) or 0) for name in names})
+        with mock.patch.object(_device.ctypes, "CDLL", lambda path: lib):
+            it = _device.Runtime("libcudart.so.12")
+        self.assertEqual((it.enter(5), it.register(4096, 8192)), (0, 0))
+        self.assertEqual([name for name, _ in asked], ["cudaThreadExchangeStreamCaptureMode", "cudaSetDevice", "cudaHostRegister"])
+        self.assertEqual(asked[0][1][0]._obj.value, 2)
+        self.assertEqual([a for _, a in asked[1:]], [(5,), (4096, 8192, 1)])
 
 
 if __name__ == "__main__":
