@@ -54,7 +54,7 @@ def runtime():
 
 
 def is_on_one(t):
-    return t.device.type == "cuda"
+    return t.is_cuda
 
 
 class Devices:
