@@ -94,6 +94,7 @@ type turn struct {
 	holder       *holder
 	saver        *saver
 	step         int
+	began        bool // there are figures of it
 }
 
 // measure takes turns: in each every system begins anew, and within each save after save goes to one system after another, in an order
@@ -106,16 +107,32 @@ func (b *bench) measure(ctx context.Context, s shape) error {
 		for range n % len(order) {
 			order = append(order[1:], order[0])
 		}
-		t := &turn{bench: b, shape: s}
-		err := t.prepare()
-		if err == nil {
-			err = t.play(ctx, order, n == turns-1)
+		err := b.turn(ctx, s, order, n == turns-1)
+		if never := (*neverBegan)(nil); errors.As(err, &never) && ctx.Err() == nil {
+			fmt.Fprintf(b.progress, "%s: turn %d begins anew: %v\n", s.name, n+1, err)
+			err = b.turn(ctx, s, order, n == turns-1)
 		}
-		if err = errors.Join(err, t.clean()); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// neverBegan is a turn of which there are no figures, because a system did not start. DLRover's ranks wait now and then for a socket
+// that its agent never makes.
+type neverBegan struct{ error }
+
+func (b *bench) turn(ctx context.Context, s shape, order []string, last bool) error {
+	t := &turn{bench: b, shape: s}
+	err := t.prepare()
+	if err == nil {
+		err = t.play(ctx, order, last)
+	}
+	if clean := t.clean(); clean != nil {
+		return clean
+	}
+	return err
 }
 
 func (t *turn) prepare() (err error) {
@@ -172,9 +189,13 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 func (t *turn) savesAndKills(ctx context.Context, order []string) error {
 	groups, stop, err := t.start(ctx, order)
 	defer func() { stop() }()
+	if err != nil && !t.began {
+		return &neverBegan{err}
+	}
 	if err != nil {
 		return err
 	}
+	t.began = true
 	if err := t.saves(ctx, order, groups); err != nil {
 		return err
 	}
