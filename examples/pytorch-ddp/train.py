@@ -78,7 +78,15 @@ def arguments():
     p.add_argument("--batch", type=int, default=8, help="rows per rank and step")
     p.add_argument("--context", type=int, default=32, help="characters per row")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--log-mib", type=int, default=0, help="MiB of losses of past steps that each rank keeps with the model, a row of 1 MiB per step")
     return p.parse_args()
+
+
+def check(past, start):
+    """The rows of the last steps hold the numbers of these steps: each in turn, the first one again after the last."""
+    for step in range(max(1, start - len(past) + 1), start + 1):
+        if past[step % len(past), 0] != step or past[step % len(past), -1] != step:
+            raise RuntimeError(f"after step {start} the row of step {step} holds {past[step % len(past), 0]} and {past[step % len(past), -1]}")
 
 
 def main():
@@ -102,11 +110,15 @@ def main():
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 20))
     torch.manual_seed(args.seed + 1 + rank)  # dropout differs between ranks
 
+    past = torch.zeros(args.log_mib, 1 << 18)
+
     start, checkpoint = 0, None
     if holdfast is not None:  # (*)
         checkpoint = holdfast.attach()
-        checkpoint.track(model=model, optimizer=optimizer, schedule=schedule, rng=True)
+        checkpoint.track(model=model, optimizer=optimizer, schedule=schedule, past=past, rng=True)
         start = checkpoint.restore()
+    if args.log_mib:
+        check(past, start)
     print(f"rank {rank} pid {os.getpid()} starts after step {start}\n", end="", flush=True)
 
     for step in range(start + 1, args.steps + 1):
@@ -116,6 +128,9 @@ def main():
         loss.backward()
         optimizer.step()
         schedule.step()
+        if args.log_mib:
+            past[step % len(past), 1:-1] = loss.item()
+            past[step % len(past), 0] = past[step % len(past), -1] = step
         # One write per line: all ranks share one output.
         print(f"step {step} rank {rank} loss {loss.item().hex()}\n", end="", flush=True)
         if checkpoint is not None:  # (*)
