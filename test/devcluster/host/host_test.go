@@ -98,3 +98,21 @@ func TestRecordOfElsewhere(t *testing.T) {
 		t.Fatal("a record that speaks of another directory was taken")
 	}
 }
+
+// TestRecordThatIsGone: two that begin after a killed run both find its record, and one removes the cluster while the other waits.
+func TestRecordThatIsGone(t *testing.T) {
+	base := t.TempDir()
+	rec := &layout.Record{Spec: layout.Spec{Name: "x", Dir: base + "/x", Nodes: 1}}
+	if now, err := current(rec); now != nil || err != nil {
+		t.Errorf("got %v, %v", now, err)
+	}
+	if err := os.MkdirAll(base+"/x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := rec.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := current(rec); err != nil || now == nil || now.Spec.Name != "x" {
+		t.Errorf("got %v, %v", now, err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,7 +27,22 @@ func Remove(rec *layout.Record) error {
 		return err
 	}
 	defer unlock()
+	if rec, err = current(rec); rec == nil {
+		return err
+	}
 	return remove(rec)
+}
+
+// current is what stands in a record now; nil: it is gone, removed by somebody else since it was read.
+func current(rec *layout.Record) (*layout.Record, error) {
+	now, err := layout.ReadRecord(rec.Spec.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return now, nil
 }
 
 // RemoveDead removes the clusters under base whose processes have ended.
