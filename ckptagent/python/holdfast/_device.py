@@ -15,7 +15,7 @@ import time
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of the process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
-#: Lengths of rows, in words, whose columns a digest sums up: primes, so that rows of any tensor that change places show.
+#: Lengths of rows, in words, whose columns a digest sums up: primes, so that rows that change places show, unless both divide what is between.
 _ROWS = (251, 241)
 _LOOK = 0.0005
 #: How long the end of a process waits for what is under way.

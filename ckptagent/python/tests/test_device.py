@@ -306,14 +306,19 @@ class Aside(DeviceCase):
         self.net.a.weight.data[7, 7] += 1
         self.assertTrue(self.kept())
 
-    def test_a_proof_sees_one_number(self):
+    def proof(self):
+        """A save that is to be compared as the next step begins."""
         self.begin()
         for _ in range(8):
             self.step()
             proof = self.save() and self.ck._overlap._proof
             self.seal()
             if proof:
-                break
+                return proof
+        raise AssertionError("no save is a proof: %r" % (self.record(),))
+
+    def test_a_proof_sees_one_number(self):
+        proof = self.proof()
         self.assertTrue(proof._away)
         with torch.no_grad():
             self.net.a.weight.data[3, 3] += 1
@@ -323,13 +328,7 @@ class Aside(DeviceCase):
         self.assertEqual(proof.trust._row, 1)
 
     def test_of_a_captured_step_nothing_is_known(self):
-        self.begin()
-        for _ in range(8):
-            self.step()
-            proof = self.save() and self.ck._overlap._proof
-            self.seal()
-            if proof:
-                break
+        proof = self.proof()
         self.assertTrue(proof.unchanged())
         self.capturing = True
         self.assertFalse(proof.unchanged())

@@ -129,10 +129,7 @@ func (b *bench) turn(ctx context.Context, s shape, order []string, last bool) er
 	if err == nil {
 		err = t.play(ctx, order, last)
 	}
-	if clean := t.clean(); clean != nil {
-		return clean
-	}
-	return err
+	return errors.Join(err, t.clean())
 }
 
 func (t *turn) prepare() (err error) {
@@ -189,10 +186,10 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 func (t *turn) savesAndKills(ctx context.Context, order []string) error {
 	groups, stop, err := t.start(ctx, order)
 	defer func() { stop() }()
-	if err != nil && !t.began {
-		return &neverBegan{err}
-	}
 	if err != nil {
+		if !t.began {
+			err = &neverBegan{err}
+		}
 		return err
 	}
 	t.began = true

@@ -39,10 +39,7 @@ func current(rec *layout.Record) (*layout.Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return now, nil
+	return now, err
 }
 
 // RemoveDead removes the clusters under base whose processes have ended.
