@@ -148,6 +148,18 @@ func TestAliveKnowsTheProcessNotTheNumber(t *testing.T) {
 func newMark() string { return fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()) }
 
 func TestEndAll(t *testing.T) {
+	// A busy machine may not let the rank run within a short grace, which then has the rank killed before it has heard that it was asked.
+	grace := 300 * time.Millisecond
+	for !endsAll(t, grace) {
+		if grace *= 4; grace > eventually.Timeout {
+			t.Fatal("the rank was not asked by SIGTERM")
+		}
+	}
+}
+
+// endsAll plays EndAll once; asked says that the rank did what it does when it is asked to end.
+func endsAll(t *testing.T, grace time.Duration) (asked bool) {
+	t.Helper()
 	mark := newMark()
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -160,7 +172,7 @@ func TestEndAll(t *testing.T) {
 		return stray == nil && ready == nil, errors.Join(stray, ready)
 	})
 	go rank.Wait(nil) // as the agent does: nobody stays a zombie
-	EndAll(mark, []int{rank.PID}, []int{spared.PID}, 300*time.Millisecond)
+	EndAll(mark, []int{rank.PID}, []int{spared.PID}, grace)
 	if left := find(func(pid, session int) bool {
 		return session == rank.PID || session != spared.PID && hasVariable(pid, []byte(EnvMark+"="+mark))
 	}); len(left) > 0 {
@@ -169,12 +181,11 @@ func TestEndAll(t *testing.T) {
 	if rank.Alive() {
 		t.Error("the rank is alive")
 	}
-	if _, err := os.Stat(file("asked")); err != nil {
-		t.Error("the rank was not asked by SIGTERM")
-	}
 	if !spared.Alive() || !other.Alive() {
 		t.Error("a process was ended that had to be spared")
 	}
+	_, err := os.Stat(file("asked"))
+	return err == nil
 }
 
 // TestEndAllWaitsForWhatItAsked: a stray that was not asked does not use up the time that ranks have to end.
