@@ -142,15 +142,16 @@ func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 				if got := len(s.sourcesNow()); got != 1 {
 					t.Fatalf("%d sources", got)
 				}
+				began := time.Now()
 				if err := os.WriteFile(seen, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
 				eventually.Holds(t, "has failed", func() (bool, any) { now := s.sourcesNow(); return len(now) == 0, now })
-				now = time.Now()
-				if next := s.look(now); next < wait/2 || next > wait || len(s.sourcesNow()) != 0 {
-					t.Fatalf("the next look is in %s, want about %s; %d sources", next, wait, len(s.sourcesNow()))
+				over := time.Now() // it has failed at some moment between the two
+				if next := s.look(began); next < wait || next > wait+over.Sub(began) || len(s.sourcesNow()) != 0 {
+					t.Fatalf("the next look is in %s, want %s; %d sources", next, wait, len(s.sourcesNow()))
 				}
-				now = now.Add(wait)
+				now = over.Add(wait)
 			}
 		})
 	}
@@ -207,12 +208,12 @@ func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 	if over == nil {
 		t.Fatal("does not wait for a source that has half")
 	}
-	now = time.Now()
-	s.look(now.Add(importTimeout - time.Second))
+	since := s.awaited.since
+	s.look(since.Add(importTimeout - time.Second))
 	if got := s.sourcesNow(); len(got) != 1 {
 		t.Fatalf("%d sources while it waits", len(got))
 	}
-	now = now.Add(importTimeout)
+	now = since.Add(importTimeout)
 	s.look(now)
 	<-over
 	if got := s.sourcesNow(); len(got) != 0 {
