@@ -21,11 +21,13 @@ import (
 )
 
 // trainer counts steps into its state, checks what it restores, and writes what it did to a file of its
-// own; the ranks of a gang go in step by a lock file each, as collectives would make them.
+// own; the ranks of a gang go in step by a lock file each, as collectives would make them. It ends so many steps after there is a file
+// that says enough: rank 0 names the last step to all before it begins the present one.
 const trainer = `
 import array, os, sys, time, holdfast
-rank, world, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[2])
+rank, world, more = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[2])
 shared = sys.argv[1]
+enough, last = os.path.join(shared, "enough"), os.path.join(shared, "last")
 state = array.array("Q", [0] * 4096)
 def fill(step):
     for i in range(0, 4096, 64): state[i] = step * 1000003 + i + rank
@@ -52,8 +54,13 @@ def barrier(step):
                     if int(f.read()) >= step: break
             except FileNotFoundError: pass
             time.sleep(0.0005)
-for step in range(start + 1, last + 1):
+step = start
+while not os.path.exists(last) or step < int(open(last).read()):
+    step += 1
     time.sleep(0.003)
+    if rank == 0 and os.path.exists(enough) and not os.path.exists(last):
+        with open(last + ".new", "w") as f: f.write(str(step + more))
+        os.replace(last + ".new", last)
     barrier(step)
     fill(step)
     s = ck.save(step)
@@ -72,7 +79,7 @@ func TestKillsLoseNothing(t *testing.T) {
 	for _, p := range pods {
 		p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
 		p.File("train.py", trainer)
-		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "100")
+		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "40")
 	}
 	rnd := rand.New(rand.NewPCG(seeds.Fresh(t), 2))
 	for generation := uint64(1); generation <= 6; generation++ {
@@ -93,6 +100,7 @@ func TestKillsLoseNothing(t *testing.T) {
 			t.Fatalf("generation %d restores step %d; %d was acknowledged by all: %v", generation+1, restored, acknowledged, r)
 		}
 	}
+	pods[0].File(filepath.Join(shared, "enough"), "")
 	for _, p := range pods {
 		if code := p.Wait(); code != 0 {
 			t.Errorf("exit code %d", code)
@@ -128,7 +136,7 @@ func TestContainerComesBack(t *testing.T) {
 	for _, p := range pods {
 		p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
 		p.File("train.py", trainer)
-		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
+		p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "10")
 	}
 	for _, p := range pods {
 		c.Await(t, p.Name, "has sealed something", func(r *v1.Report) bool {
@@ -138,7 +146,7 @@ func TestContainerComesBack(t *testing.T) {
 	c.Await(t, "b", "has told all that it sealed", func(*v1.Report) bool { return d.CommonStep() > 0 })
 	acknowledged := d.CommonStep()
 	pods[1].Kill()
-	pods[1].Start("torchrun", "--nproc-per-node=2", "train.py", shared, "60")
+	pods[1].Start("torchrun", "--nproc-per-node=2", "train.py", shared, "10")
 	back := c.Await(t, "b", "runs the next generation", runs(2, 2))
 	if restored := d.RestoreStep(); restored < acknowledged {
 		t.Errorf("generation 2 restores step %d; %d was acknowledged by all", restored, acknowledged)
@@ -149,6 +157,7 @@ func TestContainerComesBack(t *testing.T) {
 	if back.Incarnation != 2 {
 		t.Errorf("incarnation %d, so the state of the container before was not found", back.Incarnation)
 	}
+	pods[0].File(filepath.Join(shared, "enough"), "")
 	for _, p := range pods {
 		if code := p.Wait(); code != 0 {
 			t.Errorf("exit code %d", code)
@@ -164,10 +173,12 @@ func TestSavesAreReported(t *testing.T) {
 	c.Lead("a")
 	p.Env["HOLDFAST_STATE_BYTES"], p.Env["HOLDFAST_RANKS"] = "65536", "2"
 	p.File("train.py", trainer)
-	p.Start("torchrun", "--nproc-per-node=2", "train.py", t.TempDir(), "20")
+	shared := t.TempDir()
+	p.Start("torchrun", "--nproc-per-node=2", "train.py", shared, "10")
 	c.Await(t, "a", "has copied something of each rank", func(r *v1.Report) bool {
 		return len(r.Rank) == 2 && r.Rank[0].GetSaves().GetCopied() > 0 && r.Rank[1].GetSaves().GetCopied() > 0
 	})
+	p.File(filepath.Join(shared, "enough"), "")
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
