@@ -219,7 +219,9 @@ func TestStandbyBecomesTheRank(t *testing.T) {
 	if !second.Rank[0].FromStandby {
 		t.Errorf("generation 2 was started cold: %v", second.Rank[0])
 	}
-	c.Await(t, "a", "has a standby again", func(r *v1.Report) bool { return r.Generation == 2 && r.Rank[0].StandbyReady })
+	c.Await(t, "a", "has a standby again and handles signals, which it does before its first step", func(r *v1.Report) bool {
+		return r.Generation == 2 && r.Rank[0].StandbyReady && r.Timeline.FirstStep != 0
+	})
 	// Exit codes and tracebacks are those of a normal start.
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR2)
 	c.Await(t, "a", "runs generation 3", runs(3, 1))
