@@ -598,9 +598,9 @@ func TestCoordinatorAway(t *testing.T) {
 	p.Start("torchrun", "train.py")
 	first := c.Await(t, "a", "runs", runs(1, 1))
 	p.Out.Await(t, "generation 1")
+	p.File(filepath.Join(p.Root, "token", "token"), "renewed") // before, as an attempt that has read the old one could be let in with it
 	c.Stop()
 	kill(t, int(first.Rank[0].Pid), syscall.SIGUSR1)
-	p.File(filepath.Join(p.Root, "token", "token"), "renewed")
 	c.Again(t)
 	r := c.Await(t, "renewed", "tells of the failure", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED })
 	if r.Rank[0].Exit.GetCode() != 5 {
