@@ -1,21 +1,20 @@
 """What the two scripts of test_export share: ranks that are forked from one process, so that torch is imported once."""
 
 import os
-import socket
 import sys
 import traceback
 
+import ports
 import torch._dynamo  # which each rank's first optimizer step would import
 import torch.distributed as dist
 
 
 def run(world, rank_main):
     """rank_main(rank) in a process group of that many forked ranks. Ends this process if one of them fails."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
+    with ports.kept() as s:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]), WORLD_SIZE=str(world))
-    children = [_fork(rank, rank_main) for rank in range(world)]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+        children = [_fork(rank, rank_main) for rank in range(world)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     if any(codes):
         sys.exit("ranks ended with %s" % codes)
 

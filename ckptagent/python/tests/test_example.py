@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import threading
 import time
 import unittest
 
+from . import ports
 from .fakeagent import FakeAgent
 from .test_torch import torch
 
@@ -28,15 +28,13 @@ class Gang:
     """Both ranks of one generation, and an agent for each."""
 
     def __init__(self, folder, agents, steps=STEPS, pause=0.0):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        self.port = ports.kept()
         self.losses, self.children, self.readers = {}, [], []
         for rank in range(RANKS):
             env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
             env.update(
                 PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS),
-                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port.getsockname()[1]), OMP_NUM_THREADS="1",
             )  # fmt: skip
             if agents:
                 env.update(agents[rank].environment())
@@ -68,6 +66,7 @@ class Gang:
         for reader, child in zip(self.readers, self.children):
             reader.join()
             child.stdout.close()
+        self.port.close()
         return wrong if not kill and any(c.returncode for c in self.children) else ""
 
 

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ import unittest
 import holdfast
 from holdfast import _arena as A
 
+from . import ports
 from .case import ClientCase, Holder, environment
 from .fakeagent import FakeAgent
 from .test_torch import bits, torch
@@ -26,15 +26,14 @@ class FourRanks(ClientCase):
     """Killed after the save of a step, and started anew from other weights: the losses that follow are the same."""
 
     def start(self, seed, agents):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = ports.kept()
+        self.addCleanup(port.close)
         folder = os.path.join(self.folder, "turns-%d" % seed)
         os.mkdir(folder)
         children = []
         for rank, agent in enumerate(agents):
             env = environment(
-                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port.getsockname()[1]),
                 OMP_NUM_THREADS="1", **agent.environment(),
             )  # fmt: skip
             command = [sys.executable, "-W", "ignore", str(SCRIPT), str(seed), str(LAST), str(SAVED), folder]
