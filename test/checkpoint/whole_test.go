@@ -4,7 +4,6 @@ package checkpoint
 
 import (
 	"fmt"
-	"net"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/trainer"
 )
@@ -81,11 +81,13 @@ func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string 
 	return found
 }
 
+// freePort is nobody else's until the test ends: rank 0 listens there long after it was chosen, and again once it was started anew.
 func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	t.Helper()
+	p, err := proc.OfferPort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+	t.Cleanup(p.Close)
+	return fmt.Sprint(p.Number)
 }
