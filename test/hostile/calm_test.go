@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"maps"
@@ -90,16 +89,15 @@ func steps(ctx context.Context, c *harness.Cluster, rank int) (int, error) {
 	if err != nil {
 		return 0, nil // the claim is not bound yet
 	}
-	log, err := os.Open(filepath.Join(dir, strconv.Itoa(rank)))
+	log, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(rank)))
 	if err != nil {
 		return 0, nil // the rank has not started yet
 	}
-	defer log.Close()
 	done, starts := 0, 0
-	for lines := bufio.NewScanner(log); lines.Scan(); { // GENERATION RANK WORD STEP
-		words := strings.Fields(lines.Text())
-		if len(words) != 4 {
-			break // it is being written
+	for line := range strings.Lines(string(log)) { // GENERATION RANK WORD STEP
+		words := strings.Fields(line)
+		if len(words) != 4 || !strings.HasSuffix(line, "\n") {
+			break // it is being written, and may be cut within the number
 		}
 		switch step, _ := strconv.Atoi(words[3]); words[2] {
 		case "start":
