@@ -373,6 +373,11 @@ func (w *world) refusals(t *testing.T) {
 		})
 	}
 	daemon, nowhere, controller := as(daemonUser, "n1"), as(daemonUser, ""), as("system:serviceaccount:holdfast-system:holdfast-controller", "n1")
+	// The API server may know of a right a moment after it has taken it.
+	eventually.Succeeds(t, "the controller may patch Nodes", func() error {
+		_, err := controller.CoreV1().Nodes().Patch(w.ctx, "n2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"holdfast.dev/outage":"{}"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	})
 	health := `{"metadata":{"annotations":{"holdfast.dev/health":"{}"}}}`
 	for _, c := range []struct {
 		what        string
