@@ -29,6 +29,7 @@ import (
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // anybody trusts whoever answers.
@@ -221,8 +222,19 @@ func (l line) attachFor(ctx context.Context, most time.Duration, token string, r
 	}
 }
 
-// leader is the address of the coordinator that listens to agents.
+// leader is the address of the coordinator that listens to agents. One that a busy machine keeps from answering in time is asked again.
 func (m *tenant) leader(ctx context.Context) (string, error) {
+	address := ""
+	err := m.Until(ctx, "a coordinator that leads", eventually.Timeout, func(ctx context.Context) (bool, string) {
+		var err error
+		address, err = m.leads(ctx)
+		return err == nil, fmt.Sprint(err)
+	})
+	return address, err
+}
+
+// leads asks each replica once.
+func (m *tenant) leads(ctx context.Context) (string, error) {
 	pods, err := m.ours(ctx, "controller")
 	if err != nil {
 		return "", err
