@@ -65,9 +65,10 @@ func kills(t *testing.T, r row) {
 	if code != 0 || want[fmt.Sprint(steps)] == "" {
 		t.Fatalf("without an agent it ends with code %d after %v:\n%s\n%s", code, want, out, errs)
 	}
-	g := start(t, r, "LESSON_PACE=0.2", "HOLDFAST_STATE_BYTES=4194304", "HOLDFAST_RANKS=2")
+	g := start(t, r, "LESSON_PACE=0.2", held, "HOLDFAST_STATE_BYTES=4194304", "HOLDFAST_RANKS=2")
 	first := g.killAll(7, 0, 0)
 	g.killAll(13, first, 3) // on a busy machine the newest steps may not be sealed yet
+	g.release()
 	g.finish(0)
 	if got := g.losses(); !maps.Equal(got, want) {
 		t.Errorf("losses %v\nundisturbed %v", got, want)

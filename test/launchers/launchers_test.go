@@ -177,6 +177,17 @@ func (g *run) at(step int) {
 	})
 }
 
+// held has the last step wait until release, so that no training is over before the test has done to it what it is about.
+var held = fmt.Sprintf("LESSON_HOLD_AT=%d", steps)
+
+// release lets a held training do its last step.
+func (g *run) release() {
+	g.t.Helper()
+	if err := os.WriteFile(filepath.Join(g.dir, "go"), nil, 0o644); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // finish waits for the end of all pods and for what came after their launchers.
 func (g *run) finish(code int) {
 	g.t.Helper()
@@ -263,7 +274,7 @@ func begin(t *testing.T, r row, alone *lesson, want map[string]string) {
 
 // kill: a rank is killed, then the agent; the losses are those of an undisturbed run.
 func kill(t *testing.T, r row, alone *lesson, want map[string]string) {
-	g := start(t, r, "LESSON_PACE=0.1")
+	g := start(t, r, "LESSON_PACE=0.1", held)
 	g.at(7)
 	if r.alone == "" {
 		for _, d := range compare(g.seen(0), alone.seen(0)) {
@@ -278,6 +289,7 @@ func kill(t *testing.T, r row, alone *lesson, want map[string]string) {
 	if err := syscall.Kill(g.pods[0].AgentPID(), syscall.SIGKILL); err != nil {
 		t.Fatalf("killing the agent: %v", err)
 	}
+	g.release()
 	g.finish(0)
 	if got := g.losses(); !maps.Equal(got, want) {
 		t.Errorf("losses %v\nundisturbed %v", got, want)
@@ -304,13 +316,14 @@ func fail(t *testing.T, r row) {
 
 // drain: the pod is told to go; the one that takes its place goes on, to the losses of an undisturbed run.
 func drain(t *testing.T, r row, want map[string]string) {
-	g := start(t, r, "LESSON_PACE=0.1")
+	g := start(t, r, "LESSON_PACE=0.1", held)
 	g.at(7)
 	last := len(g.pods) - 1
 	if err := g.pods[last].Init.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	g.pods[last].Wait()
+	g.release()
 	g.c.Forget(g.pods[last].Name)
 	g.pods[last] = g.pod(last)
 	g.finish(0)

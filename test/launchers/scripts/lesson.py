@@ -11,6 +11,7 @@ OUT = os.environ["LESSON_OUT"]
 STEPS = int(os.environ["LESSON_STEPS"])
 FAIL_AT = int(os.environ.get("LESSON_FAIL_AT", "-1"))
 PACE = float(os.environ.get("LESSON_PACE", "0"))
+HOLD_AT = int(os.environ.get("LESSON_HOLD_AT", "-1"))
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 EVERY = 5  # steps from one checkpoint to the next
 
@@ -37,6 +38,8 @@ def batch(step):
 
 def before(step):
     time.sleep(PACE)
+    while step == HOLD_AT and not os.path.exists(os.path.join(OUT, "go")):
+        time.sleep(0.01)
     if step == FAIL_AT and RANK == WORLD - 1:
         raise RuntimeError("failed on demand at step %d" % step)
 
