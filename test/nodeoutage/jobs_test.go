@@ -41,7 +41,7 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		_, err := try.kube.BatchV1().Jobs("default").Patch(w.ctx, job, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry}, subresource...)
 		return err
 	}
-	try.inForce(func() error { return patch("plain", `{"metadata":{"labels":{"x":"y"}}}`) })
+	try.inForce("holdfast-controller-jobs", func() error { return patch("plain", `{"metadata":{"labels":{"x":"y"}}}`) })
 	lower, target := `{"spec":{"backoffLimit":0}}`, `{"status":{"conditions":[{"type":"FailureTarget","status":"True","reason":"SameFailureTwice","message":"m"}]}}`
 	for _, c := range []struct{ what, job, patch, sub, refused string }{
 		{"limit", "given-up", lower, "", ""},

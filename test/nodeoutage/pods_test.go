@@ -79,7 +79,7 @@ func (w *world) job(name string, labels map[string]string) *corev1.Pod {
 func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try := w.asController(c)
 	gang, other := w.job("a-gang", map[string]string{v1alpha1.LabelGang: "a-gang"}), w.job("no-gang", nil)
-	try.inForce(func() error { return try.patch(other.Name, `{"metadata":{"labels":{"x":"y"}}}`) })
+	try.inForce("holdfast-controller-pods", func() error { return try.patch(other.Name, `{"metadata":{"labels":{"x":"y"}}}`) })
 	take := `{"metadata":{"labels":{"holdfast.dev/replaced":"true","controller-uid":null}}}`
 	for _, c := range []struct{ what, pod, patch, refused string }{
 		{"a pod of no gang", other.Name, take, "pods of gangs alone"},
@@ -143,12 +143,13 @@ func (w *world) asController(c *devcluster.Cluster) *tries {
 	return &tries{world: w, config: config, kube: kube}
 }
 
-// inForce waits until the policy refuses what it forbids.
-func (t *tries) inForce(forbidden func() error) {
+// inForce waits until the policy refuses what it forbids, and names itself: before the API server knows the controller's rights it refuses
+// all, in other words.
+func (t *tries) inForce(policy string, forbidden func() error) {
 	t.t.Helper()
 	eventually.Succeeds(t.t, "the policy is in force", func() error {
-		if err := forbidden(); err == nil {
-			return errors.New("it lets everything pass")
+		if err := forbidden(); err == nil || !strings.Contains(err.Error(), policy) {
+			return fmt.Errorf("it does not refuse with %q: %v", policy, err)
 		}
 		return nil
 	})
