@@ -66,3 +66,4 @@ trainer = lightning.Trainer(
     callbacks=[Note(), ModelCheckpoint(os.path.join(lesson.OUT, "own"), monitor="val_loss", save_top_k=2), holdfast.lightning.Callback()],
 )
 trainer.fit(Module(), data, torch.utils.data.DataLoader(Rows(), batch_size=16))
+lesson.end()

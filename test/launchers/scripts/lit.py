@@ -70,3 +70,4 @@ class Restore(Callback):
 
 trainer.callbacks.append(Restore())
 trainer.fit(module)
+lesson.end()
