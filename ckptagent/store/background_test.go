@@ -51,7 +51,7 @@ func TestInBackground(t *testing.T) {
 	if got := nice(t); got != before {
 		t.Errorf("nice of the caller is %d, was %d", got, before)
 	}
-	most := threads(t) + 3
+	most := threads(t) + 20 // the runtime starts some of its own, more of them where the machine is busy
 	for range 50 {
 		_ = InBackground(func() error { return nil })
 	}
