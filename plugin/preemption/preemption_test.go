@@ -264,8 +264,9 @@ func TestSearchesTakeTurns(t *testing.T) {
 	if !p.maySearch(key("other"), now.Add(200*time.Second), nil) {
 		t.Error("its turn never comes")
 	}
-	p.nextSearch = time.Now().Add(time.Millisecond)
-	if p.maySearch(key("third"), time.Now(), func() { woken <- "third" }) {
+	now = time.Now()
+	p.nextSearch = now.Add(time.Millisecond)
+	if p.maySearch(key("third"), now, func() { woken <- "third" }) {
 		t.Error("it does not wait")
 	}
 	select {
