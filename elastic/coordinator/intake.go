@@ -31,8 +31,8 @@ const (
 
 // intake shares out the turns for large reports, and how fast a namespace is read.
 type intake struct {
-	// turnTime is how long a turn lasts.
-	turnTime time.Duration
+	// turnTime is how long a turn lasts, lateTime how long who is told of its end, or of the stream's, may listen.
+	turnTime, lateTime time.Duration
 
 	mu    sync.Mutex
 	freed sync.Cond
@@ -48,7 +48,7 @@ type sharedRate struct {
 }
 
 func newIntake() *intake {
-	i := &intake{turnTime: largeTime, of: map[string]int{}, rates: map[string]*sharedRate{}}
+	i := &intake{turnTime: largeTime, lateTime: lateTime, of: map[string]int{}, rates: map[string]*sharedRate{}}
 	i.freed.L = &i.mu
 	return i
 }
@@ -146,7 +146,7 @@ func (c *inlet) expire() {
 	case c.late <- struct{}{}:
 	default:
 	}
-	c.turn = time.AfterFunc(lateTime, func() { _ = c.Close() })
+	c.turn = time.AfterFunc(c.intake.lateTime, func() { _ = c.Close() })
 }
 
 // begin says whose stream the connection carries now. The function that it returns says that the stream is over: where no other one follows,
@@ -175,7 +175,7 @@ func (c *inlet) begin(namespace string) (end func()) {
 		if c.stream == mine { // else the next one has begun
 			c.belongs("")
 			c.reset()
-			c.over = time.AfterFunc(lateTime, func() { _ = c.Close() })
+			c.over = time.AfterFunc(c.intake.lateTime, func() { _ = c.Close() })
 		}
 	}
 }
