@@ -305,7 +305,7 @@ func (h *house) dial(token string, more ...grpc.DialOption) *agent {
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx)
+	rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx, grpc.WaitForReady(true)) // also where a busy machine is late in a handshake
 	if err != nil {
 		h.t.Fatal(err)
 	}
