@@ -148,16 +148,20 @@ func TestSilentAgentIsNotHeard(t *testing.T) {
 	if _, ok := h.server.LastContact("a0"); ok {
 		t.Error("an agent was heard that never spoke")
 	}
-	a := h.dial(h.allow(p))
-	begun := time.Now()
-	a.say()
-	a.until("an order", func(*coordinatorv1.Directive) bool { return true })
-	if got := a.refused(); got != codes.Unavailable {
-		t.Errorf("a silent stream ends with %s", got)
-	}
-	at, ok := h.server.LastContact("a0")
-	if !ok || at.Before(begun) {
-		t.Errorf("heard at %s (%v), it spoke at %s", at, ok, begun)
+	var begun, at time.Time
+	eventually.Holds(t, "an agent that was heard", func() (heard bool, _ any) { // a busy machine may keep one from speaking in time
+		a := h.dial(h.allow(p))
+		begun = time.Now()
+		a.say()
+		got := a.refused()
+		if got != codes.Unavailable {
+			t.Errorf("a silent stream ends with %s", got)
+		}
+		at, heard = h.server.LastContact("a0")
+		return heard, got
+	})
+	if at.Before(begun) {
+		t.Errorf("heard at %s, it spoke at %s", at, begun)
 	}
 }
 
