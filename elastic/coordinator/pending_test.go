@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -261,11 +262,7 @@ func TestTerminatingIsNotedUntilItIsTaken(t *testing.T) {
 	}
 	until := func(want int) {
 		t.Helper()
-		for end := time.Now().Add(5 * time.Second); left() != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("the store knows of %d pods that leave, want %d", left(), want)
-			}
-		}
+		eventually.Holds(t, fmt.Sprintf("the store knows of %d pods that leave", want), func() (bool, any) { n := left(); return n == want, n })
 	}
 	h.store.mu.Lock()
 	h.store.busy = 1
