@@ -198,7 +198,7 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	if err != nil {
 		return err
 	}
-	minor, err := serverMinor(mgr.GetConfig(), clock.RealClock{})
+	version, err := newServerVersion(mgr.GetConfig(), clock.RealClock{})
 	if err != nil {
 		return err
 	}
@@ -208,11 +208,11 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 			AgentImage:    o.agentImage,
 			Coordinator:   net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
 			CoordinatorCA: authority,
-			Minor:         minor(ctx),
+			Minor:         version.minor(ctx),
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
-	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, ObserveOnly: o.observeOnly})})
+	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, ObserveOnly: o.observeOnly})})
 	return nil
 }
 

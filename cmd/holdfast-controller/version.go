@@ -24,17 +24,16 @@ const (
 	versionWait  = time.Second
 )
 
-// serverMinor says N of the API server's Kubernetes 1.N, 0 while it was never learnt. The server may be upgraded under
-// a controller that runs on: what is known is answered at once, and learnt anew aside.
-func serverMinor(cfg *rest.Config, now clock.PassiveClock) (func(context.Context) int, error) {
+// newServerVersion asks the API server that a configuration names.
+func newServerVersion(cfg *rest.Config, now clock.PassiveClock) (*serverVersion, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("setting up discovery: %w", err)
 	}
-	v := &serverVersion{now: now, ask: func(ctx context.Context) int { return askMinor(ctx, client.RESTClient()) }}
-	return v.minor, nil
+	return &serverVersion{now: now, ask: func(ctx context.Context) int { return askMinor(ctx, client.RESTClient()) }}, nil
 }
 
+// serverVersion is the API server's, as far as it was learnt.
 type serverVersion struct {
 	ask    func(context.Context) int
 	now    clock.PassiveClock
@@ -45,6 +44,8 @@ type serverVersion struct {
 	due   time.Time
 }
 
+// minor says N of the API server's Kubernetes 1.N, 0 while it was never learnt. The server may be upgraded under
+// a controller that runs on: what is known is answered at once, and learnt anew aside.
 func (v *serverVersion) minor(ctx context.Context) int {
 	known, due := v.state()
 	if !due {
