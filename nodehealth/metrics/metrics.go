@@ -86,12 +86,16 @@ func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) {
 		log.Error("there are no metrics", "error", err)
 		return
 	}
+	m.serve(ctx, listener, log)
+}
+
+func (m *Metrics) serve(ctx context.Context, listener net.Listener, log *slog.Logger) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
 	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		log.Error("metrics are no longer served", "error", fmt.Errorf("serving at %s: %w", address, err))
+		log.Error("metrics are no longer served", "error", fmt.Errorf("serving at %s: %w", listener.Addr(), err))
 	}
 }

@@ -21,14 +21,10 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
 	m := New()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { m.Serve(ctx, address, slog.New(slog.DiscardHandler)); close(done) }()
+	go func() { m.serve(ctx, listener, slog.New(slog.DiscardHandler)); close(done) }()
 	defer func() { cancel(); <-done }()
 	at := time.Unix(1_700_000_000, 250_000_000)
 	m.Verdict(nodehealth.Verdict{Action: nodehealth.None})
@@ -39,7 +35,7 @@ func TestServe(t *testing.T) {
 	m.Round(2 * time.Millisecond)
 	m.Line()
 	m.Answered()
-	text := fetch(t, "http://"+address+"/metrics")
+	text := fetch(t, "http://"+listener.Addr().String()+"/metrics")
 	for _, want := range []string{
 		`holdfast_node_verdict{action="Evict",cause="GPULost"} 1`, "holdfast_node_gpus 7", "holdfast_node_gpus_expected 8",
 		`holdfast_node_signals_total{kind="xid",source="kmsg"} 1`, `holdfast_node_contact_timestamp_seconds{with="nvml"} 1.70000000025e+09`,
