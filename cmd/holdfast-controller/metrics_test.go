@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // reviews is an API server that knows two tokens, of which the owner of one may read metrics.
@@ -52,22 +53,21 @@ func TestMetricsAreForThoseWhoMay(t *testing.T) {
 	own := httptest.NewUnstartedServer(nil)
 	own.StartTLS() // for its certificate
 	defer own.Close()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
 	config := reviews(t)
 	plain := &http.Client{}
 	secure := func(c *tls.Config) {
 		c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &own.TLS.Certificates[0], nil }
 	}
-	server, err := metricsserver.NewServer(metricsOptions(address, secure), config, plain)
+	server, err := metricsserver.NewServer(metricsOptions("127.0.0.1:0", secure), config, plain)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = server.Start(t.Context()) }()
+	address := ""
+	eventually.Holds(t, "metrics to be served", func() (bool, any) {
+		address = server.(interface{ GetBindAddr() string }).GetBindAddr()
+		return address != "", nil
+	})
 	ask := func(scheme, token string) string {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+"://"+address+"/metrics", nil)
 		if err != nil {
