@@ -3,6 +3,7 @@ package plugin
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,8 +29,9 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range w.client.Actions() {
+		reads := slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()) // informers may begin to watch late
 		patch, ok := a.(clienttesting.PatchAction)
-		if a.GetResource().Resource != "events" && (!ok || !strings.HasPrefix(patch.GetName(), "probe")) { // of the probe before
+		if !reads && a.GetResource().Resource != "events" && (!ok || !strings.HasPrefix(patch.GetName(), "probe")) { // of the probe before
 			t.Errorf("a preview did %v", a)
 		}
 	}
