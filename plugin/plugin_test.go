@@ -33,7 +33,10 @@ func TestBlockerHoldsTwoOfThreeNodes(t *testing.T) {
 	if all := w.failures("g-0", "g-1"); len(all) != 1 || !strings.Contains(all[0], "g-0 ") || !strings.Contains(all[0], why) {
 		t.Errorf("one event on the leader was expected: %q", all)
 	}
-	if n := w.conditions["g-1"]; n != 0 {
+	w.mu.Lock()
+	n := w.conditions["g-1"]
+	w.mu.Unlock()
+	if n != 0 {
 		t.Errorf("the gated sibling's status was written %d times", n)
 	}
 
