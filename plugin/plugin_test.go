@@ -30,6 +30,7 @@ func TestBlockerHoldsTwoOfThreeNodes(t *testing.T) {
 	if p.Placed || p.Reason != v1alpha1.ReasonInsufficientNodes || p.Fits != 1 || p.Wanted != 2 || p.Excluded["insufficient "+gpu] != 2 || p.ObservedAt.IsZero() {
 		t.Errorf("status %+v", p)
 	}
+	w.until("the event", func() bool { return len(w.failures("g-0", "g-1")) > 0 })
 	if all := w.failures("g-0", "g-1"); len(all) != 1 || !strings.Contains(all[0], "g-0 ") || !strings.Contains(all[0], why) {
 		t.Errorf("one event on the leader was expected: %q", all)
 	}
