@@ -21,6 +21,8 @@ const (
 	sayHangEvery = time.Second
 	firstRetry   = 500 * time.Millisecond
 	longestRetry = 10 * time.Second
+	// looks is how often a silent child is looked at before it counts as hung.
+	looks = 20
 )
 
 // Watch is the parent. All fields but Round must be set.
@@ -125,11 +127,12 @@ func (r *runner) child(ctx context.Context) {
 	r.listen(ctx, cmd, lines, ended)
 }
 
-// listen hands on what the child says. Its silence is told again and again, until it ends.
+// listen hands on what the child says. Its silence is told again and again, until it ends. The silence is counted in looks, as a machine that
+// stood still, or had no core for this process, makes a ticker tick once: a child is given the time to speak that it had not.
 func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, ended <-chan error) {
-	limit := r.Start
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	limit, silent := r.Start, 0
+	look := time.NewTicker(limit / looks)
+	defer look.Stop()
 	again := time.NewTicker(sayHangEvery)
 	defer again.Stop()
 	heard := false
@@ -139,8 +142,8 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 			r.kill(cmd, ended)
 			return
 		case l := <-lines:
-			limit, heard = r.Deadline, true
-			timer.Reset(limit)
+			limit, silent, heard = r.Deadline, 0, true
+			look.Reset(limit / looks)
 			r.onMessage(l)
 		case err := <-ended:
 			r.ended(ctx, err, heard)
@@ -149,7 +152,10 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 			if r.hung { // this child has not answered yet
 				r.hang("the previous probe did not answer, and neither does this one")
 			}
-		case <-timer.C:
+		case <-look.C:
+			if silent++; silent < looks {
+				continue
+			}
 			r.hang(fmt.Sprintf("no answer for %s", limit))
 			r.kill(cmd, ended)
 			return

@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast.dev/holdfast/internal/eventually"
@@ -73,4 +75,44 @@ func TestCrashingChildIsNoHang(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	await(t, from, nodehealth.Read)
+}
+
+// TestAStallIsNoHang: a child that speaks is heard, however long this process had no core; one that is silent hangs after its deadline.
+func TestAStallIsNoHang(t *testing.T) {
+	child := exec.Command("true")
+	if err := child.Run(); err != nil { // it is there to be killed alone
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		lines, ended := make(chan line), make(chan error, 1)
+		reads, hung, heard := 0, false, time.Now()
+		over := make(chan struct{})
+		defer close(over)
+		w := &Watch{Start: time.Minute, Deadline: 5 * time.Second, Log: slog.New(slog.DiscardHandler), Round: func(time.Duration) {}}
+		w.Emit = func(s nodehealth.Signal) {
+			switch s.Kind {
+			case nodehealth.Read:
+				reads, heard = reads+1, time.Now()
+				time.Sleep(3 * w.Deadline / 2)
+			case nodehealth.Hang:
+				hung = true
+				ended <- nil
+			}
+		}
+		const words = 100
+		go func() {
+			for range words {
+				time.Sleep(w.Deadline / 10)
+				select {
+				case lines <- line{Read: true}:
+				case <-over:
+					return
+				}
+			}
+		}()
+		(&runner{Watch: w}).listen(t.Context(), child, lines, ended)
+		if silent := time.Since(heard) - 3*w.Deadline/2; reads != words || !hung || silent < w.Deadline*9/10 || silent > w.Deadline*11/10 {
+			t.Errorf("heard %d of %d words; hung %v, after %s", reads, words, hung, silent)
+		}
+	})
 }
