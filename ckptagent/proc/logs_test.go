@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -53,13 +55,10 @@ func TestTails(t *testing.T) {
 	}
 	shows := func(want string) {
 		t.Helper()
-		var got []byte
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			if got, _ = os.ReadFile(console.Name()); string(got) == want {
-				return
-			}
-		}
-		t.Fatalf("the console shows %q, want %q", got, want)
+		eventually.Holds(t, fmt.Sprintf("the console shows %q", want), func() (bool, any) {
+			got, err := os.ReadFile(console.Name())
+			return string(got) == want, fmt.Sprintf("%q, %v", got, err)
+		})
 	}
 	write := func(text string) {
 		if _, err := rank.WriteString(text); err != nil {

@@ -187,7 +187,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	s.look(now)
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(eventually.Timeout):
 		t.Error("the copy stays")
 	}
 	s.onStandbyMessage(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})

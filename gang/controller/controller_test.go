@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	clientfake "k8s.io/client-go/kubernetes/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
@@ -34,6 +33,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
@@ -418,13 +418,13 @@ func TestEventsWithAnotherCountAreApart(t *testing.T) {
 			"message": fmt.Sprintf("%d of 2 pods fit", fits), "fits": fits, "wanted": int64(2), "observedAt": "2026-01-02T03:04:05.000000Z"}})
 		w.reconcile()
 	}
-	err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	eventually.Holds(t, "two answers become two events on the Job and two on the Gang", func() (bool, any) {
 		list, err := clientset.EventsV1().Events(key.Namespace).List(ctx, metav1.ListOptions{})
-		return err == nil && len(list.Items) == 4, err
+		if err != nil {
+			return false, err
+		}
+		return len(list.Items) == 4, len(list.Items)
 	})
-	if err != nil {
-		t.Fatalf("two answers did not become two events on the Job and two on the Gang: %v", err)
-	}
 }
 
 func TestGangOfAFormerJobIsLeftAlone(t *testing.T) {

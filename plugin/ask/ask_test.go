@@ -23,6 +23,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/replay"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 var errAway = errors.New("away")
@@ -145,7 +146,7 @@ func TestWhoSendsSlowlyHoldsUpNobody(t *testing.T) {
 		if code != http.StatusOK {
 			t.Errorf("the other question is answered with %d", code)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(eventually.Timeout):
 		t.Error("the other question waits for the one that is sent slowly")
 	}
 	_ = sends.CloseWithError(io.ErrUnexpectedEOF)
