@@ -26,7 +26,7 @@ func TestABranchInMemoryAndStorage(t *testing.T) {
 	}
 }
 
-// keeper is saver, but that it skips no step: where it has no slot, as the test is slow to say what is common, it waits for one.
+// keeper is a saver that skips no step: where the test is slow to say what is common, it waits for a slot.
 const keeper = "import holdfast._client\nholdfast._client._SAVE_WAIT = 3600\n" + saver
 
 func branchInStorage(t *testing.T, old bool) {

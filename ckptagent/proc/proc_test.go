@@ -148,7 +148,7 @@ func TestAliveKnowsTheProcessNotTheNumber(t *testing.T) {
 func newMark() string { return fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()) }
 
 func TestEndAll(t *testing.T) {
-	// A busy machine may not let the rank run within a short grace, which then has the rank killed before it has heard that it was asked.
+	// On a busy machine the rank may be killed before it has handled SIGTERM.
 	grace := 300 * time.Millisecond
 	for !endsAll(t, grace) {
 		if grace *= 4; grace > eventually.Timeout {
@@ -172,7 +172,11 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 		return stray == nil && ready == nil, errors.Join(stray, ready)
 	})
 	go rank.Wait(nil) // as the agent does: nobody stays a zombie
+	began := time.Now()
 	EndAll(mark, []int{rank.PID}, []int{spared.PID}, grace)
+	if took := time.Since(began); took < grace { // the rank does not end by itself
+		t.Errorf("all have ended after %s, before their grace of %s is over", took, grace)
+	}
 	if left := find(func(pid, session int) bool {
 		return session == rank.PID || session != spared.PID && hasVariable(pid, []byte(EnvMark+"="+mark))
 	}); len(left) > 0 {

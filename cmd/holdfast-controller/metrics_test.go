@@ -61,9 +61,15 @@ func TestMetricsAreForThoseWhoMay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = server.Start(t.Context()) }()
+	ended := make(chan error, 1)
+	go func() { ended <- server.Start(t.Context()) }()
 	address := ""
 	eventually.Holds(t, "metrics to be served", func() (bool, any) {
+		select {
+		case err := <-ended:
+			t.Fatalf("metrics are not served: %v", err)
+		default:
+		}
 		address = server.(interface{ GetBindAddr() string }).GetBindAddr()
 		return address != "", nil
 	})

@@ -7,13 +7,13 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
-
-	"holdfast.dev/holdfast/internal/eventually"
 )
 
 func TestMinorOf(t *testing.T) {
@@ -27,25 +27,21 @@ func TestMinorOf(t *testing.T) {
 	}
 }
 
-// TestServerMinor: a server that does not answer is not taken for an old one, and is asked again, by none in its way.
+// TestServerMinor: a server that does not say is not taken for an old one, and is asked again.
 func TestServerMinor(t *testing.T) {
 	var answer atomic.Value
 	var asked atomic.Int64
-	release := make(chan struct{})
 	answer.Store("")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		switch body := answer.Load().(string); body {
 		case "":
 			w.WriteHeader(http.StatusForbidden)
-		case "waits":
-			<-release
 		default:
 			fmt.Fprint(w, body)
 		}
 	}))
 	defer server.Close()
-	defer close(release)
 	now := clocktesting.NewFakePassiveClock(time.Now())
 	version, err := newServerVersion(&rest.Config{Host: server.URL}, now)
 	if err != nil {
@@ -65,23 +61,20 @@ func TestServerMinor(t *testing.T) {
 	now.SetTime(now.Now().Add(versionRetry))
 	learnt(36, 2)
 	learnt(36, 2)
-	// One that has stopped answering holds up nobody: neither who has it asked again, nor who comes meanwhile.
-	answer.Store("waits")
-	now.SetTime(now.Now().Add(versionLife))
-	known := make(chan int, 3)
-	go func() {
-		for range cap(known) {
-			known <- version.minor(context.Background())
-		}
-	}()
-	for range cap(known) {
-		select {
-		case got := <-known:
-			if got != 36 {
-				t.Errorf("forgot, and learnt %d", got)
+}
+
+// TestASilentServerHoldsUpNobody: a version that is known is answered at once, and one that is not is waited for no longer than it may be.
+func TestASilentServerHoldsUpNobody(t *testing.T) {
+	for known, wait := range map[int]time.Duration{36: 0, 0: versionWait} {
+		synctest.Test(t, func(t *testing.T) {
+			v := &serverVersion{now: clock.RealClock{}, known: known, ask: func(ctx context.Context) int { <-ctx.Done(); return 0 }}
+			for _, wait := range []time.Duration{wait, 0} { // who has it asked, and who comes next
+				began := time.Now()
+				if got, took := v.minor(t.Context()), time.Since(began); got != known || took != wait {
+					t.Errorf("1.%d is answered with 1.%d after %s, want %s", known, got, took, wait)
+				}
 			}
-		case <-time.After(eventually.Timeout):
-			t.Fatal("it is waited for what is known")
-		}
+			time.Sleep(2 * versionWait) // what is asked aside ends
+		})
 	}
 }

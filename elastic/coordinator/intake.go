@@ -31,7 +31,7 @@ const (
 
 // intake shares out the turns for large reports, and how fast a namespace is read.
 type intake struct {
-	// turnTime is how long a turn lasts, lateTime how long who is told of its end, or of the stream's, may listen.
+	// turnTime is how long a turn lasts. lateTime is how long an agent may listen after its turn or its stream is over.
 	turnTime, lateTime time.Duration
 
 	mu    sync.Mutex

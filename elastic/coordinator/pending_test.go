@@ -149,10 +149,9 @@ func TestSilentAgentIsNotHeard(t *testing.T) {
 	if _, ok := h.server.LastContact("a0"); ok {
 		t.Error("an agent was heard that never spoke")
 	}
-	var begun, at time.Time
+	begun, at := time.Now(), time.Time{}
 	eventually.Holds(t, "an agent that was heard", func() (heard bool, _ any) { // a busy machine may keep one from speaking in time
 		a := h.dial(h.allow(p))
-		begun = time.Now()
 		a.say()
 		got := a.refused()
 		if got != codes.Unavailable {

@@ -50,6 +50,20 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestServeWithoutAPort: a daemon whose port is another's says so, and goes on without figures.
+func TestServeWithoutAPort(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	var said strings.Builder
+	New().Serve(t.Context(), taken.Addr().String(), slog.New(slog.NewTextHandler(&said, nil)))
+	if !strings.Contains(said.String(), "there are no metrics") || !strings.Contains(said.String(), "address already in use") {
+		t.Errorf("the log says %q", said.String())
+	}
+}
+
 func fetch(t *testing.T, url string) string {
 	t.Helper()
 	var last error

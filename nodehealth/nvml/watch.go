@@ -127,8 +127,8 @@ func (r *runner) child(ctx context.Context) {
 	r.listen(ctx, cmd, lines, ended)
 }
 
-// listen hands on what the child says. Its silence is told again and again, until it ends. The silence is counted in looks, as a machine that
-// stood still, or had no core for this process, makes a ticker tick once: a child is given the time to speak that it had not.
+// listen hands on what the child says. Its silence is told again and again, until it ends. The silence is counted in looks: while this process
+// has no core a ticker ticks once at most, so the child still has its time to speak. A daemon that is always short of a core takes longer.
 func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, ended <-chan error) {
 	limit, silent := r.Start, 0
 	look := time.NewTicker(limit / looks)

@@ -46,15 +46,18 @@ func TestOneTenantHoldsUpItself(t *testing.T) {
 		return users, len(r.slots.namespaces)
 	}
 	eventually.Holds(t, "all to ask", func() (bool, any) { users, _ := kept(); return users == 2*mostAtOnce && len(asked) > 0, users })
+	sharing := func(timeout time.Duration) *Reader { // the slots
+		with := New(Options{Transport: s.transport, Timeout: timeout})
+		with.slots = r.slots
+		return with
+	}
 	for _, namespace := range []string{"team", "other"} {
-		if _, err := ask(r, "example.com/train", of(namespace)); err != nil {
+		if _, err := ask(sharing(eventually.Timeout/5), "example.com/train", of(namespace)); err != nil {
 			t.Errorf("%s: %v", namespace, err)
 		}
 	}
-	hasty := New(Options{Transport: s.transport, Timeout: 300 * time.Millisecond})
-	hasty.slots = r.slots
-	eventually.Holds(t, "who waits for a slot to be told so", func() (bool, any) { // a busy machine may leave no time for that
-		_, err := ask(hasty, "example.com/slow", of("greedy"))
+	eventually.Holds(t, "the namespace to hear that it must wait", func() (bool, any) { // a busy machine may leave no time for that
+		_, err := ask(sharing(300*time.Millisecond), "example.com/slow", of("greedy"))
 		return err != nil && err.Error() == busy.Error(), err
 	})
 	if n := len(asked); n != mostOfNamespace {

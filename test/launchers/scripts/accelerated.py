@@ -31,4 +31,4 @@ for step in range(start + 1, lesson.STEPS + 1):
         accelerator.wait_for_everyone()
         lesson.saved(step)
         accelerator.wait_for_everyone()
-accelerator.end_training()
+lesson.end()
