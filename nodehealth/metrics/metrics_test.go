@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -64,21 +65,20 @@ func TestServeWithoutAPort(t *testing.T) {
 	}
 }
 
-func fetch(t *testing.T, url string) string {
+func fetch(t *testing.T, url string) (text string) {
 	t.Helper()
-	var last error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	eventually.Succeeds(t, "metrics are served", func() error {
 		resp, err := http.Get(url)
-		if last = err; err != nil {
-			continue
+		if err != nil {
+			return err
 		}
+		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if last = err; err == nil && resp.StatusCode == http.StatusOK {
-			return "\n" + string(body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %v", resp.Status, err)
 		}
-		last = fmt.Errorf("%s: %w", resp.Status, err)
-	}
-	t.Fatal(last)
-	return ""
+		text = "\n" + string(body)
+		return nil
+	})
+	return text
 }

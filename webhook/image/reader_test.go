@@ -234,8 +234,9 @@ func TestReasons(t *testing.T) {
 			if c.image == "" {
 				c.image = "example.com/train"
 			}
-			within := Timeout           // an admission's
-			if name == "says nothing" { // the only one that waits
+			// That of an admission, but for the only one that waits.
+			within := Timeout
+			if name == "says nothing" {
 				within = 300 * time.Millisecond
 			}
 			eventually.Holds(t, c.want, func() (bool, any) { // a busy machine may take longer now and then
