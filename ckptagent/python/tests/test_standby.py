@@ -376,7 +376,7 @@ class Standby(ScriptCase):
 
     OWN = ("RANK", "LOCAL_RANK", "HOLDFAST_LOCAL_RANK")
 
-    def library(self, **modules):
+    def importable(self, **modules):
         """Installed packages, of which each is one file; returns the path that they are found by."""
         for name, text in modules.items():
             self.file("lib/%s.py" % name, text)
@@ -426,7 +426,7 @@ class Standby(ScriptCase):
             "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)": "",
         }.items():
             with self.subTest(text):
-                child, lines = self.standby(self.file("s.py", "pass"), modules=["asks", "colorsys"], ranks=2, own=self.OWN, PYTHONPATH=self.library(asks=text))
+                child, lines = self.standby(self.file("s.py", "pass"), modules=["asks", "colorsys"], ranks=2, own=self.OWN, PYTHONPATH=self.importable(asks=text))
                 facts = lines.heard()
                 want = "a module that the script imports reads " + names if names else ""
                 # What cannot be copied imports no more.
@@ -435,7 +435,7 @@ class Standby(ScriptCase):
                 self.assertEqual(child.communicate(timeout=60), ("", ""))
 
     def test_what_a_fork_would_break_serves_no_several_ranks(self):
-        path = self.library(
+        path = self.importable(
             starts_a_thread="import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
             opens_a_socket="import socket\npair = socket.socketpair()\n",
         )
@@ -464,7 +464,7 @@ class Standby(ScriptCase):
         self.assertEqual(child.communicate(timeout=60), ("True False\nTrue True\n", ""))
 
     def test_a_copy_that_is_asked_for_comes_at_once(self):
-        path = self.library(rests="import holdfast_standby; holdfast_standby._REST = 3600")
+        path = self.importable(rests="import holdfast_standby; holdfast_standby._REST = 3600")
         child, lines = self.standby(self.file("s.py", "print('ran')"), modules=["rests"], PYTHONPATH=path)
         first = json.loads(lines.readline())["pid"]
         self.order(lines, pid=first, env={})
