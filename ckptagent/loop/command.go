@@ -126,7 +126,7 @@ func (a *Agent) endCommand(e ckptagent.End) {
 		generation = 0
 	}
 	go func() {
-		proc.EndBelow(p, original, grace)
+		proc.EndBelow(a.c.Init, p, original, grace)
 		watchers.Wait()
 		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
 		if tb, ok := proc.ReadTraceback(a.c.Root, generation, 0); ok {

@@ -6,15 +6,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // at once: no launcher is waited for.
@@ -224,6 +228,41 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR1) // it ends well while there is no agent
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestInitDiesWhileACommandEnds: the agent ends with it. What runs beside it below the reaper that it has then, as other containers of a
+// pod with one process namespace do, is none of its business.
+func TestInitDiesWhileACommandEnds(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+	beside := exec.Command("sleep", "1000")
+	if err := beside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = beside.Process.Wait() })
+	t.Cleanup(func() { _ = beside.Process.Kill() })
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", atOnce)
+	p.Start("sh", "-c", "trap 'echo asked' TERM; echo begins; while :; do sleep 0.01; done")
+	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	p.Out.Lines(t, 1)
+	agent := p.AgentPID()
+	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
+	p.Out.Await(t, "asked") // now the agent waits for the command's grace to end
+	kill(t, p.Init.Process.Pid, syscall.SIGKILL)
+	var status unix.WaitStatus
+	eventually.Holds(t, "the end of the agent, which is this process's child by then", func() (bool, any) {
+		pid, err := unix.Wait4(agent, &status, unix.WNOHANG, nil)
+		return pid == agent, err
+	})
+	if !status.Signaled() || status.Signal() != unix.SIGKILL {
+		t.Errorf("the agent ended with %v", status)
+	}
+	if pid, err := unix.Wait4(beside.Process.Pid, &status, unix.WNOHANG, nil); pid != 0 || err != nil {
+		t.Errorf("what ran beside it ended: %v, %v", status, err)
 	}
 }
 

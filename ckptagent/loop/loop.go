@@ -39,6 +39,7 @@ const (
 type Config struct {
 	Root        proc.Root
 	Container   string // names this start of the container
+	Init        int    // init's pid
 	Coordinator string
 	CA          string
 	PodIP       string

@@ -130,7 +130,7 @@ func (a *Agent) startAgain() {
 	whole, spared := a.state.Whole, a.standbys.Sessions()
 	go func() {
 		if whole {
-			proc.EndBelow(proc.Process{}, true, 0)
+			proc.EndBelow(a.c.Init, proc.Process{}, true, 0)
 		} else {
 			proc.EndAll(a.c.Container, nil, spared, 0)
 		}

@@ -140,7 +140,10 @@ func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error
 
 // EndBelow ends all that descends from init but this process, which is all that the command has started: whoever lost its
 // parent is init's child. With grace the command itself is waited for first; it is asked by SIGTERM unless init has done so.
-func EndBelow(command Process, asked bool, grace time.Duration) {
+//
+// init is the pid of the process that started this one. Where that has ended nothing is killed: this process is then the child of
+// some other reaper, below which other containers of the pod may run.
+func EndBelow(init int, command Process, asked bool, grace time.Duration) {
 	if grace > 0 && command.Alive() {
 		if !asked {
 			_ = syscall.Kill(command.PID, syscall.SIGTERM) // it alone, as a container's first process
@@ -148,10 +151,11 @@ func EndBelow(command Process, asked bool, grace time.Duration) {
 		}
 		awaitAll([]int{command.PID}, grace)
 	}
-	killUntilNone(func() []int { return below(os.Getppid(), os.Getpid()) })
+	killUntilNone(func() []int { return below(init, os.Getpid()) })
 }
 
-// below lists the living processes that descend from the ancestor, but for one. What that has started counts.
+// below lists the living processes that descend from the ancestor, but for one, its child. What that has started counts. Where the
+// spared one is no longer the ancestor's child, the ancestor has ended and there are none: its pid may be anybody's.
 func below(ancestor, spared int) []int {
 	parents := map[int]int{}
 	var living []int
@@ -160,6 +164,9 @@ func below(ancestor, spared int) []int {
 			parents[pid] = st.parent
 			living = append(living, pid)
 		}
+	}
+	if st, err := readStat(spared); err != nil || st.parent != ancestor { // looked at last: so long the ancestor lived
+		return nil
 	}
 	parents[spared] = ancestor
 	descends := func(pid int) bool {

@@ -31,7 +31,8 @@ func TestRunningLooksThroughShells(t *testing.T) {
 	}
 }
 
-// TestBelow: what lost its parent, left its session or its environment is found all the same, where the ancestor is its reaper.
+// TestBelow: what lost its parent, left its session or its environment is found all the same, where the ancestor is its reaper. Nothing
+// is below an ancestor that is not the parent of who asks.
 func TestBelow(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -47,6 +48,9 @@ func TestBelow(t *testing.T) {
 		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(lines, w) })
 	}
 	eventually.Holds(t, "all are found", func() (bool, any) { return has("sleep 1000", "sleep 1001", "sleep 1002"), nil })
+	if found := below(p.PID, spared.PID); len(found) > 0 {
+		t.Errorf("below what is not the spared process's parent there is %v", found)
+	}
 	for _, pid := range below(os.Getpid(), spared.PID) {
 		if pid == spared.PID || pid == os.Getpid() || pid == 1 {
 			t.Errorf("process %d is found", pid)

@@ -57,6 +57,7 @@ func Init(root Root, command []string) int {
 		return become(command)
 	}
 	runtime.GOMAXPROCS(1)
+	runtime.LockOSThread() // the agent ends with the thread that started it
 	debug.SetGCPercent(20)
 	i := &initProcess{root: root, signals: make(chan os.Signal, 64), restart: time.NewTimer(time.Hour), deadline: time.NewTimer(time.Hour)}
 	i.deadline.Stop()
@@ -181,9 +182,11 @@ func (i *initProcess) prepare() error {
 
 func (i *initProcess) startAgent() {
 	i.agentStarted = time.Now()
-	env := setEnv(os.Environ(), map[string]string{EnvRoot: string(i.root), EnvContainer: i.container})
+	env := setEnv(os.Environ(), map[string]string{EnvRoot: string(i.root), EnvContainer: i.container, EnvInit: strconv.Itoa(os.Getpid())})
+	// Without init nobody reaps for the agent or ends the container by its word, and the next container has an agent of its own.
+	attr := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	pid, err := syscall.ForkExec(i.root.Binary(), []string{"holdfast-agent", "run"},
-		&syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2, uintptr(i.poke[0])}, Sys: &syscall.SysProcAttr{Setsid: true}})
+		&syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2, uintptr(i.poke[0])}, Sys: attr})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "holdfast: init: starting the agent: %v\n", err)
 		i.agent = 0

@@ -12,6 +12,7 @@ import (
 const (
 	EnvRoot        = "HOLDFAST_ROOT"
 	EnvContainer   = "HOLDFAST_CONTAINER" // names this start of the container
+	EnvInit        = "HOLDFAST_INIT"      // init's pid, for the agent
 	EnvCoordinator = "HOLDFAST_COORDINATOR"
 	EnvCA          = "HOLDFAST_COORDINATOR_CA"
 	EnvPodIP       = "HOLDFAST_POD_IP"

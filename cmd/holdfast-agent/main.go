@@ -109,8 +109,9 @@ func config(root proc.Root) loop.Config {
 	state, _ := strconv.ParseUint(os.Getenv(proc.EnvStateBytes), 10, 64)
 	slots, _ := strconv.ParseUint(cmp.Or(os.Getenv(proc.EnvSlots), strconv.Itoa(format.Slots)), 10, 32)
 	grace, _ := strconv.ParseUint(os.Getenv(proc.EnvGrace), 10, 31)
+	initPID, _ := strconv.Atoi(os.Getenv(proc.EnvInit))
 	c := loop.Config{
-		Root: root, Container: os.Getenv(proc.EnvContainer), Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
+		Root: root, Container: os.Getenv(proc.EnvContainer), Init: initPID, Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
 		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state, Slots: uint32(slots),
 		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
 		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second,
