@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -236,8 +237,31 @@ func (a *Arena) seal(now time.Time) Progress {
 	return progressOf(c)
 }
 
+// readers are how many threads sum up one slot at once: more than one only where there are many cores, which training leaves to others
+// because its state lies on devices.
+var readers = max(1, min(4, runtime.GOMAXPROCS(0)/8))
+
+// partBytes is the least that one of them is worth.
+const partBytes = 64 << 20
+
 // checksum is that of length bytes from offset on; an error where the file is shorter, which nobody may make it.
 func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
+	parts := max(1, min(uint64(readers), length/partBytes))
+	size := (length + parts - 1) / parts
+	sums, errs := make([]uint32, parts), make([]error, parts)
+	var all sync.WaitGroup
+	for i := range parts {
+		all.Go(func() { sums[i], errs[i] = a.checksumOf(offset+int64(i*size), min(size, length-i*size)) })
+	}
+	all.Wait()
+	sum := sums[0]
+	for i, next := range sums[1:] {
+		sum = format.JoinChecksums(sum, next, min(size, length-uint64(i+1)*size))
+	}
+	return sum, errors.Join(errs...)
+}
+
+func (a *Arena) checksumOf(offset int64, length uint64) (uint32, error) {
 	sum, buffer := format.NewChecksum(), pieces.Get().(*[256 << 10]byte)
 	defer pieces.Put(buffer)
 	n, err := io.CopyBuffer(sum, io.NewSectionReader(a.file, offset, int64(length)), buffer[:])

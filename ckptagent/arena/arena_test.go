@@ -3,9 +3,11 @@
 package arena
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -354,6 +356,42 @@ func mapped(t *testing.T) int {
 		}
 	}
 	return sum
+}
+
+// TestChecksumOfALargeSlot: several readers find what one does, wherever in the file the slot lies and however its parts divide it.
+func TestChecksumOfALargeSlot(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for at := int64(0); at < 4*partBytes; at += partBytes / 16 { // the rest are zeros
+		if _, err := f.WriteAt([]byte{byte(rnd.Uint32())}, at+rnd.Int64N(partBytes/16)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func(n int) { readers = n }(readers)
+	a := &Arena{file: f}
+	for _, length := range []uint64{0, 1, partBytes, 2*partBytes + 1, 3*partBytes - 1, 3*partBytes + 12345} {
+		readers = 1
+		want, err := a.checksum(4096, length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for readers = range 5 {
+			if readers == 0 {
+				continue
+			}
+			if got, err := a.checksum(4096, length); got != want || err != nil {
+				t.Errorf("%d bytes by %d readers: %08x, %v; by one %08x", length, readers, got, err, want)
+			}
+		}
+	}
+	readers = 3
+	if _, err := a.checksum(partBytes, 4*partBytes); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("of a file that is shorter: %v", err)
+	}
 }
 
 // TestAFileThatBecameShorter: what cannot be read is not sealed, and what was sealed is dropped; nothing is killed for it.

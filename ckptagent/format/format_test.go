@@ -259,3 +259,17 @@ func TestReasons(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestJoinChecksums(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	data := make([]byte, 300_000)
+	for i := range data {
+		data[i] = byte(rnd.Uint32())
+	}
+	whole := Checksum(data)
+	for _, cut := range []int{0, 1, 7, 8, 4096, 100_003, len(data) - 1, len(data)} {
+		if got := JoinChecksums(Checksum(data[:cut]), Checksum(data[cut:]), uint64(len(data)-cut)); got != whole {
+			t.Errorf("cut at %d: %08x, want %08x", cut, got, whole)
+		}
+	}
+}

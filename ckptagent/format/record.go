@@ -25,6 +25,30 @@ func AddChecksum(sum uint32, data []byte) uint32 { return crc32.Update(sum, cast
 // Checksum is the CRC32C of data.
 func Checksum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
+// JoinChecksums is the CRC32C of two pieces of data one after the other, of which these are the checksums; the second one has n bytes.
+func JoinChecksums(first, second uint32, n uint64) uint32 {
+	// A checksum is a polynomial over GF(2) modulo the generator; what follows multiplies it by x^(8n).
+	power, factor := uint32(1)<<31, uint32(1)<<23 // 1 and x^8: the highest bit is x^0
+	for ; n > 0; n >>= 1 {
+		if n&1 == 1 {
+			power = times(power, factor)
+		}
+		factor = times(factor, factor)
+	}
+	return times(first, power) ^ second
+}
+
+// times multiplies two polynomials modulo the generator of CRC32C.
+func times(a, b uint32) (product uint32) {
+	for bit := uint32(1) << 31; bit > 0; bit >>= 1 {
+		if a&bit != 0 {
+			product ^= b
+		}
+		b = b>>1 ^ -(b&1)&crc32.Castagnoli
+	}
+	return product
+}
+
 const (
 	magicHeader  = "HOLDFAST"
 	magicControl = "HFCONTRL"
