@@ -15,8 +15,8 @@ import time
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of the process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
-#: Lengths of rows, in words, whose columns a digest sums up: primes, so that rows that change places show, unless both divide what is between.
-_ROWS = (251, 241)
+#: Length of rows, in words, whose columns a digest sums up: a prime, so that rows that change places show, unless it divides what is between.
+_ROW = 8191
 _LOOK = 0.0005
 #: How long the end of a process waits for what is under way.
 AT_END = 10.0
@@ -34,10 +34,15 @@ class Runtime:
 
     def enter(self, device):
         """Has the calling thread use this device, and disturb no graph that another thread is capturing; an error or 0."""
-        return self._exchange(ctypes.byref(ctypes.c_int(_RELAXED))) or self._lib.cudaSetDevice(device)
+        return self._cleared(self._exchange(ctypes.byref(ctypes.c_int(_RELAXED))) or self._lib.cudaSetDevice(device))
 
     def register(self, at, nbytes):
-        return self._register(at, nbytes, _PORTABLE)
+        return self._cleared(self._register(at, nbytes, _PORTABLE))
+
+    def _cleared(self, error):
+        if error:
+            self._lib.cudaGetLastError()  # else torch finds it, and takes it for that of a call of its own
+        return error
 
 
 def runtime():
@@ -123,7 +128,7 @@ class Devices:
                 self._wait()
         with sys.modules["torch"].no_grad() if here else contextlib.nullcontext():
             for view, source in here:
-                view.copy_(source)
+                view.copy_(_resolved(source))
 
     def _wait(self):
         """Nothing that was begun writes later."""
@@ -148,8 +153,8 @@ class Devices:
         torch = sys.modules["torch"]
         side = self._side(device)
         with torch.no_grad(), torch.cuda.stream(side):
-            for view, source in pairs:  # resolved first: torch would do it to the view, at once, whatever has arrived there
-                view.copy_(source.resolve_conj().resolve_neg(), non_blocking=True)
+            for view, source in pairs:
+                view.copy_(_resolved(source), non_blocking=True)
         return side
 
     def can_aside(self):
@@ -218,15 +223,22 @@ def same(before, after):
 def digest(torch, tensors):
     """Sums of contiguous tensors' words, by columns, and what is left over: a write changes some of them."""
     sums = []
-    for t in tensors:
-        raw = t.detach().view(-1).view(torch.uint8)
-        n = raw.numel() // 8
-        words = raw[: 8 * n].view(torch.int64)
-        for row in _ROWS:
-            whole = n // row * row
-            sums += [words[:whole].view(-1, row).sum(0), words[whole:]]
-        sums.append(raw[8 * n :].to(torch.int64))
+    for t in tensors:  # few calls: in save each costs more than the device needs to carry it out
+        n, left = divmod(t.nbytes, 8)
+        flat = t.detach().view(-1)
+        if left:
+            raw = flat.view(torch.uint8)
+            sums.append(raw[8 * n :].to(torch.int64))
+            flat = raw[: 8 * n]
+        words, rows = flat.view(torch.int64), n // _ROW
+        sums += [words.as_strided((rows, _ROW), (_ROW, 1)).sum(0), words[rows * _ROW :]]
     return torch.cat(sums)
+
+
+def _resolved(t):
+    """Without what is pending. A copy from a device would see to that in the view, at once, whatever has arrived there, and of a
+    view that is not contiguous twice (pytorch/pytorch#146286)."""
+    return t.resolve_conj().resolve_neg()
 
 
 def _by_device(pairs):

@@ -482,7 +482,7 @@ def assign(current, saved):
             return current
         if current.shape == saved.shape and current.dtype == saved.dtype and _plain.writable(torch, current):
             with torch.no_grad():
-                current.copy_(saved)
+                current.copy_(saved.to(current.device) if current.is_conj() or current.is_neg() else saved)
             return current
         return saved
     if hasattr(current, "load_state_dict") and hasattr(current, "state_dict"):

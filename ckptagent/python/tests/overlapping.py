@@ -42,6 +42,8 @@ class Net(torch.nn.Module):
 
 
 class OverlapCase(ClientCase):
+    state_bytes = STATE_BYTES
+
     def setUp(self):
         super().setUp()
         piece = mock.patch.object(_copy, "PIECE", 128 << 10)
@@ -67,7 +69,7 @@ class OverlapCase(ClientCase):
         torch.manual_seed(1)
         self.net = net or Net()
         self.optimizer = optimizer or torch.optim.AdamW(self.net.parameters())
-        self.fake = self.agent(state_bytes=STATE_BYTES, rank=self.begun)
+        self.fake = self.agent(state_bytes=self.state_bytes, rank=self.begun)
         self.ck = self.attach(environment={**self.fake.environment(), **(environment or {})})
         self.tracked = {"net": self.net, "optimizer": self.optimizer, **tracked}
         self.ck.track(**self.tracked)
@@ -142,7 +144,7 @@ class OverlapCase(ClientCase):
 def _snapshot(v):
     v = v.state_dict() if hasattr(v, "state_dict") else v
     if isinstance(v, torch.Tensor):
-        return _sharded.local(v).detach().clone()
+        return _sharded.local(v).detach().to("cpu", copy=True)
     if isinstance(v, dict):
         return {k: _snapshot(x) for k, x in v.items()}
     if isinstance(v, (list, tuple)):

@@ -375,7 +375,7 @@ class Digests(unittest.TestCase):
         return not torch.equal(_device.digest(torch, [a]), _device.digest(torch, [b]))
 
     def test_a_bit_anywhere_shows(self):
-        for n in (1, 7, 8, 61 * 8, 64 * 8 + 3, 241 * 251 * 8 + 13):
+        for n in (1, 7, 8, 61 * 8, 64 * 8 + 3, 8191 * 8, 8191 * 8 * 3 + 13):
             a = torch.randint(0, 256, (n,), dtype=torch.uint8)
             for i in {0, n // 2, n - 1}:
                 b = a.clone()
@@ -390,6 +390,13 @@ class Digests(unittest.TestCase):
                 b = a.clone()
                 b[[3, other]] = a[[other, 3]]
                 self.assertTrue(self.differ(a, b), (row, other))
+
+    def test_a_part_of_a_larger_tensor(self):
+        whole = torch.randn(100_000)
+        part = whole[4096:90_000]
+        self.assertFalse(self.differ(part, part.clone()))
+        whole[4096] += 1
+        self.assertTrue(self.differ(part, torch.cat([part[:1] - 1, part[1:]])))
 
     def test_every_type_and_shape(self):
         for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64, torch.float64, torch.int8):
@@ -414,7 +421,7 @@ class Runtimes(unittest.TestCase):
     def test_what_is_asked_of_it(self):
         """cudaHostRegisterPortable is 1, cudaStreamCaptureModeRelaxed 2: cuda_runtime_api.h."""
         asked = []
-        names = ("cudaHostRegister", "cudaThreadExchangeStreamCaptureMode", "cudaSetDevice")
+        names = ("cudaHostRegister", "cudaThreadExchangeStreamCaptureMode", "cudaSetDevice", "cudaGetLastError")
         lib = mock.Mock(**{name: mock.Mock(side_effect=lambda *a, name=name: asked.append((name, a)) or 0) for name in names})
         with mock.patch.object(_device.ctypes, "CDLL", lambda path: lib):
             it = _device.Runtime("libcudart.so.12")
@@ -422,6 +429,12 @@ class Runtimes(unittest.TestCase):
         self.assertEqual([name for name, _ in asked], ["cudaThreadExchangeStreamCaptureMode", "cudaSetDevice", "cudaHostRegister"])
         self.assertEqual(asked[0][1][0]._obj.value, 2)
         self.assertEqual([a for _, a in asked[1:]], [(5,), (4096, 8192, 1)])
+
+    def test_an_error_of_ours_is_not_left_for_torch(self):
+        lib = mock.Mock(cudaHostRegister=mock.Mock(return_value=712))
+        with mock.patch.object(_device.ctypes, "CDLL", lambda path: lib):
+            self.assertEqual(_device.Runtime("libcudart.so.13").register(4096, 8192), 712)
+        lib.cudaGetLastError.assert_called_once_with()
 
 
 if __name__ == "__main__":
