@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
@@ -126,7 +128,9 @@ type neverBegan struct{ error }
 func (b *bench) turn(ctx context.Context, s shape, order []string, last bool) error {
 	t := &turn{bench: b, shape: s}
 	err := t.prepare()
-	if err == nil {
+	if err == nil && t.shape.device {
+		err = t.onDevice(ctx)
+	} else if err == nil {
 		err = t.play(ctx, order, last)
 	}
 	return errors.Join(err, t.clean())
@@ -140,7 +144,7 @@ func (t *turn) prepare() (err error) {
 		return err
 	}
 	if slices.Contains(t.chosen, holdfast) {
-		if t.holder, err = newHolder(t.memory, t.disk, t.ranks, t.bytes+t.bytes/16+16*mib); err != nil {
+		if t.holder, err = newHolder(t.memory, t.disk, t.ranks, cmp.Or(t.slots, format.Slots), t.bytes+t.bytes/16+16*mib); err != nil {
 			return err
 		}
 	}

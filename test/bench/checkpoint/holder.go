@@ -42,8 +42,8 @@ type holder struct {
 	newest []int64 // of each rank, sealed
 }
 
-func newHolder(dir, storage string, ranks int, bytes int64) (*holder, error) {
-	set, err := arena.Open(dir, ranks, format.Slots, uint64(bytes), "bench", time.Now())
+func newHolder(dir, storage string, ranks int, slots uint32, bytes int64) (*holder, error) {
+	set, err := arena.Open(dir, ranks, slots, uint64(bytes), "bench", time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -31,10 +31,11 @@ const (
 )
 
 func scriptOf(system string) string {
-	if system == overlapped {
-		return strings.TrimSuffix(strings.TrimSpace(workerScript), "main()") + overlappedScript
+	after := map[string]string{overlapped: overlappedScript, cuda: cudaScript}[system]
+	if after == "" {
+		return workerScript
 	}
-	return workerScript
+	return strings.TrimSuffix(strings.TrimSpace(workerScript), "main()") + after
 }
 
 // overlaps measures what saves cost real training while the rest of each is copied beside it: with one core free, and with none. Only a

@@ -35,6 +35,9 @@ type answer struct {
 	Beside     float64   `json:"beside"`
 	Overlapped int       `json:"overlapped"`
 	Dropped    int       `json:"dropped"`
+
+	// Failed is why a rival could not do what was asked for, in its own words.
+	Failed string `json:"failed"`
 }
 
 // worker is one rank's process.
