@@ -142,7 +142,7 @@ func (p Process) Wait(exits *Exits) protocol.Exit {
 
 // Kill ends the process and its session, if it still runs.
 func (p Process) Kill() {
-	if p.PID > 0 && p.Alive() {
+	if p.PID > 1 && p.Alive() {
 		_ = syscall.Kill(-p.PID, syscall.SIGKILL)
 	}
 }

@@ -171,7 +171,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	ended := make(chan error, 2)
 	for i := range copies {
 		c := exec.Command("sleep", "1000")
-		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		c.SysProcAttr, c.Env = &syscall.SysProcAttr{Setsid: true}, append(os.Environ(), EnvMark+"="+s.job.Mark)
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -193,6 +193,31 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	s.onStandbyMessage(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})
 	if s.slots[1].stale {
 		t.Error("a new copy is stale")
+	}
+}
+
+// TestAStandbySaysItsOwnPid: what it says is killed one day, with all of its session. So nothing is believed that is not a process of
+// the job's own, in a session of its own.
+func TestAStandbySaysItsOwnPid(t *testing.T) {
+	s := bare(t, "exec sleep 1000")
+	s.look(time.Now())
+	own := EnvMark + "=" + s.job.Mark
+	child := exec.Command("sleep", "1000")
+	child.Env = append(os.Environ(), own)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = child.Process.Wait() })
+	t.Cleanup(func() { _ = child.Process.Kill() })
+	for name, pid := range map[string]int{"init's": 1, "none": 0, "all": -1, "another session's": child.Process.Pid, "another job's": sh(t, "exec sleep 1000").PID} {
+		s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: pid, Learned: 1})
+		if b := s.slots[0]; b.ready || b.rank != (Process{}) {
+			t.Errorf("%s pid: ready %v, %v", name, b.ready, b.rank)
+		}
+	}
+	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: sh(t, "exec sleep 1000", own).PID, Learned: 1})
+	if !s.slots[0].ready {
+		t.Error("a copy is not believed")
 	}
 }
 
