@@ -231,6 +231,27 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 	}
 }
 
+// TestLaterRunsHaveTheSameEnvironment as the first one, which init began, but for what says of which generation they are.
+func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", atOnce)
+	p.Start("sh", "-c", "echo $(env | sort | tr '\n' ' '); while :; do sleep 0.01; done")
+	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}})
+	c.Await(t, "a", "runs it anew", runs(1, 1))
+	lines := p.Out.Lines(t, 2)
+	first, later := strings.Fields(lines[0]), strings.Fields(lines[1])
+	var more []string
+	for _, variable := range later {
+		if name, _, _ := strings.Cut(variable, "="); !slices.Contains(first, variable) {
+			more = append(more, name)
+		}
+	}
+	if want := []string{"HOLDFAST_GENERATION", "HOLDFAST_MARK"}; !slices.Equal(more, want) {
+		t.Errorf("later runs have %v that the first one has not, want %v", more, want)
+	}
+}
+
 // TestInitDiesWhileACommandEnds: the agent ends with it. What runs beside it below the reaper that it has then, as other containers of a
 // pod with one process namespace do, is none of its business.
 func TestInitDiesWhileACommandEnds(t *testing.T) {

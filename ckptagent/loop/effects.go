@@ -3,8 +3,10 @@
 package loop
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -175,10 +177,7 @@ func (a *Agent) end(e ckptagent.End) {
 	a.starting = nil
 	a.standbys.Forgo()
 	a.standbys.SetWarm(false, a.state.Run)
-	var sessions []int
-	for _, p := range a.ranks {
-		sessions = append(sessions, p.PID)
-	}
+	ended := slices.Collect(maps.Values(a.ranks))
 	var grace time.Duration
 	if e.Gentle {
 		grace = launch.DefaultShutdownTimeout
@@ -189,7 +188,7 @@ func (a *Agent) end(e ckptagent.End) {
 	}
 	generation, ranks, watchers, tails := a.state.Run.Number, a.state.Ranks, a.watchers, a.tails
 	go func() {
-		proc.EndAll(a.c.Container, sessions, a.standbys.Sessions(), grace)
+		proc.EndAll(a.c.Container, ended, a.standbys.Sessions(), grace)
 		watchers.Wait()
 		tails.Finish()
 		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}

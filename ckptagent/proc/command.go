@@ -144,6 +144,9 @@ func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error
 // init is the pid of the process that started this one. Where that has ended nothing is killed: this process is then the child of
 // some other reaper, below which other containers of the pod may run.
 func EndBelow(init int, command Process, asked bool, grace time.Duration) {
+	if init <= 0 {
+		return // no init began this process
+	}
 	if grace > 0 && command.Alive() {
 		if !asked {
 			_ = syscall.Kill(command.PID, syscall.SIGTERM) // it alone, as a container's first process
@@ -151,22 +154,24 @@ func EndBelow(init int, command Process, asked bool, grace time.Duration) {
 		}
 		awaitAll([]int{command.PID}, grace)
 	}
-	killUntilNone(func() []int { return below(init, os.Getpid()) })
+	killUntilNone(func() ([]int, bool) { return below(init, os.Getpid()) })
 }
 
 // below lists the living processes that descend from the ancestor, but for one, its child. What that has started counts. Where the
 // spared one is no longer the ancestor's child, the ancestor has ended and there are none: its pid may be anybody's.
-func below(ancestor, spared int) []int {
+func below(ancestor, spared int) (found []int, ok bool) {
 	parents := map[int]int{}
 	var living []int
-	for _, pid := range find(func(int, int) bool { return true }) {
+	all, ok := find(func(int, int) bool { return true })
+	for _, pid := range all {
 		if st, err := readStat(pid); err == nil && !st.dead() {
 			parents[pid] = st.parent
 			living = append(living, pid)
 		}
 	}
-	if st, err := readStat(spared); err != nil || st.parent != ancestor { // looked at last: so long the ancestor lived
-		return nil
+	st, err := readStat(spared) // looked at last: so long the ancestor lived
+	if err != nil || st.parent != ancestor {
+		return nil, err == nil
 	}
 	parents[spared] = ancestor
 	descends := func(pid int) bool {
@@ -179,7 +184,7 @@ func below(ancestor, spared int) []int {
 		}
 		return false
 	}
-	return slices.DeleteFunc(living, func(pid int) bool { return pid == spared || pid == ancestor || !descends(pid) })
+	return slices.DeleteFunc(living, func(pid int) bool { return pid == spared || pid == ancestor || !descends(pid) }), ok
 }
 
 // Running says in one line what the command runs now: itself or, where that is a shell, what that has started last; "" where
@@ -192,7 +197,8 @@ func (c Command) Running() string {
 			return Line(argv)
 		}
 		newest, at := 0, uint64(0)
-		for _, child := range find(func(int, int) bool { return true }) {
+		all, _ := find(func(int, int) bool { return true })
+		for _, child := range all {
 			if st, err := readStat(child); err == nil && st.parent == pid && st.start >= at {
 				newest, at = child, st.start
 			}

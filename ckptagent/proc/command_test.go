@@ -42,16 +42,18 @@ func TestBelow(t *testing.T) {
 	p := sh(t, "(setsid env -i sleep 1001 & exit) ; sleep 1002 & wait")
 	has := func(words ...string) bool {
 		var lines []string
-		for _, pid := range below(os.Getpid(), spared.PID) {
+		found, _ := below(os.Getpid(), spared.PID)
+		for _, pid := range found {
 			lines = append(lines, Line(commandLine(pid)))
 		}
 		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(lines, w) })
 	}
 	eventually.Holds(t, "all are found", func() (bool, any) { return has("sleep 1000", "sleep 1001", "sleep 1002"), nil })
-	if found := below(p.PID, spared.PID); len(found) > 0 {
-		t.Errorf("below what is not the spared process's parent there is %v", found)
+	if found, ok := below(p.PID, spared.PID); len(found) > 0 || !ok {
+		t.Errorf("below what is not the spared process's parent there is %v, %t", found, ok)
 	}
-	for _, pid := range below(os.Getpid(), spared.PID) {
+	found, _ := below(os.Getpid(), spared.PID)
+	for _, pid := range found {
 		if pid == spared.PID || pid == os.Getpid() || pid == 1 {
 			t.Errorf("process %d is found", pid)
 		}
@@ -144,6 +146,17 @@ func TestWhereAgentsCannotLive(t *testing.T) {
 	} {
 		if got := c.i.agentless(now); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestEndBelowEndsNothingWithoutInit: neither what this process has started nor what its present parent has.
+func TestEndBelowEndsNothingWithoutInit(t *testing.T) {
+	beside := sh(t, "sleep 1000 & wait")
+	for _, init := range []int{-1, 0, beside.PID} {
+		EndBelow(init, Process{}, true, 0)
+		if !beside.Alive() {
+			t.Fatalf("with init %d it ended what it had to leave alone", init)
 		}
 	}
 }

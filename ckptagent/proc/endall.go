@@ -4,6 +4,8 @@ package proc
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -13,13 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EndAll ends every process that carries mark in its environment or belongs to one of the sessions, except
+// EndAll ends every process that carries mark in its environment or belongs to the session of one of the ranks, except
 // those of the spared sessions, and returns when none is left. With grace it asks the sessions by SIGTERM first, and
 // waits for them; strays, which are not asked, are not waited for.
 //
 // A process escapes only by leaving both its session and its environment behind.
-func EndAll(mark string, sessions, spared []int, grace time.Duration) {
+func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 	want := []byte(EnvMark + "=" + mark)
+	var sessions []int
+	for _, p := range ranks {
+		// No process gets the pid of a session that there is: where another one has it, nothing is left of the rank's.
+		if st, err := readStat(p.PID); p.PID > 1 && (err != nil || st.start == p.Start) {
+			sessions = append(sessions, p.PID)
+		}
+	}
 	meant := func(pid, session int) bool {
 		return !slices.Contains(spared, session) && (slices.Contains(sessions, session) || hasVariable(pid, want))
 	}
@@ -30,8 +39,8 @@ func EndAll(mark string, sessions, spared []int, grace time.Duration) {
 		}
 		deadline := time.Now().Add(grace)
 		for time.Now().Before(deadline) {
-			left := find(func(_, session int) bool { return slices.Contains(sessions, session) })
-			if len(left) == 0 {
+			left, ok := find(func(_, session int) bool { return slices.Contains(sessions, session) })
+			if ok && len(left) == 0 {
 				break
 			}
 			awaitAll(left, time.Until(deadline))
@@ -40,17 +49,24 @@ func EndAll(mark string, sessions, spared []int, grace time.Duration) {
 	for _, s := range sessions { // the common case at once, before looking for strays
 		_ = syscall.Kill(-s, syscall.SIGKILL)
 	}
-	killUntilNone(func() []int { return find(meant) })
+	killUntilNone(func() ([]int, bool) { return find(meant) })
 }
 
+// blind is how long is waited where a look could not see everything, for lack of descriptors or memory.
+const blind = 10 * time.Millisecond
+
 // killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the
-// first has an ancestor that either was seen by it or is seen, with its descendants, by the second.
-func killUntilNone(look func() []int) {
+// first has an ancestor that either was seen by it or is seen, with its descendants, by the second. A look that could not see
+// everything, which it says by false, found something.
+func killUntilNone(look func() ([]int, bool)) {
 	for empty := 0; empty < 2; {
-		left := look()
-		if len(left) == 0 {
+		left, ok := look()
+		if ok && len(left) == 0 {
 			empty++
 			continue
+		}
+		if !ok {
+			time.Sleep(blind)
 		}
 		empty = 0
 		for _, pid := range left {
@@ -60,27 +76,30 @@ func killUntilNone(look func() []int) {
 	}
 }
 
-// find lists the living processes, but for this one, that are meant.
-func find(meant func(pid, session int) bool) []int {
+// find lists the living processes, but for this one, that are meant; false: there may be others.
+func find(meant func(pid, session int) bool) (found []int, ok bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
+	names, err := dir.Readdirnames(-1)
+	ok = err == nil
 	self := os.Getpid()
-	var found []int
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil || pid == self {
 			continue
 		}
 		st, err := readStat(pid)
-		if err == nil && !st.dead() && meant(pid, st.session) {
+		switch {
+		case err == nil && !st.dead() && meant(pid, st.session):
 			found = append(found, pid)
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH): // else it has ended since
+			ok = false
 		}
 	}
-	return found
+	return found, ok
 }
 
 func hasVariable(pid int, want []byte) bool {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -173,11 +175,11 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	})
 	go rank.Wait(nil) // as the agent does: nobody stays a zombie
 	began := time.Now()
-	EndAll(mark, []int{rank.PID}, []int{spared.PID}, grace)
+	EndAll(mark, []Process{rank}, []int{spared.PID}, grace)
 	if took := time.Since(began); took < grace { // the rank does not end by itself
 		t.Errorf("all have ended after %s, before their grace of %s is over", took, grace)
 	}
-	if left := find(func(pid, session int) bool {
+	if left, _ := find(func(pid, session int) bool {
 		return session == rank.PID || session != spared.PID && hasVariable(pid, []byte(EnvMark+"="+mark))
 	}); len(left) > 0 {
 		t.Errorf("left: %v", left)
@@ -192,6 +194,39 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	return err == nil
 }
 
+// TestALookThatSeesNothingProvesNothing: without a descriptor for it the kernel's list cannot be read, and nobody may be taken for gone.
+func TestALookThatSeesNothingProvesNothing(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	low := limit
+	low.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	_, found := find(func(int, int) bool { return true })
+	_, descend := below(os.Getppid(), os.Getpid())
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if found || descend {
+		t.Errorf("a look is believed that saw nothing: %t, %t", found, descend)
+	}
+	if _, ok := find(func(int, int) bool { return true }); !ok {
+		t.Error("a look is not believed that saw all")
+	}
+}
+
+// TestEndAllLeavesALaterOwnerOfAPidAlone: a session whose leader started at another time is somebody else's.
+func TestEndAllLeavesALaterOwnerOfAPidAlone(t *testing.T) {
+	other := sh(t, "exec sleep 1000")
+	EndAll(newMark(), []Process{{PID: other.PID, Start: other.Start - 1}, {PID: 0}, {PID: 1}}, nil, time.Millisecond)
+	if !other.Alive() {
+		t.Error("a process was ended that is no rank")
+	}
+}
+
 // TestEndAllWaitsForWhatItAsked: a stray that was not asked does not use up the time that ranks have to end.
 func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	mark, stray := newMark(), filepath.Join(t.TempDir(), "stray")
@@ -200,7 +235,7 @@ func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	go rank.Wait(nil)
 	ended := make(chan bool)
 	go func() {
-		EndAll(mark, []int{rank.PID}, nil, time.Hour)
+		EndAll(mark, []Process{rank}, nil, time.Hour)
 		close(ended)
 	}()
 	select {
@@ -208,7 +243,7 @@ func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("a stray is waited for")
 	}
-	if left := find(func(pid, _ int) bool { return hasVariable(pid, []byte(EnvMark+"="+mark)) }); len(left) > 0 {
+	if left, _ := find(func(pid, _ int) bool { return hasVariable(pid, []byte(EnvMark+"="+mark)) }); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

@@ -110,6 +110,7 @@ func config(root proc.Root) loop.Config {
 	slots, _ := strconv.ParseUint(cmp.Or(os.Getenv(proc.EnvSlots), strconv.Itoa(format.Slots)), 10, 32)
 	grace, _ := strconv.ParseUint(os.Getenv(proc.EnvGrace), 10, 31)
 	initPID, _ := strconv.Atoi(os.Getenv(proc.EnvInit))
+	os.Unsetenv(proc.EnvInit) // the command's later runs have what its first one had
 	c := loop.Config{
 		Root: root, Container: os.Getenv(proc.EnvContainer), Init: initPID, Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
 		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state, Slots: uint32(slots),
