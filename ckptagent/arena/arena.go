@@ -37,6 +37,8 @@ type Arena struct {
 	// file is read and written, not mapped: what a process maps and touches counts as its own where the kernel looks for one to kill
 	// for memory, and killing the agent frees none of it.
 	file *os.File
+	// readers are how many threads sum up a slot at once.
+	readers int
 }
 
 // Progress is what a client said in its page.
@@ -63,6 +65,7 @@ func Open(dir string, ranks int, slots uint32, stateBytes uint64, podUID string,
 			s.Close()
 			return nil, err
 		}
+		a.readers = readersOf(runtime.GOMAXPROCS(0), ranks)
 		s.arenas = append(s.arenas, a)
 	}
 	return s, nil
@@ -237,16 +240,16 @@ func (a *Arena) seal(now time.Time) Progress {
 	return progressOf(c)
 }
 
-// readers are how many threads sum up one slot at once: more than one only where there are many cores, which training leaves to others
-// because its state lies on devices.
-var readers = max(1, min(4, runtime.GOMAXPROCS(0)/8))
+// readersOf says how many threads sum up one slot at once where so many ranks share the cores: more than one only where there are
+// many, an eighth of all.
+func readersOf(cores, ranks int) int { return max(1, min(4, cores/8/max(1, ranks))) }
 
 // partBytes is the least that one of them is worth.
 const partBytes = 64 << 20
 
 // checksum is that of length bytes from offset on; an error where the file is shorter, which nobody may make it.
 func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
-	parts := max(1, min(uint64(readers), length/partBytes))
+	parts := max(1, min(uint64(a.readers), length/partBytes))
 	size := (length + parts - 1) / parts
 	sums, errs := make([]uint32, parts), make([]error, parts)
 	var all sync.WaitGroup

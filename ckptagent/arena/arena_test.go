@@ -358,6 +358,15 @@ func mapped(t *testing.T) int {
 	return sum
 }
 
+// TestReadersShareAnEighthOfTheCores: whatever the ranks of a pod seal at once, training keeps the rest.
+func TestReadersShareAnEighthOfTheCores(t *testing.T) {
+	for _, c := range []struct{ cores, ranks, want int }{{1, 1, 1}, {2, 8, 1}, {15, 1, 1}, {16, 1, 2}, {32, 1, 4}, {192, 1, 4}, {192, 8, 3}, {224, 8, 3}, {64, 8, 1}, {64, 0, 4}} {
+		if got := readersOf(c.cores, c.ranks); got != c.want {
+			t.Errorf("%d cores, %d ranks: %d readers, want %d", c.cores, c.ranks, got, c.want)
+		}
+	}
+}
+
 // TestChecksumOfALargeSlot: several readers find what one does, wherever in the file the slot lies and however its parts divide it.
 func TestChecksumOfALargeSlot(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
@@ -371,24 +380,20 @@ func TestChecksumOfALargeSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	defer func(n int) { readers = n }(readers)
 	a := &Arena{file: f}
 	for _, length := range []uint64{0, 1, partBytes, 2*partBytes + 1, 3*partBytes - 1, 3*partBytes + 12345} {
-		readers = 1
+		a.readers = 1
 		want, err := a.checksum(4096, length)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for readers = range 5 {
-			if readers == 0 {
-				continue
-			}
+		for a.readers = 2; a.readers <= 4; a.readers++ {
 			if got, err := a.checksum(4096, length); got != want || err != nil {
-				t.Errorf("%d bytes by %d readers: %08x, %v; by one %08x", length, readers, got, err, want)
+				t.Errorf("%d bytes by %d readers: %08x, %v; by one %08x", length, a.readers, got, err, want)
 			}
 		}
 	}
-	readers = 3
+	a.readers = 3
 	if _, err := a.checksum(partBytes, 4*partBytes); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("of a file that is shorter: %v", err)
 	}
