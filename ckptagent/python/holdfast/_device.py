@@ -15,8 +15,9 @@ import time
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of the process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
-#: Length of rows, in words, whose columns a digest sums up: a prime, so that rows that change places show, unless it divides what is between.
-_ROW = 8191
+#: Lengths of rows, in words, whose columns a digest sums up, of large tensors and others: primes, so that rows that change places show,
+#: unless it divides what is between.
+_ROW, _SHORT = 8191, 1021
 _LOOK = 0.0005
 #: How long the end of a process waits for what is under way.
 AT_END = 10.0
@@ -71,6 +72,7 @@ class Devices:
         self._sides = {}  # device -> our stream there
         self._lib = self._registering = None
         self._begun = self._ending = False
+        self.refused = 0  # the driver's error where it registered no memory
 
     def register(self, leaves, slots):
         """Has memory registered, in a thread, once something of leaves is on a device: of each of slots(), (at, nbytes,
@@ -98,6 +100,7 @@ class Devices:
                 break
             error = self._lib.register(at, nbytes)
         if error:
+            self.refused = error
             self._say("copies from the device go through the driver's buffers, for it registers no memory of the arena: CUDA error %d" % error)
 
     def end(self):
@@ -230,8 +233,9 @@ def digest(torch, tensors):
             raw = flat.view(torch.uint8)
             sums.append(raw[8 * n :].to(torch.int64))
             flat = raw[: 8 * n]
-        words, rows = flat.view(torch.int64), n // _ROW
-        sums += [words.as_strided((rows, _ROW), (_ROW, 1)).sum(0), words[rows * _ROW :]]
+        row = _ROW if n >= 64 * _ROW else _SHORT  # a digest takes memory, too: two rows at most
+        words, rows = flat.view(torch.int64), n // row
+        sums += [words.as_strided((rows, row), (row, 1)).sum(0), words[rows * row :]]
     return torch.cat(sums)
 
 
