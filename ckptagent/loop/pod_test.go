@@ -45,6 +45,9 @@ func needPython(t testing.TB) {
 
 func kill(t testing.TB, pid int, sig syscall.Signal) {
 	t.Helper()
+	if pid <= 1 {
+		t.Fatalf("sending signal %d to %d: that is no process of a pod", sig, pid)
+	}
 	if err := syscall.Kill(pid, sig); err != nil {
 		t.Fatalf("sending signal %d to %d: %v", sig, pid, err)
 	}

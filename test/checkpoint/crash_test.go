@@ -201,6 +201,9 @@ func (c *crashes) killRank(p *pod) {
 			continue
 		}
 		if _, client, ok := a.read(); ok {
+			if !p.Owns(int(client.PID)) {
+				return // it has ended, and the arena names it still
+			}
 			if err := syscall.Kill(int(client.PID), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				c.t.Fatal(err)
 			}
@@ -244,7 +247,7 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 func (p prey) stop() bool {
 	pids := []int{p.pid, p.rank}
 	for _, pid := range pids {
-		if pid != 0 && syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		if pid != 0 && (!p.pod.Owns(pid) || syscall.Kill(pid, syscall.SIGSTOP) != nil) {
 			return false
 		}
 	}

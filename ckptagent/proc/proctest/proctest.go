@@ -158,11 +158,7 @@ func (c *Container) Processes() map[int]string {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if !bytes.Contains(env, []byte("HOLDFAST_ROOT="+c.Root+"\x00")) {
+		if err != nil || !c.Owns(pid) {
 			continue
 		}
 		cmd, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
@@ -171,6 +167,12 @@ func (c *Container) Processes() map[int]string {
 		}
 	}
 	return found
+}
+
+// Owns says whether a process is the container's. Pids are used again, so one that a file names may be anybody's by now.
+func (c *Container) Owns(pid int) bool {
+	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return bytes.Contains(env, []byte("HOLDFAST_ROOT="+c.Root+"\x00"))
 }
 
 // Kill ends all of it at once: init and the agent first, which so see none of the others die, as where a kernel ends a container.
