@@ -78,6 +78,7 @@ rows() {
 	while how=0 && { wait -n || how=$?; } && [ $how != 127 ]; do
 		[ $how = 0 ] || exit 1
 	done
+	begun=() # their numbers may be somebody else's from now on
 }
 
 # alone VERB...: waits for one thing, and can be ended meanwhile.
@@ -124,7 +125,7 @@ stop() {
 	done
 	for dir in "${cgroups[@]}"; do
 		while grep -qs . "$dir/cgroup.procs"; do
-			xargs kill -KILL <"$dir/cgroup.procs" || true # some may have ended since
+			grep -vx 0 "$dir/cgroup.procs" | xargs -r kill -KILL || true # some may have ended since; 0 is one that we cannot see
 			sleep 0.1
 		done
 		rmdir "$dir" || true
