@@ -79,7 +79,7 @@ func (t *turn) device(ctx context.Context, restore int64, env ...string) (*group
 
 // deviceSaves is a first save and steady ones of one way, and what comes after them.
 func (t *turn) deviceSaves(ctx context.Context, system string, then func(*group) error) error {
-	var env []string
+	env := []string{"HOLDFAST_REGISTER=0", "HOLDFAST_OVERLAP=0"} // whatever the caller has
 	if then != nil {
 		env = []string{"HOLDFAST_REGISTER=1", "HOLDFAST_OVERLAP=1"}
 	}

@@ -134,6 +134,8 @@ class OnDevice:
         thread = self.ck._devices._registering
         while thread is not None and thread.is_alive():
             longest = max(longest, self.timed(1)[0])
+        if self.ck._devices.refused:
+            raise SystemExit("the driver registers no memory of the arena: CUDA error %d" % self.ck._devices.refused)
         return {"restore": now() - began, "load": longest, "step": plain}
 
     def blocks(self, steps):
@@ -205,12 +207,12 @@ def on_device():
         verb, *numbers = line.split()
         if verb == "sums":
             say(each=it.sums())
-        elif verb == "dcp":
+        elif verb in ("dcp", "torchsave"):
             try:
-                say(**it.dcp())
+                say(**getattr(it, verb)())
             except Exception as e:  # its own
                 say(failed="%s: %s" % (type(e).__name__, e))
-        elif verb in ("limit", "save", "torchsave", "register", "blocks", "restored"):
+        elif verb in ("limit", "save", "register", "blocks", "restored"):
             say(**getattr(it, verb)(*map(int, numbers)))
         else:
             break
