@@ -171,7 +171,7 @@ func below(ancestor, spared int) (found []int, ok bool) {
 	}
 	st, err := readStat(spared) // looked at last: so long the ancestor lived
 	if err != nil || st.parent != ancestor {
-		return nil, err == nil
+		return nil, !isForLack(err)
 	}
 	parents[spared] = ancestor
 	descends := func(pid int) bool {

@@ -5,7 +5,6 @@ package proc
 import (
 	"bytes"
 	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -42,6 +41,9 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 			left, ok := find(func(_, session int) bool { return slices.Contains(sessions, session) })
 			if ok && len(left) == 0 {
 				break
+			}
+			if !ok {
+				time.Sleep(blind)
 			}
 			awaitAll(left, time.Until(deadline))
 		}
@@ -80,11 +82,11 @@ func killUntilNone(look func() ([]int, bool)) {
 func find(meant func(pid, session int) bool) (found []int, ok bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil, false
+		return nil, !isForLack(err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	ok = err == nil
+	ok = !isForLack(err)
 	self := os.Getpid()
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -92,14 +94,18 @@ func find(meant func(pid, session int) bool) (found []int, ok bool) {
 			continue
 		}
 		st, err := readStat(pid)
-		switch {
-		case err == nil && !st.dead() && meant(pid, st.session):
+		if err == nil && !st.dead() && meant(pid, st.session) {
 			found = append(found, pid)
-		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH): // else it has ended since
-			ok = false
 		}
+		ok = ok && !isForLack(err)
 	}
 	return found, ok
+}
+
+// isForLack says whether something may be there that could not be read just now. Any other error lasts: the process has ended, or is not
+// shown to this one.
+func isForLack(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 func hasVariable(pid int, want []byte) bool {
