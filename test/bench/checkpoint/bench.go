@@ -254,11 +254,16 @@ func (t *turn) start(ctx context.Context, order []string) (map[string]*group, fu
 	return groups, stop, nil
 }
 
+// environment is that of all workers.
+func (t *turn) environment() []string {
+	return append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+}
+
 // group starts the ranks of a system; restore 0: they are to save.
 func (t *turn) group(ctx context.Context, system string, restore int) (*group, error) {
 	g := &group{system: system}
 	for rank := range t.ranks {
-		env := append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+		env := t.environment()
 		python := string(t.python)
 		switch system {
 		case holdfast:

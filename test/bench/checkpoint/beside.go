@@ -60,9 +60,9 @@ func (t *turn) agentBeside(ctx context.Context, g *group) error {
 }
 
 func (t *turn) steps(g *group, metric string, threads int) error {
-	all, err := g.ask(fmt.Sprintf("steps %d %d %d", threads, besideSteps, blockTokens))
+	a, err := g.one(fmt.Sprintf("steps %d %d %d", threads, besideSteps, blockTokens))
 	if err == nil {
-		t.set.Add(t.name, holdfast, metric, "s", all[0].Step)
+		t.set.Add(t.name, holdfast, metric, "s", a.Step)
 	}
 	return err
 }

@@ -6,15 +6,11 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 )
 
-// cuda.py follows worker.py's definitions, in place of its last line.
-//
 //go:embed cuda.py
 var cudaScript string
 
@@ -63,7 +59,7 @@ func (t *turn) onDevice(ctx context.Context) error {
 }
 
 func (t *turn) device(ctx context.Context, restore int64, env ...string) (*group, error) {
-	env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1"), env...)
+	env = append(t.environment(), env...)
 	args := []string{cuda, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, "0", "1"}
 	if restore > 0 {
 		args = append(args, "restore", strconv.FormatInt(restore, 10))
@@ -202,15 +198,6 @@ func (t *turn) deviceRestore(ctx context.Context, g *group) error {
 	}
 	t.add(holdfast, "restore", is.Restore)
 	return nil
-}
-
-// one asks a group of one.
-func (g *group) one(line string) (answer, error) {
-	all, err := g.ask(line)
-	if err != nil {
-		return answer{}, err
-	}
-	return all[0], nil
 }
 
 func isOnDevice(kase string) bool {

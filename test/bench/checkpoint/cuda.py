@@ -1,10 +1,10 @@
-# Saves of a state that lies on a device. Runs behind worker.py, in the same process.
+# Saves of a state that lies on a device. Runs behind worker.py and training.py, in the same process.
 #
 #     … cuda BYTES FOLDER DISK RANK WORLD [restore STEP]
 #
 # Commands come one a line; all times are in seconds.
 #
-# limit: the same bytes into pinned memory, copy behind copy.
+# sums: what the state comes to, for another process to compare with.
 # save: one save, of a device that has nothing else to do, and until it is sealed.
 # torchsave, dcp: the same by PyTorch, the latter with pinned memory that is kept, until it could train on.
 # register: steps until the slots are registered; how long that took, and the longest step beside it.
@@ -13,64 +13,38 @@
 CHUNK = 1 << 30
 
 
-class OnDevice:
+class OnDevice(Trainer):
     def __init__(self, o):
-        import holdfast
-
+        if not torch.cuda.is_available():
+            raise SystemExit("this PyTorch sees no CUDA device: name another interpreter with --python, or another of --cases")
         torch.set_float32_matmul_precision("high")
-        self.at = o.restore
         with torch.device("cuda"):
-            self.script = Shaped(o.size)
-        self.ck = holdfast.attach()
-        self.ck.track(model=self.script.model, optimizer=self.script.optimizer)
-        self.o, self.in_hook = o, 0.0
+            script = Shaped(o.size)
+        super().__init__(script)
+        self.o, self.at = o, o.restore
         if o.restore:
             return
         self.ck.restore()
-        for p in self.script.model.parameters():
+        for p in script.model.parameters():
             p.grad = torch.zeros_like(p)
-        self.script.optimizer.step()
-        self.script.optimizer.zero_grad(set_to_none=True)
-        if self.ck._overlap is not None:
-            watch = self.ck._overlap.watch
-            before = watch._before
+        self.optimize()
 
-            def timed():
-                began = now()
-                before()
-                self.in_hook += now() - began
-
-            watch._before = timed
-
-    def step(self, micro=1):
-        embedding, *blocks = self.script.model
+    def step(self, micro):
         for _ in range(micro):
-            x = embedding(torch.randint(0, embedding.num_embeddings, (2048,), device="cuda"))
-            for b in blocks:
-                x = x + b.proj(b.qkv(b.ln1(x))[..., : x.shape[-1]])
-                x = x + b.down(torch.nn.functional.gelu(b.up(b.ln2(x))))
-            x.square().mean().backward()
-        self.script.optimizer.step()
-        self.script.optimizer.zero_grad(set_to_none=True)
+            self.gradients(2048)
+        self.optimize()
 
     def timed(self, micro, saving=False):
         began = now()
         saved, inside, self.in_hook = None, 0.0, 0.0
         if saving:
-            saved, inside = self.save_now(blocking=False)
+            saved, inside = self.keep()
         self.step(micro)
         torch.cuda.synchronize()
         return now() - began, saved, inside + self.in_hook
 
-    def save_now(self, blocking):
-        self.at += 1
-        began = now()
-        while not (saved := self.ck.save(self.at, blocking=blocking)):
-            if saved.reason != "no free slot" or now() - began > 60:
-                raise SystemExit("save(%d): %r" % (self.at, saved))
-        return saved, now() - began
-
     def limit(self):
+        """How long the same bytes take into pinned memory, copy behind copy."""
         pinned = torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True)
         took = []
         for _ in range(3):
@@ -86,16 +60,22 @@ class OnDevice:
                     at += part.numel()
             torch.cuda.synchronize()
             took.append(now() - began)
-        return {"memcpy": sorted(took)[1]}
+        return sorted(took)[1]
 
     def save(self):
         torch.cuda.synchronize()
         began = now()
-        saved, took = self.save_now(blocking=True)
+        saved, took = self.keep(blocking=True)
         settled(saved)
         return {"stall": took, "durable": now() - began}
 
     def torchsave(self):
+        return tried(self._torchsave)
+
+    def dcp(self):
+        return tried(self._dcp)
+
+    def _torchsave(self):
         torch.cuda.synchronize()
         path = os.path.join(self.o.folder, "torch.pt")
         began = now()
@@ -104,17 +84,14 @@ class OnDevice:
         os.unlink(path)
         return {"stall": took}
 
-    def dcp(self):
+    def _dcp(self):
         import warnings
 
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint import staging
 
         warnings.simplefilter("ignore")
-        names = {p: n for n, p in self.script.model.named_parameters()}
-        state = {"model." + n: p.detach() for n, p in self.script.model.named_parameters()}
-        for p, s in self.script.optimizer.state.items():
-            state.update(("optimizer.%s.%s" % (names[p], k), v) for k, v in s.items())
+        state = self.script.by_name()
         if not hasattr(self, "stager"):
             pinned = staging.StagingOptions(use_pinned_memory=True, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=True)
             self.stager, self.planner = staging.DefaultStager(pinned), dcp.DefaultSavePlanner(enable_plan_caching=True)
@@ -130,7 +107,7 @@ class OnDevice:
         for _ in range(3):
             plain = self.timed(1)[0]
         began, longest = now(), 0.0
-        self.save_now(blocking=True)  # begins it
+        self.keep(blocking=True)  # begins it
         thread = self.ck._devices._registering
         while thread is not None and thread.is_alive():
             longest = max(longest, self.timed(1)[0])
@@ -139,7 +116,7 @@ class OnDevice:
         return {"restore": now() - began, "load": longest, "step": plain}
 
     def blocks(self, steps):
-        copy = self.limit()["memcpy"]
+        copy = self.limit()
         self.timed(1)
         micro = max(1, int(1.5 * copy / self.timed(1)[0]) + 1)
         for _ in range(6):
@@ -156,7 +133,7 @@ class OnDevice:
         return {**out, "overlapped": after.overlapped - before.overlapped, "dropped": after.dropped - before.dropped}
 
     def sums(self):
-        return [sum(t.double().sum().item() for t in self.script.tensors())]
+        return {"each": [sum(t.double().sum().item() for t in self.script.tensors())]}
 
     def restored(self):
         torch.cuda.synchronize()
@@ -166,7 +143,7 @@ class OnDevice:
         took = now() - began
         if got != self.o.restore:
             raise SystemExit("restored %d, want %d" % (got, self.o.restore))
-        return {"restore": took, "each": self.sums()}
+        return {"restore": took, **self.sums()}
 
 
 class Shaped(Script):
@@ -182,40 +159,12 @@ class Shaped(Script):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6)
 
 
-def settled(saved):
-    deadline = now() + 60
-    while not saved.sealed:
-        if now() > deadline or not saved:
-            raise SystemExit("%r is not sealed" % saved)
-        time.sleep(0.0005)
+def tried(what):
+    """What a rival cannot do is no figure, and no end of the others'."""
+    try:
+        return what()
+    except Exception as e:
+        return {"failed": "%s: %s" % (type(e).__name__, e)}
 
 
-def on_device():
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def say(**fields):
-        out.write(json.dumps(fields) + "\n")
-        out.flush()
-
-    o = Options(sys.argv[1:])
-    if not torch.cuda.is_available():
-        raise SystemExit("this PyTorch sees no CUDA device: name another interpreter with --python, or another of --cases")
-    it = OnDevice(o)
-    say(bytes=it.script.bytes())
-    for line in sys.stdin:
-        verb, *numbers = line.split()
-        if verb == "sums":
-            say(each=it.sums())
-        elif verb in ("dcp", "torchsave"):
-            try:
-                say(**getattr(it, verb)())
-            except Exception as e:  # its own
-                say(failed="%s: %s" % (type(e).__name__, e))
-        elif verb in ("limit", "save", "register", "blocks", "restored"):
-            say(**getattr(it, verb)(*map(int, numbers)))
-        else:
-            break
-
-
-on_device()
+serve(OnDevice, ("save", "torchsave", "dcp", "register", "blocks", "sums", "restored"))

@@ -7,16 +7,17 @@ import (
 	_ "embed"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// overlapped.py follows worker.py's definitions, in place of its last line.
+// training.py follows worker.py's definitions, in place of its last line, and is followed by what uses it.
 //
+//go:embed training.py
+var trainingScript string
+
 //go:embed overlapped.py
 var overlappedScript string
 
@@ -35,7 +36,7 @@ func scriptOf(system string) string {
 	if after == "" {
 		return workerScript
 	}
-	return strings.TrimSuffix(strings.TrimSpace(workerScript), "main()") + after
+	return strings.TrimSuffix(strings.TrimSpace(workerScript), "main()") + trainingScript + after
 }
 
 // overlaps measures what saves cost real training while the rest of each is copied beside it: with one core free, and with none. Only a
@@ -45,7 +46,7 @@ func (t *turn) overlaps(ctx context.Context) error {
 		return nil
 	}
 	t.holder.begin(0)
-	env := append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1", "HOLDFAST_OVERLAP=1")
+	env := append(t.environment(), "HOLDFAST_OVERLAP=1")
 	w, err := startWorker(ctx, string(t.python), append(env, t.holder.environment(0, 0)...), overlapped, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, "0", "1")
 	if err != nil {
 		return fmt.Errorf("starting %s with --python: %w", overlapped, err)
@@ -90,11 +91,10 @@ func (t *turn) overlaps(ctx context.Context) error {
 
 // block is steps without saves and as many with one before each. One that did not overlap, or dropped a save, is no figure.
 func (t *turn) block(g *group, threads, steps int) (answer, error) {
-	all, err := g.ask(fmt.Sprintf("block %d %d %d", threads, steps, blockTokens))
+	a, err := g.one(fmt.Sprintf("block %d %d %d", threads, steps, blockTokens))
 	if err != nil {
 		return answer{}, err
 	}
-	a := all[0]
 	switch {
 	case a.Dropped > 0:
 		return a, fmt.Errorf("%s: %d saves were dropped though nothing had changed", overlapped, a.Dropped)

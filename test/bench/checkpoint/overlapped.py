@@ -1,4 +1,4 @@
-# What saves cost real training when they are copied beside it. Runs behind worker.py, in the same process.
+# What saves cost real training when they are copied beside it. Runs behind worker.py and training.py, in the same process.
 #
 #     … overlapped BYTES FOLDER DISK RANK WORLD
 #
@@ -11,33 +11,20 @@
 # steps THREADS STEPS TOKENS: steps alone. What else runs meanwhile is the caller's.
 
 
-class Training:
+class Training(Trainer):
     def __init__(self, o):
-        import holdfast
-        from holdfast import _overlap
-
-        self.script = Script(o.size).trained()
+        script = Script(o.size).trained()
         with torch.no_grad():
-            for p in self.script.model.parameters():
+            for p in script.model.parameters():
                 p.normal_(0, 0.02)
-        for group in self.script.optimizer.param_groups:
+        for group in script.optimizer.param_groups:
             group["lr"] = 1e-6
-        for state in self.script.optimizer.state.values():
+        for state in script.optimizer.state.values():
             for k in ("exp_avg", "exp_avg_sq"):
                 state[k].zero_()
-        self.ck = holdfast.attach()
-        self.ck.track(model=self.script.model, optimizer=self.script.optimizer)
+        super().__init__(script)
         self.ck.restore()
-        self.at, self.blocks, self.in_hook = 0, 0, 0.0
-        watch = self.ck._overlap.watch
-        before = watch._before
-
-        def timed():
-            began = now()
-            before()
-            self.in_hook += now() - began
-
-        watch._before = timed
+        self.blocks = 0
         self.aside = Aside()
         self.script.optimizer.register_step_pre_hook(lambda *_: self.aside.wait())
         tensors = self.script.tensors()
@@ -49,22 +36,8 @@ class Training:
             at += t.nbytes
 
     def step(self, tokens):
-        embedding, *blocks = self.script.model
-        x = embedding(torch.randint(0, embedding.num_embeddings, (1, tokens)))
-        for b in blocks:
-            x = x + b.proj(b.qkv(b.ln1(x))[..., : x.shape[-1]])
-            x = x + b.down(torch.nn.functional.gelu(b.up(b.ln2(x))))
-        x.square().mean().backward()
-        self.script.optimizer.step()
-        self.script.optimizer.zero_grad(set_to_none=True)
-
-    def save(self):
-        self.at += 1
-        began = now()
-        while not (saved := self.ck.save(self.at)):
-            if saved.reason != "no free slot" or now() - began > 60:  # a machine that is too busy to seal in time: it counts
-                raise SystemExit("save(%d): %r" % (self.at, saved))
-        return saved, now() - began
+        self.gradients(tokens)
+        self.optimize()
 
     def plain(self, steps, tokens):
         began = now()
@@ -76,7 +49,7 @@ class Training:
         each, began = [], now()
         for _ in range(steps):
             self.in_hook = 0.0
-            saved, took = self.save()
+            saved, took = self.keep()
             self.step(tokens)
             each.append(took + self.in_hook)
         took = now() - began
@@ -133,29 +106,4 @@ class Aside(Copiers):
             self.busy = False
 
 
-def settled(saved):
-    deadline = now() + 60
-    while saved and not saved.sealed:
-        if now() > deadline:
-            raise SystemExit("%r is not sealed" % saved)
-        time.sleep(0.001)
-
-
-def train():
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    training = Training(Options(sys.argv[1:]))
-
-    def say(**fields):
-        out.write(json.dumps(fields) + "\n")
-        out.flush()
-
-    say(bytes=training.script.bytes())
-    for line in sys.stdin:
-        verb, *numbers = line.split()
-        if verb not in ("block", "steps"):
-            break
-        say(**getattr(training, verb)(*map(int, numbers)))
-
-
-train()
+serve(Training, ("block", "steps"))

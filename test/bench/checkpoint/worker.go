@@ -99,6 +99,15 @@ func (g *group) ask(line string) ([]answer, error) {
 	return g.answers(line)
 }
 
+// one asks a group of one.
+func (g *group) one(line string) (answer, error) {
+	all, err := g.ask(line)
+	if err != nil {
+		return answer{}, err
+	}
+	return all[0], nil
+}
+
 func (g *group) answers(to string) (all []answer, err error) {
 	for _, w := range g.workers {
 		a, more := w.receive()

@@ -80,6 +80,14 @@ class Script:
     def state_dict(self):
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
+    def by_name(self):
+        """All tensors, those of the optimizer's state as well, as DCP wants them."""
+        names = {p: n for n, p in self.model.named_parameters()}
+        out = {"model." + n: p.detach() for n, p in self.model.named_parameters()}
+        for p, s in self.optimizer.state.items():
+            out.update(("optimizer.%s.%s" % (names[p], k), v) for k, v in s.items())
+        return out
+
 
 def pattern():
     return torch.randint(0, 4096, (TILE,), generator=torch.Generator().manual_seed(1)).float()
@@ -257,15 +265,11 @@ class DcpThread:
         shared = staging.StagingOptions(use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False)
         self.stager = staging.DefaultStager(shared)
         self.script = Script(o.size).trained()
-        # Optimizer state by name, as DCP wants it; ranks hold different tensors of their own.
+        # Ranks hold different tensors of their own.
         self.prefix = "rank%d." % o.rank
 
     def state(self):
-        names = {p: n for n, p in self.script.model.named_parameters()}
-        out = {"model." + n: p.detach() for n, p in self.script.model.named_parameters()}
-        for p, s in self.script.optimizer.state.items():
-            out.update(("optimizer.%s.%s" % (names[p], k), v) for k, v in s.items())
-        return {self.prefix + k: v for k, v in out.items()}
+        return {self.prefix + k: v for k, v in self.script.by_name().items()}
 
     def save(self, step):
         self.began = now()
