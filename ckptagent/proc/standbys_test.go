@@ -129,6 +129,13 @@ func (s *Standbys) sourcesNow() []*source {
 	return s.sources()
 }
 
+// standbyNow is the standby of a rank as it is, for a test of one whose end is watched.
+func (s *Standbys) standbyNow(local int) standby {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.slots[local]
+}
+
 // TestASourceThatDiesIsRetriedLater: one that serves all ranks is as much put off as one that serves one, and each time for longer.
 // A source fails only once the test has seen it: a shell can be over before the look that started it returns.
 func TestASourceThatDiesIsRetriedLater(t *testing.T) {
@@ -181,8 +188,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	}
 	s.onSourceMessage(src, warmLine{Warm: true})
 	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: copies[0], Learned: 1})
-	if !s.slots[0].ready || !s.slots[0].stale {
-		t.Errorf("ready %v, stale %v", s.slots[0].ready, s.slots[0].stale)
+	if b := s.standbyNow(0); !b.ready || !b.stale {
+		t.Errorf("ready %v, stale %v", b.ready, b.stale)
 	}
 	s.look(now)
 	select {
@@ -191,7 +198,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 		t.Error("the copy stays")
 	}
 	s.onStandbyMessage(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})
-	if s.slots[1].stale {
+	if s.standbyNow(1).stale {
 		t.Error("a new copy is stale")
 	}
 }
@@ -211,12 +218,12 @@ func TestAStandbySaysItsOwnPid(t *testing.T) {
 	t.Cleanup(func() { _ = child.Process.Kill() })
 	for name, pid := range map[string]int{"init's": 1, "none": 0, "all": -1, "another session's": child.Process.Pid, "another job's": sh(t, "exec sleep 1000").PID} {
 		s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: pid, Learned: 1})
-		if b := s.slots[0]; b.ready || b.rank != (Process{}) {
+		if b := s.standbyNow(0); b.ready || b.rank != (Process{}) {
 			t.Errorf("%s pid: ready %v, %v", name, b.ready, b.rank)
 		}
 	}
 	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: sh(t, "exec sleep 1000", own).PID, Learned: 1})
-	if !s.slots[0].ready {
+	if !s.standbyNow(0).ready {
 		t.Error("a copy is not believed")
 	}
 }
