@@ -162,16 +162,18 @@ func EndBelow(init int, command Process, asked bool, grace time.Duration) {
 func below(ancestor, spared int) (found []int, ok bool) {
 	parents := map[int]int{}
 	var living []int
-	all, ok := find(func(int, int) bool { return true })
+	all, ok := find(anything)
 	for _, pid := range all {
-		if st, err := readStat(pid); err == nil && !st.dead() {
+		st, err := readStat(pid)
+		if err == nil && !st.dead() {
 			parents[pid] = st.parent
 			living = append(living, pid)
 		}
+		ok = ok && !isForNow(err)
 	}
 	st, err := readStat(spared) // looked at last: so long the ancestor lived
 	if err != nil || st.parent != ancestor {
-		return nil, !isForLack(err)
+		return nil, !isForNow(err)
 	}
 	parents[spared] = ancestor
 	descends := func(pid int) bool {
@@ -197,7 +199,7 @@ func (c Command) Running() string {
 			return Line(argv)
 		}
 		newest, at := 0, uint64(0)
-		all, _ := find(func(int, int) bool { return true })
+		all, _ := find(anything)
 		for _, child := range all {
 			if st, err := readStat(child); err == nil && st.parent == pid && st.start >= at {
 				newest, at = child, st.start

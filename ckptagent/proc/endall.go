@@ -28,8 +28,19 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 			sessions = append(sessions, p.PID)
 		}
 	}
-	meant := func(pid, session int) bool {
-		return !slices.Contains(spared, session) && (slices.Contains(sessions, session) || hasVariable(pid, want))
+	execs := time.Now().Add(execTimeout)
+	meant := func(pid int, st stat) (bool, error) {
+		if slices.Contains(spared, st.session) || st.kernel {
+			return false, nil
+		}
+		if slices.Contains(sessions, st.session) {
+			return true, nil
+		}
+		has, err := hasVariable(pid, want)
+		if errors.Is(err, errExec) && time.Now().After(execs) {
+			return false, nil
+		}
+		return has, err
 	}
 	if grace > 0 {
 		for _, s := range sessions {
@@ -38,7 +49,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 		}
 		deadline := time.Now().Add(grace)
 		for time.Now().Before(deadline) {
-			left, ok := find(func(_, session int) bool { return slices.Contains(sessions, session) })
+			left, ok := find(func(_ int, st stat) (bool, error) { return slices.Contains(sessions, st.session), nil })
 			if ok && len(left) == 0 {
 				break
 			}
@@ -54,8 +65,11 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 	killUntilNone(func() ([]int, bool) { return find(meant) })
 }
 
-// blind is how long is waited where a look could not see everything, for lack of descriptors or memory.
+// blind is how long is waited where a look could not see everything.
 const blind = 10 * time.Millisecond
+
+// execTimeout bounds how long a process that shows no environment is waited for: some never show one.
+const execTimeout = time.Second
 
 // killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the
 // first has an ancestor that either was seen by it or is seen, with its descendants, by the second. A look that could not see
@@ -79,14 +93,14 @@ func killUntilNone(look func() ([]int, bool)) {
 }
 
 // find lists the living processes, but for this one, that are meant; false: there may be others.
-func find(meant func(pid, session int) bool) (found []int, ok bool) {
+func find(meant func(pid int, st stat) (bool, error)) (found []int, ok bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil, !isForLack(err)
+		return nil, !isForNow(err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	ok = !isForLack(err)
+	ok = !isForNow(err)
 	self := os.Getpid()
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -94,31 +108,45 @@ func find(meant func(pid, session int) bool) (found []int, ok bool) {
 			continue
 		}
 		st, err := readStat(pid)
-		if err == nil && !st.dead() && meant(pid, st.session) {
+		is := false
+		if err == nil && !st.dead() {
+			is, err = meant(pid, st)
+		}
+		if is {
 			found = append(found, pid)
 		}
-		ok = ok && !isForLack(err)
+		ok = ok && !isForNow(err)
 	}
 	return found, ok
 }
 
-// isForLack says whether something may be there that could not be read just now. Any other error lasts: the process has ended, or is not
-// shown to this one.
-func isForLack(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+// anything is what find is asked for where all processes are meant.
+func anything(int, stat) (bool, error) { return true, nil }
+
+// errExec: the process starts another program, and shows neither that one's environment yet nor the one that it had.
+var errExec = errors.New("the process is starting another program")
+
+// isForNow says whether something may be there that could not be read just now, for lack of descriptors or memory or because the process
+// starts another program. Any other error lasts: the process has ended, or is not shown to this one.
+func isForNow(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, errExec)
 }
 
-func hasVariable(pid int, want []byte) bool {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+// hasVariable says whether a process has a variable in its environment.
+func hasVariable(pid int, want []byte) (bool, error) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	raw, err := os.ReadFile(dir + "/environ")
 	if err != nil {
-		return false
+		return false, err
 	}
-	for kv := range bytes.SplitSeq(raw, []byte{0}) {
-		if bytes.Equal(kv, want) {
-			return true
+	if len(raw) == 0 { // a program that was started with no variables still has a command line
+		argv, err := os.ReadFile(dir + "/cmdline")
+		if err == nil && len(argv) == 0 {
+			err = errExec
 		}
+		return false, err
 	}
-	return false
+	return slices.ContainsFunc(bytes.Split(raw, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, want) }), nil
 }
 
 // awaitAll waits until all of the processes have ended, or for as long as patience.

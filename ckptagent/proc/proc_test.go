@@ -5,15 +5,18 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -179,8 +182,9 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	if took := time.Since(began); took < grace { // the rank does not end by itself
 		t.Errorf("all have ended after %s, before their grace of %s is over", took, grace)
 	}
-	if left, _ := find(func(pid, session int) bool {
-		return session == rank.PID || session != spared.PID && hasVariable(pid, []byte(EnvMark+"="+mark))
+	if left, _ := find(func(pid int, st stat) (bool, error) {
+		marked, err := hasVariable(pid, []byte(EnvMark+"="+mark))
+		return st.session == rank.PID || st.session != spared.PID && marked, err
 	}); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -205,7 +209,7 @@ func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
 		t.Fatal(err)
 	}
-	_, found := find(func(int, int) bool { return true })
+	_, found := find(anything)
 	_, descend := below(os.Getppid(), os.Getpid())
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
@@ -213,8 +217,96 @@ func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	if found || descend {
 		t.Errorf("a look is believed that saw nothing: %t, %t", found, descend)
 	}
-	if _, ok := find(func(int, int) bool { return true }); !ok {
+	if _, ok := find(anything); !ok {
 		t.Error("a look is not believed that saw all")
+	}
+}
+
+// TestAProcessBetweenTwoPrograms: while it starts another program the kernel shows none of its variables. That proves nothing, but one
+// that never shows any is not waited for longer than execTimeout.
+func TestAProcessBetweenTwoPrograms(t *testing.T) {
+	dir := os.Getenv("TEST_BETWEEN_PROGRAMS")
+	if dir != "" {
+		hideThenSleep(dir)
+	}
+	dir = t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := newMark()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	p, err := start(command{
+		argv: []string{self, "-test.run=^" + t.Name() + "$"}, env: append(os.Environ(), EnvMark+"="+mark, "TEST_BETWEEN_PROGRAMS="+dir), files: [3]*os.File{null, null, null},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	eventually.Holds(t, "the process shows nothing", func() (bool, any) {
+		if !p.Alive() {
+			t.Fatal("the process has ended")
+		}
+		_, err := os.Stat(dir + "/hidden")
+		return err == nil, err
+	})
+	marked := func(pid int, _ stat) (bool, error) {
+		if pid != p.PID {
+			return false, nil
+		}
+		return hasVariable(pid, []byte(EnvMark+"="+mark))
+	}
+	if found, ok := find(marked); ok || len(found) > 0 {
+		t.Errorf("a look that is believed: %v, of a process that shows nothing: %v", ok, found)
+	}
+	began := time.Now()
+	EndAll(mark, nil, nil, 0)
+	if took := time.Since(began); took < execTimeout || !p.Alive() {
+		t.Errorf("the process is alive: %v, and was given up after %s", p.Alive(), took)
+	}
+	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Holds(t, "the process shows its mark", func() (bool, any) {
+		found, ok := find(marked)
+		return ok && len(found) == 1, found
+	})
+	go p.Wait(nil)
+	EndAll(mark, nil, nil, 0)
+	if p.Alive() {
+		t.Error("the process is alive")
+	}
+}
+
+// hideThenSleep makes this process look as one that starts another program, until it is to go on and does so.
+func hideThenSleep(dir string) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	raw, err := os.ReadFile("/proc/self/stat")
+	must(err)
+	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	at := func(number int) uint64 { // as proc(5) counts
+		n, err := strconv.ParseUint(fields[number-3], 10, 64)
+		must(err)
+		return n
+	}
+	brk, _, _ := unix.Syscall(unix.SYS_BRK, 0, 0, 0)
+	// prctl_mm_map, of linux/prctl.h: all as it is, but that arguments and environment end where they begin.
+	layout := []uint64{at(26), at(27), at(45), at(46), at(47), uint64(brk), at(28), at(48), at(48), at(50), at(50), 0, uint64(math.MaxUint32) << 32}
+	must(unix.Prctl(unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&layout[0])), uintptr(8*len(layout)), 0))
+	must(os.WriteFile(dir+"/hidden", nil, 0o600))
+	for {
+		if _, err := os.Stat(dir + "/go"); err == nil {
+			must(syscall.Exec("/bin/sleep", []string{"sleep", "1000"}, os.Environ()))
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -243,7 +335,7 @@ func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("a stray is waited for")
 	}
-	if left, _ := find(func(pid, _ int) bool { return hasVariable(pid, []byte(EnvMark+"="+mark)) }); len(left) > 0 {
+	if left, _ := find(func(pid int, _ stat) (bool, error) { return hasVariable(pid, []byte(EnvMark+"="+mark)) }); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

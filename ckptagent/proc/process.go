@@ -26,7 +26,11 @@ type stat struct {
 	session int
 	threads int
 	start   uint64 // ticks after boot; with the pid it names one process
+	kernel  bool   // it is a thread of the kernel's own
 }
+
+// ofKernel is the kernel's PF_KTHREAD, among the flags in /proc/<pid>/stat.
+const ofKernel = 0x00200000
 
 // dead says that a process has ended: a zombie whose other threads are gone too.
 func (s stat) dead() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
@@ -42,7 +46,7 @@ func readStat(pid int) (stat, error) {
 		return stat{}, fmt.Errorf("reading the state of process %d: %q is too short", pid, raw)
 	}
 	start, err := strconv.ParseUint(f[19], 10, 64)
-	return stat{state: f[0][0], parent: atoi(f[1]), session: atoi(f[3]), threads: atoi(f[17]), start: start}, err
+	return stat{state: f[0][0], parent: atoi(f[1]), session: atoi(f[3]), threads: atoi(f[17]), start: start, kernel: atoi(f[6])&ofKernel != 0}, err
 }
 
 // Process is one process that was started here, by this or an earlier incarnation of the agent.

@@ -136,6 +136,16 @@ func (s *Standbys) standbyNow(local int) standby {
 	return *s.slots[local]
 }
 
+// copied returns the pid of a process once it shows that it is the job's, as a copy does from the first: it starts no other program.
+func (s *Standbys) copied(t *testing.T, pid int) int {
+	t.Helper()
+	eventually.Holds(t, "the process shows its mark", func() (bool, any) {
+		marked, err := hasVariable(pid, []byte(EnvMark+"="+s.job.Mark))
+		return marked, err
+	})
+	return pid
+}
+
 // TestASourceThatDiesIsRetriedLater: one that serves all ranks is as much put off as one that serves one, and each time for longer.
 // A source fails only once the test has seen it: a shell can be over before the look that started it returns.
 func TestASourceThatDiesIsRetriedLater(t *testing.T) {
@@ -182,7 +192,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		copies[i] = c.Process.Pid
+		copies[i] = s.copied(t, c.Process.Pid)
 		go func() { ended <- c.Wait() }()
 		t.Cleanup(func() { _ = c.Process.Kill() })
 	}
@@ -222,7 +232,7 @@ func TestAStandbySaysItsOwnPid(t *testing.T) {
 			t.Errorf("%s pid: ready %v, %v", name, b.ready, b.rank)
 		}
 	}
-	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: sh(t, "exec sleep 1000", own).PID, Learned: 1})
+	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: s.copied(t, sh(t, "exec sleep 1000", own).PID), Learned: 1})
 	if !s.standbyNow(0).ready {
 		t.Error("a copy is not believed")
 	}
