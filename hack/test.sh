@@ -16,6 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 set -m # a process group for each thing that is begun
 started=$SECONDS
+began=$(date "+%F %T")
 left_out=()
 begun=() # process groups of rows, some of which may be left where the first of them has ended
 exec 3>&1
@@ -52,14 +53,19 @@ words() {
 # row WIDTH VERB...: so many jobs at a time, and one more once the checks are over and leave their share.
 row() {
 	set -m # jobs live in groups of their own: what an ended one has begun can be found
-	local width=$1 name
+	local width=$1 name status
+	local -A jobs=()
 	shift
 	for name; do
 		while [ "$(jobs -pr | wc -l)" -ge $((width + $([ -e $logs/checked ] && echo 1 || echo 0))) ]; do sleep 0.5; done
 		sweep
 		job "$name" &
+		jobs[$name]=$!
 	done
-	wait
+	for name; do
+		wait "${jobs[$name]}" && continue || status=$?
+		say "${name#cluster-}: its shell ended with status $status" | tee -a "$logs/${name#cluster-}" # 128 and the signal that ended it
+	done
 	sweep
 }
 
@@ -210,8 +216,9 @@ if [ $cluster = yes ]; then
 		say "FAILED:"
 		for name in "${failed[@]}"; do
 			echo "  $name, all of whose words are in $logs/$name:"
-			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* ' "$logs/$name" | sed 's/^/    /' || echo "    it ended without a word"
+			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* |its shell ended' "$logs/$name" | sed 's/^/    /' || echo "    it ended without a word"
 		done
+		dmesg --since "$began" 2>/dev/null | grep -F 'Out of memory: Killed' || true # which says so to nobody else
 		exit 1
 	fi
 	# So are tests that said nothing: which ones, and why, stands in one place.

@@ -84,7 +84,7 @@ func TestGreenIsWhatEveryJobSaid(t *testing.T) {
 	}{
 		"good":     {"good", head, 0, ""},
 		"fails":    {"fails", head, 1, "--- FAIL: TestDaemon"},
-		"dies":     {"dies", head, 1, "it ended without a word"},
+		"dies":     {"dies", head, 1, "agents: its shell ended with status 137"},
 		"listed":   {"skips", head + "left TestLeft: it cannot be\npython tests.test_left.Left.test_left: nor that\n", 0, ""},
 		"unlisted": {"skips", head + "left TestLeft: it cannot be\n", 1, "> python tests.test_left.Left.test_left"},
 		"not left": {"good", head + "left TestLeft: it cannot be\n", 1, "< left TestLeft"},
