@@ -443,13 +443,9 @@ class Adversaries(OverlapCase):
         for name in ("running_mean", "running_var"):
             self.assertEqual(getattr(net[1], name).nbytes, 2048)
         big = torch.nn.BatchNorm1d(1 << 18)  # 1 MiB each
-        net.add_module("2", torch.nn.Linear(512, 1 << 18, bias=False))
-        net.add_module("3", big)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        self.state_bytes = 1 << 30
-        with mock.patch("tests.overlapping.STATE_BYTES", 640 << 20):
-            self.begin(net=net, optimizer=optimizer)
-        self.overlapping()
+        wider = torch.nn.Unflatten(1, (1, 512)), torch.nn.Upsample(scale_factor=512), torch.nn.Flatten()
+        net = torch.nn.Sequential(*net, *wider, big)
+        self.begin(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1)).overlapping()
         stop = self.stopped("copied", 5)
         self.save()
         self.assertTrue(stop.reached.wait(10))
