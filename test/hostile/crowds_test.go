@@ -211,7 +211,7 @@ func endlessRegistry(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	slowly, took := asked("slow")
-	if took < 2*time.Second || took > 6*time.Second {
+	if took < 2*time.Second || took > 9*time.Second { // the API server gives up after 5, on a busy machine a little later
 		return "", fmt.Errorf("after %.1f s: %s", took.Seconds(), slowly)
 	}
 	return fmt.Sprintf("%s; after %.1f s: %s", fast, took.Seconds(), slowly), nil

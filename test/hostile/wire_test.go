@@ -279,7 +279,7 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 		for i := range parts {
 			parts[i] = base64.RawURLEncoding.EncodeToString([]byte(parts[i]))
 		}
-		if err := l.attach(ctx, strings.Join(parts, "."), nil); err != nil && strings.Contains(err.Error(), throttled) {
+		if err := l.attachFor(ctx, time.Minute, strings.Join(parts, "."), nil); err != nil && strings.Contains(err.Error(), throttled) {
 			told.Add(1)
 		}
 	})

@@ -90,8 +90,9 @@ func replaced(s *stage) {
 	slices.Sort(waits)
 	median := waits[len(waits)/2]
 	s.t.Logf("from creation to node: least %v, median %v, most %v", waits[0], median, waits[len(waits)-1])
-	// A back-off is a second, an inspection five. What is promised is milliseconds; a busy machine may hold up some of them, but not most.
-	if quick := waits[len(waits)/3]; quick > 200*time.Millisecond {
+	// A back-off is a second, an inspection five, and none may wait for either by rule. What is promised is milliseconds, which a busy machine
+	// may make many; make bench-scheduler measures them.
+	if quick := waits[len(waits)/3]; quick > 800*time.Millisecond {
 		s.t.Errorf("two thirds of the replaced pods wait %v and more for their nodes", quick)
 	}
 	s.clear()

@@ -111,7 +111,14 @@ class HandOver(ScriptCase):
                 os.write(int(os.environ["HOLDFAST_LAUNCH_RESULT"]), b'{"exit":143}')
                 sys.exit(143)
             signal.signal(signal.SIGTERM, told)
-            os.kill(os.getppid(), signal.SIGTERM)
+            launcher = os.getppid()
+            def handled(): # by the launcher, which sets its handlers once it has started this process
+                with open("/proc/%d/status" % launcher) as f:
+                    masks = [line.split()[1] for line in f if line.startswith("SigCgt")]
+                return int(masks[0], 16) >> signal.SIGTERM - 1 & 1
+            while not handled():
+                time.sleep(0.01)
+            os.kill(launcher, signal.SIGTERM)
             time.sleep(60)
             """
         )
