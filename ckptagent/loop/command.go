@@ -62,7 +62,7 @@ func (a *Agent) resumeCommand() {
 
 // keepContainer keeps the container although its command ends. Init forwards signals to the process that now runs.
 func (a *Agent) keepContainer(p proc.Process) {
-	if err := proc.Replace(a.c.Root.HeldFile(), []byte(strconv.Itoa(p.PID))); err != nil {
+	if err := p.Hold(a.c.Root); err != nil {
 		a.logf("taking the command over: %v", err)
 	}
 }

@@ -252,6 +252,20 @@ func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
 	}
 }
 
+// TestSignalsReachTheLaterRun: what is sent to the container's first process is for what runs the command now.
+func TestSignalsReachTheLaterRun(t *testing.T) {
+	c := coordtest.Start(t)
+	p := wholePod(t, c, "a", atOnce)
+	p.Start("bash", "-c", "trap 'echo got USR1 in $HOLDFAST_GENERATION' USR1; echo ready; while :; do sleep 0.01; done")
+	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	p.Out.Lines(t, 1)
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}})
+	c.Await(t, "a", "runs it anew", runs(1, 1))
+	p.Out.Lines(t, 2)
+	kill(t, p.Init.Process.Pid, syscall.SIGUSR1)
+	p.Out.Await(t, "got USR1 in 1")
+}
+
 // TestInitDiesWhileACommandEnds: the agent ends with it. What runs beside it below the reaper that it has then, as other containers of a
 // pod with one process namespace do, is none of its business.
 func TestInitDiesWhileACommandEnds(t *testing.T) {

@@ -108,7 +108,7 @@ func resumed(t *testing.T, k persisted) *Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, content := range map[string][]byte{c.Root.StateFile(): raw, c.Root.HeldFile(): []byte("50")} {
+	for file, content := range map[string][]byte{c.Root.StateFile(): raw, c.Root.HeldFile(): []byte(`{"pid":50,"start":1}`)} {
 		if err := os.WriteFile(file, content, 0o666); err != nil {
 			t.Fatal(err)
 		}

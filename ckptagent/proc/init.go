@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -258,13 +259,17 @@ func (i *initProcess) onSignal(sig syscall.Signal) {
 	}
 }
 
-// present is the process that runs the command: the one that was begun here, or what the agent has started in its place.
+// present is the process that runs the command: the one that was begun here, or what the agent has started in its place; 0 where none does.
 func (i *initProcess) present() int {
 	if i.user != 0 {
 		return i.user
 	}
-	raw, _ := os.ReadFile(i.root.HeldFile())
-	return atoi(string(raw))
+	var held Process
+	raw, err := os.ReadFile(i.root.HeldFile())
+	if err != nil || json.Unmarshal(raw, &held) != nil || !held.Alive() { // between two runs its pid may be anybody's
+		return 0
+	}
+	return held.PID
 }
 
 func (i *initProcess) signal(pid int, sig syscall.Signal) {

@@ -198,6 +198,34 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	return err == nil
 }
 
+// TestInitSignalsWhatRunsTheCommand and, between two runs of it, nobody.
+func TestInitSignalsWhatRunsTheCommand(t *testing.T) {
+	i := &initProcess{root: Root(t.TempDir())}
+	if err := os.MkdirAll(i.root.Run(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := sh(t, "exec sleep 1000")
+	later := p
+	later.Start--
+	for _, c := range []struct {
+		held *Process
+		want int
+	}{{nil, 0}, {&p, p.PID}, {&later, 0}, {&Process{}, 0}} {
+		if c.held != nil {
+			if err := c.held.Hold(i.root); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := i.present(); got != c.want {
+			t.Errorf("with %v held: process %d, want %d", c.held, got, c.want)
+		}
+	}
+	i.user = 5
+	if got := i.present(); got != 5 {
+		t.Errorf("while the first run lasts: process %d, want 5", got)
+	}
+}
+
 // TestALookThatSeesNothingProvesNothing: without a descriptor for it the kernel's list cannot be read, and nobody may be taken for gone.
 func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	var limit unix.Rlimit

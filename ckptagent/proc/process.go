@@ -4,6 +4,7 @@ package proc
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -114,6 +115,15 @@ func raiseOOMScore(pid int) {
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
 	return err == nil && st.start == p.Start && !st.dead()
+}
+
+// Hold tells init that this process runs the command, and that its end is not the container's.
+func (p Process) Hold(root Root) error {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return Replace(root.HeldFile(), raw)
 }
 
 // lost is the exit of a process of which nobody can say how it ended.

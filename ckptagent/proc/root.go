@@ -93,7 +93,7 @@ func (r Root) AuthoritiesFile() string { return r.join("run", "authorities.pem")
 func (r Root) StateFile() string { return r.join("run", "agent.json") }
 func (r Root) ExitsFile() string { return r.join("run", "exits") }
 
-// CommandFile says what init began. HeldFile is there, with the pid of the present run, while the agent has taken that
+// CommandFile says what init began. HeldFile is there, with the process of the present run, while the agent has taken that
 // command over, so that its end is not the container's; CodeFile is then the container's exit code, at the end.
 func (r Root) CommandFile() string { return r.join("run", "command.json") }
 func (r Root) HeldFile() string    { return r.join("run", "held") }
