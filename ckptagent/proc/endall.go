@@ -3,11 +3,11 @@
 package proc
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,7 +20,6 @@ import (
 //
 // A process escapes only by leaving both its session and its environment behind.
 func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
-	want := []byte(EnvMark + "=" + mark)
 	var sessions []int
 	for _, p := range ranks {
 		// No process gets the pid of a session that there is: where another one has it, nothing is left of the rank's.
@@ -36,7 +35,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 		if slices.Contains(sessions, st.session) {
 			return true, nil
 		}
-		has, err := hasVariable(pid, want)
+		has, err := isMarked(pid, mark)
 		if errors.Is(err, errExec) && time.Now().After(execs) {
 			return false, nil
 		}
@@ -132,8 +131,8 @@ func isForNow(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, errExec)
 }
 
-// hasVariable says whether a process has a variable in its environment.
-func hasVariable(pid int, want []byte) (bool, error) {
+// isMarked says whether a process carries the mark in its environment.
+func isMarked(pid int, mark string) (bool, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	raw, err := os.ReadFile(dir + "/environ")
 	if err != nil {
@@ -146,7 +145,7 @@ func hasVariable(pid int, want []byte) (bool, error) {
 		}
 		return false, err
 	}
-	return slices.ContainsFunc(bytes.Split(raw, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, want) }), nil
+	return slices.Contains(strings.Split(string(raw), "\x00"), EnvMark+"="+mark), nil
 }
 
 // awaitAll waits until all of the processes have ended, or for as long as patience.

@@ -183,7 +183,7 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 		t.Errorf("all have ended after %s, before their grace of %s is over", took, grace)
 	}
 	if left, _ := find(func(pid int, st stat) (bool, error) {
-		marked, err := hasVariable(pid, []byte(EnvMark+"="+mark))
+		marked, err := isMarked(pid, mark)
 		return st.session == rank.PID || st.session != spared.PID && marked, err
 	}); len(left) > 0 {
 		t.Errorf("left: %v", left)
@@ -286,7 +286,7 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 		if pid != p.PID {
 			return false, nil
 		}
-		return hasVariable(pid, []byte(EnvMark+"="+mark))
+		return isMarked(pid, mark)
 	}
 	if found, ok := find(marked); ok || len(found) > 0 {
 		t.Errorf("a look that is believed: %v, of a process that shows nothing: %v", ok, found)
@@ -363,7 +363,7 @@ func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("a stray is waited for")
 	}
-	if left, _ := find(func(pid int, _ stat) (bool, error) { return hasVariable(pid, []byte(EnvMark+"="+mark)) }); len(left) > 0 {
+	if left, _ := find(func(pid int, _ stat) (bool, error) { return isMarked(pid, mark) }); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

@@ -140,7 +140,7 @@ func (s *Standbys) standbyNow(local int) standby {
 func (s *Standbys) copied(t *testing.T, pid int) int {
 	t.Helper()
 	eventually.Holds(t, "the process shows its mark", func() (bool, any) {
-		marked, err := hasVariable(pid, []byte(EnvMark+"="+s.job.Mark))
+		marked, err := isMarked(pid, s.job.Mark)
 		return marked, err
 	})
 	return pid
