@@ -18,7 +18,8 @@ import (
 // those of the spared sessions, and returns when none is left. With grace it asks the sessions by SIGTERM first, and
 // waits for them; strays, which are not asked, are not waited for.
 //
-// A process escapes only by leaving both its session and its environment behind.
+// A process escapes only by leaving both its session and its environment behind, or by being between two programs for longer than
+// execTimeout outside of its session.
 func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 	var sessions []int
 	for _, p := range ranks {
@@ -27,7 +28,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 			sessions = append(sessions, p.PID)
 		}
 	}
-	execs := time.Now().Add(execTimeout)
+	var execs time.Time // until when a process between two programs is waited for
 	meant := func(pid int, st stat) (bool, error) {
 		if slices.Contains(spared, st.session) || st.kernel {
 			return false, nil
@@ -61,13 +62,21 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 	for _, s := range sessions { // the common case at once, before looking for strays
 		_ = syscall.Kill(-s, syscall.SIGKILL)
 	}
-	killUntilNone(func() ([]int, bool) { return find(meant) })
+	more := true
+	killUntilNone(func() ([]int, bool) {
+		if more {
+			execs = time.Now().Add(execTimeout)
+		}
+		left, ok := find(meant)
+		more = len(left) > 0
+		return left, ok
+	})
 }
 
 // blind is how long is waited where a look could not see everything.
 const blind = 10 * time.Millisecond
 
-// execTimeout bounds how long a process that shows no environment is waited for: some never show one.
+// execTimeout bounds how long a process that shows no environment is waited for after the last end of another: some never show one.
 const execTimeout = time.Second
 
 // killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the
@@ -80,14 +89,14 @@ func killUntilNone(look func() ([]int, bool)) {
 			empty++
 			continue
 		}
-		if !ok {
-			time.Sleep(blind)
-		}
 		empty = 0
 		for _, pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		awaitAll(left, time.Second)
+		if !ok {
+			time.Sleep(blind)
+		}
 	}
 }
 
@@ -135,17 +144,20 @@ func isForNow(err error) bool {
 func isMarked(pid int, mark string) (bool, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	raw, err := os.ReadFile(dir + "/environ")
-	if err != nil {
-		return false, err
-	}
-	if len(raw) == 0 { // a program that was started with no variables still has a command line
+	if err == nil && len(raw) == 0 { // started with no variables, which leaves a command line; or between two programs, which does not
 		argv, err := os.ReadFile(dir + "/cmdline")
 		if err == nil && len(argv) == 0 {
 			err = errExec
 		}
-		return false, err
+		if err != nil {
+			return false, err
+		}
+		raw, err = os.ReadFile(dir + "/environ") // it may have been, a moment ago
+		if err != nil {
+			return false, err
+		}
 	}
-	return slices.Contains(strings.Split(string(raw), "\x00"), EnvMark+"="+mark), nil
+	return err == nil && slices.Contains(strings.Split(string(raw), "\x00"), EnvMark+"="+mark), err
 }
 
 // awaitAll waits until all of the processes have ended, or for as long as patience.

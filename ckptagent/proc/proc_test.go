@@ -269,7 +269,7 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	}
 	defer null.Close()
 	p, err := start(command{
-		argv: []string{self, "-test.run=^" + t.Name() + "$"}, env: append(os.Environ(), EnvMark+"="+mark, "TEST_BETWEEN_PROGRAMS="+dir), files: [3]*os.File{null, null, null},
+		argv: []string{self, "-test.run=^" + t.Name() + "$"}, env: append(os.Environ(), EnvMark+"="+mark, "TEST_BETWEEN_PROGRAMS="+dir), files: [3]*os.File{null, null, os.Stderr},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -291,9 +291,14 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	if found, ok := find(marked); ok || len(found) > 0 {
 		t.Errorf("a look that is believed: %v, of a process that shows nothing: %v", ok, found)
 	}
+	// It has its time from when nothing else is left to be ended, however long that takes.
+	ready, grace := filepath.Join(dir, "ready"), execTimeout+execTimeout/2
+	rank := sh(t, "trap '' TERM; touch "+ready+"; while :; do sleep 1; done")
+	eventually.Holds(t, "the rank is there", func() (bool, any) { _, err := os.Stat(ready); return err == nil, err })
+	go rank.Wait(nil)
 	began := time.Now()
-	EndAll(mark, nil, nil, 0)
-	if took := time.Since(began); took < execTimeout || !p.Alive() {
+	EndAll(mark, []Process{rank}, nil, grace)
+	if took := time.Since(began); took < grace+execTimeout || !p.Alive() {
 		t.Errorf("the process is alive: %v, and was given up after %s", p.Alive(), took)
 	}
 	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
@@ -328,7 +333,10 @@ func hideThenSleep(dir string) {
 	brk, _, _ := unix.Syscall(unix.SYS_BRK, 0, 0, 0)
 	// prctl_mm_map, of linux/prctl.h: all as it is, but that arguments and environment end where they begin.
 	layout := []uint64{at(26), at(27), at(45), at(46), at(47), uint64(brk), at(28), at(48), at(48), at(50), at(50), 0, uint64(math.MaxUint32) << 32}
-	must(unix.Prctl(unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&layout[0])), uintptr(8*len(layout)), 0))
+	_, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&layout[0])), uintptr(8*len(layout)), 0, 0)
+	if errno != 0 {
+		panic(errno)
+	}
 	must(os.WriteFile(dir+"/hidden", nil, 0o600))
 	for {
 		if _, err := os.Stat(dir + "/go"); err == nil {

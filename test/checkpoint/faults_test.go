@@ -74,7 +74,7 @@ func (f *faulty) saves() (made []bool) {
 // mostTrouble is how many of 100 saves may be skipped for other reasons: on a machine with more to do than it can, a seal comes late.
 const mostTrouble = 3
 
-// watchSaves wants training to go on as before for a while: each save kept, and no step slower. before is saves per second without the
+// watchSaves wants training to go on as before for a while: each save kept, and steps as fast. before is saves per second without the
 // fault. A machine that has more to do just now makes steps slower, too, but not each time that it is asked.
 func (f *faulty) watchSaves(before float64, during func()) {
 	f.t.Helper()
