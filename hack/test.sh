@@ -30,10 +30,10 @@ say() { printf '\n== [%3ds] %s\n' $((SECONDS - started)) "$*"; }
 job() {
 	local name=${1#cluster-} how=ok cost TIMEFORMAT='%R s, %U and %S s of a processor'
 	echo $BASHPID >"$logs/running/$name"
-	cost=$({ time make --no-print-directory "$1" 2>&1 </dev/null | tee "$logs/$name" | words "$name" | sed -u "s/^/$name: /" >&3; } 2>&1) || how=FAILED
+	cost=$({ time make --no-print-directory "$1" 2>&1 </dev/null | tee -a "$logs/$name" | words "$name" | sed -u "s/^/$name: /" >&3; } 2>&1) || how=FAILED
 	[ $how = FAILED ] || echo "$name" >>"$logs/ok"
 	say "$name: $how after $cost"
-	rm "$logs/running/$name"
+	rm -f "$logs/running/$name"
 }
 
 # words JOB: what is worth saying of it. Unit tests tell of every test, for those that were skipped: only packages that failed are said whole.
@@ -63,7 +63,8 @@ row() {
 		jobs[$name]=$!
 	done
 	for name; do
-		wait "${jobs[$name]}" && continue || status=$?
+		wait -f "${jobs[$name]}" && continue || status=$?
+		sweep # what it has left must not write any more
 		say "${name#cluster-}: its shell ended with status $status" | tee -a "$logs/${name#cluster-}" # 128 and the signal that ended it
 	done
 	sweep
@@ -73,7 +74,7 @@ row() {
 sweep() {
 	local file group
 	for file in "$logs"/running/*; do
-		group=$(cat "$file" 2>/dev/null) || continue
+		group=$(cat "$file" 2>/dev/null) && [ -n "$group" ] || continue
 		kill -0 "$group" 2>/dev/null || { kill -KILL -- "-$group" 2>/dev/null || true; rm -f "$file"; }
 	done
 }
