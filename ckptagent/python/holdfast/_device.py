@@ -245,6 +245,12 @@ def _resolved(t):
     return t.resolve_conj().resolve_neg()
 
 
+def fill(into, saved):
+    """Copies a plain tensor in this process's memory. What is pending on the other one torch minds on one device only, as in
+    _resolved."""
+    into.copy_(saved.to(into.device) if into.is_conj() or into.is_neg() else saved)
+
+
 def _by_device(pairs):
     found = {}
     for view, source in pairs:

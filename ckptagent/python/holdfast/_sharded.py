@@ -7,7 +7,7 @@ same part of the same tensor is held, and anywhere else it is refused.
 import collections
 import sys
 
-from . import _kinds
+from . import _device, _kinds
 
 REMEDY = (
     "state in memory is not resharded: start with the mesh and sharding that it was saved with, or begin a new job that "
@@ -175,7 +175,7 @@ class Placer:
         if into.dtype != saved.local.dtype:
             raise LayoutDiffers("%s was saved as %s and now it is %s" % (path, saved.local.dtype, into.dtype))
         with sys.modules["torch"].no_grad():
-            into.copy_(saved.local)
+            _device.fill(into, saved.local)
         return current
 
     def _anew(self, saved, path):

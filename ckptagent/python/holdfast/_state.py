@@ -474,12 +474,6 @@ class Unpacker:
         return made
 
 
-def fill(into, saved):
-    """Copies a plain tensor in this process's memory. What is pending on the other one torch minds on one device only, as in
-    _device._resolved."""
-    into.copy_(saved.to(into.device) if into.is_conj() or into.is_neg() else saved)
-
-
 def assign(current, saved):
     """Makes current equal to saved, in place where it can be; returns what stands in its place."""
     torch, np = _torch(), _numpy()
@@ -488,7 +482,7 @@ def assign(current, saved):
             return current
         if current.shape == saved.shape and current.dtype == saved.dtype and _plain.writable(torch, current):
             with torch.no_grad():
-                fill(current, saved)
+                _device.fill(current, saved)
             return current
         return saved
     if hasattr(current, "load_state_dict") and hasattr(current, "state_dict"):

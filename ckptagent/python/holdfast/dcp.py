@@ -29,10 +29,10 @@ from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _client, _folder, _pickles, _planned, _sharded, _union
+from . import _client, _device, _folder, _pickles, _planned, _sharded, _union
 from ._folder import ExportError
 from ._kinds import RestoreError
-from ._state import Flat, Leaf, Packer, Unsupported, fill, torch_leaf
+from ._state import Flat, Leaf, Packer, Unsupported, torch_leaf
 
 __all__ = ["Reader", "Writer"]
 
@@ -311,7 +311,7 @@ class Reader(StorageReader):
             target = planner.resolve_tensor(item).detach()
             if target.shape != data.shape:
                 raise RestoreError("%s: %s were saved, %s are to be loaded" % (item.storage_index.fqn, list(data.shape), list(target.shape)))
-            fill(target, data)
+            _device.fill(target, data)
             planner.commit_tensor(item, target)
         if self._ck.resume_step:
             self._ck._tell_restored(self._ck.resume_step)
