@@ -4,6 +4,7 @@ package proc
 
 import (
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -36,7 +37,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 		if slices.Contains(sessions, st.session) {
 			return true, nil
 		}
-		has, err := isMarked(pid, mark)
+		has, err := isMarked(pid, st, mark)
 		if errors.Is(err, errExec) && time.Now().After(execs) {
 			return false, nil
 		}
@@ -140,24 +141,33 @@ func isForNow(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, errExec)
 }
 
+// mostEnviron is more than any program is started with: the kernel allows 6 MiB, arguments included.
+const mostEnviron = 8 << 20
+
 // isMarked says whether a process carries the mark in its environment.
-func isMarked(pid int, mark string) (bool, error) {
-	dir := "/proc/" + strconv.Itoa(pid)
-	raw, err := os.ReadFile(dir + "/environ")
-	if err == nil && len(raw) == 0 { // started with no variables, which leaves a command line; or between two programs, which does not
-		argv, err := os.ReadFile(dir + "/cmdline")
-		if err == nil && len(argv) == 0 {
-			err = errExec
-		}
-		if err != nil {
-			return false, err
-		}
-		raw, err = os.ReadFile(dir + "/environ") // it may have been, a moment ago
-		if err != nil {
-			return false, err
-		}
+func isMarked(pid int, st stat, mark string) (bool, error) {
+	if st.environ > mostEnviron {
+		return false, nil // it has said so of itself
 	}
-	return err == nil && slices.Contains(strings.Split(string(raw), "\x00"), EnvMark+"="+mark), err
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	size := st.environ + 1
+	if st.environ < 0 {
+		size = 256 << 10 // where nothing is ever said, as on kernels that are none, most have less
+	}
+	raw := make([]byte, size)
+	n, err := f.Read(raw) // in one go: what is read later may be another program's
+	if err != nil && err != io.EOF {
+		return false, err
+	}
+	marked := slices.Contains(strings.Split(string(raw[:n]), "\x00"), EnvMark+"="+mark)
+	if !marked && n != st.environ {
+		return false, errExec
+	}
+	return marked, nil
 }
 
 // awaitAll waits until all of the processes have ended, or for as long as patience.

@@ -183,7 +183,7 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 		t.Errorf("all have ended after %s, before their grace of %s is over", took, grace)
 	}
 	if left, _ := find(func(pid int, st stat) (bool, error) {
-		marked, err := isMarked(pid, mark)
+		marked, err := isMarked(pid, st, mark)
 		return st.session == rank.PID || st.session != spared.PID && marked, err
 	}); len(left) > 0 {
 		t.Errorf("left: %v", left)
@@ -282,11 +282,11 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 		_, err := os.Stat(dir + "/hidden")
 		return err == nil, err
 	})
-	marked := func(pid int, _ stat) (bool, error) {
+	marked := func(pid int, st stat) (bool, error) {
 		if pid != p.PID {
 			return false, nil
 		}
-		return isMarked(pid, mark)
+		return isMarked(pid, st, mark)
 	}
 	if found, ok := find(marked); ok || len(found) > 0 {
 		t.Errorf("a look that is believed: %v, of a process that shows nothing: %v", ok, found)
@@ -315,6 +315,34 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	}
 }
 
+// TestAProcessThatStartsProgramAfterProgram is never taken for one without the mark, whenever it is looked at.
+func TestAProcessThatStartsProgramAfterProgram(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mark := newMark()
+	p := sh(t, "exec "+script, EnvMark+"="+mark)
+	seen, between := 0, 0
+	eventually.Holds(t, "many looks", func() (bool, any) {
+		for range 1000 {
+			st, err := readStat(p.PID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch marked, err := isMarked(p.PID, st, mark); {
+			case errors.Is(err, errExec):
+				between++
+			case err != nil || !marked:
+				t.Fatalf("after %d looks: marked %v, %v", seen+between, marked, err)
+			default:
+				seen++
+			}
+		}
+		return seen > 10000 && between > 100, []int{seen, between}
+	})
+}
+
 // hideThenSleep makes this process look as one that starts another program, until it is to go on and does so.
 func hideThenSleep(dir string) {
 	must := func(err error) {
@@ -331,8 +359,9 @@ func hideThenSleep(dir string) {
 		return n
 	}
 	brk, _, _ := unix.Syscall(unix.SYS_BRK, 0, 0, 0)
-	// prctl_mm_map, of linux/prctl.h: all as it is, but that arguments and environment end where they begin.
-	layout := []uint64{at(26), at(27), at(45), at(46), at(47), uint64(brk), at(28), at(48), at(48), at(50), at(50), 0, uint64(math.MaxUint32) << 32}
+	// prctl_mm_map, of linux/prctl.h: all as it is, but that the environment is where there is no memory.
+	const nowhere = 1 << 16
+	layout := []uint64{at(26), at(27), at(45), at(46), at(47), uint64(brk), at(28), at(48), at(49), nowhere, nowhere + 4096, 0, uint64(math.MaxUint32) << 32}
 	_, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&layout[0])), uintptr(8*len(layout)), 0, 0)
 	if errno != 0 {
 		panic(errno)
@@ -371,7 +400,7 @@ func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("a stray is waited for")
 	}
-	if left, _ := find(func(pid int, _ stat) (bool, error) { return isMarked(pid, mark) }); len(left) > 0 {
+	if left, _ := find(func(pid int, st stat) (bool, error) { return isMarked(pid, st, mark) }); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

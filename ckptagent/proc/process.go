@@ -28,6 +28,7 @@ type stat struct {
 	threads int
 	start   uint64 // ticks after boot; with the pid it names one process
 	kernel  bool   // it is a thread of the kernel's own
+	environ int    // bytes of its environment; -1: that is not said, as while it starts another program
 }
 
 // ofKernel is the kernel's PF_KTHREAD, among the flags in /proc/<pid>/stat.
@@ -47,7 +48,11 @@ func readStat(pid int) (stat, error) {
 		return stat{}, fmt.Errorf("reading the state of process %d: %q is too short", pid, raw)
 	}
 	start, err := strconv.ParseUint(f[19], 10, 64)
-	return stat{state: f[0][0], parent: atoi(f[1]), session: atoi(f[3]), threads: atoi(f[17]), start: start, kernel: atoi(f[6])&ofKernel != 0}, err
+	environ := -1
+	if len(f) > 48 && f[23] != "0" { // where its code is, which the kernel notes when all else is in place
+		environ = atoi(f[48]) - atoi(f[47])
+	}
+	return stat{state: f[0][0], parent: atoi(f[1]), session: atoi(f[3]), threads: atoi(f[17]), start: start, kernel: atoi(f[6])&ofKernel != 0, environ: environ}, err
 }
 
 // Process is one process that was started here, by this or an earlier incarnation of the agent.

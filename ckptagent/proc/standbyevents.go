@@ -68,7 +68,7 @@ func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 	rank := b.source.process
 	if said.PID != rank.PID {
 		st, err := readStat(said.PID)
-		own, _ := isMarked(said.PID, s.job.Mark)
+		own, _ := isMarked(said.PID, st, s.job.Mark)
 		if err != nil || said.PID <= 1 || st.session != said.PID || !own {
 			s.mu.Unlock() // it is gone again: its source forks another one; or says the pid of what it is not, which is nobody's to kill
 			return

@@ -140,7 +140,11 @@ func (s *Standbys) standbyNow(local int) standby {
 func (s *Standbys) copied(t *testing.T, pid int) int {
 	t.Helper()
 	eventually.Holds(t, "the process shows its mark", func() (bool, any) {
-		marked, err := isMarked(pid, s.job.Mark)
+		st, err := readStat(pid)
+		if err != nil {
+			return false, err
+		}
+		marked, err := isMarked(pid, st, s.job.Mark)
 		return marked, err
 	})
 	return pid
