@@ -63,7 +63,7 @@ row() {
 		jobs[$name]=$!
 	done
 	for name; do
-		wait -f "${jobs[$name]}" && continue || status=$?
+		wait "${jobs[$name]}" && continue || status=$?
 		sweep # what it has left must not write any more
 		say "${name#cluster-}: its shell ended with status $status" | tee -a "$logs/${name#cluster-}" # 128 and the signal that ended it
 	done
@@ -217,7 +217,8 @@ if [ $cluster = yes ]; then
 		say "FAILED:"
 		for name in "${failed[@]}"; do
 			echo "  $name, all of whose words are in $logs/$name:"
-			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* |its shell ended' "$logs/$name" | sed 's/^/    /' || echo "    it ended without a word"
+			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* |its shell ended' "$logs/$name" | sed 's/^/    /' ||
+				echo "    it $([ -e "$logs/running/$name" ] && echo "has not ended" || echo "ended without a word")"
 		done
 		dmesg --since "$began" 2>/dev/null | grep -F 'Out of memory: Killed' || true # which says so to nobody else
 		exit 1
