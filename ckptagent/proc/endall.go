@@ -156,7 +156,7 @@ func isMarked(pid int, st stat, mark string) (bool, error) {
 	defer f.Close()
 	size := st.environ + 1
 	if st.environ < 0 {
-		size = 256 << 10 // where nothing is ever said, as on kernels that are none, most have less
+		size = 256 << 10 // where it is never said, as on kernels that are no Linux, few have more
 	}
 	raw := make([]byte, size)
 	n, err := f.Read(raw) // in one go: what is read later may be another program's
@@ -164,7 +164,7 @@ func isMarked(pid int, st stat, mark string) (bool, error) {
 		return false, err
 	}
 	marked := slices.Contains(strings.Split(string(raw[:n]), "\x00"), EnvMark+"="+mark)
-	if !marked && n != st.environ {
+	if !marked && (n == size || n == 0 && st.environ != 0) { // there is more by now, or for now there is nothing
 		return false, errExec
 	}
 	return marked, nil
