@@ -3,12 +3,12 @@
 package proc
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,29 +19,37 @@ import (
 // those of the spared sessions, and returns when none is left. With grace it asks the sessions by SIGTERM first, and
 // waits for them; strays, which are not asked, are not waited for.
 //
-// A process escapes only by leaving both its session and its environment behind, or by being between two programs for longer than
-// execTimeout outside of its session.
+// A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by
+// being between two programs for longer than execTimeout outside of its session.
 func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 	var sessions []int
 	for _, p := range ranks {
+		st, err := readStat(p.PID)
+		for ; isForNow(err); st, err = readStat(p.PID) {
+			time.Sleep(blind)
+		}
 		// No process gets the pid of a session that there is: where another one has it, nothing is left of the rank's.
-		if st, err := readStat(p.PID); p.PID > 1 && (err != nil || st.start == p.Start) {
+		if p.PID > 1 && (err != nil || st.start == p.Start) {
 			sessions = append(sessions, p.PID)
 		}
 	}
-	var execs time.Time // until when a process between two programs is waited for
+	late := false             // no process between two programs is waited for any more
+	known := map[int]uint64{} // when strays were started: while they end they show nothing
 	meant := func(pid int, st stat) (bool, error) {
 		if slices.Contains(spared, st.session) || st.kernel {
 			return false, nil
 		}
-		if slices.Contains(sessions, st.session) {
+		if start, ok := known[pid]; ok && start == st.start || slices.Contains(sessions, st.session) {
 			return true, nil
 		}
-		has, err := isMarked(pid, st, mark)
-		if errors.Is(err, errExec) && time.Now().After(execs) {
-			return false, nil
+		marked, err := isMarked(pid, st, mark)
+		if marked {
+			known[pid] = st.start
 		}
-		return has, err
+		if late && errors.Is(err, errExec) {
+			err = nil
+		}
+		return marked, err
 	}
 	if grace > 0 {
 		for _, s := range sessions {
@@ -63,13 +71,16 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 	for _, s := range sessions { // the common case at once, before looking for strays
 		_ = syscall.Kill(-s, syscall.SIGKILL)
 	}
-	more := true
+	var since time.Time // when a look first found nothing more
 	killUntilNone(func() ([]int, bool) {
-		if more {
-			execs = time.Now().Add(execTimeout)
-		}
+		late = !since.IsZero() && time.Since(since) > execTimeout
 		left, ok := find(meant)
-		more = len(left) > 0
+		switch {
+		case len(left) > 0:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		}
 		return left, ok
 	})
 }
@@ -149,7 +160,10 @@ func isMarked(pid int, st stat, mark string) (bool, error) {
 	if st.environ > mostEnviron {
 		return false, nil // it has said so of itself
 	}
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	f, err := os.Open(aliveThread(pid, st) + "/environ")
+	if errors.Is(err, syscall.ESRCH) {
+		return false, errExec // what ends shows none either, and is gone a moment later
+	}
 	if err != nil {
 		return false, err
 	}
@@ -160,14 +174,30 @@ func isMarked(pid int, st stat, mark string) (bool, error) {
 	}
 	raw := make([]byte, size)
 	n, err := f.Read(raw) // in one go: what is read later may be another program's
-	if err != nil && err != io.EOF {
+	if err != nil && err != io.EOF && !errors.Is(err, syscall.ESRCH) {
 		return false, err
 	}
-	marked := slices.Contains(strings.Split(string(raw[:n]), "\x00"), EnvMark+"="+mark)
-	if !marked && (n == size || n == 0 && st.environ != 0) { // there is more by now, or for now there is nothing
+	want := []byte(EnvMark + "=" + mark)
+	for variable := range bytes.SplitSeq(raw[:n], []byte{0}) {
+		if bytes.Equal(variable, want) {
+			return true, nil
+		}
+	}
+	if n == size || n == 0 && st.environ != 0 { // there is more by now, or for now there is nothing
 		return false, errExec
 	}
-	return marked, nil
+	return false, nil
+}
+
+// aliveThread is where /proc shows a thread that a process still has: its first one may have ended before the others.
+func aliveThread(pid int, st stat) string {
+	dir := "/proc/" + strconv.Itoa(pid)
+	if st.state == 'Z' {
+		if threads, err := os.ReadDir(dir + "/task"); err == nil && len(threads) > 0 {
+			return dir + "/task/" + threads[len(threads)-1].Name()
+		}
+	}
+	return dir
 }
 
 // awaitAll waits until all of the processes have ended, or for as long as patience.

@@ -305,13 +305,50 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "the process shows its mark", func() (bool, any) {
-		found, ok := find(marked)
-		return ok && len(found) == 1, found
+		found, _ := find(marked)
+		return len(found) == 1, found
 	})
 	go p.Wait(nil)
 	EndAll(mark, nil, nil, 0)
 	if p.Alive() {
 		t.Error("the process is alive")
+	}
+}
+
+// init plays a program whose first thread ends before the others.
+func init() {
+	if os.Getenv("TEST_FIRST_THREAD_ENDS") == "" {
+		return
+	}
+	go func() {
+		time.Sleep(time.Hour)
+		os.Exit(1)
+	}()
+	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread, which is the first one until main begins
+}
+
+// TestAProcessWhoseFirstThreadHasEnded has an environment all the same.
+func TestAProcessWhoseFirstThreadHasEnded(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := newMark()
+	p, err := start(command{
+		argv: []string{self}, env: append(os.Environ(), EnvMark+"="+mark, "TEST_FIRST_THREAD_ENDS=1"), files: [3]*os.File{os.Stdin, os.Stderr, os.Stderr},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	eventually.Holds(t, "its first thread has ended", func() (bool, any) {
+		st, err := readStat(p.PID)
+		return err == nil && st.state == 'Z' && !st.dead(), st
+	})
+	go p.Wait(nil)
+	EndAll(mark, nil, nil, 0)
+	if p.Alive() {
+		t.Error("it is alive")
 	}
 }
 

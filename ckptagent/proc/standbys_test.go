@@ -222,9 +222,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 func TestAStandbySaysItsOwnPid(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.look(time.Now())
-	own := EnvMark + "=" + s.job.Mark
 	child := exec.Command("sleep", "1000")
-	child.Env = append(os.Environ(), own)
+	child.Env = append(os.Environ(), EnvMark+"="+s.job.Mark)
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +235,14 @@ func TestAStandbySaysItsOwnPid(t *testing.T) {
 			t.Errorf("%s pid: ready %v, %v", name, b.ready, b.rank)
 		}
 	}
-	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: s.copied(t, sh(t, "exec sleep 1000", own).PID), Learned: 1})
+	copied := exec.Command("sleep", "1000")
+	copied.SysProcAttr, copied.Env = &syscall.SysProcAttr{Setsid: true}, child.Env
+	if err := copied.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = copied.Process.Wait() })
+	t.Cleanup(func() { _ = copied.Process.Kill() })
+	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: s.copied(t, copied.Process.Pid), Learned: 1})
 	if !s.standbyNow(0).ready {
 		t.Error("a copy is not believed")
 	}
