@@ -161,16 +161,10 @@ func EndBelow(init int, command Process, asked bool, grace time.Duration) {
 // spared one is no longer the ancestor's child, the ancestor has ended and there are none: its pid may be anybody's.
 func below(ancestor, spared int) (found []int, ok bool) {
 	parents := map[int]int{}
-	var living []int
-	all, ok := find(anything)
-	for _, pid := range all {
-		st, err := readStat(pid)
-		if err == nil && !st.dead() {
-			parents[pid] = st.parent
-			living = append(living, pid)
-		}
-		ok = ok && !isForNow(err)
-	}
+	living, ok := find(func(pid int, st stat) (bool, error) {
+		parents[pid] = st.parent
+		return true, nil
+	})
 	st, err := readStat(spared) // looked at last: so long the ancestor lived
 	if err != nil || st.parent != ancestor {
 		return nil, !isForNow(err)
@@ -199,12 +193,12 @@ func (c Command) Running() string {
 			return Line(argv)
 		}
 		newest, at := 0, uint64(0)
-		all, _ := find(anything)
-		for _, child := range all {
-			if st, err := readStat(child); err == nil && st.parent == pid && st.start >= at {
+		_, _ = find(func(child int, st stat) (bool, error) {
+			if st.parent == pid && st.start >= at {
 				newest, at = child, st.start
 			}
-		}
+			return false, nil
+		})
 		if newest == 0 {
 			return Line(argv)
 		}

@@ -140,9 +140,6 @@ func find(meant func(pid int, st stat) (bool, error)) (found []int, ok bool) {
 	return found, ok
 }
 
-// anything is what find is asked for where all processes are meant.
-func anything(int, stat) (bool, error) { return true, nil }
-
 // errExec: the process starts another program, and shows neither that one's environment yet nor the one that it had.
 var errExec = errors.New("the process is starting another program")
 

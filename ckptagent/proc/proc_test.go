@@ -237,6 +237,7 @@ func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
 		t.Fatal(err)
 	}
+	anything := func(int, stat) (bool, error) { return true, nil }
 	_, found := find(anything)
 	_, descend := below(os.Getppid(), os.Getpid())
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
