@@ -231,14 +231,23 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 	}
 }
 
-// TestLaterRunsHaveTheSameEnvironment as the first one, which init began, but for what says of which generation they are.
-func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
+// runAnew is a pod whose command, which says a line as it begins, was adopted and runs for the second time.
+func runAnew(t *testing.T, command ...string) (*coordtest.Coordinator, *proctest.Container) {
+	t.Helper()
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", atOnce)
-	p.Start("sh", "-c", "echo $(env | sort | tr '\n' ' '); while :; do sleep 0.01; done")
+	p.Start(command...)
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
+	p.Out.Lines(t, 1)
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}})
 	c.Await(t, "a", "runs it anew", runs(1, 1))
+	p.Out.Lines(t, 2)
+	return c, p
+}
+
+// TestLaterRunsHaveTheSameEnvironment as the first one, which init began, but for what says of which generation they are.
+func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
+	_, p := runAnew(t, "sh", "-c", "echo $(env | sort | tr '\n' ' '); while :; do sleep 0.01; done")
 	lines := p.Out.Lines(t, 2)
 	first, later := strings.Fields(lines[0]), strings.Fields(lines[1])
 	var more []string
@@ -254,14 +263,7 @@ func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
 
 // TestSignalsReachTheLaterRun: what is sent to the container's first process is for what runs the command now.
 func TestSignalsReachTheLaterRun(t *testing.T) {
-	c := coordtest.Start(t)
-	p := wholePod(t, c, "a", atOnce)
-	p.Start("bash", "-c", "trap 'echo got USR1 in $HOLDFAST_GENERATION' USR1; echo ready; while :; do sleep 0.01; done")
-	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
-	p.Out.Lines(t, 1)
-	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}})
-	c.Await(t, "a", "runs it anew", runs(1, 1))
-	p.Out.Lines(t, 2)
+	_, p := runAnew(t, "bash", "-c", "trap 'echo got USR1 in $HOLDFAST_GENERATION' USR1; echo ready; while :; do sleep 0.01; done")
 	kill(t, p.Init.Process.Pid, syscall.SIGUSR1)
 	p.Out.Await(t, "got USR1 in 1")
 }
@@ -303,15 +305,7 @@ func TestInitDiesWhileACommandEnds(t *testing.T) {
 
 // TestAgentDiesBeforeItStartsACommand: the next agent starts it, and no rank counts as lost.
 func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
-	c := coordtest.Start(t)
-	p := wholePod(t, c, "a", atOnce)
-	p.Start("sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
-	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
-	p.Out.Lines(t, 1)
-	run := &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}
-	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: run})
-	c.Await(t, "a", "runs it anew", runs(1, 1))
-	p.Out.Lines(t, 2)
+	c, p := runAnew(t, "sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "has halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
 	kill(t, p.Init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is that of one that took generation 2
@@ -333,8 +327,7 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	p.File(file, string(raw))
 	p.File("finish", "")
 	kill(t, p.Init.Process.Pid, syscall.SIGCONT)
-	run.Number = 2
-	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: run})
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, RestartCount: 1}})
 	r := c.Await(t, "a", "has ended", func(r *v1.Report) bool {
 		return r.Incarnation == 2 && (r.State == v1.State_STATE_FINISHED || r.State == v1.State_STATE_FAILED)
 	})

@@ -136,18 +136,26 @@ func (s *Standbys) standbyNow(local int) standby {
 	return *s.slots[local]
 }
 
-// copied returns the pid of a process once it shows that it is the job's, as a copy does from the first: it starts no other program.
-func (s *Standbys) copied(t *testing.T, pid int) int {
+// copied starts what passes for a copy, and returns once it shows that it is the job's, as a copy does from the first: it starts no other
+// program.
+func (s *Standbys) copied(t *testing.T) *exec.Cmd {
 	t.Helper()
+	c := exec.Command("sleep", "1000")
+	c.SysProcAttr, c.Env = &syscall.SysProcAttr{Setsid: true}, append(os.Environ(), EnvMark+"="+s.job.Mark)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = c.Process.Wait() })
+	t.Cleanup(func() { _ = c.Process.Kill() })
 	eventually.Holds(t, "the process shows its mark", func() (bool, any) {
-		st, err := readStat(pid)
+		st, err := readStat(c.Process.Pid)
 		if err != nil {
 			return false, err
 		}
-		marked, err := isMarked(pid, st, s.job.Mark)
+		marked, err := isMarked(c.Process.Pid, st, s.job.Mark)
 		return marked, err
 	})
-	return pid
+	return c
 }
 
 // TestASourceThatDiesIsRetriedLater: one that serves all ranks is as much put off as one that serves one, and each time for longer.
@@ -191,14 +199,9 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	var copies [2]int
 	ended := make(chan error, 2)
 	for i := range copies {
-		c := exec.Command("sleep", "1000")
-		c.SysProcAttr, c.Env = &syscall.SysProcAttr{Setsid: true}, append(os.Environ(), EnvMark+"="+s.job.Mark)
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		copies[i] = s.copied(t, c.Process.Pid)
+		c := s.copied(t)
+		copies[i] = c.Process.Pid
 		go func() { ended <- c.Wait() }()
-		t.Cleanup(func() { _ = c.Process.Kill() })
 	}
 	s.onSourceMessage(src, warmLine{Warm: true})
 	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: copies[0], Learned: 1})
@@ -235,14 +238,7 @@ func TestAStandbySaysItsOwnPid(t *testing.T) {
 			t.Errorf("%s pid: ready %v, %v", name, b.ready, b.rank)
 		}
 	}
-	copied := exec.Command("sleep", "1000")
-	copied.SysProcAttr, copied.Env = &syscall.SysProcAttr{Setsid: true}, child.Env
-	if err := copied.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = copied.Process.Wait() })
-	t.Cleanup(func() { _ = copied.Process.Kill() })
-	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: s.copied(t, copied.Process.Pid), Learned: 1})
+	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: s.copied(t).Process.Pid, Learned: 1})
 	if !s.standbyNow(0).ready {
 		t.Error("a copy is not believed")
 	}
