@@ -148,7 +148,7 @@ race: ## all tests that need no cluster, under the race detector: compiles Kuber
 
 .PHONY: python-unit
 python-unit:
-	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest discover $(if $(KEPT),-v,-q) -s tests -t .
+	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest $(or $(word 2,$(AGAIN)),discover -s tests -t .) $(if $(KEPT),-v,-q)
 
 # Not part of make test, which compares with the one PyTorch that is installed: each pair downloads some 3 GB.
 .PHONY: test-conformance

@@ -5,7 +5,8 @@
 #   hack/gotest.sh build PACKAGE...             builds them, with a word now and then
 #   hack/gotest.sh run FLAG... -- PACKAGE...    runs them
 #
-# With RACE=1 they are others, with the race detector.
+# With RACE=1 they are others, with the race detector. With AGAIN="PACKAGE TEST" that test alone is run, whatever go knows of it already,
+# where PACKAGE is among those named; without TEST all of it, and without PACKAGE all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kept=$PWD/.cache/test-binaries
@@ -49,6 +50,17 @@ while [ "$verb" = run ] && [ "$1" != -- ]; do
 	shift
 done
 [ "$verb" = build ] || shift
+if [ "$verb" = run ] && [ -n "${AGAIN+set}" ]; then
+	read -r package name <<<"$AGAIN" || true
+	[ -z "$package" ] || set -- $(printf '%s\n' "$@" | grep -xE "(\./|holdfast\.dev/holdfast/)$package")
+	[ $# -gt 0 ] || exit 0
+	flags+=(-count=1)
+	below=
+	for ((i = 0; i < ${#flags[@]} - 1; i++)); do # of a job that runs some subtests alone, those
+		[ "${flags[i]}" != -run ] || [[ ${flags[i + 1]} != */* ]] || below=/${flags[i + 1]#*/}
+	done
+	[ -z "$name" ] || flags+=(-run "^$name\$$below")
+fi
 lines=$(by_folder "$@")
 mkdir -p "$kept"
 if [ "$verb" = build ]; then

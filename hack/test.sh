@@ -9,15 +9,17 @@
 #
 # All binaries, those of tests too, are built before the first cluster starts: beside one, compiling and linking would break its promises.
 #
-# Every line says which job it is of; the whole of each job is kept in .cache/test/. What failed is named at the end, and so is a test that
-# was skipped and does not stand in hack/skips.txt, or stands there and was not skipped. Ctrl-C ends all of it, and so does whatever ends
-# any of these shells. With CI set, a machine that cannot do all of it is refused.
+# Every line says which job it is of; the whole of each job is kept in .cache/test/. A test that failed is run again, alone, after all else:
+# red again is red, green is listed as FLAKY at the end, and more than three that failed are red without that. What is red is named at the
+# end, and so is a test that was skipped and does not stand in hack/skips.txt, or stands there and was not skipped. Ctrl-C ends all of it,
+# and so does whatever ends any of these shells. With CI set, a machine that cannot do all of it is refused.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 set -m # a process group for each thing that is begun
 started=$SECONDS
 began=$(date "+%F %T")
 left_out=()
+flaky=() # what failed and was green when it ran alone
 begun=() # process groups of rows, some of which may be left where the first of them has ended
 exec 3>&1
 logs=.cache/test
@@ -31,8 +33,8 @@ job() {
 	local name=${1#cluster-} how=ok cost TIMEFORMAT='%R s, %U and %S s of a processor'
 	echo $BASHPID >"$logs/running/$name"
 	cost=$({ time make --no-print-directory "$1" 2>&1 </dev/null | tee -a "$logs/$name" | words "$name" | sed -u "s/^/$name: /" >&3; } 2>&1) || how=FAILED
-	[ $how = FAILED ] || echo "$name" >>"$logs/ok"
-	say "$name: $how after $cost"
+	[ $how = FAILED ] || echo "$name${AGAIN+|$AGAIN}" >>"$logs/ok"
+	say "$name${AGAIN+ $AGAIN}: $how after $cost"
 	rm -f "$logs/running/$name"
 }
 
@@ -139,6 +141,38 @@ stop() {
 	done 2>/dev/null
 }
 
+# failed names what failed of jobs that are not ok: JOB|PACKAGE|TEST|what it said last. One that names no test is all of it.
+failed() {
+	local name
+	for name; do
+		grep -qxsF "$name" $logs/ok && continue
+		{
+			awk -f hack/failed.awk "$logs/$name" 2>/dev/null | grep . ||
+				echo "||$(grep -so 'its shell ended.*' "$logs/$name" || echo "it named no test")"
+		} | sed "s/^/$name|/"
+	done
+}
+
+# again JOB...: what failed runs once more, alone. A job is ok after all where all that failed of it is green then.
+again() {
+	local lines name package test words verb
+	local -A red=() tried=()
+	lines=$(failed "$@")
+	[ -n "$lines" ] || return 0
+	[ "$(wc -l <<<"$lines")" -le 3 ] || { say "more than three tests failed: that is no flake, none runs again"; return 0; }
+	while IFS='|' read -r name package test words; do
+		tried[$name]=yes
+		case $name in fmt | vet | lint) red[$name]=yes; continue ;; esac # which say the same of the same files
+		verb=$name
+		[[ " ${names[*]} " != *" cluster-$name "* ]] || verb=cluster-$name
+		(AGAIN="$package $test" row 1 "$verb") &
+		begun+=($!)
+		rows
+		if grep -qxF "$name|$package $test" $logs/ok; then flaky+=("$name $package $test: $words"); else red[$name]=yes; fi
+	done <<<"$lines"
+	for name in "${!tried[@]}"; do [ -n "${red[$name]:-}" ] || echo "$name" >>$logs/ok; done
+}
+
 # skipped names all tests that were: package and test.
 skipped() {
 	local name
@@ -208,14 +242,15 @@ if [ $cluster = yes ]; then
 	begun+=($!)
 	rows
 	# Green is what every job has said of itself: one that ended without a word is red.
-	failed=()
 	jobs=(fmt vet lint unit unit-kubernetes python-unit "${names[@]#cluster-}" kills agents launchers)
+	again "${jobs[@]}"
+	red=()
 	for name in "${jobs[@]}"; do
-		grep -qxsF "$name" $logs/ok || failed+=("$name")
+		grep -qxsF "$name" $logs/ok || red+=("$name")
 	done
-	if [ ${#failed[@]} -gt 0 ]; then
+	if [ ${#red[@]} -gt 0 ]; then
 		say "FAILED:"
-		for name in "${failed[@]}"; do
+		for name in "${red[@]}"; do
 			echo "  $name, all of whose words are in $logs/$name:"
 			grep -E '^ *--- FAIL|^FAIL|^panic|\*\*\* |its shell ended' "$logs/$name" | sed 's/^/    /' ||
 				echo "    it $([ -e "$logs/running/$name" ] && echo "has not ended" || echo "ended without a word")"
@@ -249,6 +284,7 @@ else
 fi
 
 say "done"
+[ ${#flaky[@]} -eq 0 ] || printf 'FLAKY %s\n' "${flaky[@]}"
 if [ ${#left_out[@]} -gt 0 ]; then
 	printf '\n************************************************************\nLEFT OUT on this machine:\n'
 	printf '  - %s\n' "${left_out[@]}"
