@@ -75,7 +75,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	out := Outcome[*corev1.Pod]{Object: pod}
 	gang := owner.Name
 	useImage(ctx, pod, s)
-	t, errs := findTraining(ctx, &pod.Spec, specPath, s, settings.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
+	t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
 	if len(errs) > 0 {
 		out.Errors = errs
 		return out

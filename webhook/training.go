@@ -31,18 +31,11 @@ type training struct {
 	ranksLater bool
 }
 
-// findTraining finds the container that the settings name, or the first one, and counts its ranks.
-func findTraining(ctx context.Context, spec *corev1.PodSpec, specPath *field.Path, s settings.Settings, keyPath *field.Path) (*training, field.ErrorList) {
-	index := -1
-	names := make([]string, len(spec.Containers))
-	for i, c := range spec.Containers {
-		names[i] = c.Name
-		if index < 0 && (s.Container == "" || s.Container == c.Name) {
-			index = i
-		}
-	}
-	if index < 0 {
-		return nil, field.ErrorList{field.Invalid(keyPath, s.Container, "names no container of the pod: write one of "+strings.Join(names, ", "))}
+// findTraining finds the container that trains and counts its ranks. annotations are those of the pod or of its template.
+func findTraining(ctx context.Context, spec *corev1.PodSpec, annotations map[string]string, specPath *field.Path, s settings.Settings, keyPath *field.Path) (*training, field.ErrorList) {
+	index, err := chooseContainer(ctx, spec, s.Container, annotations[defaultContainerKey], keyPath)
+	if err != nil {
+		return nil, field.ErrorList{err}
 	}
 	t := &training{spec: spec, index: index, path: specPath.Child("containers").Index(index), specPath: specPath}
 	t.line = readCommand(ctx, t.container(), t.path)

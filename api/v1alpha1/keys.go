@@ -22,7 +22,7 @@ const (
 	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
 	// a launcher in the container's own command asks for, else the GPUs that it asks for, else 1.
 	AnnotationRanks = Prefix + "ranks"
-	// AnnotationContainer names the container that trains; default: the first one.
+	// AnnotationContainer names the container that trains; default: what webhook.chooseContainer finds.
 	AnnotationContainer = Prefix + "container"
 	// AnnotationStorageClaim names a PersistentVolumeClaim in the job's namespace to which steps are copied
 	// aside from training. Absent: state outlives processes, not pods. Needs AnnotationStateSize.

@@ -108,3 +108,8 @@ func ShellScripts(argv []string) (files []string) {
 	}
 	return files
 }
+
+// NamesLauncher says whether argv is a launcher, served or of its own, or a shell whose text names one that is served.
+func NamesLauncher(argv []string) bool {
+	return len(argv) > 0 && CommandTimeout(argv) != commandTimeout
+}

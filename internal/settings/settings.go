@@ -44,7 +44,7 @@ type Settings struct {
 	StandbyBytes int64
 	// Ranks is the number of ranks per pod; 0: not said.
 	Ranks int32
-	// Container names the container that trains; empty: the first one.
+	// Container names the container that trains; empty: not said.
 	Container string
 	// StorageClaim names the claim that steps are copied to; empty: storage is off. StorageInterval is how
 	// often, 0 where storage is off.
@@ -237,7 +237,7 @@ func (s *Settings) set(key, value string) (problem string) {
 	case v1alpha1.AnnotationContainer:
 		s.Container = value
 		if value == "" {
-			return "must name the container that trains; remove the key for the first one"
+			return "must name the container that trains; remove the key to have it found by devices, or by its launcher"
 		}
 	case v1alpha1.AnnotationStorageClaim:
 		s.StorageClaim = value
