@@ -91,7 +91,7 @@ demo: ready ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN
 
 .PHONY: test
 test: ## everything that checks the project, end-to-end tests on real kubelets included
-	@hack/test.sh
+	@go build -o bin/runtests ./hack/runtests && exec bin/runtests
 
 .PHONY: check
 check: fmt vet lint unit unit-kubernetes agents python-unit ## format, vet, lint, unit tests: no cluster, no root

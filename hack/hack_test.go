@@ -1,5 +1,4 @@
-// Package hack has only tests: a script that starts several things at once ends all of them where it ends, and is green only where each
-// of them was.
+// Package hack has only tests: a script that starts several things at once ends all of them where it ends.
 package hack
 
 import (

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// job is a verb of the Makefile with a log of its own.
+type job struct {
+	name, verb string
+	kind       kind
+}
+
+func (j job) log() string { return logs + "/" + j.name }
+
+// kind is what a job takes of the machine, and so beside what it may run.
+type kind int
+
+const (
+	// check computes, and gets what processor the others leave: what tests on clusters promise about time holds as if they were alone.
+	// Checks of one row run one after another.
+	check kind = iota
+	unit
+	// trains is a test on a cluster whose job trains on many nodes: no two of them at a time.
+	trains
+	// waits is a test that mostly waits, for leases, leads, back-offs, grace or processes that it killed. A cluster takes up to 4 GiB,
+	// and a core, or its tests meet limits that a busy machine breaks.
+	waits
+)
+
+// plan lists the jobs: the first two clusters train, the other jobs wait in this order.
+func plan(clusters []string) []job {
+	jobs := []job{{"fmt", "fmt", check}, {"vet", "vet", check}, {"lint", "lint", check},
+		{"unit", "unit", unit}, {"unit-kubernetes", "unit-kubernetes", unit}, {"python-unit", "python-unit", unit}}
+	for i, name := range clusters {
+		k := waits
+		if i < 2 {
+			k = trains
+		}
+		jobs = append(jobs, job{name, "cluster-" + name, k})
+	}
+	for _, name := range []string{"kills", "agents", "launchers"} {
+		jobs = append(jobs, job{name, name, waits})
+	}
+	return jobs
+}
+
+// next is the index of the first waiting job that may start beside those that run, -1 where none may. Checks have two rows aside; as many
+// of the others as width run at a time, and one more once the checks are over and leave their share. Where width is 1 they wait for that.
+func next(waiting, running []job, width int) int {
+	checks := func(jobs []job) bool { return slices.ContainsFunc(jobs, func(j job) bool { return j.kind <= unit }) }
+	switch {
+	case !checks(waiting) && !checks(running):
+		width++
+	case width == 1:
+		width = 0
+	}
+	others := 0
+	for _, j := range running {
+		if j.kind > unit {
+			others++
+		}
+	}
+	for i, j := range waiting {
+		alike := slices.ContainsFunc(running, func(other job) bool { return other.kind == j.kind })
+		if j.kind == waits && others < width || j.kind == trains && others < width && !alike || j.kind <= unit && !alike {
+			return i
+		}
+	}
+	return -1
+}
+
+// width is how many tests on clusters a machine bears: 7 GiB are for what runs beside them.
+func width(memoryGiB float64, cores int) int {
+	return max(1, min(int((memoryGiB-7)/4), 3, cores))
+}
+
+// memoryGiB is the machine's memory, 0 where /proc does not say.
+func memoryGiB() float64 {
+	file, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var kib float64
+		if strings.HasPrefix(lines.Text(), "MemTotal:") {
+			_, _ = fmt.Sscanf(lines.Text(), "MemTotal: %f kB", &kib)
+			return kib / 1024 / 1024
+		}
+	}
+	return 0
+}
