@@ -47,8 +47,9 @@ func TestGoldenPods(t *testing.T) {
 			annotate(v1alpha1.AnnotationStandbys, "off")},
 		"storage": {storage("ckpt"), annotate(v1alpha1.AnnotationStorageInterval, "30s"),
 			podSpec(func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = ptr.To[int64](5) })},
-		"two-slots":   {annotate(v1alpha1.AnnotationSlots, "2")},
-		"best-effort": {noResources, annotate(v1alpha1.AnnotationRanks, "4")},
+		"shared-memory": {withoutShm, annotate(v1alpha1.AnnotationShmSize, "2Gi")},
+		"two-slots":     {annotate(v1alpha1.AnnotationSlots, "2")},
+		"best-effort":   {noResources, annotate(v1alpha1.AnnotationRanks, "4")},
 		"request-only-root-second-container": {podSpec(func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}
 			s.SchedulerName = "default-scheduler"

@@ -47,7 +47,7 @@ func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 		return ImageQuery{}, false
 	}
 	spec := &job.Spec.Template.Spec
-	t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath.Child("spec"), s, nil)
+	t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath.Child("spec"), s, settings.TemplateAnnotations.Key)
 	if len(errs) > 0 || len(t.container().Command) > 0 || t.container().Image == "" {
 		return ImageQuery{}, false
 	}
@@ -130,7 +130,7 @@ func useImage(ctx context.Context, pod *corev1.Pod, s settings.Settings) {
 	if json.Unmarshal([]byte(pod.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil {
 		return
 	}
-	if t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
+	if t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.TemplateAnnotations.Key); len(errs) == 0 && len(t.container().Command) == 0 {
 		p.into(t.container())
 	}
 }

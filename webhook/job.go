@@ -69,10 +69,11 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 		}
 		return out
 	}
+	at := func(key string) *field.Path { return keyPath(job, key) }
 	errs = append(errs, checkShape(job)...)
-	errs = append(errs, checkSlices(s, parallelism(job), func(key string) *field.Path { return keyPath(job, key) })...)
+	errs = append(errs, checkSlices(s, parallelism(job), at)...)
 	effective := effectiveSpec(ctx, job, s, facts)
-	t, more := findTraining(ctx, effective, job.Spec.Template.Annotations, templatePath.Child("spec"), s, keyPath(job, v1alpha1.AnnotationContainer))
+	t, more := findTraining(ctx, effective, job.Spec.Template.Annotations, templatePath.Child("spec"), s, at)
 	errs = append(errs, more...)
 	if t != nil {
 		errs = append(errs, t.checkFresh(parallelism(job), s, facts.unread())...)
@@ -97,7 +98,7 @@ func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, f
 		return spec
 	}
 	spec = spec.DeepCopy()
-	if t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath, s, nil); len(errs) == 0 && len(t.container().Command) == 0 {
+	if t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath, s, settings.TemplateAnnotations.Key); len(errs) == 0 && len(t.container().Command) == 0 {
 		facts.Image.into(t.container())
 	}
 	return spec

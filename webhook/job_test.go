@@ -124,6 +124,12 @@ func TestJobRefusals(t *testing.T) {
 		{"mount at our path", trainer(func(c *corev1.Container) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast/memory/"})
 		})},
+		{"shared memory where some is mounted", annotate(v1alpha1.AnnotationShmSize, "8Gi")},
+		{"shared memory maybe", annotateTemplate(v1alpha1.AnnotationShmSize, "on")},
+		{"volume named as that of shared memory", func(j *batchv1.Job) {
+			withoutShm(j)
+			podSpec(func(s *corev1.PodSpec) { s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeShm}) })(j)
+		}},
 		{"variable of our name", trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "HOLDFAST_RANKS", Value: "9"}) })},
 		{"launcher flag that is unknown", direct("--nproc-per-node=2", "--hold-fast", "train.py")},
 		{"launcher flag that is refused", direct("--nproc-per-node=2", "--logs-specs=mine", "train.py")},

@@ -23,12 +23,14 @@ type demand struct {
 	// Standbys is for standby processes: for one that imports, whose copies share its memory until they train. Where the
 	// script needs one for each rank, which only shows once it runs, the agent starts as many as there is room for and says so.
 	Standbys int64
+	// Shm is the size of the volume at /dev/shm; 0: none is added.
+	Shm int64
 }
 
-func demandOf(s settings.Settings, ranks int32) demand {
-	var d demand
+func (t *training) demand(s settings.Settings) demand {
+	d := demand{Shm: t.sharedMemory(s)}
 	if s.StateBytes > 0 {
-		d.Volume = int64(ranks)*arenaBytes(s) + volumeSlack
+		d.Volume = int64(t.ranks)*arenaBytes(s) + volumeSlack
 	}
 	if s.Standbys {
 		d.Standbys = s.StandbyBytes
@@ -36,7 +38,7 @@ func demandOf(s settings.Settings, ranks int32) demand {
 	return d
 }
 
-func (d demand) total() int64 { return d.Volume + d.Standbys + agentBytes }
+func (d demand) total() int64 { return d.Volume + d.Standbys + d.Shm + agentBytes }
 
 // addMemory adds n bytes to each memory request and limit that the user set, on the container and on
 // the pod as a whole, and says whether there was any. Requests and limits that were equal stay equal.
@@ -69,13 +71,17 @@ func memorySet(c *corev1.Container, spec *corev1.PodSpec) int64 {
 }
 
 // notReserved is the note for a pod whose memory is neither requested nor limited.
-func notReserved(container string, n int64) string {
-	return fmt.Sprintf("container %s sets neither a memory request nor a limit: nothing was added for the %s that holdfast may use; set them to reserve it", container, mebibytes(n))
+func notReserved(container string, d demand) string {
+	shm := ""
+	if d.Shm > 0 {
+		shm = " and for " + mebibytes(d.Shm) + " at /dev/shm"
+	}
+	return fmt.Sprintf("container %s sets neither a memory request nor a limit: nothing was added for the %s that holdfast may use%s; set them to reserve it", container, mebibytes(d.total()-d.Shm), shm)
 }
 
 // memoryWarnings tells what the job will need, where that is more than it asks for itself or unreserved.
 func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
-	d := demandOf(s, t.ranks)
+	d := t.demand(s)
 	set := memorySet(t.container(), t.spec)
 	if t.ranksLater {
 		warnings = append(warnings, fmt.Sprintf("%s: how many ranks it starts is known only once the pod runs: memory is counted for %d, by the GPUs; write the number into annotation %s",
@@ -83,10 +89,14 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 	}
 	switch {
 	case set == 0:
-		return append(warnings, notReserved(t.container().Name, d.total()))
+		return append(warnings, notReserved(t.container().Name, d))
 	case d.total() > set:
-		return append(warnings, fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %s %s for state in memory and %s for standbys",
-			mebibytes(d.total()), mebibytes(set), counted(t.ranks), mebibytes(d.Volume), mebibytes(d.Standbys)))
+		text := fmt.Sprintf("holdfast adds %s of memory to the %s of each pod: %s %s for state in memory and %s for standbys",
+			mebibytes(d.total()), mebibytes(set), counted(t.ranks), mebibytes(d.Volume), mebibytes(d.Standbys))
+		if d.Shm > 0 {
+			text += fmt.Sprintf(", and /dev/shm has %s (%s)", mebibytes(d.Shm), v1alpha1.AnnotationShmSize)
+		}
+		return append(warnings, text)
 	}
 	return warnings
 }
@@ -98,9 +108,9 @@ func counted(ranks int32) string {
 	return fmt.Sprintf("%d ranks need", ranks)
 }
 
-func mebibytes(n int64) string {
-	return resource.NewQuantity((n+(1<<20)-1)>>20<<20, resource.BinarySI).String()
-}
+func mebibytes(n int64) string { return quantity((n + (1 << 20) - 1) >> 20 << 20) }
+
+func quantity(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
 
 // sharesBudget says whether the pod as a whole has requests or limits.
 func sharesBudget(spec *corev1.PodSpec) bool {

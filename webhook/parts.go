@@ -21,6 +21,7 @@ const (
 	volumeMemory     = "holdfast-memory"
 	volumeToken      = "holdfast-token"
 	volumeStorage    = "holdfast-storage"
+	volumeShm        = "holdfast-shm"
 
 	runPath    = "/run/holdfast"
 	memoryPath = runPath + "/memory"
@@ -46,9 +47,9 @@ func arenaBytes(s settings.Settings) int64 {
 
 // addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
 // command. Everything goes to the end of its list, so that what others put there keeps its place.
-func (t *training) addParts(cfg Config, s settings.Settings, job types.UID) {
+func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID) {
 	c := t.container()
-	volumes, mounts := parts(demandOf(s, t.ranks), s.StorageClaim)
+	volumes, mounts := parts(d, s.StorageClaim)
 	for _, v := range volumes {
 		t.spec.Volumes = appendNew(t.spec.Volumes, v, func(v corev1.Volume) string { return v.Name })
 	}
@@ -88,9 +89,12 @@ func parts(d demand, claim string) ([]corev1.Volume, []corev1.VolumeMount) {
 		{Name: volumeToken, MountPath: tokenPath, ReadOnly: true},
 	}
 	if d.Volume > 0 {
-		volumes = append(volumes, corev1.Volume{Name: volumeMemory, VolumeSource: corev1.VolumeSource{
-			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(d.Volume, resource.BinarySI)}}})
+		volumes = append(volumes, inMemory(volumeMemory, d.Volume))
 		mounts = append(mounts, corev1.VolumeMount{Name: volumeMemory, MountPath: memoryPath})
+	}
+	if d.Shm > 0 {
+		volumes = append(volumes, inMemory(volumeShm, d.Shm))
+		mounts = append(mounts, corev1.VolumeMount{Name: volumeShm, MountPath: shmPath})
 	}
 	if claim != "" {
 		volumes = append(volumes, corev1.Volume{Name: volumeStorage, VolumeSource: corev1.VolumeSource{
@@ -98,6 +102,11 @@ func parts(d demand, claim string) ([]corev1.Volume, []corev1.VolumeMount) {
 		mounts = append(mounts, corev1.VolumeMount{Name: volumeStorage, MountPath: storagePath})
 	}
 	return volumes, mounts
+}
+
+func inMemory(name string, size int64) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(size, resource.BinarySI)}}}
 }
 
 // environment is what the agent finds in its environment.

@@ -75,12 +75,13 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	out := Outcome[*corev1.Pod]{Object: pod}
 	gang := owner.Name
 	useImage(ctx, pod, s)
-	t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.MetadataAnnotations.Key(v1alpha1.AnnotationContainer))
+	t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.MetadataAnnotations.Key)
 	if len(errs) > 0 {
 		out.Errors = errs
 		return out
 	}
 	marker := markerOf(cfg, s, gang, t)
+	d := t.demand(s) // before memory is added
 	had, again := pod.Annotations[v1alpha1.AnnotationInjected]
 	switch {
 	case again && (had != marker || len(t.container().Command) == 0):
@@ -90,7 +91,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		if out.Errors = t.checkFresh(0, s, nil); len(out.Errors) > 0 {
 			return out
 		}
-		describe(pod, t, s, marker)
+		describe(pod, t, d, s, marker)
 	}
 	pod.Labels = setKey(pod.Labels, v1alpha1.LabelGang, gang)
 	if pod.Annotations[defaultContainerKey] == "" {
@@ -99,18 +100,17 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
-	t.addParts(cfg, s, owner.UID)
+	t.addParts(cfg, d, s, owner.UID)
 	return out
 }
 
 // describe adds the memory, which must happen once, and writes down what was done.
-func describe(pod *corev1.Pod, t *training, s settings.Settings, marker string) {
-	d := demandOf(s, t.ranks)
-	done := v1alpha1.Injection{StateBytes: s.StateBytes, Slots: s.Slots, Ranks: t.ranks, Standbys: s.Standbys}
+func describe(pod *corev1.Pod, t *training, d demand, s settings.Settings, marker string) {
+	done := v1alpha1.Injection{StateBytes: s.StateBytes, Slots: s.Slots, Ranks: t.ranks, Standbys: s.Standbys, ShmBytes: d.Shm}
 	if addMemory(t.container(), t.spec, d.total()) {
 		done.MemoryAdded = d.total()
 	} else {
-		done.Notes = append(done.Notes, notReserved(t.container().Name, d.total()))
+		done.Notes = append(done.Notes, notReserved(t.container().Name, d))
 	}
 	if grace := graceSeconds(t.spec); s.StorageClaim != "" && grace < enoughGrace {
 		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d: too short to copy the newest step to storage when a pod terminates; set it to %d or more", grace, enoughGrace))

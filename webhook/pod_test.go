@@ -3,6 +3,7 @@ package webhook
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -223,8 +224,8 @@ func promises(before, after *corev1.Pod) error {
 			return fmt.Errorf("arguments or hooks of %s changed", b.Name)
 		}
 		for _, m := range a.VolumeMounts[len(b.VolumeMounts):] {
-			if m.MountPath == "/dev/shm" {
-				return fmt.Errorf("/dev/shm was mounted")
+			if m.MountPath == shmPath && (before.Spec.HostIPC || slices.ContainsFunc(b.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == shmPath })) {
+				return fmt.Errorf("/dev/shm was mounted over what was there")
 			}
 		}
 		if limit, ok := a.Resources.Limits[corev1.ResourceMemory]; ok {
@@ -298,6 +299,12 @@ func randomJob(t *testing.T, r *rand.Rand) *batchv1.Job {
 	annotate(v1alpha1.AnnotationStandbys, []string{"auto", "off"}[r.IntN(2)])(j)
 	if r.IntN(3) == 0 {
 		delete(j.Annotations, v1alpha1.AnnotationStateSize)
+	}
+	if r.IntN(2) == 0 {
+		spec.Containers[0].VolumeMounts = nil
+		if spec.HostIPC = r.IntN(4) == 0; !spec.HostIPC {
+			annotate(v1alpha1.AnnotationShmSize, []string{"off", "64Mi", "100Gi"}[r.IntN(3)])(j)
+		}
 	}
 	j.Spec.Template.ObjectMeta = metav1.ObjectMeta{}
 	return j

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
@@ -29,15 +30,17 @@ type training struct {
 	ranks int32
 	// ranksLater: the command tells how many ranks there are, by a value that is not known at admission.
 	ranksLater bool
+	// keyPath says where an annotation stands, or would.
+	keyPath func(key string) *field.Path
 }
 
 // findTraining finds the container that trains and counts its ranks. annotations are those of the pod or of its template.
-func findTraining(ctx context.Context, spec *corev1.PodSpec, annotations map[string]string, specPath *field.Path, s settings.Settings, keyPath *field.Path) (*training, field.ErrorList) {
-	index, err := chooseContainer(ctx, spec, s.Container, annotations[defaultContainerKey], keyPath)
+func findTraining(ctx context.Context, spec *corev1.PodSpec, annotations map[string]string, specPath *field.Path, s settings.Settings, keyPath func(string) *field.Path) (*training, field.ErrorList) {
+	index, err := chooseContainer(ctx, spec, s.Container, annotations[defaultContainerKey], keyPath(v1alpha1.AnnotationContainer))
 	if err != nil {
 		return nil, field.ErrorList{err}
 	}
-	t := &training{spec: spec, index: index, path: specPath.Child("containers").Index(index), specPath: specPath}
+	t := &training{spec: spec, index: index, path: specPath.Child("containers").Index(index), specPath: specPath, keyPath: keyPath}
 	t.line = readCommand(ctx, t.container(), t.path)
 	t.ranks, t.ranksLater = t.countRanks(s)
 	return t, nil
@@ -91,10 +94,13 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 	} else {
 		errs = append(errs, t.checkLauncher(members)...)
 	}
+	if s.ShmBytes > 0 && t.hasShm() {
+		errs = append(errs, field.Invalid(t.keyPath(v1alpha1.AnnotationShmSize), quantity(s.ShmBytes), "has no effect, as container "+c.Name+" has a /dev/shm of its own (a mount there, or hostIPC): remove the mount, or the key"))
+	}
 	for i, v := range t.spec.Volumes {
-		// The storage volume's name is ours only where storage is on: pods of jobs that were admitted before
-		// there was storage may carry it.
-		if v.Name == volumeRun || v.Name == volumeMemory || v.Name == volumeToken || v.Name == volumeStorage && s.StorageClaim != "" {
+		// The names of storage and shared memory are ours only where they are added: pods of jobs that were admitted before
+		// there were any may carry them.
+		if v.Name == volumeRun || v.Name == volumeMemory || v.Name == volumeToken || v.Name == volumeStorage && s.StorageClaim != "" || v.Name == volumeShm && t.sharedMemory(s) > 0 {
 			errs = append(errs, field.Invalid(t.specPath.Child("volumes").Index(i).Child("name"), v.Name, "is a volume that holdfast adds: rename or remove it"))
 		}
 	}

@@ -22,6 +22,9 @@ const (
 	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
 	// a launcher in the container's own command asks for, else the GPUs that it asks for, else 1.
 	AnnotationRanks = Prefix + "ranks"
+	// AnnotationShmSize is the size of the memory volume that the training container gets at /dev/shm where it mounts nothing
+	// there, a quantity, or "off"; default: a share of its memory limit.
+	AnnotationShmSize = Prefix + "shm-size"
 	// AnnotationContainer names the container that trains; default: what webhook.chooseContainer finds.
 	AnnotationContainer = Prefix + "container"
 	// AnnotationStorageClaim names a PersistentVolumeClaim in the job's namespace to which steps are copied
@@ -154,6 +157,8 @@ type Injection struct {
 	Slots int32 `json:"slots,omitempty"`
 	// Ranks is the number of ranks per pod that memory was counted for.
 	Ranks int32 `json:"ranks,omitempty"`
+	// ShmBytes is the size of the volume at /dev/shm; 0: none was added.
+	ShmBytes int64 `json:"shmBytes,omitempty"`
 	// MemoryAdded is what was added to the memory request or limit, in bytes.
 	MemoryAdded int64 `json:"memoryAdded,omitempty"`
 	// Standbys says whether standby processes are on.

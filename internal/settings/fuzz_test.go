@@ -56,6 +56,7 @@ func FuzzSettings(f *testing.F) {
 		}
 		within("state", s.StateBytes, minBytes, maxBytes)
 		within("standby memory", s.StandbyBytes, minBytes, maxBytes)
+		within("shared memory", s.ShmBytes, minBytes, maxBytes)
 		within("ranks", int64(s.Ranks), 1, protocol.MaxRanks)
 		within("interval", int64(s.StorageInterval), int64(minInterval), int64(maxInterval))
 		if s.RunTime < 0 || s.Topology.SliceSize < 0 || s.Topology.Spares < 0 || s.Topology.SliceSize > v1alpha1.MaxMembers {

@@ -42,6 +42,9 @@ type Settings struct {
 	// Standbys says whether each rank has a warm standby, StandbyBytes what those of a pod may use.
 	Standbys     bool
 	StandbyBytes int64
+	// ShmBytes is the size of what is mounted at /dev/shm; 0: not said. NoShm: nothing is.
+	ShmBytes int64 `json:",omitzero"`
+	NoShm    bool  `json:",omitzero"`
 	// Ranks is the number of ranks per pod; 0: not said.
 	Ranks int32
 	// Container names the container that trains; empty: not said.
@@ -75,6 +78,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationStandbys:        `"auto" or "off"`,
 	v1alpha1.AnnotationStandbyMemory:   `a size such as "512Mi"`,
 	v1alpha1.AnnotationRanks:           `a number such as "8"`,
+	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
 	v1alpha1.AnnotationStorageInterval: `a duration such as "1m"`,
@@ -234,6 +238,10 @@ func (s *Settings) set(key, value string) (problem string) {
 			return fmt.Sprintf("must be the number of ranks per pod, 1 to %d; remove the key to have it derived from the launcher or the GPUs", protocol.MaxRanks)
 		}
 		s.Ranks = int32(n)
+	case v1alpha1.AnnotationShmSize:
+		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {
+			s.ShmBytes, problem = parseBytes(value, `to have nothing mounted at /dev/shm write "off"`)
+		}
 	case v1alpha1.AnnotationContainer:
 		s.Container = value
 		if value == "" {

@@ -131,10 +131,13 @@ func (p Preview) memory(w *page.Page) {
 	} else {
 		w.Linef("  state in memory: off")
 	}
+	if i.ShmBytes > 0 {
+		w.Linef("  shared memory: %s at /dev/shm", page.Bytes(i.ShmBytes))
+	}
 	standbys := "off"
 	if i.Standbys {
 		standbys = "one for each rank"
-		if more := i.MemoryAdded - p.stateTotal(); more > 0 {
+		if more := i.MemoryAdded - p.stateTotal() - i.ShmBytes; more > 0 {
 			standbys += fmt.Sprintf("; %s with the agent", page.Bytes(more))
 		}
 	}

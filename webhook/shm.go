@@ -1,0 +1,45 @@
+package webhook
+
+import (
+	"path"
+
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// shmPath is where processes of a container share memory: data loaders and NCCL. Container runtimes put 64 MiB there.
+const shmPath = "/dev/shm"
+
+// Without a word about it /dev/shm has this share of the container's memory, within these bounds; where no memory is set
+// nothing is reserved either, and it may have the most.
+const (
+	shmShare = 16
+	leastShm = 64 << 20
+	mostShm  = 8 << 30
+)
+
+// sharedMemory is the size of what is mounted at /dev/shm; 0: nothing is.
+func (t *training) sharedMemory(s settings.Settings) int64 {
+	switch set := memorySet(t.container(), t.spec); {
+	case s.NoShm || t.hasShm():
+		return 0
+	case s.ShmBytes > 0:
+		return s.ShmBytes
+	case set == 0:
+		return mostShm
+	default:
+		return min(max(set/shmShare>>20<<20, leastShm), mostShm)
+	}
+}
+
+// hasShm says whether the container has a /dev/shm that is not ours: a mount there or of the whole of /dev, or the node's.
+func (t *training) hasShm() bool {
+	if t.spec.HostIPC {
+		return true
+	}
+	for _, m := range t.container().VolumeMounts {
+		if at := path.Clean(m.MountPath); (at == shmPath || at == path.Dir(shmPath)) && m.Name != volumeShm {
+			return true
+		}
+	}
+	return false
+}
