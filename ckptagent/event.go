@@ -119,7 +119,7 @@ type Tick struct{}
 type Effect interface{ effect() }
 
 // Start starts the ranks of a generation, in standbys where they are ready; answered by Started or Exited
-// for each. Sealed steps above Run.RestoreStep are discarded first. Original: nothing is started; the run of the
+// for each. Sealed steps above Run.RestoreStep are discarded first. FirstRun: nothing is started; the run of the
 // container's command that init began counts as the rank's.
 type Start struct {
 	Run      protocol.Run
@@ -134,7 +134,7 @@ type End struct {
 	Within time.Duration
 }
 
-// TakeInventory seals complete copies, discards what Past gives up, verifies sealed slots and lists them;
+// TakeInventory seals complete copies, discards what Abandoned names, verifies sealed slots and lists them;
 // answered by Inventoried.
 type TakeInventory struct{ Abandoned Abandoned }
 

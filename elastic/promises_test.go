@@ -31,7 +31,7 @@ func (p *promises) record(was, now *Record) {
 	}
 }
 
-// directive looks at what a pod must do after an event. Told: agents heard of it. Stored is the newest generation in the store.
+// directive looks at what a pod must do after an event. notified: an agent received it. stored is the newest generation in the store.
 func (p *promises) directive(e Event, slot int, pod string, d protocol.Directive, notified bool, stored int64) {
 	if old, known := p.last[pod]; known && !notified && !reflect.DeepEqual(old, d) {
 		p.fail("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)

@@ -21,8 +21,8 @@ import (
 //	                             copied, manifested and fetchfailed as POINT@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
-//	to be replaced POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is to be replaced
-//	sought SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
+//	pending POD@SLOT:CAUSE[:dead] ...   the level; without pods: nobody is to be replaced
+//	holder SLOT POD [waits]      the API server has that pod in the slot, and it runs; "none": it has no pod
 //	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
 //	ticks MS                     until then a tick comes every second
 //	released POD | over | tick

@@ -36,15 +36,15 @@ type State struct {
 	// stored is the highest generation that the store has, storedVerdict whether it has the verdict.
 	stored        int64
 	storedVerdict bool
-	// revision counts Persists; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable,
+	// revision counts effects Persist; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable,
 	// branchRevision the first that has the newest branch, pinnedRevision the first that has the pins that people ask for.
 	revision, storedRevision, durableRevision, branchRevision, pinnedRevision int64
 	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
 	sealedAt time.Time
-	// stages are those of replacements from replaceCommitted on, by pod; past are pods that a newer one took the slot over from.
+	// stages are those of replacements from replaceCommitted on, by pod; supersededPods are those that a newer pod took the slot over from.
 	stages         map[string]replaceStage
 	supersededPods map[string]bool
-	// beganAt is when this coordinator saw the gang first. awaits: a pod to be replaced has its time yet to come to it.
+	// beganAt is when this coordinator saw the gang first. awaitsAgent: a terminating pod may still attach to it.
 	beganAt     time.Time
 	awaitsAgent bool
 	// lookedUpAt is when it was last asked who holds silent slots.
@@ -69,7 +69,7 @@ type State struct {
 	mixedSince time.Time
 	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
 	launched bool
-	// pace is the time that a step takes, beat the time from one step that is told to the next, which may be many steps later, both
+	// pace is the time that a step takes, reportInterval the time from one step that is told to the next, which may be many steps later, both
 	// smoothed; gap is the fewest steps from one that is told to the next.
 	pace, reportInterval time.Duration
 	gap                  int64

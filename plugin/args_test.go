@@ -1,12 +1,40 @@
 package plugin
 
 import (
+	"go/parser"
+	"go/token"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 )
+
+// TestDocumentedArguments: the example in the package comment of the arguments is one.
+func TestDocumentedArguments(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../api/scheduling/v1alpha1/args.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := ""
+	for line := range strings.Lines(file.Doc.Text()) {
+		if code, ok := strings.CutPrefix(line, "\t"); ok {
+			example += code
+		}
+	}
+	var config struct {
+		Profiles []struct {
+			PluginConfig []struct{ Args runtime.RawExtension }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(example), &config); err != nil || len(config.Profiles) != 1 || len(config.Profiles[0].PluginConfig) != 1 {
+		t.Fatalf("%v in\n%s", err, example)
+	}
+	if args, err := readArgs(&runtime.Unknown{Raw: config.Profiles[0].PluginConfig[0].Args.Raw}); err != nil || args.InitialPlacementTimeout.Duration != 2*time.Minute {
+		t.Errorf("%+v, %v in\n%s", args, err, example)
+	}
+}
 
 func TestArguments(t *testing.T) {
 	const head = `{"apiVersion":"scheduling.holdfast.dev/v1alpha1","kind":"HoldfastArgs"`

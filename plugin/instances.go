@@ -46,7 +46,7 @@ type Instances struct {
 	plugins map[string]*Plugin
 }
 
-// NewInstances returns a Station for one process.
+// NewInstances returns the Instances of one process.
 func NewInstances() *Instances {
 	return newInstances(func(h fwk.Handle) (dynamic.Interface, error) {
 		if h.KubeConfig() == nil {

@@ -72,7 +72,7 @@ type domain struct {
 	// level is -1 for the root; children are sorted by name, and nodes, which only the deepest have, too.
 	level           int32
 	children, nodes []int32
-	// size counts nodes below, used those of which devices are taken, claimed those with Spares or Closed.
+	// size counts nodes below, used those of which devices are taken, claimed those with Spares or Exclusive.
 	size, used, claimed int32
 }
 
@@ -275,7 +275,7 @@ func (t *Tree) Lacks(i int, r Resources) []string {
 	return lacks
 }
 
-// Used says whether devices of a node are taken; Tenants and Closed are what Node says.
+// Used says whether devices of a node are taken; Tenants and Exclusive are those of Node.
 func (t *Tree) Used(i int) bool      { return t.nodes[i].used() }
 func (t *Tree) Tenants(i int) int    { return t.nodes[i].Tenants }
 func (t *Tree) Exclusive(i int) bool { return t.nodes[i].Exclusive }

@@ -23,12 +23,12 @@ type Write struct {
 //	         Begin, Levels: grant            Seal
 //	empty ─────────────────────────▶ granted ─────▶ sealed
 //	  ▲ │                              ▲             ▲ │ Levels: reusable
-//	  │ │ Bring: hole       Brought    │             │ │
+//	  │ │ BeginFill: hole  CommitFill │             │ │
 //	  │ └──────────────────────────────┼─────────────┘ │
 //	  │                                └───────────────┤
 //	  └────────────────────────────────────────────────┘ Begin: abandoned · Drop: does not verify
 //
-// Seal and Brought, which bring a slot there, do it by seal.
+// Seal and CommitFill end in seal.
 type Book struct {
 	Header  Header
 	Control Control

@@ -20,7 +20,7 @@ func (b *Book) Holds(at Point, generation int64) bool {
 
 // BeginFill gives up sealed steps above a step, in number or branch, and that step itself if a later generation made it or
 // another branch did, and opens a hole for it: in a slot that holds nothing, else the oldest that is not common. No client may
-// run. The hole is pinned until Brought or Leave.
+// run. The hole is pinned until CommitFill or AbortFill.
 func (b *Book) BeginFill(at Point, generation int64, length uint64) (Fill, []Write, bool) {
 	if at.Step <= 0 || length == 0 || length > b.Header.StateBytes || !b.Header.Keeps(at.Branch) {
 		return Fill{}, nil, false

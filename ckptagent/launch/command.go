@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// NeverWhole is the patience with a command that names a launcher that is served: it is waited for as long as it takes.
+// NeverWhole is the timeout of a command that names a launcher that is served: there is none.
 const NeverWhole time.Duration = -1
 
 // How long a command may run without a launcher until it counts as a launcher of its own.

@@ -17,7 +17,7 @@ import (
 
 // EndAll ends every process that carries mark in its environment or belongs to the session of one of the ranks, except
 // those of the spared sessions, and returns when none is left. With grace it asks the sessions by SIGTERM first, and
-// waits for them; strays, which are not asked, are not waited for.
+// waits for them. Strays are neither asked nor waited for.
 //
 // A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by
 // being between two programs for longer than execTimeout outside of its session.
@@ -197,7 +197,7 @@ func aliveThread(pid int, st stat) string {
 	return dir
 }
 
-// awaitAll waits until all of the processes have ended, or for as long as patience.
+// awaitAll waits until all of the processes have ended, at most for timeout.
 func awaitAll(pids []int, timeout time.Duration) {
 	deadline := time.Now().Add(timeout)
 	for _, pid := range pids {

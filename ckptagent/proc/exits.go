@@ -43,7 +43,7 @@ func (e *Exits) follow(poke *os.File) {
 	}
 }
 
-// Wait returns the wait status of an orphan that was alive at since, waiting up to patience for init's
+// Wait returns the wait status of an orphan that was alive at since, waiting up to timeout for init's
 // record. ok is false where init knows nothing: the process was not its child.
 func (e *Exits) Wait(pid int, since time.Time, timeout time.Duration) (ws syscall.WaitStatus, at time.Time, ok bool) {
 	deadline := time.NewTimer(timeout)

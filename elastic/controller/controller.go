@@ -1,7 +1,7 @@
 // Package controller carries the decisions of package elastic out at the API server. It writes a Gang's
-// status.run under its own field manager, makes the job of a gang that was given up fail, tells on the
-// user's job what happened, tells the coordinator which pods their nodes or somebody else termination and which Jobs
-// are over, takes pods to be replaced out of their Job and sees to it that they go. It takes no decisions, and each
+// status.run under its own field manager, makes the job of a gang that was given up fail, records on the
+// user's job what happened, reports to the coordinator which pods must be replaced, because of their node or because they
+// are being deleted, and which Jobs are over, takes pods to be replaced out of their Job and sees to it that they go. It takes no decisions, and each
 // thing it does may be done twice.
 package controller
 
@@ -58,14 +58,14 @@ type Controller struct {
 	Coordinator Coordinator
 	counts      counts
 	writer      *writer
-	// recentEvictions are terminating pods, taken those that this process took out of their Job, freed the same as they come.
+	// recentEvictions are terminating pods, seenPods those that this process took out of their Job, freed the same as they come.
 	recentEvictions, seenPods *recentEvictions
 	freed                     chan event.GenericEvent
 	// noticed brings gangs of which a pod was told to end.
 	noticed chan event.GenericEvent
 
 	mu sync.Mutex
-	// notified are gangs of which terminations stand at the coordinator, over those whose Job is over and has pods yet; vacant are
+	// notified are gangs of which terminations stand at the coordinator, over those whose Job is over and has pods yet; slotGaps are
 	// slots whose pod was taken out. All are guarded by mu, and to lose them costs a call and a figure.
 	notified map[coordinator.Key]bool
 	over     map[coordinator.Key]bool

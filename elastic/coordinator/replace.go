@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// replacers is how many pods are replaced at once, of all gangs: a rack that fails terminations thousands at the same moment.
+	// replacers is how many pods are replaced at once, of all gangs: a rack that fails makes thousands due at the same moment.
 	replacers = 32
 	// replaceTime bounds one request for a replacement, so that those that hang hold up the others for no longer than that.
 	replaceTime = time.Minute

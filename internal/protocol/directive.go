@@ -8,7 +8,7 @@ const (
 	OrderNone Order = iota
 	// OrderWait: keep what runs.
 	OrderWait
-	// OrderRun: run Directive.Run. An agent that already runs it takes over Common and Frontier and does nothing else.
+	// OrderRun: run Directive.Run. An agent that already runs it takes over CommonStep and ReclaimBelow and does nothing else.
 	OrderRun
 	// OrderHalt: end every process of Directive.Generation and below, then report StateHalted with what ranks hold.
 	OrderHalt

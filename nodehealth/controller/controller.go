@@ -38,7 +38,7 @@ type ContactSource interface {
 	LastContact(podUID string) (time.Time, bool)
 }
 
-// Options of New; all but Heard and Metrics must be set.
+// Options of New; all but Contacts and Metrics must be set.
 type Options struct {
 	// Informers and Reader are one cache, such as mgr.GetCache(): of Nodes, of the Leases of
 	// corev1.NamespaceNodeLease and of pods of gangs.

@@ -58,7 +58,7 @@ type group struct {
 	open   bool
 	opened time.Time
 	// fresh says that the gang never was whole; only then is it taken back when it cannot be completed.
-	// settled says that it was seen whole. forming are a fresh gang's members with a node, oldest first;
+	// settled says that it was seen whole. initialPlacement are a fresh gang's members with a node, oldest first;
 	// youngest is when the last of the pods that it was first planned with was created.
 	fresh, settled   bool
 	initialPlacement []*v1.Pod

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// A gang that never was whole holds nodes for nothing unless it is completed: it is *forming*, and is taken back
+// A gang that never was whole holds nodes for nothing unless it is completed: it is in its *initial placement*, and is taken back
 // when it is refused or lacks members for too long. A gang that was whole keeps its nodes whatever happens, for
 // its members run. This process knows which it is where it has seen the gang become whole or planned it; for
 // one that it found half bound, the stamps on the bound pods say so.

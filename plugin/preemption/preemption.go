@@ -67,7 +67,7 @@ type Preemptor struct {
 	nextSearch time.Time
 }
 
-// New makes a Preemptor that holds room in the given Reservations.
+// New makes a Preemptor that holds room in the given HeldRooms.
 func New(c Config, r *HeldRooms) *Preemptor {
 	return &Preemptor{config: c, rooms: r, singlePods: &singlePods{of: map[types.UID]*nomination{}}, lastCheckpoints: &lastCheckpoints{gangs: c.Stored}, tried: map[types.NamespacedName]attempt{}}
 }

@@ -33,7 +33,7 @@ type HeldRoom struct {
 	// degraded: it is for members that are replaced in a gang that has others on nodes.
 	degraded bool
 	since    time.Time
-	// until is when a claim ends that was not used.
+	// until is when a reservation ends that was not used.
 	until time.Time
 	// unusableSince is since when the gang lacks members, so that it cannot use the reservation.
 	unusableSince time.Time

@@ -214,7 +214,7 @@ func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) 
 		}
 	}
 	if reserved || !p.mayReserve(b, priority, now) {
-		return made(reserved), nil // who overstays in reserved room is looked for every second, or as turns allow
+		return made(reserved), nil // units that overrun their time in reserved room are looked for every second, or as turns allow
 	}
 	done, err := p.reserve(ctx, b, priority, preempts, now)
 	a := p.tried[b.key]

@@ -29,7 +29,7 @@ type whatIf struct {
 	b     *blocked
 	gang  gang.Gang
 	world preemption.World
-	// pods are those of each unit, at is where they are, taken what others hold.
+	// pods are those of each unit, nodes are those that they are on, assumed is what others hold.
 	pods    [][]*v1.Pod
 	nodes   []fwk.NodeInfo
 	assumed []topology.Assumed

@@ -28,7 +28,7 @@ import (
 // checkEvery is how often the certificates' ends are looked at.
 const checkEvery = 12 * time.Hour
 
-// Options of a Keeper; all must be set.
+// Options of a Rotator; all must be set.
 type Options struct {
 	// Client reads the Secret and the webhook configuration from a cache that holds these two alone.
 	Client client.Client
@@ -54,7 +54,7 @@ type serving struct {
 	authority   []byte
 }
 
-// New returns a Keeper that has no certificate yet.
+// New returns a Rotator that has no certificate yet.
 func New(o Options) *Rotator { return &Rotator{Options: o} }
 
 // SetupWithManager registers the keeper.

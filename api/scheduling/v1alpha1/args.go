@@ -8,7 +8,7 @@
 //	        args:
 //	          apiVersion: scheduling.holdfast.dev/v1alpha1
 //	          kind: HoldfastArgs
-//	          formingPatience: 2m
+//	          initialPlacementTimeout: 2m
 package v1alpha1
 
 import (
@@ -33,7 +33,7 @@ type HoldfastArgs struct {
 	// and made anew, from 1s; default 30s.
 	PlanTimeout metav1.Duration `json:"planTimeout,omitzero"`
 	// InitialPlacementTimeout is how long a gang that never was whole may hold nodes while it lacks members, before
-	// the nodes are taken back, from 1s; default 1m.
+	// the nodes are taken back, and how long room may be reserved for a gang that lacks members; from 1s; default 1m.
 	InitialPlacementTimeout metav1.Duration `json:"initialPlacementTimeout,omitzero"`
 	// StartTimeout is how long the containers of a member may take to start while most of its gang run, before that
 	// counts as a rejection by the node, from 1s; default 5m.
