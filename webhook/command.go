@@ -50,15 +50,13 @@ func readCommand(ctx context.Context, c *corev1.Container, at *field.Path) comma
 	if len(c.EnvFrom) > 0 {
 		x.later = func(string) bool { return true }
 	}
-	own := userCommand(c.Command)
-	before := len(c.Command) - len(own)
+	command, args := userParts(c)
 	for _, list := range []struct {
-		items []string
-		at    *field.Path
-		from  int
-	}{{own, at.Child("command"), before}, {c.Args, at.Child("args"), 0}} {
-		for i, a := range list.items {
-			line.argv = append(line.argv, resolve(a, list.at.Index(list.from+i)))
+		all, own []string
+		at       *field.Path
+	}{{c.Command, command, at.Child("command")}, {c.Args, args, at.Child("args")}} {
+		for i, a := range list.own {
+			line.argv = append(line.argv, resolve(a, list.at.Index(len(list.all)-len(list.own)+i)))
 			if len(line.errs) > 0 {
 				line.argv = nil
 				return line
@@ -76,13 +74,52 @@ func beginning(s string) string {
 	return s
 }
 
-// userCommand is the command without what injection put before it.
-func userCommand(command []string) []string {
-	if len(command) > len(wrapper) && command[0] == agentPath {
-		return command[len(wrapper):]
+// userParts are the container's command and args without what injection put before them, and without what another webhook
+// put before that, such as one that starts every command through a program which fetches secrets.
+func userParts(c *corev1.Container) (command, args []string) {
+	if i := wrapperIn(c.Command); i >= 0 {
+		return c.Command[i+len(wrapper):], c.Args
 	}
-	return command
+	if i := wrapperIn(c.Args); i >= 0 {
+		return nil, c.Args[i+len(wrapper):]
+	}
+	return c.Command, c.Args
 }
+
+// wrapperIn is where the wrapper stands among words, with a command behind it; -1: nowhere.
+func wrapperIn(words []string) int {
+	for i := range max(len(words)-len(wrapper), 0) {
+		if slices.Equal(words[i:i+len(wrapper)], wrapper) {
+			return i
+		}
+	}
+	return -1
+}
+
+// wrapped says whether the container starts the agent by a word of its command.
+func wrapped(c *corev1.Container) bool {
+	return slices.Contains(c.Command, agentPath) || slices.Contains(c.Args, agentPath)
+}
+
+// mentionsAgent says the same also of texts that hold the agent's path, such as that of a shell which another webhook put
+// around a command that was wrapped.
+func mentionsAgent(c *corev1.Container) bool {
+	mentions := func(word string) bool { return strings.Contains(word, agentPath) }
+	return slices.ContainsFunc(c.Command, mentions) || slices.ContainsFunc(c.Args, mentions)
+}
+
+// launcherIn is argv from a launcher on: what stands before it starts it, as env, numactl or a fetcher of secrets does.
+func launcherIn(argv []string) []string {
+	for i := range min(len(argv), mostBefore) {
+		if launch.IsLauncher(argv[i:]) {
+			return argv[i:]
+		}
+	}
+	return nil
+}
+
+// mostBefore is how many words are looked at for a launcher.
+const mostBefore = 16
 
 // startsPython says whether the command is a Python interpreter, or a shell that is given a text which names one.
 func startsPython(argv []string) bool {

@@ -71,7 +71,6 @@ func TestImageCommand(t *testing.T) {
 
 func TestImageRefusals(t *testing.T) {
 	var b strings.Builder
-	forged := annotateTemplate(v1alpha1.AnnotationImageCommand, readAs([]string{"x"}, nil).Image.text())
 	for _, c := range []struct {
 		name  string
 		facts Facts
@@ -80,8 +79,6 @@ func TestImageRefusals(t *testing.T) {
 		{"not read", Facts{ImageError: errors.New("registry example.com has no such image")}, job(t, bare("train.py"))},
 		{"starts nothing", readAs(nil, nil), job(t, bare())},
 		{"a flag of the image's", readAs([]string{"torchrun", "--frobnicate"}, nil), job(t, bare("train.py"))},
-		{"written by hand, a command as well", Facts{}, job(t, forged)},
-		{"written by hand", readAs([]string{"y"}, nil), job(t, bare(), forged)},
 	} {
 		out := MutateJob(t.Context(), c.job, c.facts)
 		if len(out.Errors) == 0 {

@@ -38,6 +38,9 @@ func MutateJob(ctx context.Context, in *batchv1.Job, facts Facts) Outcome[*batch
 // mutateJob answers about a Job whose template may be written: old is what it was, nil where it is created.
 func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	job := in.DeepCopy()
+	if old == nil {
+		unstamp(&job.Spec.Template)
+	}
 	s, errs := settings.JobSettings(job)
 	var stampedLabels, stampedAnnotations map[string]string
 	if s.Enabled {

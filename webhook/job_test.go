@@ -100,9 +100,10 @@ func TestJobRefusals(t *testing.T) {
 		{"replaced by hand", label(v1alpha1.LabelReplaced, "true")},
 		{"container unknown", annotate(v1alpha1.AnnotationContainer, "train")},
 		{"container empty", annotateTemplate(v1alpha1.AnnotationContainer, "")},
-		{"gang label of another", podSpecMeta(func(m *metav1.ObjectMeta) { m.Labels = setKey(m.Labels, v1alpha1.LabelGang, "other") })},
+		{"gang label that names no job", podSpecMeta(func(m *metav1.ObjectMeta) { m.Labels = setKey(m.Labels, v1alpha1.LabelGang, "No_Job") })},
 		{"gang label on the job", label(v1alpha1.LabelGang, "llama")},
-		{"gang size by hand", annotateTemplate(v1alpha1.AnnotationGangSize, "3")},
+		{"gang size that is none", annotateTemplate(v1alpha1.AnnotationGangSize, "5001")},
+		{"image command that is none", annotateTemplate(v1alpha1.AnnotationImageCommand, `{"image":"x"}`)},
 		{"gang size on the job", annotate(v1alpha1.AnnotationGangSize, "2")},
 		{"injected by hand", annotateTemplate(v1alpha1.AnnotationInjected, "v1:0")},
 		{"not indexed", func(j *batchv1.Job) { j.Spec.CompletionMode = nil }},
@@ -130,7 +131,15 @@ func TestJobRefusals(t *testing.T) {
 			withoutShm(j)
 			podSpec(func(s *corev1.PodSpec) { s.Volumes = append(s.Volumes, corev1.Volume{Name: volumeShm}) })(j)
 		}},
-		{"variable of our name", trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: "HOLDFAST_RANKS", Value: "9"}) })},
+		{"variable of our name", variable("HOLDFAST_RANKS", "9")},
+		{"variable out of bounds", variable("HOLDFAST_LAUNCHER_TIMEOUT_SECONDS", "864000")},
+		{"variable with a unit", variable("HOLDFAST_LAUNCHER_TIMEOUT_SECONDS", "10m")},
+		{"variable that is neither on nor off", variable("HOLDFAST_OVERLAP", "true")},
+		{"variable that resolves to neither", variable("HOLDFAST_REGISTER", "$(LR)")},
+		{"variable that names no program", variable("HOLDFAST_PYTHON", "")},
+		{"wrapped by hand, behind another", trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"/vault/vault-env"}, append(slices.Clone(wrapper), "torchrun", "train.py")
+		})},
 		{"launcher flag that is unknown", direct("--nproc-per-node=2", "--hold-fast", "train.py")},
 		{"launcher flag that is refused", direct("--nproc-per-node=2", "--logs-specs=mine", "train.py")},
 		{"launcher flag after a space", direct("--nproc-per-node", "2", "--logs-specs", "mine", "train.py")},
@@ -184,6 +193,11 @@ func TestJobRefusals(t *testing.T) {
 		b.WriteString("# " + c.name + "\n" + said(out))
 	}
 	golden.File(t, "testdata/refusals.txt", b.String())
+}
+
+// variable sets one of the trainer's.
+func variable(name, value string) func(*batchv1.Job) {
+	return trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value}) })
 }
 
 // podSpecMeta changes the metadata of the Job's pod template.

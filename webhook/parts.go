@@ -46,8 +46,9 @@ func arenaBytes(s settings.Settings) int64 {
 }
 
 // addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
-// command. Everything goes to the end of its list, so that what others put there keeps its place.
-func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID) {
+// command. Everything goes to the end of its list, so that what others put there keeps its place. again: the pod was injected
+// before, and others may have put what they start before ours.
+func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID, again bool) {
 	c := t.container()
 	volumes, mounts := parts(d, s.StorageClaim)
 	for _, v := range volumes {
@@ -61,7 +62,7 @@ func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types
 		c.Env = appendNew(c.Env, e, func(e corev1.EnvVar) string { return e.Name })
 	}
 	t.restartWhole(cfg.Minor)
-	if c.Command[0] != agentPath {
+	if !again || !mentionsAgent(c) {
 		c.Command = append(append([]string{}, wrapper...), c.Command...)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +38,9 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	written := map[string]string{}
 	owner := membership.OwningJob(pod)
 	size := pod.Annotations[v1alpha1.AnnotationGangSize]
+	if owner == nil && isCopy(pod) {
+		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{asPlainPod(pod)}}
+	}
 	if owner != nil && s.Enabled {
 		// The Job's own admission checked or stamped these.
 		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
@@ -63,7 +65,7 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
 	}
-	if n, err := strconv.Atoi(size); err != nil || n < 1 || n > v1alpha1.MaxMembers {
+	if _, ok := gangSize(size); !ok {
 		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize), size,
 			fmt.Sprintf("a gang has from 1 to %d pods, and the Job's admission writes how many: create the Job with so many, and leave the annotation to it", v1alpha1.MaxMembers))}}
 	}
@@ -100,7 +102,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
-	t.addParts(cfg, d, s, owner.UID)
+	t.addParts(cfg, d, s, owner.UID, again)
 	return out
 }
 
@@ -124,9 +126,10 @@ func describe(pod *corev1.Pod, t *training, d demand, s settings.Settings, marke
 }
 
 // markerOf is what AnnotationInjected says: the version and a digest of all that decides the injection.
-// The certificate authority is not among it, because it may be renewed between two calls for one pod.
+// The certificate authority is not among it, because it may be renewed between two calls for one pod, nor is what the
+// command tells, such as the ranks, because another webhook may have put its own before it.
 func markerOf(cfg Config, s settings.Settings, gang string, t *training) string {
-	text, err := json.Marshal([]any{cfg.AgentImage, cfg.Coordinator, s, gang, t.container().Name, t.ranks})
+	text, err := json.Marshal([]any{cfg.AgentImage, cfg.Coordinator, s, gang, t.container().Name})
 	if err != nil {
 		panic(err) // plain numbers and strings always encode
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -89,6 +90,9 @@ func TestPodRefusals(t *testing.T) {
 		"unknown key":   func(p *corev1.Pod) { p.Annotations["holdfast.dev/x"] = "" },
 		"unknown label": func(p *corev1.Pod) { p.Labels["holdfast.dev/x"] = "" },
 		"nobody's pod":  func(p *corev1.Pod) { p.OwnerReferences = nil },
+		"nobody's pod, in a gang": func(p *corev1.Pod) {
+			p.OwnerReferences, p.Annotations = nil, nil
+		},
 		"of a replica set": func(p *corev1.Pod) {
 			p.OwnerReferences[0].Kind, p.OwnerReferences[0].APIVersion = "ReplicaSet", "apps/v1"
 		},
@@ -138,6 +142,12 @@ func TestRanks(t *testing.T) {
 		"known beside known later": {[]func(*batchv1.Job){torchrun("--nproc-per-node=4", "--node-rank=$(JOB_COMPLETION_INDEX)")}, "4"},
 		"as many as we count":      {[]func(*batchv1.Job){torchrun("--nproc-per-node=$(HOLDFAST_RANKS)")}, "2"},
 		"nothing known":            {[]func(*batchv1.Job){noGPU}, "1"},
+		"behind a fetcher of secrets": {[]func(*batchv1.Job){trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"/vault/vault-env"}, []string{"torchrun", "--nproc-per-node=4", "train.py"}
+		})}, "4"},
+		"behind numactl": {[]func(*batchv1.Job){trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"numactl", "--membind=0", "python3", "-m", "torch.distributed.run", "--nproc-per-node=8", "train.py"}, nil
+		})}, "8"},
 	} {
 		pod := injected(t, job(t, c.change...))
 		if got := envOf(pod, "HOLDFAST_RANKS"); got != c.want {
@@ -169,6 +179,22 @@ func TestInjectionTwice(t *testing.T) {
 		"more memory between": func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory] = resource.MustParse("9Gi")
 		},
+		"a fetcher of secrets between": func(p *corev1.Pod) {
+			c := &p.Spec.Containers[0]
+			c.Command, c.Args = []string{"/vault/vault-env"}, append(c.Command, c.Args...)
+		},
+		"a fetcher with arguments between": func(p *corev1.Pod) {
+			c := &p.Spec.Containers[0]
+			c.Command = append([]string{"/op/bin/op", "run", "--"}, c.Command...)
+		},
+		"a shell between": func(p *corev1.Pod) {
+			c := &p.Spec.Containers[0]
+			c.Command, c.Args = []string{"sh", "-c", "source /vault/secrets/env && exec " + strings.Join(append(c.Command, c.Args...), " ")}, nil
+		},
+		"other devices between": func(p *corev1.Pod) {
+			delete(p.Spec.Containers[0].Resources.Limits, gpuResource)
+			delete(p.Spec.Containers[0].Resources.Requests, gpuResource)
+		},
 		"an environment before": func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env = append([]corev1.EnvVar{{Name: "A"}}, p.Spec.Containers[0].Env...)
 		},
@@ -179,6 +205,11 @@ func TestInjectionTwice(t *testing.T) {
 		if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
 			t.Errorf("%s: the second call changes the pod: %s", name, said(twice))
 		}
+	}
+	replaced := injected(t, job(t))
+	replaced.Spec.Containers[0].Command = []string{"bash", "-c"}
+	if out := MutatePod(t.Context(), replaced, config); len(out.Errors) > 0 || out.Object.Spec.Containers[0].Command[0] != agentPath {
+		t.Errorf("a command that another webhook replaced is not wrapped: %q", out.Object.Spec.Containers[0].Command)
 	}
 	removed := injected(t, job(t))
 	removed.Spec.InitContainers = nil

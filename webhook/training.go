@@ -54,8 +54,8 @@ func (t *training) countRanks(s settings.Settings) (ranks int32, later bool) {
 		return s.Ranks, false
 	}
 	gpus := gpusOf(t.container())
-	if launch.IsLauncher(t.line.argv) {
-		spec, err := launch.Parse(t.line.argv, t.line.env)
+	if argv := launcherIn(t.line.argv); argv != nil {
+		spec, err := launch.Parse(argv, t.line.env)
 		later = err == nil && spec.RanksFrom == launch.RanksLater
 		if err == nil && spec.Ranks == launch.RanksAuto {
 			spec, err = spec.Resolve(int(gpus), 0)
@@ -89,8 +89,10 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 			text += fmt.Sprintf("; image %s could not be read: %v", c.Image, unread)
 		}
 		errs = append(errs, field.Required(t.path.Child("command"), text))
-	} else if c.Command[0] == agentPath {
-		errs = append(errs, field.Invalid(t.path.Child("command").Index(0), c.Command[0], "is put there by holdfast: write your own command alone"))
+	} else if i := slices.Index(c.Command, agentPath); i >= 0 {
+		errs = append(errs, field.Invalid(t.path.Child("command").Index(i), agentPath, "is put there by holdfast: write your own command alone"))
+	} else if i := slices.Index(c.Args, agentPath); i >= 0 {
+		errs = append(errs, field.Invalid(t.path.Child("args").Index(i), agentPath, "is put there by holdfast: write your own command alone"))
 	} else {
 		errs = append(errs, t.checkLauncher(members)...)
 	}
@@ -115,8 +117,15 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 		}
 	}
 	for i, e := range c.Env {
-		if strings.HasPrefix(e.Name, "HOLDFAST_") {
-			errs = append(errs, field.Invalid(t.path.Child("env").Index(i).Child("name"), e.Name, "variables named HOLDFAST_* are written by holdfast alone: rename or remove it"))
+		at := t.path.Child("env").Index(i)
+		if settings.IsOurVariable(e.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), e.Name, "is written by holdfast alone, as all variables named HOLDFAST_* but "+strings.Join(settings.Variables(), ", ")+": rename or remove it"))
+			continue
+		}
+		if value := t.line.env[e.Name]; e.ValueFrom == nil && !strings.Contains(value, launch.Later) { // else its reader says what is wrong
+			if problem := settings.CheckVariable(e.Name, value); problem != "" {
+				errs = append(errs, field.Invalid(at.Child("value"), value, problem))
+			}
 		}
 	}
 	return errs

@@ -497,3 +497,14 @@ func TestUnprotectedIsSaid(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// TestACopyBecomesItsCommand: kubectl debug --copy-to keeps variables and drops the label that HOLDFAST_GANG is of.
+func TestACopyBecomesItsCommand(t *testing.T) {
+	p := newPod(t, nil, "copy")
+	p.Coordinator("127.0.0.1:1", "")
+	p.Env["HOLDFAST_GANG"] = ""
+	p.Start("sh", "-c", "exit 3")
+	if code := p.Wait(); code != 3 || p.Errs.String() != "" {
+		t.Errorf("code %d, said %q", code, p.Errs)
+	}
+}

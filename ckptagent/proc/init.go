@@ -43,7 +43,7 @@ const (
 )
 
 // Init runs the user's command as the first process of a container, beside an agent that it starts again
-// whenever that dies, and returns the command's exit code, 1 for 137. Without a coordinator it becomes the command.
+// whenever that dies, and returns the command's exit code, 1 for 137. Without a coordinator or a gang it becomes the command.
 func Init(root Root, command []string) int {
 	if len(command) == 0 {
 		fmt.Fprintln(os.Stderr, "holdfast: init: no command given; write init -- COMMAND")
@@ -54,7 +54,8 @@ func Init(root Root, command []string) int {
 		path = defaultPath
 		os.Setenv("PATH", path)
 	}
-	if os.Getenv(EnvCoordinator) == "" {
+	gang, said := os.LookupEnv(EnvGang)
+	if os.Getenv(EnvCoordinator) == "" || said && gang == "" { // a copy of a pod has lost the label that names its gang
 		return become(command)
 	}
 	runtime.GOMAXPROCS(1)

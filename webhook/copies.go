@@ -1,0 +1,79 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// Objects are exported and applied again, restored from backups and copied, with all that admission wrote into them.
+
+// unstamp takes off a pod template that is created what only admission writes there, so that it is written for this Job.
+// Values that admission never writes stay, and are refused.
+func unstamp(template *corev1.PodTemplateSpec) {
+	for key, value := range template.Annotations {
+		if isStamp(key, value) {
+			delete(template.Annotations, key)
+		}
+	}
+	if value := template.Labels[v1alpha1.LabelGang]; isStamp(v1alpha1.LabelGang, value) {
+		delete(template.Labels, v1alpha1.LabelGang)
+	}
+}
+
+// isStamp says whether admission writes such a value under the key of some Job's template.
+func isStamp(key, value string) bool {
+	switch key {
+	case v1alpha1.LabelGang:
+		return len(validation.IsDNS1123Subdomain(value)) == 0
+	case v1alpha1.AnnotationGangSize:
+		_, ok := gangSize(value)
+		return ok
+	case v1alpha1.AnnotationImageCommand:
+		var p ImageProcess
+		return json.Unmarshal([]byte(value), &p) == nil && len(p.Entrypoint)+len(p.Cmd) > 0
+	}
+	return false
+}
+
+// gangSize reads how many pods a gang has.
+func gangSize(value string) (n int, ok bool) {
+	n, err := strconv.Atoi(value)
+	return n, err == nil && n >= 1 && n <= v1alpha1.MaxMembers
+}
+
+// isCopy says whether a pod that no Job owns was injected as a pod of one: what kubectl debug --copy-to makes, and a
+// restored backup.
+func isCopy(pod *corev1.Pod) bool {
+	_, marked := pod.Annotations[v1alpha1.AnnotationInjected]
+	return marked || slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == installContainer }) ||
+		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return wrapped(&c) })
+}
+
+// asPlainPod makes a copy a pod of nobody's gang: without a key of ours, so that no part takes it for a member, and without
+// what the agent's init needs, which then becomes the user's command.
+func asPlainPod(pod *corev1.Pod) (warning string) {
+	var removed []string
+	for _, keys := range []map[string]string{pod.Annotations, pod.Labels} {
+		for _, key := range sortedKeys(keys) {
+			if strings.HasPrefix(key, v1alpha1.Prefix) {
+				removed = append(removed, key)
+				delete(keys, key)
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return settings.IsOurVariable(e.Name) })
+	}
+	return fmt.Sprintf("a copy of a pod that holdfast injected, which no Job owns: it runs its command as a plain pod, outside of any gang; taken off: %s. "+
+		"To train with holdfast create the Job", strings.Join(removed, ", "))
+}
