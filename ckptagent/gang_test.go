@@ -25,6 +25,7 @@ type lateGang struct {
 	pods   []*latePod
 	log    []string
 	born   int // pods so far
+	sequence
 }
 
 // latePod is a container: its command lives until the end, and starts a launcher at some time.
@@ -34,6 +35,8 @@ type latePod struct {
 	command  ckptagent.Command
 	starts   time.Time // the launcher
 	serves   bool      // it runs
+	number   int       // of the launcher
+	done     bool      // there is none after it
 	answers  []ckptagent.Event
 	up       []protocol.Report
 	down     []protocol.Directive
@@ -59,6 +62,7 @@ func (g *lateGang) take(slot int, e ckptagent.Event) {
 			for local := range f.Ranks {
 				p.answers = append(p.answers, ckptagent.Started{Generation: f.Run.Number, Local: local, PID: 100 + local})
 			}
+			g.starting(slot, f.Run)
 		case ckptagent.End:
 			if agent.Whole {
 				g.fail("the command of pod %d is ended", slot)
@@ -69,9 +73,10 @@ func (g *lateGang) take(slot int, e ckptagent.Event) {
 		case ckptagent.OfferPort:
 			p.answers = append(p.answers, ckptagent.PortOffered{Port: 4000})
 		case ckptagent.Return:
-			g.fail("the container of pod %d ends", slot)
+			g.returned(slot, f.Returned.Code)
 		}
 	}
+	g.ends(slot)
 	p.report()
 }
 
@@ -86,7 +91,10 @@ func (g *lateGang) begin(slot int) {
 // contain begins a container of a pod, whose command starts its launcher within two minutes.
 func (g *lateGang) contain(slot int) {
 	p := g.pods[slot]
-	p.command = ckptagent.Command{PID: 1, BeganAt: g.now, Timeout: time.Minute}
+	p.command, p.number, p.done = ckptagent.Command{PID: 1, BeganAt: g.now, Timeout: time.Minute}, 1, false
+	if g.launchers > 0 {
+		p.command.Timeout = -1
+	}
 	p.starts, p.serves, p.answers = g.now.Add(time.Duration(g.rnd.IntN(120))*time.Second), false, nil
 	g.take(slot, ckptagent.Resumed{})
 	g.take(slot, ckptagent.CommandBegan{Command: p.command})
@@ -105,7 +113,7 @@ func (g *lateGang) decide(e elastic.Event) {
 		switch f := f.(type) {
 		case elastic.Persist:
 			g.record = f.Record
-			g.decide(elastic.Stored{Revision: f.Revision, Generation: f.Record.Generation, Verdict: f.Record.Verdict != nil})
+			g.decide(elastic.Stored{Revision: f.Revision, Generation: f.Record.Generation})
 		case elastic.Broadcast:
 			for slot := range g.pods {
 				g.direct(slot)
@@ -148,12 +156,12 @@ func (g *lateGang) move() {
 			g.take(slot, ckptagent.Directed{Directive: d})
 		}
 	case 3:
-		if !p.serves && !g.now.Before(p.starts) {
-			if ok, why := p.agent.Serves("l"); !ok {
+		if !p.serves && !p.done && !g.now.Before(p.starts) {
+			if ok, why := p.agent.Serves(p.id()); !ok {
 				g.fail("pod %d refuses its launcher: %s", slot, why)
 			}
 			p.serves = true
-			g.take(slot, ckptagent.Launched{ID: "l", Ranks: 2})
+			g.take(slot, ckptagent.Launched{ID: p.id(), Ranks: 2})
 		}
 	}
 }
@@ -173,12 +181,15 @@ func (g *lateGang) die(slot int) {
 	g.take(slot, ckptagent.Resumed{SameContainer: true})
 	g.take(slot, ckptagent.CommandBegan{Command: p.command})
 	if p.serves {
-		g.take(slot, ckptagent.Launched{ID: "l", Ranks: 2})
+		g.take(slot, ckptagent.Launched{ID: p.id(), Ranks: 2})
 	}
 	if s := p.agent; s.Phase == protocol.StateRunning { // its ranks are found again
 		for local, r := range s.Rank {
 			if r.PID == 0 {
 				p.answers = append(p.answers, ckptagent.Started{Generation: s.Run.Number, Local: local, PID: 100 + local})
+			}
+			if r.Exit == nil && g.launchers > 0 {
+				p.answers = append(p.answers, ckptagent.Exited{Generation: s.Run.Number, Local: local, Exit: protocol.Exit{At: g.now}})
 			}
 		}
 	}

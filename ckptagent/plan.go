@@ -12,6 +12,8 @@ type goal int
 
 const (
 	goalNone goal = iota
+	// goalPass: the gang is at a later launcher than this pod.
+	goalPass
 	// goalTerminate: the pod is shut down.
 	goalTerminate
 	// goalConclude: the container ends as its command did.
@@ -30,12 +32,14 @@ const (
 // coordinator says how; a launcher that has returned wants nothing more; an order of a generation that is over is none.
 func (s State) goal(now time.Time) goal {
 	switch {
-	case s.Terminating && !(s.directiveIsCurrent() && s.Want.Order == protocol.OrderExit) && s.shouldStop(now):
+	case s.Terminating && !(s.directiveIsCurrent() && s.Want.Order == protocol.OrderExit) && !s.passed() && s.shouldStop(now):
 		return goalTerminate
 	case s.Returned != nil:
 		return goalNone
 	case s.Concluded != nil:
 		return goalConclude
+	case s.passed():
+		return goalPass
 	case s.Want.Generation < s.Generation:
 		return goalNone
 	}
@@ -65,6 +69,9 @@ func (s State) runGoal() goal {
 	}
 	return goalStart
 }
+
+// passed reports whether the launcher that is served is one that the gang has left behind it.
+func (s State) passed() bool { return s.Launcher != "" && s.Want.Launch > s.Launch }
 
 // directiveIsCurrent reports whether the newest directive is about the present.
 func (s State) directiveIsCurrent() bool {

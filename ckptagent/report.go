@@ -18,7 +18,10 @@ func (s State) Report() protocol.Report {
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Terminating: s.Terminating, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, BarrierStep: s.BarrierStep,
 		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
-		CheckpointFormat: protocol.CheckpointFormat,
+		CheckpointFormat: protocol.CheckpointFormat, Launch: max(1, s.Launch),
+	}
+	if s.Returned != nil && s.Returned.Code == 0 {
+		r.Returned = r.Launch
 	}
 	if s.CheckpointFormat > 0 {
 		r.CheckpointFormat = s.CheckpointFormat

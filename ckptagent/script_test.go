@@ -29,6 +29,9 @@ func TestScripts(t *testing.T) {
 					fmt.Fprintf(out, "  > the launcher is refused: %s\n", why)
 					return
 				}
+				if l.ID != s.Launcher {
+					keeps.returned = nil // each has an answer of its own
+				}
 			}
 			keeps.fail = func(format string, args ...any) {
 				t.Errorf("%s: "+format, append([]any{line}, args...)...)
@@ -91,6 +94,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		d.Manifest = protocol.Manifest{Mark: m, Ranks: []protocol.ManifestRank{{Length: 9, Checksum: 7}}, Recorded: []protocol.Mark{{Step: 1, Generation: 1}}}
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
+	d.Launch = num("launch")
 	d.WholeCommand, d.Launched = opts["whole"] == "yes", opts["launched"] == "yes"
 	switch w[0] {
 	case "resumed":
@@ -316,6 +320,12 @@ func showReport(r protocol.Report) string {
 			b.WriteString(" standby")
 		}
 		b.WriteString("]")
+	}
+	if r.Launch > 1 {
+		fmt.Fprintf(&b, " launcher %d", r.Launch)
+	}
+	if r.Returned > 0 {
+		fmt.Fprintf(&b, " returned %d", r.Returned)
 	}
 	if r.WholeCommand {
 		b.WriteString(" whole")

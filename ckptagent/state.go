@@ -24,7 +24,7 @@ import (
 //
 // Invariants: Clean is false from before the first process of a generation is started until all are
 // proven gone; Generation never falls; Run.Number is the generation that the ranks belong to;
-// Returned, once set, never changes.
+// Launch never falls in a container, and Returned, once set for a launcher, never changes.
 type State struct {
 	Durable
 	Volatile `json:"-"`
@@ -58,7 +58,9 @@ type Durable struct {
 	NodesFlag string `json:"nodesFlag,omitempty"`
 	// NodesRemedy is what to do where the gang has another number of pods, if it is not to leave the flag out.
 	NodesRemedy string `json:"nodesRemedy,omitempty"`
-	// Launcher names the launcher process that is served; another one is refused.
+	// Launch counts the launchers that this container has served, Launcher names the process of the newest, Returned is what that was told:
+	// until then another one is refused.
+	Launch   int       `json:"launch,omitempty"`
 	Launcher string    `json:"launcher,omitempty"`
 	Returned *Returned `json:"returned,omitempty"`
 	Refused  string    `json:"refused,omitempty"`
@@ -179,10 +181,12 @@ func (s State) Serves(id string) (bool, string) {
 		return false, "the whole command of this container is one rank already, because no launcher came in time, and is restarted as one; name the launcher in the container's command (torchrun …, or a shell line that holds it), start it within a minute, give it longer by the variable HOLDFAST_LAUNCHER_TIMEOUT_SECONDS of the container, or take the annotation holdfast.dev/enabled off the job"
 	case s.Launcher == "" || s.Launcher == id:
 		return true, ""
+	case s.Returned != nil && s.Returned.Code == 0:
+		return true, "" // the next one
 	case s.Returned != nil:
-		return false, "a launcher has run in this container already, and holdfast runs one per container; put further work into the same script, or into another job"
+		return false, fmt.Sprintf("the launcher before it has ended with exit code %d, and nothing is started after that: let the command end with it", s.Returned.Code)
 	default:
-		return false, "a launcher runs in this container already, and holdfast runs one per container; ask it for more ranks instead (--nproc-per-node)"
+		return false, "a launcher runs in this container already, and holdfast runs one at a time; run them one after another, or ask the one for more ranks (--nproc-per-node)"
 	}
 }
 

@@ -75,7 +75,7 @@ func TestSavesAreThoseOfTheRun(t *testing.T) {
 	}
 }
 
-// TestServes: one launcher per container, and it again after an agent that died.
+// TestServes: one launcher at a time, and it again after an agent that died.
 func TestServes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		launcher, id string
@@ -85,7 +85,7 @@ func TestServes(t *testing.T) {
 		"the first":                      {"", "a", false, true},
 		"the same again":                 {"a", "a", false, true},
 		"another beside it":              {"a", "b", false, false},
-		"another after it":               {"a", "b", true, false},
+		"another after it":               {"a", "b", true, true},
 		"the same, which has its answer": {"a", "a", true, true},
 	} {
 		s := State{Durable: Durable{Launcher: tt.launcher}}

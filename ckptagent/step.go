@@ -1,6 +1,7 @@
 package ckptagent
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -48,6 +49,8 @@ func (m *machine) drive(g goal) {
 	switch g {
 	case goalTerminate:
 		m.terminate()
+	case goalPass:
+		m.pass()
 	case goalConclude:
 		m.endConcluded()
 	case goalSkip:
@@ -169,11 +172,22 @@ func (m *machine) exit() {
 		return
 	}
 	m.s.Generation = m.s.Want.Generation
+	code, why := m.s.Want.ExitCode, ""
+	if m.s.Launch > 1 && m.s.Want.Launch == 0 {
+		code, why = protocol.ExitRefused, fmt.Sprintf("this is launcher %d of the container's command, and the coordinator is of a version that knows one: upgrade holdfast-controller", m.s.Launch)
+	}
 	if m.s.Phase != protocol.StateFinished && m.s.settled() {
 		m.s.Phase = protocol.StateHalted
 	}
 	if m.s.Launcher != "" || m.s.Whole {
-		m.returnLauncher(m.s.Want.ExitCode, "")
+		m.returnLauncher(code, why)
+	}
+}
+
+// pass lets a launcher return that the gang has left behind it: all its ranks have ended well, here or in the pod that was here before.
+func (m *machine) pass() {
+	if m.clear(false); m.s.Clean {
+		m.returnLauncher(0, "")
 	}
 }
 
@@ -238,6 +252,9 @@ func (e Launched) apply(m *machine) {
 	if m.s.Whole {
 		m.release(m.s.Generation) // Serves and Matches have allowed it
 	}
+	if e.ID != m.s.Launcher {
+		m.nextLaunch()
+	}
 	m.s.Launcher, m.s.Attached = e.ID, true
 	if m.s.Ranks == 0 {
 		m.s.Ranks, m.s.Nodes, m.s.NodesFlag, m.s.NodesRemedy = e.Ranks, e.Nodes, e.NodesFlag, e.NodesRemedy
@@ -245,6 +262,20 @@ func (e Launched) apply(m *machine) {
 	}
 	if m.s.Clean {
 		m.settle(false)
+	}
+}
+
+// nextLaunch begins with another launcher. Of the one before nothing runs any more; what its ranks have sealed is for the gang to give up.
+func (m *machine) nextLaunch() {
+	d := &m.s.Durable
+	d.Launch++
+	if d.Launch == 1 {
+		return
+	}
+	d.Returned, d.Run, d.Rank, d.Ranks, d.Timeline = nil, protocol.Run{}, nil, 0, protocol.Timeline{}
+	d.Inventoried, d.Known, d.BarrierStep, d.LeftForLauncher = false, false, 0, 0
+	if d.Phase = protocol.StateHalted; d.Generation == 0 {
+		d.Phase = protocol.StateIdle
 	}
 }
 

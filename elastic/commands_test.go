@@ -21,7 +21,7 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 		}
 		for _, f := range Step(s, Reported{Pod: Pod{UID: "u", Name: "p", Created: time.Unix(1, 0)}, Report: r}, now) {
 			if p, ok := f.(Persist); ok {
-				Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil}, now)
+				Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation}, now)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 			r.Incarnation, r.Sequence, r.Address, r.Port = 1, 1, "a", 1
 			for _, f := range Step(s, Reported{Slot: Slot(slot), Pod: Pod{UID: string(rune('a' + slot)), Name: "p", Created: time.Unix(1, 0)}, Report: r}, now) {
 				if p, ok := f.(Persist); ok {
-					Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil}, now)
+					Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation}, now)
 				}
 			}
 			if d := s.Directive(0, "a"); slot < 2 && tt.want == protocol.OrderRun && d.Order != protocol.OrderWait {

@@ -5,19 +5,22 @@ import "holdfast.dev/holdfast/internal/protocol"
 // Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow,
-		CheckpointFormat: protocol.CheckpointFormat}
+		CheckpointFormat: protocol.CheckpointFormat, Launch: 1}
 	launched := s.launched && !s.shouldStop(slot, pod)
 	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand && !launched
 	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holdsSlot(slot, pod), s.nothingToAwait(slot)
+	if holds && !fenced {
+		d.Launch = s.passed()
+	}
 	switch {
 	case fenced && s.stage(pod) == replaceReleased:
 		exit(&d, exitLeft, "the pod is replaced by another one")
-	case holds && s.carriedOut():
+	case holds && s.carriedOut() && !(s.Record.Phase == Finished && s.slots[slot].passes()):
 		exit(&d, s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
 	case holds && !fenced && s.maySuspend(slot, pod):
 		exit(&d, exitLeft, s.Record.Progress.Waits)
 	case idle != "" && s.shouldStop(slot, pod):
-		d = protocol.Directive{Generation: d.Generation, CheckpointFormat: d.CheckpointFormat}
+		d = protocol.Directive{Generation: d.Generation, CheckpointFormat: d.CheckpointFormat, Launch: d.Launch}
 		exit(&d, exitLeft, idle)
 		if v := s.Record.Verdict; v != nil {
 			d.ExitCode = v.ExitCode
@@ -115,7 +118,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 		d.Order = protocol.OrderRun
 		d.Run = protocol.Run{
 			Number: r.Generation, WorldSize: l.world, BaseRank: l.base[slot], NodeRank: int(slot), Nodes: len(s.slots),
-			MasterAddr: l.addr, MasterPort: l.port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts,
+			MasterAddr: l.addr, MasterPort: l.port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts - r.Launch.Restarts,
 			Branch: r.Branch, RestoreBranch: r.RestoreBranch,
 		}
 	}

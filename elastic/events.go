@@ -24,11 +24,10 @@ type Detached struct {
 	Pod  string
 }
 
-// Stored says that the record of a Persist is stored: its revision, its generation, and whether it had a verdict.
+// Stored says that the record of a Persist is stored: its revision and its generation.
 type Stored struct {
 	Revision   int64
 	Generation int64
-	Verdict    bool
 }
 
 // Ended says that the job of a gang that was given up makes no pods any more.

@@ -9,7 +9,7 @@ import (
 
 // stepFinal carries out a verdict: the job creates no more pods before agents are ordered to exit.
 func (s *State) stepFinal() {
-	if s.Record.Phase == GivenUp && s.storedVerdict && !s.ended && !s.ending {
+	if s.Record.Phase == GivenUp && s.verdictStored() && !s.ended && !s.ending {
 		s.ending = true
 		s.emit(End{*s.Record.Verdict})
 	}
@@ -17,8 +17,11 @@ func (s *State) stepFinal() {
 
 // carriedOut reports whether the verdict is stored and nothing creates pods of the job any more.
 func (s *State) carriedOut() bool {
-	return s.storedVerdict && (s.Record.Phase == Finished || s.ended)
+	return s.verdictStored() && (s.Record.Phase == Finished || s.ended)
 }
+
+// verdictStored says whether the store has the verdict.
+func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s.verdictRevision }
 
 // refusal returns why the gang is given up for what its pods start: a launcher that cannot be honoured, or mixed
 // commands for too long; nil otherwise.

@@ -80,6 +80,8 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("waits for the agent of slot %d", i)
 		case r.Terminating:
 			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.pod.Name, i)
+		case s.behind(r):
+			return s.behindText(Slot(i))
 		case r.Ranks == 0 || r.Port == 0 || r.Address == "":
 			return fmt.Sprintf("waits for the launcher of slot %d", i)
 		case s.Record.Generation > 0 && !s.halted(m):

@@ -106,7 +106,7 @@ func (s *State) commit() {
 		terminations = terminations[:min(len(terminations), s.mayCommit())] // the others when these are released
 	}
 	for _, d := range terminations {
-		if rec == nil { // before the first generation
+		if rec == nil { // before the first generation of a launcher
 			s.request(d)
 			continue
 		}

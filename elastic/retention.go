@@ -103,7 +103,7 @@ func (s *State) retain(r Retention) {
 
 // pin brings the record's pins in line with what the job asks for; it says whether that changes the record.
 func (s *State) pin() bool {
-	pinned := Pinned(s.retention.Pins, s.Record.Pinned, s.durable())
+	pinned := Pinned(s.retention.Pins, s.Record.Pinned, slices.Concat(s.durable(), s.Record.Launch.Kept))
 	if slices.EqualFunc(pinned, s.Record.Pinned, func(a, b StoredStep) bool { return a.Mark == b.Mark }) {
 		return false
 	}
@@ -133,7 +133,7 @@ func sameFiles(a, b protocol.Mark) bool { return a.Step == b.Step && a.Generatio
 // know them, as where the Gang was made anew.
 func (s *State) kept() []protocol.Mark {
 	out := s.recorded()
-	for _, m := range s.retention.Pins { // Record.Pinned are among them
+	for _, m := range slices.Concat(s.retention.Pins, s.launchKept()) { // Record.Pinned are among them
 		if !slices.ContainsFunc(out, func(o protocol.Mark) bool { return sameFiles(o, m) }) {
 			out = append(out, m)
 		}

@@ -140,5 +140,6 @@ func (s *State) becomeForming() {
 // becomeFinal ends all of it with a verdict.
 func (s *State) becomeFinal(v Verdict, p Phase) {
 	s.Record.Phase, s.Record.Verdict = p, &v
+	s.verdictRevision = s.revision + 1
 	s.save()
 }

@@ -17,7 +17,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole left proto format storage grace;
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole launch returned left proto format storage grace;
 //	                             copied, manifested and fetchfailed as POINT@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -86,7 +86,7 @@ func (s *stage) command(f []string) {
 		}
 		p := s.pending[len(s.pending)-1]
 		s.pending, s.stored = nil, p.Record
-		s.step(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
+		s.step(Stored{Revision: p.Revision, Generation: p.Record.Generation})
 	case "ended":
 		s.step(Ended{})
 	case "pending":
@@ -129,6 +129,9 @@ func (s *stage) command(f []string) {
 		s.directives(true)
 	case "record":
 		r := s.state.Snapshot()
+		if l := r.Launch; l.Number > 1 {
+			s.sayf("launcher %d, after generation %d and %d restarts, kept %v", l.Number, l.After, l.Restarts, l.Kept)
+		}
 		s.sayf("generation %d from %d, %s, restarts %d, replacements %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.Replacements, r.WithoutProgress, r.BestStep)
 		if r.Unproven > 0 {
 			s.sayf("unproven %d", r.Unproven)
@@ -250,6 +253,10 @@ func (s *stage) change(slot int, key, value string) {
 		r.Unprotected = value
 	case "whole":
 		r.WholeCommand = value == "yes"
+	case "launch":
+		r.Launch = s.number(value)
+	case "returned":
+		r.Returned = s.number(value)
 	case "left":
 		r.LeftForLauncher = int64(s.number(value))
 	case "proto":
@@ -468,6 +475,9 @@ func (s *stage) directives(notified bool) {
 			for _, o := range m.Recorded {
 				line += fmt.Sprintf(" recorded %s%d@%d", of(o.Branch), o.Step, o.Generation)
 			}
+		}
+		if d.Launch > 1 {
+			line += fmt.Sprintf(" launcher %d", d.Launch)
 		}
 		if d.WholeCommand {
 			line += " whole command"

@@ -22,7 +22,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored storedVerdict revision storedRevision durableRevision branchRevision pinnedRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
+//	| the coordinator | stored revision storedRevision durableRevision branchRevision pinnedRevision verdictRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage retention over excused mixedSince launched pace reportInterval gap                                     |
 //	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
@@ -33,12 +33,12 @@ type State struct {
 	// Record is what is decided; its Generation never falls.
 	Record Record
 
-	// stored is the highest generation that the store has, storedVerdict whether it has the verdict.
-	stored        int64
-	storedVerdict bool
+	// stored is the highest generation that the store has.
+	stored int64
 	// revision counts effects Persist; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable,
-	// branchRevision the first that has the newest branch, pinnedRevision the first that has the pins that people ask for.
-	revision, storedRevision, durableRevision, branchRevision, pinnedRevision int64
+	// branchRevision the first that has the newest branch, pinnedRevision the first that has the pins that people ask for, verdictRevision the
+	// first that has the verdict.
+	revision, storedRevision, durableRevision, branchRevision, pinnedRevision, verdictRevision int64
 	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
 	sealedAt time.Time
 	// stages are those of replacements from replaceCommitted on, by pod; supersededPods are those that a newer pod took the slot over from.
@@ -112,12 +112,11 @@ func New(members int, storage time.Duration, r Record) *State {
 	s.Record.Progress.Attached, s.Record.Progress.Waits = nil, ""
 	switch {
 	case r.Verdict != nil:
-		s.storedVerdict = true
 		s.Record.Phase = GivenUp
 		if r.Verdict.Reason == ReasonFinished {
 			s.Record.Phase = Finished
 		}
-	case r.Generation == 0 || s.judged():
+	case r.Generation == 0 || s.judged() || !r.begun():
 		s.Record.Phase, s.run.forming = Forming, &forming{containers: make([]uint64, members)}
 	default:
 		s.Record.Phase = Running // until an agent says otherwise

@@ -31,7 +31,6 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		}
 	case Stored:
 		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))
-		s.storedVerdict = s.storedVerdict || (e.Verdict && s.Final())
 		s.emit(Broadcast{})
 		s.storedRevision = max(s.storedRevision, min(e.Revision, s.revision))
 		s.tellGap(now)
@@ -94,6 +93,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.emit(Saved{more})
 	}
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
+	s.learnLaunch(&e.Report)
 	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
 		// The store lost a record: numbers that agents have seen are never used again. What drained pods left was for a generation
 		// that has begun since.
@@ -298,7 +298,7 @@ func (s *State) snapshot() Record {
 	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
 	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
-	r.Branches = slices.Clone(r.Branches)
+	r.Branches, r.Launch.Kept = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept)
 	r.shorten()
 	return r
 }

@@ -60,6 +60,8 @@ type Record struct {
 	// newer branch than Generation's, the next generation begins that one.
 	Branch, RestoreBranch int64
 	Branches              restore.Line
+	// Launch is the launcher that the gang is at.
+	Launch Launch
 	Budget
 	BestStep   int64
 	StartedAt  time.Time
@@ -211,7 +213,7 @@ const (
 	ReasonRefused          Reason = "LauncherRefused"
 )
 
-// Verdict ends a gang; it never changes.
+// Verdict ends a gang; it never changes, but that all have finished is withdrawn where a later launcher comes (launch.go).
 type Verdict struct {
 	Reason   Reason
 	ExitCode int

@@ -33,7 +33,7 @@ func (w *world) newest() int64 { return max(w.stored.Branch, w.stored.Branches.N
 
 // givenUp is the branch that gave a step up, as far as is stored; 0: none.
 func (w *world) givenUp(p protocol.Point) int64 {
-	for _, b := range w.begun {
+	for _, b := range w.branches.begun {
 		if b.branch > p.Branch && b.to.Step < p.Step {
 			return b.branch
 		}
@@ -47,7 +47,7 @@ func (w *world) goBack() {
 	for _, d := range w.state.durable() {
 		steps = append(steps, d.Point())
 	}
-	for _, b := range w.begun {
+	for _, b := range w.branches.begun {
 		steps = append(steps, protocol.Point{Branch: b.to.Branch, Step: b.to.Step + int64(w.rng.Intn(3))})
 	}
 	to := steps[w.rng.Intn(len(steps))]
@@ -85,15 +85,15 @@ func (w *world) goBackTo(to protocol.Point) {
 // lost, as long as it is there.
 func (w *world) noteBranch() {
 	newest := w.stored.Branches.Newest()
-	if n := len(w.begun); newest == 0 || n > 0 && w.begun[n-1].branch >= newest {
+	if n := len(w.branches.begun); newest == 0 || n > 0 && w.branches.begun[n-1].branch >= newest {
 		return
 	}
-	for n := len(w.begun); n > 0 && w.begun[n-1].branch >= newest; n = len(w.begun) {
-		w.begun = w.begun[:n-1]
+	for n := len(w.branches.begun); n > 0 && w.branches.begun[n-1].branch >= newest; n = len(w.branches.begun) {
+		w.branches.begun = w.branches.begun[:n-1]
 	}
 	for branch := range newest + 1 { // of several that were asked for at once the store may see the newest alone
 		if to, asked := w.asked[branch]; asked {
-			w.begun = append(w.begun, begunBranch{branch, to})
+			w.branches.begun = append(w.branches.begun, begunBranch{branch, to})
 			delete(w.asked, branch)
 		}
 	}
@@ -114,7 +114,7 @@ func (w *world) noteBranch() {
 			w.failf("what is given up leaves the record", "%+v, which branch %d gave up", m, b)
 		}
 	}
-	last := w.begun[len(w.begun)-1].to
+	last := w.branches.begun[len(w.branches.begun)-1].to
 	if w.acked = last; !w.has(last) {
 		w.acked = protocol.Point{} // it is promised no more
 	}

@@ -233,9 +233,9 @@ func (w *world) checkReplace(d Termination) {
 	switch {
 	case !w.pendingOnce[d.Pod]:
 		w.failf("a pod is replaced only while that is pending", "%+v was never", d)
-	case w.state.Record.Generation > 0 && !committed && !listed && !leaving && !orphan && slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
+	case w.state.Record.begun() && !committed && !listed && !leaving && !orphan && slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
 		w.failf("healed before release is not replaced", "%+v", d)
-	case w.state.Record.Generation > 0 && !committed && !orphan:
+	case w.state.Record.begun() && !committed && !orphan:
 		w.failf("replaced only once that is stored", "%+v", d)
 	}
 	w.replaced++

@@ -39,6 +39,8 @@ type world struct {
 	*shelf  // what is kept there; nil: nothing is removed
 
 	branches // what people went back to
+
+	launches // what the command runs one after another
 }
 
 type seal struct {
@@ -59,6 +61,7 @@ type simRank struct {
 type simAgent struct {
 	pod          Pod
 	inc          uint64
+	launch       int
 	gen          int64
 	branch       int64 // of gen
 	state        protocol.AgentState
@@ -77,6 +80,10 @@ func newWorld(t *testing.T, seed int64, members int) *world {
 	w.promises, w.faults = newPromises(w.failf), faults{bugs: map[int]int{}, bests: []best{{}}}
 	w.outside = outside{old: seed%5 == 4, mute: seed%7 == 3, babbles: seed%6 == 5, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
 	w.branches = branches{asked: map[int64]protocol.Point{}}
+	w.launches = newLaunches(0)
+	if !w.old && seed%3 == 0 {
+		w.launches = newLaunches(2 + int(seed%2))
+	}
 	w.state = New(members, w.interval(), Record{})
 	for i := range members {
 		w.agents = append(w.agents, w.newAgent(i))
@@ -88,7 +95,7 @@ func newWorld(t *testing.T, seed int64, members int) *world {
 
 func (w *world) newAgent(slot int) *simAgent {
 	w.pods++
-	return &simAgent{pod: Pod{UID: fmt.Sprint("uid-", w.pods), Name: fmt.Sprint("pod-", slot), Created: w.now}, inc: 1, state: protocol.StateIdle, ranks: make([]simRank, 2)}
+	return &simAgent{pod: Pod{UID: fmt.Sprint("uid-", w.pods), Name: fmt.Sprint("pod-", slot), Created: w.now}, inc: 1, launch: 1, state: protocol.StateIdle, ranks: make([]simRank, 2)}
 }
 
 func (w *world) notef(format string, args ...any) {
@@ -117,6 +124,7 @@ func (w *world) report(a *simAgent) protocol.Report {
 	}
 	r.Protocol, r.Terminating = 1, a.leaving
 	if !w.old {
+		r.Launch = a.launch
 		r.Protocol, r.CheckpointFormat, r.Storage, r.Manifested, r.FetchFailed = 2, protocol.CheckpointFormat, true, a.manifested, a.fetchFailed
 		if !w.mute {
 			r.BarrierStep = a.hold
@@ -166,6 +174,7 @@ func (w *world) apply(e Event) {
 		}
 	}
 	w.promises.record(&was, &w.state.Record)
+	w.noteLaunch(&was, &w.state.Record)
 	w.noteStuck()
 	for slot := range w.agents {
 		if n := len(w.state.slots[slot].failed); n > keptFailed {
@@ -196,6 +205,9 @@ func (w *world) obey(slot int, d protocol.Directive) {
 		a.hold, a.copy = 0, protocol.Mark{}
 	}
 	a.reported = d.Generation
+	if w.pass(slot, d) {
+		return
+	}
 	switch d.Order {
 	case protocol.OrderRun:
 		if a.gen >= d.Run.Number {
@@ -233,6 +245,7 @@ func (w *world) start(slot int, run protocol.Run) {
 		k.step, k.alive, k.exit = run.RestoreStep, true, nil
 	}
 	a.discard(run.Restores())
+	w.checkLaunch(slot, run)
 	w.checkSameBirth(run)
 	if run.Restores().Compare(w.acked) < 0 {
 		w.failf("no acknowledged step is lost", "restores %v after %v", run.Restores(), w.acked)
@@ -295,7 +308,7 @@ func (w *world) train(slot, local int) {
 func (w *world) acknowledge() {
 	inventories := [][]protocol.Point{}
 	for _, a := range w.agents {
-		if a.gen != w.agents[0].gen || !ran(a.state) {
+		if a.gen != w.agents[0].gen || !ran(a.state) || a.launch != w.state.launch() {
 			return
 		}
 		for _, k := range w.report(a).Rank {
@@ -333,6 +346,9 @@ func (w *world) chaos() {
 	if a.dead {
 		return
 	}
+	if w.ending > 0 && w.rng.Intn(10) == 0 {
+		w.finish(slot)
+	}
 	switch p := w.rng.Intn(1000); {
 	case p < 350:
 		w.train(slot, local)
@@ -352,6 +368,7 @@ func (w *world) chaos() {
 		a.inc++
 	case p < 983: // the container comes back without its ranks, memory stays
 		a.inc++
+		a.launch = 1
 		if ran(a.state) {
 			a.state = protocol.StateIdle
 			w.failures++
@@ -416,7 +433,7 @@ func (w *world) store() {
 		w.promise()
 	}
 	w.noteBranch()
-	w.apply(Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
+	w.apply(Stored{Revision: p.Revision, Generation: p.Record.Generation})
 }
 
 func (w *world) deliverReport(slot int) {
@@ -453,6 +470,9 @@ func (w *world) settle() {
 			w.reports[slot], w.orders[slot] = nil, nil
 			w.now = w.now.Add(time.Millisecond)
 			a := w.agents[slot]
+			if w.ending > 0 {
+				w.finish(slot)
+			}
 			if !a.dead {
 				w.apply(Reported{Slot: Slot(slot), Pod: a.pod, Report: w.report(a)})
 			}
@@ -532,11 +552,14 @@ func (w *world) checkSettled() {
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
 	durable, fetches, replaced, drains, mended, silenced, deafened, stuck, full := 0, 0, 0, 0, 0, 0, 0, 0, 0
-	begun, refused, fromStorage := 0, 0, 0
+	begun, refused, fromStorage, launchers := 0, 0, 0, 0
 	for seed := range seeds.All(t, int64(400)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
 			for range 8 {
+				if w.rng.Intn(3) == 0 {
+					w.endScripts()
+				}
 				for range 400 {
 					w.chaos()
 				}
@@ -551,7 +574,8 @@ func TestProperties(t *testing.T) {
 			failures += w.failures
 			verdicts += w.verdicts
 			durable, fetches, replaced, drains, mended = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended
-			begun, refused, fromStorage = begun+len(w.begun), refused+w.refused, fromStorage+w.fromStorage
+			launchers += w.launches.begun
+			begun, refused, fromStorage = begun+len(w.branches.begun), refused+w.refused, fromStorage+w.fromStorage
 			silenced, deafened, stuck, full = silenced+w.silenced, deafened+w.deafened, stuck+w.stuck, full+w.full
 		})
 	}
@@ -562,6 +586,10 @@ func TestProperties(t *testing.T) {
 	t.Logf("%d branches begun, %d times refused; %d times a step of an older branch was fetched", begun, refused, fromStorage)
 	if !seeds.One() && (begun < 300 || refused < 300 || fromStorage < 50) {
 		t.Errorf("going back is too rare to show anything")
+	}
+	t.Logf("%d launchers began after another one", launchers)
+	if !seeds.One() && launchers < 80 {
+		t.Errorf("launchers one after another are too rare to show anything")
 	}
 	if !seeds.One() && (generations < 2000 || failures < 1500) {
 		t.Errorf("histories are too quiet to show anything: %d generations, %d failures", generations, failures)

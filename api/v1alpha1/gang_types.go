@@ -233,6 +233,9 @@ type RunStatus struct {
 	// older branch after it is never restored again. Where the newest is above Branch, the next generation begins it.
 	// +listType=atomic
 	Branches []BranchStart `json:"branches,omitempty"`
+	// Launch is the number of the launcher that the gang is at, of those that the pods' commands run one after another; absent: the first.
+	// +optional
+	Launch *RunLaunch `json:"launch,omitempty"`
 	// Restarts counts generations that were made because of failures.
 	Restarts int32 `json:"restarts"`
 	// Replacements counts pods that were replaced; a restart because of that is no failure and not in Restarts.
@@ -287,7 +290,8 @@ type RunStatus struct {
 	// Doomed is the name that PendingReplacements had before: read, and written no more.
 	// +listType=atomic
 	Doomed []Termination `json:"doomed,omitempty"`
-	// Verdict is set when the job was given up or has finished; it never changes afterwards.
+	// Verdict is set when the job was given up or has finished. That all ranks of one launcher have finished is withdrawn where a pod's
+	// command runs another launcher; nothing else changes it.
 	Verdict *Verdict `json:"verdict,omitempty"`
 	// Writer is the process that wrote this, and its count of writes: one that has lost its lead without
 	// knowing sees from it that it must not write any more.
@@ -410,6 +414,20 @@ type RankCopy struct {
 	Step       int64 `json:"step"`
 	Generation int64 `json:"generation"`
 	Branch     int64 `json:"branch,omitempty"`
+}
+
+// RunLaunch is which of a command's launchers a gang is at.
+type RunLaunch struct {
+	// Number counts launchers from 1.
+	Number int32 `json:"number"`
+	// After is the newest generation of the launchers before: all later ones are of this launcher.
+	After int64 `json:"after,omitempty"`
+	// Restarts are those of the launchers before.
+	Restarts int32 `json:"restarts,omitempty"`
+	// Kept are the newest stored steps of the launchers before, which stay in storage: newest first.
+	// +listType=atomic
+	// +optional
+	Kept []StoredStep `json:"kept,omitempty"`
 }
 
 // BranchStart says that a branch began after a step of an older one.

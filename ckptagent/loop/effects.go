@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -97,6 +98,7 @@ func (a *Agent) start(e ckptagent.Start) {
 	a.watchers, a.ranks, a.ranksOf = &sync.WaitGroup{}, map[int]proc.Process{}, run.Number
 	a.clearErrors()
 	if a.arenas != nil {
+		arena.Prune(a.c.Root.Memory(), e.Ranks)
 		a.arenas.Begin(run.Number, run.Branch, run.Restores())
 	}
 	a.starting = &e
@@ -216,9 +218,9 @@ func (a *Agent) inventory(past ckptagent.Abandoned) {
 		a.later(ckptagent.Inventoried{})
 		return
 	}
-	go func() {
+	a.following.Go(func() {
 		a.post(ckptagent.Inventoried{Sealed: arenas.Inventory(past.Generation, past.Restores(), time.Now())})
-	}()
+	})
 }
 
 // offerPort keeps a fresh port; the one before is let go.

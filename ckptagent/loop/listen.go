@@ -64,7 +64,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 		l.Refuse(why)
 		return
 	}
-	if r := a.state.Returned; r != nil { // told by the agent before, which died over it
+	if r := a.state.Returned; r != nil && l.ID == a.state.Launcher { // told by the agent before, which died over it
 		if job, err := proc.NewJob(a.c.Root, a.c.Container, l); err == nil {
 			a.job = job
 			a.tails = job.Tail(a.state.Run, true)
@@ -84,6 +84,14 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 		l.Close()
 		l.Refuse(why)
 		return
+	}
+	if a.arenas != nil && a.arenas.Len() != job.Spec.Ranks { // of the launcher before
+		a.closeArenas(func() { a.acceptLauncher(l) })
+		return
+	}
+	if a.state.Launcher != l.ID {
+		a.tails, a.needed = nil, 0
+		clear(a.blocks)
 	}
 	a.launch, a.shim = l, l.Shim
 	a.openArenas(job.Spec.Ranks)
@@ -125,7 +133,6 @@ func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
 	case c.Ranks > 0 && ranks > c.Ranks:
 		return nil, fmt.Sprintf("state in memory is off: the launcher starts %d ranks and memory was counted for %d; set holdfast.dev/ranks to %d", ranks, c.Ranks, ranks)
 	}
-	arena.Prune(c.Root.Memory(), ranks)
 	set, err := arena.Open(c.Root.Memory(), ranks, c.Slots, c.StateBytes, c.PodUID, now)
 	if err != nil {
 		return nil, "state in memory is off: " + err.Error()
@@ -189,7 +196,7 @@ func (a *Agent) setModules(modules []string) {
 	}
 }
 
-// follow polls a rank's arena when a datagram asks for it, and regularly in case that was lost.
+// follow polls a rank's arena when a datagram asks for it, and regularly in case that was lost, until poll is closed.
 func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -197,7 +204,10 @@ func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 	var held []protocol.Point
 	for {
 		select {
-		case <-poll:
+		case _, open := <-poll:
+			if !open {
+				return
+			}
 		case <-tick.C:
 		}
 		p, sealed := set.Poll(local, time.Now())

@@ -85,6 +85,7 @@ type Agent struct {
 	needed     uint64                // what the state of a rank needs, where that is more than a slot holds
 	blocks     map[int]format.Reason // by local rank why its saves are copied inside save alone
 	polls      []chan struct{}
+	following  *sync.WaitGroup // those that read the arenas
 	port       proc.Port
 	client     *coord.Client
 	modules    []string

@@ -536,11 +536,13 @@ func TestSecondLauncherIsRefused(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	p.File("train.py", "")
+	p.File("train.py", sleeper)
 	c.Lead("a")
-	p.Start("bash", "-c", "torchrun train.py; torchrun train.py; echo code $?")
+	p.Start("bash", "-c", "torchrun train.py & while ! test -e on; do sleep 0.01; done; torchrun train.py; echo code $?; wait")
+	c.Await(t, "a", "runs", runs(1, 1))
+	p.File("on", "")
 	p.Out.Await(t, "code 2")
-	p.Errs.Await(t, "a launcher has run in this container already")
+	p.Errs.Await(t, "a launcher runs in this container already, and holdfast runs one at a time")
 }
 
 // TestPipelinesEnd: whoever reads the launcher's output sees its end when the launcher has returned, though
@@ -552,7 +554,7 @@ func TestPipelinesEnd(t *testing.T) {
 	p.Env["HOLDFAST_STANDBYS"] = "auto"
 	p.File("train.py", modest)
 	c.Lead("a")
-	p.Start("bash", "-c", `torchrun train.py 2>&1 | cat; echo "served ${PIPESTATUS[0]}"; torchrun train.py 2>&1 | cat; echo "refused ${PIPESTATUS[0]}"`)
+	p.Start("bash", "-c", `torchrun train.py 2>&1 | cat; echo "served ${PIPESTATUS[0]}"; torchrun --logs-specs mine train.py 2>&1 | cat; echo "refused ${PIPESTATUS[0]}"`)
 	r := c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return len(r.Rank) == 1 && r.Rank[0].StandbyReady })
 	kill(t, int(r.Rank[0].Pid), syscall.SIGHUP)
 	p.Out.Await(t, "served 0\n", "refused 2\n")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
@@ -183,9 +184,25 @@ func (a *Agent) openArenas(ranks int) {
 	if a.arenas == nil {
 		return
 	}
-	a.polls = make([]chan struct{}, ranks)
+	set := a.arenas
+	a.polls, a.following = make([]chan struct{}, ranks), &sync.WaitGroup{}
 	for local := range ranks {
-		a.polls[local] = make(chan struct{}, 1)
-		go a.follow(a.arenas, local, a.polls[local])
+		poll := make(chan struct{}, 1)
+		a.polls[local] = poll
+		a.following.Go(func() { a.follow(set, local, poll) })
 	}
+}
+
+// closeArenas lets the arenas go of a launcher that has returned, and then calls next, once nobody reads them any more.
+func (a *Agent) closeArenas(next func()) {
+	set, following := a.arenas, a.following
+	for _, poll := range a.polls {
+		close(poll)
+	}
+	a.arenas, a.polls, a.following = nil, nil, nil
+	go func() {
+		following.Wait()
+		set.Close()
+		a.do(next)
+	}()
 }

@@ -40,6 +40,12 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
+	if l := r.Launch; l.Number > 1 {
+		s.Launch = &v1alpha1.RunLaunch{Number: int32(l.Number), After: l.After, Restarts: int32(l.Restarts)}
+		for _, d := range l.Kept {
+			s.Launch.Kept = append(s.Launch.Kept, *stored(&d))
+		}
+	}
 	for _, b := range r.Branches {
 		s.Branches = append(s.Branches, v1alpha1.BranchStart(b))
 	}
@@ -99,6 +105,12 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced), ReplacedPods: int(rec.ReplacedPods),
 			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})
+	}
+	if l := s.Launch; l != nil {
+		r.Launch = elastic.Launch{Number: int(l.Number), After: l.After, Restarts: int(l.Restarts)}
+		for _, d := range l.Kept {
+			r.Launch.Kept = append(r.Launch.Kept, *plainStored(&d))
+		}
 	}
 	for _, b := range s.Branches {
 		r.Branches = append(r.Branches, restore.Start(b))

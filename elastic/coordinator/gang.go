@@ -330,7 +330,7 @@ func (g *gang) store(p elastic.Persist) {
 	defer g.mu.Unlock()
 	g.server.metrics.stored(p.Record, p.Record.Generation > g.counted, time.Since(begun))
 	g.counted = max(g.counted, p.Record.Generation)
-	g.step(elastic.Stored{Revision: p.Revision, Generation: p.Record.Generation, Verdict: p.Record.Verdict != nil})
+	g.step(elastic.Stored{Revision: p.Revision, Generation: p.Record.Generation})
 }
 
 // progress writes what people see; the next write makes up for one that fails.

@@ -8,6 +8,8 @@ const (
 	MaxGeneration = 1 << 52
 	// MaxRanks is how many ranks a pod has at most: more is refused at admission, where a launcher comes, and of a report.
 	MaxRanks = 1024
+	// MaxLaunch bounds what an agent may claim, as MaxGeneration does: a number rises with each launcher of a command.
+	MaxLaunch = 1 << 30
 	// MaxText is how many bytes of a traceback an agent tells.
 	MaxText = 4096
 	// MaxAuthorities is how many bytes of Directive.Authorities an agent takes: room for some ten.

@@ -63,6 +63,9 @@ type Directive struct {
 	// Launched comes with OrderHalt: other pods of the gang start their ranks with a launcher, or all did. A whole command whose first run
 	// goes on is no rank any more and is not ended, for it may start its launcher yet; one that is no rank yet does not become one.
 	Launched bool
+	// Launch is the number of the launcher that the gang is at: launchers before it have ended well on all pods, and return 0 at once. 0: the
+	// coordinator is of a version that knows one launcher per container.
+	Launch int
 	// Authorities, in PEM, are all that may sign the coordinator's certificate from now on, beside those that the pod was made with; "": no
 	// others than before. They come with the first directive of a stream, which those before them have proven.
 	Authorities string

@@ -62,6 +62,12 @@ type Report struct {
 	// imports, while the directive wants them.
 	ModulesKnown int
 	Modules      []string
+	// Launch is the number of the launcher that is served, or awaited, of those that the container's command runs one after another, from 1;
+	// 0: the agent is of a version that serves one launcher per container. Another container begins with its first launcher again.
+	Launch int
+	// Returned is the number of the newest launcher that has returned 0, or 1 once a whole command has ended with 0 and its container
+	// with it; 0: none. What has returned takes part in no further generation of that launcher.
+	Returned int
 	// CheckpointFormat is the version of docs/formats/checkpoint.md that this pod's memory and agent keep to; below BranchFormat, or 0: they
 	// know no branches.
 	CheckpointFormat int

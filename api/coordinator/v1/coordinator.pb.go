@@ -171,6 +171,8 @@ type Report struct {
 	Sequence         uint64                 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	LeftForLauncher  uint64                 `protobuf:"varint,26,opt,name=left_for_launcher,json=leftForLauncher,proto3" json:"left_for_launcher,omitempty"`
 	CheckpointFormat uint32                 `protobuf:"varint,27,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
+	Launch           uint32                 `protobuf:"varint,28,opt,name=launch,proto3" json:"launch,omitempty"`
+	Returned         uint32                 `protobuf:"varint,29,opt,name=returned,proto3" json:"returned,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -390,6 +392,20 @@ func (x *Report) GetLeftForLauncher() uint64 {
 func (x *Report) GetCheckpointFormat() uint32 {
 	if x != nil {
 		return x.CheckpointFormat
+	}
+	return 0
+}
+
+func (x *Report) GetLaunch() uint32 {
+	if x != nil {
+		return x.Launch
+	}
+	return 0
+}
+
+func (x *Report) GetReturned() uint32 {
+	if x != nil {
+		return x.Returned
 	}
 	return 0
 }
@@ -918,6 +934,7 @@ type Directive struct {
 	DurableStep      uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
 	DurableBranch    uint64                 `protobuf:"varint,19,opt,name=durable_branch,json=durableBranch,proto3" json:"durable_branch,omitempty"`
 	CheckpointFormat uint32                 `protobuf:"varint,20,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
+	Launch           uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1088,6 +1105,13 @@ func (x *Directive) GetDurableBranch() uint64 {
 func (x *Directive) GetCheckpointFormat() uint32 {
 	if x != nil {
 		return x.CheckpointFormat
+	}
+	return 0
+}
+
+func (x *Directive) GetLaunch() uint32 {
+	if x != nil {
+		return x.Launch
 	}
 	return 0
 }
@@ -1342,7 +1366,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xdc\a\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x90\b\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1378,7 +1402,9 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"containers\x12\x1a\n" +
 	"\bsequence\x18\x19 \x01(\x04R\bsequence\x12*\n" +
 	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\x12+\n" +
-	"\x11checkpoint_format\x18\x1b \x01(\rR\x10checkpointFormat\"R\n" +
+	"\x11checkpoint_format\x18\x1b \x01(\rR\x10checkpointFormat\x12\x16\n" +
+	"\x06launch\x18\x1c \x01(\rR\x06launch\x12\x1a\n" +
+	"\breturned\x18\x1d \x01(\rR\breturned\"R\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
@@ -1428,7 +1454,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\x90\x06\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xa8\x06\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -1453,7 +1479,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vauthorities\x18\x11 \x01(\tR\vauthorities\x12!\n" +
 	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\x12%\n" +
 	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12+\n" +
-	"\x11checkpoint_format\x18\x14 \x01(\rR\x10checkpointFormat\"\xe8\x01\n" +
+	"\x11checkpoint_format\x18\x14 \x01(\rR\x10checkpointFormat\x12\x16\n" +
+	"\x06launch\x18\x15 \x01(\rR\x06launch\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

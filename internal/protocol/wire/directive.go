@@ -26,7 +26,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 	d.DurableStep, d.DurableBranch, d.CheckpointFormat = int64(m.GetDurableStep()), int64(m.GetDurableBranch()), int(m.GetCheckpointFormat())
 	d.BarrierStep, d.Copy, d.Manifest, d.Fetch = int64(m.GetBarrierStep()), mark(m.GetCopy()), manifest(m.GetManifest()), mark(m.GetFetch())
 	d.WantModules, d.Modules, d.WholeCommand, d.Launched = m.GetWantModules(), m.GetModules(), m.GetWholeCommand(), m.GetLaunched()
-	d.Authorities = m.GetAuthorities()
+	d.Authorities, d.Launch = m.GetAuthorities(), int(m.GetLaunch())
 	return d
 }
 
@@ -49,7 +49,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	m.DurableStep, m.DurableBranch, m.CheckpointFormat = uint64(d.DurableStep), uint64(d.DurableBranch), uint32(d.CheckpointFormat)
 	m.BarrierStep, m.Copy, m.Manifest, m.Fetch = uint64(d.BarrierStep), markMessage(d.Copy), manifestMessage(d.Manifest), markMessage(d.Fetch)
 	m.WantModules, m.Modules, m.WholeCommand, m.Launched = d.WantModules, d.Modules, d.WholeCommand, d.Launched
-	m.Authorities = d.Authorities
+	m.Authorities, m.Launch = d.Authorities, uint32(d.Launch)
 	return m
 }
 

@@ -1,0 +1,110 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// A container's command may run launchers one after another. All pods of the gang are at the same one, by number:
+//
+//	launcher n: all ranks have ended with 0 ── stored ──► launchers up to n return 0 ──► a pod reports launcher n+1 ── stored ──► generations of n+1
+//
+// The number only rises. A pod whose command begins again, or has only begun, is told it, and its launchers before return 0 at once, so
+// that it comes to the gang's; a failure restarts the ranks of the gang's launcher. What the launchers before sealed or stored is of another
+// script: each launcher begins a branch of training at step 0 (branch.go).
+
+// Launch is the launcher that a gang is at; the zero Launch is the first.
+type Launch struct {
+	Number int
+	// After is the newest generation of the launchers before, Restarts what those cost.
+	After    int64
+	Restarts int
+	// Kept are the newest stored steps of the launchers before, newest first: they stay in storage, and nobody goes back to them.
+	Kept []StoredStep
+}
+
+// keptLaunches bounds Launch.Kept: each is a whole checkpoint of the gang.
+const keptLaunches = 4
+
+// launch is the number of the launcher that the gang is at.
+func (s *State) launch() int { return max(1, s.Record.Launch.Number) }
+
+// begun says whether a generation of the launcher was handed out.
+func (r *Record) begun() bool { return r.Generation > r.Launch.After }
+
+// passed is the number below which launchers return 0: that of the gang's own, and the one after it once that is known to be over.
+func (s *State) passed() int {
+	if s.Record.Phase == Finished && s.carriedOut() {
+		return s.launch() + 1
+	}
+	return s.launch()
+}
+
+// passes says whether a pod's launcher returns by number when all have finished, as far as is known: it may be one of several.
+func (m *member) passes() bool { return !m.known || m.report.Launch > 0 && !m.report.WholeCommand }
+
+// behind says whether a pod's command has yet to come to the gang's launcher.
+func (s *State) behind(r *protocol.Report) bool { return max(1, r.Launch) < s.launch() }
+
+// behindText says so to people.
+func (s *State) behindText(slot Slot) string {
+	m := &s.slots[slot]
+	return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same", m.pod.Name, slot, max(1, m.report.Launch), s.launch())
+}
+
+// learnLaunch has the gang go on to the launcher that a pod is at: it came there because the one before had ended.
+func (s *State) learnLaunch(r *protocol.Report) {
+	if r.Launch <= s.launch() || r.Launch > protocol.MaxLaunch || r.Ranks == 0 || s.over || s.Record.Phase == GivenUp {
+		return
+	}
+	if r.Generation > s.Record.Generation && ran(r.State) { // the store lost the record of a launcher that goes on
+		s.Record.Launch = Launch{Number: r.Launch, After: r.Generation - 1}
+		return
+	}
+	s.becomeLaunch(r.Launch)
+}
+
+// becomeLaunch prepares the first generation of a later launcher: nothing that its ranks do goes on from what those before did.
+func (s *State) becomeLaunch(number int) {
+	r := &s.Record
+	kept := r.Launch.Kept
+	if r.Durable != nil {
+		kept = append([]StoredStep{*r.Durable}, kept...)
+		kept = kept[:min(len(kept), keptLaunches)]
+	}
+	r.Launch = Launch{Number: number, After: r.Generation, Restarts: r.Restarts, Kept: kept}
+	r.Verdict = nil
+	r.refill()
+	p := &r.Progress
+	r.BestStep, p.Step, p.SavedStep, p.StepTime = 0, 0, 0, 0
+	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = 0, 0, false
+	s.excused, s.pace, s.reportInterval, s.gap = 0, 0, 0, 0
+	if r.Generation > 0 {
+		r.RestoreStep, r.RestoreBranch = 0, 0
+		r.Branches = r.Branches.Begin(s.newestBranch()+1, 0)
+		s.dropGivenUp()
+	}
+	f := &forming{containers: make([]uint64, len(s.slots))}
+	for i := range s.slots {
+		f.containers[i] = s.slots[i].report.Containers
+	}
+	s.run = run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}, forming: f}
+	r.Phase = Forming
+	s.branchRevision = s.revision + 1
+	s.save()
+	s.emit(Broadcast{})
+}
+
+// launchKept are the marks of steps of earlier launchers that stay.
+func (s *State) launchKept() []protocol.Mark {
+	var out []protocol.Mark
+	for _, d := range s.Record.Launch.Kept {
+		if !slices.Contains(out, d.Mark) {
+			out = append(out, d.Mark)
+		}
+	}
+	return out
+}
