@@ -61,7 +61,7 @@ func partitionSuspected(c Config, v View, now time.Time) bool {
 	for _, n := range v.Nodes {
 		if n.Lease {
 			all++
-			if now.Sub(latest(n.LeaseRenewed, v.Led)) >= c.LeaseTimeout {
+			if now.Sub(latest(n.LeaseRenewed, v.Led)) >= c.forLease(n.LeaseDuration).LeaseTimeout {
 				silent++
 			}
 		}
@@ -109,7 +109,7 @@ func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time)
 		return inContact
 	case j.unreachable(c, v, now):
 		return dead
-	case j.Agents > 0 && lease >= c.LeaseLate:
+	case j.Agents > 0 && lease >= c.forLease(j.LeaseDuration).LeaseLate:
 		return late
 	}
 	return inContact
@@ -117,6 +117,7 @@ func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time)
 
 // unreachable says whether lease and agents together mean death.
 func (j *judged) unreachable(c Config, v View, now time.Time) bool {
+	c = c.forLease(j.LeaseDuration)
 	lease := now.Sub(latest(j.LeaseRenewed, v.Led, v.PartitionSuspected))
 	if j.Agents == 0 {
 		return lease >= c.LeaseAloneTimeout

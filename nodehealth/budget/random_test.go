@@ -35,7 +35,8 @@ func TestRandomHistories(t *testing.T) {
 		}
 		h.view.Led = h.now
 		for i := range 1 + r.Intn(14) {
-			n := Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"", "a", "b"}[r.Intn(3)], GPUs: r.Intn(2) * 8, GangPods: r.Intn(3), Lease: r.Intn(8) > 0, LeaseRenewed: h.now}
+			n := Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"", "a", "b"}[r.Intn(3)], GPUs: r.Intn(2) * 8, GangPods: r.Intn(3), Lease: r.Intn(8) > 0, LeaseRenewed: h.now,
+				LeaseDuration: []time.Duration{0, 10, 40, 60, 120, 300, 1e6}[r.Intn(7)] * time.Second}
 			n.Agents = r.Intn(n.GangPods + 1)
 			h.view.Nodes = append(h.view.Nodes, n)
 		}
@@ -227,12 +228,58 @@ func (h *history) deathNeedsSilence(p Plan, before []Node) {
 			continue
 		}
 		since := func(t time.Time) time.Duration { return h.now.Sub(latest(t, h.view.Led)) }
-		long := since(n.LeaseRenewed) >= h.config.LeaseAloneTimeout
+		holds := min(n.LeaseDuration, 10*time.Minute)
+		long := since(n.LeaseRenewed) >= h.config.LeaseAloneTimeout && since(n.LeaseRenewed) >= holds
 		if n.Agents > 0 {
-			long = since(n.LeaseRenewed) >= h.config.LeaseTimeout && since(n.AgentContact) >= h.config.AgentTimeout
+			long = since(n.LeaseRenewed) >= h.config.LeaseTimeout && since(n.AgentContact) >= h.config.AgentTimeout &&
+				10*since(n.LeaseRenewed) >= 3*holds && 8*since(n.AgentContact) >= holds
 		}
 		if !long || p.PartitionSuspected || !n.Lease {
 			h.t.Errorf("%s is called dead: lease %s, agents %d %s, partition suspected %v", d.Node, since(n.LeaseRenewed), n.Agents, since(n.AgentContact), p.PartitionSuspected)
+		}
+	}
+}
+
+// TestLeasesAtRest: whatever duration kubelets choose for their leases, no node is put aside while each is renewed every quarter of it, as
+// kubelets do, with their jitter and two seconds on the way; and a node that falls silent is given up in proportion.
+func TestLeasesAtRest(t *testing.T) {
+	for seed := range seeds.All(t, int64(25)) {
+		r := rand.New(rand.NewSource(seed))
+		now := time.Unix(1_700_000_000, 0)
+		v := View{Led: now}
+		next := make([]time.Time, 1+r.Intn(12))
+		holds := time.Duration(10+r.Intn(590)) * time.Second
+		for i := range next {
+			n := Node{Name: fmt.Sprintf("n%02d", i), GPUs: 8, GangPods: 1, Agents: r.Intn(2), Lease: true, LeaseRenewed: now, AgentContact: now, LeaseDuration: holds}
+			v.Nodes = append(v.Nodes, n)
+		}
+		for range 700 {
+			now = now.Add(time.Second)
+			for i := range next {
+				n := &v.Nodes[i]
+				if n.AgentContact = now; !now.Before(next[i]) {
+					n.LeaseRenewed = now
+					rests := max(10*time.Second, holds/4)
+					next[i] = now.Add(rests + time.Duration(r.Int63n(int64(rests/25))))
+				}
+			}
+			if p := Decide(Defaults(), v, now); p.PartitionSuspected || slices.ContainsFunc(p.Decisions, func(d Decision) bool { return d.Outcome != None }) {
+				t.Fatalf("seed %d: leases of %s at rest: %+v", seed, holds, p)
+			}
+		}
+		if len(next) < 2 {
+			continue
+		}
+		last := v.Nodes[0].LeaseRenewed
+		limit := max(40*time.Second, holds)
+		for now.Sub(last) <= limit {
+			now = now.Add(time.Second)
+			for i := range v.Nodes[1:] {
+				v.Nodes[1+i].LeaseRenewed, v.Nodes[1+i].AgentContact = now, now
+			}
+		}
+		if d := Decide(Defaults(), v, now).Decisions[0]; !d.Dead {
+			t.Errorf("seed %d: silent for %s with a lease of %s: %+v", seed, now.Sub(last), holds, d)
 		}
 	}
 }

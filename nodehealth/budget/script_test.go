@@ -16,8 +16,8 @@ import (
 // TestScripts plays testdata/*.txt; the commands are
 //
 //	config max-out=N|N% domain=N|N% breaker=N
-//	nodes N [domain=D] [gpus=N] [pods=N] [agents=N]   N more nodes, n1, n2, ...
-//	set NODES KEY=VALUE ...      domain, gpus, pods, agents
+//	nodes N [domain=D] [gpus=N] [pods=N] [agents=N] [lease=S]   N more nodes, n1, n2, ...
+//	set NODES KEY=VALUE ...      domain, gpus, pods, agents, lease: for how many seconds a renewal holds
 //	verdict NODES ACTION CAUSE [MESSAGE_WITH_UNDERSCORES]
 //	heal NODES | gone NODES
 //	mute NODES lease|agents|all  not heard from now on; speak NODES lease|agents|all
@@ -142,6 +142,8 @@ func (s *stage) set(n *Node, values []string) {
 			n.GangPods = s.number(v)
 		case "agents":
 			n.Agents = s.number(v)
+		case "lease":
+			n.LeaseDuration = time.Duration(s.number(v)) * time.Second
 		default:
 			s.t.Fatalf("unknown %q", k)
 		}
@@ -173,11 +175,12 @@ func (s *stage) change(f []string, n *Node) {
 	}
 }
 
-// listen has leases move every 10 seconds, all at other times, and agents every second.
+// listen has leases move every 10 seconds, or every quarter of their duration, all at other times, and agents every second.
 func (s *stage) listen() {
 	for i := range s.view.Nodes {
 		n := &s.view.Nodes[i]
-		if !s.mute[n.Name+" lease"] && (s.second+s.number(n.Name[1:]))%10 == 0 {
+		every := max(10, int(n.LeaseDuration.Seconds())/4)
+		if !s.mute[n.Name+" lease"] && (s.second+s.number(n.Name[1:]))%every == 0 {
 			n.LeaseRenewed = s.clock()
 		}
 		if n.Agents > 0 && !s.mute[n.Name+" agents"] {

@@ -89,6 +89,8 @@ type Node struct {
 	// LeaseRenewed is when the lease was last seen to move, by the clock that Decide is given; zero: not since
 	// View.Led.
 	LeaseRenewed time.Time
+	// LeaseDuration is for how long a renewal of the lease holds, by its own word; 0: it does not say.
+	LeaseDuration time.Duration
 	// Agents counts agents on it that were ever heard, or that may have been heard before View.Led;
 	// AgentContact is when the last of them was, zero: not since View.Led.
 	Agents       int
@@ -144,6 +146,7 @@ type Config struct {
 	// BreakerPercent of at least BreakerNodes nodes red at once hold everything new.
 	BreakerPercent, BreakerNodes int
 	// LeaseTimeout and AgentTimeout together mean death where agents were heard; LeaseAloneTimeout means death where none ever was.
+	// These and LeaseLate are least values: forLease says what holds for a node.
 	LeaseTimeout, AgentTimeout, LeaseAloneTimeout time.Duration
 	// LeaseLate excludes a node whose agents are heard.
 	LeaseLate time.Duration
@@ -151,7 +154,27 @@ type Config struct {
 	PartitionPercent int
 }
 
-// Defaults are the values of Config that hold where people choose none. A kubelet renews its lease every 10 s.
+const (
+	// usualLease is what the values of Defaults are shares of: a kubelet renews its lease every quarter of it.
+	usualLease = 40 * time.Second
+	// longestLease bounds what a lease says of itself, so that no node is alive for ever by its own word.
+	longestLease = 10 * time.Minute
+)
+
+// forLease is the Config of one node, by its own lease: a kubelet of a longer lease renews it less often, and rests between by intention.
+func (c Config) forLease(lease time.Duration) Config {
+	share := func(least, usual time.Duration) time.Duration {
+		perSecond := usual / time.Duration(usualLease/time.Second)
+		return max(least, perSecond*time.Duration(min(lease, longestLease)/time.Second))
+	}
+	d := Defaults()
+	c.LeaseTimeout, c.AgentTimeout = share(c.LeaseTimeout, d.LeaseTimeout), share(c.AgentTimeout, d.AgentTimeout)
+	c.LeaseAloneTimeout, c.LeaseLate = share(c.LeaseAloneTimeout, d.LeaseAloneTimeout), share(c.LeaseLate, d.LeaseLate)
+	return c
+}
+
+// Defaults are the values of Config that hold where people choose none. A kubelet renews its lease every 10 s where people choose no other
+// duration for it.
 func Defaults() Config {
 	return Config{
 		MaxOut: Limit{Percent: 5}, MaxOutPerDomain: Limit{Percent: 20},

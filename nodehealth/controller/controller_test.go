@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -347,6 +348,31 @@ func TestSilentNode(t *testing.T) {
 	w.renew("n1")
 	w.decide()
 	w.expect(map[string]string{"n1": ""})
+}
+
+// TestALongerLease: what a lease says of its duration comes through the cache to the decision.
+func TestALongerLease(t *testing.T) {
+	w := newWorld(t, 6)
+	long := func(at time.Time) *coordinationv1.Lease {
+		l := lease("n1", at)
+		l.Spec.LeaseDurationSeconds = ptr.To[int32](120)
+		slim, err := SlimLease(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slim.(*coordinationv1.Lease)
+	}
+	w.c.leases.OnUpdate(long(w.now.Add(-30*time.Second)), long(w.now))
+	w.agents["pod-n1"] = w.now
+	for _, step := range []struct {
+		after time.Duration
+		want  string
+	}{{30 * time.Second, ""}, {5 * time.Second, ""}, {2 * time.Second, "Evict"}} {
+		w.now = w.now.Add(step.after)
+		w.renew("n2", "n3", "n4", "n5", "n6")
+		w.decide()
+		w.expect(map[string]string{"n1": step.want, "n2": ""})
+	}
 }
 
 // TestAgentOfAnEarlierLeader: a pod that ran before this leader began may have an agent, and is given the time to call.

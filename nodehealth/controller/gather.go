@@ -53,7 +53,8 @@ func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budge
 		objects[node.Name] = node
 		n, err := budgetNode(node, c.DomainLabels)
 		c.unreadable(node.Name, err)
-		n.LeaseRenewed, n.Lease = c.leases.of(node.Name)
+		lease, known := c.leases.of(node.Name)
+		n.Lease, n.LeaseRenewed, n.LeaseDuration = known, lease.renewed, lease.duration
 		load := loads[node.Name]
 		n.GangPods, n.Agents, n.AgentContact = load.pods, load.agents, load.lastContact
 		n.Stands = c.stands(node, n.Stands)

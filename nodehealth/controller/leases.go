@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -17,26 +18,32 @@ type leases struct {
 	now func() time.Time
 
 	mu sync.Mutex
-	// renewed has an entry per lease; zero: it has not moved since we watch. Guarded by mu.
-	renewed map[string]time.Time
+	// heard has an entry per lease. Guarded by mu.
+	heard map[string]heardLease
+}
+
+// heardLease is when a lease moved, zero: not since we watch, and for how long a renewal holds by its own word.
+type heardLease struct {
+	renewed  time.Time
+	duration time.Duration
 }
 
 func newLeases(now func() time.Time) *leases {
-	return &leases{now: now, renewed: map[string]time.Time{}}
+	return &leases{now: now, heard: map[string]heardLease{}}
 }
 
-// of returns when the node's lease moved, and whether there is one.
-func (l *leases) of(node string) (time.Time, bool) {
+// of returns what was heard of the node's lease, and whether there is one.
+func (l *leases) of(node string) (heardLease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, ok := l.renewed[node]
-	return at, ok
+	lease, ok := l.heard[node]
+	return lease, ok
 }
 
-func (l *leases) set(name string, at time.Time) {
+func (l *leases) set(lease *coordinationv1.Lease, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.renewed[name] = at
+	l.heard[lease.Name] = heardLease{at, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
 }
 
 func (l *leases) OnAdd(obj any, first bool) {
@@ -44,9 +51,9 @@ func (l *leases) OnAdd(obj any, first bool) {
 	switch {
 	case !ok:
 	case first:
-		l.set(lease.Name, time.Time{})
+		l.set(lease, time.Time{})
 	default:
-		l.set(lease.Name, l.now())
+		l.set(lease, l.now())
 	}
 }
 
@@ -54,7 +61,7 @@ func (l *leases) OnUpdate(before, after any) {
 	old, ok1 := before.(*coordinationv1.Lease)
 	lease, ok2 := after.(*coordinationv1.Lease)
 	if ok1 && ok2 && !old.Spec.RenewTime.Equal(lease.Spec.RenewTime) {
-		l.set(lease.Name, l.now())
+		l.set(lease, l.now())
 	}
 }
 
@@ -65,7 +72,7 @@ func (l *leases) OnDelete(obj any) {
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.renewed, lease.Name)
+		delete(l.heard, lease.Name)
 	}
 }
 
@@ -100,12 +107,12 @@ func SlimNode(obj any) (any, error) {
 	return obj, nil
 }
 
-// SlimLease keeps name and renew time.
+// SlimLease keeps name, renew time and duration.
 func SlimLease(obj any) (any, error) {
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		return &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: lease.Name, Namespace: lease.Namespace, UID: lease.UID, ResourceVersion: lease.ResourceVersion},
-			Spec:       coordinationv1.LeaseSpec{RenewTime: lease.Spec.RenewTime},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: lease.Spec.RenewTime, LeaseDurationSeconds: lease.Spec.LeaseDurationSeconds},
 		}, nil
 	}
 	return obj, nil

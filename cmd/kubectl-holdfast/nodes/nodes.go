@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -51,7 +52,7 @@ const (
 
 var order = []State{Dead, Evict, Unreachable, Exclude, Unreadable, Unknown, Watch, Unwatched, Healthy}
 
-// leaseExpired is after how long without renewal Kubernetes itself calls a node unreachable.
+// leaseExpired is after how long without renewal Kubernetes itself calls a node unreachable; a lease may say that it holds for longer.
 const leaseExpired = 40 * time.Second
 
 // Row is one node; -o json and -o yaml print it as it is.
@@ -65,6 +66,8 @@ type Row struct {
 	GangPods *int `json:"gangPods,omitempty"`
 	// LeaseSeconds is the age of the node's lease; nil: not known.
 	LeaseSeconds *float64 `json:"leaseSeconds,omitempty"`
+	// leaseHolds is for how long a renewal of it holds.
+	leaseHolds time.Duration
 	// Cordoned: people (or other tools) made it unschedulable.
 	Cordoned bool `json:"cordoned,omitempty"`
 	// Problem says what on the node cannot be read.
@@ -80,10 +83,10 @@ type Report struct {
 
 // Of is the report on what was read, as of now.
 func Of(in Input, now time.Time) Report {
-	leases := map[string]time.Time{}
+	leases := map[string]coordinationv1.LeaseSpec{}
 	for i := range in.Leases {
-		if renewed := in.Leases[i].Spec.RenewTime; renewed != nil {
-			leases[in.Leases[i].Name] = renewed.Time
+		if in.Leases[i].Spec.RenewTime != nil {
+			leases[in.Leases[i].Name] = in.Leases[i].Spec
 		}
 	}
 	pods := gangPods(in.Gangs)
@@ -94,9 +97,10 @@ func Of(in Input, now time.Time) Report {
 			n := pods[row.Name]
 			row.GangPods = &n
 		}
-		if renewed, ok := leases[row.Name]; ok {
-			age := max(0, now.Sub(renewed).Seconds())
+		if lease, ok := leases[row.Name]; ok {
+			age := max(0, now.Sub(lease.RenewTime.Time).Seconds())
 			row.LeaseSeconds = &age
+			row.leaseHolds = max(leaseExpired, time.Duration(ptr.Deref(lease.LeaseDurationSeconds, 0))*time.Second)
 		}
 		row.State = row.state(&in.Nodes[i])
 		r.Nodes = append(r.Nodes, row)
@@ -137,7 +141,7 @@ func (r Row) state(node *corev1.Node) State {
 			own = Unreadable // an action of a newer version
 		}
 	}
-	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable || r.LeaseSeconds != nil && *r.LeaseSeconds > leaseExpired.Seconds()
+	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable || r.LeaseSeconds != nil && *r.LeaseSeconds > r.leaseHolds.Seconds()
 	switch {
 	case r.Outage != nil && r.Outage.Dead:
 		return Dead
