@@ -82,8 +82,12 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.pod.Name, i)
 		case s.behind(r):
 			return s.behindText(Slot(i))
-		case r.Ranks == 0 || r.Port == 0 || r.Address == "":
+		case r.Ranks == 0:
 			return fmt.Sprintf("waits for the launcher of slot %d", i)
+		case r.Port == 0:
+			return fmt.Sprintf("waits for a free port for pod %s of slot %d", m.pod.Name, i)
+		case r.Address == "":
+			return fmt.Sprintf("waits for the address of pod %s of slot %d", m.pod.Name, i)
 		case s.Record.Generation > 0 && !s.halted(m):
 			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
 		case s.newestBranch() > 0 && s.knowsNoBranch(Slot(i)) != "":

@@ -37,6 +37,8 @@ type Config struct {
 	AgentImage string
 	// Coordinator is the address, host and port, that agents dial.
 	Coordinator string
+	// CoordinatorAddresses are its Service's, which are dialed where that name leads nowhere.
+	CoordinatorAddresses []string
 	// CoordinatorCA is the PEM of the certificate authority that agents trust for it.
 	CoordinatorCA string
 	// Minor is N of the API server's Kubernetes 1.N; 0: not known.

@@ -92,6 +92,9 @@ func TestJobRefusals(t *testing.T) {
 		{"spares below zero", annotate(v1alpha1.AnnotationSpares, "-1")},
 		{"whole nodes maybe", annotate(v1alpha1.AnnotationWholeNodes, "yes")},
 		{"a run time without a unit", annotate(v1alpha1.AnnotationRunTime, "36")},
+		{"a port of the system", annotate(v1alpha1.AnnotationMasterPort, "80")},
+		{"a port that is none", annotate(v1alpha1.AnnotationMasterPort, "65536")},
+		{"ports the wrong way round", annotate(v1alpha1.AnnotationMasterPort, "29531-29500")},
 		{"topology domain by hand", annotate(v1alpha1.AnnotationTopologyDomain, "rack=r1")},
 		{"volume named as that of storage", func(j *batchv1.Job) {
 			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)

@@ -3,7 +3,9 @@ package webhook
 import (
 	"cmp"
 	"strconv"
+	"strings"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -133,6 +135,13 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_STANDBYS", Value: standbys},
 		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(graceSeconds(t.spec), 10)},
 		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
+	}
+	if len(cfg.CoordinatorAddresses) > 0 {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_COORDINATOR_ADDRESSES", Value: strings.Join(cfg.CoordinatorAddresses, ",")})
+	}
+	if s.MasterPorts != (settings.Ports{}) {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_MASTER_PORT", Value: s.MasterPorts.String()},
+			from("HOLDFAST_SLOT", "metadata.annotations['"+batchv1.JobCompletionIndexAnnotation+"']"))
 	}
 	if s.Slots != 0 {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_SLOTS", Value: strconv.Itoa(int(s.Slots))})

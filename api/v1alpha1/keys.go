@@ -49,6 +49,9 @@ const (
 	// that says so may use room meanwhile that is reserved for another one. Absent: the pod's activeDeadlineSeconds.
 	AnnotationRunTime = Prefix + "run-time"
 
+	// AnnotationMasterPort is the port, or the range of ports as "29500-29531", that rank 0's store listens on. Absent: any free one.
+	AnnotationMasterPort = Prefix + "master-port"
+
 	// AnnotationTopologyRequired names a topology level, by name ("rack") or node label: all pods of the job are
 	// placed in one domain of it, or not at all.
 	AnnotationTopologyRequired = Prefix + "topology-required"

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -45,8 +46,10 @@ const (
 
 // Options of New.
 type Options struct {
-	// Target is host:port of the coordinator; the host is the name that its certificate must carry.
-	Target string
+	// Target is host:port of the coordinator; the host is the name that its certificate must carry. Addresses are dialed in turn with it
+	// where no connection comes about: a pod on its node's network may not know the cluster's names.
+	Target    string
+	Addresses []netip.Addr
 	// CA is the PEM of the authorities that sign that certificate, as the pod was made with. AuthoritiesFile keeps those that the
 	// coordinator names since: both are trusted.
 	CA, AuthoritiesFile string
@@ -66,9 +69,12 @@ type Options struct {
 // Client keeps up the conversation.
 type Client struct {
 	o Options
-	// tls and authorities, which is what was named last, belong to Run.
+	// targets are what is dialed: first the name.
+	targets []string
+	// tls, authorities, which is what was named last, and dialing, which of targets is dialed next, belong to Run.
 	tls         *tls.Config
 	authorities string
+	dialing     int
 
 	mu     sync.Mutex
 	report protocol.Report
@@ -81,13 +87,16 @@ type Client struct {
 
 // New checks the options.
 func New(o Options) (*Client, error) {
-	host, _, err := net.SplitHostPort(o.Target)
+	host, port, err := net.SplitHostPort(o.Target)
 	if err != nil {
 		return nil, fmt.Errorf("reading the coordinator's address %q: %w", o.Target, err)
 	}
 	c := &Client{
 		o: o, finish: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
-		tls: &tls.Config{ServerName: host, MinVersion: tls.VersionTLS13},
+		tls: &tls.Config{ServerName: host, MinVersion: tls.VersionTLS13}, targets: []string{o.Target},
+	}
+	for _, a := range o.Addresses {
+		c.targets = append(c.targets, net.JoinHostPort(a.String(), port))
 	}
 	if kept, err := os.ReadFile(o.AuthoritiesFile); err == nil {
 		c.authorities = string(kept)
@@ -206,7 +215,7 @@ func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("reading the token: %w", err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+c.o.Target,
+	conn, err := grpc.NewClient("passthrough:///"+c.targets[c.dialing],
 		grpc.WithTransportCredentials(credentials.NewTLS(c.tls)), grpc.WithContextDialer(dial),
 		grpc.WithReadBufferSize(4096), grpc.WithWriteBufferSize(4096), grpc.WithDisableServiceConfig())
 	if err != nil {
@@ -219,7 +228,8 @@ func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	guard := time.AfterFunc(attach, cancel)
 	stream, err := v1.NewCoordinatorClient(conn).Attach(ctx)
 	guard.Stop()
-	if err != nil {
+	if err != nil { // there is no connection
+		c.dialing = (c.dialing + 1) % len(c.targets)
 		return false, err
 	}
 	first := c.latest()

@@ -2,6 +2,8 @@ package coord_test
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -245,6 +247,31 @@ func TestAuthoritiesThatAreNotTakenOver(t *testing.T) {
 	c.Forget("one")
 	c.Again(t)
 	c.Await(t, "one", "came again", func(r *v1.Report) bool { return r.Generation == 1 })
+}
+
+// TestAddressesAreDialedWhereTheNameLeadsNowhere: as of a pod on its node's network. The first address is that of a Service that is no
+// more; whoever answers must carry the name.
+func TestAddressesAreDialedWhereTheNameLeadsNowhere(t *testing.T) {
+	c := coordtest.Start(t)
+	_, port, err := net.SplitHostPort(c.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}
+	k := dial(t, c, func(o *coord.Options) { o.Target, o.Addresses = net.JoinHostPort(coordtest.Name, port), addresses })
+	k.client.Update(protocol.Report{Generation: 1})
+	c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 1 })
+	for _, of := range []string{coordtest.Name, "127.0.0.2"} {
+		if err := <-k.lost; !strings.Contains(err.Error(), of) {
+			t.Errorf("%v, want one of %s", err, of)
+		}
+	}
+	other := dial(t, c, func(o *coord.Options) { o.Target, o.Addresses = net.JoinHostPort("other.invalid", port), addresses[1:] })
+	other.client.Update(protocol.Report{Generation: 2})
+	<-other.lost
+	if err := <-other.lost; !strings.Contains(err.Error(), "certificate is valid for "+coordtest.Name+", not other.invalid") {
+		t.Error(err)
+	}
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {

@@ -223,15 +223,19 @@ func (a *Agent) inventory(past ckptagent.Abandoned) {
 	})
 }
 
-// offerPort keeps a fresh port; the one before is let go.
+// offerPort keeps a fresh port; the one before is let go. Where there is none, it is tried again.
 func (a *Agent) offerPort() {
-	p, err := proc.OfferPort()
-	if err != nil {
-		a.logf("offering a port: %v", err)
-		return
+	before := a.port
+	if a.c.Ports != (proc.Ports{}) {
+		before.Close() // it may be the only one
 	}
-	a.port.Close()
-	a.port = p
+	p, err := proc.OfferPort(a.c.Ports, before.Number)
+	if a.c.Ports == (proc.Ports{}) {
+		before.Close()
+	}
+	if a.port, a.noPort = p, ""; err != nil {
+		a.noPort = "rank 0 has no port to listen on: " + err.Error()
+	}
 	a.later(ckptagent.PortOffered{Port: p.Number})
 }
 

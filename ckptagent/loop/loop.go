@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -41,6 +42,7 @@ type Config struct {
 	Container   string // names this start of the container
 	Init        int    // init's pid
 	Coordinator string
+	Addresses   []netip.Addr // of the coordinator
 	CA          string
 	PodIP       string
 	PodUID      string
@@ -51,6 +53,8 @@ type Config struct {
 	Standbys   bool
 	// Storage is where the claim is mounted; empty: none. Gang and JobUID name this job's folder there.
 	Storage, Gang, JobUID string
+	// Ports are those that rank 0's store may listen on, where this pod has it; the zero value: any.
+	Ports proc.Ports
 	// Grace is how long the pod has between SIGTERM and SIGKILL; 0: unknown.
 	Grace time.Duration
 	// Poke is init's pipe; nil without init.
@@ -87,6 +91,7 @@ type Agent struct {
 	polls      []chan struct{}
 	following  *sync.WaitGroup // those that read the arenas
 	port       proc.Port
+	noPort     string // why there is none
 	client     *coord.Client
 	modules    []string
 	pages      []rankPage       // of all ranks, once a launcher has said how many
@@ -116,7 +121,7 @@ func newAgent(c Config) (a *Agent, err error) {
 	}
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
 	a.client, err = coord.New(coord.Options{
-		Target: c.Coordinator, CA: c.CA, TokenFile: c.Root.Token(), AuthoritiesFile: c.Root.AuthoritiesFile(), Address: c.PodIP,
+		Target: c.Coordinator, Addresses: c.Addresses, CA: c.CA, TokenFile: c.Root.Token(), AuthoritiesFile: c.Root.AuthoritiesFile(), Address: c.PodIP,
 		Directed:        func(d protocol.Directive) { a.post(ckptagent.Directed{Directive: d}) },
 		Disconnected:    a.lost(),
 		Contact:         func(up bool) { a.post(ckptagent.Contact{Up: up}) },
@@ -210,6 +215,9 @@ func (a *Agent) loop(ctx context.Context) {
 				a.arenas.SetBarrier(a.state.BarrierStep) // it lasts only while somebody says so
 			}
 			a.settleModules(time.Now())
+			if a.port.Number == 0 {
+				a.offerPort()
+			}
 			a.reportCapabilities()
 			a.take(ckptagent.Tick{})
 		}
@@ -331,7 +339,11 @@ func (a *Agent) reportCapabilities() {
 	if standbys == "" {
 		standbys = a.noHook(time.Now())
 	}
-	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, a.blocking(), storage, standbys} {
+	noPort := a.noPort
+	if !a.state.Clean { // the store of its own rank may have it
+		noPort = ""
+	}
+	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, a.blocking(), storage, standbys, noPort} {
 		if note != "" {
 			t.Notes = append(t.Notes, note)
 		}

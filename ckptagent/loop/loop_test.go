@@ -18,6 +18,7 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 	"holdfast.dev/holdfast/internal/eventually"
 )
@@ -589,6 +590,49 @@ func TestPortConflictIsReported(t *testing.T) {
 	}
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterPort: halted.Port}})
 	p.Out.Await(t, "generation 2")
+}
+
+// TestOnePortForTwoGangs: rank 0 of each is to listen on the same port of the same node. The one waits until the other is over, which
+// goes on with that port in its next generation.
+func TestOnePortForTwoGangs(t *testing.T) {
+	needPython(t)
+	port, err := proc.OfferPort(proc.Ports{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port.Close()
+	c := coordtest.Start(t)
+	a, b := newPod(t, c, "a"), newPod(t, c, "b")
+	for _, p := range []*proctest.Container{a, b} {
+		p.File("train.py", `
+import os, socket, time
+s = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+os.write(1, b"port %s generation %s\n" % (os.environb[b"MASTER_PORT"], os.environb[b"HOLDFAST_GENERATION"]))
+while not os.path.exists("over"): time.sleep(0.01)
+`)
+		p.Env["HOLDFAST_SLOT"], p.Env["HOLDFAST_MASTER_PORT"] = "0", fmt.Sprintf("%d-%[1]d", port.Number)
+	}
+	c.Lead("a")
+	c.Lead("b")
+	a.Start("torchrun", "train.py")
+	first := c.Await(t, "a", "runs", runs(1, 1))
+	a.Out.Await(t, fmt.Sprintf("port %d generation 1", port.Number))
+	b.Start("torchrun", "train.py")
+	c.Await(t, "b", "says that there is no port", func(r *v1.Report) bool {
+		return r.Ranks == 1 && r.Port == 0 && slices.ContainsFunc(r.Notes, func(n string) bool {
+			return strings.Contains(n, fmt.Sprintf("rank 0 has no port to listen on: port %d of holdfast.dev/master-port: none is free", port.Number))
+		})
+	})
+	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+	a.Out.Await(t, fmt.Sprintf("port %d generation 2", port.Number))
+	a.File("over", "")
+	if code := a.Wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	b.Out.Await(t, fmt.Sprintf("port %d generation 1", port.Number))
+	if r := c.Report("b"); len(r.Notes) > 0 && strings.Contains(strings.Join(r.Notes, ""), "no port") {
+		t.Errorf("notes %v", r.Notes)
+	}
 }
 
 func TestCoordinatorAway(t *testing.T) {

@@ -13,15 +13,80 @@ import (
 // Port is a free TCP port that is kept from being handed out to anybody who does not ask for it by number.
 //
 // It is a socket that is bound and does not listen. Linux lets another socket with SO_REUSEADDR, such as
-// the store's, bind and listen on the same port, while ports chosen by the kernel pass it by.
+// the store's, bind and listen on the same port, while ports chosen by the kernel pass it by. Of agents that share a
+// network and are given the same numbers, one has a port: the other socket's abstract name is of that network.
 type Port struct {
-	Number int
-	fd     int
+	Number  int
+	fd      int
+	claimed int // 0: none, the kernel chose the port
 }
 
-// OfferPort finds a free port and keeps it.
-func OfferPort() (Port, error) {
-	fd, sa, err := portSocket(0)
+// Ports are those that may be offered; the zero value: any.
+type Ports struct{ First, Last int }
+
+// ParsePorts reads what settings.Ports writes.
+func ParsePorts(text string) (p Ports, err error) {
+	if _, err = fmt.Sscanf(text, "%d-%d", &p.First, &p.Last); err != nil {
+		return Ports{}, fmt.Errorf("reading %s=%q: %w", EnvMasterPort, text, err)
+	}
+	return p, nil
+}
+
+func (p Ports) String() string {
+	if p.First == p.Last {
+		return fmt.Sprintf("port %d", p.First)
+	}
+	return fmt.Sprintf("ports %d to %d", p.First, p.Last)
+}
+
+// OfferPort finds a free port, of those that are allowed the first after the one that was offered last, and keeps it.
+func OfferPort(allowed Ports, last int) (Port, error) {
+	if allowed == (Ports{}) {
+		return bindPort(0)
+	}
+	why, n := error(nil), allowed.Last-allowed.First+1
+	from := 0
+	if last >= allowed.First {
+		from = last + 1 - allowed.First
+	}
+	for i := range n {
+		number := allowed.First + (from+i)%n
+		p, err := claimPort(number)
+		if err == nil {
+			return p, nil
+		}
+		why = err
+	}
+	return Port{}, fmt.Errorf("%s of holdfast.dev/master-port: none is free: %w", allowed, why)
+}
+
+// claimPort keeps a port that is named by its number.
+func claimPort(number int) (Port, error) {
+	claimed, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return Port{}, fmt.Errorf("opening a socket: %w", err)
+	}
+	err = unix.Bind(claimed, &unix.SockaddrUnix{Name: fmt.Sprintf("@holdfast.dev/master-port/%d", number)})
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("another pod on this network has port %d", number)
+	}
+	if err == nil {
+		err = CheckPort(number)
+	}
+	var p Port
+	if err == nil {
+		p, err = bindPort(number)
+	}
+	if err != nil {
+		unix.Close(claimed)
+		return Port{}, err
+	}
+	p.claimed = claimed
+	return p, nil
+}
+
+func bindPort(number int) (Port, error) {
+	fd, sa, err := portSocket(number)
 	if err != nil {
 		return Port{}, err
 	}
@@ -48,6 +113,9 @@ func OfferPort() (Port, error) {
 func (p Port) Close() {
 	if p.Number != 0 {
 		unix.Close(p.fd)
+	}
+	if p.claimed != 0 {
+		unix.Close(p.claimed)
 	}
 }
 

@@ -468,7 +468,7 @@ func TestReadStatOfAnOddName(t *testing.T) {
 }
 
 func TestPortIsKeptForTheStore(t *testing.T) {
-	p, err := OfferPort()
+	p, err := OfferPort(Ports{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -490,6 +490,55 @@ func TestPortIsKeptForTheStore(t *testing.T) {
 	}
 	if p.Number < low || p.Number > high {
 		t.Errorf("port %d", p.Number)
+	}
+}
+
+// TestPortsOfOneNetwork: agents that share it, as those of pods on their node's network do, never offer the same port, whether the
+// kernel chooses or their users' numbers overlap.
+func TestPortsOfOneNetwork(t *testing.T) {
+	free, err := OfferPort(Ports{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	three := Ports{free.Number, free.Number + 2}
+	kept := map[int]Port{}
+	offer := func(allowed Ports, last int) (Port, error) {
+		p, err := OfferPort(allowed, last)
+		if err == nil {
+			if _, twice := kept[p.Number]; twice {
+				t.Errorf("port %d is offered twice", p.Number)
+			}
+			kept[p.Number] = p
+			t.Cleanup(p.Close)
+		}
+		return p, err
+	}
+	for _, last := range []int{0, three.First, 0} {
+		if p, err := offer(three, last); err != nil || p.Number < three.First || p.Number > three.Last {
+			t.Fatalf("port %d of %s: %v", p.Number, three, err)
+		}
+	}
+	for range 500 {
+		if _, err := offer(Ports{}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := offer(three, three.First); err == nil || !strings.Contains(err.Error(), "another pod on this network has port") {
+		t.Errorf("a fourth of three ports: %v", err)
+	}
+	kept[three.First].Close()
+	delete(kept, three.First)
+	foreign, err := net.Listen("tcp", fmt.Sprintf(":%d", three.First)) // of a program that knows of no agents
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := offer(three, three.First); err == nil {
+		t.Error("a port is offered on which another program listens")
+	}
+	foreign.Close()
+	if p, err := offer(three, three.Last); err != nil || p.Number != three.First {
+		t.Errorf("port %d is offered, want the one that is free again: %v", p.Number, err)
 	}
 }
 

@@ -15,6 +15,9 @@ const (
 	EnvInit        = "HOLDFAST_INIT"      // init's pid, for the agent
 	EnvCoordinator = "HOLDFAST_COORDINATOR"
 	EnvCA          = "HOLDFAST_COORDINATOR_CA"
+	EnvAddresses   = "HOLDFAST_COORDINATOR_ADDRESSES" // of its Service, separated by commas
+	EnvMasterPort  = "HOLDFAST_MASTER_PORT"           // FIRST-LAST
+	EnvSlot        = "HOLDFAST_SLOT"                  // where EnvMasterPort is set
 	EnvPodIP       = "HOLDFAST_POD_IP"
 	EnvPodUID      = "HOLDFAST_POD_UID"
 	EnvRanks       = "HOLDFAST_RANKS"

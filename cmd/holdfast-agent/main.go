@@ -9,10 +9,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -111,8 +113,21 @@ func config(root proc.Root) loop.Config {
 	grace, _ := strconv.ParseUint(os.Getenv(proc.EnvGrace), 10, 31)
 	initPID, _ := strconv.Atoi(os.Getenv(proc.EnvInit))
 	os.Unsetenv(proc.EnvInit) // the command's later runs have what its first one had
+	var ports proc.Ports
+	if text := os.Getenv(proc.EnvMasterPort); text != "" && os.Getenv(proc.EnvSlot) == "0" {
+		var err error
+		if ports, err = proc.ParsePorts(text); err != nil {
+			fail(err)
+		}
+	}
+	var addresses []netip.Addr
+	for text := range strings.SplitSeq(os.Getenv(proc.EnvAddresses), ",") {
+		if a, err := netip.ParseAddr(text); err == nil {
+			addresses = append(addresses, a)
+		}
+	}
 	c := loop.Config{
-		Root: root, Container: os.Getenv(proc.EnvContainer), Init: initPID, Coordinator: os.Getenv(proc.EnvCoordinator), CA: os.Getenv(proc.EnvCA),
+		Root: root, Container: os.Getenv(proc.EnvContainer), Init: initPID, Coordinator: os.Getenv(proc.EnvCoordinator), Addresses: addresses, Ports: ports, CA: os.Getenv(proc.EnvCA),
 		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state, Slots: uint32(slots),
 		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
 		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second,

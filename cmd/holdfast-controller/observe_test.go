@@ -53,7 +53,7 @@ func apiServer(t *testing.T) (url string, asked func() []string) {
 		mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"kind":"APIResourceList","apiVersion":"v1","resources":[` +
-			`{"name":"pods","kind":"Pod","namespaced":true},{"name":"nodes","kind":"Node"},{"name":"events","kind":"Event","namespaced":true},` +
+			`{"name":"pods","kind":"Pod","namespaced":true},{"name":"nodes","kind":"Node"},{"name":"services","kind":"Service","namespaced":true},{"name":"events","kind":"Event","namespaced":true},` +
 			`{"name":"jobs","kind":"Job","namespaced":true},{"name":"gangs","kind":"Gang","namespaced":true},{"name":"leases","kind":"Lease","namespaced":true},{"name":"secrets","kind":"Secret","namespaced":true},{"name":"mutatingwebhookconfigurations","kind":"MutatingWebhookConfiguration"}]}`))
 	}))
 	t.Cleanup(server.Close)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -181,6 +182,8 @@ func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Serv
 					corev1.NamespaceNodeLease: {}}},
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 					v1alpha1.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", secretName)}}},
+				&corev1.Service{}: {Namespaces: map[string]cache.Config{
+					v1alpha1.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", coordinatorService)}}},
 				&admissionregistrationv1.MutatingWebhookConfiguration{}: {Field: fields.OneTermEqualSelector("metadata.name", webhookConfig)},
 			},
 		},
@@ -204,16 +207,32 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	}
 	config := func(ctx context.Context) (webhook.Config, error) {
 		authority, err := rotator.Authority()
+		if err != nil {
+			return webhook.Config{}, err
+		}
+		addresses, err := coordinatorAddresses(ctx, mgr.GetClient())
 		return webhook.Config{
-			AgentImage:    o.agentImage,
-			Coordinator:   net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
-			CoordinatorCA: authority,
-			Minor:         version.minor(ctx),
+			AgentImage:           o.agentImage,
+			Coordinator:          net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
+			CoordinatorAddresses: addresses,
+			CoordinatorCA:        authority,
+			Minor:                version.minor(ctx),
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
 	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, ObserveOnly: o.observeOnly})})
 	return nil
+}
+
+// coordinatorAddresses are those of the coordinator's Service: pods on their node's network may not know the cluster's names.
+// A Service without addresses of its own (headless) has none.
+func coordinatorAddresses(ctx context.Context, cached client.Reader) ([]string, error) {
+	service := &corev1.Service{}
+	err := cached.Get(ctx, types.NamespacedName{Namespace: v1alpha1.Namespace, Name: coordinatorService}, service)
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return slices.DeleteFunc(slices.Clone(service.Spec.ClusterIPs), func(ip string) bool { return net.ParseIP(ip) == nil }), nil
 }
 
 // gangsIn counts a namespace's Gangs by the cache.

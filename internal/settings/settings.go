@@ -60,6 +60,8 @@ type Settings struct {
 	Observe bool
 	// RunTime is the longest that the pods run once they have started; 0: not said.
 	RunTime time.Duration `json:",omitzero"`
+	// MasterPorts are those that rank 0's store may listen on; the zero value: any.
+	MasterPorts Ports `json:",omitzero"`
 	// Topology is what the gang asks of the fabric.
 	Topology gang.Topology `json:",omitzero"`
 }
@@ -84,6 +86,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationStorageInterval: `a duration such as "1m"`,
 	v1alpha1.AnnotationMode:            `"act" or "observe"`,
 	v1alpha1.AnnotationRunTime:         `a duration such as "36h"`,
+	v1alpha1.AnnotationMasterPort:      `a port such as "29500", or a range such as "29500-29531"`,
 
 	v1alpha1.AnnotationKeepCheckpoints:     `a number of steps such as "5"`,
 	v1alpha1.AnnotationKeepCheckpointEvery: `a duration such as "1h"`,
@@ -275,6 +278,8 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationRunTime:
 		s.RunTime, problem = runTime(value)
+	case v1alpha1.AnnotationMasterPort:
+		s.MasterPorts, problem = parsePorts(value)
 	default:
 		return setTopology(&s.Topology, key, value)
 	}

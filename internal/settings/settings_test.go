@@ -33,6 +33,8 @@ func TestSettings(t *testing.T) {
 			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: time.Minute, Observe: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"steps kept": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageClaim: "ckpt", v1alpha1.AnnotationKeepCheckpoints: "5"}, m{v1alpha1.AnnotationKeepCheckpointEvery: "90m"},
 			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: time.Minute, Keep: 5, KeepEvery: 90 * time.Minute, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"a port":      {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMasterPort: "29500"}, nil, Settings{Enabled: true, MasterPorts: Ports{29500, 29500}, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"ports":       {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMasterPort: "1024-65535"}, nil, Settings{Enabled: true, MasterPorts: Ports{1024, 65535}, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"two slots":   {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationSlots: "2"}, m{v1alpha1.AnnotationStateSize: "1Gi"}, Settings{Enabled: true, StateBytes: 1 << 30, Slots: 2, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"three slots": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationSlots: "3", v1alpha1.AnnotationStateSize: "1Gi"}, nil, Settings{Enabled: true, StateBytes: 1 << 30, Slots: 3, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"slots of nothing": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationSlots: "2"}, nil, Settings{Enabled: true, Slots: 2, Standbys: true, StandbyBytes: 512 << 20},

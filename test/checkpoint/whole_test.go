@@ -84,7 +84,7 @@ func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string 
 // freePort is nobody else's until the test ends: rank 0 listens there long after it was chosen, and again once it was started anew.
 func freePort(t *testing.T) string {
 	t.Helper()
-	p, err := proc.OfferPort()
+	p, err := proc.OfferPort(proc.Ports{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,6 +66,9 @@ func Start(t testing.TB) *Coordinator {
 	return c
 }
 
+// Name is one that the certificate carries and nothing resolves.
+const Name = "coordinator.invalid"
+
 // certificate is one for this machine, signed by itself.
 func certificate(t testing.TB) (ca string, cert tls.Certificate) {
 	t.Helper()
@@ -75,7 +78,7 @@ func certificate(t testing.TB) (ca string, cert tls.Certificate) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{Name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

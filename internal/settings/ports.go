@@ -1,0 +1,30 @@
+package settings
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Ports are TCP ports, from First to Last.
+type Ports struct{ First, Last int }
+
+// String is how the pods' agents are handed them.
+func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
+
+// Bounds of ports: those below belong to the system, and a process without rights cannot listen there.
+const minPort, maxPort = 1024, 65535
+
+// parsePorts reads a port or a range of ports and returns what is wrong with it.
+func parsePorts(value string) (Ports, string) {
+	first, last, ranged := strings.Cut(value, "-")
+	if !ranged {
+		last = first
+	}
+	from, err := strconv.ParseUint(first, 10, 16)
+	to, err2 := strconv.ParseUint(last, 10, 16)
+	if err != nil || err2 != nil || from < minPort || to < from {
+		return Ports{}, fmt.Sprintf(`must be a port from %d to %d such as "29500", or a range such as "29500-29531", the lower port first; remove the key for any free port`, minPort, maxPort)
+	}
+	return Ports{First: int(from), Last: int(to)}, ""
+}
