@@ -169,9 +169,9 @@ func TestTheControllerOnlyPatchesJobs(t *testing.T) {
 	}
 }
 
-// TestPullSecretsAreForWhoBindsThem: the optional component gives the controller its flag, and nobody a right.
-func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
-	disk := filesys.MakeFsOnDisk()
+// withComponent is what kustomize makes of folders with an optional component.
+func withComponent(t *testing.T, name string, folders ...string) string {
+	t.Helper()
 	overlay := t.TempDir()
 	here, err := filepath.Abs(".")
 	if err != nil {
@@ -184,13 +184,17 @@ func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
 		}
 		return rel
 	}
-	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n", to("controller"), to("image-pull-secrets"))
+	var resources []string
+	for _, folder := range folders {
+		resources = append(resources, to(folder))
+	}
+	text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n", strings.Join(resources, ", "), to(name))
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	options := krusty.MakeDefaultOptions()
 	options.LoadRestrictions = kustypes.LoadRestrictionsNone
-	all, err := krusty.MakeKustomizer(options).Run(disk, overlay)
+	all, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), overlay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,11 +202,28 @@ func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(made), "- --image-pull-secrets") || strings.Count(string(made), "name: holdfast-image-pull-secrets") != 1 {
+	return string(made)
+}
+
+// TestPullSecretsAreForWhoBindsThem: the optional component gives the controller its flag, and nobody a right.
+func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
+	made := withComponent(t, "image-pull-secrets", "controller")
+	if !strings.Contains(made, "- --image-pull-secrets") || strings.Count(made, "name: holdfast-image-pull-secrets") != 1 {
 		t.Errorf("made\n%s", made)
 	}
 	if text, err := os.ReadFile("image-pull-secrets/role.yaml"); err != nil || !strings.Contains(string(text), "resources: [secrets, serviceaccounts], verbs: [get]") {
 		t.Errorf("the role is another one: %v", err)
+	}
+}
+
+// TestPrivateRegistry: each of our pods pulls with the secret, and those that the webhook injects; no right comes with it.
+func TestPrivateRegistry(t *testing.T) {
+	made := withComponent(t, "private-registry", "controller", "scheduler", "node")
+	if n := strings.Count(made, "imagePullSecrets:\n      - name: holdfast-registry\n"); n != 3 || strings.Count(made, "- --agent-pull-secrets=holdfast-registry") != 1 {
+		t.Errorf("%d of our pods pull with it\n%s", n, made)
+	}
+	if before, after := strings.Count(withComponent(t, "image-pull-secrets", "controller"), "- secrets\n"), strings.Count(withComponent(t, "private-registry", "controller"), "- secrets\n"); after != before-1 {
+		t.Errorf("%d rules name secrets", after)
 	}
 }
 

@@ -7,6 +7,7 @@
 package webhook
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -35,6 +36,10 @@ type Facts struct {
 type Config struct {
 	// AgentImage is the image that holds the agent.
 	AgentImage string
+	// PullPolicy is that of AgentImage; empty: IfNotPresent.
+	PullPolicy corev1.PullPolicy
+	// PullSecrets are names of secrets, in the pod's own namespace, that AgentImage is pulled with.
+	PullSecrets []string
 	// Coordinator is the address, host and port, that agents dial.
 	Coordinator string
 	// CoordinatorAddresses are its Service's, which are dialed where that name leads nowhere.

@@ -21,10 +21,10 @@ const (
 	PathJobs = "/mutate-jobs"
 )
 
-// Pods handles the admission of pods; config is asked for each call, because certificates are renewed.
-func Pods(config func(context.Context) (Config, error)) admission.Handler {
+// Pods handles the admission of pods; config is asked for each call and its namespace, because certificates are renewed.
+func Pods(config func(ctx context.Context, namespace string) (Config, error)) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
-		cfg, err := config(ctx)
+		cfg, err := config(ctx, req.Namespace)
 		if err != nil {
 			return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("asking for the coordinator's certificate authority: %w", err))
 		}

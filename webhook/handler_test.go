@@ -53,7 +53,7 @@ func applied(t *testing.T, before []byte, r admission.Response) []byte {
 }
 
 func pods() admission.Handler {
-	return Pods(func(context.Context) (Config, error) { return config, nil })
+	return Pods(func(context.Context, string) (Config, error) { return config, nil })
 }
 
 func TestPatchIsTheMutation(t *testing.T) {
@@ -132,7 +132,7 @@ func TestUpdateWarns(t *testing.T) {
 }
 
 func TestWithoutAnAuthorityPodsAreToldToComeBack(t *testing.T) {
-	h := Pods(func(context.Context) (Config, error) { return Config{}, errors.New("none yet") })
+	h := Pods(func(context.Context, string) (Config, error) { return Config{}, errors.New("none yet") })
 	in := raw(t, podOf(admitted(t, job(t))))
 	if r := h.Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})); r.Allowed || r.Result.Code != 503 {
 		t.Errorf("answer %+v", r)

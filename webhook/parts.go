@@ -47,7 +47,7 @@ func arenaBytes(s settings.Settings) int64 {
 	return int64(format.FileSize(uint64(s.StateBytes), cmp.Or(uint32(s.Slots), format.Slots)))
 }
 
-// addParts adds what is not there yet: volumes, the install container, mounts, environment, the wrapped
+// addParts adds what is not there yet: volumes, pull secrets, the install container, mounts, environment, the wrapped
 // command. Everything goes to the end of its list, so that what others put there keeps its place. again: the pod was injected
 // before, and others may have put what they start before ours.
 func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID, again bool) {
@@ -55,6 +55,9 @@ func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types
 	volumes, mounts := parts(d, s.StorageClaim)
 	for _, v := range volumes {
 		t.spec.Volumes = appendNew(t.spec.Volumes, v, func(v corev1.Volume) string { return v.Name })
+	}
+	for _, name := range cfg.PullSecrets {
+		t.spec.ImagePullSecrets = appendNew(t.spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name}, func(r corev1.LocalObjectReference) string { return r.Name })
 	}
 	t.spec.InitContainers = appendNew(t.spec.InitContainers, t.install(cfg), func(c corev1.Container) string { return c.Name })
 	for _, m := range mounts {
@@ -166,7 +169,7 @@ func (t *training) install(cfg Config) corev1.Container {
 	return corev1.Container{
 		Name:            installContainer,
 		Image:           cfg.AgentImage,
-		ImagePullPolicy: corev1.PullIfNotPresent,
+		ImagePullPolicy: cmp.Or(cfg.PullPolicy, corev1.PullIfNotPresent),
 		Command:         []string{"/holdfast-agent", "install", runPath},
 		Resources:       t.installResources(),
 		VolumeMounts:    []corev1.VolumeMount{{Name: volumeRun, MountPath: runPath}},

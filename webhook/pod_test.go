@@ -362,3 +362,22 @@ func TestInstallRunsAsTheTrainerDoesButNeverAsRoot(t *testing.T) {
 		}
 	}
 }
+
+// TestPrivateRegistries: the agent's image is pulled with the installation's secrets, beside those that the pod has.
+func TestPrivateRegistries(t *testing.T) {
+	cfg := config
+	cfg.PullPolicy, cfg.PullSecrets = corev1.PullAlways, []string{"registry", "mirror"}
+	pod := podOf(admitted(t, job(t, podSpec(func(s *corev1.PodSpec) {
+		s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}, {Name: "mirror"}}
+	}))))
+	out := MutatePod(t.Context(), pod, cfg)
+	if got := fmt.Sprint(out.Object.Spec.ImagePullSecrets); got != "[{mine} {mirror} {registry}]" || out.Object.Spec.InitContainers[0].ImagePullPolicy != corev1.PullAlways {
+		t.Errorf("%s, %s", got, out.Object.Spec.InitContainers[0].ImagePullPolicy)
+	}
+	if twice := MutatePod(t.Context(), out.Object, cfg); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		t.Errorf("the second call changes the pod: %s", said(twice))
+	}
+	if plain := injected(t, job(t)); len(plain.Spec.ImagePullSecrets) > 0 || plain.Spec.InitContainers[0].ImagePullPolicy != corev1.PullIfNotPresent {
+		t.Errorf("without any: %+v", plain.Spec.ImagePullSecrets)
+	}
+}

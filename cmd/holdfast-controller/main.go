@@ -37,7 +37,6 @@ func command() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.agentImage, "agent-image", "", "image of holdfast-agent that pods are injected with (required)")
 	f.StringVar(&o.webhookAddress, "webhook-address", o.webhookAddress, "address to answer admission at")
 	f.StringVar(&o.coordinatorAddress, "coordinator-address", o.coordinatorAddress, "address to serve agents at")
 	f.StringVar(&o.healthAddress, "health-address", o.healthAddress, "address of /healthz and /readyz")
@@ -46,6 +45,7 @@ func command() *cobra.Command {
 	f.BoolVar(&o.observeOnly, "observe-only", false, "change nothing but Gangs and events: no pod is evicted or deleted, no node tainted, no Job ended, no agent ordered, and new jobs are only observed")
 	o.nodes.flags(f)
 	o.images.flags(f)
+	o.agent.flags(f)
 	if err := cmd.MarkFlagRequired("agent-image"); err != nil {
 		panic(err) // the flag is defined above
 	}

@@ -82,7 +82,7 @@ func TestObservingSetsUp(t *testing.T) {
 	}
 	url, asked := apiServer(t)
 	o := defaults()
-	o.observeOnly, o.agentImage, o.metricsAddress, o.healthAddress = true, "agent", "0", "0"
+	o.observeOnly, o.agent.image, o.metricsAddress, o.healthAddress = true, "agent", "0", "0"
 	o = o.settled()
 	cfg := &rest.Config{Host: url}
 	prepare(cfg, o)

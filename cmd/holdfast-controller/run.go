@@ -58,7 +58,7 @@ const (
 const defaultGangs = 1000
 
 type options struct {
-	agentImage         string
+	agent              agentOptions
 	webhookAddress     string
 	coordinatorAddress string
 	healthAddress      string
@@ -70,7 +70,7 @@ type options struct {
 }
 
 func defaults() options {
-	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8443", maxGangs: defaultGangs, nodes: nodeDefaults(), images: imageDefaults()}
+	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8443", maxGangs: defaultGangs, agent: agentDefaults(), nodes: nodeDefaults(), images: imageDefaults()}
 }
 
 // settled are the options with what follows from --observe-only.
@@ -205,14 +205,19 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	if err != nil {
 		return err
 	}
-	config := func(ctx context.Context) (webhook.Config, error) {
+	if err := o.agent.check(); err != nil {
+		return err
+	}
+	config := func(ctx context.Context, namespace string) (webhook.Config, error) {
 		authority, err := rotator.Authority()
 		if err != nil {
 			return webhook.Config{}, err
 		}
 		addresses, err := coordinatorAddresses(ctx, mgr.GetClient())
 		return webhook.Config{
-			AgentImage:           o.agentImage,
+			AgentImage:           o.agent.image,
+			PullPolicy:           corev1.PullPolicy(o.agent.pullPolicy),
+			PullSecrets:          o.agent.secretsFor(namespace),
 			Coordinator:          net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
 			CoordinatorAddresses: addresses,
 			CoordinatorCA:        authority,
