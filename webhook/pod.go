@@ -22,6 +22,12 @@ const injectionVersion = "v1"
 // defaultContainerKey tells kubectl logs and exec which container is meant.
 const defaultContainerKey = "kubectl.kubernetes.io/default-container"
 
+// Who consolidates or scales down takes no node from under a pod that carries these.
+const (
+	doNotDisruptKey = "karpenter.sh/do-not-disrupt"
+	safeToEvictKey  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+)
+
 // enoughGrace is the least time, in seconds, in which a terminating pod can be expected to copy anything.
 const enoughGrace = 10
 
@@ -96,8 +102,10 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		describe(pod, t, d, s, marker)
 	}
 	pod.Labels = setKey(pod.Labels, v1alpha1.LabelGang, gang)
-	if pod.Annotations[defaultContainerKey] == "" {
-		pod.Annotations = setKey(pod.Annotations, defaultContainerKey, t.container().Name)
+	for key, value := range map[string]string{defaultContainerKey: t.container().Name, doNotDisruptKey: "true", safeToEvictKey: "false"} {
+		if _, set := pod.Annotations[key]; !set {
+			pod.Annotations = setKey(pod.Annotations, key, value)
+		}
 	}
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -30,6 +31,28 @@ func TestInjectedPodPassesTheRestrictedProfile(t *testing.T) {
 	for _, r := range evaluator.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec) {
 		if !r.Allowed {
 			t.Errorf("%s: %s", r.ForbiddenReason, r.ForbiddenDetail)
+		}
+	}
+}
+
+// Autoscalers take no node from under a gang, unless its user says that they may.
+func TestAutoscalersLeaveTheNodesOfAGang(t *testing.T) {
+	for name, c := range map[string]struct{ own, want map[string]string }{
+		"unset":     {nil, map[string]string{doNotDisruptKey: "true", safeToEvictKey: "false"}},
+		"one set":   {map[string]string{safeToEvictKey: "true"}, map[string]string{doNotDisruptKey: "true", safeToEvictKey: "true"}},
+		"both set":  {map[string]string{doNotDisruptKey: "false", safeToEvictKey: "true"}, map[string]string{doNotDisruptKey: "false", safeToEvictKey: "true"}},
+		"set empty": {map[string]string{doNotDisruptKey: ""}, map[string]string{doNotDisruptKey: "", safeToEvictKey: "false"}},
+	} {
+		pod := podOf(admitted(t, job(t)))
+		maps.Copy(pod.Annotations, c.own)
+		out := MutatePod(t.Context(), pod, config)
+		if len(out.Errors) > 0 {
+			t.Fatalf("%s: %v", name, out.Errors)
+		}
+		for key, want := range c.want {
+			if got, set := out.Object.Annotations[key]; !set || got != want {
+				t.Errorf("%s: %s is %q (set: %t), want %q", name, key, got, set, want)
+			}
 		}
 	}
 }
