@@ -39,12 +39,17 @@ type Started struct {
 type Exited struct {
 	Generation int64
 	Local      int
+	// TracebackAt is when the traceback was written; zero: there is none, or that is not known.
+	TracebackAt time.Time
 	protocol.Exit
 }
 
 // Gone answers End: no process of any generation is left. Tracebacks holds, by local rank, what ranks
-// that the agent ended had written before.
-type Gone struct{ Tracebacks map[int]Traceback }
+// that the agent ended had written before. Waited are the local ranks that handle SIGTERM and were waited for.
+type Gone struct {
+	Tracebacks map[int]Traceback
+	Waited     []int
+}
 
 // Traceback is a traceback and when it was written.
 type Traceback struct {
@@ -127,11 +132,11 @@ type Start struct {
 	FirstRun bool
 }
 
-// End ends every process of every generation and proves them gone; answered by Gone. Gentle asks them by
-// SIGTERM first and waits for the launcher's shutdown timeout, at most Within.
+// End ends every process of every generation and proves them gone; answered by Gone. What handles SIGTERM is asked by it first, and has
+// Within to end by itself, and where ByLauncher is set at least the launcher's shutdown timeout. What does not is not waited for.
 type End struct {
-	Gentle bool
-	Within time.Duration
+	Within     time.Duration
+	ByLauncher bool
 }
 
 // TakeInventory seals complete copies, discards what Abandoned names, verifies sealed slots and lists them;

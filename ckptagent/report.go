@@ -18,7 +18,7 @@ func (s State) Report() protocol.Report {
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Terminating: s.Terminating, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, BarrierStep: s.BarrierStep,
 		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
-		CheckpointFormat: protocol.CheckpointFormat, Launch: max(1, s.Launch),
+		CheckpointFormat: protocol.CheckpointFormat, Launch: max(1, s.Launch), Waited: s.Waited, WaitedFor: s.WaitedFor,
 	}
 	if s.Returned != nil && s.Returned.Code == 0 {
 		r.Returned = r.Launch

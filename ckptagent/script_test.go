@@ -95,6 +95,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
 	d.Launch = num("launch")
+	d.HaltWithin = time.Duration(num("within")) * time.Second
 	d.WholeCommand, d.Launched = opts["whole"] == "yes", opts["launched"] == "yes"
 	switch w[0] {
 	case "resumed":
@@ -145,7 +146,11 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		if v := opts["traceback"]; v != "" {
 			tb[0] = Traceback{v, now}
 		}
-		return Gone{Tracebacks: tb}, 0
+		e := Gone{Tracebacks: tb}
+		if opts["waited"] != "" {
+			e.Waited = []int{num("waited")}
+		}
+		return e, 0
 	case "inventory":
 		var e Inventoried
 		for _, f := range w[1:] {
@@ -254,8 +259,11 @@ func showEffect(e Effect) string {
 		}
 		return fmt.Sprintf("start generation %d%s, %d ranks, from step %s", e.Run.Number, of, e.Ranks, showStep(e.Run.Restores()))
 	case End:
-		if e.Gentle {
+		switch {
+		case !e.ByLauncher:
 			return fmt.Sprintf("end, gently within %s", e.Within)
+		case e.Within > 0:
+			return fmt.Sprintf("end, within %s", e.Within)
 		}
 		return "end"
 	case SetBarrier:

@@ -26,8 +26,10 @@ const (
 	releaseTimeout = time.Minute
 	// exitMargin is what is left of the grace when such a pod exits by itself instead of being killed.
 	exitMargin = 2 * time.Second
-	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for them.
+	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for them to have their state copied, heldGentle
+	// the same in a pod that stays and holds the state of all its ranks: what a handler of SIGTERM could save is there already.
 	haltGentle = 5 * time.Second
+	heldGentle = 2 * time.Second
 	// launcherTimeout is how long a signal that only the launcher reported waits for the pod's own: the kubelet signals
 	// both.
 	launcherTimeout = time.Second
@@ -129,7 +131,7 @@ func (s State) coordinatorTimeout(now time.Time) bool {
 
 // copyable reports whether a coordinator could have the ranks' state copied.
 func (s State) copyable() bool {
-	return s.Storage && s.every(func(r Rank) bool { return len(r.Sealed) > 0 })
+	return s.Storage && s.held()
 }
 
 // awaitRelease reports whether a terminating pod that has halted waits to be released from its Job.
@@ -148,11 +150,37 @@ func (s State) gentle(now time.Time) time.Duration {
 	if s.Whole {
 		return max(left, 0)
 	}
-	if s.haltWanted() || s.disconnectedFor(now) >= copyTimeout && s.copyable() {
+	if s.copyable() && (s.haltWanted() || s.disconnectedFor(now) >= copyTimeout) {
 		left = min(left, haltGentle) // what is in memory is to be copied yet
 	}
 	return max(left, 0)
 }
+
+// haltTime is how long ranks of a pod that stays may take to end: as long as the launcher gives them, and where another pod of the gang is
+// terminating as long as that one has, because a script may save together.
+func (s State) haltTime() End {
+	if s.held() {
+		return End{Within: heldGentle}
+	}
+	end := End{ByLauncher: true}
+	if s.haltWanted() {
+		end.Within = s.Want.HaltWithin
+	}
+	return end
+}
+
+// answersHalt reports whether a rank ended because the agent asked it to: how a handler of SIGTERM ends, and what it raises, tells of no failure.
+func (s State) answersHalt(e Exited) bool {
+	return e.Signal == 0 && s.haltedBefore(e.At) && (e.Traceback == "" || s.haltedBefore(e.TracebackAt))
+}
+
+// haltedBefore reports whether the ranks of a pod that stays were being ended before that moment.
+func (s State) haltedBefore(at time.Time) bool {
+	return s.Ending && !s.Terminating && !at.IsZero() && at.After(s.EndingSince)
+}
+
+// held reports whether all state of the ranks is in memory.
+func (s State) held() bool { return s.every(func(r Rank) bool { return len(r.Sealed) > 0 }) }
 
 // terminationCode returns the exit code of a terminating pod: that of its command, as without us, where the command is
 // a rank and was not killed.

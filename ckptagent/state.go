@@ -74,6 +74,9 @@ type Durable struct {
 	Concluded   *Returned `json:"concluded,omitempty"`
 	Unprotected string    `json:"unprotected,omitempty"`
 	Shutdown
+	// Waited counts the ranks that handle SIGTERM and were waited for when the newest generation was ended here, WaitedFor says how long.
+	Waited      int               `json:"waited,omitempty"`
+	WaitedFor   time.Duration     `json:"waitedFor,omitempty"`
 	Timeline    protocol.Timeline `json:"timeline"`
 	BarrierStep int64             `json:"hold,omitempty"`
 	Manifested  protocol.Mark     `json:"manifested,omitzero"`
@@ -92,8 +95,9 @@ type Volatile struct {
 	Modules []string
 	// Attached: the launcher's command, environment and output are at hand.
 	Attached bool
-	// Ending, Counting and Inspecting: the effect is under way.
+	// Ending, Counting and Inspecting: the effect is under way. EndingSince is when the newest end began.
 	Ending, Counting, Inspecting bool
+	EndingSince                  time.Time
 	// Copying, Manifesting and Fetching are what the store was told to do, Fetched and FetchFailed what came of it.
 	Copying, Manifesting, Fetching protocol.Mark
 	Fetched, FetchFailed           protocol.Mark

@@ -211,10 +211,11 @@ func (m *machine) clear(gentle bool) {
 		return
 	}
 	m.s.Ending = true
-	end := End{Gentle: gentle}
+	end := m.s.haltTime()
 	if gentle {
-		end.Within = m.s.gentle(m.now)
+		end = End{Within: m.s.gentle(m.now)}
 	}
+	m.s.EndingSince = m.now
 	m.emit(end)
 }
 
@@ -329,7 +330,7 @@ func (e Exited) apply(m *machine) {
 	}
 	r.Alive = false
 	byAgent := m.s.Ending && (e.Signal == sigkill || e.Signal == sigterm)
-	if byAgent && e.Traceback == "" {
+	if byAgent && e.Traceback == "" || m.s.answersHalt(e) {
 		return
 	}
 	exit := e.Exit
@@ -353,9 +354,14 @@ func (e Gone) apply(m *machine) {
 	if !m.s.Ending {
 		return
 	}
+	m.s.Waited, m.s.WaitedFor = len(e.Waited), 0
+	if len(e.Waited) > 0 {
+		m.s.WaitedFor = m.now.Sub(m.s.EndingSince)
+	}
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
-		if tb, ok := e.Tracebacks[i]; ok && r.Exit == nil {
+		answer := slices.Contains(e.Waited, i) && m.s.haltedBefore(e.Tracebacks[i].At)
+		if tb, ok := e.Tracebacks[i]; ok && r.Exit == nil && !answer {
 			r.Exit = &protocol.Exit{Code: 1, At: tb.At, Traceback: tb.Text}
 		}
 		r.Alive, r.PID = false, 0

@@ -102,7 +102,7 @@ func (s *State) open(c cause.Cause) {
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
 		Drain: drained, Replace: NotReached, Fetch: NotReached,
-		EndedAfter: s.run.counted.most, Reached: reached, ReachedKnown: known,
+		EndedAfter: s.run.counted.most, Reached: reached, ReachedKnown: known, Waited: s.waited(),
 	})
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)

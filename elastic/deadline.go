@@ -78,5 +78,28 @@ func (s *State) drainUntil() time.Time {
 	return until
 }
 
+// haltWithin is how long ranks may take to end by themselves where pods are terminating: all that the one with the longest grace has left. A
+// script saves its state in a handler of SIGTERM, which all ranks may have to do together.
+func (s *State) haltWithin(now time.Time) time.Duration {
+	var within time.Duration
+	for _, d := range s.uncommitted() {
+		if !d.Dead {
+			within = max(within, s.deadline(d).Sub(now))
+		}
+	}
+	return within.Truncate(time.Second)
+}
+
+// waited is the pod whose ranks of the newest generation took longest to end by themselves.
+func (s *State) waited() Waited {
+	var w Waited
+	for i := range s.slots {
+		if m := &s.slots[i]; s.ranNewest(m) && m.report.Waited > 0 && m.report.WaitedFor > w.For {
+			w = Waited{Slot: Slot(i), Ranks: m.report.Waited, For: m.report.WaitedFor}
+		}
+	}
+	return w
+}
+
 // drainTime is how long the drain may take in all.
 func (s *State) drainTime() time.Duration { return s.drainUntil().Sub(s.run.drain.since) }

@@ -76,6 +76,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 		s.directRunning(d, slot, pod)
 	case Halting:
 		s.directHalt(d)
+		d.HaltWithin = s.run.halting.within
 		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect != nil {
 			d.Reason = s.run.halting.suspect.Message
 		}

@@ -70,6 +70,8 @@ type halting struct {
 	detected time.Time
 	// ordered: nothing had failed when suspect ended the generation. A rank whose peer was halted before it fails for that.
 	ordered bool
+	// within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
+	within time.Duration
 	// haltedAt is when all was halted; zero: it is not.
 	haltedAt time.Time
 	// silent is what is known of each slot that must halt and is not heard.
@@ -122,7 +124,7 @@ func (s *State) becomeRunning(r run) {
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.
 func (s *State) becomeHalting(suspect *cause.Cause, ordered bool, now time.Time) {
-	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, silent: make([]unreachable, len(s.slots)), stuck: make([]stuck, len(s.slots))}
+	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, within: s.haltWithin(now), silent: make([]unreachable, len(s.slots)), stuck: make([]stuck, len(s.slots))}
 	s.Record.Phase = Halting
 	s.emit(PersistLater{})
 }

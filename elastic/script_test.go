@@ -247,6 +247,8 @@ func (s *stage) change(slot int, key, value string) {
 		r.StateBytes = uint64(s.number(value))
 	case "refused":
 		r.Refused = value
+	case "waited":
+		r.Waited, r.WaitedFor = 1, time.Duration(s.number(value))*time.Second
 	case "terminating":
 		r.Terminating = true
 	case "unprotected":
@@ -389,6 +391,10 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 			s.pending = append(s.pending, eff)
 			s.sayf("persist generation %d %s", eff.Record.Generation, eff.Record.Phase)
 			s.storage(&eff.Record)
+			if n := len(eff.Record.Recoveries); n > 0 && eff.Record.Recoveries[n-1].Waited.Ranks > 0 {
+				w := eff.Record.Recoveries[n-1].Waited
+				s.sayf("  waited for %d ranks of slot %d for %s", w.Ranks, w.Slot, w.For)
+			}
 			if v := eff.Record.Verdict; v != nil {
 				s.verdict(*v)
 			}
@@ -481,6 +487,9 @@ func (s *stage) directives(notified bool) {
 		}
 		if d.WholeCommand {
 			line += " whole command"
+		}
+		if d.HaltWithin > 0 {
+			line += fmt.Sprintf(" within %s", d.HaltWithin)
 		}
 		if d.Launched {
 			line += " launched"

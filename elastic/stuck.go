@@ -95,15 +95,18 @@ func (h *halting) mostStuck() bool {
 	return n > 1 && 2*n > len(h.stuck)
 }
 
-// mayHaltFor is how long a slot may take to halt in all; mostStuck: more than half do not halt now. A whole command that is told to go has
-// all of its grace.
+// mayHaltFor is how long a slot may take to halt in all; mostStuck: more than half do not halt now. What a terminating pod runs may handle SIGTERM
+// for all of its grace, and what the others run beside it for as long.
 func (s *State) mayHaltFor(slot Slot, mostStuck bool) time.Duration {
 	m, most := &s.slots[slot], partitionTime
 	if !mostStuck {
 		most = min(most, s.run.halting.stuck[slot].among+stuckTime)
 	}
-	if m.report.Terminating && m.report.WholeCommand {
+	if m.report.Terminating {
 		most = max(most, m.report.Grace+haltTime)
+	}
+	if within := s.run.halting.within; within > 0 {
+		most = max(most, within+haltTime)
 	}
 	return most
 }

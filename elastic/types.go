@@ -194,9 +194,18 @@ type Recovery struct {
 	Drain   time.Duration
 	Replace time.Duration
 	Fetch   time.Duration
+	// Waited is the pod whose ranks took longest to end by themselves, within Stop: they handle SIGTERM.
+	Waited Waited
 	// Replaced are the pods that it replaced. ReplacedPods counts them in what is stored, which lists the first (bounds.go).
 	Replaced     []Replacement
 	ReplacedPods int
+}
+
+// Waited says for how many ranks of a slot was waited until they had answered SIGTERM, and how long; no ranks: for none.
+type Waited struct {
+	Slot  Slot
+	Ranks int
+	For   time.Duration
 }
 
 // NotReached marks a phase of a Recovery that was not reached (yet).

@@ -392,10 +392,20 @@ type Recovery struct {
 	DrainMs   *int64 `json:"drainMs,omitempty"`
 	ReplaceMs *int64 `json:"replaceMs,omitempty"`
 	FetchMs   *int64 `json:"fetchMs,omitempty"`
+	// Waited is the pod whose ranks took longest to end by themselves, within Stop: they handle SIGTERM. Absent: none was waited for.
+	// +optional
+	Waited *Waited `json:"waited,omitempty"`
 	// Replaced are the pods that this recovery replaced: where these are many, the first of the ReplacedPods.
 	// +listType=atomic
 	Replaced     []Replacement `json:"replaced,omitempty"`
 	ReplacedPods int32         `json:"replacedPods,omitempty"`
+}
+
+// Waited says for how many ranks of a slot was waited until they had answered SIGTERM, and how long.
+type Waited struct {
+	Slot  int32 `json:"slot"`
+	Ranks int32 `json:"ranks"`
+	Ms    int64 `json:"ms"`
 }
 
 // StoredStep names a step in storage.

@@ -7,9 +7,9 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
+	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
@@ -113,22 +113,25 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 // endCommand ends all that the command has started, and posts Gone when none of it is left and its exit has been passed
 // on.
 func (a *Agent) endCommand(e ckptagent.End) {
-	p, original := a.ranks[0], a.state.FirstRun
+	p, original, byInit := a.ranks[0], a.state.FirstRun, a.state.Terminating // by a signal, which init has passed on
 	if original && a.command != nil {
 		p = a.command.Process
 	}
-	var grace time.Duration
-	if e.Gentle {
-		grace = e.Within
+	grace := e.Within
+	if e.ByLauncher {
+		grace = max(grace, launch.DefaultShutdownTimeout)
 	}
 	generation, watchers := a.state.Run.Number, a.watchers
 	if original {
 		generation = 0
 	}
 	go func() {
-		proc.EndBelow(a.c.Init, p, original, grace)
-		watchers.Wait()
 		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
+		if proc.EndBelow(a.c.Init, p, original && byInit, grace) {
+			gone.Waited = []int{0}
+		}
+		a.clearShared()
+		watchers.Wait()
 		if tb, ok := proc.ReadTraceback(a.c.Root, generation, 0); ok {
 			gone.Tracebacks[0] = tb
 		}

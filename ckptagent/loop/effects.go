@@ -154,6 +154,10 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 	a.logf("generation %d: ranks %d to %d of %d started (%d warm), from step %d", run.Number, run.BaseRank, run.BaseRank+e.Ranks-1, run.WorldSize, warm, run.RestoreStep)
 }
 
+// longestShutdown bounds how long a launcher may have its ranks waited for where the whole gang waits: from two minutes on the coordinator takes
+// them for stuck.
+const longestShutdown = 90 * time.Second
+
 // exitNotFound is the exit code of what could not be started, as shells have it.
 const exitNotFound = 127
 
@@ -180,20 +184,28 @@ func (a *Agent) end(e ckptagent.End) {
 	a.standbys.Forgo()
 	a.standbys.SetWarm(false, a.state.Run)
 	ended := slices.Collect(maps.Values(a.ranks))
-	var grace time.Duration
-	if e.Gentle {
-		grace = launch.DefaultShutdownTimeout
+	grace := e.Within
+	if e.ByLauncher {
+		least := launch.DefaultShutdownTimeout
 		if a.launch != nil {
-			grace = a.job.Spec.ShutdownTimeout
+			least = min(a.job.Spec.ShutdownTimeout, longestShutdown)
 		}
-		grace = min(grace, e.Within)
+		grace = max(grace, least)
+	}
+	locals := map[int]int{}
+	for local, p := range a.ranks {
+		locals[p.PID] = local
 	}
 	generation, ranks, watchers, tails := a.state.Run.Number, a.state.Ranks, a.watchers, a.tails
 	go func() {
-		proc.EndAll(a.c.Container, ended, a.standbys.Sessions(), grace)
+		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
+		for _, pid := range proc.EndAll(a.c.Container, ended, a.standbys.Sessions(), grace) {
+			gone.Waited = append(gone.Waited, locals[pid])
+		}
+		slices.Sort(gone.Waited)
+		a.clearShared()
 		watchers.Wait()
 		tails.Finish()
-		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
 		for local := range ranks {
 			if tb, ok := proc.ReadTraceback(a.c.Root, generation, local); ok {
 				gone.Tracebacks[local] = tb
@@ -201,6 +213,13 @@ func (a *Agent) end(e ckptagent.End) {
 		}
 		a.do(func() { a.gone(gone, watchers) })
 	}()
+}
+
+// clearShared removes what ended ranks have left in shared memory, where the next ones would find it, and which is full one day.
+func (a *Agent) clearShared() {
+	if left := proc.ClearShared(a.c.Root, uint32(os.Geteuid())); len(left) > 0 {
+		a.logf("removed from shared memory what ended ranks had left: %d files, %s", len(left), proc.Line(left))
+	}
 }
 
 // gone records that nothing is left of the ranks that these watchers watched: their pids may be reused from now on.

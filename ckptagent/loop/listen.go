@@ -92,6 +92,9 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	if a.state.Launcher != l.ID {
 		a.tails, a.needed = nil, 0
 		clear(a.blocks)
+		if err := proc.NoteShared(a.c.Root); err != nil {
+			a.logf("%v", err)
+		}
 	}
 	a.launch, a.shim = l, l.Shim
 	a.openArenas(job.Spec.Ranks)

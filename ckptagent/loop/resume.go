@@ -161,6 +161,9 @@ func (a *Agent) watch(local int, p proc.Process, ended <-chan protocol.Exit) {
 			traceback = 0 // init began it
 		}
 		e := ckptagent.Exited{Generation: generation, Local: local, Exit: proc.Traced(end, a.c.Root, traceback, local)}
+		if tb, ok := proc.ReadTraceback(a.c.Root, traceback, local); ok {
+			e.TracebackAt = tb.At
+		}
 		p, err := page.Read(a.c.Root.PageFile(local)) // for the last time
 		a.do(func() {
 			if err == nil && p.Hook {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/launch"
@@ -139,22 +138,35 @@ func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error
 }
 
 // EndBelow ends all that descends from init but this process, which is all that the command has started: whoever lost its
-// parent is init's child. With grace the command itself is waited for first; it is asked by SIGTERM unless init has done so.
+// parent is init's child. With grace the command, or what handles SIGTERM below it where it is a shell, is asked by SIGTERM first, and waited
+// for; the command itself is not asked again where init has done so. waited says that something was.
 //
 // init is the pid of the process that started this one. Where that has ended nothing is killed: this process is then the child of
 // some other reaper, below which other containers of the pod may run.
-func EndBelow(init int, command Process, asked bool, grace time.Duration) {
+func EndBelow(init int, command Process, byInit bool, grace time.Duration) (waited bool) {
 	if init <= 0 {
-		return // no init began this process
+		return false // no init began this process
 	}
-	if grace > 0 && command.Alive() {
-		if !asked {
-			_ = syscall.Kill(command.PID, syscall.SIGTERM) // it alone, as a container's first process
-			_ = syscall.Kill(command.PID, syscall.SIGCONT)
+	if grace > 0 {
+		deadline, living := time.Now().Add(grace), map[int]stat{}
+		pids, _ := below(init, os.Getpid())
+		for _, pid := range pids {
+			if st, err := readStat(pid); err == nil && !st.dead() {
+				living[pid] = st
+			}
 		}
-		awaitAll([]int{command.PID}, grace)
+		who := asked(command.PID, living)
+		waited = len(who) > 0
+		if byInit {
+			who = slices.DeleteFunc(who, func(pid int) bool { return pid == command.PID })
+			if command.Alive() {
+				awaitAll([]int{command.PID}, grace)
+			}
+		}
+		ask(who, time.Until(deadline))
 	}
 	killUntilNone(func() ([]int, bool) { return below(init, os.Getpid()) })
+	return waited
 }
 
 // below lists the living processes that descend from the ancestor, but for one, its child. What that has started counts. Where the

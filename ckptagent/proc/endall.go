@@ -16,12 +16,12 @@ import (
 )
 
 // EndAll ends every process that carries mark in its environment or belongs to the session of one of the ranks, except
-// those of the spared sessions, and returns when none is left. With grace it asks the sessions by SIGTERM first, and
-// waits for them. Strays are neither asked nor waited for.
+// those of the spared sessions, and returns when none is left. With grace it asks those of the sessions that handle SIGTERM
+// first (asked) and waits for them; all else is not asked and not waited for. It returns the pids of the ranks that were.
 //
 // A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by
 // being between two programs for longer than execTimeout outside of its session.
-func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
+func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) (waited []int) {
 	var sessions []int
 	for _, p := range ranks {
 		st, err := readStat(p.PID)
@@ -33,6 +33,10 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 			sessions = append(sessions, p.PID)
 		}
 	}
+	if grace > 0 {
+		waited = askSessions(sessions, grace)
+	}
+	killSessions(sessions)    // the common case at once, before looking for strays
 	late := false             // no process between two programs is waited for any more
 	known := map[int]uint64{} // when strays were started: while they end they show nothing
 	meant := func(pid int, st stat) (bool, error) {
@@ -51,26 +55,6 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 		}
 		return marked, err
 	}
-	if grace > 0 {
-		for _, s := range sessions {
-			_ = syscall.Kill(-s, syscall.SIGTERM)
-			_ = syscall.Kill(-s, syscall.SIGCONT)
-		}
-		deadline := time.Now().Add(grace)
-		for time.Now().Before(deadline) {
-			left, ok := find(func(_ int, st stat) (bool, error) { return slices.Contains(sessions, st.session), nil })
-			if ok && len(left) == 0 {
-				break
-			}
-			if !ok {
-				time.Sleep(blind)
-			}
-			awaitAll(left, time.Until(deadline))
-		}
-	}
-	for _, s := range sessions { // the common case at once, before looking for strays
-		_ = syscall.Kill(-s, syscall.SIGKILL)
-	}
 	var since time.Time // when a look first found nothing more
 	killUntilNone(func() ([]int, bool) {
 		late = !since.IsZero() && time.Since(since) > execTimeout
@@ -83,6 +67,58 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) {
 		}
 		return left, ok
 	})
+	return waited
+}
+
+// askSessions asks what handles SIGTERM and waits for it. Sessions in which nothing does are killed at once.
+func askSessions(sessions []int, grace time.Duration) (waited []int) {
+	deadline := time.Now().Add(grace)
+	living := sessionsOf(sessions)
+	var all, quiet []int
+	for _, s := range sessions {
+		if who := asked(s, living[s]); len(who) > 0 {
+			waited, all = append(waited, s), append(all, who...)
+		} else {
+			quiet = append(quiet, s)
+		}
+	}
+	killSessions(quiet)
+	ask(all, time.Until(deadline))
+	return waited
+}
+
+// sessionsOf lists the living processes of each session.
+func sessionsOf(sessions []int) map[int]map[int]stat {
+	for {
+		living := map[int]map[int]stat{}
+		_, ok := find(func(pid int, st stat) (bool, error) {
+			if slices.Contains(sessions, st.session) {
+				if living[st.session] == nil {
+					living[st.session] = map[int]stat{}
+				}
+				living[st.session][pid] = st
+			}
+			return false, nil
+		})
+		if ok {
+			return living
+		}
+		time.Sleep(blind)
+	}
+}
+
+// killSessions kills all of each session but those of which a process has yet to remove what the others leave.
+func killSessions(sessions []int) {
+	living := sessionsOf(sessions)
+	for _, s := range sessions {
+		keeper := false
+		for pid := range living[s] {
+			keeper = keeper || keeps(pid)
+		}
+		if !keeper {
+			_ = syscall.Kill(-s, syscall.SIGKILL)
+		}
+	}
 }
 
 // blind is how long is waited where a look could not see everything.
@@ -93,8 +129,9 @@ const execTimeout = time.Second
 
 // killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the
 // first has an ancestor that either was seen by it or is seen, with its descendants, by the second. A look that could not see
-// everything, which it says by false, found something.
+// everything, which it says by false, found something. What removes what the others leave (keeps) is killed last, and has keeperTimeout before.
 func killUntilNone(look func() ([]int, bool)) {
+	var until time.Time // keepers are spared; zero: all others live yet
 	for empty := 0; empty < 2; {
 		left, ok := look()
 		if ok && len(left) == 0 {
@@ -102,10 +139,21 @@ func killUntilNone(look func() ([]int, bool)) {
 			continue
 		}
 		empty = 0
-		for _, pid := range left {
+		others := slices.DeleteFunc(slices.Clone(left), keeps)
+		if len(others) == 0 && len(left) > 0 {
+			if until.IsZero() {
+				until = time.Now().Add(keeperTimeout)
+			}
+			awaitAll(left, time.Until(until))
+			if time.Now().Before(until) {
+				continue
+			}
+			others = left
+		}
+		for _, pid := range others {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		awaitAll(left, time.Second)
+		awaitAll(others, time.Second)
 		if !ok {
 			time.Sleep(blind)
 		}
@@ -197,11 +245,14 @@ func aliveThread(pid int, st stat) string {
 	return dir
 }
 
-// awaitAll waits until all of the processes have ended, at most for timeout.
+// awaitAll waits until all of the processes have ended, or for as long as timeout.
 func awaitAll(pids []int, timeout time.Duration) {
 	deadline := time.Now().Add(timeout)
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
+		if err == unix.ENOSYS || err == unix.EPERM {
+			awaitByLooks(pid, deadline)
+		}
 		if err != nil {
 			continue
 		}
@@ -216,5 +267,18 @@ func awaitAll(pids []int, timeout time.Duration) {
 			}
 		}
 		unix.Close(fd)
+	}
+}
+
+// awaitByLooks is for kernels without pidfd_open(2), which came with Linux 5.3; zero: without end.
+func awaitByLooks(pid int, deadline time.Time) {
+	begun, err := readStat(pid)
+	for err == nil && !begun.dead() && (deadline.IsZero() || time.Now().Before(deadline)) {
+		time.Sleep(2 * blind)
+		var now stat
+		if now, err = readStat(pid); err == nil && now.start != begun.start {
+			return
+		}
+		begun = now
 	}
 }

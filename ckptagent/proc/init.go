@@ -170,6 +170,10 @@ func (i *initProcess) prepare() error {
 	for _, file := range []string{i.root.ExitsFile(), i.root.HeldFile(), i.root.CodeFile(), i.root.ErrorFile(0, 0)} {
 		_ = os.Remove(file) // of the container's start before
 	}
+	ClearShared(i.root, uint32(os.Geteuid())) // of the container's start before
+	if err := NoteShared(i.root); err != nil {
+		fmt.Fprintln(os.Stderr, "holdfast: init:", err)
+	}
 	f, err := os.OpenFile(i.root.ExitsFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 	if err != nil {
 		return fmt.Errorf("making the file for exits: %w", err)

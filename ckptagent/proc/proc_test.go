@@ -294,7 +294,7 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	}
 	// It has its time from when nothing else is left to be ended, however long that takes.
 	ready, grace := filepath.Join(dir, "ready"), execTimeout+execTimeout/2
-	rank := sh(t, "trap '' TERM; touch "+ready+"; while :; do sleep 1; done")
+	rank := sh(t, "trap : TERM; touch "+ready+"; while :; do sleep 1; done")
 	eventually.Holds(t, "the rank is there", func() (bool, any) { _, err := os.Stat(ready); return err == nil, err })
 	go rank.Wait(nil)
 	began := time.Now()

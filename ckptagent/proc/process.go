@@ -169,6 +169,12 @@ func (p Process) Kill() {
 // waitGone blocks until a process that is not our child has ended.
 func waitGone(p Process) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err == unix.ENOSYS || err == unix.EPERM {
+		if p.Alive() {
+			awaitByLooks(p.PID, time.Time{})
+		}
+		return
+	}
 	if err != nil {
 		return
 	}

@@ -36,7 +36,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
-			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods),
+			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods), Waited: waited(rec.Waited),
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
@@ -102,7 +102,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
 			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
-			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced), ReplacedPods: int(rec.ReplacedPods),
+			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced), ReplacedPods: int(rec.ReplacedPods), Waited: plainWaited(rec.Waited),
 			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})
 	}
@@ -212,6 +212,20 @@ func plainReplacements(all []v1alpha1.Replacement) []elastic.Replacement {
 		out = append(out, elastic.Replacement{Termination: plainTermination(&r.Termination), ReleasedAt: plainTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
 	}
 	return out
+}
+
+func waited(w elastic.Waited) *v1alpha1.Waited {
+	if w.Ranks == 0 {
+		return nil
+	}
+	return &v1alpha1.Waited{Slot: int32(w.Slot), Ranks: int32(w.Ranks), Ms: w.For.Milliseconds()}
+}
+
+func plainWaited(w *v1alpha1.Waited) elastic.Waited {
+	if w == nil {
+		return elastic.Waited{}
+	}
+	return elastic.Waited{Slot: elastic.Slot(w.Slot), Ranks: int(w.Ranks), For: time.Duration(w.Ms) * time.Millisecond}
 }
 
 // known is a number that may be absent.

@@ -28,7 +28,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Recoveries: []elastic.Recovery{
 				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
 					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Termination: pending}, {Termination: pending, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
-					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true},
+					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true, Waited: elastic.Waited{Slot: 1, Ranks: 2, For: time.Second}},
 			},
 			Replacements: 5, Branch: 2, RestoreBranch: 1, Branches: restore.Line{{Branch: 1, From: 3}, {Branch: 2, From: 6}}, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3, Branch: 2}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}, {Mark: protocol.Mark{Step: 8, Generation: 3, Branch: 2}, Rank: 2}},
 			Kept:                []elastic.StoredStep{{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at}, {Mark: protocol.Mark{Step: 3, Generation: 2}, At: at}},

@@ -1,5 +1,7 @@
 package protocol
 
+import "time"
+
 // Order is what an agent must do.
 type Order int
 
@@ -66,6 +68,9 @@ type Directive struct {
 	// Launch is the number of the launcher that the gang is at: launchers before it have ended well on all pods, and return 0 at once. 0: the
 	// coordinator is of a version that knows one launcher per container.
 	Launch int
+	// HaltWithin comes with OrderHalt: ranks that handle SIGTERM may take so long to end by themselves, where the launcher gives them less. 0:
+	// as the launcher says.
+	HaltWithin time.Duration
 	// Authorities, in PEM, are all that may sign the coordinator's certificate from now on, beside those that the pod was made with; "": no
 	// others than before. They come with the first directive of a stream, which those before them have proven.
 	Authorities string

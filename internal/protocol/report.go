@@ -71,6 +71,9 @@ type Report struct {
 	// CheckpointFormat is the version of docs/formats/checkpoint.md that this pod's memory and agent keep to; below BranchFormat, or 0: they
 	// know no branches.
 	CheckpointFormat int
+	// Waited counts the ranks that handle SIGTERM and were waited for when the newest generation was ended in this pod, WaitedFor says how long.
+	Waited    int
+	WaitedFor time.Duration
 }
 
 // Rank is what an agent tells of one of its ranks.

@@ -173,6 +173,8 @@ type Report struct {
 	CheckpointFormat uint32                 `protobuf:"varint,27,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
 	Launch           uint32                 `protobuf:"varint,28,opt,name=launch,proto3" json:"launch,omitempty"`
 	Returned         uint32                 `protobuf:"varint,29,opt,name=returned,proto3" json:"returned,omitempty"`
+	Waited           uint32                 `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
+	WaitedMs         uint32                 `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -406,6 +408,20 @@ func (x *Report) GetLaunch() uint32 {
 func (x *Report) GetReturned() uint32 {
 	if x != nil {
 		return x.Returned
+	}
+	return 0
+}
+
+func (x *Report) GetWaited() uint32 {
+	if x != nil {
+		return x.Waited
+	}
+	return 0
+}
+
+func (x *Report) GetWaitedMs() uint32 {
+	if x != nil {
+		return x.WaitedMs
 	}
 	return 0
 }
@@ -913,30 +929,31 @@ func (x *Timeline) GetVerified() int64 {
 }
 
 type Directive struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Protocol         uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Generation       uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	Order            Order                  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
-	Run              *Generation            `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
-	CommonStep       uint64                 `protobuf:"varint,5,opt,name=common_step,json=commonStep,proto3" json:"common_step,omitempty"`
-	ReclaimBelow     uint64                 `protobuf:"varint,6,opt,name=reclaim_below,json=reclaimBelow,proto3" json:"reclaim_below,omitempty"`
-	ExitCode         int32                  `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	Reason           string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	BarrierStep      uint64                 `protobuf:"varint,9,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
-	Copy             *Mark                  `protobuf:"bytes,10,opt,name=copy,proto3" json:"copy,omitempty"`
-	Manifest         *Manifest              `protobuf:"bytes,11,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	Fetch            *Mark                  `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
-	WantModules      bool                   `protobuf:"varint,13,opt,name=want_modules,json=wantModules,proto3" json:"want_modules,omitempty"`
-	Modules          []string               `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
-	WholeCommand     bool                   `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
-	Launched         bool                   `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
-	Authorities      string                 `protobuf:"bytes,17,opt,name=authorities,proto3" json:"authorities,omitempty"`
-	DurableStep      uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
-	DurableBranch    uint64                 `protobuf:"varint,19,opt,name=durable_branch,json=durableBranch,proto3" json:"durable_branch,omitempty"`
-	CheckpointFormat uint32                 `protobuf:"varint,20,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
-	Launch           uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Protocol          uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Generation        uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Order             Order                  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
+	Run               *Generation            `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
+	CommonStep        uint64                 `protobuf:"varint,5,opt,name=common_step,json=commonStep,proto3" json:"common_step,omitempty"`
+	ReclaimBelow      uint64                 `protobuf:"varint,6,opt,name=reclaim_below,json=reclaimBelow,proto3" json:"reclaim_below,omitempty"`
+	ExitCode          int32                  `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	Reason            string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	BarrierStep       uint64                 `protobuf:"varint,9,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
+	Copy              *Mark                  `protobuf:"bytes,10,opt,name=copy,proto3" json:"copy,omitempty"`
+	Manifest          *Manifest              `protobuf:"bytes,11,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Fetch             *Mark                  `protobuf:"bytes,12,opt,name=fetch,proto3" json:"fetch,omitempty"`
+	WantModules       bool                   `protobuf:"varint,13,opt,name=want_modules,json=wantModules,proto3" json:"want_modules,omitempty"`
+	Modules           []string               `protobuf:"bytes,14,rep,name=modules,proto3" json:"modules,omitempty"`
+	WholeCommand      bool                   `protobuf:"varint,15,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	Launched          bool                   `protobuf:"varint,16,opt,name=launched,proto3" json:"launched,omitempty"`
+	Authorities       string                 `protobuf:"bytes,17,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	DurableStep       uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
+	DurableBranch     uint64                 `protobuf:"varint,19,opt,name=durable_branch,json=durableBranch,proto3" json:"durable_branch,omitempty"`
+	CheckpointFormat  uint32                 `protobuf:"varint,20,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
+	Launch            uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
+	HaltWithinSeconds uint32                 `protobuf:"varint,23,opt,name=halt_within_seconds,json=haltWithinSeconds,proto3" json:"halt_within_seconds,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
@@ -1112,6 +1129,13 @@ func (x *Directive) GetCheckpointFormat() uint32 {
 func (x *Directive) GetLaunch() uint32 {
 	if x != nil {
 		return x.Launch
+	}
+	return 0
+}
+
+func (x *Directive) GetHaltWithinSeconds() uint32 {
+	if x != nil {
+		return x.HaltWithinSeconds
 	}
 	return 0
 }
@@ -1366,7 +1390,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x90\b\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xc5\b\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1404,7 +1428,9 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\x12+\n" +
 	"\x11checkpoint_format\x18\x1b \x01(\rR\x10checkpointFormat\x12\x16\n" +
 	"\x06launch\x18\x1c \x01(\rR\x06launch\x12\x1a\n" +
-	"\breturned\x18\x1d \x01(\rR\breturned\"R\n" +
+	"\breturned\x18\x1d \x01(\rR\breturned\x12\x16\n" +
+	"\x06waited\x18\x1f \x01(\rR\x06waited\x12\x1b\n" +
+	"\twaited_ms\x18  \x01(\rR\bwaitedMs\"R\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
@@ -1454,7 +1480,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xa8\x06\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xd8\x06\n" +
 	"\tDirective\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -1480,7 +1506,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\x12%\n" +
 	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12+\n" +
 	"\x11checkpoint_format\x18\x14 \x01(\rR\x10checkpointFormat\x12\x16\n" +
-	"\x06launch\x18\x15 \x01(\rR\x06launch\"\xe8\x01\n" +
+	"\x06launch\x18\x15 \x01(\rR\x06launch\x12.\n" +
+	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

@@ -72,13 +72,21 @@ func phases(r *v1alpha1.Recovery) []phase {
 	return []phase{
 		{"drain", r.DrainMs, nil, fmt.Sprintf("until the state of %s was copied to storage", page.Count(max(len(r.Replaced), int(r.ReplacedPods)), "pod to be replaced", "pods to be replaced"))},
 		decide,
-		{"stop", r.StopMs, nil, "until the last process was gone"},
+		{"stop", r.StopMs, nil, "until the last process was gone" + waited(r.Waited)},
 		{"replace", r.ReplaceMs, nil, "until the agent of the last new pod was attached; the other pods kept their containers"},
 		{"fetch", r.FetchMs, nil, fmt.Sprintf("until step %d was brought from storage", r.RestoreStep)},
 		{"start", r.StartMs, nil, fmt.Sprintf("%d of %s continued in a warm standby", r.Standbys, page.Count(int64(r.Ranks), "rank", "ranks"))},
 		{"restore", r.RestoreMs, nil, restored(r)},
 		{"first step", r.FirstStepMs, nil, again(r)},
 	}
+}
+
+// waited says for whom was waited.
+func waited(w *v1alpha1.Waited) string {
+	if w == nil {
+		return ""
+	}
+	return fmt.Sprintf("; longest waited for: %s in slot %d, which handled SIGTERM for %d ms", page.Count(int64(w.Ranks), "rank", "ranks"), w.Slot, w.Ms)
 }
 
 // again says how many steps were done again, where that is known; records of older coordinators have neither point.

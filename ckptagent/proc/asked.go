@@ -1,0 +1,101 @@
+//go:build linux
+
+package proc
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/launch"
+)
+
+// asked lists which of the living processes that a first one and its descendants are get SIGTERM before all are killed: the first one where it
+// handles that signal; where it is a shell, or has ended, what handles it below. Where it does neither the kernel would end it, and nothing is
+// asked. A process that runs the program of one above it that is asked is its worker, such as a data loader's: it is left to that one.
+func asked(first int, living map[int]stat) []int {
+	_, there := living[first]
+	if there && !handlesTERM(first) && !isShellProcess(first) {
+		return nil
+	}
+	handlers, shell := map[int]string{}, there && isShellProcess(first) // with their programs
+	for pid := range living {
+		if handlesTERM(pid) {
+			handlers[pid] = program(pid)
+		}
+	}
+	var out []int
+	for pid, file := range handlers {
+		worker := false
+		for above, hops := living[pid].parent, 0; above != 0 && hops <= len(living) && !worker; hops++ {
+			of, handles := handlers[above]
+			worker = handles && (file == of || above == first && !shell)
+			above = living[above].parent
+		}
+		if !worker {
+			out = append(out, pid)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// handlesTERM says whether a process has a handler for SIGTERM.
+func handlesTERM(pid int) bool { return signalSet(pid, "SigCgt", syscall.SIGTERM) }
+
+// signalSet looks a signal up in one of the sets in /proc/PID/status.
+func signalSet(pid int, set string, sig syscall.Signal) bool {
+	mask, err := strconv.ParseUint(statusField(pid, set), 16, 64)
+	return err == nil && mask&(1<<(uint(sig)-1)) != 0
+}
+
+// statusField is one line of /proc/PID/status; "" where it cannot be read.
+func statusField(pid int, name string) string {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut("\n"+string(raw), "\n"+name+":")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(line)
+}
+
+// program is the file that a process runs; "" where that is not said.
+func program(pid int) string {
+	file, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return ""
+	}
+	return file
+}
+
+// isShellProcess says whether a process runs a shell: busybox is one where it is called so.
+func isShellProcess(pid int) bool {
+	argv := commandLine(pid)
+	return launch.IsShell(filepath.Base(program(pid))) || len(argv) > 0 && launch.IsShell(strings.TrimPrefix(argv[0], "-"))
+}
+
+// ask has processes asked by SIGTERM and waits until they have ended, at most for grace.
+func ask(pids []int, grace time.Duration) {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+	awaitAll(pids, grace)
+}
+
+// keeperTimeout is how long a process is spared that removes what others have left, once these are gone.
+const keeperTimeout = time.Second
+
+// keeps says whether a process removes shared memory and semaphores of others when these are gone: Python's tracker of resources, PyTorch's
+// manager of files in shared memory. It ends by itself when no process holds its pipe or socket any more.
+func keeps(pid int) bool {
+	argv := commandLine(pid)
+	return len(argv) > 0 && (filepath.Base(argv[0]) == "torch_shm_manager" || slices.ContainsFunc(argv[1:], func(a string) bool {
+		return strings.HasPrefix(a, "from multiprocessing.resource_tracker import main;")
+	}))
+}

@@ -1,0 +1,118 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/eventually"
+)
+
+// python is a command line that runs code.
+func python(t *testing.T, code string) string {
+	t.Helper()
+	file, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("SKIPPED: there is no python3 on PATH, and handlers of SIGTERM are played by it")
+	}
+	out, err := exec.Command(file, "-c", "import sys; print(sys.executable)").Output() // what stands on PATH may be a wrapper
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "script.py")
+	if err := os.WriteFile(script, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out)) + " -S " + script
+}
+
+// handler saves for a moment when it is asked, and ends; its worker, a copy of it, would say so if it were asked too.
+const handler = `
+import os, signal, sys, time
+out = sys.argv[1]
+def note(what): open(out + "." + what, "w").close()
+child = os.fork() if "worker" in sys.argv else 0
+name = "worker" if "worker" in sys.argv and not child else "rank"
+def asked(*_):
+    note(name + "-asked")
+    time.sleep(0.3)
+    note(name + "-saved")
+    os._exit(0)
+signal.signal(signal.SIGTERM, asked)
+note(name + "-ready")
+while True: time.sleep(0.01)
+`
+
+// TestWhoIsAsked: what handles SIGTERM has its time to save, in each form in which a rank is started. Its workers are left to it, and a rank
+// without a handler is not waited for.
+func TestWhoIsAsked(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		ready  []string
+		saved  bool
+	}{
+		"a program":                  {"exec HANDLER OUT", []string{"rank"}, true},
+		"below a shell":              {"HANDLER OUT; exit 1", []string{"rank"}, true},
+		"below a shell, into a pipe": {"HANDLER OUT | cat; exit 1", []string{"rank"}, true},
+		"with a worker":              {"exec HANDLER OUT worker", []string{"rank", "worker"}, true},
+		"below another program":      {"HANDLER OUT & exec sleep 1000", []string{"rank"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			there := func(what string) bool { _, err := os.Stat(out + "." + what); return err == nil }
+			rank := sh(t, strings.NewReplacer("HANDLER", python(t, handler), "OUT", out).Replace(c.script))
+			eventually.Holds(t, "all processes are ready", func() (bool, any) {
+				return !slices.ContainsFunc(c.ready, func(who string) bool { return !there(who + "-ready") }), c.ready
+			})
+			go rank.Wait(nil)
+			began := time.Now()
+			waited := EndAll(newMark(), []Process{rank}, nil, time.Hour)
+			if there("rank-saved") != c.saved || slices.Contains(waited, rank.PID) != c.saved || there("worker-asked") {
+				t.Errorf("saved: %v, waited for: %v; a worker was asked: %v", there("rank-saved"), waited, there("worker-asked"))
+			}
+			if took := time.Since(began); !c.saved && took > 5*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// TestAHandlerThatHangs has its time, and no more.
+func TestAHandlerThatHangs(t *testing.T) {
+	ready, grace := filepath.Join(t.TempDir(), "ready"), 300*time.Millisecond
+	rank := sh(t, "trap : TERM; touch "+ready+"; while :; do sleep 1; done")
+	eventually.Holds(t, "the rank is there", func() (bool, any) { _, err := os.Stat(ready); return err == nil, err })
+	go rank.Wait(nil)
+	began := time.Now()
+	EndAll(newMark(), []Process{rank}, nil, grace)
+	if took := time.Since(began); took < grace || rank.Alive() {
+		t.Errorf("after %s: alive %v", took, rank.Alive())
+	}
+}
+
+// TestTrackersRemoveWhatTheyTrack: a rank that is killed leaves its segments to Python's tracker of resources, which removes them once it is gone.
+func TestTrackersRemoveWhatTheyTrack(t *testing.T) {
+	name := fmt.Sprintf("holdfast-test-%d", time.Now().UnixNano())
+	out := filepath.Join(t.TempDir(), "out")
+	rank := sh(t, "exec "+python(t, `
+import sys, time
+from multiprocessing import shared_memory
+made = shared_memory.SharedMemory(name=sys.argv[1], create=True, size=4096)
+open(sys.argv[2] + ".made", "w").close()
+time.sleep(1000)
+`)+" "+name+" "+out)
+	eventually.Holds(t, "the segment is made", func() (bool, any) { _, err := os.Stat(out + ".made"); return err == nil, err })
+	go rank.Wait(nil)
+	EndAll(newMark(), []Process{rank}, nil, 0)
+	if _, err := os.Stat("/dev/shm/" + name); err == nil {
+		t.Error("the segment is left")
+		os.Remove("/dev/shm/" + name)
+	}
+}
