@@ -102,7 +102,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("gang").
 		For(&batchv1.Job{}, builder.WithPredicates(admitted)).
-		Owns(&v1alpha1.Gang{}).
+		Watches(&v1alpha1.Gang{}, &handler.EnqueueRequestForObject{}). // of the same name
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod)).
 		WithOptions(sideBySide).
 		Complete(c)
@@ -124,12 +124,16 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if apierrors.IsNotFound(err) {
 			c.forget(req.NamespacedName)
 			c.metrics.forget(req.NamespacedName)
+			return reconcile.Result{}, c.collect(ctx, req.NamespacedName, "")
 		}
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return reconcile.Result{}, err
 	}
 	j, ok := settings.AdmittedJob(job)
-	if !ok || job.DeletionTimestamp != nil {
+	if job.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
+	}
+	if !ok {
+		return reconcile.Result{}, c.collect(ctx, req.NamespacedName, job.UID)
 	}
 	g, err := c.ensure(ctx, job, j)
 	if errors.Is(err, errFull) {
@@ -179,7 +183,7 @@ func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Jo
 	}
 	if !metav1.IsControlledBy(g, job) {
 		log.FromContext(ctx).Info("the Gang of this name belongs to another Job; waiting for it to be collected", "gang", g.Name)
-		return nil, nil
+		return nil, c.collect(ctx, client.ObjectKeyFromObject(job), job.UID)
 	}
 	if !equality.Semantic.DeepEqual(g.Spec, want) {
 		before := g.DeepCopy()
@@ -190,6 +194,22 @@ func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Jo
 		}
 	}
 	return g, nil
+}
+
+// collect deletes a Gang without an owner: its Job was deleted with --cascade=orphan. live is the Job of that name, if there is one.
+func (c *Controller) collect(ctx context.Context, name types.NamespacedName, live types.UID) error {
+	g := &v1alpha1.Gang{}
+	if err := c.Client.Get(ctx, name, g); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if len(g.OwnerReferences) > 0 || g.Spec.JobRef.UID == string(live) {
+		return nil
+	}
+	err := c.Client.Delete(ctx, g, client.Preconditions{UID: &g.UID, ResourceVersion: &g.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting Gang %s, whose Job was deleted without it: %w", name, err)
+	}
+	return nil
 }
 
 // errFull: the namespace has as many Gangs as it may have.

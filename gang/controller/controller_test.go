@@ -449,6 +449,35 @@ func TestGangOfAFormerJobIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestGangThatItsJobLeftBehind is deleted, as its Job was with --cascade=orphan: whether another Job of that name is there or not.
+func TestGangThatItsJobLeftBehind(t *testing.T) {
+	for name, again := range map[string]bool{"another Job": true, "no Job": false} {
+		w := newWorld(t, job(admitted()), pod(0, "n0"))
+		w.reconcile()
+		former := job(admitted())
+		if err := w.client.Delete(context.Background(), former); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcile()
+		left := w.gang() // its owner's end is the API server's to see to
+		left.OwnerReferences = nil
+		if err := w.client.Update(context.Background(), left); err != nil {
+			t.Fatal(err)
+		}
+		if again {
+			former.UID, former.ResourceVersion = "job-2", ""
+			w.add(former)
+		}
+		w.reconcile()
+		if err := w.client.Get(context.Background(), key, left); !apierrors.IsNotFound(err) {
+			t.Fatalf("%s: the Gang of the former Job stays: %v", name, err)
+		}
+		if w.reconcile(); again && w.gang().Spec.JobRef.UID != "job-2" {
+			t.Errorf("the new Gang is of Job %s", w.gang().Spec.JobRef.UID)
+		}
+	}
+}
+
 // TestListsAreIndexedAndNotCopied: a gang has thousands of pods, and each word of one has them listed.
 func TestListsAreIndexedAndNotCopied(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "n0"), pod(1, "n1"))

@@ -13,10 +13,16 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// GangOf names the Gang that a pod belongs to. A pod whose place another one takes belongs to none.
+// GangOf names the Gang that a pod belongs to. A pod whose place another one takes, or that its Job left behind, belongs to none.
 func GangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
 	name := pod.Labels[v1alpha1.LabelGang]
-	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != "" && !Replaced(pod)
+	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != "" && !Replaced(pod) && !Orphaned(pod)
+}
+
+// Orphaned says whether a Job made the pod and none owns it any more: it was deleted with --cascade=orphan. Another Job of
+// that name makes pods of its own.
+func Orphaned(pod *corev1.Pod) bool {
+	return pod.Labels[batchv1.ControllerUidLabel] != "" && OwningJob(pod) == nil
 }
 
 // Replaced says whether the pod was taken out of its gang because another one takes its place.

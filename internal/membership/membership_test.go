@@ -39,6 +39,14 @@ func TestGangOfPod(t *testing.T) {
 	if slot, ok := GangSlot(pod); !ok || slot != 3 {
 		t.Errorf("slot %d, %v", slot, ok)
 	}
+	pod.Labels["batch.kubernetes.io/controller-uid"] = "a Job that is gone"
+	if _, ok := GangOf(pod); ok {
+		t.Error("a pod that its Job left behind belongs to a gang")
+	}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "g", Controller: ptr.To(true)}}
+	if _, ok := GangOf(pod); !ok {
+		t.Error("a pod of a Job belongs to no gang")
+	}
 	pod.Labels[v1alpha1.LabelReplaced] = "true"
 	if _, ok := GangOf(pod); ok {
 		t.Error("a pod that was replaced belongs to a gang")

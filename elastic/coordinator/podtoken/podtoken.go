@@ -233,6 +233,8 @@ func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid 
 	job := membership.OwningJob(pod)
 	slot, indexed := membership.GangSlot(pod)
 	switch {
+	case membership.Orphaned(pod):
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s was left behind by its Job (deleted with --cascade=orphan): its ranks train on, and nothing restarts them", name)
 	case !ok:
 		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is in no gang: its job was not opted in when it was created", name)
 	case job == nil || job.Name != gangName.Name:
