@@ -14,6 +14,8 @@ const (
 	goalNone goal = iota
 	// goalPass: the gang is at a later launcher than this pod.
 	goalPass
+	// goalLeave: the launcher, or the whole command, waits for nothing any more.
+	goalLeave
 	// goalTerminate: the pod is shut down.
 	goalTerminate
 	// goalConclude: the container ends as its command did.
@@ -40,6 +42,8 @@ func (s State) goal(now time.Time) goal {
 		return goalConclude
 	case s.passed():
 		return goalPass
+	case s.leaves(now):
+		return goalLeave
 	case s.Want.Generation < s.Generation:
 		return goalNone
 	}

@@ -51,6 +51,8 @@ func (m *machine) drive(g goal) {
 		m.terminate()
 	case goalPass:
 		m.pass()
+	case goalLeave:
+		m.leave()
 	case goalConclude:
 		m.endConcluded()
 	case goalSkip:

@@ -36,6 +36,10 @@ func (s *State) judge(now time.Time) {
 		s.excused = 0
 		free = c.Displaced()
 	}
+	if ended := s.memberEnded(c); ended != nil {
+		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: exitCode(c), Cause: ended, At: now}, GivenUp)
+		return
+	}
 	if !free {
 		reason := Reason("")
 		switch {

@@ -48,7 +48,7 @@ func (s *State) noteTerminating(slot Slot, now time.Time) {
 func (s *State) notAwaited(slot Slot, now time.Time) bool {
 	d := s.terminationFor(slot)
 	if d == nil {
-		return false
+		return s.left(slot)
 	}
 	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.run.halting.detected) > haltTime
 }

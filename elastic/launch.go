@@ -55,16 +55,62 @@ func (s *State) behindText(slot Slot) string {
 	return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same", m.pod.Name, slot, max(1, m.report.Launch), s.launch())
 }
 
-// learnLaunch has the gang go on to the launcher that a pod is at: it came there because the one before had ended.
-func (s *State) learnLaunch(r *protocol.Report) {
-	if r.Launch <= s.launch() || r.Launch > protocol.MaxLaunch || r.Ranks == 0 || s.over || s.Record.Phase == GivenUp {
+// left says whether a slot's pod takes part in no further generation of the gang's launcher: that has returned 0 there, because it had waited
+// for the others as long as torchrun does, or a whole command has ended with 0, and its pod with it.
+func (s *State) left(slot Slot) bool {
+	m := &s.slots[slot]
+	return m.known && m.report.Returned >= s.launch() || slices.Contains(s.Record.Left, slot)
+}
+
+// noteLeft takes note of slots that left while others go on: another coordinator would wait for a pod that is over.
+func (s *State) noteLeft() {
+	if s.Record.Phase != Running && s.Record.Phase != Halting {
 		return
 	}
-	if r.Generation > s.Record.Generation && ran(r.State) { // the store lost the record of a launcher that goes on
+	left := []Slot(nil)
+	for i := range s.slots {
+		if s.left(Slot(i)) {
+			left = append(left, Slot(i))
+		}
+	}
+	if len(left) > len(s.Record.Left) {
+		s.Record.Left = left
+		s.save()
+	}
+}
+
+// memberEnded is why a generation that failed cannot be followed by another one; nil: it can.
+func (s *State) memberEnded(c cause.Cause) *cause.Cause {
+	for i := range s.slots {
+		if s.left(Slot(i)) {
+			c.Message = fmt.Sprintf("slot %d had ended with exit code 0 before, and the gang cannot run again without it: %s", i, c.Message)
+			return &c
+		}
+	}
+	return nil
+}
+
+// adoptLaunch takes over the launcher of a generation that goes on, where the store lost its record.
+func (s *State) adoptLaunch(r *protocol.Report) {
+	if r.Generation > s.Record.Generation && ran(r.State) && r.Launch > s.launch() && r.Launch <= protocol.MaxLaunch && !s.Final() {
 		s.Record.Launch = Launch{Number: r.Launch, After: r.Generation - 1}
-		return
 	}
-	s.becomeLaunch(r.Launch)
+}
+
+// stepLaunch has the gang go on to the launcher that a pod has come to, once the one before is over on all pods.
+func (s *State) stepLaunch() {
+	next, over := s.launch(), s.Record.Phase == Finished || !s.Record.begun()
+	all := true
+	for i := range s.slots {
+		m := &s.slots[i]
+		if m.known && !s.Fenced(m.pod.UID) && m.report.Ranks > 0 && m.report.Launch <= protocol.MaxLaunch {
+			next = max(next, m.report.Launch)
+		}
+		all = all && s.left(Slot(i))
+	}
+	if next > s.launch() && (over || all) && !s.over && s.Record.Phase != GivenUp {
+		s.becomeLaunch(next)
+	}
 }
 
 // becomeLaunch prepares the first generation of a later launcher: nothing that its ranks do goes on from what those before did.
@@ -76,7 +122,7 @@ func (s *State) becomeLaunch(number int) {
 		kept = kept[:min(len(kept), keptLaunches)]
 	}
 	r.Launch = Launch{Number: number, After: r.Generation, Restarts: r.Restarts, Kept: kept}
-	r.Verdict = nil
+	r.Verdict, r.Left = nil, nil
 	r.refill()
 	p := &r.Progress
 	r.BestStep, p.Step, p.SavedStep, p.StepTime = 0, 0, 0, 0

@@ -37,7 +37,7 @@ func (s *State) stepRunning(now time.Time) {
 	switch {
 	case failed:
 		s.becomeHalting(suspect, ordered, now)
-	case s.all(s.finished):
+	case s.allFinished():
 		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
 	case s.run.drain == nil:
 		s.preserve(now)
@@ -85,6 +85,16 @@ func (s *State) failure() (failed bool, lost *cause.Cause) {
 	return failed || lost != nil, lost
 }
 
+// allFinished: all ranks of the newest generation have ended with exit code 0.
+func (s *State) allFinished() bool {
+	for i := range s.slots {
+		if !s.finished(&s.slots[i]) && !s.left(Slot(i)) {
+			return false
+		}
+	}
+	return true
+}
+
 // finished: every rank of the newest generation on this pod has ended with exit code 0.
 func (s *State) finished(m *member) bool {
 	return m.known && m.report.State == protocol.StateFinished && m.report.Generation == s.Record.Generation
@@ -98,6 +108,8 @@ func (s *State) lost(slot Slot) *cause.Cause {
 	halted := r.State == protocol.StateHalted && r.Generation >= g
 	idle := r.State == protocol.StateIdle && r.Generation == g
 	switch {
+	case s.left(slot):
+		return nil
 	case s.run.layout != nil && s.run.layout.pods[slot] != m.pod.UID:
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
 	case s.missedFirst(m):

@@ -93,7 +93,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.emit(Saved{more})
 	}
 	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
-	s.learnLaunch(&e.Report)
+	s.adoptLaunch(&e.Report)
 	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
 		// The store lost a record: numbers that agents have seen are never used again. What drained pods left was for a generation
 		// that has begun since.
@@ -245,6 +245,8 @@ func (s *State) rank() *ranked {
 func (s *State) advance(now time.Time) {
 	for range 4 {
 		before := s.Record.Phase
+		s.stepLaunch()
+		s.noteLeft()
 		if !s.Final() {
 			s.trackMixed(now)
 			if c := s.refusal(now); c != nil {
@@ -298,7 +300,7 @@ func (s *State) snapshot() Record {
 	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
 	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
-	r.Branches, r.Launch.Kept = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept)
+	r.Branches, r.Launch.Kept, r.Left = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept), slices.Clone(r.Left)
 	r.shorten()
 	return r
 }

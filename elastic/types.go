@@ -60,8 +60,9 @@ type Record struct {
 	// newer branch than Generation's, the next generation begins that one.
 	Branch, RestoreBranch int64
 	Branches              restore.Line
-	// Launch is the launcher that the gang is at.
+	// Launch is the launcher that the gang is at, Left the slots whose pods take part in no further generation of it.
 	Launch Launch
+	Left   []Slot
 	Budget
 	BestStep   int64
 	StartedAt  time.Time
@@ -220,6 +221,7 @@ const (
 	ReasonSameFailureTwice Reason = "SameFailureTwice"
 	ReasonNoProgress       Reason = "NoProgress"
 	ReasonRefused          Reason = "LauncherRefused"
+	ReasonMemberEnded      Reason = "MemberEnded"
 )
 
 // Verdict ends a gang; it never changes, but that all have finished is withdrawn where a later launcher comes (launch.go).

@@ -236,6 +236,10 @@ type RunStatus struct {
 	// Launch is the number of the launcher that the gang is at, of those that the pods' commands run one after another; absent: the first.
 	// +optional
 	Launch *RunLaunch `json:"launch,omitempty"`
+	// Left are the slots whose launcher has returned 0, or whose whole command has ended with 0, while others go on.
+	// +listType=atomic
+	// +optional
+	Left []int32 `json:"left,omitempty"`
 	// Restarts counts generations that were made because of failures.
 	Restarts int32 `json:"restarts"`
 	// Replacements counts pods that were replaced; a restart because of that is no failure and not in Restarts.
@@ -519,7 +523,7 @@ type Cause struct {
 
 // Verdict ends a gang.
 type Verdict struct {
-	// Reason is ReasonFinished, ReasonSameFailureTwice, ReasonNoProgress or ReasonRefused.
+	// Reason is ReasonFinished, ReasonSameFailureTwice, ReasonNoProgress, ReasonMemberEnded or ReasonRefused.
 	Reason   string           `json:"reason"`
 	ExitCode int32            `json:"exitCode"`
 	Cause    *Cause           `json:"cause,omitempty"`

@@ -85,6 +85,7 @@ const (
 	ReasonSameFailureTwice = "SameFailureTwice"
 	ReasonNoProgress       = "NoProgress"
 	ReasonRefused          = "LauncherRefused"
+	ReasonMemberEnded      = "MemberEnded"
 )
 
 // Codes of Cause.

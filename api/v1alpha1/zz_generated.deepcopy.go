@@ -789,6 +789,11 @@ func (in *RunStatus) DeepCopyInto(out *RunStatus) {
 		*out = new(RunLaunch)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Left != nil {
+		in, out := &in.Left, &out.Left
+		*out = make([]int32, len(*in))
+		copy(*out, *in)
+	}
 	if in.StartedAt != nil {
 		in, out := &in.StartedAt, &out.StartedAt
 		*out = (*in).DeepCopy()

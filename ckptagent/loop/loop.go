@@ -167,7 +167,7 @@ func Run(ctx context.Context, c Config) error {
 		a.uploader.fs.Close()
 	}
 	wait := finishWait
-	if a.state.Refused != "" {
+	if a.state.Refused != "" || a.state.Whole && a.state.Phase == protocol.StateFinished { // no other agent of this pod will say so
 		wait = refusalWait
 	}
 	select {

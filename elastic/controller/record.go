@@ -46,6 +46,9 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			s.Launch.Kept = append(s.Launch.Kept, *stored(&d))
 		}
 	}
+	for _, slot := range r.Left {
+		s.Left = append(s.Left, int32(slot))
+	}
 	for _, b := range r.Branches {
 		s.Branches = append(s.Branches, v1alpha1.BranchStart(b))
 	}
@@ -111,6 +114,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		for _, d := range l.Kept {
 			r.Launch.Kept = append(r.Launch.Kept, *plainStored(&d))
 		}
+	}
+	for _, slot := range s.Left {
+		r.Left = append(r.Left, elastic.Slot(slot))
 	}
 	for _, b := range s.Branches {
 		r.Branches = append(r.Branches, restore.Start(b))

@@ -279,6 +279,8 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 		return status.Errorf(codes.InvalidArgument, "port %d", r.Port)
 	case r.Generation < 0 || r.Generation > protocol.MaxGeneration:
 		return status.Errorf(codes.InvalidArgument, "generation %d", r.Generation)
+	case r.Launch > protocol.MaxLaunch || r.Returned > r.Launch:
+		return status.Errorf(codes.InvalidArgument, "launch %d, returned %d", r.Launch, r.Returned)
 	case r.Address != "" && !isAddress(r.Address):
 		return status.Errorf(codes.InvalidArgument, "address: %.100q is no IP address", r.Address)
 	case r.Address != "" && len(addresses) > 0 && !slices.Contains(addresses, r.Address):
