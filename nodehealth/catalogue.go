@@ -41,7 +41,7 @@ const (
 	// it, up to HoldOffMax.
 	HoldOff = 30 * time.Second
 	// HoldOffBlind takes its place after an error of a GPU whose driver names no recovery action, and of a
-	// switch: that GPUs answer proves less.
+	// switch: that GPUs answer proves less. Where no driver was ever read, an error ends when it has not come again for so long.
 	HoldOffBlind = 10 * time.Minute
 	// HoldOffMax bounds the doubling.
 	HoldOffMax = time.Hour
@@ -73,6 +73,7 @@ const (
 	GPUFault           Cause = "GPUFault"
 	DriverHangs        Cause = "DriverHangs"
 	DriverGone         Cause = "DriverGone"
+	GPUsReleased       Cause = "GPUsReleased"
 	GPUMissing         Cause = "GPUMissing"
 	NVLinkDown         Cause = "NVLinkDown"
 	FabricRecovery     Cause = "FabricRecovery"
@@ -108,6 +109,7 @@ type Row struct {
 const (
 	reset  = "Drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot the node. "
 	again  = "If it comes again, have the GPU examined."
+	letGo  = " Before a reset have the daemon let go of the GPUs: kubectl annotate node NAME holdfast.dev/release-gpus=reset; holdfast.dev/release-gpus- ends that."
 	byself = " The mark goes away by itself once the GPU has been read well for the hold-off."
 )
 
@@ -115,26 +117,27 @@ const (
 var Catalogue = []Row{
 	{OffTheBus, Evict, []int{79}, "the GPU has fallen off the bus", "Reboot the node; a power cycle is surer. The second time, have GPU, riser and power examined." + byself, ExitReads, 0, true},
 	{GPULost, Evict, nil, "the GPU does not answer the driver any more", "Reboot the node. The second time, have the GPU examined." + byself, ExitReads, 0, false},
-	{RowRemapFailed, Evict, []int{64}, "a broken memory row could not be replaced: no spare rows are left", "Have the GPU replaced. A reset shows whether the mark stands.", ExitReads, 0, false},
-	{DoubleBitECC, Evict, []int{48}, "memory error that could not be corrected", reset + again, ExitReads, 0, true},
-	{GSPTimeout, Evict, []int{119, 120}, "the GPU's system processor does not answer", reset + "If it comes again, update driver and firmware.", ExitReads, 0, true},
-	{NVLinkError, Evict, []int{74, 149}, "an NVLink has failed", reset + "If the same link fails again, have it examined.", ExitReads, 0, true},
+	{RowRemapFailed, Evict, []int{64}, "a broken memory row could not be replaced: no spare rows are left", "Have the GPU replaced. A reset shows whether the mark stands." + letGo, ExitReads, 0, false},
+	{DoubleBitECC, Evict, []int{48}, "memory error that could not be corrected", reset + again + letGo, ExitReads, 0, true},
+	{GSPTimeout, Evict, []int{119, 120}, "the GPU's system processor does not answer", reset + "If it comes again, update driver and firmware." + letGo, ExitReads, 0, true},
+	{NVLinkError, Evict, []int{74, 149}, "an NVLink has failed", reset + "If the same link fails again, have it examined." + letGo, ExitReads, 0, true},
 	{SwitchError, Evict, nil, "an NVSwitch reported a fatal error", "Reboot the node; all GPUs of the switch are concerned. If it comes again, have the switch examined.", ExitReads, 0, false},
 	{PowerCable, Evict, []int{54}, "the GPU lacks power: a cable is not connected", "Have the power cables of the GPU examined.", ExitReads, 0, true},
-	{GPUNeedsReset, Evict, nil, "the driver asks for a reset of the GPU", reset + again, ExitReads, 0, false},
+	{GPUNeedsReset, Evict, nil, "the driver asks for a reset of the GPU", reset + again + letGo, ExitReads, 0, false},
 	{NodeNeedsReboot, Evict, nil, "the driver asks for a reboot of the node", "Reboot the node. " + again, ExitReads, 0, false},
 	{DrainPeers, Evict, nil, "the driver asks that everything which talks to the GPU be stopped", "Stop all processes on the GPUs of the node and look whether the driver asks for more.", ExitReads, 0, false},
-	{GPUFault, Evict, []int{46, 62, 95, 109, 110, 136, 140, 143, 151, 155, 156, 158, 159, 167, 169}, "the GPU has failed and needs a reset", reset + again, ExitReads, 0, true},
+	{GPUFault, Evict, []int{46, 62, 95, 109, 110, 136, 140, 143, 151, 155, 156, 158, 159, 167, 169}, "the GPU has failed and needs a reset", reset + again + letGo, ExitReads, 0, true},
 	{DriverHangs, Evict, nil, "the driver does not answer", "Reboot the node. Look for tasks in state D and for messages of NVRM in the kernel log.", ExitCleared, 0, false},
-	{DriverGone, Exclude, nil, "the driver was loaded and is gone", "Look whether somebody is updating the driver; else load it or reboot the node.", ExitCleared, 0, false},
+	{DriverGone, Exclude, nil, "the driver was loaded and is gone", "Look whether the driver is being updated; else load it or reboot the node. Pods that bring a driver are let in.", ExitCleared, 0, false},
+	{GPUsReleased, Exclude, nil, "the daemon has let go of the GPUs for a repair, so their health is not read", "Nothing while the repair lasts. The daemon takes them again by itself: kubectl annotate node NAME holdfast.dev/release-gpus-, or the GPU Operator's labels say that it is done.", ExitCleared, 0, false},
 	{GPUMissing, Exclude, nil, "the driver lists fewer GPUs than the node is to have", "Look for the missing GPU (lspci, kernel log) and reboot the node. Where the node really has fewer now, say so: kubectl annotate node NAME holdfast.dev/gpus=NUMBER.", ExitCleared, 0, false},
-	{NVLinkDown, Exclude, nil, "fewer NVLinks are active than before, or than on the other GPUs of the node", "Look at the fabric manager and at nvidia-smi nvlink -s; reset the GPU when the node is empty. If the same link stays down, have it examined.", ExitCleared, 0, false},
+	{NVLinkDown, Exclude, nil, "fewer NVLinks are active than before, or than on the other GPUs of the node", "Look at the fabric manager and at nvidia-smi nvlink -s; reset the GPU when the node is empty. If the same link stays down, have it examined." + letGo, ExitCleared, 0, false},
 	{FabricRecovery, Exclude, nil, "the driver asks for a recovery of the fabric's domain", "Look at the fabric manager and the IMEX service of the domain; the node itself may stay.", ExitReads, 0, false},
-	{RowRemapPending, Exclude, []int{63}, "a broken memory row waits for a reset to be replaced", "Reset the GPU when the node is empty; what runs may end first.", ExitReads, 0, false},
-	{ContainedECC, Exclude, []int{94}, "memory error that could not be corrected, contained to one process", "Reset the GPU when the node is empty; what runs may end first.", ExitReads, 0, false},
+	{RowRemapPending, Exclude, []int{63}, "a broken memory row waits for a reset to be replaced", "Reset the GPU when the node is empty; what runs may end first." + letGo, ExitReads, 0, false},
+	{ContainedECC, Exclude, []int{94}, "memory error that could not be corrected, contained to one process", "Reset the GPU when the node is empty; what runs may end first." + letGo, ExitReads, 0, false},
 	{ECCRate, Exclude, []int{92, 93}, "memory errors come often", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
 	{GPUDegraded, Exclude, []int{157, 168}, "the GPU works with less than it should", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
-	{UncorrectableECC, Watch, nil, "memory errors could not be corrected since the driver was loaded", "Look whether rows are being replaced; a reset starts the count anew.", ExitCleared, 0, false},
+	{UncorrectableECC, Watch, nil, "memory errors could not be corrected since the driver was loaded", "Look whether rows are being replaced; a reset starts the count anew." + letGo, ExitCleared, 0, false},
 	{PCIeDegraded, Watch, nil, "the GPU uses less of its PCIe slot than both could", "Nothing, unless jobs on the node are slow. Have the GPU reseated when the node is empty.", ExitCleared, 0, false},
 	{NVLinkReport, Watch, []int{144, 145, 146, 147, 148, 150}, "an NVLink reported an error that the driver did not act on", "Nothing, unless jobs on the node fail.", ExitQuiet, 0, false},
 	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "Nothing, unless it comes often.", ExitQuiet, 0, false},
@@ -155,6 +158,15 @@ func application() []int {
 	slices.Sort(codes)
 	return codes
 }
+
+// byReset are the causes that a reset of the GPU ends. A reset is refused while any process has the GPU open.
+var byReset = []Cause{RowRemapFailed, DoubleBitECC, GSPTimeout, NVLinkError, GPUNeedsReset, GPUFault}
+
+// byPods are the causes whose repair comes as pods, such as the driver's own.
+var byPods = []Cause{DriverGone, GPUsReleased}
+
+// saidByDriver are the causes that the driver itself names, and takes back.
+var saidByDriver = []Cause{GPUNeedsReset, NodeNeedsReboot, DrainPeers, FabricRecovery}
 
 // RowOf finds the row of a cause; there is one for every cause that a verdict names.
 func RowOf(c Cause) (Row, bool) {

@@ -18,8 +18,8 @@ func (s *State) heal(now time.Time) {
 func (s *State) remove(i int, now time.Time) {
 	f := s.findings[i]
 	s.findings = slices.Delete(s.findings, i, i+1)
-	if Catalogue[rank(f.cause)].Exit == ExitQuiet {
-		return // read again from the log it would go away at once
+	if Catalogue[rank(f.cause)].Exit == ExitQuiet || f.cause == GPUsReleased {
+		return // read again from the log it would go away at once; and a repair is no fault that comes again
 	}
 	s.settled = max(s.settled, f.seq)
 	for j := range s.returns {
@@ -60,6 +60,9 @@ func (s *State) gone(f finding, now time.Time) bool {
 		}
 		return now.Sub(f.last) > quiet
 	}
+	if row.Exit == ExitReads && s.blind != "" && s.unread() && !slices.Contains(saidByDriver, f.cause) {
+		return now.Sub(f.last) >= s.holdOff(f) // there is no driver that could tell
+	}
 	newest, since := s.well(f, row.Exit)
 	if since.IsZero() {
 		return false
@@ -71,7 +74,7 @@ func (s *State) gone(f finding, now time.Time) bool {
 // well is since when, and until when, what the finding is about has been answering well; since is zero where
 // it does not.
 func (s *State) well(f finding, exit Exit) (newest, since time.Time) {
-	if !s.hungSince.IsZero() || s.blind != "" {
+	if !s.hungSince.IsZero() || s.blind != "" || s.released != "" {
 		return time.Time{}, time.Time{}
 	}
 	d := s.device(f.device)

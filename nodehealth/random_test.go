@@ -42,7 +42,9 @@ func bad(r *rand.Rand, at time.Time) Signal {
 	if r.IntN(2) == 0 {
 		device = "p" + device
 	}
-	switch r.IntN(6) {
+	switch r.IntN(7) {
+	case 6:
+		return Signal{At: at, Kind: Released, Source: Probe, Text: "a repair"}
 	case 0:
 		return Signal{At: at, Kind: SXid, Source: Kmsg, Device: "sw", Code: 10000 + r.IntN(15000), Fatal: r.IntN(2) == 0}
 	case 1:
@@ -117,6 +119,70 @@ func TestAlwaysAWayBack(t *testing.T) {
 		}
 		if v := Assess(s, now); v.Action != None || !v.Known {
 			t.Errorf("after a day of good readings: %+v", v)
+		}
+	})
+}
+
+// TestAWayBackWithoutADriver: where no driver was ever read, an error of the log evicts for no longer than the hold-off: only what the
+// driver itself has said there stands, until it takes it back.
+func TestAWayBackWithoutADriver(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand) {
+		s, now := New("boot"), epoch
+		blind := func() { s = Fold(s, Signal{At: now, Kind: Blind, Source: Probe, Text: "no library"}, now) }
+		blind()
+		asks := map[string]bool{}
+		for seq := range uint64(r.IntN(60)) {
+			now = now.Add(time.Duration(r.Int64N(int64(10 * time.Minute))))
+			sig := bad(r, now)
+			switch sig.Kind {
+			case Hang, Released:
+				continue
+			case RecoveryChanged:
+				asks[sig.Device] = true
+			case Xid:
+				sig.Source = Kmsg
+			}
+			sig.Seq = seq + 1
+			s = Fold(s, sig, now)
+			if r.IntN(10) == 0 {
+				s = Restore("boot", Assess(s, now))
+			}
+			blind()
+			v := Assess(s, now)
+			row, _ := RowOf(v.Cause)
+			if v.Action == Evict && row.Confirm && len(asks) == 0 {
+				t.Fatalf("%s evicts without the driver's word", v.Cause)
+			}
+		}
+		now = now.Add(HoldOffMax)
+		blind()
+		if v := Assess(s, now); v.Action != None && len(asks) == 0 {
+			t.Errorf("stands for ever: %s %s", v.Action, v.Cause)
+		}
+		for device := range asks {
+			s = Fold(s, Signal{At: now, Kind: RecoveryChanged, Source: Kmsg, Device: device}, now)
+		}
+		if v := Assess(s, now); v.Action > Watch {
+			t.Errorf("the driver asks for nothing more, and there stands %s %s", v.Action, v.Cause)
+		}
+	})
+}
+
+// TestReleasedHealsNothing: while the GPUs are released nothing that keeps jobs away ends, and the node takes none.
+func TestReleasedHealsNothing(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand) {
+		s, now := history(r, nil)
+		before := Assess(s, now)
+		for range 20 {
+			s = Fold(s, Signal{At: now, Kind: Released, Source: Probe, Text: "a repair"}, now)
+			v := Assess(s, now)
+			if v.Action < max(before.Action, Exclude) || v.Released != "a repair" || !v.Soft {
+				t.Fatalf("%+v after %+v", v, before)
+			}
+			if before.Action >= Exclude && v.Cause != before.Cause {
+				t.Fatalf("%s was %s", v.Cause, before.Cause)
+			}
+			now = now.Add(time.Duration(r.Int64N(int64(time.Hour))))
 		}
 	})
 }

@@ -20,7 +20,7 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 //	                             links=UP/DOWN or ? width=IS/MAX speed=IS/MAX
 //	well SECONDS DEVICE…         reads twice a second for so long, all well
 //	xid CODE DEVICE [seq=N] [at=SECONDS] [nvml] | sxid CODE DEVICE [fatal] | offbus DEVICE | recovery CODE DEVICE
-//	hang | blind TEXT | expected GPUS | declared GPUS | reboot | restart
+//	hang | blind TEXT | released TEXT | expected GPUS | declared GPUS | reboot | restart
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
 		s := &stage{t: t, now: epoch, state: New("boot-0"), out: out}
@@ -84,6 +84,8 @@ func (s *stage) command(f []string) {
 		s.fold(Signal{Kind: Hang, Source: Probe, Text: "no answer for 5s"})
 	case "blind":
 		s.fold(Signal{Kind: Blind, Source: Probe, Text: strings.Join(f[1:], " ")})
+	case "released":
+		s.fold(Signal{Kind: Released, Source: Probe, Text: strings.Join(f[1:], " ")})
 	case "expected":
 		s.fold(Signal{Kind: Expected, Source: API, Code: s.number(f[1]), Text: "label says so"})
 	case "declared":
@@ -169,6 +171,12 @@ func (s *stage) verdict() {
 	} else {
 		text += fmt.Sprintf("; since %s", v.Since.Sub(epoch))
 	}
+	if v.Soft {
+		text += "; soft"
+	}
+	if v.Resettable {
+		text += "; resettable"
+	}
 	for _, e := range v.Evidence {
 		text += fmt.Sprintf("\n    %s %s %s %s: %s", e.At.Sub(epoch), e.Source, e.Cause, e.Device, e.Text)
 	}
@@ -218,7 +226,7 @@ func (s *stage) signs() (all []Signal) {
 		}
 		all = append(all, Signal{At: s.now, Kind: OffBus, Source: Kmsg, Device: device}, Signal{At: s.now, Kind: RecoveryChanged, Source: Kmsg, Device: device, Code: RecoveryNodeReboot})
 	}
-	return append(all, Signal{At: s.now, Kind: SXid, Source: Kmsg, Device: "switch", Code: 22013, Fatal: true}, Signal{At: s.now, Kind: Hang, Source: Probe})
+	return append(all, Signal{At: s.now, Kind: SXid, Source: Kmsg, Device: "switch", Code: 22013, Fatal: true}, Signal{At: s.now, Kind: Hang, Source: Probe}, Signal{At: s.now, Kind: Released, Source: Probe})
 }
 
 // allWell are good readings of all devices that were listed, and of as many more as the node is to have.

@@ -36,6 +36,8 @@ const (
 	Hang Kind = "hang"
 	// Blind: there is no NVML to ask; Text says why.
 	Blind Kind = "blind"
+	// Released: NVML is not asked by intention, and the GPUs' device files are closed; Text says at whose word.
+	Released Kind = "released"
 	// Expected: the node is to have Code GPUs, 0: nobody knows; Text says who says so. What labels say may only be too few,
 	// whoever counts for them sees no more than NVML does; what people say is Final.
 	Expected Kind = "expected"
@@ -99,3 +101,6 @@ type Reading struct {
 func (r Reading) bad() bool {
 	return r.Lost || r.ResetRequired || r.Recovery > RecoveryNone
 }
+
+// WaitsForReset says whether a reset has to be made before the device reads well.
+func (r Reading) WaitsForReset() bool { return r.bad() || r.RemapPending || r.RemapFailed }

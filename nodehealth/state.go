@@ -35,6 +35,8 @@ type State struct {
 	read, readSince, hungSince time.Time
 	// blind is why there is nothing to ask; empty: there is, or nobody has tried yet.
 	blind string
+	// released is at whose word NVML is not asked now; empty: it is.
+	released string
 	// gpus is how many GPUs the node is to have, 0: nobody knows. It is the most that labels said or NVML listed, under this boot
 	// or one before, because a GPU that is gone after a boot is counted by nobody. declared: people say so, whatever was seen.
 	gpus     int
@@ -125,6 +127,8 @@ func Fold(s State, sig Signal, now time.Time) State {
 		s.hang(sig)
 	case Blind:
 		s.lose(sig)
+	case Released:
+		s.release(sig)
 	case Expected:
 		s.expect(sig)
 	case Tick:
@@ -158,12 +162,18 @@ func (s *State) event(c Cause, sig Signal, now time.Time) {
 	f.past = !f.confirmed && now.Sub(f.last) > HoldOffBlind
 	d := s.device(sig.Device)
 	asked := d != nil && d.speaks && s.hungSince.IsZero() && sig.At.Sub(d.read) < freshFor
-	unasked := s.read.IsZero() && s.blind == ""
+	unasked := s.read.IsZero() && s.blind == "" || s.unread() || s.released != ""
 	f.confirmed = f.confirmed || !f.past && (!Catalogue[rank(c)].Confirm || !asked && !unasked)
 }
 
-// stopWaiting confirms what waits for a driver that says nothing about it.
+// unread says whether no driver was ever read under this boot, so that errors have nothing to be compared with.
+func (s *State) unread() bool { return s.read.IsZero() && len(s.devices) == 0 }
+
+// stopWaiting confirms what waits for a driver that says nothing about it. One that was never read is not waited for, and confirms nothing.
 func (s *State) stopWaiting() {
+	if s.unread() {
+		return
+	}
 	for i := range s.findings {
 		f := &s.findings[i]
 		if d := s.device(f.device); Catalogue[rank(f.cause)].Confirm && !f.past && (d == nil || !d.speaks || s.blind != "") {
@@ -240,10 +250,10 @@ func (s *State) confirm(device string) {
 
 // round takes the readings of all devices that NVML lists. One that it listed before and does not now is lost.
 func (s *State) round(sig Signal) {
-	if s.readSince.IsZero() || !s.hungSince.IsZero() || s.blind != "" || sig.At.Sub(s.read) > maxGap {
+	if s.readSince.IsZero() || !s.hungSince.IsZero() || s.blind != "" || s.released != "" || sig.At.Sub(s.read) > maxGap {
 		s.readSince = sig.At
 	}
-	s.read, s.hungSince, s.blind = sig.At, time.Time{}, ""
+	s.read, s.hungSince, s.blind, s.released = sig.At, time.Time{}, "", ""
 	listed := map[string]bool{}
 	for _, r := range sig.Readings {
 		listed[r.Device] = true
@@ -410,19 +420,31 @@ func (s *State) hang(sig Signal) {
 	if s.hungSince.IsZero() {
 		s.hungSince = sig.At
 	}
-	for i := range s.devices {
-		s.devices[i].goodSince = time.Time{}
-	}
+	s.released = ""
+	s.interrupt()
 	f := s.touch(DriverHangs, Signal{At: sig.At, Source: Probe, Text: sig.Text})
 	f.confirmed = f.confirmed || sig.At.Sub(s.hungSince) >= HangGrace
 }
 
-// lose notes that there is nothing to ask. A driver that was never there is nobody's fault.
-func (s *State) lose(sig Signal) {
-	s.blind, s.hungSince = sig.Text, time.Time{}
+// interrupt ends the time for which devices have been read well.
+func (s *State) interrupt() {
 	for i := range s.devices {
 		s.devices[i].goodSince = time.Time{}
 	}
+}
+
+// release notes that NVML is not asked now, by intention: what is known stands until it is asked again.
+func (s *State) release(sig Signal) {
+	s.released, s.blind, s.hungSince = sig.Text, "", time.Time{}
+	s.interrupt()
+	s.touch(GPUsReleased, sig).confirmed = true
+}
+
+// lose notes that there is nothing to ask. That a driver was never there is no fault.
+func (s *State) lose(sig Signal) {
+	s.blind, s.hungSince, s.released = sig.Text, time.Time{}, ""
+	s.interrupt()
+	s.findings = slices.DeleteFunc(s.findings, func(f finding) bool { return f.cause == GPUsReleased })
 	if len(s.devices) > 0 || !s.read.IsZero() {
 		s.touch(DriverGone, Signal{At: sig.At, Source: Probe, Text: sig.Text}).confirmed = true
 	}

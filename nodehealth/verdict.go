@@ -22,6 +22,12 @@ type Verdict struct {
 	Evidence []Evidence
 	// Known is false while nothing is wrong only because nothing can be asked; Message says why.
 	Known bool
+	// Released is at whose word the daemon has let go of the GPUs; empty: it has not.
+	Released string
+	// Soft: what repairs the node comes as pods, which are to be let in; gangs stay away all the same.
+	Soft bool
+	// Resettable: the node is of no use until a GPU is reset, so the daemon is to keep GPUs open for moments only.
+	Resettable bool
 	// Boot and Settled let a later process go on from here.
 	Boot    string
 	Settled uint64
@@ -47,7 +53,7 @@ type Evidence struct {
 
 // Assess says what the state means now. Only what asks for something is told.
 func Assess(s State, now time.Time) Verdict {
-	v := Verdict{Boot: s.boot, Settled: s.settled, Known: true, Seen: s.seen()}
+	v := Verdict{Boot: s.boot, Settled: s.settled, Known: true, Seen: s.seen(), Released: s.released}
 	var live []finding
 	for _, f := range s.findings {
 		if f.action() > None && !s.gone(f, now) {
@@ -71,12 +77,14 @@ func Assess(s State, now time.Time) Verdict {
 		if f.cause == v.Cause {
 			v.Since = earlier(v.Since, f.first)
 		}
+		v.Soft = v.Soft || slices.Contains(byPods, f.cause)
+		v.Resettable = v.Resettable || f.action() == Evict && slices.Contains(byReset, f.cause)
 		if f.device != "" && f.action() == v.Action && !slices.Contains(v.Devices, f.device) {
 			v.Devices = append(v.Devices, f.device)
 		}
 	}
 	slices.Sort(v.Devices)
-	v.Message = message(row, v.Action, live)
+	v.Message = s.message(row, v.Action, live)
 	v.Evidence = evidence(live)
 	return v
 }
@@ -118,14 +126,21 @@ func worse(a, b finding) int {
 	return strings.Compare(a.device, b.device)
 }
 
-func message(row Row, action Action, live []finding) string {
+func (s State) message(row Row, action Action, live []finding) string {
 	var text strings.Builder
 	if live[0].device != "" {
 		fmt.Fprintf(&text, "%s: ", live[0].device)
 	}
 	text.WriteString(row.Meaning)
-	if row.Confirm && action < row.Action {
+	switch {
+	case !row.Confirm || action == row.Action:
+	case s.blind != "" && s.unread():
+		text.WriteString("; no driver can be asked, so the mark ends when nothing more comes of it")
+	default:
 		text.WriteString("; waiting for the driver to say what it asks for")
+	}
+	if s.released != "" {
+		fmt.Fprintf(&text, "; GPUs released: %s", s.released)
 	}
 	if n := len(live) - 1; n > 0 {
 		fmt.Fprintf(&text, "; and %d more", n)

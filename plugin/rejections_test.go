@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // fails is what the kubelet says that does not admit a pod.
@@ -55,6 +57,19 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w.plugin.rejections.mu.Unlock()
 	w.plugin.noteStuck(klog.Background(), time.Now())
 	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
+}
+
+// TestSickWhateverTheEffect: taints that let repairing pods in keep members off all the same.
+func TestSickWhateverTheEffect(t *testing.T) {
+	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule} {
+		for _, taint := range []string{v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage} {
+			n := node("a", 2)
+			n.Spec.Taints = []v1.Taint{{Key: taint, Value: "DriverGone", Effect: effect}}
+			if cause, sick := unhealthy(n); !sick || cause != "DriverGone" {
+				t.Errorf("%s:%s: %v %s", taint, effect, sick, cause)
+			}
+		}
+	}
 }
 
 // A Node that was made anew under the same name is another one: it rejected nobody.

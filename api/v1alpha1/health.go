@@ -10,7 +10,8 @@ const NodeNamespace = "holdfast-node"
 const (
 	// AnnotationHealth carries the daemon's verdict as JSON (type NodeHealth).
 	AnnotationHealth = Prefix + "health"
-	// TaintUnhealthy (NoSchedule, value: the cause) stands while the verdict's action is Exclude or Evict.
+	// TaintUnhealthy (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) stands while the verdict's action is
+	// Exclude or Evict.
 	TaintUnhealthy = Prefix + "unhealthy"
 	// ConditionHealthy is the verdict as a Node condition: False while the action is not None, Unknown while
 	// nothing can be said.
@@ -19,7 +20,9 @@ const (
 	AnnotationOutage = Prefix + "outage"
 	// AnnotationGPUs is written by people: how many GPUs the node really has, where it has fewer than it once had.
 	AnnotationGPUs = Prefix + "gpus"
-	// TaintOutage (NoSchedule, value: the cause) stands while AnnotationOutage does.
+	// AnnotationReleaseGPUs is written by people: the daemon lets go of the GPUs for as long as it stands, whatever it says but "false".
+	AnnotationReleaseGPUs = Prefix + "release-gpus"
+	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) stands while AnnotationOutage does.
 	TaintOutage = Prefix + "outage"
 )
 
@@ -52,6 +55,10 @@ type NodeHealth struct {
 	Devices []string `json:"devices,omitempty"`
 	// Evidence is what was seen, oldest first, at most MaxEvidence.
 	Evidence []NodeEvidence `json:"evidence,omitempty"`
+	// Released is at whose word the daemon has let go of the GPUs; empty: it has not.
+	Released string `json:"released,omitempty"`
+	// Soft: what repairs the node comes as pods, so the taints are PreferNoSchedule. Members of gangs do not come all the same.
+	Soft bool `json:"soft,omitempty"`
 	// Boot is the boot id of the kernel that the verdict was made under.
 	Boot string `json:"boot,omitempty"`
 	// Settled: records of that boot's kernel log up to this number were dealt with.
@@ -121,6 +128,9 @@ const (
 	// HoldBreaker: so many nodes are red at once that people are asked to look first.
 	HoldBreaker = "Breaker"
 )
+
+// CauseGPUsReleased: the daemon has let go of the GPUs for a repair. It is the condition's reason also where another cause is worse.
+const CauseGPUsReleased = "GPUsReleased"
 
 // CauseNodeUnreachable: a node's lease is not renewed.
 const CauseNodeUnreachable = "NodeUnreachable"

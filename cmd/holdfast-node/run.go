@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -62,20 +63,24 @@ func run(ctx context.Context, o options) error {
 		case <-ctx.Done():
 		}
 	}
+	asked := &wishes{}
 	writer := node.New(node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log, Answered: figures.Answered,
 		Expected: func(gpus int, by string, final bool) {
 			emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.API, Kind: nodehealth.Expected, Code: gpus, Text: by, Final: final})
-		}})
+		},
+		Released: func(by string) { asked.released.Store(&by) }})
 	before, err := writer.Load(ctx)
 	if err != nil {
 		return nil // told to end before the API server answered
 	}
 	id := strings.TrimSpace(string(boot))
 	log.Info("holdfast-node begins", "version", version, "node", o.node, "boot", id, "before", before.Action.String(), "cause", before.Cause, "same boot", before.Boot == id)
-	listen(ctx, o, log, emit, figures)
+	listen(ctx, o, log, emit, figures, asked)
 	go writer.Run(ctx)
+	go writer.Follow(ctx)
 	state := nodehealth.Restore(id, before)
 	publish := func(v nodehealth.Verdict) {
+		asked.resting.Store(v.Resettable)
 		figures.Verdict(v)
 		writer.Publish(v)
 	}
@@ -83,8 +88,21 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
+// wishes are what the Node and the verdict ask of whoever asks NVML.
+type wishes struct {
+	released atomic.Pointer[string]
+	resting  atomic.Bool
+}
+
+func (w *wishes) releasedBy() string {
+	if by := w.released.Load(); by != nil {
+		return *by
+	}
+	return ""
+}
+
 // listen starts what tells of faults. Without a kernel log there is NVML, and the other way round.
-func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodehealth.Signal), figures *metrics.Metrics) {
+func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodehealth.Signal), figures *metrics.Metrics, asked *wishes) {
 	if kernel, err := openLog(o, log); err != nil {
 		log.Error("there is no kernel log to read", "error", err)
 	} else {
@@ -98,6 +116,7 @@ func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodeheal
 	watch := nvml.Watch{
 		Command: []string{o.probe, "--nvml=" + strings.Join(o.libraries, ",")},
 		Start:   o.start, Deadline: o.deadline, Emit: emit, Log: log, Round: figures.Round,
+		Released: asked.releasedBy, Resting: asked.resting.Load,
 	}
 	go watch.Run(ctx)
 }
@@ -131,7 +150,7 @@ func judge(ctx context.Context, state nodehealth.State, signals <-chan nodehealt
 		}
 		now := time.Now()
 		state = nodehealth.Fold(state, sig, now)
-		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang
+		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang || sig.Kind == nodehealth.Released
 		v := nodehealth.Assess(state, now)
 		if !heard && v.Action <= standing || published && reflect.DeepEqual(v, last) {
 			continue

@@ -219,6 +219,44 @@ func TestVerdictToOutageAndBack(t *testing.T) {
 	w.expect(map[string]string{"n1": "", "n2": "Evict", "n3": "Exclude"})
 }
 
+// TestPodsThatRepairMayCome: the decision's taint lets in what the daemon's verdict lets in, and follows it.
+func TestPodsThatRepairMayCome(t *testing.T) {
+	w := newWorld(t, 6)
+	effect := func() corev1.TaintEffect {
+		for _, taint := range w.node("n1").Spec.Taints {
+			if isOutage(taint) {
+				return taint.Effect
+			}
+		}
+		return ""
+	}
+	for _, step := range []struct {
+		soft bool
+		want corev1.TaintEffect
+	}{{false, corev1.TaintEffectNoSchedule}, {true, corev1.TaintEffectPreferNoSchedule}, {false, corev1.TaintEffectNoSchedule}} {
+		text, err := json.Marshal(v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "GPUNeedsReset", Since: metav1.NewMicroTime(w.now), Soft: step.soft})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.annotate("n1", v1alpha1.AnnotationHealth, string(text))
+		w.decide()
+		w.decide()
+		if got := effect(); got != step.want {
+			t.Errorf("soft %v: %q, not %q", step.soft, got, step.want)
+		}
+	}
+	node := w.node("n1")
+	node.Annotations[v1alpha1.AnnotationHealth] = `{"action":"Exclude","cause":"DriverGone","since":null,"soft":true}`
+	for o, want := range map[budget.Outage]corev1.TaintEffect{
+		{Outcome: budget.Evict, Cause: budget.CauseUnreachable, Dead: true}: corev1.TaintEffectNoSchedule,
+		{Outcome: budget.Exclude, Cause: "DriverGone"}:                      corev1.TaintEffectPreferNoSchedule,
+	} {
+		if got := outageEffect(node, o); got != want {
+			t.Errorf("%+v: %s, not %s", o, got, want)
+		}
+	}
+}
+
 func TestTakesBackWhatOthersChanged(t *testing.T) {
 	w := newWorld(t, 6)
 	w.verdict("n1", v1alpha1.ActionEvict, "FellOffBus")

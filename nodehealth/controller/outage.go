@@ -129,7 +129,7 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("writing the outage of Node %s: %w", node.Name, err)
 	}
-	taint := corev1.Taint{Key: v1alpha1.TaintOutage, Value: labelValue(o.Cause), Effect: corev1.TaintEffectNoSchedule}
+	taint := corev1.Taint{Key: v1alpha1.TaintOutage, Value: labelValue(o.Cause), Effect: outageEffect(node, o)}
 	ours := 0
 	for _, t := range node.Spec.Taints {
 		if isOutage(t) {
@@ -148,6 +148,14 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 		node.Spec.Taints = append(slices.DeleteFunc(node.Spec.Taints, isOutage), taint)
 	}
 	return true, nil
+}
+
+// outageEffect lets in pods that repair the node while its daemon says so; one that cannot speak says nothing.
+func outageEffect(node *corev1.Node, o budget.Outage) corev1.TaintEffect {
+	if h, err := v1alpha1.NodeHealthOf(node); err == nil && h != nil && h.Soft && o.Cause != budget.CauseUnreachable && !o.Dead {
+		return corev1.TaintEffectPreferNoSchedule
+	}
+	return corev1.TaintEffectNoSchedule
 }
 
 // labelValue makes a cause one that a taint can carry; the annotation has the cause as it is.

@@ -41,7 +41,7 @@ func counted(by, text string, final bool) (expectation, error) {
 	return expectation{gpus, by, final}, nil
 }
 
-// count tells of how many GPUs the Node is to have, where that has changed.
+// count tells of how many GPUs the Node is to have, where that has changed. w.said is held.
 func (w *Writer) count(n *object) {
 	if w.Expected == nil {
 		return

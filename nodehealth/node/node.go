@@ -1,7 +1,7 @@
 // Package node keeps one Node object true to its daemon's verdict: the annotation with the whole of it, the
 // taint that keeps pods away, the condition for people. It publishes a level: the newest verdict is written
 // until it stands, whatever failed before, and what somebody else takes away comes back. Taints,
-// annotations and conditions of others are never touched.
+// annotations and conditions of others are never touched. What people and operators say on the Node to its daemon is told as it comes.
 package node
 
 import (
@@ -32,7 +32,7 @@ const (
 	requestLimit = 10 * time.Second
 )
 
-// Options of New. All fields but Expected and Answered must be set.
+// Options of New. All fields but Expected, Released and Answered must be set.
 type Options struct {
 	// Client speaks to the API server at Server, such as https://10.0.0.1:443, with its credentials.
 	Client *http.Client
@@ -41,8 +41,10 @@ type Options struct {
 	Node string
 	Log  *slog.Logger
 	// Expected is told how many GPUs the Node is to have by its labels, or finally by what people wrote on it, whenever that
-	// changes; 0: nobody says. Answered is told of every answer of the API server.
+	// changes; 0: nobody says. Released is called with at whose word the GPUs are to be let go of, whenever that changes; empty: they are
+	// not. Answered is told of every answer of the API server.
 	Expected func(gpus int, by string, final bool)
+	Released func(by string)
 	Answered func()
 }
 
@@ -56,9 +58,12 @@ type Writer struct {
 	newest    nodehealth.Verdict
 	published bool
 
-	// gpus and wrong are what the Node said last; they belong to whoever calls Load, then to Run.
-	gpus  expectation
-	wrong string
+	said sync.Mutex
+	// guarded by said: what the Node said last, in which version.
+	gpus     expectation
+	wrong    string
+	released string
+	version  string
 }
 
 // New returns a Writer of which Run must be called.
@@ -230,6 +235,6 @@ func (w *Writer) send(ctx context.Context, method, rest, kind string, body []byt
 	if err := json.Unmarshal(text, n); err != nil {
 		return nil, fmt.Errorf("reading the answer to %s %s: %w", method, address, err)
 	}
-	w.count(n)
+	w.take(n)
 	return n, nil
 }

@@ -69,6 +69,9 @@ func metadataPatch(n *object, v nodehealth.Verdict) ([]byte, error) {
 func withTaint(have []json.RawMessage, v nodehealth.Verdict) (out []json.RawMessage, changed bool, err error) {
 	wanted := v.Action >= nodehealth.Exclude
 	want := taint{Key: v1alpha1.TaintUnhealthy, Value: string(v.Cause), Effect: "NoSchedule"}
+	if v.Soft {
+		want.Effect = "PreferNoSchedule"
+	}
 	stands := false
 	for _, raw := range have {
 		var t taint
@@ -120,6 +123,9 @@ func conditionOf(v nodehealth.Verdict, now metav1.Time) condition {
 		c.Message = v.Message + ". " + v.Next
 	case !v.Known:
 		c.Status, c.Reason = "Unknown", "NothingToAsk"
+	}
+	if v.Released != "" {
+		c.Reason = v1alpha1.CauseGPUsReleased // waited for by those who repair
 	}
 	return c
 }

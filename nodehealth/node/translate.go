@@ -19,6 +19,7 @@ func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
 	h := v1alpha1.NodeHealth{
 		Action: actions[v.Action], Cause: string(v.Cause), Message: v.Message, Next: v.Next,
 		Since: metav1.NewMicroTime(v.Since), Devices: v.Devices, Boot: v.Boot, Settled: v.Settled,
+		Released: v.Released, Soft: v.Soft,
 	}
 	for _, e := range v.Evidence {
 		h.Evidence = append(h.Evidence, v1alpha1.NodeEvidence{At: metav1.NewMicroTime(e.At), Source: string(e.Source), Device: e.Device, Cause: string(e.Cause), Text: e.Text})

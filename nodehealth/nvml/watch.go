@@ -2,12 +2,14 @@ package nvml
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"os/exec"
+	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/nodehealth"
@@ -23,9 +25,13 @@ const (
 	longestRetry = 10 * time.Second
 	// looks is how often a silent child is looked at before it counts as hung.
 	looks = 20
+	// releaseLook is how often it is looked whether the GPUs are still to be let go of, restFor how long they rest between two looks
+	// at a device that waits for a reset.
+	releaseLook = 250 * time.Millisecond
+	restFor     = 20 * time.Second
 )
 
-// Watch is the parent. All fields but Round must be set.
+// Watch is the parent. All fields but Round, Released and Resting must be set.
 type Watch struct {
 	// Command starts the child, which calls Serve.
 	Command []string
@@ -36,8 +42,25 @@ type Watch struct {
 	Emit func(nodehealth.Signal)
 	// Round is told how long NVML took to answer for all devices.
 	Round func(time.Duration)
-	Log   *slog.Logger
+	// Released says at whose word the GPUs are to be let go of: no child is at work then, so that none of their files is open. Empty: they
+	// are not.
+	Released func() string
+	// Resting says that devices which wait for a reset are to be looked at for a moment now and then: while a child has them open, the
+	// reset is refused.
+	Resting func() bool
+	Log     *slog.Logger
+
+	restFor time.Duration // 0: restFor
 }
+
+func (w *Watch) released() string {
+	if w.Released == nil {
+		return ""
+	}
+	return w.Released()
+}
+
+func (w *Watch) resting() bool { return w.Resting != nil && w.Resting() }
 
 // Run keeps a child at work until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
@@ -48,7 +71,34 @@ func (w *Watch) Run(ctx context.Context) {
 			r.pause(ctx, sayHangEvery)
 			continue
 		}
+		if by := r.released(); by != "" {
+			r.release(ctx, by)
+			continue
+		}
 		r.child(ctx)
+	}
+}
+
+// release has no child at work until by is not said any more. One that cannot be ended still has the GPUs open, so they are not released.
+func (r *runner) release(ctx context.Context, by string) {
+	if r.stuck > 0 {
+		r.hang("the GPUs are to be let go of, and a probe that hangs cannot be killed")
+		r.pause(ctx, sayHangEvery)
+		return
+	}
+	r.Log.Info("the GPUs are released", "by", by)
+	r.hung, r.quiet, r.retry = false, "", firstRetry
+	r.Emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.Probe, Kind: nodehealth.Released, Text: by})
+	for ctx.Err() == nil && r.released() == by {
+		r.pause(ctx, releaseLook)
+	}
+	r.Log.Info("the GPUs are no longer released", "by", by)
+}
+
+// rest has no child at work for a while.
+func (r *runner) rest(ctx context.Context) {
+	for end := time.Now().Add(cmp.Or(r.restFor, restFor)); ctx.Err() == nil && time.Now().Before(end) && r.resting() && r.released() == ""; {
+		r.pause(ctx, releaseLook)
 	}
 }
 
@@ -145,6 +195,15 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 			limit, silent, heard = r.Deadline, 0, true
 			look.Reset(limit / looks)
 			r.onMessage(l)
+			if r.released() != "" {
+				r.kill(cmd, ended)
+				return
+			}
+			if r.resting() && slices.ContainsFunc(l.Readings, nodehealth.Reading.WaitsForReset) {
+				r.kill(cmd, ended)
+				r.rest(ctx)
+				return
+			}
 		case err := <-ended:
 			r.ended(ctx, err, heard)
 			return
@@ -153,6 +212,10 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 				r.hang("the previous probe did not answer, and neither does this one")
 			}
 		case <-look.C:
+			if r.released() != "" {
+				r.kill(cmd, ended)
+				return
+			}
 			if silent++; silent < looks {
 				continue
 			}

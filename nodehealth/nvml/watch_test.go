@@ -2,10 +2,17 @@ package nvml
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +22,7 @@ import (
 )
 
 // watch runs a parent of which each child is the script; the script finds the directory in $1.
-func watch(t *testing.T, start time.Duration, script string) (from <-chan nodehealth.Signal, dir string) {
+func watch(t *testing.T, start time.Duration, script string, also ...func(*Watch)) (from <-chan nodehealth.Signal, dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	path := filepath.Join(dir, "child.sh")
@@ -25,6 +32,9 @@ func watch(t *testing.T, start time.Duration, script string) (from <-chan nodehe
 	out := make(chan nodehealth.Signal, 10000)
 	w := Watch{Command: []string{"/bin/sh", path, dir}, Start: start, Deadline: time.Second,
 		Log: slog.New(slog.DiscardHandler), Emit: func(s nodehealth.Signal) { out <- s }}
+	for _, change := range also {
+		change(&w)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { w.Run(ctx); close(done) }()
@@ -66,6 +76,79 @@ while :; do echo '{"xid":79,"device":"GPU-a"}'; echo 'no line of ours'; echo '{"
 		t.Errorf("%+v", s)
 	}
 	await(t, from, nodehealth.Read)
+}
+
+// children are the processes that the script's children have noted in the directory, and which of them are there.
+func children(t *testing.T, dir string) (all, alive []int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "pids"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, f := range strings.Fields(string(text)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all = append(all, pid); syscall.Kill(pid, 0) == nil {
+			alive = append(alive, pid)
+		}
+	}
+	return all, alive
+}
+
+// TestReleased: that the GPUs are released is told when the child is gone, whether it answered, hung or began; afterwards another is started by
+// itself.
+func TestReleased(t *testing.T) {
+	for name, script := range map[string]string{
+		"answers": `while :; do echo '{"read":true}'; sleep 0.1; done`,
+		"hangs":   `echo '{"read":true}'; exec sleep 600`,
+		"begins":  `exec sleep 600`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var by atomic.Pointer[string]
+			say := func(text string) { by.Store(&text) }
+			say("")
+			from, dir := watch(t, 40*time.Second, `echo $$ >> "$1/pids"; `+script, func(w *Watch) {
+				w.Deadline, w.Released = 20*time.Second, func() string { return *by.Load() }
+			})
+			begun := func(n int) {
+				eventually.Holds(t, fmt.Sprint(n, " children"), func() (bool, any) { all, alive := children(t, dir); return len(all) == n && len(alive) == 1, all })
+			}
+			begun(1)
+			for round, text := range []string{"annotation", "label"} {
+				say(text)
+				if s := await(t, from, nodehealth.Released); s.Text != text {
+					t.Errorf("%+v", s)
+				}
+				if _, alive := children(t, dir); len(alive) > 0 {
+					t.Errorf("released while %v are at work", alive)
+				}
+				say("")
+				begun(round + 2)
+			}
+		})
+	}
+}
+
+// TestResting: a device that waits for a reset is looked at for a moment; one that reads well is kept open.
+func TestResting(t *testing.T) {
+	var rests atomic.Bool
+	rests.Store(true)
+	from, dir := watch(t, time.Minute, `echo $$ >> "$1/pids"
+while :; do if [ -e "$1/well" ]; then echo '{"read":true,"readings":[{"Device":"GPU-a"}]}'; else echo '{"read":true,"readings":[{"Device":"GPU-a","Recovery":1}]}'; fi; sleep 0.1; done
+`, func(w *Watch) { w.Resting, w.restFor = rests.Load, 2*time.Second })
+	await(t, from, nodehealth.Read)
+	eventually.Holds(t, "no child", func() (bool, any) { all, alive := children(t, dir); return len(alive) == 0, all })
+	if err := os.WriteFile(filepath.Join(dir, "well"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		await(t, from, nodehealth.Read)
+	}
+	if all, alive := children(t, dir); len(all) != 2 || len(alive) != 1 {
+		t.Errorf("children %v, of which there are %v", all, alive)
+	}
 }
 
 // TestCrashingChildIsNoHang: a child that ends before it says a word says that nothing can be asked.
