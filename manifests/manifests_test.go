@@ -216,6 +216,21 @@ func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
 	}
 }
 
+// TestDeploymentsNameNoUser: the SCC restricted-v2 admits users of the namespace's own range alone.
+func TestDeploymentsNameNoUser(t *testing.T) {
+	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
+		spec := find[appsv1.Deployment](t, name).Spec.Template.Spec
+		if pod := spec.SecurityContext; pod == nil || !ptr.Deref(pod.RunAsNonRoot, false) || pod.RunAsUser != nil || pod.RunAsGroup != nil || pod.FSGroup != nil {
+			t.Errorf("%s: %+v", name, pod)
+		}
+		for _, c := range spec.Containers {
+			if c.SecurityContext.RunAsUser != nil || c.SecurityContext.RunAsGroup != nil {
+				t.Errorf("%s: container %s names a user", name, c.Name)
+			}
+		}
+	}
+}
+
 // TestPrivateRegistry: each of our pods pulls with the secret, and those that the webhook injects; no right comes with it.
 func TestPrivateRegistry(t *testing.T) {
 	made := withComponent(t, "private-registry", "controller", "scheduler", "node")

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -35,6 +36,21 @@ func TestMemoryThatExceedsTheJobs(t *testing.T) {
 	out := MutateJob(t.Context(), job(t, small), Facts{})
 	if want := "warning: holdfast adds 1346Mi of memory to the 512Mi of each pod: 4 ranks need 770Mi for state in memory and 512Mi for standbys\n"; said(out) != want {
 		t.Errorf("got  %swant %s", said(out), want)
+	}
+}
+
+// TestMemoryThatKueueDoesNotCount: said with the number, where there is a queue and memory to be counted.
+func TestMemoryThatKueueDoesNotCount(t *testing.T) {
+	queued := func(j *batchv1.Job) { j.Labels = setKey(j.Labels, queueKey, "team-a") }
+	nothingSet := trainer(func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })
+	const want = "metadata.labels[kueue.x-k8s.io/queue-name]: Kueue counts the pod template, and holdfast adds 962Mi of memory to each pod (1923Mi in all)"
+	for name, c := range map[string]struct {
+		change []func(*batchv1.Job)
+		warned bool
+	}{"queued": {[]func(*batchv1.Job){queued}, true}, "not queued": {nil, false}, "no memory": {[]func(*batchv1.Job){queued, nothingSet}, false}} {
+		if text := said(MutateJob(t.Context(), job(t, c.change...), Facts{})); strings.Contains(text, want) != c.warned || strings.Contains(text, "Kueue") != c.warned {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package webhook
 import (
 	"fmt"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -99,6 +100,19 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 		return append(warnings, text)
 	}
 	return warnings
+}
+
+// queueKey names the Kueue queue that a Job waits in.
+const queueKey = "kueue.x-k8s.io/queue-name"
+
+// queueWarnings tells what Kueue, which counts the Job's template, does not count.
+func (t *training) queueWarnings(job *batchv1.Job, s settings.Settings) []string {
+	if queue := job.Labels[queueKey]; queue != "" && memorySet(t.container(), t.spec) > 0 {
+		each := t.demand(s).total()
+		return []string{fmt.Sprintf("%s: Kueue counts the pod template, and holdfast adds %s of memory to each pod (%s in all) when the pods are made: leave so much of the nodes' memory out of the quota of queue %s",
+			metadataLabels.Key(queueKey), mebibytes(each), mebibytes(each*int64(parallelism(job))), queue)}
+	}
+	return nil
 }
 
 func counted(ranks int32) string {

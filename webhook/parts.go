@@ -124,6 +124,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 	from := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
+	grace, _ := t.graceAfterHook()
 	env := []corev1.EnvVar{
 		{Name: "HOLDFAST_COORDINATOR", Value: cfg.Coordinator},
 		{Name: "HOLDFAST_COORDINATOR_CA", Value: cfg.CoordinatorCA},
@@ -136,7 +137,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_RANKS", Value: strconv.Itoa(int(t.ranks))},
 		{Name: "HOLDFAST_STATE_BYTES", Value: strconv.FormatInt(s.StateBytes, 10)},
 		{Name: "HOLDFAST_STANDBYS", Value: standbys},
-		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(graceSeconds(t.spec), 10)},
+		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(grace, 10)},
 		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
 	}
 	if len(cfg.CoordinatorAddresses) > 0 {
@@ -155,7 +156,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 	return env
 }
 
-// graceSeconds is how long the pod has between SIGTERM and SIGKILL, unless whoever deletes it says otherwise.
+// graceSeconds is how long the pod has from its deletion to SIGKILL, unless whoever deletes it says otherwise.
 func graceSeconds(spec *corev1.PodSpec) int64 {
 	if spec.TerminationGracePeriodSeconds == nil {
 		return corev1.DefaultTerminationGracePeriodSeconds

@@ -111,6 +111,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
 	t.addParts(cfg, d, s, owner.UID, again)
+	excuseVolumes(pod)
 	return out
 }
 
@@ -122,8 +123,14 @@ func describe(pod *corev1.Pod, t *training, d demand, s settings.Settings, marke
 	} else {
 		done.Notes = append(done.Notes, notReserved(t.container().Name, d))
 	}
-	if grace := graceSeconds(t.spec); s.StorageClaim != "" && grace < enoughGrace {
-		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d: too short to copy the newest step to storage when a pod terminates; set it to %d or more", grace, enoughGrace))
+	switch grace, unknown := t.graceAfterHook(); {
+	case s.StorageClaim == "":
+	case unknown != "":
+		done.Notes = append(done.Notes, unknown)
+	case grace < enoughGrace:
+		whole := graceSeconds(t.spec)
+		done.Notes = append(done.Notes, fmt.Sprintf("terminationGracePeriodSeconds is %d%s: too short to copy the newest step to storage when a pod terminates; set it to %d or more",
+			whole, hooksShare(whole-grace), enoughGrace+whole-grace))
 	}
 	text, err := json.Marshal(done)
 	if err != nil {
