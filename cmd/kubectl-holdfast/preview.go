@@ -109,6 +109,14 @@ func previewOf(ctx context.Context, flags *genericclioptions.ConfigFlags, file s
 	if a.Nodes, a.Unread, err = nodesFor(ctx, c, a.Job); err != nil {
 		return none, err
 	}
+	quotas := &corev1.ResourceQuotaList{}
+	switch err := c.List(ctx, quotas, client.InNamespace(a.Job.Namespace)); {
+	case apierrors.IsForbidden(err):
+		a.QuotasUnread = "you may not list resourcequotas in namespace " + a.Job.Namespace
+	case err != nil:
+		return none, fmt.Errorf("listing the quotas of namespace %s: %w", a.Job.Namespace, err)
+	}
+	a.Quotas = quotas.Items
 	a.Warnings = append(a.Warnings, warnings.texts...)
 	return preview.Of(a)
 }

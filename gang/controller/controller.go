@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -154,7 +155,17 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	now := c.Now()
 	c.metrics.show(g, now)
 	known := status.GatherJobGang(g, job, j, pods.Items)
-	return c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
+	missing := !known.View.JobEnded && !ptr.Deref(job.Spec.Suspend, false) && len(known.View.Members) < known.View.Size
+	if missing {
+		if known.View.Refused, err = c.refused(ctx, job, pods.Items, now); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
+	if missing && err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > refusedAgain) {
+		result.RequeueAfter = refusedAgain
+	}
+	return result, err
 }
 
 // ensure returns the Job's Gang, made or corrected if need be; nil while the name is held by another's.

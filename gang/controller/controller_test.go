@@ -67,6 +67,8 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 	w := &world{t: t, events: notified{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	byGang := func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelGang]} }
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Gang{}).WithObjects(objs...).WithIndex(&corev1.Pod{}, podsByGang, byGang).
+		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
+		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			w.mu.Lock()
 			w.writes++

@@ -19,6 +19,8 @@ type View struct {
 	Members []MemberView
 	// Answer is what the scheduler said last; the zero value: nothing.
 	Answer v1alpha1.PlacementStatus
+	// Refused is why the Job controller could not make a pod when it tried last; "": it could, or has not said.
+	Refused string
 	// Run is the coordinator's record; the zero value: it has said nothing yet.
 	Run v1alpha1.RunStatus
 	// State and Standbys say what was injected.
@@ -126,6 +128,9 @@ func (v View) placed(bound int) Condition {
 		r := gang.Incomplete(gang.MemberCounts{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
 		c.Reason, c.Message = r.Reason, r.Message
 	}
+	if v.Refused != "" && !c.True && len(v.Members) < v.Size {
+		c.Message += "; the Job controller cannot make a pod: " + v.Refused
+	}
 	return c
 }
 
@@ -179,6 +184,9 @@ func (v View) repair() string {
 	}
 	if who := v.awaited(); who != "" {
 		parts = append(parts, who)
+		if v.Refused != "" {
+			parts = append(parts, "the Job controller cannot make it: "+v.Refused)
+		}
 		if !v.Answer.Placed && v.Answer.Message != "" && !v.staleWait() {
 			parts = append(parts, "the scheduler says: "+v.Answer.Message)
 		}

@@ -161,7 +161,9 @@ func (e Explanation) refused(w *page.Page) {
 	if p == nil || p.Placed {
 		return
 	}
-	w.Linef("%-16s %-5s %d of %d pods would fit now", "", "", p.Fits, p.Wanted)
+	if p.Reason != v1alpha1.ReasonWaitingForMembers && p.Reason != v1alpha1.ReasonMemberLost { // else no room was looked for
+		w.Linef("%-16s %-5s %d of %d pods would fit now", "", "", p.Fits, p.Wanted)
+	}
 	for _, k := range slices.Sorted(maps.Keys(p.Excluded)) {
 		w.Linef("%-16s %-5s %s left out: %s", "", "", page.Count(int64(p.Excluded[k]), "node", "nodes"), k)
 	}

@@ -31,6 +31,9 @@ type Answers struct {
 	// Nodes are those of the cluster; none where Unread says why.
 	Nodes  []corev1.Node
 	Unread string
+	// Quotas are those of the namespace; none where QuotasUnread says why.
+	Quotas       []corev1.ResourceQuota
+	QuotasUnread string
 }
 
 // Preview is what would become of a Job; -o json and -o yaml print it as it is.
@@ -52,6 +55,10 @@ type Preview struct {
 	// Where is where the pods would land now, or why not.
 	Where   *v1alpha1.PreviewResponse `json:"where,omitempty"`
 	Unasked string                    `json:"unasked,omitempty"`
+	// Quotas are those that the pods do not fit into now, or that were not compared.
+	Quotas []Short `json:"quotas,omitempty"`
+	// QuotasUnread is why none was read.
+	QuotasUnread string `json:"quotasUnread,omitempty"`
 }
 
 // Of is the preview that follows from what was answered.
@@ -74,12 +81,17 @@ func Of(a Answers) (Preview, error) {
 		}
 	}
 	p.State, p.Storage = p.state(a), p.storage(a)
+	p.Quotas, p.QuotasUnread = Quotas(a.Quotas, a.Pod, p.Members), a.QuotasUnread
 	p.PodDiff, err = diff("Pod", podText, a.PlainPod, a.Pod)
 	return p, err
 }
 
-// Fits says whether the pods would all be placed now; known is false where the scheduler was not asked.
+// Fits says whether the pods would all be made and placed now; known is false where neither quotas nor the scheduler say no, and the
+// scheduler was not asked.
 func (p Preview) Fits() (fits, known bool) {
+	if slices.ContainsFunc(p.Quotas, func(s Short) bool { return s.Resource != "" }) {
+		return false, true
+	}
 	return p.Where != nil && p.Where.Placement.Placed, p.Where != nil
 }
 
@@ -94,6 +106,12 @@ func (p Preview) Text() string {
 	changes(w, "Each pod", p.PodDiff, p.Unshown)
 	p.memory(w)
 	w.Linef("")
+	for _, s := range p.Quotas {
+		w.Wrapf("Quota: ", "%s", s.text())
+	}
+	if p.QuotasUnread != "" {
+		w.Wrapf("Quota: ", "not compared: %s", p.QuotasUnread)
+	}
 	p.where(w)
 	return w.String()
 }
