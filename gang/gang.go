@@ -109,6 +109,8 @@ type Refusal struct {
 	Unblock string
 	// Message says all of it for people.
 	Message string
+	// NoNodeHelps: however many nodes like those of the cluster were added, the answer would stay.
+	NoNodeHelps bool
 	// Undecided: nothing was looked at yet, and it will be.
 	Undecided bool
 }
@@ -186,6 +188,11 @@ func named(kind, name string) string {
 		return kind
 	}
 	return kind + " (" + name + ")"
+}
+
+// NoNodes is the answer where there is no node at all: what a level of the fabric is called is not known then.
+func NoNodes(wanted int) Refusal {
+	return Refusal{Reason: InsufficientNodes, Wanted: wanted, Message: fmt.Sprintf("%s wanted, 0 fit: there are no nodes", count(wanted, "pod", "pods"))}
 }
 
 // MemberCounts is who of a gang is there.

@@ -39,12 +39,52 @@ func (s *search) refuse() *Refusal {
 	}
 	if s.rules.required >= 0 || s.rules.slice >= 0 {
 		s.countLevels(r, v)
+		r.NoNodeHelps = s.noNodeHelps(r, v)
 	}
 	r.Message = r.text(s.g, s.g.Roles[blocked])
 	if s.tries < 0 {
 		r.Message += "; the search was stopped at its limit"
 	}
 	return r
+}
+
+// noNodeHelps says whether the answer stays however many nodes are added: the members cannot be parted as they ask, or each NVLink
+// domain is too small though it is empty and well. A domain of other levels may grow; how many accelerators are wired together does not.
+func (s *search) noNodeHelps(r *Refusal, v *view) bool {
+	shares := s.rules.shares(len(s.order))
+	if s.rules.slice >= 0 && !s.standing && len(shares) == 0 {
+		return true
+	}
+	for _, c := range r.Levels {
+		wanted := c.Wanted
+		if c.Needed > 1 {
+			wanted = slices.Min(shares)
+		}
+		level, _ := s.tree.FindLevel(c.Level)
+		if c.Level == topology.LevelNVLink && c.Domains > 0 && c.Most < wanted && (c.Held || s.empty(v, level)) {
+			return true
+		}
+	}
+	return false
+}
+
+// empty says whether no node in a domain of a level is used or out of order, so that what fits now is all that ever would.
+func (s *search) empty(v *view, level int) bool {
+	for _, d := range s.tree.Domains(level) {
+		for i := range s.tree.Within(d) {
+			if s.tree.Used(i) || s.tree.Tenants(i) > 0 {
+				return false
+			}
+		}
+	}
+	for _, role := range s.g.Roles {
+		for d, sick := range sickIn(s.tree, role, level) {
+			if sick > 0 && s.tree.Named(d) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // exclude lists the nodes on which not even one member of the role fits.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
@@ -136,9 +137,18 @@ func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, a
 type recording struct {
 	framework.Framework
 	recorder events.EventRecorderLogger
+	p        *Plugin
 }
 
 func (f recording) EventRecorder() events.EventRecorderLogger { return f.recorder }
+
+// APICacher is where kube-scheduler leaves what it says of a pod that it tried.
+func (f recording) APICacher() fwk.APICacher {
+	if f.p.conditions == nil {
+		return f.Framework.APICacher()
+	}
+	return memberStatus{f.Framework.APICacher(), f.p}
+}
 
 // deferEvents puts our recorders into the scheduler's profiles.
 func (s *Instances) deferEvents(sched *scheduler.Scheduler) {
@@ -146,7 +156,7 @@ func (s *Instances) deferEvents(sched *scheduler.Scheduler) {
 	defer s.mu.Unlock()
 	for name, f := range sched.Profiles {
 		if p := s.plugins[name]; p != nil {
-			sched.Profiles[name] = recording{Framework: f, recorder: recorder{f.EventRecorder(), p}}
+			sched.Profiles[name] = recording{Framework: f, recorder: recorder{f.EventRecorder(), p}, p: p}
 		}
 	}
 }

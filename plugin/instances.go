@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -100,6 +101,13 @@ func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 		err    error
 	}
 	s.deferEvents(sched)
+	failed := sched.FailureHandler
+	sched.FailureHandler = func(ctx context.Context, f framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time) {
+		if p := s.of(f.ProfileName()); p != nil && errors.Is(status.AsError(), scheduler.ErrNoNodesAvailable) {
+			p.noNodes(ctx, pod.Pod)
+		}
+		failed(ctx, f, pod, status, nominating, start)
+	}
 	if s.book != nil {
 		go s.book.Run(ctx)
 	}
@@ -125,6 +133,13 @@ func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 			}
 		}
 	}
+}
+
+// of is the instance for a scheduler's name.
+func (s *Instances) of(name string) *Plugin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.plugins[name]
 }
 
 // lead runs in the scheduling goroutine alone.

@@ -71,11 +71,13 @@ type handle interface {
 
 // Plugin is one instance, for one scheduler profile.
 type Plugin struct {
-	args           schedulingv1alpha1.HoldfastArgs
-	handle         handle
-	pods           corelisters.PodLister
-	gangs          *gangcache.Cache
-	status         *publisher
+	args   schedulingv1alpha1.HoldfastArgs
+	handle handle
+	pods   corelisters.PodLister
+	gangs  *gangcache.Cache
+	status *publisher
+	// conditions are of members without a node; nil: kube-scheduler's stand.
+	conditions     *memberConditions
 	deferredEvents *deferredEvents
 	measures       *measures
 	rejections     *rejections
@@ -115,6 +117,10 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 		Metrics:      m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
 	p.status = newPublisher(gangs, p.standing)
+	if *args.MarkUnschedulable {
+		p.conditions = newMemberConditions(h.ClientSet(), p.waits)
+		p.status.conditions = p.conditions
+	}
 	p.status.external = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.emitGroupEvent)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.preemption = preemption.New(preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejections, Pods: p.pods,
@@ -132,6 +138,9 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 func (p *Plugin) act(ctx context.Context) {
 	p.rejections.begin()
 	go p.status.run(ctx)
+	if p.conditions != nil {
+		p.conditions.run(ctx)
+	}
 	go p.deferredEvents.run(ctx)
 	go wait.UntilWithContext(ctx, p.inspect, inspection)
 }

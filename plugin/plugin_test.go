@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -34,10 +35,11 @@ func TestBlockerHoldsTwoOfThreeNodes(t *testing.T) {
 	if all := w.failures("g-0", "g-1"); len(all) != 1 || !strings.Contains(all[0], "g-0 ") || !strings.Contains(all[0], why) {
 		t.Errorf("one event on the leader was expected: %q", all)
 	}
+	w.until("the gated sibling's condition", w.marked("g-1", v1.PodReasonUnschedulable, why))
 	w.mu.Lock()
 	n := w.conditions["g-1"]
 	w.mu.Unlock()
-	if n != 0 {
+	if n != 1 {
 		t.Errorf("the gated sibling's status was written %d times", n)
 	}
 

@@ -39,6 +39,8 @@ type publisher struct {
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	// external writes the status of groups of other APIs.
 	external *external.Writer
+	// conditions writes those of members; nil: nothing does.
+	conditions *memberConditions
 	// written is what the API server has, as far as known. It belongs to run.
 	written map[types.NamespacedName]written
 }
@@ -60,6 +62,7 @@ func newPublisher(client dynamic.Interface, standing func(types.NamespacedName) 
 
 // soon has the Gang looked at now, eventually after news has gathered. Both return at once.
 func (p *publisher) soon(key types.NamespacedName) {
+	p.conditions.soon(key)
 	if external.Is(key) { // its pods are counted each time
 		p.queue.AddAfter(key, gatherExternal)
 		return
@@ -67,6 +70,7 @@ func (p *publisher) soon(key types.NamespacedName) {
 	p.queue.Add(key)
 }
 func (p *publisher) eventually(key types.NamespacedName) {
+	p.conditions.soon(key)
 	if external.Is(key) {
 		p.queue.AddAfter(key, gatherExternal)
 		return

@@ -2,6 +2,7 @@ package gangcache
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,40 @@ func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, bro
 // AllRefused lists the gangs whose last answer was no, for whatever reason.
 func (c *Cache) AllRefused() []types.NamespacedName {
 	return c.keys(func(_ types.NamespacedName, g *group) bool { return g.refusal != nil })
+}
+
+// Waiting lists the members that have no node, by slot, and says why; ok is false while that is not known. Those that others hold back
+// are left out.
+func (c *Cache) Waiting(key types.NamespacedName) (pods []*v1.Pod, why gang.Refusal, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	switch {
+	case g == nil || g.open || g.counts[Pending] == 0:
+		return nil, why, false
+	case g.sizeErr != nil:
+		why = gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}
+	case g.refusal != nil:
+		why = *g.refusal
+	default:
+		if why, ok = g.missingMembers(); !ok {
+			return nil, why, false
+		}
+	}
+	if why.Undecided {
+		return nil, why, false
+	}
+	var waiting []Member
+	for _, m := range g.members {
+		if m.State == Pending && !m.gated {
+			waiting = append(waiting, *m)
+		}
+	}
+	slices.SortFunc(waiting, BySlot)
+	for _, m := range waiting {
+		pods = append(pods, m.Pod)
+	}
+	return pods, why, true
 }
 
 // OfResource lists the gangs that objects of another API make.

@@ -51,6 +51,9 @@ type HoldfastArgs struct {
 	ParallelBindings *int32 `json:"parallelBindings,omitempty"`
 	// TopologyLevels are the levels of the fabric, widest first; default: recognised from the labels of nodes.
 	TopologyLevels []TopologyLevel `json:"topologyLevels,omitempty"`
+	// MarkUnschedulable: all members of a gang that lacks room carry PodScheduled=False, Unschedulable, by which autoscalers
+	// add nodes, and none of a gang that no node would help; default true. Else the one pod that is tried carries it.
+	MarkUnschedulable *bool `json:"markUnschedulable,omitempty"`
 	// AttendantNamespaces are namespaces whose pods, like those of DaemonSets, may share a node with a job that
 	// wants whole nodes; default: kube-system.
 	AttendantNamespaces []string `json:"attendantNamespaces,omitempty"`
@@ -85,6 +88,9 @@ func (a *HoldfastArgs) Default() {
 	}
 	if a.ParallelBindings == nil {
 		a.ParallelBindings = new(int32(64))
+	}
+	if a.MarkUnschedulable == nil {
+		a.MarkUnschedulable = new(true)
 	}
 	if a.AttendantNamespaces == nil {
 		a.AttendantNamespaces = []string{metav1.NamespaceSystem}

@@ -1,0 +1,249 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/scheduler/util"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+const (
+	// conditionsPerSecond and conditionsAtOnce bound the writes of conditions, of all gangs together.
+	conditionsPerSecond = 200
+	conditionsAtOnce    = 500
+	// rewordEvery is how often members get other words for the same reason: autoscalers read the reason alone.
+	rewordEvery = time.Minute
+	// conditionWriters write side by side.
+	conditionWriters = 8
+	// reasonPreempting is the reason of members for which others were told to leave.
+	reasonPreempting = "Preempting"
+	// reasonUndecided is the reason of a member that was tried while there is no answer for its gang.
+	reasonUndecided = "Undecided"
+)
+
+// waiting is why members of a gang have no node.
+type waiting struct {
+	pods            []*v1.Pod
+	reason, message string
+}
+
+// memberConditions keeps the condition PodScheduled of members without a node as the gang's answer says: kube-scheduler writes that
+// of the one pod that it tries, and who adds nodes goes by all of them. It works aside from scheduling cycles, and only changes a
+// pod that is as it was seen, so that one that got its node meanwhile stays as it is.
+type memberConditions struct {
+	client  kubernetes.Interface
+	waiting func(types.NamespacedName) (waiting, bool)
+	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	limiter *rate.Limiter
+
+	mu sync.Mutex
+	// marks by gang, for as long as members wait. Guarded by mu; what one holds belongs to the worker that has its gang.
+	marks map[types.NamespacedName]*marks
+}
+
+// marks are what was written on a gang's members.
+type marks struct {
+	// reworded is when their words changed last.
+	reworded time.Time
+	// from is each pod as it was when it was written last: until it is seen otherwise, that write is on its way here.
+	from map[types.UID]*v1.Pod
+}
+
+func newMemberConditions(client kubernetes.Interface, waits func(types.NamespacedName) (waiting, bool)) *memberConditions {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryLast)
+	return &memberConditions{client: client, waiting: waits, queue: workqueue.NewTypedRateLimitingQueue(limiter),
+		limiter: rate.NewLimiter(conditionsPerSecond, conditionsAtOnce), marks: map[types.NamespacedName]*marks{}}
+}
+
+// soon has a gang's members looked at once news has gathered. It returns at once; a nil receiver writes nothing.
+func (c *memberConditions) soon(key types.NamespacedName) {
+	if c != nil {
+		c.queue.AddAfter(key, gather)
+	}
+}
+
+// run writes until the context ends.
+func (c *memberConditions) run(ctx context.Context) {
+	go func() {
+		<-ctx.Done()
+		c.queue.ShutDown()
+	}()
+	for range conditionWriters {
+		go func() {
+			for c.next(ctx) {
+			}
+		}()
+	}
+}
+
+func (c *memberConditions) next(ctx context.Context) bool {
+	key, stop := c.queue.Get()
+	if stop {
+		return false
+	}
+	defer c.queue.Done(key)
+	again, err := c.write(ctx, key, time.Now())
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).V(3).Info("Writing why members of a gang wait; will be tried again", "gang", key, "reason", err)
+		c.queue.AddRateLimited(key)
+		return true
+	case again > 0:
+		c.queue.AddAfter(key, again)
+	}
+	c.queue.Forget(key)
+	return true
+}
+
+// write brings the members' conditions up to date; again, where set, is when to look again.
+func (c *memberConditions) write(ctx context.Context, key types.NamespacedName, now time.Time) (again time.Duration, err error) {
+	want, ok := c.waiting(key)
+	if !ok {
+		c.mu.Lock()
+		delete(c.marks, key)
+		c.mu.Unlock()
+		return 0, nil
+	}
+	m := c.of(key, now)
+	changed := false
+	for _, pod := range want.pods {
+		_, have := podutil.GetPodCondition(&pod.Status, v1.PodScheduled)
+		same := have != nil && have.Status == v1.ConditionFalse && have.Reason == want.reason
+		switch unmarked := have == nil || have.Reason != v1.PodReasonUnschedulable; {
+		case m.from[pod.UID] == pod:
+			again = max(again, gather)
+			continue
+		case same && have.Message == want.message, unmarked && want.reason != v1.PodReasonUnschedulable:
+			continue
+		case same && now.Sub(m.reworded) < rewordEvery:
+			again = rewordEvery - now.Sub(m.reworded)
+			continue
+		case same:
+			changed = true
+		}
+		if err := c.limiter.Wait(ctx); err != nil {
+			return 0, err
+		}
+		if err := c.patch(ctx, pod, want); err != nil {
+			return 0, err
+		}
+		m.from[pod.UID] = pod
+	}
+	if changed {
+		m.reworded = now
+	}
+	return again, nil
+}
+
+func (c *memberConditions) of(key types.NamespacedName, now time.Time) *marks {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.marks[key]
+	if m == nil {
+		m = &marks{reworded: now, from: map[types.UID]*v1.Pod{}}
+		c.marks[key] = m
+	}
+	return m
+}
+
+func (c *memberConditions) patch(ctx context.Context, pod *v1.Pod, want waiting) error {
+	status := pod.Status.DeepCopy()
+	podutil.UpdatePodCondition(status, &v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: want.reason, Message: want.message,
+		ObservedGeneration: podutil.CalculatePodConditionObservedGeneration(&pod.Status, pod.Generation, v1.PodScheduled)})
+	_, condition := podutil.GetPodCondition(status, v1.PodScheduled)
+	text, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"status":   map[string]any{"conditions": []v1.PodCondition{*condition}},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if _, err := c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, text, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("writing the condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// waits says which members of a gang wait for a node, and why: Unschedulable where more nodes would do. Where they would not, no
+// autoscaler is to add any: members are missing, others leave for the gang, or what it asks for is in no such node.
+func (p *Plugin) waits(key types.NamespacedName) (waiting, bool) {
+	pods, why, ok := p.gangs.Waiting(key)
+	if !ok || len(pods) == 0 {
+		return waiting{}, false
+	}
+	w := waiting{pods: pods, reason: why.Reason, message: why.Message}
+	if h, held := p.reservations.Get(key); held && !h.Reserved {
+		w.reason = reasonPreempting
+	} else if why.Reason == gang.InsufficientNodes && !why.NoNodeHelps {
+		w.reason = v1.PodReasonUnschedulable
+	}
+	return w, true
+}
+
+// noNodes refuses a gang that kube-scheduler does not ask about: there is no node at all.
+func (p *Plugin) noNodes(ctx context.Context, pod *v1.Pod) {
+	key, ok := p.gangOf(pod)
+	if !ok {
+		return
+	}
+	snapshot, missing := p.gangs.PlanInput(key)
+	if missing != nil {
+		return
+	}
+	refusal := gang.NoNodes(len(snapshot.Members))
+	if undo := p.gangs.Refuse(key, &refusal); len(undo) > 0 {
+		go p.rollBack(context.WithoutCancel(ctx), key, undo, refusal.Message)
+	}
+	p.status.soon(key)
+}
+
+// memberStatus has kube-scheduler say of a member that it tried what is said of the others.
+type memberStatus struct {
+	fwk.APICacher
+	p *Plugin
+}
+
+// PatchPodStatus writes at once where kube-scheduler has no cache for that.
+func (s memberStatus) PatchPodStatus(pod *v1.Pod, conditions []*v1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
+	for i, one := range conditions {
+		key, member := s.p.gangOf(pod)
+		if !member || one.Type != v1.PodScheduled || one.Reason != v1.PodReasonUnschedulable {
+			continue
+		}
+		own := *one
+		if w, ok := s.p.waits(key); ok {
+			own.Reason, own.Message = w.reason, w.message
+		} else {
+			own.Reason = reasonUndecided
+		}
+		conditions[i] = &own
+	}
+	if s.APICacher != nil {
+		return s.APICacher.PatchPodStatus(pod, conditions, nominating)
+	}
+	status, changed := pod.Status.DeepCopy(), false
+	for _, one := range conditions {
+		changed = podutil.UpdatePodCondition(status, one) || changed
+	}
+	if nominating.Mode() == fwk.ModeOverride && status.NominatedNodeName != nominating.NominatedNodeName {
+		status.NominatedNodeName, changed = nominating.NominatedNodeName, true
+	}
+	if !changed {
+		return nil, nil
+	}
+	return nil, util.PatchPodStatus(context.Background(), s.p.handle.ClientSet(), pod.Name, pod.Namespace, &pod.Status, status)
+}

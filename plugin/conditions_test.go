@@ -1,0 +1,124 @@
+package plugin
+
+import (
+	"fmt"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// marked says whether a pod carries that condition.
+func (w *world) marked(name, reason, message string) func() bool {
+	return func() bool {
+		p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		_, c := podutil.GetPodCondition(&p.Status, v1.PodScheduled)
+		return c != nil && c.Status == v1.ConditionFalse && c.Reason == reason && (message == "" || c.Message == message)
+	}
+}
+
+func (w *world) allMarked(pods []*v1.Pod, reason string) func() bool {
+	return func() bool {
+		for _, p := range pods {
+			if !w.marked(p.Name, reason, "")() {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func (w *world) createAll(pods []*v1.Pod) {
+	for _, p := range pods {
+		w.create(p)
+	}
+}
+
+// writes are those of the pods' status so far, and the most of one pod.
+func (w *world) writes(pods []*v1.Pod) (all, most int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range pods {
+		all, most = all+w.conditions[p.Name], max(most, w.conditions[p.Name])
+	}
+	return all, most
+}
+
+// Who adds nodes sees a gang whole where there is none at all, and it is placed as they come.
+func TestAGangWithoutAnyNodeIsMarkedWhole(t *testing.T) {
+	w := newWorld(t, extras{})
+	gang := gangOf("g", 4, 2)
+	w.createAll(gang)
+	w.until("all to be marked", w.allMarked(gang, v1.PodReasonUnschedulable))
+	w.until("the reason on the Gang", w.says("g", "4 pods wanted, 0 fit: there are no nodes"))
+	for _, name := range []string{"a", "b", "c", "d"} {
+		w.create(node(name, 2))
+	}
+	w.until("all to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*", "g-2": "*", "g-3": "*"}))
+}
+
+// A large gang costs one write for each member, however often the answer changes in its words.
+func TestMarksOfALargeGangAreCounted(t *testing.T) {
+	const size = 500
+	w := newWorld(t, extras{}, node("a", 2))
+	gang := gangOf("g", size, 2)
+	w.createAll(gang)
+	w.until("all to be marked", w.allMarked(gang, v1.PodReasonUnschedulable))
+	for i := range 5 {
+		w.create(node(fmt.Sprint("n", i), 2))
+		w.until("the answer to change", w.says("g", fmt.Sprintf("%d pods wanted, %d fit", size, i+2)))
+	}
+	w.attempted()
+	// kube-scheduler writes that of the one that it tries, each time.
+	if all, _ := w.writes(gang[1:]); all > size-1 {
+		t.Errorf("%d writes for %d members that are not tried", all, size-1)
+	}
+}
+
+// A mark goes once no node would help: a member is missing.
+func TestAMarkGoesWhereNoNodeWouldHelp(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2))
+	gang := gangOf("g", 3, 2)
+	w.createAll(gang)
+	w.until("all to be marked", w.allMarked(gang, v1.PodReasonUnschedulable))
+	w.remove("g-1")
+	left := []*v1.Pod{gang[0], gang[2]}
+	w.until("the marks to go", w.allMarked(left, v1alpha1.ReasonWaitingForMembers))
+	w.create(again("g", 1, 3, 2))
+	w.until("the marks to be back", w.allMarked(append(left, again("g", 1, 3, 2)), v1.PodReasonUnschedulable))
+}
+
+// For a gang that no node would help none is asked, by none of its members.
+func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
+	rack := func(name string) runtime.Object { return labelled(node(name, 2), "nvidia.com/gpu.clique", "r") }
+	for name, c := range map[string]struct {
+		key, value, reason string
+	}{
+		"larger than any NVLink domain": {v1alpha1.AnnotationTopologyRequired, "nvlink", v1alpha1.ReasonInsufficientNodes},
+		"a level that is not there":     {v1alpha1.AnnotationTopologyRequired, "shelf", v1alpha1.ReasonInvalidTopology},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, extras{}, rack("a"), rack("b"))
+			gang := gangOf("g", 3, 2)
+			for _, p := range gang {
+				w.create(asking(p, c.key, c.value))
+			}
+			w.until("the one that is tried to say so", w.marked("g-0", c.reason, ""))
+			for range 3 {
+				w.attempted()
+			}
+			for _, p := range gang {
+				if w.marked(p.Name, v1.PodReasonUnschedulable, "")() {
+					t.Errorf("%s asks for a node", p.Name)
+				}
+			}
+		})
+	}
+}
