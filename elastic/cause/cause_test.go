@@ -158,6 +158,10 @@ func TestAccused(t *testing.T) {
 		"by one pod":                {[]Exit{lost(0, "10.0.0.3")}, ""},
 		"each another one":          {[]Exit{lost(0, "10.0.0.3"), lost(2, "10.0.0.1")}, ""},
 		"two of them as often":      {[]Exit{lost(0, "10.0.0.3", "10.0.0.4"), lost(2, "10.0.0.3", "10.0.0.4")}, ""},
+		"of IPv6":                   {[]Exit{lost(0, "fd00:10:244::3"), lost(2, "10.0.0.4", "FD00:10:244:0::3")}, "fd00:10:244::3"},
+		"of IPv6, by an interface":  {[]Exit{lost(0, "fe80::3%eth0"), lost(2, "fe80::3%ib1")}, "fe80::3"},
+		"of IPv4 within IPv6":       {[]Exit{lost(0, "::ffff:10.0.0.3"), lost(2, "10.0.0.3")}, "10.0.0.3"},
+		"no address":                {[]Exit{lost(0, "a:1:2:3:4:5:6:7:8:9"), lost(2, "a:1:2:3:4:5:6:7:8:9")}, ""},
 		"most of them the same one": {[]Exit{lost(0, "10.0.0.3"), lost(2, "10.0.0.3"), lost(4, "10.0.0.3", "10.0.0.1"), lost(6, "10.0.0.1")}, "10.0.0.3"},
 	} {
 		if got, ok := First(c.exits); !ok || got.Accused != c.want {

@@ -1,6 +1,7 @@
 package cause
 
 import (
+	"net/netip"
 	"regexp"
 	"strings"
 )
@@ -82,8 +83,8 @@ func byWatchdog(all []Exit) bool {
 	return silent > 1
 }
 
-// peerAddress is how NCCL names the peer that it lost.
-var peerAddress = regexp.MustCompile(`(?i)(?:recv from|send to|connect to|completion from peer)\s+((?:\d{1,3}\.){3}\d{1,3})`)
+// peerAddress is how NCCL names the peer that it lost: its address, the interface where there is one, and the port in angle brackets.
+var peerAddress = regexp.MustCompile(`(?i)(?:recv from|send to|connect to|completion from peer)\s+\[?((?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]*:[0-9a-f:]*:[0-9a-f:.]*)`)
 
 // accusers is how many pods must name a peer: one alone may have lost its own network.
 const accusers = 2
@@ -93,10 +94,15 @@ func accused(all []Exit) string {
 	by := map[string]map[int]bool{}
 	for _, e := range all {
 		for _, m := range peerAddress.FindAllStringSubmatch(e.Traceback, -1) {
-			if by[m[1]] == nil {
-				by[m[1]] = map[int]bool{}
+			ip, err := netip.ParseAddr(m[1])
+			if err != nil {
+				continue
 			}
-			by[m[1]][e.Slot] = true
+			peer := ip.Unmap().String() // as pods report theirs
+			if by[peer] == nil {
+				by[peer] = map[int]bool{}
+			}
+			by[peer][e.Slot] = true
 		}
 	}
 	address, most := "", accusers-1
