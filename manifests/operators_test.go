@@ -74,8 +74,8 @@ func TestCollectionBeginsBelowTheLimit(t *testing.T) {
 	}
 }
 
-// component are the objects of a kind that an optional component brings.
-func component(t *testing.T, name, kind string) (found [][]byte) {
+// component are the objects of a kind that an optional component makes of these resources.
+func component(t *testing.T, name, kind string, resources ...string) (found [][]byte) {
 	t.Helper()
 	overlay := t.TempDir()
 	here, err := filepath.Abs(".")
@@ -86,7 +86,11 @@ func component(t *testing.T, name, kind string) (found [][]byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("resources: [%s/namespace.yaml]\ncomponents: [%s/%s]\n", rel, rel, name)
+	text := "resources:\n"
+	for _, r := range append(resources, "namespace.yaml") {
+		text += fmt.Sprintf("  - %s/%s\n", rel, r)
+	}
+	text += fmt.Sprintf("components: [%s/%s]\n", rel, name)
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -333,5 +337,32 @@ func TestMetricsAreScrapedByAccount(t *testing.T) {
 		if p.Name == "metrics" && (p.ContainerPort != service.Spec.Ports[0].Port || service.Spec.ClusterIP != corev1.ClusterIPNone) {
 			t.Errorf("port %d, Service %+v", p.ContainerPort, service.Spec)
 		}
+	}
+}
+
+// TestNodeComponents: GKE's place of the library is mounted beside the others; or NVIDIA's runtime puts it there, and nothing keeps that away.
+func TestNodeComponents(t *testing.T) {
+	spec := func(name string) corev1.PodSpec {
+		d := &appsv1.DaemonSet{}
+		if err := yaml.UnmarshalStrict(component(t, name, "DaemonSet", "node")[0], d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Spec.Template.Spec
+	}
+	gke := spec("node-gke")
+	at := slices.IndexFunc(gke.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/host/home/kubernetes/bin/nvidia" })
+	if at < 0 || !gke.Containers[0].VolumeMounts[at].ReadOnly || !slices.ContainsFunc(gke.Volumes, func(v corev1.Volume) bool {
+		return v.Name == gke.Containers[0].VolumeMounts[at].Name && v.HostPath != nil && v.HostPath.Path == "/home/kubernetes/bin/nvidia"
+	}) {
+		t.Errorf("on GKE: %+v", gke)
+	}
+	class := spec("node-runtime-class")
+	for _, want := range []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "NVIDIA_DRIVER_CAPABILITIES", Value: "utility"}} {
+		if !slices.Contains(class.Containers[0].Env, want) {
+			t.Errorf("%+v is not in %+v", want, class.Containers[0].Env)
+		}
+	}
+	if class.RuntimeClassName == nil || *class.RuntimeClassName != "nvidia" {
+		t.Errorf("runtime class %v", class.RuntimeClassName)
 	}
 }

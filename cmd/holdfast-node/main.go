@@ -20,12 +20,19 @@ import (
 // version is set when the binary is linked.
 var version = "dev"
 
-// libraries are where NVIDIA's library may lie, as seen from the daemon's container: put there by NVIDIA's
-// container runtime, by a driver container, or by the node's own packages.
+// libraries are where NVIDIA's library may lie, as seen from the daemon's container; the first that can be loaded is taken. Which of the node's
+// folders the container sees, the manifests say.
 var libraries = []string{
-	"libnvidia-ml.so.1",
+	"libnvidia-ml.so.1", // put there by NVIDIA's container runtime
+	// a driver container, or an extension that takes its place
 	"/host/run/nvidia/driver/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
-	"/host/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/usr/lib64/libnvidia-ml.so.1", "/host/usr/lib/libnvidia-ml.so.1",
+	"/host/run/nvidia/driver/usr/lib/libnvidia-ml.so.1",
+	"/host/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", // GKE
+	// the node's own packages; Debian's lead through /etc/alternatives, which is not seen here
+	"/host/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/usr/lib/" + triplet() + "/nvidia/current/libnvidia-ml.so.1",
+	"/host/usr/lib64/libnvidia-ml.so.1", "/host/usr/lib/libnvidia-ml.so.1",
+	"/host/usr/local/glibc/usr/lib/libnvidia-ml.so.1", "/host/usr/local/glibc/lib/libnvidia-ml.so.1", // Talos
+	"/host/usr/lib/nvidia/tesla/libnvidia-ml.so.1", // Bottlerocket
 }
 
 // metricsOff is the value of --metrics-address that has nothing served.
@@ -68,7 +75,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "name of the Node to write; default: environment variable NODE_NAME")
 	f.StringVar(&o.kmsg, "kmsg", "/dev/kmsg", "kernel log")
 	f.StringVar(&o.bootID, "boot-id", "/proc/sys/kernel/random/boot_id", "file that is another one after each boot")
-	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library; the first that can be loaded is taken")
+	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library, as seen in the container; the first that can be loaded is taken")
 	f.StringVar(&o.probe, "probe", probe(), "program that asks NVML; it may hang for ever, so it is a child of this one")
 	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "silence of NVML after which it counts as hanging")
 	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first answer, while it may have to wake all GPUs")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"holdfast.dev/holdfast/nodehealth"
@@ -30,6 +31,18 @@ const (
 	// reset may stay dead, and the count of devices is taken when the library is opened.
 	reopenAfter = time.Minute
 )
+
+// control is the device that every NVIDIA driver has.
+const control = "/dev/nvidiactl"
+
+// unfound says why nothing can be asked where none of the paths is a library: that is a mistake of the installation where there is a driver.
+func unfound(control string, paths int, why error) error {
+	if _, err := os.Stat(control); err != nil {
+		return why
+	}
+	return fmt.Errorf("this node has an NVIDIA driver (%s), and none of the %d paths of --nvml has its library: mount the folder that has "+
+		"libnvidia-ml.so.1 and name it there (docs/node-outages.md, \"Where NVIDIA's library lies\")", control, paths)
+}
 
 // Serve is the child: it tells what it finds on out until out or in is closed, and ends when the library must be
 // loaded anew. The first of paths that can be loaded is the library.

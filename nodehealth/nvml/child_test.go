@@ -2,7 +2,11 @@ package nvml
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +24,20 @@ func (p pretended) read(bool) ([]nodehealth.Reading, error) {
 func (p pretended) wait(d time.Duration) (string, int, bool) { time.Sleep(d); return "", 0, false }
 
 func (p pretended) close() {}
+
+// TestALibraryThatIsNowhere: without a driver that is how the node is; with one, people have to say where the library lies.
+func TestALibraryThatIsNowhere(t *testing.T) {
+	why, device := errors.New("library not found"), filepath.Join(t.TempDir(), "nvidiactl")
+	if got := unfound(device, 3, why); got != why {
+		t.Errorf("without a driver: %v", got)
+	}
+	if err := os.WriteFile(device, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := unfound(device, 3, why); !strings.Contains(got.Error(), "none of the 3 paths of --nvml") {
+		t.Errorf("with one: %v", got)
+	}
+}
 
 // TestALostDeviceHasTheLibraryLoadedAnew: a handle may stay dead though the device is back, so the child does not live on
 // with a device that is lost; one that came back in time is no reason.

@@ -34,17 +34,21 @@ type handle struct {
 
 // open loads the first of paths that can be loaded and finds all devices.
 func open(paths []string) (library, error) {
-	why := errors.New("no path to NVIDIA's library was given")
+	why, found := errors.New("no path to NVIDIA's library was given"), false
 	for i, p := range paths {
 		l := &loaded{lib: nvml.New(nvml.WithLibraryPath(p))}
 		ret := l.lib.Init()
 		if ret == nvml.SUCCESS {
 			return l, l.find()
 		}
+		found = found || ret != nvml.ERROR_LIBRARY_NOT_FOUND
 		// That one is missing says least; what another one says is told.
 		if ret != nvml.ERROR_LIBRARY_NOT_FOUND || i == 0 {
 			why = fmt.Errorf("no NVIDIA driver answers on this node (%s: %s)", p, explain(ret))
 		}
+	}
+	if !found {
+		why = unfound(control, len(paths), why)
 	}
 	return nil, why
 }

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	hostPaths  = regexp.MustCompile(`hostPath: \{path: ([^,}]+)`)
+	mountPaths = regexp.MustCompile(`mountPath: /host(/[^,}]+)`)
+)
+
+// seen are the folders of the node that the container sees under /host by a manifest.
+func seen(t *testing.T, manifest string) (folders []string) {
+	t.Helper()
+	text, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var volumes []string
+	for _, m := range hostPaths.FindAllSubmatch(text, -1) {
+		volumes = append(volumes, string(m[1]))
+	}
+	for _, m := range mountPaths.FindAllSubmatch(text, -1) {
+		if slices.Contains(volumes, string(m[1])) {
+			folders = append(folders, "/host"+string(m[1])+"/")
+		}
+	}
+	return folders
+}
+
+// TestLibrariesAreSeen: each path at which the library is looked for lies in a folder of the node that the container sees, on GKE by the
+// component for it. Folders that not every node has are not asked for without one: on a read-only root they cannot be made.
+func TestLibrariesAreSeen(t *testing.T) {
+	in := func(path string, folders []string) bool {
+		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(path, f) })
+	}
+	plain := seen(t, "../../manifests/node/daemonset.yaml")
+	gke := append(seen(t, "../../manifests/node-gke/kustomization.yaml"), plain...)
+	for _, path := range libraries {
+		if strings.HasPrefix(path, "/") && !in(path, gke) {
+			t.Errorf("%s is in none of %v", path, gke)
+		}
+		if strings.HasPrefix(path, "/host/") && strings.HasPrefix(path, "/host/home/") == in(path, plain) {
+			t.Errorf("%s and what every node has: %v", path, plain)
+		}
+	}
+	for system, path := range map[string]string{
+		"Ubuntu":       "/host/usr/lib/" + triplet() + "/libnvidia-ml.so.1",
+		"Debian":       "/host/usr/lib/" + triplet() + "/nvidia/current/libnvidia-ml.so.1",
+		"RHEL":         "/host/usr/lib64/libnvidia-ml.so.1",
+		"GPU Operator": "/host/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
+		"GKE":          "/host/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1",
+		"Talos":        "/host/usr/local/glibc/usr/lib/libnvidia-ml.so.1",
+		"Bottlerocket": "/host/usr/lib/nvidia/tesla/libnvidia-ml.so.1",
+	} {
+		if !slices.Contains(libraries, path) {
+			t.Errorf("%s has its library at %s, which is not looked at", system, path)
+		}
+	}
+}
