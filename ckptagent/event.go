@@ -20,6 +20,8 @@ type Launched struct {
 	Nodes       int
 	NodesFlag   string
 	NodesRemedy string
+	// MaxRestarts is how many restarts it allows; nil: it has not said.
+	MaxRestarts *int
 }
 
 // LaunchRefused says that a launcher could not be honoured.

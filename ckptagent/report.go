@@ -20,6 +20,9 @@ func (s State) Report() protocol.Report {
 		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
 		CheckpointFormat: protocol.CheckpointFormat, Launch: max(1, s.Launch), Waited: s.Waited, WaitedFor: s.WaitedFor,
 	}
+	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
+		r.MaxRestarts = s.Command.MaxRestarts
+	}
 	r.Returned = r.Launch - 1
 	if s.Returned != nil && s.Returned.Code == 0 {
 		r.Returned = r.Launch

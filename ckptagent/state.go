@@ -58,6 +58,8 @@ type Durable struct {
 	NodesFlag string `json:"nodesFlag,omitempty"`
 	// NodesRemedy is what to do where the gang has another number of pods, if it is not to leave the flag out.
 	NodesRemedy string `json:"nodesRemedy,omitempty"`
+	// MaxRestarts is how many restarts the launcher allows; nil: it has not said.
+	MaxRestarts *int `json:"maxRestarts,omitempty"`
 	// Launch counts the launchers that this container has served, Launcher names the process of the newest, Returned is what that was told:
 	// until then another one is refused.
 	Launch   int       `json:"launch,omitempty"`

@@ -258,7 +258,7 @@ func (e Launched) apply(m *machine) {
 	if e.ID != m.s.Launcher {
 		m.nextLaunch()
 	}
-	m.s.Launcher, m.s.Attached = e.ID, true
+	m.s.Launcher, m.s.Attached, m.s.MaxRestarts = e.ID, true, e.MaxRestarts
 	if m.s.Ranks == 0 {
 		m.s.Ranks, m.s.Nodes, m.s.NodesFlag, m.s.NodesRemedy = e.Ranks, e.Nodes, e.NodesFlag, e.NodesRemedy
 		m.s.Rank = make([]Rank, e.Ranks)

@@ -22,7 +22,8 @@ const excusedInARow = 5
 //     many restarts without progress.
 //   - Nor does what hardware may be to blame for; before it ends a gang, the pod first at fault moves (suspect.go).
 //
-// What counts as progress stands in progress.go.
+// What counts as progress stands in progress.go. Where people say how many restarts there may be (--max-restarts, holdfast.dev/max-restarts),
+// that many failures are followed by a restart, alike or not, with progress or without, and the next one ends the gang.
 func (s *State) judge(now time.Time) {
 	c := s.cause()
 	r := &s.Record
@@ -42,12 +43,16 @@ func (s *State) judge(now time.Time) {
 	}
 	if !free {
 		reason := Reason("")
+		_, limited := s.maxRestarts()
 		switch {
+		case limited && s.restartsLeft() <= 0:
+			reason = ReasonMaxRestarts
 		case s.shouldMove(c):
 			s.move(c, now)
+		case limited:
 		case !c.External() && !c.LostPeer && s.seenBefore(c):
 			reason = ReasonSameFailureTwice
-		case r.left() <= 0:
+		case s.restartsLeft() <= 0:
 			reason = ReasonNoProgress
 		}
 		if reason != "" {

@@ -32,12 +32,16 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 	}
 	f.deaths = m.report.Containers - f.containers[slot]
 	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, f.deaths, s.Record.Generation+1)}
-	if int(f.deaths) > s.Record.left() {
-		s.becomeFinal(Verdict{Reason: ReasonNoProgress, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+	reason, bound := ReasonNoProgress, fmt.Sprintf("%d restarts without progress", RestartsWithoutProgress)
+	if most, said := s.maxRestarts(); said {
+		reason, bound = ReasonMaxRestarts, fmt.Sprintf("%d restarts", most)
+	}
+	if int(f.deaths) > s.restartsLeft() {
+		s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 		s.emit(Broadcast{})
 		return
 	}
-	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %d restarts without progress", c.Message, RestartsWithoutProgress)}})
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %s", c.Message, bound)}})
 }
 
 // containerEnds says how often a container ended before a generation could begin.

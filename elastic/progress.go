@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // What counts as progress. Progress refills the budget of restarts, and a failure that is seen again after it is a new one.
@@ -22,9 +23,8 @@ import (
 //
 // What 1 and 2 compare is Record.BestStep; 3 and 4 are judged when a generation has ended.
 const (
-	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up (judge). People read it in
-	// kubectl holdfast explain, and in docs, whose tests compare it.
-	RestartsWithoutProgress = 10
+	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up (judge).
+	RestartsWithoutProgress = protocol.RestartsWithoutProgress
 	// stepsOutlast: a job that spends less than a quarter of its time on recoveries gets on.
 	stepsOutlast = 3
 	// recoveryUnknown stands for the median recovery before any is on record. A cold start of a plain script, up to its first step
@@ -45,8 +45,24 @@ type Budget struct {
 	Unproven int
 }
 
-// left is how many restarts without progress there may be yet.
-func (b *Budget) left() int { return RestartsWithoutProgress - b.WithoutProgress }
+// restartsLeft is how many restarts there may be yet: of as many as people allow this launcher, or else of those without progress.
+func (s *State) restartsLeft() int {
+	if most, said := s.maxRestarts(); said {
+		return most - (s.Record.Restarts - s.Record.Launch.Restarts)
+	}
+	return RestartsWithoutProgress - s.Record.WithoutProgress
+}
+
+// maxRestarts is how many restarts people allow: the fewest, where pods say different numbers.
+func (s *State) maxRestarts() (most int, said bool) {
+	for i := range s.slots {
+		m := &s.slots[i]
+		if n := m.report.MaxRestarts; m.known && n != nil && (!said || *n < most) {
+			most, said = *n, true
+		}
+	}
+	return most, said
+}
 
 func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
 

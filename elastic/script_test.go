@@ -17,7 +17,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole launch returned left proto format storage grace;
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole launch returned restarts left proto format storage grace;
 //	                             copied, manifested and fetchfailed as POINT@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -257,6 +257,9 @@ func (s *stage) change(slot int, key, value string) {
 		r.WholeCommand = value == "yes"
 	case "launch":
 		r.Launch = s.number(value)
+	case "restarts":
+		n := s.number(value)
+		r.MaxRestarts = &n
 	case "returned":
 		r.Returned = s.number(value)
 	case "left":

@@ -19,7 +19,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 	if s.terminationFor(slot) != nil || !s.slots[slot].known {
 		return false
 	}
-	return s.Record.left() <= 0 || s.suspectedBefore(c.Suspect) && s.survivesWithout(slot)
+	return s.restartsLeft() <= 0 || s.suspectedBefore(c.Suspect) && s.survivesWithout(slot)
 }
 
 // survivesWithout reports whether the step that all ranks would restore is still available once the pod of a slot is

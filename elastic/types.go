@@ -222,6 +222,7 @@ const (
 	ReasonNoProgress       Reason = "NoProgress"
 	ReasonRefused          Reason = "LauncherRefused"
 	ReasonMemberEnded      Reason = "MemberEnded"
+	ReasonMaxRestarts      Reason = "MaxRestarts"
 )
 
 // Verdict ends a gang; it never changes, but that all have finished is withdrawn where a later launcher comes (launch.go).

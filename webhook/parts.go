@@ -150,6 +150,9 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 	if s.Slots != 0 {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_SLOTS", Value: strconv.Itoa(int(s.Slots))})
 	}
+	if s.LimitRestarts {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_MAX_RESTARTS", Value: strconv.Itoa(int(s.MaxRestarts))})
+	}
 	if s.StorageClaim != "" {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_STORAGE", Value: storagePath})
 	}

@@ -523,7 +523,7 @@ type Cause struct {
 
 // Verdict ends a gang.
 type Verdict struct {
-	// Reason is ReasonFinished, ReasonSameFailureTwice, ReasonNoProgress, ReasonMemberEnded or ReasonRefused.
+	// Reason is ReasonFinished, ReasonSameFailureTwice, ReasonNoProgress, ReasonMaxRestarts, ReasonMemberEnded or ReasonRefused.
 	Reason   string           `json:"reason"`
 	ExitCode int32            `json:"exitCode"`
 	Cause    *Cause           `json:"cause,omitempty"`

@@ -22,6 +22,9 @@ const (
 	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
 	// a launcher in the container's own command asks for, else the GPUs that it asks for, else 1.
 	AnnotationRanks = Prefix + "ranks"
+	// AnnotationMaxRestarts is how many restarts there may be before a failure ends the job; default: what the launcher's
+	// --max-restarts says, else as many as there is progress between.
+	AnnotationMaxRestarts = Prefix + "max-restarts"
 	// AnnotationShmSize is the size of the memory volume that the training container gets at /dev/shm where it mounts nothing
 	// there, a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"

@@ -86,6 +86,7 @@ const (
 	ReasonNoProgress       = "NoProgress"
 	ReasonRefused          = "LauncherRefused"
 	ReasonMemberEnded      = "MemberEnded"
+	ReasonMaxRestarts      = "MaxRestarts"
 )
 
 // Codes of Cause.

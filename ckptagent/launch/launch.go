@@ -36,7 +36,9 @@ type Spec struct {
 	NodesRemedy string `json:"nodesRemedy,omitempty"`
 	Role        string `json:"role"`
 	RunID       string `json:"runID"`
-	MaxRestarts int    `json:"maxRestarts"`
+	// MaxRestarts is how many restarts it allows; MaxRestartsSaid: by a flag or a variable, not by its default.
+	MaxRestarts     int  `json:"maxRestarts"`
+	MaxRestartsSaid bool `json:"maxRestartsSaid,omitempty"`
 	// VirtualLocalRank: each rank sees its own device alone, and itself as local rank 0.
 	VirtualLocalRank bool `json:"virtualLocalRank,omitempty"`
 	// DeepSpeed is set where deepspeed's launcher starts the ranks: they get its arguments and variables, none of torchrun's.

@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 			with(func(s *Spec) { s.Args = []string{"--nnodes", "7", "-m", "x"} })},
 		{"hyphens", "torchrun --nproc-per-node=4 train.py", nil, with(func(s *Spec) { s.Ranks = 4 })},
 		{"underscores, apart", "torchrun --nproc_per_node 4 train.py", nil, with(func(s *Spec) { s.Ranks = 4 })},
-		{"abbreviation", "torchrun --nproc 4 --max-r 3 train.py", nil, with(func(s *Spec) { s.Ranks, s.MaxRestarts = 4, 3 })},
+		{"abbreviation", "torchrun --nproc 4 --max-r 3 train.py", nil, with(func(s *Spec) { s.Ranks, s.MaxRestarts, s.MaxRestartsSaid = 4, 3, true })},
 		{"last one wins", "torchrun --nproc-per-node 4 --nproc-per-node 2 train.py", nil, with(func(s *Spec) { s.Ranks = 2 })},
 		{"devices", "torchrun --nproc-per-node gpu train.py", nil, with(func(s *Spec) { s.Ranks, s.RanksFrom = RanksAuto, "gpu" })},
 		{"nodes", "torchrun --nnodes 2 train.py", nil, with(func(s *Spec) { s.Nodes, s.NodesFlag = 2, "--nnodes=2" })},

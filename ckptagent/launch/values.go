@@ -75,7 +75,8 @@ func (s *Spec) set(name string, val value) *Refusal {
 		return s.Logs.set(name, val)
 	case "max-restarts":
 		n, r := number(val, 0)
-		s.MaxRestarts = n
+		n = min(n, protocol.MaxRestarts) // more are never reached
+		s.MaxRestarts, s.MaxRestartsSaid = n, true
 		return r
 	case "shutdown-timeout":
 		n, r := number(val, 0)

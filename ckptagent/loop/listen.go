@@ -14,6 +14,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -79,7 +80,8 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 		a.take(ckptagent.LaunchRefused{Message: err.Error()})
 		return
 	}
-	launched := ckptagent.Launched{ID: l.ID, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag, NodesRemedy: job.Spec.NodesRemedy}
+	limit := a.limitRestarts(&job.Spec)
+	launched := ckptagent.Launched{ID: l.ID, MaxRestarts: limit, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag, NodesRemedy: job.Spec.NodesRemedy}
 	if ok, why := a.state.Matches(launched); !ok {
 		l.Close()
 		l.Refuse(why)
@@ -114,6 +116,22 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	a.reportCapabilities()
 	a.take(launched)
 	a.startAgain()
+}
+
+// limitRestarts is how many restarts there may be, which ranks are told: as the job says, else as the launcher does; nil where neither does.
+func (a *Agent) limitRestarts(spec *launch.Spec) *int {
+	said, flag := a.c.MaxRestarts, spec.MaxRestarts
+	switch {
+	case said != nil && spec.MaxRestartsSaid && flag != *said:
+		a.logf("holdfast.dev/max-restarts of the job, %d, takes the place of the launcher's %d", *said, flag)
+	case said == nil && spec.MaxRestartsSaid:
+		said = &flag
+	}
+	spec.MaxRestarts = protocol.RestartsWithoutProgress
+	if said != nil {
+		spec.MaxRestarts = *said
+	}
+	return said
 }
 
 func (a *Agent) standbysOff() string {

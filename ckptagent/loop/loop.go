@@ -55,6 +55,8 @@ type Config struct {
 	Storage, Gang, JobUID string
 	// Ports are those that rank 0's store may listen on, where this pod has it; the zero value: any.
 	Ports proc.Ports
+	// MaxRestarts is how many restarts the job allows; nil: it has not said, and a launcher may.
+	MaxRestarts *int
 	// Grace is how long the pod has between SIGTERM and SIGKILL; 0: unknown.
 	Grace time.Duration
 	// Poke is init's pipe; nil without init.

@@ -28,6 +28,7 @@ const (
 	EnvGang        = "HOLDFAST_GANG"
 	EnvJobUID      = "HOLDFAST_JOB_UID"
 	EnvGrace       = "HOLDFAST_GRACE_SECONDS"
+	EnvMaxRestarts = "HOLDFAST_MAX_RESTARTS"
 	// EnvRunnerPython is the interpreter of deepspeed's runner where its command line is to be read, EnvRunnerRead says that it was.
 	EnvRunnerPython = "HOLDFAST_RUNNER_PYTHON"
 	EnvRunnerRead   = "HOLDFAST_RUNNER_READ"

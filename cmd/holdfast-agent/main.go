@@ -111,6 +111,10 @@ func config(root proc.Root) loop.Config {
 	state, _ := strconv.ParseUint(os.Getenv(proc.EnvStateBytes), 10, 64)
 	slots, _ := strconv.ParseUint(cmp.Or(os.Getenv(proc.EnvSlots), strconv.Itoa(format.Slots)), 10, 32)
 	grace, _ := strconv.ParseUint(os.Getenv(proc.EnvGrace), 10, 31)
+	var restarts *int
+	if n, err := strconv.Atoi(os.Getenv(proc.EnvMaxRestarts)); err == nil {
+		restarts = &n
+	}
 	initPID, _ := strconv.Atoi(os.Getenv(proc.EnvInit))
 	os.Unsetenv(proc.EnvInit) // the command's later runs have what its first one had
 	var ports proc.Ports
@@ -130,7 +134,7 @@ func config(root proc.Root) loop.Config {
 		Root: root, Container: os.Getenv(proc.EnvContainer), Init: initPID, Coordinator: os.Getenv(proc.EnvCoordinator), Addresses: addresses, Ports: ports, CA: os.Getenv(proc.EnvCA),
 		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state, Slots: uint32(slots),
 		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
-		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second,
+		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second, MaxRestarts: restarts,
 	}
 	if c.Container != "" { // started by init, which left its pipe open for us and for nobody below
 		syscall.CloseOnExec(proc.PokeFD)

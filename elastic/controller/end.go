@@ -152,6 +152,8 @@ func summary(v elastic.Verdict) string {
 		line += ", twice in the same way without progress in between"
 	case elastic.ReasonNoProgress:
 		line += ", after 10 restarts without progress"
+	case elastic.ReasonMaxRestarts:
+		line += ", after as many restarts as max-restarts allows"
 	case elastic.ReasonMemberEnded:
 		line += ", and other pods had ended with 0 by then"
 	case elastic.ReasonRefused:

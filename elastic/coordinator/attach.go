@@ -279,6 +279,8 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 		return status.Errorf(codes.InvalidArgument, "port %d", r.Port)
 	case r.Generation < 0 || r.Generation > protocol.MaxGeneration:
 		return status.Errorf(codes.InvalidArgument, "generation %d", r.Generation)
+	case r.MaxRestarts != nil && *r.MaxRestarts > protocol.MaxRestarts:
+		return status.Errorf(codes.InvalidArgument, "max_restarts %d, %d at most", *r.MaxRestarts, protocol.MaxRestarts)
 	case r.Launch > protocol.MaxLaunch || r.Returned > r.Launch:
 		return status.Errorf(codes.InvalidArgument, "launch %d, returned %d", r.Launch, r.Returned)
 	case r.Address != "" && !isAddress(r.Address):

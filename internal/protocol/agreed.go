@@ -14,6 +14,11 @@ const (
 	MaxText = 4096
 	// MaxAuthorities is how many bytes of Directive.Authorities an agent takes: room for some ten.
 	MaxAuthorities = 16 << 10
+	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up, where nobody says how often it may be.
+	// People read it in kubectl holdfast explain, and in docs, whose tests compare it.
+	RestartsWithoutProgress = 10
+	// MaxRestarts bounds what people may ask for.
+	MaxRestarts = 1 << 30
 	// ExitRefused is the exit code of a launcher, or a command, that cannot be honoured.
 	ExitRefused = 2
 	// DefaultGrace is what Kubernetes gives a pod that says nothing of it.

@@ -68,6 +68,8 @@ type Report struct {
 	// Returned is the number of the newest launcher that has returned 0, or 1 once a whole command has ended with 0 and its container
 	// with it; 0: none. What has returned takes part in no further generation of that launcher.
 	Returned int
+	// MaxRestarts is how many restarts of its ranks, or of the whole command, the launcher or the job allows; nil: nobody has said.
+	MaxRestarts *int
 	// CheckpointFormat is the version of docs/formats/checkpoint.md that this pod's memory and agent keep to; below BranchFormat, or 0: they
 	// know no branches.
 	CheckpointFormat int

@@ -47,6 +47,9 @@ type Settings struct {
 	NoShm    bool  `json:",omitzero"`
 	// Ranks is the number of ranks per pod; 0: not said.
 	Ranks int32
+	// MaxRestarts is how many restarts there may be before a failure ends the job, where LimitRestarts says that there is such a number.
+	MaxRestarts   int32 `json:",omitzero"`
+	LimitRestarts bool  `json:",omitzero"`
 	// Container names the container that trains; empty: not said.
 	Container string
 	// StorageClaim names the claim that steps are copied to; empty: storage is off. StorageInterval is how
@@ -80,6 +83,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationStandbys:        `"auto" or "off"`,
 	v1alpha1.AnnotationStandbyMemory:   `a size such as "512Mi"`,
 	v1alpha1.AnnotationRanks:           `a number such as "8"`,
+	v1alpha1.AnnotationMaxRestarts:     `a number such as "5"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -241,6 +245,12 @@ func (s *Settings) set(key, value string) (problem string) {
 			return fmt.Sprintf("must be the number of ranks per pod, 1 to %d; remove the key to have it derived from the launcher or the GPUs", protocol.MaxRanks)
 		}
 		s.Ranks = int32(n)
+	case v1alpha1.AnnotationMaxRestarts:
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil || n > protocol.MaxRestarts {
+			return fmt.Sprintf("must be a whole number, 0 to %d: so many failures are followed by a restart; remove the key to have as many as there is progress between", protocol.MaxRestarts)
+		}
+		s.MaxRestarts, s.LimitRestarts = int32(n), true
 	case v1alpha1.AnnotationShmSize:
 		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {
 			s.ShmBytes, problem = parseBytes(value, `to have nothing mounted at /dev/shm write "off"`)

@@ -173,10 +173,12 @@ type Report struct {
 	CheckpointFormat uint32                 `protobuf:"varint,27,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
 	Launch           uint32                 `protobuf:"varint,28,opt,name=launch,proto3" json:"launch,omitempty"`
 	Returned         uint32                 `protobuf:"varint,29,opt,name=returned,proto3" json:"returned,omitempty"`
-	Waited           uint32                 `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
-	WaitedMs         uint32                 `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Absent: not said.
+	MaxRestarts   *uint32 `protobuf:"varint,30,opt,name=max_restarts,json=maxRestarts,proto3,oneof" json:"max_restarts,omitempty"`
+	Waited        uint32  `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
+	WaitedMs      uint32  `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -408,6 +410,13 @@ func (x *Report) GetLaunch() uint32 {
 func (x *Report) GetReturned() uint32 {
 	if x != nil {
 		return x.Returned
+	}
+	return 0
+}
+
+func (x *Report) GetMaxRestarts() uint32 {
+	if x != nil && x.MaxRestarts != nil {
+		return *x.MaxRestarts
 	}
 	return 0
 }
@@ -1390,7 +1399,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xc5\b\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xfe\b\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1428,9 +1437,11 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\x12+\n" +
 	"\x11checkpoint_format\x18\x1b \x01(\rR\x10checkpointFormat\x12\x16\n" +
 	"\x06launch\x18\x1c \x01(\rR\x06launch\x12\x1a\n" +
-	"\breturned\x18\x1d \x01(\rR\breturned\x12\x16\n" +
+	"\breturned\x18\x1d \x01(\rR\breturned\x12&\n" +
+	"\fmax_restarts\x18\x1e \x01(\rH\x00R\vmaxRestarts\x88\x01\x01\x12\x16\n" +
 	"\x06waited\x18\x1f \x01(\rR\x06waited\x12\x1b\n" +
-	"\twaited_ms\x18  \x01(\rR\bwaitedMs\"R\n" +
+	"\twaited_ms\x18  \x01(\rR\bwaitedMsB\x0f\n" +
+	"\r_max_restarts\"R\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
@@ -1615,6 +1626,7 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 	if File_api_coordinator_v1_coordinator_proto != nil {
 		return
 	}
+	file_api_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
 	file_api_coordinator_v1_coordinator_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -42,6 +42,10 @@ func Report(m *v1.Report) protocol.Report {
 	for _, k := range m.GetRank() {
 		r.Rank = append(r.Rank, rank(k))
 	}
+	if m.MaxRestarts != nil {
+		n := int(m.GetMaxRestarts())
+		r.MaxRestarts = &n
+	}
 	return r
 }
 
@@ -79,6 +83,10 @@ func ReportMessage(r protocol.Report) *v1.Report {
 	}
 	for i := range r.Rank {
 		m.Rank = append(m.Rank, rankMessage(&r.Rank[i]))
+	}
+	if r.MaxRestarts != nil {
+		n := uint32(*r.MaxRestarts)
+		m.MaxRestarts = &n
 	}
 	return m
 }
