@@ -123,7 +123,7 @@ func (s *State) resume() {
 		return
 	}
 	rec.ResumeKnown = true
-	if !rec.costKnown() {
+	if !rec.CostKnown() {
 		return
 	}
 	rec.StepsRecomputed = max(0, rec.Reached-rec.ResumedAt)
@@ -134,8 +134,8 @@ func (s *State) resume() {
 	s.emit(PersistLater{})
 }
 
-// costKnown says whether it is known what was done again after a recovery.
-func (r *Recovery) costKnown() bool { return r.ReachedKnown && r.ResumeKnown }
+// CostKnown says whether it is known what was done again after a recovery.
+func (r *Recovery) CostKnown() bool { return r.ReachedKnown && r.ResumeKnown }
 
 // recomputeTime returns the time spent on steps that were done again after a recovery.
 func (s *State) recomputeTime(rec *Recovery) time.Duration {

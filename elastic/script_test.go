@@ -156,7 +156,7 @@ func (s *stage) command(f []string) {
 
 // from says where a recovery resumed.
 func from(rec *Recovery) string {
-	if !rec.costKnown() {
+	if !rec.CostKnown() {
 		return fmt.Sprintf("restored %d, resumed at an unknown step", rec.RestoreStep)
 	}
 	return fmt.Sprintf("from %d, %d again", rec.ResumedAt, rec.StepsRecomputed)

@@ -297,7 +297,7 @@ func (s *State) settle(now time.Time, tell bool) {
 	s.settled = rec.Generation
 	p := &s.Record.Progress
 	switch {
-	case rec.costKnown() && (tell || s.stepped()):
+	case rec.CostKnown() && (tell || s.stepped()):
 		p.Lost += s.recomputeTime(rec)
 	case !tell && !s.stepped() && s.countsSteps():
 		rec.StepsRecomputed = 0 // it ended before it did any again
@@ -377,7 +377,7 @@ func recovered(r *Recovery) string {
 		}
 	}
 	from := "from the beginning or the script's own checkpoint"
-	if r.costKnown() {
+	if r.CostKnown() {
 		from = fmt.Sprintf("from step %d, %d steps again", r.ResumedAt, r.StepsRecomputed)
 	}
 	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; %s, %d of %d ranks in a warm standby",

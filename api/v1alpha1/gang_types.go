@@ -376,9 +376,11 @@ type Recovery struct {
 	StartMs     *int64 `json:"startMs,omitempty"`
 	RestoreMs   *int64 `json:"restoreMs,omitempty"`
 	FirstStepMs *int64 `json:"firstStepMs,omitempty"`
-	// RestoreStep is where training resumed; StepsRecomputed is how many finished steps were done again.
-	RestoreStep     int64 `json:"restoreStep"`
-	StepsRecomputed int64 `json:"stepsRecomputed"`
+	// RestoreStep is the step that ranks were told to restore; 0: none. StepsRecomputed is how many finished steps were done again;
+	// absent: not known.
+	RestoreStep int64 `json:"restoreStep"`
+	// +optional
+	StepsRecomputed *int64 `json:"stepsRecomputed,omitempty"`
 	// EndedAfter is how many optimizer steps a rank had finished at most in the generation that failed, ReachedStep the step up to
 	// which all ranks had come, ResumedAt the step from which they went on; absent: not known. StepsRecomputed counts only where
 	// both are.

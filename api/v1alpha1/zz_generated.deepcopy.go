@@ -681,6 +681,11 @@ func (in *Recovery) DeepCopyInto(out *Recovery) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.StepsRecomputed != nil {
+		in, out := &in.StepsRecomputed, &out.StepsRecomputed
+		*out = new(int64)
+		**out = **in
+	}
 	if in.ReachedStep != nil {
 		in, out := &in.ReachedStep, &out.ReachedStep
 		*out = new(int64)

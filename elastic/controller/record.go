@@ -35,7 +35,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 		s.Recoveries = append(s.Recoveries, v1alpha1.Recovery{
 			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
-			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
+			RestoreStep: rec.RestoreStep, StepsRecomputed: known(rec.StepsRecomputed, rec.CostKnown()), Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
 			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods), Waited: waited(rec.Waited),
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
@@ -104,7 +104,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		r.Recoveries = append(r.Recoveries, elastic.Recovery{
 			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
 			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
-			RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
+			RestoreStep: rec.RestoreStep, StepsRecomputed: plain(rec.StepsRecomputed), Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
 			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced), ReplacedPods: int(rec.ReplacedPods), Waited: plainWaited(rec.Waited),
 			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
 		})

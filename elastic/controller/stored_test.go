@@ -45,6 +45,7 @@ func TestStoredRecords(t *testing.T) {
 			t.Fatalf("%s: no record, %v", file, err)
 		}
 		delete(was.Status.Run, "writer") // each write has its own
+		noUnknownSteps(was.Status.Run["recoveries"])
 		was.Status.Run["copies"], now["copies"] = apart(was.Status.Run["copies"]), apart(now["copies"])
 		lost(t, file, was.Status.Run, now)
 		for name := range renamed {
@@ -82,6 +83,16 @@ func TestRoomHeldByAnEarlierVersion(t *testing.T) {
 	h := readGang(t, stored5e793c5).Status.Placement.Held
 	if h.Kind != v1alpha1.HeldNomination || !reflect.DeepEqual(h.Victims, []string{"gang team-b/low"}) || h.VictimPods != 2 || h.Leaving != nil || h.LeavingPods != 0 {
 		t.Errorf("%+v", h)
+	}
+}
+
+// noUnknownSteps drops the steps done again that earlier versions wrote as 0 where they did not know them.
+func noUnknownSteps(recoveries any) {
+	all, _ := recoveries.([]any)
+	for _, r := range all {
+		if r, _ := r.(map[string]any); r["reachedStep"] == nil || r["resumedAt"] == nil {
+			delete(r, "stepsRecomputed")
+		}
 	}
 }
 

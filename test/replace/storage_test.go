@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
 )
@@ -181,9 +183,9 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 func (w *world) drained(ctx context.Context, t *testing.T, job, why string) {
 	t.Helper()
 	r := w.last(ctx, t, job)
-	w.Say("  %s: restored step %d, %d steps again, drain %v ms, replace %v ms, fetch %v ms", why, r.RestoreStep, r.StepsRecomputed, ms(r.DrainMs), ms(r.ReplaceMs), ms(r.FetchMs))
-	if r.Cause.Code != v1alpha1.CausePodReplaced || r.StepsRecomputed != 0 || r.RestoreStep == 0 {
-		t.Errorf("%s: %+v: restored step %d, %d steps were done again", why, r.Cause, r.RestoreStep, r.StepsRecomputed)
+	w.Say("  %s: restored step %d, %d steps again, drain %v ms, replace %v ms, fetch %v ms", why, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), ms(r.DrainMs), ms(r.ReplaceMs), ms(r.FetchMs))
+	if r.Cause.Code != v1alpha1.CausePodReplaced || ptr.Deref(r.StepsRecomputed, -1) != 0 || r.RestoreStep == 0 {
+		t.Errorf("%s: %+v: restored step %d, %d steps were done again", why, r.Cause, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
 	}
 }
 
@@ -192,9 +194,9 @@ func (w *world) drained(ctx context.Context, t *testing.T, job, why string) {
 func (w *world) lost(ctx context.Context, t *testing.T, job, node string, stored int64) {
 	t.Helper()
 	r := w.last(ctx, t, job)
-	w.Say("  %s: stored was step %d, restored step %d, %d steps again, replaced %+v", job, stored, r.RestoreStep, r.StepsRecomputed, r.Replaced)
-	if r.RestoreStep < stored || r.StepsRecomputed > mostApart {
-		t.Errorf("stored was step %d, restored step %d, and %d steps were done again, of %d at most", stored, r.RestoreStep, r.StepsRecomputed, mostApart)
+	w.Say("  %s: stored was step %d, restored step %d, %d steps again, replaced %+v", job, stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), r.Replaced)
+	if r.RestoreStep < stored || ptr.Deref(r.StepsRecomputed, -1) > mostApart {
+		t.Errorf("stored was step %d, restored step %d, and %d steps were done again, of %d at most", stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), mostApart)
 	}
 	if len(r.Replaced) != 1 || !r.Replaced[0].Dead || r.Replaced[0].Node != node {
 		t.Errorf("replaced were %+v", r.Replaced)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -32,12 +33,12 @@ func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		w.restarted(ctx, t, job, before, after, slots...)
 		r, now := w.last(ctx, t, job), w.record(ctx, t, job)
 		w.Say("  containers killed whole: %d; %s; at step %d or later, restored step %d, %d steps again, %d of %d ranks in standbys",
-			len(slots), r.Cause.Message, was.Progress.Step, r.RestoreStep, r.StepsRecomputed, r.Standbys, r.Ranks)
+			len(slots), r.Cause.Message, was.Progress.Step, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), r.Standbys, r.Ranks)
 		switch {
 		case r.Cause.Code != v1alpha1.CauseContainerRestarted:
 			t.Errorf("the cause is %+v", r.Cause)
-		case r.RestoreStep < was.Progress.SavedStep || r.StepsRecomputed > done:
-			t.Errorf("step %d was held in memory; restored step %d, %d steps were done again", was.Progress.SavedStep, r.RestoreStep, r.StepsRecomputed)
+		case r.RestoreStep < was.Progress.SavedStep || ptr.Deref(r.StepsRecomputed, -1) > done:
+			t.Errorf("step %d was held in memory; restored step %d, %d steps were done again", was.Progress.SavedStep, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
 		case now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements:
 			t.Errorf("%d restarts and %d replacements became %d and %d", was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 		case i == 0:

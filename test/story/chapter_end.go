@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -270,7 +271,7 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	explained = strings.Join(strings.Fields(explained), " ")
 	for _, rec := range gang.Status.Run.Recoveries {
-		out := Recovery{What: rec.Cause.Code, RestoreStep: rec.RestoreStep, StepsRecomputed: rec.StepsRecomputed, Standbys: rec.Standbys, Ranks: rec.Ranks, Generation: rec.Generation}
+		out := Recovery{What: rec.Cause.Code, RestoreStep: rec.RestoreStep, StepsRecomputed: ptr.Deref(rec.StepsRecomputed, -1), Standbys: rec.Standbys, Ranks: rec.Ranks, Generation: rec.Generation}
 		for _, k := range r.kills {
 			if k.after == rec.Generation-1 {
 				out.What = k.what

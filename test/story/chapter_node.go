@@ -106,8 +106,8 @@ func (r *run) drained(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if last.StepsRecomputed != 0 {
-		return nil, fmt.Errorf("a planned drain cost %d steps: from step %d", last.StepsRecomputed, last.RestoreStep)
+	if ptr.Deref(last.StepsRecomputed, -1) != 0 {
+		return nil, fmt.Errorf("a planned drain cost %d steps: from step %d", ptr.Deref(last.StepsRecomputed, -1), last.RestoreStep)
 	}
 	return []string{moved, "0 steps were computed again"}, r.endPauses(ctx)
 }
@@ -173,7 +173,7 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 		return "", err
 	}
 	return fmt.Sprintf("%s on %s was replaced by %s on %s; the other pod kept its container; from step %d, %d steps again",
-		before[slot].Name, before[slot].Spec.NodeName, after[slot].Name, after[slot].Spec.NodeName, last.RestoreStep, last.StepsRecomputed), nil
+		before[slot].Name, before[slot].Spec.NodeName, after[slot].Name, after[slot].Spec.NodeName, last.RestoreStep, ptr.Deref(last.StepsRecomputed, -1)), nil
 }
 
 // says is what Job and Gang tell of themselves.

@@ -14,7 +14,7 @@ var pageSource string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"curves": curves, "bar": bar, "seconds": func(ms float64) string { return fmt.Sprintf("%.2f s", ms/1000) },
-	"phaseColour": phaseColour, "inc": func(i int) int { return i + 1 }, "phases": func() []string { return PhaseNames },
+	"phaseColour": phaseColour, "recomputed": recomputed, "inc": func(i int) int { return i + 1 }, "phases": func() []string { return PhaseNames },
 }).Parse(pageSource))
 
 // WritePage writes the report as one self-contained HTML page.

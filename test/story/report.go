@@ -33,13 +33,14 @@ type Chapter struct {
 type Recovery struct {
 	What string `json:"what"`
 	// Detect is from the kill to the first agent's knowledge; the other phases follow one another.
-	Phases          []Phase `json:"phases"`
-	Total           float64 `json:"totalMs"`
-	RestoreStep     int64   `json:"restoreStep"`
-	StepsRecomputed int64   `json:"stepsRecomputed"`
-	Standbys        int32   `json:"standbys"`
-	Ranks           int32   `json:"ranks"`
-	Generation      int64   `json:"generation"`
+	Phases      []Phase `json:"phases"`
+	Total       float64 `json:"totalMs"`
+	RestoreStep int64   `json:"restoreStep"`
+	// StepsRecomputed is negative where it is not known.
+	StepsRecomputed int64 `json:"stepsRecomputed"`
+	Standbys        int32 `json:"standbys"`
+	Ranks           int32 `json:"ranks"`
+	Generation      int64 `json:"generation"`
 }
 
 // Phase is one part of a recovery, in milliseconds.
@@ -63,6 +64,13 @@ type Losses struct {
 	RestartedAt []int64 `json:"restartedAt"`
 }
 
+func recomputed(steps int64) string {
+	if steps < 0 {
+		return "not known"
+	}
+	return fmt.Sprintf("%d steps", steps)
+}
+
 // WriteSummary prints the report for a terminal.
 func (r *Report) WriteSummary(w io.Writer) error {
 	var b strings.Builder
@@ -75,7 +83,7 @@ func (r *Report) WriteSummary(w io.Writer) error {
 		for _, name := range phases {
 			cells = append(cells, millis(rec.phase(name)))
 		}
-		cells = append(cells, fmt.Sprintf("%.2f s", rec.Total/1000), fmt.Sprintf("%d steps", rec.StepsRecomputed),
+		cells = append(cells, fmt.Sprintf("%.2f s", rec.Total/1000), recomputed(rec.StepsRecomputed),
 			fmt.Sprintf("%d of %d", rec.Standbys, rec.Ranks))
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}

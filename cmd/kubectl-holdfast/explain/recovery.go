@@ -89,12 +89,12 @@ func waited(w *v1alpha1.Waited) string {
 	return fmt.Sprintf("; longest waited for: %s in slot %d, which handled SIGTERM for %d ms", page.Count(int64(w.Ranks), "rank", "ranks"), w.Slot, w.Ms)
 }
 
-// again says how many steps were done again, where that is known; records of older coordinators have neither point.
+// again says how many steps were done again, where that is known.
 func again(r *v1alpha1.Recovery) string {
-	if r.ResumedAt == nil && r.ReachedStep != nil || r.ResumedAt != nil && r.ReachedStep == nil {
-		return "nobody knows how many steps were done again"
+	if r.StepsRecomputed == nil {
+		return "it is not known how many steps were done again"
 	}
-	return page.Count(r.StepsRecomputed, "step", "steps") + " done again"
+	return page.Count(*r.StepsRecomputed, "step", "steps") + " done again"
 }
 
 // detected says who saw the failure first.
