@@ -16,8 +16,14 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// gpuSuffix ends the names of extended resources that are GPUs, such as nvidia.com/gpu.
-const gpuSuffix = "/gpu"
+// isGPU says whether an extended resource is GPUs, or parts or equals of them. Devices of other drivers, and those that claims ask for (DRA), are not
+// seen by it: their nodes are judged from when a pod of a gang is there.
+func isGPU(name string) bool {
+	_, kind, ok := strings.Cut(name, "/")
+	return ok && (kind == "gpu" || kind == "gpu.shared") || slices.ContainsFunc([]string{
+		"nvidia.com/mig-", "gpu.intel.com/", "habana.ai/gaudi", "huawei.com/Ascend", "aws.amazon.com/neuron", "google.com/tpu",
+	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
 
 // maxMessage bounds what is told of an outage, in bytes.
 const maxMessage = 512
@@ -34,7 +40,7 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 		}
 	}
 	for name, quantity := range node.Status.Capacity {
-		if strings.HasSuffix(string(name), gpuSuffix) {
+		if isGPU(string(name)) {
 			n.GPUs += int(quantity.Value())
 		}
 	}

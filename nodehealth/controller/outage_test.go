@@ -92,3 +92,16 @@ func TestGangPodOn(t *testing.T) {
 		}
 	}
 }
+
+// TestIsGPU: nodes of other makers, and those whose GPUs are divided or shared, are ours too; other extended resources make no node ours.
+func TestIsGPU(t *testing.T) {
+	for name, want := range map[string]bool{
+		"nvidia.com/gpu": true, "nvidia.com/gpu.shared": true, "nvidia.com/mig-1g.5gb": true, "amd.com/gpu": true, "gpu.intel.com/xe": true, "habana.ai/gaudi": true,
+		"huawei.com/Ascend910": true, "aws.amazon.com/neuroncore": true, "google.com/tpu": true,
+		"cpu": false, "gpu": false, "rdma/hca_shared_devices": false, "devices.kubevirt.io/kvm": false, "vpc.amazonaws.com/efa": false, "nvidia.com/gpumem": false,
+	} {
+		if got := isGPU(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -294,6 +294,7 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.until(t, n.Name, "evicted once it is heard", evicts("GPUNeedsReset"))
+	w.repairs(t, n)
 }
 
 // cost measures processor and memory of daemon and probe while nothing happens. The promise is half a percent of a core and 64 MiB; a busy
@@ -395,6 +396,8 @@ func (w *world) refusals(t *testing.T) {
 		{"a label", daemon, "n1", types.MergePatchType, `{"metadata":{"labels":{"a":"b"}}}`, "", "may not change labels"},
 		{"another taint", daemon, "n1", types.MergePatchType, `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`, "", "no taint of a Node but"},
 		{"our taint that evicts", daemon, "n1", types.MergePatchType, `{"spec":{"taints":[{"key":"holdfast.dev/unhealthy","effect":"NoExecute"}]}}`, "", "only with effect NoSchedule"},
+		{"our taint that lets in", daemon, "n1", types.MergePatchType, `{"spec":{"taints":[{"key":"holdfast.dev/unhealthy","effect":"PreferNoSchedule"}]}}`, "", ""},
+		{"controller: own taint that lets in", controller, "n2", types.MergePatchType, `{"spec":{"taints":[{"key":"holdfast.dev/outage","effect":"PreferNoSchedule"}]}}`, "", ""},
 		{"cordon", daemon, "n1", types.MergePatchType, `{"spec":{"unschedulable":true}}`, "", "may not change the spec"},
 		{"another condition", daemon, "n1", types.StrategicMergePatchType, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "status", "no condition but HoldfastHealthy"},
 		{"capacity", daemon, "n1", types.MergePatchType, `{"status":{"capacity":{"a.b/c":"5"}}}`, "status", "may not change the status"},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,9 @@ type probed struct {
 	t       *testing.T
 	driver  *standin.Server
 	signals chan nodehealth.Signal
+	// released and resting are what the probe's parent is asked.
+	released atomic.Pointer[string]
+	resting  atomic.Bool
 }
 
 // probe starts the probe on a driver on which these faults have happened before.
@@ -44,6 +48,7 @@ func probe(t *testing.T, before ...standin.Fault) *probed {
 		t.Fatal(err)
 	}
 	p := &probed{t: t, driver: standin.NewServer([]string{"GPU-a", "GPU-b"}), signals: make(chan nodehealth.Signal, 10000)}
+	p.release("")
 	if err := p.driver.Listen(filepath.Join(dir, standin.Socket)); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +58,8 @@ func probe(t *testing.T, before ...standin.Fault) *probed {
 	w := nvml.Watch{
 		Command: []string{binary(t, "holdfast-nvml"), "--nvml=/nowhere/" + standin.Library + "," + library},
 		Start:   time.Minute, Deadline: 3 * time.Second, Log: slog.New(slog.DiscardHandler),
-		Emit: func(s nodehealth.Signal) { p.signals <- s },
+		Emit:     func(s nodehealth.Signal) { p.signals <- s },
+		Released: func() string { return *p.released.Load() }, Resting: p.resting.Load,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -82,6 +88,41 @@ func (p *probed) fail(f standin.Fault) {
 	p.t.Helper()
 	if err := p.driver.Happen(f); err != nil {
 		p.t.Fatal(err)
+	}
+}
+
+func (p *probed) release(by string) { p.released.Store(&by) }
+
+// TestReleasedDriver: that the GPUs are released is told once no library has the driver open; it is opened again by itself, also where it hung.
+func TestReleasedDriver(t *testing.T) {
+	p := probe(t)
+	for _, before := range []standin.Fault{{}, {Hang: true}} {
+		p.until("well", reads(func(a, _ nodehealth.Reading) bool { return a == healthy }))
+		if users := p.driver.Users(); users != 1 {
+			t.Errorf("%d libraries have the driver open", users)
+		}
+		p.fail(before)
+		p.release("annotation")
+		p.until("released", func(s nodehealth.Signal) bool { return s.Kind == nodehealth.Released })
+		eventually.Holds(t, "the driver is closed", func() (bool, any) { return p.driver.Users() == 0, p.driver.Users() })
+		p.fail(standin.Fault{})
+		p.release("")
+	}
+	p.until("well after all", reads(func(a, _ nodehealth.Reading) bool { return a == healthy }))
+}
+
+// TestADriverThatWaitsForAReset is opened for a moment; after the reset it stays open.
+func TestADriverThatWaitsForAReset(t *testing.T) {
+	p := probe(t, standin.Fault{Xid: 95})
+	p.resting.Store(true)
+	p.until("what the driver asks for", reads(func(a, _ nodehealth.Reading) bool { return a.Recovery == nodehealth.RecoveryGPUReset }))
+	eventually.Holds(t, "the driver is closed", func() (bool, any) { return p.driver.Users() == 0, p.driver.Users() })
+	p.fail(standin.Fault{})
+	for range 5 {
+		p.until("well", reads(func(a, _ nodehealth.Reading) bool { return a == healthy }))
+	}
+	if users := p.driver.Users(); users != 1 {
+		t.Errorf("%d libraries have the driver open", users)
 	}
 }
 

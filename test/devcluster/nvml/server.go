@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -108,6 +109,7 @@ func (s *Server) serve(c net.Conn) {
 		defer s.mu.Unlock()
 		s.clients[c] = true
 		s.tell(c, s.text())
+		go s.part(c)
 		return
 	}
 	defer c.Close()
@@ -119,6 +121,22 @@ func (s *Server) serve(c net.Conn) {
 		answer = err.Error()
 	}
 	fmt.Fprintln(c, answer)
+}
+
+// part waits until a library has closed the driver, as a process that ends does.
+func (s *Server) part(c net.Conn) {
+	_, _ = io.Copy(io.Discard, c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.Close()
+	delete(s.clients, c)
+}
+
+// Users is how many libraries have the driver open.
+func (s *Server) Users() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients)
 }
 
 // tell writes to one library; one that does not read is gone. mu is held.
