@@ -40,6 +40,8 @@ func isStamp(key, value string) bool {
 	case v1alpha1.AnnotationImageCommand:
 		var p ImageProcess
 		return json.Unmarshal([]byte(value), &p) == nil && len(p.Entrypoint)+len(p.Cmd) > 0
+	case v1alpha1.AnnotationInstallResources:
+		return len(installOverrides(map[string]string{key: value})) > 0
 	}
 	return false
 }

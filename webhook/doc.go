@@ -28,6 +28,9 @@ type Facts struct {
 	Minor int
 	// Gangs counts those of the Job's namespace, of which there may be MaxGangs; 0: as many as there are.
 	Gangs, MaxGangs int
+	// Limits are what the Job's namespace allows its pods; LimitsError: why that is not known.
+	Limits      Limits
+	LimitsError error
 	// ObserveOnly: Holdfast acts on nothing now, so that a Job that is opted in is only observed.
 	ObserveOnly bool
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // Paths that the API server calls, as the manifests name them.
@@ -48,6 +50,8 @@ type Cluster struct {
 	// Gangs counts a namespace's Gangs, of which there may be MaxGangs. They are not counted where that is 0.
 	Gangs    func(ctx context.Context, namespace string) (int, error)
 	MaxGangs int
+	// Limits reads what a namespace allows its pods; nil: it is not read.
+	Limits func(ctx context.Context, namespace string) (Limits, error)
 	// ObserveOnly: no Job that has not started yet is acted on.
 	ObserveOnly bool
 }
@@ -89,6 +93,9 @@ func (c Cluster) gatherFacts(ctx context.Context, job, old *batchv1.Job, namespa
 		if n, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which counts again, says so
 			f.Gangs = n
 		}
+	}
+	if s, errs := settings.JobSettings(job); c.Limits != nil && len(errs) == 0 && s.Enabled && !s.Observe {
+		f.Limits, f.LimitsError = c.Limits(ctx, namespace)
 	}
 	query, wanted := WantsImage(ctx, job)
 	if !wanted || c.Images == nil {

@@ -88,8 +88,12 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	if facts.Image != nil {
 		job.Spec.Template.Annotations = setKey(job.Spec.Template.Annotations, v1alpha1.AnnotationImageCommand, facts.Image.text())
 	}
+	errs, unfit := fitLimits(ctx, job, s, facts)
+	if len(errs) > 0 {
+		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
+	}
 	warnings := append(append(t.memoryWarnings(s), t.launcherWarnings()...), replaceOnlyFailed(job)...)
-	warnings = append(warnings, t.queueWarnings(job, s)...)
+	warnings = append(append(warnings, unfit...), t.queueWarnings(job, s)...)
 	warnings = append(warnings, wholeWarnings(job, t.container().Name, facts.Minor)...)
 	ignoreKills(job, old, t.container().Name)
 	return Outcome[*batchv1.Job]{Object: job, Warnings: warnings}

@@ -2,6 +2,8 @@ package webhook
 
 import (
 	"cmp"
+	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -50,7 +52,7 @@ func arenaBytes(s settings.Settings) int64 {
 // addParts adds what is not there yet: volumes, pull secrets, the install container, mounts, environment, the wrapped
 // command. Everything goes to the end of its list, so that what others put there keeps its place. again: the pod was injected
 // before, and others may have put what they start before ours.
-func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID, again bool) {
+func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID, again bool, install corev1.ResourceList) {
 	c := t.container()
 	volumes, mounts := parts(d, s.StorageClaim)
 	for _, v := range volumes {
@@ -59,7 +61,7 @@ func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types
 	for _, name := range cfg.PullSecrets {
 		t.spec.ImagePullSecrets = appendNew(t.spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name}, func(r corev1.LocalObjectReference) string { return r.Name })
 	}
-	t.spec.InitContainers = appendNew(t.spec.InitContainers, t.install(cfg), func(c corev1.Container) string { return c.Name })
+	t.spec.InitContainers = appendNew(t.spec.InitContainers, t.install(cfg, install), func(c corev1.Container) string { return c.Name })
 	for _, m := range mounts {
 		c.VolumeMounts = appendNew(c.VolumeMounts, m, func(m corev1.VolumeMount) string { return m.MountPath })
 	}
@@ -168,14 +170,14 @@ func graceSeconds(spec *corev1.PodSpec) int64 {
 }
 
 // install is the init container that copies the agent into the pod. It passes the restricted profile.
-func (t *training) install(cfg Config) corev1.Container {
+func (t *training) install(cfg Config, resources corev1.ResourceList) corev1.Container {
 	user, group := t.identity()
 	return corev1.Container{
 		Name:            installContainer,
 		Image:           cfg.AgentImage,
 		ImagePullPolicy: cmp.Or(cfg.PullPolicy, corev1.PullIfNotPresent),
 		Command:         []string{"/holdfast-agent", "install", runPath},
-		Resources:       t.installResources(),
+		Resources:       t.installResources(resources),
 		VolumeMounts:    []corev1.VolumeMount{{Name: volumeRun, MountPath: runPath}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: ptr.To(false),
@@ -210,8 +212,8 @@ func (t *training) identity() (user, group *int64) {
 }
 
 // installResources are small and the same for request and limit, so that a Guaranteed pod stays so;
-// a pod that asks for no CPU and no memory, or that shares a budget of its own, gets none.
-func (t *training) installResources() corev1.ResourceRequirements {
+// a pod that asks for no CPU and no memory, or that shares a budget of its own, gets none. instead has other values, by kind.
+func (t *training) installResources(instead corev1.ResourceList) corev1.ResourceRequirements {
 	if sharesBudget(t.spec) || qosClass(t.spec) == corev1.PodQOSBestEffort {
 		return corev1.ResourceRequirements{}
 	}
@@ -223,7 +225,26 @@ func (t *training) installResources() corev1.ResourceRequirements {
 		}
 	}
 	list := func() corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: resource.MustParse("64Mi")}
+		all := corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: resource.MustParse("64Mi")}
+		for kind, q := range instead {
+			all[kind] = q.DeepCopy()
+		}
+		return all
 	}
 	return corev1.ResourceRequirements{Requests: list(), Limits: list()}
+}
+
+// maxInstallResources is how long that annotation may be: digits are read in a time that grows with their square.
+const maxInstallResources = 512
+
+// installOverrides are what the Job's admission wrote for the install container; none where it wrote nothing.
+func installOverrides(annotations map[string]string) (list corev1.ResourceList) {
+	text := annotations[v1alpha1.AnnotationInstallResources]
+	if len(text) > maxInstallResources || json.Unmarshal([]byte(text), &list) != nil {
+		return nil
+	}
+	maps.DeleteFunc(list, func(kind corev1.ResourceName, q resource.Quantity) bool {
+		return kind != corev1.ResourceCPU && kind != corev1.ResourceMemory && kind != corev1.ResourceEphemeralStorage || q.Sign() <= 0
+	})
+	return list
 }

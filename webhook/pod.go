@@ -50,7 +50,7 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	if owner != nil && s.Enabled {
 		// The Job's own admission checked or stamped these.
 		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
-		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection, v1alpha1.AnnotationImageCommand} {
+		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection, v1alpha1.AnnotationImageCommand, v1alpha1.AnnotationInstallResources} {
 			written[key] = pod.Annotations[key]
 		}
 	}
@@ -110,7 +110,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
-	t.addParts(cfg, d, s, owner.UID, again)
+	t.addParts(cfg, d, s, owner.UID, again, installOverrides(pod.Annotations))
 	excuseVolumes(pod)
 	return out
 }

@@ -119,6 +119,9 @@ const (
 	// AnnotationImageCommand is what the training container's image starts, as JSON, where the container names no
 	// command: read when the Job was admitted.
 	AnnotationImageCommand = Prefix + "image-command"
+	// AnnotationInstallResources is what init container holdfast-install asks for, as JSON by kind, where the namespace's
+	// LimitRanges do not admit what it asks for else: written when the Job was admitted.
+	AnnotationInstallResources = Prefix + "install-resources"
 	// AnnotationInjected marks an injected pod: version and digest of what was injected.
 	AnnotationInjected = Prefix + "injected"
 	// AnnotationInjection carries, as JSON, what the webhook added and what it left out and why

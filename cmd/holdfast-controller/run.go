@@ -225,7 +225,7 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
-	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, ObserveOnly: o.observeOnly})})
+	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, Limits: limitsOf(mgr.GetAPIReader()), ObserveOnly: o.observeOnly})})
 	return nil
 }
 
@@ -246,6 +246,25 @@ func gangsIn(cached client.Reader) func(context.Context, string) (int, error) {
 		gangs := &v1alpha1.GangList{}
 		err := cached.List(ctx, gangs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
 		return len(gangs.Items), err
+	}
+}
+
+// limitsTimeout is how long a namespace's limits may take to be read, of the 5 s that the API server waits for an answer.
+const limitsTimeout = time.Second
+
+// limitsOf reads what a namespace allows its pods, from the API server: a cache would follow each pod of the cluster by
+// what quotas count.
+func limitsOf(live client.Reader) func(context.Context, string) (webhook.Limits, error) {
+	return func(ctx context.Context, namespace string) (l webhook.Limits, err error) {
+		ctx, cancel := context.WithTimeout(ctx, limitsTimeout)
+		defer cancel()
+		ranges, quotas := &corev1.LimitRangeList{}, &corev1.ResourceQuotaList{}
+		for _, list := range []client.ObjectList{ranges, quotas} {
+			if err := live.List(ctx, list, client.InNamespace(namespace)); err != nil {
+				return l, fmt.Errorf("reading them: %w", err)
+			}
+		}
+		return webhook.Limits{Ranges: ranges.Items, Quotas: quotas.Items}, nil
 	}
 }
 

@@ -113,6 +113,7 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationGangSize:         true,
 	v1alpha1.AnnotationInjected:         true,
 	v1alpha1.AnnotationImageCommand:     true,
+	v1alpha1.AnnotationInstallResources: true,
 	v1alpha1.AnnotationInjection:        true,
 	v1alpha1.AnnotationInitialPlacement: true,
 	v1alpha1.AnnotationForming:          true,

@@ -1,0 +1,302 @@
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// Limits are what a namespace allows its pods. Kubernetes asks them about each pod when it is made, which is too late for
+// whoever creates a Job, and after injection.
+type Limits struct {
+	Ranges []corev1.LimitRange
+	Quotas []corev1.ResourceQuota
+}
+
+// installStorage is what the install container asks for where a LimitRange speaks of ephemeral storage.
+const installStorage = "256Mi"
+
+// fitLimits refuses a Job whose pods could never be made in its namespace, once they are injected; where the install container
+// alone would not fit, the template gets what it is to ask for.
+func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts Facts) (field.ErrorList, []string) {
+	if facts.LimitsError != nil {
+		return nil, []string{fmt.Sprintf("whether the namespace's LimitRanges and quotas admit the pods is not known: %v", facts.LimitsError)}
+	}
+	if len(facts.Limits.Ranges)+len(facts.Limits.Quotas) == 0 {
+		return nil, nil
+	}
+	template := &job.Spec.Template
+	pod := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+	facts.Limits.setDefaults(&pod.Spec)
+	useImage(ctx, pod, s)
+	t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.TemplateAnnotations.Key)
+	if len(errs) > 0 {
+		return nil, nil // said already
+	}
+	if install := facts.Limits.fitInstall(t.installResources(nil).Requests); len(install) > 0 {
+		text, err := json.Marshal(install)
+		if err != nil {
+			panic(err) // quantities always encode
+		}
+		template.Annotations = setKey(template.Annotations, v1alpha1.AnnotationInstallResources, string(text))
+		pod.Annotations = setKey(pod.Annotations, v1alpha1.AnnotationInstallResources, string(text))
+	}
+	out := inject(ctx, pod, Config{Minor: facts.Minor}, s, &metav1.OwnerReference{Name: job.Name})
+	if len(out.Errors) > 0 {
+		return nil, nil // of a template that cannot be injected admission says so by itself
+	}
+	facts.Limits.setDefaults(&out.Object.Spec)
+	c := limitCheck{pod: out.Object, members: parallelism(job), added: t.demand(s).total()}
+	for _, r := range facts.Limits.Ranges {
+		for _, item := range r.Spec.Limits {
+			c.checkRange(r.Name, item)
+		}
+	}
+	for _, q := range facts.Limits.Quotas {
+		c.checkQuota(q)
+	}
+	return c.errs, c.warnings
+}
+
+// setDefaults does what Kubernetes does to a pod before its limits are checked.
+func (l Limits) setDefaults(spec *corev1.PodSpec) {
+	each := func(c *corev1.Container) {
+		c.Resources.Requests = withMissing(c.Resources.Requests, c.Resources.Limits)
+		for _, r := range l.Ranges {
+			for _, item := range r.Spec.Limits {
+				if item.Type == corev1.LimitTypeContainer {
+					c.Resources.Limits = withMissing(c.Resources.Limits, item.Default)
+					c.Resources.Requests = withMissing(c.Resources.Requests, item.DefaultRequest)
+				}
+			}
+		}
+	}
+	for i := range spec.InitContainers {
+		each(&spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		each(&spec.Containers[i])
+	}
+}
+
+func withMissing(list, from corev1.ResourceList) corev1.ResourceList {
+	for name, q := range from {
+		if _, there := list[name]; !there {
+			if list == nil {
+				list = corev1.ResourceList{}
+			}
+			list[name] = q.DeepCopy()
+		}
+	}
+	return list
+}
+
+// fitInstall is what the install container asks for instead of base, by kind, so that LimitRanges admit it.
+func (l Limits) fitInstall(base corev1.ResourceList) corev1.ResourceList {
+	changed := corev1.ResourceList{}
+	if len(base) == 0 {
+		return nil // it asks for nothing, as its pod does
+	}
+	for _, r := range l.Ranges {
+		for _, item := range r.Spec.Limits {
+			if item.Type != corev1.LimitTypeContainer {
+				continue
+			}
+			for _, kind := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+				least, hasLeast := item.Min[kind]
+				most, hasMost := item.Max[kind]
+				_, hasRatio := item.MaxLimitRequestRatio[kind]
+				q, set := base[kind]
+				if !set && !hasLeast && !hasMost && !hasRatio {
+					continue
+				}
+				if !set {
+					q = resource.MustParse(installStorage)
+				}
+				if was, again := changed[kind]; again {
+					q = was
+				}
+				if hasLeast && q.Cmp(least) < 0 {
+					q = least
+				}
+				if hasMost && q.Cmp(most) > 0 {
+					q = most
+				}
+				if was := base[kind]; !set || q.Cmp(was) != 0 {
+					changed[kind] = q.DeepCopy()
+				}
+			}
+		}
+	}
+	return changed
+}
+
+// limitCheck holds a pod as it would be made against limits.
+type limitCheck struct {
+	pod     *corev1.Pod
+	members int32
+	// added is the memory that injection added.
+	added    int64
+	errs     field.ErrorList
+	warnings []string
+}
+
+// templateSpec is where people write what the pod has.
+var templateSpec = templatePath.Child("spec")
+
+func (c *limitCheck) checkRange(name string, item corev1.LimitRangeItem) {
+	switch item.Type {
+	case corev1.LimitTypeContainer:
+		for i, ic := range c.pod.Spec.InitContainers {
+			at := templateSpec.Child("initContainers").Index(i)
+			if ic.Name == installContainer {
+				at = templateSpec.Child("initContainers").Key(installContainer)
+			}
+			c.within(name, item, ic.Resources, at.Child("resources"))
+		}
+		for i, cc := range c.pod.Spec.Containers {
+			c.within(name, item, cc.Resources, templateSpec.Child("containers").Index(i).Child("resources"))
+		}
+	case corev1.LimitTypePod:
+		none := resourcehelper.PodResourcesOptions{}
+		c.within(name, item, corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(c.pod, none), Limits: resourcehelper.PodLimits(c.pod, none)}, templateSpec.Child("resources"))
+	}
+}
+
+// within refuses what lies outside of one item of a LimitRange; where is the field that requests and limits stand in.
+func (c *limitCheck) within(name string, item corev1.LimitRangeItem, has corev1.ResourceRequirements, where *field.Path) {
+	refuse := func(kind corev1.ResourceName, list, bound string, value, of resource.Quantity) {
+		text := fmt.Sprintf("LimitRange %s has %s of %s per %s", name, bound, of.String(), item.Type)
+		if kind == corev1.ResourceMemory {
+			text += fmt.Sprintf(", and holdfast adds %s of memory to each pod (state, standbys, /dev/shm, agent)", mebibytes(c.added))
+		}
+		c.errs = append(c.errs, field.Invalid(where.Child(list).Key(string(kind)), value.String(), text+": change the value, or have the LimitRange changed"))
+	}
+	missing := func(kind corev1.ResourceName, list string) {
+		c.errs = append(c.errs, field.Required(where.Child(list).Key(string(kind)), fmt.Sprintf("LimitRange %s has one for each %s: write it, or have the LimitRange give a default", name, item.Type)))
+	}
+	for _, kind := range slices.Sorted(maps.Keys(item.Min)) {
+		least := item.Min[kind]
+		if request, set := has.Requests[kind]; !set {
+			missing(kind, "requests")
+		} else if request.Cmp(least) < 0 {
+			refuse(kind, "requests", "a minimum", request, least)
+		} else if limit, set := has.Limits[kind]; set && limit.Cmp(least) < 0 {
+			refuse(kind, "limits", "a minimum", limit, least)
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(item.Max)) {
+		most := item.Max[kind]
+		if limit, set := has.Limits[kind]; !set {
+			missing(kind, "limits")
+		} else if limit.Cmp(most) > 0 {
+			refuse(kind, "limits", "a maximum", limit, most)
+		} else if request := has.Requests[kind]; request.Cmp(most) > 0 {
+			refuse(kind, "requests", "a maximum", request, most)
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(item.MaxLimitRequestRatio)) {
+		ratio := item.MaxLimitRequestRatio[kind]
+		request, limit := has.Requests[kind], has.Limits[kind]
+		switch {
+		case request.IsZero():
+			missing(kind, "requests")
+		case limit.IsZero():
+			missing(kind, "limits")
+		case limit.AsApproximateFloat64() > request.AsApproximateFloat64()*ratio.AsApproximateFloat64():
+			refuse(kind, "limits", "a maximum ratio of limit to request", limit, ratio)
+		}
+	}
+}
+
+// onEach are the kinds that a quota has every container name.
+var onEach = map[corev1.ResourceName][2]string{
+	corev1.ResourceCPU: {"requests", "cpu"}, corev1.ResourceRequestsCPU: {"requests", "cpu"}, corev1.ResourceLimitsCPU: {"limits", "cpu"},
+	corev1.ResourceMemory: {"requests", "memory"}, corev1.ResourceRequestsMemory: {"requests", "memory"}, corev1.ResourceLimitsMemory: {"limits", "memory"},
+}
+
+// checkQuota refuses a pod that alone is more than the quota, and warns of a gang that is. Quotas of scopes that the pod does
+// not tell are left out.
+func (c *limitCheck) checkQuota(q corev1.ResourceQuota) {
+	if !c.inScope(q.Spec) {
+		return
+	}
+	none := resourcehelper.PodResourcesOptions{}
+	requests, limits := resourcehelper.PodRequests(c.pod, none), resourcehelper.PodLimits(c.pod, none)
+	for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
+		if each, ok := onEach[name]; ok && !sharesBudget(&c.pod.Spec) {
+			for i, cc := range c.pod.Spec.Containers {
+				list := map[string]corev1.ResourceList{"requests": cc.Resources.Requests, "limits": cc.Resources.Limits}[each[0]]
+				if _, set := list[corev1.ResourceName(each[1])]; !set {
+					c.errs = append(c.errs, field.Required(templateSpec.Child("containers").Index(i).Child("resources", each[0]).Key(each[1]),
+						fmt.Sprintf("ResourceQuota %s counts %s, which has every container name it: write it, or have a LimitRange give a default", q.Name, name)))
+				}
+			}
+		}
+		var one resource.Quantity
+		list, kind := "requests", string(name)
+		switch of, rest, split := strings.Cut(string(name), "."); {
+		case name == corev1.ResourcePods || name == "count/pods":
+			one, list, kind = *resource.NewQuantity(1, resource.DecimalSI), "", ""
+		case split && of == "limits":
+			one, list, kind = limits[corev1.ResourceName(rest)], "limits", rest
+		case split && of == "requests":
+			one, kind = requests[corev1.ResourceName(rest)], rest
+		case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage:
+			one = requests[name]
+		default:
+			continue
+		}
+		hard, used := q.Spec.Hard[name], q.Status.Used[name]
+		all := one.DeepCopy()
+		all.Mul(int64(c.members))
+		withUsed := all.DeepCopy()
+		withUsed.Add(used)
+		text := fmt.Sprintf("ResourceQuota %s has %s of %s", q.Name, hard.String(), name)
+		if kind == string(corev1.ResourceMemory) {
+			text += fmt.Sprintf(", and holdfast adds %s of memory to each pod", mebibytes(c.added))
+		}
+		switch {
+		case one.Cmp(hard) > 0 && list == "":
+			c.errs = append(c.errs, field.Forbidden(field.NewPath("spec", "parallelism"), text+": no pod may be made; have the quota raised"))
+		case one.Cmp(hard) > 0:
+			c.errs = append(c.errs, field.Invalid(templateSpec.Child("resources", list).Key(kind), one.String(), "is what one pod asks for in all; "+text+": ask for less, or have the quota raised"))
+		case withUsed.Cmp(hard) > 0:
+			c.warnings = append(c.warnings, fmt.Sprintf("%s; the %d pods ask for %s, and %s is used: the gang waits until there is room for all of them, or the quota is raised", text, c.members, all.String(), cmp.Or(used.String(), "0")))
+		}
+	}
+}
+
+// inScope says whether a quota counts the pod, as far as the pod tells.
+func (c *limitCheck) inScope(spec corev1.ResourceQuotaSpec) bool {
+	scopes := slices.Clone(spec.Scopes)
+	if spec.ScopeSelector != nil {
+		for _, e := range spec.ScopeSelector.MatchExpressions {
+			if e.Operator != corev1.ScopeSelectorOpExists {
+				return false
+			}
+			scopes = append(scopes, e.ScopeName)
+		}
+	}
+	bestEffort, ends := qosClass(&c.pod.Spec) == corev1.PodQOSBestEffort, c.pod.Spec.ActiveDeadlineSeconds != nil
+	counts := map[corev1.ResourceQuotaScope]bool{
+		corev1.ResourceQuotaScopeTerminating: ends, corev1.ResourceQuotaScopeNotTerminating: !ends,
+		corev1.ResourceQuotaScopeBestEffort: bestEffort, corev1.ResourceQuotaScopeNotBestEffort: !bestEffort,
+		corev1.ResourceQuotaScopePriorityClass: c.pod.Spec.PriorityClassName != "",
+	}
+	return !slices.ContainsFunc(scopes, func(s corev1.ResourceQuotaScope) bool { return !counts[s] })
+}
