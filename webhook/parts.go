@@ -142,6 +142,9 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(grace, 10)},
 		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
 	}
+	if t.ownsShm() {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_SHM", Value: "own"})
+	}
 	if len(cfg.CoordinatorAddresses) > 0 {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_COORDINATOR_ADDRESSES", Value: strings.Join(cfg.CoordinatorAddresses, ",")})
 	}

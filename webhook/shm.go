@@ -2,6 +2,9 @@ package webhook
 
 import (
 	"path"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -42,4 +45,21 @@ func (t *training) hasShm() bool {
 		}
 	}
 	return false
+}
+
+// ownsShm says whether no other container, nor another pod, has this container's /dev/shm, as mounted in the end: containers of a pod share
+// the runtime's.
+func (t *training) ownsShm() bool {
+	others := slices.DeleteFunc(slices.Concat(t.spec.Containers, t.spec.InitContainers), func(c corev1.Container) bool { return c.Name == t.container().Name })
+	for _, m := range t.container().VolumeMounts {
+		if path.Clean(m.MountPath) != shmPath {
+			continue
+		}
+		return slices.ContainsFunc(t.spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.EmptyDir != nil }) &&
+			!slices.ContainsFunc(others, func(c corev1.Container) bool {
+				return slices.ContainsFunc(c.VolumeMounts, func(o corev1.VolumeMount) bool { return o.Name == m.Name })
+			})
+	}
+	return !t.hasShm() && len(t.spec.Containers) == 1 &&
+		!slices.ContainsFunc(others, func(c corev1.Container) bool { return c.RestartPolicy != nil })
 }

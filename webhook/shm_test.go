@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,6 +86,45 @@ func TestSharedMemory(t *testing.T) {
 		}
 		if want := "and for 8Gi at /dev/shm"; name == "where nothing is set" && (len(said.Notes) != 1 || !strings.Contains(said.Notes[0], want)) {
 			t.Errorf("%s: notes %q", name, said.Notes)
+		}
+	}
+}
+
+// TestOwnSharedMemory: the agent removes what ranks leave in /dev/shm only where no other container has the same.
+func TestOwnSharedMemory(t *testing.T) {
+	sidecar := func(mounts ...corev1.VolumeMount) func(*batchv1.Job) {
+		return podSpec(func(s *corev1.PodSpec) {
+			s.Containers = append(s.Containers, corev1.Container{Name: "logs", Command: []string{"tail"}, VolumeMounts: mounts})
+			s.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}
+		})
+	}
+	native := podSpec(func(s *corev1.PodSpec) {
+		always := corev1.ContainerRestartPolicyAlways
+		s.InitContainers = append(s.InitContainers, corev1.Container{Name: "proxy", Image: "proxy", RestartPolicy: &always})
+	})
+	off := annotate(v1alpha1.AnnotationShmSize, "off")
+	shm := corev1.VolumeMount{Name: "shm", MountPath: "/dev/shm"}
+	onHost := podSpec(func(s *corev1.PodSpec) {
+		s.Volumes = []corev1.Volume{{Name: "shm", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/shm"}}}}
+	})
+	for name, c := range map[string]struct {
+		change []func(*batchv1.Job)
+		own    bool
+	}{
+		"its own volume":              {nil, true},
+		"beside a sidecar":            {[]func(*batchv1.Job){sidecar()}, true},
+		"that a sidecar mounts":       {[]func(*batchv1.Job){sidecar(shm)}, false},
+		"of the node":                 {[]func(*batchv1.Job){onHost}, false},
+		"ours":                        {[]func(*batchv1.Job){withoutShm, sidecar()}, true},
+		"the runtime's":               {[]func(*batchv1.Job){withoutShm, off}, true},
+		"the runtime's, a sidecar":    {[]func(*batchv1.Job){withoutShm, off, sidecar()}, false},
+		"the runtime's, a native one": {[]func(*batchv1.Job){withoutShm, off, native}, false},
+		"the node's by hostIPC":       {[]func(*batchv1.Job){withoutShm, podSpec(func(s *corev1.PodSpec) { s.HostIPC = true })}, false},
+	} {
+		pod := injected(t, job(t, c.change...))
+		own := slices.ContainsFunc(pod.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "HOLDFAST_SHM" && e.Value == "own" })
+		if own != c.own {
+			t.Errorf("%s: own %v, want %v", name, own, c.own)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func TestWhatARankLeavesInSharedMemory(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	mine := fmt.Sprintf("holdfast-test-%d-", time.Now().UnixNano())
-	p.Env["SEGMENT"] = mine
+	p.Env["SEGMENT"], p.Env["HOLDFAST_SHM"] = mine, "own"
 	p.File("train.py", `
 import os, time
 from multiprocessing import shared_memory

@@ -29,6 +29,7 @@ const (
 	EnvJobUID      = "HOLDFAST_JOB_UID"
 	EnvGrace       = "HOLDFAST_GRACE_SECONDS"
 	EnvMaxRestarts = "HOLDFAST_MAX_RESTARTS"
+	EnvShm         = "HOLDFAST_SHM" // "own": no other container shares /dev/shm
 	// EnvRunnerPython is the interpreter of deepspeed's runner where its command line is to be read, EnvRunnerRead says that it was.
 	EnvRunnerPython = "HOLDFAST_RUNNER_PYTHON"
 	EnvRunnerRead   = "HOLDFAST_RUNNER_READ"

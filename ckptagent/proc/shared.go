@@ -16,8 +16,12 @@ import (
 // sharedMemory is where POSIX shared memory and semaphores lie.
 const sharedMemory = "/dev/shm"
 
-// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays.
+// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays. Where other
+// containers, or with hostIPC other pods, share it, nothing is noted: files of theirs look like those that ranks have left.
 func NoteShared(root Root) error {
+	if os.Getenv(EnvShm) != "own" {
+		return nil
+	}
 	names, err := sharedNames()
 	raw, bad := json.Marshal(names)
 	if err == nil {
@@ -34,7 +38,7 @@ func NoteShared(root Root) error {
 }
 
 // ClearShared removes the segments and semaphores that ended ranks have left in shared memory: files of theirs that came after NoteShared
-// and that no process has open or mapped. It returns their names. Folders stay: nothing of POSIX makes any.
+// and that no process has open or mapped; none where nothing was noted. It returns their names. Folders stay: nothing of POSIX makes any.
 func ClearShared(root Root, users ...uint32) (removed []string) {
 	raw, err := os.ReadFile(root.SharedFile())
 	var noted []string
