@@ -217,8 +217,12 @@ class Checkpoint:
         for name in self._tracked:
             try:
                 self._bring_back(state, name, placer)
-            except (_sharded.LayoutDiffers, UnknownKind) as e:
+            except (_sharded.LayoutDiffers, UnknownKind, _GroupsDiffer) as e:
                 raise RestoreError("restoring step %d: %s" % (step, e)) from e
+            except RestoreError:
+                raise
+            except Exception as e:  # of the object's own load_state_dict, which knows no name
+                raise RestoreError("restoring step %d: %s does not take it: %s: %s" % (step, name, type(e).__name__, e)) from e
         if self._rng:
             _set_rng(state.value(_RNG))
 
@@ -226,6 +230,7 @@ class Checkpoint:
         current = self._tracked[name]
         borrow = _copies_from_views(current)
         saved = placer.place(state.value(name, borrow), current, name)
+        _same_groups(name, current, saved)
         if borrow:
             current.load_state_dict(saved)
         elif assign(current, saved) is not current:
@@ -461,6 +466,29 @@ class Checkpoint:
         finally:
             if collecting:
                 gc.enable()
+
+
+class _GroupsDiffer(Exception):
+    """An optimizer has other parameter groups than the one that was saved."""
+
+
+def _same_groups(name, current, saved):
+    """An optimizer takes no state of other groups, and says neither which one it is nor how many it has."""
+    groups = getattr(current, "param_groups", None)
+    was = saved.get("param_groups") if isinstance(saved, dict) else None
+    if not isinstance(groups, list) or not isinstance(was, list):
+        return
+    remedy = (
+        "groups and parameters that come in during training (add_param_group, unfreezing) must be there before restore(): "
+        "ask resume_step how far training was, and add those that it had by then first"
+    )
+    if len(groups) != len(was):
+        raise _GroupsDiffer("%s has %d parameter groups and was saved with %d; %s" % (name, len(groups), len(was), remedy))
+    for i, (now, old) in enumerate(zip(groups, was)):
+        if len(now["params"]) != len(old["params"]):
+            raise _GroupsDiffer(
+                "%s has %d parameters in group %d and was saved with %d; %s" % (name, len(now["params"]), i, len(old["params"]), remedy)
+            )
 
 
 def _of(branch):

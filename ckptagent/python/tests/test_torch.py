@@ -3,6 +3,7 @@
 import contextlib
 import io
 import sys
+import tempfile
 import unittest
 
 try:
@@ -10,6 +11,7 @@ try:
 except ImportError:
     torch = None
 
+from holdfast import RestoreError
 from holdfast import _arena as A
 
 from .case import ClientCase
@@ -251,6 +253,54 @@ class Tensors(Through):
         ck.restore()
         self.assertEqual(w.unique().tolist(), [5.0])
         self.assertEqual(A.SLOTS, 3)
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class Groups(ClientCase):
+    """Optimizers whose groups came in during training."""
+
+    def restored(self, grow, late=False):
+        self.folder = tempfile.mkdtemp(dir=self.folder)
+        agent = self.agent(state_bytes=1 << 20)
+        ck = self.attach(agent)
+        net = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+        opt = torch.optim.AdamW(net[0].parameters())
+        grow(opt, net)
+        ck.track(opt=opt)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertTrue(ck.save(1), said.getvalue())
+        agent.seal()
+        ck = self.attach(self.next_generation(ck, agent, 1))
+        opt = torch.optim.AdamW(net[0].parameters())
+        ck.track(opt=opt)
+        if ck.resume_step >= 1 and not late:
+            grow(opt, net)
+        ck.restore()
+        return opt
+
+    def test_a_group_that_is_missing(self):
+        grow = lambda opt, net: opt.add_param_group({"params": list(net[1].parameters())})
+        self.assertEqual(len(self.restored(grow).param_groups), 2)
+        with self.assertRaisesRegex(RestoreError, "restoring step 1: opt has 1 parameter groups and was saved with 2; .*add_param_group.*resume_step"):
+            self.restored(grow, late=True)
+
+    def test_a_parameter_that_is_missing(self):
+        grow = lambda opt, net: opt.param_groups[0]["params"].extend(net[1].parameters())
+        self.assertEqual(len(self.restored(grow).param_groups[0]["params"]), 4)
+        with self.assertRaisesRegex(RestoreError, "opt has 2 parameters in group 0 and was saved with 4; .*resume_step"):
+            self.restored(grow, late=True)
+
+    def test_what_an_object_refuses_is_said_with_its_name(self):
+        agent = self.agent(state_bytes=1 << 20)
+        ck = self.attach(agent)
+        ck.track(net=torch.nn.Linear(2, 2))
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertTrue(ck.save(1))
+        agent.seal()
+        ck = self.attach(self.next_generation(ck, agent, 1))
+        ck.track(net=torch.nn.Linear(3, 2))
+        with self.assertRaisesRegex(RestoreError, r"(?s)restoring step 1: net does not take it: RuntimeError: .*size mismatch"):
+            ck.restore()
 
 
 if __name__ == "__main__":
