@@ -20,7 +20,8 @@ import (
 // version is set when the binary is linked.
 var version = "dev"
 
-// libraries are where NVIDIA's library may lie, as seen from the daemon's container; the first that can be loaded is taken. Which of the node's
+// libraries are where NVIDIA's library may lie, as seen from the daemon's container; the first that can be loaded is taken.
+// Which of the node's
 // folders the container sees, the manifests say.
 var libraries = []string{
 	"libnvidia-ml.so.1", // put there by NVIDIA's container runtime

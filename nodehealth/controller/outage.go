@@ -16,7 +16,8 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// isGPU says whether an extended resource is GPUs, or parts or equals of them. Devices of other drivers, and those that claims ask for (DRA), are not
+// isGPU says whether an extended resource is GPUs, or parts or equals of them. Devices of other drivers, and those that
+// claims ask for (DRA), are not
 // seen by it: their nodes are judged from when a pod of a gang is there.
 func isGPU(name string) bool {
 	_, kind, ok := strings.Cut(name, "/")

@@ -9,7 +9,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// What NVIDIA's GPU Operator writes on a Node while it needs the driver for itself: its upgrade of drivers has come to where the driver's pod
+// What NVIDIA's GPU Operator writes on a Node while it needs the driver for itself: its upgrade of drivers has come to where
+// the driver's pod
 // is replaced; or its driver manager, or its manager of MIG, has paused what uses the GPUs.
 const (
 	labelUpgrade   = "nvidia.com/gpu-driver-upgrade-state"

@@ -22,7 +22,8 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// TestReleasedBy: people's annotation, and what NVIDIA's operator writes while it needs the driver for itself; no other state of its upgrade.
+// TestReleasedBy: people's annotation, and what NVIDIA's operator writes while it needs the driver for itself; no other
+// state of its upgrade.
 func TestReleasedBy(t *testing.T) {
 	for _, c := range []struct {
 		annotation *string
@@ -89,7 +90,8 @@ func said(kind, version, annotation string) string {
 	return string(text)
 }
 
-// TestFollow: each change is told once, as it comes; what is older than what was told is not; a watch that ends or is refused is begun again.
+// TestFollow: each change is told once, as it comes; what is older than what was told is not; a watch that ends or is
+// refused is begun again.
 func TestFollow(t *testing.T) {
 	s := &watched{t: t, watches: [][]string{
 		{said("ADDED", "5", ""), said("MODIFIED", "7", "reset"), said("MODIFIED", "8", "reset")},
@@ -123,7 +125,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestPodsThatRepair: the pods of NVIDIA's operator, with the tolerations that it and the DaemonSet controller give them, may come to a node
+// TestPodsThatRepair: the pods of NVIDIA's operator, with the tolerations that it and the DaemonSet controller give them,
+// may come to a node
 // whose driver is gone or whose GPUs are released, whatever else is wrong with it; to no other node that is put aside.
 func TestPodsThatRepair(t *testing.T) {
 	operators := []corev1.Toleration{

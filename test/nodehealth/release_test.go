@@ -29,7 +29,8 @@ spec:
       containers: [{name: driver, image: "holdfast.dev/holdfast-node:latest", imagePullPolicy: Never, command: [sleep, "3600"]}]
 `
 
-// repairs: on a node that is given up for a GPU that waits for a reset, the daemon lets go of all GPUs while people say so, and lets pods in that
+// repairs: on a node that is given up for a GPU that waits for a reset, the daemon lets go of all GPUs while people say so,
+// and lets pods in that
 // repair it; it takes them again by itself. It does the same while the operator replaces the driver.
 func (w *world) repairs(t *testing.T, n *devcluster.Node) {
 	if _, err := w.c.KubectlIn(w.ctx, fmt.Sprintf(repairing, n.Name), "apply", "-f", "-"); err != nil {

@@ -6,6 +6,7 @@ package nodes
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -44,13 +45,15 @@ const (
 	Unknown State = "Unknown"
 	// Watch: something was seen that people may want to know.
 	Watch State = "Watch"
+	// NoDriver: its daemon finds no NVIDIA driver, and nothing says that there is to be one: a node without GPUs, or with another maker's.
+	NoDriver State = "NoDriver"
 	// Unwatched: no daemon has ever spoken there.
 	Unwatched State = "Unwatched"
 	// Healthy: its daemon says so.
 	Healthy State = "Healthy"
 )
 
-var order = []State{Dead, Evict, Unreachable, Exclude, Unreadable, Unknown, Watch, Unwatched, Healthy}
+var order = []State{Dead, Evict, Unreachable, Exclude, Unreadable, Unknown, Watch, NoDriver, Unwatched, Healthy}
 
 // leaseExpired is after how long without renewal Kubernetes itself calls a node unreachable; a lease may say that it holds for longer.
 const leaseExpired = 40 * time.Second
@@ -141,6 +144,9 @@ func (r Row) state(node *corev1.Node) State {
 			own = Unreadable // an action of a newer version
 		}
 	}
+	if own == Unknown && r.Health != nil && r.Health.Seen.GPUs == 0 && !hasNVIDIA(node) {
+		own = NoDriver
+	}
 	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable || r.LeaseSeconds != nil && *r.LeaseSeconds > r.leaseHolds.Seconds()
 	switch {
 	case r.Outage != nil && r.Outage.Dead:
@@ -151,10 +157,25 @@ func (r Row) state(node *corev1.Node) State {
 		return Unreachable
 	case r.Problem != "":
 		return Unreadable
-	case r.Outage != nil && (own == Healthy || own == Unwatched || own == Watch):
+	case r.Outage != nil && (own == Healthy || own == Unwatched || own == NoDriver || own == Watch):
 		return Exclude // the verdict is over and the decision not yet
 	}
 	return own
+}
+
+// hasNVIDIA says whether anything on the Node says that it has GPUs of NVIDIA's: what it gives out, or a label.
+func hasNVIDIA(node *corev1.Node) bool {
+	for name := range node.Status.Capacity {
+		if strings.HasPrefix(string(name), "nvidia.com/") {
+			return true
+		}
+	}
+	for key, value := range node.Labels { // of the cloud, or by PCI's number of the maker
+		if strings.Contains(key+"="+value, "nvidia") || strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.Contains(key, "10de") {
+			return true
+		}
+	}
+	return false
 }
 
 // gangPods counts, by node, members of gangs that are not over.

@@ -3,6 +3,7 @@ package nodes
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,7 @@ func (r Report) Text(all, wide bool) string {
 	var shown []Row
 	for _, row := range r.Nodes {
 		counts[row.State]++
-		if all || row.State != Healthy && row.State != Unwatched {
+		if all || !slices.Contains(quiet, row.State) {
 			shown = append(shown, row)
 		}
 	}
@@ -47,6 +48,9 @@ func (r Report) Text(all, wide bool) string {
 	return p.String()
 }
 
+// quiet are the states in which nothing is known to be wrong, so that people need not look.
+var quiet = []State{NoDriver, Unwatched, Healthy}
+
 func summary(n int, counts map[State]int) string {
 	if n == 0 {
 		return "the cluster has no nodes"
@@ -63,13 +67,16 @@ func summary(n int, counts map[State]int) string {
 		if s == Unwatched {
 			part += " (holdfast-node does not run there)"
 		}
+		if s == NoDriver {
+			part += " (no NVIDIA GPUs)"
+		}
 		parts = append(parts, part)
 	}
 	line := page.Count(n, "node", "nodes") + ": " + strings.Join(parts, ", ")
 	if counts[Unwatched] == n {
 		return fmt.Sprintf("%s: nothing is known to be wrong; there is no verdict on any, because holdfast-node runs on none", page.Count(n, "node", "nodes"))
 	}
-	if counts[Unwatched]+counts[Healthy] == n {
+	if counts[Unwatched]+counts[NoDriver]+counts[Healthy] == n {
 		line += ", nothing is wrong"
 	}
 	return line
