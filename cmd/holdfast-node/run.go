@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// wishes are what the Node and the verdict ask of whoever asks NVML.
+// wishes are what the Node and the verdict ask of nvml.Watch.
 type wishes struct {
 	released atomic.Pointer[string]
 	resting  atomic.Bool

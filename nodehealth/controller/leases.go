@@ -18,32 +18,32 @@ type leases struct {
 	now func() time.Time
 
 	mu sync.Mutex
-	// heard has an entry per lease. Guarded by mu.
-	heard map[string]heardLease
+	// known has an entry per lease. Guarded by mu.
+	known map[string]leaseState
 }
 
-// heardLease is when a lease moved, zero: not since we watch, and for how long a renewal holds by its own word.
-type heardLease struct {
+// leaseState is when a lease moved, zero: not since we watch, and for how long a renewal holds by its own word.
+type leaseState struct {
 	renewed  time.Time
 	duration time.Duration
 }
 
 func newLeases(now func() time.Time) *leases {
-	return &leases{now: now, heard: map[string]heardLease{}}
+	return &leases{now: now, known: map[string]leaseState{}}
 }
 
-// of returns what was heard of the node's lease, and whether there is one.
-func (l *leases) of(node string) (heardLease, bool) {
+// of returns what is known of the node's lease, and whether there is one.
+func (l *leases) of(node string) (leaseState, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lease, ok := l.heard[node]
+	lease, ok := l.known[node]
 	return lease, ok
 }
 
 func (l *leases) set(lease *coordinationv1.Lease, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.heard[lease.Name] = heardLease{at, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
+	l.known[lease.Name] = leaseState{at, time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
 }
 
 func (l *leases) OnAdd(obj any, first bool) {
@@ -72,7 +72,7 @@ func (l *leases) OnDelete(obj any) {
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.heard, lease.Name)
+		delete(l.known, lease.Name)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package node keeps one Node object true to its daemon's verdict: the annotation with the whole of it, the
 // taint that keeps pods away, the condition for people. It publishes a level: the newest verdict is written
 // until it stands, whatever failed before, and what somebody else takes away comes back. Taints,
-// annotations and conditions of others are never touched. What people and operators say on the Node to its daemon is told as it comes.
+// annotations and conditions of others are never touched. What people and operators write on the Node for its daemon is reported as it comes.
 package node
 
 import (

@@ -19,7 +19,7 @@ const (
 	deployPaused   = "paused-for-"
 )
 
-// maxWord bounds what is told of an annotation that people write, in bytes.
+// maxWord bounds what is repeated of an annotation that people write, in bytes.
 const maxWord = 64
 
 // releasedBy says at whose word the GPUs are to be let go of; empty: at none.

@@ -90,7 +90,7 @@ func said(kind, version, annotation string) string {
 	return string(text)
 }
 
-// TestFollow: each change is told once, as it comes; what is older than what was told is not; a watch that ends or is
+// TestFollow: each change is reported once, as it comes; what is older than the last is not; a watch that ends or is
 // refused is begun again.
 func TestFollow(t *testing.T) {
 	s := &watched{t: t, watches: [][]string{
@@ -101,15 +101,15 @@ func TestFollow(t *testing.T) {
 	}}
 	web := httptest.NewServer(s)
 	defer web.Close()
-	told := make(chan string, 10)
-	w := New(Options{Client: web.Client(), Server: web.URL, Node: "n1", Log: slog.New(slog.DiscardHandler), Released: func(by string) { told <- by }})
+	reported := make(chan string, 10)
+	w := New(Options{Client: web.Client(), Server: web.URL, Node: "n1", Log: slog.New(slog.DiscardHandler), Released: func(by string) { reported <- by }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { w.Follow(ctx); close(done) }()
 	var all []string
-	eventually.Holds(t, "all is told", func() (bool, any) {
+	eventually.Holds(t, "all is reported", func() (bool, any) {
 		select {
-		case by := <-told:
+		case by := <-reported:
 			all = append(all, by)
 		default:
 		}
@@ -118,7 +118,7 @@ func TestFollow(t *testing.T) {
 	cancel()
 	<-done
 	if want := []string{"annotation holdfast.dev/release-gpus=reset", "annotation holdfast.dev/release-gpus=driver", ""}; !slices.Equal(all, want) {
-		t.Errorf("told %q, want %q", all, want)
+		t.Errorf("reported %q, want %q", all, want)
 	}
 	if s.asked[0] != "/api/v1/nodes metadata.name=n1 true" {
 		t.Errorf("asked for %q", s.asked[0])

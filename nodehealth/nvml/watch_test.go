@@ -97,7 +97,7 @@ func children(t *testing.T, dir string) (all, alive []int) {
 	return all, alive
 }
 
-// TestReleased: that the GPUs are released is told when the child is gone, whether it answered, hung or began; afterwards
+// TestReleased: that the GPUs are released is said when the child is gone, whether it answered, hung or began; afterwards
 // another is started by
 // itself.
 func TestReleased(t *testing.T) {

@@ -93,7 +93,7 @@ func (p *probed) fail(f standin.Fault) {
 
 func (p *probed) release(by string) { p.released.Store(&by) }
 
-// TestReleasedDriver: that the GPUs are released is told once no library has the driver open; it is opened again by itself,
+// TestReleasedDriver: that the GPUs are released is said once no library has the driver open; it is opened again by itself,
 // also where it hung.
 func TestReleasedDriver(t *testing.T) {
 	p := probe(t)
