@@ -159,6 +159,14 @@ test-conformance: ## ranks under torchrun and under the agent, with the oldest a
 test-upgrade: ## the version that hack/upgrade-from names and today's under one running job, on real kubelets
 	@hack/test-upgrade.sh
 
+# Not part of make test: Karpenter is made for another Kubernetes, which would be compiled for this alone.
+.PHONY: test-autoscaler
+test-autoscaler: ## Karpenter adds nodes for gangs and takes none from under them: on a control plane with simulated nodes
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler
+	@(cd test/karpenter && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/test-karpenter sigs.k8s.io/karpenter/kwok)
+	@hack/gotest.sh run -v -count=1 -timeout 10m -run '^TestAutoscaled$$' -karpenter $(CURDIR)/bin/test-karpenter \
+		-karpenter-source "$$(cd test/karpenter && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)" -- ./test/scheduling
+
 .PHONY: fuzz
 fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs
 	@hack/fuzz.sh
