@@ -167,7 +167,7 @@ func (a *Agent) unstartable(run protocol.Run, local, code int, err error) {
 }
 
 func (a *Agent) clearErrors() {
-	files, _ := filepath.Glob(filepath.Join(a.c.Root.Run(), "error-*.txt*"))
+	files, _ := filepath.Glob(filepath.Join(a.c.Root.Ranks(), "error-*.txt*"))
 	for _, f := range files {
 		os.Remove(f)
 	}
@@ -196,14 +196,18 @@ func (a *Agent) end(e ckptagent.End) {
 	for local, p := range a.ranks {
 		locals[p.PID] = local
 	}
-	generation, ranks, watchers, tails := a.state.Run.Number, a.state.Ranks, a.watchers, a.tails
+	users := []uint32{uint32(os.Geteuid())}
+	if a.launch != nil {
+		users = append(users, a.launch.Limits.Identity.UID)
+	}
+	job, generation, ranks, watchers, tails := a.job, a.state.Run.Number, a.state.Ranks, a.watchers, a.tails
 	go func() {
 		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
-		for _, pid := range proc.EndAll(a.c.Container, ended, a.standbys.Sessions(), grace) {
+		for _, pid := range proc.EndAll(a.c.Container, ended, a.standbys.Sessions(), grace, job.Hidden) {
 			gone.Waited = append(gone.Waited, locals[pid])
 		}
 		slices.Sort(gone.Waited)
-		a.clearShared()
+		a.clearShared(users)
 		watchers.Wait()
 		tails.Finish()
 		for local := range ranks {
@@ -216,8 +220,8 @@ func (a *Agent) end(e ckptagent.End) {
 }
 
 // clearShared removes what ended ranks have left in shared memory, where the next ones would find it, and which is full one day.
-func (a *Agent) clearShared() {
-	if left := proc.ClearShared(a.c.Root, uint32(os.Geteuid())); len(left) > 0 {
+func (a *Agent) clearShared(users []uint32) {
+	if left := proc.ClearShared(a.c.Root, users...); len(left) > 0 {
 		a.logf("removed from shared memory what ended ranks had left: %d files, %s", len(left), proc.Line(left))
 	}
 }

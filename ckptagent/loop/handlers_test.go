@@ -138,3 +138,33 @@ time.sleep(1000)
 		return fmt.Sprint(left) == "[before prepared]", fmt.Sprint(left, err)
 	})
 }
+
+// TestAPathOfTheUsersOwn: a line that sets PYTHONPATH, or gives the launcher an environment of its own, takes neither the client nor the site hook
+// from ranks.
+func TestAPathOfTheUsersOwn(t *testing.T) {
+	needPython(t)
+	for name, before := range map[string]string{
+		"PYTHONPATH":       "PYTHONPATH=$PWD/app",
+		"empty PYTHONPATH": "PYTHONPATH=",
+		"env -i":           "env -i PATH=$PATH PYTHONPATH=$PWD/app HOLDFAST_ROOT=$HOLDFAST_ROOT",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := coordtest.Start(t)
+			p := newPod(t, c, "a")
+			p.File("train.py", `
+import holdfast, os, sys
+print("client of", os.path.dirname(holdfast.__path__[0]), "hook", "_holdfast_site" in sys.modules, "path ends with", os.environ["PYTHONPATH"].split(":")[-1], flush=True)
+`)
+			c.Lead("a")
+			p.Start("bash", "-c", before+" torchrun train.py")
+			if code := p.Wait(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			last := p.Root + "/python"
+			if name != "empty PYTHONPATH" {
+				last = p.Dir + "/app"
+			}
+			p.Out.Await(t, "client of "+p.Root+"/python hook True path ends with "+last)
+		})
+	}
+}

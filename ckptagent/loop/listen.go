@@ -34,6 +34,10 @@ func (a *Agent) listen() (func(), error) {
 		return nil, fmt.Errorf("listening for clients: %w", err)
 	}
 	_ = os.Chmod(path, 0o777)
+	if err := proc.TellSenders(datagrams); err != nil {
+		datagrams.Close()
+		return nil, err
+	}
 	go a.receive(datagrams)
 	launches, err := proc.Launches(a.c.Root,
 		func(l *proc.Launch) { a.do(func() { a.acceptLauncher(l) }) },
@@ -60,6 +64,12 @@ func (a *Agent) listen() (func(), error) {
 
 // acceptLauncher serves a launcher, or tells it why not.
 func (a *Agent) acceptLauncher(l *proc.Launch) {
+	user := l.Limits.Identity.UID
+	if a.user != nil && !a.trusts(user) {
+		l.Close()
+		l.Refuse(fmt.Sprintf("launchers of this container run as user %d, and this one as user %d; start it as that one", *a.user, user))
+		return
+	}
 	if ok, why := a.state.Serves(l.ID); !ok {
 		l.Close()
 		l.Refuse(why)
@@ -98,8 +108,11 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 			a.logf("%v", err)
 		}
 	}
-	a.launch, a.shim = l, l.Shim
+	a.launch, a.shim, a.user = l, l.Shim, &user
 	a.openArenas(job.Spec.Ranks)
+	if err := job.GiveFiles(a.arenas != nil); err != nil {
+		a.logf("giving files to user %d, as whom ranks run: %v", user, err)
+	}
 	a.followPages(job.Spec.Ranks)
 	job.Arena = a.arenas != nil
 	a.job = job
@@ -172,15 +185,25 @@ type datagram struct {
 func (a *Agent) receive(conn *net.UnixConn) {
 	buf := make([]byte, maxDatagram)
 	for {
-		n, err := conn.Read(buf)
+		n, user, err := proc.ReadSent(conn, buf)
 		if err != nil {
 			return
 		}
 		var d datagram
 		if json.Unmarshal(buf[:n], &d) == nil {
-			a.do(func() { a.onDatagram(d) })
+			a.do(func() {
+				if a.trusts(user) {
+					a.onDatagram(d)
+				}
+			})
 		}
 	}
+}
+
+// trusts says whether a process of that user may command this agent: those of the container's own user, of root, and of the user as whom the
+// container's first launcher ran. Others, such as a sandbox for code that a model wrote, may not.
+func (a *Agent) trusts(user uint32) bool {
+	return user == 0 || user == uint32(os.Geteuid()) || a.user != nil && user == *a.user
 }
 
 // progress is the event that a datagram announces, if any.

@@ -78,6 +78,7 @@ type Agent struct {
 	command  *proc.Command // nil: no init began one
 	launch   *proc.Launch
 	shim     proc.Process // of the launcher that is served, by this agent or the one before
+	user     *uint32      // as whom the first launcher ran; nil: none has come
 	job      proc.Job
 	ranks    map[int]proc.Process
 	ranksOf  int64           // the generation that ranks belong to
@@ -282,13 +283,14 @@ type persisted struct {
 	RanksOf   int64                `json:"ranksOf"` // a generation is stored before its ranks are started
 	Standbys  []proc.Process       `json:"standbys"`
 	Shim      proc.Process         `json:"shim"`
+	User      *uint32              `json:"user,omitempty"`
 }
 
 // store writes the state file if it would change. The rename makes it whole; it need not survive the
 // machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
 // event, of which there is one a second at least, tries again.
 func (a *Agent) store() {
-	k := persisted{Container: a.c.Container, State: a.state.Stored(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim}
+	k := persisted{Container: a.c.Container, State: a.state.Stored(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim, User: a.user}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values

@@ -34,7 +34,7 @@ func (a *Agent) resume() {
 	a.state = ckptagent.State{Durable: k.State}
 	a.loadModules()
 	if same {
-		a.shim = k.Shim
+		a.shim, a.user = k.Shim, k.User
 		if k.RanksOf == k.State.Run.Number { // else they were proven gone before the agent before took this generation
 			a.ranks, a.ranksOf = k.Ranks, k.RanksOf
 		}
@@ -128,12 +128,12 @@ func (a *Agent) startAgain() {
 		return
 	}
 	a.unstarted = false
-	whole, spared := a.state.Whole, a.standbys.Sessions()
+	whole, spared, job := a.state.Whole, a.standbys.Sessions(), a.job
 	go func() {
 		if whole {
 			proc.EndBelow(a.c.Init, proc.Process{}, true, 0)
 		} else {
-			proc.EndAll(a.c.Container, nil, spared, 0)
+			proc.EndAll(a.c.Container, nil, spared, 0, job.Hidden)
 		}
 		a.do(func() {
 			if due() {

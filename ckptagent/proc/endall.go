@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -20,8 +21,9 @@ import (
 // first (asked) and waits for them; all else is not asked and not waited for. It returns the pids of the ranks that were.
 //
 // A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by
-// being between two programs for longer than execTimeout outside of its session.
-func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) (waited []int) {
+// being between two programs for longer than execTimeout outside of its session. hidden lists, with their starts, those that carry the mark and
+// show it to another user alone.
+func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hidden ...func() map[int]uint64) (waited []int) {
 	var sessions []int
 	for _, p := range ranks {
 		st, err := readStat(p.PID)
@@ -58,6 +60,9 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration) (wa
 	var since time.Time // when a look first found nothing more
 	killUntilNone(func() ([]int, bool) {
 		late = !since.IsZero() && time.Since(since) > execTimeout
+		for _, look := range hidden {
+			maps.Copy(known, look())
+		}
 		left, ok := find(meant)
 		switch {
 		case len(left) > 0:

@@ -170,6 +170,12 @@ func (i *initProcess) prepare() error {
 	for _, file := range []string{i.root.ExitsFile(), i.root.HeldFile(), i.root.CodeFile(), i.root.ErrorFile(0, 0)} {
 		_ = os.Remove(file) // of the container's start before
 	}
+	if err := os.MkdirAll(i.root.Ranks(), 0o777); err != nil {
+		return fmt.Errorf("making the folder for files of ranks: %w", err)
+	}
+	if err := i.root.protect(); err != nil && effective()&(1<<capSetUID) != 0 {
+		fmt.Fprintln(os.Stderr, "holdfast: init: other users of this container can replace files of Holdfast:", err)
+	}
 	ClearShared(i.root, uint32(os.Geteuid())) // of the container's start before
 	if err := NoteShared(i.root); err != nil {
 		fmt.Fprintln(os.Stderr, "holdfast: init:", err)

@@ -27,6 +27,8 @@ type Launch struct {
 	Limits Limits
 	// Shim is the shim's process.
 	Shim Process
+	// Invalid says why the kernel's word on it is not that of one launcher of one user.
+	Invalid error
 
 	conn *net.UnixConn
 	once sync.Once
@@ -111,7 +113,10 @@ func (l *Launch) read(size uint32) (err error) {
 		return err
 	}
 	l.ID, l.Argv, l.Dir, l.Env, l.Limits = h.ID, h.Argv, h.Dir, envMap(h.Env), h.Limits
-	l.Shim, err = peer(l.conn)
+	var user unix.Ucred
+	if l.Shim, user, err = peer(l.conn); err == nil {
+		l.Invalid = l.Limits.confirm(l.Shim.PID, user)
+	}
 	return err
 }
 
@@ -134,22 +139,22 @@ func descriptors(oob []byte) (files [3]*os.File, err error) {
 	return files, nil
 }
 
-// peer finds the process at the other end.
-func peer(conn *net.UnixConn) (Process, error) {
+// peer finds the process at the other end, and whom it connected as.
+func peer(conn *net.UnixConn) (Process, unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return Process{}, err
+		return Process{}, unix.Ucred{}, err
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return Process{}, err
+		return Process{}, unix.Ucred{}, err
 	}
 	if credErr != nil {
-		return Process{}, fmt.Errorf("finding a launcher's process: %w", credErr)
+		return Process{}, unix.Ucred{}, fmt.Errorf("finding a launcher's process: %w", credErr)
 	}
 	st, err := readStat(int(cred.Pid))
-	return Process{PID: int(cred.Pid), Start: st.start}, err
+	return Process{PID: int(cred.Pid), Start: st.start}, *cred, err
 }
 
 // Refuse tells the launcher why it is not honoured; it ends with exit code 2.

@@ -4,6 +4,7 @@ package proc
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -33,6 +34,9 @@ type Limits struct {
 	Nice int   `json:"nice,omitempty"`
 	// Blocked are the signals that wait, a bit each.
 	Blocked uint64 `json:"blocked,omitempty"`
+	// Identity is what the kernel says; a launcher says none.
+	Identity Identity     `json:"identity"`
+	Memory   MemoryPolicy `json:"memory"`
 }
 
 // resources are those that pods change; RLIMIT_NOFILE is treated apart.
@@ -62,7 +66,8 @@ func readLimits() Limits {
 // inherited is what this process was started with.
 func inherited() Limits {
 	l := readLimits()
-	l.Files = softFiles()
+	l.Files, l.Memory = softFiles(), readMemoryPolicy()
+	l.Identity, _ = identityOf(os.Getpid())
 	if raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
 		l.Nice = 20 - raw // as the system call has it
 	}
@@ -88,7 +93,8 @@ func softFiles() uint64 {
 }
 
 func (l Limits) equal(o Limits) bool {
-	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && l.Files == o.Files && slices.Equal(l.CPUs, o.CPUs) && l.Nice == o.Nice && l.Blocked == o.Blocked
+	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && l.Files == o.Files && slices.Equal(l.CPUs, o.CPUs) && l.Nice == o.Nice && l.Blocked == o.Blocked &&
+		l.Memory == o.Memory && l.Identity.equal(o.Identity)
 }
 
 // DropDescriptors has nothing that this process starts inherit what it was given beyond the standard streams: ranks have those of their
@@ -108,21 +114,24 @@ func Exec(args []string) int {
 		return exitNotExecutable
 	}
 	runtime.LockOSThread()
-	l.apply()
 	argv := args[2:]
-	file, err := exec.LookPath(argv[0])
+	file := ""
+	err := l.apply()
+	if err == nil {
+		file, err = exec.LookPath(argv[0])
+	}
 	if err == nil {
 		err = syscall.Exec(file, argv, os.Environ())
 	}
 	fmt.Fprintf(os.Stderr, "holdfast: starting %s: %v\n", argv[0], err)
-	if file == "" {
+	if errors.Is(err, exec.ErrNotFound) {
 		return exitNotFound
 	}
 	return exitNotExecutable
 }
 
-// apply takes the limits on, each as far as it can be: what the launcher had can be had.
-func (l Limits) apply() {
+// apply takes the limits on, each as far as it can be: what the launcher had can be had. Who the launcher runs as must be.
+func (l Limits) apply() error {
 	syscall.Umask(l.Umask)
 	now := readLimits()
 	for r, want := range l.Resource {
@@ -143,13 +152,24 @@ func (l Limits) apply() {
 			_ = unix.Prlimit(0, r, &unix.Rlimit{Cur: want[0], Max: want[1]}, nil)
 		}
 	}
-	if len(l.CPUs) > 0 && len(l.CPUs) != len(now.CPUs) {
+	if len(l.CPUs) > 0 && !slices.Equal(l.CPUs, now.CPUs) {
 		var set unix.CPUSet
 		for _, c := range l.CPUs {
 			set.Set(c)
 		}
 		_ = unix.SchedSetaffinity(0, &set)
 	}
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, l.Nice)
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{Val: [16]uint64{l.Blocked}}, nil)
+	if own := readMemoryPolicy(); own != l.Memory {
+		if err := l.Memory.set(); err != nil {
+			return err
+		}
+	}
+	own, err := identityOf(os.Getpid())
+	if err == nil {
+		err = l.Identity.become(own)
+	}
+	if err == nil {
+		err = unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{Val: [16]uint64{l.Blocked}}, nil)
+	}
+	return err
 }

@@ -40,6 +40,9 @@ func (j *Job) logsFolder() error {
 	}
 	err := os.MkdirAll(j.abs(f.Run), 0o755)
 	if err == nil {
+		err = j.give(j.abs(f.Run))
+	}
+	if err == nil {
 		return nil
 	}
 	if j.Spec.Logs.Asked() {
@@ -60,11 +63,15 @@ func (j Job) MakeLogs(run protocol.Run) error {
 		return fmt.Errorf("removing logs of an earlier attempt: %w", err)
 	}
 	for _, r := range f.Rank {
-		if err := os.MkdirAll(j.abs(r.Dir), 0o755); err != nil {
+		err := os.MkdirAll(j.abs(r.Dir), 0o755)
+		if err == nil {
+			err = j.give(j.abs(r.Dir))
+		}
+		if err != nil {
 			return fmt.Errorf("making the folder for logs: %w", err)
 		}
 	}
-	return nil
+	return j.give(j.abs(f.Dir))
 }
 
 // logsEnv is what a rank is told of its logs: the file for its error, and where its own output goes if not to the console.

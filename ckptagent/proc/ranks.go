@@ -30,6 +30,13 @@ type Job struct {
 
 // NewJob reads what a launcher asks for. The error is for people; a *launch.Refusal where a flag is to blame.
 func NewJob(root Root, mark string, l *Launch) (Job, error) {
+	own := inherited()
+	if l.Invalid != nil {
+		return Job{}, fmt.Errorf("finding out who the launcher runs as: %w; start it as one user", l.Invalid)
+	}
+	if err := l.Limits.Identity.mayStart(own.Identity, effective()); err != nil {
+		return Job{}, err
+	}
 	spec, err := launch.Parse(l.Argv, l.Env)
 	if err != nil {
 		return Job{}, err
@@ -54,7 +61,7 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 			return Job{}, err
 		}
 	}
-	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: inherited()}
+	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: own}
 	return j, j.logsFolder()
 }
 
@@ -108,6 +115,11 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 	}
 	if j.Arena {
 		env[EnvArena] = j.Root.ArenaFile(local)
+	}
+	// A line of the user's may have taken our folder away (PYTHONPATH=/app torchrun …, env -i), and with it the client and the site hook.
+	path := j.Launch.Env["PYTHONPATH"]
+	if !slices.Contains(strings.Split(path, ":"), j.Root.Python()) {
+		env["PYTHONPATH"] = strings.TrimSuffix(j.Root.Python()+":"+path, ":")
 	}
 	return env
 }

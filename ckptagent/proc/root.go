@@ -113,8 +113,11 @@ func (r Root) Token() string  { return r.join("token", "token") }
 
 // ErrorFile takes the traceback of one rank of one generation.
 func (r Root) ErrorFile(generation int64, local int) string {
-	return r.join("run", fmt.Sprintf("error-%d-%d.txt", generation, local))
+	return filepath.Join(r.Ranks(), fmt.Sprintf("error-%d-%d.txt", generation, local))
 }
+
+// Ranks is the folder of files that ranks make.
+func (r Root) Ranks() string { return r.join("run", "ranks") }
 
 // TailFile says how far the output of a generation is shown on the console.
 func (r Root) TailFile(generation int64) string {

@@ -71,6 +71,11 @@ func run(args []string) int {
 		return proc.Shim(root, args[1:])
 	case args[1] == "exec":
 		return proc.Exec(rest)
+	case args[1] == "marked" && len(rest) == 0:
+		if err := proc.Marked(os.Stdin, os.Stdout); err != nil {
+			return fail(err)
+		}
+		return 0
 	case args[1] == "storage" && len(rest) == 0:
 		debug.SetMemoryLimit(memoryLimit)
 		if err := child.Serve(store.OS{}, os.Stdin, os.Stdout); err != nil {

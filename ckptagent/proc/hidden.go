@@ -1,0 +1,52 @@
+//go:build linux
+
+package proc
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Hidden lists the processes, with their starts, that carry the job's mark and whose environment the kernel does not show to this process:
+// another one looks, as the user whom ranks run as. Nil where that is this one.
+func (j Job) Hidden() map[int]uint64 {
+	if j.Launch == nil || j.Launch.Limits.Identity.UID == uint32(os.Geteuid()) {
+		return nil
+	}
+	who, err := json.Marshal(j.Launch.Limits)
+	if err != nil {
+		return nil
+	}
+	cmd := exec.Command(j.Root.Binary(), "exec", string(who), "--", j.Root.Binary(), "marked")
+	cmd.Stdin, cmd.Stderr = strings.NewReader(j.Mark), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil
+	}
+	found := map[int]uint64{}
+	for line := range strings.Lines(string(out)) {
+		var pid int
+		var start uint64
+		if n, _ := fmt.Sscan(line, &pid, &start); n == 2 {
+			found[pid] = start
+		}
+	}
+	return found
+}
+
+// Marked writes which processes carry the mark that is read: pid and start in each line.
+func Marked(in *os.File, out *os.File) error {
+	mark, _ := bufio.NewReader(in).ReadString('\n')
+	_, _ = find(func(pid int, st stat) (bool, error) {
+		marked, err := isMarked(pid, st, mark)
+		if marked && err == nil {
+			fmt.Fprintln(out, pid, st.start)
+		}
+		return false, nil
+	})
+	return nil
+}

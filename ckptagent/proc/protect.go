@@ -1,0 +1,46 @@
+//go:build linux
+
+package proc
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// protect keeps what this process and the agent run, read and believe from other users of the container, where they are root: volumes come open to
+// all. Who is no root cannot, and need not: other users come by root alone.
+func (r Root) protect() error {
+	_ = os.Chmod(r.Ranks(), 0o777|fs.ModeSticky) // until it is known who ranks run as
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, dir := range []string{string(r), r.Run(), r.Memory()} {
+		if err := ownFolder(dir); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	for _, tree := range []string{filepath.Dir(r.Binary()), r.Shims(), r.Python()} {
+		err := filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				return ownFolder(path)
+			}
+			if err == nil {
+				err = os.Lchown(path, 0, 0)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ownFolder(dir string) error {
+	err := os.Chown(dir, 0, 0)
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	return err
+}
