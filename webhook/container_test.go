@@ -46,7 +46,7 @@ func TestWhichContainerTrains(t *testing.T) {
 		c.Resources.Limits = corev1.ResourceList{device: resource.MustParse(n)}
 		return c
 	}
-	claims := plain("b", "train")
+	claims := plain("b", "torchrun", "--nproc-per-node=2", "x.py")
 	claims.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
 	shell := plain("b", "bash", "-c", "cd /work && accelerate launch train.py")
 	ofKubectl := func(name string) func(*batchv1.Job) { return annotateTemplate(defaultContainerKey, name) }

@@ -24,6 +24,8 @@ type Facts struct {
 	// ImageError.
 	Image      *ImageProcess
 	ImageError error
+	// Devices are extended resources, of which a rank has one, beside those that are known.
+	Devices []string
 	// Minor is N of the API server's Kubernetes 1.N; 0: not known.
 	Minor int
 	// Gangs counts those of the Job's namespace, of which there may be MaxGangs; 0: as many as there are.
@@ -47,6 +49,8 @@ type Config struct {
 	Coordinator string
 	// CoordinatorAddresses are its Service's, which are dialed where that name leads nowhere.
 	CoordinatorAddresses []string
+	// Devices is as in Facts.
+	Devices []string
 	// CoordinatorCA is the PEM of the certificate authority that agents trust for it.
 	CoordinatorCA string
 	// Minor is N of the API server's Kubernetes 1.N; 0: not known.

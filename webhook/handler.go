@@ -52,6 +52,8 @@ type Cluster struct {
 	MaxGangs int
 	// Limits reads what a namespace allows its pods; nil: it is not read.
 	Limits func(ctx context.Context, namespace string) (Limits, error)
+	// Devices is as in Facts.
+	Devices []string
 	// ObserveOnly: no Job that has not started yet is acted on.
 	ObserveOnly bool
 }
@@ -87,7 +89,7 @@ func (c Cluster) gatherFacts(ctx context.Context, job, old *batchv1.Job, namespa
 	if c.Minor != nil {
 		f.Minor = c.Minor(ctx)
 	}
-	f.ObserveOnly = c.ObserveOnly
+	f.ObserveOnly, f.Devices = c.ObserveOnly, c.Devices
 	if c.MaxGangs > 0 && old == nil {
 		f.MaxGangs = c.MaxGangs
 		if n, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which counts again, says so

@@ -79,6 +79,7 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	t, more := findTraining(ctx, effective, job.Spec.Template.Annotations, templatePath.Child("spec"), s, at)
 	errs = append(errs, more...)
 	if t != nil {
+		t.count(s, facts.Devices)
 		errs = append(errs, t.checkFresh(parallelism(job), s, facts.unread())...)
 	}
 	if len(errs) > 0 {

@@ -85,7 +85,7 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 	d := t.demand(s)
 	set := memorySet(t.container(), t.spec)
 	if t.ranksLater {
-		warnings = append(warnings, fmt.Sprintf("%s: how many ranks it starts is known only once the pod runs: memory is counted for %d, by the GPUs; write the number into annotation %s",
+		warnings = append(warnings, fmt.Sprintf("%s: how many ranks it starts is known only once the pod runs: memory is counted for %d, by the devices; write the number into annotation %s",
 			t.path.Child("command"), t.ranks, v1alpha1.AnnotationRanks))
 	}
 	switch {

@@ -88,6 +88,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		out.Errors = errs
 		return out
 	}
+	t.count(s, cfg.Devices)
 	marker := markerOf(cfg, s, gang, t)
 	d := t.demand(s) // before memory is added
 	had, again := pod.Annotations[v1alpha1.AnnotationInjected]

@@ -164,7 +164,8 @@ func TestRanks(t *testing.T) {
 		"known later, annotation":  {[]func(*batchv1.Job){annotate(v1alpha1.AnnotationRanks, "5"), torchrun("--nproc-per-node=$(JOB_COMPLETION_INDEX)")}, "5"},
 		"known beside known later": {[]func(*batchv1.Job){torchrun("--nproc-per-node=4", "--node-rank=$(JOB_COMPLETION_INDEX)")}, "4"},
 		"as many as we count":      {[]func(*batchv1.Job){torchrun("--nproc-per-node=$(HOLDFAST_RANKS)")}, "2"},
-		"nothing known":            {[]func(*batchv1.Job){noGPU}, "1"},
+		"launcher in a shell":      {[]func(*batchv1.Job){noGPU}, "2"},
+		"nothing known":            {[]func(*batchv1.Job){noGPU, trainer(func(c *corev1.Container) { c.Command, c.Args = []string{"run.sh"}, nil })}, "1"},
 		"behind a fetcher of secrets": {[]func(*batchv1.Job){trainer(func(c *corev1.Container) {
 			c.Command, c.Args = []string{"/vault/vault-env"}, []string{"torchrun", "--nproc-per-node=4", "train.py"}
 		})}, "4"},

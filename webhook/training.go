@@ -12,7 +12,6 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/launch"
-	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -30,11 +29,13 @@ type training struct {
 	ranks int32
 	// ranksLater: the command tells how many ranks there are, by a value that is not known at admission.
 	ranksLater bool
+	// ranksUnknown: devices are asked for, and neither they nor the command tell how many ranks there are.
+	ranksUnknown bool
 	// keyPath says where an annotation stands, or would.
 	keyPath func(key string) *field.Path
 }
 
-// findTraining finds the container that trains and counts its ranks. annotations are those of the pod or of its template.
+// findTraining finds the container that trains. annotations are those of the pod or of its template.
 func findTraining(ctx context.Context, spec *corev1.PodSpec, annotations map[string]string, specPath *field.Path, s settings.Settings, keyPath func(string) *field.Path) (*training, field.ErrorList) {
 	index, err := chooseContainer(ctx, spec, s.Container, annotations[defaultContainerKey], keyPath(v1alpha1.AnnotationContainer))
 	if err != nil {
@@ -42,47 +43,19 @@ func findTraining(ctx context.Context, spec *corev1.PodSpec, annotations map[str
 	}
 	t := &training{spec: spec, index: index, path: specPath.Child("containers").Index(index), specPath: specPath, keyPath: keyPath}
 	t.line = readCommand(ctx, t.container(), t.path)
-	t.ranks, t.ranksLater = t.countRanks(s)
 	return t, nil
 }
 
 func (t *training) container() *corev1.Container { return &t.spec.Containers[t.index] }
-
-// countRanks says how many ranks the pod will have, as far as can be known at admission.
-func (t *training) countRanks(s settings.Settings) (ranks int32, later bool) {
-	if s.Ranks > 0 {
-		return s.Ranks, false
-	}
-	gpus := gpusOf(t.container())
-	if argv := launcherIn(t.line.argv); argv != nil {
-		spec, err := launch.Parse(argv, t.line.env)
-		later = err == nil && spec.RanksFrom == launch.RanksLater
-		if err == nil && spec.Ranks == launch.RanksAuto {
-			spec, err = spec.Resolve(int(gpus), 0)
-		}
-		if err == nil && spec.Ranks > 0 {
-			return int32(spec.Ranks), false
-		}
-	}
-	return max(gpus, 1), later
-}
-
-// gpuResource is what one rank usually has one of.
-const gpuResource = corev1.ResourceName("nvidia.com/gpu")
-
-func gpusOf(c *corev1.Container) int32 {
-	q, ok := c.Resources.Limits[gpuResource]
-	if !ok {
-		q = c.Resources.Requests[gpuResource]
-	}
-	return int32(min(q.Value(), protocol.MaxRanks))
-}
 
 // checkFresh refuses what stands in the way of injection into a pod that was not injected yet. unread is why what
 // the image starts could not be learnt.
 func (t *training) checkFresh(members int32, s settings.Settings, unread error) field.ErrorList {
 	c := t.container()
 	var errs field.ErrorList
+	if err := t.checkCounted(s); err != nil {
+		errs = append(errs, err)
+	}
 	if len(c.Command) == 0 {
 		text := `holdfast starts the container's command and cannot know the image's ENTRYPOINT: write it out, for example ["torchrun"], ["python", "-m", "torch.distributed.run"] or ["bash", "-c"]`
 		if unread != nil {

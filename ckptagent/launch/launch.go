@@ -25,7 +25,7 @@ type Spec struct {
 	// Exact: Script and Args are the command line of a rank word for word, and the environment is the launcher's, with NoPython.
 	Exact bool `json:"exact,omitempty"`
 	// Ranks is the number of processes on this pod; RanksAuto until Resolve has counted the devices that
-	// RanksFrom ("gpu", "cpu" or "auto") names; with RanksLater nobody knows it yet.
+	// RanksFrom ("auto", "cpu", "gpu" or another kind) names; with RanksLater nobody knows it yet.
 	Ranks     int    `json:"ranks"`
 	RanksFrom string `json:"ranksFrom,omitempty"`
 	// Nodes is the number of pods that the launcher asked for; 0: it said nothing and the gang decides.
@@ -145,28 +145,30 @@ func Parse(argv []string, env map[string]string) (Spec, error) {
 // deprecatedLauncher is torch's launcher of old: torchrun, but that it passes the local rank as an argument where --use-env is not given.
 const deprecatedLauncher = "torch.distributed.launch"
 
-// Resolve counts the ranks of a spec whose number hangs on devices.
-func (s Spec) Resolve(gpus, cpus int) (Spec, error) {
+// AsksDevices is the kind of device that a spec's number of ranks hangs on; "": on none.
+func (s Spec) AsksDevices() string {
+	if s.Ranks != RanksAuto || s.RanksFrom == "cpu" || s.RanksFrom == RanksLater {
+		return ""
+	}
+	return s.RanksFrom
+}
+
+// Resolve counts the ranks of a spec whose number hangs on devices: of the kind that it asks for there are so many.
+func (s Spec) Resolve(devices, cpus int) (Spec, error) {
 	if s.Ranks != RanksAuto {
 		return s, nil
 	}
-	n := gpus
-	switch s.RanksFrom {
-	case "gpu":
-		if gpus == 0 {
-			return s, refuse("--nproc-per-node=gpu", "this pod has no GPU", "give a number")
-		}
-	case "cpu":
+	n := devices
+	switch kind := s.AsksDevices(); {
+	case s.RanksFrom == "cpu", kind == "auto" && n == 0:
 		n = cpus
-	case RanksLater:
+	case s.RanksFrom == RanksLater:
 		n = 0
-	default:
-		if gpus == 0 {
-			n = cpus
-		}
+	case n == 0:
+		return s, refuse("--nproc-per-node="+kind, "this pod has no device of that kind that its interpreter sees", "give a number, or auto")
 	}
 	if n <= 0 {
-		return s, refuse("--nproc-per-node="+s.RanksFrom, "the number of devices is unknown", "give a number")
+		return s, refuse("--nproc-per-node="+s.RanksFrom, "the number of devices is unknown", "give a number, and set holdfast.dev/ranks to it")
 	}
 	if r := tooMany("--nproc-per-node="+s.RanksFrom, n); r != nil {
 		return s, r

@@ -114,7 +114,7 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --nproc-per-node=0 t.py", nil, "--nproc-per-node=0: is not a number of processes"},
 		{"torchrun --nproc-per-node=4294967297 t.py", nil, "--nproc-per-node=4294967297: asks for 4294967297 processes on one pod"},
 		{"torchrun --nproc-per-node=1025 t.py", nil, "--nproc-per-node=1025: asks for 1025 processes on one pod"},
-		{"torchrun --nproc-per-node=xpu t.py", nil, "--nproc-per-node=xpu: is not a number of processes"},
+		{"torchrun --nproc-per-node=tpus t.py", nil, "--nproc-per-node=tpus: is not a number of processes"},
 		{"torchrun --nnodes=1:4 t.py", nil, "--nnodes=1:4: asks for a changing number"},
 		{"torchrun --nnodes=x t.py", nil, "--nnodes=x: is not a number of nodes"},
 		{"torchrun --rdzv t.py", nil, "--rdzv: is ambiguous: it could be --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf"},
@@ -212,6 +212,7 @@ func TestResolve(t *testing.T) {
 		err        bool
 	}{
 		{"gpu", 8, 64, 8, false}, {"gpu", 0, 64, 0, true}, {"cpu", 8, 64, 64, false}, {"auto", 8, 64, 8, false}, {"auto", 0, 64, 64, false}, {"cpu", 0, 1 << 33, 0, true}, {"auto", 0, 0, 0, true},
+		{"xpu", 3, 64, 3, false}, {"npu", 0, 64, 0, true},
 	}
 	for _, tt := range tests {
 		got, err := Spec{Ranks: RanksAuto, RanksFrom: tt.from}.Resolve(tt.gpus, tt.cpus)

@@ -104,13 +104,13 @@ func (s *Spec) set(name string, val value) *Refusal {
 
 func (s *Spec) setRanks(val value) *Refusal {
 	switch val.v {
-	case "auto", "gpu", "cpu":
+	case "auto", "gpu", "cpu", "xpu", "npu", "hpu":
 		s.Ranks, s.RanksFrom = RanksAuto, val.v
 		return nil
 	}
 	n, err := strconv.Atoi(val.v)
 	if err != nil || n < 1 {
-		return refuse(val.as, "is not a number of processes that holdfast can count", "give a number from 1 on, or gpu, cpu or auto")
+		return refuse(val.as, "is not a number of processes that holdfast can count", "give a number from 1 on, or auto, gpu, xpu, npu, hpu or cpu")
 	}
 	s.Ranks = n
 	return tooMany(val.as, n)

@@ -40,7 +40,10 @@ func (a *Agent) listen() (func(), error) {
 	}
 	go a.receive(datagrams)
 	launches, err := proc.Launches(a.c.Root,
-		func(l *proc.Launch) { a.do(func() { a.acceptLauncher(l) }) },
+		func(l *proc.Launch) {
+			l.CountDevices(a.c.Root) // which may take a while
+			a.do(func() { a.acceptLauncher(l) })
+		},
 		func(l *proc.Launch, sig int) {
 			a.do(func() {
 				if l == a.launch {

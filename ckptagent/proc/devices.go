@@ -3,11 +3,19 @@
 package proc
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
 var gpuFile = regexp.MustCompile(`^nvidia\d+$`)
@@ -34,6 +42,107 @@ func countGPUs(env map[string]string) int {
 		}
 	}
 	return n
+}
+
+// countTimeout is how long an interpreter may take to count devices: it imports torch, from storage that may be slow.
+const countTimeout = 2 * time.Minute
+
+// countProgram prints how many devices torch sees of a kind, as torchrun counts them. Backends that are no part of torch are imported where
+// they are there.
+const countProgram = `
+import sys
+kind = sys.argv[1]
+import torch
+for backend in {"npu": ["torch_npu"], "hpu": ["habana_frameworks.torch"], "auto": ["torch_npu", "habana_frameworks.torch"]}.get(kind, []):
+    try:
+        __import__(backend)
+    except Exception:
+        pass
+def count(of):
+    return of.device_count() if of is not None and of.is_available() else 0
+if kind != "auto":
+    n = count(getattr(torch, {"gpu": "cuda"}.get(kind, kind), None))
+elif hasattr(torch, "accelerator"):
+    n = count(torch.accelerator)
+else:
+    n = max(count(getattr(torch, name, None)) for name in ("cuda", "xpu", "npu", "hpu"))
+print("\nholdfast-devices", n)
+`
+
+// devices are those that a launcher asks for.
+type devices struct {
+	n int
+	// why they could not be counted; nil: they were.
+	err error
+}
+
+// CountDevices asks the interpreter that will train for its devices, where the launcher leaves the number of ranks to them. NVIDIA's are counted
+// without: importing torch takes seconds.
+func (l *Launch) CountDevices(root Root) {
+	spec, err := launch.Parse(l.Argv, l.Env)
+	kind := spec.AsksDevices()
+	if err != nil || kind == "" {
+		return
+	}
+	if n := countGPUs(l.Env); n > 0 && (kind == "gpu" || kind == "auto") {
+		l.devices = devices{n: n}
+		return
+	}
+	l.devices.n, l.devices.err = l.askInterpreter(root, spec, kind)
+}
+
+func (l *Launch) askInterpreter(root Root, spec launch.Spec, kind string) (int, error) {
+	python, err := l.python(spec)
+	if err != nil {
+		return 0, err
+	}
+	limits, err := json.Marshal(l.Limits)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, root.Binary(), slices.Concat([]string{"exec", string(limits), "--"}, python, []string{"-c", countProgram, kind})...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = l.Dir, l.environ(nil), time.Second
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		return 0, fmt.Errorf("asking %s for its devices: %w: %s", strings.Join(python, " "), err, lines[len(lines)-1])
+	}
+	for line := range strings.Lines(string(out)) {
+		if v, ok := strings.CutPrefix(line, "holdfast-devices "); ok {
+			return strconv.Atoi(strings.TrimSpace(v))
+		}
+	}
+	return 0, fmt.Errorf("asking %s for its devices: it printed no number", strings.Join(python, " "))
+}
+
+// deviceFiles are what drivers of accelerators show to a container.
+var deviceFiles = []string{"/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel/accel*", "/dev/hl[0-9]*", "/dev/davinci[0-9]*", "/dev/neuron[0-9]*", "/dev/dri/renderD*"}
+
+// resolve counts the ranks of a launcher that leaves them to devices. One per processor is never meant where the pod has devices.
+func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
+	resolved, err := spec.Resolve(l.devices.n, len(l.Limits.CPUs))
+	kind := spec.AsksDevices()
+	if kind == "" || l.devices.n > 0 {
+		return resolved, err
+	}
+	why := ""
+	if l.devices.err != nil {
+		why = ": " + l.devices.err.Error()
+	}
+	for _, pattern := range deviceFiles {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 {
+			return spec, &launch.Refusal{Flag: "--nproc-per-node=" + kind, Why: "the interpreter that trains sees no device, and the pod has " + found[0] + why,
+				Remedy: "give the number of ranks, and set holdfast.dev/ranks to it, or use an image whose torch knows the device"}
+		}
+	}
+	if err != nil && why != "" {
+		err = fmt.Errorf("%w%s", err, why)
+	}
+	return resolved, err
 }
 
 // memoryRoom is how much more memory this container may use; known is false where nothing limits it.

@@ -30,8 +30,9 @@ type Launch struct {
 	// Invalid says why the kernel's word on it is not that of one launcher of one user.
 	Invalid error
 
-	conn *net.UnixConn
-	once sync.Once
+	devices devices
+	conn    *net.UnixConn
+	once    sync.Once
 }
 
 // maxHello bounds what a shim may send: arguments and environment are below 6 MiB on Linux.

@@ -41,19 +41,13 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	if spec, err = spec.Resolve(countGPUs(l.Env), len(l.Limits.CPUs)); err != nil {
+	if spec, err = l.resolve(spec); err != nil {
 		return Job{}, err
 	}
-	switch given := l.Env["HOLDFAST_PYTHON"]; {
-	case spec.NoPython || len(spec.Python) > 0:
-	case given != "":
-		spec.Python = []string{given}
-	default:
-		python, err := l.interpreter()
-		if err != nil {
+	if !spec.NoPython {
+		if spec.Python, err = l.python(spec); err != nil {
 			return Job{}, err
 		}
-		spec.Python = []string{python}
 	}
 	delete(l.Env, "HOLDFAST_PYTHON")
 	if spec.VirtualLocalRank {
@@ -63,6 +57,18 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 	}
 	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: own}
 	return j, j.logsFolder()
+}
+
+// python is the interpreter of ranks: the launcher's own, or the one that it names, or the job does.
+func (l *Launch) python(spec launch.Spec) ([]string, error) {
+	if len(spec.Python) > 0 {
+		return spec.Python, nil
+	}
+	if given := l.Env["HOLDFAST_PYTHON"]; given != "" {
+		return []string{given}, nil
+	}
+	python, err := l.interpreter()
+	return []string{python}, err
 }
 
 // argv is the command line of a local rank, as torchrun writes it.

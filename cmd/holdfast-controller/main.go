@@ -42,6 +42,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.healthAddress, "health-address", o.healthAddress, "address of /healthz and /readyz")
 	f.StringVar(&o.metricsAddress, "metrics-address", o.metricsAddress, "address of /metrics, by HTTPS, for those who may get that path; 0 turns it off")
 	f.IntVar(&o.maxGangs, "max-gangs-per-namespace", o.maxGangs, "how many Gangs, and so jobs that are opted in, a namespace may have; 0: any number")
+	f.StringSliceVar(&o.devices, "device-resource", nil, "an extended resource of which each rank has one, such as example.com/gpu or example.com/gpu-*, beside those that are known (docs/annotations.md); may be given again")
 	f.BoolVar(&o.observeOnly, "observe-only", false, "change nothing but Gangs and events: no pod is evicted or deleted, no node tainted, no Job ended, no agent ordered, and new jobs are only observed")
 	o.nodes.flags(f)
 	o.images.flags(f)

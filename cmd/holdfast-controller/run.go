@@ -64,6 +64,7 @@ type options struct {
 	healthAddress      string
 	metricsAddress     string
 	maxGangs           int
+	devices            []string
 	observeOnly        bool
 	nodes              nodeOptions
 	images             imageOptions
@@ -105,6 +106,9 @@ func run(ctx context.Context, o options) error {
 	}
 	if _, err := o.nodes.config(); err != nil {
 		return err
+	}
+	if err := webhook.CheckDevices(o.devices); err != nil {
+		return fmt.Errorf("--device-resource: %w", err)
 	}
 	var rotator *certs.Rotator
 	secure := func(c *tls.Config) { rotator.Serve(c) }
@@ -221,11 +225,12 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 			Coordinator:          net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
 			CoordinatorAddresses: addresses,
 			CoordinatorCA:        authority,
+			Devices:              o.devices,
 			Minor:                version.minor(ctx),
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
-	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, Limits: limitsOf(mgr.GetAPIReader()), ObserveOnly: o.observeOnly})})
+	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, Limits: limitsOf(mgr.GetAPIReader()), ObserveOnly: o.observeOnly, Devices: o.devices})})
 	return nil
 }
 
