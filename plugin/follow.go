@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/plugin/claims"
+	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
@@ -91,16 +93,40 @@ func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 }
 
-// Reserve checks once more that the node is the planned one.
-func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+// Reserve checks once more that the node is the planned one. A pod of no gang gets its node unless a gang that is ahead could
+// use it.
+func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.gangOf(pod)
 	if planner.IsNested(state) { // a plan is tried on
 		return nil
 	}
-	if !ok || p.gangs.Reserve(key, pod, node) {
+	if !ok {
+		return p.singleGivesWay(ctx, pod, node)
+	}
+	if p.gangs.Reserve(key, pod, node) {
 		return nil
 	}
 	return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang does not name node "+node+" for this pod any more")
+}
+
+// singleGivesWay rejects a pod of no gang while a gang that is ahead could use its node.
+func (p *Plugin) singleGivesWay(ctx context.Context, pod *v1.Pod, node string) *fwk.Status {
+	if p.planner.Attendant(pod) || !p.gangs.AnyWaiting() {
+		return nil
+	}
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return fwk.AsStatus(fmt.Errorf("listing the snapshot's nodes: %w", err))
+	}
+	logger, turn := klog.FromContext(ctx), gangcache.TurnOf(pod)
+	ahead, err := p.planner.GiveWay(ctx, nodes, turn, []planner.Taking{{Pod: pod, Node: node}}, func() { p.activate(logger, []*v1.Pod{pod}) })
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if ahead != nil {
+		return fwk.NewStatus(fwk.Unschedulable, ahead.Why(turn))
+	}
+	return nil
 }
 
 // Unreserve runs when a member that had its node could not be bound.

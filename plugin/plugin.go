@@ -77,7 +77,9 @@ type Plugin struct {
 	gangs  *gangcache.Cache
 	status *publisher
 	// conditions are of members without a node; nil: kube-scheduler's stand.
-	conditions     *memberConditions
+	conditions *memberConditions
+	// watched says when all pods that there were have been seen.
+	watched        cache.ResourceEventHandlerRegistration
 	deferredEvents *deferredEvents
 	measures       *measures
 	rejections     *rejections
@@ -101,7 +103,7 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain fwk.Handle, gangs dynamic.Interface, book *external.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (*Plugin, error) {
+func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain fwk.Handle, gangs dynamic.Interface, book *external.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (_ *Plugin, err error) {
 	h, ok := plain.(handle)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, plain)
@@ -112,7 +114,7 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
 	}})
 	p.rejections, p.reservations, p.queueKeys = newRejections(), preemption.NewHeldRooms(), &queueKeys{of: map[types.UID]gangcache.QueueKey{}}
-	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejections, Reserved: p.reservations.HeldAgainst, Wake: p.wake,
+	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejections, Reserved: p.reservations.HeldAgainst, Freed: p.reservations.Freed, Wake: p.wake,
 		BoundVolumes: planner.BoundVolumes(h.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Lister(), h.SharedInformerFactory().Core().V1().PersistentVolumes().Lister()),
 		Metrics:      m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
@@ -128,14 +130,16 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 		Wake: p.wake, Activate: p.activate, Publish: p.status.soon, Metrics: m.preemption}, p.reservations)
 	p.answers = &serve.Instance{Framework: h, Gangs: p.gangs, Planner: p.planner, Preemption: p.preemption, Terms: terms}
 	p.deferredEvents = &deferredEvents{timeout: args.EventTimeout.Duration, placing: p.gangs.AnyOpen}
-	if _, err := informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
+	if p.watched, err = informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}
 	return p, nil
 }
 
-// act starts what writes aside from scheduling cycles.
+// act starts what writes aside from scheduling cycles. It comes before the first one and waits until all pods that there were have
+// been seen: a gang that is not known cannot have its turn.
 func (p *Plugin) act(ctx context.Context) {
+	cache.WaitForCacheSync(ctx.Done(), p.watched.HasSynced)
 	p.rejections.begin()
 	go p.status.run(ctx)
 	if p.conditions != nil {

@@ -80,7 +80,16 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	if err != nil {
 		return "", err
 	}
-	p.measures.planned(time.Since(started), refusal)
+	took := time.Since(started)
+	if refusal == nil {
+		if refusal, err = p.giveWay(ctx, key, snapshot, placement, nodes); err != nil {
+			return "", err
+		}
+	}
+	if refusal == nil || !refusal.Undecided {
+		p.planner.Decided(snapshot, refusal, took)
+	}
+	p.measures.planned(took, refusal)
 	klog.FromContext(ctx).V(2).Info("Planned a gang", "gang", key, "members", len(snapshot.Members), "nodes", len(nodes), "placed", refusal == nil, "took", time.Since(started))
 	if refusal != nil {
 		if lacksClaimed(refusal) {
@@ -103,6 +112,27 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return refusal.Message, nil
 	}
 	return "", p.adopt(ctx, key, pod, snapshot, placement)
+}
+
+// giveWay refuses a plan where a gang that is ahead could use its room.
+func (p *Plugin) giveWay(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, placement gang.Placement, nodes []fwk.NodeInfo) (*gang.Refusal, error) {
+	turn, ok := p.gangs.GangTurn(key)
+	if !ok || placement.Placed == 0 {
+		return nil, nil // it changed: the plan will not be opened
+	}
+	at := placement.At()
+	var taking []planner.Taking
+	for _, m := range of.Members {
+		if node := at[m.Pod.Name]; node != "" && m.State == gangcache.Pending {
+			taking = append(taking, planner.Taking{Pod: m.Pod, Node: node})
+		}
+	}
+	logger := klog.FromContext(ctx)
+	ahead, err := p.planner.GiveWay(ctx, nodes, turn, taking, func() { p.wake(logger, key) })
+	if ahead == nil || err != nil {
+		return nil, err
+	}
+	return &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: len(taking), Fits: len(taking), Nodes: len(nodes), Message: ahead.Why(turn)}, nil
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.

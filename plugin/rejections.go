@@ -16,10 +16,11 @@ import (
 
 	"holdfast.dev/holdfast/gang/rejection"
 	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // causeRejecting is the cause under which a node is counted that is excluded because it rejects members.
-const causeRejecting = "RejectsPods"
+const causeRejecting = planner.RejectingNode
 
 // rejections keeps the book of nodes that say they are ready and reject members.
 type rejections struct {

@@ -9,7 +9,6 @@ package gangcache
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +40,9 @@ type Cache struct {
 	mu sync.Mutex
 	// groups by gang; one exists while a member does. Guarded by mu, with all that is in it.
 	groups map[types.NamespacedName]*group
+	// waiting are the groups with members that have no node; released are nodes on which plans gave room back, until they are asked for.
+	waiting  map[types.NamespacedName]*group
+	released []string
 	// terminating are pods that are being rolled back and no longer count.
 	terminating map[types.UID]bool
 	// exclusive has a lock of its own, a leaf below mu.
@@ -49,7 +51,7 @@ type Cache struct {
 
 // New returns an empty Cache.
 func New(config Config) *Cache {
-	return &Cache{config: config, groups: map[types.NamespacedName]*group{}, terminating: map[types.UID]bool{}, exclusive: newExclusive()}
+	return &Cache{config: config, groups: map[types.NamespacedName]*group{}, waiting: map[types.NamespacedName]*group{}, terminating: map[types.UID]bool{}, exclusive: newExclusive()}
 }
 
 // Change is what an observation brought about.
@@ -267,18 +269,7 @@ func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.R
 		r := g.incomplete()
 		return Snapshot{}, &r
 	}
-	for _, m := range g.members {
-		if m.gated && m.State == Pending {
-			continue // the gang does without it
-		}
-		r.Members = append(r.Members, *m)
-	}
-	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
-	if g.terms.Min > 0 {
-		r.Required = max(1, g.terms.Min-g.over())
-	}
-	slices.SortFunc(r.Members, BySlot)
-	return r, nil
+	return g.snapshot(), nil
 }
 
 // Waited returns for how long the gang could have been placed.

@@ -24,6 +24,9 @@ type group struct {
 	key     types.NamespacedName
 	members map[types.UID]*Member
 	config  *Config
+	// waiting and released are the cache's: groups with pending members are entered there, and nodes that a plan gave back.
+	waiting  map[types.NamespacedName]*group
+	released *[]string
 	// exclusive is the cache's: members that want whole nodes are entered there with theirs.
 	exclusive *exclusive
 	// counts of members by state, of gated ones, and of those that are to be placed and not in the queue yet;
@@ -35,6 +38,8 @@ type group struct {
 	slots     map[int]int
 	unslotted int
 	lead      *Member
+	// oldest is when the first of the pods was created; zero: to be found again.
+	oldest time.Time
 	// size is how many must exist, as the gang's terms say; sizeErr is set where they say nothing usable.
 	size    int
 	sizeErr error
@@ -130,7 +135,7 @@ const (
 
 func (c *Cache) newGroup(key types.NamespacedName) *group {
 	_, _, external := membership.External(key)
-	return &group{key: key, config: &c.config, exclusive: c.exclusive, external: external, members: map[types.UID]*Member{}, slots: map[int]int{}, ready: map[string]int{}, terminating: map[types.UID]gang.Gap{}, ended: map[types.UID]Slot{}, asked: -1}
+	return &group{key: key, config: &c.config, waiting: c.waiting, released: &c.released, exclusive: c.exclusive, external: external, members: map[types.UID]*Member{}, slots: map[int]int{}, ready: map[string]int{}, terminating: map[types.UID]gang.Gap{}, ended: map[types.UID]Slot{}, asked: -1}
 }
 
 // setTerms takes the gang's terms over.
@@ -142,7 +147,8 @@ func (g *group) put(pod *v1.Pod) *Member {
 	if m == nil {
 		m = &Member{Role: g.config.Role(pod), Slot: SlotOf(pod), Task: membership.TaskOf(pod)}
 		g.members[pod.UID] = m
-		g.counts[Pending]++
+		g.tally(Pending, 1)
+		g.oldest = time.Time{}
 		g.outside++
 		g.countSlot(m.Slot, 1)
 		g.lead = nil
@@ -177,6 +183,23 @@ func (g *group) enter(m *Member) {
 	}
 }
 
+// release notes that a member that is on its way to its node does not go there; of one that is bound the node's pods show it.
+func (g *group) release(m *Member) {
+	if m.State == Planned || m.State == Reserved {
+		*g.released = append(*g.released, m.Node)
+	}
+}
+
+// tally counts a member in a state, and enters the group where it waits.
+func (g *group) tally(s State, by int) {
+	g.counts[s] += by
+	if g.counts[Pending] > 0 {
+		g.waiting[g.key] = g
+	} else {
+		delete(g.waiting, g.key)
+	}
+}
+
 func (g *group) countSlot(s Slot, n int) {
 	if !s.Known {
 		g.unslotted += n
@@ -188,8 +211,11 @@ func (g *group) countSlot(s Slot, n int) {
 }
 
 func (g *group) set(m *Member, s State, node string) {
-	g.counts[m.State]--
-	g.counts[s]++
+	g.tally(m.State, -1)
+	g.tally(s, 1)
+	if m.Node != node {
+		g.release(m)
+	}
 	m.State, m.Node, m.ours = s, node, s == Reserved || s == Bound && m.ours && m.Node == node
 	g.close(m)
 	if s == Pending || m == g.lead {
@@ -199,7 +225,9 @@ func (g *group) set(m *Member, s State, node string) {
 
 func (g *group) drop(uid types.UID) {
 	m := g.members[uid]
-	g.counts[m.State]--
+	g.tally(m.State, -1)
+	g.oldest = time.Time{}
+	g.release(m)
 	if m.exclusive && m.Node != "" {
 		g.exclusive.stray(uid) // until the pod is gone
 	}

@@ -26,6 +26,9 @@ func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, bro
 		g.setTerms(c.config.Terms(key, m.Pod))
 		break
 	}
+	if !reflect.DeepEqual(old, g.terms) {
+		g.version++
+	}
 	g.settle()
 	if first := g.first(); first != nil && !g.open && (g.notified != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
 		again = first.Pod

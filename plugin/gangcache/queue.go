@@ -50,13 +50,15 @@ func (g *group) degraded() bool {
 
 // began is when the first of the gang's pods was created.
 func (g *group) began() time.Time {
-	var first time.Time
+	if !g.oldest.IsZero() {
+		return g.oldest
+	}
 	for _, m := range g.members {
-		if created := m.Pod.CreationTimestamp.Time; first.IsZero() || created.Before(first) {
-			first = created
+		if created := m.Pod.CreationTimestamp.Time; g.oldest.IsZero() || created.Before(g.oldest) {
+			g.oldest = created
 		}
 	}
-	return first
+	return g.oldest
 }
 
 // FirstBlocked is the first gang in the queue's order of those that never were whole and are refused for lack of room, but

@@ -1,6 +1,8 @@
 package gangcache
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -13,6 +15,25 @@ type Snapshot struct {
 	Members  []Member
 	// Leader is set where the gang is planned, not asked about: the pod that plans.
 	Leader types.UID
+	// Version changes with who of the gang is there.
+	Version int
+}
+
+// snapshot is what a plan is made of.
+func (g *group) snapshot() (r Snapshot) {
+	for _, m := range g.members {
+		if m.gated && m.State == Pending {
+			continue // the gang does without it
+		}
+		r.Members = append(r.Members, *m)
+	}
+	r.Version = g.version
+	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
+	if g.terms.Min > 0 {
+		r.Required = max(1, g.terms.Min-g.over())
+	}
+	slices.SortFunc(r.Members, BySlot)
+	return r
 }
 
 // Essential names the members to be placed that must be, because their tasks need them: those of the lowest slots.

@@ -64,6 +64,8 @@ type planCycle struct {
 	questions int
 	turn      bool
 	waits     *gang.Refusal
+	// brief: it is only asked whether the gang would fit, at little cost; conditional: more than what is free on nodes has a say.
+	brief, conditional bool
 	// asked is the last thing put to agree; see there.
 	asked beside
 	// err is what broke inside agree.
@@ -128,6 +130,7 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 		s.record.Gang = replay.Of(g)
 	}
 	placement, refusal := gang.Place(s.tree, g)
+	s.conditional = s.conditional || interPodRules
 	if refusal != nil || !interPodRules {
 		return placement, refusal, nil
 	}
@@ -192,11 +195,12 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 	role := gang.Role{Requests: s.p.fabric.asked(info), Out: map[string]gang.Cause{}}
 	role.Shown = shown(role.Requests)
 	state := NewNestedState()
+	s.conditional = s.conditional || len(info.GetPod().Spec.ResourceClaims) > 0
 	only, status, by := s.p.config.Framework.RunPreFilterPlugins(s.ctx, state, info.GetPod())
 	switch {
 	case status.IsRejected():
 		cause := causeOf(status, role)
-		role.OutAll = &cause
+		role.OutAll, s.conditional = &cause, true
 		return role, nil
 	case !status.IsSuccess():
 		return role, fmt.Errorf("looking for nodes for pod %s: %w", info.GetPod().Name, status.AsError())
@@ -205,6 +209,7 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 		return role, err
 	}
 	known := s.p.verdicts.of(s.snapshot.Members[member].Role, state, only, s.p.config.Framework.ListPlugins)
+	s.conditional = s.conditional || known == nil
 	if len(s.removed) > 0 {
 		known = nil // these are not the nodes as they are
 	}
@@ -212,6 +217,7 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 	for _, n := range s.nodes {
 		if cause, sick := s.p.config.Health.Unhealthy(n.Node(), info.GetPod().Namespace); sick { // a node is excluded, and back, without any change of it
 			role.Out[n.Node().Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
+			s.conditional = s.conditional || cause == RejectingNode // it ends by time
 			continue
 		}
 		v, ok := known.find(n)

@@ -58,6 +58,10 @@ func (s *planCycle) ahead(n int) bool {
 	if s.waits != nil {
 		return false
 	}
+	if s.brief && s.questions+n > pacedQuestions {
+		s.waits = &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true}
+		return false
+	}
 	if s.questions+n <= pacedQuestions || s.turn || !s.paced() {
 		return true
 	}

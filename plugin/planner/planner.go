@@ -49,6 +49,9 @@ type Framework interface {
 
 var _ Framework = framework.Framework(nil)
 
+// RejectingNode is the cause of a node that is excluded for a while because it rejects pods.
+const RejectingNode = "RejectsPods"
+
 // Health says which nodes are excluded from plans, whatever filters say.
 type Health interface {
 	// Unhealthy reports whether a node is excluded for a namespace's gangs, and the cause.
@@ -68,8 +71,10 @@ type Config struct {
 	BoundVolumes func(*v1.Pod) string
 	// Tiers are Volcano's HyperNodes; nil: none are looked for.
 	Tiers func() *external.Tiers
-	// Reserved returns the room that a gang of that priority and end must keep out of.
-	Reserved func(gang types.NamespacedName, priority int32, end time.Time) []topology.Assumed
+	// Reserved returns the room that a gang of that priority and end must keep out of; degraded: it lost members.
+	Reserved func(gang types.NamespacedName, priority int32, degraded bool, end time.Time) []topology.Assumed
+	// Freed lists nodes on which held room was given up since it was asked last; nil: none is held.
+	Freed func() []string
 	// Wake has a gang planned.
 	Wake    func(klog.Logger, types.NamespacedName)
 	Metrics *Metrics
@@ -88,11 +93,19 @@ type Planner struct {
 	awaited  map[string]bool
 	// plans are turns for plans that ask much, trials those for trying a plan on.
 	plans, trials *turns
+	// gained are the nodes that may take more than they did; order is whose turn it is among gangs that wait.
+	gained gained
+	order  *order
+	// conditional: the last answer may change without a node that gained.
+	conditional bool
+	// brief: it is only asked whether a gang would fit.
+	brief bool
 }
 
 // New makes a Planner.
 func New(c Config) *Planner {
 	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args)}
+	p.order = newOrder()
 	p.plans, p.trials = newTurns(c.Gangs.Knows), newTurns(c.Gangs.Knows)
 	p.fabric.byClaim, p.fabric.tiers = claims.NewExtended(c.Framework).ByClaim, c.Tiers
 	return p
@@ -137,8 +150,9 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	}
 	p.take(expected)
 	s := newPlanCycle(ctx, p, nodes, r)
-	s.record = record
+	s.record, s.brief = record, p.brief
 	placement, refusal, err := s.place()
+	p.conditional = p.conditional || s.conditional
 	if record != nil {
 		record.Taken = expected
 		if record.Overruled == "" {
@@ -173,9 +187,10 @@ func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topolo
 		}
 	}
 	priority := corev1helpers.PodPriority(r.Members[0].Pod)
-	p.awaited = map[string]bool{}
+	p.awaited, p.conditional = map[string]bool{}, false
 	gang, _ := p.gangOf(r.Members[0].Pod)
-	all = append(all, p.config.Reserved(gang, priority, settings.WouldEnd(r.Members[0].Pod, time.Now()))...)
+	degraded := slices.ContainsFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Bound })
+	all = append(all, p.config.Reserved(gang, priority, degraded, settings.WouldEnd(r.Members[0].Pod, time.Now()))...)
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.config.Framework.NominatedPodsForNode(name) {
@@ -185,6 +200,7 @@ func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topolo
 				continue
 			}
 			all = append(all, topology.Assumed{Node: name, Usage: p.fabric.usage(info)})
+			p.conditional = true // it may go without a trace on the node
 		}
 	}
 	return all, nil

@@ -1,23 +1,51 @@
 package planner
 
 import (
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/topology"
 )
 
-// nodeVersion is what was seen of a node: its generation in the snapshot, and which Node of its name it is.
+// nodeVersion is what was seen of a node: its generation in the snapshot, the Node, and the pods on it.
 type nodeVersion struct {
 	generation int64
-	uid        types.UID
+	node       *v1.Node
+	pods       map[types.UID]bool
 }
 
-func nodeVersionOf(n fwk.NodeInfo) nodeVersion { return nodeVersion{n.GetGeneration(), n.Node().UID} }
+func nodeVersionOf(n fwk.NodeInfo) nodeVersion {
+	v := nodeVersion{n.GetGeneration(), n.Node(), make(map[types.UID]bool, len(n.GetPods()))}
+	for _, info := range n.GetPods() {
+		v.pods[info.GetPod().UID] = true
+	}
+	return v
+}
+
+// gains reports whether a node may take more than it did: the Node is another one or was changed, a pod left, or one asks less.
+func (p *Planner) gains(was, is nodeVersion, now topology.Node) bool {
+	if was.node != is.node {
+		return true
+	}
+	for uid := range was.pods {
+		if !is.pods[uid] {
+			return true
+		}
+	}
+	i, ok := p.tree.Find(now.Name)
+	for name, free := range now.Free {
+		if !ok || free > p.tree.Free(i, name) {
+			return true
+		}
+	}
+	return false
+}
 
 // Follow updates the tree to the snapshot; unchanged nodes are skipped.
 func (p *Planner) Follow(nodes []fwk.NodeInfo) {
 	p.config.Health.Observe(len(nodes))
+	p.noteFreed()
 	if len(p.seen) == 0 && len(nodes) > 0 {
 		p.rebuild(nodes)
 		return
@@ -26,12 +54,16 @@ func (p *Planner) Follow(nodes []fwk.NodeInfo) {
 		name := n.Node().Name
 		have, ok := p.seen[name]
 		if !ok || have.generation != n.GetGeneration() {
-			if ok && have.uid != n.Node().UID {
+			if ok && have.node.UID != n.Node().UID {
 				p.config.Health.Renew(name)
 			}
 			p.fabric.countLabels(n.Node())
-			p.tree.Set(p.fabric.node(n))
-			p.seen[name] = nodeVersionOf(n)
+			is, now := nodeVersionOf(n), p.fabric.node(n)
+			if p.gains(have, is, now) {
+				p.gained.add(name)
+			}
+			p.tree.Set(now)
+			p.seen[name] = is
 		}
 	}
 	if len(p.seen) > len(nodes) {
@@ -53,6 +85,7 @@ func (p *Planner) dropGone(nodes []fwk.NodeInfo) {
 			p.tree.Remove(name)
 			p.fabric.forgetNode(name)
 			delete(p.seen, name)
+			p.gained.all()
 			p.config.Health.Renew(name)
 		}
 	}
@@ -71,6 +104,7 @@ func (p *Planner) rebuild(nodes []fwk.NodeInfo) {
 		all[i] = p.fabric.node(n)
 	}
 	p.tree = topology.New(p.fabric.levels, all...)
+	p.gained.all()
 }
 
 // Nodes lists the nodes as the tree was told of them.

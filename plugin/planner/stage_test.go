@@ -41,7 +41,7 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
 	s.planner = New(Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: NewMetrics(), Gangs: frameworktest.Cache(),
-		Reserved: func(types.NamespacedName, int32, time.Time) []topology.Assumed { return nil },
+		Reserved: func(types.NamespacedName, int32, bool, time.Time) []topology.Assumed { return nil },
 		Wake:     func(klog.Logger, types.NamespacedName) {},
 	})
 	return s

@@ -97,6 +97,8 @@ type HeldRooms struct {
 	of map[types.NamespacedName]*HeldRoom
 	// byNode finds holds by node.
 	byNode map[string][]types.NamespacedName
+	// freed are nodes on which room is held no more, until they are asked for.
+	freed []string
 	// kept are single pods that were kept out, to be tried again when room is held no more.
 	kept map[types.UID]*v1.Pod
 }
@@ -156,6 +158,7 @@ func (h *HeldRooms) remove(key types.NamespacedName) bool {
 	}
 	delete(h.of, key)
 	for _, name := range one.nodes() {
+		h.freed = append(h.freed, name)
 		left := h.byNode[name][:0:0]
 		for _, k := range h.byNode[name] {
 			if k != key {
@@ -180,16 +183,26 @@ func (h *HeldRooms) keys() map[types.NamespacedName]HeldRoom {
 	return all
 }
 
-// HeldAgainst lists the room that a gang must keep out of.
-func (h *HeldRooms) HeldAgainst(key types.NamespacedName, priority int32, end time.Time) []topology.Assumed {
+// HeldAgainst lists the room that a gang must keep out of. One that lost a member is ahead of all of its priority that never were
+// whole: what is reserved for these is not against it.
+func (h *HeldRooms) HeldAgainst(key types.NamespacedName, priority int32, degraded bool, end time.Time) []topology.Assumed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []topology.Assumed
 	for other, one := range h.of {
-		if other != key && one.Excludes(priority, end) {
+		if ahead := degraded && one.Reserved && !one.degraded && priority >= one.Priority; other != key && !ahead && one.Excludes(priority, end) {
 			all = append(all, one.assignments...)
 		}
 	}
+	return all
+}
+
+// Freed lists nodes on which room was held until now, since it was asked last.
+func (h *HeldRooms) Freed() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := h.freed
+	h.freed = nil
 	return all
 }
 

@@ -49,7 +49,7 @@ func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) 
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
 	plans := planner.New(planner.Config{Framework: f, Args: args, Gangs: gangs, Health: frameworktest.Well{}, Metrics: planner.NewMetrics(),
-		Reserved: func(types.NamespacedName, int32, time.Time) []topology.Assumed { return held }, Wake: func(klog.Logger, types.NamespacedName) {}})
+		Reserved: func(types.NamespacedName, int32, bool, time.Time) []topology.Assumed { return held }, Wake: func(klog.Logger, types.NamespacedName) {}})
 	room := preemption.New(preemption.Config{Framework: f, Args: &args, Planner: plans, Gangs: gangs, Health: frameworktest.Well{},
 		Budgets: f.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Metrics: preemption.NewMetrics(nil)}, preemption.NewHeldRooms())
 	leading := make(chan struct{})

@@ -1,0 +1,320 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/topology"
+)
+
+const (
+	// mostMisfits is how often in a row a gang that others gave way to may be refused before they go on for a while: misfitRest,
+	// which doubles up to misfitRestMost.
+	mostMisfits    = 3
+	misfitRest     = time.Second
+	misfitRestMost = 30 * time.Second
+	// vainShare of the time may be spent on asking for gangs ahead in vain, and no more than vainMost at a time; for gangs that lost
+	// members, which others of theirs wait for, ten times that.
+	vainShare    = 0.2
+	vainMost     = 200 * time.Millisecond
+	vainDegraded = 10 * vainMost
+	// askedAgain is how many times as long as asking took an answer holds that conditions other than room may change.
+	askedAgain = 10
+)
+
+// order is whose turn it is among gangs that wait for room, wherever the scheduling queue keeps them. It belongs to the scheduling
+// cycle but for called.
+type order struct {
+	answers map[types.NamespacedName]*refused
+	misfits map[types.NamespacedName]misfit
+	// vain is how much time there is to ask in vain, as it was at.
+	vain time.Duration
+	at   time.Time
+	// kept is how much was left when it was last looked at what is gone.
+	kept int
+
+	mu sync.Mutex
+	// called are gangs that others gave way to and that did not come yet. Guarded by mu.
+	called map[types.NamespacedName]*called
+}
+
+// called is a gang whose turn it is.
+type called struct {
+	// absent: it did not come in time, and keeps others waiting no more until it does.
+	absent bool
+	// after are those that gave way to it, by the pod that plans.
+	after map[types.UID]func()
+}
+
+// misfit counts refusals of a gang that was thought to fit, in a row.
+type misfit struct {
+	n     int
+	until time.Time
+}
+
+func newOrder() *order {
+	return &order{answers: map[types.NamespacedName]*refused{}, misfits: map[types.NamespacedName]misfit{}, vain: vainMost, called: map[types.NamespacedName]*called{}}
+}
+
+// Taking is a pod that is about to be given a node.
+type Taking struct {
+	Pod  *v1.Pod
+	Node string
+}
+
+// GiveWay returns the gang that is ahead in the documented order, waits, fits now, and could use room that is about to be given
+// away; nil: there is none, and the room may be given. That gang is woken, and again is called once it had its turn.
+func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangcache.Turn, taking []Taking, again func()) (*gangcache.Waiting, error) {
+	own, _ := p.gangOf(taking[0].Pod)
+	ahead := p.config.Gangs.Ahead(turn, own)
+	if len(ahead) == 0 {
+		return nil, nil
+	}
+	p.Follow(nodes)
+	now := time.Now()
+	o := p.order
+	o.vain, o.at = min(vainMost, o.vain+time.Duration(vainShare*float64(now.Sub(o.at)))), now
+	for i := range ahead {
+		w := &ahead[i]
+		if a := o.answers[w.Key.Gang]; a != nil && a.holds(&p.gained, p.tree, w.Version, w.Pending, now.UnixNano()) || o.passed(w.Key.Gang, now) {
+			continue
+		}
+		if o.vain <= 0 && (!w.Key.Degraded || o.vain <= -vainDegraded) {
+			continue
+		}
+		snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
+		if !ok {
+			continue
+		}
+		uses, err := p.uses(snapshot, taking)
+		if err != nil {
+			return nil, err
+		}
+		if !uses {
+			continue
+		}
+		fits, err := p.fits(ctx, nodes, snapshot)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Asking whether a gang that is ahead would fit", "gang", w.Key.Gang)
+			continue
+		}
+		if fits {
+			p.call(ctx, *w, taking[0].Pod.UID, again)
+			return w, nil
+		}
+		o.vain -= time.Since(now)
+		now = time.Now()
+	}
+	return nil, nil
+}
+
+// fits reports whether a gang would be placed now.
+func (p *Planner) fits(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot) (bool, error) {
+	began := time.Now()
+	p.brief = true
+	placement, refusal, err := p.Answer(ctx, nodes, of, nil)
+	p.brief = false
+	if err != nil || refusal == nil {
+		return placement.Placed > 0, err
+	}
+	p.refused(of, refusal, time.Since(began))
+	return false, nil
+}
+
+// refused notes an answer, with what it takes to make it another one.
+func (p *Planner) refused(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
+	r := &refused{version: of.Version, seen: p.gained.now(), wanted: refusal.Wanted, fit: refusal.Fits, any: p.conditional || refusal.Undecided || len(refusal.Excluded) == 0}
+	if r.any {
+		r.until = time.Now().Add(askedAgain * took).UnixNano()
+	}
+	for cause := range refusal.Excluded {
+		r.any = r.any || cause.Kind == gang.Spare || cause.Kind == gang.Unlabelled
+	}
+	for _, m := range of.Members {
+		if m.State == gangcache.Pending {
+			r.pending++
+		}
+	}
+	var err error
+	asks, malformed := gangcache.Asks(of.Members[0].Pod, of.Terms)
+	if r.roles, _, err = p.asks(of); err != nil || malformed != nil {
+		return
+	}
+	r.any = r.any || asks.Spares > 0
+	r.counted = len(r.roles) == 1 && of.Required == 0 && of.OnNodes() == 0 && asks.SliceLevel == "" && asks.SliceSize == 0 && asks.Block == 0
+	key, _ := p.gangOf(of.Members[0].Pod)
+	p.order.answers[key] = r
+}
+
+// asks lists what members to be placed ask of a node; whole: they want it exclusively.
+func (p *Planner) asks(of gangcache.Snapshot) (roles []topology.Resources, whole bool, err error) {
+	seen := map[string]bool{}
+	for _, m := range of.Members {
+		if m.State != gangcache.Pending || seen[m.Role] {
+			continue
+		}
+		seen[m.Role] = true
+		info, err := framework.NewPodInfo(m.Pod)
+		if err != nil {
+			return nil, false, fmt.Errorf("reading the affinity of pod %s: %w", m.Pod.Name, err)
+		}
+		if asks := p.fabric.asked(info); !slices.ContainsFunc(roles, func(r topology.Resources) bool { return maps.Equal(r, asks) }) {
+			roles = append(roles, asks)
+		}
+		whole = whole || p.fabric.usage(info).Exclusive
+	}
+	return roles, whole, nil
+}
+
+// uses reports whether a gang could use room that is about to be given away: a node takes fewer of its members then, or other
+// conditions than room have a say.
+func (p *Planner) uses(of gangcache.Snapshot, taking []Taking) (bool, error) {
+	roles, whole, err := p.asks(of)
+	if err != nil || whole || p.tree.Claimed(topology.Root) {
+		return true, err
+	}
+	for _, m := range of.Members {
+		if m.State == gangcache.Pending && (touchesOthers(m.Pod) || len(m.Pod.Spec.ResourceClaims) > 0) {
+			return true, nil
+		}
+	}
+	mark := p.tree.Mark()
+	defer p.tree.Undo(mark)
+	before := map[int][]int{}
+	for _, t := range taking {
+		info, err := framework.NewPodInfo(t.Pod)
+		if err != nil {
+			return false, fmt.Errorf("reading the affinity of pod %s: %w", t.Pod.Name, err)
+		}
+		usage := p.fabric.usage(info)
+		i, ok := p.tree.Find(t.Node)
+		if !ok {
+			continue
+		}
+		if usage.Exclusive || touchesOthers(t.Pod) {
+			return true, nil
+		}
+		if before[i] == nil {
+			before[i] = p.rooms(i, roles)
+		}
+		p.tree.Assume(i, usage)
+	}
+	for i, had := range before {
+		if !slices.Equal(had, p.rooms(i, roles)) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// rooms is how many members of each kind a node takes.
+func (p *Planner) rooms(node int, roles []topology.Resources) []int {
+	rooms := make([]int, len(roles))
+	for k, asks := range roles {
+		rooms[k] = p.tree.Room(node, asks, 1<<16)
+	}
+	return rooms
+}
+
+// passed reports whether a gang keeps others waiting no more for now: it did not come when it was called, or it was refused
+// again and again though it was thought to fit.
+func (o *order) passed(key types.NamespacedName, now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := o.called[key]
+	return c != nil && c.absent || now.Before(o.misfits[key].until)
+}
+
+// call wakes a gang because it is its turn. One whose last plan could not be followed is planned again by itself.
+func (p *Planner) call(ctx context.Context, w gangcache.Waiting, by types.UID, again func()) {
+	o, key, logger := p.order, w.Key.Gang, klog.FromContext(ctx)
+	o.mu.Lock()
+	c := o.called[key]
+	if c == nil {
+		c = &called{after: map[types.UID]func(){}}
+		o.called[key] = c
+		time.AfterFunc(comes, func() { o.miss(key, c) })
+	}
+	c.after[by] = again
+	o.mu.Unlock()
+	if w.GivenUp == 0 {
+		go p.config.Wake(logger, key)
+	}
+}
+
+// miss has others go on where a gang did not come in time.
+func (o *order) miss(key types.NamespacedName, c *called) {
+	o.mu.Lock()
+	if o.called[key] != c {
+		o.mu.Unlock()
+		return
+	}
+	after := c.after
+	c.absent, c.after = true, map[types.UID]func(){}
+	o.mu.Unlock()
+	for _, again := range after {
+		again()
+	}
+}
+
+// Decided notes that a gang had its turn, refused or not, and has those tried again that gave way to it.
+func (p *Planner) Decided(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
+	key, _ := p.gangOf(of.Members[0].Pod)
+	o := p.order
+	o.mu.Lock()
+	c := o.called[key]
+	delete(o.called, key)
+	o.mu.Unlock()
+	switch {
+	case refusal == nil:
+		delete(o.answers, key)
+		delete(o.misfits, key)
+	default:
+		p.refused(of, refusal, took)
+		if c != nil {
+			o.misfit(key, time.Now())
+		}
+	}
+	o.forget(p.config.Gangs.Knows)
+	if c != nil {
+		go func() {
+			for _, again := range c.after {
+				again()
+			}
+		}()
+	}
+}
+
+// misfit counts a refusal of a gang that others gave way to.
+func (o *order) misfit(key types.NamespacedName, now time.Time) {
+	m := o.misfits[key]
+	if m.n++; m.n >= mostMisfits {
+		m.until = now.Add(min(misfitRestMost, misfitRest<<min(m.n-mostMisfits, 5)))
+	}
+	o.misfits[key] = m
+}
+
+// forget forgets gangs that are gone, now and then.
+func (o *order) forget(exists func(types.NamespacedName) bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.answers)+len(o.misfits)+len(o.called) < 2*o.kept+64 {
+		return
+	}
+	maps.DeleteFunc(o.called, func(key types.NamespacedName, _ *called) bool { return !exists(key) })
+	maps.DeleteFunc(o.answers, func(key types.NamespacedName, _ *refused) bool { return !exists(key) })
+	maps.DeleteFunc(o.misfits, func(key types.NamespacedName, _ misfit) bool { return !exists(key) })
+	o.kept = len(o.answers) + len(o.misfits) + len(o.called)
+}

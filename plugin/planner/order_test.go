@@ -1,0 +1,321 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/seeds"
+	"holdfast.dev/holdfast/plugin/gangcache"
+	"holdfast.dev/holdfast/plugin/plugintest"
+)
+
+// history is a cluster in which gangs and single pods come, lose pods and end, nodes come and are cordoned, and pods are tried in
+// any order, wherever a queue would keep them.
+type history struct {
+	*stage
+	rng   *rand.Rand
+	seed  int64
+	nodes map[string]*v1.Node
+	pods  map[types.UID]*v1.Pod
+	made  int
+	// gaveWay counts those that did.
+	gaveWay int
+}
+
+// entity is a gang or a single pod that waits.
+type entity struct {
+	turn gangcache.Turn
+	gang bool
+	pod  *v1.Pod
+}
+
+func (h *history) step() {
+	switch k := h.rng.Intn(12); {
+	case k < 2:
+		h.arrive()
+	case k < 3:
+		h.node()
+	case k < 5:
+		h.cordon()
+	case k < 6:
+		h.lose()
+	case k < 7:
+		h.end()
+	default:
+		if all := h.entities(); len(all) > 0 {
+			h.try(all[h.rng.Intn(len(all))])
+		}
+	}
+}
+
+func (h *history) node() {
+	h.made++
+	n := labelled(node(fmt.Sprintf("n%d-%d", h.seed, h.made), int64(1+h.rng.Intn(4))), "topology.kubernetes.io/zone", fmt.Sprint("z", h.rng.Intn(2)))
+	h.nodes[n.Name] = n
+	h.Add(n)
+}
+
+func (h *history) arrive() {
+	h.made++
+	name, priority, gpus, size := fmt.Sprintf("g%d-%d", h.seed, h.made), int32(h.rng.Intn(2)), int64(1+h.rng.Intn(2)), 1+h.rng.Intn(3)
+	pods := []*v1.Pod{pod(name, gpus)}
+	if h.rng.Intn(3) > 0 {
+		pods = gangOf(name, size, gpus)
+	}
+	asks := []string{"", "", v1alpha1.AnnotationTopologyRequired, v1alpha1.AnnotationWholeNodes}[h.rng.Intn(4)]
+	for _, p := range pods {
+		p.CreationTimestamp, p.Spec.Priority = metav1.NewTime(plugintest.At(int64(h.rng.Intn(5)))), &priority
+		switch {
+		case p.Annotations == nil:
+		case asks == v1alpha1.AnnotationTopologyRequired:
+			p.Annotations[asks] = "zone"
+		case asks != "":
+			p.Annotations[asks] = "true"
+		}
+		h.see(p)
+	}
+}
+
+func (h *history) see(p *v1.Pod) {
+	h.pods[p.UID] = p
+	if key, ok := h.planner.gangOf(p); ok {
+		h.planner.config.Gangs.Enqueued(key, p, func() bool { return true })
+		h.planner.config.Gangs.Observe(key, p)
+	}
+}
+
+func (h *history) cordon() {
+	if names := slices.Sorted(maps.Keys(h.nodes)); len(names) > 0 {
+		was := h.nodes[names[h.rng.Intn(len(names))]]
+		is := was.DeepCopy()
+		is.Spec.Unschedulable = !is.Spec.Unschedulable
+		h.nodes[is.Name] = is
+		h.Cache().UpdateNode(klog.Background(), was, is)
+	}
+}
+
+// bound are the pods with a node, of gangs or all.
+func (h *history) bound(gangs bool) []*v1.Pod {
+	var all []*v1.Pod
+	for _, p := range h.pods {
+		if p.Spec.NodeName != "" && (!gangs || p.Labels[v1alpha1.LabelGang] != "") {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b *v1.Pod) int { return cmp.Compare(a.UID, b.UID) })
+	return all
+}
+
+// lose has a gang lose a pod and get another in its place.
+func (h *history) lose() {
+	if all := h.bound(true); len(all) > 0 {
+		p := all[h.rng.Intn(len(all))]
+		h.gone(p)
+		h.made++
+		next := p.DeepCopy()
+		next.Name, next.UID, next.Spec.NodeName = fmt.Sprintf("%s-r%d", p.Name, h.made), types.UID(fmt.Sprintf("%s-r%d", p.UID, h.made)), ""
+		next.CreationTimestamp = metav1.NewTime(plugintest.At(10))
+		h.see(next)
+	}
+}
+
+// end has a gang or a single pod end.
+func (h *history) end() {
+	if all := h.bound(false); len(all) > 0 {
+		of := all[h.rng.Intn(len(all))]
+		for _, p := range slices.Collect(maps.Values(h.pods)) {
+			if p == of || of.Labels[v1alpha1.LabelGang] != "" && p.Labels[v1alpha1.LabelGang] == of.Labels[v1alpha1.LabelGang] {
+				h.gone(p)
+			}
+		}
+	}
+}
+
+func (h *history) gone(p *v1.Pod) {
+	delete(h.pods, p.UID)
+	if key, ok := h.planner.gangOf(p); ok {
+		h.planner.config.Gangs.Forget(key, p.UID)
+	}
+	if p.Spec.NodeName != "" {
+		if err := h.Cache().RemovePod(klog.Background(), p); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// entities are all that wait, in the documented order, which is made here from the pods alone.
+func (h *history) entities() []entity {
+	gangs := map[string][]*v1.Pod{}
+	var all []entity
+	for _, p := range h.pods {
+		if name := p.Labels[v1alpha1.LabelGang]; name != "" {
+			gangs[name] = append(gangs[name], p)
+		} else if p.Spec.NodeName == "" {
+			all = append(all, entity{gangcache.TurnOf(p), false, p})
+		}
+	}
+	for name, pods := range gangs {
+		e, on := entity{gang: true}, 0
+		e.turn.Key.Since = pods[0].CreationTimestamp.Time
+		for _, p := range pods {
+			if p.CreationTimestamp.Time.Before(e.turn.Key.Since) {
+				e.turn.Key.Since = p.CreationTimestamp.Time
+			}
+			if p.Spec.NodeName != "" {
+				on++
+			} else if e.pod == nil || gangcache.SlotOf(p).N < gangcache.SlotOf(e.pod).N {
+				e.pod = p
+			}
+		}
+		if e.pod != nil {
+			e.turn.Priority, e.turn.Key.Gang, e.turn.Key.Degraded, e.turn.Key.Slot = *e.pod.Spec.Priority, key(name), on > 0, gangcache.SlotOf(e.pod).N
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b entity) int { return a.turn.Compare(b.turn) })
+	return all
+}
+
+var key = plugintest.Key
+
+// plan is where an entity would go; nil: nowhere.
+func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
+	of = asked([]*v1.Pod{e.pod})
+	if e.gang {
+		snapshot, ok := h.planner.config.Gangs.WaitingInput(e.turn.Key.Gang)
+		if !ok {
+			h.t.Fatalf("gang %s does not wait", e.turn.Key.Gang)
+		}
+		of = snapshot
+	}
+	placement, refusal, err := h.planner.Answer(h.t.Context(), h.Nodes(), of, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if refusal != nil {
+		if e.gang {
+			h.planner.Decided(of, refusal, 0)
+		}
+		return of, nil
+	}
+	at := placement.At()
+	for _, m := range of.Members {
+		if m.State == gangcache.Pending {
+			taking = append(taking, Taking{Pod: m.Pod, Node: at[m.Pod.Name]})
+		}
+	}
+	return of, taking
+}
+
+// fits reports whether an entity would be placed now, by the planner alone, whatever is remembered.
+func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
+	snapshot, ok := h.planner.config.Gangs.WaitingInput(e.turn.Key.Gang)
+	if !ok {
+		return false
+	}
+	_, refusal, err := h.planner.Answer(h.t.Context(), nodes, snapshot, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return refusal == nil
+}
+
+// try does for an entity what a scheduling cycle does, and checks that nobody ahead of it is passed.
+func (h *history) try(e entity) (placed bool) {
+	of, taking := h.plan(e)
+	if len(taking) == 0 {
+		return false
+	}
+	h.planner.order.vain = vainMost
+	turn := e.turn
+	if e.gang {
+		if now, ok := h.planner.config.Gangs.GangTurn(e.turn.Key.Gang); !ok || now != e.turn {
+			h.t.Fatalf("seed %d: the turn of %s is %+v, want %+v", h.seed, e.turn.Key.Gang, now, e.turn)
+		}
+	}
+	var before []entity
+	for _, other := range h.entities() {
+		if other.gang && other.turn.Compare(e.turn) < 0 && h.fits(other, h.Nodes()) {
+			before = append(before, other)
+		}
+	}
+	ahead, err := h.planner.GiveWay(h.t.Context(), h.Nodes(), turn, taking, func() {})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if ahead != nil {
+		h.gaveWay++
+		if len(before) == 0 {
+			h.t.Errorf("seed %d: %s gave way to %s, which does not fit", h.seed, e.turn.Key.Gang, ahead.Key.Gang)
+		}
+		return false
+	}
+	if e.gang {
+		h.planner.Decided(of, nil, 0)
+	}
+	for _, t := range taking {
+		bound := t.Pod.DeepCopy()
+		bound.Spec.NodeName = t.Node
+		h.pods[bound.UID] = bound
+		if e.gang {
+			h.planner.config.Gangs.Observe(e.turn.Key.Gang, bound)
+		}
+		h.Add(bound)
+	}
+	for _, other := range before {
+		if !h.fits(other, h.Nodes()) {
+			h.t.Errorf("seed %d: %+v took room that %+v could have used", h.seed, e.turn, other.turn)
+		}
+	}
+	return true
+}
+
+// No gang or single pod is given room that a gang ahead of it in the documented order could use: whatever is tried first, wherever
+// the one ahead sits, and however room came. And giving way ends: tried in order, all that fits is placed.
+func TestNobodyIsPassed(t *testing.T) {
+	gaveWay, s := 0, newStage(t)
+	for seed := range seeds.All(t, int64(10000)) {
+		h := &history{stage: s, rng: rand.New(rand.NewSource(seed)), seed: seed, nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}}
+		h.node()
+		for range 24 {
+			h.step()
+		}
+		for again := true; again; {
+			again = false
+			for _, e := range h.entities() {
+				if again = h.try(e); again {
+					break
+				}
+			}
+		}
+		for _, e := range h.entities() {
+			if e.gang && h.fits(e, h.Nodes()) {
+				t.Errorf("seed %d: %s fits and waits", seed, e.turn.Key.Gang)
+			}
+		}
+		gaveWay += h.gaveWay
+		for _, p := range slices.Collect(maps.Values(h.pods)) {
+			h.gone(p)
+		}
+		for _, n := range h.nodes {
+			s.Remove(n)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	if !seeds.One() && gaveWay < 1000 {
+		t.Errorf("%d gave way: the histories are too tame", gaveWay)
+	}
+}
