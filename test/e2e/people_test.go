@@ -135,7 +135,7 @@ func preview(ctx context.Context, u user) {
 		u.t.Errorf("exit code %d", code)
 	}
 	u.says("preview", text, "nothing was created", "holdfast.dev/gang: train", "name: holdfast-install", "schedulerName: holdfast-scheduler",
-		"+    - /run/holdfast/bin/holdfast-agent", "Memory: 64Mi more for each pod", "Where: not asked: you may not ask the scheduler")
+		"+    - /run/holdfast/bin/holdfast-agent", "Memory: 128Mi more for each pod", "shared memory: 64Mi at /dev/shm", "Where: not asked: you may not ask the scheduler")
 	if strings.Contains(text, "controller-uid: ") {
 		u.t.Error("preview shows as a difference what the API server makes up for each object")
 	}
