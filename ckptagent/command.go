@@ -34,8 +34,9 @@ type CommandBegan struct{ Command Command }
 // CommandEnded says that the run of the command that init began has ended.
 type CommandEnded struct{ Exit protocol.Exit }
 
-// CommandSeen answers InspectCommand: Command is what the container was told to run, Now what its newest process is.
-type CommandSeen struct{ Command, Now string }
+// CommandSeen answers InspectCommand: Command is what the container was told to run, Now what its newest process is. PassedBy is a launcher that
+// runs and that the site hook has not met; "": there is none.
+type CommandSeen struct{ Command, Now, PassedBy string }
 
 // Adopt says that the container's command is the one rank of this pod from now on: its end does not end the container.
 type Adopt struct{}
@@ -85,6 +86,8 @@ func (e CommandSeen) apply(m *machine) {
 		text += "; now running: " + e.Now
 	}
 	switch {
+	case e.PassedBy != "":
+		text += "; a launcher runs that Holdfast's site hook did not meet: " + e.PassedBy + "; its line sets PYTHONPATH without the value from before, or its interpreter ignores that (-I, -E, -S): write torchrun, or PYTHONPATH=…:$PYTHONPATH"
 	case m.s.Refused != "":
 		text += "; its launcher was refused: " + m.s.Refused
 	case m.s.Command.Timeout < 0:

@@ -109,7 +109,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	case "command-ended":
 		return CommandEnded{protocol.Exit{Code: num("code"), Signal: num("signal"), At: now, Traceback: opts["traceback"]}}, 0
 	case "command-seen":
-		return CommandSeen{Command: opts["command"], Now: opts["now"]}, 0
+		return CommandSeen{Command: opts["command"], Now: opts["now"], PassedBy: opts["passed"]}, 0
 	case "launcher-gone":
 		return LauncherGone{}, 0
 	case "wait":

@@ -57,7 +57,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		a.release()
 	case ckptagent.InspectCommand:
 		if a.command != nil {
-			a.later(ckptagent.CommandSeen{Command: proc.Line(a.command.Argv), Now: a.command.Running()})
+			a.later(ckptagent.CommandSeen{Command: proc.Line(a.command.Argv), Now: a.command.Running(), PassedBy: proc.PassedBy()})
 		}
 	case ckptagent.Notice:
 		a.logf("%s", e.Text)

@@ -116,3 +116,13 @@ time.sleep(1000)
 		os.Remove("/dev/shm/" + name)
 	}
 }
+
+// TestALauncherThatPassedTheHookBy is found by its command line.
+func TestALauncherThatPassedTheHookBy(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	p := sh(t, `exec bash -c 'exec -a python3 sh -c "touch `+ready+`; sleep 99; :" -m torch.distributed.run train.py'`)
+	eventually.Holds(t, "it runs", func() (bool, any) { _, err := os.Stat(ready); return err == nil && p.Alive(), err })
+	if got := PassedBy(); !strings.Contains(got, " -m t") {
+		t.Errorf("found %q", got)
+	}
+}

@@ -219,6 +219,21 @@ func (c Command) Running() string {
 	return Line(commandLine(pid))
 }
 
+// PassedBy is the command line of a Python launcher that runs without having become our shim; "" where none does.
+func PassedBy() (line string) {
+	_, _ = find(func(pid int, _ stat) (bool, error) {
+		argv := commandLine(pid)
+		if len(argv) > 2 && strings.HasPrefix(filepath.Base(argv[0]), "python") {
+			module := slices.Index(argv, "-m") + 1
+			if m := argv[module]; m == "torch.distributed.run" || m == "torch.distributed.launch" {
+				line = Line(argv)
+			}
+		}
+		return false, nil
+	})
+	return line
+}
+
 func commandLine(pid int) []string {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil || len(raw) == 0 {
