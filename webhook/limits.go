@@ -47,6 +47,7 @@ func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts
 	if len(errs) > 0 {
 		return nil, nil // said already
 	}
+	t.count(s, facts.Devices)
 	if install := facts.Limits.fitInstall(t.installResources(nil).Requests); len(install) > 0 {
 		text, err := json.Marshal(install)
 		if err != nil {
@@ -55,7 +56,7 @@ func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts
 		template.Annotations = setKey(template.Annotations, v1alpha1.AnnotationInstallResources, string(text))
 		pod.Annotations = setKey(pod.Annotations, v1alpha1.AnnotationInstallResources, string(text))
 	}
-	out := inject(ctx, pod, Config{Minor: facts.Minor}, s, &metav1.OwnerReference{Name: job.Name})
+	out := inject(ctx, pod, Config{Minor: facts.Minor, Devices: facts.Devices}, s, &metav1.OwnerReference{Name: job.Name})
 	if len(out.Errors) > 0 {
 		return nil, nil // of a template that cannot be injected admission says so by itself
 	}
