@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/plugin/external"
 )
 
 const (
@@ -127,7 +128,7 @@ func (c *memberConditions) write(ctx context.Context, key types.NamespacedName, 
 		case m.from[pod.UID] == pod:
 			again = max(again, gather)
 			continue
-		case same && have.Message == want.message, unmarked && want.reason != v1.PodReasonUnschedulable:
+		case same && have.Message == want.message, unmarked && want.reason != v1.PodReasonUnschedulable && !external.Is(key):
 			continue
 		case same && now.Sub(m.reworded) < rewordEvery:
 			again = rewordEvery - now.Sub(m.reworded)

@@ -74,3 +74,35 @@ func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
 		t.Errorf("deleted %v: more than the test did", d)
 	}
 }
+
+// groupPod is a pod of another API's group.
+func groupPod(name string) *v1.Pod {
+	p := pod(name, 2)
+	p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "en"}
+	return p
+}
+
+// A member of another API's group that ended well counts, also for a scheduler that was not there then; and who waits for others has
+// a reason on the pod.
+func TestAMemberOfAGroupThatEndedWellCounts(t *testing.T) {
+	ended := on(groupPod("en-0"), "a")
+	ended.Status.Phase = v1.PodSucceeded
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		placed  bool
+	}{
+		"ended well": {[]runtime.Object{ended}, true},
+		"not there":  {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, extras{terms: func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error) {
+				return gangcache.Terms{Size: 3, Min: 3}, nil
+			}}, append(c.objects, node("a", 2), node("b", 2), node("c", 2), on(groupPod("en-1"), "b"), groupPod("en-2"))...)
+			if c.placed {
+				w.until("it to be placed", w.boundTo(map[string]string{"en-2": "*"}))
+				return
+			}
+			w.until("it to be said why it waits", w.waits("en-2", "2 of 3 pods exist"))
+		})
+	}
+}

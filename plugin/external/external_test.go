@@ -258,3 +258,24 @@ func TestOnlyPodsOfOneJobCountAsEnded(t *testing.T) {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 }
+
+// In a group of another API all that ended well count, as Volcano counts them: pods that nobody owns, too.
+func TestAllPodsOfAGroupCountAsEnded(t *testing.T) {
+	client := fake.NewClientset()
+	for i, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed, corev1.PodSucceeded} {
+		p := plugintest.Pod([]string{"en-0", "en-1", "en-2"}[i], 1)
+		p.Labels, p.Status.Phase = map[string]string{coscheduling.PodGroupLabel: "en"}, phase
+		if i == 2 {
+			p = plugintest.OwnedBy("job", p)
+		}
+		if err := client.Tracker().Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	member := plugintest.Pod("en-3", 1)
+	member.Labels = map[string]string{coscheduling.PodGroupLabel: "en"}
+	ended, err := Succeeded(t.Context(), client, plugintest.Key("podgroups.scheduling.x-k8s.io/en"), member)
+	if err != nil || len(ended) != 2 || ended[0].Name != "en-0" || ended[1].Name != "en-2" {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+}

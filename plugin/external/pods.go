@@ -35,8 +35,8 @@ func selectorOf(key types.NamespacedName) string {
 	return ""
 }
 
-// Succeeded lists the pods of a gang that ended well, of the same owner as a member that there is: the informer
-// of a scheduler does not know pods that have ended.
+// Succeeded lists the pods of a gang that ended well: the informer of a scheduler does not know pods that have ended. In a gang of
+// ours they are of the same owner as a member that there is; in a group of another API all count, as Volcano counts them.
 func Succeeded(ctx context.Context, client kubernetes.Interface, key types.NamespacedName, member *v1.Pod) ([]*v1.Pod, error) {
 	list, err := client.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: selectorOf(key),
@@ -52,7 +52,7 @@ func Succeeded(ctx context.Context, client kubernetes.Interface, key types.Names
 		if of, ok := membership.GroupOf(pod); !ok || of != key || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
 			continue
 		}
-		if by := metav1.GetControllerOf(pod); (by == nil) == (owner == nil) && (by != nil || !Is(key)) && (by == nil || by.UID == owner.UID) {
+		if by := metav1.GetControllerOf(pod); Is(key) || (by == nil) == (owner == nil) && (by == nil || by.UID == owner.UID) {
 			ended = append(ended, pod)
 		}
 	}

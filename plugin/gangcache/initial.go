@@ -173,6 +173,9 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	}
 	was := g.wanting()
 	g.asked = q.version
+	if g.external {
+		clear(g.ended) // all that there are were listed; one that is deleted may be made again
+	}
 	for _, pod := range ended {
 		g.ended[pod.UID] = SlotOf(pod)
 	}
