@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -83,7 +84,11 @@ func (s *State) waitsFor() string {
 		case s.behind(r):
 			return s.behindText(Slot(i))
 		case r.Ranks == 0:
-			return fmt.Sprintf("waits for the launcher of slot %d", i)
+			text := fmt.Sprintf("waits for the launcher of slot %d", i)
+			if r.Unprotected != "" {
+				text += ": " + cause.Tail(r.Unprotected, keptMessage)
+			}
+			return text
 		case r.Port == 0:
 			return fmt.Sprintf("waits for a free port for pod %s of slot %d", m.pod.Name, i)
 		case r.Address == "":

@@ -160,6 +160,9 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 	switch p {
 	case v1alpha1.PhaseRunning:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, count(int(v.Run.Progress.Ranks), "rank runs", "ranks run"))
+		if v.Run.Progress.WholeCommand {
+			c.Message += ", each its pod's whole command, which is restarted as a whole"
+		}
 	case v1alpha1.PhaseWaiting:
 		c.Reason, c.Message = v.placed(bound).Reason, "not all pods are on nodes"
 	case v1alpha1.PhaseStarting:

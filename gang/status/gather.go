@@ -136,7 +136,7 @@ func trouble(r *v1alpha1.RunStatus) string {
 		return r.Progress.Waits
 	case r.State == v1alpha1.RunHalting:
 		return "a failure was seen, its processes are being ended"
-	case r.State == v1alpha1.RunForming && r.Generation == 0 && strings.Contains(r.Progress.Waits, "launcher"):
+	case r.State == v1alpha1.RunForming && r.Generation == 0 && r.Progress.UnprotectedPods == 0 && strings.Contains(r.Progress.Waits, "launcher"):
 		return r.Progress.Waits + ": its container has to run torchrun, or python -m torch.distributed.run"
 	case r.State == v1alpha1.RunForming && r.Generation == 0:
 		return r.Progress.Waits
