@@ -47,6 +47,7 @@ func TestJobRefusals(t *testing.T) {
 		}},
 		{"standbys maybe", annotate(v1alpha1.AnnotationStandbys, "on")},
 		{"standby memory", annotate(v1alpha1.AnnotationStandbyMemory, "lots")},
+		{"standby modules", annotate(v1alpha1.AnnotationStandbySkipModules, "pynvml, wandb")},
 		{"ranks zero", annotate(v1alpha1.AnnotationRanks, "0")},
 		{"ranks fraction", annotate(v1alpha1.AnnotationRanks, "1.5")},
 		{"storage without state", func(j *batchv1.Job) {

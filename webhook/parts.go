@@ -152,6 +152,9 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_MASTER_PORT", Value: s.MasterPorts.String()},
 			from("HOLDFAST_SLOT", "metadata.annotations['"+batchv1.JobCompletionIndexAnnotation+"']"))
 	}
+	if s.StandbySkip != "" && s.Standbys {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_STANDBY_SKIP_MODULES", Value: s.StandbySkip})
+	}
 	if s.Slots != 0 {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_SLOTS", Value: strconv.Itoa(int(s.Slots))})
 	}

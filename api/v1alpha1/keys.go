@@ -19,6 +19,8 @@ const (
 	// AnnotationStandbyMemory is the memory added to the container for the standbys of a pod, a quantity;
 	// default DefaultStandbyMemory.
 	AnnotationStandbyMemory = Prefix + "standby-memory"
+	// AnnotationStandbySkipModules lists Python modules, with commas between, that standbys do not import ahead.
+	AnnotationStandbySkipModules = Prefix + "standby-skip-modules"
 	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
 	// a launcher in the container's own command asks for, else the GPUs that it asks for, else 1.
 	AnnotationRanks = Prefix + "ranks"

@@ -24,6 +24,8 @@ type Job struct {
 	Spec   launch.Spec
 	// Arena says whether each rank has an arena.
 	Arena bool
+	// Skip are modules that standbys leave out.
+	Skip []string
 	// Own are the agent's own limits; a rank is started through Exec only if the launcher's differ.
 	Own Limits
 }
@@ -55,7 +57,8 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 			return Job{}, err
 		}
 	}
-	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: own}
+	skip := strings.FieldsFunc(l.Env[EnvStandbySkip], func(r rune) bool { return r == ',' })
+	j := Job{Root: root, Mark: mark, Launch: l, Spec: spec, Own: own, Skip: skip}
 	return j, j.logsFolder()
 }
 
@@ -130,12 +133,15 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 	return env
 }
 
+// later are the variables of one generation, which a standby gets when it becomes the rank.
+var later = []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, EnvStdout, EnvStderr,
+	"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"}
+
 // sourceEnv is what a source of some local ranks is started with: all that these have in common but what belongs to one generation.
 // So a module that asks for a variable of a single rank misses it, and the source says so.
 func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	env := j.env(run, locals[0])
-	for _, name := range []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE",
-		EnvStdout, EnvStderr} {
+	for _, name := range later {
 		delete(env, name)
 	}
 	if len(locals) > 1 || run.Number == 0 {

@@ -24,6 +24,7 @@ const (
 	EnvStateBytes  = "HOLDFAST_STATE_BYTES"
 	EnvSlots       = "HOLDFAST_SLOTS"
 	EnvStandbys    = "HOLDFAST_STANDBYS"
+	EnvStandbySkip = "HOLDFAST_STANDBY_SKIP_MODULES"
 	EnvStorage     = "HOLDFAST_STORAGE"
 	EnvGang        = "HOLDFAST_GANG"
 	EnvJobUID      = "HOLDFAST_JOB_UID"

@@ -60,7 +60,10 @@ type warmLine struct {
 	// Alone is why it forks no standbys; empty: it does.
 	Alone string `json:"alone"`
 	CUDA  bool   `json:"cuda"`
-	RSS   uint64 `json:"rss"`
+	// Without names modules that no standby may have, because of Why: the source imports no more.
+	Without []string `json:"without"`
+	Why     string   `json:"why"`
+	RSS     uint64   `json:"rss"`
 }
 
 // readyLine is what a standby says when it waits for the line that makes it the rank.
@@ -172,13 +175,13 @@ func (b *standby) drop() {
 func (src *source) shared() bool { return len(src.standbys) > 1 }
 
 // begin has it import.
-func (src *source) begin(own, modules []string, now time.Time) {
+func (src *source) begin(own, modules, skip []string, now time.Time) {
 	if used, err := cpuTime(src.process.PID); err == nil {
 		src.used = used
 	}
 	src.modules, src.warmed, src.half, src.credit, src.looked = modules, false, false, 0, now
 	src.begun++
-	message := map[string]any{"modules": modules}
+	message := map[string]any{"modules": modules, "later": later, "skip": skip}
 	if src.shared() || src.early { // else it has them
 		message["own"] = own
 	}

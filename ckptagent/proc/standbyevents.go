@@ -3,6 +3,8 @@
 package proc
 
 import (
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -20,6 +22,10 @@ func (s *Standbys) onSourceMessage(src *source, said warmLine) {
 	defer s.poke()
 	again := src.rss > 0
 	switch {
+	case len(said.Without) > 0:
+		s.leaveOut(said)
+		s.forget(src) // and another one is begun without
+		return
 	case said.CUDA: // it would hold memory of the device: better cold than in the way
 		s.off = "standbys are off: a module that the script imports opens a GPU context at import"
 		s.forget(src)
@@ -53,6 +59,25 @@ func (s *Standbys) onSourceMessage(src *source, said warmLine) {
 		b.stale = again && b.ready
 	}
 	src.fork(time.Now()) // from now on nobody stops it
+}
+
+// maxWithout bounds what sources may find unfit, one after the other.
+const maxWithout = 256
+
+// leaveOut has no further source import what one of them found unfit. One that finds nothing new, or too much, finds no end.
+func (s *Standbys) leaveOut(said warmLine) {
+	before := len(s.without)
+	for _, name := range said.Without {
+		if moduleName.MatchString(name) && !slices.Contains(s.without, name) {
+			s.without = append(s.without, name)
+		}
+	}
+	if s.withoutWhy == "" {
+		s.withoutWhy = fmt.Sprintf("standbys leave modules out, which ranks import themselves: %s; name such modules in holdfast.dev/standby-skip-modules to spare sources the attempt", said.Why)
+	}
+	if len(s.without) == before || len(s.without) > maxWithout {
+		s.off = "standbys are off: " + said.Why
+	}
 }
 
 // onStandbyMessage takes in that a standby waits for its line.

@@ -33,6 +33,9 @@ type Standbys struct {
 	short   string // why none is started now
 	perRank string // why each rank has a source of its own; empty: one serves all
 	modules []string
+	// without are modules that sources found unfit for standbys, and withoutWhy what is said of the first.
+	without    []string
+	withoutWhy string
 	// proven: the modules are known to be imported by a source that is copied, noted: the next agent will know; known are the names
 	// that others may be told.
 	proven, noted bool
@@ -129,14 +132,17 @@ func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.poke()
 }
 
-// Note says why there are no standbys, for people; empty where there are.
+// Note says why there are no standbys, or what they leave out, for people.
 func (s *Standbys) Note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.off != "" {
 		return s.off
 	}
-	return s.short
+	if s.short != "" {
+		return s.short
+	}
+	return s.withoutWhy
 }
 
 // Sessions lists the sessions of the standbys, which are to be spared when a generation ends.

@@ -5,6 +5,7 @@ package proc
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -302,5 +303,31 @@ func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
 		if noted() != want || (s.Known() != nil) != want {
 			t.Errorf("alone %q: noted %v, known %v", alone, noted(), s.Known())
 		}
+	}
+}
+
+// TestUnfitModulesAreLeftOut: what a source finds unfit the next one does not import, people are told which and why, and one that finds
+// the same again finds no end.
+func TestUnfitModulesAreLeftOut(t *testing.T) {
+	s := bare(t, "exec sleep 1000")
+	s.job.Skip = []string{"wandb"}
+	s.look(time.Now())
+	first := s.sourcesNow()[0]
+	unfit := warmLine{Warm: true, Without: []string{"trainer", "comms", "no module"}, Why: "module comms, which the script imports, reads MASTER_ADDR"}
+	s.onSourceMessage(first, unfit)
+	if len(s.sourcesNow()) != 0 || !slices.Equal(s.skipped(), []string{"wandb", "trainer", "comms"}) {
+		t.Fatalf("sources %v, skipped %q", s.sourcesNow(), s.skipped())
+	}
+	if note := s.Note(); !strings.Contains(note, unfit.Why) || !strings.Contains(note, "holdfast.dev/standby-skip-modules") {
+		t.Errorf("the note is %q", note)
+	}
+	s.look(time.Now())
+	again := s.sourcesNow()
+	if len(again) != 1 || again[0] == first {
+		t.Fatalf("sources %v", again)
+	}
+	s.onSourceMessage(again[0], unfit)
+	if note := s.Note(); note != "standbys are off: "+unfit.Why || len(s.sourcesNow()) != 0 {
+		t.Errorf("the note is %q, sources %v", note, s.sourcesNow())
 	}
 }

@@ -4,6 +4,7 @@ package proc
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -113,11 +114,14 @@ func (s *Standbys) renew(now time.Time) bool {
 			s.forget(src)
 			return true
 		}
-		src.begin(s.job.own(s.run), s.modules, now)
+		src.begin(s.job.own(s.run), s.modules, s.skipped(), now)
 		return true
 	}
 	return false
 }
+
+// skipped are the modules that standbys are to leave out, by people's word and by what sources found.
+func (s *Standbys) skipped() []string { return append(slices.Clone(s.job.Skip), s.without...) }
 
 // importing is the source that has yet to import.
 func (s *Standbys) importing() *source {
@@ -185,6 +189,6 @@ func (s *Standbys) start(local int, now time.Time) error {
 	go listen(s, src, src.control, func(said warmLine) { s.onSourceMessage(src, said) })
 	go s.reap(src)
 	src.early = s.run.Number == 0
-	src.begin(s.job.own(s.run), s.modules, now)
+	src.begin(s.job.own(s.run), s.modules, s.skipped(), now)
 	return nil
 }

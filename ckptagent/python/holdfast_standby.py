@@ -17,6 +17,8 @@ import socket
 import sys
 import time
 
+import _holdfast_copies
+
 # Modules that act when they are imported: they open devices, start threads or join a group.
 _NEVER = (
     "mpi4py.MPI", "pycuda.autoinit", "cupy", "horovod", "tensorflow", "jax", "jaxlib", "torch_xla", "IPython", "antigravity",
@@ -54,6 +56,7 @@ def hold():
     _await_store()
     _rename(name)
     sys.modules.pop("holdfast_standby", None)
+    sys.modules.pop("_holdfast_copies", None)
 
 
 def _socket(fd):
@@ -66,7 +69,7 @@ class _Source:
 
     def __init__(self, control, lines):
         self._control, self._lines, self._messages = control, lines, _Messages(control)
-        self._before = _open_files()
+        self._before, self._mapped, self._draws = _open_files(), _holdfast_copies.shared_mappings(), []
         self._copies = {}  # the line that a copy waits at, by the pipe that says what became of it
         self._due = {}  # when the next copy for a line is to be forked
         self._alone = ""  # why it is not copied
@@ -94,7 +97,8 @@ class _Source:
         if self._taken >= 0:
             os.write(self._taken, b"1")
             os.close(self._taken)
-            _differ()
+            for draws in self._draws:
+                draws.renew()
 
     def _await(self):
         """Takes what the agent says, and what becomes of copies, until a copy is due."""
@@ -133,11 +137,14 @@ class _Source:
         """Imports, and tells what that has left; copies that wait keep what they have."""
         collects = gc.isenabled()
         gc.disable()  # what an import makes stays: looking for garbage in it takes a fifth of the time
-        with _Reads(message.get("own") or ()) as reads:
-            imported, skipped = warm(message["modules"], lambda done: self._goes_on(done, reads))
+        skip = message.get("skip") or ()
+        with _holdfast_copies.Draws() as draws, _holdfast_copies.Guard(skip, self._met):
+            with _Reads(message.get("own") or (), message.get("later") or ()) as reads:
+                imported, skipped = warm(message["modules"], lambda name, half: self._goes_on(name, half, reads), skip)
+        self._draws.append(draws)
         self.learned += 1
-        if not self._alone and not _copies_well(self._before, self._copies):
-            self._alone = "a module that the script imports starts a thread or opens a socket"
+        if draws.kept:
+            self._alone = self._alone or draws.kept[0]
         gc.collect()
         gc.freeze()
         if collects:
@@ -148,13 +155,34 @@ class _Source:
             if line not in self._copies.values():
                 self._due[line] = float("inf")
 
-    def _goes_on(self, done, reads):
+    def _goes_on(self, name, done, reads):
         """Whether to import more: what has missed a variable of a single rank can become none."""
+        if reads.later:
+            self._leave_out(reads.modules, "module %s, which the script imports, reads %s" % (reads.modules[-1], ", ".join(sorted(reads.later))))
+        if _holds_gpu():
+            self._leave_out([name], "module %s, which the script imports, opens a GPU" % name)
         if reads.names and not self._missed:
-            self._missed, self._alone = True, "a module that the script imports reads " + ", ".join(sorted(reads.names))
+            by = reads.modules[-1] if reads.modules else name
+            self._missed, self._alone = True, "module %s, which the script imports, reads %s" % (by, ", ".join(sorted(reads.names)))
+        if not self._alone and not _copies_well(self._before, self._copies):
+            self._alone = "module %s, which the script imports, starts a thread or opens a socket" % name
+        if not self._alone and _holdfast_copies.shared_mappings() - self._mapped:
+            self._alone = "module %s, which the script imports, makes shared memory or a semaphore" % name
         if done:
             _tell(self._control, {"half": True})
         return not self._missed
+
+    def _met(self, name):
+        by = _holdfast_copies.importing()
+        if by:
+            self._leave_out(by, "module %s, which the script imports, imports %s, which is left out" % (by[-1], name))
+
+    def _leave_out(self, modules, why):
+        """Ends the imports here: no standby may have these modules, and the agent begins one without them."""
+        _tell(self._control, {"warm": True, "without": modules, "why": why})
+        while self._control.recv(1 << 16):
+            pass
+        os._exit(0)
 
     def _fork(self, line):
         """Forks the standby that waits at a line; true in that one."""
@@ -221,12 +249,13 @@ class _Reads:
     what reads /proc/self/environ; nor what a process does that an import starts.
     """
 
-    def __init__(self, names):
-        self.names, self._own = set(), {form for name in names for form in (name, os.fsencode(name))}
+    def __init__(self, own, later):
+        self.names, self.later, self.modules = set(), set(), []  # modules: those that were being imported at the first of these reads
+        self._own, self._later = ({form for name in names for form in (name, os.fsencode(name))} for names in (own, later))
 
     def __enter__(self):
         self._kinds = [(environ, environ.__class__) for environ in (os.environ, getattr(os, "environb", None)) if environ is not None]
-        if self._own:
+        if self._own or self._later:
             for environ, kind in self._kinds:
                 environ.__class__ = self._noting(kind)
         return self
@@ -235,18 +264,25 @@ class _Reads:
         for environ, kind in self._kinds:
             environ.__class__ = kind
 
+    def _read(self, name, to):
+        to.add(os.fsdecode(name))
+        self.modules = self.modules or _holdfast_copies.importing()
+
     def _noting(self, kind):
         reads = self
 
         class Names(type(kind.keys(os.environ))):
             def __iter__(self):
-                reads.names.add("all variables")
+                if reads._own:
+                    reads._read("all variables", reads.names)
                 return super().__iter__()
 
         class Noting(kind):
             def __getitem__(self, key):
                 if key in reads._own:
-                    reads.names.add(os.fsdecode(key))
+                    reads._read(key, reads.names)
+                if key in reads._later:
+                    reads._read(key, reads.later)
                 return kind.__getitem__(self, key)
 
             def keys(self):
@@ -304,17 +340,10 @@ def _open_files():
     return files
 
 
-def _differ():
-    """Gives a copy random numbers of its own where a new process would have them; `random` sees to it by itself."""
-    numbers = sys.modules.get("numpy.random")
-    if numbers is not None:
-        numbers.seed()
-
-
-def warm(names, goes_on=lambda half: True):
+def warm(names, goes_on=lambda name, half: True, skip=()):
     """Imports what can be imported; returns how many were and how many were not.
 
-    After each import goes_on says whether to go on; it is told once that half of the names are done.
+    After each import goes_on says whether to go on; it is told once that half of the names are done. What is in skip is left out.
     """
     import importlib
 
@@ -327,7 +356,7 @@ def warm(names, goes_on=lambda half: True):
         if name in sys.modules:
             imported += 1
             continue
-        if _refused(name) or not _there(name):
+        if _refused(name) or _holdfast_copies.within(name, skip) or not _there(name):
             skipped += 1
             continue
         try:
@@ -339,7 +368,7 @@ def warm(names, goes_on=lambda half: True):
             skipped += 1
         passed = 0 <= half < imported + skipped
         half = -1 if passed else half
-        if not goes_on(passed):
+        if not goes_on(name, passed):
             break
     main.__dict__.pop("__file__", None)
     return imported, skipped
@@ -364,7 +393,7 @@ def _schedule(policy):
 
 
 def _refused(name):
-    return any(name == never or name.startswith(never + ".") for never in _NEVER)
+    return _holdfast_copies.within(name, _NEVER)
 
 
 def _there(name):

@@ -4,6 +4,7 @@ package settings
 
 import (
 	"fmt"
+	"regexp"
 	"sort"
 	"strconv"
 	"strings"
@@ -42,6 +43,8 @@ type Settings struct {
 	// Standbys says whether each rank has a warm standby, StandbyBytes what those of a pod may use.
 	Standbys     bool
 	StandbyBytes int64
+	// StandbySkip are the modules that standbys leave out, with commas between.
+	StandbySkip string `json:",omitzero"`
 	// ShmBytes is the size of what is mounted at /dev/shm; 0: not said. NoShm: nothing is.
 	ShmBytes int64 `json:",omitzero"`
 	NoShm    bool  `json:",omitzero"`
@@ -77,11 +80,14 @@ type Annotated struct {
 
 // userKeys are the annotations that people write, each with what it accepts.
 var userKeys = map[string]string{
-	v1alpha1.AnnotationEnabled:         `"true" or "false"`,
-	v1alpha1.AnnotationStateSize:       `a size such as "40Gi"`,
-	v1alpha1.AnnotationSlots:           `"2" or "3"`,
-	v1alpha1.AnnotationStandbys:        `"auto" or "off"`,
-	v1alpha1.AnnotationStandbyMemory:   `a size such as "512Mi"`,
+	v1alpha1.AnnotationEnabled:       `"true" or "false"`,
+	v1alpha1.AnnotationStateSize:     `a size such as "40Gi"`,
+	v1alpha1.AnnotationSlots:         `"2" or "3"`,
+	v1alpha1.AnnotationStandbys:      `"auto" or "off"`,
+	v1alpha1.AnnotationStandbyMemory: `a size such as "512Mi"`,
+
+	v1alpha1.AnnotationStandbySkipModules: `modules such as "pynvml,wandb"`,
+
 	v1alpha1.AnnotationRanks:           `a number such as "8"`,
 	v1alpha1.AnnotationMaxRestarts:     `a number such as "5"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
@@ -235,6 +241,11 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationStandbyMemory:
 		s.StandbyBytes, problem = parseBytes(value, `to run without standbys write `+v1alpha1.AnnotationStandbys+`: "off"`)
+	case v1alpha1.AnnotationStandbySkipModules:
+		s.StandbySkip = value
+		if !moduleNames.MatchString(value) {
+			return `must be names of Python modules with commas between and no blanks, such as "pynvml,wandb"; remove the key to leave none out`
+		}
 	case v1alpha1.AnnotationStandbys:
 		s.Standbys = value == "auto"
 		if value != "auto" && value != "off" {
@@ -296,6 +307,8 @@ func (s *Settings) set(key, value string) (problem string) {
 	}
 	return problem
 }
+
+var moduleNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(,[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)*$`)
 
 // parseBytes reads a size and returns what is wrong with it.
 func parseBytes(value, off string) (int64, string) {

@@ -428,7 +428,7 @@ class Standby(ScriptCase):
             with self.subTest(text):
                 child, lines = self.standby(self.file("s.py", "pass"), modules=["asks", "colorsys"], ranks=2, own=self.OWN, PYTHONPATH=self.importable(asks=text))
                 facts = lines.heard()
-                want = "a module that the script imports reads " + names if names else ""
+                want = "module asks, which the script imports, reads " + names if names else ""
                 # What cannot be copied imports no more.
                 self.assertEqual((facts["alone"], facts["imported"]), (want, 1 if names else 2))
                 lines.close()
@@ -442,9 +442,84 @@ class Standby(ScriptCase):
         for module in ("starts_a_thread", "opens_a_socket"):
             with self.subTest(module):
                 child, lines = self.standby(self.file("s.py", "print('ran')"), modules=[module], ranks=2, own=self.OWN, PYTHONPATH=path)
-                self.assertEqual(lines.heard()["alone"], "a module that the script imports starts a thread or opens a socket")
+                self.assertEqual(lines.heard()["alone"], "module %s, which the script imports, starts a thread or opens a socket" % module)
                 lines.close()
                 self.assertEqual(child.communicate(timeout=60), ("", ""))
+
+    LATER = ("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
+
+    def said(self, modules, skip=(), ranks=2, **texts):
+        """What a source says of modules that it is to import."""
+        child, lines = self.standby(self.file("s.py", "pass"), modules=(), ranks=ranks, own=self.OWN, PYTHONPATH=self.importable(**texts))
+        lines.heard()
+        lines.tell(modules=modules, own=list(self.OWN) if ranks > 1 else [], later=self.LATER, skip=skip)
+        facts = lines.heard()
+        lines.close()
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((out, err), ("", ""))
+        return facts
+
+    def test_what_reads_a_later_variable_is_left_out_with_what_imports_it(self):
+        reads = "import os; ADDR = os.environ.get('MASTER_ADDR', '127.0.0.1')"
+        for ranks in (1, 2):
+            facts = self.said(["outer", "colorsys"], ranks=ranks, outer="import reads", reads=reads)
+            self.assertEqual((facts["without"], facts["why"]), (["outer", "reads"], "module reads, which the script imports, reads MASTER_ADDR"))
+        self.assertNotIn("without", self.said(["outer"], outer="import os; os.environ.get('WORLD_SIZE')"))
+
+    def test_what_is_left_out_is_not_run(self):
+        acts = "open(__file__ + '.ran', 'w')"
+        facts = self.said(["acts", "acts.inner", "colorsys"], skip=["acts"], acts=acts)
+        self.assertEqual((facts["imported"], facts["skipped"]), (1, 2))
+        facts = self.said(["late", "colorsys"], skip=["acts"], acts=acts, late="import importlib.util; importlib.util.find_spec('acts'); import acts")
+        self.assertEqual((facts["without"], facts["why"]), (["late"], "module late, which the script imports, imports acts, which is left out"))
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "lib/acts.py.ran")))
+
+    def test_what_a_fork_would_share_is_not_shared(self):
+        for text, does in {
+            "import multiprocessing; LOCK = multiprocessing.Lock()": "makes shared memory or a semaphore",
+            "import mmap; M = mmap.mmap(-1, 4096)": "makes shared memory or a semaphore",
+            "import uuid; ID = uuid.uuid4()": "draws random bytes",
+            "from os import urandom; KEY = urandom(8)": "draws random bytes",
+            "import os; RUN = 'run-%d' % os.getpid()": "keeps a text with the process's id",
+            "import mmap; M = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)": "",
+            "import random, os; R = random.Random(); PID = os.getpid()": "",
+        }.items():
+            with self.subTest(text):
+                want = "module takes, which the script imports, " + does if does else ""
+                self.assertEqual(self.said(["takes"], takes=text)["alone"], want)
+
+    def test_copies_renew_what_is_a_process_s_own(self):
+        path = self.importable(takes="""
+            import os, random, multiprocessing
+            from os import getpid, urandom
+            FREE, FIXED, AGAIN, PID = random.Random(), random.Random(5), random.Random(), getpid()
+            AGAIN.seed(6)
+            try:
+                from numpy.random import default_rng, RandomState
+                DRAWS, SAME = [default_rng(), RandomState()], [default_rng(5), RandomState(5), default_rng(122807528840384100672342137672332424406)]
+            except ImportError:
+                DRAWS, SAME = [], []
+            """)
+        script = self.file("s.py", """
+            import json, multiprocessing, os, takes
+            value = lambda g: float(g.random() if hasattr(g, "random") else g.rand())
+            print(json.dumps({"own": [value(g) for g in [takes.FREE, *takes.DRAWS]] + [multiprocessing.current_process().authkey.hex()],
+                "same": [value(g) for g in [takes.FIXED, takes.AGAIN, *takes.SAME]], "pid": takes.PID == os.getpid(),
+                "kinds": [type(f).__name__ for f in (takes.getpid, takes.urandom, os.getpid, os.urandom)]}), flush=True)
+            """)
+        child, lines = self.standby(script, modules=["takes"], PYTHONPATH=path)
+        for _ in range(2):
+            pid = json.loads(lines.readline())["pid"]
+            self.order(lines, pid=pid, env={})
+            self.assertEqual(exit_code(pid), 0)
+        lines.close()
+        first, second = map(json.loads, child.communicate(timeout=60)[0].splitlines())
+        cold = json.loads(subprocess.run([sys.executable, script], env=environment(PYTHONPATH=path), capture_output=True, check=True).stdout)
+        self.assertEqual(first["same"], cold["same"])
+        self.assertEqual(second["same"], cold["same"])
+        self.assertEqual((first["pid"], second["pid"], first["kinds"]), (True, True, cold["kinds"]))
+        for a, b in zip(first["own"], second["own"]):
+            self.assertNotEqual(a, b)
 
     def test_more_modules_are_for_the_next_copies(self):
         script = self.file("s.py", "import sys; print('json' in sys.modules, 'colorsys' in sys.modules)")
