@@ -147,16 +147,21 @@ func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
 
 // memoryRoom is how much more memory this container may use; known is false where nothing limits it.
 func memoryRoom() (room uint64, known bool) {
-	for _, g := range []struct{ dir, limit, usage, inactive string }{
-		{cgroupDir(""), "memory.max", "memory.current", "inactive_file"},
-		{cgroupDir("memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+	for _, g := range []struct {
+		dir, limit, usage string
+		cache             []string
+	}{
+		{cgroupDir(""), "memory.max", "memory.current", []string{"inactive_file", "active_file"}},
+		{cgroupDir("memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
 	} {
 		limit, ok := readNumber(filepath.Join(g.dir, g.limit))
 		usage, ok2 := readNumber(filepath.Join(g.dir, g.usage))
 		if g.dir == "" || !ok || !ok2 || limit >= 1<<60 {
 			continue
 		}
-		usage -= min(usage, statValue(filepath.Join(g.dir, "memory.stat"), g.inactive))
+		for _, cache := range g.cache { // what the kernel takes back before it ends anything
+			usage -= min(usage, statValue(filepath.Join(g.dir, "memory.stat"), cache))
+		}
 		return limit - min(limit, usage), true
 	}
 	return 0, false

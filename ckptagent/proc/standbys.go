@@ -48,6 +48,8 @@ type Standbys struct {
 	notBefore []time.Time
 	failures  []int
 	need      uint64
+	// measured is when the container's memory was looked at last.
+	measured time.Time
 	// lost are ranks whose standby is gone, which has yet to be told.
 	lost []int
 	// spent is the processor time that warming used between the last two looks, cost what the last source took in all.

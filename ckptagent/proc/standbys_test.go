@@ -331,3 +331,30 @@ func TestUnfitModulesAreLeftOut(t *testing.T) {
 		t.Errorf("the note is %q, sources %v", note, s.sourcesNow())
 	}
 }
+
+// TestStandbysYieldMemory: what nears the container's limit ends sources and standbys, says so, and begins none until there is room.
+func TestStandbysYieldMemory(t *testing.T) {
+	s := bare(t, "exec sleep 1000")
+	room := uint64(standbyMemory)
+	s.room = func() (uint64, bool) { return room, true }
+	now := time.Now()
+	s.look(now)
+	if len(s.sourcesNow()) != 1 {
+		t.Fatal("no source where there is room")
+	}
+	room = memoryReserve
+	if s.look(now.Add(memoryLook)); len(s.sourcesNow()) != 1 {
+		t.Fatal("ended although the reserve is there")
+	}
+	room--
+	if wait := s.look(now.Add(2 * memoryLook)); wait != memoryRetry || len(s.sourcesNow()) != 0 {
+		t.Fatalf("%d sources live on, the next look is in %s", len(s.sourcesNow()), wait)
+	}
+	if note := s.Note(); !strings.Contains(note, "limit left 63 MiB") || !strings.Contains(note, "holdfast.dev/standby-memory") {
+		t.Errorf("the note is %q", note)
+	}
+	room = standbyMemory
+	if s.look(now.Add(2*memoryLook + memoryRetry)); len(s.sourcesNow()) != 1 || s.Note() != "" {
+		t.Errorf("%d sources where there is room again; the note is %q", len(s.sourcesNow()), s.Note())
+	}
+}

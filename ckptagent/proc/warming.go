@@ -19,6 +19,10 @@ const (
 	standbyRetryMax = time.Minute
 	// memoryRetry is how long to wait where memory is short.
 	memoryRetry = 10 * time.Second
+	// memoryReserve is the room below which sources and standbys are ended, before the kernel ends the container; memoryLook is how
+	// often that is looked at.
+	memoryReserve = 64 << 20
+	memoryLook    = 500 * time.Millisecond
 )
 
 // look does what is due and says when to look again; 0: when something changes.
@@ -43,6 +47,9 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		}
 		return 0
 	}
+	if s.yieldMemory(now) {
+		return memoryRetry
+	}
 	if importing != nil && s.run.Number == 0 {
 		importing.goOn(now) // nothing runs that it could be in the way of
 		return warmTick
@@ -58,7 +65,30 @@ func (s *Standbys) look(now time.Time) time.Duration {
 	if s.renew(now) {
 		return warmTick
 	}
+	if len(s.sources()) > 0 {
+		return memoryLook
+	}
 	return 0
+}
+
+// yieldMemory ends all sources and standbys where the container's memory is nearly used up, and says whether it did.
+func (s *Standbys) yieldMemory(now time.Time) bool {
+	if now.Sub(s.measured) < memoryLook {
+		return false
+	}
+	s.measured = now
+	room, known := s.room()
+	if !known || room >= memoryReserve || len(s.sources()) == 0 {
+		return false
+	}
+	for _, src := range s.sources() {
+		s.fail(src, now)
+	}
+	for local := range s.notBefore {
+		s.notBefore[local] = now.Add(memoryRetry)
+	}
+	s.short = fmt.Sprintf("standbys were ended: the container's memory limit left %d MiB; raise the limit or holdfast.dev/standby-memory", room>>20)
+	return true
 }
 
 // fill starts a source where ranks have none. It says when to look again; 0: none is missing.
