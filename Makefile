@@ -68,9 +68,22 @@ $(STATIC): %:
 holdfast-nvml:
 	@CGO_ENABLED=1 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
-IMAGE = bin/holdfast-dev image build holdfast.dev/$(1):$(VERSION) $(foreach b,$(1) $(2),--add bin/$(b):/$(b)) --entrypoint /$(1) --output bin/images/$(1).tar
+# PLATFORMS=linux/amd64,linux/arm64 builds images for several processors. Of holdfast-nvml, which needs C, each is built by that processor's compiler.
+comma := ,
+ARCHS := $(patsubst linux/%,%,$(subst $(comma), ,$(PLATFORMS)))
+HOST_ARCH = $(shell go env GOARCH)
+CC_amd64 := x86_64-linux-gnu-gcc
+CC_arm64 := aarch64-linux-gnu-gcc
+IMAGE_BINARIES := holdfast-controller holdfast-scheduler holdfast-agent holdfast-node
+.PHONY: $(addprefix image-binaries-,amd64 arm64)
+$(addprefix image-binaries-,amd64 arm64): image-binaries-%:
+	@$(if $(filter $*,$(HOST_ARCH)),:,command -v $(CC_$*) >/dev/null || { echo "$(CC_$*) is missing: apt-get install gcc-$(if $(filter arm64,$*),aarch64,x86-64)-linux-gnu"; exit 1; })
+	@GOARCH=$* CGO_ENABLED=0 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$*/ $(addprefix ./cmd/,$(IMAGE_BINARIES))
+	@GOARCH=$* CGO_ENABLED=1 $(if $(filter $*,$(HOST_ARCH)),,CC=$(CC_$*)) hack/gobuild.sh $(BUILD_FLAGS) -o bin/$*/holdfast-nvml ./cmd/holdfast-nvml
+
+IMAGE = bin/holdfast-dev image build holdfast.dev/$(1):$(VERSION) $(if $(ARCHS),--platforms $(PLATFORMS)) $(foreach b,$(1) $(2),--add bin/$(if $(ARCHS),{arch}/)$(b):/$(b)) --entrypoint /$(1) --output bin/images/$(1).tar
 .PHONY: images
-images: build ## archives of the images in bin/images/, to be pushed to your registry
+images: $(if $(ARCHS),holdfast-dev $(addprefix image-binaries-,$(ARCHS)),build) ## archives of the images in bin/images/, to be pushed to your registry (PLATFORMS=linux/amd64,linux/arm64)
 	@mkdir -p bin/images
 	@$(call IMAGE,holdfast-controller)
 	@$(call IMAGE,holdfast-scheduler)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -168,60 +170,95 @@ func imageCommand(w *where) *cobra.Command {
 }
 
 func imageBuildCommand() *cobra.Command {
-	img := &image.Image{}
-	var add []string
-	var output string
-	var base, libraries bool
+	var b imageBuild
 	cmd := &cobra.Command{
 		Use: "build NAME:TAG", Short: "Write an image archive", Args: words(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			what := img
-			if base {
-				var err error
-				if what, err = image.Base(pythonDir); err != nil {
-					return err
-				}
-			} else if len(args) == 0 {
+			if len(args) == 1 {
+				b.name = args[0]
+			} else if !b.base {
 				return errors.New("name the image, such as holdfast.dev/agent:v1")
 			}
-			if len(args) == 1 {
-				what.Name = args[0]
-			}
-			for _, a := range add {
-				src, dst, ok := strings.Cut(a, ":")
-				if !ok {
-					return fmt.Errorf("--add %q: write SOURCE:DESTINATION", a)
-				}
-				files, err := image.Copy(src, dst)
-				if err != nil {
-					return err
-				}
-				what.Files = append(what.Files, files...)
-			}
-			if libraries {
-				if err := what.AddLibraries(); err != nil {
-					return err
-				}
-			}
-			tar, err := what.Tar()
-			if err != nil {
-				return err
-			}
-			if output == "" {
-				output = strings.NewReplacer("/", "_", ":", "_").Replace(what.Name) + ".tar"
-			}
-			return os.WriteFile(filepath.Clean(output), tar, 0o644)
+			return b.write()
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&add, "add", nil, "file or folder to add, SOURCE:DESTINATION")
-	f.StringArrayVar(&img.Entrypoint, "entrypoint", nil, "entry point, once per word")
-	f.StringArrayVar(&img.Env, "env", nil, "environment variable, KEY=VALUE")
-	f.StringVar(&img.User, "user", "65532:65532", "uid:gid that the image runs as")
-	f.StringVar(&output, "output", "", "archive to write")
-	f.BoolVar(&libraries, "libraries", false, "add the shared libraries that the image's programs need")
-	f.BoolVar(&base, "base", false, "build the training base image instead: a shell, core tools, shared libraries")
+	f.StringArrayVar(&b.add, "add", nil, "file or folder to add, SOURCE:DESTINATION; with --platforms {arch} in SOURCE is the platform's processor")
+	f.StringArrayVar(&b.entrypoint, "entrypoint", nil, "entry point, once per word")
+	f.StringArrayVar(&b.env, "env", nil, "environment variable, KEY=VALUE")
+	f.StringVar(&b.user, "user", "65532:65532", "uid:gid that the image runs as")
+	f.StringVar(&b.output, "output", "", "archive to write")
+	f.StringSliceVar(&b.platforms, "platforms", nil, "write one OCI archive for these, such as linux/amd64,linux/arm64; else one of this machine's platform, as docker writes it")
+	f.BoolVar(&b.libraries, "libraries", false, "add the shared libraries that the image's programs need")
+	f.BoolVar(&b.base, "base", false, "build the training base image instead: a shell, core tools, shared libraries")
 	return cmd
+}
+
+// imageBuild is what image build was asked for.
+type imageBuild struct {
+	name, user, output   string
+	add, entrypoint, env []string
+	platforms            []string
+	base, libraries      bool
+}
+
+func (b *imageBuild) write() error {
+	var out bytes.Buffer
+	if len(b.platforms) == 0 {
+		img, err := b.image("")
+		if err != nil {
+			return err
+		}
+		b.name = img.Name
+		if err := img.Write(&out); err != nil {
+			return err
+		}
+	} else {
+		var images []*image.Image
+		for _, platform := range b.platforms {
+			arch, ok := strings.CutPrefix(platform, "linux/")
+			if !ok || b.base {
+				return fmt.Errorf("--platforms %s: write linux/amd64 or linux/arm64, without --base", platform)
+			}
+			img, err := b.image(arch)
+			if err != nil {
+				return err
+			}
+			images = append(images, img)
+		}
+		if err := image.WriteIndex(images, &out); err != nil {
+			return err
+		}
+	}
+	output := cmp.Or(b.output, strings.NewReplacer("/", "_", ":", "_").Replace(b.name)+".tar")
+	return os.WriteFile(filepath.Clean(output), out.Bytes(), 0o644)
+}
+
+// image is the one for a processor; empty: this machine's.
+func (b *imageBuild) image(arch string) (*image.Image, error) {
+	img := &image.Image{Entrypoint: b.entrypoint, Env: b.env, User: b.user, Arch: arch}
+	if b.base {
+		var err error
+		if img, err = image.Base(pythonDir); err != nil {
+			return nil, err
+		}
+	}
+	img.Name = cmp.Or(b.name, img.Name)
+	for _, a := range b.add {
+		src, dst, ok := strings.Cut(a, ":")
+		if !ok {
+			return nil, fmt.Errorf("--add %q: write SOURCE:DESTINATION", a)
+		}
+		files, err := image.Copy(strings.ReplaceAll(src, "{arch}", arch), dst)
+		if err != nil {
+			return nil, err
+		}
+		img.Files = append(img.Files, files...)
+	}
+	if b.libraries {
+		return img, img.AddLibraries()
+	}
+	return img, nil
 }
 
 func imageLoadCommand(w *where) *cobra.Command {

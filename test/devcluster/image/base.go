@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"holdfast.dev/holdfast/test/devcluster/layout"
@@ -73,10 +74,20 @@ func Base(pythonDir string) (*Image, error) {
 	return img, nil
 }
 
-// AddLibraries adds this machine's shared libraries that the image's programs need, and those that a library of
-// others which they load may need: the parts of the C library.
+// foreign is where Debian's cross compilers keep the C library of another processor.
+var foreign = map[string]string{"amd64": "/usr/x86_64-linux-gnu", "arm64": "/usr/aarch64-linux-gnu"}
+
+// AddLibraries adds the shared libraries of this machine, or of the image's processor, that the image's programs need, and those that a
+// library of others which they load may need: the parts of the C library.
 func (i *Image) AddLibraries() error {
 	libs := newLibraries()
+	if i.Arch != "" && i.Arch != runtime.GOARCH {
+		root := foreign[i.Arch]
+		libs.root, libs.dirs = root, []string{filepath.Join(root, "lib")}
+		if _, err := os.Stat(filepath.Join(root, "lib")); root == "" || err != nil {
+			return fmt.Errorf("there are no libraries for %s here: install that processor's cross compiler (gcc-aarch64-linux-gnu, gcc-x86-64-linux-gnu)", i.Arch)
+		}
+	}
 	for _, f := range i.Files {
 		if f.Source == "" || f.Mode.IsDir() {
 			continue
@@ -108,6 +119,7 @@ func baseSkeleton() []File {
 
 // libraries collects shared libraries with all that they need in turn.
 type libraries struct {
+	root  string // of another processor's libraries; empty: this machine's
 	dirs  []string
 	found map[string]string // where the image has it: where the machine has it
 }
@@ -143,9 +155,9 @@ func (l *libraries) add(lib string) error {
 }
 
 func (l *libraries) take(p string) error {
-	at := p
-	if !strings.HasPrefix(p, "/usr/") {
-		at = "/usr" + p // the image's /lib leads to /usr/lib
+	at := strings.TrimPrefix(p, l.root)
+	if !strings.HasPrefix(at, "/usr/") {
+		at = "/usr" + at // the image's /lib leads to /usr/lib
 	}
 	if _, ok := l.found[at]; ok {
 		return nil
@@ -170,7 +182,7 @@ func (l *libraries) needsOf(p string) error {
 		if err != nil {
 			return err
 		}
-		if err := l.take(strings.TrimRight(string(b), "\x00")); err != nil {
+		if err := l.take(l.root + strings.TrimRight(string(b), "\x00")); err != nil {
 			return err
 		}
 	}

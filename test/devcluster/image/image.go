@@ -5,6 +5,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -33,6 +34,8 @@ type Image struct {
 	Cmd        []string
 	Env        []string
 	WorkDir    string
+	// Arch is the processor that its programs are for, as Go names it; empty: this machine's.
+	Arch string
 	// User is a uid, or uid:gid; restricted pods want a number.
 	User  string
 	Files []File
@@ -128,7 +131,7 @@ func (i *Image) build() (v1.Image, error) {
 		return nil, err
 	}
 	cf = cf.DeepCopy()
-	cf.Architecture, cf.OS = runtime.GOARCH, "linux"
+	cf.Architecture, cf.OS = cmp.Or(i.Arch, runtime.GOARCH), "linux"
 	cf.Created = v1.Time{Time: time.Unix(0, 0)}
 	cf.Config = v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: i.Env, WorkingDir: i.WorkDir, User: i.User}
 	return mutate.ConfigFile(img, cf)
