@@ -243,7 +243,7 @@ bench-scheduler: ## large gangs to their last binding, next to other schedulers,
 .PHONY: bench-plan
 bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
 	@go build -o bin/bench-plan ./test/bench/plan >&2 && bin/bench-plan
-	@set -o pipefail; go test ./plugin -run '^$$' -bench Eligibility -benchmem 2>&1 | grep -E '^(Benchmark|---|FAIL|panic)' >&2
+	@set -o pipefail; go test ./plugin/planner -run '^$$' -bench Eligibility -benchmem 2>&1 | grep -E '^(Benchmark|---|FAIL|panic)' >&2
 
 # No cluster, no root: real arenas and storage, real clients.
 .PHONY: bench-checkpoint
@@ -263,7 +263,7 @@ bench-quick: ## every benchmark, small: shows that they run
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
-	@go test ./plugin -run '^$$' -bench Eligibility -benchtime 1x
+	@go test ./plugin/planner -run '^$$' -bench Eligibility -benchtime 1x
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code
