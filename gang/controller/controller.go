@@ -80,11 +80,14 @@ type Controller struct {
 	notified map[types.NamespacedName]string
 	// had is which Job of a name was seen with its Gang: should that be deleted, it is made anew, however full the namespace is.
 	had map[types.NamespacedName]types.UID // guarded by mu
+	// refusals by Job, as they were looked up last. Guarded by mu.
+	refusals map[types.NamespacedName]refusal
 }
 
 // New returns a Controller.
 func New(o Options) *Controller {
-	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, notified: map[types.NamespacedName]string{}, had: map[types.NamespacedName]types.UID{}}
+	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, notified: map[types.NamespacedName]string{}, had: map[types.NamespacedName]types.UID{},
+		refusals: map[types.NamespacedName]refusal{}}
 }
 
 // SetupWithManager registers the reconciler; it runs on the leader alone.
@@ -157,8 +160,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	known := status.GatherJobGang(g, job, j, pods.Items)
 	missing := !known.View.JobEnded && !ptr.Deref(job.Spec.Suspend, false) && len(known.View.Members) < known.View.Size
 	if missing {
-		if known.View.Refused, err = c.refused(ctx, job, pods.Items, now); err != nil {
-			return reconcile.Result{}, err
+		if known.View.Refused, err = c.refused(ctx, job, pods.Items, now); err != nil { // all else is said without
+			log.FromContext(ctx).Error(err, "asking why a pod is missing")
 		}
 	}
 	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)

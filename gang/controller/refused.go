@@ -8,6 +8,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/elastic/cause"
@@ -29,24 +30,56 @@ const failedCreate = "FailedCreate"
 
 var attempt = regexp.MustCompile(`^(Error creating: )?(pods "[^"]*" is forbidden: )?`)
 
-// refused is why the Job controller could not make a pod, as it said last; "": it did not since the newest of the pods was made.
+// refusal is what the Job controller said last of a pod that it could not make, and when that was looked up.
+type refusal struct {
+	job     types.UID
+	text    string
+	at      time.Time
+	askedAt time.Time
+}
+
+// refused is why the Job controller could not make a pod, as it said last; "": it did not since the newest of the pods was made. A gang is
+// reconciled at each change of its pods, and events are in no cache of the API server: they are listed once in refusedAgain at most.
 func (c *Controller) refused(ctx context.Context, job *batchv1.Job, pods []corev1.Pod, now time.Time) (string, error) {
-	list := &corev1.EventList{}
-	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(job.UID), "reason": failedCreate}); err != nil {
-		return "", fmt.Errorf("listing the events of Job %s/%s: %w", job.Namespace, job.Name, err)
+	last, err := c.lastRefusal(ctx, job, now)
+	if err != nil {
+		return "", err
 	}
-	since, text := now.Add(-refusedLately), ""
+	since := now.Add(-refusedLately)
 	for i := range pods {
 		if made := pods[i].CreationTimestamp.Time; made.After(since) {
 			since = made
 		}
 	}
+	if last.at.Before(since) {
+		return "", nil
+	}
+	return last.text, nil
+}
+
+func (c *Controller) lastRefusal(ctx context.Context, job *batchv1.Job, now time.Time) (refusal, error) {
+	key := client.ObjectKeyFromObject(job)
+	c.mu.Lock()
+	last, known := c.refusals[key]
+	c.mu.Unlock()
+	if known && last.job == job.UID && now.Sub(last.askedAt) < refusedAgain {
+		return last, nil
+	}
+	list := &corev1.EventList{}
+	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(job.UID), "reason": failedCreate}); err != nil {
+		return refusal{}, fmt.Errorf("listing the events of Job %s: %w", key, err)
+	}
+	last = refusal{job: job.UID, askedAt: now}
 	for i := range list.Items {
-		if at := lastSeen(&list.Items[i]); !at.Before(since) {
-			since, text = at, list.Items[i].Message
+		if at := lastSeen(&list.Items[i]); !at.Before(last.at) {
+			last.at, last.text = at, list.Items[i].Message
 		}
 	}
-	return cause.Tail(cause.Printable(attempt.ReplaceAllString(text, "")), maxRefusal), nil
+	last.text = cause.Tail(cause.Printable(attempt.ReplaceAllString(last.text, "")), maxRefusal)
+	c.mu.Lock()
+	c.refusals[key] = last
+	c.mu.Unlock()
+	return last, nil
 }
 
 func lastSeen(e *corev1.Event) time.Time {

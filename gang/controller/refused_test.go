@@ -35,6 +35,7 @@ func TestWhyAPodIsMissing(t *testing.T) {
 		t.Errorf("again after %s: %s", result.RequeueAfter, message(v1alpha1.ConditionPlaced))
 	}
 	const quota = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=3"
+	w.now = w.now.Add(refusedAgain)
 	w.add(said(4, "job-1", "FailedCreate", `Error creating: pods "llama-1-x7k" is forbidden: `+quota+"\x1b[2J", at(-30*time.Second)))
 	w.reconcile()
 	if got := message(v1alpha1.ConditionPlaced); !strings.HasSuffix(got, "; the Job controller cannot make a pod: "+quota+`\x1b[2J`) || w.condition(v1alpha1.ConditionPlaced) != "False MemberLost" {
@@ -51,4 +52,40 @@ func TestWhyAPodIsMissing(t *testing.T) {
 	if w.reconcile(); strings.Contains(message(v1alpha1.ConditionPlaced), "quota") {
 		t.Error(message(v1alpha1.ConditionPlaced))
 	}
+}
+
+// TestEventsAreListedNowAndThen: while its pods are being made a gang is looked at for each of them, and events are read from etcd. Where
+// they cannot be listed, all else that is known of the gang is written.
+func TestEventsAreListedNowAndThen(t *testing.T) {
+	w := newWorld(t, job(admitted()), pod(0, "n0"))
+	lists := func() (n int) {
+		for _, o := range w.lists {
+			if o.FieldSelector != nil && strings.Contains(o.FieldSelector.String(), "reason="+failedCreate) {
+				n++
+			}
+		}
+		return n
+	}
+	for range 5 {
+		w.reconcile()
+	}
+	if n := lists(); n != 1 {
+		t.Errorf("%d lists of events for five looks at once", n)
+	}
+	w.now = w.now.Add(refusedAgain)
+	if w.reconcile(); lists() != 2 {
+		t.Errorf("%d lists of events after %s more", lists(), refusedAgain)
+	}
+	w.now = w.now.Add(refusedAgain)
+	w.c.Live = failing{w.client}
+	if w.reconcile(); w.condition(v1alpha1.ConditionPlaced) != "False MemberLost" {
+		t.Error(w.condition(v1alpha1.ConditionPlaced))
+	}
+}
+
+// failing lists nothing.
+type failing struct{ client.Reader }
+
+func (failing) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return fmt.Errorf("forbidden")
 }

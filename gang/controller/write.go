@@ -149,6 +149,7 @@ func (c *Controller) forget(job types.NamespacedName) {
 	defer c.mu.Unlock()
 	delete(c.notified, job)
 	delete(c.had, job)
+	delete(c.refusals, job)
 }
 
 // noteGang notes that a Job has its Gang.
