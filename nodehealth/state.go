@@ -420,10 +420,16 @@ func (s *State) hang(sig Signal) {
 	if s.hungSince.IsZero() {
 		s.hungSince = sig.At
 	}
-	s.released = ""
+	s.endRelease()
 	s.interrupt()
 	f := s.touch(DriverHangs, Signal{At: sig.At, Source: Probe, Text: sig.Text})
 	f.confirmed = f.confirmed || sig.At.Sub(s.hungSince) >= HangGrace
+}
+
+// endRelease notes that NVML was asked again after a repair, and did not answer: what it said instead stands alone.
+func (s *State) endRelease() {
+	s.released = ""
+	s.findings = slices.DeleteFunc(s.findings, func(f finding) bool { return f.cause == GPUsReleased })
 }
 
 // interrupt ends the time for which devices have been read well.
@@ -442,9 +448,9 @@ func (s *State) release(sig Signal) {
 
 // lose notes that there is nothing to ask. That a driver was never there is no fault.
 func (s *State) lose(sig Signal) {
-	s.blind, s.hungSince, s.released = sig.Text, time.Time{}, ""
+	s.blind, s.hungSince = sig.Text, time.Time{}
+	s.endRelease()
 	s.interrupt()
-	s.findings = slices.DeleteFunc(s.findings, func(f finding) bool { return f.cause == GPUsReleased })
 	if len(s.devices) > 0 || !s.read.IsZero() {
 		s.touch(DriverGone, Signal{At: sig.At, Source: Probe, Text: sig.Text}).confirmed = true
 	}
