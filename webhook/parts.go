@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -64,6 +65,9 @@ func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types
 	t.spec.InitContainers = appendNew(t.spec.InitContainers, t.install(cfg, install), func(c corev1.Container) string { return c.Name })
 	for _, m := range mounts {
 		c.VolumeMounts = appendNew(c.VolumeMounts, m, func(m corev1.VolumeMount) string { return m.MountPath })
+	}
+	if !t.ownsShm() { // any more: others may have added containers since
+		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == shmVariable })
 	}
 	for _, e := range t.environment(cfg, s, job) {
 		c.Env = appendNew(c.Env, e, func(e corev1.EnvVar) string { return e.Name })
@@ -143,7 +147,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
 	}
 	if t.ownsShm() {
-		env = append(env, corev1.EnvVar{Name: "HOLDFAST_SHM", Value: "own"})
+		env = append(env, corev1.EnvVar{Name: shmVariable, Value: "own"})
 	}
 	if len(cfg.CoordinatorAddresses) > 0 {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_COORDINATOR_ADDRESSES", Value: strings.Join(cfg.CoordinatorAddresses, ",")})

@@ -12,6 +12,9 @@ import (
 // shmPath is where processes of a container share memory: data loaders and NCCL. Container runtimes put 64 MiB there.
 const shmPath = "/dev/shm"
 
+// shmVariable is by which the agent knows that no other container has its /dev/shm.
+const shmVariable = "HOLDFAST_SHM"
+
 // Without a word about it /dev/shm has this share of the container's memory, within these bounds; where no memory is set
 // nothing is reserved either, and it may have the most.
 const (

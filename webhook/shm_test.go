@@ -122,9 +122,21 @@ func TestOwnSharedMemory(t *testing.T) {
 		"the node's by hostIPC":       {[]func(*batchv1.Job){withoutShm, podSpec(func(s *corev1.PodSpec) { s.HostIPC = true })}, false},
 	} {
 		pod := injected(t, job(t, c.change...))
-		own := slices.ContainsFunc(pod.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "HOLDFAST_SHM" && e.Value == "own" })
-		if own != c.own {
+		if own := ownShm(pod); own != c.own {
 			t.Errorf("%s: own %v, want %v", name, own, c.own)
 		}
 	}
+	pod := injected(t, job(t, withoutShm, off))
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"}) // by another webhook, after which ours is asked again
+	out := MutatePod(t.Context(), pod, config)
+	if len(out.Errors) > 0 {
+		t.Fatal(out.Errors)
+	}
+	if ownShm(out.Object) {
+		t.Error("a sidecar that came after injection has the same /dev/shm, and the agent is said to own it")
+	}
+}
+
+func ownShm(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "HOLDFAST_SHM" && e.Value == "own" })
 }
