@@ -24,7 +24,7 @@ func (s State) Report() protocol.Report {
 		r.MaxRestarts = s.Command.MaxRestarts
 	}
 	r.Returned = r.Launch - 1
-	if s.Returned != nil && s.Returned.Code == 0 {
+	if s.Returned != nil && s.Returned.Code == 0 && (!s.Terminating || s.Phase == protocol.StateFinished) { // a command may answer SIGTERM by ending with 0
 		r.Returned = r.Launch
 	}
 	if s.CheckpointFormat > 0 {
