@@ -11,8 +11,10 @@ import sys
 from _frozen_importlib import _find_and_load_unlocked
 
 _IMPORT = _find_and_load_unlocked.__code__
-# Modules that draw bytes at import for what copies renew, or for a name within one process.
-_HARMLESS = ("multiprocessing.process", "numpy.random", "torch")
+# Modules that keep a key of processes, which copies renew: that of the standard library, and the one that datasets brings.
+_KEYS = ("multiprocessing.process", "multiprocess.process")
+# Modules that draw bytes at import for what copies renew, for a name within one process, or for what servers count users by.
+_HARMLESS = _KEYS + ("numpy.random", "torch", "transformers.utils.hub", "diffusers.utils.hub_utils")
 
 
 def importing():
@@ -141,6 +143,7 @@ class Draws:
             bits.state = type(bits)().state
         for names, name in self._numbers:
             names[name] = os.getpid()
-        process = sys.modules.get("multiprocessing.process")
-        if process is not None:
-            process._current_process.authkey = os.urandom(32)
+        for name in _KEYS:
+            process = sys.modules.get(name)
+            if process is not None:
+                process._current_process.authkey = os.urandom(32)

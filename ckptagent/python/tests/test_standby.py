@@ -521,6 +521,22 @@ class Standby(ScriptCase):
         for a, b in zip(first["own"], second["own"]):
             self.assertNotEqual(a, b)
 
+    def test_identifiers_of_common_packages_keep_no_source_from_being_copied(self):
+        drawn = {
+            "multiprocess/__init__": "", "multiprocess/process": "import os\nclass P: authkey = os.urandom(32)\n_current_process = P()",
+            "transformers/__init__": "from .utils import hub", "transformers/utils/__init__": "",
+            "transformers/utils/hub": "import uuid; SESSION_ID = uuid.uuid4().hex", "takes": "import multiprocess.process, transformers",
+        }
+        self.assertEqual(self.said(["takes"], **drawn)["alone"], "")
+        script = self.file("s.py", "import multiprocess.process as p; print(p._current_process.authkey.hex())")
+        child, lines = self.standby(script, modules=["takes"], ranks=2, own=self.OWN, PYTHONPATH=self.importable(**drawn))
+        for line in lines.ranks:
+            pid = json.loads(line.readline())["pid"]
+            self.order(line, pid=pid, env={})
+            self.assertEqual(exit_code(pid), 0)
+        lines.close()
+        self.assertEqual(len(set(child.communicate(timeout=60)[0].split())), 2)
+
     def test_more_modules_are_for_the_next_copies(self):
         script = self.file("s.py", "import sys; print('json' in sys.modules, 'colorsys' in sys.modules)")
         child, lines = self.standby(script, modules=["json"], ranks=2, own=self.OWN)
