@@ -3,6 +3,7 @@
 package loop_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,14 +138,25 @@ for name in ("run", "bin", "shims", "python", "run/held", "run/agent.json", "run
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.sendto(json.dumps({"v": 1, "rank": 0, "gen": 1, "pid": 1, "ev": "step", "step": 77}).encode(), root + "/run/agent.sock")
 code = subprocess.run([root + "/bin/holdfast-agent", "launch", "--", "torchrun", "--no-python", "touch", "/forged"], stderr=subprocess.STDOUT).returncode
+with open("box/python", "w") as f:
+    f.write("#!/bin/sh\ntouch box/started\n")
+    os.fchmod(f.fileno(), 0o755)
+subprocess.run([root + "/bin/holdfast-agent", "launch", "--", "torchrun", "--nproc-per-node=xpu", "x.py"], env=dict(os.environ, HOLDFAST_PYTHON=os.path.abspath("box/python")))
 print("other could replace", done, "and its launcher returned", code, flush=True)
 `)
 	os.Chmod(filepath.Dir(p.Dir), 0o755)
+	box := filepath.Join(p.Dir, "box")
+	if err := errors.Join(os.Mkdir(box, 0o777), os.Chmod(box, 0o777)); err != nil {
+		t.Fatal(err)
+	}
 	g := c.Lead("a")
 	p.Start("bash", "-c", "torchrun train.py & until [ -e go ]; do sleep 0.05; done; setpriv --reuid=65534 --regid=65534 --clear-groups "+systemPython+" -S other.py; wait")
 	p.Out.Await(t, "ready")
 	p.File("go", "")
 	p.Out.Await(t, "other could replace [] and its launcher returned 2", "launchers of this container run as user 0, and this one as user 65534")
+	if _, err := os.Stat(filepath.Join(box, "started")); err == nil {
+		t.Error("the agent started a program of the other user's")
+	}
 	g.Unlead()
 	if r := c.Report("a"); r.Rank[0].Step != 0 {
 		t.Errorf("a step was believed: %v", r.Rank[0])

@@ -41,7 +41,11 @@ func (a *Agent) listen() (func(), error) {
 	go a.receive(datagrams)
 	launches, err := proc.Launches(a.c.Root,
 		func(l *proc.Launch) {
-			l.CountDevices(a.c.Root) // which may take a while
+			may := make(chan bool, 1)
+			a.do(func() { may <- a.mayLaunch(l) })
+			if <-may {
+				l.CountDevices(a.c.Root) // which starts a program and may take a while
+			}
 			a.do(func() { a.acceptLauncher(l) })
 		},
 		func(l *proc.Launch, sig int) {
@@ -68,7 +72,7 @@ func (a *Agent) listen() (func(), error) {
 // acceptLauncher serves a launcher, or tells it why not.
 func (a *Agent) acceptLauncher(l *proc.Launch) {
 	user := l.Limits.Identity.UID
-	if a.user != nil && !a.trusts(user) {
+	if !a.mayLaunch(l) {
 		l.Close()
 		l.Refuse(fmt.Sprintf("launchers of this container run as user %d, and this one as user %d; start it as that one", *a.user, user))
 		return
@@ -148,6 +152,11 @@ func (a *Agent) limitRestarts(spec *launch.Spec) *int {
 		spec.MaxRestarts = *said
 	}
 	return said
+}
+
+// mayLaunch says whether a launcher is of a user whose launchers are served.
+func (a *Agent) mayLaunch(l *proc.Launch) bool {
+	return a.user == nil || a.trusts(l.Limits.Identity.UID)
 }
 
 func (a *Agent) standbysOff() string {

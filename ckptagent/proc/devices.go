@@ -81,7 +81,7 @@ type devices struct {
 func (l *Launch) CountDevices(root Root) {
 	spec, err := launch.Parse(l.Argv, l.Env)
 	kind := spec.AsksDevices()
-	if err != nil || kind == "" {
+	if err != nil || kind == "" || l.Invalid != nil { // as whom it would be asked is not known
 		return
 	}
 	if n := countGPUs(l.Env); n > 0 && (kind == "gpu" || kind == "auto") {

@@ -268,6 +268,7 @@ var limitNames = map[string]int{
 
 // confirm replaces what a launcher says of itself by what the kernel says of its process, where more could be had by it.
 func (l *Limits) confirm(pid int, user unix.Ucred) error {
+	l.Identity = Identity{UID: user.Uid, GID: user.Gid} // whatever follows, never what it says
 	id, err := identityOf(pid)
 	if err != nil {
 		return err
