@@ -38,10 +38,7 @@ func (j *Job) logsFolder() error {
 	if f.Run == "" {
 		return nil
 	}
-	err := os.MkdirAll(j.abs(f.Run), 0o755)
-	if err == nil {
-		err = j.give(j.abs(f.Run))
-	}
+	err := j.as(func() error { return os.MkdirAll(j.abs(f.Run), 0o755) })
 	if err == nil {
 		return nil
 	}
@@ -59,19 +56,29 @@ func (j Job) MakeLogs(run protocol.Run) error {
 	if f.Dir == "" {
 		return nil
 	}
-	if err := os.RemoveAll(j.abs(f.Dir)); err != nil {
-		return fmt.Errorf("removing logs of an earlier attempt: %w", err)
-	}
-	for _, r := range f.Rank {
-		err := os.MkdirAll(j.abs(r.Dir), 0o755)
-		if err == nil {
-			err = j.give(j.abs(r.Dir))
+	return j.as(func() error {
+		if err := os.RemoveAll(j.abs(f.Dir)); err != nil {
+			return fmt.Errorf("removing logs of an earlier attempt: %w", err)
 		}
-		if err != nil {
-			return fmt.Errorf("making the folder for logs: %w", err)
+		for _, r := range f.Rank {
+			if err := os.MkdirAll(j.abs(r.Dir), 0o755); err != nil {
+				return fmt.Errorf("making the folder for logs: %w", err)
+			}
 		}
-	}
-	return j.give(j.abs(f.Dir))
+		return nil
+	})
+}
+
+// as has do use files as the launcher could: it names them.
+func (j Job) as(do func() error) error { return j.Launch.Limits.Identity.as(do) }
+
+// open opens a file that the launcher has named.
+func (j Job) open(path string, flags int) (f *os.File, err error) {
+	err = j.as(func() (err error) {
+		f, err = os.OpenFile(path, flags, 0o644)
+		return err
+	})
+	return f, err
 }
 
 // logsEnv is what a rank is told of its logs: the file for its error, and where its own output goes if not to the console.
@@ -93,14 +100,14 @@ func (j Job) logsEnv(run protocol.Run, local int) map[string]string {
 
 // takeOutput opens the files that a rank's output goes to and takes their names out of its environment: a rank that is started
 // cold has them from the beginning, a standby opens them when it becomes the rank.
-func takeOutput(env map[string]string, files *[3]*os.File) (opened []*os.File, err error) {
+func (j Job) takeOutput(env map[string]string, files *[3]*os.File) (opened []*os.File, err error) {
 	for fd, name := range map[int]string{1: EnvStdout, 2: EnvStderr} {
 		path := env[name]
 		delete(env, name)
 		if path == "" {
 			continue
 		}
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+		f, err := j.open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 		if err != nil {
 			return opened, fmt.Errorf("opening a rank's output: %w", err)
 		}
@@ -133,6 +140,7 @@ type Tails struct {
 	finish   sync.Once
 	running  sync.WaitGroup
 	position *os.File
+	open     func(path string, flags int) (*os.File, error)
 }
 
 // tail is one file that is shown.
@@ -148,7 +156,7 @@ type tail struct {
 // Tail begins to show the output of a generation, or goes on where an agent before stopped. Nil where nothing is shown.
 func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	f := j.files(run)
-	t := &Tails{done: make(chan struct{})}
+	t := &Tails{done: make(chan struct{}), open: j.open}
 	var all []*tail
 	for local, r := range f.Rank {
 		if r.TeeStdout {
@@ -174,7 +182,7 @@ func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	if t.position, err = os.OpenFile(name, flags, 0o600); err != nil && again {
 		return nil // the agent before had not begun with this generation
 	}
-	out, errs := openFiltered(j.abs(f.FilteredOut), again), openFiltered(j.abs(f.FilteredErr), again)
+	out, errs := j.openFiltered(j.abs(f.FilteredOut), again), j.openFiltered(j.abs(f.FilteredErr), again)
 	for _, one := range all {
 		one.filtered = out
 		if one.slot%16 != 0 {
@@ -185,7 +193,7 @@ func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	return t
 }
 
-func openFiltered(path string, again bool) *os.File {
+func (j Job) openFiltered(path string, again bool) *os.File {
 	if path == "" {
 		return nil
 	}
@@ -193,7 +201,7 @@ func openFiltered(path string, again bool) *os.File {
 	if !again {
 		flags |= os.O_TRUNC
 	}
-	f, err := os.OpenFile(path, flags, 0o644)
+	f, err := j.open(path, flags)
 	if err != nil {
 		return nil
 	}
@@ -238,7 +246,7 @@ func (t *tail) show() {
 		}
 		n := 0
 		if f == nil {
-			f, _ = os.Open(t.path)
+			f, _ = t.tails.open(t.path, os.O_RDONLY)
 		}
 		if f != nil {
 			n, _ = f.ReadAt(buf, offset+int64(len(pending)))

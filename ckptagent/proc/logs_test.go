@@ -3,10 +3,12 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,11 +115,56 @@ func TestOutputOfColdRanks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	env := map[string]string{EnvStdout: path, EnvStderr: os.DevNull, "A": "b"}
 	files := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
-	opened, err := takeOutput(env, &files)
+	opened, err := Job{Launch: &Launch{Limits: inherited()}}.takeOutput(env, &files)
 	if err != nil || len(opened) != 2 || files[1].Name() != path || files[2].Name() != os.DevNull || files[0] != os.Stdin {
 		t.Errorf("%v, %v", files, err)
 	}
 	if len(env) != 1 {
 		t.Errorf("environment %v", env)
+	}
+}
+
+// TestLogsWithTheLaunchersRights: where the agent is root and the launcher is not, what the launcher names for logs is used as its user could.
+func TestLogsWithTheLaunchersRights(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can use files as another user")
+	}
+	dir := t.TempDir()
+	secret, theirs := filepath.Join(dir, "root"), filepath.Join(dir, "theirs")
+	own, err := identityOf(os.Getpid())
+	if err = errors.Join(err, os.MkdirAll(secret, 0o700), os.WriteFile(filepath.Join(secret, "file"), []byte("kept"), 0o600), os.Mkdir(theirs, 0o755), os.Chown(theirs, 65534, 65534),
+		os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755), os.Symlink(secret, filepath.Join(theirs, "link")), os.Symlink(filepath.Join(secret, "file"), filepath.Join(theirs, "file"))); err != nil {
+		t.Fatal(err)
+	}
+	l := &Launch{ID: "0123456789abcdef", Dir: theirs, Env: map[string]string{}, Limits: Limits{Identity: Identity{UID: 65534, GID: 65534}}}
+	for _, folder := range []string{"link", secret, "link/new"} {
+		j := Job{Launch: l, Spec: launch.Spec{Ranks: 1, RunID: "id", Logs: launch.Logs{Dir: folder}}}
+		_, _ = j.logsFolder(), j.MakeLogs(protocol.Run{})
+	}
+	j := Job{Launch: l, Spec: launch.Spec{Ranks: 1, RunID: "id", Logs: launch.Logs{Dir: "logs"}}}
+	if err := errors.Join(j.logsFolder(), j.MakeLogs(protocol.Run{})); err != nil {
+		t.Error(err)
+	}
+	for _, flags := range []int{os.O_RDONLY, os.O_WRONLY | os.O_CREATE | os.O_TRUNC} {
+		if f, err := j.open(filepath.Join(theirs, "file"), flags); err == nil {
+			f.Close()
+			t.Errorf("a link to a file of root's was opened, flags %x", flags)
+		}
+	}
+	inside, _ := os.ReadDir(secret)
+	raw, _ := os.ReadFile(filepath.Join(secret, "file"))
+	st, err := os.Stat(secret)
+	if err != nil || st.Sys().(*syscall.Stat_t).Uid != 0 || len(inside) != 1 || string(raw) != "kept" {
+		t.Errorf("root's folder is %v, %v, holds %v, and its file %q", st, err, inside, raw)
+	}
+	made, err := filepath.Glob(filepath.Join(theirs, "logs/id_*/attempt_0/0"))
+	if err != nil || len(made) != 1 {
+		t.Fatal(made, err)
+	}
+	if st, err = os.Stat(made[0]); err != nil || st.Sys().(*syscall.Stat_t).Uid != 65534 {
+		t.Errorf("the folder for logs is not the launcher's: %v, %v", st, err)
+	}
+	if now, err := identityOf(os.Getpid()); err != nil || !now.equal(own) {
+		t.Errorf("this process runs as %+v, %v, and did as %+v", now, err, own)
 	}
 }

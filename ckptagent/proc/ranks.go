@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -175,7 +177,7 @@ func (j Job) Start(run protocol.Run, local int) (Process, error) {
 	env := j.env(run, local)
 	env[EnvMark] = j.Mark
 	output := j.Launch.Files
-	opened, err := takeOutput(env, &output)
+	opened, err := j.takeOutput(env, &output)
 	defer func() {
 		for _, f := range opened {
 			f.Close()
@@ -202,13 +204,13 @@ func Traced(e protocol.Exit, root Root, generation int64, local int) protocol.Ex
 
 // ReadTraceback reads what a rank wrote about an exception that nothing caught.
 func ReadTraceback(root Root, generation int64, local int) (ckptagent.Traceback, bool) {
-	f, err := os.Open(root.ErrorFile(generation, local))
+	f, err := os.OpenFile(root.ErrorFile(generation, local), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // it lies in a folder of the ranks' user
 	if err != nil {
 		return ckptagent.Traceback{}, false
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || st.Size() == 0 {
+	if err != nil || st.Size() == 0 || !st.Mode().IsRegular() {
 		return ckptagent.Traceback{}, false
 	}
 	buf := make([]byte, min(st.Size(), protocol.MaxText))
