@@ -54,6 +54,16 @@ func (s Snapshot) Essential() map[types.UID]bool {
 	return must
 }
 
+// Enough says whether an elastic gang has nodes for all that it needs: others only join.
+func (s Snapshot) Enough() bool {
+	return s.Required > 0 && s.OnNodes() >= s.Required && len(s.Essential()) == 0
+}
+
+// Degraded says whether members are on nodes and the gang needs more.
+func (s Snapshot) Degraded() bool {
+	return !s.Enough() && slices.ContainsFunc(s.Members, func(m Member) bool { return m.State == Bound })
+}
+
 // List returns the members that exist, whatever is missing.
 func (c *Cache) List(key types.NamespacedName) Snapshot {
 	c.mu.Lock()

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
@@ -35,5 +36,40 @@ func TestGangSize(t *testing.T) {
 	pod.Annotations = nil
 	if _, err := gangSize(pod); err == nil {
 		t.Error("a missing size is not an error")
+	}
+}
+
+// TestWhoJoinsIsNotWhatWasLost: pods beyond the minimum of an elastic gang are ahead of nobody for that others of it run; else who adds
+// one pod after another to a group that has its minimum would keep all others of its priority waiting.
+func TestWhoJoinsIsNotWhatWasLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		terms       Terms
+		want, tasks bool
+	}{
+		"all are needed":            {Terms{Size: 3}, true, false},
+		"two are":                   {Terms{Size: 2, Min: 2}, false, false},
+		"two are, one of each task": {Terms{Size: 2, Min: 2, Tasks: map[string]int{"a": 1, "b": 1}}, true, true},
+	} {
+		l, k := newCache(), key("g")
+		l.config.Terms = func(types.NamespacedName, *v1.Pod) (Terms, error) { return c.terms, nil }
+		for i := range 3 {
+			p := memberPod("g", i, 3, 1)
+			if c.tasks {
+				p.Annotations["volcano.sh/task-spec"] = []string{"a", "a", "b"}[i]
+			}
+			l.Observe(k, p)
+			enter(l, p)
+			if i < 2 {
+				on := p.DeepCopy()
+				on.Spec.NodeName = "n"
+				l.Observe(k, on)
+			}
+		}
+		g := l.groups[k]
+		g.fresh = false
+		turn, ok := l.GangTurn(k)
+		if s := g.snapshot(); !ok || turn.Key.Degraded != c.want || s.Degraded() != c.want {
+			t.Errorf("%s: ahead %v, asked %v, want %v (%v)", name, turn.Key.Degraded, s.Degraded(), c.want, ok)
+		}
 	}
 }

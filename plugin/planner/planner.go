@@ -189,8 +189,7 @@ func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topolo
 	priority := corev1helpers.PodPriority(r.Members[0].Pod)
 	p.awaited, p.conditional = map[string]bool{}, false
 	gang, _ := p.gangOf(r.Members[0].Pod)
-	degraded := slices.ContainsFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Bound })
-	all = append(all, p.config.Reserved(gang, priority, degraded, settings.WouldEnd(r.Members[0].Pod, time.Now()))...)
+	all = append(all, p.config.Reserved(gang, priority, r.Degraded(), settings.WouldEnd(r.Members[0].Pod, time.Now()))...)
 	for _, n := range nodes {
 		name := n.Node().Name
 		for _, info := range p.config.Framework.NominatedPodsForNode(name) {

@@ -61,10 +61,8 @@ func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	})
 }
 
-// degraded says whether members stand on nodes and wait for others.
-func (b *blocked) degraded() bool {
-	return slices.ContainsFunc(b.snapshot.Members, func(m gangcache.Member) bool { return m.State == gangcache.Bound })
-}
+// degraded says whether members stand on nodes and wait for others that the gang needs.
+func (b *blocked) degraded() bool { return b.snapshot.Degraded() }
 
 // attempt is when a search for room failed, and when it is retried.
 type attempt struct {
