@@ -184,6 +184,9 @@ func (s *State) terminationCause() *cause.Cause {
 		if s.orphan(d) && s.lost(d.Slot) == nil || s.stage(d.Pod) >= replaceCommitted {
 			continue
 		}
+		if s.left(d.Slot) && d.Cause != JobSuspended {
+			continue // none of its ranks runs, and the gang could not run again without them
+		}
 		return s.lossOf(d)
 	}
 	return nil
