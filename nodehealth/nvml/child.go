@@ -32,9 +32,6 @@ const (
 	reopenAfter = time.Minute
 )
 
-// control is the device that every NVIDIA driver has.
-const control = "/dev/nvidiactl"
-
 // unfound says why nothing can be asked where none of the paths is a library: that is a mistake of the installation where
 // there is a driver.
 func unfound(control string, paths int, why error) error {

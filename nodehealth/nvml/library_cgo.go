@@ -32,6 +32,9 @@ type handle struct {
 	lost bool
 }
 
+// control is the device that every NVIDIA driver has.
+const control = "/dev/nvidiactl"
+
 // open loads the first of paths that can be loaded and finds all devices.
 func open(paths []string) (library, error) {
 	why, found := errors.New("no path to NVIDIA's library was given"), false

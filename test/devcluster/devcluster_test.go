@@ -488,20 +488,20 @@ func (w *world) killAndRevive(t *testing.T) {
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := n.Exec(w.ctx, "ps", "-eo", "args", "--no-headers")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out) {
-		if strings.Contains(line, "<defunct>") { // it has ended, and nobody has asked yet how
-			continue
-		}
-		for _, gone := range []string{"kubelet --", "containerd --config", "containerd-shim", "sleep", "/pause"} {
-			if strings.Contains(line, gone) {
-				t.Errorf("%s runs on the killed node:\n%s", gone, out)
+	eventually.Succeeds(t, "the end of what was killed", func() error { // a busy machine takes a moment for it
+		out, err := n.Exec(w.ctx, "ps", "-eo", "args", "--no-headers")
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, "<defunct>") { // it has ended, and its parent has not read how
+				continue
+			}
+			for _, gone := range []string{"kubelet --", "containerd --config", "containerd-shim", "sleep", "/pause"} {
+				if strings.Contains(line, gone) {
+					err = errors.Join(err, fmt.Errorf("%s runs on the killed node:\n%s", gone, out))
+				}
 			}
 		}
-	}
+		return err
+	})
 	if again, err := n.Exec(w.ctx, "pgrep", "-f", "^kube-proxy "); err != nil || again != proxy {
 		t.Errorf("kube-proxy was process %s, now %s (%v): the network is not what it was", proxy, again, err)
 	}
