@@ -125,6 +125,7 @@ func compare(mine, plain seen) (out []string) {
 		a, in := mine.Env[name]
 		b, alone := plain.Env[name]
 		switch {
+		case name == "TORCHELASTIC_MAX_RESTARTS" && alone && a == "10": // what is kept where no number is said to us (docs/launchers.md)
 		case slices.ContainsFunc(ours, func(p string) bool { return name == p || p != "_" && strings.HasPrefix(name, p) }):
 		case in != alone, a != b && !slices.ContainsFunc(theirs, func(p string) bool { return strings.HasPrefix(name, p) }):
 			out = append(out, fmt.Sprintf("%s=%q (%v), alone %q (%v)", name, a, in, b, alone))
