@@ -21,7 +21,6 @@ type kind int
 
 const (
 	// check computes, and gets what processor the others leave: what tests on clusters promise about time holds as if they were alone.
-	// Checks of one row run one after another.
 	check kind = iota
 	unit
 	// trains is a test on a cluster whose job trains on many nodes: no two of them at a time.
@@ -48,8 +47,9 @@ func plan(clusters []string) []job {
 	return jobs
 }
 
-// next is the index of the first waiting job that may start beside those that run, -1 where none may. Checks have two rows aside; as many
-// of the others as width run at a time, and one more once the checks are over and leave their share. Where width is 1 they wait for that.
+// next is the index of the first waiting job that may start beside those that run, -1 where none may. Checks have two rows aside, and unit
+// tests one more once none of the others waits; as many of the others as width run at a time, and one more once the checks are over and
+// leave their share. Where width is 1 they wait for that.
 func next(waiting, running []job, width int) int {
 	checks := func(jobs []job) bool { return slices.ContainsFunc(jobs, func(j job) bool { return j.kind <= unit }) }
 	switch {
@@ -58,15 +58,17 @@ func next(waiting, running []job, width int) int {
 	case width == 1:
 		width = 0
 	}
-	others := 0
+	count := map[kind]int{}
 	for _, j := range running {
-		if j.kind > unit {
-			others++
-		}
+		count[j.kind]++
 	}
+	units := 2
+	if slices.ContainsFunc(waiting, func(j job) bool { return j.kind > unit }) {
+		units = 1
+	}
+	most := map[kind]int{check: 1, unit: units, trains: 1, waits: width}
 	for i, j := range waiting {
-		alike := slices.ContainsFunc(running, func(other job) bool { return other.kind == j.kind })
-		if j.kind == waits && others < width || j.kind == trains && others < width && !alike || j.kind <= unit && !alike {
+		if count[j.kind] < most[j.kind] && (j.kind <= unit || count[trains]+count[waits] < width) {
 			return i
 		}
 	}

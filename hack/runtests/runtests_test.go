@@ -283,6 +283,26 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// TestUnitTestsFillTheEnd: once no other test waits two rows of unit tests run beside those that run yet.
+func TestUnitTestsFillTheEnd(t *testing.T) {
+	all := plan([]string{"e2e", "replace", "scheduling"})
+	named := func(names ...string) (jobs []job) {
+		for _, name := range names {
+			jobs = append(jobs, all[slices.IndexFunc(all, func(j job) bool { return j.name == name })])
+		}
+		return jobs
+	}
+	if i := next(named("python-unit", "launchers"), named("unit", "kills", "agents"), 2); i != -1 {
+		t.Errorf("job %d starts while launchers wait", i)
+	}
+	if i := next(named("python-unit"), named("unit", "agents", "launchers"), 2); i != 0 {
+		t.Errorf("no job starts: %d", i)
+	}
+	if i := next(named("python-unit"), named("unit", "unit-kubernetes"), 2); i != -1 {
+		t.Errorf("job %d is a third row", i)
+	}
+}
+
 // TestWidth: a cluster takes 4 GiB and a core.
 func TestWidth(t *testing.T) {
 	for _, c := range []struct {
