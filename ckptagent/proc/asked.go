@@ -45,17 +45,19 @@ func asked(first int, living map[int]stat) []int {
 }
 
 // handlesTERM says whether a process has a handler for SIGTERM.
-func handlesTERM(pid int) bool { return signalSet(pid, "SigCgt", syscall.SIGTERM) }
-
-// signalSet looks a signal up in one of the sets in /proc/PID/status.
-func signalSet(pid int, set string, sig syscall.Signal) bool {
-	mask, err := strconv.ParseUint(statusField(pid, set), 16, 64)
-	return err == nil && mask&(1<<(uint(sig)-1)) != 0
+func handlesTERM(pid int) bool {
+	return statusMask(strconv.Itoa(pid), "SigCgt")&(1<<(uint(syscall.SIGTERM)-1)) != 0
 }
 
-// statusField is one line of /proc/PID/status; "" where it cannot be read.
-func statusField(pid int, name string) string {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+// statusMask is a set in /proc/WHO/status, of signals or capabilities; empty where it cannot be read.
+func statusMask(who, name string) uint64 {
+	mask, _ := strconv.ParseUint(statusField(who, name), 16, 64)
+	return mask
+}
+
+// statusField is one line of /proc/WHO/status; "" where it cannot be read.
+func statusField(who, name string) string {
+	raw, err := os.ReadFile("/proc/" + who + "/status")
 	if err != nil {
 		return ""
 	}

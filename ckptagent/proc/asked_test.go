@@ -119,10 +119,20 @@ time.sleep(1000)
 
 // TestALauncherThatPassedTheHookBy is found by its command line.
 func TestALauncherThatPassedTheHookBy(t *testing.T) {
-	ready := filepath.Join(t.TempDir(), "ready")
-	p := sh(t, `exec bash -c 'exec -a python3 sh -c "touch `+ready+`; sleep 99; :" -m torch.distributed.run train.py'`)
-	eventually.Holds(t, "it runs", func() (bool, any) { _, err := os.Stat(ready); return err == nil && p.Alive(), err })
-	if got := PassedBy(); !strings.Contains(got, " -m t") {
-		t.Errorf("found %q", got)
+	for _, form := range []string{"-m torch.distributed.run", "./torchrun"} { // to a shell the first is a flag and a script, too
+		dir := t.TempDir()
+		ready := filepath.Join(dir, "ready")
+		for _, name := range []string{"torch.distributed.run", "torchrun"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("touch "+ready+"; sleep 99; :"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := sh(t, "cd "+dir+"; exec bash -c 'exec -a python3 bash "+form+" train.py'")
+		eventually.Holds(t, "it runs", func() (bool, any) { _, err := os.Stat(ready); return err == nil && p.Alive(), err })
+		if got, want := PassedBy(), "python3 "+form+" train.py"; got != want {
+			t.Errorf("found %q, want %q", got, want)
+		}
+		p.Kill()
+		eventually.Holds(t, "it has ended", func() (bool, any) { return !p.Alive(), nil })
 	}
 }

@@ -223,11 +223,8 @@ func (c Command) Running() string {
 func PassedBy() (line string) {
 	_, _ = find(func(pid int, _ stat) (bool, error) {
 		argv := commandLine(pid)
-		if len(argv) > 2 && strings.HasPrefix(filepath.Base(argv[0]), "python") {
-			module := slices.Index(argv, "-m") + 1
-			if m := argv[module]; m == "torch.distributed.run" || m == "torch.distributed.launch" {
-				line = Line(argv)
-			}
+		if len(argv) > 0 && strings.HasPrefix(filepath.Base(argv[0]), "python") && launch.IsLauncher(argv) {
+			line = Line(argv)
 		}
 		return false, nil
 	})

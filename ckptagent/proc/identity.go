@@ -37,7 +37,8 @@ type Identity struct {
 // identityOf reads what the kernel says of a process.
 func identityOf(pid int) (Identity, error) {
 	var id Identity
-	users, groups := numbers(statusField(pid, "Uid")), numbers(statusField(pid, "Gid"))
+	who := strconv.Itoa(pid)
+	users, groups := numbers(statusField(who, "Uid")), numbers(statusField(who, "Gid"))
 	if len(users) != 4 || len(groups) != 4 {
 		return id, fmt.Errorf("reading who process %d runs as: %w", pid, os.ErrNotExist)
 	}
@@ -45,11 +46,11 @@ func identityOf(pid int) (Identity, error) {
 	if differ(users) || differ(groups) {
 		return id, fmt.Errorf("process %d runs as several users at once: real, effective, saved and of files %v, groups %v", pid, users, groups)
 	}
-	id.UID, id.GID, id.Groups = uint32(users[0]), uint32(groups[0]), numbers(statusField(pid, "Groups"))
+	id.UID, id.GID, id.Groups = uint32(users[0]), uint32(groups[0]), numbers(statusField(who, "Groups"))
 	slices.Sort(id.Groups)
-	id.NoNewPrivs = statusField(pid, "NoNewPrivs") == "1"
+	id.NoNewPrivs = statusField(who, "NoNewPrivs") == "1"
 	for name, set := range map[string]*uint64{"CapBnd": &id.Bounding, "CapInh": &id.Inheritable, "CapAmb": &id.Ambient} {
-		*set, _ = strconv.ParseUint(statusField(pid, name), 16, 64)
+		*set = statusMask(who, name)
 	}
 	if attr, err := unix.SchedGetAttr(pid, 0); err == nil && attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 && attr.Policy != unix.SCHED_DEADLINE {
 		id.Policy, id.Priority = attr.Policy, attr.Priority
@@ -125,10 +126,7 @@ func (i Identity) mayStart(own Identity, effective uint64) error {
 }
 
 // effective are the capabilities that this process has.
-func effective() uint64 {
-	caps, _ := strconv.ParseUint(statusField(os.Getpid(), "CapEff"), 16, 64)
-	return caps
-}
+func effective() uint64 { return statusMask(strconv.Itoa(os.Getpid()), "CapEff") }
 
 // become takes an identity on, for the thread that calls it, before that becomes another program.
 func (i Identity) become(own Identity) error {

@@ -71,11 +71,7 @@ func inherited() Limits {
 	if raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
 		l.Nice = 20 - raw // as the system call has it
 	}
-	status, _ := os.ReadFile("/proc/thread-self/status")
-	if _, rest, ok := strings.Cut(string(status), "\nSigBlk:"); ok {
-		mask, _, _ := strings.Cut(rest, "\n")
-		l.Blocked, _ = strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
-	}
+	l.Blocked = statusMask("thread-self", "SigBlk")
 	return l
 }
 
