@@ -10,9 +10,9 @@ import (
 // maxRegions bounds how many domains are tried for a gang of several shapes before all nodes are.
 const maxRegions = 16
 
-// mixed places members of several shapes, or with rules among them. Slices and closeness are found by counts for
+// placeMixed places members of several shapes, or with rules among them. Slices and closeness are found by counts for
 // the shape that most members have; the search keeps these members to their slice's domain.
-func (s *search) mixed() bool {
+func (s *search) placeMixed() bool {
 	s.held, s.main = s.g.held(), s.mainRole()
 	s.kept, s.nodes = map[int]bool{}, map[int][]int{}
 	for role := range s.perRole() {
@@ -37,19 +37,19 @@ func (s *search) mixed() bool {
 		return known && s.descendWithin(region)
 	}
 	if s.rules.slice >= 0 {
-		return s.slicedFirst()
+		return s.placeSlicesFirst()
 	}
 	regions := s.regions()
 	if s.rules.required < 0 {
 		regions = append(regions, topology.Root)
 	}
-	return s.oneOf(regions)
+	return s.placeInOne(regions)
 }
 
-// oneOf places everything in the first domain where that can be done. Domains were chosen by counts, which know
+// placeInOne places everything in the first domain where that can be done. Domains were chosen by counts, which know
 // nothing of rules among members: so each gets one pass first, and the whole search only what none of them took
 // by then. A domain that was searched to its end is not searched again.
-func (s *search) oneOf(domains []int) bool {
+func (s *search) placeInOne(domains []int) bool {
 	all := s.tries
 	var open []int
 	for _, d := range domains {
@@ -127,11 +127,11 @@ func (s *search) mainRole() int {
 	return main
 }
 
-// slicedFirst plans the slices of the main shape by counts alone, then searches with these members kept to the
+// placeSlicesFirst plans the slices of the main shape by counts alone, then searches with these members kept to the
 // domains of their slices. Counts know nothing of the other shapes and of rules: where a domain did not take what was
-// planned for it, the slices are planned anew without it. Each of these plans gets one pass, as in oneOf, and the first
+// planned for it, the slices are planned again without it. Each of these plans gets one pass, as in placeInOne, and the first
 // one the whole search if none did.
-func (s *search) slicedFirst() bool {
+func (s *search) placeSlicesFirst() bool {
 	var members []int
 	for _, m := range s.order {
 		if s.g.Members[m].Role == s.main {

@@ -52,10 +52,10 @@ func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, refusal *
 	switch {
 	case len(s.order) == 0:
 	case s.oneShape():
-		if !s.byCounts() && !s.fewer() {
+		if !s.placeByCounts() && !s.placeFewer() {
 			return Placement{}, s.refuse(), 0
 		}
-	case !s.mixed() && !s.fewerMixed():
+	case !s.placeMixed() && !s.placeFewerMixed():
 		return Placement{}, s.refuse(), s.visited
 	}
 	return s.placement(), nil, s.visited
@@ -141,8 +141,8 @@ func (s *search) oneShape() bool {
 	return s.g.Agree == nil
 }
 
-// byCounts places members of one shape.
-func (s *search) byCounts() bool {
+// placeByCounts places members of one shape.
+func (s *search) placeByCounts() bool {
 	if s.v == nil {
 		s.v = newView(s.tree, s.g, s.g.Members[s.order[0]].Role, s.rules)
 	}
@@ -240,14 +240,14 @@ func (s *search) needed() (n int, order []int) {
 	return min(all, max(1, essential, s.g.Min-standing)), order
 }
 
-// fewer leaves out members of the highest slots, down to the least that the gang can do with. What is on nodes
+// placeFewer leaves out members of the highest slots, down to the least that the gang can do with. What is on nodes
 // already counts, and is not to be parted from the rest.
-func (s *search) fewer() bool {
+func (s *search) placeFewer() bool {
 	least, order := s.needed()
 	all := s.order
 	for n := min(len(all)-1, s.roomy()); n >= least; n-- {
 		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)
-		if s.byCounts() {
+		if s.placeByCounts() {
 			return true
 		}
 	}
@@ -266,16 +266,16 @@ func (s *search) roomy() int {
 	return 0
 }
 
-// fewerMixed is fewer for a gang that is searched. The most that fit are found by halving, which may miss some
+// placeFewerMixed is fewer for a gang that is searched. The most that fit are found by halving, which may miss some
 // where more fit than fewer do; it never goes below the least.
-func (s *search) fewerMixed() bool {
+func (s *search) placeFewerMixed() bool {
 	least, order := s.needed()
 	all, deepest, mark := s.order, s.deepest, s.tree.Mark()
 	s.extra = maxAsks
 	fits := func(n int) bool {
 		s.tree.Undo(mark)
 		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)
-		return s.mixed()
+		return s.placeMixed()
 	}
 	if least == len(all) || !fits(least) {
 		s.order, s.deepest = all, deepest

@@ -123,7 +123,7 @@ func (p *Plugin) started(pod *v1.Pod) {
 	}
 	p.rejections.mu.Lock()
 	defer p.rejections.mu.Unlock()
-	p.rejections.tracker.Started(pod.Spec.NodeName, pod.Namespace, time.Now())
+	p.rejections.tracker.NoteStarted(pod.Spec.NodeName, pod.Namespace, time.Now())
 }
 
 // refusedByKubelet is what a kubelet says that did not admit a pod; ok is false for a pod that ended otherwise.

@@ -92,11 +92,11 @@ func (s *shellReader) read() bool {
 				s.add(rest[:1])
 			}
 		case c == '\'' || c == '"':
-			if !s.quoted(c) {
+			if !s.readQuoted(c) {
 				return false
 			}
 		case c == '$' || c == '`':
-			if !s.made() {
+			if !s.readSubstitution() {
 				return false
 			}
 		default:
@@ -150,15 +150,15 @@ func (s *shellReader) redirect() {
 	s.target = true
 }
 
-// quoted reads up to the quote that closes.
-func (s *shellReader) quoted(quote byte) bool {
+// readQuoted reads up to the quote that closes.
+func (s *shellReader) readQuoted(quote byte) bool {
 	s.inWord = true
 	for s.at++; s.at < len(s.text); s.at++ {
 		switch c := s.text[s.at]; {
 		case c == quote:
 			return true
 		case quote == '"' && (c == '$' || c == '`'):
-			if !s.made() {
+			if !s.readSubstitution() {
 				return false
 			}
 		case quote == '"' && c == '\\' && s.at+1 < len(s.text) && strings.IndexByte("$`\"\\\n", s.text[s.at+1]) >= 0:
@@ -172,8 +172,8 @@ func (s *shellReader) quoted(quote byte) bool {
 	return false
 }
 
-// made reads a variable or a substitution, whose text is not known, up to its last letter.
-func (s *shellReader) made() bool {
+// readSubstitution reads a variable or a substitution, whose text is not known, up to its last letter.
+func (s *shellReader) readSubstitution() bool {
 	rest := s.text[s.at+1:]
 	end := 0
 	switch {

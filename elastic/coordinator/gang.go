@@ -162,7 +162,7 @@ func (g *gang) reported(st *stream, r protocol.Report) error {
 	if !g.streams[st] {
 		return nil
 	}
-	news := g.onModules(st, r.ModulesKnown, r.Modules)
+	news := g.recordModules(st, r.ModulesKnown, r.Modules)
 	r.Modules = nil // they are kept once for the gang, not for each of its pods
 	if err := g.keep(st.peer.Slot, &r); err != nil {
 		return err

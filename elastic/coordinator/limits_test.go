@@ -282,8 +282,8 @@ func TestRefusedListsOfModulesAreToldSeldom(t *testing.T) {
 			if i%(1000/streams) == 0 {
 				st, g.sender = &stream{}, nil
 			}
-			g.onModules(st, 2*i+1, nil)
-			if g.onModules(st, 2*i+2, []string{"no name"}); g.modules != nil {
+			g.recordModules(st, 2*i+1, nil)
+			if g.recordModules(st, 2*i+2, []string{"no name"}); g.modules != nil {
 				t.Fatal("the list is taken")
 			}
 		}

@@ -14,9 +14,9 @@ var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 // this process, and asked for again.
 type moduleList struct{ names []string }
 
-// onModules records which modules an agent knows. It asks one agent at a time for their names, if that agent knows more
+// recordModules records which modules an agent knows. It asks one agent at a time for their names, if that agent knows more
 // than is known here. It reports whether directives change. g.mu is held.
-func (g *gang) onModules(st *stream, knows int, names []string) (news bool) {
+func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) {
 	news = st.knows == 0 && knows > 0 && g.modules != nil
 	st.knows = knows
 	if g.sender == st && len(names) > 0 {

@@ -242,7 +242,7 @@ func (c *Controller) room(ctx context.Context, job *batchv1.Job) error {
 	if len(gangs.Items) < c.MaxGangs {
 		return nil
 	}
-	if c.isNews(client.ObjectKeyFromObject(job), v1alpha1.ReasonTooManyGangs) {
+	if c.noteNews(client.ObjectKeyFromObject(job), v1alpha1.ReasonTooManyGangs) {
 		c.Recorder.Eventf(job, nil, corev1.EventTypeWarning, v1alpha1.ReasonTooManyGangs, "Create", "there is no Gang for this Job, and its ranks do not start: the namespace has %d and may have %d; delete Jobs that are over", len(gangs.Items), c.MaxGangs)
 	}
 	return errFull

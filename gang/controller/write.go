@@ -120,7 +120,7 @@ func (c *Controller) emitPlaced(job *batchv1.Job, g *v1alpha1.Gang, after v1alph
 	case now.Reason == v1alpha1.ReasonWaitingForMembers:
 		return
 	}
-	if !c.isNews(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {
+	if !c.noteNews(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {
 		return
 	}
 	// The recorder folds events that differ in their note alone into the first one; the Gang's resource
@@ -135,8 +135,8 @@ func (c *Controller) emitEvents(job *batchv1.Job, g *v1alpha1.Gang, related runt
 	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
 }
 
-// isNews says whether people have not just heard this, and takes it as heard.
-func (c *Controller) isNews(job types.NamespacedName, what string) bool {
+// noteNews says whether people have not just heard this, and takes it as heard.
+func (c *Controller) noteNews(job types.NamespacedName, what string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	heard := c.notified[job] == what

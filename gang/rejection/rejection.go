@@ -116,9 +116,9 @@ func pause(n int) time.Duration {
 	return d
 }
 
-// Started notes that a pod of a namespace started on a node: whatever it rejected before, it works for that namespace, and
+// NoteStarted notes that a pod of a namespace started on a node: whatever it rejected before, it works for that namespace, and
 // not for nobody. It reports whether that ends its being excluded.
-func (b *Tracker) Started(node, namespace string, now time.Time) (back bool) {
+func (b *Tracker) NoteStarted(node, namespace string, now time.Time) (back bool) {
 	for _, at := range []place{{node, namespace}, {node, everybody}} {
 		if e := b.entries[at]; e != nil {
 			back = back || now.Before(e.until)

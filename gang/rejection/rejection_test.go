@@ -56,13 +56,13 @@ func TestAStartClears(t *testing.T) {
 	b, now := &Tracker{}, start
 	b.Reject("a", "ns", "x", now)
 	b.Reject("a", "ns", "x", now)
-	if !b.Started("a", "ns", now) || len(names(b, now, 10)) > 0 {
+	if !b.NoteStarted("a", "ns", now) || len(names(b, now, 10)) > 0 {
 		t.Error("a pod that started did not clear the node")
 	}
 	if b.Reject("a", "ns", "x", now) {
 		t.Error("after it one rejection sets the node aside")
 	}
-	if b.Started("unknown", "ns", now) {
+	if b.NoteStarted("unknown", "ns", now) {
 		t.Error("an unknown node was cleared")
 	}
 }
@@ -108,7 +108,7 @@ func TestExcludedAreInOrder(t *testing.T) {
 	for _, node := range []string{"n3", "n1", "n2"} {
 		for _, namespace := range []string{"y", "x"} {
 			b.Reject(node, namespace, "x", start)
-			b.Started(node, everybody, start) // not for all of them
+			b.NoteStarted(node, everybody, start) // not for all of them
 			b.Reject(node, namespace, "x", start)
 		}
 	}
@@ -135,7 +135,7 @@ func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	if !b.Reject("a", "other", "UnexpectedAdmissionError", now) || !slices.Contains(names(b, now, 10), "/a") {
 		t.Errorf("pods of two namespaces were rejected: %v", b.Excluded(now, 10))
 	}
-	if !b.Started("a", "other", now) || slices.Contains(names(b, now, 10), "/a") {
+	if !b.NoteStarted("a", "other", now) || slices.Contains(names(b, now, 10), "/a") {
 		t.Errorf("after a start the node is still set aside for all: %v", b.Excluded(now, 10))
 	}
 	// What was excluded for all once is so again by two of them alone.
@@ -166,7 +166,7 @@ func TestBookKeepsItsPromises(t *testing.T) {
 			node, namespace := fmt.Sprint("n", rng.Intn(nodes)), fmt.Sprint("ns", rng.Intn(2))
 			switch rng.Intn(3) {
 			case 0:
-				b.Started(node, namespace, now)
+				b.NoteStarted(node, namespace, now)
 				clean[namespace+"/"+node], clean["/"+node] = true, true
 			default:
 				b.Reject(node, namespace, "x", now)
