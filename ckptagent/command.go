@@ -21,7 +21,7 @@ type Command struct {
 	PID     int       `json:"pid,omitempty"`
 	BeganAt time.Time `json:"beganAt,omitzero"`
 	// Timeout is how long it may run without a launcher until it counts as the one rank of its pod; below zero: always.
-	Timeout time.Duration `json:"patience,omitempty"`
+	Timeout time.Duration `json:"timeout,omitempty"`
 	// MaxRestarts is how many restarts the job allows it; nil: nobody has said.
 	MaxRestarts *int `json:"maxRestarts,omitempty"`
 	// Exit is how its run that init began ended.

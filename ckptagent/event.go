@@ -110,8 +110,6 @@ type Capabilities struct {
 	StateBytes uint64
 	Storage    bool
 	Grace      time.Duration
-	// CheckpointFormat is the version that the arenas know.
-	CheckpointFormat int
 	// Unsure: storage has not answered yet.
 	Unsure bool
 	Notes  []string

@@ -18,7 +18,7 @@ func (s State) Report() protocol.Report {
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Terminating: s.Terminating, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, BarrierStep: s.BarrierStep,
 		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
-		CheckpointFormat: protocol.CheckpointFormat, Launch: max(1, s.Launch), Waited: s.Waited, WaitedFor: s.WaitedFor,
+		Launch: max(1, s.Launch), Waited: s.Waited, WaitedFor: s.WaitedFor,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
 		r.MaxRestarts = s.Command.MaxRestarts
@@ -26,9 +26,6 @@ func (s State) Report() protocol.Report {
 	r.Returned = r.Launch - 1
 	if s.Returned != nil && s.Returned.Code == 0 && (!s.Terminating || s.Phase == protocol.StateFinished) { // a command may answer SIGTERM by ending with 0
 		r.Returned = r.Launch
-	}
-	if s.CheckpointFormat > 0 {
-		r.CheckpointFormat = s.CheckpointFormat
 	}
 	if s.Want.WantModules {
 		r.Modules = s.Modules

@@ -81,12 +81,9 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	if gen == 0 {
 		gen = s.Run.Number
 	}
-	d := protocol.Directive{CheckpointFormat: protocol.CheckpointFormat, CommonStep: int64(num("common")), ReclaimBelow: int64(num("reclaim")), ExitCode: num("code")}
+	d := protocol.Directive{CommonStep: int64(num("common")), ReclaimBelow: int64(num("reclaim")), ExitCode: num("code")}
 	if len(pos) > 0 {
 		d.Generation = int64(pos[0])
-	}
-	if opts["knows"] == "no-branch" {
-		d.CheckpointFormat = 0
 	}
 	d.DurableStep = int64(num("durable"))
 	d.BarrierStep, d.Copy, d.Fetch = int64(num("barrier")), mark(opts["copy"]), mark(opts["fetch"])

@@ -38,15 +38,15 @@ const (
 // Shutdown is what is known of the end of a terminating pod.
 type Shutdown struct {
 	// Terminating: the pod is being shut down, by this signal.
-	Terminating bool `json:"leaving,omitempty"`
+	Terminating bool `json:"terminating,omitempty"`
 	Signal      int  `json:"signal,omitempty"`
 	// ByLauncher: only the launcher has told so.
 	ByLauncher bool `json:"byLauncher,omitempty"`
 	// TerminatingAt is when the pod was told to terminate, StopBy when it stops training at the latest, ReleaseBy how
 	// long it then waits to be released from its Job; zero: at once.
-	TerminatingAt time.Time `json:"leftAt,omitzero"`
-	StopBy        time.Time `json:"leaveBy,omitzero"`
-	ReleaseBy     time.Time `json:"stayBy,omitzero"`
+	TerminatingAt time.Time `json:"terminatingAt,omitzero"`
+	StopBy        time.Time `json:"stopBy,omitzero"`
+	ReleaseBy     time.Time `json:"releaseBy,omitzero"`
 }
 
 // Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.

@@ -38,7 +38,7 @@ type Durable struct {
 	Containers  uint64 `json:"containers,omitempty"`
 	// StateLost: the previous agent left nothing that can be read. The first generation that the coordinator names
 	// counts as one that ran here.
-	StateLost  bool                `json:"forgot,omitempty"`
+	StateLost  bool                `json:"stateLost,omitempty"`
 	Generation int64               `json:"generation"`
 	Phase      protocol.AgentState `json:"phase"`
 	Run        protocol.Run        `json:"run"`
@@ -49,7 +49,7 @@ type Durable struct {
 	// Known: an inventory was taken in this container.
 	Known bool `json:"known"`
 	// Abandoned is where the gang's history last went back to, as far as this pod knows.
-	Abandoned Abandoned `json:"past"`
+	Abandoned Abandoned `json:"abandoned"`
 	// Ranks is the number of ranks that the launcher asked for; 0: no launcher has run.
 	Ranks int    `json:"ranks"`
 	Rank  []Rank `json:"rank,omitempty"`
@@ -70,7 +70,7 @@ type Durable struct {
 	Command Command `json:"command,omitzero"`
 	// Whole: the command counts as the one rank of this pod. FirstRun: the run that init started is the present one.
 	Whole           bool  `json:"whole,omitempty"`
-	FirstRun        bool  `json:"original,omitempty"`
+	FirstRun        bool  `json:"firstRun,omitempty"`
 	LeftForLauncher int64 `json:"leftForLauncher,omitempty"`
 	// Concluded is how the container ends once nothing of its command is left.
 	Concluded   *Returned `json:"concluded,omitempty"`
@@ -80,7 +80,7 @@ type Durable struct {
 	Waited      int               `json:"waited,omitempty"`
 	WaitedFor   time.Duration     `json:"waitedFor,omitempty"`
 	Timeline    protocol.Timeline `json:"timeline"`
-	BarrierStep int64             `json:"hold,omitempty"`
+	BarrierStep int64             `json:"barrierStep,omitempty"`
 	Manifested  protocol.Mark     `json:"manifested,omitzero"`
 }
 
@@ -120,9 +120,7 @@ type Volatile struct {
 	Warm       bool
 	Port       int
 	StateBytes uint64
-	// CheckpointFormat is the version that the arenas know; 0: there are none.
-	CheckpointFormat int
-	Notes            []string
+	Notes      []string
 }
 
 // Abandoned says that Generation restores Step of Branch: what was sealed before Generation above it, or of another branch, is

@@ -69,7 +69,7 @@ func TestSavesAreThoseOfTheRun(t *testing.T) {
 	}
 	s, _ = Step(s, Resumed{SameContainer: true}, now)
 	s.Clean, s.Inventoried, s.Attached = true, true, true
-	s, _ = Step(s, Directed{protocol.Directive{Protocol: 2, Generation: 3, Order: protocol.OrderRun, Run: protocol.Run{Number: 3, Nodes: 1, WorldSize: 1}}}, now)
+	s, _ = Step(s, Directed{protocol.Directive{Generation: 3, Order: protocol.OrderRun, Run: protocol.Run{Number: 3, Nodes: 1, WorldSize: 1}}}, now)
 	if r := s.Report(); r.Generation != 3 || r.Rank[0].Saves != nil {
 		t.Errorf("of generation %d are told %+v", r.Generation, r.Rank[0].Saves)
 	}

@@ -108,7 +108,6 @@ func (m *machine) start() {
 		m.returnLauncher(protocol.ExitRefused, m.s.Refused)
 		return
 	}
-	run = m.s.named(run)
 	m.begin(run)
 	m.emit(Start{Run: run, Ranks: m.s.Ranks, FirstRun: original})
 	m.copy(m.s.copyWanted())
@@ -131,24 +130,6 @@ func (m *machine) begin(run protocol.Run) {
 		kept := slices.DeleteFunc(slices.Clone(r.Sealed), run.Restores().GivesUp)
 		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
 	}
-}
-
-// named is a generation as it is to be run: where a coordinator that knows no branches handed it out, the step that it restores is of the branch
-// that this pod holds it of, and so is all that comes after. It means a step by its number, which a line has once.
-func (s State) named(run protocol.Run) protocol.Run {
-	if run.RestoreBranch != protocol.UnknownBranch {
-		return run
-	}
-	run.RestoreBranch = 0
-	for _, r := range s.Rank {
-		for _, p := range r.Sealed {
-			if p.Step == run.RestoreStep {
-				run.RestoreBranch = max(run.RestoreBranch, p.Branch)
-			}
-		}
-	}
-	run.Branch = run.RestoreBranch
-	return run
 }
 
 // passLevels passes commonStep, reclaimBelow and durableStep on as they rise.
@@ -292,9 +273,6 @@ func (e Directed) apply(m *machine) {
 	}
 	if d.Generation < m.s.Generation || d.Generation < m.s.Want.Generation {
 		return
-	}
-	if d.CheckpointFormat < protocol.BranchFormat && d.Run.Number > 0 {
-		d.Run.RestoreBranch = protocol.UnknownBranch
 	}
 	m.s.Want = d
 	if m.s.StateLost {
@@ -464,7 +442,6 @@ func (e Capabilities) apply(m *machine) {
 		m.s.Modules = e.Modules
 	}
 	m.s.StateBytes, m.s.Notes, m.s.Storage, m.s.Grace, m.s.Unsure = e.StateBytes, e.Notes, e.Storage, e.Grace, e.Unsure
-	m.s.CheckpointFormat = e.CheckpointFormat
 }
 
 func (Tick) apply(*machine) {}

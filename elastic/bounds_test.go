@@ -163,7 +163,7 @@ func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	newest, older := protocol.Mark{Step: 20, Generation: 1}, protocol.Mark{Step: 10, Generation: 1}
 	s := New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 1}, Durable: &StoredStep{Mark: newest}, Older: &StoredStep{Mark: older}})
-	r := protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateHalted, Storage: true}
+	r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateHalted, Storage: true}
 	say := func(failed protocol.Mark) restore.Point {
 		r.Sequence++
 		r.FetchFailed = failed
@@ -200,7 +200,7 @@ func TestExitsAreThoseOfRanks(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	s := New(slot+1, 0, Record{Generation: 1, Phase: Running})
 	for n := 1; n <= most; n++ {
-		r := protocol.Report{Protocol: 2, Incarnation: 1, Sequence: uint64(n), Ranks: n, Generation: 1, State: protocol.StateFailed}
+		r := protocol.Report{Incarnation: 1, Sequence: uint64(n), Ranks: n, Generation: 1, State: protocol.StateFailed}
 		for i := range n {
 			r.Rank = append(r.Rank, protocol.Rank{Local: i, Exit: &protocol.Exit{Code: 1, Traceback: "ValueError: x", At: now}})
 		}

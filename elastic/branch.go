@@ -66,24 +66,8 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 	case r.RestoreStep == StepUnknown:
 		return "the record was lost, and it is not known what went on from where; wait until the next generation runs"
 	}
-	for i := range s.slots {
-		if why := s.knowsNoBranch(Slot(i)); why != "" {
-			return why
-		}
-	}
 	if !s.canHave(to) {
 		return fmt.Sprintf("not every rank has step %d of branch %d: it is neither the newest that all hold in memory nor recorded as whole in storage", to.Step, to.Branch)
-	}
-	return ""
-}
-
-// knowsNoBranch says which pod keeps the gang from having another branch than the first; "": that of this slot does not.
-func (s *State) knowsNoBranch(slot Slot) string {
-	switch m := &s.slots[slot]; {
-	case !m.known:
-		return fmt.Sprintf("the agent of slot %d was not heard yet, and may be too old to know branches", slot)
-	case m.report.CheckpointFormat < protocol.BranchFormat:
-		return fmt.Sprintf("the agent of pod %s in slot %d is too old to know branches of training: delete the pod, so that it gets this version's", m.pod.Name, slot)
 	}
 	return ""
 }

@@ -5,7 +5,7 @@ import "holdfast.dev/holdfast/internal/protocol"
 // Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow,
-		CheckpointFormat: protocol.CheckpointFormat, Launch: 1}
+		Launch: 1}
 	launched := s.launched && !s.shouldStop(slot, pod)
 	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand && !launched
 	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holdsSlot(slot, pod), s.nothingToAwait(slot)
@@ -20,7 +20,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	case holds && !fenced && s.maySuspend(slot, pod):
 		exit(&d, exitLeft, s.Record.Progress.Waits)
 	case idle != "" && s.shouldStop(slot, pod):
-		d = protocol.Directive{Generation: d.Generation, CheckpointFormat: d.CheckpointFormat, Launch: d.Launch}
+		d = protocol.Directive{Generation: d.Generation, Launch: d.Launch}
 		exit(&d, exitLeft, idle)
 		if v := s.Record.Verdict; v != nil {
 			d.ExitCode = v.ExitCode
@@ -84,7 +84,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 		s.directHalt(d)
 	case Finished:
 	}
-	if m := &s.slots[slot]; m.known && m.report.Protocol >= 2 && s.stored >= s.Record.Generation && !s.Final() {
+	if m := &s.slots[slot]; m.known && s.stored >= s.Record.Generation && !s.Final() {
 		s.directStorage(d, slot)
 	}
 }

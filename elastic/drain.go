@@ -60,7 +60,7 @@ func (s *State) undrainable(now time.Time) string {
 		if d.Dead {
 			return fmt.Sprintf("%s is dead", d.where())
 		}
-		if m.known && m.pod.UID == d.Pod && m.report.Protocol >= 2 && !m.report.Storage {
+		if m.known && m.pod.UID == d.Pod && !m.report.Storage {
 			return fmt.Sprintf("pod %s has no storage to copy to", d.Name)
 		}
 	}
@@ -68,8 +68,6 @@ func (s *State) undrainable(now time.Time) string {
 		m := &s.slots[i]
 		switch {
 		case !m.known:
-		case m.report.Protocol < 2:
-			return fmt.Sprintf("the agent of pod %s speaks protocol %d, which does not support draining", m.pod.Name, m.report.Protocol)
 		case m.report.StateBytes == 0:
 			return "state is not kept in memory"
 		}
@@ -250,7 +248,7 @@ func (s *State) absent(slot Slot) bool {
 // canSave reports whether the pod of a slot, which is halted, can copy that step to storage before it is deleted.
 func (s *State) canSave(slot Slot, mark protocol.Mark) bool {
 	m := &s.slots[slot]
-	return m.attached && m.report.Protocol >= 2 && m.report.Storage && s.halted(m) && canWrite(m, mark)
+	return m.attached && m.report.Storage && s.halted(m) && canWrite(m, mark)
 }
 
 // completeCopies records a step as durable once every rank's copy of it is in storage.

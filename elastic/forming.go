@@ -95,8 +95,6 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("waits for the address of pod %s of slot %d", m.pod.Name, i)
 		case s.Record.Generation > 0 && !s.halted(m):
 			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
-		case s.newestBranch() > 0 && s.knowsNoBranch(Slot(i)) != "":
-			return s.knowsNoBranch(Slot(i))
 		}
 	}
 	return s.mixed()

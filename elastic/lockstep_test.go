@@ -62,7 +62,7 @@ func newLockstep(t *testing.T, members int) *lockstep {
 		l.pods = append(l.pods, &lockPod{pod: Pod{UID: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i)}, does: "train", since: l.now})
 	}
 	for slot, p := range l.pods {
-		p.reported = protocol.Report{Incarnation: 1, Protocol: 2, Storage: true, Ranks: 1, Address: "10.0.0.1", Port: 4000, StateBytes: 1, Rank: []protocol.Rank{{}}}
+		p.reported = protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Address: "10.0.0.1", Port: 4000, StateBytes: 1, Rank: []protocol.Rank{{}}}
 		l.apply(Reported{Slot: Slot(slot), Pod: p.pod, Report: p.reported})
 	}
 	for slot, p := range l.pods {

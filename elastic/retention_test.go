@@ -108,7 +108,7 @@ func TestPinsOutliveAllRemovals(t *testing.T) {
 	for seed := range seeds.All(t, int64(200)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%3))
-			w.old = false
+			w.unstored = false
 			w.state = New(len(w.agents), w.interval(), Record{})
 			w.shelf = &shelf{promised: map[protocol.Mark]bool{}, wish: Retention{Keep: int(seed % 5), Every: time.Duration(seed%4) * 5 * time.Second}}
 			w.tell(w.wish)
@@ -241,7 +241,7 @@ func TestWhatARemovalSpares(t *testing.T) {
 // removed that the stored one names and that people may pin there.
 func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
-	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Protocol: 2, Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
+	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
 		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
 	s.recordDurable(mark(30, 1), now)
 	s.save()
@@ -259,7 +259,7 @@ func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	s.Record.Pinned = []StoredStep{stepAt(3, 1)}
-	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Protocol: 2, Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
+	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
 		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
 	s.run.copying = &copying{mark: mark(40, 1)}
 	Step(s, Retain{Retention{Version: 1}}, now)
@@ -359,7 +359,7 @@ func TestGapFromSealedToDurable(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	s.Record.StartedAt = now.Add(-time.Hour)
 	s.Record.Durable.At = now.Add(-time.Hour)
-	r := protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: protocoltest.FirstBranch(20)}}}
+	r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: protocoltest.FirstBranch(20)}}}
 	var gaps []time.Duration
 	say := func(after time.Duration, change func()) (revision int64) {
 		now = now.Add(after)

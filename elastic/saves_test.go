@@ -23,7 +23,7 @@ func newSavesTold() *savesTold {
 
 func (w *savesTold) say(after time.Duration, pod string, generation int64, saves ...*protocol.Saves) {
 	w.now, w.sequence = w.now.Add(after), w.sequence+1
-	r := protocol.Report{Protocol: 2, Incarnation: 1, Sequence: w.sequence, Ranks: len(saves), Generation: generation, State: protocol.StateRunning}
+	r := protocol.Report{Incarnation: 1, Sequence: w.sequence, Ranks: len(saves), Generation: generation, State: protocol.StateRunning}
 	for i, c := range saves {
 		r.Rank = append(r.Rank, protocol.Rank{Local: i, Saves: c})
 	}

@@ -198,7 +198,7 @@ func (s *stage) open(members int) {
 	s.promises = newPromises(s.promises.fail)
 	s.reports, s.pods, s.last = nil, nil, make([]string, members)
 	for i := range members {
-		s.reports = append(s.reports, protocol.Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: protocol.StateIdle, StateBytes: 1, CheckpointFormat: protocol.CheckpointFormat})
+		s.reports = append(s.reports, protocol.Report{Incarnation: 1, Address: fmt.Sprintf("10.0.0.%d", i), State: protocol.StateIdle, StateBytes: 1})
 		s.pods = append(s.pods, Pod{UID: fmt.Sprintf("pod%d", i), Name: fmt.Sprintf("pod%d", i), Created: s.now})
 	}
 }
@@ -218,7 +218,7 @@ func (s *stage) change(slot int, key, value string) {
 	switch key {
 	case "pod":
 		s.pods[slot] = Pod{UID: value, Name: value, Created: s.now}
-		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes, CheckpointFormat: r.CheckpointFormat}
+		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
 	case "seq":
@@ -264,10 +264,6 @@ func (s *stage) change(slot int, key, value string) {
 		r.Returned = s.number(value)
 	case "left":
 		r.LeftForLauncher = int64(s.number(value))
-	case "proto":
-		r.Protocol = s.number(value)
-	case "format":
-		r.CheckpointFormat = s.number(value)
 	case "storage":
 		r.Storage = value == "yes"
 	case "grace":

@@ -33,7 +33,7 @@ func (s *State) pods(lost func(Slot) bool) []restore.Pod {
 	pods := make([]restore.Pod, len(s.slots))
 	for i := range s.slots {
 		m := &s.slots[i]
-		pods[i] = restore.Pod{Ranks: s.ranks(Slot(i)), Held: inventory(&m.report), Gone: lost(Slot(i)), CannotFetch: m.report.Protocol < 2, Failed: m.failed}
+		pods[i] = restore.Pod{Ranks: s.ranks(Slot(i)), Held: inventory(&m.report), Gone: lost(Slot(i)), Failed: m.failed}
 	}
 	return pods
 }
@@ -307,7 +307,7 @@ func (s *State) unrecorded(mark protocol.Mark) bool {
 
 // canCopy: the pod runs the newest generation and can write to storage.
 func (s *State) canCopy(m *member) bool {
-	return m.attached && s.current(m) && ran(m.report.State) && m.report.Protocol >= 2 && m.report.Storage && m.report.Ranks > 0
+	return m.attached && s.current(m) && ran(m.report.State) && m.report.Storage && m.report.Ranks > 0
 }
 
 func (s *State) lastDurable() time.Time {

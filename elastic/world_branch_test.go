@@ -70,8 +70,6 @@ func (w *world) goBackTo(to protocol.Point) {
 		return
 	}
 	switch given := w.givenUp(to); {
-	case w.old:
-		w.failf("no branch that an agent cannot say", "to %v", to)
 	case given > 0:
 		w.failf("what is given up stays so", "went back to %v, which branch %d gave up", to, given)
 	case w.state.newestBranch() != branch+1:

@@ -39,8 +39,8 @@ func (w *world) finish(slot int) {
 		w.finished[a.gen] = of
 	}
 	of[slot] = true
-	if w.over[a.launch] = w.over[a.launch] || len(of) == len(w.agents); w.over[a.launch] && w.ending == a.launch {
-		w.ending = 0
+	if len(of) == len(w.agents) {
+		w.over[a.launch], w.ending = true, 0
 	}
 	w.notef("slot %d has finished launcher %d in generation %d", slot, a.launch, a.gen)
 }

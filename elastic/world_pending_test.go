@@ -12,7 +12,7 @@ import (
 // outside is what happens around a world's gang: nodes that fail and heal, the controller that replaces
 // pods, and storage.
 type outside struct {
-	old       bool // agents of protocol 1
+	unstored  bool // agents without storage
 	mute      bool // agents that do not say which hold they passed on
 	babbles   bool // agents that say of ever other steps that they could not fetch them
 	level     []Termination
@@ -55,7 +55,7 @@ type pod2 struct {
 }
 
 func (w *world) interval() time.Duration {
-	if w.old {
+	if w.unstored {
 		return 0
 	}
 	return 2 * time.Second
@@ -67,14 +67,11 @@ func (a *simAgent) held(k *simRank) bool {
 
 func rankOf(slot, local int) int { return 2*slot + local }
 
-// obey2 is the agent's side of protocol 2.
-func (w *world) obey2(slot int, d protocol.Directive) {
+// obeyStorage is the agent's side of barrier, copies and fetches.
+func (w *world) obeyStorage(slot int, d protocol.Directive) {
 	a := w.agents[slot]
-	if w.old {
-		if d.BarrierStep != 0 || d.Copy != (protocol.Mark{}) || d.Manifest.Step != 0 || d.Fetch != (protocol.Mark{}) {
-			w.failf("an agent of protocol 1 is told nothing of 2", "%+v", d)
-		}
-		return
+	if w.unstored && (d.Copy != (protocol.Mark{}) || d.Manifest.Step != 0 || d.Fetch != (protocol.Mark{})) {
+		w.failf("an agent without storage is told nothing of it", "%+v", d)
 	}
 	a.hold, a.copy = 0, d.Copy
 	if d.Order == protocol.OrderRun && d.Generation == a.gen {

@@ -78,10 +78,10 @@ type simAgent struct {
 func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0)}
 	w.promises, w.faults = newPromises(w.failf), faults{bugs: map[int]int{}, bests: []best{{}}}
-	w.outside = outside{old: seed%5 == 4, mute: seed%7 == 3, babbles: seed%6 == 5, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
+	w.outside = outside{unstored: seed%5 == 4, mute: seed%7 == 3, babbles: seed%6 == 5, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
 	w.branches = branches{asked: map[int64]protocol.Point{}}
 	w.launches = newLaunches(0)
-	if !w.old && seed%3 == 0 {
+	if seed%3 == 0 {
 		w.launches = newLaunches(2 + int(seed%2))
 	}
 	w.state = New(members, w.interval(), Record{})
@@ -122,16 +122,13 @@ func (w *world) report(a *simAgent) protocol.Report {
 		protocol.ByStep(rank.Sealed)
 		r.Rank = append(r.Rank, rank)
 	}
-	r.Protocol, r.Terminating = 1, a.leaving
-	if !w.old {
-		r.Launch = a.launch
-		r.Protocol, r.CheckpointFormat, r.Storage, r.Manifested, r.FetchFailed = 2, protocol.CheckpointFormat, true, a.manifested, a.fetchFailed
-		if !w.mute {
-			r.BarrierStep = a.hold
-		}
-		if w.babbles && a.fetchFailed == (protocol.Mark{}) { // it could not fetch what nobody ever stored
-			r.FetchFailed = protocol.Mark{Step: 1<<40 + int64(a.seq), Generation: 1}
-		}
+	r.Terminating, r.Launch = a.leaving, a.launch
+	r.Storage, r.Manifested, r.FetchFailed = !w.unstored, a.manifested, a.fetchFailed
+	if !w.mute {
+		r.BarrierStep = a.hold
+	}
+	if w.babbles && a.fetchFailed == (protocol.Mark{}) { // it could not fetch what nobody ever stored
+		r.FetchFailed = protocol.Mark{Step: 1<<40 + int64(a.seq), Generation: 1}
 	}
 	return r
 }
@@ -228,7 +225,7 @@ func (w *world) obey(slot int, d protocol.Directive) {
 		a.exited = true
 	case protocol.OrderWait, protocol.OrderNone:
 	}
-	w.obey2(slot, d)
+	w.obeyStorage(slot, d)
 	if d.Generation == a.gen {
 		a.commonStep, a.reclaimBelow = max(a.commonStep, d.CommonStep), max(a.reclaimBelow, d.ReclaimBelow)
 	}

@@ -201,14 +201,10 @@ type HeldRoom struct {
 	// +listType=atomic
 	Victims    []string `json:"victims,omitempty"`
 	VictimPods int32    `json:"victimPods,omitempty"`
-	// Leaving and LeavingPods are the names that Victims and VictimPods had before: read, and written no more.
-	// +listType=atomic
-	Leaving     []string `json:"leaving,omitempty"`
-	LeavingPods int32    `json:"leavingPods,omitempty"`
 }
 
 // HeldKind is why room is held.
-// +kubebuilder:validation:Enum=Nomination;Reservation;Claim
+// +kubebuilder:validation:Enum=Nomination;Reservation
 type HeldKind string
 
 const (
@@ -216,6 +212,4 @@ const (
 	HeldNomination HeldKind = "Nomination"
 	// HeldReservation: the gang waits until the room is free.
 	HeldReservation HeldKind = "Reservation"
-	// HeldClaim is the name that HeldNomination had before: read, and written no more.
-	HeldClaim HeldKind = "Claim"
 )

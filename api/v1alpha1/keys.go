@@ -140,9 +140,6 @@ const AnnotationTopologyDomain = Prefix + "topology-domain"
 // starts in the middle of that knows by it that the gang was never whole.
 const AnnotationInitialPlacement = Prefix + "initial-placement"
 
-// AnnotationForming is the name that AnnotationInitialPlacement had before: read, and written no more.
-const AnnotationForming = Prefix + "forming"
-
 // LabelReplaced ("true") is put on a pod that was taken out of its gang because another one takes its
 // place. It is a member no more, for every part.
 const LabelReplaced = Prefix + "replaced"

@@ -75,9 +75,6 @@ type RunStatus struct {
 	// +listType=atomic
 	PendingReplacements []Termination `json:"pendingReplacements,omitempty"`
 	PendingPods         int32         `json:"pendingPods,omitempty"`
-	// Doomed is the name that PendingReplacements had before: read, and written no more.
-	// +listType=atomic
-	Doomed []Termination `json:"doomed,omitempty"`
 	// Verdict is set when the job was given up or has finished. That all ranks of one launcher have finished is withdrawn where a pod's
 	// command runs another launcher; nothing else changes it.
 	Verdict *Verdict `json:"verdict,omitempty"`

@@ -328,10 +328,3 @@ func (s *Set) Sealed() [][]format.Point {
 	s.each(func(i int, a *Arena) { out[i] = a.book.Held() })
 	return out
 }
-
-// Format is the version that all arenas know: that of the oldest.
-func (s *Set) Format() int {
-	version := format.Version
-	s.each(func(_ int, a *Arena) { version = min(version, int(a.book.Header.Version)) })
-	return version
-}

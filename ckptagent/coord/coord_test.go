@@ -90,11 +90,11 @@ func TestReportsAndDirectivesArrive(t *testing.T) {
 	k := dial(t, c)
 	k.client.Update(protocol.Report{Incarnation: 2, Generation: 7, State: protocol.StateFailed})
 	r := c.Await(t, "one", "came", func(r *v1.Report) bool { return r.Generation == 7 })
-	if r.Protocol != 2 || r.Incarnation != 2 || r.Address != "10.0.0.7" || r.State != v1.State_STATE_FAILED || r.Sequence != 1 {
+	if r.Protocol != protocol.Version || r.Incarnation != 2 || r.Address != "10.0.0.7" || r.State != v1.State_STATE_FAILED || r.Sequence != 1 {
 		t.Errorf("report %v", r)
 	}
-	c.Direct("one", &v1.Directive{Protocol: 2, Generation: 7, Order: v1.Order_ORDER_HALT, BarrierStep: 9})
-	if got, want := k.await(t, 7), (protocol.Directive{Protocol: 2, Generation: 7, Order: protocol.OrderHalt, BarrierStep: 9}); !reflect.DeepEqual(got, want) {
+	c.Direct("one", &v1.Directive{Generation: 7, Order: v1.Order_ORDER_HALT, BarrierStep: 9})
+	if got, want := k.await(t, 7), (protocol.Directive{Generation: 7, Order: protocol.OrderHalt, BarrierStep: 9}); !reflect.DeepEqual(got, want) {
 		t.Errorf("directive %+v, want %+v", got, want)
 	}
 }
@@ -213,7 +213,7 @@ func TestAuthoritiesThatCouldNotBeKept(t *testing.T) {
 	kept := filepath.Join(folder, "authorities.pem")
 	k := dial(t, c, func(o *coord.Options) { o.AuthoritiesFile = kept })
 	k.client.Update(protocol.Report{Generation: 1})
-	c.Direct("one", &v1.Directive{Protocol: 2, Generation: 1, Authorities: c.CA})
+	c.Direct("one", &v1.Directive{Generation: 1, Authorities: c.CA})
 	k.await(t, 1)
 	if err := <-k.lost; !strings.Contains(err.Error(), "keeping the certificate authorities") {
 		t.Error(err)
@@ -221,7 +221,7 @@ func TestAuthoritiesThatCouldNotBeKept(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c.Direct("one", &v1.Directive{Protocol: 2, Generation: 2, Authorities: c.CA})
+	c.Direct("one", &v1.Directive{Generation: 2, Authorities: c.CA})
 	k.await(t, 2)
 	if got, err := os.ReadFile(kept); err != nil || string(got) != c.CA {
 		t.Errorf("kept %q: %v", got, err)
@@ -236,7 +236,7 @@ func TestAuthoritiesThatAreNotTakenOver(t *testing.T) {
 	k := dial(t, c, func(o *coord.Options) { o.AuthoritiesFile = kept })
 	k.client.Update(protocol.Report{Generation: 1})
 	for i, said := range []string{"no certificate", strings.Repeat(c.CA, 1+protocol.MaxAuthorities/len(c.CA))} {
-		c.Direct("one", &v1.Directive{Protocol: 2, Generation: uint64(i + 1), Authorities: said})
+		c.Direct("one", &v1.Directive{Generation: uint64(i + 1), Authorities: said})
 		k.await(t, int64(i+1))
 		if err := <-k.lost; !strings.Contains(err.Error(), "authorities") {
 			t.Error(err)

@@ -3,8 +3,6 @@ package format
 import (
 	"slices"
 	"testing"
-
-	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // points lists what a book holds sealed.
@@ -30,8 +28,6 @@ func TestGivesUp(t *testing.T) {
 		{Point{Branch: 1, Step: 40}, Point{Branch: 0, Step: 50}, true}, // a later branch that was itself gone behind
 		{Point{Branch: 1, Step: 60}, Point{Branch: 1, Step: 60}, false},
 		{Point{Branch: 1, Step: 5}, Point{}, true},
-		{Point{Branch: 1, Step: 60}, Point{Branch: protocol.UnknownBranch, Step: 60}, false}, // named by number alone
-		{Point{Branch: 1, Step: 61}, Point{Branch: protocol.UnknownBranch, Step: 60}, true},
 	} {
 		if got := c.restore.GivesUp(c.sealed); got != c.want {
 			t.Errorf("%+v where %+v is restored: %v", c.sealed, c.restore, got)

@@ -14,44 +14,31 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
-	"holdfast.dev/holdfast/internal/protocol"
 )
-
-// TestABranchInMemoryAndStorage is a real rank in a generation of branch 1: what it saves is reported, copied and listed in a manifest as of that
-// branch, and the pod that takes its place, which may hold a step of the same number of the first branch, fetches it and restores it. A coordinator
-// that knows no branches has the same step restored by its number.
-func TestABranchInMemoryAndStorage(t *testing.T) {
-	for _, old := range []bool{false, true} {
-		t.Run(fmt.Sprintf("old coordinator %v", old), func(t *testing.T) { branchInStorage(t, old) })
-	}
-}
 
 // keeper is a saver that skips no step: where the test is slow to say what is common, it waits for a slot.
 const keeper = "import holdfast._client\nholdfast._client._SAVE_WAIT = 3600\n" + saver
 
-func branchInStorage(t *testing.T, old bool) {
+// TestABranchInMemoryAndStorage is a real rank in a generation of branch 1: what it saves is reported, copied and listed in a manifest as of that
+// branch, and the pod that takes its place, which may hold a step of the same number of the first branch, fetches it and restores it.
+func TestABranchInMemoryAndStorage(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", keeper)
-	branch := func(d *v1.Directive) {
-		d.CheckpointFormat, d.Run.Branch = protocol.CheckpointFormat, 1
-	}
+	branch := func(d *v1.Directive) { d.Run.Branch = 1 }
 	lead(c, v1.Order_ORDER_RUN, branch)
 	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "runs", runs(1, 1))
 	r := follow(t, c, "five steps", branch, func(r *v1.Report) bool { return newest(r) >= 5 })
-	if branches := r.Rank[0].SealedBranch; r.CheckpointFormat != protocol.CheckpointFormat || len(branches) != len(r.Rank[0].Sealed) || slices.Min(branches) != 1 {
+	if branches := r.Rank[0].SealedBranch; len(branches) != len(r.Rank[0].Sealed) || slices.Min(branches) != 1 {
 		t.Fatalf("it reports %v", r)
 	}
 	at := newest(r)
 	mark := &v1.Mark{Step: at, Generation: 1, Branch: 1}
-	if old {
-		mark.Branch = 0
-	}
 	var copied *v1.Copied
 	lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) { branch(d); d.Copy, d.CommonStep, d.ReclaimBelow = mark, at, at })
 	c.Await(t, "a", "has copied", func(r *v1.Report) bool {
 		copied = r.Rank[0].GetCopied()
-		return copied.GetMark().GetStep() == at && copied.GetMark().GetBranch() == mark.Branch
+		return copied.GetMark().GetStep() == at && copied.GetMark().GetBranch() == 1
 	})
 	lead(c, v1.Order_ORDER_RUN, func(d *v1.Directive) {
 		branch(d)
@@ -59,9 +46,9 @@ func branchInStorage(t *testing.T, old bool) {
 	})
 	c.Await(t, "a", "has written the manifest", func(r *v1.Report) bool { return r.GetManifested().GetStep() == at })
 	checkStored(t, filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", "gen-1"), int64(at))
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_EXIT})
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
 	p.Wait()
-	restoreOfBranch(t, c, p, mark, old)
+	restoreOfBranch(t, c, p, mark)
 }
 
 // checkStored wants file and manifest of a step to be of branch 1.
@@ -84,33 +71,25 @@ func checkStored(t *testing.T, dir string, step int64) {
 }
 
 // restoreOfBranch has another pod hold the step's number of the first branch, fetch the step of branch 1, and run on from it.
-func restoreOfBranch(t *testing.T, c *coordtest.Coordinator, p *proctest.Container, mark *v1.Mark, old bool) {
+func restoreOfBranch(t *testing.T, c *coordtest.Coordinator, p *proctest.Container, mark *v1.Mark) {
 	t.Helper()
 	next := successor(t, c, p)
 	next.File("train.py", keeper)
 	c.Forget("a")
-	first := func(d *v1.Directive) { d.CheckpointFormat = protocol.CheckpointFormat }
-	lead(c, v1.Order_ORDER_RUN, first)
+	lead(c, v1.Order_ORDER_RUN, func(*v1.Directive) {})
 	next.Start("torchrun", "train.py")
 	c.Await(t, "a", "runs", runs(1, 1))
-	follow(t, c, "the number of that step", func(d *v1.Directive) { first(d); d.BarrierStep = mark.Step }, func(r *v1.Report) bool {
+	follow(t, c, "the number of that step", func(d *v1.Directive) { d.BarrierStep = mark.Step }, func(r *v1.Report) bool {
 		return slices.Contains(r.Rank[0].Sealed, mark.Step)
 	})
-	known := uint32(protocol.CheckpointFormat)
-	if old {
-		known = 0
-	}
-	halt := &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_HALT, CheckpointFormat: known, Fetch: mark,
+	halt := &v1.Directive{Generation: 2, Order: v1.Order_ORDER_HALT, Fetch: mark,
 		Run: &v1.Generation{Number: 2, WorldSize: 1, RestoreStep: mark.Step - 1}} // another past, of which nothing is left here
 	c.Direct("a", halt)
 	c.Await(t, "a", "has fetched", func(r *v1.Report) bool {
 		return len(r.Rank) == 1 && newest(r) == mark.Step && slices.Contains(r.Rank[0].SealedBranch, 1)
 	})
-	run := &v1.Generation{Number: 3, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1", RestoreStep: mark.Step}
-	if !old {
-		run.Branch, run.RestoreBranch = 1, 1
-	}
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 3, Order: v1.Order_ORDER_RUN, CheckpointFormat: known, Run: run})
+	run := &v1.Generation{Number: 3, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1", RestoreStep: mark.Step, Branch: 1, RestoreBranch: 1}
+	c.Direct("a", &v1.Directive{Generation: 3, Order: v1.Order_ORDER_RUN, Run: run})
 	next.Out.Await(t, fmt.Sprintf("start %d\n", mark.Step))
 	c.Await(t, "a", "goes on, of branch 1", func(r *v1.Report) bool {
 		return newest(r) > mark.Step && len(r.Rank[0].SealedBranch) > 0 && slices.Min(r.Rank[0].SealedBranch) == 1
@@ -119,7 +98,7 @@ func restoreOfBranch(t *testing.T, c *coordtest.Coordinator, p *proctest.Contain
 	c.Await(t, "a", "its next agent knows the branch", func(r *v1.Report) bool {
 		return r.Incarnation == 2 && len(r.Rank) == 1 && len(r.Rank[0].SealedBranch) > 0 && slices.Min(r.Rank[0].SealedBranch) == 1
 	})
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 3, Order: v1.Order_ORDER_EXIT})
+	c.Direct("a", &v1.Directive{Generation: 3, Order: v1.Order_ORDER_EXIT})
 	if code := next.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

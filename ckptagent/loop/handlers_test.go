@@ -63,7 +63,7 @@ func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 			g.Unlead()
 			kill(t, a.Init.Process.Pid, syscall.SIGTERM)
 			for _, p := range []*proctest.Container{a, b} {
-				c.Direct(p.Name, &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT, HaltWithinSeconds: 72})
+				c.Direct(p.Name, &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT, HaltWithinSeconds: 72})
 			}
 			for i, p := range []*proctest.Container{a, b} {
 				r := c.Await(t, p.Name, "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
@@ -76,7 +76,7 @@ func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 					}
 				}
 			}
-			c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_EXIT, ExitCode: 143})
+			c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT, ExitCode: 143})
 			if code := a.Wait(); code != 143 {
 				t.Errorf("exit code %d", code)
 			}

@@ -326,7 +326,7 @@ func (a *Agent) blocking() string {
 func (a *Agent) reportCapabilities() {
 	t := ckptagent.Capabilities{Grace: a.c.Grace, Modules: a.standbys.Known()}
 	if a.arenas != nil {
-		t.StateBytes, t.CheckpointFormat = a.c.StateBytes, a.arenas.Format()
+		t.StateBytes = a.c.StateBytes
 	}
 	storage := a.noUploader
 	if a.uploader != nil {

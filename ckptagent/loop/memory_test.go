@@ -342,7 +342,7 @@ time.sleep(1000)
 			p.File("train.py", script)
 			p.File("late.py", tc.late)
 			names := []string{"colorsys", "late", "sndhdr", "no name"}
-			c.Direct("a", &v1.Directive{Protocol: 2, Order: v1.Order_ORDER_WAIT, Modules: names, WantModules: true})
+			c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_WAIT, Modules: names, WantModules: true})
 			p.Start("bash", "-c", fmt.Sprintf("sleep 0.3; exec torchrun --nproc-per-node=%d train.py", tc.ranks))
 			notified := c.Await(t, "a", "has heard of modules and waits", func(r *v1.Report) bool { return int(r.Ranks) == tc.ranks && r.Port != 0 && len(r.Modules) > 0 })
 			if tc.ranks == 1 && tc.standby { // else cold where it has not done half of it
@@ -352,7 +352,7 @@ time.sleep(1000)
 				t.Errorf("tells %d modules, %v", notified.ModulesKnown, notified.Modules)
 			}
 			run := &v1.Generation{Number: 5, WorldSize: uint32(tc.ranks), Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: notified.Port}
-			c.Direct("a", &v1.Directive{Protocol: 2, Generation: 5, Order: v1.Order_ORDER_RUN, Run: run})
+			c.Direct("a", &v1.Directive{Generation: 5, Order: v1.Order_ORDER_RUN, Run: run})
 			r := c.Await(t, "a", "runs", runs(5, tc.ranks))
 			lines := p.Out.Lines(t, tc.ranks)
 			slices.Sort(lines)

@@ -43,7 +43,7 @@ func newest(r *v1.Report) uint64 {
 
 // lead gives the pod's one-rank generation a directive with whatever change adds.
 func lead(c *coordtest.Coordinator, order v1.Order, change func(*v1.Directive)) {
-	d := &v1.Directive{Protocol: 2, Generation: 1, Order: order}
+	d := &v1.Directive{Generation: 1, Order: order}
 	if order == v1.Order_ORDER_RUN {
 		d.Run = &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1"}
 	}
@@ -105,9 +105,9 @@ func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1
 // its save, also while its agent dies; the step is copied, the pod leaves, the next one brings it back.
 func TestHoldCopyHaltFetch(t *testing.T) {
 	c, p := savingPod(t)
-	c.Direct("a", &v1.Directive{Protocol: 2, Order: v1.Order_ORDER_WAIT})
+	c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_WAIT})
 	p.Start("torchrun", "train.py")
-	c.Await(t, "a", "is ready and has storage", func(r *v1.Report) bool { return r.Ranks == 1 && r.Storage && r.GraceSeconds == 40 && r.Protocol == 2 })
+	c.Await(t, "a", "is ready and has storage", func(r *v1.Report) bool { return r.Ranks == 1 && r.Storage && r.GraceSeconds == 40 })
 	lead(c, v1.Order_ORDER_RUN, nil)
 	r := follow(t, c, "ten steps", nil, func(r *v1.Report) bool { return newest(r) >= 10 })
 	hold := newest(r) + 5
@@ -142,11 +142,11 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	c.Await(t, "a", "cannot fetch a step that was never copied", func(r *v1.Report) bool { return r.FetchFailed.GetStep() == at+1 })
 	lead(c, v1.Order_ORDER_HALT, func(d *v1.Directive) { d.Run, d.Fetch = &v1.Generation{WorldSize: 1}, mark })
 	c.Await(t, "a", "has fetched", func(r *v1.Report) bool { return newest(r) == at })
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_RUN,
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN,
 		Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1", RestoreStep: at}})
 	next.Out.Await(t, "start "+strconv.FormatUint(at, 10))
 	c.Await(t, "a", "goes on", func(r *v1.Report) bool { return newest(r) > at })
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_EXIT})
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_EXIT})
 	if code := next.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
@@ -265,7 +265,7 @@ func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT})
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	p.Errs.Await(t, "trying again: ")
 	if r := c.Report("a"); r.State != v1.State_STATE_RUNNING {
 		t.Errorf("told what is not stored: %v", r)
@@ -310,8 +310,8 @@ func TestStateThatCannotBeRead(t *testing.T) {
 	if n := strings.Count(p.Out.String(), "generation 1"); n != 1 {
 		t.Errorf("generation 1 was started %d times", n)
 	}
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 1, Order: v1.Order_ORDER_HALT})
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
-	c.Direct("a", &v1.Directive{Protocol: 2, Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1"}})
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterAddr: "127.0.0.1"}})
 	p.Out.Await(t, "rank 0 generation 2")
 }

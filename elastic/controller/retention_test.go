@@ -125,8 +125,8 @@ func TestAStepStaysByTime(t *testing.T) {
 	g.Spec.Members, g.Spec.StateBytes = 1, 1<<20
 	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, KeepEverySeconds: 3600}
 	g.Status.Run = &v1alpha1.RunStatus{Generation: 1, StartedAt: &started, State: v1alpha1.RunState(elastic.Running), Durable: step(20, 10*time.Minute), Older: step(10, 0)}
-	k := &keeper{t: t, b: newBench(t, g, job), now: begun.Add(20 * time.Minute), report: protocol.Report{Protocol: 2, Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1,
-		State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, CheckpointFormat: protocol.CheckpointFormat, Rank: []protocol.Rank{{}}}}
+	k := &keeper{t: t, b: newBench(t, g, job), now: begun.Add(20 * time.Minute), report: protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1,
+		State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{}}}}
 	for _, c := range []struct {
 		step   int64
 		spared []int64 // by the order to write the manifest

@@ -44,8 +44,6 @@ type stream struct {
 	asked bool
 	// knows is how many modules the agent says it knows, sent how many it knew when it last sent them; guarded by the gang.
 	knows, sent int
-	// version is the protocol's that the agent speaks.
-	version atomic.Int64
 	// terminating: the store knows that the pod is terminating; notTerminating: that it is not. Used by the receiver
 	// only.
 	terminating, notTerminating bool
@@ -134,9 +132,7 @@ func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordin
 	for {
 		select {
 		case w := <-st.next:
-			if w.Protocol = int(st.version.Load()); w.Protocol >= 2 {
-				w.Authorities, authorities = authorities, ""
-			}
+			w.Authorities, authorities = authorities, ""
 			if w.modules != nil && !handed { // once, for directives may be many and an agent too old to take them
 				w.Modules, handed = w.modules.names, true
 			}
@@ -187,7 +183,6 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 			return err
 		}
 		clean(&r)
-		st.version.Store(int64(r.Protocol))
 		st.reports.Add(1)
 		switch {
 		case r.Terminating && !st.terminating:
@@ -247,7 +242,7 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 
 // check refuses what no agent of ours would say.
 func check(r *protocol.Report, pod string, addresses []string) error {
-	if v := r.Protocol; v < protocol.Oldest || v > protocol.Version {
+	if v := r.Protocol; v != protocol.Version {
 		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", v, protocol.Version)
 	}
 	texts := append([]string{r.Refused, r.Unprotected}, r.Notes...)

@@ -30,6 +30,7 @@ import (
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // memory is a store that forgets nothing while the test lasts.
@@ -310,7 +311,7 @@ func (h *house) dial(token string, more ...grpc.DialOption) *agent {
 		h.t.Fatal(err)
 	}
 	a := &agent{t: h.t, rpc: rpc, conn: conn, orders: make(chan *coordinatorv1.Directive, 100), ended: make(chan error, 1),
-		report: &coordinatorv1.Report{Protocol: 1, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1}}
+		report: &coordinatorv1.Report{Protocol: protocol.Version, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1}}
 	for i := range uint32(2) {
 		a.report.Rank = append(a.report.Rank, &coordinatorv1.Rank{LocalRank: i})
 	}

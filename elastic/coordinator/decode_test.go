@@ -117,23 +117,18 @@ func TestAllThatRepeatsIsCounted(t *testing.T) {
 }
 
 // fullest is the most that an agent says: all that limits of its own let it.
-func fullest(version int) protocol.Report {
+func fullest() protocol.Report {
 	text := strings.Repeat("x", protocol.MaxText)
-	r := protocol.Report{Protocol: version, Incarnation: 1 << 40, Ranks: protocol.MaxRanks, Address: "10.0.0.1", Port: 65535, Generation: protocol.MaxGeneration,
+	r := protocol.Report{Protocol: protocol.Version, Incarnation: 1 << 40, Ranks: protocol.MaxRanks, Address: "10.0.0.1", Port: 65535, Generation: protocol.MaxGeneration,
 		State: protocol.StateFailed, StateBytes: 1 << 44, Refused: text, Terminating: true}
 	for range maxNotes {
 		r.Notes = append(r.Notes, text)
 	}
 	for local := range protocol.MaxRanks {
 		k := protocol.Rank{Local: local, Sealed: []protocol.Point{{Branch: 1 << 50, Step: 1 << 50}, {Branch: 1 << 50, Step: 1<<50 + 1}, {Branch: 1<<50 + 1, Step: 1<<50 + 2}}, Step: 1 << 50, Exit: &protocol.Exit{Code: 255, Signal: 64, Traceback: text}, StandbyReady: true, PID: 1 << 22}
-		if version > 1 {
-			k.FromStandby, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown = true, 1<<50, 1<<50, true
-			k.Copied = protocol.Copied{Mark: protocol.Mark{Step: 1 << 50, Generation: 1 << 50}, Length: 1 << 44, Checksum: 1<<32 - 1}
-		}
+		k.FromStandby, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown = true, 1<<50, 1<<50, true
+		k.Copied = protocol.Copied{Mark: protocol.Mark{Step: 1 << 50, Generation: 1 << 50}, Length: 1 << 44, Checksum: 1<<32 - 1}
 		r.Rank = append(r.Rank, k)
-	}
-	if version == 1 {
-		return r
 	}
 	r.Unprotected, r.ModulesKnown = text, maxModules
 	for range maxModules {
@@ -142,30 +137,27 @@ func fullest(version int) protocol.Report {
 	return r
 }
 
-// TestTheMostThatAnAgentSaysIsTaken: of this version and of the one before.
 func TestTheMostThatAnAgentSaysIsTaken(t *testing.T) {
 	mine := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
 	h.store.members[mine.Key] = 1
 	h.server.intake.turnTime = time.Minute // a busy machine takes longer than a turn lasts
-	for version := protocol.Oldest; version <= protocol.Version; version++ {
-		a := h.dial(h.allow(mine))
-		a.report = wire.ReportMessage(fullest(version))
-		if size := proto.Size(a.report); size > maxMessage || size < maxMessage*3/4 {
-			t.Errorf("version %d: the largest report has %d bytes, %d can be received", version, size, maxMessage)
-		}
-		a.say()
-		select {
-		case <-a.orders:
-		case err := <-a.ended:
-			t.Errorf("version %d: %v", version, err)
-		}
+	a := h.dial(h.allow(mine))
+	a.report = wire.ReportMessage(fullest())
+	if size := proto.Size(a.report); size > maxMessage || size < maxMessage*3/4 {
+		t.Errorf("the largest report has %d bytes, %d can be received", size, maxMessage)
+	}
+	a.say()
+	select {
+	case <-a.orders:
+	case err := <-a.ended:
+		t.Error(err)
 	}
 }
 
 // TestFieldsOfNewerAgentsAreSkipped: they are neither refused nor kept.
 func TestFieldsOfNewerAgentsAreSkipped(t *testing.T) {
-	raw, err := proto.Marshal(&coordinatorv1.Report{Protocol: 2, Rank: []*coordinatorv1.Rank{{}}})
+	raw, err := proto.Marshal(&coordinatorv1.Report{Protocol: protocol.Version, Rank: []*coordinatorv1.Rank{{}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +201,7 @@ func within(m protoreflect.Message) bool {
 
 // FuzzEntries: nothing is decoded that has more entries than it may, and all that agents write is.
 func FuzzEntries(f *testing.F) {
-	full := fullest(2)
+	full := fullest()
 	full.Rank, full.Notes, full.Modules = full.Rank[:2], []string{"n"}, full.Modules[:3]
 	for i := range full.Rank {
 		full.Rank[i].Exit.Traceback = "x"

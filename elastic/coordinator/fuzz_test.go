@@ -35,7 +35,7 @@ func FuzzReport(f *testing.F) {
 		f.Add(raw)
 	}
 	for _, address := range []string{"a node", "fe80::1%eth0", "::1"} {
-		raw, err := proto.Marshal(&coordinatorv1.Report{Protocol: 2, Address: address})
+		raw, err := proto.Marshal(&coordinatorv1.Report{Protocol: protocol.Version, Address: address})
 		if err != nil {
 			f.Fatal(err)
 		}

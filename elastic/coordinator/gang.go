@@ -197,7 +197,7 @@ func (g *gang) step(e elastic.Event) {
 			g.server.replacements.Add(replacement{g, eff.Termination})
 		case elastic.LookupHolders:
 			go g.lookUpHolders(eff.Slots)
-		case elastic.GoBackRefused: // nobody can ask yet
+		case elastic.GoBackRefused: // nothing sends GoBack yet
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
 		case elastic.MadeDurable:

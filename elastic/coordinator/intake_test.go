@@ -221,7 +221,7 @@ func TestAHalfSentReportIsTold(t *testing.T) {
 		s.left.Store(3 << 20)
 		return s, err
 	}))
-	a.report = wire.ReportMessage(fullest(2))
+	a.report = wire.ReportMessage(fullest())
 	go a.say()
 	err := <-a.ended
 	if took := time.Since(begun); took > h.server.contactTimeout/2 || status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "was not sent whole within 1s") {

@@ -31,13 +31,10 @@ func three(t *testing.T) (*house, comer, []*agent) {
 }
 
 // TestModulesReachAReplacedPod: one agent is asked for the modules of its ranks, and a pod that comes later gets them, once; other gangs
-// and agents of version 1 do not.
+// do not.
 func TestModulesReachAReplacedPod(t *testing.T) {
 	h, late, a := three(t)
 	stranger := h.dial(h.allow(pod("team-b", "train", 0, "b0")))
-	for _, x := range append(a, stranger) {
-		x.report.Protocol = 2
-	}
 	a[0].report.ModulesKnown = 3
 	a[0].say()
 	a[0].until("is asked for its modules", wants)
@@ -47,7 +44,6 @@ func TestModulesReachAReplacedPod(t *testing.T) {
 	a[0].say()
 	a[0].until("is asked no more", func(d *coordinatorv1.Directive) bool { return !wants(d) })
 
-	late.report.Protocol = 2
 	late.say()
 	d := late.until("gets the modules", func(d *coordinatorv1.Directive) bool { return len(d.GetModules()) > 0 })
 	if !slices.Equal(d.GetModules(), a[0].report.Modules) || wants(d) {
@@ -62,29 +58,13 @@ func TestModulesReachAReplacedPod(t *testing.T) {
 			t.Errorf("an agent that knows modules, and was not asked, is told %v", d)
 		}
 	}
-	if err := late.rpc.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	old := h.dial(late.token)
-	old.say() // version 1
-	for end := time.After(200 * time.Millisecond); ; {
-		select {
-		case d := <-old.orders:
-			if len(d.GetModules()) > 0 || d.GetProtocol() != 1 {
-				t.Errorf("an agent of version 1 is told %v", d)
-			}
-			continue
-		case <-end:
-		}
-		break
-	}
 }
 
 // TestAnotherAgentIsAskedForModules: where the one that was asked goes, or sends what no agent of ours would.
 func TestAnotherAgentIsAskedForModules(t *testing.T) {
 	_, again, a := three(t)
 	for _, x := range a {
-		x.report.Protocol, x.report.ModulesKnown = 2, 2
+		x.report.ModulesKnown = 2
 	}
 	a[0].say()
 	a[0].until("is asked", wants)
@@ -98,7 +78,7 @@ func TestAnotherAgentIsAskedForModules(t *testing.T) {
 	if err := a[1].rpc.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	again.report.Protocol, again.report.ModulesKnown = 2, 5
+	again.report.ModulesKnown = 5
 	for asked := false; !asked; { // agents report every second, and the coordinator may not have seen the other one go yet
 		again.say()
 		select {

@@ -35,7 +35,7 @@ func (a *agent) until(what string, is func(*coordinatorv1.Directive) bool) *coor
 
 // second makes an agent one of protocol 2 with storage.
 func (a *agent) second() *agent {
-	a.report.Protocol, a.report.Storage = 2, true
+	a.report.Storage = true
 	return a
 }
 

@@ -77,7 +77,7 @@ func TestSavesOfAGang(t *testing.T) {
 		st := &stream{peer: Caller{Pod: elastic.Pod{UID: "uid"}}, next: make(chan message, 1)}
 		g.streams[st], g.current[0] = true, st
 		for sequence, saves := range []*protocol.Saves{{Copied: 7}, {Copied: 10, Overlapped: 1, Dropped: 2, Refused: uint32(5 * i)}, {Copied: 11, Overlapped: 2, Dropped: 2, Skipped: 4, Refused: uint32(5 * i)}} {
-			r := protocol.Report{Protocol: 2, Incarnation: 1, Sequence: uint64(sequence), Ranks: 1, Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{{Saves: saves}}}
+			r := protocol.Report{Incarnation: 1, Sequence: uint64(sequence), Ranks: 1, Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{{Saves: saves}}}
 			if err := g.reported(st, r); err != nil {
 				t.Fatal(err)
 			}

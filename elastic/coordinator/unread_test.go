@@ -31,7 +31,7 @@ func (h *house) readsNothing(token string) <-chan struct{} {
 	}
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+token))
 	h.t.Cleanup(func() { cancel(); _ = conn.Close() })
-	report := &coordinatorv1.Report{Protocol: 2, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1, Rank: []*coordinatorv1.Rank{{}, {LocalRank: 1}}}
+	report := &coordinatorv1.Report{Protocol: protocol.Version, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1, Rank: []*coordinatorv1.Rank{{}, {LocalRank: 1}}}
 	for range 10 {
 		rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx, grpc.WaitForReady(true))
 		if err != nil {

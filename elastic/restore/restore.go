@@ -16,9 +16,8 @@ type Pod struct {
 	Held  [][]protocol.Point
 	// Gone: its memory does not count, and the pod that takes its place is expected to read storage.
 	Gone bool
-	// CannotFetch: its agent knows of no storage; Failed are the marks that it could not read.
-	CannotFetch bool
-	Failed      []protocol.Mark
+	// Failed are the marks that it could not read from storage.
+	Failed []protocol.Mark
 }
 
 // MostWhole is how many steps of which storage holds every rank's part are ever tried, the newest ones: a pod's failures to read
@@ -120,14 +119,10 @@ func sources(step protocol.Point, pods []Pod, stored Stored, insist bool) (fetch
 			want, apart = mark, apart || stored.apart(mark)
 		}
 		base += p.Ranks
-		if want == (protocol.Mark{}) {
-			continue
-		}
 		// A pod whose storage does not answer is waited for: to go on from an older step would lose what is safe.
-		if !p.Gone && p.CannotFetch {
-			return nil, false
+		if want != (protocol.Mark{}) {
+			fetch[i] = want
 		}
-		fetch[i] = want
 	}
 	return fetch, world > 0 && !(apart && Reached(pods, step))
 }

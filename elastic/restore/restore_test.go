@@ -31,7 +31,7 @@ func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist
 	for _, p := range pods {
 		// One mark serves all ranks of the pod that do not hold the step; the zero mark where all hold it.
 		if !slices.ContainsFunc(marks, func(m protocol.Mark) bool {
-			if m != (protocol.Mark{}) && (!p.Gone && p.CannotFetch || !insist && slices.Contains(p.Failed, m) || stored.World > 0 && stored.World != world) {
+			if m != (protocol.Mark{}) && (!insist && slices.Contains(p.Failed, m) || stored.World > 0 && stored.World != world) {
 				return false
 			}
 			for local := range p.Ranks {
@@ -78,7 +78,7 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 		pods := make([]Pod, 1+rng.Intn(3))
 		for i := range pods {
 			p := &pods[i]
-			p.Ranks, p.Gone, p.CannotFetch = rng.Intn(3), rng.Intn(5) == 0, rng.Intn(6) == 0
+			p.Ranks, p.Gone = rng.Intn(3), rng.Intn(5) == 0
 			some(4, func() {
 				held, branch := []protocol.Point{}, int64(0)
 				for step := int64(1); step < 5; step++ {
@@ -121,7 +121,7 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 			}
 			fetched += len(got.Fetch)
 			for slot, m := range got.Fetch {
-				if p := pods[slot]; m.Point() != got.Point || !insist && slices.Contains(p.Failed, m) || p.CannotFetch && !p.Gone {
+				if p := pods[slot]; m.Point() != got.Point || !insist && slices.Contains(p.Failed, m) {
 					t.Fatalf("seed %d: slot %d fetches %v", seed, slot, m)
 				}
 			}

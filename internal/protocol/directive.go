@@ -20,8 +20,6 @@ const (
 
 // Directive is all that one agent must do now.
 type Directive struct {
-	// Protocol is the version that the agent spoke, and that the directive keeps to.
-	Protocol int
 	// Generation is the newest of this gang. It never falls.
 	Generation int64
 	Order      Order
@@ -36,17 +34,11 @@ type Directive struct {
 	ExitCode int
 	// Reason is for people.
 	Reason string
-
-	// What follows is of version 2: zero for an agent of version 1.
-
 	// BarrierStep: ranks that have copied a step at or above it stay in their save until they are ended or this is lifted; 0: nobody is held.
 	BarrierStep int64
 	// DurableStep is the newest step that lies whole in storage and is named by the gang's record as it is stored; 0: none is, or that is
 	// not known now. Of a generation that runs it belongs to that one's line. DurableBranch is its branch.
 	DurableStep, DurableBranch int64
-	// CheckpointFormat is the version of docs/formats/checkpoint.md that the coordinator knows; below BranchFormat, or 0: it names no branch,
-	// and each step that it names is meant by number alone.
-	CheckpointFormat int
 	// Copy is to be copied from memory to storage, once; an agent that does not hold it does nothing. The mark's generation is the newest
 	// that ran, and the copy may go on after it was halted.
 	Copy Mark

@@ -7,9 +7,8 @@ package protocol
 
 import "time"
 
-// Version is what is spoken now, Oldest the oldest version that a coordinator understands. Which field came with which stands in
-// api/coordinator/v1.
-const Version, Oldest = 2, 1
+// Version is the version of the protocol. A coordinator refuses an agent of another one.
+const Version = 1
 
 // AgentState is what holds of the newest generation in a pod.
 type AgentState string

@@ -70,9 +70,6 @@ type Report struct {
 	Returned int
 	// MaxRestarts is how many restarts of its ranks, or of the whole command, the launcher or the job allows; nil: nobody has said.
 	MaxRestarts *int
-	// CheckpointFormat is the version of docs/formats/checkpoint.md that this pod's memory and agent keep to; below BranchFormat, or 0: they
-	// know no branches.
-	CheckpointFormat int
 	// Waited counts the ranks that handle SIGTERM and were waited for when the newest generation was ended in this pod, WaitedFor says how long.
 	Waited    int
 	WaitedFor time.Duration

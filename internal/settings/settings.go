@@ -122,7 +122,6 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationInstallResources: true,
 	v1alpha1.AnnotationInjection:        true,
 	v1alpha1.AnnotationInitialPlacement: true,
-	v1alpha1.AnnotationForming:          true,
 
 	v1alpha1.AnnotationTopologyDomain: true,
 	v1alpha1.LabelReplaced:            true,

@@ -48,32 +48,10 @@ var retired = map[string]struct{ instead, under string }{
 	"sought":   {"slot holder", everywhere},
 }
 
-// exceptions are files and folders where such a word is right, with the reason.
-var exceptions = map[place]string{
-	{"api/v1alpha1/run_types.go", "doomed"}:          "the record of an earlier version is read",
-	{"elastic/controller/testdata/stored", "doomed"}: "such records",
-	{"ckptagent/command.go", "patience"}:             "the agent's stored state is read by the agent of another version",
-	{"ckptagent/testdata/stored.json", "patience"}:   "such a state",
-	{"ckptagent/loop/testdata/stored", "patience"}:   "such states",
-}
-
-type place struct{ file, word string }
-
-// excepted finds the exception that a file, or a folder that it is in, has for a word.
-func excepted(file, word string) (place, bool) {
-	for ; file != "."; file = filepath.Dir(file) {
-		if here := (place{file, word}); exceptions[here] != "" {
-			return here, true
-		}
-	}
-	return place{}, false
-}
-
 func TestRetiredWordsStayAway(t *testing.T) {
 	if len(retired) > 30 {
 		t.Errorf("%d words are retired: keep those that a name would hold only by relapse", len(retired))
 	}
-	used := map[place]bool{}
 	files := 0
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -91,12 +69,7 @@ func TestRetiredWordsStayAway(t *testing.T) {
 		for _, name := range append(names(t, path), filepath.Base(rel)) {
 			for _, word := range split(name) {
 				r, found := retired[word]
-				if !found || r.under != everywhere && !strings.HasPrefix(rel, r.under+"/") {
-					continue
-				}
-				if here, ok := excepted(rel, word); ok {
-					used[here] = true
-				} else {
+				if found && (r.under == everywhere || strings.HasPrefix(rel, r.under+"/")) {
 					t.Errorf("%s: %q: instead of %q this project says %q; see docs/glossary.md", rel, name, word, r.instead)
 				}
 			}
@@ -105,11 +78,6 @@ func TestRetiredWordsStayAway(t *testing.T) {
 	})
 	if err != nil || files < 500 {
 		t.Fatalf("looked at %d files, %v", files, err)
-	}
-	for here := range exceptions {
-		if !used[here] {
-			t.Errorf("%s does not say %q any more: take the exception out", here.file, here.word)
-		}
 	}
 }
 

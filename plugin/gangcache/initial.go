@@ -21,7 +21,7 @@ import (
 // StampOf is the creation time of the youngest pod that was placed with this one; ok is false for a pod that
 // joined a gang which was whole before.
 func StampOf(pod *v1.Pod) (youngest time.Time, ok bool) {
-	youngest, err := time.Parse(time.RFC3339, cmp.Or(pod.Annotations[v1alpha1.AnnotationInitialPlacement], pod.Annotations[v1alpha1.AnnotationForming]))
+	youngest, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationInitialPlacement])
 	return youngest, err == nil
 }
 

@@ -143,36 +143,35 @@ func (Order) EnumDescriptor() ([]byte, []int) {
 }
 
 type Report struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Protocol         uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Incarnation      uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Ranks            uint32                 `protobuf:"varint,3,opt,name=ranks,proto3" json:"ranks,omitempty"`
-	Address          string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	Port             uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
-	Generation       uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
-	State            State                  `protobuf:"varint,7,opt,name=state,proto3,enum=holdfast.coordinator.v1.State" json:"state,omitempty"`
-	Rank             []*Rank                `protobuf:"bytes,8,rep,name=rank,proto3" json:"rank,omitempty"`
-	StateBytes       uint64                 `protobuf:"varint,9,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
-	Notes            []string               `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
-	Refused          string                 `protobuf:"bytes,11,opt,name=refused,proto3" json:"refused,omitempty"`
-	Terminating      bool                   `protobuf:"varint,12,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	Timeline         *Timeline              `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
-	Storage          bool                   `protobuf:"varint,14,opt,name=storage,proto3" json:"storage,omitempty"`
-	GraceSeconds     uint32                 `protobuf:"varint,15,opt,name=grace_seconds,json=graceSeconds,proto3" json:"grace_seconds,omitempty"`
-	Manifested       *Mark                  `protobuf:"bytes,16,opt,name=manifested,proto3" json:"manifested,omitempty"`
-	FetchFailed      *Mark                  `protobuf:"bytes,17,opt,name=fetch_failed,json=fetchFailed,proto3" json:"fetch_failed,omitempty"`
-	CopyMs           uint32                 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
-	BarrierStep      uint64                 `protobuf:"varint,19,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
-	WholeCommand     bool                   `protobuf:"varint,20,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
-	Unprotected      string                 `protobuf:"bytes,21,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
-	ModulesKnown     uint32                 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
-	Modules          []string               `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
-	Containers       uint64                 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
-	Sequence         uint64                 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	LeftForLauncher  uint64                 `protobuf:"varint,26,opt,name=left_for_launcher,json=leftForLauncher,proto3" json:"left_for_launcher,omitempty"`
-	CheckpointFormat uint32                 `protobuf:"varint,27,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
-	Launch           uint32                 `protobuf:"varint,28,opt,name=launch,proto3" json:"launch,omitempty"`
-	Returned         uint32                 `protobuf:"varint,29,opt,name=returned,proto3" json:"returned,omitempty"`
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Protocol        uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Incarnation     uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Ranks           uint32                 `protobuf:"varint,3,opt,name=ranks,proto3" json:"ranks,omitempty"`
+	Address         string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Port            uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	Generation      uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	State           State                  `protobuf:"varint,7,opt,name=state,proto3,enum=holdfast.coordinator.v1.State" json:"state,omitempty"`
+	Rank            []*Rank                `protobuf:"bytes,8,rep,name=rank,proto3" json:"rank,omitempty"`
+	StateBytes      uint64                 `protobuf:"varint,9,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
+	Notes           []string               `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
+	Refused         string                 `protobuf:"bytes,11,opt,name=refused,proto3" json:"refused,omitempty"`
+	Terminating     bool                   `protobuf:"varint,12,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	Timeline        *Timeline              `protobuf:"bytes,13,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	Storage         bool                   `protobuf:"varint,14,opt,name=storage,proto3" json:"storage,omitempty"`
+	GraceSeconds    uint32                 `protobuf:"varint,15,opt,name=grace_seconds,json=graceSeconds,proto3" json:"grace_seconds,omitempty"`
+	Manifested      *Mark                  `protobuf:"bytes,16,opt,name=manifested,proto3" json:"manifested,omitempty"`
+	FetchFailed     *Mark                  `protobuf:"bytes,17,opt,name=fetch_failed,json=fetchFailed,proto3" json:"fetch_failed,omitempty"`
+	CopyMs          uint32                 `protobuf:"varint,18,opt,name=copy_ms,json=copyMs,proto3" json:"copy_ms,omitempty"`
+	BarrierStep     uint64                 `protobuf:"varint,19,opt,name=barrier_step,json=barrierStep,proto3" json:"barrier_step,omitempty"`
+	WholeCommand    bool                   `protobuf:"varint,20,opt,name=whole_command,json=wholeCommand,proto3" json:"whole_command,omitempty"`
+	Unprotected     string                 `protobuf:"bytes,21,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
+	ModulesKnown    uint32                 `protobuf:"varint,22,opt,name=modules_known,json=modulesKnown,proto3" json:"modules_known,omitempty"`
+	Modules         []string               `protobuf:"bytes,23,rep,name=modules,proto3" json:"modules,omitempty"`
+	Containers      uint64                 `protobuf:"varint,24,opt,name=containers,proto3" json:"containers,omitempty"`
+	Sequence        uint64                 `protobuf:"varint,25,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	LeftForLauncher uint64                 `protobuf:"varint,26,opt,name=left_for_launcher,json=leftForLauncher,proto3" json:"left_for_launcher,omitempty"`
+	Launch          uint32                 `protobuf:"varint,28,opt,name=launch,proto3" json:"launch,omitempty"`
+	Returned        uint32                 `protobuf:"varint,29,opt,name=returned,proto3" json:"returned,omitempty"`
 	// Absent: not said.
 	MaxRestarts   *uint32 `protobuf:"varint,30,opt,name=max_restarts,json=maxRestarts,proto3,oneof" json:"max_restarts,omitempty"`
 	Waited        uint32  `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
@@ -393,13 +392,6 @@ func (x *Report) GetLeftForLauncher() uint64 {
 	return 0
 }
 
-func (x *Report) GetCheckpointFormat() uint32 {
-	if x != nil {
-		return x.CheckpointFormat
-	}
-	return 0
-}
-
 func (x *Report) GetLaunch() uint32 {
 	if x != nil {
 		return x.Launch
@@ -496,17 +488,16 @@ func (x *Mark) GetBranch() uint64 {
 }
 
 type Rank struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	LocalRank    uint32                 `protobuf:"varint,1,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
-	Sealed       []uint64               `protobuf:"varint,2,rep,packed,name=sealed,proto3" json:"sealed,omitempty"`
-	Step         uint64                 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
-	Exit         *Exit                  `protobuf:"bytes,4,opt,name=exit,proto3" json:"exit,omitempty"`
-	StandbyReady bool                   `protobuf:"varint,5,opt,name=standby_ready,json=standbyReady,proto3" json:"standby_ready,omitempty"`
-	Pid          int32                  `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
-	FromStandby  bool                   `protobuf:"varint,7,opt,name=from_standby,json=fromStandby,proto3" json:"from_standby,omitempty"`
-	// Since version 2.
-	Copied         *Copied `protobuf:"bytes,8,opt,name=copied,proto3" json:"copied,omitempty"`
-	OptimizerSteps uint64  `protobuf:"varint,9,opt,name=optimizer_steps,json=optimizerSteps,proto3" json:"optimizer_steps,omitempty"`
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	LocalRank      uint32                 `protobuf:"varint,1,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
+	Sealed         []uint64               `protobuf:"varint,2,rep,packed,name=sealed,proto3" json:"sealed,omitempty"`
+	Step           uint64                 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	Exit           *Exit                  `protobuf:"bytes,4,opt,name=exit,proto3" json:"exit,omitempty"`
+	StandbyReady   bool                   `protobuf:"varint,5,opt,name=standby_ready,json=standbyReady,proto3" json:"standby_ready,omitempty"`
+	Pid            int32                  `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
+	FromStandby    bool                   `protobuf:"varint,7,opt,name=from_standby,json=fromStandby,proto3" json:"from_standby,omitempty"`
+	Copied         *Copied                `protobuf:"bytes,8,opt,name=copied,proto3" json:"copied,omitempty"`
+	OptimizerSteps uint64                 `protobuf:"varint,9,opt,name=optimizer_steps,json=optimizerSteps,proto3" json:"optimizer_steps,omitempty"`
 	// Absent: not known.
 	ResumedAt *uint64 `protobuf:"varint,10,opt,name=resumed_at,json=resumedAt,proto3,oneof" json:"resumed_at,omitempty"`
 	// Of each entry of sealed, in the same order; absent: all are of the first branch.
@@ -939,7 +930,6 @@ func (x *Timeline) GetVerified() int64 {
 
 type Directive struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	Protocol          uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Generation        uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	Order             Order                  `protobuf:"varint,3,opt,name=order,proto3,enum=holdfast.coordinator.v1.Order" json:"order,omitempty"`
 	Run               *Generation            `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
@@ -958,7 +948,6 @@ type Directive struct {
 	Authorities       string                 `protobuf:"bytes,17,opt,name=authorities,proto3" json:"authorities,omitempty"`
 	DurableStep       uint64                 `protobuf:"varint,18,opt,name=durable_step,json=durableStep,proto3" json:"durable_step,omitempty"`
 	DurableBranch     uint64                 `protobuf:"varint,19,opt,name=durable_branch,json=durableBranch,proto3" json:"durable_branch,omitempty"`
-	CheckpointFormat  uint32                 `protobuf:"varint,20,opt,name=checkpoint_format,json=checkpointFormat,proto3" json:"checkpoint_format,omitempty"`
 	Launch            uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
 	HaltWithinSeconds uint32                 `protobuf:"varint,23,opt,name=halt_within_seconds,json=haltWithinSeconds,proto3" json:"halt_within_seconds,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -993,13 +982,6 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
 	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *Directive) GetProtocol() uint32 {
-	if x != nil {
-		return x.Protocol
-	}
-	return 0
 }
 
 func (x *Directive) GetGeneration() uint64 {
@@ -1124,13 +1106,6 @@ func (x *Directive) GetDurableStep() uint64 {
 func (x *Directive) GetDurableBranch() uint64 {
 	if x != nil {
 		return x.DurableBranch
-	}
-	return 0
-}
-
-func (x *Directive) GetCheckpointFormat() uint32 {
-	if x != nil {
-		return x.CheckpointFormat
 	}
 	return 0
 }
@@ -1399,7 +1374,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xfe\b\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xd1\b\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1434,8 +1409,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"containers\x18\x18 \x01(\x04R\n" +
 	"containers\x12\x1a\n" +
 	"\bsequence\x18\x19 \x01(\x04R\bsequence\x12*\n" +
-	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\x12+\n" +
-	"\x11checkpoint_format\x18\x1b \x01(\rR\x10checkpointFormat\x12\x16\n" +
+	"\x11left_for_launcher\x18\x1a \x01(\x04R\x0fleftForLauncher\x12\x16\n" +
 	"\x06launch\x18\x1c \x01(\rR\x06launch\x12\x1a\n" +
 	"\breturned\x18\x1d \x01(\rR\breturned\x12&\n" +
 	"\fmax_restarts\x18\x1e \x01(\rH\x00R\vmaxRestarts\x88\x01\x01\x12\x16\n" +
@@ -1491,9 +1465,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xd8\x06\n" +
-	"\tDirective\x12\x1a\n" +
-	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\x8f\x06\n" +
+	"\tDirective\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x124\n" +
@@ -1515,8 +1488,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\blaunched\x18\x10 \x01(\bR\blaunched\x12 \n" +
 	"\vauthorities\x18\x11 \x01(\tR\vauthorities\x12!\n" +
 	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\x12%\n" +
-	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12+\n" +
-	"\x11checkpoint_format\x18\x14 \x01(\rR\x10checkpointFormat\x12\x16\n" +
+	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12\x16\n" +
 	"\x06launch\x18\x15 \x01(\rR\x06launch\x12.\n" +
 	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\"\xe8\x01\n" +
 	"\bManifest\x121\n" +

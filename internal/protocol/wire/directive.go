@@ -7,11 +7,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Directive is the value of a message. What a version of the protocol does not know is left out, and to run nothing is to wait.
+// Directive is the value of a message. To run nothing is to wait.
 func Directive(m *v1.Directive) protocol.Directive {
 	r := m.GetRun()
 	d := protocol.Directive{
-		Protocol: int(m.GetProtocol()), Generation: int64(m.GetGeneration()), Order: protocol.Order(m.GetOrder()),
+		Generation: int64(m.GetGeneration()), Order: protocol.Order(m.GetOrder()),
 		Run: protocol.Run{
 			Number: int64(r.GetNumber()), WorldSize: int(r.GetWorldSize()), BaseRank: int(r.GetBaseRank()), NodeRank: int(r.GetNodeRank()), Nodes: int(r.GetNodes()),
 			MasterAddr: r.GetMasterAddr(), MasterPort: int(r.GetMasterPort()), RestoreStep: int64(r.GetRestoreStep()), RestartCount: int(r.GetRestartCount()),
@@ -22,10 +22,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 	if d.Order == protocol.OrderRun && d.Run == (protocol.Run{}) {
 		d.Order = protocol.OrderWait
 	}
-	if d.Protocol < 2 {
-		return d
-	}
-	d.DurableStep, d.DurableBranch, d.CheckpointFormat = int64(m.GetDurableStep()), int64(m.GetDurableBranch()), int(m.GetCheckpointFormat())
+	d.DurableStep, d.DurableBranch = int64(m.GetDurableStep()), int64(m.GetDurableBranch())
 	d.BarrierStep, d.Copy, d.Manifest, d.Fetch = int64(m.GetBarrierStep()), mark(m.GetCopy()), manifest(m.GetManifest()), mark(m.GetFetch())
 	d.WantModules, d.Modules, d.WholeCommand, d.Launched = m.GetWantModules(), m.GetModules(), m.GetWholeCommand(), m.GetLaunched()
 	d.Authorities, d.Launch = m.GetAuthorities(), int(m.GetLaunch())
@@ -33,10 +30,10 @@ func Directive(m *v1.Directive) protocol.Directive {
 	return d
 }
 
-// DirectiveMessage is the message of a directive, in its version of the protocol.
+// DirectiveMessage is the message of a directive.
 func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	m := &v1.Directive{
-		Protocol: uint32(d.Protocol), Generation: uint64(d.Generation), Order: v1.Order(d.Order),
+		Generation: uint64(d.Generation), Order: v1.Order(d.Order),
 		CommonStep: uint64(d.CommonStep), ReclaimBelow: uint64(d.ReclaimBelow), ExitCode: int32(d.ExitCode), Reason: d.Reason,
 	}
 	if r := d.Run; r != (protocol.Run{}) {
@@ -46,10 +43,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 			Branch: uint64(r.Branch), RestoreBranch: uint64(r.RestoreBranch),
 		}
 	}
-	if d.Protocol < 2 {
-		return m
-	}
-	m.DurableStep, m.DurableBranch, m.CheckpointFormat = uint64(d.DurableStep), uint64(d.DurableBranch), uint32(d.CheckpointFormat)
+	m.DurableStep, m.DurableBranch = uint64(d.DurableStep), uint64(d.DurableBranch)
 	m.BarrierStep, m.Copy, m.Manifest, m.Fetch = uint64(d.BarrierStep), markMessage(d.Copy), manifestMessage(d.Manifest), markMessage(d.Fetch)
 	m.WantModules, m.Modules, m.WholeCommand, m.Launched = d.WantModules, d.Modules, d.WholeCommand, d.Launched
 	m.Authorities, m.Launch = d.Authorities, uint32(d.Launch)

@@ -37,7 +37,7 @@ func Report(m *v1.Report) protocol.Report {
 		Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second, CopyTook: time.Duration(m.GetCopyMs()) * time.Millisecond,
 		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()), BarrierStep: int64(m.GetBarrierStep()), WholeCommand: m.GetWholeCommand(),
 		LeftForLauncher: int64(m.GetLeftForLauncher()), Unprotected: m.GetUnprotected(), ModulesKnown: int(m.GetModulesKnown()), Modules: m.GetModules(),
-		CheckpointFormat: int(m.GetCheckpointFormat()), Launch: int(m.GetLaunch()), Returned: int(m.GetReturned()), Waited: int(m.GetWaited()), WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
+		Launch: int(m.GetLaunch()), Returned: int(m.GetReturned()), Waited: int(m.GetWaited()), WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
 	}
 	for _, k := range m.GetRank() {
 		r.Rank = append(r.Rank, rank(k))
@@ -79,7 +79,7 @@ func ReportMessage(r protocol.Report) *v1.Report {
 		Storage: r.Storage, GraceSeconds: uint32(r.Grace / time.Second), CopyMs: uint32(r.CopyTook.Milliseconds()),
 		Manifested: markMessage(r.Manifested), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
 		LeftForLauncher: uint64(r.LeftForLauncher), Unprotected: r.Unprotected, ModulesKnown: uint32(r.ModulesKnown), Modules: r.Modules,
-		CheckpointFormat: uint32(r.CheckpointFormat), Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
+		Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
 	}
 	for i := range r.Rank {
 		m.Rank = append(m.Rank, rankMessage(&r.Rank[i]))

@@ -115,14 +115,13 @@ func TestValuesKeepAll(t *testing.T) {
 	}
 	var d protocol.Directive
 	f.value(reflect.ValueOf(&d).Elem())
-	d.Protocol = protocol.Version
 	if got := Directive(DirectiveMessage(d)); !reflect.DeepEqual(got, d) {
 		t.Errorf("a directive that said\n%+v\nsays\n%+v", d, got)
 	}
 	if got := Report(ReportMessage(protocol.Report{})); !reflect.DeepEqual(got, protocol.Report{}) {
 		t.Errorf("an empty report says %+v", got)
 	}
-	if got := Directive(DirectiveMessage(protocol.Directive{Protocol: 2})); !reflect.DeepEqual(got, protocol.Directive{Protocol: 2}) {
+	if got := Directive(DirectiveMessage(protocol.Directive{})); !reflect.DeepEqual(got, protocol.Directive{}) {
 		t.Errorf("an empty directive says %+v", got)
 	}
 }
@@ -133,7 +132,6 @@ func TestMessagesKeepAll(t *testing.T) {
 	r, d := &v1.Report{}, &v1.Directive{}
 	f.message(r.ProtoReflect())
 	f.message(d.ProtoReflect())
-	d.Protocol = protocol.Version
 	if got := ReportMessage(Report(r)); !proto.Equal(got, r) {
 		t.Errorf("a report that said\n%v\nsays\n%v", r, got)
 	}
@@ -160,24 +158,6 @@ func TestStatesAndOrdersAreThoseOfTheMessages(t *testing.T) {
 	}
 	if len(orders) != len(v1.Order_name) {
 		t.Errorf("%d orders, the messages have %d", len(orders), len(v1.Order_name))
-	}
-}
-
-// TestVersion1: an agent of version 1 is told nothing, and a coordinator of version 1 says nothing, of what came later.
-func TestVersion1(t *testing.T) {
-	run := protocol.Run{Number: 4, WorldSize: 2}
-	first := protocol.Directive{Protocol: 1, Generation: 4, Order: protocol.OrderRun, Run: run, CommonStep: 3, ReclaimBelow: 3, ExitCode: 1, Reason: "why"}
-	all := first
-	(&filler{t: t}).value(reflect.ValueOf(&all).Elem())
-	all.Protocol, all.Generation, all.Order, all.Run, all.CommonStep, all.ReclaimBelow, all.ExitCode, all.Reason = 1, 4, protocol.OrderRun, run, 3, 3, 1, "why"
-	if got, want := DirectiveMessage(all), DirectiveMessage(first); !proto.Equal(got, want) {
-		t.Errorf("told %v, want %v", got, want)
-	}
-	all.Protocol = 2
-	m := DirectiveMessage(all)
-	m.Protocol = 1
-	if got := Directive(m); !reflect.DeepEqual(got, first) {
-		t.Errorf("heard %+v, want %+v", got, first)
 	}
 }
 
