@@ -30,16 +30,16 @@ type awaited struct {
 func (s *Standbys) Await() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.off != "" || s.awaited != nil {
+	if s.supply == supplyOff || s.awaited != nil {
 		return nil
 	}
 	now := time.Now()
-	if s.warm && s.run.Number == 0 && len(s.modules) > 0 && s.job != nil && s.importing() == nil {
+	if s.pace == paceFull && len(s.modules) > 0 && s.job != nil && s.importing() == nil {
 		s.fill(now) // the look that does so may be to come yet
 	}
 	s.awaited = &awaited{since: now, over: make(chan struct{})}
 	for _, src := range s.sources() {
-		if src.warmed && src.lacks() {
+		if src.warmed() {
 			src.fork(now)
 		}
 	}
@@ -70,8 +70,8 @@ func (s *Standbys) worthwhile(now time.Time) bool {
 	waited := now.Sub(s.awaited.since)
 	for _, b := range s.slots {
 		switch {
-		case b == nil || b.ready:
-		case b.source.warmed && now.Sub(b.source.asked) < forkTimeout:
+		case b == nil || b.waits():
+		case b.source.warmed() && now.Sub(b.asked) < forkTimeout:
 			return true
 		case s.promising(b) && waited < importTimeout:
 			return true
@@ -82,7 +82,8 @@ func (s *Standbys) worthwhile(now time.Time) bool {
 
 // promising says that a source which still imports is worth waiting for.
 func (s *Standbys) promising(b *standby) bool {
-	return !b.source.warmed && s.failures[b.local] == 0 && (b.source.half || b.source.early && b.source.shared())
+	src := b.source
+	return src.imports() && s.failures[b.local] == 0 && (src.state == sourceHalfway || src.generation == 0 && src.shared())
 }
 
 // giveUp ends, at the end of a wait, a source that was waited for in vain: it hangs, and each generation would wait for it as long.
@@ -92,7 +93,7 @@ func (s *Standbys) giveUp(now time.Time) {
 	}
 	for _, b := range s.slots {
 		if b != nil && s.promising(b) {
-			s.fail(b.source, now)
+			s.discard(b.source, unfitDied, warmLine{}, now)
 		}
 	}
 }

@@ -545,7 +545,7 @@ func TestPortsOfOneNetwork(t *testing.T) {
 // TestDutyKeepsToItsShare runs a process that takes all it gets and measures what it got.
 func TestDutyKeepsToItsShare(t *testing.T) {
 	p := sh(t, "while :; do :; done")
-	b := &source{process: p, looked: time.Now()}
+	b := &ration{pid: p.PID, looked: time.Now()}
 	const share = 0.2
 	begin := time.Now()
 	longest := time.Duration(0)

@@ -22,24 +22,16 @@ import (
 type source struct {
 	process Process
 	control *os.File
+	state   sourceState
+	ration  ration
 	// standbys are those that it serves: of all ranks of the pod, or of one.
 	standbys []*standby
 	ended    chan protocol.Exit // closed after its one value
-	// modules is what it was told to import; warmed: it has, half: of half of them it has.
-	modules      []string
-	warmed, half bool
-	// begun is how often it was told to import.
-	begun int
-	// early: it was started before any generation ran here, so without the variables that name ranks.
-	early bool
-	// asked is when it was last told to fork what is missing.
-	asked time.Time
-	// rss is what it needed when it had imported for the first time; 0: it has not.
-	rss     uint64
-	stopped bool
-	// credit is processor time that it may use; used what it had used at the last look.
-	credit, used time.Duration
-	looked       time.Time
+	// modules is what it was told to import, begun how often it was.
+	modules []string
+	begun   int
+	// generation is the one that it was started in; 0: none had run here, so it lacks the variables that name ranks.
+	generation int64
 }
 
 // standby waits to become one local rank: a copy of its source or, where the source serves one rank and is not copied, the source.
@@ -47,9 +39,11 @@ type standby struct {
 	local  int
 	source *source
 	line   *os.File
-	// rank is what waits; none where ready is false. stale: its source has imported more since.
-	rank         Process
-	ready, stale bool
+	state  standbyState
+	// rank is what waits, in ready and stale.
+	rank Process
+	// asked is when its source was last asked to fork one at once.
+	asked time.Time
 }
 
 // warmLine is what a source says of itself.
@@ -75,8 +69,8 @@ type readyLine struct {
 }
 
 // newSource starts an interpreter that serves some local ranks.
-func newSource(job *Job, env map[string]string, locals []int, now time.Time) (*source, error) {
-	src := &source{ended: make(chan protocol.Exit, 1), looked: now}
+func newSource(job *Job, run protocol.Run, locals []int) (*source, error) {
+	src := &source{ended: make(chan protocol.Exit, 1), generation: run.Number}
 	var theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
@@ -98,6 +92,7 @@ func newSource(job *Job, env map[string]string, locals []int, now time.Time) (*s
 		src.standbys = append(src.standbys, &standby{local: locals[i-1], source: src, line: our})
 		fds = append(fds, fmt.Sprint(3+i))
 	}
+	env := job.sourceEnv(run, locals)
 	env[EnvMark], env[EnvStandbyFD], env[EnvStandbyFDs] = job.Mark, "3", strings.Join(fds, ",")
 	c, err := job.command(locals[0], env, theirs...)
 	if err == nil {
@@ -107,6 +102,7 @@ func newSource(job *Job, env map[string]string, locals []int, now time.Time) (*s
 		src.hangUp()
 		return nil, err
 	}
+	src.ration.pid = src.process.PID
 	return src, nil
 }
 
@@ -157,52 +153,41 @@ func listen[T any](s *Standbys, src *source, from *os.File, heard func(T)) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fail(src, time.Now())
+	s.discard(src, unfitDied, warmLine{}, time.Now())
 }
 
 // copies says that what waits is a copy of the source.
-func (b *standby) copies() bool { return b.rank.PID != 0 && b.rank.PID != b.source.process.PID }
-
-// drop ends a copy that waits; its source forks another one.
-func (b *standby) drop() {
-	if b.copies() {
-		b.rank.Kill()
-	}
-	b.ready = false
-}
+func (b *standby) copies() bool { return b.waits() && b.rank.PID != b.source.process.PID }
 
 // shared says that several ranks have the source.
 func (src *source) shared() bool { return len(src.standbys) > 1 }
 
 // begin has it import.
 func (src *source) begin(own, modules, skip []string, now time.Time) {
-	if used, err := cpuTime(src.process.PID); err == nil {
-		src.used = used
-	}
-	src.modules, src.warmed, src.half, src.credit, src.looked = modules, false, false, 0, now
+	src.enter(sourceImporting)
+	src.ration.begin(now)
+	src.modules = modules
 	src.begun++
 	message := map[string]any{"modules": modules, "later": later, "skip": skip}
-	if src.shared() || src.early { // else it has them
+	if src.shared() || src.generation == 0 { // else it has them
 		message["own"] = own
 	}
 	go func() { _ = sendLine(src.control, message) }() // it may be slow to read a long list; where it has ended, reap knows
 }
 
-// lacks says that a rank has no standby that is ready.
-func (src *source) lacks() bool {
-	return slices.ContainsFunc(src.standbys, func(b *standby) bool { return !b.ready })
-}
-
 // fork has it fork the standbys that are missing, at once.
 func (src *source) fork(now time.Time) {
-	src.asked = now
 	var missing []int
 	for i, b := range src.standbys {
-		if !b.ready {
+		if !b.waits() {
+			b.enter(standbyForking, Process{})
+			b.asked = now
 			missing = append(missing, i)
 		}
 	}
-	_ = sendLine(src.control, map[string]any{"fork": missing}) // where it has ended, reap knows
+	if len(missing) > 0 {
+		_ = sendLine(src.control, map[string]any{"fork": missing}) // where it has ended, reap knows
+	}
 }
 
 // outdated says that there are modules which it was not told of.
@@ -223,51 +208,10 @@ func (src *source) kill() {
 		_ = syscall.Kill(-src.process.PID, syscall.SIGKILL)
 	}
 	for _, b := range src.standbys {
-		b.drop()
+		if b.copies() {
+			b.rank.Kill()
+		}
+		b.enter(standbyAbsent, Process{})
 	}
 	src.hangUp()
-}
-
-// duty stops a source that imports when it has used its share and continues it when it has some again. It returns what it used since
-// the last look.
-func (src *source) duty(now time.Time, share float64) time.Duration {
-	used, err := cpuTime(src.process.PID)
-	if err != nil {
-		return 0 // it has ended; reap knows
-	}
-	spent := used - src.used
-	src.credit += time.Duration(share*float64(now.Sub(src.looked))) - spent
-	src.credit = min(src.credit, warmBurst)
-	src.used, src.looked = used, now
-	switch {
-	case src.credit < 0 && !src.stopped:
-		src.stopped = true
-		_ = syscall.Kill(-src.process.PID, syscall.SIGSTOP)
-	case src.credit > 0 && (src.stopped || spent == 0):
-		// Again where nothing goes on: a stop that comes while it forks a copy can outlast its end in the child, which nobody
-		// but the agent can continue before it has left the group.
-		src.stopped = false
-		_ = syscall.Kill(-src.process.PID, syscall.SIGCONT)
-	}
-	return spent
-}
-
-// pause stops a source that imports while a generation ends or starts.
-func (src *source) pause(now time.Time) {
-	if !src.stopped {
-		src.stopped = true
-		_ = syscall.Kill(-src.process.PID, syscall.SIGSTOP)
-	}
-	src.looked, src.credit = now, 0
-}
-
-// goOn lets a source run that was stopped: it may import at full speed, or has done so.
-func (src *source) goOn(now time.Time) {
-	used, err := cpuTime(src.process.PID)
-	idle := err == nil && used == src.used // as in duty
-	src.used, src.looked = max(src.used, used), now
-	if src.stopped || !src.warmed && idle {
-		src.stopped = false
-		_ = syscall.Kill(-src.process.PID, syscall.SIGCONT)
-	}
 }

@@ -114,7 +114,7 @@ func (w *warmed) until(what string, ok func(sources []*source) bool) (sources []
 		defer w.Standbys.mu.Unlock()
 		sources, pids = w.sources(), nil
 		for _, b := range w.slots {
-			if b == nil || !b.ready || b.stale || !b.source.warmed {
+			if b == nil || b.state != standbyReady || !b.source.warmed() {
 				return false, "not every rank has one that is warmed"
 			}
 			pids = append(pids, b.rank.PID)
@@ -129,7 +129,7 @@ func (w *warmed) lacking() (ranks []int) {
 	w.Standbys.mu.Lock()
 	defer w.Standbys.mu.Unlock()
 	for local, b := range w.slots {
-		if b == nil || !b.ready {
+		if b == nil || !b.waits() {
 			ranks = append(ranks, local)
 		}
 	}
@@ -219,8 +219,8 @@ func TestEachRankHasItsSourceWhereOneWouldNotDo(t *testing.T) {
 		t.Run(module, func(t *testing.T) {
 			w := newWarmed(t, 2, "colorsys", module)
 			sources, _ := w.until("have standbys", nil)
-			if len(sources) != 2 || !strings.Contains(w.perRank, why) {
-				t.Fatalf("%d sources, because %q", len(sources), w.perRank)
+			if len(sources) != 2 || !strings.Contains(w.servingWhy, why) {
+				t.Fatalf("%d sources, because %q", len(sources), w.servingWhy)
 			}
 			for local := range 2 {
 				if got, want := w.becomes(local), fmt.Sprintf("%d %d colorsys %s", local, local, module); got != want {

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"cmp"
 	"os"
 	"slices"
 	"sync"
@@ -17,7 +18,8 @@ import (
 // source of one rank becomes that rank itself.
 //
 // Invariants: a standby that is ready sleeps and costs memory only; one that was taken is in no slot; at most one source imports; no
-// standby is ended, and none imports, while a generation starts or ends.
+// standby is ended, and none imports, while a generation starts or ends. The states of sources and standbys, and why one is of no use,
+// stand in standbystate.go.
 type Standbys struct {
 	changed func(local int, ready bool)
 	exits   *Exits
@@ -26,21 +28,21 @@ type Standbys struct {
 	// publishing keeps the order of what is said of a rank; taken before mu.
 	publishing sync.Mutex
 
-	mu      sync.Mutex
-	job     *Job
-	run     protocol.Run
-	off     string // why standbys are off; empty: on
-	short   string // why none is started now
-	perRank string // why each rank has a source of its own; empty: one serves all
-	modules []string
+	mu         sync.Mutex
+	job        *Job
+	run        protocol.Run
+	supply     supply
+	supplyWhy  string
+	serving    serving
+	servingWhy string
+	pace       pace
+	modules    []string
+	proof      proof
+	// known are the names that others may be told.
+	known []string
 	// without are modules that sources found unfit for standbys, and withoutWhy what is said of the first.
 	without    []string
 	withoutWhy string
-	// proven: the modules are known to be imported by a source that is copied, noted: the next agent will know; known are the names
-	// that others may be told.
-	proven, noted bool
-	known         []string
-	warm          bool
 	// awaited are those that a generation waits for before it starts its ranks; nil: none does.
 	awaited *awaited
 	// slots has each rank's standby, ready or not, while it has a source.
@@ -61,7 +63,15 @@ type Standbys struct {
 
 // NewStandbys starts the warming, which waits for Configure, SetModules and SetWarm.
 func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
-	s := &Standbys{changed: changed, exits: exits, share: newShare(), room: memoryRoom, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
+	s := &Standbys{
+		changed: changed,
+		exits:   exits,
+		share:   newShare(),
+		room:    memoryRoom,
+		need:    standbyMemory,
+		cost:    warmCost,
+		wake:    make(chan struct{}, 1),
+	}
 	go s.loop()
 	return s
 }
@@ -70,11 +80,17 @@ func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
 func (s *Standbys) Configure(job Job, off string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.job, s.off = &job, off
+	for _, src := range s.sources() {
+		s.discard(src, unfitClosed, warmLine{}, time.Now())
+	}
+	s.job = &job
 	s.slots, s.notBefore, s.failures = make([]*standby, job.Spec.Ranks), make([]time.Time, job.Spec.Ranks), make([]int, job.Spec.Ranks)
-	s.perRank = ""
+	s.supply, s.supplyWhy, s.serving, s.servingWhy = supplyOn, "", servesPod, ""
+	if off != "" {
+		s.supplied(supplyOff, off)
+	}
 	if job.Spec.Ranks > 1 && !slices.Equal(job.argv(0), job.argv(1)) {
-		s.perRank = "its command line names the local rank"
+		s.serving, s.servingWhy = servesRank, "its command line names the local rank"
 	}
 	s.poke()
 }
@@ -101,12 +117,13 @@ func (s *Standbys) Trust(modules []string) {
 
 // prove notes, for the next agent too, that what standbys import is imported by a source that is copied.
 func (s *Standbys) prove() {
-	s.proven = true
-	if s.job == nil || s.noted {
+	s.proof = max(s.proof, proofShown)
+	if s.job == nil || s.proof == proofNoted {
 		return
 	}
-	err := os.WriteFile(s.job.Root.ProvenModulesFile(), nil, 0o666)
-	s.noted = err == nil // else the next agent finds out by itself
+	if os.WriteFile(s.job.Root.ProvenModulesFile(), nil, 0o666) == nil { // else the next agent finds out by itself
+		s.proof = proofNoted
+	}
 }
 
 // Known lists what standbys import, once a source has shown that it can and is copied; what is no name of a module, or too much, is
@@ -114,7 +131,7 @@ func (s *Standbys) prove() {
 func (s *Standbys) Known() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proven {
+	if s.proof == proofNone {
 		return nil
 	}
 	if s.known == nil {
@@ -127,10 +144,16 @@ func (s *Standbys) Known() []string {
 func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if warm && !s.warm {
+	if warm && s.pace == paceHeld {
 		s.since = time.Now()
 	}
-	s.warm, s.run = warm, run
+	s.run, s.pace = run, paceHeld
+	switch {
+	case warm && run.Number == 0:
+		s.pace = paceFull
+	case warm:
+		s.pace = paceShare
+	}
 	s.poke()
 }
 
@@ -138,13 +161,7 @@ func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 func (s *Standbys) Note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.off != "" {
-		return s.off
-	}
-	if s.short != "" {
-		return s.short
-	}
-	return s.withoutWhy
+	return cmp.Or(s.supplyWhy, s.withoutWhy)
 }
 
 // Sessions lists the sessions of the standbys, which are to be spared when a generation ends.
@@ -176,32 +193,34 @@ func (s *Standbys) Processes() []Process {
 func (s *Standbys) Take(run protocol.Run, local int) (Process, <-chan protocol.Exit, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if local >= len(s.slots) || s.slots[local] == nil || !s.slots[local].ready {
+	if local >= len(s.slots) || s.slots[local] == nil || !s.slots[local].waits() {
 		return Process{}, nil, false
 	}
 	b := s.slots[local]
-	if err := sendLine(b.line, map[string]any{"pid": b.rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir}); err != nil {
-		s.forget(b.source)
+	rank, src := b.rank, b.source
+	if err := sendLine(b.line, map[string]any{"pid": rank.PID, "env": s.job.env(run, local), "cwd": s.job.Launch.Dir}); err != nil {
+		s.discard(src, unfitLine, warmLine{}, time.Now())
 		return Process{}, nil, false
 	}
-	rank, copied := b.rank, b.copies()
-	b.rank, b.ready, b.stale = Process{}, false, false
-	if copied {
+	if b.copies() {
+		b.enter(standbyForking, Process{})
 		return rank, nil, true // and another one a moment later
 	}
+	b.enter(standbyAbsent, Process{})
+	src.enter(sourceTaken)
 	s.slots[local] = nil
 	s.poke()
-	b.source.hangUp()
-	return rank, b.source.ended, true
+	src.hangUp()
+	return rank, src.ended, true
 }
 
 // Close ends all standbys.
 func (s *Standbys) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.off = "standbys are off: the launcher has returned"
+	s.supplied(supplyOff, "standbys are off: the launcher has returned")
 	for _, src := range s.sources() {
-		s.forget(src)
+		s.discard(src, unfitClosed, warmLine{}, time.Now())
 	}
 }
 
@@ -216,26 +235,17 @@ func (s *Standbys) sources() []*source {
 	return out
 }
 
-// forget ends a source and what it forked.
-func (s *Standbys) forget(src *source) {
-	for _, b := range src.standbys {
-		if s.slots[b.local] == b {
-			s.slots[b.local] = nil
-			s.lost = append(s.lost, b.local)
-		}
-	}
-	src.kill()
-	s.poke()
-}
-
 // publish tells whether a rank's standby is ready, whatever was told before.
 func (s *Standbys) publish(local int) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	s.mu.Lock()
-	ready := s.slots[local] != nil && s.slots[local].ready
+	of := local < len(s.slots) // else of a launcher before
+	ready := of && s.slots[local] != nil && s.slots[local].waits()
 	s.mu.Unlock()
-	s.changed(local, ready)
+	if of {
+		s.changed(local, ready)
+	}
 }
 
 func (s *Standbys) poke() {

@@ -34,7 +34,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return room, true }, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
 	t.Cleanup(s.Close)
 	s.Configure(job, "")
-	s.perRank = "a module reads RANK"
+	s.serving, s.servingWhy = servesRank, "a module reads RANK"
 	s.SetModules([]string{"torch"})
 	s.SetWarm(true, run)
 
@@ -206,8 +206,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	}
 	s.onSourceMessage(src, warmLine{Warm: true})
 	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: copies[0], Learned: 1})
-	if b := s.standbyNow(0); !b.ready || !b.stale {
-		t.Errorf("ready %v, stale %v", b.ready, b.stale)
+	if b := s.standbyNow(0); b.state != standbyStale {
+		t.Errorf("state %d", b.state)
 	}
 	s.look(now)
 	select {
@@ -216,8 +216,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 		t.Error("the copy stays")
 	}
 	s.onStandbyMessage(s.slots[1], readyLine{Ready: true, PID: copies[1], Learned: 2})
-	if s.standbyNow(1).stale {
-		t.Error("a new copy is stale")
+	if b := s.standbyNow(1); b.state != standbyReady {
+		t.Errorf("a new copy: state %d", b.state)
 	}
 }
 
@@ -233,14 +233,14 @@ func TestAStandbySaysItsOwnPid(t *testing.T) {
 	}
 	t.Cleanup(func() { _, _ = child.Process.Wait() })
 	t.Cleanup(func() { _ = child.Process.Kill() })
-	for name, pid := range map[string]int{"init's": 1, "none": 0, "all": -1, "another session's": child.Process.Pid, "another job's": sh(t, "exec sleep 1000").PID} {
+	for name, pid := range map[string]int{"init's": 1, "none": 0, "all": -1, "its source's, which serves two ranks": s.slots[0].source.process.PID, "another session's": child.Process.Pid, "another job's": sh(t, "exec sleep 1000").PID} {
 		s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: pid, Learned: 1})
-		if b := s.standbyNow(0); b.ready || b.rank != (Process{}) {
-			t.Errorf("%s pid: ready %v, %v", name, b.ready, b.rank)
+		if b := s.standbyNow(0); b.waits() || b.rank != (Process{}) {
+			t.Errorf("%s pid: state %d, %v", name, b.state, b.rank)
 		}
 	}
 	s.onStandbyMessage(s.slots[0], readyLine{Ready: true, PID: s.copied(t).Process.Pid, Learned: 1})
-	if !s.standbyNow(0).ready {
+	if b := s.standbyNow(0); b.state != standbyReady {
 		t.Error("a copy is not believed")
 	}
 }

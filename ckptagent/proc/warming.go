@@ -10,7 +10,8 @@ import (
 
 // Settings of the warming of standbys.
 const (
-	// warmTick is how often the share is looked at: the longest that a rank may have to wait behind a standby; warmBurst how much unused share is kept.
+	// warmTick is how often the share is looked at: the longest that a rank may have to wait behind a standby; warmBurst how much unused
+	// share is kept.
 	warmTick  = 4 * time.Millisecond
 	warmBurst = 50 * time.Millisecond
 	// standbyMemory is what a standby is taken to need before one has told.
@@ -33,7 +34,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 	if s.awaited != nil {
 		if s.worthwhile(now) {
 			if importing != nil {
-				importing.goOn(now)
+				importing.ration.goOn(now, true)
 			}
 			return warmTick
 		}
@@ -41,22 +42,22 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		close(s.awaited.over)
 		s.awaited = nil
 	}
-	if s.off != "" || !s.warm || len(s.modules) == 0 || s.job == nil {
+	if s.supply == supplyOff || s.pace == paceHeld || len(s.modules) == 0 || s.job == nil {
 		if importing != nil {
-			importing.pause(now)
+			importing.ration.pause(now)
 		}
 		return 0
 	}
 	if s.yieldMemory(now) {
 		return memoryRetry
 	}
-	if importing != nil && s.run.Number == 0 {
-		importing.goOn(now) // nothing runs that it could be in the way of
+	if importing != nil && s.pace == paceFull {
+		importing.ration.goOn(now, true) // nothing runs that it could be in the way of
 		return warmTick
 	}
 	if importing != nil {
-		least := guaranteed(s.within(), s.missing(), s.cost, importing.used, now.Sub(s.since))
-		s.spent = importing.duty(now, s.share.now(now, s.spent, least))
+		least := guaranteed(s.within(), s.missing(), s.cost, importing.ration.used, now.Sub(s.since))
+		s.spent = importing.ration.duty(now, s.share.now(now, s.spent, least))
 		return warmTick
 	}
 	if wait := s.fill(now); wait > 0 {
@@ -82,19 +83,20 @@ func (s *Standbys) yieldMemory(now time.Time) bool {
 		return false
 	}
 	for _, src := range s.sources() {
-		s.fail(src, now)
+		s.discard(src, unfitRoom, warmLine{}, now)
 	}
 	for local := range s.notBefore {
 		s.notBefore[local] = now.Add(memoryRetry)
 	}
-	s.short = fmt.Sprintf("standbys were ended: the container's memory limit left %d MiB; raise the limit or holdfast.dev/standby-memory", room>>20)
+	s.supplied(supplyShort, fmt.Sprintf("standbys were ended: the container's memory limit left %d MiB; "+
+		"raise the limit or holdfast.dev/standby-memory", room>>20))
 	return true
 }
 
 // fill starts a source where ranks have none. It says when to look again; 0: none is missing.
 func (s *Standbys) fill(now time.Time) time.Duration {
 	var wait time.Duration
-	if s.perRank != "" && s.run.Number == 0 {
+	if s.serving == servesRank && s.pace == paceFull {
 		return 0 // nobody knows yet which ranks they will be
 	}
 	for local, b := range s.slots {
@@ -106,19 +108,20 @@ func (s *Standbys) fill(now time.Time) time.Duration {
 			continue
 		}
 		if room, known := s.room(); known && room < s.need {
-			s.short = fmt.Sprintf("standbys wait: one needs %d MiB and the container's memory limit leaves %d MiB; raise the limit or holdfast.dev/standby-memory",
-				s.need>>20, room>>20)
-			if s.perRank != "" {
-				s.short += "; each rank needs one of its own, because " + s.perRank
+			why := fmt.Sprintf("standbys wait: one needs %d MiB and the container's memory limit leaves %d MiB; "+
+				"raise the limit or holdfast.dev/standby-memory", s.need>>20, room>>20)
+			if s.serving == servesRank {
+				why += "; each rank needs one of its own, because " + s.servingWhy
 			}
+			s.supplied(supplyShort, why)
 			return memoryRetry
 		}
-		s.short = ""
+		s.supplied(supplyOn, "")
 		if s.since.IsZero() {
 			s.since = now
 		}
 		if err := s.start(local, now); err != nil {
-			s.short = err.Error()
+			s.supplied(supplyShort, err.Error())
 			s.retryLater(now, s.together(local)...)
 			return warmTick
 		}
@@ -133,15 +136,17 @@ func (s *Standbys) renew(now time.Time) bool {
 	for _, src := range s.sources() {
 		if !src.outdated(s.modules) {
 			for _, b := range src.standbys {
-				if b.stale && b.ready {
-					b.drop()
+				if b.state == standbyStale {
+					b.rank.Kill()
+					b.enter(standbyForking, Process{})
+					s.lost = append(s.lost, b.local)
 				}
 			}
 			continue
 		}
 		s.since = now
-		if src.standbys[0].rank.PID == src.process.PID { // it will be no source
-			s.forget(src)
+		if src.state == sourceAlone { // it will be no source
+			s.discard(src, unfitOld, warmLine{}, now)
 			return true
 		}
 		src.begin(s.job.own(s.run), s.modules, s.skipped(), now)
@@ -156,7 +161,7 @@ func (s *Standbys) skipped() []string { return append(slices.Clone(s.job.Skip), 
 // importing is the source that has yet to import.
 func (s *Standbys) importing() *source {
 	for _, b := range s.slots {
-		if b != nil && !b.source.warmed {
+		if b != nil && b.source.imports() {
 			return b.source
 		}
 	}
@@ -167,11 +172,11 @@ func (s *Standbys) importing() *source {
 func (s *Standbys) missing() int {
 	n := 0
 	for _, b := range s.slots {
-		if b == nil || !b.source.warmed {
+		if b == nil || b.source.imports() {
 			n++
 		}
 	}
-	if n > 0 && s.perRank == "" {
+	if n > 0 && s.serving == servesPod {
 		return 1
 	}
 	return n
@@ -179,7 +184,7 @@ func (s *Standbys) missing() int {
 
 // within is how soon all standbys are to be there.
 func (s *Standbys) within() time.Duration {
-	if s.perRank == "" {
+	if s.serving == servesPod {
 		return warmWithin
 	}
 	return warmEachWithin
@@ -187,7 +192,7 @@ func (s *Standbys) within() time.Duration {
 
 // together lists the ranks that a source started for one of them serves.
 func (s *Standbys) together(local int) []int {
-	if s.perRank != "" {
+	if s.serving == servesRank {
 		return []int{local}
 	}
 	all := make([]int, len(s.slots))
@@ -208,7 +213,7 @@ func (s *Standbys) retryLater(now time.Time, locals ...int) {
 // start starts the source of a rank, or of all.
 func (s *Standbys) start(local int, now time.Time) error {
 	locals := s.together(local)
-	src, err := newSource(s.job, s.job.sourceEnv(s.run, locals), locals, now)
+	src, err := newSource(s.job, s.run, locals)
 	if err != nil {
 		return err
 	}
@@ -218,7 +223,6 @@ func (s *Standbys) start(local int, now time.Time) error {
 	}
 	go listen(s, src, src.control, func(said warmLine) { s.onSourceMessage(src, said) })
 	go s.reap(src)
-	src.early = s.run.Number == 0
 	src.begin(s.job.own(s.run), s.modules, s.skipped(), now)
 	return nil
 }
