@@ -359,6 +359,7 @@ func TestWebhookIsAskedAboutChangesOfOursAlone(t *testing.T) {
 		"ours, unchanged":          {jobOf(meta(nil, ours), stamped), jobOf(meta(theirs, ours), stamped), false},
 		"annotated":                {jobOf(none, none), jobOf(meta(nil, ours), none), true},
 		"annotated beside others":  {jobOf(meta(nil, theirs), none), jobOf(meta(nil, map[string]string{"a": "b", "holdfast.dev/enabled": "true"}), none), true},
+		"room was made":            {jobOf(meta(nil, ours), stamped), jobOf(meta(nil, map[string]string{"holdfast.dev/enabled": "true", "holdfast.dev/made-room": "x"}), stamped), false},
 		"value changed":            {jobOf(meta(nil, ours), none), jobOf(meta(nil, map[string]string{"holdfast.dev/enabled": "false"}), none), true},
 		"removed":                  {jobOf(meta(nil, ours), none), jobOf(none, none), true},
 		"template annotated":       {jobOf(none, none), jobOf(none, meta(nil, ours)), true},

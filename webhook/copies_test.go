@@ -23,10 +23,11 @@ func TestExportedJobs(t *testing.T) {
 		facts  Facts
 		like   *batchv1.Job
 	}{
-		"the same again":    {exported, func(*batchv1.Job) {}, Facts{}, exported},
-		"of another name":   {exported, func(j *batchv1.Job) { j.Name = "second" }, Facts{}, admitted(t, job(t, func(j *batchv1.Job) { j.Name = "second" }))},
-		"of another size":   {exported, ofPods(4), Facts{}, admitted(t, job(t, ofPods(4)))},
-		"of a name to come": {exported, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "x-" }, Facts{}, admitted(t, job(t, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "x-" }))},
+		"the same again":                     {exported, func(*batchv1.Job) {}, Facts{}, exported},
+		"of one of which a pod was replaced": {exported, annotate(v1alpha1.AnnotationMadeRoom, "2026-01-02T12:00:00Z"), Facts{}, exported},
+		"of another name":                    {exported, func(j *batchv1.Job) { j.Name = "second" }, Facts{}, admitted(t, job(t, func(j *batchv1.Job) { j.Name = "second" }))},
+		"of another size":                    {exported, ofPods(4), Facts{}, admitted(t, job(t, ofPods(4)))},
+		"of a name to come":                  {exported, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "x-" }, Facts{}, admitted(t, job(t, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "x-" }))},
 		"of an image that changed": {bareOne, func(*batchv1.Job) {}, readAs([]string{"python", "-m", "torch.distributed.run"}, []string{"x.py"}),
 			MutateJob(t.Context(), job(t, bare()), readAs([]string{"python", "-m", "torch.distributed.run"}, []string{"x.py"})).Object},
 		"with a command now": {bareOne, trainer(func(c *corev1.Container) { c.Command = []string{"torchrun", "y.py"} }), Facts{},

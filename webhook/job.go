@@ -40,6 +40,7 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	job := in.DeepCopy()
 	if old == nil {
 		unstamp(&job.Spec.Template)
+		delete(job.Annotations, v1alpha1.AnnotationMadeRoom) // of the Job that this one is a copy of
 	}
 	s, errs := settings.JobSettings(job)
 	var stampedLabels, stampedAnnotations map[string]string
@@ -246,7 +247,8 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 		return out
 	}
 	_, errs := settings.JobSettings(in)
-	errs = append(errs, checkSystemKeys(in.Annotations, nil, settings.MetadataAnnotations)...)
+	had := map[string]string{v1alpha1.AnnotationMadeRoom: old.Annotations[v1alpha1.AnnotationMadeRoom]}
+	errs = append(errs, checkSystemKeys(in.Annotations, had, settings.MetadataAnnotations)...)
 	out.Errors = append(out.Errors, errs...)
 	if len(out.Errors) > 0 {
 		return out

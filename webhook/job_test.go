@@ -347,6 +347,8 @@ func TestJobUpdates(t *testing.T) {
 		{"a step is pinned, and a setting changes", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"), annotate(v1alpha1.AnnotationRanks, "3"))},
 		{"a step is pinned badly", stores, changed(stores, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@0"))},
 		{"a step of a job without storage is pinned", stamped, changed(stamped, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},
+		{"a step is pinned of a job of which a pod was replaced", changed(stores, annotate(v1alpha1.AnnotationMadeRoom, "now")),
+			changed(stores, annotate(v1alpha1.AnnotationMadeRoom, "now"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
 		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{})

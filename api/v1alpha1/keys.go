@@ -144,6 +144,10 @@ const AnnotationInitialPlacement = Prefix + "initial-placement"
 // place. It is a member no more, for every part.
 const LabelReplaced = Prefix + "replaced"
 
+// AnnotationMadeRoom is put on a Job: when a pod that was taken out of it last stopped to count in the namespace's quotas. The Job
+// controller looks at a Job that changes, and then makes the pod that a quota refused.
+const AnnotationMadeRoom = Prefix + "made-room"
+
 // AnnotationEvictionRefused is put on a pod with LabelReplaced that may not be evicted: what the disruption budget
 // that stands against it says. The Gang repeats it for as long as the pod is there.
 const AnnotationEvictionRefused = Prefix + "eviction-refused"

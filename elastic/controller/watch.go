@@ -209,26 +209,44 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 		c.stands(key, false)
 		return ctrl.Result{RequeueAfter: overAgain}, nil
 	}
-	terminations, suspends, err := c.terminations(ctx, g, pods.Items)
+	again, err := c.tellPending(ctx, key, g, pods.Items)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	again := c.unexplained(pods.Items, terminations)
+	refill, err := c.refill(ctx, key, pods.Items, time.Now())
+	return ctrl.Result{RequeueAfter: sooner(again, refill)}, err
+}
+
+// tellPending tells the coordinator which pods of one gang must be replaced; again, where set, is when to repeat it.
+func (c *Controller) tellPending(ctx context.Context, key coordinator.Key, g *v1alpha1.Gang, pods []corev1.Pod) (again time.Duration, err error) {
+	terminations, suspends, err := c.terminations(ctx, g, pods)
+	if err != nil {
+		return 0, err
+	}
+	again = c.unexplained(pods, terminations)
 	if len(terminations) == 0 && !c.standing(key) && (g.Status.Run == nil || len(g.Status.Run.PendingReplacements) == 0) {
-		return ctrl.Result{RequeueAfter: again}, nil
+		return again, nil
 	}
 	tell := c.Coordinator.SetPendingReplacements
 	if suspends {
 		tell = c.Coordinator.Suspended
 	}
 	if err := tell(ctx, key, terminations); err != nil {
-		return ctrl.Result{}, fmt.Errorf("telling the coordinator of %d pending replacements of gang %s: %w", len(terminations), req, err)
+		return 0, fmt.Errorf("telling the coordinator of %d pending replacements of gang %s/%s: %w", len(terminations), g.Namespace, g.Name, err)
 	}
 	c.stands(key, len(terminations) > 0)
 	if len(terminations) > 0 && again == 0 {
 		again = notifyAgain
 	}
-	return ctrl.Result{RequeueAfter: again}, nil
+	return again, nil
+}
+
+// sooner is the shorter of two times to wait, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // terminations gathers the view of one gang. Nothing is replaced where its Job creates no more pods: whoever deletes,
@@ -325,45 +343,3 @@ func (c *Controller) forget(key coordinator.Key) {
 	maps.DeleteFunc(c.slotGaps, func(s slotKey, _ slotGap) bool { return gone(s.gang) })
 	c.writer.forget(gone)
 }
-
-// slotKey is a slot of one gang.
-type slotKey struct {
-	gang coordinator.Key
-	slot elastic.Slot
-}
-
-// slotGap is a slot whose pod was taken out.
-type slotGap struct {
-	pod   string
-	since time.Time
-}
-
-// noteReleased records when a slot lost its pod; noteFilled measures how long the slot stayed empty.
-func (c *Controller) noteReleased(key coordinator.Key, d elastic.Termination) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.slotGaps[slotKey{key, d.Slot}] = slotGap{d.Pod, time.Now()}
-}
-
-// noteFilled looks for new pods in empty slots. Gaps of gangs that have ended are dropped.
-func (c *Controller) noteFilled(key coordinator.Key, pods []corev1.Pod) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for at, v := range c.slotGaps {
-		if time.Since(v.since) > slotGapKept {
-			delete(c.slotGaps, at)
-		}
-	}
-	for i := range pods {
-		slot, ok := membership.GangSlot(&pods[i])
-		at := slotKey{key, elastic.Slot(slot)}
-		v, free := c.slotGaps[at]
-		if ok && free && string(pods[i].UID) != v.pod && !membership.Replaced(&pods[i]) && pods[i].DeletionTimestamp == nil {
-			c.counts.recreated.Observe(time.Since(v.since).Seconds())
-			delete(c.slotGaps, at)
-		}
-	}
-}
-
-// slotGapKept bounds how long a slot gap is remembered.
-const slotGapKept = 10 * time.Minute

@@ -125,6 +125,7 @@ var systemKeys = map[string]bool{
 
 	v1alpha1.AnnotationTopologyDomain: true,
 	v1alpha1.LabelReplaced:            true,
+	v1alpha1.AnnotationMadeRoom:       true,
 }
 
 // IsUserKey says whether people may write the annotation key.

@@ -32,6 +32,7 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	t.Run("PodsOfGangsAlone", func(t *testing.T) { w.t = t; podsOfGangsAlone(w, c) })
+	t.Run("Quota", func(t *testing.T) { w.t = t; madeWithinAQuota(w, c) })
 	t.Run("JobsOfGangsAlone", func(t *testing.T) { w.t = t; jobsOfGangsAlone(w, c) })
 }
 

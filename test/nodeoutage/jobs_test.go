@@ -8,9 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,6 +54,9 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		{"deadline", "given-up", `{"spec":{"activeDeadlineSeconds":1}}`, "", "beside its backoffLimit"},
 		{"clean-up", "given-up", `{"spec":{"ttlSecondsAfterFinished":0}}`, "", "beside its backoffLimit"},
 		{"label", "given-up", `{"metadata":{"labels":{"a":"b"}}}`, "", "metadata of a Job"},
+		{"annotation", "given-up", `{"metadata":{"annotations":{"a":"b"}}}`, "", "metadata of a Job"},
+		{"room for a pod", "given-up", `{"metadata":{"annotations":{"holdfast.dev/made-room":"2026-01-02T12:00:00Z"}}}`, "", ""},
+		{"room for a pod of a Job of nobody's", "plain", `{"metadata":{"annotations":{"holdfast.dev/made-room":"x"}}}`, "", "opted in at their creation"},
 		{"opt-in of another's", "plain", `{"metadata":{"annotations":{"holdfast.dev/enabled":"true"}}}`, "", "opted in at their creation"},
 		{"owner", "given-up", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`, "", "metadata of a Job"},
 		{"another condition", "given-up", `{"status":{"conditions":[{"type":"Suspended","status":"True","reason":"r","message":"m"}]}}`, "status", "FailureTarget"},
@@ -80,19 +81,21 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	})
 }
 
-// gives has the product make the Job fail, with its own rights.
-func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.RestartPolicy, name string, done func(*batchv1.Job) bool) {
+// gangs has the API server know Gangs.
+func (w *world) gangs(c *devcluster.Cluster) {
 	w.t.Helper()
 	for _, args := range [][]string{{"apply", "-f", "../../manifests/crd/holdfast.dev_gangs.yaml"}, {"wait", "--for=condition=Established", "--timeout=60s", "crd/gangs.holdfast.dev"}} {
 		if _, err := c.Kubectl(w.ctx, args...); err != nil {
 			w.t.Fatal(err)
 		}
 	}
-	s := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		w.t.Fatal(err)
-	}
-	own, err := client.New(config, client.Options{Scheme: s})
+}
+
+// gives has the product make the Job fail, with its own rights.
+func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.RestartPolicy, name string, done func(*batchv1.Job) bool) {
+	w.t.Helper()
+	w.gangs(c)
+	own, err := client.New(config, client.Options{Scheme: ours(w)})
 	if err != nil {
 		w.t.Fatal(err)
 	}

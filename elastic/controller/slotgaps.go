@@ -1,0 +1,135 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/membership"
+)
+
+// slotKey is a slot of one gang.
+type slotKey struct {
+	gang coordinator.Key
+	slot elastic.Slot
+}
+
+// slotGap is a slot whose pod was taken out.
+type slotGap struct {
+	pod   string
+	since time.Time
+	// freed is when that pod was first seen to use nothing any more, asked how often the Job controller was asked for another one since.
+	freed time.Time
+	asked int
+}
+
+// The Job controller makes the next pod as soon as one is taken out of the Job, while that one counts yet. Where a quota of the namespace
+// has no room for both it is refused, and tries again after 1 s, 2 s, 4 s, up to a minute: the end of a pod that no Job owns has no Job
+// looked at. A change of the Job does, a second later and whatever the pause is (1.37: pkg/controller/job/job_controller.go).
+const (
+	// usualGap is how long a slot may stay empty where nothing is in the way.
+	usualGap = 2 * time.Second
+	// refillPause is the pause before a Job is changed for the second time, which doubles: a quota is counted a moment after a pod has gone.
+	refillPause = 2 * time.Second
+	// mostRefills bounds how often it is: then others have taken the room.
+	mostRefills = 5
+)
+
+// refill is when the Job controller is to be asked for a pod of the slot; false: not any more.
+func (g slotGap) refill() (time.Time, bool) {
+	first := g.since.Add(usualGap)
+	if g.freed.After(first) {
+		first = g.freed
+	}
+	return first.Add(refillPause * (1<<g.asked - 1)), g.asked < mostRefills
+}
+
+// noteReleased records when a slot lost its pod; noteFilled measures how long the slot stayed empty.
+func (c *Controller) noteReleased(key coordinator.Key, d elastic.Termination) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slotGaps[slotKey{key, d.Slot}] = slotGap{pod: d.Pod, since: time.Now()}
+}
+
+// noteFilled looks for new pods in empty slots. Gaps of gangs that have ended are dropped.
+func (c *Controller) noteFilled(key coordinator.Key, pods []corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at, v := range c.slotGaps {
+		if time.Since(v.since) > slotGapKept {
+			delete(c.slotGaps, at)
+		}
+	}
+	for i := range pods {
+		slot, ok := membership.GangSlot(&pods[i])
+		at := slotKey{key, elastic.Slot(slot)}
+		v, free := c.slotGaps[at]
+		if ok && free && string(pods[i].UID) != v.pod && !membership.Replaced(&pods[i]) && pods[i].DeletionTimestamp == nil {
+			c.counts.recreated.Observe(time.Since(v.since).Seconds())
+			delete(c.slotGaps, at)
+		}
+	}
+}
+
+// slotGapKept bounds how long a slot gap is remembered.
+const slotGapKept = 10 * time.Minute
+
+// refill has the Job controller look at a Job of which a slot stays empty though the pod that was in it has ended; again, where set, is
+// when to look again.
+func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []corev1.Pod, now time.Time) (again time.Duration, err error) {
+	uses := map[string]bool{}
+	for i := range pods {
+		uses[string(pods[i].UID)] = !membership.Ended(&pods[i])
+	}
+	due, again := c.refillsDue(key, uses, now)
+	if !due {
+		return again, nil
+	}
+	job, err := c.live(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, key.Job)
+	if err != nil || job == nil || over(job) || suspended(job) {
+		return 0, err
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": map[string]any{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}}})
+	if err != nil {
+		return 0, fmt.Errorf("encoding a change of job %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	target := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
+	err = c.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+	if client.IgnoreNotFound(err) != nil {
+		return 0, fmt.Errorf("having job %s/%s make a pod again: %w", job.Namespace, job.Name, err)
+	}
+	return again, nil
+}
+
+// refillsDue counts the gaps of a gang whose time has come; uses are the pods that there are, and whether each uses anything yet.
+func (c *Controller) refillsDue(key coordinator.Key, uses map[string]bool, now time.Time) (due bool, again time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at, gap := range c.slotGaps {
+		if at.gang != key || uses[gap.pod] {
+			continue
+		}
+		if gap.freed.IsZero() {
+			gap.freed = now
+		}
+		if when, more := gap.refill(); more && !when.After(now) {
+			due = true
+			gap.asked++
+		}
+		if when, more := gap.refill(); more {
+			again = sooner(again, when.Sub(now))
+		}
+		c.slotGaps[at] = gap
+	}
+	return due, again
+}

@@ -1,0 +1,174 @@
+package nodeoutage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/slim"
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+const (
+	// refusals are how many are waited for: the Job controller has waited for 1, 2, 4 and 8 s by then, and waits for 16.
+	refusals = 5
+	// soon is less than half of those: a quota is counted, and a Job looked at, within 2 s.
+	soon = 7 * time.Second
+)
+
+// madeWithinAQuota: where a quota has no room for a pod beside the one that it takes the place of, it is made as soon as that one has gone,
+// however long the Job controller would wait.
+func madeWithinAQuota(w *world, c *devcluster.Cluster) {
+	const name = "full"
+	key := coordinator.Key{Namespace: name, Name: name}
+	store, stop := w.replacer(w.permit(c), c)
+	defer stop()
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	w.create(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "one"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}}})
+	eventually.Succeeds(w.t, "the quota is counted", func() error {
+		q, err := w.direct.CoreV1().ResourceQuotas(name).Get(w.ctx, "one", metav1.GetOptions{})
+		if err == nil && len(q.Status.Hard) == 0 {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: batchv1.JobSpec{
+		Completions: ptr.To[int32](1), CompletionMode: ptr.To(batchv1.IndexedCompletion), PodReplacementPolicy: ptr.To(batchv1.Failed),
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: optedIn(nil), Labels: map[string]string{v1alpha1.LabelGang: name}},
+			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, NodeName: nodeOfQuota, Containers: []corev1.Container{{Name: "train", Image: "none"}}}},
+	}}
+	w.create(job)
+	key.Job = string(job.UID)
+	w.create(&v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
+		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: key.Job}}})
+	first := w.podOf(name, "")
+	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(first.UID), Name: first.Name, Node: first.Spec.NodeName, Cause: "Test"}); err != nil {
+		w.t.Fatal(err)
+	}
+	eventually.Succeeds(w.t, "the Job controller waits", func() error {
+		list, err := w.direct.CoreV1().Events(name).List(w.ctx, metav1.ListOptions{FieldSelector: "reason=FailedCreate"})
+		n := int32(0)
+		for i := range list.Items {
+			n += max(1, list.Items[i].Count)
+		}
+		if err == nil && n < refusals {
+			err = fmt.Errorf("it was refused a pod %d times", n)
+		}
+		return err
+	})
+	// No kubelet is there to end it.
+	if err := w.direct.CoreV1().Pods(name).Delete(w.ctx, first.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+		w.t.Fatal(err)
+	}
+	began := time.Now()
+	w.podOf(name, string(first.UID))
+	if took := time.Since(began); took > soon {
+		w.t.Errorf("the next pod was made %v after there was room for it, want %v at most", took, soon)
+	} else {
+		w.t.Logf("the next pod was made %v after there was room for it", took.Round(time.Millisecond))
+	}
+}
+
+// nodeOfQuota is one of those that no kubelet is on, so that a pod stays until it is deleted at once.
+var nodeOfQuota = name(1)
+
+// podOf waits for the Job's pod that is not of the given UID.
+func (w *world) podOf(job, not string) (pod *corev1.Pod) {
+	w.t.Helper()
+	eventually.Succeeds(w.t, "a pod of Job "+job, func() error {
+		list, err := w.direct.CoreV1().Pods(job).List(w.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if pod = &list.Items[i]; string(pod.UID) != not {
+				return nil
+			}
+		}
+		return errors.New("none yet")
+	})
+	return pod
+}
+
+// create makes an object by all rights.
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	all, err := client.New(w.config, client.Options{Scheme: ours(w)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	eventually.Succeeds(w.t, fmt.Sprintf("%T %s", o, o.GetName()), func() error { return all.Create(w.ctx, o) })
+}
+
+func ours(w *world) *runtime.Scheme {
+	w.t.Helper()
+	s := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// replacer is the product's controller of pods with the rights that ship; stop ends it and waits.
+func (w *world) replacer(config *rest.Config, c *devcluster.Cluster) (store *elasticcontroller.Controller, stop func()) {
+	w.t.Helper()
+	w.gangs(c)
+	ofGangs, err := labels.Parse(v1alpha1.LabelGang)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: ours(w), Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: ofGangs}, &batchv1.Job{}: {Transform: slim.Job}}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	store = elasticcontroller.New(elasticcontroller.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: logr.Discard()})
+	if err := store.SetupWithManager(mgr, noAgents{}); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		w.t.Fatal("the cache did not fill")
+	}
+	return store, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("the manager: %v", err)
+		}
+	}
+}
+
+// noAgents is a coordinator that no agent is attached to.
+type noAgents struct{}
+
+func (noAgents) SetPendingReplacements(context.Context, coordinator.Key, []elastic.Termination) error {
+	return nil
+}
+func (noAgents) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
+func (noAgents) Over(coordinator.Key)                                                    {}
+func (noAgents) SetRetention(context.Context, coordinator.Key, elastic.Retention) error  { return nil }
