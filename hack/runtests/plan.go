@@ -33,7 +33,7 @@ const (
 // plan lists the jobs: the first two clusters train, the other jobs wait in this order.
 func plan(clusters []string) []job {
 	jobs := []job{{"fmt", "fmt", check}, {"vet", "vet", check}, {"lint", "lint", check},
-		{"unit", "unit", unit}, {"unit-kubernetes", "unit-kubernetes", unit}, {"python-unit", "python-unit", unit}}
+		{"unit", "unit", unit}, {"unit-cores", "unit-cores", unit}, {"unit-kubernetes", "unit-kubernetes", unit}, {"python-unit", "python-unit", unit}}
 	for i, name := range clusters {
 		k := waits
 		if i < 2 {

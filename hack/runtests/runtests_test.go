@@ -252,8 +252,8 @@ func TestFailed(t *testing.T) {
 // TestNext plays a run in which every job takes as long as its name is: what starts, beside what.
 func TestNext(t *testing.T) {
 	for width, want := range map[int]string{
-		1: "fmt unit | vet | unit-kubernetes | lint | python-unit | e2e scheduling | replace | nodehealth kills | agents | launchers",
-		2: "fmt unit e2e scheduling | vet replace | unit-kubernetes | lint | nodehealth kills | agents | python-unit | launchers",
+		1: "fmt unit | vet | unit-cores | lint | unit-kubernetes | python-unit | e2e scheduling | replace | nodehealth kills | agents | launchers",
+		2: "fmt unit e2e scheduling | vet replace | unit-cores | lint | nodehealth kills | unit-kubernetes | agents | launchers python-unit",
 	} {
 		waiting, running := plan([]string{"e2e", "replace", "scheduling", "nodehealth"}), []job{}
 		left := map[string]int{}

@@ -15,7 +15,7 @@ import (
 
 // fieldTerms are words of comments that look like names of code and are none of this tree: names of Kubernetes and of the field.
 var fieldTerms = strings.Fields(`
-	Dockerfile Guaranteed Makefile Markdown Prometheus gRPC
+	Dockerfile Guaranteed Markdown Prometheus gRPC
 	FuzzName ReadFrom
 	DataAuthority GPUHealth JSONPath WatchListCompression blockOwnerDeletion envFrom getPodsForJob groupName syncJob
 	MaxItems listMapKey listType shortName`)
