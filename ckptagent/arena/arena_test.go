@@ -84,7 +84,7 @@ func (c *client) save(step int64) bool {
 	if c.page.Seq%2 == 1 {
 		at += format.PageSize / 2
 	}
-	if _, err := c.file.WriteAt(c.page.Encode(format.Version), at); err != nil {
+	if _, err := c.file.WriteAt(c.page.Encode(), at); err != nil {
 		c.t.Fatal(err)
 	}
 	return true
@@ -319,7 +319,7 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 	before := mapped(t)
 	control := c.control()
 	c.page = format.Client{Seq: 1, Generation: control.Generation, Slot: control.Slot, Grant: control.Grant, CopyStep: 1, Step: 1, Length: size}
-	if _, err := c.file.WriteAt(c.page.Encode(format.Version), format.ClientOffset+format.PageSize/2); err != nil {
+	if _, err := c.file.WriteAt(c.page.Encode(), format.ClientOffset+format.PageSize/2); err != nil {
 		t.Fatal(err)
 	}
 	sealed(t, s, 0, 1)
@@ -414,37 +414,6 @@ func TestAFileThatBecameShorter(t *testing.T) {
 	sealed(t, s, 0, 1)
 	if got := s.Inventory(1, format.Point{}, now); len(got[0]) != 0 {
 		t.Errorf("%v is still sealed", got)
-	}
-}
-
-// TestTakesOverAnArenaOfVersion1: it goes on in it, and writes what an agent and a client of that version read.
-func TestTakesOverAnArenaOfVersion1(t *testing.T) {
-	dir := t.TempDir()
-	old, err := os.ReadFile(filepath.Join("..", "format", "testdata", "v1", "full.arena"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(dir, "rank-1.arena")
-	if err := os.WriteFile(name, old, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := mustOpen(t, dir, 600, "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
-	sealed(t, s, 1, 10, 20, 30)
-	s.Begin(8, 0, format.Point{Step: 20})
-	sealed(t, s, 1, 10, 20)
-	written, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, at := range []int{format.HeaderOffset, format.ControlOffset, format.ControlOffset + format.PageSize/2, int(format.SlotHeaderOffset(2))} {
-		if v := written[at+8]; v != format.Version1 {
-			t.Errorf("the record at %d has version %d", at, v)
-		}
-		for i, b := range written[at+128 : at+256] {
-			if b != 0 {
-				t.Fatalf("byte %d behind the record at %d is written", i, at)
-			}
-		}
 	}
 }
 

@@ -39,9 +39,6 @@ func (s *Set) BeginFill(local int, at format.Point, generation int64, length uin
 	a := s.arenas[local]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.book.Header.Keeps(at.Branch) {
-		return nil, fmt.Errorf("the arena is of version %d and cannot hold branch %d", a.book.Header.Version, at.Branch)
-	}
 	h, ws, ok := a.book.BeginFill(at, generation, length)
 	a.carryOut(ws)
 	if !ok {

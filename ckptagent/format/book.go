@@ -51,9 +51,6 @@ type Copy struct {
 
 // Create starts the book of a new arena. The writes must be carried out before anybody is told of the file.
 func Create(h Header) (*Book, []Write) {
-	if h.Version == 0 {
-		h.Version = Version
-	}
 	if h.Slots == 0 {
 		h.Slots = Slots
 	}
@@ -145,10 +142,9 @@ func (b *Book) reopenGrant(torn []bool, meta []byte) {
 
 // Begin prepares the arena for a generation of branch that restores a point (step 0: the beginning) and opens a
 // grant for it. Every process of older generations must be gone. For the generation that the book is
-// already at it returns what Publish returns. No grant is opened for a branch that the arena cannot hold.
+// already at it returns what Publish returns.
 func (b *Book) Begin(generation, branch int64, restore Point) []Write {
 	if generation == b.Control.Generation && b.Control.Seq > 0 {
-		b.Control.Branch = branch // which an arena of version 1 does not say
 		return b.Publish()
 	}
 	var ws []Write
@@ -292,7 +288,7 @@ func (b *Book) Find(step int64) (uint32, bool) {
 
 // grant opens a grant if none is open and a slot may be written.
 func (b *Book) grant() []Write {
-	if b.Control.Slot != NoSlot || b.Control.Generation == 0 || !b.Header.Keeps(b.Control.Branch) {
+	if b.Control.Slot != NoSlot || b.Control.Generation == 0 {
 		return nil
 	}
 	slot := b.free()
@@ -324,7 +320,7 @@ func (b *Book) free() uint32 {
 }
 
 func (b *Book) slotWrite(slot uint32) Write {
-	return Write{SlotHeaderOffset(slot), b.Slot[slot].Encode(b.Header.Version)}
+	return Write{SlotHeaderOffset(slot), b.Slot[slot].Encode()}
 }
 
 func (b *Book) publish() Write {
@@ -333,5 +329,5 @@ func (b *Book) publish() Write {
 }
 
 func (b *Book) controlWrite() Write {
-	return Write{recordOffset(ControlOffset, b.Control.Seq), b.Control.Encode(b.Header.Version)}
+	return Write{recordOffset(ControlOffset, b.Control.Seq), b.Control.Encode()}
 }

@@ -148,35 +148,3 @@ func TestDurableLooksAtTheBranch(t *testing.T) {
 		t.Errorf("a generation begins with %+v", b.Control)
 	}
 }
-
-// TestVersion1KeepsNoBranch: an arena that cannot say a branch seals nothing of one and is filled with nothing of one, by this agent or the next:
-// it would be read as of the first.
-func TestVersion1KeepsNoBranch(t *testing.T) {
-	mem := make(memory, FileSize(600, Slots))
-	b, ws := Create(Header{Version: Version1, StateBytes: 600})
-	mem.carry(ws)
-	mem.carry(b.Begin(5, 0, Point{}))
-	if b.Control.Slot == NoSlot {
-		t.Fatal("no grant for the first branch")
-	}
-	mem.carry(b.Begin(6, 1, Point{}))
-	for _, book := range []func() *Book{func() *Book { return b }, func() *Book {
-		next, err := Open(mem[:MetaBytes])
-		if err != nil {
-			t.Fatal(err)
-		}
-		mem.carry(next.Begin(6, 1, Point{}))
-		return next
-	}} {
-		b := book()
-		if mem.carry(b.Levels(9, 9)); b.Control.Slot != NoSlot {
-			t.Errorf("a slot is granted: %+v", b.Control)
-		}
-		if _, _, ok := b.BeginFill(Point{Branch: 1, Step: 4}, 3, 100); ok {
-			t.Error("a slot is filled")
-		}
-	}
-	if mem.carry(b.Begin(7, 0, Point{})); b.Control.Slot == NoSlot {
-		t.Error("no grant for the first branch afterwards")
-	}
-}

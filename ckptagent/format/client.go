@@ -74,9 +74,9 @@ const (
 	flagRestored = 2
 )
 
-// Encode returns the client record, as that version has it.
-func (c Client) Encode(version uint32) []byte {
-	b := newRecord(magicClient, version)
+// Encode returns the client record.
+func (c Client) Encode() []byte {
+	b := newRecord(magicClient)
 	var flags uint32
 	if c.Attached {
 		flags |= flagAttached
@@ -98,21 +98,18 @@ func (c Client) Encode(version uint32) []byte {
 	le.PutUint64(b[88:], c.Skipped)
 	le.PutUint64(b[96:], c.Needed)
 	le.PutUint64(b[104:], c.Refused)
-	if version >= 2 {
-		le.PutUint64(b[112:], uint64(c.Branch))
-		le.PutUint64(b[120:], uint64(c.OverlapStep))
-		le.PutUint64(b[128:], c.OverlapGrant)
-		le.PutUint64(b[136:], c.Dropped)
-		le.PutUint64(b[144:], c.Blocking)
-		le.PutUint32(b[152:], uint32(c.Reason))
-		le.PutUint64(b[160:], c.Overlapped)
-	}
+	le.PutUint64(b[112:], uint64(c.Branch))
+	le.PutUint64(b[120:], uint64(c.OverlapStep))
+	le.PutUint64(b[128:], c.OverlapGrant)
+	le.PutUint64(b[136:], c.Dropped)
+	le.PutUint64(b[144:], c.Blocking)
+	le.PutUint32(b[152:], uint32(c.Reason))
+	le.PutUint64(b[160:], c.Overlapped)
 	return seal(b)
 }
 
 func decodeClientRecord(b []byte) (Client, error) {
-	version, err := check(b, magicClient)
-	if err != nil {
+	if err := check(b, magicClient); err != nil {
 		return Client{}, err
 	}
 	flags := le.Uint32(b[76:])
@@ -133,15 +130,13 @@ func decodeClientRecord(b []byte) (Client, error) {
 		Needed:       le.Uint64(b[96:]),
 		Refused:      le.Uint64(b[104:]),
 	}
-	if version >= 2 {
-		c.Branch = int64(le.Uint64(b[112:]))
-		c.OverlapStep = int64(le.Uint64(b[120:]))
-		c.OverlapGrant = le.Uint64(b[128:])
-		c.Dropped = le.Uint64(b[136:])
-		c.Blocking = le.Uint64(b[144:])
-		c.Reason = Reason(le.Uint32(b[152:]))
-		c.Overlapped = le.Uint64(b[160:])
-	}
+	c.Branch = int64(le.Uint64(b[112:]))
+	c.OverlapStep = int64(le.Uint64(b[120:]))
+	c.OverlapGrant = le.Uint64(b[128:])
+	c.Dropped = le.Uint64(b[136:])
+	c.Blocking = le.Uint64(b[144:])
+	c.Reason = Reason(le.Uint32(b[152:]))
+	c.Overlapped = le.Uint64(b[160:])
 	return c, nil
 }
 

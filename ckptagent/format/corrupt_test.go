@@ -11,15 +11,14 @@ import (
 // damages are what becomes of a byte.
 var damages = []byte{0x01, 0x03, 0x80, 0xff}
 
-// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of every version and at every point of a save. A byte of
+// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save. A byte of
 // the header makes the arena one to be made anew; one of a record makes that record torn: the older word of a page with two stands, a
 // slot is not sealed; any other is ignored. Nothing else changes, and no grant is handed out twice.
 func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
-	for _, tt := range []struct{ version, slots uint32 }{{Version, Slots}, {Version, MinSlots}, {Version1, Slots}} {
-		for name, mem := range goldenArenas(tt.version, tt.slots) {
-			size, _ := recordSize(tt.version)
+	for _, slots := range []uint32{Slots, MinSlots} {
+		for name, mem := range goldenArenas(slots) {
 			all := name == "full" // of other points of a save, records alone
-			if name == "torn" || name == "barrier" || name == "durable" || !all && (tt.version != Version || tt.slots != Slots) {
+			if name == "torn" || name == "barrier" || name == "durable" || !all && slots != Slots {
 				continue // the first three have torn records already
 			}
 			was := readAll(t, mem)
@@ -32,8 +31,8 @@ func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 				}
 				for _, x := range changes {
 					mem[at] ^= x
-					if err := was.compare(mem, at, size); err != nil {
-						t.Fatalf("version %d, %d slots, %s: byte %d is changed by %02x: %v", tt.version, tt.slots, name, at, x, err)
+					if err := was.compare(mem, at); err != nil {
+						t.Fatalf("%d slots, %s: byte %d is changed by %02x: %v", slots, name, at, x, err)
 					}
 					mem[at] ^= x
 				}
@@ -73,10 +72,10 @@ func readAll(t *testing.T, mem []byte) readings {
 	return r
 }
 
-// compare says what is wrong with how an arena is read of which the byte at is damaged; a record has size bytes.
-func (was readings) compare(mem []byte, at, size int) error {
+// compare says what is wrong with how an arena is read of which the byte at is damaged.
+func (was readings) compare(mem []byte, at int) error {
 	b, err := Open(mem[:MetaBytes])
-	if inHeader := at < size; inHeader != (err != nil) {
+	if inHeader := at < RecordSize; inHeader != (err != nil) {
 		return fmt.Errorf("the arena is read as %v", err)
 	} else if inHeader {
 		if !errors.Is(err, ErrTorn) && !errors.Is(err, ErrVersion) {
@@ -86,7 +85,7 @@ func (was readings) compare(mem []byte, at, size int) error {
 	}
 	for i, s := range b.Slot {
 		of := int(SlotHeaderOffset(uint32(i)))
-		if hit := at >= of && at < of+size; hit && s.State == SlotSealed || !hit && s != was.book.Slot[i] && !was.openAgain(s, i) {
+		if hit := at >= of && at < of+RecordSize; hit && s.State == SlotSealed || !hit && s != was.book.Slot[i] && !was.openAgain(s, i) {
 			return fmt.Errorf("slot %d is read as %+v, it was %+v", i, s, was.book.Slot[i])
 		}
 	}

@@ -160,7 +160,7 @@ func (r *crashRank) save() {
 		Seq: r.seq, Generation: r.w.generation, Attached: true, PID: 1,
 		Slot: c.Slot, Grant: c.Grant, CopyStep: r.step, Length: uint64(length), Step: r.step,
 	}
-	r.store(&r.client, recordOffset(ClientOffset, r.seq), r.announced.Encode(Version))
+	r.store(&r.client, recordOffset(ClientOffset, r.seq), r.announced.Encode())
 	if r.w.broken == dataFirst {
 		write()
 	}

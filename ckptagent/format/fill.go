@@ -22,7 +22,7 @@ func (b *Book) Holds(at Point, generation int64) bool {
 // another branch did, and opens a hole for it: in a slot that holds nothing, else the oldest that is not common. No client may
 // run. The hole is pinned until CommitFill or AbortFill.
 func (b *Book) BeginFill(at Point, generation int64, length uint64) (Fill, []Write, bool) {
-	if at.Step <= 0 || length == 0 || length > b.Header.StateBytes || !b.Header.Keeps(at.Branch) {
+	if at.Step <= 0 || length == 0 || length > b.Header.StateBytes {
 		return Fill{}, nil, false
 	}
 	var ws []Write

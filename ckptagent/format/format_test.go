@@ -28,22 +28,20 @@ func TestSizes(t *testing.T) {
 }
 
 func TestEveryDamagedByteIsSeen(t *testing.T) {
-	for _, version := range []uint32{Version1, Version} {
-		whole := Slot{State: SlotSealed, Grant: 5, Generation: 2, Step: 10, Length: 99, CRC: 7}.Encode(version)
-		for i := range whole {
-			damaged := slices.Clone(whole)
-			damaged[i] ^= 0x40
-			if _, err := DecodeSlot(damaged); err == nil {
-				t.Fatalf("version %d: byte %d changed and nobody saw it", version, i)
-			}
+	whole := Slot{State: SlotSealed, Grant: 5, Generation: 2, Step: 10, Length: 99, CRC: 7}.Encode()
+	for i := range whole {
+		damaged := slices.Clone(whole)
+		damaged[i] ^= 0x40
+		if _, err := DecodeSlot(damaged); err == nil {
+			t.Fatalf("byte %d changed and nobody saw it", i)
 		}
 	}
-	future := Slot{State: SlotSealed}.Encode(Version)
+	future := Slot{State: SlotSealed}.Encode()
 	le.PutUint32(future[8:], Version+1)
 	if _, err := DecodeSlot(seal(future)); !errors.Is(err, ErrVersion) {
 		t.Fatalf("version %d reads as %v, want ErrVersion", Version+1, err)
 	}
-	if _, err := DecodeSlot(Slot{State: SlotSealed}.Encode(Version)[:record1Size]); !errors.Is(err, ErrTorn) {
+	if _, err := DecodeSlot(Slot{State: SlotSealed}.Encode()[:RecordSize/2]); !errors.Is(err, ErrTorn) {
 		t.Fatalf("half a record reads as %v, want ErrTorn", err)
 	}
 	if _, err := DecodeSlot(make([]byte, RecordSize)); !errors.Is(err, ErrTorn) {
@@ -53,17 +51,14 @@ func TestEveryDamagedByteIsSeen(t *testing.T) {
 
 // TestAnotherGeometryIsAnotherVersion: an arena whose slots lie elsewhere is not read as one of ours.
 func TestAnotherGeometryIsAnotherVersion(t *testing.T) {
-	h := Header{Version: Version, Slots: Slots, LocalRank: 1, StateBytes: 600, PodUID: "uid"}
-	for _, c := range []struct {
-		version, slots uint32
-		want           bool
-	}{{Version, 3, true}, {Version, 2, true}, {Version, 1, false}, {Version, 4, false}, {Version1, 3, true}, {Version1, 2, false}} {
-		h.Version, h.Slots = c.version, c.slots
-		if got, err := DecodeHeader(h.Encode()); (err == nil && got == h) != c.want || err != nil && !errors.Is(err, ErrVersion) {
-			t.Fatalf("%d slots in version %d: %+v, %v", c.slots, c.version, got, err)
+	h := Header{LocalRank: 1, StateBytes: 600, PodUID: "uid"}
+	for slots, want := range map[uint32]bool{1: false, 2: true, 3: true, 4: false} {
+		h.Slots = slots
+		if got, err := DecodeHeader(h.Encode()); (err == nil && got == h) != want || err != nil && !errors.Is(err, ErrVersion) {
+			t.Fatalf("%d slots: %+v, %v", slots, got, err)
 		}
 	}
-	h.Version, h.Slots = Version, Slots
+	h.Slots = Slots
 	for name, at := range map[string]int{"slots": 12, "size of a page": 16, "bytes before the slots": 32, "stride": 40} {
 		b := h.Encode()
 		b[at]++
@@ -75,7 +70,7 @@ func TestAnotherGeometryIsAnotherVersion(t *testing.T) {
 
 func TestFlagsOfTheClient(t *testing.T) {
 	for _, c := range []Client{{}, {Attached: true}, {Restored: true}, {Attached: true, Restored: true}} {
-		if got, err := decodeClientRecord(c.Encode(Version)); err != nil || got != c {
+		if got, err := decodeClientRecord(c.Encode()); err != nil || got != c {
 			t.Errorf("%+v is read as %+v, %v", c, got, err)
 		}
 	}

@@ -23,8 +23,8 @@ type golden struct {
 	Sealed  []int64
 }
 
-// goldenArenas builds every arena of a version by the writes of a Book.
-func goldenArenas(version, slots uint32) map[string][]byte {
+// goldenArenas builds every arena by the writes of a Book.
+func goldenArenas(slots uint32) map[string][]byte {
 	arenas := map[string][]byte{}
 	mem := make(memory, FileSize(goldenStateBytes, slots))
 	keep := func(name string) { arenas[name] = bytes.Clone(mem) }
@@ -40,7 +40,7 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 			Length: uint64(len(data)), Saves: seq, Skipped: 1, Branch: book.Control.Branch,
 			OverlapStep: step + 1, OverlapGrant: seq + 1, Overlapped: seq + 2, Dropped: seq + 3, Blocking: seq + 4, Reason: ReasonClosure,
 		}
-		copy(mem[recordOffset(ClientOffset, seq):], c.Encode(version))
+		copy(mem[recordOffset(ClientOffset, seq):], c.Encode())
 	}
 	sealIt := func() {
 		c, _ := DecodeClient(mem[ClientOffset : ClientOffset+PageSize])
@@ -52,14 +52,11 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 	}
 
 	var ws []Write
-	book, ws = Create(Header{Version: version, Slots: slots, LocalRank: 1, StateBytes: goldenStateBytes, CreatedAt: 1_790_000_000_000_000_000,
+	book, ws = Create(Header{Slots: slots, LocalRank: 1, StateBytes: goldenStateBytes, CreatedAt: 1_790_000_000_000_000_000,
 		PodUID: "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"})
 	mem.carry(ws)
 	keep("fresh")
-	branch := int64(0)
-	if version >= 2 {
-		branch = 3
-	}
+	const branch = 3
 	mem.carry(book.Begin(7, branch, Point{}))
 	keep("granted")
 	save(10)
@@ -75,10 +72,9 @@ func goldenArenas(version, slots uint32) map[string][]byte {
 	save(30)
 	sealIt()
 	keep("full")
-	size, _ := recordSize(version)
-	mem[ClientOffset+secondRecord*int64(seq%2)+40] ^= 1                   // newest client record: torn
-	mem[SlotHeaderOffset(0)+32] ^= 1                                      // step 10's header: torn
-	mem[recordOffset(ControlOffset, book.Control.Seq)+int64(size)-1] ^= 1 // newest control record: torn
+	mem[ClientOffset+secondRecord*int64(seq%2)+40] ^= 1                  // newest client record: torn
+	mem[SlotHeaderOffset(0)+32] ^= 1                                     // step 10's header: torn
+	mem[recordOffset(ControlOffset, book.Control.Seq)+RecordSize-1] ^= 1 // newest control record: torn
 	keep("torn")
 	mem.carry(book.SetBarrier(31))
 	keep("barrier")
@@ -114,11 +110,9 @@ func decodeGolden(t *testing.T, mem []byte) golden {
 	return g
 }
 
-// TestGoldenArenas: version 1 is written as it always was, and version 2 as it is.
 func TestGoldenArenas(t *testing.T) {
-	compareGolden(t, "testdata", goldenArenas(Version, Slots))
-	compareGolden(t, filepath.Join("testdata", "two"), goldenArenas(Version, MinSlots))
-	compareGolden(t, filepath.Join("testdata", "v1"), goldenArenas(Version1, Slots))
+	compareGolden(t, "testdata", goldenArenas(Slots))
+	compareGolden(t, filepath.Join("testdata", "two"), goldenArenas(MinSlots))
 }
 
 func compareGolden(t *testing.T, folder string, arenas map[string][]byte) {

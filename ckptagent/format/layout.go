@@ -1,10 +1,7 @@
 package format
 
-// Version of the format that new arenas get; every record carries the one that it is written in.
-const Version = 2
-
-// Version1 is the format before: arenas that are found in it are read and written in it.
-const Version1 = 1
+// Version of the format; every record carries it.
+const Version = 1
 
 // Sizes and places that do not depend on the state.
 const (
@@ -15,11 +12,8 @@ const (
 	Slots = 3
 	// MinSlots is the least: the newest common step and a slot to write the next one in.
 	MinSlots = 2
-	// RecordSize is the size of one record of version 2, checksum included. Places of records are this far apart at
-	// least, whatever their version.
+	// RecordSize is the size of one record, checksum included. Places of records are this far apart at least.
 	RecordSize = 256
-
-	record1Size = 128
 	// MetaBytes is how much of an arena precedes its data; Open wants to see exactly that.
 	MetaBytes = 8 * PageSize
 
@@ -43,18 +37,6 @@ func Stride(stateBytes uint64) uint64 {
 // FileSize is the size of an arena with so many slots, which hold stateBytes each.
 func FileSize(stateBytes uint64, slots uint32) uint64 {
 	return MetaBytes + uint64(slots)*Stride(stateBytes)
-}
-
-// recordSize is the size of a record of a version; false: of none that this build knows.
-func recordSize(version uint32) (size int, known bool) {
-	switch version {
-	case Version1:
-		return record1Size, true
-	case Version:
-		return RecordSize, true
-	default:
-		return RecordSize, false
-	}
 }
 
 // SlotHeaderOffset is where the header of a slot starts.

@@ -7,8 +7,6 @@ import (
 
 // Header describes an arena; it never changes.
 type Header struct {
-	// Version is the format of all records of the arena; 0 in a new one: the newest.
-	Version uint32
 	// Slots is 2 or 3; 0 in a new one: 3.
 	Slots      uint32
 	LocalRank  uint32
@@ -19,12 +17,9 @@ type Header struct {
 	PodUID string
 }
 
-// Keeps says whether the arena can hold steps of a branch. One of version 1 cannot say any but the first, so that it would lose which it is.
-func (h Header) Keeps(branch int64) bool { return branch == 0 || h.Version != Version1 }
-
 // Encode returns the header's record.
 func (h Header) Encode() []byte {
-	b := newRecord(magicHeader, h.Version)
+	b := newRecord(magicHeader)
 	le.PutUint32(b[12:], h.Slots)
 	le.PutUint32(b[16:], PageSize)
 	le.PutUint32(b[20:], h.LocalRank)
@@ -38,22 +33,19 @@ func (h Header) Encode() []byte {
 
 // DecodeHeader reads the record that starts an arena.
 func DecodeHeader(b []byte) (Header, error) {
-	version, err := check(b, magicHeader)
-	if err != nil {
+	if err := check(b, magicHeader); err != nil {
 		return Header{}, fmt.Errorf("arena header: %w", err)
 	}
 	h := Header{
-		Version:    version,
 		Slots:      le.Uint32(b[12:]),
 		LocalRank:  le.Uint32(b[20:]),
 		StateBytes: le.Uint64(b[24:]),
 		CreatedAt:  int64(le.Uint64(b[48:])),
 		PodUID:     string(bytes.TrimRight(b[56:96], "\x00")),
 	}
-	slots := h.Slots == Slots || h.Slots == MinSlots && version >= 2
-	if !slots || le.Uint32(b[16:]) != PageSize ||
+	if h.Slots != Slots && h.Slots != MinSlots || le.Uint32(b[16:]) != PageSize ||
 		le.Uint64(b[32:]) != MetaBytes || le.Uint64(b[40:]) != Stride(h.StateBytes) {
-		return Header{}, fmt.Errorf("arena header: %w: its geometry is not that of version %d", ErrVersion, version)
+		return Header{}, fmt.Errorf("arena header: %w: its geometry is not that of version %d", ErrVersion, Version)
 	}
 	return h, nil
 }
@@ -79,9 +71,9 @@ type Control struct {
 	ReplicatedStep, ReplicatedBranch int64
 }
 
-// Encode returns the control record, as that version has it.
-func (c Control) Encode(version uint32) []byte {
-	b := newRecord(magicControl, version)
+// Encode returns the control record.
+func (c Control) Encode() []byte {
+	b := newRecord(magicControl)
 	le.PutUint32(b[12:], c.Slot)
 	le.PutUint64(b[16:], c.Seq)
 	le.PutUint64(b[24:], uint64(c.Generation))
@@ -90,18 +82,15 @@ func (c Control) Encode(version uint32) []byte {
 	le.PutUint64(b[48:], uint64(c.ReclaimBelow))
 	le.PutUint64(b[56:], uint64(c.BarrierStep))
 	le.PutUint64(b[72:], uint64(c.DurableStep))
-	if version >= 2 {
-		le.PutUint64(b[64:], uint64(c.Branch))
-		le.PutUint64(b[80:], uint64(c.DurableBranch))
-		le.PutUint64(b[88:], uint64(c.ReplicatedStep))
-		le.PutUint64(b[96:], uint64(c.ReplicatedBranch))
-	}
+	le.PutUint64(b[64:], uint64(c.Branch))
+	le.PutUint64(b[80:], uint64(c.DurableBranch))
+	le.PutUint64(b[88:], uint64(c.ReplicatedStep))
+	le.PutUint64(b[96:], uint64(c.ReplicatedBranch))
 	return seal(b)
 }
 
 func decodeControlRecord(b []byte) (Control, error) {
-	version, err := check(b, magicControl)
-	if err != nil {
+	if err := check(b, magicControl); err != nil {
 		return Control{}, err
 	}
 	c := Control{
@@ -114,12 +103,10 @@ func decodeControlRecord(b []byte) (Control, error) {
 		BarrierStep:  int64(le.Uint64(b[56:])),
 		DurableStep:  int64(le.Uint64(b[72:])),
 	}
-	if version >= 2 {
-		c.Branch = int64(le.Uint64(b[64:]))
-		c.DurableBranch = int64(le.Uint64(b[80:]))
-		c.ReplicatedStep = int64(le.Uint64(b[88:]))
-		c.ReplicatedBranch = int64(le.Uint64(b[96:]))
-	}
+	c.Branch = int64(le.Uint64(b[64:]))
+	c.DurableBranch = int64(le.Uint64(b[80:]))
+	c.ReplicatedStep = int64(le.Uint64(b[88:]))
+	c.ReplicatedBranch = int64(le.Uint64(b[96:]))
 	return c, nil
 }
 

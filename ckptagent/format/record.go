@@ -59,11 +59,10 @@ const (
 var le = binary.LittleEndian
 
 // newRecord returns a record that has magic and version; seal adds the checksum.
-func newRecord(magic string, version uint32) []byte {
-	size, _ := recordSize(version)
-	b := make([]byte, size)
+func newRecord(magic string) []byte {
+	b := make([]byte, RecordSize)
 	copy(b, magic)
-	le.PutUint32(b[8:], version)
+	le.PutUint32(b[8:], Version)
 	return b
 }
 
@@ -74,23 +73,21 @@ func seal(b []byte) []byte {
 	return b
 }
 
-// check says whether b starts with a whole record of the given kind, and of which version it is.
-func check(b []byte, magic string) (version uint32, err error) {
-	if len(b) < record1Size {
-		return 0, fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), record1Size)
+// check returns an error unless b starts with a whole record of the given kind.
+func check(b []byte, magic string) error {
+	if len(b) < RecordSize {
+		return fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), RecordSize)
 	}
 	if string(b[:8]) != magic {
-		return 0, fmt.Errorf("%w: magic %q, want %q", ErrTorn, b[:8], magic)
+		return fmt.Errorf("%w: magic %q, want %q", ErrTorn, b[:8], magic)
 	}
-	version = le.Uint32(b[8:])
-	size, known := recordSize(version)
-	if err := checkSum(b, size); err != nil {
-		return 0, err
+	if err := checkSum(b, RecordSize); err != nil {
+		return err
 	}
-	if !known {
-		return 0, fmt.Errorf("%w: %d, this build knows %d and %d", ErrVersion, version, Version1, Version)
+	if version := le.Uint32(b[8:]); version != Version {
+		return fmt.Errorf("%w: %d, this build knows %d", ErrVersion, version, Version)
 	}
-	return version, nil
+	return nil
 }
 
 func checkSum(b []byte, size int) error {

@@ -39,9 +39,9 @@ const (
 
 func (s Slot) point() Point { return Point{Branch: s.Branch, Step: s.Step} }
 
-// Encode returns the slot header's record, as that version has it.
-func (s Slot) Encode(version uint32) []byte {
-	b := newRecord(magicSlot, version)
+// Encode returns the slot header's record.
+func (s Slot) Encode() []byte {
+	b := newRecord(magicSlot)
 	le.PutUint32(b[12:], uint32(s.State))
 	le.PutUint64(b[16:], s.Grant)
 	le.PutUint64(b[24:], uint64(s.Generation))
@@ -49,17 +49,14 @@ func (s Slot) Encode(version uint32) []byte {
 	le.PutUint64(b[40:], s.Length)
 	le.PutUint32(b[48:], s.CRC)
 	le.PutUint64(b[56:], uint64(s.SealedAt))
-	if version >= 2 {
-		le.PutUint64(b[64:], uint64(s.Branch))
-		le.PutUint32(b[72:], s.Flags)
-	}
+	le.PutUint64(b[64:], uint64(s.Branch))
+	le.PutUint32(b[72:], s.Flags)
 	return seal(b)
 }
 
 // DecodeSlot reads a slot header.
 func DecodeSlot(b []byte) (Slot, error) {
-	version, err := check(b, magicSlot)
-	if err != nil {
+	if err := check(b, magicSlot); err != nil {
 		return Slot{}, fmt.Errorf("slot header: %w", err)
 	}
 	s := Slot{
@@ -71,9 +68,7 @@ func DecodeSlot(b []byte) (Slot, error) {
 		CRC:        le.Uint32(b[48:]),
 		SealedAt:   int64(le.Uint64(b[56:])),
 	}
-	if version >= 2 {
-		s.Branch, s.Flags = int64(le.Uint64(b[64:])), le.Uint32(b[72:])
-	}
+	s.Branch, s.Flags = int64(le.Uint64(b[64:])), le.Uint32(b[72:])
 	if s.State > SlotSealed {
 		return Slot{}, fmt.Errorf("slot header: %w: state %d", ErrVersion, s.State)
 	}

@@ -10,17 +10,8 @@ import (
 // MaxManifest is more than any manifest has bytes.
 const MaxManifest = 16 << 20
 
-// StorageVersion is the newest of what lies in storage (docs/formats/storage.md); rank files and manifests carry it. Version 1 knows no branches. What
-// is of the first is written in it, so that who knows nothing newer can read it as well.
-const StorageVersion = 2
-
-// storageVersion is that in which a step of a branch is written.
-func storageVersion(branch int64) uint32 {
-	if branch == 0 {
-		return 1
-	}
-	return StorageVersion
-}
+// StorageVersion is that of what lies in storage (docs/formats/storage.md); rank files and manifests carry it.
+const StorageVersion = 1
 
 // RankFileData is where the data of a rank's file starts.
 const RankFileData = PageSize
@@ -50,7 +41,7 @@ func (f RankFile) Encode() []byte {
 	b := make([]byte, RankFileData)
 	r := make([]byte, rankFileHead)
 	copy(r, magicRankFile)
-	le.PutUint32(r[8:], storageVersion(f.Branch))
+	le.PutUint32(r[8:], StorageVersion)
 	le.PutUint32(r[12:], f.Rank)
 	le.PutUint64(r[16:], uint64(f.Step))
 	le.PutUint64(r[24:], uint64(f.Generation))
@@ -70,16 +61,12 @@ func DecodeRankFile(b []byte) (RankFile, error) {
 	if err := checkSum(b, rankFileHead); err != nil {
 		return RankFile{}, fmt.Errorf("rank file: %w", err)
 	}
-	version := le.Uint32(b[8:])
-	if version == 0 || version > StorageVersion {
-		return RankFile{}, fmt.Errorf("rank file: %w: %d, this build knows 1 to %d", ErrVersion, version, StorageVersion)
+	if version := le.Uint32(b[8:]); version != StorageVersion {
+		return RankFile{}, fmt.Errorf("rank file: %w: %d, this build knows %d", ErrVersion, version, StorageVersion)
 	}
 	f := RankFile{
 		Rank: le.Uint32(b[12:]), WorldSize: le.Uint32(b[44:]), Step: int64(le.Uint64(b[16:])), Generation: int64(le.Uint64(b[24:])),
-		Length: le.Uint64(b[32:]), Checksum: le.Uint32(b[40:]),
-	}
-	if version > 1 {
-		f.Branch = int64(le.Uint64(b[48:]))
+		Length: le.Uint64(b[32:]), Checksum: le.Uint32(b[40:]), Branch: int64(le.Uint64(b[48:])),
 	}
 	if f.Step <= 0 || f.Generation <= 0 || f.Branch < 0 || f.Rank >= f.WorldSize {
 		return RankFile{}, fmt.Errorf("rank file: %w: it names no step, generation or rank", ErrTorn)
@@ -104,7 +91,7 @@ type ManifestRank struct {
 
 // Encode returns the manifest's file.
 func (m Manifest) Encode() []byte {
-	m.Version = int(storageVersion(m.Branch))
+	m.Version = StorageVersion
 	b, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
 		panic(err) // plain numbers
@@ -118,10 +105,8 @@ func DecodeManifest(b []byte) (Manifest, error) {
 	switch err := json.Unmarshal(b, &m); {
 	case err != nil:
 		return Manifest{}, fmt.Errorf("manifest: %w: %w", ErrTorn, err)
-	case m.Version < 1 || m.Version > StorageVersion:
-		return Manifest{}, fmt.Errorf("manifest: %w: %d, this build knows 1 to %d", ErrVersion, m.Version, StorageVersion)
-	case m.Version == 1:
-		m.Branch = 0
+	case m.Version != StorageVersion:
+		return Manifest{}, fmt.Errorf("manifest: %w: %d, this build knows %d", ErrVersion, m.Version, StorageVersion)
 	}
 	if m.Step <= 0 || m.Generation <= 0 || m.Branch < 0 || len(m.Ranks) == 0 {
 		return Manifest{}, fmt.Errorf("manifest: %w: it names no step, generation or rank", ErrTorn)

@@ -39,19 +39,10 @@ func TestFileNames(t *testing.T) {
 }
 
 func TestRankFileAndManifest(t *testing.T) {
-	f := RankFile{Rank: 3, WorldSize: 8, Step: 12, Generation: 4, Length: 99, Checksum: 7}
-	first := f.Encode()
-	if got, err := DecodeRankFile(first); err != nil || got != f || first[8] != 1 {
-		t.Errorf("%+v of version %d, %v", got, first[8], err)
-	}
-	f.Branch = 5
+	f := RankFile{Rank: 3, WorldSize: 8, Step: 12, Generation: 4, Branch: 5, Length: 99, Checksum: 7}
 	whole := f.Encode()
-	if got, err := DecodeRankFile(whole); err != nil || got != f || whole[8] != 2 {
-		t.Errorf("%+v of version %d, %v", got, whole[8], err)
-	}
-	first[48] = 7 // a byte that version 1 does not name
-	if got, err := DecodeRankFile(seal(first[:rankFileHead])); err != nil || got.Branch != 0 {
-		t.Errorf("version 1 has %+v, %v", got, err)
+	if got, err := DecodeRankFile(whole); err != nil || got != f {
+		t.Errorf("%+v, %v", got, err)
 	}
 	for i := range rankFileHead {
 		damaged := slices.Clone(whole)
@@ -61,14 +52,11 @@ func TestRankFileAndManifest(t *testing.T) {
 		}
 	}
 	m := Manifest{Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}
-	for branch, version := range map[int64]int{0: 1, 5: 2} {
+	for _, branch := range []int64{0, 5} {
 		m.Branch = branch
-		if got, err := DecodeManifest(m.Encode()); err != nil || got.Version != version || got.Step != 12 || got.Generation != 4 || got.Branch != branch || !slices.Equal(got.Ranks, m.Ranks) {
+		if got, err := DecodeManifest(m.Encode()); err != nil || got.Step != 12 || got.Generation != 4 || got.Branch != branch || !slices.Equal(got.Ranks, m.Ranks) {
 			t.Errorf("%+v, %v", got, err)
 		}
-	}
-	if got, err := DecodeManifest([]byte(`{"version":1,"branch":3,"step":1,"generation":1,"ranks":[{}]}`)); err != nil || got.Branch != 0 {
-		t.Errorf("version 1 has %+v, %v", got, err)
 	}
 	text := m.Encode()
 	for cut := range len(text) - 1 { // without its last newline it is whole
@@ -76,7 +64,7 @@ func TestRankFileAndManifest(t *testing.T) {
 			t.Fatalf("%d of %d bytes read as a manifest", cut, len(text))
 		}
 	}
-	for _, version := range []string{"0", "3"} {
+	for _, version := range []string{"0", "2"} {
 		if _, err := DecodeManifest([]byte(`{"version":` + version + `,"step":1,"generation":1,"ranks":[{}]}`)); !errors.Is(err, ErrVersion) {
 			t.Errorf("version %s: %v", version, err)
 		}

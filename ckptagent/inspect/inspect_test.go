@@ -185,7 +185,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 			b[8] = 9
 			binary.LittleEndian.PutUint32(b[124:], format.Checksum(b[:124]))
 			return b
-		}, OtherVersion, "9, this build knows 1 to 2", false},
+		}, OtherVersion, "9, this build knows 1", false},
 		"of another step": {func([]byte) []byte {
 			f := format.RankFile{Rank: 1, WorldSize: world, Step: 8, Generation: 3, Length: uint64(len(other)), Checksum: format.Checksum(other)}
 			return append(f.Encode(), other...)

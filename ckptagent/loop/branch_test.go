@@ -65,7 +65,7 @@ func checkStored(t *testing.T, dir string, step int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, err := format.DecodeManifest(text); err != nil || m.Branch != 1 || m.Version != 2 {
+	if m, err := format.DecodeManifest(text); err != nil || m.Branch != 1 {
 		t.Errorf("the manifest is %+v, %v", m, err)
 	}
 }

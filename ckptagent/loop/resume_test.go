@@ -48,7 +48,7 @@ func announced(t *testing.T, c Config) {
 			t.Fatal(err)
 		}
 		said := format.Client{Seq: step + 1, Attached: true, Generation: 1, Slot: control.Slot, Grant: control.Grant, CopyStep: int64(step + 1), Step: int64(step + 1), Length: c.StateBytes}
-		if _, err := f.WriteAt(said.Encode(format.Version), format.ClientOffset+int64(said.Seq%2)*format.PageSize/2); err != nil {
+		if _, err := f.WriteAt(said.Encode(), format.ClientOffset+int64(said.Seq%2)*format.PageSize/2); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // TestGoldenJob writes a state of the Python client as two ranks of one step, of the first branch and of a later one. The client's tests export the
-// same files: those of the first are of version 1, which is read for ever.
+// same files.
 func TestGoldenJob(t *testing.T) {
 	for folder, branch := range map[string]int64{"job-uid": 0, "branch-uid": 2} {
 		writeGoldenStep(t, folder, branch)

@@ -13,11 +13,10 @@ import os
 import struct
 import time
 
-VERSION = 2  # of new arenas; one of version 1 is read and written as such
+VERSION = 1
 PAGE = 4096
 SLOTS = 3  # or 2, where the header says so
 RECORD = 256
-_SIZES = {1: 128, 2: RECORD}
 META = 8 * PAGE
 CONTROL = PAGE
 CLIENT = 2 * PAGE
@@ -26,14 +25,12 @@ NO_SLOT = 0xFFFFFFFF
 EMPTY, GRANTED, SEALED = 0, 1, 2
 
 _HEADER = struct.Struct("<8s4I3Qq40s")
-# Of version 2. The fields of version 1 lie at the same places; those that it does not have are left out, or zero.
 _CONTROL = struct.Struct("<8sII11Q")
 _CLIENT = struct.Struct("<8sII7QII9QI4xQ")
-_CLIENT_1 = struct.Struct("<8sII7QII4Q")
 _SLOT = struct.Struct("<8sII4QI4xqQI")
 _U32 = struct.Struct("<I")
 
-Header = collections.namedtuple("Header", "local_rank state_bytes data_offset stride created_at pod_uid version slots")
+Header = collections.namedtuple("Header", "local_rank state_bytes data_offset stride created_at pod_uid slots")
 Control = collections.namedtuple(
     "Control",
     "seq slot generation grant common_step reclaim_below barrier_step branch durable_step durable_branch replicated_step replicated_branch",
@@ -76,61 +73,50 @@ def crc32c(data):
 
 
 def seal(body):
-    """Pads body to a record of the version that it names, and adds its checksum."""
-    size = _SIZES[_U32.unpack_from(body, 8)[0]]
-    body = body[: size - 4].ljust(size - 4, b"\0")
+    """Pads body to a record, and adds its checksum."""
+    body = body.ljust(RECORD - 4, b"\0")
     return body + _U32.pack(crc32c(body))
 
 
 def whole(record, magic):
-    """The version of a record of the given kind; 0: it is none, is torn, or has a version that is not known here."""
-    if len(record) < _SIZES[1] or record[:8] != magic:
-        return 0
-    version = _U32.unpack_from(record, 8)[0]
-    end = _SIZES.get(version, 0) - 4
-    if end < 0 or len(record) < end + 4 or _U32.unpack_from(record, end)[0] != crc32c(record[:end]):
-        return 0
-    return version
+    """Whether this is a record of the given kind, not torn, and of the version that is known here."""
+    end = RECORD - 4
+    if len(record) < RECORD or record[:8] != magic or _U32.unpack_from(record, 8)[0] != VERSION:
+        return False
+    return _U32.unpack_from(record, end)[0] == crc32c(record[:end])
 
 
 def decode_header(record):
-    version = whole(record, b"HOLDFAST")
-    if not version:
+    if not whole(record, b"HOLDFAST"):
         raise ArenaError("the arena's header is torn or of another version than %d" % VERSION)
     (_, _, slots, page, rank, state, data, stride, created, uid) = _HEADER.unpack_from(record)
-    if slots not in ((SLOTS,) if version == 1 else (SLOTS, 2)) or page != PAGE:
+    if slots not in (SLOTS, 2) or page != PAGE:
         raise ArenaError("the arena has %d slots and pages of %d, this client knows 2 or %d and %d" % (slots, page, SLOTS, PAGE))
-    return Header(rank, state, data, stride, created, uid.rstrip(b"\0").decode("ascii", "replace"), version, slots)
+    return Header(rank, state, data, stride, created, uid.rstrip(b"\0").decode("ascii", "replace"), slots)
 
 
 def decode_control_record(record):
-    version = whole(record, b"HFCONTRL")
-    if not version:
+    if not whole(record, b"HFCONTRL"):
         return None
     _, _, slot, seq, *rest = _CONTROL.unpack_from(record)
-    c = Control(seq, slot, *rest)
-    return c if version >= 2 else c._replace(branch=0, durable_branch=0, replicated_step=0, replicated_branch=0)
+    return Control(seq, slot, *rest)
 
 
 def decode_client_record(record):
-    version = whole(record, b"HFCLIENT")
-    if not version:
+    if not whole(record, b"HFCLIENT"):
         return None
-    _, _, slot, seq, *rest = (_CLIENT if version >= 2 else _CLIENT_1).unpack_from(record)
+    _, _, slot, seq, *rest = _CLIENT.unpack_from(record)
     return Client(seq, slot, *rest)
 
 
-def encode_client(c, version=VERSION):
-    fields = (b"HFCLIENT", version, c.slot, c.seq, *c[2:])
-    return seal(_CLIENT.pack(*fields) if version >= 2 else _CLIENT_1.pack(*fields[:16]))
+def encode_client(c):
+    return seal(_CLIENT.pack(b"HFCLIENT", VERSION, c.slot, c.seq, *c[2:]))
 
 
 def decode_slot(record):
-    version = whole(record, b"HFSLOTHD")
-    if not version:
+    if not whole(record, b"HFSLOTHD"):
         return None
-    s = Slot(*_SLOT.unpack_from(record)[2:])
-    return s if version >= 2 else s._replace(branch=0, flags=0)
+    return Slot(*_SLOT.unpack_from(record)[2:])
 
 
 def newer(page, decode):
@@ -201,7 +187,7 @@ class Arena:
     def publish(self, client):
         """Writes a client record; what was written before must be visible first."""
         at = record_offset(CLIENT, client.seq)
-        record = encode_client(client, self.header.version)
+        record = encode_client(client)
         self.map[at : at + len(record)] = record
 
     def slot(self, i):

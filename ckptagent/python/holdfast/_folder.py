@@ -13,7 +13,7 @@ import struct
 from . import _arena
 from ._crc32c import crc32c
 
-VERSION = 2  # the newest: version 1 knows no branches, all is of the first there
+VERSION = 1
 _HEAD = 128  # bytes of a rank file's head, in every version
 DATA = 4096
 _HEADER = struct.Struct("<8sII3QIIQ")
@@ -54,12 +54,12 @@ def _manifest(data, generation, step):
         m = json.loads(data)
         version = m["version"]
         ranks = [(r["length"], r["crc32c"]) for r in m["ranks"]]
-        branch = m.get("branch", 0) if version != 1 else 0
+        branch = m.get("branch", 0)
         numbers = [m["step"], m["generation"], branch] + [n for r in ranks for n in r]
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError("it is torn (%s)" % (e or type(e).__name__)) from e
-    if version not in range(1, VERSION + 1):
-        raise ValueError("it has version %r, this program knows 1 to %d: use the client of a newer image" % (version, VERSION))
+    if version != VERSION:
+        raise ValueError("it has version %r, this program knows %d: use the client of a newer image" % (version, VERSION))
     if not ranks or not all(type(n) is int and n >= 0 for n in numbers):
         raise ValueError("it is torn: it names no step, generation or rank")
     if (m["generation"], m["step"]) != (generation, step):
@@ -106,9 +106,9 @@ class RankFile:
         if struct.unpack_from("<I", record, _HEAD - 4)[0] != _arena.crc32c(record[: _HEAD - 4]):
             raise self.error("its header is damaged (checksum), or of a version that this program does not know")
         _, version, rank, number, generation, length, crc, world, branch = _HEADER.unpack_from(record)
-        if version not in range(1, VERSION + 1):
-            raise ExportError("%s: it has version %d, this program knows 1 to %d: use the client of a newer image" % (self.path, version, VERSION))
-        says = (rank, number, generation, branch if version > 1 else 0, world, length, crc)
+        if version != VERSION:
+            raise ExportError("%s: it has version %d, this program knows %d: use the client of a newer image" % (self.path, version, VERSION))
+        says = (rank, number, generation, branch, world, length, crc)
         should = (self.rank, step.step, step.generation, step.branch, len(step.ranks), self.length, self.crc)
         if says != should:
             raise self.error("its header says rank, step, generation, branch, ranks, length, checksum %s; by name and manifest it should say %s" % (says, should))

@@ -19,7 +19,7 @@ def fields(value, names):
     return None if value is None else {go: getattr(value, py) for go, py in names.items()}
 
 
-HEADER = {"LocalRank": "local_rank", "StateBytes": "state_bytes", "CreatedAt": "created_at", "PodUID": "pod_uid", "Version": "version", "Slots": "slots"}
+HEADER = {"LocalRank": "local_rank", "StateBytes": "state_bytes", "CreatedAt": "created_at", "PodUID": "pod_uid", "Slots": "slots"}
 CONTROL = {"Seq": "seq", "Slot": "slot", "Generation": "generation", "Grant": "grant", "CommonStep": "common_step", "ReclaimBelow": "reclaim_below", "BarrierStep": "barrier_step", "DurableStep": "durable_step", "Branch": "branch", "DurableBranch": "durable_branch", "ReplicatedStep": "replicated_step", "ReplicatedBranch": "replicated_branch"}
 CLIENT = {
     "Seq": "seq", "Generation": "generation", "PID": "pid", "RestoredStep": "restored_step", "Step": "step", "Slot": "slot",
@@ -36,7 +36,7 @@ SLOT = {
 class GoldenArenas(unittest.TestCase):
     def test_values(self):
         files = [p for p in sorted(GOLDEN.rglob("*.arena")) if p.stem != "python"]
-        self.assertGreaterEqual(len(files), 15)
+        self.assertGreaterEqual(len(files), 11)
         for file in files:
             with self.subTest(str(file.relative_to(GOLDEN))):
                 mem = file.read_bytes()
@@ -57,21 +57,20 @@ class GoldenArenas(unittest.TestCase):
                 self.assertEqual(got, want)
 
     def test_a_client_record_is_written_as_go_writes_it(self):
-        for name, version, size in [("full", 2, 256), ("v1/full", 1, 128)]:
-            mem = (GOLDEN / (name + ".arena")).read_bytes()
-            page = mem[A.CLIENT : A.CLIENT + A.PAGE]
-            record = A.newer(page, A.decode_client_record)
-            at = A.record_offset(0, record.seq)
-            self.assertEqual(A.encode_client(record, version), page[at : at + size], name)
+        mem = (GOLDEN / "full.arena").read_bytes()
+        page = mem[A.CLIENT : A.CLIENT + A.PAGE]
+        record = A.newer(page, A.decode_client_record)
+        at = A.record_offset(0, record.seq)
+        self.assertEqual(A.encode_client(record), page[at : at + A.RECORD])
 
     def test_every_damaged_byte_is_seen(self):
         """A torn record reads as none; of a page with two the older word stands. A byte of no record is ignored."""
-        for name, size in [("full", 256), ("two/full", 256), ("v1/full", 128)]:
+        for name in ("full", "two/full"):
             mem = (GOLDEN / (name + ".arena")).read_bytes()
             for at in list(range(A.RECORD)) + [A.RECORD + 7]:
                 for damage in (0x01, 0x40, 0xFF):
                     with self.subTest(name, at=at, damage=damage):
-                        self.see(mem, at, damage, at < size)
+                        self.see(mem, at, damage, at < A.RECORD)
 
     def see(self, mem, at, damage, is_record):
         def damaged(page):
@@ -126,17 +125,6 @@ class Opening(unittest.TestCase):
         arena = A.Arena(agent.path)
         self.assertEqual([arena.find(50, branch)[0] for branch in (0, 1)], [0, 2])
         self.assertIsNone(arena.find(50, 2))
-
-    def test_an_arena_of_version_1_is_written_as_version_1(self):
-        path = os.path.join(self.folder, "old")
-        shutil.copy(GOLDEN / "v1" / "full.arena", path)
-        arena = A.Arena(path)
-        record = arena.client()
-        arena.publish(record._replace(seq=record.seq + 1, step=77, branch=5))
-        at = A.record_offset(A.CLIENT, record.seq + 1)
-        self.assertEqual(A.whole(arena.map[at : at + 128], b"HFCLIENT"), 1)
-        self.assertEqual(arena.map[at + 112 : at + 124], bytes(12))
-        self.assertEqual((arena.client().step, arena.client().branch), (77, 0))
 
     def test_one_client_at_a_time(self):
         path = self.golden("full")

@@ -210,7 +210,7 @@ class Folder(ClientCase):
             (text[:-1], "it is torn"),
             ("", "it is torn"),
             (text.replace('"ranks"', '"rank"'), "it is torn"),
-            (text.replace('"version": 1', '"version": 3'), "it has version 3, this program knows 1 to 2: use the client of a newer image"),
+            (text.replace('"version": 1', '"version": 3'), "it has version 3, this program knows 1: use the client of a newer image"),
             (text.replace('"step": 2', '"step": 3'), "it says generation 3, step 3"),
         ):
             with open(newest, "w") as f:
@@ -281,7 +281,7 @@ class Folder(ClientCase):
         self.assertEqual((state["m"]["numpy"].dtype, state["m"]["scalar"]), (np.int16, np.float32(2.5)))
 
     def test_what_the_go_store_wrote(self):
-        for name in ("job-uid", "branch-uid"):  # of version 1, and of version 2
+        for name in ("job-uid", "branch-uid"):  # of the first branch, and of a later one
             self.job = str(HERE.parents[1] / "store" / "testdata" / name)
             got = self.exported()
             self.assertEqual((self.report.generation, self.report.step, self.report.ranks, self.report.differ), (7, 3, 2, {}))
