@@ -20,6 +20,29 @@ type Imports struct {
 	Stepped        bool
 	// Published is how many there were when the list was last settled; 0: it never was.
 	Published int
+	// Took is what the rank's memory was as the list grew.
+	Took []Took
+}
+
+// Took is how much memory a rank had when it had imported so many modules.
+type Took struct {
+	Modules int
+	Bytes   uint64
+}
+
+// Memory estimates what the imports alone take, 0 where that is not known: the least that the rank had from half of its modules on, in
+// proportion. Modules that it imports late it imports beside its model.
+func (i Imports) Memory() uint64 {
+	var least uint64
+	for _, t := range i.Took {
+		if t.Modules == 0 || t.Bytes == 0 || 2*t.Modules < i.Count {
+			continue
+		}
+		if bytes := uint64(float64(t.Bytes) * max(1, float64(i.Count)/float64(t.Modules))); least == 0 || bytes < least {
+			least = bytes
+		}
+	}
+	return least
 }
 
 // Outgrown says whether a list of so many modules is worth having where one of known is there.

@@ -37,3 +37,23 @@ func TestImportsSettle(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryOfImports: what a rank has besides, once it has its model, is left out wherever it was seen before.
+func TestMemoryOfImports(t *testing.T) {
+	for name, c := range map[string]struct {
+		took []Took
+		want uint64
+	}{
+		"nothing was seen":                     {nil, 0},
+		"the end of its memory cannot be read": {[]Took{{100, 0}}, 0},
+		"at once":                              {[]Took{{100, 300}}, 300},
+		"the beginning says nothing":           {[]Took{{10, 5}, {90, 290}, {100, 300}}, 300},
+		"late imports, beside a model":         {[]Took{{10, 5}, {80, 300}, {90, 20_000}, {100, 28_000}}, 375},
+		"half of them late":                    {[]Took{{40, 200}, {50, 300}, {100, 28_000}}, 600},
+		"a model before half of them":          {[]Took{{40, 200}, {60, 27_000}, {100, 28_000}}, 28_000},
+	} {
+		if got := (Imports{Count: 100, Took: c.took}).Memory(); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}

@@ -74,8 +74,8 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	case ckptagent.Standbys:
 		a.standbys.SetWarm(e.Warm, a.state.Run)
 	case ckptagent.SetModules:
-		a.setModules(e.Modules)
-		a.standbys.Trust(e.Modules)
+		a.setModules(e.Modules, 0)
+		a.standbys.Prove()
 	}
 }
 

@@ -239,11 +239,17 @@ func (a *Agent) onDatagram(d datagram) {
 	}
 }
 
+// knownModules is what a standby imports and how many bytes that takes; 0: it is not known.
+type knownModules struct {
+	Modules []string `json:"modules"`
+	Memory  uint64   `json:"memory,omitempty"`
+}
+
 // setModules has standbys import these modules, and keeps their names for the next agent.
-func (a *Agent) setModules(modules []string) {
+func (a *Agent) setModules(modules []string, memory uint64) {
 	a.modules = modules
-	a.standbys.SetModules(modules)
-	raw, err := json.Marshal(modules)
+	a.standbys.SetModules(modules, memory)
+	raw, err := json.Marshal(knownModules{Modules: modules, Memory: memory})
 	if err == nil {
 		err = proc.Replace(a.c.Root.KnownModulesFile(), raw)
 	}

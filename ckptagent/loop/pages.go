@@ -9,6 +9,7 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/page"
+	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -66,6 +67,7 @@ func (a *Agent) onPage(local int, p page.Page, names []string, now time.Time) {
 	}
 	if len(names) != r.imports.Count {
 		r.imports.Count, r.imports.Changed = len(names), now
+		r.imports.Took = append(r.imports.Took, ckptagent.Took{Modules: len(names), Bytes: proc.OwnMemory(int(p.PID))})
 	}
 	r.page, r.names = p, names
 	if p.Hook {
@@ -92,7 +94,7 @@ func (a *Agent) settleModules(now time.Time) {
 		if r.imports.Settled(now) {
 			r.imports.Published = r.imports.Count
 			if ckptagent.Outgrown(len(a.modules), r.imports.Count) {
-				a.setModules(r.names)
+				a.setModules(r.names, r.imports.Memory())
 			}
 		}
 	}

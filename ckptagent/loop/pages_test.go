@@ -3,6 +3,7 @@
 package loop_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,12 +15,15 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// asleep knows nothing of us, imports late, has no garbage collected and sleeps.
+// asleep knows nothing of us, imports late, and once more beside a model, has no garbage collected and sleeps.
 const asleep = `
 import gc, time
 gc.disable()
 time.sleep(1)
 import json, decimal, xml.dom.minidom
+time.sleep(1)
+model = b"x" * (200 << 20)
+import wave
 print("asleep", flush=True)
 time.sleep(600)
 `
@@ -47,6 +51,10 @@ func TestStandbysOfAScriptThatTellsNothing(t *testing.T) {
 	known, err := os.ReadFile(filepath.Join(p.Root, "run", "modules.json"))
 	if err != nil || !strings.Contains(string(known), `"xml.dom.minidom"`) || strings.Contains(string(known), "_holdfast") {
 		t.Errorf("standbys import %s: %v", known, err)
+	}
+	var took struct{ Memory uint64 }
+	if err := json.Unmarshal(known, &took); err != nil || took.Memory < 1<<20 || took.Memory > 100<<20 {
+		t.Errorf("what they import took %d MiB in a rank with a model of 200 MiB: %v", took.Memory>>20, err)
 	}
 	kill(t, int(first.Rank[1].Pid), syscall.SIGKILL)
 	second := c.Await(t, "a", "runs generation 2", runs(2, 2))

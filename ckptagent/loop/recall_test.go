@@ -20,7 +20,7 @@ func TestAnAgentTellsNoModulesThatNoneHasImported(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(known), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(known, []byte(`["os","wave"]`), 0o600); err != nil {
+		if err := os.WriteFile(known, []byte(`{"modules":["os","wave"]}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if proven {

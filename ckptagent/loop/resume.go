@@ -80,14 +80,15 @@ func (a *Agent) resume() {
 // an earlier one of the pod. Others are told of it only where that agent has seen it imported.
 func (a *Agent) loadModules() {
 	raw, err := os.ReadFile(a.c.Root.KnownModulesFile())
-	if err != nil || json.Unmarshal(raw, &a.modules) != nil {
+	var known knownModules
+	if err != nil || json.Unmarshal(raw, &known) != nil {
 		return
 	}
+	a.modules = known.Modules
+	a.standbys.SetModules(known.Modules, known.Memory)
 	if _, err := os.Stat(a.c.Root.ProvenModulesFile()); err == nil {
-		a.standbys.Trust(a.modules)
-		return
+		a.standbys.Prove()
 	}
-	a.standbys.SetModules(a.modules)
 }
 
 // adopt watches the ranks that still run and learns how the others ended.

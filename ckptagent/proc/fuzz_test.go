@@ -31,10 +31,10 @@ func fed(t *testing.T, text []byte) *os.File {
 // FuzzStandbyLines: of what a source or a standby writes no more is heard than there are lines, each whole and an object; the rest ends
 // the conversation.
 func FuzzStandbyLines(f *testing.F) {
-	f.Add([]byte(`{"half":true}` + "\n" + `{"warm":true,"alone":"","imported":3,"rss":1}` + "\n"))
+	f.Add([]byte(`{"half":true}` + "\n" + `{"warm":true,"alone":"","imported":3,"memory":1}` + "\n"))
 	f.Add([]byte(`{"ready":true,"pid":-1,"learned":1}` + "\nnonsense\n" + `{"warm":true}`))
 	f.Add([]byte("[]\n"))
-	f.Add([]byte(`{"rss":-1}` + "\n"))
+	f.Add([]byte(`{"memory":-1}` + "\n"))
 	f.Add([]byte(strings.Repeat("x", maxPublished+1) + "\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		all := strings.SplitAfter(string(text), "\n")

@@ -209,3 +209,13 @@ func cpuTime(pid int) (time.Duration, error) {
 	}
 	return time.Duration(ts.Nano()), nil
 }
+
+// OwnMemory is the memory that a process has for itself, without what it shares by way of files; 0 where that cannot be read.
+func OwnMemory(pid int) uint64 {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	f := strings.Fields(string(raw))
+	if err != nil || len(f) < 3 {
+		return 0
+	}
+	return uint64(max(0, atoi(f[1])-atoi(f[2]))) * uint64(os.Getpagesize())
+}

@@ -57,7 +57,8 @@ type warmLine struct {
 	// Without names modules that no standby may have, because of Why: the source imports no more.
 	Without []string `json:"without"`
 	Why     string   `json:"why"`
-	RSS     uint64   `json:"rss"`
+	// Memory is what the source has for itself, without files that it shares with ranks.
+	Memory uint64 `json:"memory"`
 }
 
 // readyLine is what a standby says when it waits for the line that makes it the rank.

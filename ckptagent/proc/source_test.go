@@ -93,7 +93,7 @@ func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 		}
 	})
 	w.Configure(w.job, "")
-	w.SetModules(modules)
+	w.SetModules(modules, 0)
 	w.SetWarm(true, w.run)
 	return w
 }
@@ -207,7 +207,7 @@ func TestRanksStartFromAWarmSource(t *testing.T) {
 		t.Error("waits although no modules are known")
 	}
 	cold.SetWarm(false, cold.run)
-	cold.SetModules([]string{"colorsys"})
+	cold.SetModules([]string{"colorsys"}, 0)
 	if cold.Await() != nil {
 		t.Error("waits although nothing is imported yet")
 	}
@@ -240,9 +240,9 @@ func TestStandbysLearnMore(t *testing.T) {
 			w := newWarmed(t, 2, "colorsys", module)
 			old, first := w.until("have standbys", nil)
 			w.SetWarm(false, w.run)
-			w.SetModules([]string{"colorsys", module, "sndhdr"})
-			w.SetModules([]string{"colorsys"}) // less is nothing new
-			time.Sleep(50 * time.Millisecond)  // for what must not happen
+			w.SetModules([]string{"colorsys", module, "sndhdr"}, 0)
+			w.SetModules([]string{"colorsys"}, 0) // less is nothing new
+			time.Sleep(50 * time.Millisecond)     // for what must not happen
 			if _, now := w.until("still have standbys", nil); !slices.Equal(now, first) {
 				t.Fatalf("standbys were %v and are %v while a generation starts", first, now)
 			}

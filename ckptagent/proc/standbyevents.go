@@ -2,7 +2,10 @@
 
 package proc
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // onSourceMessage takes in what a source says of itself.
 func (s *Standbys) onSourceMessage(src *source, said warmLine) {
@@ -39,9 +42,7 @@ func (s *Standbys) onSourceMessage(src *source, said warmLine) {
 		s.since = time.Time{}
 	}
 	src.ration.goOn(now, false)
-	if said.RSS > 0 {
-		s.need = said.RSS + said.RSS/10
-	}
+	s.sourceTook = cmp.Or(said.Memory, s.sourceTook)
 	for _, b := range src.standbys {
 		if src.begun > 1 && b.state == standbyReady {
 			b.enter(standbyStale, b.rank)

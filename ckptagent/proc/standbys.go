@@ -49,7 +49,8 @@ type Standbys struct {
 	slots     []*standby
 	notBefore []time.Time
 	failures  []int
-	need      uint64
+	// sourceTook is the memory of the last source when it had imported, rankTook what imports took in a rank; 0: not known.
+	sourceTook, rankTook uint64
 	// measured is when the container's memory was looked at last.
 	measured time.Time
 	// lost are ranks whose standby is gone, which has yet to be told.
@@ -68,7 +69,6 @@ func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
 		exits:   exits,
 		share:   newShare(),
 		room:    memoryRoom,
-		need:    standbyMemory,
 		cost:    warmCost,
 		wake:    make(chan struct{}, 1),
 	}
@@ -95,11 +95,12 @@ func (s *Standbys) Configure(job Job, off string) {
 	s.poke()
 }
 
-// SetModules says what standbys import. Sources that are there import what is new, and their standbys are made anew, once they may; a
-// list that is not longer changes nothing.
-func (s *Standbys) SetModules(modules []string) {
+// SetModules says what standbys import, and how many bytes that took in a rank (0: not known). Sources that are there import what is new,
+// and their standbys are made anew, once they may; a list that is not longer changes nothing.
+func (s *Standbys) SetModules(modules []string, memory uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.rankTook = cmp.Or(memory, s.rankTook)
 	if len(modules) <= len(s.modules) {
 		return
 	}
@@ -107,9 +108,8 @@ func (s *Standbys) SetModules(modules []string) {
 	s.poke()
 }
 
-// Trust is SetModules with a list that standbys are known to be able to import, for others of the gang do, or did so in this pod.
-func (s *Standbys) Trust(modules []string) {
-	s.SetModules(modules)
+// Prove says that sources are known to import the modules and to be copied: others of the gang are, or were in this pod.
+func (s *Standbys) Prove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prove()

@@ -29,13 +29,13 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 		Spec: launch.Spec{Ranks: 2, NoPython: true, Script: "/bin/sh", Args: []string{"-c", "exec sleep 1000"}},
 	}
 	run := protocol.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}
-	room := uint64(standbyMemory - 1<<20)
+	room := uint64(ampleMemory - 1<<20)
 	// Without the loop: looks are taken here, one at a time.
-	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return room, true }, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
+	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return room, true }, cost: warmCost, wake: make(chan struct{}, 1)}
 	t.Cleanup(s.Close)
 	s.Configure(job, "")
 	s.serving, s.servingWhy = servesRank, "a module reads RANK"
-	s.SetModules([]string{"torch"})
+	s.SetModules([]string{"torch"}, 0)
 	s.SetWarm(true, run)
 
 	now := time.Now()
@@ -48,7 +48,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	if got := s.Processes(); len(got) != 0 {
 		t.Fatalf("started although memory is short: %v", got)
 	}
-	if note := s.Note(); !strings.Contains(note, "one needs 400 MiB and the container's memory limit leaves 399 MiB") || !strings.Contains(note, "because a module reads RANK") || !strings.Contains(note, "holdfast.dev/standby-memory") {
+	if note := s.Note(); !strings.Contains(note, "for which 576 MiB are kept, and the container's memory limit leaves 575 MiB") || !strings.Contains(note, "because a module reads RANK") || !strings.Contains(note, "holdfast.dev/standby-memory") {
 		t.Errorf("people are told %q", note)
 	}
 	if _, _, ok := s.Take(run, 0); ok {
@@ -64,19 +64,19 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 		t.Error("the rank does not run cold")
 	}
 
-	room = standbyMemory
+	room = ampleMemory
 	s.look(now)
 	if got, note := s.Processes(), s.Note(); len(got) != 1 || note != "" {
 		t.Fatalf("where one more fits, there are %v, and people are told %q", got, note)
 	}
 	// From now on what the first one takes is known: the second one does not fit, and the first one stays.
 	first := s.slots[0]
-	s.onSourceMessage(first.source, warmLine{Warm: true, RSS: 1000 << 20})
+	s.onSourceMessage(first.source, warmLine{Warm: true, Memory: 1000 << 20})
 	s.onStandbyMessage(first, readyLine{Ready: true, PID: first.source.process.PID, Learned: 1})
 	if wait := s.look(now); wait != memoryRetry || len(s.Processes()) != 1 {
 		t.Errorf("a second standby: %v, the next look in %s", s.Processes(), wait)
 	}
-	if note := s.Note(); !strings.Contains(note, "one needs 1100 MiB and the container's memory limit leaves 400 MiB") {
+	if note := s.Note(); !strings.Contains(note, "one needs 1164 MiB and the container's memory limit leaves 576 MiB") {
 		t.Errorf("people are told %q", note)
 	}
 	if _, _, ok := s.Take(run, 1); ok {
@@ -111,14 +111,14 @@ func bare(t *testing.T, shell string) *Standbys {
 	if err := os.MkdirAll(string(job.Root)+"/run", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return 0, false }, need: standbyMemory, cost: warmCost, wake: make(chan struct{}, 1)}
+	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return 0, false }, cost: warmCost, wake: make(chan struct{}, 1)}
 	t.Cleanup(func() {
 		s.Close()
 		EndAll(job.Mark, nil, nil, 0)
 		null.Close()
 	})
 	s.Configure(job, "")
-	s.SetModules([]string{"torch"})
+	s.SetModules([]string{"torch"}, 0)
 	s.SetWarm(true, protocol.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000})
 	return s
 }
@@ -195,7 +195,7 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	s.look(now)
 	src := s.slots[0].source
 	s.onSourceMessage(src, warmLine{Warm: true})
-	s.SetModules([]string{"torch", "numpy"})
+	s.SetModules([]string{"torch", "numpy"}, 0)
 	s.look(now) // has it learn more
 	var copies [2]int
 	ended := make(chan error, 2)
@@ -279,7 +279,7 @@ func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 		t.Error("does not wait for copies of one that has imported")
 	}
 	s.Forgo()
-	s.SetModules([]string{"torch", "numpy"})
+	s.SetModules([]string{"torch", "numpy"}, 0)
 	s.renew(now)
 	s.onSourceMessage(second, warmLine{Half: true})
 	if s.failures[0] != 0 || s.Await() == nil {
@@ -332,10 +332,33 @@ func TestUnfitModulesAreLeftOut(t *testing.T) {
 	}
 }
 
+// TestASourceNeedsWhatImportsTookInARank: as long as no source has said what it took.
+func TestASourceNeedsWhatImportsTookInARank(t *testing.T) {
+	s := bare(t, "exec sleep 1000")
+	s.SetModules([]string{"torch", "numpy"}, 300<<20)
+	need := uint64(330<<20 + memoryReserve)
+	room := need - 1
+	s.room = func() (uint64, bool) { return room, true }
+	now := time.Now()
+	if wait := s.look(now); wait != memoryRetry || !strings.Contains(s.Note(), "one needs 394 MiB and the container's memory limit leaves 393 MiB") {
+		t.Errorf("the next look is in %s; the note is %q", wait, s.Note())
+	}
+	room = need
+	s.look(now.Add(memoryRetry))
+	sources := s.sourcesNow()
+	if len(sources) != 1 {
+		t.Fatalf("%d sources where one fits; the note is %q", len(sources), s.Note())
+	}
+	s.onSourceMessage(sources[0], warmLine{Warm: true, Memory: 400 << 20})
+	if s.SetModules([]string{"a", "b", "c"}, 300<<20); s.lacksRoom() == "" {
+		t.Error("what a rank took is preferred to what a source took")
+	}
+}
+
 // TestStandbysYieldMemory: what nears the container's limit ends sources and standbys, says so, and begins none until there is room.
 func TestStandbysYieldMemory(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
-	room := uint64(standbyMemory)
+	room := uint64(ampleMemory)
 	s.room = func() (uint64, bool) { return room, true }
 	now := time.Now()
 	s.look(now)
@@ -353,7 +376,7 @@ func TestStandbysYieldMemory(t *testing.T) {
 	if note := s.Note(); !strings.Contains(note, "limit left 63 MiB") || !strings.Contains(note, "holdfast.dev/standby-memory") {
 		t.Errorf("the note is %q", note)
 	}
-	room = standbyMemory
+	room = ampleMemory
 	if s.look(now.Add(2*memoryLook + memoryRetry)); len(s.sourcesNow()) != 1 || s.Note() != "" {
 		t.Errorf("%d sources where there is room again; the note is %q", len(s.sourcesNow()), s.Note())
 	}

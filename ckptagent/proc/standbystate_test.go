@@ -22,7 +22,9 @@ func TestASourceIsReadOutOfOrder(t *testing.T) {
 			b := s.slots[0]
 			src := b.source
 			says := []func(){
-				func() { s.onSourceMessage(src, warmLine{Warm: true, Alone: "a module starts a thread", RSS: 1 << 20}) },
+				func() {
+					s.onSourceMessage(src, warmLine{Warm: true, Alone: "a module starts a thread", Memory: 1 << 20})
+				},
 				func() { s.onStandbyMessage(b, readyLine{Ready: true, PID: src.process.PID, Learned: 1}) },
 			}
 			if waitsFirst {
@@ -31,8 +33,8 @@ func TestASourceIsReadOutOfOrder(t *testing.T) {
 			for _, say := range says {
 				say()
 			}
-			if src.state != sourceAlone || b.state != standbyReady || s.need != 1<<20+1<<20/10 {
-				t.Errorf("source %d, standby %d, the next one needs %d bytes", src.state, b.state, s.need)
+			if src.state != sourceAlone || b.state != standbyReady || s.sourceTook != 1<<20 {
+				t.Errorf("source %d, standby %d, it took %d bytes", src.state, b.state, s.sourceTook)
 			}
 			rank, _, ok := s.Take(s.run, 0)
 			if !ok || rank.PID != src.process.PID || src.state != sourceTaken {
@@ -64,7 +66,7 @@ func TestASourceThatWaitsItselfIsReplaced(t *testing.T) {
 	s.look(now)
 	src := s.slots[0].source
 	s.onSourceMessage(src, warmLine{Warm: true, Alone: "a module starts a thread"})
-	s.SetModules([]string{"torch", "numpy"})
+	s.SetModules([]string{"torch", "numpy"}, 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.renew(now); src.state != sourceEnded || s.slots[0] != nil {
@@ -119,7 +121,7 @@ func historyOf(s *Standbys, r *rand.Rand, now time.Time, modules *[]string) stri
 		s.onSourceMessage(src, warmLine{Half: true})
 		return "half"
 	case 1, 2, 3:
-		s.onSourceMessage(src, warmLine{Warm: true, RSS: 1 << 20})
+		s.onSourceMessage(src, warmLine{Warm: true, Memory: 1 << 20})
 		return "warm"
 	case 4:
 		s.onSourceMessage(src, warmLine{Warm: true, Alone: "a module starts a thread"})
@@ -135,7 +137,7 @@ func historyOf(s *Standbys, r *rand.Rand, now time.Time, modules *[]string) stri
 		return "died"
 	case 9:
 		*modules = append(*modules, "more")
-		s.SetModules(*modules)
+		s.SetModules(*modules, 0)
 		return "more"
 	case 10:
 		s.SetWarm(r.IntN(2) == 0, protocol.Run{Number: int64(r.IntN(2)), WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000})

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -12,28 +13,29 @@ import (
 const (
 	// warmTick is how often the share is looked at: the longest that a rank may have to wait behind a standby; warmBurst how much unused
 	// share is kept.
-	warmTick  = 4 * time.Millisecond
-	warmBurst = 50 * time.Millisecond
-	// standbyMemory is what a standby is taken to need before one has told.
-	standbyMemory   = 400 << 20
+	warmTick        = 4 * time.Millisecond
+	warmBurst       = 50 * time.Millisecond
 	standbyRetry    = time.Second
 	standbyRetryMax = time.Minute
 	// memoryRetry is how long to wait where memory is short.
 	memoryRetry = 10 * time.Second
 	// memoryReserve is the room below which sources and standbys are ended, before the kernel ends the container; memoryLook is how
-	// often that is looked at.
+	// often that is looked at, memorySoon while a source imports.
 	memoryReserve = 64 << 20
 	memoryLook    = 500 * time.Millisecond
+	memorySoon    = 50 * time.Millisecond
+	// ampleMemory is the room that a source begins with where what its imports take is not known: torch alone takes 300 MiB.
+	ampleMemory = 512<<20 + memoryReserve
 )
 
 // look does what is due and says when to look again; 0: when something changes.
 func (s *Standbys) look(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	importing := s.importing()
 	if s.awaited != nil {
+		s.yieldMemory(now)
 		if s.worthwhile(now) {
-			if importing != nil {
+			if importing := s.importing(); importing != nil {
 				importing.ration.goOn(now, true)
 			}
 			return warmTick
@@ -42,6 +44,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		close(s.awaited.over)
 		s.awaited = nil
 	}
+	importing := s.importing()
 	if s.supply == supplyOff || s.pace == paceHeld || len(s.modules) == 0 || s.job == nil {
 		if importing != nil {
 			importing.ration.pause(now)
@@ -74,7 +77,11 @@ func (s *Standbys) look(now time.Time) time.Duration {
 
 // yieldMemory ends all sources and standbys where the container's memory is nearly used up, and says whether it did.
 func (s *Standbys) yieldMemory(now time.Time) bool {
-	if now.Sub(s.measured) < memoryLook {
+	every := memoryLook
+	if s.importing() != nil {
+		every = memorySoon
+	}
+	if now.Sub(s.measured) < every {
 		return false
 	}
 	s.measured = now
@@ -107,12 +114,7 @@ func (s *Standbys) fill(now time.Time) time.Duration {
 			wait = max(d, warmTick)
 			continue
 		}
-		if room, known := s.room(); known && room < s.need {
-			why := fmt.Sprintf("standbys wait: one needs %d MiB and the container's memory limit leaves %d MiB; "+
-				"raise the limit or holdfast.dev/standby-memory", s.need>>20, room>>20)
-			if s.serving == servesRank {
-				why += "; each rank needs one of its own, because " + s.servingWhy
-			}
+		if why := s.lacksRoom(); why != "" {
 			s.supplied(supplyShort, why)
 			return memoryRetry
 		}
@@ -128,6 +130,24 @@ func (s *Standbys) fill(now time.Time) time.Duration {
 		return warmTick
 	}
 	return wait
+}
+
+// lacksRoom says why another source does not fit beside the reserve; "": it does.
+func (s *Standbys) lacksRoom() string {
+	room, limited := s.room()
+	need, needs := uint64(ampleMemory), "one needs memory that is not known yet, for which %d MiB are kept,"
+	if took := cmp.Or(s.sourceTook, s.rankTook); took > 0 {
+		need, needs = took+took/10+memoryReserve, "one needs %d MiB"
+	}
+	if !limited || room >= need {
+		return ""
+	}
+	why := fmt.Sprintf("standbys wait: "+needs+" and the container's memory limit leaves %d MiB; "+
+		"raise the limit or holdfast.dev/standby-memory", need>>20, room>>20)
+	if s.serving == servesRank {
+		why += "; each rank needs one of its own, because " + s.servingWhy
+	}
+	return why
 }
 
 // renew has one source import what it was not told of, and ends standbys that were forked before their source had imported that. It

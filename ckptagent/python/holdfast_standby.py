@@ -150,7 +150,7 @@ class _Source:
         if collects:
             gc.enable()
         facts = {"warm": True, "alone": self._alone, "imported": imported, "skipped": skipped}
-        _tell(self._control, dict(facts, threads=_threads(), cuda=_holds_gpu(), rss=_resident()))
+        _tell(self._control, dict(facts, threads=_threads(), cuda=_holds_gpu(), memory=_own_memory()))
         for line in range(len(self._lines)):  # not before the agent says so, which may have been about to stop this process
             if line not in self._copies.values():
                 self._due[line] = float("inf")
@@ -467,9 +467,11 @@ def _holds_gpu():
     return False
 
 
-def _resident():
+def _own_memory():
+    """Resident memory that no other process shares by way of a file."""
     try:
         with open("/proc/self/statm") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            resident, shared = f.read().split()[1:3]
+            return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0

@@ -223,7 +223,7 @@ class Standby(ScriptCase):
         ready, _ = self.become(child, lines)
         self.assertEqual(ready, {"ready": True, "pid": ready["pid"], "learned": 1})
         self.assertEqual([facts[k] for k in ("imported", "skipped", "threads", "cuda", "alone")], [2, 2, 0, False, ""])
-        self.assertGreater(facts["rss"], 1 << 20)
+        self.assertGreater(facts["memory"], 1 << 20)
 
     def test_the_script_does_not_run_before_its_time(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
