@@ -119,12 +119,20 @@ func (p *Plugin) singleGivesWay(ctx context.Context, pod *v1.Pod, node string) *
 		return fwk.AsStatus(fmt.Errorf("listing the snapshot's nodes: %w", err))
 	}
 	logger, turn := klog.FromContext(ctx), gangcache.TurnOf(pod)
-	ahead, err := p.planner.GiveWay(ctx, nodes, turn, []planner.Taking{{Pod: pod, Node: node}}, func() { p.activate(logger, []*v1.Pod{pod}) })
+	taking := []planner.Taking{{Pod: pod, Node: node}}
+	ahead, err := p.planner.GiveWay(ctx, nodes, turn, taking, func() { p.activate(logger, []*v1.Pod{pod}) })
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
 	if ahead != nil {
 		return fwk.NewStatus(fwk.Unschedulable, ahead.Why(turn))
+	}
+	why, err := p.disturbs(ctx, nodes, types.NamespacedName{}, pod, taking)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if why != "" {
+		return fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	}
 	took := time.Since(started)
 	if refusal == nil {
-		if refusal, err = p.giveWay(ctx, key, snapshot, placement, nodes); err != nil {
+		if refusal, err = p.giveWay(ctx, key, pod, snapshot, placement, nodes); err != nil {
 			return "", err
 		}
 	}
@@ -98,9 +98,13 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		if h, ok := p.reservations.Get(key); ok {
 			refusal.Message += "; " + h.Text()
 		}
+		blocked := *refusal
+		if why := p.preemption.Why(key); why != "" && refusal.Reason == gang.InsufficientNodes {
+			refusal.Message += "; " + why
+		}
 		undo := p.gangs.Refuse(key, refusal)
 		if refusal.Reason == gang.InsufficientNodes && len(undo) == 0 {
-			p.preemption.Block(key, snapshot, nodes, *refusal)
+			p.preemption.Block(key, snapshot, nodes, blocked)
 		}
 		if len(undo) > 0 {
 			go p.rollBack(context.WithoutCancel(ctx), key, undo, refusal.Message)
@@ -115,7 +119,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 }
 
 // giveWay refuses a plan where a gang that is ahead could use its room.
-func (p *Plugin) giveWay(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, placement gang.Placement, nodes []fwk.NodeInfo) (*gang.Refusal, error) {
+func (p *Plugin) giveWay(ctx context.Context, key types.NamespacedName, leader *v1.Pod, of gangcache.Snapshot, placement gang.Placement, nodes []fwk.NodeInfo) (*gang.Refusal, error) {
 	turn, ok := p.gangs.GangTurn(key)
 	if !ok || placement.Placed == 0 {
 		return nil, nil // it changed: the plan will not be opened
@@ -129,10 +133,30 @@ func (p *Plugin) giveWay(ctx context.Context, key types.NamespacedName, of gangc
 	}
 	logger := klog.FromContext(ctx)
 	ahead, err := p.planner.GiveWay(ctx, nodes, turn, taking, func() { p.wake(logger, key) })
-	if ahead == nil || err != nil {
+	if err != nil {
 		return nil, err
 	}
-	return &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: len(taking), Fits: len(taking), Nodes: len(nodes), Message: ahead.Why(turn)}, nil
+	r := &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: len(taking), Fits: len(taking), Nodes: len(nodes)}
+	if ahead != nil {
+		r.Message = ahead.Why(turn)
+		return r, nil
+	}
+	if r.Message, err = p.disturbs(ctx, nodes, key, leader, taking); r.Message == "" || err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// disturbs says for which gang others leave that would not fit any more beside pods that are about to be given nodes; "": there is none.
+func (p *Plugin) disturbs(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod, taking []planner.Taking) (string, error) {
+	if !p.reservations.Any() {
+		return "", nil
+	}
+	of, disturbed, err := p.preemption.Disturbed(ctx, nodes, own, leader, taking)
+	if !disturbed || err != nil {
+		return "", err
+	}
+	return "others leave for gang " + of.String() + ", which would not fit beside this", nil
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.

@@ -70,9 +70,10 @@ type planCycle struct {
 	asked beside
 	// err is what broke inside agree.
 	err error
-	// tree is what the core plans on; nodes are as in it. removed are pods that it does not contain any more.
-	tree    *topology.Tree
-	removed []removal
+	// tree is what the core plans on; nodes are as in it. removed are pods that it does not contain any more, added those that
+	// only it contains.
+	tree           *topology.Tree
+	removed, added []supposed
 	// record, where set, is told what the core was asked.
 	record *replay.Record
 }
@@ -210,7 +211,7 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 	}
 	known := s.p.verdicts.of(s.snapshot.Members[member].Role, state, only, s.p.config.Framework.ListPlugins)
 	s.conditional = s.conditional || known == nil
-	if len(s.removed) > 0 {
+	if len(s.removed)+len(s.added) > 0 {
 		known = nil // these are not the nodes as they are
 	}
 	var open []fwk.NodeInfo
@@ -394,10 +395,14 @@ func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 		}
 	}
 	added := assignments[len(q.assignments):]
-	if q.status.IsSuccess() && relatesToPods(pod) {
-		s.questions += len(added)
+	if q.status.IsSuccess() {
 		for _, assignment := range added {
-			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, s.infoOf(assignment), s.byName[assignment.Node])
+			other := s.infoOf(assignment)
+			if !relatesToPods(pod) && len(other.GetRequiredAntiAffinityTerms()) == 0 {
+				continue
+			}
+			s.questions++
+			status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, q.state, pod, other, s.byName[assignment.Node])
 			if !status.IsSuccess() {
 				s.err = fmt.Errorf("supposing pod %s on node %s: %w", assignment.Member, assignment.Node, status.AsError())
 			}

@@ -8,26 +8,36 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
 
-// removal is a pod that is supposed to be gone from a node.
-type removal struct {
+// supposed is a pod that is supposed to be gone from a node, or to be there.
+type supposed struct {
 	info fwk.PodInfo
 	node fwk.NodeInfo
 }
 
-// simulate tells plugins that the removed pods are gone.
+// simulate tells plugins that the removed pods are gone, and that the added ones are there, as far as either side has a rule about the other.
 func (s *planCycle) simulate(state fwk.CycleState, pod *v1.Pod) error {
-	if !relatesToPods(pod) {
-		return nil
-	}
+	all := relatesToPods(pod) || len(judgedVolumes(pod.Spec.Volumes)) > 0
 	for _, r := range s.removed {
+		if !all && len(r.info.GetRequiredAntiAffinityTerms()) == 0 {
+			continue
+		}
 		if status := s.p.config.Framework.RunPreFilterExtensionRemovePod(s.ctx, state, pod, r.info, r.node); !status.IsSuccess() {
 			return fmt.Errorf("supposing pod %s to be gone: %w", r.info.GetPod().Name, status.AsError())
+		}
+	}
+	for _, a := range s.added {
+		if !all && len(a.info.GetRequiredAntiAffinityTerms()) == 0 {
+			continue
+		}
+		if status := s.p.config.Framework.RunPreFilterExtensionAddPod(s.ctx, state, pod, a.info, a.node); !status.IsSuccess() {
+			return fmt.Errorf("supposing pod %s on node %s: %w", a.info.GetPod().Name, a.node.Node().Name, status.AsError())
 		}
 	}
 	return nil
@@ -35,38 +45,59 @@ func (s *planCycle) simulate(state fwk.CycleState, pod *v1.Pod) error {
 
 // WhatIf is the cluster as it would be without some pods, as filters judge it. It is good for one scheduling cycle.
 type WhatIf struct {
-	ctx     context.Context
-	p       *Planner
-	nodes   []fwk.NodeInfo
-	removed []removal
+	ctx            context.Context
+	p              *Planner
+	nodes          []fwk.NodeInfo
+	removed, added []supposed
 	// assumed is what others hold; tree is of the nodes less that, made where it is asked for.
 	assumed []topology.Assumed
 	tree    *topology.Tree
 }
 
-// Without returns the cluster as it would be if pods were not on their nodes and others held what is assumed.
-func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Pod, taken []topology.Assumed) *WhatIf {
+// Without returns the cluster as it would be if pods were not on their nodes, others were added, and others held what is assumed.
+func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Pod, adding []Taking, taken []topology.Assumed) (*WhatIf, error) {
 	w := &WhatIf{ctx: ctx, p: p, nodes: slices.Clone(all), assumed: taken}
 	at := make(map[string]int, len(all))
 	for i, n := range all {
 		at[n.Node().Name] = i
 	}
 	copied := map[int]bool{}
+	own := func(name string) (i int, ok bool) { // finds a node, which is a copy then
+		if i, ok = at[name]; ok && !copied[i] {
+			copied[i], w.nodes[i] = true, w.nodes[i].Snapshot()
+		}
+		return i, ok
+	}
 	for _, pod := range pods {
-		i, ok := at[pod.Spec.NodeName]
+		i, ok := own(pod.Spec.NodeName)
 		if !ok {
 			continue
-		}
-		if !copied[i] {
-			copied[i], w.nodes[i] = true, w.nodes[i].Snapshot()
 		}
 		info := infoOn(w.nodes[i], pod)
 		if info == nil || w.nodes[i].RemovePod(klog.FromContext(ctx), pod) != nil {
 			continue
 		}
-		w.removed = append(w.removed, removal{info: info, node: all[i]})
+		w.removed = append(w.removed, supposed{info: info, node: all[i]})
 	}
-	return w
+	for _, t := range adding {
+		i, ok := own(t.Node)
+		if !ok {
+			continue
+		}
+		info, err := framework.NewPodInfo(t.Pod)
+		if err != nil {
+			return nil, fmt.Errorf("reading the affinity of pod %s: %w", t.Pod.Name, err)
+		}
+		w.nodes[i].AddPodInfo(info)
+		w.added = append(w.added, supposed{info: info, node: all[i]})
+	}
+	return w, nil
+}
+
+// MayKeepAway reports whether pods that are about to be given nodes may keep a gang off nodes by more than the room that they take.
+func MayKeepAway(of gangcache.Snapshot, taking []Taking) bool {
+	return slices.ContainsFunc(taking, func(t Taking) bool { return touchesOthers(t.Pod) }) ||
+		slices.ContainsFunc(of.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && relatesToPods(m.Pod) })
 }
 
 // Nodes is how a tree is told of the nodes.
@@ -119,7 +150,7 @@ func (w *WhatIf) Place(of gangcache.Snapshot) (gang.Placement, *gang.Refusal, er
 
 func (w *WhatIf) planCycle(of gangcache.Snapshot) *planCycle {
 	s := newPlanCycle(w.ctx, w.p, w.nodes, of)
-	s.removed = w.removed
+	s.removed, s.added = w.removed, w.added
 	return s
 }
 

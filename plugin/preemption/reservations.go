@@ -30,6 +30,8 @@ type HeldRoom struct {
 	domain  string
 	victims []string
 	pods    int
+	// conditions: the gang lacked more than room, so what others place elsewhere may keep it away as well; see Disturbed.
+	conditions bool
 	// degraded: it is for members that are replaced in a gang that has others on nodes.
 	degraded bool
 	since    time.Time

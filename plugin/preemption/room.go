@@ -72,6 +72,8 @@ type attempt struct {
 	asked time.Time
 	// never: the last time that room was to be reserved there would have been none with everybody gone.
 	never bool
+	// why says for people what the last search found out, where room alone is not what lacks.
+	why string
 }
 
 const (
@@ -167,9 +169,16 @@ func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
 		}
 		p.releaseRoom(logger, key)
 	}
+	before := p.Why(key)
 	what, err := p.lookForRoom(ctx, b, now)
 	if err != nil {
 		logger.Error(err, "Looking for room for a gang", "gang", key)
+	}
+	if why := p.Why(key); what == foundNone && why != "" && why != before {
+		refusal := b.refusal
+		refusal.Message += "; " + why
+		p.config.Gangs.Refuse(key, &refusal)
+		p.config.Publish(key)
 	}
 	p.searched(key, now, what, again)
 }
@@ -202,13 +211,18 @@ func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) 
 		if err != nil {
 			return foundNone, err
 		}
-		if len(s.world.Units) > 0 {
+		if len(s.world.Units) == 0 {
+			p.noteWhy(b.key, "")
+		} else {
 			if !s.weighed(ctx, now) {
 				return unreadCheckpoints, nil
 			}
 			if done, err := p.nominate(ctx, b, s, priority, now); done || err != nil {
 				return made(done), err
 			}
+		}
+		if err := p.explain(ctx, b, now); err != nil {
+			return foundNone, err
 		}
 	}
 	if reserved || !p.mayReserve(b, priority, now) {
@@ -239,7 +253,7 @@ func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, pre
 		return false, nil
 	}
 	// What filters would refuse even then is reserved for nobody: it would keep others out in vain.
-	room, err := s.check(r.Ended)
+	room, _, err := s.check(r.Ended)
 	if room == nil {
 		return false, err
 	}
@@ -273,17 +287,23 @@ func orOverdue(may func(*preemption.Unit) bool, priority int32, reserved []strin
 
 // nominate preempts units, where that makes the gang fit, and holds the room that they free.
 func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priority int32, now time.Time) (bool, error) {
-	choice, ok := preemption.SelectVictims(s.world, s.gang)
-	if !ok {
-		return false, nil
-	}
-	room, err := s.check(choice.Victims)
-	if room == nil {
+	c, err := s.choose()
+	p.noteWhy(b.key, c.why)
+	if c.room == nil {
 		return false, err
 	}
-	d := s.departure(choice, room.assignments)
-	h := HeldRoom{Holding: preemption.Holding{Priority: priority}, assignments: s.assume(room.assignments), domain: room.domain, degraded: b.degraded(), since: now,
-		victims: d.units, pods: len(d.pods), until: now.Add(d.grace + p.config.Args.NominationTimeout.Duration)}
+	d := s.departure(c.victims, c.room.assignments)
+	h := HeldRoom{
+		Holding:     preemption.Holding{Priority: priority},
+		assignments: s.assume(c.room.assignments),
+		domain:      c.room.domain,
+		conditions:  c.conditions,
+		degraded:    b.degraded(),
+		since:       now,
+		victims:     d.units,
+		pods:        len(d.pods),
+		until:       now.Add(d.grace + p.config.Args.NominationTimeout.Duration),
+	}
 	if len(d.pods) == 0 {
 		h.victims = []string{"pods that end already"}
 	}

@@ -15,7 +15,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"holdfast.dev/holdfast/gang/preemption"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
@@ -91,7 +90,7 @@ func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fw
 	logger, now := klog.FromContext(ctx), time.Now()
 	again := func() { p.config.Activate(logger, []*v1.Pod{pod}) }
 	if !p.maySearch(key, now, again) {
-		return nil, refusal
+		return nil, p.explained(key, refusal)
 	}
 	node, what, err := p.roomForOne(ctx, key, pod, nodes, again)
 	p.searched(key, now, what, again)
@@ -102,7 +101,15 @@ func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fw
 		delete(p.tried, key)
 		return framework.NewPostFilterResultWithNominatedNode(node), fwk.NewStatus(fwk.Success)
 	}
-	return framework.NewPostFilterResultWithNominatedNode(""), refusal
+	return framework.NewPostFilterResultWithNominatedNode(""), p.explained(key, refusal)
+}
+
+// explained adds to a refusal why the last search for room found none, where that is known.
+func (p *Preemptor) explained(key types.NamespacedName, refusal *fwk.Status) *fwk.Status {
+	if why := p.Why(key); why != "" {
+		return fwk.NewStatus(refusal.Code(), why)
+	}
+	return refusal
 }
 
 // hasBelow says whether a pod of lower priority is on a node.
@@ -122,16 +129,13 @@ func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, po
 	if !s.weighed(ctx, now) {
 		return "", unreadCheckpoints, nil
 	}
-	choice, ok := preemption.SelectVictims(s.world, s.gang)
-	if !ok {
-		return "", foundNone, nil
-	}
-	room, err := s.check(choice.Victims)
-	if room == nil || len(room.assignments) != 1 {
+	c, err := s.choose()
+	if c.room == nil || len(c.room.assignments) != 1 {
+		p.noteWhy(key, c.why)
 		return "", foundNone, err
 	}
-	at := room.assignments[0].Node
-	d := s.departure(choice, room.assignments)
+	at := c.room.assignments[0].Node
+	d := s.departure(c.victims, c.room.assignments)
 	klog.FromContext(ctx).Info("Preempting for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
 		p.config.Metrics.preempted.Add(float64(len(d.pods)))

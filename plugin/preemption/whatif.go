@@ -29,10 +29,11 @@ type whatIf struct {
 	b     *blocked
 	gang  gang.Gang
 	world preemption.World
-	// pods are those of each unit, nodes are those that they are on, assumed is what others hold.
+	// pods are those of each unit, nodes are those that they are on, assumed is what others hold, and adding is supposed to be on nodes.
 	pods    [][]*v1.Pod
 	nodes   []fwk.NodeInfo
 	assumed []topology.Assumed
+	adding  []planner.Taking
 	ctx     context.Context
 	// reqs is what a member asks for, by name.
 	reqs map[string]topology.Resources
@@ -47,7 +48,10 @@ func (p *Preemptor) newWhatIf(ctx context.Context, b *blocked, priority int32, n
 	}
 	s.assumed = taken
 	s.units(may, now)
-	bare := s.without(func(int) bool { return true })
+	bare, err := s.without(func(int) bool { return true })
+	if err != nil {
+		return nil, err
+	}
 	s.world.Levels = p.config.Planner.Levels()
 	s.world.Nodes = bare.Nodes()
 	if s.gang, err = bare.Gang(b.snapshot); err != nil {
@@ -137,14 +141,14 @@ func (s *whatIf) weighed(ctx context.Context, now time.Time) bool {
 }
 
 // without is the cluster as it would be without some units.
-func (s *whatIf) without(gone func(u int) bool) *planner.WhatIf {
+func (s *whatIf) without(gone func(u int) bool) (*planner.WhatIf, error) {
 	var pods []*v1.Pod
 	for u := range s.world.Units {
 		if gone(u) {
 			pods = append(pods, s.pods[u]...)
 		}
 	}
-	return s.p.config.Planner.Without(s.ctx, s.nodes, pods, s.assumed)
+	return s.p.config.Planner.Without(s.ctx, s.nodes, pods, s.adding, s.assumed)
 }
 
 // keepOnly leaves out units that must stay.
@@ -166,12 +170,15 @@ type room struct {
 }
 
 // check asks the framework's filters where the gang fits without some units, given by index, and without terminating
-// ones, with all others there; nil where it does not fit.
-func (s *whatIf) check(gone []int) (*room, error) {
-	left := s.without(func(u int) bool { return s.world.Units[u].Terminating || slices.Contains(gone, u) })
+// ones, with all others there; room is nil where it does not fit, and refusal says why.
+func (s *whatIf) check(gone []int) (*room, *gang.Refusal, error) {
+	left, err := s.without(func(u int) bool { return s.world.Units[u].Terminating || slices.Contains(gone, u) })
+	if err != nil {
+		return nil, nil, err
+	}
 	placement, refusal, err := left.Place(s.b.snapshot)
 	if err != nil || refusal != nil {
-		return nil, err
+		return nil, refusal, err
 	}
 	r := &room{}
 	for _, assignment := range placement.Assignments {
@@ -180,7 +187,7 @@ func (s *whatIf) check(gone []int) (*room, error) {
 		}
 	}
 	r.domain = preemption.DomainOf(left.Tree(), r.assignments)
-	return r, nil
+	return r, nil, nil
 }
 
 // assume returns what assignments use. A gang that wants exclusive nodes uses all of each.
@@ -210,9 +217,9 @@ type evictionPlan struct {
 	grace time.Duration
 }
 
-func (s *whatIf) departure(c preemption.Selection, assignments []gang.Assignment) (d evictionPlan) {
+func (s *whatIf) departure(victims []int, assignments []gang.Assignment) (d evictionPlan) {
 	for u := range s.world.Units {
-		chosen := slices.Contains(c.Victims, u)
+		chosen := slices.Contains(victims, u)
 		if !chosen && !s.world.Units[u].Terminating {
 			continue
 		}
@@ -248,6 +255,10 @@ func (p *Preemptor) World(ctx context.Context) (preemption.World, error) {
 		return preemption.World{}, err
 	}
 	s.units(func(*preemption.Unit) bool { return true }, time.Now())
-	s.world.Levels, s.world.Nodes = p.config.Planner.Levels(), s.without(func(int) bool { return true }).Nodes()
+	bare, err := s.without(func(int) bool { return true })
+	if err != nil {
+		return preemption.World{}, err
+	}
+	s.world.Levels, s.world.Nodes = p.config.Planner.Levels(), bare.Nodes()
 	return s.world, nil
 }

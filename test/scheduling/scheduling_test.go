@@ -31,7 +31,8 @@ func TestScheduling(t *testing.T) {
 func TestRoom(t *testing.T) {
 	s := newStage(t, nodes)
 	s.pair()
-	s.run([]part{{"StoredLeaves", storedLeaves}, {"Rejected", rejected}, {"NotReady", notReady}, {"Overstayed", overstayed}, {"Claimed", claimed}, {"Raced", raced}, {"MadeRoom", madeRoom}, {"MadeRoomForOne", madeRoomForOne}, {"Batch", killedInTheBatch}})
+	s.run([]part{{"StoredLeaves", storedLeaves}, {"Rejected", rejected}, {"NotReady", notReady}, {"Overstayed", overstayed}, {"Claimed", claimed},
+		{"Raced", raced}, {"MadeRoom", madeRoom}, {"MadeRoomForOne", madeRoomForOne}, {"KeptAway", keptAway}, {"Batch", killedInTheBatch}, {"Stranded", stranded}})
 }
 
 // part is one of the things that a test shows on its cluster.

@@ -1,0 +1,135 @@
+package preemption
+
+import (
+	"slices"
+
+	"holdfast.dev/holdfast/gang"
+)
+
+// Check reports whether the gang fits without some units, given by index, and without terminating ones, with all others there.
+type Check func(gone []int) (fits bool, err error)
+
+// Verdict is the result of a trial.
+type Verdict int
+
+const (
+	// Unfinished: the checks were used up, or one broke, before it was known which units can stay.
+	Unfinished Verdict = iota
+	// Suffices: the gang fits without the victims, and does not fit if any of them stays.
+	Suffices
+	// Futile: the gang does not fit even without all units.
+	Futile
+	// Protected: as Suffices, but disruption budgets do not allow the victims to leave.
+	Protected
+)
+
+// TryVictims selects the units to preempt where room is not all that keeps the gang away, and only check knows the rest. It starts
+// without any unit and keeps the dearest first, many at a time, for as long as check passes; those that a budget keeps come before
+// all others. It asks check most times at most, and only where the counts of free resources allow an answer of yes.
+func TryVictims(w World, g gang.Gang, check Check, most int) (victims []int, verdict Verdict, err error) {
+	s := &search{w: &w, by: w.index(), g: g, spent: map[int]int{}}
+	t := &trial{search: s, check: check, left: most}
+	t.x = w.all(s.by)
+	for u := range w.Units {
+		if !w.Units[u].Terminating {
+			t.order = append(t.order, u)
+		}
+	}
+	slices.SortStableFunc(t.order, func(a, b int) int {
+		if p, q := s.protected(a), s.protected(b); p != q {
+			return flag(q) - flag(p)
+		}
+		return s.dearer(a, b)
+	})
+	if fits := t.ask(); !fits && t.err == nil && !t.stopped {
+		return nil, Futile, nil
+	}
+	t.keep(0, len(t.order), false)
+	if t.err != nil || t.stopped {
+		return nil, Unfinished, t.err
+	}
+	victims, verdict = slices.Sorted(slices.Values(t.gone)), Suffices
+	for _, u := range victims {
+		if allowed := s.spend(u, 1); !allowed {
+			verdict = Protected
+		}
+	}
+	return victims, verdict, nil
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// protected reports whether budgets do not allow a unit to leave, even alone.
+func (s *search) protected(u int) bool {
+	for b, n := range s.w.Units[u].Budgets {
+		if n > s.w.Allowed[b] {
+			return true
+		}
+	}
+	return false
+}
+
+// trial is a search whose world x has the units that are kept; gone are those that leave, and next is the first that is not decided.
+type trial struct {
+	*search
+	check   Check
+	next    int
+	left    int
+	stopped bool
+	err     error
+}
+
+// keep decides which of the units from low to high stay. tooMany: it is known that not all of them can.
+func (t *trial) keep(low, high int, tooMany bool) {
+	if low == high || t.err != nil || t.stopped {
+		return
+	}
+	if !tooMany {
+		if stay := t.tryKeeping(low, high); stay || t.err != nil || t.stopped {
+			return
+		}
+	}
+	if high-low == 1 {
+		t.gone, t.next = append(t.gone, t.order[low]), high
+		return
+	}
+	middle, gone := (low+high)/2, len(t.gone)
+	t.keep(low, middle, false)
+	t.keep(middle, high, len(t.gone) == gone)
+}
+
+// tryKeeping puts units back, and takes them off again where the gang does not fit beside them.
+func (t *trial) tryKeeping(low, high int) bool {
+	for _, u := range t.order[low:high] {
+		t.x.put(u)
+	}
+	fits := t.fits(t.x)
+	if fits {
+		t.next = high
+		fits = t.ask()
+	}
+	if !fits {
+		t.next = low
+		for _, u := range t.order[low:high] {
+			t.x.take(u)
+		}
+	}
+	return fits
+}
+
+// ask asks check about the units that are gone now: those that leave and those that are not decided.
+func (t *trial) ask() bool {
+	if t.left == 0 {
+		t.stopped = true
+		return false
+	}
+	t.left--
+	var fits bool
+	fits, t.err = t.check(slices.Sorted(slices.Values(slices.Concat(t.gone, t.order[t.next:]))))
+	return fits && t.err == nil
+}

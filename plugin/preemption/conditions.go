@@ -1,0 +1,192 @@
+package preemption
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/preemption"
+	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/plugin/planner"
+)
+
+// What keeps a gang away need not be a lack of room: a pod's anti-affinity, its host port, the spread of pods, a volume that one pod
+// may hold. Only the framework's filters know, so they are asked who would have to leave.
+
+const (
+	// checksAtMost and checksFor bound how often, and for how long, filters are asked that within one search; nothing is scheduled
+	// meanwhile. Asked once, they look at each node for each kind of the gang's pods.
+	checksAtMost = 128
+	checksFor    = 2 * time.Second
+)
+
+// choice is who leaves for a gang and where it then goes. Where room is nil nobody does, and why, if set, says for people what more
+// than room it lacks.
+type choice struct {
+	victims []int
+	room    *room
+	// conditions: counts alone did not say who leaves.
+	conditions bool
+	why        string
+}
+
+// choose selects by counts of free resources, and by the framework's filters where those refuse that selection.
+func (s *whatIf) choose() (choice, error) {
+	selected, ok := preemption.SelectVictims(s.world, s.gang)
+	if !ok {
+		return choice{}, nil
+	}
+	found, _, err := s.check(selected.Victims)
+	if err != nil || found != nil {
+		return choice{victims: selected.Victims, room: found}, err
+	}
+	t, err := s.try()
+	c := choice{conditions: true}
+	switch t.verdict {
+	case preemption.Suffices:
+		c.victims, c.room = t.victims, t.room
+	case preemption.Protected:
+		c.why = someOf(s.names(t.victims)) + " would have to leave, which a disruption budget does not allow now"
+	case preemption.Unfinished:
+		c.why = "which pods of lower priority would have to leave was not found in " + checksFor.String() + ", so none is preempted"
+	case preemption.Futile:
+		c.why = "preempting pods of lower priority would not help: without them, " + t.refusal
+	}
+	return c, err
+}
+
+// trial is the result of asking filters who would have to leave; refusal is what they answer where nobody's leaving would do.
+type trial struct {
+	victims []int
+	verdict preemption.Verdict
+	room    *room
+	refusal string
+}
+
+// try asks the framework's filters about fewer and fewer units.
+func (s *whatIf) try() (t trial, err error) {
+	all := s.ctx
+	ctx, cancel := context.WithTimeout(all, checksFor)
+	defer cancel()
+	s.ctx = ctx
+	t.victims, t.verdict, err = preemption.TryVictims(s.world, s.gang, func(gone []int) (bool, error) {
+		found, refusal, err := s.check(gone)
+		switch {
+		case found != nil:
+			t.room = found // of the fewest that were found to be enough so far
+		case refusal != nil && t.refusal == "":
+			t.refusal = refusal.Message
+		}
+		return found != nil, err
+	}, checksAtMost)
+	s.ctx = all
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && all.Err() == nil {
+		return trial{}, nil
+	}
+	return t, err
+}
+
+func (s *whatIf) names(units []int) []string {
+	all := make([]string, len(units))
+	for i, u := range units {
+		all[i] = s.world.Units[u].Name
+	}
+	return all
+}
+
+// ofOtherPods are the filters whose answer hangs on which other pods are where.
+var ofOtherPods = []string{names.InterPodAffinity, names.PodTopologySpread, names.NodePorts, names.VolumeRestrictions}
+
+// explain notes who keeps away a gang for which nobody of lower priority may leave with success.
+func (p *Preemptor) explain(ctx context.Context, b *blocked, now time.Time) error {
+	kept := slices.ContainsFunc(slices.Collect(maps.Keys(b.refusal.Excluded)), func(c gang.Cause) bool {
+		return c.Kind == gang.Refused && slices.Contains(ofOtherPods, c.Name)
+	})
+	if !kept {
+		return nil
+	}
+	priority, _ := b.priority()
+	s, err := p.newWhatIf(ctx, b, priority, now, func(*preemption.Unit) bool { return true })
+	if err != nil {
+		return err
+	}
+	if selected, ok := preemption.SelectVictims(s.world, s.gang); !ok || len(selected.Victims) > 0 {
+		return nil // it lacks room
+	}
+	t, err := s.try()
+	if t.verdict != preemption.Suffices {
+		return err
+	}
+	unpreemptible := slices.DeleteFunc(t.victims, func(u int) bool { return s.world.Units[u].Priority < priority })
+	if len(unpreemptible) > 0 {
+		p.noteWhy(b.key, someOf(s.names(unpreemptible))+" would have to leave, which is not done: the priority is not lower")
+	}
+	return nil
+}
+
+// noteWhy records what a search found out for people.
+func (p *Preemptor) noteWhy(key types.NamespacedName, why string) {
+	a := p.tried[key]
+	a.why = why
+	p.tried[key] = a
+}
+
+// Why says for people what more than room a gang or pod lacks, as the last search for room found out; "": nothing is known.
+func (p *Preemptor) Why(key types.NamespacedName) string { return p.tried[key].why }
+
+// Disturbed returns a gang for which units leave and which would not fit any more beside pods that are about to be given nodes: holding
+// the room does not hold the conditions. Those pods are tried again once that gang is placed.
+func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
+	taking []planner.Taking) (of types.NamespacedName, disturbed bool, err error) {
+	priority, end := corev1helpers.PodPriority(leader), settings.WouldEnd(leader, time.Now())
+	rooms := p.rooms.keys()
+	byName := func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }
+	for _, key := range slices.SortedFunc(maps.Keys(rooms), byName) {
+		h := rooms[key]
+		if !h.conditions || key == own || !h.Excludes(priority, end) {
+			continue
+		}
+		snapshot, waits := p.config.Gangs.WaitingInput(key)
+		if !waits || !planner.MayKeepAway(snapshot, taking) {
+			continue
+		}
+		disturbed, err := p.disturbs(ctx, &blocked{key: key, snapshot: snapshot, nodes: nodes}, h, taking)
+		if err != nil {
+			return key, false, err
+		}
+		if disturbed {
+			p.rooms.wait(leader)
+			return key, true, nil
+		}
+	}
+	return types.NamespacedName{}, false, nil
+}
+
+// disturbs reports whether a gang that fits once its victims are gone would not if pods were given nodes.
+func (p *Preemptor) disturbs(ctx context.Context, b *blocked, h HeldRoom, taking []planner.Taking) (bool, error) {
+	s, err := p.newWhatIf(ctx, b, h.Priority, time.Now(), func(u *preemption.Unit) bool { return slices.Contains(h.victims, u.Name) })
+	if err != nil {
+		return false, err
+	}
+	all := make([]int, len(s.world.Units))
+	for u := range all {
+		all[u] = u
+	}
+	alone, _, err := s.check(all)
+	if alone == nil {
+		return false, err // something else has come between
+	}
+	s.adding = taking
+	beside, _, err := s.check(all)
+	return beside == nil && err == nil, err
+}
