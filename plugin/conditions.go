@@ -226,9 +226,14 @@ func (s memberStatus) PatchPodStatus(pod *v1.Pod, conditions []*v1.PodCondition,
 			continue
 		}
 		own := *one
-		if w, ok := s.p.waits(key); ok {
+		w, decided := s.p.waits(key)
+		_, last := podutil.GetPodCondition(&pod.Status, v1.PodScheduled)
+		switch {
+		case decided:
 			own.Reason, own.Message = w.reason, w.message
-		} else {
+		case last != nil && last.Status == v1.ConditionFalse: // the last answer stands, as on the others
+			own.Reason, own.Message = last.Reason, last.Message
+		default:
 			own.Reason = reasonUndecided
 		}
 		conditions[i] = &own

@@ -122,3 +122,28 @@ func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
 		})
 	}
 }
+
+// A member that is tried while its gang has no new answer keeps what it was told last: who adds nodes would count it out and in again.
+func TestAMarkStaysWhileTheGangIsUndecided(t *testing.T) {
+	w := newWorld(t, extras{follower: true}, node("a", 2)) // nobody decides
+	status := memberStatus{nil, w.plugin}
+	said := func(p *v1.Pod) *v1.PodCondition {
+		t.Helper()
+		w.create(p.DeepCopy())
+		tried := []*v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable, Message: "tried"}}
+		if _, err := status.PatchPodStatus(p, tried, nil); err != nil {
+			t.Fatal(err)
+		}
+		return tried[0]
+	}
+	first := memberPod("g", 0, 1, 2)
+	if c := said(first); c.Reason != reasonUndecided || c.Message != "tried" {
+		t.Errorf("at first: %+v", c)
+	}
+	second := memberPod("h", 0, 1, 2)
+	last := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable, Message: "3 pods wanted, 0 fit"}
+	second.Status.Conditions = []v1.PodCondition{last}
+	if c := said(second); c.Reason != last.Reason || c.Message != last.Message {
+		t.Errorf("then: %+v, want %+v", c, last)
+	}
+}

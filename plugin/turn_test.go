@@ -9,20 +9,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"holdfast.dev/holdfast/plugin/planner"
 )
 
 // usher is a plugin that says where the queue keeps pods.
 type usher struct {
 	mu sync.Mutex
-	// gated pods are held at PreEnqueue; fails counts errors that their next cycles end with.
-	gated map[string]bool
-	fails map[string]int
+	// gated pods are held at PreEnqueue; fails counts errors that their next cycles end with, planned: only after they were planned.
+	gated   map[string]bool
+	fails   map[string]int
+	planned bool
 }
 
 func (u *usher) extras() extras {
@@ -41,10 +45,10 @@ func (u *usher) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-func (u *usher) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (u *usher) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.fails[pod.Name] > 0 {
+	if u.fails[pod.Name] > 0 && !(u.planned && planner.IsNested(state)) {
 		u.fails[pod.Name]--
 		return nil, fwk.NewStatus(fwk.Error, "fails")
 	}
@@ -176,4 +180,24 @@ func TestWhoDoesNotComeIsPassed(t *testing.T) {
 	w.create(created(pod("lone", 2), ago(7)), node("b", 2))
 	w.until("the other one to give way", w.waits("lone", "gang ns/long is ahead"))
 	w.until("the other one to go on", w.boundTo(map[string]string{"lone": "b"}))
+}
+
+// An error of another plugin after a plan was made costs the member that leads its backoff: it follows the plan then, which is not given
+// up, nor left to planTimeout.
+func TestAPlanOutlivesAnErrorOfAnotherPlugin(t *testing.T) {
+	u := &usher{}
+	w := newWorld(t, u.extras(), node("a", 2), node("b", 2))
+	u.mu.Lock()
+	u.fails["g-0"], u.planned = 1, true
+	u.mu.Unlock()
+	began := time.Now()
+	w.createAll(gangOf("g", 2, 2))
+	w.until("its cycle to fail", u.failed("g-0"))
+	w.until("the gang to be placed", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
+	if took := time.Since(began); took >= w.plugin.args.PlanTimeout.Duration {
+		t.Errorf("placed after %v", took)
+	}
+	if n := testutil.ToFloat64(w.plugin.measures.givenUp); n != 0 {
+		t.Errorf("%v plans were given up", n)
+	}
 }

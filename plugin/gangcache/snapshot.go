@@ -17,6 +17,8 @@ type Snapshot struct {
 	Leader types.UID
 	// Version changes with who of the gang is there.
 	Version int
+	// Initial: the gang never was whole, and gives its nodes back where it cannot be.
+	Initial bool
 }
 
 // snapshot is what a plan is made of.
@@ -27,7 +29,7 @@ func (g *group) snapshot() (r Snapshot) {
 		}
 		r.Members = append(r.Members, *m)
 	}
-	r.Version = g.version
+	r.Version, r.Initial = g.version, g.fresh
 	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
 	if g.terms.Min > 0 {
 		r.Required = max(1, g.terms.Min-g.over())
@@ -59,9 +61,9 @@ func (s Snapshot) Enough() bool {
 	return s.Required > 0 && s.OnNodes() >= s.Required && len(s.Essential()) == 0
 }
 
-// Degraded says whether members are on nodes and the gang needs more.
+// Degraded says whether the gang was whole, members are on nodes, and it needs more.
 func (s Snapshot) Degraded() bool {
-	return !s.Enough() && slices.ContainsFunc(s.Members, func(m Member) bool { return m.State == Bound })
+	return !s.Initial && !s.Enough() && slices.ContainsFunc(s.Members, func(m Member) bool { return m.State == Bound })
 }
 
 // List returns the members that exist, whatever is missing.

@@ -94,21 +94,9 @@ func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangca
 		if o.vain <= 0 && (!w.Key.Degraded || o.vain <= -vainDegraded) {
 			continue
 		}
-		snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
-		if !ok {
-			continue
-		}
-		uses, err := p.uses(snapshot, taking)
+		fits, err := p.wouldUse(ctx, nodes, w, taking)
 		if err != nil {
 			return nil, err
-		}
-		if !uses {
-			continue
-		}
-		fits, err := p.fits(ctx, nodes, snapshot)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Asking whether a gang that is ahead would fit", "gang", w.Key.Gang)
-			continue
 		}
 		if fits {
 			p.call(ctx, *w, taking[0].Pod.UID, again)
@@ -118,6 +106,23 @@ func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangca
 		now = time.Now()
 	}
 	return nil, nil
+}
+
+// wouldUse reports whether a gang that waits fits now, and could use room that is about to be given away.
+func (p *Planner) wouldUse(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, taking []Taking) (bool, error) {
+	snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
+	if !ok {
+		return false, nil
+	}
+	uses, err := p.uses(snapshot, taking)
+	if err != nil || !uses {
+		return false, err
+	}
+	fits, err := p.fits(ctx, nodes, snapshot)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Asking whether a gang that is ahead would fit", "gang", w.Key.Gang)
+	}
+	return fits && err == nil, nil
 }
 
 // fits reports whether a gang would be placed now.

@@ -7,6 +7,7 @@ import (
 	"math/rand"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -317,5 +318,21 @@ func TestNobodyIsPassed(t *testing.T) {
 	}
 	if !seeds.One() && gaveWay < 1000 {
 		t.Errorf("%d gave way: the histories are too tame", gaveWay)
+	}
+}
+
+// What is spent on finding out that a gang ahead could not use the room counts as spent in vain, too.
+func TestAskingWhoCouldUseTheRoomIsCharged(t *testing.T) {
+	s := newStage(t, node("a", 2), node("b", 2))
+	for _, p := range gangOf("large", 300, 2) {
+		s.planner.config.Gangs.Enqueued(key("large"), p, func() bool { return true })
+	}
+	late := plugintest.Created(pod("late", 0), time.Now().Add(time.Hour))
+	ahead, err := s.planner.GiveWay(t.Context(), s.Nodes(), gangcache.TurnOf(late), []Taking{{Pod: late, Node: "a"}}, func() {})
+	if ahead != nil || err != nil {
+		t.Fatalf("%v, %v", ahead, err)
+	}
+	if s.planner.order.vain >= vainMost {
+		t.Errorf("%v of %v are left", s.planner.order.vain, vainMost)
 	}
 }

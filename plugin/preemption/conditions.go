@@ -104,6 +104,19 @@ func (s *whatIf) names(units []int) []string {
 	return all
 }
 
+// taking are the pods of assignments.
+func (s *whatIf) taking(assignments []gang.Assignment) []planner.Taking {
+	pods := make(map[string]*v1.Pod, len(s.b.snapshot.Members))
+	for _, m := range s.b.snapshot.Members {
+		pods[m.Pod.Name] = m.Pod
+	}
+	all := make([]planner.Taking, len(assignments))
+	for i, one := range assignments {
+		all[i] = planner.Taking{Pod: pods[one.Member], Node: one.Node}
+	}
+	return all
+}
+
 // ofOtherPods are the filters whose answer hangs on which other pods are where.
 var ofOtherPods = []string{names.InterPodAffinity, names.PodTopologySpread, names.NodePorts, names.VolumeRestrictions}
 

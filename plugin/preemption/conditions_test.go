@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -246,6 +247,21 @@ func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// NobodyForNothing: while units leave for a gang by conditions, none leaves for another one that would not be let in beside it.
+func TestNobodyLeavesForWhoWouldNotBeLetIn(t *testing.T) {
+	low, cheapest := away("class", "high", v1.LabelHostname, prior(1, gangOf("low", 2, 0))), prior(0, gangOf("cheapest", 2, 1))
+	s := newStage(t, zoned("a", 2), zoned("b", 2), on(low[0], "a"), on(low[1], "b"), on(cheapest[0], "a"), on(cheapest[1], "b"))
+	s.waits(away("class", "middle", v1.LabelHostname, labelled("class", "high", prior(5, gangOf("high", 2, 1)))))
+	s.seek("high", "InterPodAffinity")
+	s.leaves("high", "gang ns/low")
+	s.waits(labelled("class", "middle", prior(3, gangOf("middle", 2, 1))))
+	s.p.nextSearch = time.Time{}
+	s.seek("middle", "without free")
+	if h, held := s.p.rooms.Get(key("middle")); held {
+		t.Errorf("%v leave", h.victims)
 	}
 }
 

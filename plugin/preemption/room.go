@@ -61,6 +61,12 @@ func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	})
 }
 
+// leader is the pod that is tried for all.
+func (b *blocked) leader() *v1.Pod {
+	at := slices.IndexFunc(b.snapshot.Members, func(m gangcache.Member) bool { return m.Pod.UID == b.snapshot.Leader })
+	return b.snapshot.Members[max(0, at)].Pod
+}
+
 // degraded says whether members stand on nodes and wait for others that the gang needs.
 func (b *blocked) degraded() bool { return b.snapshot.Degraded() }
 
@@ -291,6 +297,10 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 	p.noteWhy(b.key, c.why)
 	if c.room == nil {
 		return false, err
+	}
+	_, disturbed, err := p.Disturbed(ctx, b.nodes, b.key, b.leader(), s.taking(c.room.assignments))
+	if disturbed || err != nil {
+		return false, err // it would not be let in: units would leave for nothing
 	}
 	d := s.departure(c.victims, c.room.assignments)
 	h := HeldRoom{

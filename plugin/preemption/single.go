@@ -134,6 +134,10 @@ func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, po
 		p.noteWhy(key, c.why)
 		return "", foundNone, err
 	}
+	_, disturbed, err := p.Disturbed(ctx, nodes, key, pod, s.taking(c.room.assignments))
+	if disturbed || err != nil {
+		return "", foundNone, err // it would not be let in: units would leave for nothing
+	}
 	at := c.room.assignments[0].Node
 	d := s.departure(c.victims, c.room.assignments)
 	klog.FromContext(ctx).Info("Preempting for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))

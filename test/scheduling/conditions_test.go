@@ -36,7 +36,7 @@ func keptAway(s *stage) {
 	s.priorities()
 	s.plain(2)
 	for _, c := range []struct{ cheap, dear, late func(*corev1.Pod) }{
-		{ofClass("low", slowly, "low"), ofClass("high", urgently, "high", "low"), ofClass("low", onPlain)},
+		{ofClass("low", slowly, "low"), ofClass("high", urgently, "high", "low", "other"), ofClass("other", onPlain)},
 		{ofClass("low", slowly, "low", "high"), ofClass("high", urgently, "high"), ofClass("other", onPlain, "high")},
 	} {
 		cheap := s.ranked("cheap", 2, c.cheap)
@@ -83,7 +83,7 @@ func stranded(s *stage) {
 		lost := member("long", 1, 2, "long-1-again")
 		whole(lost)
 		s.create(lost)
-		s.until("the new pod to be refused", s.saying(lost.Name, "1 pod wanted, 0 fit"))
+		s.until("the new pod to be refused", s.saying(lost.Name, "1 pod wanted (1 of 2 are on nodes), 0 fit"))
 		fresh := s.ranked("fresh", 1, whole)
 		s.create(alone("lone", whole))
 		s.until("the younger gang to be refused", s.saying(fresh[0], "1 pod wanted, 0 fit"))

@@ -1,0 +1,29 @@
+package gangcache
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/plugin/plugintest"
+)
+
+// A gang that never was whole lost nothing: it is not ahead of those that did.
+func TestInitialPlacementIsNotDegraded(t *testing.T) {
+	l, pods := newCache(), plugintest.Gang("g", 2, 1)
+	for _, p := range pods {
+		enter(l, p)
+	}
+	if !l.Open(key("g"), map[types.UID]string{pods[0].UID: "a", pods[1].UID: "b"}, at(1)) || !l.Reserve(key("g"), pods[0], "a") {
+		t.Fatal("the plan is not followed")
+	}
+	l.Observe(key("g"), on(pods[0].DeepCopy(), "a"))
+	l.GiveUp(key("g"))
+	of, missing := l.PlanInput(key("g"))
+	if missing != nil || of.Degraded() {
+		t.Errorf("missing %v, degraded %v", missing, of.Degraded())
+	}
+	if turn, ok := l.GangTurn(key("g")); !ok || turn.Key.Degraded != of.Degraded() {
+		t.Errorf("the queue says %+v", turn)
+	}
+}
