@@ -273,6 +273,37 @@ func TestTheControllerChangesTrustAlone(t *testing.T) {
 	}
 }
 
+// TestTheControllerAsksForGangsAlone: it makes no PodTemplate and no request but those of Gangs.
+func TestTheControllerAsksForGangsAlone(t *testing.T) {
+	refusal := judge(t, "holdfast-controller-requests")
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "PodTemplate"}
+	of := func(name, version, kind, owner string, controls bool) *corev1.PodTemplate {
+		return &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: owner, Controller: &controls}}}}
+	}
+	gangs := of("holdfast-llama", "holdfast.dev/v1alpha1", "Gang", "llama", true)
+	for name, c := range map[string]struct {
+		object *corev1.PodTemplate
+		want   string
+	}{
+		"a gang's":        {gangs, ""},
+		"nobody's":        {&corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Name: "holdfast-llama"}}, "of a Gang alone"},
+		"a Job's":         {of("holdfast-llama", "batch/v1", "Job", "llama", true), "of a Gang alone"},
+		"of another name": {of("holdfast-mistral", "holdfast.dev/v1alpha1", "Gang", "llama", true), "of a Gang alone"},
+		"not in control":  {of("holdfast-llama", "holdfast.dev/v1alpha1", "Gang", "llama", false), "of a Gang alone"},
+		"another API's":   {of("holdfast-llama", "example.com/v1", "Gang", "llama", true), "of a Gang alone"},
+	} {
+		if got := refusal(request{by: controllerAccount, kind: kind, resource: "podtemplates", obj: c.object}); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", name, got)
+		}
+		if got := refusal(request{by: "kubernetes-admin", kind: kind, resource: "podtemplates", obj: c.object}); got != "" {
+			t.Errorf("%s: people may not: %s", name, got)
+		}
+	}
+	if got := refusal(request{by: controllerAccount, kind: kind, resource: "podtemplates", obj: gangs, old: gangs}); !strings.Contains(got, "may change neither") {
+		t.Errorf("a change: %q", got)
+	}
+}
+
 // TestPoliciesMatchTheAccountsThatShip: where a policy matches nobody, all is allowed.
 func TestPoliciesMatchTheAccountsThatShip(t *testing.T) {
 	accounts := map[string]bool{}

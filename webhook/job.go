@@ -75,6 +75,10 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	}
 	at := func(key string) *field.Path { return keyPath(job, key) }
 	errs = append(errs, checkShape(job)...)
+	if key, own := consumed(job.Spec.Template.Annotations); s.ProvisioningClass != "" && own {
+		errs = append(errs, field.Invalid(at(v1alpha1.AnnotationProvisioningClass), s.ProvisioningClass,
+			fmt.Sprintf("has no effect beside %s: the pods consume a request of somebody else's; remove the one or the other", settings.TemplateAnnotations.Key(key))))
+	}
 	errs = append(errs, checkSlices(s, parallelism(job), at)...)
 	effective := effectiveSpec(ctx, job, s, facts)
 	t, more := findTraining(ctx, effective, job.Spec.Template.Annotations, templatePath.Child("spec"), s, at)

@@ -145,6 +145,11 @@ func TestJobRefusals(t *testing.T) {
 			c.Command, c.Args = []string{"/vault/vault-env"}, append(slices.Clone(wrapper), "torchrun", "train.py")
 		})},
 		{"launcher flag that is unknown", direct("--nproc-per-node=2", "--hold-fast", "train.py")},
+		{"a class, and a request of somebody else's", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationProvisioningClass, "a.b")(j)
+			annotateTemplate(v1alpha1.AnnotationConsumesRequest, "mine")(j)
+		}},
+		{"a class that is none", annotate(v1alpha1.AnnotationProvisioningClass, "best effort")},
 		{"launcher flag that is refused", direct("--nproc-per-node=2", "--logs-specs=mine", "train.py")},
 		{"launcher flag after a space", direct("--nproc-per-node", "2", "--logs-specs", "mine", "train.py")},
 		{"launcher variable that is refused", func(j *batchv1.Job) {

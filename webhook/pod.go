@@ -103,7 +103,11 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		describe(pod, t, d, s, marker)
 	}
 	pod.Labels = setKey(pod.Labels, v1alpha1.LabelGang, gang)
-	for key, value := range map[string]string{defaultContainerKey: t.container().Name, doNotDisruptKey: "true", safeToEvictKey: "false"} {
+	defaults := map[string]string{defaultContainerKey: t.container().Name, doNotDisruptKey: "true", safeToEvictKey: "false"}
+	if _, own := consumed(pod.Annotations); s.ProvisioningClass != "" && !own {
+		defaults[v1alpha1.AnnotationConsumesRequest], defaults[v1alpha1.AnnotationRequestClass] = v1alpha1.RequestName(gang), s.ProvisioningClass
+	}
+	for key, value := range defaults {
 		if _, set := pod.Annotations[key]; !set {
 			pod.Annotations = setKey(pod.Annotations, key, value)
 		}
@@ -114,6 +118,16 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	t.addParts(cfg, d, s, owner.UID, again, installOverrides(pod.Annotations))
 	excuseVolumes(pod)
 	return out
+}
+
+// consumed names the annotation by which a pod consumes a ProvisioningRequest, and that request; false: it consumes none.
+func consumed(annotations map[string]string) (key string, is bool) {
+	for _, key := range []string{v1alpha1.AnnotationConsumesRequest, "cluster-autoscaler.kubernetes.io/consume-provisioning-request"} {
+		if _, is := annotations[key]; is {
+			return key, true
+		}
+	}
+	return "", false
 }
 
 // describe adds the memory, which must happen once, and writes down what was done.

@@ -57,6 +57,34 @@ func TestAutoscalersLeaveTheNodesOfAGang(t *testing.T) {
 	}
 }
 
+// Pods of a gang that asks for nodes as a whole say so to the autoscaler, unless they consume another's request.
+func TestPodsConsumeTheRequestOfTheirGang(t *testing.T) {
+	const theirs = "cluster-autoscaler.kubernetes.io/consume-provisioning-request"
+	class := annotate(v1alpha1.AnnotationProvisioningClass, "queued-provisioning.gke.io")
+	for name, c := range map[string]struct {
+		job       *batchv1.Job
+		own, want map[string]string
+	}{
+		"no class":          {job(t), nil, map[string]string{}},
+		"a class":           {job(t, class), nil, map[string]string{v1alpha1.AnnotationConsumesRequest: "holdfast-llama", v1alpha1.AnnotationRequestClass: "queued-provisioning.gke.io"}},
+		"another's":         {job(t, class), map[string]string{v1alpha1.AnnotationConsumesRequest: "kueue-1"}, map[string]string{v1alpha1.AnnotationConsumesRequest: "kueue-1"}},
+		"another's, of old": {job(t, class), map[string]string{theirs: "kueue-1"}, map[string]string{theirs: "kueue-1"}},
+	} {
+		pod := podOf(admitted(t, c.job))
+		maps.Copy(pod.Annotations, c.own)
+		out := MutatePod(t.Context(), pod, config)
+		got := map[string]string{}
+		for _, key := range []string{v1alpha1.AnnotationConsumesRequest, v1alpha1.AnnotationRequestClass, theirs} {
+			if value, set := out.Object.Annotations[key]; set {
+				got[key] = value
+			}
+		}
+		if len(out.Errors) > 0 || !maps.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v; %v", name, got, c.want, out.Errors)
+		}
+	}
+}
+
 func TestPodsThatAreNotTouched(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"no keys": func(p *corev1.Pod) { p.Annotations, p.Labels = nil, nil },

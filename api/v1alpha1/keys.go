@@ -73,6 +73,9 @@ const (
 	AnnotationBlockSize = Prefix + "block-size"
 	// AnnotationSpares is the number of nodes that stay free in each domain that is used, for pods that are replaced.
 	AnnotationSpares = Prefix + "spares"
+	// AnnotationProvisioningClass is the class of the ProvisioningRequest by which the gang asks an autoscaler for nodes for all of its
+	// pods or for none, while it is refused for lack of room. Absent: none is made.
+	AnnotationProvisioningClass = Prefix + "provisioning-class"
 	// AnnotationWholeNodes ("true" or "false", the default) asks for nodes without pods of others.
 	AnnotationWholeNodes = Prefix + "whole-nodes"
 )
@@ -130,6 +133,20 @@ const (
 	// (type Injection); the Gang repeats it.
 	AnnotationInjection = Prefix + "injection"
 )
+
+// Keys of the autoscaler, which the webhook puts on pods of a job with AnnotationProvisioningClass: it adds no nodes for these pods one by one.
+const (
+	// AnnotationConsumesRequest names the ProvisioningRequest that a pod takes its room of.
+	AnnotationConsumesRequest = "autoscaling.x-k8s.io/consume-provisioning-request"
+	// AnnotationRequestClass is the class of that request.
+	AnnotationRequestClass = "autoscaling.x-k8s.io/provisioning-class-name"
+)
+
+// RequestName names the ProvisioningRequest of a Gang, and the PodTemplate that it refers to.
+func RequestName(gang string) string { return "holdfast-" + gang }
+
+// AnnotationAttempt is put on a ProvisioningRequest: the number, from 1, of those that were made for the same lack of nodes.
+const AnnotationAttempt = Prefix + "attempt"
 
 // AnnotationTopologyDomain is written by the scheduler with a pod's binding: the fabric domain of its node, by level,
 // widest first, such as "zone=a,nvlink=c7". It is what was true then, and never read by Holdfast.

@@ -82,12 +82,14 @@ type Controller struct {
 	had map[types.NamespacedName]types.UID // guarded by mu
 	// refusals by Job, as they were looked up last. Guarded by mu.
 	refusals map[types.NamespacedName]refusal
+	// requests by Job, as they were looked at last. Guarded by mu; to lose them costs a look.
+	requests map[types.NamespacedName]asked
 }
 
 // New returns a Controller.
 func New(o Options) *Controller {
 	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, notified: map[types.NamespacedName]string{}, had: map[types.NamespacedName]types.UID{},
-		refusals: map[types.NamespacedName]refusal{}}
+		refusals: map[types.NamespacedName]refusal{}, requests: map[types.NamespacedName]asked{}}
 }
 
 // SetupWithManager registers the reconciler; it runs on the leader alone.
@@ -164,9 +166,14 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			log.FromContext(ctx).Error(err, "asking why a pod is missing")
 		}
 	}
+	var again time.Duration
+	known.View.Provisioning, again = c.provision(ctx, g, job, j, known, pods.Items, now)
 	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
-	if missing && err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > refusedAgain) {
-		result.RequeueAfter = refusedAgain
+	if missing && (again == 0 || again > refusedAgain) {
+		again = refusedAgain
+	}
+	if again > 0 && err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > again) {
+		result.RequeueAfter = again
 	}
 	return result, err
 }

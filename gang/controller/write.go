@@ -150,6 +150,7 @@ func (c *Controller) forget(job types.NamespacedName) {
 	delete(c.notified, job)
 	delete(c.had, job)
 	delete(c.refusals, job)
+	delete(c.requests, job)
 }
 
 // noteGang notes that a Job has its Gang.

@@ -21,6 +21,8 @@ type View struct {
 	Answer v1alpha1.PlacementStatus
 	// Refused is why the Job controller could not make a pod when it tried last; "": it could, or has not said.
 	Refused string
+	// Provisioning is what is said of the request by which the gang asks an autoscaler for nodes; "": nothing.
+	Provisioning string
 	// Run is the coordinator's record; the zero value: it has said nothing yet.
 	Run v1alpha1.RunStatus
 	// State and Standbys say what was injected.
@@ -68,12 +70,7 @@ type Condition struct {
 
 // Assess says what the status of a gang is.
 func Assess(v View) Status {
-	bound := 0
-	for _, m := range v.Members {
-		if m.Node != "" {
-			bound++
-		}
-	}
+	bound := v.OnNodes()
 	if v.Observed {
 		return v.observed(bound)
 	}
@@ -87,6 +84,17 @@ func Assess(v View) Status {
 		s.Conditions = append(s.Conditions, v.goodputKnown())
 	}
 	return s
+}
+
+// OnNodes is how many members are on nodes.
+func (v View) OnNodes() int {
+	n := 0
+	for _, m := range v.Members {
+		if m.Node != "" {
+			n++
+		}
+	}
+	return n
 }
 
 func (v View) phase(bound int) v1alpha1.GangPhase {
@@ -130,6 +138,9 @@ func (v View) placed(bound int) Condition {
 	}
 	if v.Refused != "" && !c.True && len(v.Members) < v.Size {
 		c.Message += "; the Job controller cannot make a pod: " + v.Refused
+	}
+	if v.Provisioning != "" && !c.True {
+		c.Message += "; " + v.Provisioning
 	}
 	return c
 }

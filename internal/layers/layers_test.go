@@ -23,6 +23,7 @@ var cores = map[string][]string{
 	"gang":              {"topology"},
 	"gang/rejection":    {},
 	"gang/observe":      {},
+	"gang/provision":    {},
 	"gang/preemption":   {"gang", "topology"},
 	"gang/replay":       {"gang", "topology"},
 	"internal/protocol": {},

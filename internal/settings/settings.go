@@ -68,6 +68,8 @@ type Settings struct {
 	RunTime time.Duration `json:",omitzero"`
 	// MasterPorts are those that rank 0's store may listen on; the zero value: any.
 	MasterPorts Ports `json:",omitzero"`
+	// ProvisioningClass is the class of the ProvisioningRequest by which the gang asks for nodes; empty: none is made.
+	ProvisioningClass string `json:",omitzero"`
 	// Topology is what the gang asks of the fabric.
 	Topology gang.Topology `json:",omitzero"`
 }
@@ -102,6 +104,8 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationKeepCheckpointEvery: `a duration such as "1h"`,
 	v1alpha1.AnnotationPinnedCheckpoints:   `steps such as "120@3,180@3"`,
 	v1alpha1.AnnotationPinWish:             `a number such as "1"`,
+
+	v1alpha1.AnnotationProvisioningClass: `a class such as "best-effort-atomic-scale-up.autoscaling.x-k8s.io"`,
 
 	v1alpha1.AnnotationTopologyRequired:  `a topology level such as "rack"`,
 	v1alpha1.AnnotationTopologyPreferred: `a topology level such as "rack"`,
@@ -300,6 +304,11 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationRunTime:
 		s.RunTime, problem = runTime(value)
+	case v1alpha1.AnnotationProvisioningClass:
+		s.ProvisioningClass = value
+		if bad := validation.IsDNS1123Subdomain(value); len(bad) > 0 {
+			return `must be the class of a ProvisioningRequest, such as "best-effort-atomic-scale-up.autoscaling.x-k8s.io"; to have none made remove the key`
+		}
 	case v1alpha1.AnnotationMasterPort:
 		s.MasterPorts, problem = parsePorts(value)
 	default:

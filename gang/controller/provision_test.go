@@ -1,0 +1,205 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const atomicClass = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+
+var requestKey = types.NamespacedName{Namespace: key.Namespace, Name: "holdfast-" + key.Name}
+
+// asking is a world with a gang of two that asks for nodes and is refused for lack of room.
+func asking(t *testing.T) *world {
+	t.Helper()
+	owned := admitted()
+	j := job(owned)
+	j.Spec.Template.Annotations[v1alpha1.AnnotationProvisioningClass] = atomicClass
+	waits := func(p *corev1.Pod) {
+		p.Annotations[v1alpha1.AnnotationConsumesRequest] = requestKey.Name
+		p.Spec = corev1.PodSpec{Hostname: "h", SchedulerName: "s", NodeSelector: map[string]string{"pool": "gpu"}, RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: "train", Image: "i", Command: []string{"torchrun"}, Env: []corev1.EnvVar{{Name: "TOKEN", Value: "secret"}},
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
+				Resources:    corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}}}}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	}
+	w := newWorld(t, j, pod(0, "", waits), pod(1, "", waits))
+	w.reconcile()
+	w.others("holdfast-scheduler", map[string]any{"placement": map[string]any{"placed": false, "reason": "InsufficientNodes", "message": "0 of 2 pods would fit now", "observedAt": "2026-01-02T03:04:05.000000Z"}})
+	return w
+}
+
+func (w *world) request() *unstructured.Unstructured {
+	w.t.Helper()
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(requestKind)
+	if err := w.client.Get(context.Background(), requestKey, u); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		w.t.Fatal(err)
+	}
+	return u
+}
+
+func (w *world) template() *corev1.PodTemplate {
+	w.t.Helper()
+	p := &corev1.PodTemplate{}
+	if err := w.client.Get(context.Background(), requestKey, p); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// answers is what the autoscaler says to the request from now on.
+func (w *world) answers(condition string, is bool, reason string) {
+	w.t.Helper()
+	u := w.request()
+	value := metav1.ConditionFalse
+	if is {
+		value = metav1.ConditionTrue
+	}
+	u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": condition, "status": string(value), "reason": reason, "message": "m",
+		"lastTransitionTime": w.now.Format(time.RFC3339)}}}
+	if err := w.client.Update(context.Background(), u); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) placedMessage() string {
+	w.t.Helper()
+	return meta.FindStatusCondition(w.gang().Status.Conditions, v1alpha1.ConditionPlaced).Message
+}
+
+// TestAGangAsksForItsNodes: one request for all of its pods, whose answers stand on the Gang; one that failed is made again, and none is
+// left when the pods are on nodes.
+func TestAGangAsksForItsNodes(t *testing.T) {
+	w := asking(t)
+	if result := w.reconcile(); result.RequeueAfter != requestAgain {
+		t.Errorf("again after %v", result.RequeueAfter)
+	}
+	u, template := w.request(), w.template()
+	if u == nil || template == nil {
+		t.Fatalf("made are %v and %v: %s", u, template, w.placedMessage())
+	}
+	if got, want := fmt.Sprint(u.Object["spec"]), "map[podSets:[map[count:2 podTemplateRef:map[name:holdfast-llama]]] provisioningClassName:"+atomicClass+"]"; got != want {
+		t.Errorf("it asks for %s, want %s", got, want)
+	}
+	for _, o := range []client.Object{u, template} {
+		if owner := metav1.GetControllerOf(o); owner == nil || owner.Kind != "Gang" || owner.UID != w.gang().UID || ptr.Deref(owner.BlockOwnerDeletion, false) {
+			t.Errorf("%T is %+v's", o, owner)
+		}
+	}
+	spec := template.Template.Spec
+	if c := spec.Containers[0]; c.Resources.Requests.Name("nvidia.com/gpu", resource.DecimalSI).Value() != 8 || len(c.Env)+len(c.Command)+len(c.VolumeMounts) > 0 ||
+		spec.NodeSelector["pool"] != "gpu" || spec.Hostname != "" || template.Template.Labels[v1alpha1.LabelGang] != key.Name {
+		t.Errorf("the template is %+v", template.Template)
+	}
+	for _, c := range []struct {
+		condition    string
+		is           bool
+		reason, want string
+	}{
+		{"Accepted", true, "Accepted", "for 2 pods was accepted: Accepted: m"},
+		{"Provisioned", false, "CapacityIsNotFound", "for 2 pods is tried again: CapacityIsNotFound: m"},
+		{"Provisioned", true, "CapacityIsProvisioned", "for 2 pods was provisioned: CapacityIsProvisioned: m"},
+		{"BookingExpired", true, "CapacityReservationTimeExpired", "for 2 pods expired: CapacityReservationTimeExpired: m; the next one is made at "},
+		{"CapacityRevoked", true, "Taken", "for 2 pods was revoked: Taken: m; the next one is made at "},
+		{"Failed", true, "Expired", "for 2 pods failed: Expired: m; the next one is made at "},
+	} {
+		w.now = w.now.Add(requestAgain)
+		w.answers(c.condition, c.is, c.reason)
+		if w.reconcile(); !strings.Contains(w.placedMessage(), "0 of 2 pods would fit now; ProvisioningRequest holdfast-llama ("+atomicClass+") "+c.want) {
+			t.Errorf("%s %v: %s", c.condition, c.is, w.placedMessage())
+		}
+	}
+	w.restart() // the number of attempts stands on the request
+	w.now = w.now.Add(time.Minute)
+	if w.reconcile(); w.request() == nil || w.request().Object["status"] != nil || w.request().GetAnnotations()[v1alpha1.AnnotationAttempt] != "2" {
+		t.Errorf("after the pause there is %v", w.request())
+	}
+	for slot := range 2 {
+		p := pod(slot, fmt.Sprint("n", slot))
+		if err := w.client.Delete(context.Background(), p); err != nil {
+			t.Fatal(err)
+		}
+		p.ResourceVersion = ""
+		w.add(p)
+	}
+	if w.reconcile(); w.request() != nil || w.template() != nil {
+		t.Errorf("left are %v and %v", w.request(), w.template())
+	}
+}
+
+// TestNoRequestIsMade: where the API is not there, or the pods are another's, the Gang says so.
+func TestNoRequestIsMade(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world)
+		want   string
+	}{
+		"no API": {func(w *world) { w.c.Live = unserved{w.client} }, "; no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1: have Cluster Autoscaler"},
+		"pods of Kueue's": {func(w *world) {
+			p := pod(0, "")
+			if err := w.client.Get(context.Background(), client.ObjectKeyFromObject(p), p); err != nil {
+				t.Fatal(err)
+			}
+			p.Annotations[v1alpha1.AnnotationConsumesRequest] = "kueue-1"
+			if err := w.client.Update(context.Background(), p); err != nil {
+				t.Fatal(err)
+			}
+		}, `; no ProvisioningRequest is made: pod llama-0 consumes "kueue-1", which is not of this gang`},
+		"another's request": {func(w *world) {
+			u := &unstructured.Unstructured{Object: map[string]any{}}
+			u.SetGroupVersionKind(requestKind)
+			u.SetNamespace(requestKey.Namespace)
+			u.SetName(requestKey.Name)
+			w.add(u)
+		}, "; no ProvisioningRequest is made: ProvisioningRequest holdfast-llama is not of this gang: remove it"},
+		"pods that no node would help": {func(w *world) {
+			for slot := range 2 {
+				p := pod(slot, "")
+				if err := w.client.Get(context.Background(), client.ObjectKeyFromObject(p), p); err != nil {
+					t.Fatal(err)
+				}
+				p.Status.Conditions[0].Reason = "InsufficientNodes"
+				if err := w.client.Status().Update(context.Background(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, "0 of 2 pods would fit now"},
+	} {
+		w := asking(t)
+		c.change(w)
+		if w.reconcile(); !strings.Contains(w.placedMessage(), c.want) || w.template() != nil {
+			t.Errorf("%s: %s", name, w.placedMessage())
+		}
+	}
+}
+
+// unserved is an API server without ProvisioningRequests.
+type unserved struct{ client.Reader }
+
+func (u unserved) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if o.GetObjectKind().GroupVersionKind() == requestKind {
+		return &meta.NoKindMatchError{GroupKind: requestKind.GroupKind(), SearchedVersions: []string{requestKind.Version}}
+	}
+	return u.Reader.Get(ctx, key, o, opts...)
+}
