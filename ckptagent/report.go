@@ -17,7 +17,7 @@ func (s State) Report() protocol.Report {
 		Incarnation: s.Incarnation, Containers: s.Containers, Port: s.Port, Generation: s.Generation, State: s.Phase,
 		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Terminating: s.Terminating, Timeline: s.Timeline,
 		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, BarrierStep: s.BarrierStep,
-		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected, ModulesKnown: len(s.Modules),
+		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected,
 		Launch: max(1, s.Launch), Waited: s.Waited, WaitedFor: s.WaitedFor,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
@@ -26,9 +26,6 @@ func (s State) Report() protocol.Report {
 	r.Returned = r.Launch - 1
 	if s.Returned != nil && s.Returned.Code == 0 && (!s.Terminating || s.Phase == protocol.StateFinished) { // a command may answer SIGTERM by ending with 0
 		r.Returned = r.Launch
-	}
-	if s.Want.WantModules {
-		r.Modules = s.Modules
 	}
 	if s.Known && !(s.Unsure && s.Clean) {
 		r.Ranks = s.Ranks
@@ -39,6 +36,10 @@ func (s State) Report() protocol.Report {
 				Saves: k.Saves,
 			})
 		}
+	}
+	fit(&r, s.Modules)
+	if s.Want.WantModules {
+		r.Modules = s.Modules[:r.ModulesKnown]
 	}
 	return r
 }

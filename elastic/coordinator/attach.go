@@ -113,8 +113,6 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	select {
 	case err := <-ends:
 		return err
-	case <-in.tooLate():
-		return status.Errorf(codes.ResourceExhausted, "a report of more than %d KiB was not sent whole within %s", smallReport>>10, s.intake.turnTime)
 	case <-g.ctx.Done():
 		return status.Error(codes.Unavailable, "the record of the gang is being read again: dial again")
 	case <-st.gone:
@@ -161,7 +159,6 @@ func (s *Server) authorities() string {
 
 // receive feeds reports to the gang until the stream ends.
 func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
-	in := inletOf(ctx)
 	limit := rate.NewLimiter(reportsPerSecond, reportsBurst)
 	for {
 		if err := limit.Wait(ctx); err != nil {
@@ -194,7 +191,6 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 		if err := g.reported(st, r); err != nil {
 			return err
 		}
-		in.whole()
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Key names a gang: the Gang object of one job. A job that is made anew under the same name is another one.
@@ -84,9 +85,7 @@ type Callers interface {
 }
 
 const (
-	// maxMessage bounds a report: MaxRanks tracebacks of MaxText bytes, and a list of modules.
-	maxMessage = 5 << 20
-	// maxStreams bounds what one connection may open: an agent needs one, and more would share in what an inlet counts.
+	// maxStreams bounds what one connection may open: an agent needs one, and more would share in its rate.
 	maxStreams = 1
 	// maxHeaders bounds what a call says before its messages, mostly a token; maxIdle is how long a connection may have no stream.
 	maxHeaders = 64 << 10
@@ -183,7 +182,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.
 	defer s.replacements.ShutDown()
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.Creds(limited(credentials.NewTLS(s.TLS), s.intake)),
-		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxRecvMsgSize(protocol.MaxReport),
 		grpc.ForceServerCodecV2(reportCodec{encoding.GetCodecV2(proto.Name)}),
 		grpc.StaticStreamWindowSize(window),
 		grpc.MaxHeaderListSize(maxHeaders),

@@ -5,8 +5,8 @@ import (
 	"regexp"
 )
 
-// maxModules and maxModuleBytes bound a list of modules, which is kept for each gang.
-const maxModules, maxModuleBytes = 8192, 512 << 10
+// maxModules bounds a list of modules, which is kept for each gang; its bytes are those of a report at most.
+const maxModules = 8192
 
 var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
@@ -44,15 +44,10 @@ func checkModules(names []string) error {
 	if len(names) > maxModules {
 		return fmt.Errorf("modules: %d names, %d at most", len(names), maxModules)
 	}
-	bytes := 0
 	for _, name := range names {
 		if !moduleName.MatchString(name) {
 			return fmt.Errorf("modules: %.100q is no name of a module: letters, digits, _ and . only", name)
 		}
-		bytes += len(name)
-	}
-	if bytes > maxModuleBytes {
-		return fmt.Errorf("modules: names of %d bytes, %d at most", bytes, maxModuleBytes)
 	}
 	return nil
 }

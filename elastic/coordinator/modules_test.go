@@ -98,7 +98,6 @@ func TestListsOfModulesThatAreNotTaken(t *testing.T) {
 	}{
 		"good":       {[]string{"os", "torch._C._x", "Q7"}, ""},
 		"too many":   {slices.Repeat([]string{"a"}, maxModules+1), "8193 names, 8192 at most"},
-		"too long":   {[]string{strings.Repeat("a", maxModuleBytes), "b"}, "524288 at most"},
 		"no name":    {[]string{"os", ""}, "is no name"},
 		"two lines":  {[]string{"os\n"}, "is no name"},
 		"other text": {[]string{"os.päth"}, "is no name"},

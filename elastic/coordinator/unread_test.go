@@ -71,7 +71,7 @@ func (h *house) knowsModules(key Key) {
 		defer g.mu.Unlock()
 		g.modules = &moduleList{}
 		for i := range maxModules {
-			g.modules.names = append(g.modules.names, fmt.Sprintf("%0*d", maxModuleBytes/maxModules, i))
+			g.modules.names = append(g.modules.names, fmt.Sprintf("%0*d", protocol.MaxReport/maxModules, i))
 		}
 		return true, nil
 	})

@@ -12,6 +12,8 @@ const (
 	MaxLaunch = 1 << 30
 	// MaxText is how many bytes of a traceback an agent tells.
 	MaxText = 4096
+	// MaxReport is how many bytes the message of a report has at most: an agent leaves out what does not fit, a coordinator refuses more.
+	MaxReport = 256 << 10
 	// MaxAuthorities is how many bytes of Directive.Authorities an agent takes: room for some ten.
 	MaxAuthorities = 16 << 10
 	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up, where nobody says how often it may be.

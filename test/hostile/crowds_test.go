@@ -280,11 +280,15 @@ func fullReports(ctx context.Context, m *tenant) (string, error) {
 	return said, nil
 }
 
-// fullReport is one of a pod with as many ranks as it may have, each of which failed with a traceback.
+// fullReport is one of a pod with as many ranks as it may have, all of which failed, with as many tracebacks as an agent tells.
 func fullReport() *coordinatorv1.Report {
 	r := &coordinatorv1.Report{Protocol: protocol.Version, Ranks: protocol.MaxRanks, State: coordinatorv1.State_STATE_IDLE}
 	for i := range uint32(protocol.MaxRanks) {
-		r.Rank = append(r.Rank, &coordinatorv1.Rank{LocalRank: i, Exit: &coordinatorv1.Exit{Code: 1, At: 1, Traceback: strings.Repeat("x", protocol.MaxText)}})
+		exit := &coordinatorv1.Exit{Code: 1, At: 1}
+		if i < 32 {
+			exit.Traceback = strings.Repeat("x", protocol.MaxText)
+		}
+		r.Rank = append(r.Rank, &coordinatorv1.Rank{LocalRank: i, Exit: exit})
 	}
 	return r
 }

@@ -121,7 +121,7 @@ func (s *stalling) Close() error {
 	return s.Conn.Close()
 }
 
-// halfSent opens many streams, each of which sends most of a large report and then nothing. The pod's newest stream takes over from the
+// halfSent opens many streams, each of which sends most of the largest report and then nothing. The pod's newest stream takes over from the
 // one before, so that those end which another one has followed, and the last because it never becomes whole.
 func halfSent(ctx context.Context, m *tenant) (string, error) {
 	const n = 32 // each is a handshake, of which a source has 64 at once
@@ -139,15 +139,15 @@ func halfSent(ctx context.Context, m *tenant) (string, error) {
 						return nil, err
 					}
 					s := &stalling{Conn: conn, ended: make(chan struct{})}
-					s.left.Store(4 << 20)
+					s.left.Store(protocol.MaxReport * 3 / 4)
 					return s, nil
 				})
 				if err == nil {
-					err = l.attachFor(ctx, time.Minute, token, message(field(99, make([]byte, 4<<20+512<<10))))
+					err = l.attachFor(ctx, time.Minute, token, message(field(99, make([]byte, protocol.MaxReport-1<<10))))
 					_ = l.Close()
 				}
 				switch {
-				case err != nil && strings.Contains(err.Error(), "was not sent whole within 5s"):
+				case err != nil && strings.Contains(err.Error(), "no report came for 10s"):
 					late.Add(1)
 				case err != nil && strings.Contains(err.Error(), "another stream of this pod has taken over"):
 					followed.Add(1)
@@ -162,7 +162,7 @@ func halfSent(ctx context.Context, m *tenant) (string, error) {
 		if late.Load() == 0 {
 			wrong = append(wrong, errors.New("no stream ended because its report was not whole"))
 		}
-		return fmt.Sprintf("%d streams were told after %.1f s that their report is not whole, %d were followed by another", late.Load(), time.Since(began).Seconds(), followed.Load()), errors.Join(wrong...)
+		return fmt.Sprintf("%d streams ended after %.1f s without a whole report, %d were followed by another", late.Load(), time.Since(began).Seconds(), followed.Load()), errors.Join(wrong...)
 	})
 }
 

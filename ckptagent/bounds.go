@@ -1,0 +1,69 @@
+package ckptagent
+
+import (
+	"slices"
+	"strings"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// A report is one message of at most protocol.MaxReport bytes. What is for people, and what only saves time, is left out where it does
+// not fit; what a decision needs always does.
+const (
+	// mostTracebacks is how many ranks' tracebacks a report has: those of the ranks that ended first, one of which the gang's cause names.
+	// An exit without one is taken for that of a rank that says nothing of itself.
+	mostTracebacks = 16
+	// mostNotes and noteBytes bound what a report says to people.
+	mostNotes, noteBytes = 16, 1 << 10
+	// headBytes is what a report takes without ranks and texts, rankBytes what each rank takes without its traceback, moduleBytes what a
+	// module takes beside its name.
+	headBytes, rankBytes, moduleBytes = 4 << 10, 144, 4
+)
+
+// fit leaves out of a report what does not fit.
+func fit(r *protocol.Report, modules []string) {
+	notes := slices.Clone(r.Notes[:min(len(r.Notes), mostNotes)])
+	free := protocol.MaxReport - headBytes - len(r.Rank)*rankBytes
+	for i, note := range notes {
+		notes[i] = cut(note, noteBytes)
+		free -= len(notes[i])
+	}
+	r.Notes = notes
+	for _, text := range []*string{&r.Refused, &r.Unprotected} {
+		*text = cut(*text, protocol.MaxText)
+		free -= len(*text)
+	}
+	for _, local := range lateTracebacks(r.Rank) {
+		e := *r.Rank[local].Exit
+		e.Traceback = ""
+		r.Rank[local].Exit = &e
+	}
+	for _, k := range r.Rank {
+		if k.Exit != nil {
+			free -= len(k.Exit.Traceback)
+		}
+	}
+	for _, name := range modules {
+		if free -= len(name) + moduleBytes; free < 0 {
+			break
+		}
+		r.ModulesKnown++
+	}
+}
+
+// cut returns the beginning of a text, of at most so many bytes, as valid UTF-8: a message takes nothing else.
+func cut(text string, bytes int) string {
+	return strings.ToValidUTF8(text[:min(len(text), bytes)], "")
+}
+
+// lateTracebacks returns the ranks that ended with a traceback after mostTracebacks others.
+func lateTracebacks(ranks []protocol.Rank) []int {
+	var ended []int
+	for i, k := range ranks {
+		if k.Exit != nil && k.Exit.Traceback != "" {
+			ended = append(ended, i)
+		}
+	}
+	slices.SortStableFunc(ended, func(a, b int) int { return ranks[a].Exit.At.Compare(ranks[b].Exit.At) })
+	return ended[min(len(ended), mostTracebacks):]
+}
