@@ -159,8 +159,8 @@ func (c *Cache) dropped(key types.NamespacedName, uid types.UID) (broken bool) {
 	g.drop(uid)
 	g.leaveInitial(uid)
 	g.refusal = nil
-	broken = g.open && (was == Planned || !g.complete())
-	if g.open && !broken {
+	broken = g.phase.open() && (was == Planned || !g.complete())
+	if g.phase.open() && !broken {
 		g.settle()
 	}
 	c.sweep(key, g)
@@ -198,7 +198,7 @@ func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
 	case g == nil || g.members[uid] == nil:
 		return "" // it is gone; the scheduler finds out by itself
 	case g.sizeErr != nil:
-		if first := g.first(); g.external && !errors.Is(g.sizeErr, ErrTermsUnknown) && first != nil && first.Pod.UID == uid {
+		if first := g.first(); g.external() && !errors.Is(g.sizeErr, ErrTermsUnknown) && first != nil && first.Pod.UID == uid {
 			return "" // it is refused where people see it
 		}
 		return g.sizeErr.Error()
@@ -223,7 +223,7 @@ func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	if g == nil || g.open || !g.complete() {
+	if g == nil || g.phase.open() || !g.complete() {
 		return nil
 	}
 	if first := g.first(); first != nil {
@@ -288,7 +288,7 @@ func (c *Cache) Open(key types.NamespacedName, nodes map[types.UID]string, now t
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	if g == nil || g.open || !g.complete() || len(nodes) == 0 || (g.terms.Min == 0 && len(nodes) != g.counts[Pending]) {
+	if g == nil || g.phase.open() || !g.complete() || len(nodes) == 0 || (g.terms.Min == 0 && len(nodes) != g.counts[Pending]) {
 		return false
 	}
 	for uid := range nodes {
@@ -296,8 +296,7 @@ func (c *Cache) Open(key types.NamespacedName, nodes map[types.UID]string, now t
 			return false
 		}
 	}
-	g.begin()
-	g.open, g.opened, g.refusal = true, now, nil
+	g.begin(now)
 	for uid, node := range nodes {
 		g.set(g.members[uid], Planned, node)
 	}
@@ -347,7 +346,7 @@ func (c *Cache) Reserve(key types.NamespacedName, pod *v1.Pod, node string) bool
 		return false
 	}
 	g.set(m, Reserved, node)
-	if g.fresh {
+	if g.phase.initial() {
 		g.initialPlacement = append(g.initialPlacement, m.Pod)
 	}
 	g.settle()
@@ -382,7 +381,7 @@ func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int
 			released = append(released, m.Pod)
 		}
 	}
-	g.open = false
+	g.transition(planEnded)
 	g.givenUp++
 	return released, g.givenUp
 }
@@ -419,7 +418,7 @@ func (c *Cache) AnyOpen() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range c.groups {
-		if g.open || g.counts[Reserved] > 0 {
+		if g.phase.open() || g.counts[Reserved] > 0 {
 			return true
 		}
 	}
@@ -432,7 +431,7 @@ func (c *Cache) Overdue(before time.Time) []types.NamespacedName {
 	defer c.mu.Unlock()
 	var keys []types.NamespacedName
 	for key, g := range c.groups {
-		if g.open && g.opened.Before(before) {
+		if g.phase.open() && g.opened.Before(before) {
 			keys = append(keys, key)
 		}
 	}
@@ -452,7 +451,7 @@ func (c *Cache) Status(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok
 		return status.Refused(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
 	case g.allBound():
 		// What ends well leaves a gang that is not to be called placed anew for that.
-		return g.placedStatus(), len(g.ended) == 0 || g.repaired, true
+		return g.placedStatus(), len(g.ended) == 0 || g.endedBefore > 0, true
 	case g.refusal != nil:
 		return status.Refused(*g.refusal), true, true
 	}

@@ -70,7 +70,7 @@ func TestCacheUnderRandomHistories(t *testing.T) {
 				if seed%2 == 0 {
 					p.Annotations[v1alpha1.AnnotationWholeNodes] = "true"
 				}
-				if g := l.groups[k]; (g == nil || !g.open) && rng.Intn(8) == 0 {
+				if g := l.groups[k]; (g == nil || !g.phase.open()) && rng.Intn(8) == 0 {
 					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "other"}}
 				}
 				pods[p.UID] = p
@@ -119,7 +119,7 @@ func TestCacheUnderRandomHistories(t *testing.T) {
 			case 8:
 				if rng.Intn(2) == 0 {
 					l.GiveUp(k)
-				} else if g := l.groups[k]; g != nil && !g.open {
+				} else if g := l.groups[k]; g != nil && !g.phase.open() {
 					manned := g.minimumPlaced()
 					if undo := l.Refuse(k, &gang.Refusal{}); manned && len(undo) > 0 {
 						t.Fatalf("seed %d step %d: a gang that has what it needs is taken back: %d pods", seed, step, len(undo))
@@ -194,10 +194,10 @@ func checkCounts(t *testing.T, when string, g *group) {
 			t.Fatalf("%s: %s is to be taken back though it holds nothing", when, p.Name)
 		}
 	}
-	if g.open && counts[Planned] == 0 {
+	if g.phase.open() && counts[Planned] == 0 {
 		t.Fatalf("%s: a plan stands that nobody is to follow", when)
 	}
-	if counts[Planned] > 0 && (!g.open || !g.allExist()) {
+	if counts[Planned] > 0 && (!g.phase.open() || !g.allExist()) {
 		t.Fatalf("%s: members are planned without a plan, or for a gang that is not complete", when)
 	}
 }

@@ -44,12 +44,8 @@ type group struct {
 	size    int
 	sizeErr error
 	terms   Terms
-	// notified is what a pod heard that was refused for what the gang's terms say; nobody heard anything since.
-	notified string
 	// lastNotice is the refusal that an event told last.
 	lastNotice notice
-	// external: another API than ours says who is in the gang.
-	external bool
 	// ready counts members by task that no gate holds.
 	ready map[string]int
 	// terminating are members that were told to end and still do; ended are pods that ended well, which nobody
@@ -59,28 +55,28 @@ type group struct {
 	// version counts changes of who is there; calm is what it was at the last inspection, asked what it was
 	// when the API server last said who ended well.
 	version, calm, asked int
-	// open says that a plan stands which not all members have followed, since opened.
-	open   bool
-	opened time.Time
-	// fresh says that the gang never was whole; only then is it taken back when it cannot be completed.
-	// settled says that it was seen whole. initialPlacement are a fresh gang's members with a node, oldest first;
-	// youngest is when the last of the pods that it was first planned with was created.
-	fresh, settled   bool
+	// phase is changed by transition alone. Where no plan stands refusal is why, as the last plan said, and notified, as a pod was
+	// refused for what the gang's terms say; empty since a pod was not.
+	phase    phase
+	refusal  *gang.Refusal
+	notified string
+	// opened is when the last plan was opened, and endedBefore how many members had ended well by then.
+	opened      time.Time
+	endedBefore int
+	// initialPlacement are the members with a node of a gang that never was whole, oldest first; youngest is when the last of the
+	// pods that it was first planned with was created.
 	initialPlacement []*v1.Pod
 	youngest         time.Time
-	// repaired: a plan was opened after members ended well.
-	repaired bool
 	// since is when all that is needed to place the missing members came to be there; zero once all have a node.
 	since time.Time
-	// lifted: gates of others were seen to go.
-	lifted bool
+	// lifted counts the members of which gates of others were seen to go.
+	lifted int
 	// gapSince is since when a gang in its initial placement was seen to lack members.
 	gapSince time.Time
 	// givenUp counts plans in a row that could not be followed.
 	givenUp int
-	// refusal is the last answer, if it was one; nudged is when the leader was last sent past its backoff.
-	refusal *gang.Refusal
-	nudged  time.Time
+	// nudged is when the leader was last sent past its backoff.
+	nudged time.Time
 }
 
 // Member is a pod of a gang.
@@ -134,8 +130,25 @@ const (
 )
 
 func (c *Cache) newGroup(key types.NamespacedName) *group {
-	_, _, external := membership.External(key)
-	return &group{key: key, config: &c.config, waiting: c.waiting, released: &c.released, exclusive: c.exclusive, external: external, members: map[types.UID]*Member{}, slots: map[int]int{}, ready: map[string]int{}, terminating: map[types.UID]gang.Gap{}, ended: map[types.UID]Slot{}, asked: -1}
+	return &group{
+		key:         key,
+		config:      &c.config,
+		waiting:     c.waiting,
+		released:    &c.released,
+		exclusive:   c.exclusive,
+		members:     map[types.UID]*Member{},
+		slots:       map[int]int{},
+		ready:       map[string]int{},
+		terminating: map[types.UID]gang.Gap{},
+		ended:       map[types.UID]Slot{},
+		asked:       -1,
+	}
+}
+
+// external says whether another API than ours says who is in the gang.
+func (g *group) external() bool {
+	_, _, external := membership.External(g.key)
+	return external
 }
 
 // setTerms takes the gang's terms over.
@@ -155,7 +168,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 		g.version++
 	} else if m.gated {
 		g.gated--
-		g.lifted = g.lifted || len(pod.Spec.SchedulingGates) == 0
+		g.lifted += flag(len(pod.Spec.SchedulingGates) == 0)
 	} else {
 		g.ready[m.Task]--
 	}
@@ -398,10 +411,10 @@ func (g *group) first() *Member {
 // settle closes the plan once all members have followed it, and ends the initial placement once all are bound.
 func (g *group) settle() {
 	if g.counts[Planned] == 0 {
-		g.open = false
+		g.transition(planEnded)
 	}
 	if g.allBound() {
-		g.fresh, g.settled, g.initialPlacement, g.givenUp, g.refusal = false, true, nil, 0, nil
+		g.transition(completed)
 	}
 }
 
@@ -414,7 +427,7 @@ func (g *group) wants() bool {
 		return false
 	}
 	g.since = time.Now()
-	if made := g.newest(); !g.lifted && g.since.Sub(made) > foundLate && !made.IsZero() {
+	if made := g.newest(); g.lifted == 0 && g.since.Sub(made) > foundLate && !made.IsZero() {
 		g.since = made
 	}
 	return true

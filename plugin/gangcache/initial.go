@@ -30,7 +30,7 @@ func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	if g == nil || !g.fresh || g.members[uid] == nil {
+	if g == nil || !g.phase.initial() || g.members[uid] == nil {
 		return ""
 	}
 	return g.youngest.UTC().Format(time.RFC3339)
@@ -39,7 +39,7 @@ func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
 // inferInitial decides whether a gang that this process found half bound was ever fully placed. It was not, if all
 // bound members carry a stamp and one that was to be placed with them still has no node.
 func (g *group) inferInitial() {
-	if g.fresh || g.settled || g.minimumPlaced() {
+	if known := g.phase.initial() || g.phase == whole || g.phase == repairing; known || g.minimumPlaced() {
 		return
 	}
 	var half []Member
@@ -65,18 +65,21 @@ func (g *group) inferInitial() {
 		return
 	}
 	slices.SortFunc(half, BySlot)
-	g.fresh, g.youngest, g.initialPlacement = true, youngest, nil
+	g.transition(stampsFound)
+	g.youngest, g.initialPlacement = youngest, nil
 	for _, m := range half {
 		g.initialPlacement = append(g.initialPlacement, m.Pod)
 	}
 }
 
-// begin notes, when a plan is opened, whether it is the gang's first.
-func (g *group) begin() {
+// begin opens a plan.
+func (g *group) begin(now time.Time) {
 	g.inferInitial()
-	g.repaired = len(g.ended) > 0
+	g.opened, g.endedBefore = now, len(g.ended)
 	if g.counts[Reserved]+g.counts[Bound] == 0 {
-		g.fresh, g.settled, g.initialPlacement = true, false, nil
+		g.transition(firstPlanOpened)
+	} else {
+		g.transition(planOpened)
 	}
 	for _, m := range g.members {
 		if created := m.Pod.CreationTimestamp.Time; created.After(g.youngest) {
@@ -88,15 +91,15 @@ func (g *group) begin() {
 // rollback ends an initial placement: the returned pods, newest first, are to be deleted and no longer count.
 func (c *Cache) rollback(g *group) (undo []*v1.Pod) {
 	g.inferInitial()
-	if !g.fresh || g.minimumPlaced() {
+	if !g.phase.initial() || g.minimumPlaced() {
 		return nil
 	}
 	undo = g.initialPlacement
-	if g.external { // a pod that nobody makes again stays
+	if g.external() { // a pod that nobody makes again stays
 		undo = slices.DeleteFunc(undo, func(pod *v1.Pod) bool { return metav1.GetControllerOf(pod) == nil })
 	}
 	slices.Reverse(undo)
-	g.fresh, g.initialPlacement, g.gapSince = false, nil, time.Time{}
+	g.transition(rolledBack)
 	for _, pod := range undo {
 		c.terminating[pod.UID] = true
 		g.drop(pod.UID)
@@ -118,13 +121,13 @@ func (c *Cache) Lapsed(now time.Time, timeout time.Duration) []Lapse {
 	defer c.mu.Unlock()
 	var all []Lapse
 	for key, g := range c.groups {
-		if g.allExist() || g.open || g.sizeErr != nil || g.counts[Reserved]+g.counts[Bound] == 0 {
+		if g.allExist() || g.phase.open() || g.sizeErr != nil || g.counts[Reserved]+g.counts[Bound] == 0 {
 			g.gapSince = time.Time{}
 			continue
 		}
 		g.inferInitial()
 		switch {
-		case !g.fresh:
+		case !g.phase.initial():
 		case g.gapSince.IsZero():
 			g.gapSince = now
 		case now.Sub(g.gapSince) >= cmp.Or(g.terms.Timeout, timeout) && g.counts[Reserved] == 0:
@@ -173,7 +176,7 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	}
 	was := g.wanting()
 	g.asked = q.version
-	if g.external {
+	if g.external() {
 		clear(g.ended) // all that there are were listed; one that is deleted may be made again
 	}
 	for _, pod := range ended {

@@ -30,10 +30,10 @@ func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, bro
 		g.version++
 	}
 	g.settle()
-	if first := g.first(); first != nil && !g.open && (g.notified != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
+	if first := g.first(); first != nil && !g.phase.open() && (g.notified != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
 		again = first.Pod
 	}
-	return Change{Completed: !was && g.wants()}, again, g.open && !g.complete()
+	return Change{Completed: !was && g.wants()}, again, g.phase.open() && !g.complete()
 }
 
 // AllRefused lists the gangs whose last answer was no, for whatever reason.
@@ -48,7 +48,7 @@ func (c *Cache) Waiting(key types.NamespacedName) (pods []*v1.Pod, why gang.Refu
 	defer c.mu.Unlock()
 	g := c.groups[key]
 	switch {
-	case g == nil || g.open || g.counts[Pending] == 0:
+	case g == nil || g.phase.open() || g.counts[Pending] == 0:
 		return nil, why, false
 	case g.sizeErr != nil:
 		why = gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}
@@ -98,13 +98,13 @@ func (c *Cache) IsOpen(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	return g != nil && g.open
+	return g != nil && g.phase.open()
 }
 
 // Idle lists gangs that could have been planned for some time and were not.
 func (c *Cache) Idle(before time.Time) []types.NamespacedName {
 	return c.keys(func(_ types.NamespacedName, g *group) bool {
-		return !g.open && g.refusal == nil && g.wanting() && !g.since.IsZero() && g.since.Before(before)
+		return !g.phase.open() && g.refusal == nil && g.wanting() && !g.since.IsZero() && g.since.Before(before)
 	})
 }
 
@@ -227,7 +227,7 @@ func (c *Cache) BeingPlaced() map[types.NamespacedName]bool {
 	defer c.mu.Unlock()
 	all := map[types.NamespacedName]bool{}
 	for key, g := range c.groups {
-		if g.open || g.counts[Reserved] > 0 {
+		if g.phase.open() || g.counts[Reserved] > 0 {
 			all[key] = true
 		}
 	}

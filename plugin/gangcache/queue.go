@@ -46,7 +46,7 @@ func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, boo
 // degraded says whether members stand on nodes and wait for others that the gang needs, and it does not give its nodes back.
 func (g *group) degraded() bool {
 	enough := g.minimumPlaced() && (len(g.terms.Tasks) == 0 || g.snapshot().Enough())
-	return g.counts[Bound] > 0 && !g.fresh && g.counts[Pending]+g.counts[Planned] > 0 && !enough
+	return g.counts[Bound] > 0 && !g.phase.initial() && g.counts[Pending]+g.counts[Planned] > 0 && !enough
 }
 
 // began is when the first of the gang's pods was created.

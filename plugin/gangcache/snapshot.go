@@ -29,7 +29,7 @@ func (g *group) snapshot() (r Snapshot) {
 		}
 		r.Members = append(r.Members, *m)
 	}
-	r.Version, r.Initial = g.version, g.fresh
+	r.Version, r.Initial = g.version, g.phase.initial()
 	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
 	if g.terms.Min > 0 {
 		r.Required = max(1, g.terms.Min-g.over())

@@ -66,7 +66,7 @@ func TestWhoJoinsIsNotWhatWasLost(t *testing.T) {
 			}
 		}
 		g := l.groups[k]
-		g.fresh = false
+		g.phase = whole
 		turn, ok := l.GangTurn(k)
 		if s := g.snapshot(); !ok || turn.Key.Degraded != c.want || s.Degraded() != c.want {
 			t.Errorf("%s: ahead %v, asked %v, want %v (%v)", name, turn.Key.Degraded, s.Degraded(), c.want, ok)

@@ -49,7 +49,7 @@ func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 	defer c.mu.Unlock()
 	var all []Waiting
 	for key, g := range c.waiting {
-		if g.open || g.sizeErr != nil || g.givenUp > mostGivenUp || !g.schedulable() || g.first() == nil {
+		if g.phase.open() || g.sizeErr != nil || g.givenUp > mostGivenUp || !g.schedulable() || g.first() == nil {
 			continue
 		}
 		w := Waiting{g.turn(), g.version, g.counts[Pending] - g.gated, g.givenUp}
@@ -93,7 +93,7 @@ func (c *Cache) WaitingInput(key types.NamespacedName) (Snapshot, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]
-	if g == nil || g.open || g.sizeErr != nil || !g.schedulable() {
+	if g == nil || g.phase.open() || g.sizeErr != nil || !g.schedulable() {
 		return Snapshot{}, false
 	}
 	return g.snapshot(), true
