@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -121,16 +122,29 @@ func (r recorder) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	tell := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
 	if pod, ok := regarding.(*v1.Pod); ok {
-		key, member := r.p.gangOf(pod)
-		switch now := time.Now(); {
-		case !member:
-		case reason == scheduled && r.p.deferredEvents.deferEvent(now, tell):
-			return
-		case reason == failed && !r.p.gangs.FirstNotice(key, pod.UID, fmt.Sprintf(note, args...), now):
+		tellNow := true
+		if key, member := r.p.gangOf(pod); member {
+			tellNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, tell)
+		}
+		if !tellNow {
 			return
 		}
 	}
 	tell()
+}
+
+// record defers an event about a member, or records what it says; tellNow: it is to be told now.
+func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, tell func()) (tellNow bool) {
+	now := time.Now()
+	switch reason {
+	case scheduled:
+		deferred := r.p.deferredEvents.deferEvent(now, tell)
+		return !deferred
+	case failed:
+		return r.p.gangs.RecordNotice(key, pod.UID, note(), now)
+	default:
+		return true
+	}
 }
 
 // recording is a framework with such a recorder.

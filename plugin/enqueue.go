@@ -80,7 +80,7 @@ func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.Queu
 	if !ok {
 		return fwk.Queue, nil
 	}
-	leads, hurry := p.gangs.Leads(key, pod.UID, time.Now())
+	leads, hurry := p.gangs.ClaimLead(key, pod.UID, time.Now())
 	if !leads {
 		return fwk.QueueSkip, nil
 	}

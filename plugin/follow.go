@@ -103,7 +103,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if !ok {
 		return p.singleGivesWay(ctx, pod, node)
 	}
-	if p.gangs.Reserve(key, pod, node) {
+	if follows := p.gangs.Reserve(key, pod, node); follows {
 		return nil
 	}
 	return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang does not name node "+node+" for this pod any more")
@@ -127,7 +127,7 @@ func (p *Plugin) singleGivesWay(ctx context.Context, pod *v1.Pod, node string) *
 	if ahead != nil {
 		return fwk.NewStatus(fwk.Unschedulable, ahead.Why(turn))
 	}
-	why, err := p.disturbs(ctx, nodes, types.NamespacedName{}, pod, taking)
+	why, err := p.keepOff(ctx, nodes, types.NamespacedName{}, pod, taking)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
@@ -143,7 +143,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if !ok || planner.IsNested(state) {
 		return
 	}
-	if p.gangs.Unreserve(key, pod.UID) {
+	if undone := p.gangs.Unreserve(key, pod.UID); undone {
 		p.abandon(klog.FromContext(ctx), key, "a member could not be bound to its planned node")
 	}
 }

@@ -90,7 +90,7 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 func TestAFollowerWritesNothing(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2), memberPod("h", 0, 2, 2))
 	w.knows(2)
-	w.plugin.gangs.Lapsed(time.Now(), 0)
+	w.plugin.gangs.SweepLapsed(time.Now(), 0)
 	w.client.ClearActions()
 	w.create(memberPod("h", 1, 2, 2))
 	w.until("the follower to know it", func() bool { return w.plugin.gangs.Leader(key("h")) != nil })

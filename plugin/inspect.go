@@ -23,12 +23,12 @@ func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	for _, key := range p.gangs.Idle(now.Add(-inspection)) {
 		p.wake(logger, key)
 	}
-	for _, l := range p.gangs.Lapsed(now, p.args.InitialPlacementTimeout.Duration) {
+	for _, l := range p.gangs.SweepLapsed(now, p.args.InitialPlacementTimeout.Duration) {
 		logger.Info("Rolling back a gang that was never fully placed", "gang", l.Key, "reason", l.Why, "pods", len(l.RollBack))
 		p.rollBack(ctx, l.Key, l.RollBack, l.Why)
 		p.status.soon(l.Key)
 	}
-	for _, q := range p.gangs.Unexplained() {
+	for _, q := range p.gangs.SweepUnexplained() {
 		ended, err := external.Succeeded(ctx, p.handle.ClientSet(), q.Key, q.Member)
 		if err != nil {
 			logger.Info("Looking up which members of a gang succeeded; will be retried", "gang", q.Key, "reason", err)

@@ -71,7 +71,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
 		return "another pod plans for the gang", nil
 	}
-	if p.claims.ReleaseFirst(ctx, key, snapshot, nodes) {
+	if later := p.claims.ReleaseFirst(ctx, key, snapshot, nodes); later {
 		return claims.ReleasedFirst, nil
 	}
 	snapshot.Leader = pod.UID
@@ -141,14 +141,17 @@ func (p *Plugin) giveWay(ctx context.Context, key types.NamespacedName, leader *
 		r.Message = ahead.Why(turn)
 		return r, nil
 	}
-	if r.Message, err = p.disturbs(ctx, nodes, key, leader, taking); r.Message == "" || err != nil {
+	r.Message, err = p.keepOff(ctx, nodes, key, leader, taking)
+	if r.Message == "" || err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// disturbs says for which gang others leave that would not fit any more beside pods that are about to be given nodes; "": there is none.
-func (p *Plugin) disturbs(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod, taking []planner.Taking) (string, error) {
+// keepOff says for which gang others leave that would not fit any more beside pods that are about to be given nodes; "": there is none.
+// Those pods are tried again once that gang is placed.
+func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
+	taking []planner.Taking) (string, error) {
 	if !p.reservations.Any() {
 		return "", nil
 	}
@@ -156,6 +159,7 @@ func (p *Plugin) disturbs(ctx context.Context, nodes []fwk.NodeInfo, own types.N
 	if !disturbed || err != nil {
 		return "", err
 	}
+	p.reservations.KeepOut(leader)
 	return "others leave for gang " + of.String() + ", which would not fit beside this", nil
 }
 
@@ -176,7 +180,7 @@ func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1
 		}
 	}
 	now := time.Now()
-	if !p.gangs.Open(key, plan, now) {
+	if opened := p.gangs.Open(key, plan, now); !opened {
 		return nil
 	}
 	p.preemption.Placed(logger, key)

@@ -90,7 +90,8 @@ func (c *Cache) Enqueued(key types.NamespacedName, pod *v1.Pod, alive func() boo
 	}
 	was := g.wanting()
 	g.enter(g.members[pod.UID])
-	did.Completed = did.Completed || (!was && g.wants())
+	began := g.markWaiting(was)
+	did.Completed = did.Completed || began
 	return did
 }
 
@@ -120,7 +121,7 @@ func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
 			did.Waited, g.since = time.Since(g.since), time.Time{}
 		}
 	}
-	did.Completed = !was && g.wants()
+	did.Completed = g.markWaiting(was)
 	return did
 }
 
@@ -235,9 +236,9 @@ func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 // nudgeEvery bounds how often the leader of a gang that lost members skips its backoff.
 const nudgeEvery = 100 * time.Millisecond
 
-// Leads says whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
-// hurry: the others of its gang wait for it on their nodes, so it is not to sit out its backoff.
-func (c *Cache) Leads(key types.NamespacedName, uid types.UID, now time.Time) (leads, hurry bool) {
+// ClaimLead says whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
+// hurry: the others of its gang wait for it on their nodes, so it is not to sit out its backoff; it is noted that it was sent past it.
+func (c *Cache) ClaimLead(key types.NamespacedName, uid types.UID, now time.Time) (leads, hurry bool) {
 	pod := c.Leader(key)
 	if pod == nil || pod.UID != uid {
 		return false, false

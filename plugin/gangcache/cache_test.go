@@ -115,7 +115,7 @@ func TestCacheUnderRandomHistories(t *testing.T) {
 					l.Explain(Question{Key: k}, []*v1.Pod{memberPod("g", rng.Intn(4), 4, 1)})
 				}
 			case 11:
-				l.Lapsed(at(int64(step)), 20*time.Second)
+				l.SweepLapsed(at(int64(step)), 20*time.Second)
 			case 8:
 				if rng.Intn(2) == 0 {
 					l.GiveUp(k)
@@ -332,14 +332,14 @@ func TestALostMemberIsHurried(t *testing.T) {
 	enter(l, a)
 	l.Observe(key("g"), a)
 	enter(l, b)
-	if _, hurry := l.Leads(key("g"), b.UID, at(10)); hurry {
+	if _, hurry := l.ClaimLead(key("g"), b.UID, at(10)); hurry {
 		t.Error("hurried before there was an answer")
 	}
 	l.Refuse(key("g"), refusedFor("test"))
-	if leads, hurry := l.Leads(key("g"), b.UID, at(11)); !leads || !hurry {
+	if leads, hurry := l.ClaimLead(key("g"), b.UID, at(11)); !leads || !hurry {
 		t.Error("not hurried")
 	}
-	if leads, hurry := l.Leads(key("g"), b.UID, at(11).Add(nudgeEvery/2)); !leads || hurry {
+	if leads, hurry := l.ClaimLead(key("g"), b.UID, at(11).Add(nudgeEvery/2)); !leads || hurry {
 		t.Error("hurried again at once")
 	}
 }
@@ -431,7 +431,7 @@ func refusedFor(why string) *gang.Refusal {
 func TestARefusalIsNewsOnce(t *testing.T) {
 	l, now := newCache(), time.Now()
 	l.Observe(key("g"), memberPod("g", 0, 2, 1))
-	if !l.FirstNotice(key("g"), "another", "no", now) || l.FirstNotice(key("g"), "another", "no", now) || !l.FirstNotice(key("g"), "another", "no", now.Add(noticeFor)) {
+	if !l.RecordNotice(key("g"), "another", "no", now) || l.RecordNotice(key("g"), "another", "no", now) || !l.RecordNotice(key("g"), "another", "no", now.Add(noticeFor)) {
 		t.Error("what another pod has not heard, or what events forgot, is told; nothing else")
 	}
 }

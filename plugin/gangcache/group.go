@@ -421,9 +421,9 @@ func (g *group) settle() {
 // wanting says whether there are members to be placed, and all that is needed to do so.
 func (g *group) wanting() bool { return g.complete() && g.first() != nil }
 
-// wants is wanting, for one that was not before.
-func (g *group) wants() bool {
-	if !g.wanting() {
+// markWaiting notes that the gang waits from now on, and reports that, where it is wanting and was not before.
+func (g *group) markWaiting(was bool) (began bool) {
+	if was || !g.wanting() {
 		return false
 	}
 	g.since = time.Now()

@@ -114,9 +114,9 @@ type Lapse struct {
 	Why      string
 }
 
-// Lapsed checks gangs in their initial placement that lack members, and gives up those that have lacked them for the
+// SweepLapsed notes which gangs in their initial placement lack members, and gives up those that have lacked them for the
 // timeout.
-func (c *Cache) Lapsed(now time.Time, timeout time.Duration) []Lapse {
+func (c *Cache) SweepLapsed(now time.Time, timeout time.Duration) []Lapse {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []Lapse
@@ -148,9 +148,9 @@ type Question struct {
 	version int
 }
 
-// Unexplained lists gangs that have lacked members since the last inspection. Each change of a gang is listed
-// until it is explained.
-func (c *Cache) Unexplained() []Question {
+// SweepUnexplained lists gangs that have lacked members since the last inspection, which this one is then. Each change of a gang is
+// listed until it is explained.
+func (c *Cache) SweepUnexplained() []Question {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var open []Question
@@ -182,7 +182,7 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	for _, pod := range ended {
 		g.ended[pod.UID] = SlotOf(pod)
 	}
-	return Change{Completed: !was && g.wants()}
+	return Change{Completed: g.markWaiting(was)}
 }
 
 // missingMembers is the refusal of a gang whose missing members did not succeed.

@@ -33,7 +33,7 @@ func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, bro
 	if first := g.first(); first != nil && !g.phase.open() && (g.notified != "" || g.refusal != nil && !reflect.DeepEqual(old, g.terms)) {
 		again = first.Pod
 	}
-	return Change{Completed: !was && g.wants()}, again, g.phase.open() && !g.complete()
+	return Change{Completed: g.markWaiting(was)}, again, g.phase.open() && !g.complete()
 }
 
 // AllRefused lists the gangs whose last answer was no, for whatever reason.
@@ -142,9 +142,9 @@ type notice struct {
 	at   time.Time
 }
 
-// FirstNotice reports whether a gang was not told this before: it is planned again and again, and an event each time
-// would say nothing new.
-func (c *Cache) FirstNotice(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
+// RecordNotice records what a gang is told by an event, and reports whether it was not told that before: it is planned again and
+// again, and an event each time would say nothing new.
+func (c *Cache) RecordNotice(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[key]

@@ -101,7 +101,7 @@ func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
 	if refusal := s.sort(); refusal != nil {
 		return gang.Placement{}, refusal, nil
 	}
-	if !s.ahead(0) {
+	if turn := s.takeTurnFor(0); !turn {
 		return gang.Placement{}, s.waits, nil
 	}
 	began := time.Now()
@@ -135,7 +135,7 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 	if refusal != nil || !interPodRules {
 		return placement, refusal, nil
 	}
-	if !s.ahead(s.besides(placement.Placed)) {
+	if turn := s.takeTurnFor(s.besides(placement.Placed)); !turn {
 		return gang.Placement{}, s.waits, nil
 	}
 	if s.satisfiesRules(placement) || s.err != nil {
@@ -346,7 +346,10 @@ func (s *planCycle) agree(member int, node string, assignments []gang.Assignment
 		s.err = s.ctx.Err() // a preview or a record has a deadline
 	}
 	s.questions++
-	if s.err != nil || !s.ahead(0) {
+	if s.err != nil {
+		return gang.Cause{}, false
+	}
+	if turn := s.takeTurnFor(0); !turn {
 		return gang.Cause{}, false
 	}
 	if s.asked.state == nil || s.asked.member != member || !slices.Equal(s.asked.assignments, assignments) {

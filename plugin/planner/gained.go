@@ -48,8 +48,8 @@ type refused struct {
 	roles []topology.Resources
 }
 
-// holds reports whether the answer is the same still. It counts what nodes that gained take at most.
-func (r *refused) holds(g *gained, tree *topology.Tree, version, pending int, now int64) bool {
+// recheck counts what nodes that gained since take at most, and reports whether the answer is the same still.
+func (r *refused) recheck(g *gained, tree *topology.Tree, version, pending int, now int64) bool {
 	nodes, ok := g.since(r.seen)
 	if !ok || r.version != version || r.pending != pending || r.until > 0 && now >= r.until || r.any && len(nodes) > 0 {
 		return false

@@ -53,8 +53,8 @@ func (s *planCycle) sort() *gang.Refusal {
 	return nil
 }
 
-// ahead reports whether the plan may ask n more questions. One of many needs a turn.
-func (s *planCycle) ahead(n int) bool {
+// takeTurnFor reports whether the plan may ask n more questions. For many it takes a turn, or has the plan wait for one.
+func (s *planCycle) takeTurnFor(n int) bool {
 	if s.waits != nil {
 		return false
 	}

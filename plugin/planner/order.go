@@ -88,7 +88,11 @@ func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangca
 	o.vain, o.at = min(vainMost, o.vain+time.Duration(vainShare*float64(now.Sub(o.at)))), now
 	for i := range ahead {
 		w := &ahead[i]
-		if a := o.answers[w.Key.Gang]; a != nil && a.holds(&p.gained, p.tree, w.Version, w.Pending, now.UnixNano()) || o.passed(w.Key.Gang, now) {
+		holds := false
+		if a := o.answers[w.Key.Gang]; a != nil {
+			holds = a.recheck(&p.gained, p.tree, w.Version, w.Pending, now.UnixNano())
+		}
+		if holds || o.passed(w.Key.Gang, now) {
 			continue
 		}
 		if o.vain <= 0 && (!w.Key.Degraded || o.vain <= -vainDegraded) {

@@ -158,7 +158,7 @@ func (p *Preemptor) noteWhy(key types.NamespacedName, why string) {
 func (p *Preemptor) Why(key types.NamespacedName) string { return p.tried[key].why }
 
 // Disturbed returns a gang for which units leave and which would not fit any more beside pods that are about to be given nodes: holding
-// the room does not hold the conditions. Those pods are tried again once that gang is placed.
+// the room does not hold the conditions.
 func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
 	taking []planner.Taking) (of types.NamespacedName, disturbed bool, err error) {
 	priority, end := corev1helpers.PodPriority(leader), settings.WouldEnd(leader, time.Now())
@@ -178,7 +178,6 @@ func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own typ
 			return key, false, err
 		}
 		if disturbed {
-			p.rooms.wait(leader)
 			return key, true, nil
 		}
 	}

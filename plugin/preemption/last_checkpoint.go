@@ -32,10 +32,10 @@ type lastCheckpoints struct {
 // firstRead bounds how long scheduling waits for the first reading.
 const firstRead = 2 * time.Second
 
-// known reports whether the checkpoints are known well enough: read recently, or since they were asked for, which may
+// ensureKnown reports whether the checkpoints are known well enough: read recently, or since they were asked for, which may
 // be longer ago because a search waits for its turn. Otherwise it starts a read. The first read is waited for: a
 // replica that takes over in the middle of a batch must hold what becomes free before it plans others.
-func (w *lastCheckpoints) known(ctx context.Context, now, asked time.Time) bool {
+func (w *lastCheckpoints) ensureKnown(ctx context.Context, now, asked time.Time) bool {
 	w.mu.Lock()
 	first := w.at.IsZero()
 	w.mu.Unlock()

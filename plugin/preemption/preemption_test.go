@@ -251,22 +251,22 @@ func TestSearchesTakeTurns(t *testing.T) {
 	p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())
 	now := time.Now()
 	woken := make(chan string, 2)
-	if !p.maySearch(key("one"), now, nil) {
+	if !p.reserveSearch(key("one"), now, nil) {
 		t.Fatal("the first is refused its turn")
 	}
 	p.searched(key("one"), now.Add(-10*time.Second), foundRoom, func() {})
-	if p.maySearch(key("other"), time.Now(), func() { woken <- "other" }) {
+	if p.reserveSearch(key("other"), time.Now(), func() { woken <- "other" }) {
 		t.Error("another one searches right after a search of ten seconds")
 	}
 	if next := p.tried[key("other")].next; next.Before(now.Add(99 * time.Second)) {
 		t.Errorf("its turn is %v after", next.Sub(now))
 	}
-	if !p.maySearch(key("other"), now.Add(200*time.Second), nil) {
+	if !p.reserveSearch(key("other"), now.Add(200*time.Second), nil) {
 		t.Error("its turn never comes")
 	}
 	now = time.Now()
 	p.nextSearch = now.Add(time.Millisecond)
-	if p.maySearch(key("third"), now, func() { woken <- "third" }) {
+	if p.reserveSearch(key("third"), now, func() { woken <- "third" }) {
 		t.Error("it does not wait")
 	}
 	select {
@@ -290,7 +290,7 @@ func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 		for range 60_000 {
 			for _, name := range names { // in the queue's order
 				again := func() { mu.Lock(); woken[name] = true; mu.Unlock() }
-				if p.maySearch(key(name), time.Now(), again) {
+				if p.reserveSearch(key(name), time.Now(), again) {
 					had[name]++
 					began := time.Now()
 					time.Sleep(500 * time.Millisecond)
@@ -321,7 +321,7 @@ func TestWhatGangsHaveStoredIsKnown(t *testing.T) {
 		"read since asked":  {time.Minute, at.Add(-1), true},
 		"read before asked": {time.Minute, at.Add(1), false},
 	} {
-		if got := w.known(t.Context(), at.Add(c.after), c.asked); got != c.want {
+		if got := w.ensureKnown(t.Context(), at.Add(c.after), c.asked); got != c.want {
 			t.Errorf("%s: known is %v", name, got)
 		}
 	}

@@ -239,7 +239,8 @@ func (h *HeldRooms) heldOn(node string, priority int32, end time.Time) (held top
 	return held, beneficiary
 }
 
-func (h *HeldRooms) wait(pod *v1.Pod) {
+// KeepOut notes a pod that is kept out, to be tried again when room is held no more.
+func (h *HeldRooms) KeepOut(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.kept) < mostKept {
@@ -263,7 +264,7 @@ func (p *Preemptor) FilterHeld(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	left := p.config.Planner.Free(node)
 	for what, v := range p.config.Planner.Requests(info) {
 		if left[what]-held[what] < v {
-			p.rooms.wait(pod)
+			p.rooms.KeepOut(pod)
 			return fwk.NewStatus(fwk.Unschedulable, "room on the node is held for gang "+beneficiary.String())
 		}
 	}
@@ -288,8 +289,8 @@ func (p *Preemptor) releaseRoom(logger klog.Logger, key types.NamespacedName) {
 	}()
 }
 
-// unusable records whether a gang can use what is held for it now, and returns for how long it could not.
-func (h *HeldRooms) unusable(key types.NamespacedName, idle bool, now time.Time) time.Duration {
+// noteUnusable records whether a gang can use what is held for it now, and returns for how long it could not.
+func (h *HeldRooms) noteUnusable(key types.NamespacedName, idle bool, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.of[key]
@@ -309,11 +310,12 @@ func (h *HeldRooms) unusable(key types.NamespacedName, idle bool, now time.Time)
 // lack members for long.
 func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
 	for key, h := range p.rooms.keys() {
+		unusable := p.rooms.noteUnusable(key, !p.config.Gangs.Schedulable(key), now)
 		switch {
 		case !p.config.Gangs.Wants(key):
 		case !h.Reserved && now.After(h.until):
 			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.Text())
-		case h.Reserved && p.rooms.unusable(key, !p.config.Gangs.Schedulable(key), now) >= p.config.Args.InitialPlacementTimeout.Duration:
+		case h.Reserved && unusable >= p.config.Args.InitialPlacementTimeout.Duration:
 			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.Text())
 		default:
 			continue

@@ -101,8 +101,8 @@ const (
 	unreadCheckpoints
 )
 
-// maySearch reports whether a gang or pod may search for room now; if not, again is called when it may.
-func (p *Preemptor) maySearch(key types.NamespacedName, now time.Time, again func()) bool {
+// reserveSearch reports whether a gang or pod may search for room now. If not, it has its turn later: again is called then.
+func (p *Preemptor) reserveSearch(key types.NamespacedName, now time.Time, again func()) bool {
 	a := p.tried[key]
 	switch {
 	case now.Before(a.next): // it is under way
@@ -166,7 +166,7 @@ func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
 		return
 	}
 	again := func() { p.config.Wake(logger, key) }
-	if !p.maySearch(key, now, again) {
+	if turn := p.reserveSearch(key, now, again); !turn {
 		return
 	}
 	if h, ok := p.rooms.Get(key); ok && !h.Reserved {
@@ -220,7 +220,7 @@ func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) 
 		if len(s.world.Units) == 0 {
 			p.noteWhy(b.key, "")
 		} else {
-			if !s.weighed(ctx, now) {
+			if ready := s.weigh(ctx, now); !ready {
 				return unreadCheckpoints, nil
 			}
 			if done, err := p.nominate(ctx, b, s, priority, now); done || err != nil {
@@ -299,8 +299,12 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 		return false, err
 	}
 	_, disturbed, err := p.Disturbed(ctx, b.nodes, b.key, b.leader(), s.taking(c.room.assignments))
-	if disturbed || err != nil {
-		return false, err // it would not be let in: units would leave for nothing
+	if err != nil {
+		return false, err
+	}
+	if disturbed { // it would not be let in: units would leave for nothing
+		p.rooms.KeepOut(b.leader())
+		return false, nil
 	}
 	d := s.departure(c.victims, c.room.assignments)
 	h := HeldRoom{

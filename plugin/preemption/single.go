@@ -89,7 +89,7 @@ func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fw
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // no gang is named so
 	logger, now := klog.FromContext(ctx), time.Now()
 	again := func() { p.config.Activate(logger, []*v1.Pod{pod}) }
-	if !p.maySearch(key, now, again) {
+	if turn := p.reserveSearch(key, now, again); !turn {
 		return nil, p.explained(key, refusal)
 	}
 	node, what, err := p.roomForOne(ctx, key, pod, nodes, again)
@@ -126,7 +126,7 @@ func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, po
 	if err != nil || len(s.world.Units) == 0 {
 		return "", foundNone, err
 	}
-	if !s.weighed(ctx, now) {
+	if ready := s.weigh(ctx, now); !ready {
 		return "", unreadCheckpoints, nil
 	}
 	c, err := s.choose()
@@ -135,8 +135,12 @@ func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, po
 		return "", foundNone, err
 	}
 	_, disturbed, err := p.Disturbed(ctx, nodes, key, pod, s.taking(c.room.assignments))
-	if disturbed || err != nil {
-		return "", foundNone, err // it would not be let in: units would leave for nothing
+	if err != nil {
+		return "", foundNone, err
+	}
+	if disturbed { // it would not be let in: units would leave for nothing
+		p.rooms.KeepOut(pod)
+		return "", foundNone, nil
 	}
 	at := c.room.assignments[0].Node
 	d := s.departure(c.victims, c.room.assignments)

@@ -120,9 +120,9 @@ func (s *whatIf) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	s.pods[u] = append(s.pods[u], pod)
 }
 
-// weighed sets each unit's lost work. It is false while the gangs' checkpoints are being read.
-func (s *whatIf) weighed(ctx context.Context, now time.Time) bool {
-	if !s.p.lastCheckpoints.known(ctx, now, s.p.tried[s.b.key].asked) {
+// weigh sets each unit's lost work. It is not ready while the gangs' checkpoints are being read.
+func (s *whatIf) weigh(ctx context.Context, now time.Time) (ready bool) {
+	if known := s.p.lastCheckpoints.ensureKnown(ctx, now, s.p.tried[s.b.key].asked); !known {
 		return false
 	}
 	for u := range s.world.Units {
