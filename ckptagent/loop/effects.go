@@ -41,7 +41,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		}
 	case ckptagent.WriteManifest:
 		if a.uploader != nil {
-			a.uploader.manifest(e)
+			a.uploader.manifest(e, a.job)
 		}
 	case ckptagent.Fetch:
 		if a.uploader != nil {

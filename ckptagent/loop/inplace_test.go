@@ -3,17 +3,12 @@
 package loop_test
 
 import (
-	"bytes"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
-	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
 // sharded trains FSDP2 over tensor parallel on four ranks, saves one step, and writes down what the whole state is.
@@ -109,30 +104,4 @@ func TestStockTorchReadsWhatAgentsStored(t *testing.T) {
 	if err != nil || string(out) != "16 tensors are equal\n" {
 		t.Errorf("%v: %s", err, out)
 	}
-}
-
-// TestAnIndexTakesNoMoreMemory than it may, whatever it is told: it ends, not the pod.
-func TestAnIndexTakesNoMoreMemory(t *testing.T) {
-	index := exec.Command(proctest.Agent(), "index")
-	index.Stdin = io.MultiReader(strings.NewReader(`{"folder":"`), io.LimitReader(endless{}, 1<<30), strings.NewReader(`"}`))
-	out, err := index.CombinedOutput()
-	// What the garbage collector takes for itself it does not look at: it ends by SIGSEGV on the runtime's own stack then.
-	lacks := bytes.Contains(out, []byte("out of memory")) || bytes.HasPrefix(out, []byte("SIGSEGV")) && bytes.Contains(out, []byte("\ngoroutine 0 "))
-	if index.ProcessState == nil || index.ProcessState.ExitCode() != 2 || !lacks {
-		t.Fatalf("%v: %.300s", err, out)
-	}
-	used := index.ProcessState.SysUsage().(*syscall.Rusage).Maxrss >> 10
-	if used > 240 {
-		t.Errorf("it took %d MiB", used)
-	}
-	t.Logf("it took %d MiB", used)
-}
-
-type endless struct{}
-
-func (endless) Read(b []byte) (int, error) {
-	for i := range b {
-		b[i] = 'x'
-	}
-	return len(b), nil
 }

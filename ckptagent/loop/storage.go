@@ -16,6 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/ckptagent/store"
 	"holdfast.dev/holdfast/ckptagent/store/child"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -58,7 +59,8 @@ type uploader struct {
 	probing        time.Time // since when an answer is waited for; zero: it is not
 	// unwritable and failing are why probe and tasks do not succeed, for people.
 	unwritable, failing string
-	notNamed            string // why stock torch could not read a step in place
+	notNamed            string   // why stock torch could not read a step in place
+	job                 proc.Job // whose interpreter names steps to stock torch
 	copying             protocol.Mark
 	since               time.Time // of copying; zero: nothing is under way
 }
@@ -79,8 +81,7 @@ func newUploader(a *Agent) (*uploader, string) {
 		fs: fs, store: store.New(fs, folder, writer),
 		post: a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
 	}
-	k.store.TellNotNamed(k.tellNotNamed)
-	k.store.IndexBy(func(m format.Manifest) error { return child.Index(indexProcess, folder, writer, m) })
+	k.store.IndexBy(k.index, k.tellNotNamed)
 	go k.probe(func() { a.do(a.reportCapabilities) })
 	return k, ""
 }
@@ -103,11 +104,16 @@ func (a *Agent) storageProcess() *exec.Cmd {
 	return cmd
 }
 
-// indexProcess is what names to stock torch where a step lies.
-func indexProcess() *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", "index")
-	cmd.Args[0] = "holdfast-agent"
-	return cmd
+// index names to stock torch where a step lies.
+func (k *uploader) index(m format.Manifest, files string) (io.ReadCloser, error) {
+	k.mu.Lock()
+	job := k.job
+	k.mu.Unlock()
+	cmd, err := job.Index(files, len(m.Ranks))
+	if err != nil {
+		return nil, err
+	}
+	return child.Index(cmd)
 }
 
 // probe finds out whether storage is there and can be written, again for as long as it cannot. One that can
@@ -278,8 +284,11 @@ func (k *uploader) await(ctx context.Context, arenas *arena.Set, local int, step
 }
 
 // manifest writes a manifest, then removes what is superseded.
-func (k *uploader) manifest(e ckptagent.WriteManifest) {
+func (k *uploader) manifest(e ckptagent.WriteManifest, job proc.Job) {
 	k.endManifest()
+	k.mu.Lock()
+	k.job = job
+	k.mu.Unlock()
 	mark := e.Manifest.Mark
 	if mark.Step == 0 {
 		return

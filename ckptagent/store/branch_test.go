@@ -12,7 +12,7 @@ import (
 
 // TestRemovalKnowsMarksOfBranches: a removal names what stays with its branch, and what lies there is found by step and generation.
 func TestRemovalKnowsMarksOfBranches(t *testing.T) {
-	s := New(OS{}, t.TempDir(), "a")
+	s := newStore(OS{}, t.TempDir(), "a")
 	first, older, newer := protocol.Mark{Step: 80, Generation: 1}, protocol.Mark{Step: 55, Generation: 2, Branch: 1}, protocol.Mark{Step: 60, Generation: 2, Branch: 1}
 	for _, m := range []protocol.Mark{first, older, newer} {
 		all := manifestOf(m)
@@ -57,7 +57,7 @@ func TestManifestIsOfTheBranchOfItsFiles(t *testing.T) {
 		want  int64
 		ok    bool
 	}{{[2]int64{1, 1}, 1, 1, true}, {[2]int64{1, 1}, 0, 1, true}, {[2]int64{1, 1}, 2, 0, false}, {[2]int64{1, 2}, 0, 0, false}, {[2]int64{0, 1}, 0, 0, false}, {[2]int64{0, 0}, 0, 0, true}} {
-		s := New(OS{}, t.TempDir(), "a")
+		s := newStore(OS{}, t.TempDir(), "a")
 		for rank := range uint32(2) {
 			f := fileOf(m, rank)
 			f.Branch = c.files[rank]

@@ -18,7 +18,7 @@ import (
 // whoever compares the two, and nobody restores by it: the gang's record names the step, the file says what it holds.
 func TestEveryDamagedByteInStorage(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
-	s := New(m, jobFolder, "a")
+	s := newStore(m, jobFolder, "a")
 	mark := protocol.Mark{Step: 120, Generation: 3}
 	for rank := range uint32(2) {
 		if err := put(s, mark, rank); err != nil {

@@ -17,7 +17,7 @@ import (
 // though the one who gave it its name died before the folder was synced.
 func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
-	if _, err := history(New(whole, jobFolder, "a")); err != nil {
+	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
 		t.Fatal(err)
 	}
 	const soon = 14 // operations of the next writer: one rank's file, and another's up to its sync
@@ -25,15 +25,15 @@ func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 		for second := 2; second <= soon; second += 3 {
 			for seed := range seeds.All(t, uint64(1)) {
 				m := newMemFS(rand.New(rand.NewPCG(uint64(first), uint64(second)<<32|seed)), first)
-				if _, err := history(New(m, jobFolder, "a")); err == nil {
+				if _, err := history(newStore(m, jobFolder, "a")); err == nil {
 					t.Fatalf("crash at %d of %d did not happen", first, whole.ops)
 				}
-				ack, err := history(New(m.goOn(second), jobFolder, "b"))
+				ack, err := history(newStore(m.goOn(second), jobFolder, "b"))
 				if err == nil {
 					continue // there was not so much left to do
 				}
 				after := m.reboot(true)
-				if err := check(New(after, jobFolder, "c"), ack); err != nil {
+				if err := check(newStore(after, jobFolder, "c"), ack); err != nil {
 					t.Fatalf("the writer died at operation %d, power was lost at operation %d of the next, seed %d: %v\n%s", first, second, seed, err, m)
 				}
 			}

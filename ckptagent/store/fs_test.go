@@ -41,7 +41,7 @@ func TestRealFolders(t *testing.T) {
 	for name, dir := range folders(t) {
 		for i, length := range []int{0, 1, block - 1, block, block + 1, chunk - block - 1, chunk - block, chunk - block + 1, 2*chunk - block, 3*chunk + 5} {
 			t.Run(fmt.Sprintf("%s/%d", name, length), func(t *testing.T) {
-				s, data := New(OS{}, filepath.Join(dir, "job"), "w"), make([]byte, length)
+				s, data := newStore(OS{}, filepath.Join(dir, "job"), "w"), make([]byte, length)
 				for at := range data {
 					data[at] = byte(at>>12 + at*7)
 				}
@@ -115,7 +115,7 @@ func TestPutEndsWithItsContext(t *testing.T) {
 		}
 		return len(p), nil
 	})
-	s := New(OS{}, filepath.Join(folders(t)["memory"], "job"), "w")
+	s := newStore(OS{}, filepath.Join(folders(t)["memory"], "job"), "w")
 	if err := s.Put(ctx, format.RankFile{WorldSize: 1, Step: 1, Generation: 1, Length: 1 << 40}, data); !errors.Is(err, context.Canceled) || reads > 6 {
 		t.Errorf("%v after %d reads", err, reads)
 	}

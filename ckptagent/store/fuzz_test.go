@@ -31,7 +31,7 @@ func FuzzFolder(f *testing.F) {
 			return // no name of a file
 		}
 		disk := newMemFS(nil, 0)
-		s := New(disk, jobFolder, "w")
+		s := newStore(disk, jobFolder, "w")
 		for rank := range uint32(2) {
 			if err := put(s, m, rank); err != nil {
 				t.Fatal(err)

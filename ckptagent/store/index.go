@@ -3,81 +3,61 @@
 package store
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"io/fs"
 	"path"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast.dev/holdfast/ckptagent/format"
-	"holdfast.dev/holdfast/ckptagent/stock"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TellNotNamed has f told of each step that stock torch cannot read in place, and why.
-func (s *Store) TellNotNamed(f func(m protocol.Mark, why error)) { s.notNamed = f }
+// Indexer begins to name to stock torch what lies in the rank files of a manifest, which are called so up to the rank. What it returns reads as
+// the number of bytes of the file of values, a newline, these bytes, and .metadata; the error says why the step cannot be named.
+type Indexer func(m format.Manifest, files string) (io.ReadCloser, error)
 
-// IndexBy has f do what WriteIndex does.
-func (s *Store) IndexBy(f func(m format.Manifest) error) { s.writeIndex = f }
+// IndexBy has f name each step that gets a manifest. failed is called for each that has no index, with the reason.
+func (s *Store) IndexBy(f Indexer, failed func(m protocol.Mark, why error)) {
+	s.indexer, s.notNamed = f, failed
+}
 
-// WriteIndex writes the folder by which stock torch reads a step where it lies; a step that it cannot read gets none. .metadata comes last:
+// writeIndex writes the folder by which stock torch reads a step where it lies; a step that it cannot read gets none. .metadata comes last:
 // who finds it finds all that it names. The folder's own name is synced with that of the manifest.
-func (s *Store) WriteIndex(m format.Manifest) error {
-	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
-	x, err := s.index(m)
+func (s *Store) writeIndex(m format.Manifest) error {
+	in, err := s.indexer(m, path.Join(s.folder(m.Generation), strings.TrimSuffix(format.RankFileName(m.Step, 0), "0")))
 	if err != nil {
 		return err
 	}
+	defer in.Close()
+	read := bufio.NewReaderSize(in, 64<<10)
+	line, err := read.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	values, err := strconv.ParseInt(strings.TrimSuffix(line, "\n"), 10, 64)
+	if err != nil {
+		return err
+	}
+	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
 	if err = s.fs.MkdirAll(dir); err != nil {
 		return err
 	}
 	err = s.put(path.Join(dir, format.IndexValues), func(out File) error {
-		_, err := out.Write(x.Values())
+		_, err := io.CopyN(struct{ io.Writer }{out}, read, values)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	return s.put(path.Join(dir, format.IndexMetadata), func(out File) error {
-		return x.WriteMetadata(out, filesOf(m.Step))
+		_, err := io.Copy(struct{ io.Writer }{out}, read) // by Write alone, which knows what a direct file takes
+		return err
 	})
-}
-
-// filesOf are those of a step, as they are called in that folder.
-func filesOf(step int64) stock.Files {
-	return stock.Files{
-		Values: format.IndexValues, Data: format.RankFileData,
-		Rank: func(rank int) string { return "../" + format.RankFileName(step, uint32(rank)) },
-	}
-}
-
-func (s *Store) index(m format.Manifest) (*stock.Index, error) {
-	x := stock.New()
-	for rank, r := range m.Ranks {
-		data := dataOf{s.fs, path.Join(s.folder(m.Generation), format.RankFileName(m.Step, uint32(rank)))}
-		if err := x.Add(data, int64(r.Length)); err != nil {
-			return nil, err
-		}
-	}
-	return x, x.Check()
-}
-
-// dataOf is the data of a rank's file. It is open only while it is read: there may be thousands.
-type dataOf struct {
-	fs   FS
-	name string
-}
-
-// ReadAt reads all of b, or says why not.
-func (d dataOf) ReadAt(b []byte, at int64) (int, error) {
-	in, err := d.fs.Open(d.name, format.RankFileData+at)
-	if err != nil {
-		return 0, err
-	}
-	defer in.Close()
-	return io.ReadFull(in, b)
 }
 
 // removeIndex removes such a folder, whose .metadata is gone. What is not ours stays in it, and keeps it.

@@ -51,7 +51,7 @@ func (f turnedFile) Write(b []byte) (n int, err error) {
 // next one does, or after that. Whatever is recorded by then can be read, and the next removal takes what the call has left behind.
 func TestCallsOfTheDeadComeLate(t *testing.T) {
 	whole := &turned{FS: newMemFS(rand.New(rand.NewPCG(0, 0)), 0), on: func(_ int, op func() error) error { return op() }}
-	if _, err := history(New(whole, jobFolder, "a")); err != nil {
+	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
 		t.Fatal(err)
 	}
 	outlived := 0
@@ -68,7 +68,7 @@ func TestCallsOfTheDeadComeLate(t *testing.T) {
 				}
 				return errCrash
 			}}
-			if _, err := history(New(dead, jobFolder, "a")); err == nil {
+			if _, err := history(newStore(dead, jobFolder, "a")); err == nil {
 				t.Fatalf("operation %d does not end the writer", hung)
 			}
 			next := &turned{FS: m, on: func(n int, op func() error) error {
@@ -77,7 +77,7 @@ func TestCallsOfTheDeadComeLate(t *testing.T) {
 				}
 				return op()
 			}}
-			s := New(next, jobFolder, "b")
+			s := newStore(next, jobFolder, "b")
 			ack, err := history(s)
 			if err != nil { // a folder went that had just been made: agents try again
 				ack, err = history(s)
@@ -86,7 +86,7 @@ func TestCallsOfTheDeadComeLate(t *testing.T) {
 				_ = late()
 			}
 			if err == nil {
-				err = checkRecorded(New(m, jobFolder, "c"), ack.manifests[len(ack.manifests)-2:])
+				err = checkRecorded(newStore(m, jobFolder, "c"), ack.manifests[len(ack.manifests)-2:])
 			}
 			if err != nil {
 				t.Fatalf("operation %d of the dead took effect at %d of the next: %v\n%s", hung, moment, err, m)

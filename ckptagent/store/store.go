@@ -39,20 +39,17 @@ func compare(m, o protocol.Mark) int {
 
 // Store is the folder of one job. Its methods may be called at once.
 type Store struct {
-	fs     FS
-	dir    string
-	writer string
-	parts  atomic.Uint64
-	// notNamed is told why stock torch cannot read a step in place.
-	notNamed   func(m protocol.Mark, why error)
-	writeIndex func(m format.Manifest) error
+	fs       FS
+	dir      string
+	writer   string
+	parts    atomic.Uint64
+	indexer  Indexer // nil: no step gets an index
+	notNamed func(m protocol.Mark, why error)
 }
 
 // New uses the folder dir; writer tells the unfinished files of this process from those of others.
 func New(under FS, dir, writer string) *Store {
-	s := &Store{fs: under, dir: dir, writer: writer, notNamed: func(protocol.Mark, error) {}}
-	s.writeIndex = s.WriteIndex
-	return s
+	return &Store{fs: under, dir: dir, writer: writer}
 }
 
 // Probe says whether the folder can be written.
@@ -160,8 +157,10 @@ func (s *Store) PutManifest(m format.Manifest) error {
 	if err := s.makeFolder(s.folder(m.Generation)); err != nil {
 		return err
 	}
-	if err := s.writeIndex(m); err != nil { // whatever it is, a step is durable without
-		s.notNamed(protocol.Mark{Step: m.Step, Generation: m.Generation}, err)
+	if s.indexer != nil {
+		if err := s.writeIndex(m); err != nil { // whatever it is, a step is durable without
+			s.notNamed(protocol.Mark{Step: m.Step, Generation: m.Generation}, err)
+		}
 	}
 	return s.put(name, func(out File) error {
 		_, err := out.Write(m.Encode())

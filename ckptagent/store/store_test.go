@@ -5,7 +5,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,25 +18,18 @@ import (
 	"testing"
 
 	"holdfast.dev/holdfast/ckptagent/format"
-	"holdfast.dev/holdfast/ckptagent/stock"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
 const jobFolder = "/claim/llama-uid"
 
-// content is the state of one rank after one step, of a length of its own: one tensor that all ranks have, and a value.
+// content is the state of one rank after one step, of a length of its own.
 func content(m protocol.Mark, rank uint32) []byte {
 	rnd := rand.New(rand.NewPCG(uint64(m.Step), uint64(m.Generation)<<32|uint64(rank)))
 	b := make([]byte, 100+rnd.IntN(100))
 	for i := range b {
 		b[i] = byte(rnd.Uint32())
-	}
-	copy(b, "HFSTATE1")
-	for i, part := range []string{`{"v":1,"tensors":[["torch","float32",[2],80,8,null]],"prefix":[9]}`, fmt.Sprintf(`{"w":{"T":0},"step":%d}`, m.Step), ""} {
-		binary.LittleEndian.PutUint64(b[8+16*i:], uint64(len(b)))
-		binary.LittleEndian.PutUint64(b[16+16*i:], uint64(len(part)))
-		b = append(b, part...)
 	}
 	return b
 }
@@ -70,6 +62,18 @@ func get(s *Store, m protocol.Mark, rank uint32) error {
 	return err
 }
 
+// newStore is a store whose index of a step is text.
+func newStore(under FS, dir, writer string) *Store {
+	s := New(under, dir, writer)
+	s.IndexBy(textOf, func(protocol.Mark, error) {})
+	return s
+}
+
+func textOf(m format.Manifest, files string) (io.ReadCloser, error) {
+	values := fmt.Sprintf("values of step %d", m.Step)
+	return io.NopCloser(strings.NewReader(fmt.Sprintf("%d\n%s%s: %v", len(values), values, files, m.Ranks))), nil
+}
+
 // indexed says whether stock torch finds a step as it was put: all of it; or where it needs not, nothing of it.
 func indexed(s *Store, m protocol.Mark, must bool) error {
 	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
@@ -77,18 +81,14 @@ func indexed(s *Store, m protocol.Mark, must bool) error {
 	if errors.Is(err, fs.ErrNotExist) && !must {
 		return nil
 	}
-	x := stock.New()
-	for rank := range uint32(2) {
-		data := content(m, rank)
-		err = errors.Join(err, x.Add(bytes.NewReader(data), int64(len(data))), get(s, m, rank))
-	}
-	var want bytes.Buffer
 	values, more := readAll(s, path.Join(dir, format.IndexValues))
-	if err = errors.Join(err, more, x.WriteMetadata(&want, filesOf(m.Step))); err != nil {
+	in, _ := textOf(manifestOf(m), fmt.Sprintf("%s/step-%d.rank-", s.folder(m.Generation), m.Step))
+	want, _ := io.ReadAll(in)
+	if err := errors.Join(err, more, get(s, m, 0), get(s, m, 1)); err != nil {
 		return fmt.Errorf("what stock torch finds of step %v: %w", m, err)
 	}
-	if !bytes.Equal(got, want.Bytes()) || !bytes.Equal(values, x.Values()) {
-		return fmt.Errorf("what stock torch finds of step %v is not what was put", m)
+	if text := fmt.Sprintf("%d\n%s%s", len(values), values, got); text != string(want) {
+		return fmt.Errorf("what stock torch finds of step %v is not what was put: %s", m, text)
 	}
 	return nil
 }
@@ -186,19 +186,19 @@ func check(s *Store, ack acknowledged) error {
 // it acknowledged is there, what is there is whole, and the next writer goes on to the same end.
 func TestCrashAtEveryOperation(t *testing.T) {
 	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
-	if _, err := history(New(whole, jobFolder, "a")); err != nil {
+	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
 		t.Fatal(err)
 	}
 	for _, power := range []bool{false, true} {
 		for crash := 1; crash <= whole.ops; crash++ {
 			for seed := range seeds.All(t, uint64(3)) {
 				m := newMemFS(rand.New(rand.NewPCG(uint64(crash), seed)), crash)
-				ack, err := history(New(m, jobFolder, "a"))
+				ack, err := history(newStore(m, jobFolder, "a"))
 				if err == nil {
 					t.Fatalf("crash at %d of %d did not happen", crash, whole.ops)
 				}
 				after := m.reboot(power)
-				s := New(after, jobFolder, "b")
+				s := newStore(after, jobFolder, "b")
 				if err := check(s, ack); err != nil {
 					t.Fatalf("power lost %v, crash at operation %d, seed %d: %v\n%s", power, crash, seed, err, m)
 				}
@@ -218,7 +218,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	m.now["/claim/other-job"] = &node{dir: true}
-	s := New(m, jobFolder, "a")
+	s := newStore(m, jobFolder, "a")
 	if err := s.Probe(); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 // TestPruneKeepsWhatIsRecorded: manifests that no record came to name (generations ended too early) are newer than
 // those that it names, and take nothing of theirs away, whoever removes.
 func TestPruneKeepsWhatIsRecorded(t *testing.T) {
-	s := New(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
+	s := newStore(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
 	for _, m := range []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 25, Generation: 2}, {Step: 27, Generation: 3}, {Step: 29, Generation: 4}} {
 		for rank := range uint32(2) {
 			if err := put(s, m, rank); err != nil {
@@ -296,7 +296,7 @@ func TestPinsOutliveEveryRemoval(t *testing.T) {
 	line := protocol.Mark{Step: 45, Generation: 2}
 	kept := append(slices.Clone(pins), line, protocol.Mark{Step: 45, Generation: 4})
 	fill := func(m *memFS) *Store {
-		s := New(m, jobFolder, "a")
+		s := newStore(m, jobFolder, "a")
 		for _, of := range marks {
 			if err := errors.Join(put(s, of, 0), put(s, of, 1), s.PutManifest(manifestOf(of))); err != nil {
 				t.Fatal(err)
@@ -317,7 +317,7 @@ func TestPinsOutliveEveryRemoval(t *testing.T) {
 			if err := s.PruneBelow(line, kept...); err == nil && crash < whole.ops-before { // an empty folder may stay
 				t.Fatalf("no crash at %d of %d", crash, whole.ops-before)
 			}
-			s = New(m.reboot(power), jobFolder, "b")
+			s = newStore(m.reboot(power), jobFolder, "b")
 			for _, again := range []bool{false, true} {
 				complete, err := s.Complete()
 				for _, pin := range pins {
@@ -349,7 +349,7 @@ func TestPinsOutliveEveryRemoval(t *testing.T) {
 
 func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "llama-uid")
-	s := New(OS{}, dir, "a")
+	s := newStore(OS{}, dir, "a")
 	if err := s.Probe(); err != nil {
 		t.Fatal(err)
 	}
@@ -415,11 +415,11 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 // TestWritesOnce: what lies there already is not written again, whoever wrote it.
 func TestWritesOnce(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
-	if err := put(New(m, jobFolder, "a"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {
+	if err := put(newStore(m, jobFolder, "a"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {
 		t.Fatal(err)
 	}
 	before := m.ops
-	if err := put(New(m, jobFolder, "b"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {
+	if err := put(newStore(m, jobFolder, "b"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if done := m.trace[before:]; len(done) != 1 || done[0] != "syncdir "+jobFolder+"/gen-1" {

@@ -30,7 +30,6 @@ const usage = `usage:
   holdfast-agent init -- CMD...    be PID 1: run CMD beside the agent, return its exit code
   holdfast-agent run               be the agent (started by init)
   holdfast-agent storage           reach storage for the agent (started by it)
-  holdfast-agent index             name to stock torch where a step lies in storage (started by the agent)
   holdfast-agent launch -- CMD...  stand in for the launcher CMD
   torchrun ...                     the same, by name
   holdfast-agent ckpt ls           say as JSON which steps of this job lie in storage
@@ -79,11 +78,6 @@ func run(args []string) int {
 	case args[1] == "storage" && len(rest) == 0:
 		debug.SetMemoryLimit(memoryLimit)
 		if err := child.Serve(store.OS{}, os.Stdin, os.Stdout); err != nil {
-			return fail(err)
-		}
-		return 0
-	case args[1] == "index" && len(rest) == 0:
-		if err := child.ServeIndex(os.Stdin, os.Stdout, child.IndexMemory); err != nil {
 			return fail(err)
 		}
 		return 0

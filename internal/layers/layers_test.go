@@ -34,7 +34,6 @@ var cores = map[string][]string{
 	"ckptagent":         {"internal/protocol"},
 	"ckptagent/format":  {"internal/protocol"},
 	"ckptagent/launch":  {"internal/protocol"},
-	"ckptagent/stock":   {},
 	"nodehealth/budget": {},
 }
 

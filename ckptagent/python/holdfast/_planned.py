@@ -67,8 +67,8 @@ class Held:
         self.items = {(fqn, None if at is None else tuple(at)): what for fqn, at, what in value["held"]}
 
 
-def unite(all_held, load_trusted=False):
-    """The Union of what ranks kept: each tensor once, put together of its parts."""
+def unite(all_held, load):
+    """The Union of what ranks kept: each tensor once, put together of its parts. load: the value of bytes, or Left."""
     union, table_, found = _union.Union(), all_held[0].table, {}
     for rank, held in enumerate(all_held):
         for (fqn, at), what in held.items.items():
@@ -78,13 +78,11 @@ def unite(all_held, load_trusted=False):
         if fqn in table_["tensors"]:
             _tensor(union, path, table_["tensors"][fqn], found.get(fqn, ()))
         else:
-            _value(union, path, found.get(fqn, ()), load_trusted)
+            _value(union, path, found.get(fqn, ()), load)
     return union
 
 
 def _tensor(union, path, row, found):
-    import torch
-
     dtype, size, _ = row
     parts, unlike = {}, {}
     for rank, at, what in found:
@@ -93,16 +91,16 @@ def _tensor(union, path, row, found):
             unlike[rank] = what
     whole = {k: p for k, p in parts.items() if math.prod(k[1]) or not math.prod(size)}
     _union.covered(path, size, list(whole))
-    union.add(_union.Tensor(path, getattr(torch, dtype), tuple(size), list(whole.values())))
+    union.add(_union.Tensor(path, dtype, tuple(size), list(whole.values())))
     if unlike:
         union.differ[_union.key(path)] = list(unlike)
         _union.add_own(union, path, [(rank, what) for rank, _, what in found])
 
 
-def _value(union, path, found, trusted):
+def _value(union, path, found, load):
     if not found:
         raise ExportError("%s is named by the table, and no rank holds it: export another step" % _union.key(path))
-    values = [(rank, load(what, trusted)) for rank, _, what in found]
+    values = [(rank, load(what)) for rank, _, what in found]
     left = next((v.name for _, v in values if isinstance(v, Left)), None)
     if left is not None:
         union.leave(path, left)

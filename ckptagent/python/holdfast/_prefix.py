@@ -8,8 +8,8 @@ import functools
 import math
 import struct
 
-# torch.serialization's magic number, protocol version and description of the machine, each pickled.
-_HEAD = (
+#: torch.serialization's magic number, protocol version and description of the machine, each pickled.
+HEAD = (
     b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
     b"\x80\x02M\xe9\x03."
     b"\x80\x02}(X\x10\0\0\0protocol_versionM\xe9\x03X\x0d\0\0\0little_endian\x88X\x0a\0\0\0type_sizes"
@@ -48,4 +48,4 @@ def of(dtype, shape, nbytes):
         made = b"ctorch._utils\n_rebuild_tensor_v2\n" + tensor + b"tR"
     else:
         made = b"ctorch._utils\n_rebuild_tensor_v3\n" + tensor + b"ctorch\n%s\ntR" % dtype.encode()
-    return _HEAD + b"\x80\x02" + made + b"." + _KEYS + struct.pack("<q", elements)
+    return HEAD + b"\x80\x02" + made + b"." + _KEYS + struct.pack("<q", elements)

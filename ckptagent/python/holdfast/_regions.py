@@ -1,6 +1,7 @@
 """Where one rank's shard lies in the whole tensor, from its layout alone: no mesh, no process group, no torch."""
 
 import collections
+import functools
 import itertools
 import math
 
@@ -12,11 +13,12 @@ class Incomplete(ValueError):
     """A shard is no plain part of the tensor; the text says why."""
 
 
+@functools.lru_cache(maxsize=4096)  # layers are alike
 def regions(part, local_shape):
     """The boxes of the whole tensor that the shard of this part holds, in the shard's order. None where it is empty, or
     where this rank is not on the mesh."""
     if part.at is None:
-        return []
+        return ()
     for kind, *rest in part.placements:
         if kind == "partial":
             raise Incomplete("it is a partial %s, to be reduced over ranks" % rest[0])
@@ -25,11 +27,9 @@ def regions(part, local_shape):
     if holds != tuple(local_shape):
         raise Incomplete("the rank at %s holds %s of it, where its layout says %s" % (part.at, list(local_shape), list(holds)))
     if math.prod(holds) == 0 and math.prod(part.shape) != 0:
-        return []
-    boxes = []
-    for box in itertools.product(*(_placed(r) for r in runs)):
-        boxes.append(Region(tuple(b[0] for b in box), tuple(b[1] for b in box), tuple(b[2] for b in box)))
-    return boxes
+        return ()
+    boxes = itertools.product(*(_placed(r) for r in runs))
+    return tuple(Region(tuple(b[0] for b in box), tuple(b[1] for b in box), tuple(b[2] for b in box)) for box in boxes)
 
 
 def _runs(size, dim, part):

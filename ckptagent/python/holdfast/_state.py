@@ -383,7 +383,7 @@ class Unpacker:
         layout = json.loads(bytes(buffer[at + lo : at + lo + ln]))
         if layout.get("v") != 1:
             raise ValueError("layout version %r is not known here" % layout.get("v"))
-        self._rows = layout["tensors"]
+        self._layout, self._rows = layout, layout["tensors"]
         self.tree = json.loads(bytes(buffer[at + to : at + to + tn]))
         self._objects = bytes(buffer[at + oo : at + oo + on])
 

@@ -21,10 +21,24 @@ class Index(int):
     """A step of a path that is a list's, not a dict's."""
 
 
-#: A tensor of the whole state: its parts are (Region, tensor of a rank), which cover it.
+#: A tensor of the whole state: its parts are (Region, tensor or Place of a rank), which cover it; dtype: the type's name.
 Tensor = collections.namedtuple("Tensor", "path dtype shape parts")
 #: Anything else: what torch.save writes.
 Value = collections.namedtuple("Value", "path value")
+
+
+class Place:
+    """Where the bytes of a tensor lie in a rank's file: all that is known of it where nothing is read."""
+
+    __slots__ = ("dtype", "shape", "rank", "at", "length")
+
+    def __init__(self, dtype, shape, rank, at, length):
+        self.dtype, self.shape, self.rank, self.at, self.length = dtype, shape, rank, at, length
+
+    def narrow(self, dim, at, n):
+        if (at, n) != (0, self.shape[dim]):
+            raise ExportError("it lies in several places of the whole tensor")
+        return self
 
 
 class State(Unpacker):
@@ -66,10 +80,23 @@ class Union:
 
 def unite(states):
     """states: name -> value of each rank, as Unpacker.value returns it with borrow."""
+    return gather(map(leaves_of, states))
+
+
+def leaves_of(state):
+    """(path, leaf) of all that has a key of its own."""
+    return _leaves((), _whole_optimizers(state))
+
+
+def gather(ranks):
+    """The Union of each rank's leaves."""
     held = {}  # path -> [(rank, leaf)]
-    for rank, state in enumerate(map(_whole_optimizers, states)):
-        for path, leaf in _leaves((), state):
-            held.setdefault(path, []).append((rank, leaf))
+    for rank, leaves in enumerate(ranks):
+        for path, leaf in leaves:
+            found = held.setdefault(path, [])
+            if found and path[0] != _RNG and not isinstance(leaf, _sharded.Saved) and same(found[0][1], leaf):
+                leaf = found[0][1]  # of many equal ones one is kept
+            found.append((rank, leaf))
     union = Union()
     for path, leaves in held.items():
         left = next((x.name for _, leaf in leaves for x in _lefts(leaf)), None)
@@ -88,7 +115,7 @@ def add_values(union, path, leaves):
         entry, unlike = _shards(path, leaves)
     else:
         entry = _whole(path, first)
-        unlike = [rank for rank, leaf in leaves[1:] if not same(first, leaf)]
+        unlike = [rank for rank, leaf in leaves if leaf is not first and not same(first, leaf)]
     union.add(entry)
     if unlike:
         union.differ[key(path)] = unlike
@@ -104,19 +131,19 @@ def _whole(path, leaf):
     if not _is_tensor(leaf):
         return Value(path, leaf)
     shape = tuple(leaf.shape)
-    return Tensor(path, leaf.dtype, shape, [(_regions.Region((0,) * len(shape), (0,) * len(shape), shape), leaf)])
+    return Tensor(path, dtype(leaf), shape, [(_regions.Region((0,) * len(shape), (0,) * len(shape), shape), leaf)])
 
 
 def _shards(path, leaves):
     """The tensor that the ranks' shards make up, and the ranks whose own are unlike those that it was made of."""
     first = leaves[0][1]
-    parts, unlike = {}, []
+    parts, unlike, layout = {}, [], _layout(first)
     for rank, leaf in leaves:
-        if not isinstance(leaf, _sharded.Saved) or _layout(leaf) != _layout(first):
+        if not isinstance(leaf, _sharded.Saved) or _layout(leaf) != layout:
             unlike.append(rank)
             continue
         try:
-            boxes = _regions.regions(leaf.part, leaf.local.shape)
+            boxes = _regions.regions(leaf.part, tuple(leaf.local.shape))
         except _regions.Incomplete as e:
             raise ExportError("%s cannot be put together: %s" % (key(path), e)) from e
         mine = {(b.offsets, b.sizes): (b, leaf.local) for b in boxes}
@@ -126,11 +153,11 @@ def _shards(path, leaves):
         for at, got in mine.items():
             parts.setdefault(at, got)
     covered(path, first.part.shape, list(parts))
-    return Tensor(path, first.local.dtype, first.part.shape, list(parts.values())), unlike
+    return Tensor(path, dtype(first.local), first.part.shape, list(parts.values())), unlike
 
 
 def _layout(leaf):
-    return leaf.local.dtype, leaf.part._replace(strides=None, stride=None, at=None)
+    return dtype(leaf.local), leaf.part._replace(strides=None, stride=None, at=None)
 
 
 def covered(path, shape, boxes):
@@ -147,16 +174,22 @@ def narrow(region, tensor):
     return tensor
 
 
-def _is_tensor(v):
-    import torch
+def dtype(t):
+    """The name of a tensor's type."""
+    return t.dtype if isinstance(t, Place) else str(t.dtype)[6:]
 
-    return isinstance(v, torch.Tensor)
+
+def _is_tensor(v):
+    torch = sys.modules.get("torch")
+    return isinstance(v, Place) or torch is not None and isinstance(v, torch.Tensor)
 
 
 def same(a, b):
-    """Whether two leaves hold the same bits."""
+    """Whether two leaves hold the same bits; bytes that are not read count as equal."""
     if type(a) is not type(b):
         return False
+    if isinstance(a, Place):
+        return (a.dtype, a.shape) == (b.dtype, b.shape)
     if _is_tensor(a):
         import torch
 

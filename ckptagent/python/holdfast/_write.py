@@ -73,7 +73,7 @@ def _planner(union):
             self._items = items
 
         def _parts(self, name, entry):
-            properties, chunks = m.TensorProperties(dtype=entry.dtype), []
+            properties, chunks = m.TensorProperties(dtype=getattr(torch, entry.dtype)), []
             for region, tensor in entry.parts:
                 chunk = m.ChunkStorageMetadata(offsets=torch.Size(region.offsets), sizes=torch.Size(region.sizes))
                 self._sources[name, chunk.offsets] = (region, tensor)
@@ -112,7 +112,9 @@ class _Whole:
 
     def __init__(self, union):
         self._made = {}
-        need = sum(math.prod(e.shape) * e.dtype.itemsize for e in union.entries.values() if isinstance(e, _union.Tensor) and not _is_view(e))
+        import torch
+
+        need = sum(math.prod(e.shape) * getattr(torch, e.dtype).itemsize for e in union.entries.values() if isinstance(e, _union.Tensor) and not _is_view(e))
         have = _available()
         if have is not None and need > have:
             raise ExportError("the tensors that are sharded take %d bytes put together, and this machine has %d to give: export --to dcp, which needs memory for one tensor" % (need, have))
@@ -126,7 +128,7 @@ class _Whole:
         if _is_view(entry):
             whole = entry.parts[0][1]
         else:
-            whole = torch.empty(entry.shape, dtype=entry.dtype)
+            whole = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
             for region, tensor in entry.parts:
                 whole[tuple(slice(at, at + n) for at, n in zip(region.offsets, region.sizes))] = _union.narrow(region, tensor)
         self._made[made_of] = whole

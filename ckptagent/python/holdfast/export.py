@@ -46,7 +46,7 @@ def _united(files, trust):
     planned = [isinstance(s, _planned.Held) for s in states]
     if any(planned) and not all(planned):
         raise ExportError("ranks %s saved by holdfast.dcp and the others not: export another step" % [r for r, p in enumerate(planned) if p])
-    return _planned.unite(states, trust) if all(planned) else _union.unite(states)
+    return _planned.unite(states, functools.partial(_planned.load, trusted=trust)) if all(planned) else _union.unite(states)
 
 
 def _state(file, trust):

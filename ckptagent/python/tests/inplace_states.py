@@ -1,8 +1,4 @@
-"""Makes the states that ckptagent/store's test of reading in place puts into storage, and exports steps of it.
-
-    python -m tests.inplace_states make FOLDER       FOLDER/<case>/rank-<n>.data
-    python -m tests.inplace_states export JOB OUT [JOB OUT ...]      a line of JSON for each
-"""
+"""States of all kinds, as ranks of torch keep them: the data of each rank, for tests of reading in place."""
 
 import array
 import collections
@@ -17,7 +13,6 @@ import numpy as np
 import torch
 
 from holdfast import _arena as A
-from holdfast import export
 
 from .case import ClientCase, environment
 from .fakeagent import FakeAgent
@@ -34,17 +29,11 @@ def agents(folder, world):
     return made
 
 
-def write(folder, states):
-    for rank, data in enumerate(states):
-        with open(os.path.join(folder, "rank-%d.data" % rank), "wb") as f:
-            f.write(data)
-
-
 def trained(folder):
     """FSDP2, tensor parallel, both, DDP and ZeRO-1 on four ranks."""
     ranks = agents(folder, 4)
     script("export_train.py", "2", os.path.join(folder, "whole.pt"), json.dumps([a.environment() for a in ranks]), PYTHONPATH=environment()["PYTHONPATH"])
-    write(folder, [sealed_data(a) for a in ranks])
+    return [sealed_data(a) for a in ranks]
 
 
 def planned(folder):
@@ -69,7 +58,7 @@ def planned(folder):
     for a in ranks:
         (slot,) = [i for i in range(A.SLOTS) if a.slot(i).state == A.SEALED and a.slot(i).step == 2]
         data.append(a.data(slot, a.slot(slot).length))
-    write(folder, data)
+    return data
 
 
 class Blob:
@@ -116,7 +105,7 @@ def kinds(folder):
         assert ck.save(2)
         data.append(sealed_data(agent))
         case.release(ck)
-    write(folder, data)
+    return data
 
 
 def opaque(folder):
@@ -127,14 +116,5 @@ def opaque(folder):
     ck = case.attach(agent)
     ck.track(a={"w": torch.ones(3), "blob": Blob()})
     assert ck.save(1)
-    write(folder, [sealed_data(agent)])
+    return [sealed_data(agent)]
 
-
-if __name__ == "__main__":
-    if sys.argv[1] == "make":
-        for make in (trained, planned, kinds, opaque):
-            make(os.path.join(sys.argv[2], make.__name__))
-    else:
-        for job, out in zip(sys.argv[2::2], sys.argv[3::2]):
-            report = export.export(job, out)
-            print(json.dumps({"differ": report.differ, "left": report.left}))

@@ -144,7 +144,7 @@ func (t *turn) prepare() (err error) {
 		return err
 	}
 	if slices.Contains(t.chosen, holdfast) {
-		if t.holder, err = newHolder(t.memory, t.disk, t.ranks, cmp.Or(t.slots, format.Slots), t.bytes+t.bytes/16+16*mib); err != nil {
+		if t.holder, err = newHolder(string(t.python), t.client(), t.memory, t.disk, t.ranks, cmp.Or(t.slots, format.Slots), t.bytes+t.bytes/16+16*mib); err != nil {
 			return err
 		}
 	}
@@ -254,9 +254,12 @@ func (t *turn) start(ctx context.Context, order []string) (map[string]*group, fu
 	return groups, stop, nil
 }
 
+// client is the folder that the client lies in.
+func (t *turn) client() string { return filepath.Join(t.Root(), "ckptagent/python") }
+
 // environment is that of all workers.
 func (t *turn) environment() []string {
-	return append(os.Environ(), "PYTHONPATH="+filepath.Join(t.Root(), "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
+	return append(os.Environ(), "PYTHONPATH="+t.client(), "PYTHONDONTWRITEBYTECODE=1")
 }
 
 // group starts the ranks of a system; restore 0: they are to save.

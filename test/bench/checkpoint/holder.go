@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/python"
 	"holdfast.dev/holdfast/ckptagent/store"
 	"holdfast.dev/holdfast/ckptagent/store/child"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -42,7 +44,8 @@ type holder struct {
 	newest []int64 // of each rank, sealed
 }
 
-func newHolder(dir, storage string, ranks int, slots uint32, bytes int64) (*holder, error) {
+// newHolder has the interpreter name steps to stock torch by the client that lies in a folder, as an agent does.
+func newHolder(interpreter, client, dir, storage string, ranks int, slots uint32, bytes int64) (*holder, error) {
 	set, err := arena.Open(dir, ranks, slots, uint64(bytes), "bench", time.Now())
 	if err != nil {
 		return nil, err
@@ -50,8 +53,10 @@ func newHolder(dir, storage string, ranks int, slots uint32, bytes int64) (*hold
 	files := child.New(storageProcess)
 	folder := filepath.Join(storage, "holdfast")
 	h := &holder{set: set, files: files, store: store.New(files, folder, "bench"), dir: dir, newest: make([]int64, ranks)}
-	h.store.IndexBy(func(m format.Manifest) error { return child.Index(indexProcess, folder, "bench", m) })
-	h.store.TellNotNamed(func(m protocol.Mark, why error) { h.notNamed.Store(&why) })
+	index := func(m format.Manifest, files string) (io.ReadCloser, error) {
+		return child.Index(exec.Command(interpreter, python.IndexArgs(client, files, len(m.Ranks))...))
+	}
+	h.store.IndexBy(index, func(_ protocol.Mark, why error) { h.notNamed.Store(&why) })
 	h.begin(0)
 	for local := range ranks {
 		socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: h.socket(local), Net: "unixgram"})
@@ -67,9 +72,6 @@ func newHolder(dir, storage string, ranks int, slots uint32, bytes int64) (*hold
 
 // storageProcess reaches storage, as an agent's does.
 func storageProcess() *exec.Cmd { return exec.Command("/proc/self/exe", "storage") }
-
-// indexProcess names to stock torch where a step lies, as an agent's does.
-func indexProcess() *exec.Cmd { return exec.Command("/proc/self/exe", "index") }
 
 func (h *holder) socket(local int) string {
 	return filepath.Join(h.dir, "agent-"+strconv.Itoa(local)+".sock")

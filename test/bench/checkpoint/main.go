@@ -90,13 +90,6 @@ func main() {
 		}
 		return
 	}
-	if len(os.Args) == 2 && os.Args[1] == "index" { // what indexProcess starts
-		if err := child.ServeIndex(os.Stdin, os.Stdout, child.IndexMemory); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	figure.Main(command(os.Stdout, os.Stderr))
 }
 
