@@ -69,7 +69,9 @@ type Progress struct {
 	// Attached: the script has got as far as the client's attach, which is after its imports.
 	Attached bool
 	Restored bool
-	Step     int64
+	// Restoring: it has begun to restore the generation's step, and is not done.
+	Restoring bool
+	Step      int64
 }
 
 // OptimizerSteps is what a rank's page holds: how many optimizer steps its process has finished and, where ResumeKnown,

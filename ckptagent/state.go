@@ -152,6 +152,7 @@ type Rank struct {
 	FromStandby    bool             `json:"fromStandby,omitempty"`
 	Attached       bool             `json:"attached,omitempty"`
 	Restored       bool             `json:"restored,omitempty"`
+	Restoring      bool             `json:"restoring,omitempty"`
 	Stepped        bool             `json:"stepped,omitempty"`
 	Step           int64            `json:"step,omitempty"`
 	Sealed         []protocol.Point `json:"sealed,omitempty"`

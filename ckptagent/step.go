@@ -314,6 +314,7 @@ func (e Exited) apply(m *machine) {
 		return
 	}
 	exit := e.Exit
+	exit.Restoring = r.Restoring
 	if byAgent {
 		exit.Code, exit.Signal = 1, 0
 	}
@@ -342,7 +343,7 @@ func (e Gone) apply(m *machine) {
 		r := &m.s.Rank[i]
 		answer := slices.Contains(e.Waited, i) && m.s.haltedBefore(e.Tracebacks[i].At)
 		if tb, ok := e.Tracebacks[i]; ok && r.Exit == nil && !answer {
-			r.Exit = &protocol.Exit{Code: 1, At: tb.At, Traceback: tb.Text}
+			r.Exit = &protocol.Exit{Code: 1, At: tb.At, Traceback: tb.Text, Restoring: r.Restoring}
 		}
 		r.Alive, r.PID = false, 0
 	}
@@ -387,6 +388,7 @@ func (e Progress) apply(m *machine) {
 		}
 	}
 	r.Restored = r.Restored || e.Restored
+	r.Restoring = (r.Restoring || e.Restoring) && !r.Restored && e.Step == 0
 	r.Stepped = r.Stepped || e.Step > m.s.Run.RestoreStep
 	r.Step = max(r.Step, e.Step)
 	if m.s.Timeline.Restored.IsZero() && m.s.every(func(r Rank) bool { return r.Restored }) {

@@ -14,6 +14,8 @@ import (
 //
 //	GoBack ──► the line has the new branch, what it gives up is out of the record ── stored ──► halt ──► the next generation is of it
 //
+// So does a step that ranks fail to restore (unrestorable.go), once all are halted.
+//
 // Until that is stored nothing is done that the branch before would not do, and levels rest, so that what it goes back to stays in memory.
 
 // branching says whether the line has a branch that no generation is of yet.
@@ -31,15 +33,26 @@ func (s *State) goBackTo(to protocol.Point) {
 		s.emit(GoBackRefused{why})
 		return
 	}
-	r := &s.Record
-	r.Branches = r.Branches.Begin(s.newestBranch()+1, to.Step)
-	s.dropGivenUp()
+	s.Record.BestStep = min(s.Record.BestStep, to.Step)
+	s.branchAfter(to.Step)
 	s.unshelve(to)
-	r.BestStep, r.Progress.SavedStep, r.Progress.Step = min(r.BestStep, to.Step), min(r.Progress.SavedStep, to.Step), min(r.Progress.Step, to.Step)
+	s.saveBranch()
+}
+
+// branchAfter begins the next branch after a step.
+func (s *State) branchAfter(step int64) {
+	r := &s.Record
+	r.Branches = r.Branches.Begin(s.newestBranch()+1, step)
+	s.dropGivenUp()
+	r.Progress.SavedStep, r.Progress.Step = min(r.Progress.SavedStep, step), min(r.Progress.Step, step)
 	s.run.copying, s.run.drain, s.run.postHaltCopy = nil, nil, protocol.Mark{}
 	if f := s.run.forming; f != nil {
 		f.fetching = noPoint
 	}
+}
+
+// saveBranch has the line stored, before which no generation begins.
+func (s *State) saveBranch() {
 	s.branchRevision = s.revision + 1
 	s.save()
 	s.emit(Broadcast{})

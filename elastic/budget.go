@@ -18,6 +18,7 @@ const excusedInARow = 5
 //     no progress between (none that is sure) is a bug in the script. That a rank says it lost another one is none: what
 //     became of that one is not known, and will be the next time.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
+//   - A failure to restore says nothing about the script without our state: the step is given up, not the gang (unrestorable.go).
 //   - What comes from outside (kill, lost pod) says nothing about the script; it ends a gang only after
 //     many restarts without progress.
 //   - Nor does what hardware may be to blame for; before it ends a gang, the pod first at fault moves (suspect.go).
@@ -29,13 +30,14 @@ func (s *State) judge(now time.Time) {
 	r := &s.Record
 	s.bestAtEnd(now)
 	s.credit()
-	free := false
+	free, givesUp := false, false
 	if c.Code == cause.PortConflict || c.Code == cause.LauncherStarted {
 		s.excused++
 		free = s.excused <= excusedInARow
 	} else {
 		s.excused = 0
-		free = c.Displaced()
+		restore := c.Code == cause.RestoreFailed
+		free, givesUp = restore || c.Displaced(), restore && s.failedToRestore()
 	}
 	if ended := s.memberEnded(c); ended != nil {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: exitCode(c), Cause: ended, At: now}, GivenUp)
@@ -55,6 +57,9 @@ func (s *State) judge(now time.Time) {
 		case s.restartsLeft() <= 0:
 			reason = ReasonNoProgress
 		}
+		if reason == ReasonNoProgress && c.Restoring && s.canGiveUpStep() {
+			reason, givesUp = "", true
+		}
 		if reason != "" {
 			s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 			return
@@ -62,8 +67,14 @@ func (s *State) judge(now time.Time) {
 		r.spend()
 	}
 	s.open(c)
+	if givesUp {
+		s.giveUpStep(&c)
+	}
 	s.becomeForming()
-	if c.Code == cause.JobSuspended {
+	switch {
+	case givesUp:
+		s.saveBranch()
+	case c.Code == cause.JobSuspended:
 		s.save() // the pods go; nobody else will know why
 	}
 }
@@ -73,7 +84,7 @@ func (s *State) seenBefore(c cause.Cause) bool {
 	left := s.Record.sinceSure()
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := s.Record.Recoveries[i].Cause
-		if old.Code == cause.PortConflict || old.Displaced() {
+		if old.Uncounted() {
 			continue
 		}
 		short := c

@@ -69,6 +69,11 @@ func (s *State) explained(exit *cause.Cause) *cause.Cause {
 
 // exited returns the exit itself. A kill in a terminating pod is the end of that pod.
 func (s *State) exited(exit *cause.Cause) *cause.Cause {
+	if exit != nil && exit.Code == cause.RestoreFailed && !s.canGiveUpStep() {
+		c := *exit
+		c.Code = cause.RankFailed
+		return &c
+	}
 	if exit == nil || exit.Code != cause.RankKilled || !s.slots[exit.Slot].report.Terminating {
 		return exit
 	}

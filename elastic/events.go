@@ -146,6 +146,8 @@ const (
 	NoticeUnprotected = "Unprotected"
 	// NoticeStepUnreadable begins what a gang waits for that cannot have a step which lies in storage.
 	NoticeStepUnreadable = "StepUnreadable"
+	// NoticeStepGivenUp tells of a step that ranks failed to restore.
+	NoticeStepGivenUp = "StepGivenUp"
 )
 
 // Notice is one line for people, on the user's job.

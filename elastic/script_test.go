@@ -307,6 +307,8 @@ func (s *stage) change(slot int, key, value string) {
 	case "exit":
 		p := strings.SplitN(value, ":", 4)
 		r.Rank[s.number(p[0])].Exit = &protocol.Exit{Code: s.number(p[1]), Signal: s.number(p[2]), At: s.now, Traceback: p[3]}
+	case "restoring":
+		r.Rank[s.number(value)].Exit.Restoring = true
 	case "standby":
 		for i := range r.Rank {
 			r.Rank[i].FromStandby = value == "yes"

@@ -35,7 +35,7 @@ func (s *State) suspectedBefore(by cause.Suspect) bool {
 	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
 		old := &s.Record.Recoveries[i].Cause
 		switch {
-		case old.Code == cause.PortConflict || old.Displaced():
+		case old.Uncounted():
 		case old.Suspect == by:
 			return true
 		default:

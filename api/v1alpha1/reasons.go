@@ -55,6 +55,8 @@ const (
 	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
 	ReasonEvictionRefused = "EvictionRefused"
 
+	// ReasonStepGivenUp: ranks failed to restore a step, and training goes on from an older one or from the beginning.
+	ReasonStepGivenUp = "StepGivenUp"
 	// ReasonStepUnreadable: a step lies in storage and cannot be read, and there is no other that all ranks can have.
 	ReasonStepUnreadable = "StepUnreadable"
 
@@ -95,6 +97,8 @@ const (
 	CauseRankFailed   = "RankFailed"
 	CausePortConflict = "PortConflict"
 	CausePodLost      = "PodLost"
+	// CauseRestoreFailed: the script ended as it brought back the step from which its generation starts.
+	CauseRestoreFailed = "RestoreFailed"
 	// CausePodReplaced: a pod had to leave its node and was replaced; the message begins with the node's cause.
 	CausePodReplaced = "PodReplaced"
 	// CauseRanksLost: a container or an agent came back without the ranks that it had run.

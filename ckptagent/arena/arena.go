@@ -46,7 +46,9 @@ type Progress struct {
 	Generation int64
 	Attached   bool
 	Restored   bool
-	Step       int64
+	// Restoring: the client has begun to restore, has not done it, and has told of no step since.
+	Restoring bool
+	Step      int64
 	// Saves counts what became of this process's saves.
 	Saves protocol.Saves
 	// Needed is what the state needs when it did not fit.
@@ -209,7 +211,7 @@ func (a *Arena) client() (format.Client, bool) {
 
 func progressOf(c format.Client) Progress {
 	return Progress{
-		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep),
+		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep), Restoring: c.Restoring && c.Step == 0,
 		Saves:  protocol.Saves{Copied: count(c.Saves), Overlapped: count(c.Overlapped), Dropped: count(c.Dropped), Skipped: count(c.Skipped), Refused: count(c.Refused)},
 		Needed: c.Needed, Blocks: c.Reason,
 	}

@@ -10,6 +10,8 @@ type Client struct {
 	PID        uint32
 	Attached   bool
 	Restored   bool
+	// Restoring: the client has begun to restore the generation's step and is not done. It stays where that fails.
+	Restoring bool
 	// RestoredStep is what was restored, if Restored; 0: the client started from the beginning.
 	RestoredStep int64
 	// Step is the newest finished step that the script told.
@@ -70,8 +72,9 @@ func (r Reason) String() string {
 }
 
 const (
-	flagAttached = 1
-	flagRestored = 2
+	flagAttached  = 1
+	flagRestored  = 2
+	flagRestoring = 4
 )
 
 // Encode returns the client record.
@@ -83,6 +86,9 @@ func (c Client) Encode() []byte {
 	}
 	if c.Restored {
 		flags |= flagRestored
+	}
+	if c.Restoring {
+		flags |= flagRestoring
 	}
 	le.PutUint32(b[12:], c.Slot)
 	le.PutUint64(b[16:], c.Seq)
@@ -125,6 +131,7 @@ func decodeClientRecord(b []byte) (Client, error) {
 		PID:          le.Uint32(b[72:]),
 		Attached:     flags&flagAttached != 0,
 		Restored:     flags&flagRestored != 0,
+		Restoring:    flags&flagRestoring != 0,
 		Saves:        le.Uint64(b[80:]),
 		Skipped:      le.Uint64(b[88:]),
 		Needed:       le.Uint64(b[96:]),

@@ -84,8 +84,12 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 func (a *Agent) peek() {
 	for local := range a.state.Ranks {
 		p, _ := a.arenas.Peek(local)
-		a.later(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
+		a.later(progress(local, p))
 	}
+}
+
+func progress(local int, p arena.Progress) ckptagent.Progress {
+	return ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Restoring: p.Restoring, Step: p.Step}
 }
 
 // start starts the ranks of a generation, once what is gained by waiting for standbys has been waited for.

@@ -282,7 +282,7 @@ func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 			a.do(func() {
 				a.needed = max(a.needed, p.Needed)
 				a.blocks[local] = p.Blocks
-				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
+				a.take(progress(local, p))
 				if news {
 					a.take(ckptagent.Saved{Generation: p.Generation, Local: local, Saves: p.Saves})
 				}

@@ -65,7 +65,7 @@ func (a *Agent) resume() {
 			// hear this agent: who follows the arena seals it aside, and tells.
 			for local := range a.state.Ranks {
 				p, sealed := a.arenas.Peek(local)
-				a.take(ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Step: p.Step})
+				a.take(progress(local, p))
 				a.take(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
 				a.polls[local] <- struct{}{} // the first of all, and there is room for one
 			}
@@ -169,6 +169,10 @@ func (a *Agent) watch(local int, p proc.Process, ended <-chan protocol.Exit) {
 		a.do(func() {
 			if err == nil && p.Hook {
 				a.take(a.optimizerSteps(local, p))
+			}
+			if a.arenas != nil {
+				last, _ := a.arenas.Peek(local)
+				a.take(progress(local, last))
 			}
 			if a.state.Whole {
 				a.noteTerminating()

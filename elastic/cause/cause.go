@@ -72,6 +72,9 @@ func First(exits []Exit) (c Cause, ok bool) {
 	if c.Suspect != "" {
 		c.Accused = accused(bad)
 	}
+	if c.Restoring && c.Code == RankFailed && c.Suspect == "" && !c.LostPeer {
+		c.Code = RestoreFailed
+	}
 	return c, true
 }
 
@@ -88,7 +91,17 @@ func endedAt(e Exit) time.Time {
 }
 
 func describe(e Exit, cascade int) Cause {
-	c := Cause{Code: RankFailed, Rank: e.Rank, Slot: e.Slot, ExitCode: e.Code, Signal: e.Signal, Message: Clean(e.Traceback), Cascade: cascade, Weak: classify(e) > aborted}
+	c := Cause{
+		Code:      RankFailed,
+		Rank:      e.Rank,
+		Slot:      e.Slot,
+		ExitCode:  e.Code,
+		Signal:    e.Signal,
+		Message:   Clean(e.Traceback),
+		Cascade:   cascade,
+		Weak:      classify(e) > aborted,
+		Restoring: e.Restoring,
+	}
 	c.LostPeer = c.Weak && e.Traceback != ""
 	switch {
 	case classify(e) == portTaken:
@@ -169,7 +182,7 @@ func (c Cause) External() bool {
 	switch c.Code {
 	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict, LauncherStarted, WentBack:
 		return true
-	case RankFailed:
+	case RankFailed, RestoreFailed:
 	}
 	return false
 }
@@ -177,6 +190,11 @@ func (c Cause) External() bool {
 // Displaced says whether pods had to leave their places, ranks took the place of others, or people went back: that is no failure, of whatever ran in them.
 func (c Cause) Displaced() bool {
 	return c.Code == PodReplaced || c.Code == JobSuspended || c.Code == LauncherStarted || c.Code == WentBack
+}
+
+// Uncounted says whether such a failure spends no restart, so that nothing follows from its having been there before.
+func (c Cause) Uncounted() bool {
+	return c.Code == PortConflict || c.Code == RestoreFailed || c.Displaced()
 }
 
 func containsAny(s string, words []string) bool {

@@ -272,6 +272,29 @@ func TestWeak(t *testing.T) {
 	}
 }
 
+func TestRestoreFailed(t *testing.T) {
+	restoring := func(code, signal int, traceback string) []Exit {
+		return []Exit{{Exit: protocol.Exit{Code: code, Signal: signal, Traceback: traceback, Restoring: true}}}
+	}
+	for name, c := range map[string]struct {
+		exits []Exit
+		want  Code
+	}{
+		"raises":                {restoring(1, 0, "holdfast._kinds.RestoreError: restoring step 4: opt: other groups"), RestoreFailed},
+		"says nothing":          {restoring(1, 0, ""), RestoreFailed},
+		"crashes":               {restoring(139, 11, ""), RestoreFailed},
+		"has no memory":         {restoring(1, 0, "torch.OutOfMemoryError: CUDA out of memory"), RestoreFailed},
+		"is killed":             {restoring(137, 9, ""), RankKilled},
+		"lost its peer":         {restoring(1, 0, "torch.distributed.DistBackendError: NCCL error: remote process exited"), RankFailed},
+		"has a broken GPU":      {restoring(1, 0, "RuntimeError: CUDA error: uncorrectable ECC error encountered"), RankFailed},
+		"another one failed so": {append(restoring(1, 0, "RuntimeError: [gloo/transport] Connection closed by peer"), Exit{Rank: 1, Exit: protocol.Exit{Code: 1, Traceback: "ValueError: x"}}), RankFailed},
+	} {
+		if got, _ := First(c.exits); got.Code != c.want || got.Restoring != c.exits[got.Rank].Restoring {
+			t.Errorf("%s: %s, restoring %v, want %s", name, got.Code, got.Restoring, c.want)
+		}
+	}
+}
+
 func TestDisplaced(t *testing.T) {
 	for code, want := range map[Code]bool{PodReplaced: true, JobSuspended: true, LauncherStarted: true, PodLost: false, RankFailed: false} {
 		if got := (Cause{Code: code}).Displaced(); got != want {

@@ -10,6 +10,8 @@ const (
 	RankKilled Code = "RankKilled"
 	// RankFailed: the script or its native code ended the process.
 	RankFailed Code = "RankFailed"
+	// RestoreFailed: the script ended the process as it brought the step back from which its generation starts.
+	RestoreFailed Code = "RestoreFailed"
 	// PortConflict: the port for rank 0's store was taken meanwhile.
 	PortConflict Code = "PortConflict"
 	// PodLost: the pod was replaced, is leaving or fell silent.
@@ -45,6 +47,8 @@ type Cause struct {
 	Accused string
 	// Weak says that this rank, too, only lost another one: what came first is not among the exits.
 	Weak bool
+	// Restoring says that the rank had begun to restore its generation's step and had not done it. It is not recorded.
+	Restoring bool
 	// LostPeer says that the rank itself says so. It is not recorded.
 	LostPeer bool
 }

@@ -89,11 +89,12 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress, string(elastic.ReasonRefused): v1alpha1.ReasonRefused,
 		string(cause.RankKilled): v1alpha1.CauseRankKilled, string(cause.RankFailed): v1alpha1.CauseRankFailed, string(cause.PortConflict): v1alpha1.CausePortConflict,
 		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost, string(cause.ContainerRestarted): v1alpha1.CauseContainerRestarted,
+		string(cause.RestoreFailed):   v1alpha1.CauseRestoreFailed,
 		string(cause.LauncherStarted): v1alpha1.CauseLauncherStarted,
 		string(cause.PodReplaced):     v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentUnreachable: v1alpha1.CauseAgentUnreachable, elastic.HaltTimeout: v1alpha1.CauseHaltTimeout, elastic.JobSuspended: v1alpha1.CauseJobSuspended,
 		elastic.NoticeReplacementPending: v1alpha1.ReasonPodReplacementPending, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
 		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
-		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable,
+		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable, elastic.NoticeStepGivenUp: v1alpha1.ReasonStepGivenUp,
 	} {
 		if got != want {
 			t.Errorf("the core says %q, the vocabulary %q", got, want)

@@ -60,6 +60,8 @@ type Exit struct {
 	At     time.Time `json:"at"`
 	// Traceback is the last part of what the process wrote to standard error that looks like one, at most MaxText bytes.
 	Traceback string `json:"traceback,omitempty"`
+	// Restoring: the process had begun to bring back, by the client, the step that its generation restores, and had not done it.
+	Restoring bool `json:"restoring,omitempty"`
 }
 
 // Timeline covers one repair: it starts anew when a failure is detected or OrderHalt is received, and goes on through the generation that

@@ -765,6 +765,7 @@ type Exit struct {
 	// Unix nanoseconds.
 	At            int64  `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`
 	Traceback     string `protobuf:"bytes,4,opt,name=traceback,proto3" json:"traceback,omitempty"`
+	Restoring     bool   `protobuf:"varint,5,opt,name=restoring,proto3" json:"restoring,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,6 +826,13 @@ func (x *Exit) GetTraceback() string {
 		return x.Traceback
 	}
 	return ""
+}
+
+func (x *Exit) GetRestoring() bool {
+	if x != nil {
+		return x.Restoring
+	}
+	return false
 }
 
 // Timeline has Unix nanoseconds of the pod's clock; 0: not reached.
@@ -1450,12 +1458,13 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06Copied\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x1a\n" +
-	"\bchecksum\x18\x03 \x01(\rR\bchecksum\"`\n" +
+	"\bchecksum\x18\x03 \x01(\rR\bchecksum\"~\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x1c\n" +
-	"\ttraceback\x18\x04 \x01(\tR\ttraceback\"\xf9\x01\n" +
+	"\ttraceback\x18\x04 \x01(\tR\ttraceback\x12\x1c\n" +
+	"\trestoring\x18\x05 \x01(\bR\trestoring\"\xf9\x01\n" +
 	"\bTimeline\x12\x1a\n" +
 	"\bdetected\x18\x01 \x01(\x03R\bdetected\x12#\n" +
 	"\rhalt_received\x18\x02 \x01(\x03R\fhaltReceived\x12\x18\n" +

@@ -43,7 +43,7 @@ Client = collections.namedtuple(
 )
 Slot = collections.namedtuple("Slot", "state grant generation step length crc sealed_at branch flags", defaults=(0, 0))
 
-FLAG_ATTACHED, FLAG_RESTORED = 1, 2
+FLAG_ATTACHED, FLAG_RESTORED, FLAG_RESTORING = 1, 2, 4
 # Flags of a slot: filled from storage, and not authenticated there.
 FLAG_FROM_STORAGE, FLAG_UNAUTHENTICATED = 1, 2
 

@@ -186,7 +186,7 @@ class Checkpoint:
         if os.getpid() != self._pid:
             return
         if self._arena is not None:
-            self._publish(restored_step=step, flags=self._record.flags | _arena.FLAG_RESTORED, step=step)
+            self._publish(restored_step=step, flags=(self._record.flags | _arena.FLAG_RESTORED) & ~_arena.FLAG_RESTORING, step=step)
             if self._touched is not None:
                 self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
@@ -196,6 +196,7 @@ class Checkpoint:
         """The state that this generation starts from, and the header of its slot."""
         if self._arena is None:
             raise RestoreError("restoring step %d: this process has no arena" % step)
+        self._publish(flags=self._record.flags | _arena.FLAG_RESTORING)
         found = self._arena.find(step, self._restore_branch)
         if found is None:
             raise RestoreError("restoring step %d%s: the arena holds %s" % (step, _of(self._restore_branch), self._arena.sealed_steps() or "no sealed step"))

@@ -46,6 +46,7 @@ class GoldenArenas(unittest.TestCase):
                 if client is not None:
                     got_client["Attached"] = bool(client.flags & A.FLAG_ATTACHED)
                     got_client["Restored"] = bool(client.flags & A.FLAG_RESTORED)
+                    got_client["Restoring"] = bool(client.flags & A.FLAG_RESTORING)
                 slots = [A.decode_slot(mem[(3 + i) * A.PAGE :][: A.RECORD]) for i in range(A.decode_header(mem).slots)]
                 got = {
                     "Header": fields(A.decode_header(mem[: A.RECORD]), HEADER),

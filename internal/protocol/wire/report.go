@@ -60,7 +60,7 @@ func rank(m *v1.Rank) protocol.Rank {
 		r.Saves = &protocol.Saves{Copied: c.GetCopied(), Overlapped: c.GetOverlapped(), Dropped: c.GetDropped(), Skipped: c.GetSkipped(), Refused: c.GetRefused()}
 	}
 	if e := m.GetExit(); e != nil {
-		r.Exit = &protocol.Exit{Code: int(e.GetCode()), Signal: int(e.GetSignal()), At: at(e.GetAt()), Traceback: e.GetTraceback()}
+		r.Exit = &protocol.Exit{Code: int(e.GetCode()), Signal: int(e.GetSignal()), At: at(e.GetAt()), Traceback: e.GetTraceback(), Restoring: e.GetRestoring()}
 	}
 	return r
 }
@@ -98,7 +98,7 @@ func rankMessage(r *protocol.Rank) *v1.Rank {
 	}
 	m.Sealed, m.SealedBranch = pointNumbers(r.Sealed)
 	if e := r.Exit; e != nil {
-		m.Exit = &v1.Exit{Code: int32(e.Code), Signal: int32(e.Signal), At: nanos(e.At), Traceback: e.Traceback}
+		m.Exit = &v1.Exit{Code: int32(e.Code), Signal: int32(e.Signal), At: nanos(e.At), Traceback: e.Traceback, Restoring: e.Restoring}
 	}
 	if c := r.Copied; c.Mark != (protocol.Mark{}) {
 		m.Copied = &v1.Copied{Mark: markMessage(c.Mark), Length: c.Length, Checksum: c.Checksum}

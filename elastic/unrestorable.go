@@ -1,0 +1,44 @@
+package elastic
+
+import (
+	"fmt"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// A step that ranks fail to restore: their objects do not take it, as where a parameter group came in mid-training, or there is no memory
+// for it. Its bytes are not to blame: each copy was verified against its checksum, so that another copy of it would fail alike.
+//
+//  1. The first failure costs a generation and no restart: the next one restores the same step, for what lacked may have been momentary.
+//  2. The next failure to restore, with no other failure between, gives the step up, and all after it: the next generation begins a branch
+//     of training from an older step that all ranks can have, and where there is none without a step: from the beginning, or the
+//     script's own checkpoint. So it goes on until none is left; what then fails does so without our state, and counts as any failure of the script.
+//  3. A rank that is killed from outside as it restores may be so by chance. That spends restarts, and the step is given up where the gang
+//     would be for having no progress.
+//
+// Record.BestStep stays: what is trained again is no progress, so that a script which fails at one place is given up there.
+
+// failedToRestore reports whether the failure before this one, of those that count, was one to restore as well.
+func (s *State) failedToRestore() bool {
+	for i := len(s.Record.Recoveries) - 1; i >= 0; i-- {
+		if old := s.Record.Recoveries[i].Cause; old.Code != cause.PortConflict && !old.Displaced() {
+			return old.Code == cause.RestoreFailed
+		}
+	}
+	return false
+}
+
+// canGiveUpStep reports whether the newest generation is known to have restored a step, behind which another branch can begin.
+func (s *State) canGiveUpStep() bool {
+	return s.Record.RestoreStep > 0 && s.newestBranch() < protocol.MaxBranch
+}
+
+// giveUpStep has no later generation restore the step that the newest one restored, or one after it.
+func (s *State) giveUpStep(c *cause.Cause) {
+	step := s.Record.RestoreStep
+	s.branchAfter(step - 1)
+	const next = "training goes on from an older step that all ranks can have, else from the beginning or the script's own checkpoint"
+	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is restored no more: %s", step, lastLine(c.Message), next)
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStepGivenUp, Message: message}})
+}
