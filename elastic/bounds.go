@@ -1,11 +1,5 @@
 package elastic
 
-import (
-	"slices"
-
-	"holdfast.dev/holdfast/internal/protocol"
-)
-
 // What is stored must fit into one object of the API server (1.5 MiB with all else that a Gang tells), also where all of
 // 5,000 pods are evicted again and again. So pods are replaced by turns, and of those whose replacement has not begun, or
 // is over, only the first are stored, with the count of all. Of those that this package itself gave up more are: nobody tells
@@ -25,22 +19,6 @@ const (
 	keptMessage            = 700
 	keptTerminationMessage = 300
 )
-
-// keptFailed is how many fetches that a pod could not do are remembered. An agent is told to fetch only what is recorded of
-// its own ranks: restore.MostWhole steps of all, and one that was copied when their pod was to go.
-const keptFailed = 16
-
-// noteFailed remembers the newest fetches that the pod could not do. One that was forgotten is asked for again, fails again and
-// is known again: until then nothing begins from it, for no rank counts as having what it is yet to fetch.
-func (m *member) noteFailed(f protocol.Mark) {
-	if f == (protocol.Mark{}) || slices.Contains(m.failed, f) {
-		return
-	}
-	if len(m.failed) >= keptFailed {
-		m.failed = slices.Delete(m.failed, 0, len(m.failed)-keptFailed+1)
-	}
-	m.failed = append(m.failed, f)
-}
 
 // mayCommit is how many more pods may be committed now.
 func (s *State) mayCommit() int {

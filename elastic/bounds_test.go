@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -49,7 +50,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	const pods = 1000
 	now := time.Unix(1_700_000_000, 0)
-	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: pods}})
+	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: pods}}})
 	s.becomeHalting(nil, false, now)
 	for i := range pods {
 		s.giveUpPod(Termination{Slot: Slot(i), Pod: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Cause: AgentUnreachable, Dead: true, At: now, Deadline: now,
@@ -96,7 +97,7 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 func TestAWholeGangGoesByTurns(t *testing.T) {
 	const pods = 500
 	g := newCrowd(pods)
-	g.s = New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 8 * pods}})
+	g.s = New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: 8 * pods}}})
 	level := ReplacementsPending{}
 	for i := range pods {
 		level.Pods = append(level.Pods, Termination{Slot: Slot(i), Pod: g.pods[i].UID, Name: g.pods[i].Name, Node: "n", Cause: "NodeGone", Dead: true})
@@ -162,14 +163,14 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	newest, older := protocol.Mark{Step: 20, Generation: 1}, protocol.Mark{Step: 10, Generation: 1}
-	s := New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 1}, Durable: &StoredStep{Mark: newest}, Older: &StoredStep{Mark: older}})
+	s := New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: 1}}, Durable: &StoredStep{Mark: newest}, Older: &StoredStep{Mark: older}})
 	r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateHalted, Storage: true}
 	say := func(failed protocol.Mark) restore.Point {
 		r.Sequence++
 		r.FetchFailed = failed
 		now = now.Add(time.Millisecond)
 		Step(s, Reported{Pod: Pod{UID: "uid", Name: "pod", Created: now}, Report: r}, now)
-		return s.plan(nobody)
+		return s.plan(members.NoneLost)
 	}
 	if p := say(protocol.Mark{}); p.Step != newest.Step {
 		t.Fatalf("goes on from %+v, want the newest step", p)
@@ -181,11 +182,11 @@ func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 		for i := range 10_000 {
 			say(protocol.Mark{Step: int64(1000 + i), Generation: 1})
 		}
-		if n := len(s.slots[0].failed); n != keptFailed {
-			t.Fatalf("%d fetches are remembered, want %d", n, keptFailed)
+		if n := s.members.At(Slot(0)).FailedFetches(); n != members.MaxFailedFetches {
+			t.Fatalf("%d fetches are remembered, want %d", n, members.MaxFailedFetches)
 		}
-		if last := s.slots[0].failed[keptFailed-1]; last.Step != 10_999 {
-			t.Errorf("the newest one remembered is %+v", last)
+		if last := (protocol.Mark{Step: 10_999, Generation: 1}); !s.members.At(0).FailedFetch(last) {
+			t.Errorf("the newest one, %+v, is not remembered", last)
 		}
 	}
 	if p := say(older); p.Step != newest.Step || s.Record.Phase != Forming {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -91,9 +92,9 @@ func (s *State) canHave(to protocol.Point) bool {
 	if to.Step == 0 {
 		return true
 	}
-	pods := s.pods(nobody)
-	for i := range s.slots {
-		if m := &s.slots[i]; !ran(m.report.State) {
+	pods := s.members.Pods(members.NoneLost)
+	for i := range s.members.Len() {
+		if m := s.members.At(Slot(i)); !members.Ran(m.Report().State) {
 			continue
 		}
 		for local, held := range pods[i].Held {
@@ -125,46 +126,17 @@ func (s *State) wentBack() *cause.Cause {
 	return &cause.Cause{Code: cause.WentBack, Rank: -1, Slot: -1, Message: fmt.Sprintf("branch %d of training begins after step %d", l.Newest(), l[len(l)-1].From)}
 }
 
-// learnBranch takes over a branch that the store lost: nobody has one that was not stored before.
-func (s *State) learnBranch(r *protocol.Report) {
-	newest := s.newestBranch()
-	for i := range r.Rank {
-		for _, p := range r.Rank[i].Sealed {
-			if p.Branch <= protocol.MaxBranch {
-				newest = max(newest, p.Branch)
-			}
-		}
-	}
-	if newest > s.newestBranch() {
-		s.Record.Branch = newest
-		s.save()
-	}
-}
-
-// branchOf is the branch of a step that the newest generation holds: as its agents tell, else as the record has it.
-func (s *State) branchOf(step int64) int64 {
-	for i := range s.slots {
-		m := &s.slots[i]
-		if step == 0 || !s.current(m) {
-			continue
-		}
-		for j := range m.report.Rank {
-			for _, p := range m.report.Rank[j].Sealed {
-				if p.Step == step {
-					return p.Branch
-				}
-			}
-		}
-	}
-	if step > s.Record.RestoreStep {
-		return s.Record.Branch
-	}
-	return s.Record.RestoreBranch
-}
-
 // markOf names a step that the newest generation holds, where it copies it to.
 func (s *State) markOf(step int64) protocol.Mark {
-	return protocol.Mark{Step: step, Generation: s.Record.Generation, Branch: s.branchOf(step)}
+	branch, held := s.members.BranchOf(step, s.Record.Generation)
+	switch {
+	case held:
+	case step > s.Record.RestoreStep:
+		branch = s.Record.Branch
+	default:
+		branch = s.Record.RestoreBranch
+	}
+	return protocol.Mark{Step: step, Generation: s.Record.Generation, Branch: branch}
 }
 
 // enterBranch has the next generation be of the newest branch. One that goes back behind where that began, because nothing newer is left, gives up

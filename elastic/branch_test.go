@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
@@ -69,7 +70,7 @@ func TestGoBackToAPinnedStep(t *testing.T) {
 	if r := s.Record; len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 || len(r.Pinned) != 2 {
 		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)
 	}
-	if p := s.plan(nobody); p.Step != 10 {
+	if p := s.plan(members.NoneLost); p.Step != 10 {
 		t.Errorf("all go on from %+v", p)
 	}
 }

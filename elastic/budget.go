@@ -45,7 +45,7 @@ func (s *State) judge(now time.Time) {
 	}
 	if !free {
 		reason := Reason("")
-		_, limited := s.maxRestarts()
+		_, limited := s.members.MaxRestarts()
 		switch {
 		case limited && s.restartsLeft() <= 0:
 			reason = ReasonMaxRestarts
@@ -108,7 +108,7 @@ func (s *State) open(c cause.Cause) {
 		reached = min(reached, r.Progress.Step) // what is given up is not done again
 	}
 	at := s.run.halting.detected
-	if first := s.firstDetection(); !first.IsZero() {
+	if first := s.members.FirstDetection(s.Record.Generation); !first.IsZero() {
 		at = first
 	}
 	drained := NotReached
@@ -122,22 +122,10 @@ func (s *State) open(c cause.Cause) {
 		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
 		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
 		Drain: drained, Replace: NotReached, Fetch: NotReached,
-		EndedAfter: s.run.counted.most, Reached: reached, ReachedKnown: known, Waited: s.waited(),
+		EndedAfter: s.run.counted.Most, Reached: reached, ReachedKnown: known, Waited: s.members.Waited(s.Record.Generation),
 	})
 	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
 		r.Recoveries = slices.Delete(r.Recoveries, 0, n)
 	}
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: recovering(r.Generation, c)}})
-}
-
-// firstDetection is when the first agent saw the failure, by its clock.
-func (s *State) firstDetection() time.Time {
-	first := time.Time{}
-	for i := range s.slots {
-		m := &s.slots[i]
-		if at := m.report.Timeline.Detected; m.known && m.report.Generation == s.Record.Generation && !at.IsZero() && (first.IsZero() || at.Before(first)) {
-			first = at
-		}
-	}
-	return first
 }

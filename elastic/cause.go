@@ -42,7 +42,7 @@ func followed(c cause.Cause, exit *cause.Cause) *cause.Cause {
 // that reason, and its peers' failures are a consequence.
 func (s *State) terminatedPod(exit *cause.Cause) *cause.Cause {
 	for _, d := range s.uncommitted() {
-		if m := &s.slots[d.Slot]; !d.Dead && m.pod.UID == d.Pod && s.terminatedItself(m) {
+		if m := s.members.At(d.Slot); !d.Dead && m.Pod().UID == d.Pod && m.EndedItself(s.Record.Generation) {
 			return followed(*s.lossOf(d), exit)
 		}
 	}
@@ -56,8 +56,8 @@ func (s *State) explained(exit *cause.Cause) *cause.Cause {
 		peer = nil // a kill is no script's word for a lost peer
 	}
 	known := cmp.Or(s.run.halting.suspect, peer)
-	for i := 0; i < len(s.slots) && known == nil; i++ {
-		if l := s.run.layout; l != nil && l.pods[i] != s.slots[i].pod.UID {
+	for i := 0; i < s.members.Len() && known == nil; i++ {
+		if l := s.run.layout; l != nil && l.Pods[i] != s.members.At(Slot(i)).Pod().UID {
 			known = s.lost(Slot(i))
 		}
 	}
@@ -74,18 +74,12 @@ func (s *State) exited(exit *cause.Cause) *cause.Cause {
 		c.Code = cause.RankFailed
 		return &c
 	}
-	if exit == nil || exit.Code != cause.RankKilled || !s.slots[exit.Slot].report.Terminating {
+	if exit == nil || exit.Code != cause.RankKilled || !s.members.At(Slot(exit.Slot)).Report().Terminating {
 		return exit
 	}
 	c := *exit
 	c.Code, c.Message = cause.PodLost, "the pod is being shut down"
 	return &c
-}
-
-// terminatedItself says whether a terminating pod has ended its ranks without an order to halt.
-func (s *State) terminatedItself(m *member) bool {
-	t := &m.report.Timeline
-	return m.known && m.report.Terminating && s.halted(m) && !t.HaltReceived.After(t.RunReceived)
 }
 
 // mayBeTerminating reports whether this coordinator has just started and a pod that ended its ranks itself may have
@@ -94,8 +88,8 @@ func (s *State) mayBeTerminating(now time.Time) bool {
 	if now.Sub(s.beganAt) >= haltTime {
 		return false
 	}
-	for i := range s.slots {
-		if s.terminatedItself(&s.slots[i]) && s.terminationFor(Slot(i)) == nil {
+	for i := range s.members.Len() {
+		if s.members.At(Slot(i)).EndedItself(s.Record.Generation) && s.terminationFor(Slot(i)) == nil {
 			return true
 		}
 	}
@@ -119,8 +113,8 @@ func (s *State) deadPeer() *cause.Cause {
 
 // restartedPeer is deadPeer for a container whose processes all ended: the other ranks lost their peer.
 func (s *State) restartedPeer() *cause.Cause {
-	for i := range s.slots {
-		if g := s.Record.Generation; s.slots[i].restartedIn == g && !s.reportedExit(Slot(i)) {
+	for i := range s.members.Len() {
+		if g := s.Record.Generation; s.members.At(Slot(i)).RestartedIn(g) && !s.reportedExit(Slot(i)) {
 			return s.restarted(Slot(i), g)
 		}
 	}
@@ -142,10 +136,10 @@ func (s *State) reportedExit(slot Slot) bool {
 // assume it ran.
 func (s *State) mayHaveRun(d Termination) bool {
 	if s.run.layout != nil {
-		return s.run.layout.pods[d.Slot] == d.Pod
+		return s.run.layout.Pods[d.Slot] == d.Pod
 	}
-	m := &s.slots[d.Slot]
-	return !m.known || m.pod.UID == d.Pod && s.ranNewest(m)
+	m := s.members.At(d.Slot)
+	return !m.Known() || m.Pod().UID == d.Pod && m.RanIn(s.Record.Generation)
 }
 
 // exitCode is what a launcher returns for a failure; never 0.

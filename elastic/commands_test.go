@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -57,7 +58,7 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 		{"all have run it", func(r *Record, _ *protocol.Report) { r.StartedAt = time.Unix(5, 0) }, protocol.OrderHalt},
 		{"others were restarted", func(r *Record, _ *protocol.Report) { r.Restarts = 1 }, protocol.OrderHalt},
 	} {
-		record := Record{Generation: 1, Phase: Running, Progress: Progress{WholeCommand: true, Ranks: 3}}
+		record := Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{WholeCommand: true, Ranks: 3}}}
 		missed := protocol.Report{State: protocol.StateIdle}
 		missed.Ranks, missed.Rank, missed.WholeCommand, missed.Containers = 1, make([]protocol.Rank, 1), true, 1
 		tt.change(&record, &missed)
@@ -108,7 +109,7 @@ func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 		"in the place of one that ran it":           {[]told{{0, "a", 1, runs}, {0, "a2", 9, missed}, {1, "b", 1, runs}}, protocol.OrderHalt},
 		"beside one that came back without its own": {[]told{{0, "a", 1, missed}, {1, "b", 1, func(r *protocol.Report) { r.State = protocol.StateIdle }}}, protocol.OrderHalt},
 	} {
-		s, now := New(2, 0, Record{Generation: 1, Phase: Running, Progress: Progress{WholeCommand: true, Ranks: 2}}), time.Unix(1_700_000_000, 0)
+		s, now := New(2, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{WholeCommand: true, Ranks: 2}}}), time.Unix(1_700_000_000, 0)
 		for _, of := range c.told {
 			r := protocol.Report{State: protocol.StateRunning, Generation: 1, Ranks: 1, Rank: make([]protocol.Rank, 1), WholeCommand: true, Containers: 1, Incarnation: 1, Sequence: 1, Address: "a", Port: 1}
 			of.change(&r)

@@ -26,14 +26,14 @@ func (s *State) containersAtFirst(r *protocol.Report) uint64 {
 
 // containerEnded counts a container that ended, and was started again, while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
-	m, f := &s.slots[slot], s.run.forming
-	if s.Record.Phase != Forming || s.terminationFor(slot) != nil || m.report.Containers <= f.containers[slot]+f.deaths {
+	m, f := s.members.At(slot), s.run.forming
+	if s.Record.Phase != Forming || s.terminationFor(slot) != nil || m.Report().Containers <= f.containers[slot]+f.deaths {
 		return
 	}
-	f.deaths = m.report.Containers - f.containers[slot]
-	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.pod, slot, f.deaths, s.Record.Generation+1)}
+	f.deaths = m.Report().Containers - f.containers[slot]
+	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.Pod(), slot, f.deaths, s.Record.Generation+1)}
 	reason, bound := ReasonNoProgress, fmt.Sprintf("%d restarts without progress", RestartsWithoutProgress)
-	if most, said := s.maxRestarts(); said {
+	if most, said := s.members.MaxRestarts(); said {
 		reason, bound = ReasonMaxRestarts, fmt.Sprintf("%d restarts", most)
 	}
 	if int(f.deaths) > s.restartsLeft() {

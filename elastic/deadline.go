@@ -1,11 +1,6 @@
 package elastic
 
-import (
-	"cmp"
-	"time"
-
-	"holdfast.dev/holdfast/internal/protocol"
-)
+import "time"
 
 // How long a pod to be replaced's state is waited for. What is waited for is decided in drain.go, while the gang trains, and by
 // copyAfterHalt, while it is halted; a drain ends at the earliest deadline of all pods to be replaced.
@@ -35,20 +30,12 @@ func BeforeKill(kill time.Time, grace time.Duration) time.Time {
 	return kill.Add(-min(killMargin, grace/killShare))
 }
 
-// noteTerminating records when a pod first reported that it is terminating. That alone does not mean a replacement:
-// only the API server knows whether the pod is being deleted or has finished its work.
-func (s *State) noteTerminating(slot Slot, now time.Time) {
-	if m := &s.slots[slot]; m.report.Terminating && m.terminatingAt.IsZero() {
-		m.terminatingAt = now
-	}
-}
-
 // notAwaited reports whether the halt does not wait for the pod of a slot: the pod is fenced, or is to be replaced and
 // its deadline has passed.
 func (s *State) notAwaited(slot Slot, now time.Time) bool {
 	d := s.terminationFor(slot)
 	if d == nil {
-		return s.left(slot)
+		return s.members.HasLeft(slot, s.launch())
 	}
 	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.run.halting.detected) > haltTime
 }
@@ -56,12 +43,8 @@ func (s *State) notAwaited(slot Slot, now time.Time) bool {
 // deadline returns how long the state of a pod that is to be replaced may be waited for. A terminating pod keeps part
 // of its grace for ending its processes.
 func (s *State) deadline(d Termination) time.Time {
-	m := &s.slots[d.Slot]
-	if m.pod.UID != d.Pod || m.terminatingAt.IsZero() {
-		return d.Deadline
-	}
-	grace := cmp.Or(m.report.Grace, protocol.DefaultGrace)
-	if at := m.terminatingAt.Add(grace - protocol.ShutdownMargin(grace)); at.Before(d.Deadline) {
+	m := s.members.At(d.Slot)
+	if at, terminates := m.GraceEnds(); terminates && m.Is(d.Pod) && at.Before(d.Deadline) {
 		return at
 	}
 	return d.Deadline
@@ -88,17 +71,6 @@ func (s *State) haltWithin(now time.Time) time.Duration {
 		}
 	}
 	return within.Truncate(time.Second)
-}
-
-// waited is the pod whose ranks of the newest generation took longest to end by themselves.
-func (s *State) waited() Waited {
-	var w Waited
-	for i := range s.slots {
-		if m := &s.slots[i]; s.ranNewest(m) && m.report.Waited > 0 && m.report.WaitedFor > w.For {
-			w = Waited{Slot: Slot(i), Ranks: m.report.Waited, For: m.report.WaitedFor}
-		}
-	}
-	return w
 }
 
 // drainTime is how long the drain may take in all.

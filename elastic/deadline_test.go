@@ -13,7 +13,7 @@ func TestNoPodIsWaitedForLongerThanItTrains(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{0: 24 * time.Second, 2 * time.Second: 0, 5 * time.Second: 2 * time.Second, 10 * time.Second: 7 * time.Second,
 		15 * time.Second: 12 * time.Second, 100 * time.Second: 80 * time.Second} {
 		s := New(1, 0, Record{})
-		s.slots[0] = member{known: true, pod: Pod{UID: "a"}, terminatingAt: notified, report: protocol.Report{Terminating: true, Grace: grace}}
+		s.members.Take(0, Pod{UID: "a"}, &protocol.Report{Terminating: true, Grace: grace}, 0, notified)
 		if got := s.deadline(Termination{Pod: "a", Deadline: notified.Add(time.Hour)}).Sub(notified); got != want {
 			t.Errorf("grace %s: waited for %s, want %s", grace, got, want)
 		}

@@ -1,21 +1,24 @@
 package elastic
 
-import "holdfast.dev/holdfast/internal/protocol"
+import (
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/internal/protocol"
+)
 
 // Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow,
 		Launch: 1}
-	launched := s.launched && !s.shouldStop(slot, pod)
-	d.WholeCommand = s.Record.Generation > 0 && s.Record.Progress.WholeCommand && !launched
-	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.holdsSlot(slot, pod), s.nothingToAwait(slot)
+	launched := s.members.Launched() && !s.shouldStop(slot, pod)
+	d.WholeCommand = s.Record.Generation > 0 && s.members.WholeCommand() && !launched
+	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.members.Holds(slot, pod), s.nothingToAwait(slot)
 	if holds && !fenced {
 		d.Launch = s.passed()
 	}
 	switch {
 	case fenced && s.stage(pod) == replaceReleased:
 		exit(&d, exitLeft, "the pod is replaced by another one")
-	case holds && s.carriedOut() && !(s.Record.Phase == Finished && s.slots[slot].passes()):
+	case holds && s.carriedOut() && !(s.Record.Phase == Finished && s.members.At(slot).Passes()):
 		exit(&d, s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
 	case holds && !fenced && s.maySuspend(slot, pod):
 		exit(&d, exitLeft, s.Record.Progress.Waits)
@@ -32,7 +35,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	default:
 		s.directPhase(&d, slot, pod)
 	}
-	d.Launched = launched && d.Order == protocol.OrderHalt && !s.hasLauncher(&s.slots[slot].report)
+	d.Launched = launched && d.Order == protocol.OrderHalt && !members.HasLauncher(s.members.At(slot).Report(), s.Record.Generation)
 	return d
 }
 
@@ -43,16 +46,10 @@ func exit(d *protocol.Directive, code int, reason string) {
 	d.Order, d.ExitCode, d.Reason = protocol.OrderExit, code, reason
 }
 
-// holdsSlot reports whether no other pod is known to have taken the slot.
-func (s *State) holdsSlot(slot Slot, pod string) bool {
-	m := &s.slots[slot]
-	return !s.superseded(pod) && (!m.known || m.pod.UID == pod)
-}
-
 // shouldStop reports whether a pod is terminating, or no longer holds its slot.
 func (s *State) shouldStop(slot Slot, pod string) bool {
-	m := &s.slots[slot]
-	return s.Fenced(pod) || !s.holdsSlot(slot, pod) || m.known && m.report.Terminating
+	m := s.members.At(slot)
+	return s.Fenced(pod) || !s.members.Holds(slot, pod) || m.Known() && m.Report().Terminating
 }
 
 // nothingToAwait returns why terminating pods have nothing to wait for; "" where they do.
@@ -84,7 +81,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 		s.directHalt(d)
 	case Finished:
 	}
-	if m := &s.slots[slot]; m.known && s.stored >= s.Record.Generation && !s.Final() {
+	if m := s.members.At(slot); m.Known() && s.stored >= s.Record.Generation && !s.Final() {
 		s.directStorage(d, slot)
 	}
 }
@@ -111,15 +108,15 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 		}
 	case l == nil:
 		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
-		if m := &s.slots[slot]; m.known && m.pod.UID == pod && m.report.Generation == r.Generation && ran(m.report.State) {
+		if m := s.members.At(slot); m.Known() && m.Pod().UID == pod && m.Report().Generation == r.Generation && members.Ran(m.Report().State) {
 			d.Order, d.Run = protocol.OrderRun, protocol.Run{Number: r.Generation, RestoreStep: max(0, r.RestoreStep), Branch: r.Branch, RestoreBranch: r.RestoreBranch}
 		}
-	case l.pods[slot] != pod:
+	case l.Pods[slot] != pod:
 	default:
 		d.Order = protocol.OrderRun
 		d.Run = protocol.Run{
-			Number: r.Generation, WorldSize: l.world, BaseRank: l.base[slot], NodeRank: int(slot), Nodes: len(s.slots),
-			MasterAddr: l.addr, MasterPort: l.port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts - r.Launch.Restarts,
+			Number: r.Generation, WorldSize: l.World, BaseRank: l.Base[slot], NodeRank: int(slot), Nodes: s.members.Len(),
+			MasterAddr: l.Addr, MasterPort: l.Port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts - r.Launch.Restarts,
 			Branch: r.Branch, RestoreBranch: r.RestoreBranch,
 		}
 	}
@@ -152,7 +149,7 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 
 // directFetch has an agent fetch from storage what its ranks lack, before the next generation starts.
 func (s *State) directFetch(d *protocol.Directive, slot Slot) {
-	if s.run.forming == nil || !s.slots[slot].report.Storage {
+	if s.run.forming == nil || !s.members.At(slot).Report().Storage {
 		return
 	}
 	mark := s.run.forming.fetching.Fetch[int(slot)]
@@ -160,5 +157,5 @@ func (s *State) directFetch(d *protocol.Directive, slot Slot) {
 		return
 	}
 	d.Fetch = mark
-	d.Run.BaseRank, d.Run.WorldSize = s.baseRank(slot), s.world() // a pod that never ran does not know whose files are its own
+	d.Run.BaseRank, d.Run.WorldSize = s.baseRank(slot), s.members.World() // a pod that never ran does not know whose files are its own
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/barrier"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -32,7 +33,7 @@ func (s *State) advanceDrain(now time.Time) {
 		s.abandonDrain(why)
 		return
 	}
-	if !s.all(s.drains) {
+	if !s.allDrain() {
 		return
 	}
 	s.advanceBarrier(now)
@@ -50,32 +51,34 @@ func (s *State) advanceDrain(now time.Time) {
 	s.save()
 }
 
-// drains reports whether the agent of a pod can be given a barrier step and reports how far its ranks are.
-func (s *State) drains(m *member) bool { return m.attached && s.current(m) }
+// allDrain reports whether the agents of all pods can be given a barrier step.
+func (s *State) allDrain() bool {
+	return s.members.All(func(m *members.Member) bool { return m.Drains(s.Record.Generation) })
+}
 
 // undrainable returns why a drain is useless, or is no longer useful; "" where it is useful.
 func (s *State) undrainable(now time.Time) string {
 	for _, d := range s.uncommitted() {
-		m := &s.slots[d.Slot]
+		m := s.members.At(d.Slot)
 		if d.Dead {
 			return fmt.Sprintf("%s is dead", d.where())
 		}
-		if m.known && m.pod.UID == d.Pod && !m.report.Storage {
+		if m.Known() && m.Pod().UID == d.Pod && !m.Report().Storage {
 			return fmt.Sprintf("pod %s has no storage to copy to", d.Name)
 		}
 	}
-	for i := range s.slots {
-		m := &s.slots[i]
+	for i := range s.members.Len() {
+		m := s.members.At(Slot(i))
 		switch {
-		case !m.known:
-		case m.report.StateBytes == 0:
+		case !m.Known():
+		case m.Report().StateBytes == 0:
 			return "state is not kept in memory"
 		}
 	}
 	switch took := now.Sub(s.run.drain.since); {
 	case now.After(s.drainUntil()):
 		return fmt.Sprintf("it timed out after %s", took.Round(time.Millisecond))
-	case took > haltTime && !s.all(s.drains):
+	case took > haltTime && !s.allDrain():
 		return "not all agents are connected"
 	}
 	return ""
@@ -104,22 +107,10 @@ func (s *State) uncommittedNames() string {
 // advanceBarrier sets the barrier step, and moves it when ranks can no longer meet there.
 func (s *State) advanceBarrier(now time.Time) {
 	b := &s.run.drain.barrier
-	b.Note(s.levels(), s.all(func(m *member) bool { return m.report.BarrierStep == b.Step() }), now)
-	if b.Move(s.tempo(), s.lowestNewest(), s.drainTime()/stuckShare, now) {
+	b.Note(s.members.Levels(), s.members.All(func(m *members.Member) bool { return m.Report().BarrierStep == b.Step() }), now)
+	if b.Move(s.tempo(), s.members.LowestNewest(), s.drainTime()/stuckShare, now) {
 		s.emit(Broadcast{})
 	}
-}
-
-// levels is how far ranks are.
-func (s *State) levels() barrier.Levels {
-	l := barrier.Levels{CommonStep: s.commonStep(), LowestReported: s.lowest(func(k *protocol.Rank) int64 { return max(k.Step, k.Newest()) })}
-	for i := range s.slots {
-		for _, k := range s.slots[i].report.Rank {
-			l.Newest = max(l.Newest, k.Newest())
-			l.Reported = max(l.Reported, k.Step, l.Newest)
-		}
-	}
-	return l
 }
 
 func (s *State) tempo() barrier.Pace { return barrier.Pace{Step: s.pace, Interval: s.reportInterval} }
@@ -144,7 +135,7 @@ func (s *State) chooseMark(now time.Time) {
 // possible reports whether every pod that is to be replaced has copied the step or still can.
 func (s *State) possible(mark protocol.Mark) bool {
 	for _, d := range s.terminations() {
-		if m := &s.slots[d.Slot]; m.pod.UID == d.Pod && !canWrite(m, mark) && !s.storedFor(d.Slot, mark.Point()) {
+		if m := s.members.At(d.Slot); m.Pod().UID == d.Pod && !m.CanWrite(mark) && !s.storedFor(d.Slot, mark.Point()) {
 			return false
 		}
 	}
@@ -153,18 +144,18 @@ func (s *State) possible(mark protocol.Mark) bool {
 
 // owesCopy reports whether storage still lacks a pod's part of a step, and the pod is not fenced.
 func (s *State) owesCopy(d Termination, mark protocol.Mark) bool {
-	return s.slots[d.Slot].pod.UID == d.Pod && !s.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Point())
+	return s.members.At(d.Slot).Pod().UID == d.Pod && !s.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Point())
 }
 
 // copied reports whether every pod that is to be replaced has copied the step; recordCopies records it.
 func (s *State) copied(mark protocol.Mark) bool {
-	return !slices.ContainsFunc(s.terminations(), func(d Termination) bool { return s.owesCopy(d, mark) && !wrote(&s.slots[d.Slot], mark) })
+	return !slices.ContainsFunc(s.terminations(), func(d Termination) bool { return s.owesCopy(d, mark) && !s.members.At(d.Slot).Wrote(mark) })
 }
 
 // recordCopies records what pods to be replaced have copied of a step.
 func (s *State) recordCopies(mark protocol.Mark) {
 	for _, d := range s.terminations() {
-		if s.owesCopy(d, mark) && wrote(&s.slots[d.Slot], mark) {
+		if s.owesCopy(d, mark) && s.members.At(d.Slot).Wrote(mark) {
 			s.keep(d.Slot, mark)
 		}
 	}
@@ -213,7 +204,7 @@ func (s *State) copyAfterHalt(now time.Time) {
 // attached yet: the state in its memory may be needed.
 func (s *State) mayAttach(now time.Time) bool {
 	return s.Record.Generation > 0 && now.Sub(s.beganAt) < haltTime &&
-		slices.ContainsFunc(s.uncommitted(), func(d Termination) bool { return !d.Dead && !s.slots[d.Slot].known })
+		slices.ContainsFunc(s.uncommitted(), func(d Termination) bool { return !d.Dead && !s.members.At(d.Slot).Known() })
 }
 
 // postHaltMark returns the step that pods to be replaced must copy before they are deleted; none where they need not or
@@ -228,7 +219,7 @@ func (s *State) postHaltMark() protocol.Mark {
 		if !s.owesCopy(d, mark) {
 			continue
 		}
-		if !s.canSave(d.Slot, mark) {
+		if !s.members.At(d.Slot).CanSave(s.Record.Generation, mark) {
 			return protocol.Mark{} // this step will be gone with the pod
 		}
 		need = true
@@ -241,14 +232,8 @@ func (s *State) postHaltMark() protocol.Mark {
 
 // absent reports whether the state in memory of a slot's pod is out of reach.
 func (s *State) absent(slot Slot) bool {
-	m := &s.slots[slot]
-	return !m.known || s.Fenced(m.pod.UID)
-}
-
-// canSave reports whether the pod of a slot, which is halted, can copy that step to storage before it is deleted.
-func (s *State) canSave(slot Slot, mark protocol.Mark) bool {
-	m := &s.slots[slot]
-	return m.attached && m.report.Storage && s.halted(m) && canWrite(m, mark)
+	m := s.members.At(slot)
+	return !m.Known() || s.Fenced(m.Pod().UID)
 }
 
 // completeCopies records a step as durable once every rank's copy of it is in storage.
@@ -259,7 +244,7 @@ func (s *State) completeCopies(mark protocol.Mark) {
 			n++
 		}
 	}
-	if n == 0 || n < s.world() {
+	if n == 0 || n < s.members.World() {
 		return
 	}
 	s.recordDurable(mark, s.now)

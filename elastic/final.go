@@ -26,13 +26,13 @@ func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s
 // refusal returns why the gang is given up for what its pods start: a launcher that cannot be honoured, or mixed
 // commands for too long; nil otherwise.
 func (s *State) refusal(now time.Time) *cause.Cause {
-	for i := range s.slots {
-		if m := &s.slots[i]; m.known && m.report.Refused != "" && s.terminationFor(Slot(i)) == nil {
-			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: protocol.ExitRefused, Message: m.report.Refused}
+	for i := range s.members.Len() {
+		if m := s.members.At(Slot(i)); m.Known() && m.Report().Refused != "" && s.terminationFor(Slot(i)) == nil {
+			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: protocol.ExitRefused, Message: m.Report().Refused}
 		}
 	}
 	if !s.mixedSince.IsZero() && now.Sub(s.mixedSince) >= mixedTimeout {
-		return &cause.Cause{Code: cause.Code(ReasonRefused), ExitCode: protocol.ExitRefused, Message: s.mixed()}
+		return &cause.Cause{Code: cause.Code(ReasonRefused), ExitCode: protocol.ExitRefused, Message: s.members.Mixed(s.leaves)}
 	}
 	return nil
 }

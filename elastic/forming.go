@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
@@ -28,16 +27,16 @@ func (s *State) stepForming(now time.Time) {
 
 // begin lays out the next generation; it is handed out once it is stored.
 func (s *State) begin() {
-	l := s.layOut()
-	s.launched = s.hasLauncher(&s.slots[0].report) // all pods are alike
-	from := restore.InMemory(s.inventories(), s.Record.Branches)
+	l := s.members.LayOut()
+	s.members.NoteLaunched(s.Record.Generation)
+	from := restore.InMemory(s.members.Inventories(), s.Record.Branches)
 	r := &s.Record
 	s.enterBranch(from)
 	if rec := s.openRecovery(); rec != nil {
 		if from.Step > 0 {
 			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = from.Step, true, max(0, rec.Reached-from.Step)
 		}
-		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, from.Step, l.world
+		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, from.Step, l.World
 		if len(rec.Replaced) > 0 && !s.run.forming.haltedAt.IsZero() {
 			rec.Replace = max(0, s.run.forming.readyAt.Sub(s.run.forming.haltedAt))
 		}
@@ -48,39 +47,26 @@ func (s *State) begin() {
 	s.forget(from)
 	r.Generation++
 	r.RestoreStep, r.RestoreBranch = from.Step, from.Branch
-	r.Progress.Ranks = l.world
+	s.members.NoteWorld(l.World)
 	s.becomeRunning(run{layout: l, commonStep: from.Step, reclaimBelow: from.Step})
 	s.save()
 }
 
-// layOut is the next generation of the pods that are there.
-func (s *State) layOut() *layout {
-	l := &layout{addr: s.slots[0].report.Address, port: s.slots[0].report.Port}
-	for i := range s.slots {
-		m := &s.slots[i]
-		l.pods = append(l.pods, m.pod.UID)
-		l.incarnations = append(l.incarnations, m.report.Incarnation)
-		l.base = append(l.base, l.world)
-		l.world += m.report.Ranks
-	}
-	return l
-}
-
 // waitsFor returns, for people, what the next generation waits for; "" when nothing.
 func (s *State) waitsFor() string {
-	for i := range s.slots {
-		m, r := &s.slots[i], &s.slots[i].report
+	for i := range s.members.Len() {
+		m, r := s.members.At(Slot(i)), s.members.At(Slot(i)).Report()
 		switch {
 		case s.suspended(Slot(i)):
 			return "the Job is suspended; waits for its pods to be created again"
 		case s.terminationFor(Slot(i)) != nil:
 			return fmt.Sprintf("replaces %s of slot %d: %s", s.terminationFor(Slot(i)).where(), i, s.terminationFor(Slot(i)).why())
-		case m.known && s.Fenced(m.pod.UID):
-			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.pod.Name, i)
-		case !m.known || !m.attached:
+		case m.Known() && s.Fenced(m.Pod().UID):
+			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.Pod().Name, i)
+		case !m.Known() || !m.Attached():
 			return fmt.Sprintf("waits for the agent of slot %d", i)
 		case r.Terminating:
-			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.pod.Name, i)
+			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.Pod().Name, i)
 		case s.behind(r):
 			return s.behindText(Slot(i))
 		case r.Ranks == 0:
@@ -90,14 +76,14 @@ func (s *State) waitsFor() string {
 			}
 			return text
 		case r.Port == 0:
-			return fmt.Sprintf("waits for a free port for pod %s of slot %d", m.pod.Name, i)
+			return fmt.Sprintf("waits for a free port for pod %s of slot %d", m.Pod().Name, i)
 		case r.Address == "":
-			return fmt.Sprintf("waits for the address of pod %s of slot %d", m.pod.Name, i)
-		case s.Record.Generation > 0 && !s.halted(m):
+			return fmt.Sprintf("waits for the address of pod %s of slot %d", m.Pod().Name, i)
+		case s.Record.Generation > 0 && !m.Halted(s.Record.Generation):
 			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
 		}
 	}
-	return s.mixed()
+	return s.members.Mixed(s.leaves)
 }
 
 // fetchReason returns, for people, what a generation waits for once all pods are there.
@@ -108,12 +94,12 @@ func (s *State) fetchReason() string {
 	if len(s.run.forming.fetching.Fetch) == 0 {
 		return ""
 	}
-	for i := range s.slots {
-		if m := &s.slots[i]; s.run.forming.fetching.Fetch[i] != (protocol.Mark{}) && !m.report.Storage {
-			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.pod.Name, i, s.run.forming.fetching.Step)
+	for i := range s.members.Len() {
+		if m := s.members.At(Slot(i)); s.run.forming.fetching.Fetch[i] != (protocol.Mark{}) && !m.Report().Storage {
+			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.Pod().Name, i, s.run.forming.fetching.Step)
 		}
 	}
-	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), len(s.slots))
+	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), s.members.Len())
 }
 
 // unreadable returns which recorded step cannot be read, in which pod, and what people can do; "" where all can be read
@@ -125,19 +111,19 @@ func (s *State) unreadable() string {
 	}
 	if d := s.Record.Durable; s.run.forming.fetching.Step == 0 && d != nil {
 		what := fmt.Sprintf("%s: step %d of generation %d lies in storage", NoticeStepUnreadable, d.Step, d.Generation)
-		if n := s.Record.Progress.Ranks; n != s.world() {
-			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.world(), anew)
+		if n := s.members.Recorded(); n != s.members.World() {
+			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.members.World(), anew)
 		}
 		if s.Record.RestoreStep == StepUnknown {
 			return fmt.Sprintf("%s, from before the record was lost, and pods hold steps as old, which may be of another past; delete these pods, so that all read it from storage, or %s", what, anew)
 		}
 		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete its pods, so that they get this version's, or %s", what, anew)
 	}
-	for i := range s.slots {
-		m, mark := &s.slots[i], s.run.forming.fetching.Fetch[i]
-		if mark != (protocol.Mark{}) && slices.Contains(m.failed, mark) {
+	for i := range s.members.Len() {
+		m, mark := s.members.At(Slot(i)), s.run.forming.fetching.Fetch[i]
+		if mark != (protocol.Mark{}) && m.FailedFetch(mark) {
 			return fmt.Sprintf("%s: pod %s of slot %d cannot read step %d of generation %d from storage, and no other step is available to all ranks; retrying; make its file readable, or %s",
-				NoticeStepUnreadable, m.pod.Name, i, mark.Step, mark.Generation, anew)
+				NoticeStepUnreadable, m.Pod().Name, i, mark.Step, mark.Generation, anew)
 		}
 	}
 	return ""

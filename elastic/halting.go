@@ -1,10 +1,6 @@
 package elastic
 
-import (
-	"time"
-
-	"holdfast.dev/holdfast/internal/protocol"
-)
+import "time"
 
 // stepHalting waits until nothing of the newest generation runs, then judges its failure.
 func (s *State) stepHalting(now time.Time) {
@@ -28,15 +24,10 @@ func (s *State) stepHalting(now time.Time) {
 
 // allHalted reports whether every pod has halted, except those that are not awaited.
 func (s *State) allHalted(now time.Time) bool {
-	for i := range s.slots {
-		if !s.halted(&s.slots[i]) && !s.notAwaited(Slot(i), now) {
+	for i := range s.members.Len() {
+		if !s.members.At(Slot(i)).Halted(s.Record.Generation) && !s.notAwaited(Slot(i), now) {
 			return false
 		}
 	}
 	return true
-}
-
-// halted: every process of the newest generation on this pod is gone and its inventory is final.
-func (s *State) halted(m *member) bool {
-	return m.known && m.report.State == protocol.StateHalted && m.report.Generation >= s.Record.Generation
 }

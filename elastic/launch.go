@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -43,23 +44,13 @@ func (s *State) passed() int {
 	return s.launch()
 }
 
-// passes says whether a pod's launcher returns by number when all have finished, as far as is known: it may be one of several.
-func (m *member) passes() bool { return !m.known || m.report.Launch > 0 && !m.report.WholeCommand }
-
 // behind says whether a pod's command has yet to come to the gang's launcher.
 func (s *State) behind(r *protocol.Report) bool { return max(1, r.Launch) < s.launch() }
 
 // behindText says so to people.
 func (s *State) behindText(slot Slot) string {
-	m := &s.slots[slot]
-	return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same", m.pod.Name, slot, max(1, m.report.Launch), s.launch())
-}
-
-// left says whether a slot's pod takes part in no further generation of the gang's launcher: that has returned 0 there, because it had waited
-// for the others as long as torchrun does, or a whole command has ended with 0, and its pod with it.
-func (s *State) left(slot Slot) bool {
-	m := &s.slots[slot]
-	return m.known && m.report.Returned >= s.launch() || slices.Contains(s.Record.Left, slot)
+	m := s.members.At(slot)
+	return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same", m.Pod().Name, slot, max(1, m.Report().Launch), s.launch())
 }
 
 // noteLeft takes note of slots that left while others go on: another coordinator would wait for a pod that is over.
@@ -67,22 +58,15 @@ func (s *State) noteLeft() {
 	if s.Record.Phase != Running && s.Record.Phase != Halting {
 		return
 	}
-	left := []Slot(nil)
-	for i := range s.slots {
-		if s.left(Slot(i)) {
-			left = append(left, Slot(i))
-		}
-	}
-	if len(left) > len(s.Record.Left) {
-		s.Record.Left = left
+	if s.members.NoteLeft(s.launch()) {
 		s.save()
 	}
 }
 
 // memberEnded is why a generation that failed cannot be followed by another one; nil: it can.
 func (s *State) memberEnded(c cause.Cause) *cause.Cause {
-	for i := range s.slots {
-		if s.left(Slot(i)) {
+	for i := range s.members.Len() {
+		if s.members.HasLeft(Slot(i), s.launch()) {
 			c.Message = fmt.Sprintf("slot %d had ended with exit code 0 before, and the gang cannot run again without it: %s", i, c.Message)
 			return &c
 		}
@@ -92,7 +76,7 @@ func (s *State) memberEnded(c cause.Cause) *cause.Cause {
 
 // adoptLaunch takes over the launcher of a generation that goes on, where the store lost its record.
 func (s *State) adoptLaunch(r *protocol.Report) {
-	if r.Generation > s.Record.Generation && ran(r.State) && r.Launch > s.launch() && r.Launch <= protocol.MaxLaunch && !s.Final() {
+	if r.Generation > s.Record.Generation && members.Ran(r.State) && r.Launch > s.launch() && r.Launch <= protocol.MaxLaunch && !s.Final() {
 		s.Record.Launch = Launch{Number: r.Launch, After: r.Generation - 1}
 	}
 }
@@ -101,12 +85,12 @@ func (s *State) adoptLaunch(r *protocol.Report) {
 func (s *State) stepLaunch() {
 	next, over := s.launch(), s.Record.Phase == Finished || !s.Record.begun()
 	all := true
-	for i := range s.slots {
-		m := &s.slots[i]
-		if m.known && !s.Fenced(m.pod.UID) && m.report.Ranks > 0 && m.report.Launch <= protocol.MaxLaunch {
-			next = max(next, m.report.Launch)
+	for i := range s.members.Len() {
+		m := s.members.At(Slot(i))
+		if m.Known() && !s.Fenced(m.Pod().UID) && m.Report().Ranks > 0 && m.Report().Launch <= protocol.MaxLaunch {
+			next = max(next, m.Report().Launch)
 		}
-		all = all && s.left(Slot(i))
+		all = all && s.members.HasLeft(Slot(i), s.launch())
 	}
 	if next > s.launch() && (over || all) && !s.over && s.Record.Phase != GivenUp {
 		s.becomeLaunch(next)
@@ -122,7 +106,8 @@ func (s *State) becomeLaunch(number int) {
 		kept = kept[:min(len(kept), keptLaunches)]
 	}
 	r.Launch = Launch{Number: number, After: r.Generation, Restarts: r.Restarts, Kept: kept}
-	r.Verdict, r.Left = nil, nil
+	r.Verdict = nil
+	s.members.Rejoin()
 	r.refill()
 	p := &r.Progress
 	r.BestStep, p.Step, p.SavedStep, p.StepTime = 0, 0, 0, 0
@@ -133,10 +118,7 @@ func (s *State) becomeLaunch(number int) {
 		r.Branches = r.Branches.Begin(s.newestBranch()+1, 0)
 		s.dropGivenUp()
 	}
-	f := &forming{containers: make([]uint64, len(s.slots))}
-	for i := range s.slots {
-		f.containers[i] = s.slots[i].report.Containers
-	}
+	f := &forming{containers: s.members.Containers()}
 	s.run = run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}, forming: f}
 	r.Phase = Forming
 	s.branchRevision = s.revision + 1

@@ -43,7 +43,7 @@ func (s *State) setPending(pods []Termination, now time.Time) {
 
 // mayTerminate reports whether the listed pod was not replaced yet.
 func (s *State) mayTerminate(d Termination) bool {
-	return int(d.Slot) >= 0 && int(d.Slot) < len(s.slots) && s.stage(d.Pod) != replaceReleased && (!s.superseded(d.Pod) || s.terminationOf(d.Pod) != nil)
+	return int(d.Slot) >= 0 && int(d.Slot) < s.members.Len() && s.stage(d.Pod) != replaceReleased && (!s.members.Superseded(d.Pod) || s.terminationOf(d.Pod) != nil)
 }
 
 // setTerminations takes over which pods are to be replaced, and which terminate because their Job is suspended.
@@ -55,11 +55,11 @@ func (s *State) setTerminations(pending, suspended []Termination, now time.Time)
 	}
 	s.Record.PendingReplacements, s.Record.Suspended = pending, suspended
 	for _, d := range s.terminations() {
-		if m := &s.slots[d.Slot]; d.Dead && m.pod.UID == d.Pod {
-			m.attached = false
+		if d.Dead {
+			s.members.Detach(d.Slot, d.Pod)
 		}
 	}
-	s.refresh(now)
+	s.refresh()
 	s.save()
 	s.emit(Broadcast{})
 }
@@ -117,8 +117,8 @@ func (s *State) announceWithdrawn(leaves func(Termination) bool) {
 // irrevocable reports whether a termination cannot be withdrawn any more: it was carried out, the pod is being deleted,
 // or this package itself gave the pod up.
 func (s *State) irrevocable(d Termination) bool {
-	m := &s.slots[d.Slot]
-	leaves := m.known && m.pod.UID == d.Pod && m.report.Terminating
+	m := s.members.At(d.Slot)
+	leaves := m.Known() && m.Pod().UID == d.Pod && m.Report().Terminating
 	return s.stage(d.Pod) >= replaceCommitted || d.Cause == PodDeleted || d.ownVerdict() || leaves
 }
 
@@ -184,7 +184,7 @@ func (s *State) terminationCause() *cause.Cause {
 		if s.orphan(d) && s.lost(d.Slot) == nil || s.stage(d.Pod) >= replaceCommitted {
 			continue
 		}
-		if s.left(d.Slot) && d.Cause != JobSuspended {
+		if s.members.HasLeft(d.Slot, s.launch()) && d.Cause != JobSuspended {
 			continue // none of its ranks runs, and the gang could not run again without them
 		}
 		return s.lossOf(d)
@@ -206,8 +206,7 @@ func (s *State) lossOf(d Termination) *cause.Cause {
 
 // orphan reports whether another pod holds the slot of a pod that is to be replaced.
 func (s *State) orphan(d Termination) bool {
-	m := &s.slots[d.Slot]
-	return m.known && m.pod.UID != d.Pod
+	return s.members.Orphan(d.Slot, d.Pod)
 }
 
 // Ticks says whether Tick is wanted every so often.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -47,21 +48,10 @@ type Budget struct {
 
 // restartsLeft is how many restarts there may be yet: of as many as people allow this launcher, or else of those without progress.
 func (s *State) restartsLeft() int {
-	if most, said := s.maxRestarts(); said {
+	if most, said := s.members.MaxRestarts(); said {
 		return most - (s.Record.Restarts - s.Record.Launch.Restarts)
 	}
 	return RestartsWithoutProgress - s.Record.WithoutProgress
-}
-
-// maxRestarts is how many restarts people allow: the fewest, where pods say different numbers.
-func (s *State) maxRestarts() (most int, said bool) {
-	for i := range s.slots {
-		m := &s.slots[i]
-		if n := m.report.MaxRestarts; m.known && n != nil && (!said || *n < most) {
-			most, said = *n, true
-		}
-	}
-	return most, said
 }
 
 func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
@@ -94,10 +84,10 @@ func (s *State) best(step int64) {
 
 // bestAtEnd records the newest step that every rank is left with once all have halted.
 func (s *State) bestAtEnd(now time.Time) {
-	if !s.all(func(m *member) bool { return s.halted(m) && m.report.Ranks > 0 }) { // a pod whose launcher is not there has no ranks yet
+	if !s.members.All(func(m *members.Member) bool { return m.Halted(s.Record.Generation) && m.Report().Ranks > 0 }) { // a pod whose launcher is not there has no ranks yet
 		return
 	}
-	step := restore.InMemory(s.inventories(), s.Record.Branches).Step
+	step := restore.InMemory(s.members.Inventories(), s.Record.Branches).Step
 	if p := &s.Record.Progress; step > p.SavedStep {
 		p.SavedStep, p.SavedAt = step, now
 	}
@@ -127,7 +117,7 @@ func (s *State) ranOn() (progress, sure bool) {
 		return false, false
 	}
 	ran := s.run.halting.detected.Sub(s.run.runningSince)
-	if s.run.counted.lowest == 0 {
+	if s.run.counted.Lowest == 0 {
 		return ran >= longRun, true
 	}
 	if ran <= min(stepsOutlast*s.medianRecovery(), longRun) {
@@ -172,5 +162,5 @@ func (s *State) endedThere() bool {
 	if last == nil || last.Generation != s.Record.Generation || last.EndedAfter == 0 {
 		return false
 	}
-	return max(s.run.counted.most-last.EndedAfter, last.EndedAfter-s.run.counted.most) <= 1
+	return max(s.run.counted.Most-last.EndedAfter, last.EndedAfter-s.run.counted.Most) <= 1
 }

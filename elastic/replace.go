@@ -53,9 +53,6 @@ func (s *State) stage(pod string) replaceStage {
 	return replacePending
 }
 
-// superseded: a newer pod took the slot over from this one.
-func (s *State) superseded(pod string) bool { return s.supersededPods[pod] }
-
 // Fenced reports whether nothing that the pod says counts any more: it was replaced, is about to be, or counts as dead.
 func (s *State) Fenced(pod string) bool {
 	if s.stages[pod] >= replaceCommitted {
@@ -65,22 +62,8 @@ func (s *State) Fenced(pod string) bool {
 	return d != nil && d.Dead
 }
 
-// TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in
-// the same second as its successor: then it counts that the old one was fenced. For pods in the API server
-// membership.Holders decides.
-func (s *State) TakesOver(p, old Pod) bool {
-	return p.Newer(old) || p.UID != old.UID && s.Fenced(old.UID) && p.Created.Equal(old.Created) && !s.superseded(p.UID)
-}
-
-// handOver gives a slot to another pod and forgets what was known of the one before.
-func (s *State) handOver(slot Slot, to Pod) {
-	s.supersededPods[s.slots[slot].pod.UID] = true
-	s.slots[slot] = member{pod: to}
-	if h := s.run.halting; h != nil {
-		h.silent[slot], h.stuck[slot] = unreachable{}, stuck{}
-	}
-	s.ranked = nil
-}
+// TakesOver reports whether a pod takes over its slot from old (package members).
+func (s *State) TakesOver(p, old Pod) bool { return s.members.TakesOver(p, old, s.Fenced(old.UID)) }
 
 // uncommitted returns the pods that must terminate and whose replacement is not committed yet.
 func (s *State) uncommitted() []Termination { return s.pending(s.terminations()) }
@@ -111,8 +94,8 @@ func (s *State) commit() {
 			continue
 		}
 		r := Replacement{Termination: d}
-		if m := &s.slots[d.Slot]; m.known && m.pod.UID != d.Pod {
-			r.By, r.NewNode = m.pod.Name, m.pod.Node
+		if m := s.members.At(d.Slot); m.Known() && m.Pod().UID != d.Pod {
+			r.By, r.NewNode = m.Pod().Name, m.Pod().Node
 		}
 		rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
 		rec.Replaced = append(slices.Clone(rec.Replaced), r)
@@ -150,7 +133,7 @@ func (s *State) requestOrphans() {
 		return
 	}
 	for _, d := range s.Record.PendingReplacements {
-		if s.orphan(d) && s.stage(d.Pod) < replaceRequested && (!s.superseded(d.Pod) || s.lost(d.Slot) == nil) {
+		if s.orphan(d) && s.stage(d.Pod) < replaceRequested && (!s.members.Superseded(d.Pod) || s.lost(d.Slot) == nil) {
 			s.request(d)
 		}
 	}
@@ -167,13 +150,11 @@ func (s *State) release(e Released, now time.Time) {
 	}
 	s.stages[e.Pod] = replaceReleased
 	s.Record.Replacements++
-	if m := &s.slots[d.Slot]; m.pod.UID == e.Pod {
-		m.attached = false
-	}
+	s.members.Detach(d.Slot, e.Pod)
 	released := func(o Termination) bool { return o.Pod == e.Pod }
 	s.Record.PendingReplacements = slices.DeleteFunc(slices.Clone(s.Record.PendingReplacements), released)
 	s.Record.Suspended = slices.DeleteFunc(slices.Clone(s.Record.Suspended), released)
-	s.refresh(now)
+	s.refresh()
 	s.save()
 	s.emit(Broadcast{})
 }
@@ -209,20 +190,20 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 	if rec == nil {
 		return
 	}
-	m := &s.slots[slot]
+	m := s.members.At(slot)
 	for i := range rec.Replaced {
 		r := &rec.Replaced[i]
-		if r.Slot != slot || r.Pod == m.pod.UID || !r.AttachedAt.IsZero() {
+		if r.Slot != slot || r.Pod == m.Pod().UID || !r.AttachedAt.IsZero() {
 			continue
 		}
 		rec.Replaced = slices.Clone(rec.Replaced)
 		r = &rec.Replaced[i]
-		r.By, r.NewNode, r.AttachedAt = m.pod.Name, m.pod.Node, now
+		r.By, r.NewNode, r.AttachedAt = m.Pod().Name, m.Pod().Node, now
 		where := ""
-		if m.pod.Node != "" {
-			where = " on node " + m.pod.Node
+		if m.Pod().Node != "" {
+			where = " on node " + m.Pod().Node
 		}
-		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.pod.Name, where)}})
+		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.Pod().Name, where)}})
 		s.emit(PersistLater{})
 	}
 }

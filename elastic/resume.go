@@ -1,44 +1,27 @@
 package elastic
 
-import "time"
+import (
+	"time"
 
-// counted is what the ranks of the newest generation tell of optimizer steps; it only rises within a generation.
-type counted struct {
-	// lowest and most are the fewest and the most that a rank has finished.
-	lowest, most int64
-	// resumedAt is how many the state held that each rank started from, where all told the same.
-	resumedAt int64
-	known     bool
-}
+	"holdfast.dev/holdfast/elastic/members"
+)
 
 // countsSeen is how often a count that merely rises is stored for people to see: a plain script counts for as long as it runs, and what
 // decides upon the count is stored when a generation ends or begins.
 const countsSeen = 30 * time.Second
 
-// count takes over what ranks count. All slots' reports are of the newest generation.
-func (s *State) count(now time.Time) {
-	c := counted{lowest: -1, known: true}
-	first := true
-	for i := range s.slots {
-		for j := range s.slots[i].report.Rank {
-			k := &s.slots[i].report.Rank[j]
-			if c.most = max(c.most, k.OptimizerSteps); c.lowest < 0 || k.OptimizerSteps < c.lowest {
-				c.lowest = k.OptimizerSteps
-			}
-			c.known = c.known && k.ResumeKnown && (first || k.ResumedAt == c.resumedAt)
-			c.resumedAt, first = k.ResumedAt, false
-		}
-	}
-	if c.lowest < s.run.counted.lowest || c.most < s.run.counted.most || c.most == 0 {
+// count takes over what ranks of the newest generation count, which only rises within it.
+func (s *State) count(c members.Counted, now time.Time) {
+	if c.Lowest < s.run.counted.Lowest || c.Most < s.run.counted.Most || c.Most == 0 {
 		return // an agent that came back in the middle counts anew, or nobody counts
 	}
-	if c.known = c.known && c.lowest > 0; !c.known {
-		c.resumedAt = 0
+	if c.Known = c.Known && c.Lowest > 0; !c.Known {
+		c.ResumedAt = 0
 	}
 	s.run.counted = c
 	p := &s.Record.Progress
-	news := (p.OptimizerSteps == 0) != (c.lowest == 0) || p.ResumeKnown != c.known || p.ResumedAt != c.resumedAt
-	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = c.lowest, c.resumedAt, c.known
+	news := (p.OptimizerSteps == 0) != (c.Lowest == 0) || p.ResumeKnown != c.Known || p.ResumedAt != c.ResumedAt
+	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = c.Lowest, c.ResumedAt, c.Known
 	if news {
 		s.persistCount(now)
 	}
@@ -66,8 +49,8 @@ func (s *State) reached() (step int64, known bool) {
 	switch p := &s.Record.Progress; {
 	case s.reportsSteps():
 		return max(p.Step, s.run.commonStep), true
-	case s.run.counted.most > 0:
-		return s.run.counted.resumedAt + s.run.counted.lowest, s.run.counted.known
+	case s.run.counted.Most > 0:
+		return s.run.counted.ResumedAt + s.run.counted.Lowest, s.run.counted.Known
 	case last != nil && last.Generation == s.Record.Generation && (s.countsSteps() || !last.ReachedKnown):
 		return last.Reached, last.ReachedKnown
 	}
@@ -88,12 +71,12 @@ func (s *State) firstEver() {
 
 // stepped says whether the newest generation is known to have finished a step.
 func (s *State) stepped() bool {
-	return s.run.reportedStep > 0 || s.run.counted.most > 0 || s.run.commonStep > max(0, s.Record.RestoreStep)
+	return s.run.reportedStep > 0 || s.run.counted.Most > 0 || s.run.commonStep > max(0, s.Record.RestoreStep)
 }
 
 // countsSteps reports whether ranks are known to report steps, so that a first one is to be expected.
 func (s *State) countsSteps() bool {
-	if s.reportsSteps() || s.run.counted.most > 0 {
+	if s.reportsSteps() || s.run.counted.Most > 0 {
 		return true
 	}
 	for i := range s.Record.Recoveries {
@@ -117,8 +100,8 @@ func (s *State) resume() {
 		rec.ResumedAt = s.Record.RestoreStep
 	case s.run.reportedStep > 0:
 		rec.ResumedAt = max(0, s.run.reportedStep-max(1, s.gap))
-	case !s.reportsSteps() && s.run.counted.known:
-		rec.ResumedAt = s.run.counted.resumedAt
+	case !s.reportsSteps() && s.run.counted.Known:
+		rec.ResumedAt = s.run.counted.ResumedAt
 	default:
 		return
 	}
@@ -154,10 +137,10 @@ func (s *State) stepTime() time.Duration {
 func (s *State) keepPace() {
 	p := &s.Record.Progress
 	until := s.run.halting.detected
-	if first := s.firstDetection(); !first.IsZero() {
+	if first := s.members.FirstDetection(s.Record.Generation); !first.IsZero() {
 		until = first
 	}
-	n, since := s.run.counted.lowest, s.run.runningSince
+	n, since := s.run.counted.Lowest, s.run.runningSince
 	if s.reportsSteps() {
 		n, since = p.Step, s.Record.StartedAt.Add(p.Lost)
 	}

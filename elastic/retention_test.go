@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
@@ -167,7 +168,7 @@ func TestPinned(t *testing.T) {
 // retained is a gang that runs with two recorded steps.
 func retained() *State {
 	durable, older := stepAt(20, 1), stepAt(10, 1)
-	return New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Ranks: 1}, Durable: &durable, Older: &older})
+	return New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: 1}}, Durable: &durable, Older: &older})
 }
 
 // TestAWishThatIsOlderChangesNothing: a controller's cache may tell what people wished before they pinned.
@@ -237,12 +238,19 @@ func TestWhatARemovalSpares(t *testing.T) {
 	}
 }
 
+// copied has the pod of slot 0 report that it runs and has copied a step.
+func copied(s *State, step int64) {
+	s.members.Take(0, Pod{UID: "uid"}, &protocol.Report{
+		Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
+		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(step), Copied: protocol.Copied{Mark: mark(step, 1)}}},
+	}, 1, time.Unix(1_700_000_000, 0))
+}
+
 // TestRemovalsGoByTheStoredRecord: a coordinator that cannot store its record any more, because another one leads, has nothing
 // removed that the stored one names and that people may pin there.
 func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
-	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
-		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
+	copied(s, 40)
 	s.recordDurable(mark(30, 1), now)
 	s.save()
 	s.run.copying = &copying{mark: mark(40, 1)}
@@ -259,8 +267,7 @@ func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	s.Record.Pinned = []StoredStep{stepAt(3, 1)}
-	s.slots[0] = member{known: true, attached: true, pod: Pod{UID: "uid"}, report: protocol.Report{Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
-		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}}}}
+	copied(s, 40)
 	s.run.copying = &copying{mark: mark(40, 1)}
 	Step(s, Retain{Retention{Version: 1}}, now)
 	if s.preserve(now); s.run.copying.ordered() {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -11,7 +12,7 @@ import (
 // run is what is known of the newest generation. The next one begins with another run: nothing has to be reset.
 type run struct {
 	// layout is who takes part; nil where an earlier coordinator handed the generation out.
-	layout *layout
+	layout *members.Layout
 	// commonStep and reclaimBelow as in Directive; they only rise.
 	commonStep, reclaimBelow int64
 	// exits outlive their pod, exitBytes is about what they take of each slot.
@@ -20,7 +21,7 @@ type run struct {
 	// runningSince is when all ranks were first seen to run.
 	runningSince time.Time
 	// counted are the optimizer steps, reportedStep the newest step that all ranks told.
-	counted      counted
+	counted      members.Counted
 	reportedStep int64
 	// paceStep and paceAt are where the pace was measured last.
 	paceStep int64
@@ -60,7 +61,7 @@ func (r *run) keepExit(of exitOf, e cause.Exit) {
 // Held is what is kept of a slot's reports: the newest that counted, and about how many bytes of exits, which stay until the
 // next generation, whatever reports say after.
 func (s *State) Held(slot Slot) (newest *protocol.Report, exits int64) {
-	return &s.slots[slot].report, s.run.exitBytes[slot]
+	return s.members.At(slot).Report(), s.run.exitBytes[slot]
 }
 
 // halting is what is known while everything of a generation is being ended.
@@ -87,6 +88,13 @@ type halting struct {
 	reachableSince     time.Time
 }
 
+// forget drops what is known of a slot: another pod holds it.
+func (h *halting) forget(slot Slot) {
+	if h != nil {
+		h.silent[slot], h.stuck[slot] = unreachable{}, stuck{}
+	}
+}
+
 // forming is what is known while the next generation is being prepared.
 type forming struct {
 	// haltedAt is when all of the generation before was halted; zero: nobody saw it. readyAt is when all pods were there.
@@ -103,16 +111,6 @@ type forming struct {
 	deaths     uint64
 }
 
-// layout is the membership of one generation.
-type layout struct {
-	pods         []string // by slot
-	incarnations []uint64
-	base         []int
-	world        int
-	addr         string
-	port         int
-}
-
 // becomeRunning begins the run of Record.Generation, which is handed out once it is stored.
 func (s *State) becomeRunning(r run) {
 	r.exits, r.exitBytes = map[exitOf]cause.Exit{}, map[Slot]int64{}
@@ -124,17 +122,14 @@ func (s *State) becomeRunning(r run) {
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.
 func (s *State) becomeHalting(suspect *cause.Cause, ordered bool, now time.Time) {
-	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, within: s.haltWithin(now), silent: make([]unreachable, len(s.slots)), stuck: make([]stuck, len(s.slots))}
+	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, within: s.haltWithin(now), silent: make([]unreachable, s.members.Len()), stuck: make([]stuck, s.members.Len())}
 	s.Record.Phase = Halting
 	s.emit(PersistLater{})
 }
 
 // becomeForming prepares the generation after one that was halted and judged.
 func (s *State) becomeForming() {
-	f := &forming{haltedAt: s.run.halting.haltedAt, containers: make([]uint64, len(s.slots))}
-	for i := range s.slots {
-		f.containers[i] = s.slots[i].report.Containers
-	}
+	f := &forming{haltedAt: s.run.halting.haltedAt, containers: s.members.Containers()}
 	s.run.halting, s.run.forming = nil, f
 	s.Record.Phase = Forming
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -47,36 +48,36 @@ func (s *State) stepRunning(now time.Time) {
 // missedFirst: the pod's whole command is in its first run and belongs to no generation yet, because the coordinator that handed the first
 // one out ended before the order had come here; no pod was seen to run it since, nor to take the place of another, whose command the others
 // may have met. To halt it would end the commands of all.
-func (s *State) missedFirst(m *member) bool {
-	r, never := &m.report, s.Record.StartedAt.IsZero() && s.Record.Restarts == 0 && s.Record.Generation == 1 && len(s.supersededPods) == 0
-	return m.known && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil
+func (s *State) missedFirst(m *members.Member) bool {
+	r, never := m.Report(), s.Record.StartedAt.IsZero() && s.Record.Restarts == 0 && s.Record.Generation == 1 && !s.members.AnySuperseded()
+	return m.Known() && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil
 }
 
 // handOutAgain hands the first generation out to pods that missed it, once it is known that all others run it.
 func (s *State) handOutAgain() {
 	missed := false
-	for i := range s.slots {
-		m := &s.slots[i]
+	for i := range s.members.Len() {
+		m := s.members.At(Slot(i))
 		switch {
-		case s.missedFirst(m) && m.attached && !m.report.Terminating:
+		case s.missedFirst(m) && m.Attached() && !m.Report().Terminating:
 			missed = true
-		case !m.known || !m.report.WholeCommand || !s.current(m) || !ran(m.report.State):
+		case !m.Known() || !m.Report().WholeCommand || !m.Current(s.Record.Generation) || !members.Ran(m.Report().State):
 			return
 		}
 	}
 	if missed {
-		s.run.layout = s.layOut()
+		s.run.layout = s.members.LayOut()
 		s.emit(Broadcast{})
 	}
 }
 
 // failure says whether the newest generation has failed on some pod, and what is known of ranks that are gone without an exit.
 func (s *State) failure() (failed bool, lost *cause.Cause) {
-	for i := range s.slots {
-		m := &s.slots[i]
+	for i := range s.members.Len() {
+		m := s.members.At(Slot(i))
 		switch {
-		case !m.known:
-		case m.report.State == protocol.StateFailed && m.report.Generation == s.Record.Generation:
+		case !m.Known():
+		case m.Report().State == protocol.StateFailed && m.Report().Generation == s.Record.Generation:
 			failed = true
 		case lost == nil:
 			lost = s.lost(Slot(i))
@@ -87,42 +88,37 @@ func (s *State) failure() (failed bool, lost *cause.Cause) {
 
 // allFinished: all ranks of the newest generation have ended with exit code 0.
 func (s *State) allFinished() bool {
-	for i := range s.slots {
-		if !s.finished(&s.slots[i]) && !s.left(Slot(i)) {
+	for i := range s.members.Len() {
+		if !s.members.At(Slot(i)).Finished(s.Record.Generation) && !s.members.HasLeft(Slot(i), s.launch()) {
 			return false
 		}
 	}
 	return true
 }
 
-// finished: every rank of the newest generation on this pod has ended with exit code 0.
-func (s *State) finished(m *member) bool {
-	return m.known && m.report.State == protocol.StateFinished && m.report.Generation == s.Record.Generation
-}
-
 // lost says what is known if the ranks that a slot should run are gone without an exit.
 func (s *State) lost(slot Slot) *cause.Cause {
-	m, g := &s.slots[slot], s.Record.Generation
-	r := &m.report
+	m, g := s.members.At(slot), s.Record.Generation
+	r := m.Report()
 	c := &cause.Cause{Code: cause.RanksLost, Rank: s.baseRank(slot), Slot: int(slot)}
 	halted := r.State == protocol.StateHalted && r.Generation >= g
 	idle := r.State == protocol.StateIdle && r.Generation == g
 	switch {
-	case s.left(slot):
+	case s.members.HasLeft(slot, s.launch()):
 		return nil
-	case s.run.layout != nil && s.run.layout.pods[slot] != m.pod.UID:
-		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.pod.Name, slot)
+	case s.run.layout != nil && s.run.layout.Pods[slot] != m.Pod().UID:
+		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.Pod().Name, slot)
 	case s.missedFirst(m):
 		return nil
 	case s.run.layout == nil && r.Generation < g:
-		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.pod.Name, slot, g)
-	case halted && s.leftForLauncher(r):
-		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d is no longer one rank: a launcher has started, or is expected", m.pod.Name, slot)
-	case (idle || halted) && m.restartedIn == g, idle && s.run.layout != nil && s.run.layout.incarnations[slot] != r.Incarnation:
+		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.Pod().Name, slot, g)
+	case halted && members.LeftForLauncher(r, s.Record.Generation):
+		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d is no longer one rank: a launcher has started, or is expected", m.Pod().Name, slot)
+	case (idle || halted) && m.RestartedIn(g), idle && s.run.layout != nil && s.run.layout.Incarnations[slot] != r.Incarnation:
 		// An agent that comes back in the same container finds its ranks, or how they ended.
 		c = s.restarted(slot, g)
-	case halted, idle && (s.ranNewest(m) || s.run.layout == nil || s.run.layout.incarnations[slot] != r.Incarnation):
-		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.pod.Name, slot, g)
+	case halted, idle && (m.RanIn(s.Record.Generation) || s.run.layout == nil || s.run.layout.Incarnations[slot] != r.Incarnation):
+		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", m.Pod().Name, slot, g)
 	default:
 		return nil
 	}
@@ -131,7 +127,7 @@ func (s *State) lost(slot Slot) *cause.Cause {
 
 // restarted is what is known of a container that ended whole.
 func (s *State) restarted(slot Slot, generation int64) *cause.Cause {
-	p, how, charged := s.slots[slot].pod, "", ""
+	p, how, charged := s.members.At(slot).Pod(), "", ""
 	if p.Restarted != "" {
 		how = " (" + p.Restarted + ")"
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
-	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/elastic/members"
 )
 
 // State is one gang as the coordinator knows it. Step alone changes it.
@@ -22,13 +22,13 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision durableRevision branchRevision pinnedRevision verdictRevision sealedAt stages supersededPods beganAt awaitsAgent lookedUpAt |
+//	| the coordinator | stored revision storedRevision durableRevision branchRevision pinnedRevision verdictRevision sealedAt stages beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
-//	|                 | storage retention over excused mixedSince launched pace reportInterval gap                                     |
-//	| a pod           | slots[i]; ranIn and restartedIn name the generation that they are of                       |
+//	|                 | storage retention over excused mixedSince pace reportInterval gap                                     |
+//	| a pod           | members, each slot of it                                                                   |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
-//	| the event       | now effects ranked                                                                         |
+//	| the event       | now effects                                                                                |
 type State struct {
 	// Record is what is decided; its Generation never falls.
 	Record Record
@@ -41,9 +41,8 @@ type State struct {
 	revision, storedRevision, durableRevision, branchRevision, pinnedRevision, verdictRevision int64
 	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
 	sealedAt time.Time
-	// stages are those of replacements from replaceCommitted on, by pod; supersededPods are those that a newer pod took the slot over from.
-	stages         map[string]replaceStage
-	supersededPods map[string]bool
+	// stages are those of replacements from replaceCommitted on, by pod.
+	stages map[string]replaceStage
 	// beganAt is when this coordinator saw the gang first. awaitsAgent: a terminating pod may still attach to it.
 	beganAt     time.Time
 	awaitsAgent bool
@@ -67,49 +66,34 @@ type State struct {
 	excused int
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
 	mixedSince time.Time
-	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
-	launched bool
 	// pace is the time that a step takes, reportInterval the time from one step that is told to the next, which may be many steps later, both
 	// smoothed; gap is the fewest steps from one that is told to the next.
 	pace, reportInterval time.Duration
 	gap                  int64
 
-	// slots has one entry per member; the agent's truth as last reported.
-	slots []member
-	run   run
+	members *members.Members
+	run     run
 
 	now     time.Time
 	effects []Effect
-	// ranked is worked out once per event.
-	ranked *ranked
 }
 
-// member is what is known of a slot.
-type member struct {
-	known    bool
-	attached bool
-	pod      Pod
-	report   protocol.Report
-	// ranIn is the newest generation that this pod has reported that it ran, restartedIn the one in which its agent came back in
-	// a new container.
-	ranIn, restartedIn int64
-	// terminatingAt is when it was first heard that the pod is being shut down.
-	terminatingAt time.Time
-	// failed are the newest fetches that this pod could not do (noteFailed).
-	failed []protocol.Mark
-	saves  savesSeen
-}
-
-// New returns the state of a gang of members pods that copies steps to storage so often (0: never), with the
+// New returns the state of a gang of so many pods that copies steps to storage so often (0: never), with the
 // record that the store has of it.
-func New(members int, storage time.Duration, r Record) *State {
-	s := &State{Record: r, slots: make([]member, members), run: run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}}, stored: r.Generation, storage: storage,
-		stages: r.replacements(), supersededPods: map[string]bool{}, launched: r.Generation > 0 && !r.Progress.WholeCommand}
+func New(pods int, storage time.Duration, r Record) *State {
+	s := &State{
+		Record:  r,
+		members: members.New(pods, r.Progress.Seen, r.Left, r.Generation > 0 && !r.Progress.WholeCommand),
+		run:     run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}},
+		stored:  r.Generation,
+		storage: storage,
+		stages:  r.replacements(),
+	}
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)
 	}
-	s.Record.Progress.Attached, s.Record.Progress.Waits = nil, ""
+	s.Record.Progress.Waits = ""
 	switch {
 	case r.Verdict != nil:
 		s.Record.Phase = GivenUp
@@ -117,12 +101,12 @@ func New(members int, storage time.Duration, r Record) *State {
 			s.Record.Phase = Finished
 		}
 	case r.Generation == 0 || s.judged() || !r.begun():
-		s.Record.Phase, s.run.forming = Forming, &forming{containers: make([]uint64, members)}
+		s.Record.Phase, s.run.forming = Forming, &forming{containers: make([]uint64, pods)}
 	default:
 		s.Record.Phase = Running // until an agent says otherwise
 	}
 	p := &s.Record.Progress
-	s.run.counted = counted{lowest: p.OptimizerSteps, most: p.OptimizerSteps, resumedAt: p.ResumedAt, known: p.ResumeKnown}
+	s.run.counted = members.Counted{Lowest: p.OptimizerSteps, Most: p.OptimizerSteps, ResumedAt: p.ResumedAt, Known: p.ResumeKnown}
 	s.persistedCount = p.OptimizerSteps
 	if last := s.lastRecovery(); last != nil && (last.FirstStep >= 0 || last.Start >= 0 && !s.countsSteps()) {
 		s.settled = last.Generation
@@ -152,7 +136,7 @@ func (s *State) openRecovery() *Recovery {
 }
 
 // Members is the number of pods.
-func (s *State) Members() int { return len(s.slots) }
+func (s *State) Members() int { return s.members.Len() }
 
 // Final says whether a verdict was reached.
 func (s *State) Final() bool { return s.Record.Verdict != nil }

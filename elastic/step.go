@@ -1,18 +1,17 @@
 package elastic
 
 import (
-	"cmp"
-	"reflect"
 	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Step applies one event and returns what must be done, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
-	s.effects, s.ranked, s.now = nil, nil, now
+	s.effects, s.now = nil, now
 	if s.beganAt.IsZero() {
 		s.beganAt = now
 	}
@@ -23,10 +22,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	case Reported:
 		s.reported(e, now)
 	case Detached:
-		m := &s.slots[e.Slot]
-		if m.known && m.pod.UID == e.Pod && m.attached {
-			m.attached = false
-			s.refresh(now)
+		if s.members.Detach(e.Slot, e.Pod) {
+			s.refresh()
 			s.emit(Broadcast{}) // what all were to do together may be off
 		}
 	case Stored:
@@ -72,78 +69,77 @@ func (s *State) save() {
 
 // reported takes a report over, unless it does not count.
 func (s *State) reported(e Reported, now time.Time) {
-	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) || e.Report.Generation > protocol.MaxGeneration || !s.admit(&e) {
+	slot, r := e.Slot, &e.Report
+	if !s.members.Has(slot) || r.Generation > protocol.MaxGeneration {
 		return
 	}
-	m := &s.slots[e.Slot]
-	before, connected := m.report, m.known && m.attached
-	if connected && repeats(&e.Report, before) {
-		m.report.Sequence = e.Report.Sequence
-		return // a word that it lives: time alone has passed
+	switch s.members.Admit(slot, e.Pod, r, s.Fenced) {
+	case members.Refused:
+		s.emit(Broadcast{}) // it gets its directive all the same
+		return
+	case members.Stale:
+		return
+	case members.Succeeds:
+		s.run.halting.forget(slot)
+	case members.Admitted:
 	}
-	if !connected || before.Generation != e.Report.Generation || before.State != e.Report.State || before.Terminating != e.Report.Terminating ||
-		s.hasLauncher(&before) != s.hasLauncher(&e.Report) {
+	if s.members.At(slot).Repeats(r) {
+		return // time alone has passed
+	}
+	was, more := s.members.Take(slot, e.Pod, r, s.Record.Generation, now)
+	before := was.Report()
+	if f := s.run.forming; f != nil && !was.Known() {
+		f.containers[slot] = s.containersAtFirst(r)
+	}
+	if !was.Connected() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
+		members.HasLauncher(before, s.Record.Generation) != members.HasLauncher(r, s.Record.Generation) {
 		s.emit(Broadcast{})
 	}
-	s.noteContainer(&e)
 	s.resumed(e.Pod, now)
-	s.ranked = nil
 	s.replan()
-	if more := m.countSaves(&e.Report, now); more != (protocol.Saves{}) {
+	if more != (protocol.Saves{}) {
 		s.emit(Saved{more})
 	}
-	m.known, m.attached, m.pod, m.report = true, true, e.Pod, e.Report
-	s.adoptLaunch(&e.Report)
-	if r := &e.Report; r.Generation > s.Record.Generation && !s.Final() {
-		// The store lost a record: numbers that agents have seen are never used again. What drained pods left was for a generation
-		// that has begun since.
+	s.adopt(slot)
+	s.members.NoteRan(slot, s.Record.Generation)
+	s.keepExits(slot)
+	s.containerEnded(slot, now)
+	s.succeeded(slot, now)
+	s.track(now)
+	if !was.Connected() || !members.SameToPeople(before, r) {
+		s.refresh()
+	}
+}
+
+// adopt takes over what an agent knows and the store has lost: numbers that agents have seen are never used again.
+func (s *State) adopt(slot Slot) {
+	m := s.members.At(slot)
+	s.adoptLaunch(m.Report())
+	if r := m.Report(); r.Generation > s.Record.Generation && !s.Final() { // what drained pods left was for a generation that has begun since
 		s.Record.Generation, s.Record.RestoreStep, s.Record.Copies = r.Generation, StepUnknown, nil
 		s.becomeRunning(run{}) // until an agent says otherwise
 		s.save()
 	}
-	s.learnBranch(&e.Report)
-	if e.Report.Generation == s.Record.Generation && ran(e.Report.State) {
-		m.ranIn = s.Record.Generation
-	}
-	m.noteFailed(e.Report.FetchFailed)
-	s.keepExits(e.Slot)
-	s.containerEnded(e.Slot, now)
-	s.succeeded(e.Slot, now)
-	s.noteTerminating(e.Slot, now)
-	s.track(now)
-	if !connected || !sameToPeople(&before, &e.Report) {
-		s.refresh(now)
+	if newest := m.NewestBranch(); newest > s.newestBranch() { // none has one that was not stored before
+		s.Record.Branch = newest
+		s.save()
 	}
 }
 
-// admit reports whether a report counts, and gives the slot to a pod that takes it over. A pod whose reports do not
-// count still gets its directive.
-func (s *State) admit(e *Reported) bool {
-	m := &s.slots[e.Slot]
-	switch holder := m.known && m.pod.UID == e.Pod.UID; {
-	case s.Fenced(e.Pod.UID), s.superseded(e.Pod.UID), m.known && !holder && !s.TakesOver(e.Pod, m.pod):
+// refresh brings what people see of the pods up to date.
+func (s *State) refresh() {
+	news := s.members.Refresh(s.Record.Generation, s.Fenced)
+	switch {
+	case news.Unprotected != "":
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeUnprotected, Message: news.Unprotected}})
+	case news.Mended:
+		s.emit(EmitEvent{Notice{Reason: NoticeUnprotected, Message: "is resolved: every pod runs only ranks under its agent"}})
+	}
+	if news.People {
+		s.emit(PersistLater{})
+	}
+	if news.Orders {
 		s.emit(Broadcast{})
-		return false
-	case holder:
-		return !before(&e.Report, &m.report)
-	case m.known:
-		s.handOver(e.Slot, Pod{})
-	}
-	return true
-}
-
-// noteContainer takes note of what a report says of its container beside the one before: that another one has begun.
-func (s *State) noteContainer(e *Reported) {
-	m, r := &s.slots[e.Slot], &e.Report
-	if !m.known {
-		if f := s.run.forming; f != nil {
-			f.containers[e.Slot] = s.containersAtFirst(r)
-		}
-		return
-	}
-	// An agent in a new container is idle until its launcher comes, which may be before it is heard.
-	if another := m.report.Containers > 0 && r.Containers > m.report.Containers; ran(m.report.State) && (another || r.State == protocol.StateIdle) {
-		m.restartedIn = s.Record.Generation
 	}
 }
 
@@ -154,46 +150,17 @@ func (s *State) replan() {
 	}
 }
 
-// sameToPeople says whether two reports differ in nothing that refresh looks at.
-func sameToPeople(a, b *protocol.Report) bool {
-	ready := func(r *protocol.Report) (n int) {
-		for i := range r.Rank {
-			if r.Rank[i].StandbyReady {
-				n++
-			}
-		}
-		return n
-	}
-	return slices.Equal(a.Notes, b.Notes) && ready(a) == ready(b) && a.Unprotected == b.Unprotected && a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0) &&
-		a.LeftForLauncher == b.LeftForLauncher && a.Terminating == b.Terminating
-}
-
-func ran(a protocol.AgentState) bool {
-	return a == protocol.StateRunning || a == protocol.StateFailed || a == protocol.StateFinished
-}
-
-// before says whether the agent that sent known had sent this report before it.
-func before(r, known *protocol.Report) bool {
-	return cmp.Or(cmp.Compare(r.Incarnation, known.Incarnation), cmp.Compare(r.Sequence, known.Sequence)) < 0
-}
-
-// repeats says whether a report says nothing else than the known one.
-func repeats(r *protocol.Report, known protocol.Report) bool {
-	known.Sequence = r.Sequence
-	return reflect.DeepEqual(known, *r)
-}
-
 // keepExits remembers how ranks of the newest generation ended. A pod that has not been seen to run it
 // tells of an older one, which is accounted for; where an earlier coordinator handed it out, the time of
 // the exit says which one it was.
 func (s *State) keepExits(slot Slot) {
-	r := &s.slots[slot].report
-	if r.Generation != s.Record.Generation || !s.ranNewest(&s.slots[slot]) && s.run.layout != nil {
+	r := s.members.At(slot).Report()
+	if r.Generation != s.Record.Generation || !s.members.At(slot).RanIn(s.Record.Generation) && s.run.layout != nil {
 		return
 	}
 	base := s.baseRank(slot)
 	for _, k := range r.Rank {
-		if k.Exit == nil || !s.ranNewest(&s.slots[slot]) && !k.Exit.At.After(s.accounted()) {
+		if k.Exit == nil || !s.members.At(slot).RanIn(s.Record.Generation) && !k.Exit.At.After(s.accounted()) {
 			continue
 		}
 		s.run.keepExit(exitOf{slot, k.Local}, cause.Exit{Rank: base + k.Local, Slot: int(slot), Exit: *k.Exit})
@@ -216,29 +183,9 @@ func (s *State) accounted() time.Time {
 // where an earlier coordinator laid the generation out and not all slots are known.
 func (s *State) baseRank(slot Slot) int {
 	if s.run.layout != nil {
-		return s.run.layout.base[slot]
+		return s.run.layout.Base[slot]
 	}
-	return s.rank().base[slot]
-}
-
-// ranked is how ranks would be numbered by what pods have told, where no layout says it.
-type ranked struct {
-	base  []int
-	world int
-}
-
-// rank counts once per event: it is asked for each slot.
-func (s *State) rank() *ranked {
-	if s.ranked != nil {
-		return s.ranked
-	}
-	r := &ranked{base: make([]int, len(s.slots))}
-	for i := range s.slots {
-		r.base[i] = r.world
-		r.world += s.ranks(Slot(i))
-	}
-	s.ranked = r
-	return r
+	return s.members.Base(slot)
 }
 
 // advance does what the levels ask for, until nothing changes. Of a Job that is over people are owed the verdict, and nothing else.
@@ -281,26 +228,16 @@ func (s *State) stepPhase(now time.Time) {
 	}
 }
 
-func (s *State) all(is func(*member) bool) bool {
-	for i := range s.slots {
-		if !is(&s.slots[i]) {
-			return false
-		}
-	}
-	return true
-}
-
 // Snapshot is what is to be stored of the record as it is now; it shares nothing with the state.
 func (s *State) Snapshot() Record { return s.snapshot() }
 
 func (s *State) snapshot() Record {
 	r := s.Record
 	r.Recoveries = slices.Clone(r.Recoveries)
-	r.Progress.Attached = slices.Clone(r.Progress.Attached)
-	r.Progress.Notes, r.Progress.Unprotected = slices.Clone(r.Progress.Notes), slices.Clone(r.Progress.Unprotected)
+	r.Progress.Seen, r.Left = s.members.Seen(), s.members.Left()
 	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
-	r.Branches, r.Launch.Kept, r.Left = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept), slices.Clone(r.Left)
+	r.Branches, r.Launch.Kept = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept)
 	r.shorten()
 	return r
 }

@@ -6,13 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // plan is the newest step that every rank can have (package restore). The memory of a lost slot's pod does not count.
 func (s *State) plan(lost func(Slot) bool) restore.Point {
-	return restore.Find(s.pods(lost), s.inStorage(), s.Record.Branches)
+	return restore.Find(s.members.Pods(lost), s.inStorage(), s.Record.Branches)
 }
 
 // reaches says whether these pods can have a step, from memory or from any that the record names.
@@ -28,39 +29,9 @@ func (s *State) reaches(p protocol.Point, pods []restore.Pod) bool {
 // noPoint: nothing is to be restored.
 var noPoint restore.Point
 
-// pods are all slots as package restore asks for them.
-func (s *State) pods(lost func(Slot) bool) []restore.Pod {
-	pods := make([]restore.Pod, len(s.slots))
-	for i := range s.slots {
-		m := &s.slots[i]
-		pods[i] = restore.Pod{Ranks: s.ranks(Slot(i)), Held: inventory(&m.report), Gone: lost(Slot(i)), Failed: m.failed}
-	}
-	return pods
-}
-
-// inventory lists what each rank of a pod holds; a rank that the agent does not know holds nothing.
-func inventory(r *protocol.Report) [][]protocol.Point {
-	out := make([][]protocol.Point, r.Ranks)
-	for _, k := range r.Rank {
-		if k.Local >= 0 && k.Local < len(out) {
-			out[k.Local] = k.Sealed
-		}
-	}
-	return out
-}
-
-// inventories are those of all ranks.
-func (s *State) inventories() [][]protocol.Point {
-	var out [][]protocol.Point
-	for i := range s.slots {
-		out = append(out, inventory(&s.slots[i].report)...)
-	}
-	return out
-}
-
 // inStorage is what is recorded of storage.
 func (s *State) inStorage() restore.Stored {
-	out := restore.Stored{Parts: s.Record.Copies, World: s.Record.Progress.Ranks}
+	out := restore.Stored{Parts: s.Record.Copies, World: s.members.Recorded()}
 	if s.Record.RestoreStep == StepUnknown { // so are those of the generations that the store lost
 		out.Apart = s.Record.Generation - 1
 	}
@@ -98,27 +69,6 @@ func (s *State) recorded() []protocol.Mark {
 	return out
 }
 
-// ranks is how many ranks a slot has; a slot whose pod is not known has as many as the others.
-func (s *State) ranks(slot Slot) int {
-	if n := s.slots[slot].report.Ranks; n > 0 {
-		return n
-	}
-	for i := range s.slots {
-		if n := s.slots[i].report.Ranks; n > 0 {
-			return n
-		}
-	}
-	return s.Record.Progress.Ranks / len(s.slots)
-}
-
-// world is how many ranks all slots have.
-func (s *State) world() int {
-	return s.rank().world
-}
-
-// nobody is lost.
-func nobody(Slot) bool { return false }
-
 // gathered: every rank holds the newest step that can be had. It is known once gather has planned.
 func (s *State) gathered() bool {
 	return len(s.run.forming.fetching.Fetch) == 0 && (s.run.forming.fetching.Step > 0 || s.Record.Durable == nil)
@@ -132,8 +82,8 @@ func (s *State) gather(now time.Time) {
 	p := s.run.forming.fetching
 	if !s.run.forming.planned {
 		s.forgetPast()
-		if p = s.plan(nobody); p.Step == 0 {
-			p = restore.Insist(s.pods(nobody), s.inStorage(), s.Record.Branches)
+		if p = s.plan(members.NoneLost); p.Step == 0 {
+			p = restore.Insist(s.members.Pods(members.NoneLost), s.inStorage(), s.Record.Branches)
 		}
 		s.run.forming.planned = true
 		if s.Record.RestoreStep == StepUnknown && slices.ContainsFunc(slices.Collect(maps.Values(p.Fetch)), func(m protocol.Mark) bool { return m.Generation < s.Record.Generation }) {
@@ -160,7 +110,7 @@ func (s *State) forget(from protocol.Point) {
 		return
 	}
 	s.dropWhole(func(m protocol.Mark) bool { // pods that go on from memory may hold another step of that number
-		return m.Generation < r.Generation && restore.Reached(s.pods(nobody), m.Point())
+		return m.Generation < r.Generation && restore.Reached(s.members.Pods(members.NoneLost), m.Point())
 	})
 }
 
@@ -191,7 +141,7 @@ func (s *State) forgetPast() {
 		return
 	}
 	behind := func(d *StoredStep) bool {
-		return d.Generation < r.Generation && slices.ContainsFunc(s.pods(nobody), func(p restore.Pod) bool {
+		return d.Generation < r.Generation && slices.ContainsFunc(s.members.Pods(members.NoneLost), func(p restore.Pod) bool {
 			return slices.ContainsFunc(p.Held, func(held []protocol.Point) bool { return len(held) > 0 && restore.Last(held).Compare(d.Point()) < 0 })
 		})
 	}
@@ -217,7 +167,7 @@ func (c *copying) ordered() bool { return c != nil && c.manifest.Step > 0 }
 // preserve copies a step of all ranks to storage every so often: the newest that all hold, each rank's file
 // first, then the manifest, then the record.
 func (s *State) preserve(now time.Time) {
-	if s.storage <= 0 || !s.all(s.canCopy) {
+	if s.storage <= 0 || !s.members.All(func(m *members.Member) bool { return m.UsesStorage(s.Record.Generation) }) {
 		return
 	}
 	c := s.run.copying
@@ -228,13 +178,13 @@ func (s *State) preserve(now time.Time) {
 		}
 		s.pick()
 	case c.ordered():
-	case s.all(func(m *member) bool { return wrote(m, c.mark) }):
+	case s.members.All(func(m *members.Member) bool { return m.Wrote(c.mark) }):
 		if s.storedRevision < max(s.durableRevision, s.pinnedRevision) {
 			return // what it has removed goes by the record as it is stored: nothing that this still names
 		}
 		c.manifest = s.manifest(c.mark)
 		s.emit(Broadcast{})
-	case !s.all(func(m *member) bool { return canWrite(m, c.mark) }):
+	case !s.members.All(func(m *members.Member) bool { return m.CanWrite(c.mark) }):
 		s.pick() // some rank dropped the step before it could be copied
 	}
 }
@@ -242,7 +192,7 @@ func (s *State) preserve(now time.Time) {
 // confirm records a step as durable once its manifest is written, also while the gang is being halted. What a
 // fenced pod's generation still leaves there is not recorded.
 func (s *State) confirm(now time.Time) {
-	c, m := s.run.copying, &s.slots[0]
+	c, m := s.run.copying, s.members.At(0)
 	ordered := c.ordered()
 	if slices.ContainsFunc(s.terminations(), func(d Termination) bool { return s.Fenced(d.Pod) }) {
 		if ordered {
@@ -251,8 +201,8 @@ func (s *State) confirm(now time.Time) {
 		}
 		return
 	}
-	mark := m.report.Manifested
-	if !m.known || !(ordered && mark == c.mark || c == nil && s.unrecorded(mark)) || !s.Record.Branches.Has(mark.Point()) {
+	mark := m.Report().Manifested
+	if !m.Known() || !(ordered && mark == c.mark || c == nil && s.unrecorded(mark)) || !s.Record.Branches.Has(mark.Point()) {
 		return
 	}
 	s.recordDurable(mark, now)
@@ -305,11 +255,6 @@ func (s *State) unrecorded(mark protocol.Mark) bool {
 	return s.storage > 0 && mark.Step > 0 && mark.Generation == r.Generation && mark.Branch >= 0 && mark.Branch <= r.Branch && (d == nil || mark.Point().Compare(d.Point()) > 0)
 }
 
-// canCopy: the pod runs the newest generation and can write to storage.
-func (s *State) canCopy(m *member) bool {
-	return m.attached && s.current(m) && ran(m.report.State) && m.report.Storage && m.report.Ranks > 0
-}
-
 func (s *State) lastDurable() time.Time {
 	if s.Record.Durable != nil {
 		return s.Record.Durable.At
@@ -335,29 +280,19 @@ func (s *State) manifest(mark protocol.Mark) protocol.Manifest {
 	if out.Below = s.removedBelow(); out.Below.Step > 0 {
 		out.Recorded = s.kept()
 	}
-	for i := range s.slots {
-		for _, k := range s.slots[i].report.Rank {
+	for i := range s.members.Len() {
+		for _, k := range s.members.At(Slot(i)).Report().Rank {
 			out.Ranks = append(out.Ranks, protocol.ManifestRank{Length: k.Copied.Length, Checksum: k.Copied.Checksum})
 		}
 	}
 	return out
 }
 
-// wrote: every rank of the pod has copied that very step.
-func wrote(m *member, mark protocol.Mark) bool {
-	return len(m.report.Rank) == m.report.Ranks && !slices.ContainsFunc(m.report.Rank, func(k protocol.Rank) bool { return k.Copied.Mark != mark })
-}
-
-// canWrite: every rank of the pod has copied that step or still holds it.
-func canWrite(m *member, mark protocol.Mark) bool {
-	return !slices.ContainsFunc(m.report.Rank, func(k protocol.Rank) bool { return k.Copied.Mark != mark && !restore.Holds(k.Sealed, mark.Point()) })
-}
-
 // keep records what a pod to be replaced has copied: the newest step of each rank.
 func (s *State) keep(slot Slot, mark protocol.Mark) {
 	base := s.baseRank(slot)
 	copies := slices.Clone(s.Record.Copies)
-	for _, k := range s.slots[slot].report.Rank {
+	for _, k := range s.members.At(slot).Report().Rank {
 		if k.Copied.Mark != mark {
 			continue
 		}
@@ -372,8 +307,8 @@ func (s *State) keep(slot Slot, mark protocol.Mark) {
 // storedFor says whether storage has a slot's part of a step.
 func (s *State) storedFor(slot Slot, step protocol.Point) bool {
 	stored, base := s.inStorage(), s.baseRank(slot)
-	for local := range s.ranks(slot) {
-		if m, ok := stored.Find(step, base+local, s.world(), nil); !ok || m.Generation <= stored.Apart {
+	for local := range s.members.Ranks(slot) {
+		if m, ok := stored.Find(step, base+local, s.members.World(), nil); !ok || m.Generation <= stored.Apart {
 			return false
 		}
 	}

@@ -52,13 +52,13 @@ func (s *State) watchStuck(now time.Time) {
 		return
 	}
 	h.stuckAt = now
-	for i := range s.slots {
-		m, k := &s.slots[i], &h.stuck[i]
+	for i := range s.members.Len() {
+		m, k := s.members.At(Slot(i)), &h.stuck[i]
 		switch {
-		case s.halted(m), s.notAwaited(Slot(i), now):
+		case m.Halted(s.Record.Generation), s.notAwaited(Slot(i), now):
 			*k = stuck{}
-		case m.known && m.attached:
-			k.hear(m.pod.UID, now)
+		case m.Known() && m.Attached():
+			k.hear(m.Pod().UID, now)
 		default:
 			k.at = time.Time{}
 		}
@@ -69,12 +69,12 @@ func (s *State) watchStuck(now time.Time) {
 			h.stuck[i].among = h.stuck[i].heard // of silent ones too: they have as long once they are heard
 		}
 	}
-	for i := range s.slots {
+	for i := range s.members.Len() {
 		if k := h.stuck[i]; k.at.IsZero() || k.heard < s.mayHaltFor(Slot(i), most) || s.terminationOf(k.pod) != nil {
 			continue
 		}
-		m := &s.slots[i]
-		s.giveUpPod(Termination{Slot: Slot(i), Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: HaltTimeout, At: now, Deadline: now, Dead: true,
+		m := s.members.At(Slot(i))
+		s.giveUpPod(Termination{Slot: Slot(i), Pod: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node, Cause: HaltTimeout, At: now, Deadline: now, Dead: true,
 			Message: fmt.Sprintf("what it runs of generation %d did not end within %s", s.Record.Generation, h.stuck[i].heard.Truncate(time.Second))}, now)
 		gaveUp = true
 	}
@@ -98,12 +98,12 @@ func (h *halting) mostStuck() bool {
 // mayHaltFor is how long a slot may take to halt in all; mostStuck: more than half do not halt now. What a terminating pod runs may handle SIGTERM
 // for all of its grace, and what the others run beside it for as long.
 func (s *State) mayHaltFor(slot Slot, mostStuck bool) time.Duration {
-	m, most := &s.slots[slot], partitionTime
+	m, most := s.members.At(slot), partitionTime
 	if !mostStuck {
 		most = min(most, s.run.halting.stuck[slot].among+stuckTime)
 	}
-	if m.report.Terminating {
-		most = max(most, m.report.Grace+haltTime)
+	if m.Report().Terminating {
+		most = max(most, m.Report().Grace+haltTime)
 	}
 	if within := s.run.halting.within; within > 0 {
 		most = max(most, within+haltTime)

@@ -12,11 +12,11 @@ import (
 // shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same
 // suspicion came again without progress.
 func (s *State) shouldMove(c cause.Cause) bool {
-	if c.Suspect == "" || c.Slot < 0 || len(s.slots) == 1 || slices.Contains(s.Record.Moved, c.Suspect) {
+	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || slices.Contains(s.Record.Moved, c.Suspect) {
 		return false
 	}
 	slot := s.atFault(c)
-	if s.terminationFor(slot) != nil || !s.slots[slot].known {
+	if s.terminationFor(slot) != nil || !s.members.At(slot).Known() {
 		return false
 	}
 	return s.restartsLeft() <= 0 || s.suspectedBefore(c.Suspect) && s.survivesWithout(slot)
@@ -26,7 +26,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 // gone.
 func (s *State) survivesWithout(slot Slot) bool {
 	p := s.plan(s.absent)
-	return p.Step == 0 || s.storedFor(slot, p.Point) || s.canSave(slot, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
+	return p.Step == 0 || s.storedFor(slot, p.Point) || s.members.At(slot).CanSave(s.Record.Generation, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
 }
 
 // suspectedBefore says whether there was the same suspicion since the last progress.
@@ -45,13 +45,10 @@ func (s *State) suspectedBefore(by cause.Suspect) bool {
 	return false
 }
 
-// atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed
-// first.
+// atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed first.
 func (s *State) atFault(c cause.Cause) Slot {
-	for i := range s.slots {
-		if m := &s.slots[i]; m.known && c.Accused != "" && m.report.Address == c.Accused {
-			return Slot(i)
-		}
+	if slot, known := s.members.ByAddress(c.Accused); known {
+		return slot
 	}
 	return Slot(c.Slot)
 }
@@ -59,8 +56,8 @@ func (s *State) atFault(c cause.Cause) Slot {
 // move has the pod replaced in the recovery that is about to be opened.
 func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.atFault(c)
-	m := &s.slots[slot]
-	d := Termination{Slot: slot, Pod: m.pod.UID, Name: m.pod.Name, Node: m.pod.Node, Cause: HardwareSuspected, At: now, Deadline: now.Add(terminationTime),
+	m := s.members.At(slot)
+	d := Termination{Slot: slot, Pod: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node, Cause: HardwareSuspected, At: now, Deadline: now.Add(terminationTime),
 		Message: fmt.Sprintf("%s came again without progress; the pod moves to another node in case this one is at fault", c.Suspect)}
 	s.Record.Moved = append(slices.Clone(s.Record.Moved), c.Suspect)
 	s.giveUpPod(d, now)

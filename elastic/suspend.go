@@ -64,8 +64,8 @@ func (s *State) allSuspended() bool { return len(s.toReplace()) == 0 }
 // maySuspend reports whether a pod of a suspended Job has nothing left to do: everything is halted, what can be copied
 // is copied, and that is stored.
 func (s *State) maySuspend(slot Slot, pod string) bool {
-	m := &s.slots[slot]
-	return s.Record.Phase == Forming && s.suspended(slot) && m.pod.UID == pod && m.report.Terminating && s.halted(m) && s.run.postHaltCopy == (protocol.Mark{}) && !s.mayAttach(s.now) && s.storedRevision >= s.revision
+	m := s.members.At(slot)
+	return s.Record.Phase == Forming && s.suspended(slot) && m.Pod().UID == pod && m.Report().Terminating && m.Halted(s.Record.Generation) && s.run.postHaltCopy == (protocol.Mark{}) && !s.mayAttach(s.now) && s.storedRevision >= s.revision
 }
 
 // resumed begins the account of a suspension anew where the first pod after it comes: to be suspended costs no training.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
-	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/elastic/members"
 )
 
 // track follows what the ranks of the newest generation have sealed, finished and reached.
@@ -22,19 +22,11 @@ func (s *State) track(now time.Time) {
 	s.trackRecovery(now)
 }
 
-// current reports whether a slot's report is about the ranks of the newest generation.
-func (s *State) current(m *member) bool {
-	return m.known && m.report.Generation == s.Record.Generation && (ran(m.report.State) || m.report.State == protocol.StateHalted && s.ranNewest(m))
-}
-
-// ranNewest reports whether the pod has said that it ran the newest generation.
-func (s *State) ranNewest(m *member) bool { return m.ranIn > 0 && m.ranIn == s.Record.Generation }
-
 func (s *State) trackSealed(now time.Time) {
-	if !s.all(s.current) {
+	if !s.members.All(func(m *members.Member) bool { return m.Current(s.Record.Generation) }) {
 		return
 	}
-	common, reclaimBelow := s.commonStep(), s.reclaimBelow()
+	common, reclaimBelow := s.members.CommonStep(), s.members.ReclaimBelow(s.run.commonStep)
 	if common > s.run.commonStep || reclaimBelow > s.run.reclaimBelow {
 		s.emit(Broadcast{})
 	}
@@ -50,92 +42,29 @@ func (s *State) trackSealed(now time.Time) {
 	s.best(s.run.commonStep)
 }
 
-// commonStep is the newest step that every rank holds sealed; 0: none.
-func (s *State) commonStep() int64 {
-	first := &s.slots[0].report
-	if len(first.Rank) == 0 || first.Ranks == 0 {
-		return 0
-	}
-	for _, p := range slices.Backward(first.Rank[0].Sealed) {
-		if s.all(func(m *member) bool { return holdsAll(&m.report, p.Step) }) {
-			return p.Step
-		}
-	}
-	return 0
-}
-
-// holdsAll says whether every rank of a pod holds a step; one that the agent does not know holds nothing.
-func holdsAll(r *protocol.Report, step int64) bool {
-	for i := range r.Rank {
-		if r.Rank[i].Local != i || !r.Rank[i].Holds(step) {
-			return false
-		}
-	}
-	return len(r.Rank) >= r.Ranks
-}
-
-// reclaimBelow is the lowest step that may be common one day beside those that are: the lowest of all ranks' newest steps, or
-// the one after it where a rank has gone past it without. Arenas of two slots would otherwise be full for good once ranks hold
-// different steps beside the common one.
-func (s *State) reclaimBelow() int64 {
-	low := s.lowestNewest()
-	if low > s.run.commonStep && !s.all(func(m *member) bool { return holdsAll(&m.report, low) }) {
-		return low + 1
-	}
-	return low
-}
-
-// lowestNewest is the lowest, over all ranks, of each rank's newest step.
-func (s *State) lowestNewest() int64 {
-	return s.lowest((*protocol.Rank).Newest)
-}
-
-// lowest is the lowest, over all ranks, of a step of each; 0 where a rank is not known.
-func (s *State) lowest(step func(*protocol.Rank) int64) int64 {
-	low := int64(-1)
-	for i := range s.slots {
-		r := &s.slots[i].report
-		if len(r.Rank) < r.Ranks {
-			return 0
-		}
-		for j := range r.Rank {
-			if n := step(&r.Rank[j]); low < 0 || n < low {
-				low = n
-			}
-		}
-	}
-	return max(0, low)
-}
-
 func (s *State) trackSteps(now time.Time) {
-	low, keeps, running := int64(-1), false, true
-	for i := range s.slots {
-		m := &s.slots[i]
-		if !s.current(m) || len(m.report.Rank) == 0 {
-			return
-		}
-		running = running && ran(m.report.State)
-		keeps = keeps || m.report.StateBytes > 0
-		for _, k := range m.report.Rank {
-			if low < 0 || k.Step < low {
-				low = k.Step
-			}
-		}
+	steps, ok := s.members.Steps(s.Record.Generation)
+	if !ok {
+		return
 	}
-	if running && s.run.runningSince.IsZero() {
-		s.run.runningSince = s.started(now)
+	low := steps.Lowest
+	if steps.Running && s.run.runningSince.IsZero() {
+		s.run.runningSince = now
+		if at := steps.Started; !at.IsZero() && at.Before(now) {
+			s.run.runningSince = at
+		}
 	}
 	if s.Record.StartedAt.IsZero() {
 		s.Record.StartedAt = s.run.runningSince
 		s.emit(PersistLater{})
 	}
 	notified := s.countsSteps()
-	s.count(now)
-	if !notified && (low > 0 || s.run.counted.most > 0) {
+	s.count(steps.Counted, now)
+	if !notified && (low > 0 || s.run.counted.Most > 0) {
 		s.firstEver()
 	}
-	if !s.reportsSteps() && low <= 0 && s.run.counted.lowest > 0 {
-		s.measure(s.run.counted.lowest, now)
+	if !s.reportsSteps() && low <= 0 && s.run.counted.Lowest > 0 {
+		s.measure(s.run.counted.Lowest, now)
 	}
 	if s.run.reportedStep > 0 && low > s.run.reportedStep && (s.gap == 0 || low-s.run.reportedStep < s.gap) {
 		s.gap = low - s.run.reportedStep
@@ -147,21 +76,10 @@ func (s *State) trackSteps(now time.Time) {
 	}
 	s.measure(low, now)
 	p.Step = low
-	if !keeps {
+	if !steps.Keeps {
 		s.best(low)
 	}
 	s.emit(PersistLater{})
-}
-
-// started is when the newest generation began to run, as its agents say.
-func (s *State) started(now time.Time) time.Time {
-	at := now
-	for i := range s.slots {
-		if t := s.slots[i].report.Timeline.Started; !t.IsZero() && t.Before(at) {
-			at = t
-		}
-	}
-	return at
 }
 
 // measure tracks how long a step takes. It starts with the first step of a generation: what comes before is start-up,
@@ -192,93 +110,53 @@ func (s *State) trackRecovery(now time.Time) {
 	if rec == nil || rec.Generation != s.Record.Generation || rec.FirstStep >= 0 {
 		return
 	}
-	var detected, halt, stopped, started, restored, first moment
-	notified, keeps, standbys := false, false, 0
-	for i := range s.slots {
-		m := &s.slots[i]
-		if !s.current(m) || m.report.State == protocol.StateFailed || m.report.State == protocol.StateHalted {
-			return // the timeline of one that ended its ranks is of the next recovery
-		}
-		t := &m.report.Timeline
-		detected.earliest(t.Detected)
-		if !rec.brings(m.pod) { // a new pod had nothing to halt
-			halt.latest(t.HaltReceived)
-			stopped.latest(t.Stopped)
-		}
-		started.latest(t.Started)
-		restored.latest(t.Restored)
-		first.latest(t.FirstStep)
-		notified = notified || !t.Restored.IsZero() || !t.FirstStep.IsZero()
-		keeps = keeps || m.report.StateBytes > 0
-		for _, k := range m.report.Rank {
-			if k.FromStandby {
-				standbys++
-			}
-		}
+	l, ok := s.members.Timeline(rec.Generation, rec.brings)
+	if !ok {
+		return
 	}
 	before := *rec
-	rec.Standbys = standbys
-	if !detected.at.IsZero() && rec.Drain < 0 {
-		rec.DetectedAt = detected.at
+	rec.Standbys = l.Standbys
+	if at := l.Detected.At; !at.IsZero() && rec.Drain < 0 {
+		rec.DetectedAt = at
 	}
-	rec.reach(len(s.slots), halt, stopped, started, restored, first)
+	rec.reach(s.members.Len(), l)
 	if !reflect.DeepEqual(*rec, before) {
 		s.emit(PersistLater{})
 	}
-	if rec.FirstStep >= 0 || (rec.Start >= 0 && !notified && !keeps && !s.countsSteps()) {
+	if rec.FirstStep >= 0 || (rec.Start >= 0 && !l.Notified && !l.Keeps && !s.countsSteps()) {
 		s.settle(now, true)
-	}
-}
-
-// moment is the time at which a number of agents had reached something.
-type moment struct {
-	at time.Time
-	n  int
-}
-
-func (m *moment) latest(t time.Time) {
-	if !t.IsZero() {
-		m.n++
-		if t.After(m.at) {
-			m.at = t
-		}
-	}
-}
-
-func (m *moment) earliest(t time.Time) {
-	if !t.IsZero() && (m.at.IsZero() || t.Before(m.at)) {
-		m.at = t
 	}
 }
 
 // reach sets how long each phase took. What happens before ranks start has happened once they run; what
 // comes after is reached when all n agents have reached it. Clocks of nodes differ, so that no phase is
 // shorter than nothing.
-func (r *Recovery) reach(n int, halt, stopped, started, restored, first moment) {
-	if first.n >= n && restored.n < n {
-		restored = started // nothing was restored from memory
+func (r *Recovery) reach(n int, l members.Timeline) {
+	halt, restored := l.Halt, l.Restored
+	if l.First.N >= n && restored.N < n {
+		restored = l.Started // nothing was restored from memory
 	}
 	from := r.DetectedAt
 	if r.Drain >= 0 {
-		from, halt = from.Add(r.Drain), moment{}
+		from, halt = from.Add(r.Drain), members.Moment{}
 	}
 	for _, p := range []struct {
 		d    *time.Duration
-		to   moment
+		to   members.Moment
 		need int
-	}{{&r.Decide, halt, 0}, {&r.Stop, stopped, 0}, {&r.Start, started, n}, {&r.Restore, restored, n}, {&r.FirstStep, first, n}} {
+	}{{&r.Decide, halt, 0}, {&r.Stop, l.Stopped, 0}, {&r.Start, l.Started, n}, {&r.Restore, restored, n}, {&r.FirstStep, l.First, n}} {
 		if p.d == &r.Start {
 			from = from.Add(max(0, r.Replace) + max(0, r.Fetch))
 		}
 		switch {
-		case p.to.n < p.need:
+		case p.to.N < p.need:
 			return
-		case p.to.n == 0:
+		case p.to.N == 0:
 			continue
 		}
-		*p.d = max(0, p.to.at.Sub(from))
-		if p.to.at.After(from) {
-			from = p.to.at
+		*p.d = max(0, p.to.At.Sub(from))
+		if p.to.At.After(from) {
+			from = p.to.At
 		}
 	}
 }
@@ -323,36 +201,6 @@ func (r *Recovery) Total() time.Duration {
 		total += max(0, d)
 	}
 	return total
-}
-
-// refresh brings what people see up to date.
-func (s *State) refresh(time.Time) {
-	p := &s.Record.Progress
-	attached, notes, standbys := []Slot{}, []string{}, 0
-	for i := range s.slots {
-		m := &s.slots[i]
-		if !m.known {
-			continue
-		}
-		if m.attached {
-			attached = append(attached, Slot(i))
-		}
-		for _, n := range m.report.Notes {
-			if n = cause.Tail(n, 200); len(notes) < 10 && !slices.Contains(notes, n) {
-				notes = append(notes, n)
-			}
-		}
-		for _, k := range m.report.Rank {
-			if k.StandbyReady && m.attached {
-				standbys++
-			}
-		}
-	}
-	if !slices.Equal(attached, p.Attached) || !slices.Equal(notes, p.Notes) || standbys != p.StandbysReady {
-		p.Attached, p.Notes, p.StandbysReady = attached, notes, standbys
-		s.emit(PersistLater{})
-	}
-	s.commands()
 }
 
 func recovering(generation int64, c cause.Cause) string {

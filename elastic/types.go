@@ -4,12 +4,16 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Slot is the place of one pod in its gang, from 0.
-type Slot int
+// Slot and Pod are those of package members.
+type (
+	Slot = members.Slot
+	Pod  = members.Pod
+)
 
 // Phase is what a gang does now.
 type Phase string
@@ -26,28 +30,6 @@ const (
 	// GivenUp is final: the verdict says why.
 	GivenUp Phase = "GivenUp"
 )
-
-// Pod names one incarnation of a slot's pod.
-type Pod struct {
-	UID     string
-	Name    string
-	Node    string
-	Created time.Time
-	// Restarted is how its container ended last, as far as that was known when its agent attached; Charged what a container that
-	// ends whole costs the Job. Both are for people.
-	Restarted, Charged string
-}
-
-// Newer says whether the pod takes the slot over from old.
-func (p Pod) Newer(old Pod) bool {
-	if p.UID == old.UID {
-		return false
-	}
-	if !p.Created.Equal(old.Created) {
-		return p.Created.After(old.Created)
-	}
-	return p.UID > old.UID
-}
 
 // StepUnknown is Record.RestoreStep where the store lost the record of a generation that agents have run.
 const StepUnknown = -1
@@ -136,11 +118,10 @@ type Replacement struct {
 
 // Progress is what agents told last.
 type Progress struct {
-	Ranks         int
-	StandbysReady int
-	Step          int64
-	SavedStep     int64
-	SavedAt       time.Time
+	members.Seen
+	Step      int64
+	SavedStep int64
+	SavedAt   time.Time
 	// Lost is what recoveries cost; of ResumeUnknown of them it lacks the steps that were done again, because nobody knows where
 	// training resumed.
 	Lost          time.Duration
@@ -152,22 +133,8 @@ type Progress struct {
 	ResumeKnown    bool
 	// StepTime is how long a step took before the newest failure; 0: not known.
 	StepTime time.Duration
-	Attached []Slot
-	Notes    []string
-	// Unprotected are the first of the UnprotectedPods in which something runs and no rank does; WholeCommand says that each pod's
-	// one rank is its whole command.
-	Unprotected     []Unprotected
-	UnprotectedPods int
-	WholeCommand    bool
 	// Waits is what the next generation waits for; "": nothing.
 	Waits string
-}
-
-// Unprotected is a pod in which no rank runs under its agent, and what runs there.
-type Unprotected struct {
-	Slot Slot
-	Pod  string
-	Runs string
 }
 
 // Recovery is one repaired failure. A negative duration was not reached (yet).
@@ -196,17 +163,10 @@ type Recovery struct {
 	Replace time.Duration
 	Fetch   time.Duration
 	// Waited is the pod whose ranks took longest to end by themselves, within Stop: they handle SIGTERM.
-	Waited Waited
+	Waited members.Waited
 	// Replaced are the pods that it replaced. ReplacedPods counts them in what is stored, which lists the first (bounds.go).
 	Replaced     []Replacement
 	ReplacedPods int
-}
-
-// Waited says for how many ranks of a slot was waited until they had answered SIGTERM, and how long; no ranks: for none.
-type Waited struct {
-	Slot  Slot
-	Ranks int
-	For   time.Duration
 }
 
 // NotReached marks a phase of a Recovery that was not reached (yet).

@@ -44,9 +44,9 @@ func (s *State) trackUnreachable(now time.Time) {
 			h.unreachable++
 		}
 	}
-	for i := range s.slots {
-		m := &s.slots[i]
-		if s.halted(m) || s.notAwaited(Slot(i), now) || m.known && m.attached {
+	for i := range s.members.Len() {
+		m := s.members.At(Slot(i))
+		if m.Halted(s.Record.Generation) || s.notAwaited(Slot(i), now) || m.Known() && m.Attached() {
 			h.silent[i] = unreachable{}
 			continue
 		}
@@ -55,13 +55,13 @@ func (s *State) trackUnreachable(now time.Time) {
 			q.since = now
 		}
 	}
-	partitioned := h.unreachable > 1 && 2*h.unreachable > len(s.slots)
+	partitioned := h.unreachable > 1 && 2*h.unreachable > s.members.Len()
 	if h.partitionSuspected && !partitioned {
 		h.reachableSince = now
 	}
 	h.partitionSuspected = partitioned
 	due := []Slot{}
-	for i := range s.slots {
+	for i := range s.members.Len() {
 		if q := &h.silent[i]; !q.since.IsZero() && (q.known || now.Sub(q.since) >= haltQuietly) {
 			due = append(due, Slot(i))
 		}
@@ -85,15 +85,16 @@ func (s *State) timeout(since, now time.Time) time.Duration {
 // holderKnown takes over the API server's answer, and gives up a pod that runs and was unreachable for too long. Such a
 // pod counts as dead: nothing that it says or copies counts any more.
 func (s *State) holderKnown(e SlotHolder, now time.Time) {
-	if int(e.Slot) < 0 || int(e.Slot) >= len(s.slots) {
+	if int(e.Slot) < 0 || int(e.Slot) >= s.members.Len() {
 		return
 	}
-	m := &s.slots[e.Slot]
-	if s.Record.Phase != Halting || s.run.halting.silent[e.Slot].since.IsZero() || m.known && m.attached {
+	m := s.members.At(e.Slot)
+	if s.Record.Phase != Halting || s.run.halting.silent[e.Slot].since.IsZero() || m.Known() && m.Attached() {
 		return
 	}
-	if e.Pod.UID != "" && m.pod.UID != "" && s.TakesOver(e.Pod, m.pod) { // what ran there is gone
-		s.handOver(e.Slot, e.Pod)
+	if e.Pod.UID != "" && m.Pod().UID != "" && s.TakesOver(e.Pod, m.Pod()) { // what ran there is gone
+		s.members.HandOver(e.Slot, e.Pod)
+		s.run.halting.forget(e.Slot)
 		s.emit(Broadcast{})
 	}
 	q := &s.run.halting.silent[e.Slot]
@@ -117,13 +118,13 @@ func (s *State) awaitedWhileHalting(now time.Time) string {
 	if now.Sub(h.detected) < haltQuietly {
 		return ""
 	}
-	for i := range s.slots {
-		m := &s.slots[i]
+	for i := range s.members.Len() {
+		m := s.members.At(Slot(i))
 		q := &h.silent[i]
 		switch {
-		case s.halted(m) || s.notAwaited(Slot(i), now):
+		case m.Halted(s.Record.Generation) || s.notAwaited(Slot(i), now):
 		case q.since.IsZero():
-			why := fmt.Sprintf("waits for pod %s of slot %d to end what it runs of generation %d", m.pod.Name, i, s.Record.Generation)
+			why := fmt.Sprintf("waits for pod %s of slot %d to end what it runs of generation %d", m.Pod().Name, i, s.Record.Generation)
 			if k := h.stuck[i]; k.heard >= stuckTime/4 && s.terminationOf(k.pod) == nil {
 				why += fmt.Sprintf("; if it does not within %s, the pod is replaced", s.mayHaltFor(Slot(i), h.mostStuck()).Round(time.Second))
 			}
@@ -134,7 +135,7 @@ func (s *State) awaitedWhileHalting(now time.Time) string {
 			return fmt.Sprintf("waits for pod %s of slot %d, which does not run", q.holder.Name, i)
 		case h.partitionSuspected:
 			return fmt.Sprintf("%s: %d of %d agents are unreachable, the first one in slot %d; as this is more than half of them, check the network between them and the coordinator; pods that stay unreachable for %s are replaced",
-				AgentUnreachable, h.unreachable, len(s.slots), i, partitionTime)
+				AgentUnreachable, h.unreachable, s.members.Len(), i, partitionTime)
 		case q.known:
 			return fmt.Sprintf("%s: the agent of pod %s in slot %d is unreachable; if it stays so for %s, the pod is replaced", AgentUnreachable, q.holder.Name, i, unreachableTime)
 		default:

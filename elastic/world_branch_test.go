@@ -43,7 +43,7 @@ func (w *world) givenUp(p protocol.Point) int64 {
 
 // goBack has people go back to any step: one that is there, mostly, else one that was given up, or never was.
 func (w *world) goBack() {
-	steps := []protocol.Point{{Step: w.state.run.commonStep, Branch: w.state.branchOf(w.state.run.commonStep)}}
+	steps := []protocol.Point{{Step: w.state.run.commonStep, Branch: w.state.markOf(w.state.run.commonStep).Branch}}
 	for _, d := range w.state.durable() {
 		steps = append(steps, d.Point())
 	}

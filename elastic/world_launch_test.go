@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -126,7 +127,7 @@ func TestCrashBetweenLaunchers(t *testing.T) {
 		"an agent":        {0, func(w *world) { w.agents[1].inc++ }},
 		"a container": {2, func(w *world) {
 			a := w.agents[1]
-			if a.inc++; ran(a.state) {
+			if a.inc++; members.Ran(a.state) {
 				a.state = protocol.StateIdle
 			}
 			a.launch = 1

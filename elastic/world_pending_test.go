@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -103,7 +104,7 @@ func (w *world) obeyStorage(slot int, d protocol.Directive) {
 			w.ordered(m)
 		}
 	}
-	if d.Fetch != (protocol.Mark{}) && !ran(a.state) && w.rng.Intn(2) == 0 {
+	if d.Fetch != (protocol.Mark{}) && !members.Ran(a.state) && w.rng.Intn(2) == 0 {
 		w.fetch(slot, d.Fetch)
 	}
 }
@@ -225,8 +226,8 @@ func (w *world) checkReplace(d Termination) {
 	})
 	listed := slices.ContainsFunc(w.delivered, func(o Termination) bool { return o.Pod == d.Pod })
 	leaving := slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod && a.leaving })
-	m := &w.state.slots[d.Slot]
-	orphan := m.known && m.pod.UID != d.Pod // nothing of it runs, as far as is known
+	m := w.state.members.At(d.Slot)
+	orphan := m.Known() && m.Pod().UID != d.Pod // nothing of it runs, as far as is known
 	switch {
 	case !w.pendingOnce[d.Pod]:
 		w.failf("a pod is replaced only while that is pending", "%+v was never", d)
@@ -498,8 +499,8 @@ func (w *world) noteStuck() {
 
 // silent: a slot keeps the gang from halting, and is not heard.
 func (w *world) silent(slot int) bool {
-	m := &w.state.slots[slot]
-	return w.state.Record.Phase == Halting && !w.state.halted(m) && !w.state.notAwaited(Slot(slot), w.now) && !(m.known && m.attached)
+	m := w.state.members.At(Slot(slot))
+	return w.state.Record.Phase == Halting && !m.Halted(w.state.Record.Generation) && !w.state.notAwaited(Slot(slot), w.now) && !m.Connected()
 }
 
 // mostSilent: several agents keep the gang from halting, or were given up for it, and these are more than half.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/seeds"
@@ -144,7 +145,7 @@ func (w *world) apply(e Event) {
 	case Reported:
 		w.heardAt[e.Pod.UID] = w.now
 	case Detached:
-		if m := &w.state.slots[e.Slot]; m.attached && m.pod.UID == e.Pod {
+		if m := w.state.members.At(e.Slot); m.Attached() && m.Pod().UID == e.Pod {
 			w.heardAt[e.Pod] = w.now
 		}
 	}
@@ -174,9 +175,9 @@ func (w *world) apply(e Event) {
 	w.noteLaunch(&was, &w.state.Record)
 	w.noteStuck()
 	for slot := range w.agents {
-		if n := len(w.state.slots[slot].failed); n > keptFailed {
+		if n := w.state.members.At(Slot(slot)).FailedFetches(); n > members.MaxFailedFetches {
 			w.failf("what agents say is bounded", "slot %d has %d fetches that could not be done", slot, n)
-		} else if n == keptFailed {
+		} else if n == members.MaxFailedFetches {
 			w.full++
 		}
 		d := w.state.Directive(Slot(slot), w.agents[slot].pod.UID)
@@ -305,7 +306,7 @@ func (w *world) train(slot, local int) {
 func (w *world) acknowledge() {
 	inventories := [][]protocol.Point{}
 	for _, a := range w.agents {
-		if a.gen != w.agents[0].gen || !ran(a.state) || a.launch != w.state.launch() {
+		if a.gen != w.agents[0].gen || !members.Ran(a.state) || a.launch != w.state.launch() {
 			return
 		}
 		for _, k := range w.report(a).Rank {
@@ -317,7 +318,7 @@ func (w *world) acknowledge() {
 
 func (w *world) kill(slot, local int, e protocol.Exit) {
 	a := w.agents[slot]
-	if !a.ranks[local].alive || !ran(a.state) || a.dead {
+	if !a.ranks[local].alive || !members.Ran(a.state) || a.dead {
 		return
 	}
 	w.failures++
@@ -366,7 +367,7 @@ func (w *world) chaos() {
 	case p < 983: // the container comes back without its ranks, memory stays
 		a.inc++
 		a.launch = 1
-		if ran(a.state) {
+		if members.Ran(a.state) {
 			a.state = protocol.StateIdle
 			w.failures++
 			w.fault()

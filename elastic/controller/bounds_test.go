@@ -14,6 +14,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
@@ -32,7 +33,7 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 	termination := func(i int) elastic.Termination {
 		return elastic.Termination{Slot: elastic.Slot(i), Pod: fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i), Name: name(i), Node: node(i), Cause: v1alpha1.CauseNodeGone, Message: strings.Repeat("why ", 500), At: at, Deadline: at, Dead: true}
 	}
-	record := elastic.Record{Generation: 30, Phase: elastic.Running, Progress: elastic.Progress{Ranks: 8 * v1alpha1.MaxMembers}}
+	record := elastic.Record{Generation: 30, Phase: elastic.Running, Progress: elastic.Progress{Seen: members.Seen{Ranks: 8 * v1alpha1.MaxMembers}}}
 	for rank := range 8 * v1alpha1.MaxMembers {
 		if rank/8%2 == 0 {
 			record.Copies = append(record.Copies, elastic.RankCopy{Rank: rank, Mark: protocol.Mark{Step: 123_456, Generation: 29}})

@@ -8,6 +8,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -88,17 +89,24 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 		Budget:       elastic.Budget{Restarts: int(s.Restarts), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven)},
 		Replacements: int(s.Replacements), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
-			Ranks: int(s.Progress.Ranks), StandbysReady: int(s.Progress.StandbysReady), Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
-			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Notes: s.Progress.Notes, Waits: s.Progress.Waits,
+			Seen: members.Seen{
+				Ranks:           int(s.Progress.Ranks),
+				StandbysReady:   int(s.Progress.StandbysReady),
+				Notes:           s.Progress.Notes,
+				UnprotectedPods: int(s.Progress.UnprotectedPods),
+				WholeCommand:    s.Progress.WholeCommand,
+			},
+			Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
+			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Waits: s.Progress.Waits,
 			ResumeUnknown: int(s.Progress.ResumeUnknown), OptimizerSteps: s.Progress.OptimizerSteps, ResumedAt: plain(s.Progress.ResumedAt), ResumeKnown: s.Progress.ResumedAt != nil,
-			StepTime: time.Duration(s.Progress.StepMicros) * time.Microsecond, UnprotectedPods: int(s.Progress.UnprotectedPods), WholeCommand: s.Progress.WholeCommand,
+			StepTime: time.Duration(s.Progress.StepMicros) * time.Microsecond,
 		},
 	}
 	for _, slot := range s.Progress.Attached {
 		r.Progress.Attached = append(r.Progress.Attached, elastic.Slot(slot))
 	}
 	for _, u := range s.Progress.Unprotected {
-		r.Progress.Unprotected = append(r.Progress.Unprotected, elastic.Unprotected{Slot: elastic.Slot(u.Slot), Pod: u.Pod, Runs: u.Runs})
+		r.Progress.Unprotected = append(r.Progress.Unprotected, members.Unprotected{Slot: elastic.Slot(u.Slot), Pod: u.Pod, Runs: u.Runs})
 	}
 	for _, rec := range s.Recoveries {
 		r.Recoveries = append(r.Recoveries, elastic.Recovery{
@@ -220,18 +228,18 @@ func plainReplacements(all []v1alpha1.Replacement) []elastic.Replacement {
 	return out
 }
 
-func waited(w elastic.Waited) *v1alpha1.Waited {
+func waited(w members.Waited) *v1alpha1.Waited {
 	if w.Ranks == 0 {
 		return nil
 	}
 	return &v1alpha1.Waited{Slot: int32(w.Slot), Ranks: int32(w.Ranks), Ms: w.For.Milliseconds()}
 }
 
-func plainWaited(w *v1alpha1.Waited) elastic.Waited {
+func plainWaited(w *v1alpha1.Waited) members.Waited {
 	if w == nil {
-		return elastic.Waited{}
+		return members.Waited{}
 	}
-	return elastic.Waited{Slot: elastic.Slot(w.Slot), Ranks: int(w.Ranks), For: time.Duration(w.Ms) * time.Millisecond}
+	return members.Waited{Slot: elastic.Slot(w.Slot), Ranks: int(w.Ranks), For: time.Duration(w.Ms) * time.Millisecond}
 }
 
 // known is a number that may be absent.

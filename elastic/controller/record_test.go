@@ -11,6 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -23,12 +24,23 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 		"nothing yet": {Phase: elastic.Forming},
 		"all": {
 			Generation: 4, RestoreStep: 9, Budget: elastic.Budget{Restarts: 3, WithoutProgress: 2, Unproven: 3}, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
-			Progress: elastic.Progress{Ranks: 4, StandbysReady: 3, Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Attached: []elastic.Slot{0, 1}, Notes: []string{"n"}, Waits: "waits for the agent of slot 1",
-				ResumeUnknown: 2, OptimizerSteps: 70, ResumedAt: 0, ResumeKnown: true, StepTime: 1500 * time.Microsecond, UnprotectedPods: 9, Unprotected: []elastic.Unprotected{{Slot: 1, Pod: "p1", Runs: "mpirun"}}, WholeCommand: true},
+			Progress: elastic.Progress{
+				Seen: members.Seen{
+					Ranks:           4,
+					StandbysReady:   3,
+					Attached:        []elastic.Slot{0, 1},
+					Notes:           []string{"n"},
+					Unprotected:     []members.Unprotected{{Slot: 1, Pod: "p1", Runs: "mpirun"}},
+					UnprotectedPods: 9,
+					WholeCommand:    true,
+				},
+				Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Waits: "waits for the agent of slot 1",
+				ResumeUnknown: 2, OptimizerSteps: 70, ResumedAt: 0, ResumeKnown: true, StepTime: 1500 * time.Microsecond,
+			},
 			Recoveries: []elastic.Recovery{
 				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
 					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Termination: pending}, {Termination: pending, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
-					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true, Waited: elastic.Waited{Slot: 1, Ranks: 2, For: time.Second}},
+					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true, Waited: members.Waited{Slot: 1, Ranks: 2, For: time.Second}},
 			},
 			Replacements: 5, Branch: 2, RestoreBranch: 1, Branches: restore.Line{{Branch: 1, From: 3}, {Branch: 2, From: 6}}, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3, Branch: 2}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}, {Mark: protocol.Mark{Step: 8, Generation: 3, Branch: 2}, Rank: 2}},
 			Kept:                []elastic.StoredStep{{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at}, {Mark: protocol.Mark{Step: 3, Generation: 2}, At: at}},

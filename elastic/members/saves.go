@@ -1,4 +1,4 @@
-package elastic
+package members
 
 import (
 	"time"
@@ -25,9 +25,9 @@ type savesSeen struct {
 	at     time.Time
 }
 
-// countSaves says how many more saves a report tells of than those before it, of all ranks together. What a pod told before this coordinator heard
-// of it first was another one's to count.
-func (m *member) countSaves(r *protocol.Report, now time.Time) (more protocol.Saves) {
+// countSaves says how many more saves a report tells of than those before it, of all ranks together. What a pod told before this
+// coordinator heard of it first was another one's to count.
+func (m *Member) countSaves(r *protocol.Report, now time.Time) (more protocol.Saves) {
 	seen := &m.saves
 	if !m.known {
 		*seen = savesSeen{generation: r.Generation, credit: savesAtOnce, at: now}
@@ -63,11 +63,15 @@ func (m *member) countSaves(r *protocol.Report, now time.Time) (more protocol.Sa
 
 // savesSince is how many saves there were since from, most of each at most. Where a count has fallen, another process tells its own.
 func savesSince(saves, from protocol.Saves, most uint32) protocol.Saves {
-	if saves.Copied < from.Copied || saves.Overlapped < from.Overlapped || saves.Dropped < from.Dropped || saves.Skipped < from.Skipped || saves.Refused < from.Refused {
+	if saves.Copied < from.Copied || saves.Overlapped < from.Overlapped || saves.Dropped < from.Dropped || saves.Skipped < from.Skipped ||
+		saves.Refused < from.Refused {
 		from = protocol.Saves{}
 	}
 	return protocol.Saves{
-		Copied: min(most, saves.Copied-from.Copied), Overlapped: min(most, saves.Overlapped-from.Overlapped), Dropped: min(most, saves.Dropped-from.Dropped),
+		Copied: min(
+			most,
+			saves.Copied-from.Copied,
+		), Overlapped: min(most, saves.Overlapped-from.Overlapped), Dropped: min(most, saves.Dropped-from.Dropped),
 		Skipped: min(most, saves.Skipped-from.Skipped), Refused: min(most, saves.Refused-from.Refused),
 	}
 }

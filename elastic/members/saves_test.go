@@ -1,4 +1,4 @@
-package elastic
+package members
 
 import (
 	"math"
@@ -11,32 +11,39 @@ import (
 
 // savesTold has a gang of one pod take reports, and adds up what it says of saves.
 type savesTold struct {
-	s        *State
+	ms       *Members
 	now      time.Time
 	sequence uint64
 	told     protocol.Saves
 }
 
 func newSavesTold() *savesTold {
-	return &savesTold{s: New(1, 0, Record{Generation: 1, Phase: Running}), now: time.Unix(1_700_000_000, 0)}
+	return &savesTold{ms: New(1, Seen{}, nil, true), now: time.Unix(1_700_000_000, 0)}
 }
 
 func (w *savesTold) say(after time.Duration, pod string, generation int64, saves ...*protocol.Saves) {
 	w.now, w.sequence = w.now.Add(after), w.sequence+1
-	r := protocol.Report{Incarnation: 1, Sequence: w.sequence, Ranks: len(saves), Generation: generation, State: protocol.StateRunning}
+	r := protocol.Report{
+		Incarnation: 1,
+		Sequence:    w.sequence,
+		Ranks:       len(saves),
+		Generation:  generation,
+		State:       protocol.StateRunning,
+	}
 	for i, c := range saves {
 		r.Rank = append(r.Rank, protocol.Rank{Local: i, Saves: c})
 	}
-	for _, e := range Step(w.s, Reported{Pod: Pod{UID: pod, Name: pod, Created: w.now}, Report: r}, w.now) {
-		if e, ok := e.(Saved); ok {
-			w.told.Copied, w.told.Overlapped, w.told.Dropped = w.told.Copied+e.Saves.Copied, w.told.Overlapped+e.Saves.Overlapped, w.told.Dropped+e.Saves.Dropped
-			w.told.Skipped, w.told.Refused = w.told.Skipped+e.Saves.Skipped, w.told.Refused+e.Saves.Refused
-		}
+	p := Pod{UID: pod, Name: pod, Created: w.now}
+	if w.ms.Admit(0, p, &r, noneFenced) < Admitted {
+		return
 	}
+	_, more := w.ms.Take(0, p, &r, 1, w.now)
+	w.told.Copied, w.told.Overlapped, w.told.Dropped = w.told.Copied+more.Copied, w.told.Overlapped+more.Overlapped, w.told.Dropped+more.Dropped
+	w.told.Skipped, w.told.Refused = w.told.Skipped+more.Skipped, w.told.Refused+more.Refused
 }
 
-// TestSavesAreCountedOnce: each process counts its own from 0, an agent may not know them yet or be too old to tell them, and what was told before
-// this coordinator listened is not its to count.
+// TestSavesAreCountedOnce: each process counts its own from 0, an agent may not know them yet or be too old to tell them, and what was
+// told before this coordinator listened is not its to count.
 func TestSavesAreCountedOnce(t *testing.T) {
 	of := func(copied, overlapped, dropped, skipped, refused uint32) *protocol.Saves {
 		return &protocol.Saves{Copied: copied, Overlapped: overlapped, Dropped: dropped, Skipped: skipped, Refused: refused}
@@ -77,7 +84,13 @@ func TestSavesAreCountedOnce(t *testing.T) {
 // TestNoReportMakesManySaves: whatever an agent claims, and however often, a rank's saves count for no more than savesPerSecond.
 func TestNoReportMakesManySaves(t *testing.T) {
 	const seconds, reports = 10, 200 // that may be sent in each
-	most := &protocol.Saves{Copied: math.MaxUint32, Overlapped: math.MaxUint32, Dropped: math.MaxUint32, Skipped: math.MaxUint32, Refused: math.MaxUint32}
+	most := &protocol.Saves{
+		Copied:     math.MaxUint32,
+		Overlapped: math.MaxUint32,
+		Dropped:    math.MaxUint32,
+		Skipped:    math.MaxUint32,
+		Refused:    math.MaxUint32,
+	}
 	for name, next := range map[string]func(i int) (generation int64, saves *protocol.Saves){
 		"all at once":           func(int) (int64, *protocol.Saves) { return 1, most },
 		"generations":           func(i int) (int64, *protocol.Saves) { return int64(i), most },
@@ -91,7 +104,8 @@ func TestNoReportMakesManySaves(t *testing.T) {
 			w.say(time.Second/reports, "a", generation, saves)
 		}
 		const allowed = (seconds + 60) * savesPerSecond
-		if got := []uint32{w.told.Copied, w.told.Overlapped, w.told.Dropped, w.told.Skipped, w.told.Refused}; slices.Max(got) > allowed || slices.Min(got) == 0 {
+		if got := []uint32{w.told.Copied, w.told.Overlapped, w.told.Dropped, w.told.Skipped, w.told.Refused}; slices.Max(got) > allowed ||
+			slices.Min(got) == 0 {
 			t.Errorf("%s: counted are %d, want %d at most", name, got, allowed)
 		}
 	}

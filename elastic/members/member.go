@@ -1,0 +1,165 @@
+package members
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Member is what is known of a slot: the agent's truth as last reported.
+type Member struct {
+	known    bool
+	attached bool
+	pod      Pod
+	report   protocol.Report
+	// ranIn is the newest generation that this pod has reported that it ran, restartedIn the one in which its agent came back in
+	// a new container.
+	ranIn, restartedIn int64
+	// terminatingAt is when it was first reported that the pod is being shut down.
+	terminatingAt time.Time
+	// failed are the newest fetches that this pod could not do (noteFailed).
+	failed []protocol.Mark
+	saves  savesSeen
+}
+
+// Known says whether the agent of the slot's pod has reported to this coordinator.
+func (m *Member) Known() bool { return m.known }
+
+// Attached says whether it is connected.
+func (m *Member) Attached() bool { return m.attached }
+
+// Pod is the pod that holds the slot; the zero Pod: none is known.
+func (m *Member) Pod() Pod { return m.pod }
+
+// Report is the newest report that counted, to be read.
+func (m *Member) Report() *protocol.Report { return &m.report }
+
+// Is says whether the pod holds the slot, as far as is known.
+func (m *Member) Is(pod string) bool { return m.pod.UID == pod }
+
+// Repeats reports whether a report says nothing else than the known one, and takes its number over.
+func (m *Member) Repeats(r *protocol.Report) bool {
+	if !m.known || !m.attached {
+		return false
+	}
+	old := m.report
+	if old.Sequence = r.Sequence; !reflect.DeepEqual(old, *r) {
+		return false
+	}
+	m.report.Sequence = r.Sequence
+	return true
+}
+
+// Connected says whether reports of the pod come in.
+func (m *Member) Connected() bool { return m.known && m.attached }
+
+// Ran says whether ranks of the agent's generation were started.
+func Ran(a protocol.AgentState) bool {
+	return a == protocol.StateRunning || a == protocol.StateFailed || a == protocol.StateFinished
+}
+
+// Current reports whether the report is about the ranks of the newest generation.
+func (m *Member) Current(generation int64) bool {
+	return m.known && m.report.Generation == generation &&
+		(Ran(m.report.State) || m.report.State == protocol.StateHalted && m.RanIn(generation))
+}
+
+// RanIn reports whether the pod has said that it ran a generation.
+func (m *Member) RanIn(generation int64) bool { return m.ranIn > 0 && m.ranIn == generation }
+
+// RestartedIn reports whether the pod's container ended whole, and was started again, while a generation was the newest.
+func (m *Member) RestartedIn(generation int64) bool { return m.restartedIn == generation }
+
+// Halted: every process of a generation on this pod is gone and its inventory is final.
+func (m *Member) Halted(generation int64) bool {
+	return m.known && m.report.State == protocol.StateHalted && m.report.Generation >= generation
+}
+
+// Finished: every rank of a generation on this pod has ended with exit code 0.
+func (m *Member) Finished(generation int64) bool {
+	return m.known && m.report.State == protocol.StateFinished && m.report.Generation == generation
+}
+
+// Drains reports whether the agent can be given a barrier step of a generation and reports how far its ranks are.
+func (m *Member) Drains(generation int64) bool { return m.attached && m.Current(generation) }
+
+// EndedItself says whether a terminating pod has ended its ranks without an order to halt.
+func (m *Member) EndedItself(generation int64) bool {
+	t := &m.report.Timeline
+	return m.known && m.report.Terminating && m.Halted(generation) && !t.HaltReceived.After(t.RunReceived)
+}
+
+// Passes says whether the pod's launcher returns by number when all have finished, as far as is known: it may be one of several.
+func (m *Member) Passes() bool { return !m.known || m.report.Launch > 0 && !m.report.WholeCommand }
+
+// GraceEnds is until when a terminating pod's state may be waited for, which keeps part of its grace for ending its processes; false: the
+// pod does not terminate.
+func (m *Member) GraceEnds() (time.Time, bool) {
+	grace := cmp.Or(m.report.Grace, protocol.DefaultGrace)
+	return m.terminatingAt.Add(grace - protocol.ShutdownMargin(grace)), !m.terminatingAt.IsZero()
+}
+
+// UsesStorage: the pod runs a generation and can write to storage.
+func (m *Member) UsesStorage(generation int64) bool {
+	return m.Drains(generation) && Ran(m.report.State) && m.report.Storage && m.report.Ranks > 0
+}
+
+// Wrote: every rank of the pod has copied that very step.
+func (m *Member) Wrote(mark protocol.Mark) bool {
+	return len(m.report.Rank) == m.report.Ranks &&
+		!slices.ContainsFunc(m.report.Rank, func(k protocol.Rank) bool { return k.Copied.Mark != mark })
+}
+
+// CanWrite: every rank of the pod has copied that step or still holds it.
+func (m *Member) CanWrite(mark protocol.Mark) bool {
+	return !slices.ContainsFunc(
+		m.report.Rank,
+		func(k protocol.Rank) bool { return k.Copied.Mark != mark && !restore.Holds(k.Sealed, mark.Point()) },
+	)
+}
+
+// CanSave reports whether the pod, which is halted, can copy that step to storage before it is deleted.
+func (m *Member) CanSave(generation int64, mark protocol.Mark) bool {
+	return m.attached && m.report.Storage && m.Halted(generation) && m.CanWrite(mark)
+}
+
+// holdsAll says whether every rank of the pod holds a step; one that the agent does not know holds nothing.
+func (m *Member) holdsAll(step int64) bool {
+	for i := range m.report.Rank {
+		if m.report.Rank[i].Local != i || !m.report.Rank[i].Holds(step) {
+			return false
+		}
+	}
+	return len(m.report.Rank) >= m.report.Ranks
+}
+
+// FailedFetches is how many fetches of the pod are remembered to have failed, FailedFetch whether that one is.
+func (m *Member) FailedFetches() int { return len(m.failed) }
+
+// FailedFetch says whether the pod could not do a fetch.
+func (m *Member) FailedFetch(mark protocol.Mark) bool { return slices.Contains(m.failed, mark) }
+
+// MaxFailedFetches is how many fetches that a pod could not do are remembered. An agent is told to fetch only what is recorded of
+// its own ranks: restore.MostWhole steps of all, and one that was copied when their pod was to go.
+const MaxFailedFetches = 16
+
+// noteFailed remembers the newest fetches that the pod could not do. One that was forgotten is asked for again, fails again and
+// is known again: until then nothing begins from it, for no rank counts as having what it is yet to fetch.
+func (m *Member) noteFailed(f protocol.Mark) {
+	if f == (protocol.Mark{}) || slices.Contains(m.failed, f) {
+		return
+	}
+	if len(m.failed) >= MaxFailedFetches {
+		m.failed = slices.Delete(m.failed, 0, len(m.failed)-MaxFailedFetches+1)
+	}
+	m.failed = append(m.failed, f)
+}
+
+// before says whether the agent that sent known had sent this report before it.
+func before(r, known *protocol.Report) bool {
+	return cmp.Or(cmp.Compare(r.Incarnation, known.Incarnation), cmp.Compare(r.Sequence, known.Sequence)) < 0
+}

@@ -1,0 +1,227 @@
+// Package members keeps who holds the slots of a gang, and what each pod's agent reported last. It promises: a report that is
+// older than the one before it, or of a pod that does not hold its slot, changes nothing; a slot that is handed over knows nothing
+// of the pod before; and what one answer says of ranks that are not known is never more than they said.
+package members
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Slot is the place of one pod in its gang, from 0.
+type Slot int
+
+// Pod names one incarnation of a slot's pod.
+type Pod struct {
+	UID     string
+	Name    string
+	Node    string
+	Created time.Time
+	// Restarted is how its container ended last, as far as that was known when its agent attached; Charged what a container that
+	// ends whole costs the Job. Both are for people.
+	Restarted, Charged string
+}
+
+// Newer says whether the pod takes the slot over from old.
+func (p Pod) Newer(old Pod) bool {
+	if p.UID == old.UID {
+		return false
+	}
+	if !p.Created.Equal(old.Created) {
+		return p.Created.After(old.Created)
+	}
+	return p.UID > old.UID
+}
+
+// Members are the slots of a gang.
+type Members struct {
+	slots []Member
+	// superseded are pods that a newer pod took the slot over from.
+	superseded map[string]bool
+	// left are the slots whose pods take part in no further generation of the gang's launcher, as is recorded.
+	left []Slot
+	seen Seen
+	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
+	launched bool
+	// numbered is how ranks would be numbered by what pods have told, until one tells anything else.
+	numbered *numbering
+}
+
+// New returns n slots whose pods are not known yet, with what an earlier coordinator recorded of them; launched: pods started their
+// ranks with launchers.
+func New(n int, recorded Seen, left []Slot, launched bool) *Members {
+	recorded.Attached = nil
+	return &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: recorded, left: left, launched: launched}
+}
+
+// Len is the number of slots.
+func (ms *Members) Len() int { return len(ms.slots) }
+
+// Has says whether there is such a slot.
+func (ms *Members) Has(slot Slot) bool { return slot >= 0 && int(slot) < len(ms.slots) }
+
+// At is what is known of a slot.
+func (ms *Members) At(slot Slot) *Member { return &ms.slots[slot] }
+
+// All says whether something holds for every slot.
+func (ms *Members) All(is func(*Member) bool) bool {
+	for i := range ms.slots {
+		if !is(&ms.slots[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Admission says what becomes of a report.
+type Admission int
+
+const (
+	// Refused: its pod does not hold the slot, or nothing that it says counts.
+	Refused Admission = iota
+	// Stale: the same agent has said something newer.
+	Stale
+	// Admitted: it counts.
+	Admitted
+	// Succeeds: it counts, and its pod has taken the slot over from another one.
+	Succeeds
+)
+
+// Admit decides whether a report counts, and hands the slot to a pod that takes it over. fenced says of which pods nothing counts.
+func (ms *Members) Admit(slot Slot, pod Pod, r *protocol.Report, fenced func(pod string) bool) Admission {
+	m := &ms.slots[slot]
+	switch holder := m.known && m.pod.UID == pod.UID; {
+	case fenced(pod.UID), ms.superseded[pod.UID], m.known && !holder && !ms.TakesOver(pod, m.pod, fenced(m.pod.UID)):
+		return Refused
+	case holder && before(r, &m.report):
+		return Stale
+	case m.known && !holder:
+		ms.HandOver(slot, Pod{})
+		return Succeeds
+	}
+	return Admitted
+}
+
+// Take takes an admitted report over and returns what was known before, and how many more saves it tells of. generation is the newest.
+func (ms *Members) Take(slot Slot, pod Pod, r *protocol.Report, generation int64, now time.Time) (was Member, more protocol.Saves) {
+	m := &ms.slots[slot]
+	was, ms.numbered = *m, nil
+	more = m.countSaves(r, now)
+	// An agent in a new container is idle until its launcher comes, which may be before it is heard.
+	another := m.report.Containers > 0 && r.Containers > m.report.Containers
+	if m.known && Ran(m.report.State) && (another || r.State == protocol.StateIdle) {
+		m.restartedIn = generation
+	}
+	m.known, m.attached, m.pod, m.report = true, true, pod, *r
+	if r.Terminating && m.terminatingAt.IsZero() {
+		m.terminatingAt = now
+	}
+	m.noteFailed(r.FetchFailed)
+	return was, more
+}
+
+// NoteRan records that the pod of a slot has reported that it ran the newest generation.
+func (ms *Members) NoteRan(slot Slot, generation int64) {
+	if m := &ms.slots[slot]; m.report.Generation == generation && Ran(m.report.State) {
+		m.ranIn = generation
+	}
+}
+
+// TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in the same
+// second as its successor: then it counts that the old one was fenced. For pods in the API server membership.Holders decides.
+func (ms *Members) TakesOver(p, old Pod, oldFenced bool) bool {
+	return p.Newer(old) || p.UID != old.UID && oldFenced && p.Created.Equal(old.Created) && !ms.superseded[p.UID]
+}
+
+// HandOver gives a slot to another pod and forgets what was known of the one before.
+func (ms *Members) HandOver(slot Slot, to Pod) {
+	ms.superseded[ms.slots[slot].pod.UID] = true
+	ms.slots[slot] = Member{pod: to}
+	ms.numbered = nil
+}
+
+// Detach takes note that the agent of a pod is not connected any more; what it last reported stays true until it says otherwise.
+func (ms *Members) Detach(slot Slot, pod string) bool {
+	m := &ms.slots[slot]
+	was := m.attached && m.pod.UID == pod
+	m.attached = m.attached && !was
+	return was
+}
+
+// Superseded reports whether a newer pod took the slot over from this one, AnySuperseded whether from any.
+func (ms *Members) Superseded(pod string) bool { return ms.superseded[pod] }
+
+// AnySuperseded reports whether a slot was taken over from a pod.
+func (ms *Members) AnySuperseded() bool { return len(ms.superseded) > 0 }
+
+// Holds reports whether no other pod is known to have taken the slot.
+func (ms *Members) Holds(slot Slot, pod string) bool {
+	return !ms.superseded[pod] && !ms.Orphan(slot, pod)
+}
+
+// Orphan reports whether another pod holds the slot.
+func (ms *Members) Orphan(slot Slot, pod string) bool {
+	m := &ms.slots[slot]
+	return m.known && m.pod.UID != pod
+}
+
+// HasLeft says whether a slot's pod takes part in no further generation of a launcher: that has returned 0 there, because it had waited
+// for the others as long as torchrun does, or a whole command has ended with 0, and its pod with it.
+func (ms *Members) HasLeft(slot Slot, launch int) bool {
+	m := &ms.slots[slot]
+	return m.known && m.report.Returned >= launch || slices.Contains(ms.left, slot)
+}
+
+// NoteLeft takes note of slots that left a launcher; it reports whether there are more: another coordinator would wait for a pod that is
+// over.
+func (ms *Members) NoteLeft(launch int) bool {
+	left := []Slot(nil)
+	for i := range ms.slots {
+		if ms.HasLeft(Slot(i), launch) {
+			left = append(left, Slot(i))
+		}
+	}
+	if len(left) <= len(ms.left) {
+		return false
+	}
+	ms.left = left
+	return true
+}
+
+// Left are the slots that are recorded to have left.
+func (ms *Members) Left() []Slot { return slices.Clone(ms.left) }
+
+// Rejoin: another launcher begins, in which all take part.
+func (ms *Members) Rejoin() { ms.left = nil }
+
+// MaxRestarts is how many restarts people allow: the fewest, where pods say different numbers.
+func (ms *Members) MaxRestarts() (most int, said bool) {
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		if n := m.report.MaxRestarts; m.known && n != nil && (!said || *n < most) {
+			most, said = *n, true
+		}
+	}
+	return most, said
+}
+
+// Containers is how many each pod has had.
+func (ms *Members) Containers() []uint64 {
+	out := make([]uint64, len(ms.slots))
+	for i := range ms.slots {
+		out[i] = ms.slots[i].report.Containers
+	}
+	return out
+}
+
+// ByAddress finds the slot of the pod with an address.
+func (ms *Members) ByAddress(address string) (Slot, bool) {
+	for i := range ms.slots {
+		if m := &ms.slots[i]; m.known && address != "" && m.report.Address == address {
+			return Slot(i), true
+		}
+	}
+	return 0, false
+}

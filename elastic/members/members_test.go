@@ -1,0 +1,146 @@
+package members
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+	"holdfast.dev/holdfast/internal/protocol/protocoltest"
+)
+
+func noneFenced(string) bool { return false }
+
+var began = time.Unix(1_700_000_000, 0)
+
+// podAt is a pod of that name, created so many seconds after the first.
+func podAt(name string, seconds int) Pod {
+	return Pod{UID: name, Name: name, Created: began.Add(time.Duration(seconds) * time.Second)}
+}
+
+// take has a slot's pod report, if that counts.
+func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) bool) Admission {
+	a := ms.Admit(slot, p, &r, fenced)
+	if a >= Admitted && !ms.At(slot).Repeats(&r) {
+		ms.Take(slot, p, &r, 1, began)
+		ms.NoteRan(slot, 1)
+	}
+	return a
+}
+
+// TestAdmit: of two pods of a slot the newer one counts, of two reports of an agent the later one, and of a fenced pod nothing.
+func TestAdmit(t *testing.T) {
+	old, heir := podAt("old", 0), podAt("heir", 1)
+	twin := podAt("twin", 0) // created in the same second
+	fences := func(uid string) func(string) bool { return func(pod string) bool { return pod == uid } }
+	for name, tt := range map[string]struct {
+		pod    Pod
+		r      protocol.Report
+		fenced string
+		want   Admission
+	}{
+		"the same pod goes on":                    {old, protocol.Report{Incarnation: 1, Sequence: 6}, "", Admitted},
+		"what it said comes late":                 {old, protocol.Report{Incarnation: 1, Sequence: 4}, "", Stale},
+		"its agent began again":                   {old, protocol.Report{Incarnation: 2, Sequence: 1}, "", Admitted},
+		"it is fenced":                            {old, protocol.Report{Incarnation: 1, Sequence: 6}, "old", Refused},
+		"a newer pod":                             {heir, protocol.Report{Incarnation: 1}, "", Succeeds},
+		"an older pod":                            {podAt("older", -1), protocol.Report{Incarnation: 9}, "", Refused},
+		"of the same second, the other is fenced": {podAt("a", 0), protocol.Report{}, "old", Succeeds},
+		"of the same second, it is not":           {podAt("a", 0), protocol.Report{}, "", Refused},
+		"of the same second, by name":             {twin, protocol.Report{}, "", Succeeds},
+	} {
+		ms := New(1, Seen{}, nil, false)
+		take(ms, 0, old, protocol.Report{Incarnation: 1, Sequence: 5, Ranks: 1}, noneFenced)
+		if got := take(ms, 0, tt.pod, tt.r, fences(tt.fenced)); got != tt.want {
+			t.Errorf("%s: %d, want %d", name, got, tt.want)
+		}
+		if m := ms.At(0); tt.want < Admitted && (!m.Is("old") || m.Report().Sequence != 5) {
+			t.Errorf("%s: pod %s, report %d: what does not count has changed it", name, m.Pod().UID, m.Report().Sequence)
+		}
+	}
+}
+
+// TestHandOver: a slot that is handed over knows nothing of the pod before, which never holds it again.
+func TestHandOver(t *testing.T) {
+	ms, old, heir := New(2, Seen{}, nil, false), podAt("old", 0), podAt("heir", 1)
+	take(ms, 0, old, protocol.Report{Generation: 1, State: protocol.StateRunning, Ranks: 3, FetchFailed: protocol.Mark{Step: 1}}, noneFenced)
+	if !ms.At(0).RanIn(1) || ms.World() != 6 {
+		t.Fatalf("ran: %t, world %d: slot 1 is taken to be as large", ms.At(0).RanIn(1), ms.World())
+	}
+	take(ms, 0, heir, protocol.Report{Ranks: 2}, noneFenced)
+	if m := ms.At(0); !m.Is("heir") || m.RanIn(1) || m.FailedFetches() > 0 || ms.World() != 4 {
+		t.Errorf("%s holds the slot, ran %t, failed %d fetches, world %d", m.Pod().UID, m.RanIn(1), m.FailedFetches(), ms.World())
+	}
+	if ms.Holds(0, "old") || !ms.Superseded("old") || !ms.Orphan(0, "old") || ms.TakesOver(old, heir, true) {
+		t.Error("the pod before may hold the slot again")
+	}
+	if ms.Detach(0, "old") || !ms.Detach(0, "heir") || ms.At(0).Connected() {
+		t.Error("the end of another pod's stream counts")
+	}
+}
+
+// TestFailedFetchesAreBounded: whatever an agent says that it could not fetch, the newest few are remembered.
+func TestFailedFetchesAreBounded(t *testing.T) {
+	ms := New(1, Seen{}, nil, false)
+	last := protocol.Mark{Step: 10_000}
+	for i := range last.Step {
+		take(ms, 0, podAt("a", 0), protocol.Report{Sequence: uint64(i), FetchFailed: protocol.Mark{Step: i + 1}}, noneFenced)
+	}
+	if m := ms.At(0); m.FailedFetches() != MaxFailedFetches || !m.FailedFetch(last) {
+		t.Errorf("%d fetches are remembered, of the newest %t", m.FailedFetches(), m.FailedFetch(last))
+	}
+}
+
+// TestLevels: a step is common where every rank holds it, and slots below the lowest of the newest steps may be written again.
+func TestLevels(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ranks                int // that each pod says it has
+		sealed               [][]int64
+		common, reclaimBelow int64
+	}{
+		"in step":                {1, [][]int64{{3, 4, 5}, {3, 4, 5}}, 5, 5},
+		"one is behind":          {1, [][]int64{{3, 4, 5}, {2, 3, 4}}, 4, 4},
+		"one has gone past it":   {1, [][]int64{{3, 5}, {3, 4}}, 3, 5},
+		"nothing in common":      {1, [][]int64{{5}, {4}}, 0, 5},
+		"a rank that is unknown": {2, [][]int64{{5}, {5}}, 0, 0},
+	} {
+		ms := New(2, Seen{}, nil, false)
+		for slot, sealed := range tt.sealed {
+			take(
+				ms,
+				Slot(slot),
+				podAt("a", slot),
+				protocol.Report{Ranks: tt.ranks, Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(sealed...)}}},
+				noneFenced,
+			)
+		}
+		if c, r := ms.CommonStep(), ms.ReclaimBelow(ms.CommonStep()); c != tt.common || r != tt.reclaimBelow {
+			t.Errorf("%s: common %d, reclaim below %d; want %d, %d", name, c, r, tt.common, tt.reclaimBelow)
+		}
+	}
+}
+
+// TestRefreshUnknownPods: until all agents have reported, what is recorded of commands stays; then it is what they say.
+func TestRefreshUnknownPods(t *testing.T) {
+	recorded := Seen{
+		WholeCommand:    true,
+		UnprotectedPods: 2,
+		Unprotected:     []Unprotected{{Slot: 1, Pod: "b", Runs: "mpirun"}},
+		Attached:        []Slot{1},
+	}
+	ms := New(2, recorded, nil, false)
+	take(ms, 0, podAt("a", 0), protocol.Report{Ranks: 1, Notes: []string{"n"}}, noneFenced)
+	news := ms.Refresh(1, noneFenced)
+	if s := ms.Seen(); !news.People || !s.WholeCommand || s.UnprotectedPods != 2 || !slices.Equal(s.Attached, []Slot{0}) ||
+		!slices.Equal(s.Notes, []string{"n"}) {
+		t.Errorf("%+v, %+v", news, s)
+	}
+	take(ms, 1, podAt("b", 0), protocol.Report{Ranks: 1}, noneFenced)
+	news = ms.Refresh(1, noneFenced)
+	if s := ms.Seen(); !news.Mended || !news.Orders || s.WholeCommand || s.UnprotectedPods != 0 || !ms.Launched() {
+		t.Errorf("%+v, %+v", news, s)
+	}
+	if news := ms.Refresh(1, noneFenced); news != (News{}) {
+		t.Errorf("nothing has changed, and it says %+v", news)
+	}
+}

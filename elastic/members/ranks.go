@@ -1,0 +1,290 @@
+package members
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/barrier"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Layout is the membership of one generation.
+type Layout struct {
+	Pods         []string // by slot
+	Incarnations []uint64
+	Base         []int
+	World        int
+	Addr         string
+	Port         int
+}
+
+// LayOut is the next generation of the pods that are there.
+func (ms *Members) LayOut() *Layout {
+	l := &Layout{Addr: ms.slots[0].report.Address, Port: ms.slots[0].report.Port}
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		l.Pods = append(l.Pods, m.pod.UID)
+		l.Incarnations = append(l.Incarnations, m.report.Incarnation)
+		l.Base = append(l.Base, l.World)
+		l.World += m.report.Ranks
+	}
+	return l
+}
+
+// NoteWorld records how many ranks the newest generation has.
+func (ms *Members) NoteWorld(ranks int) { ms.seen.Ranks, ms.numbered = ranks, nil }
+
+// Recorded is how many ranks the newest generation has, as is recorded; 0: not known.
+func (ms *Members) Recorded() int { return ms.seen.Ranks }
+
+// numbering is how ranks would be numbered by what pods have told, where no layout says it.
+type numbering struct {
+	base  []int
+	world int
+}
+
+// number counts once per report: it is asked for each slot.
+func (ms *Members) number() *numbering {
+	if ms.numbered == nil {
+		r := &numbering{base: make([]int, len(ms.slots))}
+		for i := range ms.slots {
+			r.base[i] = r.world
+			r.world += ms.Ranks(Slot(i))
+		}
+		ms.numbered = r
+	}
+	return ms.numbered
+}
+
+// Base is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks where not all slots are known.
+func (ms *Members) Base(slot Slot) int { return ms.number().base[slot] }
+
+// World is how many ranks all slots have.
+func (ms *Members) World() int { return ms.number().world }
+
+// Ranks is how many ranks a slot has; a slot whose pod is not known has as many as the others.
+func (ms *Members) Ranks(slot Slot) int {
+	if n := ms.slots[slot].report.Ranks; n > 0 {
+		return n
+	}
+	for i := range ms.slots {
+		if n := ms.slots[i].report.Ranks; n > 0 {
+			return n
+		}
+	}
+	return ms.seen.Ranks / len(ms.slots)
+}
+
+// Pods are all slots as package restore asks for them. The memory of a lost slot's pod does not count.
+func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
+	pods := make([]restore.Pod, len(ms.slots))
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		pods[i] = restore.Pod{Ranks: ms.Ranks(Slot(i)), Held: inventory(&m.report), Gone: lost(Slot(i)), Failed: m.failed}
+	}
+	return pods
+}
+
+// NoneLost: the memory of every pod counts.
+func NoneLost(Slot) bool { return false }
+
+// inventory lists what each rank of a pod holds; a rank that the agent does not know holds nothing.
+func inventory(r *protocol.Report) [][]protocol.Point {
+	out := make([][]protocol.Point, r.Ranks)
+	for _, k := range r.Rank {
+		if k.Local >= 0 && k.Local < len(out) {
+			out[k.Local] = k.Sealed
+		}
+	}
+	return out
+}
+
+// Inventories list what each rank holds, of all pods.
+func (ms *Members) Inventories() [][]protocol.Point {
+	var out [][]protocol.Point
+	for i := range ms.slots {
+		out = append(out, inventory(&ms.slots[i].report)...)
+	}
+	return out
+}
+
+// CommonStep is the newest step that every rank holds sealed; 0: none.
+func (ms *Members) CommonStep() int64 {
+	first := &ms.slots[0].report
+	if len(first.Rank) == 0 || first.Ranks == 0 {
+		return 0
+	}
+	for _, p := range slices.Backward(first.Rank[0].Sealed) {
+		if ms.holdAll(p.Step) {
+			return p.Step
+		}
+	}
+	return 0
+}
+
+func (ms *Members) holdAll(step int64) bool {
+	for i := range ms.slots {
+		if !ms.slots[i].holdsAll(step) {
+			return false
+		}
+	}
+	return true
+}
+
+// ReclaimBelow is the lowest step that may be common one day beside those that are: the lowest of all ranks' newest steps, or
+// the one after it where a rank has gone past it without. Arenas of two slots would otherwise be full for good once ranks hold
+// different steps beside the common one.
+func (ms *Members) ReclaimBelow(commonStep int64) int64 {
+	low := ms.LowestNewest()
+	if low > commonStep && !ms.holdAll(low) {
+		return low + 1
+	}
+	return low
+}
+
+// LowestNewest is the lowest, over all ranks, of each rank's newest step.
+func (ms *Members) LowestNewest() int64 { return ms.lowest((*protocol.Rank).Newest) }
+
+// lowest is the lowest, over all ranks, of a step of each; 0 where a rank is not known.
+func (ms *Members) lowest(step func(*protocol.Rank) int64) int64 {
+	low := int64(-1)
+	for i := range ms.slots {
+		r := &ms.slots[i].report
+		if len(r.Rank) < r.Ranks {
+			return 0
+		}
+		for j := range r.Rank {
+			if n := step(&r.Rank[j]); low < 0 || n < low {
+				low = n
+			}
+		}
+	}
+	return max(0, low)
+}
+
+// Levels is how far ranks are.
+func (ms *Members) Levels() barrier.Levels {
+	l := barrier.Levels{
+		CommonStep:     ms.CommonStep(),
+		LowestReported: ms.lowest(func(k *protocol.Rank) int64 { return max(k.Step, k.Newest()) }),
+	}
+	for i := range ms.slots {
+		for _, k := range ms.slots[i].report.Rank {
+			l.Newest = max(l.Newest, k.Newest())
+			l.Reported = max(l.Reported, k.Step, l.Newest)
+		}
+	}
+	return l
+}
+
+// Steps is what the ranks of a generation tell of their steps.
+type Steps struct {
+	// Lowest is the lowest of the steps that scripts told last; Keeps: some pod keeps state in memory; Running: no rank was halted.
+	Lowest         int64
+	Keeps, Running bool
+	// Counted is what ranks count themselves.
+	Counted Counted
+	// Started is when the first of the pods started its ranks, as their agents say; zero: none says it.
+	Started time.Time
+}
+
+// Counted is what the ranks of a generation tell of optimizer steps.
+type Counted struct {
+	// Lowest and Most are the fewest and the most that a rank has finished.
+	Lowest, Most int64
+	// ResumedAt is how many the state held that each rank started from, where Known: all told the same.
+	ResumedAt int64
+	Known     bool
+}
+
+// Steps are those of a generation; false: not all ranks have reported of it.
+func (ms *Members) Steps(generation int64) (Steps, bool) {
+	s := Steps{Lowest: -1, Running: true, Counted: Counted{Lowest: -1, Known: true}}
+	c, first := &s.Counted, true
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		if !m.Current(generation) || len(m.report.Rank) == 0 {
+			return Steps{}, false
+		}
+		s.Running = s.Running && Ran(m.report.State)
+		s.Keeps = s.Keeps || m.report.StateBytes > 0
+		if t := m.report.Timeline.Started; !t.IsZero() && (s.Started.IsZero() || t.Before(s.Started)) {
+			s.Started = t
+		}
+		for j := range m.report.Rank {
+			k := &m.report.Rank[j]
+			if s.Lowest < 0 || k.Step < s.Lowest {
+				s.Lowest = k.Step
+			}
+			if c.Most = max(c.Most, k.OptimizerSteps); c.Lowest < 0 || k.OptimizerSteps < c.Lowest {
+				c.Lowest = k.OptimizerSteps
+			}
+			c.Known = c.Known && k.ResumeKnown && (first || k.ResumedAt == c.ResumedAt)
+			c.ResumedAt, first = k.ResumedAt, false
+		}
+	}
+	return s, true
+}
+
+// FirstDetection is when the first agent saw a failure of a generation, by its clock.
+func (ms *Members) FirstDetection(generation int64) time.Time {
+	first := time.Time{}
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		if at := m.report.Timeline.Detected; m.known && m.report.Generation == generation && !at.IsZero() &&
+			(first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first
+}
+
+// Waited says for how many ranks of a slot was waited until they had answered SIGTERM, and how long; no ranks: for none.
+type Waited struct {
+	Slot  Slot
+	Ranks int
+	For   time.Duration
+}
+
+// Waited is the pod whose ranks of a generation took longest to end by themselves.
+func (ms *Members) Waited(generation int64) Waited {
+	var w Waited
+	for i := range ms.slots {
+		if m := &ms.slots[i]; m.RanIn(generation) && m.report.Waited > 0 && m.report.WaitedFor > w.For {
+			w = Waited{Slot: Slot(i), Ranks: m.report.Waited, For: m.report.WaitedFor}
+		}
+	}
+	return w
+}
+
+// NewestBranch is the newest branch of training of which a rank of a slot holds a step.
+func (m *Member) NewestBranch() int64 {
+	newest := int64(0)
+	for i := range m.report.Rank {
+		for _, p := range m.report.Rank[i].Sealed {
+			if p.Branch <= protocol.MaxBranch {
+				newest = max(newest, p.Branch)
+			}
+		}
+	}
+	return newest
+}
+
+// BranchOf is the branch of a step that ranks of a generation hold; false: none holds it.
+func (ms *Members) BranchOf(step, generation int64) (int64, bool) {
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		if step == 0 || !m.Current(generation) {
+			continue
+		}
+		for j := range m.report.Rank {
+			for _, p := range m.report.Rank[j].Sealed {
+				if p.Step == step {
+					return p.Branch, true
+				}
+			}
+		}
+	}
+	return 0, false
+}

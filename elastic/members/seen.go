@@ -1,0 +1,194 @@
+package members
+
+import (
+	"fmt"
+	"slices"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Seen is what people see of a gang's pods. It is recorded.
+type Seen struct {
+	Ranks         int
+	StandbysReady int
+	Attached      []Slot
+	Notes         []string
+	// Unprotected are the first of the UnprotectedPods in which something runs and no rank does; WholeCommand says that each pod's
+	// one rank is its whole command.
+	Unprotected     []Unprotected
+	UnprotectedPods int
+	WholeCommand    bool
+}
+
+// Unprotected is a pod in which no rank runs under its agent, and what runs there.
+type Unprotected struct {
+	Slot Slot
+	Pod  string
+	Runs string
+}
+
+// maxNotes bounds the notes that are recorded, maxUnprotected the pods that are listed: usually all pods of a gang have the same
+// command. maxText bounds the text of each.
+const maxNotes, maxUnprotected, maxText = 10, 4, 200
+
+// Seen is what people see of the pods now; it shares nothing with them.
+func (ms *Members) Seen() Seen {
+	s := ms.seen
+	s.Attached, s.Notes, s.Unprotected = slices.Clone(s.Attached), slices.Clone(s.Notes), slices.Clone(s.Unprotected)
+	return s
+}
+
+// WholeCommand says whether each pod's one rank is its whole command.
+func (ms *Members) WholeCommand() bool { return ms.seen.WholeCommand }
+
+// News is what Refresh has changed.
+type News struct {
+	// People see something else; Orders: what agents are told may change as well.
+	People, Orders bool
+	// Unprotected is what people are to be told; "": nothing. Mended: no pod is unprotected any more.
+	Unprotected string
+	Mended      bool
+}
+
+// Refresh brings what people see up to date. Until all agents have reported to this coordinator, what the previous one recorded of commands
+// stays. fenced says of which pods nothing counts.
+func (ms *Members) Refresh(generation int64, fenced func(pod string) bool) News {
+	next, all, launched := Seen{Ranks: ms.seen.Ranks, Attached: []Slot{}, Notes: []string{}}, true, ms.launched
+	for i := range ms.slots {
+		m := &ms.slots[i]
+		all = all && m.known
+		if !m.known {
+			continue
+		}
+		next.see(Slot(i), m)
+		if fenced(m.pod.UID) {
+			continue
+		}
+		next.WholeCommand = next.WholeCommand || m.report.WholeCommand && m.report.Ranks > 0
+		launched = launched || HasLauncher(&m.report, generation)
+		if runs := m.report.Unprotected; runs != "" {
+			if next.UnprotectedPods++; next.UnprotectedPods <= maxUnprotected {
+				next.Unprotected = append(next.Unprotected, Unprotected{Slot(i), m.pod.Name, cause.Tail(runs, maxText)})
+			}
+		}
+	}
+	old := &ms.seen
+	if !all {
+		next.WholeCommand = next.WholeCommand || old.WholeCommand
+		if next.UnprotectedPods < old.UnprotectedPods {
+			next.Unprotected, next.UnprotectedPods = old.Unprotected, old.UnprotectedPods
+		}
+	}
+	commands := next.UnprotectedPods != old.UnprotectedPods || next.WholeCommand != old.WholeCommand ||
+		!slices.Equal(next.Unprotected, old.Unprotected)
+	news := News{
+		People: commands || next.StandbysReady != old.StandbysReady || !slices.Equal(next.Attached, old.Attached) ||
+			!slices.Equal(next.Notes, old.Notes),
+		Orders: commands || launched != ms.launched,
+		Mended: next.UnprotectedPods == 0 && old.UnprotectedPods > 0,
+	}
+	if next.UnprotectedPods > 0 && old.UnprotectedPods == 0 {
+		news.Unprotected = unprotected(next.Unprotected[0], next.UnprotectedPods)
+	}
+	ms.seen, ms.launched = next, launched
+	return news
+}
+
+// see adds what people see of a pod.
+func (s *Seen) see(slot Slot, m *Member) {
+	if m.attached {
+		s.Attached = append(s.Attached, slot)
+	}
+	for _, n := range m.report.Notes {
+		if n = cause.Tail(n, maxText); len(s.Notes) < maxNotes && !slices.Contains(s.Notes, n) {
+			s.Notes = append(s.Notes, n)
+		}
+	}
+	if m.attached {
+		s.StandbysReady += standbysReady(&m.report)
+	}
+}
+
+func standbysReady(r *protocol.Report) (n int) {
+	for i := range r.Rank {
+		if r.Rank[i].StandbyReady {
+			n++
+		}
+	}
+	return n
+}
+
+// SameToPeople says whether two reports differ in nothing that Refresh looks at.
+func SameToPeople(a, b *protocol.Report) bool {
+	return slices.Equal(a.Notes, b.Notes) && standbysReady(a) == standbysReady(b) && a.Unprotected == b.Unprotected &&
+		a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0) &&
+		a.LeftForLauncher == b.LeftForLauncher && a.Terminating == b.Terminating
+}
+
+// unprotected says what is found and what to do.
+func unprotected(u Unprotected, pods int) string {
+	more := ""
+	if pods > 1 {
+		more = fmt.Sprintf(" (and %d more)", pods-1)
+	}
+	return fmt.Sprintf("pod %s of slot %d%s: no rank was started under its agent, and nothing restarts what runs there: %s; "+
+		"start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, "+
+		"and create the job again", u.Pod, u.Slot, more, u.Runs)
+}
+
+// Launched says whether a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
+func (ms *Members) Launched() bool { return ms.launched }
+
+// NoteLaunched records how the ranks of the generation that begins are started: all pods are alike.
+func (ms *Members) NoteLaunched(generation int64) {
+	ms.launched = HasLauncher(&ms.slots[0].report, generation)
+}
+
+// HasLauncher reports whether a pod starts its ranks with a launcher, or will: the agent reports ranks a moment after
+// the pod left the generation for them.
+func HasLauncher(r *protocol.Report, generation int64) bool {
+	return !r.WholeCommand && !r.Terminating && (r.Ranks > 0 || LeftForLauncher(r, generation))
+}
+
+// LeftForLauncher reports whether a pod left the newest generation, or did not start it, because a launcher starts its
+// ranks.
+func LeftForLauncher(r *protocol.Report, generation int64) bool {
+	return r.LeftForLauncher > 0 && r.LeftForLauncher == generation
+}
+
+// inFirstRun reports whether a whole command may still start a launcher: its first run belongs to no generation and has not ended.
+func (m *Member) inFirstRun(generation int64) bool {
+	return generation == 0 && len(m.report.Rank) > 0 && m.report.Rank[0].Exit == nil
+}
+
+// MixedFinally returns why a mixed gang cannot run once none of its whole commands may still start a launcher; "" where
+// it may.
+func (ms *Members) MixedFinally(generation int64, leaves func(Slot) bool) string {
+	for i := range ms.slots {
+		if m := &ms.slots[i]; m.known && m.report.WholeCommand && m.inFirstRun(generation) {
+			return ""
+		}
+	}
+	return ms.Mixed(leaves)
+}
+
+// Mixed returns why a gang cannot run in which the whole command is the one rank of some pods while others start ranks
+// with a launcher; "" where it is not mixed. Each kind would restart what the other continues. Pods that leave do not count.
+func (ms *Members) Mixed(leaves func(Slot) bool) string {
+	whole, launched := -1, -1
+	for i := range ms.slots {
+		switch m := &ms.slots[i]; {
+		case !m.known || m.report.Ranks == 0 || leaves(Slot(i)):
+		case m.report.WholeCommand && whole < 0:
+			whole = i
+		case !m.report.WholeCommand && launched < 0:
+			launched = i
+		}
+	}
+	if whole < 0 || launched < 0 {
+		return ""
+	}
+	return fmt.Sprintf("pod %s of slot %d runs its whole command as one rank, and pod %s of slot %d starts its ranks with a launcher: "+
+		"give all pods of the job the same command", ms.slots[whole].pod.Name, whole, ms.slots[launched].pod.Name, launched)
+}
