@@ -1,6 +1,7 @@
 package ckptagent
 
 import (
+	"fmt"
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
@@ -10,17 +11,23 @@ const (
 	// exitBarrier is how long a launcher whose ranks have all ended well waits for those of the other pods, as torchrun's agents do for one
 	// another (exit_barrier_timeout).
 	exitBarrier = 300 * time.Second
-	// abandonedAfter is how long a rank that has failed, and what runs beside it, wait for a coordinator that is away.
+	// abandonedAfter is how long a rank that has failed, and what runs beside it, wait for a coordinator that is away, and how long a launcher or
+	// a whole command does of which nothing runs: torchrun's rendezvous fails after as long (join_timeout).
 	abandonedAfter = 10 * time.Minute
+	// exitUnmet is the exit code of torchrun where its rendezvous fails.
+	exitUnmet = 1
 )
 
 // leaves reports whether what runs here ends by itself, with no order: a whole command that has ended well, a launcher that
-// has waited for the others as long as torchrun does, and failed ranks to which no coordinator says what is to become of them.
+// has waited for the others as long as torchrun does, and ranks that have failed, were halted, or were never started, to which no
+// coordinator says what is to become of them.
 func (s State) leaves(now time.Time) bool {
 	switch {
 	case s.Terminating:
 		return false
 	case s.Phase == protocol.StateFinished && s.Whole:
+		return true
+	case !s.WaitsSince.IsZero() && min(s.disconnectedFor(now), now.Sub(s.WaitsSince)) >= abandonedAfter:
 		return true
 	case s.haltWanted():
 		return false
@@ -51,11 +58,34 @@ func (s State) firstFailure() (first *protocol.Exit) {
 	return first
 }
 
-// leave ends what is left here, and then the launcher, or the container of a whole command, with 0 or the code of the rank that failed.
+// waits reports whether nothing runs of a launcher, or of a whole command, that waits for a generation.
+func (s State) waits() bool {
+	served := s.Launcher != "" || s.Whole && !s.provisional()
+	return served && s.Clean && s.Phase != protocol.StateFinished && s.Returned == nil && s.Concluded == nil
+}
+
+// noteWait records since when it waits.
+func (m *machine) noteWait() {
+	switch waits := m.s.waits(); {
+	case !waits:
+		m.s.WaitsSince = time.Time{}
+	case m.s.WaitsSince.IsZero():
+		m.s.WaitsSince = m.now
+	}
+}
+
+// leave ends what is left here, and then the launcher, or the container of a whole command: with 0 where all have ended well, else with the
+// code of the rank that failed, or that of a rendezvous that did.
 func (m *machine) leave() {
 	code := 0
+	if m.s.Phase != protocol.StateFinished {
+		code = exitUnmet
+	}
 	if e := m.s.firstFailure(); e != nil {
 		code = e.Code
+	}
+	if !m.s.WaitsSince.IsZero() {
+		m.emit(Notice{fmt.Sprintf("no generation has begun, and no coordinator was reached, for %s: the command ends with %d, as where torchrun's rendezvous fails", abandonedAfter, code)})
 	}
 	if m.s.Whole {
 		m.s.Concluded = &Returned{Code: code}

@@ -42,6 +42,7 @@ func (m *machine) advance() {
 	m.fetch(m.s.fetchWanted(m.now))
 	m.warm(m.s.warmWanted(m.now))
 	m.inspectCommand()
+	m.noteWait()
 }
 
 // drive goes on with what is to be reached.
