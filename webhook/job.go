@@ -77,7 +77,8 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	errs = append(errs, checkShape(job)...)
 	if key, own := consumed(job.Spec.Template.Annotations); s.ProvisioningClass != "" && own {
 		errs = append(errs, field.Invalid(at(v1alpha1.AnnotationProvisioningClass), s.ProvisioningClass,
-			fmt.Sprintf("has no effect beside %s: the pods consume a request of somebody else's; remove the one or the other", settings.TemplateAnnotations.Key(key))))
+			fmt.Sprintf("has no effect beside %s, which names the request that the pods consume; remove one of the two",
+				settings.TemplateAnnotations.Key(key))))
 	}
 	errs = append(errs, checkSlices(s, parallelism(job), at)...)
 	effective := effectiveSpec(ctx, job, s, facts)

@@ -145,7 +145,7 @@ func TestJobRefusals(t *testing.T) {
 			c.Command, c.Args = []string{"/vault/vault-env"}, append(slices.Clone(wrapper), "torchrun", "train.py")
 		})},
 		{"launcher flag that is unknown", direct("--nproc-per-node=2", "--hold-fast", "train.py")},
-		{"a class, and a request of somebody else's", func(j *batchv1.Job) {
+		{"a class, and another request", func(j *batchv1.Job) {
 			annotate(v1alpha1.AnnotationProvisioningClass, "a.b")(j)
 			annotateTemplate(v1alpha1.AnnotationConsumesRequest, "mine")(j)
 		}},

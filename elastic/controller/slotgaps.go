@@ -99,7 +99,8 @@ func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []cor
 	if err != nil || job == nil || over(job) || suspended(job) {
 		return 0, err
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": map[string]any{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}}})
+	notes := map[string]string{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": notes}})
 	if err != nil {
 		return 0, fmt.Errorf("encoding a change of job %s/%s: %w", job.Namespace, job.Name, err)
 	}

@@ -167,7 +167,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	var again time.Duration
-	known.View.Provisioning, again = c.provision(ctx, g, job, j, known, pods.Items, now)
+	known.View.Provisioning, again = c.provision(ctx, g, job, j.Settings.ProvisioningClass, known.View, pods.Items, now)
 	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
 	if missing && (again == 0 || again > refusedAgain) {
 		again = refusedAgain

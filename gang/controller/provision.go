@@ -25,7 +25,6 @@ import (
 	"holdfast.dev/holdfast/gang/provision"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/settings"
 )
 
 // A gang whose job names a class of ProvisioningRequests asks by one of these for nodes, while it is refused for lack of room. The API is
@@ -37,8 +36,8 @@ const requestAgain = 10 * time.Second
 
 var requestKind = schema.GroupVersionKind{Group: "autoscaling.x-k8s.io", Version: "v1", Kind: "ProvisioningRequest"}
 
-var errNotServed = errors.New("the cluster serves no autoscaling.x-k8s.io/v1: have Cluster Autoscaler run with --enable-provisioning-requests beside its CRD, " +
-	"or create the job without " + v1alpha1.AnnotationProvisioningClass)
+var errNotServed = errors.New("the cluster serves no autoscaling.x-k8s.io/v1: run Cluster Autoscaler with --enable-provisioning-requests " +
+	"and install its CRD, or create the job without " + v1alpha1.AnnotationProvisioningClass)
 
 // asked is what was seen of a gang's request, and when.
 type asked struct {
@@ -50,15 +49,17 @@ type asked struct {
 }
 
 // provision sees to a gang's request; said is what people read of it, again when to look again.
-func (c *Controller) provision(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, known status.JobGang, pods []corev1.Pod, now time.Time) (said string, again time.Duration) {
-	if j.Settings.ProvisioningClass == "" {
+func (c *Controller) provision(
+	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, class string, gang status.View, pods []corev1.Pod, now time.Time,
+) (said string, again time.Duration) {
+	if class == "" {
 		return "", 0
 	}
-	waiting := short(known.View, membership.Holders(job.UID, int(j.Members), pods))
+	waiting := short(gang, membership.Holders(job.UID, gang.Size, pods))
 	view := provision.View{
-		Class: j.Settings.ProvisioningClass,
+		Class: class,
 		Short: len(waiting),
-		Done:  known.View.JobEnded || ptr.Deref(job.Spec.Suspend, false) || known.View.OnNodes() >= known.View.Size,
+		Done:  gang.JobEnded || ptr.Deref(job.Spec.Suspend, false) || gang.OnNodes() >= gang.Size,
 	}
 	key := client.ObjectKeyFromObject(job)
 	last, seen := c.lastAsked(key, job.UID)
@@ -82,7 +83,9 @@ func (c *Controller) provision(ctx context.Context, g *v1alpha1.Gang, job *batch
 }
 
 // settle looks at the request that stands and does what is to be done; it returns the one that stands then.
-func (c *Controller) settle(ctx context.Context, g *v1alpha1.Gang, v provision.View, waiting []*corev1.Pod, now time.Time) (*provision.Request, error) {
+func (c *Controller) settle(
+	ctx context.Context, g *v1alpha1.Gang, v provision.View, waiting []*corev1.Pod, now time.Time,
+) (*provision.Request, error) {
 	if len(waiting) > 0 {
 		if others := waiting[0].Annotations[v1alpha1.AnnotationConsumesRequest]; others != v1alpha1.RequestName(g.Name) {
 			return nil, fmt.Errorf("pod %s consumes %q, which is not of this gang", waiting[0].Name, others)
@@ -107,7 +110,7 @@ func (c *Controller) settle(ctx context.Context, g *v1alpha1.Gang, v provision.V
 		if err := c.withdraw(ctx, g); err != nil {
 			return v.Request, err
 		}
-		return c.make(ctx, g, v, d.Attempt, waiting[0])
+		return c.create(ctx, g, v, d.Attempt, waiting[0])
 	case provision.Keep:
 	}
 	return v.Request, nil
@@ -197,7 +200,8 @@ func (c *Controller) withdraw(ctx context.Context, g *v1alpha1.Gang) error {
 			err = errors.New("it is not of this gang")
 		}
 		if err == nil {
-			err = c.Client.Delete(ctx, o, client.Preconditions{UID: ptr.To(o.GetUID())}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+			uid := o.GetUID()
+			err = c.Client.Delete(ctx, o, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		}
 		if err != nil && !absent(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("removing %T %s: %w", o, o.GetName(), err)
@@ -206,23 +210,25 @@ func (c *Controller) withdraw(ctx context.Context, g *v1alpha1.Gang) error {
 	return nil
 }
 
-// make makes the gang's request, for pods like one of those that wait. The autoscaler fails one whose template it does not find: that comes
-// first.
-func (c *Controller) make(ctx context.Context, g *v1alpha1.Gang, v provision.View, attempt int, like *corev1.Pod) (*provision.Request, error) {
+// create creates the gang's request, for pods like one of those that wait, after its template: the autoscaler fails one without.
+func (c *Controller) create(
+	ctx context.Context, g *v1alpha1.Gang, v provision.View, attempt int, like *corev1.Pod,
+) (*provision.Request, error) {
 	u := newRequest(g)
 	u.SetAnnotations(map[string]string{v1alpha1.AnnotationAttempt: strconv.Itoa(attempt)})
 	u.Object["spec"] = map[string]any{"provisioningClassName": v.Class,
 		"podSets": []any{map[string]any{"count": int64(v.Short), "podTemplateRef": map[string]any{"name": u.GetName()}}}}
 	template := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: u.GetName()}, Template: templateOf(like)}
 	for _, o := range []client.Object{template, u} {
-		if err := controllerutil.SetControllerReference(g, o, c.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
+		err := controllerutil.SetControllerReference(g, o, c.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false))
+		if err != nil {
 			return nil, fmt.Errorf("making Gang %s the owner of %s: %w", g.Name, o.GetName(), err)
 		}
 		switch err := c.Client.Create(ctx, o, client.FieldOwner(FieldManager)); {
 		case o == client.Object(u) && absent(err): // the API went as it was asked
 			return nil, errors.Join(errNotServed, c.withdraw(ctx, g))
 		case err != nil:
-			return nil, fmt.Errorf("making it: %w", err)
+			return nil, fmt.Errorf("creating it: %w", err)
 		}
 	}
 	return requestOf(u), nil
@@ -236,7 +242,7 @@ func newRequest(g *v1alpha1.Gang) *unstructured.Unstructured {
 	return u
 }
 
-// templateOf is what of a pod decides on which nodes it can be. What its containers run, and with which variables, is nobody's there.
+// templateOf is what of a pod decides on which nodes it can be, without the commands and variables of its containers.
 func templateOf(pod *corev1.Pod) corev1.PodTemplateSpec {
 	out := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}, Spec: *pod.Spec.DeepCopy()}
 	for key, value := range pod.Labels {
@@ -244,12 +250,19 @@ func templateOf(pod *corev1.Pod) corev1.PodTemplateSpec {
 			out.Labels[key] = value
 		}
 	}
-	out.Spec.NodeName, out.Spec.Hostname, out.Spec.EphemeralContainers, out.Spec.SchedulingGates, out.Spec.SchedulingGroup = "", "", nil, nil, nil
+	out.Spec.NodeName, out.Spec.Hostname = "", ""
+	out.Spec.EphemeralContainers, out.Spec.SchedulingGates, out.Spec.SchedulingGroup = nil, nil, nil
 	for _, list := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
 		for i, c := range list {
 			list[i] = corev1.Container{
-				Name: c.Name, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, Resources: c.Resources, Ports: c.Ports,
-				RestartPolicy: c.RestartPolicy, SecurityContext: c.SecurityContext, TerminationMessagePolicy: c.TerminationMessagePolicy,
+				Name:                     c.Name,
+				Image:                    c.Image,
+				ImagePullPolicy:          c.ImagePullPolicy,
+				Resources:                c.Resources,
+				Ports:                    c.Ports,
+				RestartPolicy:            c.RestartPolicy,
+				SecurityContext:          c.SecurityContext,
+				TerminationMessagePolicy: c.TerminationMessagePolicy,
 			}
 		}
 	}

@@ -32,15 +32,22 @@ func asking(t *testing.T) *world {
 	j.Spec.Template.Annotations[v1alpha1.AnnotationProvisioningClass] = atomicClass
 	waits := func(p *corev1.Pod) {
 		p.Annotations[v1alpha1.AnnotationConsumesRequest] = requestKey.Name
-		p.Spec = corev1.PodSpec{Hostname: "h", SchedulerName: "s", NodeSelector: map[string]string{"pool": "gpu"}, RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{Name: "train", Image: "i", Command: []string{"torchrun"}, Env: []corev1.EnvVar{{Name: "TOKEN", Value: "secret"}},
-				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
-				Resources:    corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}}}}}
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		p.Spec = corev1.PodSpec{Hostname: "h", SchedulerName: "s", NodeSelector: map[string]string{"pool": "gpu"}}
+		p.Spec.Containers = []corev1.Container{{
+			Name:         "train",
+			Image:        "i",
+			Command:      []string{"torchrun"},
+			Env:          []corev1.EnvVar{{Name: "TOKEN", Value: "secret"}},
+			VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
+			Resources:    corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
+		}}
+		unschedulable := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}
+		p.Status.Conditions = []corev1.PodCondition{unschedulable}
 	}
 	w := newWorld(t, j, pod(0, "", waits), pod(1, "", waits))
 	w.reconcile()
-	w.others("holdfast-scheduler", map[string]any{"placement": map[string]any{"placed": false, "reason": "InsufficientNodes", "message": "0 of 2 pods would fit now", "observedAt": "2026-01-02T03:04:05.000000Z"}})
+	w.others("holdfast-scheduler", map[string]any{"placement": map[string]any{
+		"placed": false, "reason": "InsufficientNodes", "message": "0 of 2 pods would fit now", "observedAt": "2026-01-02T03:04:05.000000Z"}})
 	return w
 }
 
@@ -77,8 +84,8 @@ func (w *world) answers(condition string, is bool, reason string) {
 	if is {
 		value = metav1.ConditionTrue
 	}
-	u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": condition, "status": string(value), "reason": reason, "message": "m",
-		"lastTransitionTime": w.now.Format(time.RFC3339)}}}
+	u.Object["status"] = map[string]any{"conditions": []any{map[string]any{
+		"type": condition, "status": string(value), "reason": reason, "message": "m", "lastTransitionTime": w.now.Format(time.RFC3339)}}}
 	if err := w.client.Update(context.Background(), u); err != nil {
 		w.t.Fatal(err)
 	}
@@ -100,16 +107,19 @@ func TestAGangAsksForItsNodes(t *testing.T) {
 	if u == nil || template == nil {
 		t.Fatalf("made are %v and %v: %s", u, template, w.placedMessage())
 	}
-	if got, want := fmt.Sprint(u.Object["spec"]), "map[podSets:[map[count:2 podTemplateRef:map[name:holdfast-llama]]] provisioningClassName:"+atomicClass+"]"; got != want {
+	want := "map[podSets:[map[count:2 podTemplateRef:map[name:holdfast-llama]]] provisioningClassName:" + atomicClass + "]"
+	if got := fmt.Sprint(u.Object["spec"]); got != want {
 		t.Errorf("it asks for %s, want %s", got, want)
 	}
 	for _, o := range []client.Object{u, template} {
-		if owner := metav1.GetControllerOf(o); owner == nil || owner.Kind != "Gang" || owner.UID != w.gang().UID || ptr.Deref(owner.BlockOwnerDeletion, false) {
+		owner := metav1.GetControllerOf(o)
+		if owner == nil || owner.Kind != "Gang" || owner.UID != w.gang().UID || ptr.Deref(owner.BlockOwnerDeletion, false) {
 			t.Errorf("%T is %+v's", o, owner)
 		}
 	}
 	spec := template.Template.Spec
-	if c := spec.Containers[0]; c.Resources.Requests.Name("nvidia.com/gpu", resource.DecimalSI).Value() != 8 || len(c.Env)+len(c.Command)+len(c.VolumeMounts) > 0 ||
+	c := spec.Containers[0]
+	if c.Resources.Requests.Name("nvidia.com/gpu", resource.DecimalSI).Value() != 8 || len(c.Env)+len(c.Command)+len(c.VolumeMounts) > 0 ||
 		spec.NodeSelector["pool"] != "gpu" || spec.Hostname != "" || template.Template.Labels[v1alpha1.LabelGang] != key.Name {
 		t.Errorf("the template is %+v", template.Template)
 	}
@@ -121,20 +131,22 @@ func TestAGangAsksForItsNodes(t *testing.T) {
 		{"Accepted", true, "Accepted", "for 2 pods was accepted: Accepted: m"},
 		{"Provisioned", false, "CapacityIsNotFound", "for 2 pods is tried again: CapacityIsNotFound: m"},
 		{"Provisioned", true, "CapacityIsProvisioned", "for 2 pods was provisioned: CapacityIsProvisioned: m"},
-		{"BookingExpired", true, "CapacityReservationTimeExpired", "for 2 pods expired: CapacityReservationTimeExpired: m; the next one is made at "},
+		{"BookingExpired", true, "ReservationExpired", "for 2 pods expired: ReservationExpired: m; the next one is made at "},
 		{"CapacityRevoked", true, "Taken", "for 2 pods was revoked: Taken: m; the next one is made at "},
 		{"Failed", true, "Expired", "for 2 pods failed: Expired: m; the next one is made at "},
 	} {
 		w.now = w.now.Add(requestAgain)
 		w.answers(c.condition, c.is, c.reason)
-		if w.reconcile(); !strings.Contains(w.placedMessage(), "0 of 2 pods would fit now; ProvisioningRequest holdfast-llama ("+atomicClass+") "+c.want) {
+		said := "0 of 2 pods would fit now; ProvisioningRequest holdfast-llama (" + atomicClass + ") " + c.want
+		if w.reconcile(); !strings.Contains(w.placedMessage(), said) {
 			t.Errorf("%s %v: %s", c.condition, c.is, w.placedMessage())
 		}
 	}
 	w.restart() // the number of attempts stands on the request
 	w.now = w.now.Add(time.Minute)
-	if w.reconcile(); w.request() == nil || w.request().Object["status"] != nil || w.request().GetAnnotations()[v1alpha1.AnnotationAttempt] != "2" {
-		t.Errorf("after the pause there is %v", w.request())
+	w.reconcile()
+	if u = w.request(); u == nil || u.Object["status"] != nil || u.GetAnnotations()[v1alpha1.AnnotationAttempt] != "2" {
+		t.Errorf("after the pause there is %v", u)
 	}
 	for slot := range 2 {
 		p := pod(slot, fmt.Sprint("n", slot))
@@ -155,7 +167,8 @@ func TestNoRequestIsMade(t *testing.T) {
 		change func(*world)
 		want   string
 	}{
-		"no API": {func(w *world) { w.c.Live = unserved{w.client} }, "; no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1: have Cluster Autoscaler"},
+		"no API": {func(w *world) { w.c.Live = unserved{w.client} },
+			"; no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1: run Cluster Autoscaler"},
 		"pods of Kueue's": {func(w *world) {
 			p := pod(0, "")
 			if err := w.client.Get(context.Background(), client.ObjectKeyFromObject(p), p); err != nil {

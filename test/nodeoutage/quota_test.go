@@ -56,15 +56,18 @@ func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 	})
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: batchv1.JobSpec{
 		Completions: ptr.To[int32](1), CompletionMode: ptr.To(batchv1.IndexedCompletion), PodReplacementPolicy: ptr.To(batchv1.Failed),
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: optedIn(nil), Labels: map[string]string{v1alpha1.LabelGang: name}},
-			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, NodeName: nodeOfQuota, Containers: []corev1.Container{{Name: "train", Image: "none"}}}},
 	}}
+	template := &job.Spec.Template
+	template.Annotations, template.Labels = optedIn(nil), map[string]string{v1alpha1.LabelGang: name}
+	template.Spec.RestartPolicy, template.Spec.NodeName = corev1.RestartPolicyNever, nodeOfQuota
+	template.Spec.Containers = []corev1.Container{{Name: "train", Image: "none"}}
 	w.create(job)
 	key.Job = string(job.UID)
 	w.create(&v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: key.Job}}})
 	first := w.podOf(name, "")
-	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(first.UID), Name: first.Name, Node: first.Spec.NodeName, Cause: "Test"}); err != nil {
+	termination := elastic.Termination{Pod: string(first.UID), Name: first.Name, Node: first.Spec.NodeName, Cause: "Test"}
+	if err := store.Replace(w.ctx, key, termination); err != nil {
 		w.t.Fatal(err)
 	}
 	eventually.Succeeds(w.t, "the Job controller waits", func() error {

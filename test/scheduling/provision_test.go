@@ -93,7 +93,8 @@ func TestProvisioningRequest(t *testing.T) {
 	}
 	a.jobThatAsks("late")
 	a.saying("late", "no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1")
-	if err := a.api.Get(a.ctx, client.ObjectKey{Namespace: "default", Name: v1alpha1.RequestName("late")}, template); !apierrors.IsNotFound(err) {
+	late := client.ObjectKey{Namespace: "default", Name: v1alpha1.RequestName("late")}
+	if err := a.api.Get(a.ctx, late, template); !apierrors.IsNotFound(err) {
 		t.Errorf("a template is left of no request: %v", err)
 	}
 }
@@ -190,8 +191,9 @@ func (a *asked) standing(gang string, not types.UID) *unstructured.Unstructured 
 func (a *asked) answer(u *unstructured.Unstructured, condition string, is metav1.ConditionStatus, reason string, since time.Time) {
 	a.t.Helper()
 	before := u.DeepCopy()
-	if err := unstructured.SetNestedSlice(u.Object, []any{map[string]any{"type": condition, "status": string(is), "reason": reason, "message": "m",
-		"lastTransitionTime": since.UTC().Format(time.RFC3339)}}, "status", "conditions"); err != nil {
+	said := map[string]any{"type": condition, "status": string(is), "reason": reason, "message": "m",
+		"lastTransitionTime": since.UTC().Format(time.RFC3339)}
+	if err := unstructured.SetNestedSlice(u.Object, []any{said}, "status", "conditions"); err != nil {
 		a.t.Fatal(err)
 	}
 	if err := a.api.Status().Patch(a.ctx, u, client.MergeFrom(before)); err != nil {
