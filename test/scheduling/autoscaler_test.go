@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -46,6 +47,7 @@ func TestAutoscaled(t *testing.T) {
 	s.fromNothing(func() {})
 	s.boughtForOneAlone()
 	s.consolidated()
+	s.takenWithout()
 }
 
 // fromNothing: a gang of 4 on no node at all is marked whole, and placed as soon as the nodes are there.
@@ -225,4 +227,21 @@ func (s *stage) consolidated() {
 	if kept != squad {
 		s.t.Errorf("of the %d nodes of the gang %d are left", squad, kept)
 	}
+}
+
+// takenWithout is the proof that it is the annotation which keeps the nodes: without it, the node of a member is replaced as that of the
+// pod that may move was. Karpenter said before why it leaves that node, so it looks at it.
+func (s *stage) takenWithout() {
+	s.t.Helper()
+	const bare = "quad-0"
+	node := s.pods()[bare].Spec.NodeName
+	began := time.Now()
+	patch := []byte(`{"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null}}}`)
+	if _, err := s.client.CoreV1().Pods("default").Patch(s.ctx, bare, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.until("the node of the member without the annotation to go", func() bool {
+		return !slices.ContainsFunc(s.nodes(), func(n corev1.Node) bool { return n.Name == node })
+	})
+	s.t.Logf("without the annotation the node of a member was taken after %v", time.Since(began).Round(time.Second))
 }
