@@ -122,7 +122,7 @@ class Draws:
 
     def _settle(self):
         kind = getattr(sys.modules.get("numpy.random.bit_generator"), "BitGenerator", ())
-        self._bits = [o for o in gc.get_objects() if isinstance(o, kind) and getattr(o.seed_seq, "entropy", None) in self._entropy]
+        self._bits = [o for o in gc.get_objects() if issubclass(type(o), kind) and getattr(o.seed_seq, "entropy", None) in self._entropy]
         self._numbers = []
         pid = os.getpid()
         word = re.compile(r"(?<!\d)%d(?!\d)" % pid)

@@ -25,6 +25,9 @@ _NEVER = (
     "this", "idlelib", "turtle", "tkinter",
 )  # fmt: skip
 
+# Modules that copy all variables at import, look through the copy for names that begin with their own prefix, and drop it.
+_SCANS = ("fsspec.config",)
+
 # The longest, in seconds, that a rank waits for rank 0's store before its script goes on.
 _STORE_LIMIT = 0.5
 
@@ -245,7 +248,7 @@ class _Reads:
     """Notes, while a source imports, which variables of a single rank are asked for: by name, or by making a copy of all.
 
     A copy is what takes all names: dict(os.environ), os.environ.copy(), {**os.environ}. Going through items() is no read:
-    that is how settings are looked for by the beginning of their names. What asks the C library (getenv) is not seen, nor
+    that is how settings are looked for by the beginning of their names; so do _SCANS. What asks the C library (getenv) is not seen, nor
     what reads /proc/self/environ; nor what a process does that an import starts.
     """
 
@@ -273,7 +276,7 @@ class _Reads:
 
         class Names(type(kind.keys(os.environ))):
             def __iter__(self):
-                if reads._own:
+                if reads._own and _holdfast_copies.importing()[-1:] not in ([name] for name in _SCANS):
                     reads._read("all variables", reads.names)
                 return super().__iter__()
 

@@ -434,6 +434,25 @@ class Standby(ScriptCase):
                 lines.close()
                 self.assertEqual(child.communicate(timeout=60), ("", ""))
 
+    def test_a_known_scan_for_a_prefix_is_no_read(self):
+        scan = "import os; names = [name for name in dict(os.environ) if name.startswith('FSSPEC_')]"
+        for package, want in {"fsspec": "", "other": "module other.config, which the script imports, reads all variables"}.items():
+            with self.subTest(package):
+                self.assertEqual(self.said([package], **{package + "/__init__": "from . import config", package + "/config": scan})["alone"], want)
+
+    def test_objects_that_pretend_a_class_are_not_asked(self):
+        pretends = """
+import warnings
+class Old:
+    @property
+    def __class__(self):
+        warnings.warn("deprecated", FutureWarning)
+        return int
+old = [Old()]
+"""
+        numpy = {"numpy/__init__": "", "numpy/random/__init__": "def seed(): pass", "numpy/random/bit_generator": "class BitGenerator: pass"}
+        self.assertEqual(self.said(["numpy.random.bit_generator", "pretends"], pretends=pretends, **numpy)["alone"], "")
+
     def test_what_a_fork_would_break_serves_no_several_ranks(self):
         path = self.importable(
             starts_a_thread="import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
