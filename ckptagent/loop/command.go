@@ -130,7 +130,7 @@ func (a *Agent) endCommand(e ckptagent.End) {
 		if proc.EndBelow(a.c.Init, p, original && byInit, grace) {
 			gone.Waited = []int{0}
 		}
-		a.clearShared([]uint32{uint32(os.Geteuid())})
+		a.clearShared(proc.Job{})
 		watchers.Wait()
 		if tb, ok := proc.ReadTraceback(a.c.Root, generation, 0); ok {
 			gone.Tracebacks[0] = tb

@@ -200,10 +200,6 @@ func (a *Agent) end(e ckptagent.End) {
 	for local, p := range a.ranks {
 		locals[p.PID] = local
 	}
-	users := []uint32{uint32(os.Geteuid())}
-	if a.launch != nil {
-		users = append(users, a.launch.Limits.Identity.UID)
-	}
 	job, generation, ranks, watchers, tails := a.job, a.state.Run.Number, a.state.Ranks, a.watchers, a.tails
 	go func() {
 		gone := ckptagent.Gone{Tracebacks: map[int]ckptagent.Traceback{}}
@@ -211,7 +207,7 @@ func (a *Agent) end(e ckptagent.End) {
 			gone.Waited = append(gone.Waited, locals[pid])
 		}
 		slices.Sort(gone.Waited)
-		a.clearShared(users)
+		a.clearShared(job)
 		watchers.Wait()
 		tails.Finish()
 		for local := range ranks {
@@ -224,9 +220,13 @@ func (a *Agent) end(e ckptagent.End) {
 }
 
 // clearShared removes what ended ranks have left in shared memory, where the next ones would find it, and which is full one day.
-func (a *Agent) clearShared(users []uint32) {
-	if left := proc.ClearShared(a.c.Root, users...); len(left) > 0 {
-		a.logf("removed from shared memory what ended ranks had left: %d files, %s", len(left), proc.Line(left))
+func (a *Agent) clearShared(job proc.Job) {
+	removed, kept := proc.ClearShared(a.c.Root, job.SharedUse())
+	if len(removed) > 0 {
+		a.logf("removed from shared memory what ended ranks had left: %d files, %s", len(removed), proc.Line(removed))
+	}
+	if len(kept) > 0 {
+		a.logf("left in shared memory, because processes of other users may use them: %d files, %s", len(kept), proc.Line(kept))
 	}
 }
 

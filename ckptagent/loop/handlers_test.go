@@ -5,15 +5,14 @@ package loop_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
-	"holdfast.dev/holdfast/internal/eventually"
 )
 
 // saves trains; when it is asked it saves for so many seconds, and ends well.
@@ -84,59 +83,84 @@ func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 	}
 }
 
-// TestWhatARankLeavesInSharedMemory: a rank makes a named segment and a semaphore, and is killed in each generation; what lay there before
-// stays.
+// ownSharedMemory gives a container processes and shared memory of its own, as containers have them; it returns the folder that is its shared
+// memory.
+func ownSharedMemory(t *testing.T, p *proctest.Container) string {
+	t.Helper()
+	shm := filepath.Join(p.Dir, "shm")
+	if err := os.Mkdir(shm, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	p.Env["HOLDFAST_SHM"] = "own"
+	p.Within = []string{"unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"}
+	if os.Geteuid() != 0 {
+		p.Within = append(p.Within, "--map-root-user")
+	}
+	p.Within = append(p.Within, "bash", "-c", `mount --bind "$0" /dev/shm && exec "$@"`, shm)
+	return shm
+}
+
+func namesIn(folder string) string {
+	var names []string
+	files, err := os.ReadDir(folder)
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	return fmt.Sprint(names, err)
+}
+
+// TestWhatARankLeavesInSharedMemory: a cache of a fixed name, semaphores and the segments of a loader's workers, made in each generation by
+// a pod whose ranks are killed one after the other; what lay there before stays.
 func TestWhatARankLeavesInSharedMemory(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	mine := fmt.Sprintf("holdfast-test-%d-", time.Now().UnixNano())
-	p.Env["SEGMENT"], p.Env["HOLDFAST_SHM"] = mine, "own"
+	shm := ownSharedMemory(t, p)
+	p.File("shm/before", "")
 	p.File("train.py", `
-import os, time
+import os, time, multiprocessing
 from multiprocessing import shared_memory
-name = os.environ["SEGMENT"]
 if os.environ["LOCAL_RANK"] == "0":
-    made = shared_memory.SharedMemory(name=name + "tracked", create=True, size=1 << 20)
-    fd = os.open("/dev/shm/" + name + "plain", os.O_CREAT | os.O_EXCL | os.O_RDWR)
+    made = shared_memory.SharedMemory(name="000000_locals", create=True, size=1 << 20)
+    lock = multiprocessing.Lock()
+    def work():
+        fd = os.open("/dev/shm/torch_%d" % os.getpid(), os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        os.truncate(fd, 4096)
+        print("a worker has its segment", flush=True)
+        time.sleep(1000)
+    workers = [multiprocessing.Process(target=work, daemon=True) for _ in range(2)]
+    for worker in workers: worker.start()
+    fd = os.open("/dev/shm/plain", os.O_CREAT | os.O_EXCL | os.O_RDWR)
     os.truncate(fd, 4096)
 print("generation %s has its segments" % os.environ["HOLDFAST_GENERATION"], flush=True)
 time.sleep(1000)
 `)
-	before := "/dev/shm/" + mine + "before"
-	if err := os.WriteFile(before, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.Remove(before) })
 	g := c.Lead("a")
-	p.Start("bash", "-c", "echo x >/dev/shm/${SEGMENT}prepared; torchrun --nproc-per-node=2 train.py")
-	t.Cleanup(func() { os.Remove("/dev/shm/" + mine + "prepared") })
+	p.Start("bash", "-c", "echo x >/dev/shm/prepared; torchrun --nproc-per-node=2 train.py")
 	for generation := uint64(1); generation < 4; generation++ {
 		r := c.Await(t, "a", "runs", runs(generation, 2))
 		p.Out.Until(t, func(have string) string {
 			want := fmt.Sprintf("generation %d has its segments", generation)
-			if strings.Count(have, want) < 2 {
+			if strings.Count(have, want) < 2 || strings.Count(have, "a worker has its segment") < 2*int(generation) {
 				return want
 			}
 			return ""
 		})
-		kill(t, int(r.Rank[0].Pid), syscall.SIGKILL)
+		for pid := range p.Processes() {
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			if strings.Contains(string(status), fmt.Sprintf("NSpid:\t%d\t%d\n", pid, r.Rank[generation%2].Pid)) {
+				kill(t, pid, syscall.SIGKILL)
+			}
+		}
 	}
 	g.Unlead()
 	c.Direct("a", &v1.Directive{Generation: 4, Order: v1.Order_ORDER_EXIT, ExitCode: 3})
 	if code := p.Wait(); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
-	eventually.Holds(t, "only what lay there before is left", func() (bool, any) {
-		var left []string
-		all, err := os.ReadDir("/dev/shm")
-		for _, f := range all {
-			if name, ok := strings.CutPrefix(f.Name(), mine); ok {
-				left = append(left, name)
-			}
-		}
-		return fmt.Sprint(left) == "[before prepared]", fmt.Sprint(left, err)
-	})
+	if got := namesIn(shm); got != "[before prepared] <nil>" {
+		t.Errorf("shared memory has %s", got)
+	}
 }
 
 // TestAPathOfTheUsersOwn: a line that sets PYTHONPATH, or gives the launcher an environment of its own, takes neither the client nor the site hook

@@ -120,6 +120,54 @@ time.sleep(1000)
 	}
 }
 
+// TestSharedMemoryOfAnotherUser: an agent without the right to look at another user's processes removes what that user's ranks left, not what
+// another process of that user has open; when the container is started again all of it goes.
+func TestSharedMemoryOfAnotherUser(t *testing.T) {
+	needRoot(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.Env["PATH"], p.Env["HOLDFAST_SHM"] = "/usr/bin:/bin:/usr/sbin:/sbin", "own"
+	shm := ownSharedMemory(t, p)
+	p.Within = append(p.Within, "setpriv", "--bounding-set=-sys_ptrace")
+	for _, dir := range []string{shm, p.Dir, filepath.Dir(p.Dir)} {
+		os.Chmod(dir, 0o777)
+	}
+	p.File("shm/before", "")
+	p.File("train.py", `
+import os, time
+os.umask(0o077)
+for name in ("left", "held"):
+    open("/dev/shm/" + name, "x").close()
+print("made", flush=True)
+time.sleep(1000)
+`)
+	p.File("hold.py", `
+import os, time
+while not os.path.exists("/dev/shm/held"):
+    time.sleep(0.01)
+kept = open("/dev/shm/held")
+print("holds", flush=True)
+time.sleep(1000)
+`)
+	g := c.Lead("a")
+	user := "setpriv --reuid=65534 --regid=65534 --clear-groups "
+	p.Start("bash", "-c", user+systemPython+" hold.py & "+user+"torchrun train.py")
+	p.Out.Await(t, "made")
+	p.Out.Await(t, "holds")
+	g.Unlead()
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
+	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
+	if got := namesIn(shm); got != "[before held] <nil>" {
+		t.Errorf("shared memory has %s while a process that is no rank holds a file", got)
+	}
+	p.Kill()
+	p.Start("bash", "-c", "echo again; sleep 1000")
+	p.Out.Await(t, "again")
+	if got := namesIn(shm); got != "[before] <nil>" {
+		t.Errorf("shared memory has %s when the container was started again", got)
+	}
+}
+
 // TestOtherUsersCommandNothing: once a launcher is served, a process of another user can start no program by the agent, announce no step, and replace
 // none of the files that init and the agent believe.
 func TestOtherUsersCommandNothing(t *testing.T) {

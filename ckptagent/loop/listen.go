@@ -111,7 +111,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	if a.state.Launcher != l.ID {
 		a.tails, a.needed = nil, 0
 		clear(a.blocks)
-		if err := proc.NoteShared(a.c.Root); err != nil {
+		if err := proc.NoteShared(a.c.Root, user); err != nil {
 			a.logf("%v", err)
 		}
 	}

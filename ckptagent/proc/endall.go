@@ -112,16 +112,17 @@ func sessionsOf(sessions []int) map[int]map[int]stat {
 	}
 }
 
-// killSessions kills all of each session but those of which a process has yet to remove what the others leave.
+// killSessions kills all of each session but processes that have yet to remove what the others leave.
 func killSessions(sessions []int) {
 	living := sessionsOf(sessions)
 	for _, s := range sessions {
-		keeper := false
-		for pid := range living[s] {
-			keeper = keeper || keeps(pid)
+		pids := slices.Collect(maps.Keys(living[s]))
+		others := slices.DeleteFunc(slices.Clone(pids), keeps)
+		if len(others) == len(pids) { // at once, also what is being forked
+			others = []int{-s}
 		}
-		if !keeper {
-			_ = syscall.Kill(-s, syscall.SIGKILL)
+		for _, pid := range others {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }

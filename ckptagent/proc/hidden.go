@@ -14,17 +14,8 @@ import (
 // Hidden lists the processes, with their starts, that carry the job's mark and whose environment the kernel does not show to this process:
 // another one looks, as the user whom ranks run as. Nil where that is this one.
 func (j Job) Hidden() map[int]uint64 {
-	if j.Launch == nil || j.Launch.Limits.Identity.UID == uint32(os.Geteuid()) {
-		return nil
-	}
-	who, err := json.Marshal(j.Launch.Limits)
-	if err != nil {
-		return nil
-	}
-	cmd := exec.Command(j.Root.Binary(), "exec", string(who), "--", j.Root.Binary(), "marked")
-	cmd.Stdin, cmd.Stderr = strings.NewReader(j.Mark), os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
+	out, ok := j.asRanks("marked", j.Mark)
+	if !ok {
 		return nil
 	}
 	found := map[int]uint64{}
@@ -36,6 +27,21 @@ func (j Job) Hidden() map[int]uint64 {
 		}
 	}
 	return found
+}
+
+// asRanks runs this program with one word and an input as the user as whom ranks run; false where that is this process's, or it cannot be run.
+func (j Job) asRanks(word, input string) ([]byte, bool) {
+	if j.Launch == nil || j.Launch.Limits.Identity.UID == uint32(os.Geteuid()) {
+		return nil, false
+	}
+	who, err := json.Marshal(j.Launch.Limits)
+	if err != nil {
+		return nil, false
+	}
+	cmd := exec.Command(j.Root.Binary(), "exec", string(who), "--", j.Root.Binary(), word)
+	cmd.Stdin, cmd.Stderr = strings.NewReader(input), os.Stderr
+	out, err := cmd.Output()
+	return out, err == nil
 }
 
 // Marked writes which processes carry the mark that is read: pid and start in each line.

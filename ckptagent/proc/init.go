@@ -176,7 +176,7 @@ func (i *initProcess) prepare() error {
 	if err := i.root.protect(); err != nil && effective()&(1<<capSetUID) != 0 {
 		fmt.Fprintln(os.Stderr, "holdfast: init: other users of this container can replace files of Holdfast:", err)
 	}
-	ClearShared(i.root, uint32(os.Geteuid())) // of the container's start before
+	ClearShared(i.root, SharedUse{Names: LookShared().Names}) // of the container's start before, of which no process is left
 	if err := NoteShared(i.root); err != nil {
 		fmt.Fprintln(os.Stderr, "holdfast: init:", err)
 	}

@@ -3,12 +3,16 @@
 package proc
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -16,14 +20,21 @@ import (
 // sharedMemory is where POSIX shared memory and semaphores lie.
 const sharedMemory = "/dev/shm"
 
-// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays. Where other
-// containers, or with hostIPC other pods, share it, nothing is noted: files of theirs look like those that ranks have left.
-func NoteShared(root Root) error {
+// sharedNote is what Root.SharedFile has: what lay in shared memory before ranks were started, and which users' files ranks leave there.
+type sharedNote struct {
+	Names []string `json:"names"`
+	Users []uint32 `json:"users"`
+}
+
+// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays. users are as whom
+// ranks run besides this process's own. Where other containers, or with hostIPC other pods, share it, nothing is noted: files of theirs look
+// like those that ranks have left.
+func NoteShared(root Root, users ...uint32) error {
 	if os.Getenv(EnvShm) != "own" {
 		return nil
 	}
 	names, err := sharedNames()
-	raw, bad := json.Marshal(names)
+	raw, bad := json.Marshal(sharedNote{Names: names, Users: append(users, uint32(os.Geteuid()))})
 	if err == nil {
 		err = bad
 	}
@@ -37,29 +48,32 @@ func NoteShared(root Root) error {
 	return nil
 }
 
-// ClearShared removes the segments and semaphores that ended ranks have left in shared memory: files of theirs that came after NoteShared
-// and that no process has open or mapped; none where nothing was noted. It returns their names. Folders stay: nothing of POSIX makes any.
-func ClearShared(root Root, users ...uint32) (removed []string) {
+// ClearShared removes the segments and semaphores that ended ranks have left in shared memory: files of theirs that came after NoteShared and
+// that no process has open or mapped; none where nothing was noted. It returns their names, and those of files that it leaves because a process
+// of this container that may use them does not show what it has open. Folders stay: nothing of POSIX makes any.
+func ClearShared(root Root, use SharedUse) (removed, kept []string) {
 	raw, err := os.ReadFile(root.SharedFile())
-	var noted []string
+	var noted sharedNote
 	if err != nil || json.Unmarshal(raw, &noted) != nil {
-		return nil
+		return nil, nil
 	}
 	names, _ := sharedNames()
-	left := slices.DeleteFunc(names, func(name string) bool {
-		st, err := os.Lstat(filepath.Join(sharedMemory, name))
-		return err != nil || !st.Mode().IsRegular() || slices.Contains(noted, name) || !slices.Contains(users, st.Sys().(*syscall.Stat_t).Uid)
-	})
-	if len(left) == 0 {
-		return nil
-	}
-	used := sharedInUse()
-	for _, name := range left {
-		if !used[name] && os.Remove(filepath.Join(sharedMemory, name)) == nil {
+	for _, name := range names {
+		file := filepath.Join(sharedMemory, name)
+		st, err := os.Lstat(file)
+		if err != nil || !st.Mode().IsRegular() || slices.Contains(noted.Names, name) || slices.Contains(use.Names, name) {
+			continue
+		}
+		owner := st.Sys().(*syscall.Stat_t).Uid
+		switch {
+		case !slices.Contains(noted.Users, owner):
+		case use.mayBeOf(owner, st.Mode()):
+			kept = append(kept, name)
+		case os.Remove(file) == nil:
 			removed = append(removed, name)
 		}
 	}
-	return removed
+	return removed, kept
 }
 
 func sharedNames() ([]string, error) {
@@ -74,28 +88,72 @@ func sharedNames() ([]string, error) {
 	return names, nil
 }
 
-// sharedInUse names what living processes have open or mapped, as far as these are shown.
-func sharedInUse() map[string]bool {
-	used := map[string]bool{}
-	note := func(path string) {
-		if name, ok := strings.CutPrefix(path, sharedMemory+"/"); ok {
-			used[name] = true
+// SharedUse is what one user can see of who uses shared memory.
+type SharedUse struct {
+	// Names are the files that living processes have open or mapped.
+	Names []string `json:"names"`
+	// Unseen are the processes of this container that do not show what they have open, with the users that they run as.
+	Unseen map[int]uint32 `json:"unseen"`
+}
+
+// mayBeOf says whether a process that was not seen may use a file of an owner.
+func (u SharedUse) mayBeOf(owner uint32, mode fs.FileMode) bool {
+	for _, user := range u.Unseen {
+		if user == 0 || user == owner || mode.Perm()&0o066 != 0 {
+			return true
 		}
 	}
-	dirs, _ := fs.Glob(os.DirFS("/proc"), "[0-9]*")
-	for _, pid := range dirs {
-		files, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+	return false
+}
+
+// and adds what another user sees.
+func (u SharedUse) and(o SharedUse) SharedUse {
+	unseen := maps.Clone(u.Unseen)
+	maps.DeleteFunc(unseen, func(pid int, _ uint32) bool { _, neither := o.Unseen[pid]; return !neither })
+	return SharedUse{Names: append(u.Names, o.Names...), Unseen: unseen}
+}
+
+// LookShared looks as this process's user.
+func LookShared() SharedUse {
+	use := SharedUse{Unseen: map[int]uint32{}}
+	container, _ := os.ReadFile("/proc/self/cgroup") // a debugger's, in the same namespace of processes, has another one
+	note := func(path string) {
+		if name, ok := strings.CutPrefix(path, sharedMemory+"/"); ok && !slices.Contains(use.Names, name) {
+			use.Names = append(use.Names, name)
+		}
+	}
+	_, _ = find(func(pid int, _ stat) (bool, error) {
+		dir := "/proc/" + strconv.Itoa(pid)
+		files, err := os.ReadDir(dir + "/fd")
 		for _, f := range files {
-			if to, err := os.Readlink(f); err == nil {
+			if to, err := os.Readlink(dir + "/fd/" + f.Name()); err == nil {
 				note(to)
 			}
 		}
-		maps, _ := os.ReadFile("/proc/" + pid + "/maps")
+		maps, err2 := os.ReadFile(dir + "/maps")
 		for line := range strings.Lines(string(maps)) {
 			if _, path, ok := strings.Cut(line, " /"); ok {
 				note("/" + strings.TrimSuffix(path, "\n"))
 			}
 		}
+		if !errors.Is(errors.Join(err, err2), fs.ErrPermission) {
+			return false, nil
+		}
+		group, err := os.ReadFile(dir + "/cgroup")
+		if users := numbers(statusField(strconv.Itoa(pid), "Uid")); len(users) > 0 && (err != nil || bytes.Equal(group, container)) {
+			use.Unseen[pid] = uint32(users[0])
+		}
+		return false, nil
+	})
+	return use
+}
+
+// SharedUse looks as this process's user, and as the one as whom ranks run, to whom alone their processes may be shown.
+func (j Job) SharedUse() SharedUse {
+	use := LookShared()
+	var theirs SharedUse
+	if out, ok := j.asRanks("shared", ""); ok && json.Unmarshal(out, &theirs) == nil {
+		return use.and(theirs)
 	}
-	return used
+	return use
 }

@@ -8,6 +8,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -72,6 +73,11 @@ func run(args []string) int {
 		return proc.Exec(rest)
 	case args[1] == "marked" && len(rest) == 0:
 		if err := proc.Marked(os.Stdin, os.Stdout); err != nil {
+			return fail(err)
+		}
+		return 0
+	case args[1] == "shared" && len(rest) == 0:
+		if err := json.NewEncoder(os.Stdout).Encode(proc.LookShared()); err != nil {
 			return fail(err)
 		}
 		return 0

@@ -55,6 +55,8 @@ type Container struct {
 	// Root is where Holdfast is installed, Dir where the command runs; Env is the container's.
 	Root, Dir string
 	Env       map[string]string
+	// Within is a command that becomes init, such as one that enters namespaces of the container's own.
+	Within []string
 	// Out and Errs are what all of its processes wrote.
 	Out, Errs *Output
 	// Init is the newest start.
@@ -117,7 +119,8 @@ func (c *Container) File(path, content string) {
 // Start starts the container's command, as the kubelet does.
 func (c *Container) Start(command ...string) {
 	c.t.Helper()
-	init := exec.Command(filepath.Join(c.Root, "bin", "holdfast-agent"), append([]string{"init", "--"}, command...)...)
+	argv := slices.Concat(c.Within, []string{filepath.Join(c.Root, "bin", "holdfast-agent"), "init", "--"}, command)
+	init := exec.Command(argv[0], argv[1:]...)
 	init.Dir = c.Dir
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		init.Env = append(init.Env, name+"="+c.Env[name])
