@@ -191,6 +191,7 @@ func (w *world) settle() {
 	if w.state.Returned != nil {
 		return
 	}
+	w.step(Contact{Up: true})    // an order comes from somebody
 	w.now = w.now.Add(time.Hour) // whatever it waits for in vain while it leaves
 	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderHalt}
 	w.newest++
