@@ -83,7 +83,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.run.halting.forget(slot)
 	case members.Admitted:
 	}
-	if s.members.At(slot).Repeats(r) {
+	if s.members.At(slot).RecordRepeat(r) {
 		return // time alone has passed
 	}
 	was, more := s.members.Take(slot, e.Pod, r, s.Record.Generation, now)

@@ -41,8 +41,8 @@ func (m *Member) Report() *protocol.Report { return &m.report }
 // Is says whether the pod holds the slot, as far as is known.
 func (m *Member) Is(pod string) bool { return m.pod.UID == pod }
 
-// Repeats reports whether a report says nothing else than the known one, and takes its number over.
-func (m *Member) Repeats(r *protocol.Report) bool {
+// RecordRepeat reports whether a report says nothing else than the known one, and takes its number over.
+func (m *Member) RecordRepeat(r *protocol.Report) bool {
 	if !m.known || !m.attached {
 		return false
 	}

@@ -21,7 +21,7 @@ func podAt(name string, seconds int) Pod {
 // take has a slot's pod report, if that counts.
 func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) bool) Admission {
 	a := ms.Admit(slot, p, &r, fenced)
-	if a >= Admitted && !ms.At(slot).Repeats(&r) {
+	if a >= Admitted && !ms.At(slot).RecordRepeat(&r) {
 		ms.Take(slot, p, &r, 1, began)
 		ms.NoteRan(slot, 1)
 	}

@@ -108,7 +108,7 @@ func (t *trial) tryKeeping(low, high int) bool {
 	for _, u := range t.order[low:high] {
 		t.x.put(u)
 	}
-	fits := t.fits(t.x)
+	fits := t.tryPlace(t.x)
 	if fits {
 		t.next = high
 		fits = t.ask()

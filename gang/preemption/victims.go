@@ -39,10 +39,10 @@ type Selection struct {
 func SelectVictims(w World, g gang.Gang) (Selection, bool) {
 	s := &search{w: &w, by: w.index(), g: g, left: effort / 2}
 	all := w.all(s.by)
-	if !s.fits(all) {
+	if !s.tryPlace(all) {
 		return Selection{}, false
 	}
-	if s.terminatingOnly(all) {
+	if s.tryTerminatingOnly(all) {
 		return s.best, true
 	}
 	if !slices.ContainsFunc(g.Members, func(m gang.Member) bool { return m.Node != "" }) {
@@ -72,23 +72,23 @@ type search struct {
 	best  Selection
 }
 
-// fits says whether the gang has a place now.
-func (s *search) fits(x *world) bool {
+// tryPlace says whether the gang has a place now.
+func (s *search) tryPlace(x *world) bool {
 	pass := max(1, len(s.g.Roles)) * x.tree.Len()
 	_, refusal, looked := gang.PlaceWithin(x.tree, s.g, max(fewest, passes*(pass+len(s.g.Members))))
 	s.left -= pass + looked
 	return refusal == nil
 }
 
-// terminatingOnly reports whether the gang fits once the terminating units are gone and all others stay.
-func (s *search) terminatingOnly(x *world) bool {
+// tryTerminatingOnly reports whether the gang fits once the terminating units are gone and all others stay.
+func (s *search) tryTerminatingOnly(x *world) bool {
 	units := x.unitsHere()
 	for _, u := range units {
 		if !s.w.Units[u].Terminating {
 			x.put(u)
 		}
 	}
-	ok := s.fits(x)
+	ok := s.tryPlace(x)
 	if ok {
 		s.x, s.gone = x, nil
 		s.record(Cost{})
@@ -113,7 +113,7 @@ func (s *search) domains(tree *topology.Tree) {
 			for i := range tree.Within(d) {
 				names = append(names, tree.Name(i))
 			}
-			if x := s.w.within(s.by, names); s.fits(x) {
+			if x := s.w.within(s.by, names); s.tryPlace(x) {
 				s.among(x)
 			}
 		}
@@ -157,7 +157,7 @@ func (s *search) protectCostly() int {
 		for ; at > mid; at-- {
 			s.x.take(s.order[at-1])
 		}
-		if s.fits(s.x) {
+		if s.tryPlace(s.x) {
 			low = mid
 		} else {
 			high = mid - 1
@@ -182,7 +182,7 @@ func (s *search) descend(k int, cost Cost) {
 	u := s.order[k]
 	if s.left >= 0 {
 		s.x.put(u)
-		if s.fits(s.x) {
+		if s.tryPlace(s.x) {
 			s.descend(k+1, cost)
 		}
 		s.x.take(u)
