@@ -103,7 +103,7 @@ def main():
     text = torch.tensor([letters[c] for c in raw])
 
     torch.manual_seed(args.seed)
-    # find_unused_parameters keeps DDP from laying out its buckets anew after the first backward pass of a process:
+    # find_unused_parameters keeps DDP from rebuilding its buckets after the first backward pass of a process:
     # then a restarted process adds up gradients in the same order, and the losses are the same, bit for bit.
     model = DistributedDataParallel(CharModel(len(letters), args.context), find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
