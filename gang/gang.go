@@ -44,7 +44,7 @@ type Member struct {
 	// tree.
 	Node string
 	// Essential: it is not among those that are left out where not all fit.
-	Essential bool `json:",omitempty"`
+	Essential bool
 }
 
 // Role is a shape that members share.

@@ -76,7 +76,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	}
 	snapshot.Leader = pod.UID
 	started := time.Now()
-	placement, refusal, err := p.planner.Answer(ctx, nodes, snapshot, nil)
+	placement, refusal, err := p.planner.Answer(ctx, nodes, snapshot)
 	if err != nil {
 		return "", err
 	}

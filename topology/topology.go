@@ -315,8 +315,8 @@ type Usage struct {
 
 // Assumed is a Hold on a node, by the node's name.
 type Assumed struct {
-	Node  string `json:"node"`
-	Usage Usage  `json:"usage"`
+	Node  string
+	Usage Usage
 }
 
 // Assume is Force for somebody who is on the way.

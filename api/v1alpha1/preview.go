@@ -8,9 +8,6 @@ import corev1 "k8s.io/api/core/v1"
 // PreviewResponse or a metav1.Status. See docs/designs/preview.md.
 const (
 	PreviewPath = "/holdfast/preview"
-	// DumpPath, with the parameters namespace and gang, is where the record of a decision about a gang is got, by GET
-	// and with the same token: all that the decision is made from now, to be made again by "holdfast-scheduler replay".
-	DumpPath = "/holdfast/dump"
 	// PreviewService is the name of the Service, in Namespace, as the proxy subresource wants it: scheme, name, port.
 	PreviewService = "https:holdfast-scheduler-preview:preview"
 	// PreviewServiceAccount, in Namespace, may do nothing but ask for previews.

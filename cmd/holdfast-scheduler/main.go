@@ -5,10 +5,7 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,9 +16,6 @@ import (
 	kubeversion "k8s.io/component-base/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
-
-	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/replay"
 )
 
 // version is set when the binary is built.
@@ -51,44 +45,5 @@ func command() *cobra.Command {
 			fmt.Fprintf(cmd.OutOrStdout(), "holdfast-scheduler %s (kube-scheduler %s)\n", version, kubeversion.Get().GitVersion)
 		},
 	})
-	cmd.AddCommand(&cobra.Command{
-		Use:   "replay FILE",
-		Short: "make a recorded decision again and say whether the answer is the same",
-		Long: "Reads the record of a decision, as GET " + v1alpha1.DumpPath + "?namespace=…&gang=… of the scheduler's preview port gives it, and makes the decision again, " +
-			"without any cluster. Ends with code 1 where the answer is another one.",
-		Args:              cobra.ExactArgs(1),
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
-		RunE: func(cmd *cobra.Command, args []string) error {
-			file, err := os.Open(args[0])
-			if err != nil {
-				return err
-			}
-			defer file.Close()
-			return again(cmd.OutOrStdout(), file)
-		},
-	})
 	return cmd
-}
-
-// again makes a recorded decision again.
-func again(out io.Writer, from io.Reader) error {
-	record, err := replay.Read(from)
-	if err != nil {
-		return err
-	}
-	answer, err := replay.Run(record)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "gang %s, %d members, %d nodes, at %s\n%s\n", record.Name, len(record.Gang.Members), len(record.Nodes), record.At.Format(time.RFC3339), answer)
-	for _, s := range answer.Assignments {
-		fmt.Fprintf(out, "%d\t%s\t%s\n", s.Slot, s.Member, s.Node)
-	}
-	if record.Overruled != "" {
-		fmt.Fprintf(out, "the scheduler did not follow that, and this cannot be done again from the record, which has no devices of resource claims: %s\n", record.Overruled)
-	}
-	if d := record.Answer.Differences(answer); len(d) > 0 {
-		return fmt.Errorf("the answer is another one than the recorded one:\n%s", strings.Join(d, "\n"))
-	}
-	return nil
 }

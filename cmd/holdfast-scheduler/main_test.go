@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -38,20 +37,5 @@ func TestFlags(t *testing.T) {
 	}
 	if err := cmd.Args(cmd, []string{"more"}); err == nil {
 		t.Error("arguments that mean nothing are taken")
-	}
-}
-
-// A record without nodes answers that nothing fits; one that says otherwise is another answer.
-func TestReplay(t *testing.T) {
-	const record = `{"version":2,"at":"2026-01-02T03:04:05Z","name":"ns/g","nodes":[],"gang":{"size":1,"members":[{"Slot":0,"Name":"g-0"}],"roles":[{}]},"answer":%s}`
-	var out bytes.Buffer
-	err := again(&out, strings.NewReader(fmt.Sprintf(record, `{"placed":true}`)))
-	if err == nil || !strings.Contains(err.Error(), "another one") || !strings.Contains(out.String(), "gang ns/g, 1 members, 0 nodes, at 2026-01-02T03:04:05Z") {
-		t.Errorf("%v: %s", err, out.String())
-	}
-	_, said, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
-	reason, message, _ := strings.Cut(said, ": ")
-	if err := again(&out, strings.NewReader(fmt.Sprintf(record, fmt.Sprintf(`{"placed":false,"reason":%q,"message":%q,"wanted":1}`, reason, message)))); err != nil {
-		t.Error(err)
 	}
 }

@@ -25,7 +25,6 @@ var cores = map[string][]string{
 	"gang/observe":      {},
 	"gang/provision":    {},
 	"gang/preemption":   {"gang", "topology"},
-	"gang/replay":       {"gang", "topology"},
 	"internal/protocol": {},
 	"elastic":           {"elastic/barrier", "elastic/cause", "elastic/members", "elastic/restore", "internal/protocol"},
 	"elastic/barrier":   {},

@@ -1,9 +1,9 @@
-// Package ask serves previews, records of decisions and the state of the fabric over HTTPS: it checks who asks and whether they may, reads the
+// Package ask serves previews and the state of the fabric over HTTPS: it checks who asks and whether they may, reads the
 // question and writes the answer. It decides nothing about placement and keeps nothing.
 //
 // The API server's proxy takes the header Authorization away, so the token comes in a header of its own. It must
 // be for this audience alone, so that a token which can do more is never sent here; the API server says whose it
-// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath, get on the others).
+// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath, get on v1alpha1.FabricPath).
 package ask
 
 import (
@@ -31,7 +31,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/replay"
 )
 
 const (
@@ -51,8 +50,6 @@ var audiences = authenticator.Audiences{v1alpha1.PreviewAudience}
 // Scheduler answers questions.
 type Scheduler interface {
 	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
-	// Dump returns the record of a decision about a gang.
-	Dump(ctx context.Context, namespace, gang string) (replay.Record, error)
 	// Fabric says how broken up the fabric is, and which moves would mend that, at most so many domains of a level.
 	Fabric(ctx context.Context, level string, most int) (v1alpha1.FabricResponse, error)
 }
@@ -63,7 +60,7 @@ type Fault struct {
 	Reason metav1.StatusReason
 }
 
-// Handler answers on v1alpha1.PreviewPath, v1alpha1.DumpPath and v1alpha1.FabricPath.
+// Handler answers on v1alpha1.PreviewPath and v1alpha1.FabricPath.
 type Handler struct {
 	Scheduler Scheduler
 	// Fault says what an error of the scheduler means; ok is false where it is a failure.
@@ -101,10 +98,10 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	verb := map[string]string{v1alpha1.PreviewPath: http.MethodPost, v1alpha1.DumpPath: http.MethodGet, v1alpha1.FabricPath: http.MethodGet}[r.URL.Path]
+	verb := map[string]string{v1alpha1.PreviewPath: http.MethodPost, v1alpha1.FabricPath: http.MethodGet}[r.URL.Path]
 	switch {
 	case verb == "":
-		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("only %s, %s and %s are served here", v1alpha1.PreviewPath, v1alpha1.DumpPath, v1alpha1.FabricPath))
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("only %s and %s are served here", v1alpha1.PreviewPath, v1alpha1.FabricPath))
 		return
 	case verb != r.Method:
 		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, r.URL.Path+" is asked for by "+verb)
@@ -171,13 +168,6 @@ func (h *Handler) read(ctx context.Context, w http.ResponseWriter, r *http.Reque
 
 // ask puts the question to the scheduler.
 func (h *Handler) ask(ctx context.Context, r *http.Request, body []byte) (any, error) {
-	if r.URL.Path == v1alpha1.DumpPath {
-		namespace, gang := r.URL.Query().Get("namespace"), r.URL.Query().Get("gang")
-		if namespace == "" || gang == "" {
-			return nil, badQuestion{errors.New("set the parameters namespace and gang")}
-		}
-		return h.Scheduler.Dump(ctx, namespace, gang)
-	}
 	if r.URL.Path == v1alpha1.FabricPath {
 		most, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("most"), fabricMoves))
 		if err != nil || most < 0 || most > v1alpha1.MaxFabricMoves {

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
@@ -36,10 +35,6 @@ type scheduler struct {
 func (s *scheduler) Preview(_ context.Context, pods []*corev1.Pod) (v1alpha1.PreviewResponse, error) {
 	s.asked = pods
 	return v1alpha1.PreviewResponse{Nodes: 7, Assignments: []v1alpha1.PreviewAssignment{{Slot: 1, Pod: "p", Node: "n"}}}, s.err
-}
-
-func (s *scheduler) Dump(_ context.Context, namespace, gang string) (replay.Record, error) {
-	return replay.Record{Version: replay.Version, Name: namespace + "/" + gang}, s.err
 }
 
 func (s *scheduler) Fabric(_ context.Context, level string, most int) (v1alpha1.FabricResponse, error) {
@@ -61,7 +56,7 @@ func handler(s *scheduler) *Handler {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, ok, nil
 		}),
 		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			may := a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" || a.GetVerb() == "get" && (a.GetPath() == "/holdfast/dump" || a.GetPath() == "/holdfast/fabric")
+			may := a.GetVerb() == "post" && a.GetPath() == "/holdfast/preview" || a.GetVerb() == "get" && a.GetPath() == "/holdfast/fabric"
 			if a.GetUser().GetName() == "reader" && may && !a.IsResourceRequest() {
 				return authorizer.DecisionAllow, "", nil
 			}
@@ -209,24 +204,6 @@ func answers(t *testing.T, r *http.Request, token string, err error, code int, s
 	handler(&scheduler{err: err}).ServeHTTP(w, r)
 	if w.Code != code || !strings.Contains(w.Body.String(), says) {
 		t.Errorf("code %d: %s", w.Code, w.Body)
-	}
-}
-
-func TestARecordIsGot(t *testing.T) {
-	for _, c := range []struct {
-		name, method, query, token, says string
-		err                              error
-		code                             int
-	}{
-		{"well", "GET", "?namespace=ns&gang=g", "good", `"name":"ns/g"`, nil, 200},
-		{"no gang", "GET", "?namespace=ns", "good", "namespace and gang", nil, 400},
-		{"no right", "GET", "?namespace=ns&gang=g", "weak", "may not get on /holdfast/dump", nil, 403},
-		{"writing", "POST", "?namespace=ns&gang=g", "good", "GET", nil, 405},
-		{"another leads", "GET", "?namespace=ns&gang=g", "good", "away", errAway, 503},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			answers(t, httptest.NewRequest(c.method, "/holdfast/dump"+c.query, nil), c.token, c.err, c.code, c.says)
-		})
 	}
 }
 

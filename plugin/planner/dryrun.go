@@ -62,7 +62,7 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (ref
 	}
 	for _, one := range own {
 		if err := s.ctx.Err(); err != nil {
-			return nil, err // a preview or a record has a deadline
+			return nil, err // a preview has a deadline
 		}
 		undo, err := s.reserve(one)
 		if err != nil {

@@ -18,7 +18,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
@@ -74,8 +73,6 @@ type planCycle struct {
 	// only it contains.
 	tree           *topology.Tree
 	removed, added []supposed
-	// record, where set, is told what the core was asked.
-	record *replay.Record
 }
 
 func newPlanCycle(ctx context.Context, p *Planner, nodes []fwk.NodeInfo, r gangcache.Snapshot) *planCycle {
@@ -113,9 +110,7 @@ func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
 		return gang.Placement{}, s.waits, nil
 	}
 	if err == nil && refusal == nil {
-		if refusal, err = s.dryRunReserve(needs, placement); refusal != nil && s.record != nil {
-			s.record.Answer, s.record.Overruled = replay.AnswerOf(placement, nil), refusal.Message
-		}
+		refusal, err = s.dryRunReserve(needs, placement)
 	}
 	return placement, refusal, err
 }
@@ -127,9 +122,6 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 		return gang.Placement{}, nil, err
 	}
 	g.Topology = asks
-	if s.record != nil {
-		s.record.Gang = replay.Of(g)
-	}
 	placement, refusal := gang.Place(s.tree, g)
 	s.conditional = s.conditional || interPodRules
 	if refusal != nil || !interPodRules {
@@ -142,9 +134,6 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 		return placement, nil, s.err
 	}
 	g.Agree = s.agree
-	if s.record != nil {
-		s.record.Listen(&g)
-	}
 	placement, refusal = gang.Place(s.tree, g)
 	return placement, refusal, s.err
 }
@@ -343,7 +332,7 @@ type beside struct {
 // agree asks the framework's filters whether a member may be on a node beside members placed before.
 func (s *planCycle) agree(member int, node string, assignments []gang.Assignment) (gang.Cause, bool) {
 	if s.err == nil {
-		s.err = s.ctx.Err() // a preview or a record has a deadline
+		s.err = s.ctx.Err() // a preview has a deadline
 	}
 	s.questions++
 	if s.err != nil {

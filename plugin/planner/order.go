@@ -133,7 +133,7 @@ func (p *Planner) wouldUse(ctx context.Context, nodes []fwk.NodeInfo, w *gangcac
 func (p *Planner) fits(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot) (bool, error) {
 	began := time.Now()
 	p.brief = true
-	placement, refusal, err := p.Answer(ctx, nodes, of, nil)
+	placement, refusal, err := p.Answer(ctx, nodes, of)
 	p.brief = false
 	if err != nil || refusal == nil {
 		return placement.Placed > 0, err

@@ -200,7 +200,7 @@ func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
 		}
 		of = snapshot
 	}
-	placement, refusal, err := h.planner.Answer(h.t.Context(), h.Nodes(), of, nil)
+	placement, refusal, err := h.planner.Answer(h.t.Context(), h.Nodes(), of)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
 	if !ok {
 		return false
 	}
-	_, refusal, err := h.planner.Answer(h.t.Context(), nodes, snapshot, nil)
+	_, refusal, err := h.planner.Answer(h.t.Context(), nodes, snapshot)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -23,7 +23,6 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/plugin/claims"
 	"holdfast.dev/holdfast/plugin/external"
@@ -139,8 +138,8 @@ func (p *Planner) Levels() []topology.Level { return p.fabric.levels }
 // of them together take at most a tenth of the time.
 func Cooldown(took time.Duration) time.Duration { return 10 * took }
 
-// Answer asks the core on this cycle's snapshot. Question and answer are written into the record where there is one.
-func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot, record *replay.Record) (gang.Placement, *gang.Refusal, error) {
+// Answer asks the core on this cycle's snapshot.
+func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot) (gang.Placement, *gang.Refusal, error) {
 	p.Follow(nodes)
 	p.config.Metrics.measure(p.tree, time.Now())
 	defer p.tree.Undo(p.tree.Mark())
@@ -150,15 +149,9 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	}
 	p.take(expected)
 	s := newPlanCycle(ctx, p, nodes, r)
-	s.record, s.brief = record, p.brief
+	s.brief = p.brief
 	placement, refusal, err := s.place()
 	p.conditional = p.conditional || s.conditional
-	if record != nil {
-		record.Taken = expected
-		if record.Overruled == "" {
-			record.Answer = replay.AnswerOf(placement, refusal)
-		}
-	}
 	return placement, refusal, err
 }
 

@@ -19,7 +19,6 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
-	"holdfast.dev/holdfast/gang/replay"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/topology"
 )
@@ -214,10 +213,10 @@ func TestPlansOfManyKindsArePaced(t *testing.T) {
 		m.Pod.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)}
 		of.Members[i].Role = RoleOf(m.Pod)
 	}
-	questions := func(what string, of gangcache.Snapshot, record *replay.Record, anew bool, reason string) {
+	questions := func(what string, of gangcache.Snapshot, anew bool, reason string) {
 		t.Helper()
 		before := s.Filtered.Load()
-		_, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of, record)
+		_, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of)
 		if err != nil || refusal == nil || refusal.Reason != reason || refusal.Undecided != (reason == gang.WaitingForMembers) {
 			t.Fatalf("%s: %+v, %v", what, refusal, err)
 		}
@@ -234,17 +233,16 @@ func TestPlansOfManyKindsArePaced(t *testing.T) {
 		}
 		return other
 	}
-	questions("at first", led("g", "a"), nil, true, gang.InsufficientNodes)
-	questions("again", led("g", "a"), nil, false, gang.InsufficientNodes)
-	questions("another pod leads", led("g", "c"), nil, false, gang.InsufficientNodes)
+	questions("at first", led("g", "a"), true, gang.InsufficientNodes)
+	questions("again", led("g", "a"), false, gang.InsufficientNodes)
+	questions("another pod leads", led("g", "c"), false, gang.InsufficientNodes)
 	for i := range 10 {
-		questions("another gang", led(fmt.Sprint("fresh", i), "a"), nil, false, gang.WaitingForMembers)
+		questions("another gang", led(fmt.Sprint("fresh", i), "a"), false, gang.WaitingForMembers)
 	}
-	questions("a preview", led("g", ""), nil, true, gang.InsufficientNodes)
-	questions("a record", led("g", "a"), &replay.Record{}, true, gang.InsufficientNodes)
+	questions("a preview", led("g", ""), true, gang.InsufficientNodes)
 	small := asked(gangOf("small", 1, 1))
 	small.Leader = "s"
-	if placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), small, nil); err != nil || placement.Placed != 1 {
+	if placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), small); err != nil || placement.Placed != 1 {
 		t.Errorf("a gang that asks little waits: %+v, %v", refusal, err)
 	}
 }
@@ -261,7 +259,7 @@ func TestPlansWithRulesArePaced(t *testing.T) {
 		of := asked(inTurn(apartFrom(gangOf(name, pods, 1), name)))
 		of.Leader = "a"
 		before := s.Filtered.Load()
-		placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of, nil)
+		placement, refusal, err := s.planner.Answer(t.Context(), s.Nodes(), of)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -465,7 +463,7 @@ func BenchmarkRules(b *testing.B) {
 		of := asked(pods)
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if placement, refusal, err := s.planner.Answer(b.Context(), s.Nodes(), of, nil); err != nil || placement.Placed != c.n {
+				if placement, refusal, err := s.planner.Answer(b.Context(), s.Nodes(), of); err != nil || placement.Placed != c.n {
 					b.Fatalf("%+v, %v", refusal, err)
 				}
 			}

@@ -59,7 +59,7 @@ func asked(pods []*v1.Pod) gangcache.Snapshot {
 // answer is the planner's answer for a gang of the given pods.
 func (s *stage) answer(pods []*v1.Pod) (gang.Placement, *gang.Refusal) {
 	s.t.Helper()
-	placement, refusal, err := s.planner.Answer(s.t.Context(), s.Nodes(), asked(pods), nil)
+	placement, refusal, err := s.planner.Answer(s.t.Context(), s.Nodes(), asked(pods))
 	if err != nil {
 		s.t.Fatal(err)
 	}

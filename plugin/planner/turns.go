@@ -141,10 +141,10 @@ func (s *planCycle) key() types.NamespacedName {
 	return key
 }
 
-// paced reports whether turns are for this plan: it is no preview. A record needs its question, and what would be without some
-// pods is asked for seldom already.
+// paced reports whether turns are for this plan: it is no preview. What would be without some pods is asked for
+// seldom already.
 func (s *planCycle) paced() bool {
-	return s.snapshot.Leader != "" && s.record == nil && s.tree == s.p.tree
+	return s.snapshot.Leader != "" && s.tree == s.p.tree
 }
 
 // takeTurn returns why the gang may not go on yet.

@@ -105,7 +105,7 @@ func (s *stage) seek(name, cause string) {
 		s.t.Fatal(missing.Message)
 	}
 	nodes := s.Nodes()
-	placement, refusal, err := s.p.config.Planner.Answer(s.t.Context(), nodes, of, nil)
+	placement, refusal, err := s.p.config.Planner.Answer(s.t.Context(), nodes, of)
 	if err != nil || refusal == nil || refusal.Reason != gang.InsufficientNodes {
 		s.t.Fatalf("the gang is not kept away: %v, %v, %v", placement, refusal, err)
 	}

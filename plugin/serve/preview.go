@@ -39,7 +39,7 @@ func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.Previe
 		out.Placement = status.Refused(*unknown)
 		return out, nil
 	}
-	placement, refusal, err := i.Planner.Answer(ctx, nodes, r, nil)
+	placement, refusal, err := i.Planner.Answer(ctx, nodes, r)
 	if err != nil {
 		return v1alpha1.PreviewResponse{}, err
 	}

@@ -87,7 +87,7 @@ func attacks() []attack {
 		{"a group whose first pod is made again and again", newLeaders, []string{"300 pods wanted"}},
 		{"pods that a node must reject", rejected, nil},
 		{"the driver's words in a log", forgedLog, nil},
-		{"another's placement asked for", asked, []string{"401", "must carry a token of service account holdfast-system/holdfast-preview", "403", "may not get on /holdfast/dump", `cannot create resource "serviceaccounts/token"`}},
+		{"another's placement asked for", asked, []string{"401", "must carry a token of service account holdfast-system/holdfast-preview", "403", "may not get on /holdfast/fabric", `cannot create resource "serviceaccounts/token"`}},
 		{"large and slow questions about placement", questions, nil},
 		{"what terminals obey, in a traceback", loud, nil},
 		{"metrics of all", metrics, []string{"controller 401", "controller 403", "scheduler 403"}},

@@ -129,13 +129,13 @@ func asked(ctx context.Context, m *tenant) (string, error) {
 	}
 	var all []string
 	for _, header := range headers {
-		answer, err := m.get(ctx, url+v1alpha1.DumpPath+"?namespace=victim&gang=train", header)
+		answer, err := m.get(ctx, url+v1alpha1.FabricPath, header)
 		if err != nil {
 			return "", err
 		}
 		all = append(all, answer)
 	}
-	_, err = m.kube.CoreV1().Services(v1alpha1.Namespace).ProxyGet("https", "holdfast-scheduler-preview", "preview", v1alpha1.DumpPath, nil).DoRaw(ctx)
+	_, err = m.kube.CoreV1().Services(v1alpha1.Namespace).ProxyGet("https", "holdfast-scheduler-preview", "preview", v1alpha1.FabricPath, nil).DoRaw(ctx)
 	_, minted := m.token(ctx, v1alpha1.Namespace, v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	for _, err := range []error{err, minted} {
 		if !apierrors.IsForbidden(err) {

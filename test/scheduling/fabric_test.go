@@ -1,13 +1,9 @@
 package scheduling
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +38,6 @@ func TestFabric(t *testing.T) {
 	s.intoBrokenDomains()
 	s.onWholeNodes()
 	s.refusedWithCounts()
-	s.decidedAgain("close")
 }
 
 // nodes lists the nodes by name.
@@ -243,29 +238,6 @@ func (s *stage) onWholeNodes() {
 		s.t.Errorf("it is on %s, which a gang holds whole", got)
 	}
 	s.end(append(most, "late", "guest")...)
-}
-
-// decidedAgain: the record of a refusal, from the replica, is decided again by the binary without a cluster.
-func (s *stage) decidedAgain(gang string) {
-	s.t.Helper()
-	code, record := s.acting().request(s.t, s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience), http.MethodGet, v1alpha1.DumpPath+"?namespace=default&gang="+gang, nil)
-	if code != http.StatusOK {
-		s.t.Fatalf("code %d: %s", code, record)
-	}
-	again := func(record []byte) (string, error) {
-		file := filepath.Join(s.t.TempDir(), "record.json")
-		if err := os.WriteFile(file, record, 0o600); err != nil {
-			s.t.Fatal(err)
-		}
-		out, err := exec.CommandContext(s.ctx, filepath.Join(source, "bin/holdfast-scheduler"), "replay", file).CombinedOutput()
-		return string(out), err
-	}
-	if out, err := again(record); err != nil || !strings.Contains(out, "nvlink: 0 of 3 have room for 20") {
-		s.t.Errorf("%v: %s", err, out)
-	}
-	if out, err := again(bytes.Replace(record, []byte("0 of 3 have room"), []byte("1 of 3 have room"), 1)); err == nil {
-		s.t.Errorf("a record that says otherwise is confirmed: %s", out)
-	}
 }
 
 // refusedWithCounts: what cannot be is said with counts per level, and an unknown level with those there are.
