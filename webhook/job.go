@@ -258,7 +258,8 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 	if len(out.Errors) > 0 {
 		return out
 	}
-	if changed = slices.DeleteFunc(changed, settings.IsPins); len(changed) == 0 {
+	changed = slices.DeleteFunc(changed, func(key string) bool { return settings.IsPins(key) || key == v1alpha1.AnnotationMadeRoom })
+	if len(changed) == 0 {
 		return out // which works at once
 	}
 	if wasAdmitted {

@@ -354,6 +354,7 @@ func TestJobUpdates(t *testing.T) {
 		{"a step of a job without storage is pinned", stamped, changed(stamped, annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},
 		{"a step is pinned of a job of which a pod was replaced", changed(stores, annotate(v1alpha1.AnnotationMadeRoom, "now")),
 			changed(stores, annotate(v1alpha1.AnnotationMadeRoom, "now"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},
+		{"a job of which a pod was replaced is overwritten", changed(stamped, annotate(v1alpha1.AnnotationMadeRoom, "now")), stamped},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
 		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{})
