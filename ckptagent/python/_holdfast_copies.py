@@ -13,6 +13,8 @@ from _frozen_importlib import _find_and_load_unlocked
 _IMPORT = _find_and_load_unlocked.__code__
 # Modules that keep a key of processes, which copies renew: that of the standard library, and the one that datasets brings.
 _KEYS = ("multiprocessing.process", "multiprocess.process")
+# PyTorch draws a seed of 64 bits for a process when it is loaded; those that people set have 32.
+_DRAWN = 1 << 32
 # Modules that draw bytes at import for what copies renew, for a name within one process, or for what servers count users by.
 _HARMLESS = _KEYS + ("numpy.random", "torch", "transformers.utils.hub", "diffusers.utils.hub_utils")
 
@@ -139,6 +141,9 @@ class Draws:
         numbers = sys.modules.get("numpy.random")
         if numbers is not None:
             numbers.seed()
+        default = getattr(sys.modules.get("torch"), "default_generator", None)
+        if default is not None and default.initial_seed() >= _DRAWN:
+            default.seed()
         for bits in self._bits:
             bits.state = type(bits)().state
         for names, name in self._numbers:

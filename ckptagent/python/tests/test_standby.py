@@ -540,6 +540,26 @@ old = [Old()]
         for a, b in zip(first["own"], second["own"]):
             self.assertNotEqual(a, b)
 
+    def test_the_seed_that_torch_draws_is_renewed_and_one_that_was_set_is_not(self):
+        torch = """
+import random
+class Generator:
+    def seed(self): self.value = random.SystemRandom().getrandbits(63) + (1 << 32)
+    def initial_seed(self): return self.value
+default_generator = Generator()
+default_generator.%s
+"""
+        for sets, different in {"seed()": 2, "value = 42": 1}.items():
+            with self.subTest(sets):
+                script = self.file("s.py", "import torch; print(torch.default_generator.initial_seed())")
+                child, lines = self.standby(script, modules=["torch"], ranks=2, own=self.OWN, PYTHONPATH=self.importable(torch=torch % sets))
+                for line in lines.ranks:
+                    pid = json.loads(line.readline())["pid"]
+                    self.order(line, pid=pid, env={})
+                    self.assertEqual(exit_code(pid), 0)
+                lines.close()
+                self.assertEqual(len(set(child.communicate(timeout=60)[0].split())), different)
+
     def test_identifiers_of_common_packages_keep_no_source_from_being_copied(self):
         drawn = {
             "multiprocess/__init__": "", "multiprocess/process": "import os\nclass P: authkey = os.urandom(32)\n_current_process = P()",
