@@ -9,7 +9,7 @@ import (
 
 const (
 	// exitBarrier is how long a launcher whose ranks have all ended well waits for those of the other pods, as torchrun's agents do for one
-	// another (exit_barrier_timeout).
+	// another (exit_barrier_timeout). It waits as long again for a step that is on its way to storage.
 	exitBarrier = 300 * time.Second
 	// abandonedAfter is how long a rank that has failed, and what runs beside it, wait for a coordinator that is away, and how long a launcher or
 	// a whole command does of which nothing runs: torchrun's rendezvous fails after as long (join_timeout).
@@ -32,10 +32,17 @@ func (s State) leaves(now time.Time) bool {
 	case s.haltWanted():
 		return false
 	case s.Phase == protocol.StateFinished:
-		return now.Sub(s.lastExit()) >= exitBarrier
+		waited := now.Sub(s.lastExit())
+		return waited >= 2*exitBarrier || waited >= exitBarrier && !s.storing()
 	}
 	failure := s.firstFailure()
 	return s.Phase == protocol.StateFailed && failure != nil && min(s.disconnectedFor(now), now.Sub(failure.At)) >= abandonedAfter
+}
+
+// storing reports whether this pod's part of a step, or a manifest, is on its way to storage.
+func (s State) storing() bool {
+	copied := func(r Rank) bool { return r.Copied.Mark == s.Copying }
+	return s.Copying != (protocol.Mark{}) && !s.every(copied) || s.Manifesting != (protocol.Mark{}) && s.Manifesting != s.Manifested
 }
 
 // lastExit is when the newest rank ended by itself.

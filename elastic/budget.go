@@ -66,6 +66,7 @@ func (s *State) judge(now time.Time) {
 		}
 		r.spend()
 	}
+	s.members.Rejoin() // of a suspended Job's pods
 	s.open(c)
 	if givesUp {
 		s.giveUpStep(&c)

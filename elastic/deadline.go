@@ -33,9 +33,12 @@ func BeforeKill(kill time.Time, grace time.Duration) time.Time {
 // notAwaited reports whether the halt does not wait for the pod of a slot: the pod is fenced, or is to be replaced and
 // its deadline has passed.
 func (s *State) notAwaited(slot Slot, now time.Time) bool {
+	if s.members.HasLeft(slot, s.launch()) {
+		return true
+	}
 	d := s.terminationFor(slot)
 	if d == nil {
-		return s.members.HasLeft(slot, s.launch())
+		return false
 	}
 	return s.Fenced(d.Pod) || now.After(s.deadline(*d)) && now.Sub(s.run.halting.detected) > haltTime
 }

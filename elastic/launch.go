@@ -66,7 +66,8 @@ func (s *State) noteLeft() {
 // memberEnded is why a generation that failed cannot be followed by another one; nil: it can.
 func (s *State) memberEnded(c cause.Cause) *cause.Cause {
 	for i := range s.members.Len() {
-		if s.members.HasLeft(Slot(i), s.launch()) {
+		// A suspended Job makes a pod again that it has deleted, whatever its launcher had returned, and none that had ended.
+		if s.members.HasLeft(Slot(i), s.launch()) && !s.suspended(Slot(i)) {
 			c.Message = fmt.Sprintf("slot %d had ended with exit code 0 before, and the gang cannot run again without it: %s", i, c.Message)
 			return &c
 		}

@@ -101,10 +101,10 @@ func (s *stage) command(f []string) {
 		pod := Pod{UID: f[2], Name: f[2], Created: s.now}
 		if old := s.pods[s.number(f[1])]; old.UID == f[2] {
 			pod = old
-		} else if f[2] == "none" {
+		} else if f[2] == "none" || f[2] == "succeeded" {
 			pod = Pod{}
 		}
-		s.step(SlotHolder{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && f[2] != "none"})
+		s.step(SlotHolder{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && pod.UID != "", Succeeded: f[2] == "succeeded"})
 	case "unheard":
 		for end := s.at(f[2]); s.now.Before(end); {
 			s.now = s.now.Add(min(lookupEvery, end.Sub(s.now)))

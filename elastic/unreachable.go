@@ -92,6 +92,12 @@ func (s *State) holderKnown(e SlotHolder, now time.Time) {
 	if s.Record.Phase != Halting || s.run.halting.silent[e.Slot].since.IsZero() || m.Known() && m.Attached() {
 		return
 	}
+	if e.Succeeded { // while no coordinator was there to learn it from its agent
+		s.members.Leave(e.Slot)
+		s.save()
+		s.emit(Broadcast{})
+		return
+	}
 	if e.Pod.UID != "" && m.Pod().UID != "" && s.TakesOver(e.Pod, m.Pod()) { // what ran there is gone
 		s.members.HandOver(e.Slot, e.Pod)
 		s.run.halting.forget(e.Slot)

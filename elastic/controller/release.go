@@ -132,6 +132,7 @@ func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []e
 	out := make([]elastic.SlotHolder, len(slots))
 	for i, slot := range slots {
 		out[i].Slot = slot
+		out[i].Succeeded = holders[slot] != nil && holders[slot].Status.Phase == corev1.PodSucceeded
 		if pod := holders[slot]; pod != nil && !membership.Ended(pod) {
 			out[i].Pod = elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time}
 			out[i].Runs = pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil

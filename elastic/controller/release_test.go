@@ -540,6 +540,7 @@ func TestHolders(t *testing.T) {
 	running := func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
 	waiting := func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }
 	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	succeeded := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 	for name, c := range map[string]struct {
 		pods []client.Object
 		want string
@@ -550,6 +551,8 @@ func TestHolders(t *testing.T) {
 		"one that is going":     {[]client.Object{on(member("b", 1, "n2", running, deleted))}, "b", false},
 		"one that was replaced": {[]client.Object{on(member("b", 1, "n2", running, replaced))}, "", false},
 		"one that has ended":    {[]client.Object{on(member("b", 1, "n2", failed))}, "", false},
+		"one that succeeded":    {[]client.Object{on(member("b", 1, "n2", succeeded))}, "", false},
+		"one made again since":  {[]client.Object{on(member("b", 1, "n2", succeeded)), on(member("c", 1, "n2", running))}, "c", true},
 		"none":                  {nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -557,6 +560,8 @@ func TestHolders(t *testing.T) {
 			got, err := b.Holders(t.Context(), key, []elastic.Slot{0, 1})
 			if err != nil || len(got) != 2 || got[1].Pod.Name != c.want || got[1].Runs != c.runs || (got[1].Pod.UID == "") != (c.want == "") {
 				t.Errorf("%+v, %v; want %q, %v", got, err, c.want, c.runs)
+			} else if got[1].Succeeded != (name == "one that succeeded") {
+				t.Errorf("succeeded: %v", got[1].Succeeded)
 			}
 		})
 	}

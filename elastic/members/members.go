@@ -190,6 +190,14 @@ func (ms *Members) NoteLeft(launch int) bool {
 	return true
 }
 
+// Leave records that a slot's pod is over.
+func (ms *Members) Leave(slot Slot) {
+	if !slices.Contains(ms.left, slot) {
+		ms.left = append(slices.Clone(ms.left), slot)
+		slices.Sort(ms.left)
+	}
+}
+
 // Left are the slots that are recorded to have left.
 func (ms *Members) Left() []Slot { return slices.Clone(ms.left) }
 
