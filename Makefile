@@ -202,7 +202,7 @@ CRASHES := 100
 TORCH_CRASHES := 4
 .PHONY: test-crash
 test-crash: ## kill trainer or agent within each window of a save, CRASHES (100) times each; shows what was restored
-	@hack/gotest.sh run -v -count=1 -timeout 90m -run '^TestCrash' -crash-kills $(CRASHES) -crash-aside-kills $(CRASHES) -crash-torch-kills $(TORCH_CRASHES) -- $(KILL_TESTS)
+	@hack/gotest.sh run -v -count=1 -timeout 90m -run '^TestCrash' -crash-kills $(CRASHES) -crash-torch-kills $(TORCH_CRASHES) -- $(KILL_TESTS)
 
 SOAK := 10000
 .PHONY: soak

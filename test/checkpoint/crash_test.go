@@ -22,7 +22,6 @@ import (
 var (
 	crashKills      = flag.Int("crash-kills", 12, "kills within each window of a save, of small states")
 	crashTorchKills = flag.Int("crash-torch-kills", 0, "the same, of tensors of 256 MiB")
-	crashAsideKills = flag.Int("crash-aside-kills", 3, "kills within each window of a copy beside training")
 )
 
 // What is done beside the kill of a window's victim, so that what was kept is read again.
@@ -61,12 +60,6 @@ var windows = []window{
 	{name: "persist", victim: "agent", kinds: []string{withRank, allNodes, rankLater}, find: (*hunt).persisting},
 	{name: "manifest", victim: "agent of slot 0", kinds: []string{withRank, allNodes, rankLater}, find: (*hunt).completing},
 	{name: "restore", victim: "trainer", kinds: []string{victimAlone}, prelude: true, find: (*hunt).restoring},
-}
-
-// asideWindows are those of a save that goes on after it has returned.
-var asideWindows = []window{
-	{name: "overlap", victim: "trainer", kinds: []string{victimAlone}, find: (*hunt).copyingAside},
-	{name: "compare", victim: "trainer", kinds: []string{victimAlone}, find: (*hunt).comparing},
 }
 
 // crashes counts what came of the kills.
@@ -316,16 +309,6 @@ func TestCrashWindowsWithTorch(t *testing.T) {
 	const state = 256 << 20
 	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	c.all(*crashTorchKills, windows)
-}
-
-// TestCrashWindowsAside kills trainers while a save goes on beside training: copied in part, and copied but not announced.
-func TestCrashWindowsAside(t *testing.T) {
-	needTorch(t)
-	t.Setenv("TRAINER_KEEPS", "parameter")
-	const state = 64 << 20
-	c := newCrashes(t, 1, state, python, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
-	c.aside = 1
-	c.all(*crashAsideKills, asideWindows)
 }
 
 func needTorch(t *testing.T) {

@@ -30,7 +30,7 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[strin
 	p.Errs = p.Out
 	p.Coordinator(c.Address(), c.CA)
 	p.Env["PATH"], p.Env["HOME"], p.Env["HOLDFAST_ROOT"], p.Env["PYTHONDONTWRITEBYTECODE"] = os.Getenv("PATH"), p.Dir, p.Root, "1"
-	p.Env["TRAINER_KEEPS"], p.Env["HOLDFAST_OVERLAP"] = os.Getenv("TRAINER_KEEPS"), "1"
+	p.Env["TRAINER_KEEPS"] = os.Getenv("TRAINER_KEEPS")
 	for k, v := range env {
 		p.Env[k] = v
 	}

@@ -71,21 +71,11 @@ func (a *arenaFile) half(state int) (format.Client, bool) {
 	if ok {
 		open = book.Control.Slot
 	}
-	if open == format.NoSlot || client.Generation != book.Control.Generation || client.Grant >= book.Control.Grant || client.OverlapStep != 0 {
+	if open == format.NoSlot || client.Generation != book.Control.Generation || client.Grant >= book.Control.Grant {
 		return client, false
 	}
 	same, ok := a.blocks(format.DataOffset(open, book.Header.StateBytes), state, client.Step+1)
 	return client, ok && same > 0 && same < looks
-}
-
-// aside says how many of the looks at a slot that is copied to beside training see the step that is copied there.
-func (a *arenaFile) aside(state int) (client format.Client, same int, is bool) {
-	book, client, ok := a.read()
-	if !ok || client.OverlapStep == 0 || client.OverlapGrant != book.Control.Grant || client.Generation != book.Control.Generation {
-		return client, 0, false
-	}
-	same, is = a.blocks(format.DataOffset(book.Control.Slot, book.Header.StateBytes), state, client.OverlapStep)
-	return client, same, is
 }
 
 // blocks counts the looks at a slot's data that see a block of that step, all within the weights, wherever in the first page they start.
@@ -102,26 +92,6 @@ func (a *arenaFile) blocks(data int64, state int, step int64) (same int, ok bool
 		}
 	}
 	return same, true
-}
-
-// copyingAside is a trainer that trains while its state is copied, of which some is there.
-func (h *hunt) copyingAside() (prey, bool) {
-	return h.aside(func(same int) bool { return same > 0 && same < looks })
-}
-
-// comparing is a trainer that has its state copied beside training, and has not announced it.
-func (h *hunt) comparing() (prey, bool) { return h.aside(func(same int) bool { return same == looks }) }
-
-func (h *hunt) aside(within func(same int) bool) (prey, bool) {
-	for _, a := range h.arenas {
-		if seen, same, ok := a.aside(h.state); ok && within(same) {
-			return prey{pid: int(seen.PID), pod: a.pod, still: func() bool {
-				now, same, ok := a.aside(h.state)
-				return ok && now.PID == seen.PID && within(same)
-			}}, true
-		}
-	}
-	return prey{}, false
 }
 
 // copying is a trainer that copies its state.

@@ -4,8 +4,7 @@
 
 Its state is a function of rank and step, so a state that was torn, or of another step or rank, is seen when it is restored.
 What each rank does goes to LOG, one line per event, each written at once; without one it says only where it starts.
-With TRAINER_KEEPS=tensor its state is kept as a tensor, with parameter as one that an optimizer owns, so that saves go on
-beside training; then a step is said to be saved, or skipped, once the next one has begun.
+With TRAINER_KEEPS=tensor its state is kept as a tensor.
 """
 
 import array
@@ -23,7 +22,6 @@ MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 PAUSE, STATE_BYTES = float(sys.argv[1]), int(sys.argv[2])
 LOG = open(sys.argv[3], "a", buffering=1) if len(sys.argv) > 3 else None
 KEEPS = os.environ.get("TRAINER_KEEPS", "")
-OVERLAP = KEEPS == "parameter"
 
 
 def log(*words):
@@ -77,17 +75,6 @@ def content(step):
     return seed * (STATE_BYTES // len(seed))
 
 
-def optimizer_of(tensor, weights):
-    """An optimizer whose step makes the state that of a step."""
-    import torch
-
-    class Contents(torch.optim.Optimizer):
-        def step(self):
-            weights[:] = content(self.to)
-
-    return Contents([tensor], {})
-
-
 def main():
     ck = holdfast.attach()
     weights, totals = bytearray(content(0)), array.array("q", [0, 0])
@@ -102,7 +89,6 @@ def main():
     if start and (weights != content(start) or state["step"] != start or totals[0] != WORLD * start * (start + 1) // 2):
         log("torn", start)
         raise SystemExit("the state of step %d is not whole" % start)
-    optimizer, before = optimizer_of(kept, weights) if OVERLAP else None, None
     log("start", start)
     print("generation %s rank %d starts after step %d" % (os.environ["HOLDFAST_GENERATION"], RANK, start), flush=True)
     group = Group()
@@ -111,18 +97,10 @@ def main():
         if PAUSE:
             time.sleep(PAUSE)
         totals[0] += group.sum(step)
-        if OVERLAP:
-            optimizer.to = step
-            optimizer.step()
-            if before is not None:
-                log("saved" if before else "skipped", step - 1)
-        else:
-            weights[:] = content(step)
+        weights[:] = content(step)
         state["step"] = step
         log("done", step)
-        before = ck.save(step)
-        if not OVERLAP:
-            log("saved" if before else "skipped", step)
+        log("saved" if ck.save(step) else "skipped", step)
 
 
 main()

@@ -164,8 +164,6 @@ class Checkpoint:
                 self._prove(name, value)
             self._tracked[name] = value
         self._rng = self._rng or bool(rng)
-        if self._overlap is not None:
-            self._overlap.watch.start()
 
     def _prove(self, name, value):
         doubt = prove(name, value)
@@ -315,14 +313,15 @@ class Checkpoint:
             self._publish(overlap_step=0, overlap_grant=0, dropped=self._record.dropped + 1, **self._blocking())
 
         try:
-            begun = self._overlap.begun(pairs)
+            aside = self._devices.aside([(p.view, p.source) for p in pairs])
         except Exception as e:
             self._overlap.give_up(e)
-            self._packer.copy([(p.view, p.source) for p in pairs])
+            with self._devices.copied([(p.view, p.source) for p in pairs]):
+                pass
             return False
         self._publish(step=saved.step, overlap_step=saved.step, overlap_grant=control.grant, **self._blocking())
         self._send("step", step=saved.step)
-        self._overlap.begin(saved.step, pairs, leaves, trust, begun, lambda: self._announce(saved, control, needed, overlapped=self._record.overlapped + 1), drop)
+        self._overlap.begin(saved.step, pairs, leaves, trust, aside, lambda: self._announce(saved, control, needed, overlapped=self._record.overlapped + 1), drop)
         return True
 
     def _announce(self, saved, control, needed, **changes):

@@ -321,11 +321,6 @@ class Packer:
                 self.pool.copy(bulk)
         return views
 
-    def copy(self, pairs):
-        """Copies contiguous tensors to their places."""
-        with self._devices.copied([(view, source) for view, source in pairs if _device.is_on_one(source)]):
-            self.pool.copy([(view.data_ptr(), source.data_ptr(), source.nbytes) for view, source in pairs if not _device.is_on_one(source)])
-
 
 def _as_bytes(leaf):
     """Whether the bytes of a tensor lie in this process's memory as they are to lie in the slot."""

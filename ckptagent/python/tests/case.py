@@ -48,7 +48,6 @@ class ClientCase(unittest.TestCase):
     def attach(self, agent=None, environment=None):
         """As a new process would: a fresh client with that agent's environment, and none other."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
-        clean["HOLDFAST_OVERLAP"] = "1"
         clean.update(environment if environment is not None else agent.environment() if agent else {})
         self.said = io.StringIO()
         with mock.patch.dict(os.environ, clean, clear=True), contextlib.redirect_stderr(self.said):
@@ -78,7 +77,7 @@ class ClientCase(unittest.TestCase):
 
 def environment(**extra):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHON"))}
-    env.update(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", HOLDFAST_OVERLAP="1")
+    env.update(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
     env.update(extra)
     return env
 

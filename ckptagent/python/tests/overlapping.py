@@ -1,34 +1,21 @@
-"""A training loop whose copies beside training can be stopped at a chosen piece, and an agent that compares what is
-announced with what the state was as save returned."""
+"""A training loop whose copies beside training can be held up, an agent that compares what is announced with what the state
+was as save returned, and a pretended torch.cuda: what is asked of a stream is done no sooner than somebody waits for it.
+Whatever does not wait finds nothing copied."""
 
+import contextlib
 import threading
 from unittest import mock
 
 import torch
+import torch._dynamo  # by itself it comes with the first step of an optimizer, and looks at what is pretended here
 
-from holdfast import _copy, _overlap, _sharded
+from holdfast import _device, _sharded
 from holdfast._state import Unpacker
 
 from .case import ClientCase
 
 STATE_BYTES = 12 << 20
 TIMEOUT = 30
-
-
-class Stop:
-    """Stands in for what is done with each piece, and stops before the nth one until it is let go."""
-
-    def __init__(self, do, at):
-        self._do, self._at, self._n, self._lock = do, at, 0, threading.Lock()
-        self.reached, self.go = threading.Event(), threading.Event()
-
-    def __call__(self, to, source, n):
-        with self._lock:
-            here, self._n = self._n == self._at, self._n + 1
-        if here:
-            self.reached.set()
-            self.go.wait(TIMEOUT)
-        return self._do(to, source, n)
 
 
 class Net(torch.nn.Module):
@@ -41,22 +28,21 @@ class Net(torch.nn.Module):
         return self.norm(self.b(self.a(x)))
 
 
+#: Copies beside training, from registered memory, are asked for.
+ASKED = {"HOLDFAST_OVERLAP": "1", "HOLDFAST_REGISTER": "1"}
+
+
 class OverlapCase(ClientCase):
     state_bytes = STATE_BYTES
 
     def setUp(self):
         super().setUp()
-        piece = mock.patch.object(_copy, "PIECE", 128 << 10)
-        piece.start()
-        self.addCleanup(piece.stop)
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        self.stop, self.begun = None, 0
+        self.begun = 0
 
     def release(self, ck):  # of a process's end: its hook goes, too
         if ck._overlap is not None:
-            if self.stop is not None:
-                self.stop.go.set()
             ck._overlap.settle()
             ck._overlap.watch.stop()
         super().release(ck)
@@ -70,7 +56,7 @@ class OverlapCase(ClientCase):
         self.net = net or Net()
         self.optimizer = optimizer or torch.optim.AdamW(self.net.parameters())
         self.fake = self.agent(state_bytes=self.state_bytes, rank=self.begun)
-        self.ck = self.attach(environment={**self.fake.environment(), **(environment or {})})
+        self.ck = self.attach(environment={**self.fake.environment(), **ASKED, **(environment or {})})
         self.tracked = {"net": self.net, "optimizer": self.optimizer, **tracked}
         self.ck.track(**self.tracked)
         self.at, self.was, self.torn = 0, {}, []
@@ -127,16 +113,6 @@ class OverlapCase(ClientCase):
                 return self
         raise AssertionError("saves do not overlap: %r" % (self.record(),))
 
-    def stopped(self, do, at):
-        """Has the next copy stop before that piece: of the copy ("copied") or of the second reading ("equal")."""
-        self.stop = Stop(getattr(_overlap, "_" + do), at)
-        patch = mock.patch.object(_overlap, "_" + do, self.stop)
-        patch.start()
-        self.stop.remove = patch.stop
-        self.addCleanup(patch.stop)
-        self.addCleanup(self.stop.go.set)
-        return self.stop
-
     def record(self):
         return self.ck._record
 
@@ -162,3 +138,146 @@ def _same(a, b):
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))
     return a == b
+
+
+NO_STREAM = object()
+
+
+class Stream:
+    """Work is done in order, once somebody waits for it and the gate is open."""
+
+    def __init__(self, current):
+        self.device, self.current = torch.device("cuda", 0), current
+        self.waited_for, self.copies, self._work, self._lock = [], 0, [], threading.Lock()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def wait_stream(self, other):
+        self.waited_for.append(other)
+
+    def ask(self, what):
+        self._work.append(what)
+
+    def query(self):
+        if self.gate.is_set():
+            self.synchronize()
+        return self.gate.is_set()
+
+    def synchronize(self):
+        if not self.gate.wait(TIMEOUT):
+            raise AssertionError("nobody opens the gate")
+        with self._lock:
+            while self._work:
+                self._work.pop(0)()
+
+
+class Later:
+    """A tensor of which nothing is known before its stream has come so far."""
+
+    def __init__(self, stream, make):
+        self._value = None
+        stream.ask(lambda: setattr(self, "_value", make()))
+        self._stream = stream
+
+    def __eq__(self, other):
+        return Later(self._stream, lambda: torch.equal(self._value, other))
+
+    def all(self):
+        return self
+
+    def item(self):
+        if self._value is None:
+            raise AssertionError("read before its stream was waited for")
+        if self._stream is not self._stream.current():
+            raise AssertionError("read on another stream, which is waited for, too")
+        return self._value
+
+
+class Lib:
+    """The CUDA runtime."""
+
+    def __init__(self, error=0):
+        self.error, self.asked, self.entered, self.over = error, [], set(), threading.Event()
+
+    def enter(self, device):
+        self.asked.append(("enter", device))
+        self.entered.add(threading.current_thread().name)
+        return 0
+
+    def register(self, at, nbytes):
+        self.asked.append((at, nbytes))
+        if self.error or len(self.registered()) == 3:
+            self.over.set()
+        return self.error
+
+    def registered(self):
+        return [a for a in self.asked if a[0] != "enter"]
+
+
+class DeviceCase(OverlapCase):
+    def setUp(self):
+        super().setUp()
+        self.main, self.sides, self._now = Stream(None), [], threading.local()
+        self.capturing, self.lib = False, Lib()
+        copy_, digest = torch.Tensor.copy_, _device.digest
+
+        def make(device=None):
+            self.sides.append(Stream(self.now))
+            return self.sides[-1]
+
+        @contextlib.contextmanager
+        def stream(which):
+            outer, self._now.stream = self.now(), which
+            try:
+                yield
+            finally:
+                self._now.stream = outer
+
+        def copied(to, source, non_blocking=False):
+            if not non_blocking:
+                return copy_(to, source)
+            side = self.now()
+            if source.is_conj() or source.is_neg():
+                raise AssertionError("torch would resolve it in the view, before it is there")
+            self.assertIn(side, self.sides, "a copy that waits for nobody, on the script's own stream")
+            self.assertIs(side.waited_for[-1], self.main)
+            side.copies += 1
+            side.ask(lambda: copy_(to, source))
+            return to
+
+        def later(module, tensors):
+            if self.now() is NO_STREAM:
+                return digest(module, tensors)
+            return Later(self.now(), lambda: digest(module, tensors))
+
+        for target, name, value in (
+            (torch.cuda, "is_initialized", lambda: True), (torch.cuda, "current_device", lambda: 0), (torch.cuda, "Stream", make),
+            (torch.cuda, "current_stream", lambda device=None: self.main), (torch.cuda, "stream", stream), (torch.cuda, "device", lambda device: contextlib.nullcontext()),
+            (torch.cuda, "is_current_stream_capturing", lambda: self.capturing), (torch.Tensor, "copy_", copied),
+            (_device, "digest", later), (_device, "runtime", lambda: self.lib), (_device, "is_on_one", lambda t: t.nbytes >= 1 << 16),
+        ):  # fmt: skip
+            patch = mock.patch.object(target, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def now(self):
+        return getattr(self._now, "stream", NO_STREAM)
+
+    def kept(self):
+        """The newest save is sealed; what it holds is what the state was."""
+        before = len(self.torn)
+        step = self.seal()
+        return step is not None and len(self.torn) == before
+
+    def hold(self):
+        """Has the device copy nothing until it is let go."""
+        for side in self.sides:
+            side.gate.clear()
+
+    def go(self):
+        for side in self.sides:
+            side.gate.set()
+
+    def release(self, ck):
+        self.go()
+        super().release(ck)

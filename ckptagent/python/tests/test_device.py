@@ -1,7 +1,5 @@
-"""Copies from devices, of which there is none here: torch.cuda is pretended, and what is asked of a stream is done no sooner
-than somebody waits for it. Whatever does not wait finds nothing copied."""
+"""Copies from devices, of which there is none here: torch.cuda is pretended."""
 
-import contextlib
 import sys
 import threading
 import unittest
@@ -9,149 +7,16 @@ from unittest import mock
 
 try:
     import torch
-    import torch._dynamo  # by itself it comes with the first step of an optimizer, and looks at what is pretended here
 except ImportError:
     torch = None
 
 from holdfast import _device, _overlap
 
 if torch is not None:
-    from .overlapping import TIMEOUT, Net, OverlapCase
+    from .overlapping import TIMEOUT, DeviceCase, Lib, Net
 else:
-    OverlapCase = unittest.TestCase
+    DeviceCase = unittest.TestCase
     print("TORCH IS MISSING: copies from devices are not tested here", file=sys.stderr)
-
-NO_STREAM = object()
-
-
-class Stream:
-    """Work is done in order, once somebody waits for it and the gate is open."""
-
-    def __init__(self, current):
-        self.device, self.current = torch.device("cuda", 0), current
-        self.waited_for, self.copies, self._work, self._lock = [], 0, [], threading.Lock()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def wait_stream(self, other):
-        self.waited_for.append(other)
-
-    def ask(self, what):
-        self._work.append(what)
-
-    def query(self):
-        if self.gate.is_set():
-            self.synchronize()
-        return self.gate.is_set()
-
-    def synchronize(self):
-        if not self.gate.wait(TIMEOUT):
-            raise AssertionError("nobody opens the gate")
-        with self._lock:
-            while self._work:
-                self._work.pop(0)()
-
-
-class Later:
-    """A tensor of which nothing is known before its stream has come so far."""
-
-    def __init__(self, stream, make):
-        self._value = None
-        stream.ask(lambda: setattr(self, "_value", make()))
-        self._stream = stream
-
-    def __eq__(self, other):
-        return Later(self._stream, lambda: torch.equal(self._value, other))
-
-    def all(self):
-        return self
-
-    def item(self):
-        if self._value is None:
-            raise AssertionError("read before its stream was waited for")
-        if self._stream is not self._stream.current():
-            raise AssertionError("read on another stream, which is waited for, too")
-        return self._value
-
-
-class Lib:
-    """The CUDA runtime."""
-
-    def __init__(self, error=0):
-        self.error, self.asked, self.entered, self.over = error, [], set(), threading.Event()
-
-    def enter(self, device):
-        self.asked.append(("enter", device))
-        self.entered.add(threading.current_thread().name)
-        return 0
-
-    def register(self, at, nbytes):
-        self.asked.append((at, nbytes))
-        if self.error or len(self.registered()) == 3:
-            self.over.set()
-        return self.error
-
-    def registered(self):
-        return [a for a in self.asked if a[0] != "enter"]
-
-
-class DeviceCase(OverlapCase):
-    def setUp(self):
-        super().setUp()
-        self.main, self.sides, self._now = Stream(None), [], threading.local()
-        self.capturing, self.lib = False, Lib()
-        copy_, digest = torch.Tensor.copy_, _device.digest
-
-        def make(device=None):
-            self.sides.append(Stream(self.now))
-            return self.sides[-1]
-
-        @contextlib.contextmanager
-        def stream(which):
-            outer, self._now.stream = self.now(), which
-            try:
-                yield
-            finally:
-                self._now.stream = outer
-
-        def copied(to, source, non_blocking=False):
-            if not non_blocking:
-                return copy_(to, source)
-            side = self.now()
-            if source.is_conj() or source.is_neg():
-                raise AssertionError("torch would resolve it in the view, before it is there")
-            self.assertIn(side, self.sides, "a copy that waits for nobody, on the script's own stream")
-            self.assertIs(side.waited_for[-1], self.main)
-            side.copies += 1
-            side.ask(lambda: copy_(to, source))
-            return to
-
-        def later(module, tensors):
-            if self.now() is NO_STREAM:
-                return digest(module, tensors)
-            return Later(self.now(), lambda: digest(module, tensors))
-
-        for target, name, value in (
-            (torch.cuda, "is_initialized", lambda: True), (torch.cuda, "current_device", lambda: 0), (torch.cuda, "Stream", make),
-            (torch.cuda, "current_stream", lambda device=None: self.main), (torch.cuda, "stream", stream), (torch.cuda, "device", lambda device: contextlib.nullcontext()),
-            (torch.cuda, "is_current_stream_capturing", lambda: self.capturing), (torch.Tensor, "copy_", copied),
-            (_device, "digest", later), (_device, "runtime", lambda: self.lib), (_device, "is_on_one", lambda t: t.nbytes >= 1 << 16),
-        ):  # fmt: skip
-            patch = mock.patch.object(target, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
-
-    def now(self):
-        return getattr(self._now, "stream", NO_STREAM)
-
-    def begin(self, *args, environment=None, **options):
-        return super().begin(*args, environment={"HOLDFAST_REGISTER": "1", **(environment or {})}, **options)
-
-    def kept(self):
-        """The newest save is sealed; what it holds is what the state was."""
-        before = len(self.torn)
-        step = self.seal()
-        return step is not None and len(self.torn) == before
 
 
 @unittest.skipIf(torch is None, "torch is not installed")
@@ -165,7 +30,7 @@ class Saves(DeviceCase):
         self.assertGreater(self.sides[0].copies, 4)
 
     def test_without_leave_torch_copies_by_itself(self):
-        self.begin(environment={"HOLDFAST_REGISTER": ""})
+        self.begin(environment={"HOLDFAST_REGISTER": "0"})
         for _ in range(6):
             self.train()
             self.assertTrue(self.kept())
@@ -257,7 +122,7 @@ class Aside(DeviceCase):
 
     def test_save_does_not_wait_for_the_copy_and_the_optimizer_does(self):
         self.begin().overlapping()
-        self.sides[0].gate.clear()
+        self.hold()
         saved = self.save()
         self.assertTrue(saved)
         self.assertEqual(self.record().copy_step, self.at - 1)  # nothing announced
@@ -265,39 +130,38 @@ class Aside(DeviceCase):
         thread = threading.Thread(target=lambda: (self.step(), stepped.set()))
         thread.start()
         self.assertFalse(stepped.wait(0.2))
-        self.sides[0].gate.set()
+        self.go()
         self.assertTrue(stepped.wait(TIMEOUT))
         thread.join()
         self.assertTrue(self.kept())
 
     def test_a_write_past_the_counters_before_the_copy_drops_it(self):
         self.begin().overlapping()
-        self.sides[0].gate.clear()
+        self.hold()
         self.save()
         self.net.a.weight.data[7, 7] += 1
-        self.sides[0].gate.set()
+        self.go()
         self.step()
         self.assertEqual(self.record().dropped, 1)
         self.assertEqual(self.record().copy_step, self.at - 1)
 
     def test_a_process_that_ends_waits_for_the_device_but_not_for_ever(self):
         self.begin().overlapping()
-        self.sides[0].gate.clear()
+        self.hold()
         self.save()
         with mock.patch.object(_device, "AT_END", 0.1):
             self.ck._overlap.end()
         self.assertEqual(self.record().copy_step, self.at - 1)
-        self.sides[0].gate.set()
+        self.go()
 
-    def test_where_no_thread_can_start_the_copy_is_dropped_and_over(self):
+    def test_where_no_thread_can_start_saves_block(self):
         self.begin()
-        with mock.patch.object(_overlap.Threads, "_start", lambda threads, run, name: False), self.quiet():
-            for _ in range(6):
+        with mock.patch.object(_overlap, "_fly", side_effect=RuntimeError("can't start new thread")), self.quiet() as said:
+            for _ in range(7):
                 self.train()
-                self.seal()
-                self.assertEqual(self.sides[0]._work, [])
-        self.assertGreater(self.record().dropped, 0)
-        self.assertEqual(self.lib.entered, {"holdfast-register"})
+                self.assertTrue(self.kept())
+        self.assertEqual((self.record().overlapped, self.record().dropped, self.lib.entered), (0, 0, {"holdfast-register"}))
+        self.assertEqual(said.getvalue().count("copied inside save from now on"), 1)
 
     def test_a_write_after_the_second_reading_harms_nothing(self):
         self.begin().overlapping()
@@ -319,19 +183,17 @@ class Aside(DeviceCase):
 
     def test_a_proof_sees_one_number(self):
         proof = self.proof()
-        self.assertTrue(proof._away)
         with torch.no_grad():
             self.net.a.weight.data[3, 3] += 1
-        self.assertIsNotNone(proof.work())
-        self.assertFalse(proof.unchanged())
+        self.assertFalse(proof.equal())
         self.step()
         self.assertEqual(proof.trust._row, 1)
 
     def test_of_a_captured_step_nothing_is_known(self):
         proof = self.proof()
-        self.assertTrue(proof.unchanged())
+        self.assertTrue(proof.equal())
         self.capturing = True
-        self.assertFalse(proof.unchanged())
+        self.assertFalse(proof.equal())
 
     def test_without_a_runtime_saves_block(self):
         self.lib = None
@@ -342,17 +204,16 @@ class Aside(DeviceCase):
         self.assertEqual(self.record().overlapped, 0)
 
     def test_a_copy_aside_that_cannot_begin_is_made_here(self):
-        for where in ("memory", "device"):
-            with self.subTest(where), mock.patch.object(_device, "is_on_one", lambda t: where == "device" and t.nbytes >= 1 << 16):
-                self.begin().overlapping()
-                with mock.patch.object(_overlap.Begun, "__init__", side_effect=RuntimeError("no room")), self.quiet() as said:
-                    self.save()
-                self.assertIn("no room", said.getvalue())
-                self.assertEqual(self.record().copy_step, self.at)
-                self.assertTrue(self.kept())
+        self.begin().overlapping()
+        with mock.patch.object(_device.Devices, "aside", side_effect=RuntimeError("no room")), self.quiet() as said:
+            self.save()
+        self.assertIn("no room", said.getvalue())
+        self.assertEqual(self.record().copy_step, self.at)
+        self.assertTrue(self.kept())
 
     def test_memory_and_devices_in_one_state(self):
-        with mock.patch.object(_device, "is_on_one", lambda t: t.dim() == 2 and t.nbytes >= _overlap.BIG and t.data_ptr() == self.net.a.weight.data_ptr()):
+        """What lies in this process's memory is copied inside save."""
+        with mock.patch.object(_device, "is_on_one", lambda t: t.data_ptr() == self.net.a.weight.data_ptr()):
             self.begin(Net()).overlapping()
             copies = self.sides[0].copies
             for _ in range(3):
@@ -361,12 +222,20 @@ class Aside(DeviceCase):
                 self.assertTrue(self.kept())
             self.assertEqual(self.sides[0].copies, copies + 3)
             self.step()
-            self.sides[0].gate.clear()
+            self.hold()
             self.save()
-            self.net.b.weight.data += 1  # whether before its copy or behind it
-            self.sides[0].gate.set()
+            self.net.b.weight.data += 1
+            self.go()
             self.step()
-            self.assertEqual(self.record().dropped, 1)
+            self.assertTrue(self.kept())
+
+    def test_states_in_memory_are_copied_inside_save(self):
+        with mock.patch.object(_device, "is_on_one", lambda t: False):
+            self.begin()
+            for _ in range(7):
+                self.train()
+                self.assertTrue(self.kept())
+        self.assertEqual((self.record().overlapped, self.record().reason, self.sides, self.lib.asked), (0, 0, [], []))
 
 
 @unittest.skipIf(torch is None, "torch is not installed")

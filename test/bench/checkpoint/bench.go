@@ -183,7 +183,7 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 	if err := t.manySaves(ctx); err != nil {
 		return err
 	}
-	return t.overlaps(ctx)
+	return t.agentBeside(ctx)
 }
 
 // savesAndKills has all of these systems save in turns, then kills the processes of one after another, and starts new ones.

@@ -4,18 +4,33 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
+// training.py follows worker.py's definitions, in place of its last line, and is followed by what uses it.
+//
+//go:embed training.py
+var trainingScript string
+
+//go:embed steps.py
+var stepsScript string
+
 const (
+	stepping = "steps"
+	// blockTokens make a step of forward and backward about as long as the optimizer's.
+	blockTokens = 16
 	// besideSteps are the steps of a block, besidePairs how many blocks there are with the agent's work beside them, and as many without.
 	besideSteps = 8
 	besidePairs = 5
@@ -25,9 +40,34 @@ const (
 	besideGeneration = 1 << 20
 )
 
+func scriptOf(system string) string {
+	after := map[string]string{stepping: stepsScript, cuda: cudaScript}[system]
+	if after == "" {
+		return workerScript
+	}
+	return strings.TrimSuffix(strings.TrimSpace(workerScript), "main()") + trainingScript + after
+}
+
 // agentBeside measures what the agent's own work costs steps: copies to storage, one after the other, while training wants all cores, and
 // a checksum of the state now and then while one is free. Blocks with and without it take turns.
-func (t *turn) agentBeside(ctx context.Context, g *group) error {
+func (t *turn) agentBeside(ctx context.Context) error {
+	if t.ranks != 1 || !slices.Contains(t.chosen, holdfast) {
+		return nil
+	}
+	t.holder.begin(0)
+	env := append(t.environment(), t.holder.environment(0, 0)...)
+	w, err := startWorker(ctx, string(t.python), env, stepping, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, "0", "1")
+	if err != nil {
+		return fmt.Errorf("starting %s with --python: %w", stepping, err)
+	}
+	g := &group{system: stepping, workers: []*worker{w}}
+	defer g.stop()
+	if _, err := g.answers("its start"); err != nil {
+		return err
+	}
+	if _, err := g.one(fmt.Sprintf("save %d", blockTokens)); err != nil {
+		return err
+	}
 	step := t.holder.sealed(0)
 	for _, c := range []struct {
 		metric, alone string

@@ -28,10 +28,8 @@ const benchName = "checkpoint"
 const timeLimit = 20 * time.Minute
 
 const (
-	holdfast = "holdfast"
-	memcpy   = "memcpy"
-	// aside is a bare copy beside training: no figure of ours, and no system that could be chosen.
-	aside     = "memcpy-aside"
+	holdfast  = "holdfast"
+	memcpy    = "memcpy"
 	direct    = "direct"
 	torchSave = "torch.save"
 	torchSync = "torch.save+fsync"
@@ -107,7 +105,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(systems, ", "))
 	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 1MiB, 64MiB; where --python sees a CUDA device, and never by themselves: cuda-1GiB, cuda-4GiB, cuda-20GiB")
 	f.Var(&o.turns, "turns", "how often every system's processes are started anew (default 5, 1 with --quick)")
-	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only, and how many are beside training (default 200, 5 with --quick)")
+	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only (default 200, 5 with --quick)")
 	f.Var(&o.python, "python", "an interpreter with PyTorch")
 	f.Var(&o.dlroverPython, "dlrover-python", "an interpreter with DLRover and its PyTorch, as hack/dlrover.sh installs it")
 	f.Var(&o.disk, "disk", "a folder on the disk that durable copies go to")
@@ -140,7 +138,6 @@ type goal struct {
 
 var goals = []goal{
 	{"blocking_stall", memcpy, "blocking_stall", "blocking_stall_vs_memcpy", 1.25},
-	{"overlapped_stall", memcpy, "overlapped_stall", "overlapped_stall_vs_memcpy", 0.25},
 	{"first_stall", holdfast, "blocking_stall", "first_stall_vs_steady", 1.3},
 	{"durable", direct, "durable", "durable_vs_direct", 1.3},
 	{"step_persisting", holdfast, "step_busy", "step_persisting_vs_alone", 1.05},
@@ -151,7 +148,6 @@ var goals = []goal{
 
 // parts have no bound of their own: they say where the time of a goal goes.
 var parts = []goal{
-	{metric: "overlapped_stall", system: aside, of: "overlapped_stall", name: "overlapped_stall_vs_" + aside},
 	{metric: "persist", system: direct, of: "durable", name: "persist_vs_direct"},
 }
 

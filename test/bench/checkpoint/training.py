@@ -1,4 +1,4 @@
-# A script that trains and saves by holdfast. Comes behind worker.py, before overlapped.py and cuda.py, which share it.
+# A script that trains and saves by holdfast. Comes behind worker.py, before steps.py and cuda.py, which share it.
 
 import gc
 

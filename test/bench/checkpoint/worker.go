@@ -28,11 +28,10 @@ type answer struct {
 	Restore float64 `json:"restore"`
 	Load    float64 `json:"load"`
 
-	// Of a block with saves beside training.
+	// Of a block of steps, with saves beside training on a device.
 	Step       float64   `json:"step"`
 	Each       []float64 `json:"each"`
 	Memcpy     float64   `json:"memcpy"`
-	Beside     float64   `json:"beside"`
 	Overlapped int       `json:"overlapped"`
 	Dropped    int       `json:"dropped"`
 
